@@ -1,0 +1,1 @@
+//! Layered configuration of tamis: YAML with positions, overrides, validation, schema, import.

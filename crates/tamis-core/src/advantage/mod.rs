@@ -1,0 +1,1 @@
+//! Advantages: how much better than its group a trajectory did.

@@ -1,0 +1,1 @@
+//! Filters: which groups carry signal.

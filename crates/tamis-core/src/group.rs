@@ -1,0 +1,118 @@
+//! The rollout group and its members.
+//!
+//! A [`Group`] is the n trajectories of one prompt sampled under one dispatch. It is the unit of filtering and is never split.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Stable number of a prompt in its dataset; the same prompt has the same id in every epoch and after a resume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PromptId(pub u64);
+
+/// Number of a dispatch, unique in a run and increasing in dispatch order. The same prompt met again is another group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct GroupId(pub u64);
+
+/// Count of weight publications. Lag of a group = version that trains it − version that dispatched it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+pub struct PolicyVersion(pub u64);
+
+/// Why a sequence ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// An end token or a stop string was produced; the end token belongs to the completion and to the loss mask.
+    Stop,
+    /// The response limit was reached first: the trajectory is *truncated*.
+    Length,
+}
+
+/// A named number about a trajectory, with the finer numbers it was summed from where the reward gave them.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Score {
+    /// The trajectory's number; NaN when the reward gave no answer.
+    pub value: f64,
+    /// One number per completion token (process rewards), summing to `value`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_token: Option<Vec<f64>>,
+    /// One number per turn, summing to `value`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_turn: Option<Vec<f64>>,
+}
+
+impl Score {
+    /// A score that is one number.
+    pub fn of(value: f64) -> Self {
+        Self { value, per_token: None, per_turn: None }
+    }
+
+    /// No answer: NaN, outside every statistic.
+    pub fn unanswered() -> Self {
+        Self::of(f64::NAN)
+    }
+}
+
+/// One sampled completion of a prompt. All per-token vectors have length T, the number of completion tokens.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Trajectory {
+    /// Place in the group, `0..n`.
+    pub sample_index: u32,
+    /// Completion text as scored.
+    pub text: String,
+    /// Completion tokens \[T\], the end token included.
+    pub token_ids: Vec<u32>,
+    /// Behaviour policy's `log_softmax(logits / temperature)` of each token \[T\], in nats.
+    pub logprobs: Vec<f32>,
+    /// Which tokens the policy produced \[T\]; `false` for tool and environment output.
+    pub loss_mask: Vec<bool>,
+    /// Why it ended.
+    pub finish_reason: FinishReason,
+    /// Oldest and newest policy version that sampled its tokens.
+    pub versions: (PolicyVersion, PolicyVersion),
+    /// Scores by name (`acc`, `format`, `score`, ...).
+    pub scores: BTreeMap<String, Score>,
+    /// What is trained on: the weighted sum of scores plus shaping. NaN: unscored.
+    pub reward: f64,
+}
+
+impl Trajectory {
+    /// Whether any reward function answered.
+    pub fn is_scored(&self) -> bool {
+        !self.reward.is_nan()
+    }
+
+    /// Whether the response limit cut it off.
+    pub fn is_truncated(&self) -> bool {
+        self.finish_reason == FinishReason::Length
+    }
+}
+
+/// The n trajectories of one prompt sampled under one dispatch.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Group {
+    /// The dispatch.
+    pub id: GroupId,
+    /// The prompt.
+    pub prompt: PromptId,
+    /// Pass over the data in which the prompt was drawn, from 0.
+    pub epoch: u64,
+    /// Policy version at dispatch.
+    pub dispatched: PolicyVersion,
+    /// Prompt tokens as the model saw them.
+    pub prompt_token_ids: Vec<u32>,
+    /// Members in sample order \[G\].
+    pub trajectories: Vec<Trajectory>,
+}
+
+impl Group {
+    /// Completion tokens of all members.
+    pub fn num_tokens(&self) -> usize {
+        self.trajectories.iter().map(|trajectory| trajectory.token_ids.len()).sum()
+    }
+
+    /// Whether every member's text is the same (and there are at least two).
+    pub fn is_identical_in_text(&self) -> bool {
+        self.trajectories.len() > 1 && self.trajectories.windows(2).all(|pair| pair[0].text == pair[1].text)
+    }
+}

@@ -1,0 +1,16 @@
+//! The pure heart of tamis: rollout groups, filters, advantages, losses and the scheduling state machines.
+//!
+//! Nothing here does I/O, waits, looks at a clock or knows a tensor framework. Data flows one way through the modules:
+//! [`group`] (what was sampled) → [`filter`] (which groups carry signal) → [`schedule`] (what is generated next, what is
+//! trained on) → [`advantage`] → [`objective`] (a loss value and one derivative per token). [`random`] gives every draw its own
+//! key; [`ragged`] is how per-token data is laid out.
+//!
+//! Shape letters: P prompts, G group size, B trajectories (P·G), T tokens of one trajectory, N = ΣT (ragged), V vocabulary.
+
+pub mod advantage;
+pub mod filter;
+pub mod group;
+pub mod objective;
+pub mod ragged;
+pub mod random;
+pub mod schedule;

@@ -1,0 +1,124 @@
+//! Ragged arrays: rows of different lengths, flat and never padded.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// B rows over one flat vector: row i is `values[offsets[i]..offsets[i + 1]]`.
+///
+/// ```
+/// use tamis_core::ragged::Ragged;
+/// let lengths = Ragged::from_rows([vec![1, 2], vec![], vec![3]]);
+/// assert_eq!(lengths.offsets(), [0, 2, 2, 3]);
+/// assert_eq!(lengths.row(2), [3]);
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Ragged<T> {
+    values: Vec<T>,
+    offsets: Vec<usize>,
+}
+
+/// A flat vector and its offsets do not fit together.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum RaggedError {
+    /// The lengths do not sum to the number of values.
+    #[error("expected {expected} values for the given row lengths, got {actual}")]
+    Length {
+        /// Sum of the lengths.
+        expected: usize,
+        /// Number of values given.
+        actual: usize,
+    },
+}
+
+impl<T> Default for Ragged<T> {
+    fn default() -> Self {
+        Self { values: Vec::new(), offsets: vec![0] }
+    }
+}
+
+impl<T> Ragged<T> {
+    /// Copies rows into one flat vector.
+    pub fn from_rows<R: AsRef<[T]>>(rows: impl IntoIterator<Item = R>) -> Self
+    where
+        T: Clone,
+    {
+        let mut ragged = Self::default();
+        for row in rows {
+            ragged.push_row(row.as_ref().iter().cloned());
+        }
+        ragged
+    }
+
+    /// Wraps a flat vector cut at the given lengths; fails where they do not sum to its length.
+    pub fn from_lengths(values: Vec<T>, lengths: &[usize]) -> Result<Self, RaggedError> {
+        let expected: usize = lengths.iter().sum();
+        if expected != values.len() {
+            return Err(RaggedError::Length { expected, actual: values.len() });
+        }
+        let mut offsets = Vec::with_capacity(lengths.len() + 1);
+        offsets.push(0);
+        let mut end = 0;
+        for length in lengths {
+            end += length;
+            offsets.push(end);
+        }
+        Ok(Self { values, offsets })
+    }
+
+    /// Appends a row.
+    pub fn push_row(&mut self, row: impl IntoIterator<Item = T>) {
+        self.values.extend(row);
+        self.offsets.push(self.values.len());
+    }
+
+    /// B.
+    pub fn num_rows(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    /// N = ΣT.
+    pub fn num_values(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Row i; panics where `i >= num_rows()`, as slices do.
+    pub fn row(&self, i: usize) -> &[T] {
+        &self.values[self.offsets[i]..self.offsets[i + 1]]
+    }
+
+    /// Row i, to change.
+    pub fn row_mut(&mut self, i: usize) -> &mut [T] {
+        &mut self.values[self.offsets[i]..self.offsets[i + 1]]
+    }
+
+    /// The rows in order.
+    pub fn rows(&self) -> impl ExactSizeIterator<Item = &[T]> {
+        self.offsets.windows(2).map(|pair| &self.values[pair[0]..pair[1]])
+    }
+
+    /// All values, rows concatenated \[N\].
+    pub fn values(&self) -> &[T] {
+        &self.values
+    }
+
+    /// Where rows begin and the last ends \[B + 1\].
+    pub fn offsets(&self) -> &[usize] {
+        &self.offsets
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_must_sum_to_the_values() {
+        assert_eq!(
+            Ragged::from_lengths(vec![1, 2, 3], &[2, 2]),
+            Err(RaggedError::Length { expected: 4, actual: 3 })
+        );
+        let ragged = Ragged::from_lengths(vec![1, 2, 3], &[0, 3]).unwrap();
+        assert_eq!(ragged.rows().map(<[_]>::len).collect::<Vec<_>>(), [0, 3]);
+        assert_eq!(ragged.num_rows(), 2);
+    }
+}

@@ -1,0 +1,1 @@
+//! Scheduling state machines: what is generated next and what is trained on.

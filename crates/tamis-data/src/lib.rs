@@ -1,0 +1,1 @@
+//! Datasets and rollout files: JSONL and Parquet.

@@ -1,0 +1,1 @@
+//! The Generator trait and the shell that drives a scheduler.
