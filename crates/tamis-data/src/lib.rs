@@ -1,1 +1,3 @@
 //! Datasets and rollout files: JSONL and Parquet.
+
+pub mod prompt;

@@ -1,0 +1,39 @@
+//! A prompt: one task instance as the rest of tamis sees it.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tamis_core::group::PromptId;
+
+/// One message of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// `system`, `user`, `assistant` or `tool`.
+    pub role: String,
+    /// Its text.
+    pub content: String,
+}
+
+/// What the model is asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PromptContent {
+    /// Raw text, tokenized as it is.
+    Text(String),
+    /// A conversation, rendered by the chat template. Where it ends in an assistant message, that message is continued.
+    Messages(Vec<Message>),
+}
+
+/// One task instance.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Prompt {
+    /// Row number in the concatenated dataset: stable over epochs, shuffles and resumes.
+    pub id: PromptId,
+    /// Text or messages, never truncated here: rewards see them whole.
+    pub content: PromptContent,
+    /// What verifiers compare with; text even where the column held a number. `None` where the row has none.
+    pub ground_truth: Option<String>,
+    /// Which verifier family applies (verl's `data_source`); empty where the row has none.
+    pub data_source: String,
+    /// Every column of the row as read, for rewards.
+    pub columns: Map<String, Value>,
+}
