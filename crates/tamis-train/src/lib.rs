@@ -1,1 +1,7 @@
 //! The step loop, checkpoints, resume, validation.
+
+pub mod checksum;
+pub mod durable;
+pub mod interrupt;
+pub mod journal;
+pub mod learning_rate;
