@@ -168,7 +168,7 @@ pub fn judge_columns(
     metric: &[f64],
     offsets: &[usize],
 ) -> Result<(Vec<Verdict>, Vec<GroupStatistics>), FilterError> {
-    let statistics = GroupStatistics::of_columns(metric, offsets)?;
+    let statistics = GroupStatistics::of_columns(metric, offsets, scale)?;
     Ok((filter.judge(&statistics, scale), statistics))
 }
 
