@@ -199,4 +199,5 @@ pub fn judge_groups(
 }
 
 #[cfg(test)]
+#[expect(clippy::float_cmp, reason = "exact by construction")]
 mod tests;

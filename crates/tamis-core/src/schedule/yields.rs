@@ -123,6 +123,7 @@ pub fn expected_rounds(train_batch_size: usize, gen_batch_size: usize, keep: f64
 }
 
 #[cfg(test)]
+#[expect(clippy::float_cmp, reason = "exact by construction")]
 mod tests {
     use super::*;
     use crate::filter::{GroupStatistics, OutcomeScale, Variance};

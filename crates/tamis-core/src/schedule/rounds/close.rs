@@ -15,8 +15,8 @@ impl Rounds {
     /// The first `train_batch_size` ready groups are the batch.
     pub(super) fn ready(&mut self, commands: &mut Vec<Command>) -> Result<(), ScheduleError> {
         let size = self.ready.len().min(self.settings.train_batch_size);
-        let trained = self.ready.drain(..size).collect();
-        let close = self.close(trained, true, Vec::new())?;
+        let trained: Vec<Kept> = self.ready.drain(..size).collect();
+        let close = self.close(&trained, true, Vec::new())?;
         self.phase = Phase::Training;
         commands.push(Command::StepReady(Box::new(close)));
         Ok(())
@@ -26,10 +26,10 @@ impl Rounds {
         self.skipped_in_a_row += 1;
         if self.skipped_in_a_row > self.settings.max_skipped_steps {
             let cause = StopCause::SkippedSteps { steps: self.skipped_in_a_row, why };
-            return self.stop_with(cause, self.untrained, self.untrained_rounds, commands);
+            return self.stop_with(cause, self.since_trained, self.num_rounds_untrained, commands);
         }
         self.progress.skipped_steps += 1;
-        let close = self.close(Vec::new(), true, Vec::new())?;
+        let close = self.close(&[], true, Vec::new())?;
         self.phase = Phase::Idle;
         commands.push(Command::SkipStep { why, close: Box::new(close) });
         Ok(())
@@ -42,7 +42,7 @@ impl Rounds {
         commands: &mut Vec<Command>,
     ) -> Result<(), ScheduleError> {
         let aborted = self.abort();
-        let close = self.close(Vec::new(), false, aborted)?;
+        let close = self.close(&[], false, aborted)?;
         self.phase = Phase::Ended;
         commands.push(Command::Finish { why, close: Box::new(close) });
         Ok(())
@@ -68,7 +68,7 @@ impl Rounds {
         let step = self.progress.steps + 1;
         let diagnosis = Diagnosis::new(cause, step, self.ready.len(), rounds, tally, &self.settings);
         let aborted = self.abort();
-        let close = self.close(Vec::new(), false, aborted)?;
+        let close = self.close(&[], false, aborted)?;
         self.phase = Phase::Ended;
         commands.push(Command::Stop { diagnosis: Box::new(diagnosis), close: Box::new(close) });
         Ok(())
@@ -87,7 +87,7 @@ impl Rounds {
     /// Counts where everything went. What is ready and not trained is carried or surplus.
     fn close(
         &mut self,
-        trained: Vec<Kept>,
+        trained: &[Kept],
         may_carry: bool,
         aborted: Vec<GroupId>,
     ) -> Result<StepClose, ScheduleError> {
@@ -107,7 +107,7 @@ impl Rounds {
         accounting.check()?;
         self.totals.append(&accounting);
         let mut batch = Tally::default();
-        for kept in &trained {
+        for kept in trained {
             batch.add_judged(crate::filter::Verdict::Kept, &kept.summary);
         }
         let step = self.progress.steps + 1;
@@ -124,6 +124,6 @@ impl Rounds {
             is_filtered: self.settings.filter,
             is_last: !trained.is_empty() && self.settings.total_steps == Some(step),
         };
-        Ok(StepClose { trained: ids(&trained), surplus, stale, carried, aborted, report })
+        Ok(StepClose { trained: ids(trained), surplus, stale, carried, aborted, report })
     }
 }

@@ -25,6 +25,7 @@ mod decide;
 #[cfg(test)]
 mod laws;
 #[cfg(test)]
+#[expect(clippy::float_cmp, reason = "exact by construction")]
 mod tests;
 
 use std::collections::BTreeMap;
@@ -87,8 +88,8 @@ pub struct Rounds {
     epoch_over: bool,
     skipped_in_a_row: u32,
     /// Since a step was last trained: for the diagnosis of a run that only skips.
-    untrained: Tally,
-    untrained_rounds: u64,
+    since_trained: Tally,
+    num_rounds_untrained: u64,
     totals: Accounting,
 }
 
@@ -181,8 +182,8 @@ impl Rounds {
             epochs: BTreeMap::from([(0, Epoch::default())]),
             epoch_over: false,
             skipped_in_a_row: 0,
-            untrained: Tally::default(),
-            untrained_rounds: 0,
+            since_trained: Tally::default(),
+            num_rounds_untrained: 0,
             totals: Accounting::default(),
         })
     }
@@ -248,8 +249,8 @@ impl Rounds {
                 self.version = version;
                 self.progress.steps += 1;
                 self.skipped_in_a_row = 0;
-                self.untrained = Tally::default();
-                self.untrained_rounds = 0;
+                self.since_trained = Tally::default();
+                self.num_rounds_untrained = 0;
                 self.phase = Phase::Idle;
             }
             Event::Cancelled => {
@@ -411,9 +412,9 @@ impl Rounds {
             Order::Completion => self.ready.sort_by_key(|kept| kept.arrival),
         }
         self.progress.rounds += 1;
-        self.untrained_rounds += 1;
+        self.num_rounds_untrained += 1;
         self.step.tally.append(&tally);
-        self.untrained.append(&tally);
+        self.since_trained.append(&tally);
         tally
     }
 
