@@ -133,25 +133,22 @@ tagged! {
     }
 }
 
+/// The kinds that say whether an answer is right. Of external functions it is not known: they count as verifiers.
+const VERIFIERS: [&str; 7] = ["exact", "number", "gsm8k", "math", "math_dapo", "command", "python"];
+
 impl RewardKind {
-    /// Whether the function says if an answer is right, so that its score is a raw outcome (`acc`) and not a shaping term. Of
-    /// external functions it is not known: they count as verifiers.
-    pub const fn is_verifier(&self) -> bool {
-        match self {
-            Self::Exact {}
-            | Self::Number {}
-            | Self::Gsm8k { .. }
-            | Self::Math {}
-            | Self::MathDapo {}
-            | Self::Command { .. }
-            | Self::Python { .. } => true,
-            Self::Format { .. }
-            | Self::ThinkFormat {}
-            | Self::Length { .. }
-            | Self::Cosine { .. }
-            | Self::Repetition { .. }
-            | Self::SoftOverlong { .. } => false,
-        }
+    /// Whether the function says if an answer is right, so that its score is a raw outcome (`acc`) and not a shaping term.
+    pub fn is_verifier(&self) -> bool {
+        Self::is_verifier_name(self.as_str())
+    }
+
+    pub(crate) fn is_verifier_name(kind: &str) -> bool {
+        VERIFIERS.contains(&kind)
+    }
+
+    /// Whether the scores come from a program of the user, whose names are not known before it answers.
+    pub const fn is_external(&self) -> bool {
+        matches!(self, Self::Command { .. } | Self::Python { .. })
     }
 }
 
@@ -211,8 +208,8 @@ impl Setting for RewardConfig {
     fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
         let variants = RewardKind::variants();
         let (kind, section) = reader.open_tagged(node, path, &Self::common(), &variants)?;
-        let name = reader.key::<Option<String>>(section, path, "name", "null", &Check::NotEmpty);
-        let weight = reader.key::<f64>(section, path, "weight", "1.0", &Check::Any);
+        let name = reader.key::<Option<String>>(section, path, "name", "null", Check::NotEmpty);
+        let weight = reader.key::<f64>(section, path, "weight", "1.0", Check::Any);
         let kind = RewardKind::read_kind(kind, section, path, reader)?;
         Some(Self { name: name?.unwrap_or_else(|| kind.as_str().to_owned()), weight: weight?, kind })
     }
