@@ -125,6 +125,7 @@ fn compare(file: &'static str) {
                 controller: KlController::Fixed { coef: beta },
             }),
             entropy: None,
+            value: None,
         };
         let (outcome, derivatives) = tensors.evaluate(&policy, &normalisers);
         let mut loss = outcome.loss;
