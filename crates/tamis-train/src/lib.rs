@@ -8,3 +8,4 @@ pub mod interrupt;
 pub mod journal;
 pub mod learning_rate;
 pub mod metrics;
+pub mod run_directory;
