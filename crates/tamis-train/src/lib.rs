@@ -3,6 +3,7 @@
 //! [`assemble`] turns a validated configuration into ready objects; [`update`] trains a [`learner::Learner`] on a step's batch;
 //! [`checkpoint`] saves what a resume needs; [`batch_metrics`], [`metrics`] and [`logger`] say what happened.
 
+pub mod answers;
 pub mod assemble;
 pub mod batch_metrics;
 pub mod catalogue;
@@ -14,8 +15,14 @@ pub mod interrupt;
 pub mod journal;
 pub mod learner;
 pub mod learning_rate;
+pub mod logger;
+pub mod memory;
 pub mod metrics;
 pub mod native;
 pub mod pool;
+pub mod run_directory;
+pub mod session;
+pub mod ui;
 pub mod update;
+pub mod validation;
 pub mod warm_start;
