@@ -63,10 +63,14 @@ tagged! {
         }
         /// TRL's think format: 1 for one `<think>...</think>` block followed by an answer, else 0.
         ThinkFormat = "think_format" {}
-        /// The number of completion tokens, from 0 at none to 1 at `max_length` and beyond.
+        /// 0 for completions of `min_length` to `max_length` tokens, falling outside to -1 at a distance of `scale` tokens.
         Length = "length" {
-            /// Length that scores 1. Null: `rollout.max_response_length`.
+            /// Shortest length without punishment, in tokens.
+            min_length: usize = "0", Any, Fixed;
+            /// Longest length without punishment, in tokens. Null: `rollout.max_response_length`.
             max_length: Option<usize> = "null", AtLeast(1.0), Fixed;
+            /// Distance from the range at which the punishment is whole, in tokens.
+            scale: usize = "1", AtLeast(1.0), Fixed;
         }
         /// The cosine schedule over length of Yeo et al. (2502.03373), as TRL has it: short right answers score most, short wrong
         /// answers least.

@@ -16,18 +16,19 @@ use crate::answers::RecordedAnswers;
 use crate::assemble::objective::Divergence;
 use crate::assemble::{data, objective, policy, rewards, schedule};
 use crate::checkpoint::{self, RunState};
-use crate::codec::Codec;
 use crate::durable::Disk;
 use crate::interrupt::Interrupt;
 use crate::learning_rate::{Decay, LearningRate};
 use crate::logger::Loggers;
+use crate::logger::console::ConsoleLogger;
 use crate::logger::jsonl::JsonlLogger;
 use crate::logger::tensorboard::TensorBoardLogger;
 use crate::metrics::Metrics;
 use crate::native::{EngineSettings, NativeEngine};
 use crate::pool::PromptPool;
 use crate::run_directory::{LogPositions, RunDirectory};
-use crate::ui::Ui;
+use crate::run_log::RunLog;
+use crate::progress::Progress;
 use crate::update::{MicroBatch, UpdateSettings};
 use crate::validation::ValidationSettings;
 use crate::warm_start::{WarmStartSettings, warm_start};
@@ -60,9 +61,15 @@ pub enum Begin {
 
 const STARTED: &str = "started";
 
-impl<'a> Session<'a> {
+impl Session {
     /// Prepares a run up to its first step: data, model, rewards, sieve, warm start; or the state of its last checkpoint.
-    pub fn begin(begin: Begin, ui: &'a mut dyn Ui, interrupt: Interrupt) -> Result<Self, RunError> {
+    ///
+    /// `progress` makes the display, given the run's steps and those already trained.
+    pub fn begin(
+        begin: Begin,
+        progress: impl FnOnce(Option<u64>, u64) -> Progress,
+        interrupt: Interrupt,
+    ) -> Result<Self, RunError> {
         let (given, existing) = match begin {
             Begin::New(config) => (config, None),
             Begin::Resume { directory, was, now } => {
@@ -109,7 +116,8 @@ impl<'a> Session<'a> {
         if !is_new {
             directory.cut_back(&positions, at)?;
         }
-        ui.open_log(directory.disk(), &directory.run_log())?;
+        let ui = progress(config.train.total_steps.map(|steps| steps as u64), at);
+        ui.copy_to(RunLog::open(directory.disk(), &directory.run_log())?);
         match (&state, is_new) {
             (Some((state, _)), false) => {
                 ui.say(&format!("resuming {} after step {}", directory.path().display(), state.step));
@@ -127,7 +135,7 @@ impl<'a> Session<'a> {
         let assembled = rewards::rewards(&config, directory.path())?;
         let mut names = assembled.rewards.score_names();
         if config.data.check_gold != GoldCheck::Off {
-            let report = check_gold(&prompts.train, &assembled.rewards)?;
+            let report = check_gold(&prompts.train, &assembled.rewards).map_err(crate::assemble::AssembleError::from)?;
             names.extend(report.score_names.iter().cloned());
             let text = report.to_string();
             if report.is_clean() {
@@ -200,7 +208,7 @@ impl<'a> Session<'a> {
             reward_kl: state.as_ref().and_then(|(state, _)| state.reward_kl),
             update: update_settings(&config),
             learning_rate: learning_rate(&config),
-            loggers: loggers(&config, &directory, at + 1)?,
+            loggers: loggers(&config, &directory, at + 1, &ui)?,
             num_tokens: state.as_ref().map_or(0, |(state, _)| state.num_tokens),
             scores: state.as_ref().map(|(state, _)| state.scores.clone()).unwrap_or_default(),
             before: state.as_ref().and_then(|(state, _)| state.before.clone()),
@@ -209,7 +217,7 @@ impl<'a> Session<'a> {
             validation_prompts: validation_prompts.prompts,
             config,
             directory,
-            ui,
+            progress: ui,
             interrupt,
             engine,
             pool,
@@ -245,8 +253,8 @@ impl<'a> Session<'a> {
             seed: self.config.run.seed,
         };
         let codec = self.engine.codec().clone();
-        let (ui, scorer, prompts, validation) =
-            (&mut *self.ui, &mut self.scorer, &self.validation_prompts, &self.validation);
+        let (progress, scorer, prompts, validation) =
+            (&self.progress, &mut self.scorer, &self.validation_prompts, &self.validation);
         let mut measured = 0;
         let report = warm_start(
             &mut self.engine,
@@ -260,9 +268,17 @@ impl<'a> Session<'a> {
                     .ok()
                     .map(|(_, report)| report.accuracy)
             },
-            |update, loss, accuracy| ui.warm_start(update, settings.steps, loss, accuracy),
+            |update, loss, accuracy| {
+                let measured = accuracy.map_or_else(String::new, |accuracy| format!(", accuracy {:.1}%", 100.0 * accuracy));
+                if accuracy.is_some() || update % 50 == 0 || update == settings.steps {
+                    progress.say(&format!(
+                        "warm start: update {update} of {}, cross-entropy {loss:.3}{measured}",
+                        settings.steps
+                    ));
+                }
+            },
         )?;
-        self.ui.say(&format!(
+        self.progress.say(&format!(
             "warm start: {} updates of {} examples, cross-entropy {:.3}",
             report.num_updates, settings.batch_size, report.loss
         ));
@@ -302,12 +318,16 @@ impl<'a> Session<'a> {
     }
 }
 
-fn loggers(config: &Config, directory: &RunDirectory, first_step: u64) -> Result<Loggers, RunError> {
+fn loggers(
+    config: &Config,
+    directory: &RunDirectory,
+    first_step: u64,
+    progress: &Progress,
+) -> Result<Loggers, RunError> {
     let mut loggers = Loggers::new();
     for kind in &config.run.loggers {
         match kind {
-            // The console is the ui's.
-            LoggerKind::Console => {}
+            LoggerKind::Console => loggers.add(ConsoleLogger::new(progress.clone())),
             LoggerKind::Jsonl => loggers.add(JsonlLogger::open(directory.disk(), &directory.metrics())?),
             LoggerKind::Tensorboard => {
                 loggers.add(TensorBoardLogger::open(directory.disk(), &directory.tensorboard(), first_step)?);

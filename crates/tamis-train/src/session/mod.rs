@@ -29,7 +29,7 @@ use crate::logger::{LoggerError, Loggers};
 use crate::native::NativeEngine;
 use crate::pool::PromptPool;
 use crate::run_directory::{RunDirectory, RunDirectoryError};
-use crate::ui::Ui;
+use crate::progress::Progress;
 use crate::update::UpdateSettings;
 use crate::validation::{ValidationReport, ValidationSettings};
 use crate::warm_start::WarmStartError;
@@ -173,10 +173,10 @@ pub struct Summary {
 }
 
 /// A run in progress.
-pub struct Session<'a> {
+pub struct Session {
     config: Config,
     directory: RunDirectory,
-    ui: &'a mut dyn Ui,
+    progress: Progress,
     interrupt: Interrupt,
     engine: NativeEngine,
     pool: PromptPool,

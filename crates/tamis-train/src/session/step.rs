@@ -20,8 +20,8 @@ use crate::checkpoint::{self, CarriedGroup, RunState};
 use crate::learner::{Learner, LearnerError, LearnerSequence};
 use crate::metrics::Metrics;
 use crate::native::NativeEngine;
-use crate::run_directory::LogPositions;
-use crate::ui::Ui;
+use crate::run_directory::{LogPositions, RUN_LOG};
+use crate::progress::{Progress, StepView};
 use crate::update::{MicroBatch, TrainingBatch, micro_batches, update};
 use crate::validation;
 
@@ -129,39 +129,36 @@ fn penalised(
 
 /// Passes what the shell sees on to the person who watches.
 struct Watch<'a> {
-    ui: &'a mut dyn Ui,
+    progress: &'a Progress,
+    target: u64,
 }
 
 impl Observer for Watch<'_> {
-    fn round_begins(&mut self, step: u64, round: u64, num_prompts: usize) {
-        self.ui.round_begins(step, round, num_prompts);
-    }
+    fn round_begins(&mut self, _step: u64, _round: u64, _num_prompts: usize) {}
 
-    fn groups_finished(&mut self, finished: usize, num_tokens: u64) {
-        self.ui.groups_finished(finished, num_tokens);
-    }
+    fn groups_finished(&mut self, _finished: usize, _num_tokens: u64) {}
 
     fn round_complete(&mut self, report: &RoundReport) {
-        self.ui.groups_kept(report.num_accumulated);
+        self.progress.groups(report.num_accumulated as u64, self.target);
         if report.is_filtered {
-            self.ui.say(&report.to_string());
+            self.progress.say(&report.to_string());
         }
     }
 
     fn epoch_begins(&mut self, epoch: u64) {
-        self.ui.say(&format!("epoch {} begins", epoch + 1));
+        self.progress.say(&format!("epoch {} begins", epoch + 1));
     }
 
     fn warn(&mut self, message: &str) {
-        self.ui.warn(message);
+        self.progress.warn(message);
     }
 }
 
-impl Session<'_> {
+impl Session {
     /// Trains until the run ends.
     pub fn run(mut self) -> Result<Summary, RunError> {
         let result = self.steps();
-        self.ui.finish();
+        self.progress.finish();
         match result {
             Ok(ending) => {
                 let checkpoint = self.saved.map(|step| self.directory.checkpoint(step));
@@ -175,7 +172,7 @@ impl Session<'_> {
                 })
             }
             Err(error) => {
-                self.ui.warn(&format!("the run ends with an error: {error}"));
+                self.progress.warn(&format!("the run ends with an error: {error}"));
                 Err(error)
             }
         }
@@ -189,19 +186,19 @@ impl Session<'_> {
             }
             let began = Instant::now();
             let mut timings = Timings::default();
-            self.ui.step_begins(step, self.config.train.total_steps.map(|steps| steps as u64), self.config.data.train_batch_size);
+            self.progress.groups(0, self.config.data.train_batch_size as u64);
             let collected = self.collect(&mut timings)?;
             collected.report.accounting.check()?;
             match &collected.end {
                 End::Ready => self.train(step, &collected, began, timings)?,
                 End::Skipped(why) => {
-                    self.ui.warn(&format!("step {step} is skipped ({}) and tried again", skip_reason(*why)));
+                    self.progress.warn(&format!("step {step} is skipped ({}) and tried again", skip_reason(*why)));
                     self.write_rollouts(step, &collected, None)?;
                 }
                 End::Finished(why) => {
                     let why = *why;
                     if !collected.others.is_empty() {
-                        self.ui.say(&format!("{}", collected.report));
+                        self.progress.say(&format!("{}", collected.report));
                     }
                     self.finish()?;
                     return Ok(Ending::Finished(why));
@@ -256,7 +253,8 @@ impl Session<'_> {
             _ => None,
         };
         let mut backend = WithReference { engine: &mut self.engine, penalty };
-        let mut watch = Watch { ui: &mut *self.ui };
+        let mut watch =
+            Watch { progress: &self.progress, target: self.config.data.train_batch_size as u64 };
         let collected = self.shell.collect(Dependencies {
             source: &mut self.pool,
             backend: &mut backend,
@@ -322,7 +320,7 @@ impl Session<'_> {
         self.shell.trained(version)?;
         timings.update = clock.elapsed().as_secs_f64();
         if report.num_skipped > 0 {
-            self.ui.warn(&format!(
+            self.progress.warn(&format!(
                 "step {step}: the gradient of {} of {} updates was not finite; these updates were left out",
                 report.num_skipped,
                 report.num_skipped + report.num_updates
@@ -356,6 +354,7 @@ impl Session<'_> {
             )
             .collect();
         generated_metrics(&generated, &mut metrics);
+        let num_generated: usize = generated.iter().map(|group| group.num_tokens()).sum();
         metrics.extend(collected.report.metrics());
         let num_tokens = crate::batch_metrics::num_tokens(&groups) as u64;
         self.num_tokens += num_tokens;
@@ -363,7 +362,7 @@ impl Session<'_> {
 
         let advantages_of_trained: Vec<Vec<f64>> = advantages.rows().map(<[f64]>::to_vec).collect();
         self.write_rollouts(step, collected, Some(&advantages_of_trained))?;
-        self.ui.say(&collected.report.to_string());
+        self.progress.say(&collected.report.to_string());
 
         let is_last = collected.report.is_last;
         let frequency = self.config.validate.test_freq;
@@ -374,10 +373,10 @@ impl Session<'_> {
             self.validate(step, &mut metrics)?;
             timings.test = clock.elapsed().as_secs_f64();
         }
-        self.timing_metrics(&mut metrics, timings, began, num_tokens, generated.as_slice());
+        self.timing_metrics(&mut metrics, timings, began, num_tokens, num_generated);
         metrics.add_aliases();
         self.loggers.log(step, &metrics)?;
-        self.ui.step_done(step, &metrics);
+        self.progress.step(step, &StepView::of(&metrics));
         if self.config.checkpoint.save_freq.is_due(step) || is_last {
             self.save(step)?;
         }
@@ -417,7 +416,7 @@ impl Session<'_> {
         timings: Timings,
         began: Instant,
         num_tokens: u64,
-        generated: &[&Group],
+        num_generated: usize,
     ) {
         let step = began.elapsed().as_secs_f64();
         metrics.set("timing_s/gen", timings.generate);
@@ -435,9 +434,8 @@ impl Session<'_> {
         metrics.set("timing_s/step", step);
         metrics.set("perf/time_per_step", step);
         metrics.set("perf/throughput", num_tokens as f64 / step);
-        let tokens: usize = generated.iter().map(|group| group.num_tokens()).sum();
-        if tokens > 0 {
-            metrics.set("timing_per_token_ms/gen", 1000.0 * timings.generate / tokens as f64);
+        if num_generated > 0 {
+            metrics.set("timing_per_token_ms/gen", 1000.0 * timings.generate / num_generated as f64);
         }
         if num_tokens > 0 {
             metrics.set("timing_per_token_ms/update_actor", 1000.0 * timings.update / num_tokens as f64);
@@ -455,7 +453,7 @@ impl Session<'_> {
             step,
         )?;
         for warning in self.scorer.take_warnings() {
-            self.ui.warn(&warning);
+            self.progress.warn(&warning);
         }
         validation::metrics(&rows, &self.config.validate, metrics);
         let score = match self.config.checkpoint.keep_best.as_ref().and_then(|keep| keep.metric.as_deref()) {
@@ -463,7 +461,7 @@ impl Session<'_> {
             None => report.accuracy,
         };
         self.scores.insert(step, score);
-        self.ui.say(&format!(
+        self.progress.say(&format!(
             "validation after step {step}: {:.1}% of {} prompts, mean length {:.1} tokens",
             100.0 * report.accuracy,
             report.num_prompts,
@@ -477,7 +475,7 @@ impl Session<'_> {
     pub(super) fn save(&mut self, step: u64) -> Result<(), RunError> {
         let mut logs = LogPositions::default();
         self.loggers.sync(&mut logs)?;
-        self.ui.sync_log(&mut logs)?;
+        logs.record(RUN_LOG, self.progress.sync()?);
         let state = RunState {
             format: RunState::FORMAT,
             step,
@@ -506,7 +504,7 @@ impl Session<'_> {
         checkpoint::write(self.directory.disk(), pending.path(), &self.engine, &state, dtype)?;
         let folder = pending.commit()?;
         self.saved = Some(step);
-        self.ui.say(&format!("checkpoint {}", folder.path.display()));
+        self.progress.say(&format!("checkpoint {}", folder.path.display()));
         let keep = &self.config.checkpoint;
         self.directory.prune(
             crate::run_directory::Keep {
