@@ -7,5 +7,8 @@ pub mod durable;
 pub mod interrupt;
 pub mod journal;
 pub mod learning_rate;
+pub mod logger;
 pub mod metrics;
+pub mod progress;
 pub mod run_directory;
+pub mod run_log;
