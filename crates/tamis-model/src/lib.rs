@@ -32,6 +32,7 @@ pub use generation::{
     SamplingParams, StopCheck,
 };
 pub use model::Model;
+pub use product::measure_peak;
 pub use simd::Level;
 pub use threads::Threads;
 pub use training::{

@@ -4,8 +4,8 @@ use serde_json::Value;
 use tamis_core::random::{Key, Purpose};
 use tamis_golden::{folder, load, numbers};
 use tamis_model::{
-    AdamW, AdamWConfig, Coefficients, Gradients, Model, PassOptions, Sequence, Threads, Workspace,
-    forward_backward, gradient_norm, logits, score,
+    AdamW, AdamWConfig, Coefficients, Generator, GeneratorSettings, Gradients, Model, PassOptions, Request,
+    SamplingParams, Sequence, Threads, Workspace, forward_backward, gradient_norm, logits, score,
 };
 
 /// Every checkpoint of the folder: its name, model and expected values.
