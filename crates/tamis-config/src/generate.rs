@@ -47,37 +47,30 @@ pub fn defaults_yaml() -> String {
          cargo test -p tamis-config generated\n",
     );
     if let Shape::Section { keys, .. } = Config::shape() {
-        defaults_section(&mut text, &keys, 0, false);
+        defaults_section(&mut text, &keys, "", false);
     }
     text
 }
 
-fn defaults_section(text: &mut String, keys: &[KeySpec], depth: usize, commented: bool) {
-    let indent = format!("{}{}", if commented { "# " } else { "" }, "  ".repeat(depth));
+fn defaults_section(text: &mut String, keys: &[KeySpec], indent: &str, commented: bool) {
     for spec in keys {
-        if depth == 0 {
+        if indent.is_empty() {
             text.push('\n');
         }
         if !commented {
-            for line in wrap(&doc_text(spec.doc), 110 - 2 * depth) {
+            for line in wrap(&doc_text(spec.doc), 110 - indent.len()) {
                 let _ = writeln!(text, "{indent}# {line}");
             }
         }
-        let shape = (spec.shape)();
-        match &shape {
+        match &(spec.shape)() {
             Shape::Section { keys, .. } => {
                 let _ = writeln!(text, "{indent}{}:", spec.name);
-                defaults_section(text, keys, depth + 1, commented);
+                defaults_section(text, keys, &format!("{indent}  "), commented);
             }
-            Shape::Nullable(inner) if !commented => {
-                if let Shape::Section { keys, .. } = &**inner {
-                    let _ = writeln!(
-                        text,
-                        "{indent}# With its defaults:\n# {}{}:",
-                        "  ".repeat(depth),
-                        spec.name
-                    );
-                    defaults_section(text, keys, depth + 1, true);
+            Shape::Nullable(inner) => {
+                if let (Shape::Section { keys, .. }, false) = (&**inner, commented) {
+                    let _ = writeln!(text, "{indent}# {}:", spec.name);
+                    defaults_section(text, keys, &format!("{indent}#   "), true);
                 }
                 let _ = writeln!(text, "{indent}{}: {}", spec.name, spec.default);
             }

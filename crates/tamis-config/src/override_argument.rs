@@ -172,8 +172,28 @@ mod tests {
 
     #[test]
     fn messages() {
-        insta::assert_snapshot!(Override::parse("rollout.n").unwrap_err(), @"");
-        insta::assert_snapshot!(Override::parse("a..b=1").unwrap_err(), @"");
-        insta::assert_snapshot!(Override::parse("rollout.stop=['a'").unwrap_err(), @"");
+        insta::assert_snapshot!(Override::parse("rollout.n").unwrap_err(), @r#"
+error: `rollout.n` is not an override
+ --> command line
+  |
+1 | rollout.n
+  | ^^^^^^^^^
+  hint: write `key=value`, `+key=value` to add to a list, or `~key` for the default
+"#);
+        insta::assert_snapshot!(Override::parse("a..b=1").unwrap_err(), @r#"
+error: `a..b=1` is not an override
+ --> command line
+  |
+1 | a..b=1
+  | ^^^^^^
+  hint: write `key=value`, `+key=value` to add to a list, or `~key` for the default
+"#);
+        insta::assert_snapshot!(Override::parse("rollout.stop=['a'").unwrap_err(), @r#"
+error: invalid YAML: unclosed bracket '['
+ --> command line
+  |
+1 | rollout.stop=['a'
+  |              ^^^^
+"#);
     }
 }
