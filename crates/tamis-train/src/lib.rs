@@ -12,3 +12,4 @@ pub mod metrics;
 pub mod progress;
 pub mod run_directory;
 pub mod run_log;
+pub mod validation_metrics;
