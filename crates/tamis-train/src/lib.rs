@@ -12,4 +12,5 @@ pub mod metrics;
 pub mod progress;
 pub mod run_directory;
 pub mod run_log;
+pub mod timings;
 pub mod validation_metrics;

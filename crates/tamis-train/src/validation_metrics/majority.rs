@@ -32,15 +32,15 @@ pub fn majority<A: AsRef<str>>(values: &[f64], answers: &[A], k: usize, draw: Dr
     // Answers given equally often win equally often.
     let mut chance_of: BTreeMap<usize, f64> = BTreeMap::new();
     for (place, &size) in sizes.iter().enumerate() {
-        if !chance_of.contains_key(&size) {
+        chance_of.entry(size).or_insert_with(|| {
             let others: Vec<usize> = sizes
                 .iter()
                 .enumerate()
                 .filter(|&(other, _)| other != place)
                 .map(|(_, &size)| size)
                 .collect();
-            chance_of.insert(size, chance_to_win(size, &others, k, draw));
-        }
+            chance_to_win(size, &others, k, draw)
+        });
     }
     let outcomes: Vec<(f64, f64)> = members
         .values()
