@@ -25,6 +25,8 @@ pub mod progress;
 pub mod run_directory;
 pub mod run_log;
 pub mod session;
+pub mod timings;
 pub mod update;
 pub mod validation;
+pub mod validation_metrics;
 pub mod warm_start;
