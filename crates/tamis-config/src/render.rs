@@ -137,7 +137,10 @@ fn number_text(number: &serde_json::Number) -> String {
 }
 
 fn key_text(key: &str) -> String {
-    scalar_text(key)
+    let is_name = key.starts_with(|c: char| c.is_ascii_alphabetic())
+        && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    // `n` is a key here, whatever YAML 1.1 takes it for.
+    if is_name && !matches!(key, "null" | "true" | "false") { key.to_owned() } else { scalar_text(key) }
 }
 
 /// A text as a scalar, quoted where it would be taken for something else.
