@@ -30,7 +30,7 @@ pub struct Diagnostic {
     /// How bad it is.
     pub severity: Severity,
     /// What is wrong.
-    pub problem: Problem,
+    pub problem: Box<Problem>,
     /// Where it was written; `None` where no place is to blame.
     pub origin: Option<Origin>,
 }
@@ -38,12 +38,12 @@ pub struct Diagnostic {
 impl Diagnostic {
     /// An error.
     pub fn error(problem: Problem, origin: Option<Origin>) -> Self {
-        Self { severity: Severity::Error, problem, origin }
+        Self { severity: Severity::Error, problem: Box::new(problem), origin }
     }
 
     /// A warning.
     pub fn warning(problem: Problem, origin: Option<Origin>) -> Self {
-        Self { severity: Severity::Warning, problem, origin }
+        Self { severity: Severity::Warning, problem: Box::new(problem), origin }
     }
 
     /// The fix, where one is known.
@@ -226,7 +226,7 @@ impl fmt::Display for Diagnostic {
             }
             if let Some(line) = origin.excerpt() {
                 let (line, column) = printable(line, origin.column);
-                let carets = "^".repeat(origin.length.max(1).min(EXCERPT));
+                let carets = "^".repeat(origin.length.clamp(1, EXCERPT));
                 write!(f, "\n{:gutter$} |\n{} | {line}\n{:gutter$} | ", "", origin.line, "")?;
                 write!(f, "{:width$}{carets}", "", width = column.saturating_sub(1))?;
             }

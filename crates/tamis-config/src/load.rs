@@ -86,7 +86,7 @@ fn load_layers(
                 if tree.is_null() {
                     tree = Node::empty_map(tree.origin);
                 }
-                prune_empty_sections(&mut tree, &Config::shape());
+                prune_empty_sections(&mut tree, table::root());
                 files.push(tree);
             }
             Err(found) => diagnostics.extend(found),

@@ -558,7 +558,7 @@ fn every_foreign_key_leads_somewhere() {
             }
             let value = if entry.default.is_empty() { "1" } else { entry.default };
             let argument = format!("{}={value}", entry.key.replace('*', "x"));
-            match import(&[argument.clone()]) {
+            match import(std::slice::from_ref(&argument)) {
                 Ok(import) => assert!(!import.notes.is_empty(), "{argument} says nothing"),
                 Err(errors) => assert!(
                     matches!(

@@ -82,7 +82,7 @@ fn rewards_are_completed_by_task_and_preset() {
     assert!(matches!(loaded.config.reward[1].kind, RewardKind::SoftOverlong { buffer: Some(100), .. }));
     assert_eq!(
         kinds(&sound(&[BASE], &["reward=[{kind: length, weight: 0.1}]"])),
-        ["acc:number", "length:length"]
+        ["length:length", "acc:number"]
     );
 }
 

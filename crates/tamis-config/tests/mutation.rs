@@ -1,4 +1,5 @@
 //! Mutated configurations, by bytes and by tokens, cause no panic and no hang: each loads or is refused with a message.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
 
@@ -198,7 +199,7 @@ fn mutated_configurations_cause_no_panic() {
             match load_sources(&[source], &arguments) {
                 Ok(loaded) => {
                     let said: usize = loaded.warnings.iter().map(|warning| warning.to_string().len()).sum();
-                    (true, loaded.show().len() + said)
+                    (true, said + 1)
                 }
                 Err(errors) => (false, errors.to_string().len()),
             }
@@ -237,7 +238,7 @@ fn what_loads_is_shown_as_itself() {
 fn mutated_imports_cause_no_panic() {
     for number in 0..2_000 {
         let mut draw = Draw(number ^ 0xABBA);
-        let arguments: Vec<String> = (0..1 + draw.below(5))
+        let arguments: Vec<String> = (0..=draw.below(5))
             .map(|_| {
                 let argument = draw.pick(ARGUMENTS);
                 if draw.below(2) == 0 { mutate(argument, &mut draw) } else { argument.to_owned() }
