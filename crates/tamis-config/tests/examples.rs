@@ -1,5 +1,4 @@
 //! The shipped examples load, without a warning, to what they say.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
 
