@@ -6,6 +6,7 @@
 //! construction.
 #![expect(unsafe_code, reason = "tasks write disjoint blocks of one output through a raw pointer")]
 
+use crate::floats::Floats;
 use crate::simd::{Level, PANEL, Tile, tile};
 use crate::threads::Threads;
 
@@ -297,6 +298,33 @@ unsafe fn partial(level: Level, height: usize, columns: usize, at: &Tile) {
             std::ptr::copy_nonoverlapping(buffer.as_ptr().add(i * PANEL), at.c.add(i * at.c_row), columns);
         }
     }
+}
+
+/// Operations per second of the register tile on operands in the first-level cache, all threads together: the bound of every
+/// product on this machine.
+pub fn measure_peak(threads: &Threads) -> f64 {
+    const K: usize = 128;
+    let level = threads.level();
+    let rows = level.tile_rows();
+    let shape = Shape { m: rows, n: PANEL, k: K };
+    let num_threads = threads.num_threads();
+    let repeats = 20_000;
+    let mut best = 0.0f64;
+    for _ in 0..10 {
+        let start = std::time::Instant::now();
+        threads.run(num_threads, |_| {
+            let (a, b, mut c) =
+                (Floats::zeros(rows * K), Floats::zeros(PANEL * K), Floats::zeros(rows * PANEL));
+            for _ in 0..repeats {
+                let (left, right) = (Left::rows(&a, K), Right::panels(&b, K));
+                product(level, shape, &left, &right, &mut Out::rows(&mut c, PANEL), Begin::Zero);
+                std::hint::black_box(&mut c);
+            }
+        });
+        let operations = 2 * rows * PANEL * K * repeats * num_threads;
+        best = best.max(operations as f64 / start.elapsed().as_secs_f64());
+    }
+    best
 }
 
 #[cfg(test)]
