@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::conflict::Conflict;
+use crate::foreign::ForeignProblem;
 use crate::source::{Origin, SourceKind};
 
 /// How bad it is.
@@ -62,6 +64,8 @@ pub enum Problem {
         suggestion: Option<String>,
         /// The keys that the section has.
         known: Vec<String>,
+        /// The system whose key it seems to be.
+        owner: Option<&'static str>,
     },
     /// A value of another type than its key has.
     #[error("`{key}` must be {expected}, not {found}")]
@@ -103,6 +107,44 @@ pub enum Problem {
         /// The allowed values.
         allowed: Vec<String>,
     },
+    /// A key that must be given and is not there.
+    #[error("`{key}` is missing: {expected}")]
+    Missing {
+        /// The key.
+        key: String,
+        /// The type it has.
+        expected: String,
+    },
+    /// A file that cannot be read.
+    #[error("failed to read {}: {message}", path.display())]
+    Unreadable {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the system said.
+        message: String,
+    },
+    /// An argument that is no override.
+    #[error("`{argument}` is not an override")]
+    MalformedOverride {
+        /// The argument.
+        argument: String,
+    },
+    /// An override of an item that a list does not have.
+    #[error("`{key}` has {length} items, there is no item {index}")]
+    NoSuchItem {
+        /// The list.
+        key: String,
+        /// Its items.
+        length: usize,
+        /// The item that was named.
+        index: usize,
+    },
+    /// Settings that do not fit each other.
+    #[error(transparent)]
+    Conflict(#[from] Conflict),
+    /// A key of another system that cannot be followed.
+    #[error(transparent)]
+    Foreign(#[from] ForeignProblem),
     /// Text that is no YAML.
     #[error("invalid YAML: {message}")]
     Syntax {
@@ -122,18 +164,27 @@ pub enum Problem {
 impl Problem {
     fn hint(&self) -> Option<String> {
         match self {
-            Self::UnknownKey { suggestion: Some(suggestion), .. } => {
+            Self::UnknownKey { owner: Some(owner), .. } => Some(format!(
+                "this is a key of {owner}: pass it as `key=value` on the command line, or convert the whole file with `tamis config import`"
+            )),
+            Self::UnknownKey { suggestion: Some(suggestion), .. }
+            | Self::NotAllowed { suggestion: Some(suggestion), .. } => {
                 Some(format!("did you mean `{suggestion}`?"))
             }
             Self::UnknownKey { known, .. } => Some(format!("the keys here are {}", known.join(", "))),
-            Self::NotAllowed { suggestion: Some(suggestion), .. } => {
-                Some(format!("did you mean `{suggestion}`?"))
-            }
             Self::DuplicateKey { .. } => Some("remove one of the two".to_owned()),
+            Self::MalformedOverride { .. } => {
+                Some("write `key=value`, `+key=value` to add to a list, or `~key` for the default".to_owned())
+            }
+            Self::NoSuchItem { key, .. } => Some(format!("`+{key}=...` appends an item")),
+            Self::Conflict(conflict) => conflict.hint(),
+            Self::Foreign(problem) => problem.hint(),
             Self::NotAllowed { .. }
             | Self::WrongType { .. }
             | Self::OutOfRange { .. }
             | Self::MissingKey { .. }
+            | Self::Missing { .. }
+            | Self::Unreadable { .. }
             | Self::Syntax { .. } => None,
         }
     }
@@ -170,5 +221,29 @@ impl fmt::Display for Diagnostic {
             write!(f, "\n  hint: {hint}")?;
         }
         Ok(())
+    }
+}
+
+/// Everything that is wrong with a configuration; at least one of the findings is an error.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub struct ConfigErrors {
+    /// The findings, warnings among them, in the order of the sources.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+impl ConfigErrors {
+    /// How many of the findings are errors.
+    pub fn num_errors(&self) -> usize {
+        self.diagnostics.iter().filter(|diagnostic| diagnostic.severity == Severity::Error).count()
+    }
+}
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for diagnostic in &self.diagnostics {
+            writeln!(f, "{diagnostic}\n")?;
+        }
+        let num_errors = self.num_errors();
+        write!(f, "{num_errors} {} in the configuration", if num_errors == 1 { "error" } else { "errors" })
     }
 }

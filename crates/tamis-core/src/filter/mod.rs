@@ -168,7 +168,7 @@ pub fn judge_columns(
     metric: &[f64],
     offsets: &[usize],
 ) -> Result<(Vec<Verdict>, Vec<GroupStatistics>), FilterError> {
-    let statistics = GroupStatistics::of_columns(metric, offsets)?;
+    let statistics = GroupStatistics::of_columns(metric, offsets, scale)?;
     Ok((filter.judge(&statistics, scale), statistics))
 }
 
@@ -199,4 +199,5 @@ pub fn judge_groups(
 }
 
 #[cfg(test)]
+#[expect(clippy::float_cmp, reason = "exact by construction")]
 mod tests;

@@ -9,7 +9,7 @@ use crate::group::{FinishReason, GroupId, PolicyVersion, PromptId, Score, Trajec
 const SCALE: Option<OutcomeScale> = Some(OutcomeScale { wrong: 0.0, correct: 1.0 });
 
 fn variance(values: &[f64]) -> Verdict {
-    Variance::default().judge_one(&GroupStatistics::of(values), SCALE)
+    Variance::default().judge_one(&GroupStatistics::of(values, SCALE), SCALE)
 }
 
 #[test]
@@ -20,9 +20,9 @@ fn the_guides_four_prompts() {
     assert_eq!(variance(&[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0]), Verdict::Kept);
     assert_eq!(variance(&[0.0; 8]), dropped(DropReason::AllWrong));
     // The guide prints 0.464 for the second; five of eight have 0.484.
-    let second = GroupStatistics::of(&[1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 1.0]);
+    let second = GroupStatistics::of(&[1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 1.0], SCALE);
     assert!((second.std - 15.0_f64.sqrt() / 8.0).abs() < 1e-15);
-    let third = GroupStatistics::of(&[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0]);
+    let third = GroupStatistics::of(&[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0], SCALE);
     assert!((third.std - 7.0_f64.sqrt() / 8.0).abs() < 1e-15);
 }
 
@@ -32,7 +32,7 @@ fn names_of_uniform_groups() {
     assert_eq!(variance(&[0.5, 0.5]), Verdict::Dropped(DropReason::Uniform));
     assert_eq!(variance(&[2.0, 2.0]), Verdict::Dropped(DropReason::AllCorrect));
     assert_eq!(variance(&[0.0, -0.0]), Verdict::Dropped(DropReason::AllWrong));
-    let length = GroupStatistics::of(&[7.0, 7.0]);
+    let length = GroupStatistics::of(&[7.0, 7.0], SCALE);
     assert_eq!(
         Variance::default().judge_one(&length, Metric::Length.outcome_scale()),
         Verdict::Dropped(DropReason::Uniform)
@@ -53,7 +53,7 @@ fn unscored_members_stay_outside() {
     assert_eq!(variance(&[f64::INFINITY, 0.0]), Verdict::Dropped(DropReason::Unscored));
     let range = MeanRange::new(0.0, 1.0, Ends::Open).unwrap();
     assert_eq!(
-        range.judge_one(&GroupStatistics::of(&[nan, 0.5]), SCALE),
+        range.judge_one(&GroupStatistics::of(&[nan, 0.5], SCALE), SCALE),
         Verdict::Dropped(DropReason::Unscored)
     );
 }
@@ -62,9 +62,12 @@ fn unscored_members_stay_outside() {
 fn singletons_and_tolerance() {
     assert_eq!(variance(&[0.0]), Verdict::Kept);
     let drop = Variance::new(0.0, Singleton::Drop).unwrap();
-    assert_eq!(drop.judge_one(&GroupStatistics::of(&[1.0]), SCALE), Verdict::Dropped(DropReason::Singleton));
+    assert_eq!(
+        drop.judge_one(&GroupStatistics::of(&[1.0], SCALE), SCALE),
+        Verdict::Dropped(DropReason::Singleton)
+    );
     let tolerant = Variance::new(0.25, Singleton::Keep).unwrap();
-    let judge = |values: &[f64]| tolerant.judge_one(&GroupStatistics::of(values), SCALE);
+    let judge = |values: &[f64]| tolerant.judge_one(&GroupStatistics::of(values, SCALE), SCALE);
     assert_eq!(judge(&[0.5, 0.75]), Verdict::Dropped(DropReason::Uniform));
     assert_eq!(judge(&[0.5, 0.7501]), Verdict::Kept);
 }
@@ -72,7 +75,7 @@ fn singletons_and_tolerance() {
 #[test]
 fn mean_ranges() {
     let judge = |low, high, ends, values: &[f64]| {
-        MeanRange::new(low, high, ends).unwrap().judge_one(&GroupStatistics::of(values), SCALE)
+        MeanRange::new(low, high, ends).unwrap().judge_one(&GroupStatistics::of(values, SCALE), SCALE)
     };
     // EasyR1's window is open on both sides.
     assert_eq!(
@@ -126,7 +129,7 @@ fn offsets_are_checked() {
 
 #[test]
 fn sums_beyond_the_range_of_f64_still_have_a_mean() {
-    let group = GroupStatistics::of(&[f64::MAX, f64::MAX / 2.0]);
+    let group = GroupStatistics::of(&[f64::MAX, f64::MAX / 2.0], SCALE);
     assert_eq!(group.mean, f64::MAX / 2.0 + f64::MAX / 4.0);
 }
 
@@ -155,7 +158,7 @@ fn reference_groups() {
         };
         for ((values, np_std), keep) in groups.iter().zip(list("np_std")).zip(list("recipe_keep")) {
             compared += 1;
-            let group = GroupStatistics::of(values);
+            let group = GroupStatistics::of(values, SCALE);
             let np_std = np_std.as_f64().unwrap_or(f64::NAN);
             let keep = keep.as_bool().unwrap();
             let kept = Variance::default().judge_one(&group, SCALE).is_kept();
@@ -302,14 +305,14 @@ proptest! {
             // Idempotent: what was kept is kept when judged again.
             let kept: Vec<&Vec<f64>> = groups.iter().zip(&together).filter(|(_, verdict)| verdict.is_kept()).map(|(group, _)| group).collect();
             for group in kept {
-                prop_assert!(filter.judge(&[GroupStatistics::of(group)], SCALE)[0].is_kept());
+                prop_assert!(filter.judge(&[GroupStatistics::of(group, SCALE)], SCALE)[0].is_kept());
             }
         }
     }
 
     #[test]
     fn statistics_stay_in_their_bounds(values in values()) {
-        let group = GroupStatistics::of(&values);
+        let group = GroupStatistics::of(&values, SCALE);
         prop_assert!(group.num_scored <= group.size);
         if group.num_scored > 0 {
             prop_assert!(group.min <= group.max);

@@ -1,14 +1,12 @@
 //! Sums per trajectory, and their merge over micro-batches and ranks into one loss and one set of metrics.
 
-use serde::{Deserialize, Serialize};
-
 use super::clip::ClippedToken;
 use super::{Objective, ObjectiveError, ObjectiveState};
 
 /// What one trajectory contributes, each a sum over its unmasked tokens in token order.
 ///
 /// A pure function of the trajectory's own columns and the normalisers, so the same bits in whatever micro-batch it was computed.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SequenceSums {
     /// Unmasked tokens.
     pub tokens: u32,
@@ -20,15 +18,19 @@ pub struct SequenceSums {
     pub low: u32,
     /// Above the high bound with positive advantage.
     pub high: u32,
+    /// Clipped branch of the value loss active.
+    pub value_clipped: u32,
     /// Weighted policy loss: the trajectory's share of the batch's.
     pub policy_loss: f64,
     /// Weighted divergence from the reference, before the coefficient.
     pub kl_loss: f64,
     /// Weighted entropy, before the coefficient.
     pub entropy_loss: f64,
+    /// Weighted value loss, before the coefficient.
+    pub value_loss: f64,
     /// Divergence from the reference.
     pub kl: f64,
-    /// Entropy in nats.
+    /// Entropy in nats; NaN where its column was not given.
     pub entropy: f64,
     /// `old - logprob`, limited as the ratio is.
     pub old_kl: f64,
@@ -40,7 +42,7 @@ pub struct SequenceSums {
     pub ratio_max: f64,
     /// Smallest ratio; +inf without tokens.
     pub ratio_min: f64,
-    /// `behaviour - old`.
+    /// `behaviour - old`; NaN where its column was not given.
     pub behaviour_kl: f64,
     /// `exp(old - behaviour) - 1 - (old - behaviour)`.
     pub behaviour_kl_k3: f64,
@@ -53,9 +55,11 @@ impl SequenceSums {
         dual: 0,
         low: 0,
         high: 0,
+        value_clipped: 0,
         policy_loss: 0.0,
         kl_loss: 0.0,
         entropy_loss: 0.0,
+        value_loss: 0.0,
         kl: 0.0,
         entropy: 0.0,
         old_kl: 0.0,
@@ -83,7 +87,7 @@ impl SequenceSums {
 
 /// Collects the sums of a whole optimizer batch, whatever micro-batches and ranks they come from, and adds them up in batch order:
 /// the loss and the metrics have the same bits however the batch was cut.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Accumulator {
     rows: Vec<Option<SequenceSums>>,
 }
@@ -137,19 +141,19 @@ impl Accumulator {
     /// With several data-parallel ranks merged, every value is `dp_size` times the mean that the averaged gradient belongs to.
     pub fn finish(&self, objective: &Objective, state: &ObjectiveState) -> Outcome {
         let mut sum = SequenceSums::EMPTY;
-        let mut totals = [0_u64; 5];
+        let mut totals = [0_u64; 6];
         let (mut low_min, mut high_max, mut trained) = (f64::NAN, f64::NAN, 0_usize);
         for row in self.rows.iter().flatten() {
             sum.policy_loss += row.policy_loss;
             sum.kl_loss += row.kl_loss;
             sum.entropy_loss += row.entropy_loss;
+            sum.value_loss += row.value_loss;
             if row.tokens == 0 {
                 continue;
             }
             trained += 1;
-            for (total, count) in
-                totals.iter_mut().zip([row.tokens, row.clipped, row.dual, row.low, row.high])
-            {
+            let counts = [row.tokens, row.clipped, row.dual, row.low, row.high, row.value_clipped];
+            for (total, count) in totals.iter_mut().zip(counts) {
                 *total += u64::from(count);
             }
             sum.kl += row.kl;
@@ -165,17 +169,19 @@ impl Accumulator {
             low_min = low_min.min(f64::from(row.low) / f64::from(row.tokens));
             high_max = high_max.max(f64::from(row.high) / f64::from(row.tokens));
         }
-        let [tokens, clipped, dual, low, high] = totals.map(|total| total as f64);
+        let [tokens, clipped, dual, low, high, value_clipped] = totals.map(|total| total as f64);
         let mean = |value: f64| value / tokens;
         let or_nan = |value: f64| if tokens > 0.0 { value } else { f64::NAN };
-        let kl_coef = state.kl.map(|kl| kl.coef);
-        let entropy_coef = objective.entropy.map_or(0.0, |entropy| entropy.coef);
+        let kl_state = objective.kl_state(state);
         let mut loss = sum.policy_loss;
-        if let Some(coef) = kl_coef {
-            loss += coef * sum.kl_loss;
+        if let Some(kl) = kl_state {
+            loss += kl.coef * sum.kl_loss;
         }
-        if objective.entropy.is_some() {
-            loss -= entropy_coef * sum.entropy_loss;
+        if let Some(bonus) = objective.entropy {
+            loss -= bonus.coef * sum.entropy_loss;
+        }
+        if let Some(term) = objective.value {
+            loss += term.coef * sum.value_loss;
         }
         let metrics = Metrics {
             tokens,
@@ -194,18 +200,18 @@ impl Accumulator {
             old_kl_k3: mean(sum.old_kl_k3),
             kl: objective.kl.map(|_| mean(sum.kl)),
             kl_loss: objective.kl.map(|_| sum.kl_loss),
-            kl_coef: objective.kl.and(kl_coef),
+            kl_coef: kl_state.map(|kl| kl.coef),
+            value_loss: objective.value.map(|_| sum.value_loss),
+            value_clip_share: objective.value.map(|_| mean(value_clipped)),
             entropy: mean(sum.entropy),
             entropy_loss: sum.entropy_loss,
             behaviour_kl: mean(sum.behaviour_kl),
             behaviour_kl_k3: mean(sum.behaviour_kl_k3),
         };
-        let kl = match (objective.kl, state.kl) {
-            (Some(term), Some(kl)) => {
-                Some(term.controller.updated(kl, metrics.kl.unwrap_or(f64::NAN), metrics.sequences))
-            }
-            _ => state.kl,
-        };
+        let kl = objective
+            .kl
+            .zip(kl_state)
+            .map(|(term, kl)| term.controller.updated(kl, metrics.kl.unwrap_or(f64::NAN), metrics.sequences));
         Outcome { loss, metrics, state: ObjectiveState { kl } }
     }
 }
@@ -213,7 +219,7 @@ impl Accumulator {
 /// The value of an objective over an optimizer batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Outcome {
-    /// The loss: policy loss + coefficient · KL − coefficient · entropy. 0 where nothing is trained on.
+    /// The loss: policy loss + coefficient · KL − coefficient · entropy + coefficient · value loss. 0 where nothing is trained on.
     pub loss: f64,
     /// What is logged.
     pub metrics: Metrics,
@@ -222,8 +228,8 @@ pub struct Outcome {
 }
 
 /// Metrics over the unmasked tokens of an optimizer batch. Shares and means are NaN where there are none (a mean of nothing is not
-/// 0); columns that were not given count as 0.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+/// 0), and where their column was not given.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Metrics {
     /// Unmasked tokens.
     pub tokens: f64,
@@ -251,7 +257,7 @@ pub struct Metrics {
     pub ratio_min: f64,
     /// Mean of `old - logprob`: the k1 estimate of the divergence from the old policy.
     pub old_kl: f64,
-    /// Its k3 estimate, never negative.
+    /// Its k3 estimate, not negative beyond rounding.
     pub old_kl_k3: f64,
     /// Token mean of the divergence from the reference, where the objective has one.
     pub kl: Option<f64>,
@@ -259,6 +265,10 @@ pub struct Metrics {
     pub kl_loss: Option<f64>,
     /// Coefficient that this batch used.
     pub kl_coef: Option<f64>,
+    /// Value loss as aggregated, before the coefficient, where the objective has one.
+    pub value_loss: Option<f64>,
+    /// Share of tokens on the clipped branch of the value loss.
+    pub value_clip_share: Option<f64>,
     /// Token mean of the entropy, in nats.
     pub entropy: f64,
     /// Entropy as aggregated, before the coefficient.
@@ -293,6 +303,8 @@ impl Metrics {
         named.extend(self.kl.map(|kl| ("kl", kl)));
         named.extend(self.kl_loss.map(|kl| ("actor/kl_loss", kl)));
         named.extend(self.kl_coef.map(|coef| ("actor/kl_coef", coef)));
+        named.extend(self.value_loss.map(|loss| ("critic/vf_loss", loss)));
+        named.extend(self.value_clip_share.map(|share| ("critic/vf_clipfrac", share)));
         named
     }
 }

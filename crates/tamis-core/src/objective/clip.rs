@@ -176,3 +176,67 @@ pub struct ClippedToken {
     /// Above the high bound with positive advantage (TRL `clip_ratio/high`).
     pub is_high: bool,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Loss and derivative of a ratio that is exact in floating point, to 1e-15.
+    #[track_caller]
+    fn expect(clip: Clip, ratio: f64, advantage: f64, loss: f64, dloss: f64) -> ClippedToken {
+        let token = clip.token(ratio.ln(), advantage);
+        assert!((token.loss - loss).abs() < 1e-14, "loss {} against {loss}", token.loss);
+        assert!((token.dloss - dloss).abs() < 1e-14, "derivative {} against {dloss}", token.dloss);
+        token
+    }
+
+    const CLIP: Clip = Clip { low: 0.2, high: 0.28, dual: None, cap: None, log_ratio_limit: None };
+
+    #[test]
+    fn a_good_token_gains_up_to_the_high_bound_and_loses_without_bound() {
+        assert!(!expect(CLIP, 1.25, 2.0, -2.5, -2.5).is_clipped);
+        let above = expect(CLIP, 1.5, 2.0, -2.56, 0.0);
+        assert!(above.is_clipped && above.is_high && !above.is_low);
+        // Below the low bound a good token is pulled back up: the unclipped branch is the larger loss.
+        let below = expect(CLIP, 0.5, 2.0, -1.0, -1.0);
+        assert!(!below.is_clipped && !below.is_low);
+    }
+
+    #[test]
+    fn a_bad_token_gains_down_to_the_low_bound_and_loses_without_bound() {
+        assert!(!expect(CLIP, 1.25, -2.0, 2.5, 2.5).is_clipped);
+        let below = expect(CLIP, 0.5, -2.0, 1.6, 0.0);
+        assert!(below.is_clipped && below.is_low && !below.is_high);
+        let above = expect(CLIP, 8.0, -2.0, 16.0, 16.0);
+        assert!(!above.is_clipped && !above.is_high && !above.is_dual);
+    }
+
+    #[test]
+    fn the_dual_clip_bounds_what_a_bad_token_can_cost() {
+        let clip = Clip { dual: Some(3.0), ..CLIP };
+        assert!(expect(clip, 8.0, -2.0, 6.0, 0.0).is_dual);
+        assert!(!expect(clip, 2.5, -2.0, 5.0, 5.0).is_dual);
+        // A good token has no such bound.
+        assert!(!expect(clip, 8.0, 2.0, -2.56, 0.0).is_dual);
+    }
+
+    #[test]
+    fn the_cap_holds_the_unclipped_branch() {
+        let clip = Clip { cap: Some(2.0), ..CLIP };
+        expect(clip, 8.0, -2.0, 4.0, 0.0);
+        expect(clip, 1.5, -2.0, 3.0, 3.0);
+        // Below 1 + high it also stops a good token, earlier than the clip would.
+        let tight = expect(Clip { cap: Some(1.1), ..CLIP }, 1.2, 2.0, -2.2, 0.0);
+        assert!(!tight.is_high);
+    }
+
+    #[test]
+    fn the_limit_holds_value_and_gradient() {
+        let clip = Clip { log_ratio_limit: Some(1.0), ..Clip::symmetric(0.2) };
+        let token = clip.token(3.0, -1.0);
+        assert_eq!((token.loss.to_bits(), token.dloss.to_bits()), (1_f64.exp().to_bits(), 0_f64.to_bits()));
+        assert_eq!(token.log_ratio.to_bits(), 1_f64.to_bits());
+        // The bound itself is inside.
+        assert_eq!(clip.token(1.0, -1.0).dloss.to_bits(), 1_f64.exp().to_bits());
+    }
+}

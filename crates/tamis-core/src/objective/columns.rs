@@ -19,6 +19,17 @@ pub enum AdvantageColumn<'a> {
     PerToken(&'a [f64]),
 }
 
+/// A critic's columns, per token \[N\].
+#[derive(Debug, Clone, Copy)]
+pub struct ValueColumns<'a, T> {
+    /// Value under the critic being trained; differentiable.
+    pub value: &'a [T],
+    /// Value at the start of the step.
+    pub old: &'a [T],
+    /// Return: what the value should have been.
+    pub returns: &'a [T],
+}
+
 /// B trajectories as columns. Per-token columns are flat \[N\], trajectories one after the other; log-probabilities are in nats.
 ///
 /// Where the mask is `false` nothing of any other column is read: masked values may be anything, NaN included.
@@ -41,11 +52,23 @@ pub struct Columns<'a, T> {
     /// Weight of each token's policy loss \[N\] (importance correction, selection correction); a constant. KL and entropy are not
     /// multiplied by it.
     pub weight: Option<&'a [T]>,
+    /// A critic's columns.
+    pub values: Option<ValueColumns<'a, T>>,
     /// Advantages; constants.
     pub advantage: AdvantageColumn<'a>,
     /// Unmasked tokens of the trajectory's whole group in the optimizer batch \[B\], for `group-mean-token-mean`
     /// ([`Normalisers::of`](super::Normalisers::of) counts them).
     pub group_tokens: Option<&'a [f64]>,
+}
+
+impl<T> ValueColumns<'_, T> {
+    fn cut(&self, tokens: &Range<usize>) -> Self {
+        Self {
+            value: &self.value[tokens.clone()],
+            old: &self.old[tokens.clone()],
+            returns: &self.returns[tokens.clone()],
+        }
+    }
 }
 
 impl<'a, T: Real> Columns<'a, T> {
@@ -65,6 +88,7 @@ impl<'a, T: Real> Columns<'a, T> {
             reference: None,
             entropy: None,
             weight: None,
+            values: None,
             advantage,
             group_tokens: None,
         }
@@ -102,6 +126,7 @@ impl<'a, T: Real> Columns<'a, T> {
             reference: cut(self.reference),
             entropy: cut(self.entropy),
             weight: cut(self.weight),
+            values: self.values.map(|values| values.cut(&tokens)),
             advantage: match self.advantage {
                 AdvantageColumn::PerTrajectory(column) => {
                     AdvantageColumn::PerTrajectory(&column[range.clone()])
@@ -132,6 +157,9 @@ impl<'a, T: Real> Columns<'a, T> {
             ("reference", self.reference),
             ("entropy", self.entropy),
             ("weight", self.weight),
+            ("value", self.values.map(|values| values.value)),
+            ("old value", self.values.map(|values| values.old)),
+            ("returns", self.values.map(|values| values.returns)),
         ] {
             if let Some(column) = column {
                 length(name, expected, column.len())?;
@@ -161,6 +189,7 @@ impl<'a, T: Real> Columns<'a, T> {
             reference: cut(self.reference),
             entropy: cut(self.entropy),
             weight: cut(self.weight),
+            values: self.values.map(|values| values.cut(&tokens)),
             advantage: match self.advantage {
                 AdvantageColumn::PerTrajectory(column) => RowAdvantage::Same(column[i]),
                 AdvantageColumn::PerToken(column) => RowAdvantage::PerToken(&column[tokens.clone()]),
@@ -181,6 +210,7 @@ pub(crate) struct Row<'a, T> {
     pub(crate) reference: Option<&'a [T]>,
     pub(crate) entropy: Option<&'a [T]>,
     pub(crate) weight: Option<&'a [T]>,
+    pub(crate) values: Option<ValueColumns<'a, T>>,
     pub(crate) advantage: RowAdvantage<'a>,
     pub(crate) group_tokens: Option<f64>,
 }

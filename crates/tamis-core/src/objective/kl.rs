@@ -266,3 +266,75 @@ pub fn in_reward<T: Real>(
     let mean_kl = means / penalties.len() as f64;
     Ok(KlInReward { token_rewards, penalties, mean_kl })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn estimators_by_hand() {
+        // d = ln 2: exp(-d) = 1/2.
+        let d = 2_f64.ln();
+        let expected = [
+            (KlKind::K1, d, 1.0),
+            (KlKind::Abs, d, 1.0),
+            (KlKind::K2, d * d / 2.0, d),
+            (KlKind::K3, d - 0.5, 0.5),
+        ];
+        for (kind, value, slope) in expected {
+            let plain = KlEstimator::plain(kind);
+            let found = plain.token(-1.0, -1.0 - d);
+            assert!((found.0 - value).abs() < 1e-15 && (found.1 - slope).abs() < 1e-15, "{kind:?} {found:?}");
+            let through = KlEstimator { straight_through: true, ..plain }.token(-1.0, -1.0 - d);
+            assert!(
+                (through.0 - value).abs() < 1e-15 && (through.1 - d).abs() < 1e-15,
+                "{kind:?}+ {through:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn k3_is_bounded_only_where_asked() {
+        let plain = KlEstimator::plain(KlKind::K3);
+        let clamped = KlEstimator { clamped: true, ..plain };
+        // The reference finds the token e^3 times as likely: e^3 - 1 - 3 = 16.09.
+        let (value, slope) = plain.token(-4.0, -1.0);
+        assert!((value - (3_f64.exp() - 4.0)).abs() < 1e-12 && (slope - (1.0 - 3_f64.exp())).abs() < 1e-12);
+        assert_eq!(clamped.token(-4.0, -1.0), (10.0, 0.0));
+        // At d = 25 the value without bounds is 24 + e^-25; with them it stops at 10.
+        assert!((plain.token(-1.0, -26.0).0 - 24.0).abs() < 1e-10);
+        assert_eq!(clamped.token(-1.0, -26.0), (10.0, 0.0));
+    }
+
+    #[test]
+    fn names_are_verls() {
+        for (name, kind) in [
+            ("kl", KlKind::K1),
+            ("k1", KlKind::K1),
+            ("abs", KlKind::Abs),
+            ("mse", KlKind::K2),
+            ("k2", KlKind::K2),
+            ("low_var_kl", KlKind::K3),
+            ("k3", KlKind::K3),
+        ] {
+            let estimator = KlEstimator { kind, straight_through: false, clamped: true };
+            assert_eq!(name.parse(), Ok(estimator));
+            assert_eq!(format!("{name}+").parse(), Ok(KlEstimator { straight_through: true, ..estimator }));
+        }
+        assert!("full".parse::<KlEstimator>().is_err() && "+".parse::<KlEstimator>().is_err());
+    }
+
+    #[test]
+    fn the_penalty_by_hand() {
+        let scores = Ragged::from_rows([vec![0.0, 0.0, 1.0], vec![0.5], vec![]]);
+        let mask = [true, false, true, false];
+        let (old, reference) = ([-1.0, -1.0, -2.0, -1.0], [-2.0, f64::NAN, -2.5, 0.0]);
+        let found =
+            in_reward(KlEstimator::plain(KlKind::K1), 0.1, &scores, &mask, &old, &reference).expect("fits");
+        assert_eq!(found.token_rewards, [-0.1, 0.0, 1.0 - 0.05, 0.5]);
+        assert!((found.penalties[0] - 0.15).abs() < 1e-15);
+        assert_eq!(found.penalties[1..], [0.0, 0.0]);
+        // Token mean 0.75 of the first trajectory; the others count as 0.
+        assert!((found.mean_kl - 0.25).abs() < 1e-15);
+    }
+}

@@ -1,12 +1,13 @@
 //! The objective: policy loss, divergence and entropy as one value and one derivative per token.
 //!
 //! An [`Objective`] is a pure function of named [`Columns`]. A learner of any kind runs its forward pass, asks for the derivatives
-//! and back-propagates `Σ_t dlogprob_t·logprob_t + dentropy_t·entropy_t`; no loss is written twice.
+//! and back-propagates `Σ_t dlogprob_t·logprob_t + dentropy_t·entropy_t + dvalue_t·value_t`; no loss is written twice.
 //!
 //! ```text
 //! columns ─┬─ clip         policy loss per token ─┐
 //!          ├─ kl           divergence per token  ─┼─ aggregation: one weight per trajectory ─ derivatives, sums per trajectory
-//!          └─ entropy      entropy per token     ─┘                                                        │
+//!          ├─ entropy      entropy per token     ─┤                                                        │
+//!          └─ value        critic's error        ─┘                                                        │
 //! whole optimizer batch: Normalisers (input)         Accumulator: sums in batch order ─ loss, metrics, next state
 //! ```
 //!
@@ -23,6 +24,7 @@ pub mod columns;
 pub mod entropy;
 pub mod kl;
 pub mod preset;
+pub mod value;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -30,10 +32,11 @@ use thiserror::Error;
 pub use accumulator::{Accumulator, Metrics, Outcome, SequenceSums};
 pub use aggregation::{Aggregation, Normalisers};
 pub use clip::Clip;
-pub use columns::{AdvantageColumn, Columns, Real};
+pub use columns::{AdvantageColumn, Columns, Real, ValueColumns};
 pub use entropy::EntropyBonus;
 pub use kl::{KlController, KlEstimator, KlKind, KlState, KlTerm};
 pub use preset::Preset;
+pub use value::ValueTerm;
 
 use columns::Row;
 
@@ -45,7 +48,7 @@ pub enum PolicyLoss {
     Clip(Clip),
 }
 
-/// A loss over a batch of trajectories: `policy + coef·KL − coef·entropy`, each aggregated to one number.
+/// A loss over a batch of trajectories: `policy + coef·KL − coef·entropy + coef·value`, each aggregated to one number.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Objective {
@@ -59,6 +62,9 @@ pub struct Objective {
     /// Entropy bonus.
     #[serde(default)]
     pub entropy: Option<EntropyBonus>,
+    /// Value loss of a critic.
+    #[serde(default)]
+    pub value: Option<ValueTerm>,
 }
 
 /// What an objective carries from one optimizer batch to the next; saved in checkpoints.
@@ -75,6 +81,8 @@ pub struct Derivatives {
     pub logprob: Vec<f64>,
     /// With respect to the entropy; empty where the objective has no entropy bonus.
     pub entropy: Vec<f64>,
+    /// With respect to the value; empty where the objective has no value loss.
+    pub value: Vec<f64>,
 }
 
 /// What one call returns; reuse it to keep its memory.
@@ -144,6 +152,11 @@ impl Objective {
         ObjectiveState { kl: self.kl.map(|term| term.controller.initial()) }
     }
 
+    /// State of the divergence's coefficient: the given one, else the initial one; `None` without a KL term.
+    pub(crate) fn kl_state(&self, state: &ObjectiveState) -> Option<KlState> {
+        self.kl.map(|term| state.kl.unwrap_or_else(|| term.controller.initial()))
+    }
+
     /// Whether every setting is in range.
     ///
     /// # Errors
@@ -155,7 +168,10 @@ impl Objective {
         if let Some(term) = &self.kl {
             term.controller.check()?;
         }
-        self.entropy.as_ref().map_or(Ok(()), EntropyBonus::check)
+        if let Some(bonus) = &self.entropy {
+            bonus.check()?;
+        }
+        self.value.as_ref().map_or(Ok(()), ValueTerm::check)
     }
 
     /// Derivatives and sums of some trajectories of an optimizer batch: one micro-batch, or all of it.
@@ -174,25 +190,23 @@ impl Objective {
     ) -> Result<(), ObjectiveError> {
         self.check()?;
         columns.check()?;
-        let kl = match (self.kl, columns.reference) {
-            (Some(term), Some(_)) => {
-                let coef = state.kl.unwrap_or_else(|| term.controller.initial()).coef;
-                Some((term, coef))
-            }
-            (Some(_), None) => {
-                return Err(ObjectiveError::Missing { column: "reference", needed_by: "the KL term" });
-            }
-            (None, _) => None,
-        };
-        if self.entropy.is_some() && columns.entropy.is_none() {
-            return Err(ObjectiveError::Missing { column: "entropy", needed_by: "the entropy bonus" });
+        let missing = [
+            (self.kl.is_some() && columns.reference.is_none(), "reference", "the KL term"),
+            (self.entropy.is_some() && columns.entropy.is_none(), "entropy", "the entropy bonus"),
+            (self.value.is_some() && columns.values.is_none(), "values", "the value loss"),
+        ];
+        if let Some(&(_, column, needed_by)) = missing.iter().find(|(missing, ..)| *missing) {
+            return Err(ObjectiveError::Missing { column, needed_by });
         }
+        let kl_coef = self.kl_state(state).map_or(0.0, |kl| kl.coef);
         let num_tokens = columns.num_tokens();
         let Evaluation { derivatives, sequences } = into;
         derivatives.logprob.clear();
         derivatives.logprob.resize(num_tokens, 0.0);
         derivatives.entropy.clear();
         derivatives.entropy.resize(if self.entropy.is_some() { num_tokens } else { 0 }, 0.0);
+        derivatives.value.clear();
+        derivatives.value.resize(if self.value.is_some() { num_tokens } else { 0 }, 0.0);
         sequences.clear();
         sequences.reserve(columns.num_sequences());
         for i in 0..columns.num_sequences() {
@@ -200,7 +214,7 @@ impl Objective {
             let tokens = row.mask.iter().filter(|&&on| on).count();
             let mut sums = SequenceSums { tokens: tokens as u32, ..SequenceSums::EMPTY };
             if tokens > 0 {
-                self.sequence(&row, tokens, normalisers, kl, derivatives, &mut sums)?;
+                self.sequence(&row, tokens, normalisers, kl_coef, derivatives, &mut sums)?;
             }
             sequences.push(sums);
         }
@@ -231,7 +245,7 @@ impl Objective {
         row: &Row<'_, T>,
         tokens: usize,
         normalisers: &Normalisers,
-        kl: Option<(KlTerm, f64)>,
+        kl_coef: f64,
         derivatives: &mut Derivatives,
         sums: &mut SequenceSums,
     ) -> Result<(), ObjectiveError> {
@@ -240,14 +254,21 @@ impl Objective {
         match &self.policy {
             PolicyLoss::Clip(clip) => clip.sequence(row, scale, dlogprob_t, sums),
         }
-        if let (Some((term, coef)), Some(reference)) = (kl, row.reference) {
-            term.sequence(row, reference, scale, coef, dlogprob_t, sums);
+        if let (Some(term), Some(reference)) = (self.kl, row.reference) {
+            term.sequence(row, reference, scale, kl_coef, dlogprob_t, sums);
         }
         if let Some(entropy) = row.entropy {
             let aggregation = self.entropy.and_then(|bonus| bonus.aggregation).unwrap_or(self.aggregation);
             let scale = aggregation.weight(tokens, row.group_tokens, normalisers)?;
             let dentropy_t = derivatives.entropy.get_mut(row.tokens.clone());
             entropy::sequence(row, entropy, scale, self.entropy.map(|bonus| bonus.coef), dentropy_t, sums);
+        } else {
+            (sums.entropy, sums.entropy_loss) = (f64::NAN, f64::NAN);
+        }
+        if let (Some(term), Some(values)) = (self.value, row.values) {
+            let aggregation = term.aggregation.unwrap_or(self.aggregation);
+            let scale = aggregation.weight(tokens, row.group_tokens, normalisers)?;
+            term.sequence(row, &values, scale, &mut derivatives.value[row.tokens.clone()], sums);
         }
         if let Some(behaviour) = row.behaviour {
             // Without old log-probabilities the policy is its own old one.
@@ -258,6 +279,8 @@ impl Objective {
                 sums.behaviour_kl += gap;
                 sums.behaviour_kl_k3 += (-gap).exp_m1() + gap;
             }
+        } else {
+            (sums.behaviour_kl, sums.behaviour_kl_k3) = (f64::NAN, f64::NAN);
         }
         Ok(())
     }

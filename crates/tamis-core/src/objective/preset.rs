@@ -70,7 +70,8 @@ impl Preset {
     /// GRPO as its paper writes it: symmetric clip 0.2, every trajectory the mean of its own tokens, k3 with coefficient 0.04 in the
     /// loss, rewards standardised within the group.
     ///
-    /// The paper gives neither `ddof`, epsilon nor clip range; sample deviation, 1e-6 and 0.2 are verl's.
+    /// The paper gives neither `ddof`, epsilon nor clip range; sample deviation, 1e-6 and 0.2 are verl's. So are the bounds on the
+    /// log-ratio and on k3, which bind only where a token's probability has moved by a factor of 4.8e8, or its k3 exceeds 10.
     pub fn grpo() -> Self {
         Self {
             advantage: Grpo { singleton: Singleton::Zero, ..Grpo::verl() },
@@ -82,6 +83,7 @@ impl Preset {
                     controller: KlController::Fixed { coef: 0.04 },
                 }),
                 entropy: None,
+                value: None,
             },
             soft_overlong: false,
             dynamic_sampling: false,
@@ -92,12 +94,13 @@ impl Preset {
     /// overlong punishment, dynamic sampling.
     pub fn dapo() -> Self {
         Self {
-            advantage: Grpo { singleton: Singleton::Zero, ..Grpo::verl() },
+            advantage: Grpo::verl(),
             objective: Objective {
                 policy: PolicyLoss::Clip(Clip::verl(0.2, 0.28, 10.0)),
                 aggregation: Aggregation::TokenMean,
                 kl: None,
                 entropy: None,
+                value: None,
             },
             soft_overlong: true,
             dynamic_sampling: true,
@@ -130,9 +133,43 @@ impl Preset {
                 aggregation: Aggregation::SeqMeanTokenSumNorm { scale: max_response_length as f64 },
                 kl: None,
                 entropy: None,
+                value: None,
             },
             soft_overlong: false,
             dynamic_sampling: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_preset_is_valid_and_found_by_its_name() {
+        for entry in PRESETS {
+            let preset = (entry.build)(1024);
+            assert_eq!(preset.objective.check(), Ok(()), "{}", entry.name);
+            assert_eq!(Preset::named(entry.name, 1024), Some(preset));
+        }
+        assert_eq!(Preset::named("ppo", 1024), None);
+    }
+
+    #[test]
+    fn dapo_and_its_paper_differ_in_aggregation_and_dual_clip_only() {
+        let (PolicyLoss::Clip(clip), mut paper) = (Preset::dapo().objective.policy, Preset::dapo_paper());
+        assert_eq!(clip.dual, Some(10.0));
+        paper.objective.policy = PolicyLoss::Clip(clip);
+        paper.objective.aggregation = Aggregation::TokenMean;
+        assert_eq!(paper, Preset::dapo());
+    }
+
+    #[test]
+    fn settings_survive_a_checkpoint() {
+        for entry in PRESETS {
+            let preset = (entry.build)(1024);
+            let text = serde_json::to_string(&preset).expect("is data");
+            assert_eq!(serde_json::from_str::<Preset>(&text).expect("is data"), preset);
         }
     }
 }

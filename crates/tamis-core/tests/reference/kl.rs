@@ -70,7 +70,14 @@ fn verl_kl_in_reward() {
     let mut tally = Tally::new("verl_kl_in_reward");
     for case in cases("verl_kl_in_reward") {
         let (params, inputs, outputs) = (&case["params"], &case["inputs"], &case["outputs"]);
-        let estimator: KlEstimator = params["kl_penalty"].as_str().unwrap().parse().unwrap();
+        let estimator: KlEstimator = match params["kl_penalty"].as_str().unwrap().parse() {
+            Ok(estimator) => estimator,
+            Err(error) => {
+                assert!(outputs["error"].is_string(), "the reference knows it: {error}");
+                tally.skip(&case, &format!("the reference raises too ({error})"));
+                continue;
+            }
+        };
         let controller = controller(params, params["controller"].as_str().unwrap(), number(&params["coef"]));
         let state = controller.initial();
         let scores = Ragged::from_lengths(numbers(&inputs["token_score"]), &lengths(&case)).unwrap();

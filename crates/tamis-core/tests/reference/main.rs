@@ -47,6 +47,7 @@ fn name(case: &Value) -> &str {
 fn tolerance(case: &Value) -> (f64, f64) {
     match case["dtype"].as_str() {
         Some("float32") => F32,
+        Some("float32-stats") => (1e-4, 1e-6),
         _ => F64,
     }
 }

@@ -18,6 +18,7 @@ pub mod format;
 pub mod gold;
 pub mod gsm8k;
 pub mod length;
+pub mod math;
 pub mod math_dapo;
 pub mod number;
 pub mod repetition;
@@ -159,6 +160,12 @@ pub enum RewardError {
         /// Why.
         #[source]
         source: Box<regex::Error>,
+    },
+    /// An external function cannot be started.
+    #[error("reward `command` {failure}; is the program installed and on PATH?")]
+    Start {
+        /// How.
+        failure: RewardFailure,
     },
     /// A function broke down for good.
     #[error("reward function `{name}` cannot go on: {failure}")]

@@ -105,6 +105,7 @@ pub fn objective(config: &Config) -> Result<(Objective, Divergence), AssembleErr
         aggregation,
         kl,
         entropy,
+        value: None,
     };
     objective.check()?;
     Ok((objective, divergence))
