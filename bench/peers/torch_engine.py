@@ -3,13 +3,16 @@
 Prints one JSON line per form measured:
 
     {"what": "train" | "generate_separate" | "generate_grouped" | "matmul_peak", "model": "small" | "mid", "form": ...,
-     "tokens_per_s": median, "tokens_per_s_max": best, "tokens": counted tokens of one repetition, "repetitions": ...}
+     "tokens_per_s": median, "tokens_per_s_max": best, "tokens": counted tokens of one repetition, "repetitions": ...,
+     "disturbed": how many repetitions other processes disturbed}
 
 Every case is measured in several forms and `run.py` compares tamis with the fastest, so that the peer is PyTorch at its best
 in eager mode and not a straw man:
 
 - `lean`: the module written below, with what a careful author of an eager PyTorch engine would do: one product for q, k and v, one
-  for gate and up, `F.rms_norm`, `F.scaled_dot_product_attention`, a key-value cache allocated once, fused AdamW, no `nn.Module` hooks.
+  for gate and up, `F.rms_norm`, a key-value cache allocated once, fused AdamW. `lean-sdpa` attends with
+  `F.scaled_dot_product_attention`, `lean-bmm` with two batched products, which on a CPU are quicker for short sequences.
+  A group's prompt is prefilled once and its cache repeated.
 - `transformers`: `LlamaForCausalLM` with SDPA attention, and its `generate`: what TRL and most users run.
 
 What is counted. Training: every token of the sequences (padding is not counted) per second of forward, backward, gradient-norm
@@ -18,17 +21,17 @@ second, prefill included, sampling at temperature 1 with the log-probability of 
 Completions never stop early.
 
 Ragged batches are padded on the right. Causal attention then needs no mask (a real token never sees a pad to its right), which lets
-SDPA take its fastest kernel. `sorted` sorts by length and pads each micro-batch to its own longest; `whole` pads the whole batch.
+SDPA take its fastest kernel. `/whole` pads the whole batch to its longest; `/sorted8` sorts by length, cuts into 8 micro-batches,
+pads each to its own longest and accumulates their gradients.
 """
 
 import argparse
 import json
-import math
-import statistics
-import time
 
 import torch
 import torch.nn.functional as F
+
+from quiet import measure, summary
 
 MODELS = {
     "small": dict(hidden=128, layers=4, heads=4, kv_heads=4, intermediate=384, vocab=64),
@@ -51,8 +54,9 @@ GENERATE = {
 class Layer(torch.nn.Module):
     """One pre-norm block of a Llama decoder, q/k/v and gate/up each as one product."""
 
-    def __init__(self, hidden, heads, kv_heads, intermediate, **_):
+    def __init__(self, hidden, heads, kv_heads, intermediate, attend, **_):
         super().__init__()
+        self.attend = attend
         self.heads, self.kv_heads, self.head = heads, kv_heads, hidden // heads
         self.q_width, self.kv_width = heads * self.head, kv_heads * self.head
         self.attention_norm = torch.nn.Parameter(torch.ones(hidden))
@@ -74,10 +78,26 @@ class Layer(torch.nn.Module):
             keys[:, :, start : start + length] = k
             values[:, :, start : start + length] = v
             k, v = keys[:, :, : start + length], values[:, :, : start + length]
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=length > 1, enable_gqa=self.heads != self.kv_heads)
+        attended = self.attend(q, k, v)
         x = x + F.linear(attended.transpose(1, 2).reshape(batch, length, self.q_width), self.out)
         gate, up = F.linear(F.rms_norm(x, (width,), self.mlp_norm, 1e-6), self.gate_up).chunk(2, -1)
         return x + F.linear(F.silu(gate) * up, self.down)
+
+
+def attend_sdpa(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=q.shape[2] > 1)
+
+
+def attend_bmm(q, k, v):
+    """Attention as two batched products; [batch][heads][length][head] in and out."""
+    batch, heads, length, head = q.shape
+    q, k, v = (x.reshape(batch * heads, -1, head) for x in (q, k, v))
+    if length > 1:
+        hidden = torch.full((length, length), float("-inf")).triu(1)
+        scores = torch.baddbmm(hidden, q, k.transpose(1, 2), alpha=head**-0.5)
+    else:
+        scores = torch.bmm(q * head**-0.5, k.transpose(1, 2))
+    return torch.bmm(scores.softmax(-1), v).view(batch, heads, length, head)
 
 
 def rotate(x, cos, sin):
@@ -89,11 +109,11 @@ def rotate(x, cos, sin):
 class Lean(torch.nn.Module):
     """A Llama decoder with tied embeddings."""
 
-    def __init__(self, shape, max_length=256):
+    def __init__(self, shape, attend, max_length=256):
         super().__init__()
         self.shape = shape
         self.embedding = torch.nn.Parameter(torch.empty(shape["vocab"], shape["hidden"]))
-        self.layers = torch.nn.ModuleList(Layer(**shape) for _ in range(shape["layers"]))
+        self.layers = torch.nn.ModuleList(Layer(attend=attend, **shape) for _ in range(shape["layers"]))
         self.norm = torch.nn.Parameter(torch.ones(shape["hidden"]))
         for p in self.parameters():
             if p.dim() == 2:
@@ -218,30 +238,19 @@ def train_step(logits_of, parameters, optimizer, batch, micro_batches):
     optimizer.step()
 
 
-def measure(repetitions, warm_up, run):
-    for _ in range(warm_up):
-        run()
-    seconds = []
-    for _ in range(repetitions):
-        begin = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - begin)
-    return seconds
+def report(what, model, form, amount, timing, unit="tokens"):
+    seconds, disturbed = timing
+    line = summary(seconds, disturbed)
+    scale, name = (1e-9, "gflops") if unit == "flops" else (1.0, f"{unit}_per_s")
+    rate = {name: round(amount * scale / line["seconds"], 1), f"{name}_max": round(amount * scale / line["seconds_min"], 1)}
+    print(json.dumps({"what": what, "model": model, "form": form, **rate, unit: amount, **line}), flush=True)
 
 
-def report(what, model, form, amount, seconds, unit="tokens"):
-    scale = 1e-9 if unit == "flops" else 1.0
-    name = "gflops" if unit == "flops" else f"{unit}_per_s"
-    line = {
-        "what": what,
-        "model": model,
-        "form": form,
-        name: amount * scale / statistics.median(seconds),
-        f"{name}_max": amount * scale / min(seconds),
-        unit: amount,
-        "repetitions": len(seconds),
-    }
-    print(json.dumps({k: round(v, 1) if isinstance(v, float) else v for k, v in line.items()}), flush=True)
+def build(form, shape):
+    """The model of a form."""
+    if form == "transformers":
+        return llama(shape)
+    return Lean(shape, attend_bmm if form == "lean-bmm" else attend_sdpa)
 
 
 def train_cases(name, shape, repetitions, forms):
@@ -250,24 +259,20 @@ def train_cases(name, shape, repetitions, forms):
     by_length = lengths.argsort()
     cuts = {
         "whole": [torch.arange(len(lengths))],
-        "sorted2": list(by_length.chunk(2)),
         "sorted4": list(by_length.chunk(4)),
         "sorted8": list(by_length.chunk(8)),
     }
     for form in forms:
-        if form == "lean":
-            model = Lean(shape)
-            logits_of = lambda ids: model.logits(model.hidden(ids))
-        else:
-            model = llama(shape)
+        model = build(form, shape)
+        if form == "transformers":
             logits_of = lambda ids: model(input_ids=ids, use_cache=False).logits
+        else:
+            logits_of = lambda ids: model.logits(model.hidden(ids))
         parameters = list(model.parameters())
         optimizer = torch.optim.AdamW(parameters, lr=1e-4, fused=True)
         for cut, micro_batches in cuts.items():
-            seconds = measure(
-                repetitions, 1, lambda: train_step(logits_of, parameters, optimizer, batch, micro_batches)
-            )
-            report("train", name, f"{form}/{cut}", int(lengths.sum()), seconds)
+            timing = measure(lambda: train_step(logits_of, parameters, optimizer, batch, micro_batches), repetitions)
+            report("train", name, f"{form}/{cut}", int(lengths.sum()), timing)
 
 
 def generate_cases(name, shape, repetitions, forms):
@@ -277,27 +282,33 @@ def generate_cases(name, shape, repetitions, forms):
     grouped = separate[: case["sequences"] // case["group"]]
     amount = case["sequences"] * case["new"]
     for form in forms:
-        model = (Lean if form == "lean" else llama)(shape)
+        model = build(form, shape)
         for p in model.parameters():
             p.requires_grad_(False)
-        run = generate_lean if form == "lean" else generate_transformers
+        run = generate_transformers if form == "transformers" else generate_lean
         for what, prompts, copies in (("generate_separate", separate, 1), ("generate_grouped", grouped, case["group"])):
-            seconds = measure(repetitions, 1, lambda: run(model, prompts, copies, case["new"]))
-            report(what, name, form, amount, seconds)
+            timing = measure(lambda: run(model, prompts, copies, case["new"]), repetitions)
+            report(what, name, form, amount, timing)
 
 
 def matmul_peak(repetitions):
     """The fastest of a few large single-precision products: what this machine's cores give at most."""
     for n in (512, 1024, 2048):
         a, b, out = torch.randn(n, n), torch.randn(n, n), torch.empty(n, n)
-        report("matmul_peak", str(n), "mm", 2 * n**3, measure(repetitions, 2, lambda: torch.mm(a, b, out=out)), "flops")
+        loops = 2 ** 31 // n**3
+
+        def run():
+            for _ in range(max(loops, 1)):
+                torch.mm(a, b, out=out)
+
+        report("matmul_peak", str(n), "mm", 2 * n**3 * max(loops, 1), measure(run, repetitions), "flops")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--models", default="small,mid")
     parser.add_argument("--what", default="matmul_peak,train,generate")
-    parser.add_argument("--forms", default="lean,transformers")
+    parser.add_argument("--forms", default="lean-sdpa,lean-bmm,transformers")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repetitions", type=int, default=5)
     arguments = parser.parse_args()
