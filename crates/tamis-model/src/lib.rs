@@ -1,1 +1,34 @@
 //! The native CPU engine: Qwen2, Qwen3 and Llama forward, backward and generation.
+//!
+//! [`ModelConfig`] and [`Model`] read and write Hugging Face folders. [`score`] and [`forward_backward`] compute log-probabilities,
+//! entropies and gradients of ragged sequences; [`AdamW`] updates the weights.
+
+mod activation;
+mod adamw;
+mod attention;
+mod checkpoint;
+mod config;
+mod floats;
+mod lanes;
+mod layout;
+mod linear;
+mod model;
+mod norm;
+mod panels;
+mod product;
+mod rotary;
+mod simd;
+mod threads;
+mod training;
+mod vocabulary;
+
+pub use adamw::{AdamW, AdamWConfig, StepReport, norm as gradient_norm};
+pub use checkpoint::{CheckpointError, SaveDtype, write_file};
+pub use config::{Architecture, ConfigError, Llama3Scaling, ModelConfig};
+pub use model::Model;
+pub use simd::Level;
+pub use threads::Threads;
+pub use training::{
+    Coefficients, Gradients, PassOptions, Scores, Sequence, SequenceError, Workspace, forward_backward,
+    logits, score,
+};

@@ -1,0 +1,503 @@
+//! `ModelConfig`: the shape of a model, read from and written to a Hugging Face `config.json`.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+use thiserror::Error;
+
+/// The families of decoder that the engine computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Architecture {
+    /// `Qwen2ForCausalLM`: bias on q, k and v.
+    Qwen2,
+    /// `Qwen3ForCausalLM`: RMSNorm on each head of q and k.
+    Qwen3,
+    /// `LlamaForCausalLM`.
+    Llama,
+}
+
+impl Architecture {
+    const ALL: [(Self, &'static str, &'static str); 3] = [
+        (Self::Qwen2, "Qwen2ForCausalLM", "qwen2"),
+        (Self::Qwen3, "Qwen3ForCausalLM", "qwen3"),
+        (Self::Llama, "LlamaForCausalLM", "llama"),
+    ];
+
+    /// The class name in `architectures`.
+    pub fn class_name(self) -> &'static str {
+        Self::ALL.iter().find(|entry| entry.0 == self).map_or("", |entry| entry.1)
+    }
+
+    /// The name in `model_type`.
+    pub fn model_type(self) -> &'static str {
+        Self::ALL.iter().find(|entry| entry.0 == self).map_or("", |entry| entry.2)
+    }
+}
+
+/// The frequency scaling of Llama 3.1: wavelengths beyond `original_max_position_embeddings / low_freq_factor` are stretched by
+/// `factor`, those below `.. / high_freq_factor` are kept, those between are interpolated.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Llama3Scaling {
+    /// Stretch of long wavelengths.
+    pub factor: f64,
+    /// Where stretching is complete.
+    pub low_freq_factor: f64,
+    /// Where stretching begins.
+    pub high_freq_factor: f64,
+    /// Context length that the frequencies were trained at.
+    pub original_max_position_embeddings: usize,
+}
+
+/// Shape and constants of a decoder-only transformer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelConfig {
+    /// The family.
+    pub architecture: Architecture,
+    /// V.
+    pub vocab_size: usize,
+    /// Width of the residual stream.
+    pub hidden_size: usize,
+    /// Width of the gated feed-forward layer.
+    pub intermediate_size: usize,
+    /// Number of layers.
+    pub num_layers: usize,
+    /// Number of query heads.
+    pub num_heads: usize,
+    /// Number of key and value heads; divides `num_heads`.
+    pub num_kv_heads: usize,
+    /// Width of a head; even.
+    pub head_dim: usize,
+    /// Epsilon inside the root of RMSNorm.
+    pub rms_norm_eps: f64,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f64,
+    /// Llama 3 scaling of the rotary frequencies.
+    pub rope_scaling: Option<Llama3Scaling>,
+    /// Longest sequence, prompt and completion together.
+    pub max_position_embeddings: usize,
+    /// The output head is the embedding.
+    pub tie_word_embeddings: bool,
+    /// Bias on q, k and v.
+    pub qkv_bias: bool,
+    /// Bias on the output of attention.
+    pub output_bias: bool,
+    /// Standard deviation of initial weights.
+    pub initializer_range: f64,
+    /// Tokens that end a completion: those of `generation_config.json`, else of `config.json`.
+    pub eos_token_ids: Vec<u32>,
+    /// `config.json` as it was read; written back with the keys above brought up to date.
+    source: Map<String, Value>,
+}
+
+/// A `config.json` cannot be used.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("failed to read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file is not JSON.
+    #[error("{} is not valid JSON", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The document is not an object.
+    #[error("expected a JSON object")]
+    NotAnObject,
+    /// A key is not there.
+    #[error("`{key}` is missing")]
+    Missing {
+        /// The key.
+        key: &'static str,
+    },
+    /// A key holds something else than it should.
+    #[error("`{key}` must be {expected}, got {found}")]
+    Value {
+        /// The key.
+        key: &'static str,
+        /// What it should hold.
+        expected: &'static str,
+        /// What it holds.
+        found: String,
+    },
+    /// A family that the engine does not compute.
+    #[error(
+        "architecture `{name}` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)"
+    )]
+    Architecture {
+        /// Its name.
+        name: String,
+    },
+    /// A known family with a feature that the engine does not compute.
+    #[error("{feature} `{value}` is not supported (supported: {supported})")]
+    Unsupported {
+        /// What it is.
+        feature: &'static str,
+        /// What was asked.
+        value: String,
+        /// What there is.
+        supported: &'static str,
+    },
+    /// Two sizes that do not fit together.
+    #[error("{what}: {left} and {right}")]
+    Inconsistent {
+        /// The rule.
+        what: &'static str,
+        /// First number.
+        left: usize,
+        /// Second number.
+        right: usize,
+    },
+}
+
+/// Reads typed values out of a JSON object.
+struct Reader<'a>(&'a Map<String, Value>);
+
+impl<'a> Reader<'a> {
+    fn get(&self, key: &str) -> Option<&'a Value> {
+        self.0.get(key).filter(|value| !value.is_null())
+    }
+
+    fn typed<T>(
+        &self,
+        key: &'static str,
+        expected: &'static str,
+        read: impl Fn(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, ConfigError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        read(value).map(Some).ok_or_else(|| {
+            let mut found = value.to_string();
+            if found.len() > 80 {
+                found = found.chars().take(80).chain("...".chars()).collect();
+            }
+            ConfigError::Value { key, expected, found }
+        })
+    }
+
+    fn size(&self, key: &'static str) -> Result<Option<usize>, ConfigError> {
+        // The bound keeps every product of sizes far from overflow.
+        self.typed(key, "a whole number from 1 to 16777216", |value| {
+            value.as_u64().filter(|&n| (1..=1 << 24).contains(&n)).map(|n| n as usize)
+        })
+    }
+
+    fn required(&self, key: &'static str) -> Result<usize, ConfigError> {
+        self.size(key)?.ok_or(ConfigError::Missing { key })
+    }
+
+    fn positive(&self, key: &'static str) -> Result<Option<f64>, ConfigError> {
+        self.typed(key, "a positive number", |value| value.as_f64().filter(|&x| x > 0.0 && x.is_finite()))
+    }
+
+    fn flag(&self, key: &'static str) -> Result<Option<bool>, ConfigError> {
+        self.typed(key, "true or false", Value::as_bool)
+    }
+
+    fn text(&self, key: &'static str) -> Result<Option<&'a str>, ConfigError> {
+        self.typed(key, "a text", Value::as_str)
+    }
+
+    fn object(&self, key: &'static str) -> Result<Option<&'a Map<String, Value>>, ConfigError> {
+        self.typed(key, "an object", Value::as_object)
+    }
+
+    /// One id or a list of ids.
+    fn ids(&self, key: &'static str) -> Result<Option<Vec<u32>>, ConfigError> {
+        let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+        self.typed(key, "a token id or a list of token ids", |value| match value {
+            Value::Array(items) => items.iter().map(id).collect(),
+            _ => id(value).map(|id| vec![id]),
+        })
+    }
+}
+
+impl ModelConfig {
+    /// A model from nothing: rotary base 10000, epsilon 1e-6, tied head, full attention (`num_kv_heads = num_heads`),
+    /// `head_dim = hidden_size / num_heads`. Change the public fields for anything else.
+    pub fn new(
+        architecture: Architecture,
+        vocab_size: usize,
+        hidden_size: usize,
+        intermediate_size: usize,
+        num_layers: usize,
+        num_heads: usize,
+        max_position_embeddings: usize,
+    ) -> Self {
+        Self {
+            architecture,
+            vocab_size,
+            hidden_size,
+            intermediate_size,
+            num_layers,
+            num_heads,
+            num_kv_heads: num_heads,
+            head_dim: hidden_size / num_heads.max(1),
+            rms_norm_eps: 1e-6,
+            rope_theta: 10_000.0,
+            rope_scaling: None,
+            max_position_embeddings,
+            tie_word_embeddings: true,
+            qkv_bias: architecture == Architecture::Qwen2,
+            output_bias: false,
+            initializer_range: 0.02,
+            eos_token_ids: Vec::new(),
+            source: Map::new(),
+        }
+    }
+
+    /// Reads `config.json` of a folder, and the end tokens of `generation_config.json` where it has them.
+    pub fn load(folder: &Path) -> Result<Self, ConfigError> {
+        let read = |name: &str| -> Result<(PathBuf, String), ConfigError> {
+            let path = folder.join(name);
+            match std::fs::read_to_string(&path) {
+                Ok(text) => Ok((path, text)),
+                Err(source) => Err(ConfigError::Read { path, source }),
+            }
+        };
+        let parse = |(path, text): (PathBuf, String)| {
+            serde_json::from_str::<Value>(&text).map_err(|source| ConfigError::Json { path, source })
+        };
+        let mut config = Self::from_json(&parse(read("config.json")?)?)?;
+        if folder.join("generation_config.json").exists() {
+            let generation = parse(read("generation_config.json")?)?;
+            let object = generation.as_object().ok_or(ConfigError::NotAnObject)?;
+            if let Some(ids) = Reader(object).ids("eos_token_id")? {
+                config.eos_token_ids = ids;
+            }
+        }
+        Ok(config)
+    }
+
+    /// From the content of a `config.json`.
+    pub fn from_json(value: &Value) -> Result<Self, ConfigError> {
+        let source = value.as_object().ok_or(ConfigError::NotAnObject)?;
+        let reader = Reader(source);
+        let class = reader
+            .typed("architectures", "a list of class names", |value| value.as_array()?.first()?.as_str())?;
+        let name =
+            class.or(reader.text("model_type")?).ok_or(ConfigError::Missing { key: "architectures" })?;
+        let architecture = Architecture::ALL
+            .iter()
+            .find(|entry| entry.1 == name || entry.2 == name)
+            .map(|entry| entry.0)
+            .ok_or_else(|| ConfigError::Architecture { name: name.to_owned() })?;
+        let unsupported = |feature, value: &str, supported| {
+            Err(ConfigError::Unsupported { feature, value: value.to_owned(), supported })
+        };
+        let activation = reader.text("hidden_act")?.unwrap_or("silu");
+        if activation != "silu" && activation != "swish" {
+            return unsupported("activation", activation, "silu");
+        }
+        if reader.flag("mlp_bias")?.unwrap_or(false) {
+            return unsupported("mlp_bias", "true", "false");
+        }
+        let num_layers = reader.required("num_hidden_layers")?;
+        check_attention(&reader, num_layers)?;
+        let (rope_theta, rope_scaling) = rope(&reader)?;
+        let num_heads = reader.required("num_attention_heads")?;
+        let hidden_size = reader.required("hidden_size")?;
+        let default_head = if architecture == Architecture::Qwen3 { 128 } else { hidden_size / num_heads };
+        let attention_bias = reader.flag("attention_bias")?.unwrap_or(false);
+        let config = Self {
+            architecture,
+            vocab_size: reader.required("vocab_size")?,
+            hidden_size,
+            intermediate_size: reader.required("intermediate_size")?,
+            num_layers,
+            num_heads,
+            num_kv_heads: reader.size("num_key_value_heads")?.unwrap_or(num_heads),
+            head_dim: reader.size("head_dim")?.unwrap_or(default_head),
+            rms_norm_eps: reader.positive("rms_norm_eps")?.unwrap_or(1e-6),
+            rope_theta,
+            rope_scaling,
+            max_position_embeddings: reader.required("max_position_embeddings")?,
+            tie_word_embeddings: reader.flag("tie_word_embeddings")?.unwrap_or(false),
+            qkv_bias: architecture == Architecture::Qwen2 || attention_bias,
+            output_bias: architecture != Architecture::Qwen2 && attention_bias,
+            initializer_range: reader.positive("initializer_range")?.unwrap_or(0.02),
+            eos_token_ids: reader.ids("eos_token_id")?.unwrap_or_default(),
+            source: source.clone(),
+        };
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Checks that the sizes fit together.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let wrong = |what, left, right| Err(ConfigError::Inconsistent { what, left, right });
+        let sizes = [
+            self.vocab_size,
+            self.hidden_size,
+            self.intermediate_size,
+            self.num_layers,
+            self.num_heads,
+            self.num_kv_heads,
+            self.head_dim,
+            self.max_position_embeddings,
+        ];
+        if let Some(&size) = sizes.iter().find(|&&size| size == 0 || size > 1 << 24) {
+            return wrong(
+                "every size must be within these bounds, and one is not (lower bound, size)",
+                1,
+                size,
+            );
+        }
+        if !self.num_heads.is_multiple_of(self.num_kv_heads) {
+            return wrong(
+                "num_attention_heads must be a multiple of num_key_value_heads",
+                self.num_heads,
+                self.num_kv_heads,
+            );
+        }
+        if !self.head_dim.is_multiple_of(2) {
+            return wrong("head_dim must be a multiple of 2", self.head_dim, 2);
+        }
+        if self.num_layers > 4096 {
+            return wrong("num_hidden_layers must not exceed the limit", self.num_layers, 4096);
+        }
+        Ok(())
+    }
+
+    /// The content of a `config.json` that `transformers` loads; `dtype` is that of the weights beside it.
+    pub fn to_json(&self, dtype: &str) -> Value {
+        let mut json = self.source.clone();
+        for old in ["rope_scaling", "torch_dtype"] {
+            json.remove(old);
+        }
+        let mut rope = json!({"rope_theta": self.rope_theta, "rope_type": "default"});
+        if let Some(scaling) = self.rope_scaling {
+            rope = json!({
+                "rope_theta": self.rope_theta,
+                "rope_type": "llama3",
+                "factor": scaling.factor,
+                "low_freq_factor": scaling.low_freq_factor,
+                "high_freq_factor": scaling.high_freq_factor,
+                "original_max_position_embeddings": scaling.original_max_position_embeddings,
+            });
+        }
+        // Older versions of transformers read `rope_theta` and `rope_scaling`, newer ones `rope_parameters`.
+        if self.rope_scaling.is_some() {
+            json.insert("rope_scaling".to_owned(), rope.clone());
+        }
+        let eos = match self.eos_token_ids[..] {
+            [] => Value::Null,
+            [id] => json!(id),
+            _ => json!(self.eos_token_ids),
+        };
+        let mut set = |key: &str, value: Value| json.insert(key.to_owned(), value);
+        set("architectures", json!([self.architecture.class_name()]));
+        set("model_type", json!(self.architecture.model_type()));
+        set("vocab_size", json!(self.vocab_size));
+        set("hidden_size", json!(self.hidden_size));
+        set("intermediate_size", json!(self.intermediate_size));
+        set("num_hidden_layers", json!(self.num_layers));
+        set("num_attention_heads", json!(self.num_heads));
+        set("num_key_value_heads", json!(self.num_kv_heads));
+        set("head_dim", json!(self.head_dim));
+        set("hidden_act", json!("silu"));
+        set("rms_norm_eps", json!(self.rms_norm_eps));
+        set("rope_theta", json!(self.rope_theta));
+        set("rope_parameters", rope);
+        set("max_position_embeddings", json!(self.max_position_embeddings));
+        set("tie_word_embeddings", json!(self.tie_word_embeddings));
+        if self.architecture != Architecture::Qwen2 {
+            set("attention_bias", json!(self.qkv_bias));
+        }
+        set("initializer_range", json!(self.initializer_range));
+        set("eos_token_id", eos);
+        set("dtype", json!(dtype));
+        Value::Object(json)
+    }
+
+    /// The content of a `generation_config.json`, where there are end tokens to say.
+    pub fn generation_json(&self) -> Option<Value> {
+        (!self.eos_token_ids.is_empty()).then(|| json!({"eos_token_id": self.eos_token_ids}))
+    }
+
+    /// Query heads per key and value head.
+    pub(crate) fn heads_per_kv(&self) -> usize {
+        self.num_heads / self.num_kv_heads
+    }
+
+    /// Whether q and k are normalised per head.
+    pub(crate) fn qk_norm(&self) -> bool {
+        self.architecture == Architecture::Qwen3
+    }
+}
+
+/// Refuses attention windows that are in use.
+fn check_attention(reader: &Reader, num_layers: usize) -> Result<(), ConfigError> {
+    let kinds = reader.typed("layer_types", "a list of texts", |value| {
+        value.as_array()?.iter().map(Value::as_str).collect::<Option<Vec<_>>>()
+    })?;
+    if let Some(kind) = kinds.iter().flatten().find(|&&kind| kind != "full_attention") {
+        return Err(ConfigError::Unsupported {
+            feature: "layer type",
+            value: (*kind).to_owned(),
+            supported: "full_attention",
+        });
+    }
+    let window = reader.size("sliding_window")?;
+    let first = reader
+        .typed("max_window_layers", "a whole number", Value::as_u64)?
+        .map_or(usize::MAX, |first| first as usize);
+    if let Some(window) = window
+        && kinds.is_none()
+        && reader.flag("use_sliding_window")?.unwrap_or(false)
+        && first < num_layers
+    {
+        return Err(ConfigError::Unsupported {
+            feature: "sliding_window",
+            value: window.to_string(),
+            supported: "null, or use_sliding_window false",
+        });
+    }
+    Ok(())
+}
+
+/// Rotary base and scaling from `rope_parameters`, or from `rope_theta` and `rope_scaling` of older files.
+fn rope(reader: &Reader) -> Result<(f64, Option<Llama3Scaling>), ConfigError> {
+    let unsupported =
+        |feature, value: String, supported| Err(ConfigError::Unsupported { feature, value, supported });
+    let parameters = match reader.object("rope_parameters")? {
+        Some(parameters) => Some(parameters),
+        None => reader.object("rope_scaling")?,
+    };
+    let empty = Map::new();
+    let inner = Reader(parameters.unwrap_or(&empty));
+    let theta = match inner.positive("rope_theta")? {
+        Some(theta) => theta,
+        None => reader.positive("rope_theta")?.unwrap_or(10_000.0),
+    };
+    for place in [reader, &inner] {
+        if let Some(factor) = place.positive("partial_rotary_factor")?
+            && (factor - 1.0).abs() > 0.0
+        {
+            return unsupported("partial_rotary_factor", factor.to_string(), "1");
+        }
+    }
+    let kind = inner.text("rope_type")?.or(inner.text("type")?).unwrap_or("default");
+    match kind {
+        "default" => Ok((theta, None)),
+        "llama3" => {
+            let number = |key| inner.positive(key)?.ok_or(ConfigError::Missing { key });
+            let scaling = Llama3Scaling {
+                factor: number("factor")?,
+                low_freq_factor: number("low_freq_factor")?,
+                high_freq_factor: number("high_freq_factor")?,
+                original_max_position_embeddings: inner.required("original_max_position_embeddings")?,
+            };
+            Ok((theta, Some(scaling)))
+        }
+        _ => unsupported("rope type", kind.to_owned(), "default, llama3"),
+    }
+}

@@ -1,0 +1,182 @@
+//! Where each tensor of a model lies in one flat buffer; weights, gradients and moments share it.
+
+use crate::config::ModelConfig;
+use crate::panels;
+use crate::simd::PANEL;
+
+/// How a tensor's values are ordered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// As in the file.
+    Rows,
+    /// Panels of sixteen rows (see [`crate::panels`]).
+    Panels,
+}
+
+/// What a tensor is, for weight decay and initial values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Matrix,
+    Norm,
+    Bias,
+}
+
+/// A tensor's name and place.
+#[derive(Debug, Clone)]
+pub(crate) struct Tensor {
+    pub name: String,
+    pub shape: Vec<usize>,
+    pub order: Order,
+    pub role: Role,
+    pub offset: usize,
+    pub len: usize,
+}
+
+impl Tensor {
+    /// Its part of a buffer.
+    pub(crate) fn of<'a>(&self, buffer: &'a [f32]) -> &'a [f32] {
+        &buffer[self.offset..self.offset + self.len]
+    }
+
+    /// Its part of a buffer, to change.
+    pub(crate) fn of_mut<'a>(&self, buffer: &'a mut [f32]) -> &'a mut [f32] {
+        &mut buffer[self.offset..self.offset + self.len]
+    }
+
+    /// Its values in the order of the file.
+    pub(crate) fn to_rows(&self, buffer: &[f32]) -> Vec<f32> {
+        match (self.order, &self.shape[..]) {
+            (Order::Panels, &[n, k]) => panels::to_rows(self.of(buffer), n, k),
+            _ => self.of(buffer).to_vec(),
+        }
+    }
+
+    /// Puts values in the order of the file into a buffer.
+    pub(crate) fn set_rows(&self, buffer: &mut [f32], values: impl Iterator<Item = f32>) {
+        let out = self.of_mut(buffer);
+        match (self.order, &self.shape[..]) {
+            (Order::Panels, &[_, k]) => {
+                for (at, value) in values.enumerate() {
+                    out[panels::place(k, at / k, at % k)] = value;
+                }
+            }
+            _ => out.iter_mut().zip(values).for_each(|(out, value)| *out = value),
+        }
+    }
+}
+
+/// Indices of one layer's tensors.
+#[derive(Debug, Clone)]
+pub(crate) struct Layer {
+    pub input_norm: usize,
+    pub q: usize,
+    pub k: usize,
+    pub v: usize,
+    /// Biases of q, k, v.
+    pub qkv_bias: Option<[usize; 3]>,
+    /// Norms of q and k.
+    pub qk_norm: Option<[usize; 2]>,
+    pub o: usize,
+    pub o_bias: Option<usize>,
+    pub mlp_norm: usize,
+    pub gate: usize,
+    pub up: usize,
+    pub down: usize,
+}
+
+/// All tensors of a model.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    pub tensors: Vec<Tensor>,
+    /// Length of a buffer.
+    pub len: usize,
+    pub embedding: usize,
+    pub layers: Vec<Layer>,
+    pub norm: usize,
+    /// The embedding where it is tied.
+    pub head: usize,
+}
+
+impl Layout {
+    pub(crate) fn new(config: &ModelConfig) -> Self {
+        let mut builder = Builder::default();
+        let d = config.hidden_size;
+        let (q, kv) = (config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim);
+        let order = if config.tie_word_embeddings { Order::Panels } else { Order::Rows };
+        let embedding =
+            builder.add("model.embed_tokens.weight".to_owned(), &[config.vocab_size, d], order, Role::Matrix);
+        let layers = (0..config.num_layers)
+            .map(|i| {
+                let mut matrix = |name: &str, n: usize, k: usize| {
+                    builder.add(
+                        format!("model.layers.{i}.{name}.weight"),
+                        &[n, k],
+                        Order::Panels,
+                        Role::Matrix,
+                    )
+                };
+                let [q_index, k_index, v_index] = [("q", q), ("k", kv), ("v", kv)]
+                    .map(|(name, n)| matrix(&format!("self_attn.{name}_proj"), n, d));
+                let o = matrix("self_attn.o_proj", d, q);
+                let gate = matrix("mlp.gate_proj", config.intermediate_size, d);
+                let up = matrix("mlp.up_proj", config.intermediate_size, d);
+                let down = matrix("mlp.down_proj", d, config.intermediate_size);
+                let mut vector = |name: &str, n: usize, role| {
+                    builder.add(format!("model.layers.{i}.{name}"), &[n], Order::Rows, role)
+                };
+                Layer {
+                    input_norm: vector("input_layernorm.weight", d, Role::Norm),
+                    q: q_index,
+                    k: k_index,
+                    v: v_index,
+                    qkv_bias: config.qkv_bias.then(|| {
+                        [("q", q), ("k", kv), ("v", kv)]
+                            .map(|(name, n)| vector(&format!("self_attn.{name}_proj.bias"), n, Role::Bias))
+                    }),
+                    qk_norm: config.qk_norm().then(|| {
+                        ["q", "k"].map(|name| {
+                            vector(&format!("self_attn.{name}_norm.weight"), config.head_dim, Role::Norm)
+                        })
+                    }),
+                    o,
+                    o_bias: config.output_bias.then(|| vector("self_attn.o_proj.bias", d, Role::Bias)),
+                    mlp_norm: vector("post_attention_layernorm.weight", d, Role::Norm),
+                    gate,
+                    up,
+                    down,
+                }
+            })
+            .collect();
+        let norm = builder.add("model.norm.weight".to_owned(), &[d], Order::Rows, Role::Norm);
+        let head = if config.tie_word_embeddings {
+            embedding
+        } else {
+            builder.add("lm_head.weight".to_owned(), &[config.vocab_size, d], Order::Panels, Role::Matrix)
+        };
+        Self { tensors: builder.tensors, len: builder.len, embedding, layers, norm, head }
+    }
+
+    /// Number of values without padding.
+    pub(crate) fn num_parameters(&self) -> usize {
+        self.tensors.iter().map(|tensor| tensor.shape.iter().product::<usize>()).sum()
+    }
+}
+
+#[derive(Default)]
+struct Builder {
+    tensors: Vec<Tensor>,
+    len: usize,
+}
+
+impl Builder {
+    fn add(&mut self, name: String, shape: &[usize], order: Order, role: Role) -> usize {
+        let len = match (order, shape) {
+            (Order::Panels, &[n, k]) => panels::len(n, k),
+            _ => shape.iter().product(),
+        };
+        self.tensors.push(Tensor { name, shape: shape.to_vec(), order, role, offset: self.len, len });
+        // Each tensor begins at a cache line.
+        self.len += len.next_multiple_of(PANEL);
+        self.tensors.len() - 1
+    }
+}

@@ -1,0 +1,131 @@
+//! Linear layers: `y = x·Wᵀ + b`, its derivatives by x and by W.
+
+use crate::floats::Floats;
+use crate::model::Model;
+use crate::panels::{self, flip_slab, pack_slab};
+use crate::product::{Begin, Left, Out, Right, Shape, product, product_parallel};
+use crate::simd::PANEL;
+use crate::threads::{Parts, Threads};
+
+/// Rows and columns of a weight.
+pub(crate) fn sizes(model: &Model, weight: usize) -> (usize, usize) {
+    match model.layout().tensors[weight].shape[..] {
+        [n, k] => (n, k),
+        _ => (0, 0),
+    }
+}
+
+/// `out = input·Wᵀ (+ bias)`, or `out += input·Wᵀ`. `input` is `[rows][k]`; rows of `out` are `stride` apart.
+pub(crate) fn forward(
+    threads: &Threads,
+    model: &Model,
+    weight: usize,
+    bias: Option<usize>,
+    input: &[f32],
+    out: &mut [f32],
+    stride: usize,
+    mut begin: Begin,
+) {
+    let (n, k) = sizes(model, weight);
+    if let Some(bias) = bias {
+        // The chain begins at the bias, in training and generation alike.
+        let bias = model.weight(bias);
+        for row in out.chunks_mut(stride) {
+            match begin {
+                Begin::Zero => row[..n].copy_from_slice(bias),
+                Begin::Output => row.iter_mut().zip(bias).for_each(|(out, &bias)| *out += bias),
+            }
+        }
+        begin = Begin::Output;
+    }
+    let shape = Shape { m: input.len() / k, n, k };
+    let right = Right::panels(model.weight(weight), k);
+    product_parallel(threads, shape, &Left::rows(input, k), &right, &mut Out::rows(out, stride), begin);
+}
+
+/// `dx = dy·W` or `dx += dy·W`. Rows of `dy` are `stride` apart; `flipped` is scratch.
+pub(crate) fn backward_input(
+    threads: &Threads,
+    model: &Model,
+    weight: usize,
+    dy: &[f32],
+    stride: usize,
+    dx: &mut [f32],
+    flipped: &mut Floats,
+    begin: Begin,
+) {
+    let (n, k) = sizes(model, weight);
+    let rows = dx.len() / k;
+    let num_slabs = k.div_ceil(PANEL);
+    flipped.resize(num_slabs * n * PANEL);
+    {
+        let parts = Parts::chunks(flipped, n * PANEL);
+        let panels = model.weight(weight);
+        threads.run(num_slabs, |slab| flip_slab(panels, n, k, slab, parts.take(slab)));
+    }
+    let shape = Shape { m: rows, n: k, k: n };
+    product_parallel(
+        threads,
+        shape,
+        &Left::rows(dy, stride),
+        &Right::panels(flipped, n),
+        &mut Out::rows(dx, k),
+        begin,
+    );
+}
+
+/// An input `[rows][k]` packed for [`backward_weight`]; one packing serves every weight that read the input.
+pub(crate) fn pack_input(threads: &Threads, input: &[f32], k: usize, packed: &mut Floats) {
+    let rows = input.len() / k;
+    let width = threads.level().tile_rows();
+    let num_slabs = k.div_ceil(width);
+    packed.resize(num_slabs * rows * width);
+    if rows > 0 {
+        let parts = Parts::chunks(packed, rows * width);
+        threads.run(num_slabs, |slab| pack_slab(input, slab, k, k, width, parts.take(slab)));
+    }
+}
+
+/// `dW += dyᵀ·x` into panels; one chain over rows per weight. Rows of `dy` are `stride` apart.
+pub(crate) fn backward_weight(
+    threads: &Threads,
+    (n, k): (usize, usize),
+    packed: &Floats,
+    rows: usize,
+    dy: &[f32],
+    stride: usize,
+    gradient: &mut [f32],
+) {
+    let num_panels = n.div_ceil(PANEL);
+    // A few panels per task share the passes over x.
+    let width = (num_panels.div_ceil(4 * threads.num_threads())).clamp(1, 8);
+    let parts = Parts::chunks(&mut gradient[..panels::len(n, k)], width * k * PANEL);
+    threads.run(num_panels.div_ceil(width), |task| {
+        let gradient = parts.take(task);
+        let mine = gradient.len() / (k * PANEL);
+        let mut columns = Floats::zeros(mine * rows * PANEL);
+        for (i, out) in columns.chunks_exact_mut((rows * PANEL).max(1)).enumerate() {
+            pack_slab(dy, task * width + i, n, stride, PANEL, out);
+        }
+        let level = threads.level();
+        let shape = Shape { m: k, n: mine * PANEL, k: rows };
+        let left = Left::packed_columns(packed, level, rows);
+        product(
+            level,
+            shape,
+            &left,
+            &Right::panels(&columns, rows),
+            &mut Out::panels(gradient, k),
+            Begin::Output,
+        );
+    });
+}
+
+/// `db += sum of rows of dy` in order.
+pub(crate) fn backward_bias(dy: &[f32], stride: usize, gradient: &mut [f32]) {
+    for row in dy.chunks_exact(stride) {
+        for (out, &value) in gradient.iter_mut().zip(row) {
+            *out += value;
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! `Model`: a configuration and its weights.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+use tamis_core::random::Key;
+
+use crate::checkpoint::{self, CheckpointError, SaveDtype};
+use crate::config::{ConfigError, ModelConfig};
+use crate::floats::Floats;
+use crate::layout::{Layout, Role, Tensor};
+
+/// A decoder-only transformer's weights in f32. A reference copy is a clone.
+#[derive(Debug, Clone)]
+pub struct Model {
+    config: ModelConfig,
+    layout: Arc<Layout>,
+    pub(crate) weights: Floats,
+}
+
+impl Model {
+    /// Loads a Hugging Face folder: `config.json`, `model.safetensors` or its shards.
+    pub fn load(folder: &Path) -> Result<Self, CheckpointError> {
+        let config = ModelConfig::load(folder)
+            .map_err(|source| CheckpointError::Config { folder: folder.to_owned(), source })?;
+        let layout = Layout::new(&config);
+        let mut weights = Floats::zeros(layout.len);
+        checkpoint::read_weights(folder, &layout, &mut weights)?;
+        Ok(Self { config, layout: Arc::new(layout), weights })
+    }
+
+    /// New weights: matrices normal with the configuration's `initializer_range`, norms one, biases zero. Each tensor's values
+    /// depend on the key and the tensor's name alone.
+    pub fn init(config: ModelConfig, key: Key) -> Result<Self, ConfigError> {
+        config.validate()?;
+        let layout = Layout::new(&config);
+        let mut weights = Floats::zeros(layout.len);
+        for tensor in &layout.tensors {
+            let name = tensor.name.bytes().fold(key, |key, byte| key.with(u64::from(byte)));
+            let deviation = config.initializer_range;
+            let value = |i: u64| match tensor.role {
+                Role::Matrix => (name.normal(i) * deviation) as f32,
+                Role::Norm => 1.0,
+                Role::Bias => 0.0,
+            };
+            let count = tensor.shape.iter().product::<usize>() as u64;
+            tensor.set_rows(&mut weights, (0..count).map(value));
+        }
+        Ok(Self { config, layout: Arc::new(layout), weights })
+    }
+
+    /// Writes `config.json`, `generation_config.json` (where there are end tokens) and `model.safetensors`.
+    pub fn save(&self, folder: &Path, dtype: SaveDtype) -> Result<(), CheckpointError> {
+        self.save_sharded(folder, dtype, u64::MAX)
+    }
+
+    /// [`Self::save`] in shards of at most so many bytes each (a larger tensor has a shard of its own) with
+    /// `model.safetensors.index.json`; one file where everything fits.
+    pub fn save_sharded(
+        &self,
+        folder: &Path,
+        dtype: SaveDtype,
+        max_bytes: u64,
+    ) -> Result<(), CheckpointError> {
+        std::fs::create_dir_all(folder)
+            .map_err(|source| CheckpointError::Write { path: folder.to_owned(), source })?;
+        let size = |tensor: &Tensor| {
+            (tensor.shape.iter().product::<usize>() * if dtype == SaveDtype::F32 { 4 } else { 2 }) as u64
+        };
+        let mut shards: Vec<(u64, Vec<&Tensor>)> = Vec::new();
+        for tensor in &self.layout.tensors {
+            match shards.last_mut() {
+                Some((bytes, shard)) if *bytes + size(tensor) <= max_bytes => {
+                    *bytes += size(tensor);
+                    shard.push(tensor);
+                }
+                _ => shards.push((size(tensor), vec![tensor])),
+            }
+        }
+        let mut map = serde_json::Map::new();
+        let total: u64 = shards.iter().map(|(bytes, _)| bytes).sum();
+        for (i, (_, shard)) in shards.iter().enumerate() {
+            let file = if shards.len() == 1 {
+                "model.safetensors".to_owned()
+            } else {
+                format!("model-{:05}-of-{:05}.safetensors", i + 1, shards.len())
+            };
+            let tensors: Vec<_> = shard.iter().map(|tensor| ("", *tensor, &self.weights[..])).collect();
+            checkpoint::write_tensors(&folder.join(&file), &tensors, &[], dtype)?;
+            for tensor in shard {
+                map.insert(tensor.name.clone(), file.clone().into());
+            }
+        }
+        if shards.len() > 1 {
+            let index = serde_json::json!({"metadata": {"total_size": total}, "weight_map": map});
+            write_json(&folder.join("model.safetensors.index.json"), &index)?;
+        }
+        write_json(&folder.join("config.json"), &self.config.to_json(dtype.name()))?;
+        if let Some(generation) = self.config.generation_json() {
+            write_json(&folder.join("generation_config.json"), &generation)?;
+        }
+        Ok(())
+    }
+
+    /// The shape.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Number of weights.
+    pub fn num_parameters(&self) -> usize {
+        self.layout.num_parameters()
+    }
+
+    /// Name, shape and row-major values of every tensor, in the layout's order.
+    pub fn tensors(&self) -> impl Iterator<Item = (&str, &[usize], Vec<f32>)> {
+        self.layout
+            .tensors
+            .iter()
+            .map(|tensor| (tensor.name.as_str(), &tensor.shape[..], tensor.to_rows(&self.weights)))
+    }
+
+    /// Whether two models have the same weights, bit for bit.
+    pub fn same_weights(&self, other: &Self) -> bool {
+        self.weights.len() == other.weights.len()
+            && self.weights.iter().zip(other.weights.iter()).all(|(a, b)| a.to_bits() == b.to_bits())
+    }
+
+    /// Takes the weights of another model of the same shape; `false` (and nothing changed) where the shapes differ.
+    pub fn copy_from(&mut self, other: &Self) -> bool {
+        let same = self.layout.tensors.len() == other.layout.tensors.len()
+            && self
+                .layout
+                .tensors
+                .iter()
+                .zip(&other.layout.tensors)
+                .all(|(a, b)| a.name == b.name && a.shape == b.shape);
+        if same {
+            self.weights.copy_from_slice(&other.weights);
+        }
+        same
+    }
+
+    pub(crate) fn layout(&self) -> &Arc<Layout> {
+        &self.layout
+    }
+
+    /// The values of tensor `index` in the layout's order.
+    pub(crate) fn weight(&self, index: usize) -> &[f32] {
+        self.layout.tensors[index].of(&self.weights)
+    }
+}
+
+fn write_json(path: &Path, value: &serde_json::Value) -> Result<(), CheckpointError> {
+    checkpoint::write_file(path, |out: &mut dyn Write| {
+        serde_json::to_writer_pretty(&mut *out, value)?;
+        out.write_all(b"\n")
+    })
+}

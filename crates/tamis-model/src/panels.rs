@@ -1,0 +1,137 @@
+//! Panels: the layout in which matrices enter the product, sixteen columns side by side along k.
+//!
+//! A weight `[n][k]` (out, in) is kept as `[n / 16][k][16]`, the last panel padded with zeros: the same buffer serves the forward
+//! product and takes the gradient, so nothing is repacked after an update. Only the backward product by the weight's transpose
+//! needs another order ([`flip`]).
+
+use crate::simd::PANEL;
+
+/// Length of the panels of an `[n][k]` matrix.
+pub(crate) fn len(n: usize, k: usize) -> usize {
+    n.next_multiple_of(PANEL) * k
+}
+
+/// Place of element (row, col) of an `[n][k]` matrix.
+pub(crate) fn place(k: usize, row: usize, col: usize) -> usize {
+    (row / PANEL * k + col) * PANEL + row % PANEL
+}
+
+/// Row-major `[n][k]` into panels.
+pub(crate) fn from_rows(rows: &[f32], n: usize, k: usize) -> Vec<f32> {
+    let mut panels = vec![0.0; len(n, k)];
+    for (row, values) in rows.chunks_exact(k.max(1)).take(n).enumerate() {
+        for (col, &value) in values.iter().enumerate() {
+            panels[place(k, row, col)] = value;
+        }
+    }
+    panels
+}
+
+/// Panels back into row-major `[n][k]`.
+pub(crate) fn to_rows(panels: &[f32], n: usize, k: usize) -> Vec<f32> {
+    (0..n).flat_map(|row| (0..k).map(move |col| panels[place(k, row, col)])).collect()
+}
+
+/// `[rows][cols]` (rows `stride` apart) into `[cols / width][rows][width]`, padded with zeros.
+#[cfg(test)]
+pub(crate) fn pack_columns(
+    source: &[f32],
+    rows: usize,
+    cols: usize,
+    stride: usize,
+    width: usize,
+) -> Vec<f32> {
+    let mut packed = vec![0.0; cols.div_ceil(width) * rows * width];
+    if rows > 0 {
+        for (slab, out) in packed.chunks_exact_mut(rows * width).enumerate() {
+            pack_slab(source, slab, cols, stride, width, out);
+        }
+    }
+    packed
+}
+
+/// Slab `slab` of `[rows][cols]` packed `width` columns wide: `out` is `[rows][width]`.
+pub(crate) fn pack_slab(
+    source: &[f32],
+    slab: usize,
+    cols: usize,
+    stride: usize,
+    width: usize,
+    out: &mut [f32],
+) {
+    let first = slab * width;
+    let count = (cols - first).min(width);
+    for (row, out) in out.chunks_exact_mut(width).enumerate() {
+        let source = &source[row * stride + first..][..count];
+        out[..count].copy_from_slice(source);
+        out[count..].fill(0.0);
+    }
+}
+
+/// Rows `[rows][k]` (rows `stride` apart) into panels `[rows / 16][k][16]`, the last one padded with zeros.
+pub(crate) fn pack_rows(source: &[f32], rows: usize, k: usize, stride: usize, out: &mut [f32]) {
+    for (panel, out) in out.chunks_exact_mut(k * PANEL).enumerate().take(rows.div_ceil(PANEL)) {
+        let first = panel * PANEL;
+        let count = (rows - first).min(PANEL);
+        if count < PANEL {
+            out.fill(0.0);
+        }
+        for lane in 0..count {
+            let source = &source[(first + lane) * stride..][..k];
+            for (out, &value) in out[lane..].iter_mut().step_by(PANEL).zip(source) {
+                *out = value;
+            }
+        }
+    }
+}
+
+/// Slab `slab` (sixteen columns) of the transpose: from panels `[n / 16][k][16]` to `out` = `[n][16]` holding columns
+/// `16 * slab ..` of each row.
+pub(crate) fn flip_slab(panels: &[f32], n: usize, k: usize, slab: usize, out: &mut [f32]) {
+    let first = slab * PANEL;
+    let count = (k - first).min(PANEL);
+    for (panel, out) in out[..n * PANEL].chunks_mut(PANEL * PANEL).enumerate() {
+        let rows = out.len() / PANEL;
+        let source = &panels[(panel * k + first) * PANEL..][..count * PANEL];
+        let mut square = [[0.0f32; PANEL]; PANEL];
+        for (col, lanes) in source.chunks_exact(PANEL).enumerate() {
+            for (lane, &value) in lanes.iter().enumerate() {
+                square[lane][col] = value;
+            }
+        }
+        for (out, row) in out.chunks_exact_mut(PANEL).zip(&square[..rows]) {
+            out.copy_from_slice(row);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panels_and_back() {
+        let (n, k) = (19, 5);
+        let rows: Vec<f32> = (0..n * k).map(|i| i as f32 + 1.0).collect();
+        let panels = from_rows(&rows, n, k);
+        assert_eq!(panels.len(), len(n, k));
+        assert_eq!(to_rows(&panels, n, k), rows);
+        let mut packed = vec![f32::NAN; panels.len()];
+        pack_rows(&rows, n, k, k, &mut packed);
+        assert_eq!(packed, panels);
+    }
+
+    #[test]
+    fn the_flip_is_the_panels_of_the_transpose() {
+        let (n, k) = (37, 20);
+        let rows: Vec<f32> = (0..n * k).map(|i| i as f32 + 1.0).collect();
+        let panels = from_rows(&rows, n, k);
+        let transposed: Vec<f32> = (0..n * k).map(|at| rows[at % n * k + at / n]).collect();
+        let expected = from_rows(&transposed, k, n);
+        let mut flipped = vec![f32::NAN; expected.len()];
+        for (slab, out) in flipped.chunks_exact_mut(n * PANEL).enumerate() {
+            flip_slab(&panels, n, k, slab, out);
+        }
+        assert_eq!(flipped, expected);
+    }
+}

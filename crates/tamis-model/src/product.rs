@@ -1,0 +1,392 @@
+//! The matrix product `C = A·B` (or `C += A·B`) over packed panels, on one or several threads.
+//!
+//! Each output is one chain of multiply-adds over k in ascending order (see [`crate::simd`]): blocking over k stores the chain's
+//! value in C between blocks, which is exact. So results are bit-identical for any number of rows, any cut into tasks and any
+//! number of threads, which is what makes generation equal training (and gradients independent of the thread count) by
+//! construction.
+#![expect(unsafe_code, reason = "tasks write disjoint blocks of one output through a raw pointer")]
+
+use crate::simd::{Level, PANEL, Tile, tile};
+use crate::threads::Threads;
+
+/// Chain length per pass: a panel of 256 x 16 floats is 16 KiB and stays in the first-level cache.
+const BLOCK_K: usize = 256;
+
+/// Register tiles per pass over a panel: the rows of A that stay in the second-level cache.
+const BLOCK_TILES: usize = 16;
+
+/// A: element (i, k) at `i / R * slab + i % R * row + k * col` where R is the level's tile height.
+#[derive(Clone, Copy)]
+pub(crate) struct Left<'a> {
+    data: &'a [f32],
+    row: usize,
+    col: usize,
+    /// `None`: `R * row`.
+    slab: Option<usize>,
+}
+
+impl<'a> Left<'a> {
+    /// Rows `stride` apart, k contiguous.
+    pub(crate) fn rows(data: &'a [f32], stride: usize) -> Self {
+        Self { data, row: stride, col: 1, slab: None }
+    }
+
+    /// Transposed: element (i, k) at `k * stride + i`.
+    pub(crate) fn columns(data: &'a [f32], stride: usize) -> Self {
+        Self { data, row: 1, col: stride, slab: None }
+    }
+
+    /// What [`crate::panels::pack_columns`] made with the level's tile height as width, of `num_k` source rows.
+    pub(crate) fn packed_columns(data: &'a [f32], level: Level, num_k: usize) -> Self {
+        let width = level.tile_rows();
+        Self { data, row: 1, col: width, slab: Some(num_k * width) }
+    }
+}
+
+/// B: element (k, j) at `j / 16 * panel + k * row + j % 16`; readable to the end of the last panel.
+#[derive(Clone, Copy)]
+pub(crate) struct Right<'a> {
+    data: &'a [f32],
+    row: usize,
+    panel: usize,
+}
+
+impl<'a> Right<'a> {
+    /// Panels `[n / 16][num_k][16]`.
+    pub(crate) fn panels(data: &'a [f32], num_k: usize) -> Self {
+        Self { data, row: PANEL, panel: num_k * PANEL }
+    }
+
+    /// Row-major `[k][stride]`, stride a multiple of 16.
+    pub(crate) fn rows(data: &'a [f32], stride: usize) -> Self {
+        Self { data, row: stride, panel: PANEL }
+    }
+}
+
+/// C: element (i, j) at `i * row + j / 16 * panel + j % 16`.
+pub(crate) struct Out<'a> {
+    data: &'a mut [f32],
+    row: usize,
+    panel: usize,
+}
+
+impl<'a> Out<'a> {
+    /// Row-major with rows `stride` apart.
+    pub(crate) fn rows(data: &'a mut [f32], stride: usize) -> Self {
+        Self { data, row: stride, panel: PANEL }
+    }
+
+    /// Panels `[n / 16][num_rows][16]`.
+    pub(crate) fn panels(data: &'a mut [f32], num_rows: usize) -> Self {
+        Self { data, row: PANEL, panel: num_rows * PANEL }
+    }
+}
+
+/// M, N and K of a product.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
+}
+
+/// Whether chains begin at zero or at what C holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Begin {
+    Zero,
+    Output,
+}
+
+/// A and B with their bounds checked, and where C begins; shared by the tasks of one product.
+#[derive(Clone, Copy)]
+struct Operands {
+    level: Level,
+    a: *const f32,
+    a_row: usize,
+    a_col: usize,
+    slab: usize,
+    b: *const f32,
+    b_row: usize,
+    b_panel: usize,
+    c: *mut f32,
+    c_row: usize,
+    c_panel: usize,
+}
+
+// SAFETY: A and B are only read while they are borrowed; blocks of C written by different tasks are disjoint.
+unsafe impl Sync for Operands {}
+
+/// Checks that every element of every operand lies inside its slice.
+fn check(level: Level, Shape { m, n, k }: Shape, left: &Left, right: &Right, out: &Out) -> Operands {
+    let tile_rows = level.tile_rows();
+    let slab = left.slab.unwrap_or(tile_rows * left.row);
+    if m > 0 && n > 0 {
+        if k > 0 {
+            let last = (m - 1) / tile_rows * slab + (m - 1) % tile_rows * left.row;
+            let before =
+                if m > tile_rows { ((m - 1) / tile_rows - 1) * slab + (tile_rows - 1) * left.row } else { 0 };
+            assert!(last.max(before) + (k - 1) * left.col < left.data.len(), "A is too short for {m} x {k}");
+            assert!(
+                (n - 1) / PANEL * right.panel + (k - 1) * right.row + PANEL <= right.data.len(),
+                "B is too short for {k} x {n}"
+            );
+        }
+        let last_panel = (n - 1) / PANEL * out.panel + (n - 1) % PANEL;
+        let full = if n >= PANEL { (n / PANEL - 1) * out.panel + PANEL - 1 } else { 0 };
+        assert!((m - 1) * out.row + last_panel.max(full) < out.data.len(), "C is too short for {m} x {n}");
+    }
+    Operands {
+        level,
+        a: left.data.as_ptr(),
+        a_row: left.row,
+        a_col: left.col,
+        slab,
+        b: right.data.as_ptr(),
+        b_row: right.row,
+        b_panel: right.panel,
+        c: std::ptr::null_mut(),
+        c_row: out.row,
+        c_panel: out.panel,
+    }
+}
+
+/// `C = A·B` or `C += A·B` on the calling thread. The last panel of C is written only up to column n.
+pub(crate) fn product(level: Level, shape: Shape, left: &Left, right: &Right, out: &mut Out, begin: Begin) {
+    let mut operands = check(level, shape, left, right, out);
+    operands.c = out.data.as_mut_ptr();
+    // SAFETY: `check` covered the whole product, and C is borrowed mutably.
+    unsafe { block(&operands, shape, 0..shape.m, 0..shape.n.div_ceil(PANEL), begin) }
+}
+
+/// [`product`], its rows or panels divided among the threads.
+pub(crate) fn product_parallel(
+    threads: &Threads,
+    shape: Shape,
+    left: &Left,
+    right: &Right,
+    out: &mut Out,
+    begin: Begin,
+) {
+    let Shape { m, n, k } = shape;
+    let num_threads = threads.num_threads();
+    let level = threads.level();
+    if num_threads == 1 || m * n * k < 100_000 {
+        return product(level, shape, left, right, out, begin);
+    }
+    let mut operands = check(level, shape, left, right, out);
+    operands.c = out.data.as_mut_ptr();
+    let panels = n.div_ceil(PANEL);
+    let tile_rows = level.tile_rows();
+    let tasks = if m * n * k < 4_000_000 { num_threads } else { 4 * num_threads };
+    // Long and narrow outputs are cut by rows, so that each task reads its own A; short ones by panels.
+    if m >= tasks * tile_rows {
+        let rows = m.div_ceil(tasks).next_multiple_of(tile_rows);
+        threads.run(m.div_ceil(rows), |task| {
+            let operands = &operands;
+            // SAFETY: `check` covered the whole product; tasks have disjoint rows.
+            unsafe { block(operands, shape, task * rows..m.min((task + 1) * rows), 0..panels, begin) }
+        });
+    } else {
+        let width = panels.div_ceil(tasks);
+        threads.run(panels.div_ceil(width), |task| {
+            let operands = &operands;
+            // SAFETY: as above; tasks have disjoint panels.
+            unsafe { block(operands, shape, 0..m, task * width..panels.min((task + 1) * width), begin) }
+        });
+    }
+}
+
+/// The outputs of some rows (beginning at a tile) and panels.
+///
+/// # Safety
+/// [`check`] passed for `shape`; nothing else touches these rows and panels of C meanwhile.
+unsafe fn block(
+    operands: &Operands,
+    shape: Shape,
+    rows: std::ops::Range<usize>,
+    panels: std::ops::Range<usize>,
+    begin: Begin,
+) {
+    let tile_rows = operands.level.tile_rows();
+    let full_panels = shape.n / PANEL;
+    let mut first_k = 0;
+    loop {
+        let k = (shape.k - first_k).min(BLOCK_K);
+        let accumulate = begin == Begin::Output || first_k > 0;
+        let mut first_row = rows.start;
+        while first_row < rows.end {
+            let end_row = rows.end.min(first_row + BLOCK_TILES * tile_rows);
+            let mut panel = panels.start;
+            while panel < panels.end {
+                // All tiles of a pass take the same number of panels, decided by the shortest tile.
+                let height = (end_row - first_row).min(tile_rows);
+                let whole = full_panels.min(panels.end).saturating_sub(panel);
+                let width = operands.level.tile_panels(height).min(whole.max(1));
+                let mut row = first_row;
+                while row < end_row {
+                    let height = (end_row - row).min(tile_rows);
+                    // SAFETY: inside the checked bounds; `PANEL` columns of C exist where the panel is whole.
+                    unsafe {
+                        let at = Tile {
+                            k,
+                            a: operands.a.add(
+                                row / tile_rows * operands.slab
+                                    + row % tile_rows * operands.a_row
+                                    + first_k * operands.a_col,
+                            ),
+                            a_row: operands.a_row,
+                            a_col: operands.a_col,
+                            b: operands.b.add(panel * operands.b_panel + first_k * operands.b_row),
+                            b_row: operands.b_row,
+                            b_panel: operands.b_panel,
+                            c: operands.c.add(row * operands.c_row + panel * operands.c_panel),
+                            c_row: operands.c_row,
+                            c_panel: operands.c_panel,
+                            accumulate,
+                        };
+                        if whole == 0 {
+                            partial(operands.level, height, shape.n % PANEL, &at);
+                        } else {
+                            pass(operands.level, height, width, &at);
+                        }
+                    }
+                    row += height;
+                }
+                panel += width;
+            }
+            first_row = end_row;
+        }
+        first_k += k;
+        if first_k >= shape.k {
+            return;
+        }
+    }
+}
+
+/// A tile over `width` panels, in as many calls as its height needs.
+unsafe fn pass(level: Level, height: usize, width: usize, at: &Tile) {
+    let step = level.tile_panels(height);
+    let mut done = 0;
+    while done < width {
+        let panels = step.min(width - done);
+        // SAFETY: panels `done..done + panels` of the caller's.
+        unsafe {
+            let part = Tile { b: at.b.add(done * at.b_panel), c: at.c.add(done * at.c_panel), ..*at };
+            tile(level, height, panels, &part);
+        }
+        done += panels;
+    }
+}
+
+/// A tile over the last panel, of which only `columns` columns of C exist.
+unsafe fn partial(level: Level, height: usize, columns: usize, at: &Tile) {
+    let mut buffer = [0.0f32; 12 * PANEL];
+    // SAFETY: only existing columns of C are touched; the buffer holds the tallest tile.
+    unsafe {
+        if at.accumulate {
+            for i in 0..height {
+                std::ptr::copy_nonoverlapping(
+                    at.c.add(i * at.c_row),
+                    buffer.as_mut_ptr().add(i * PANEL),
+                    columns,
+                );
+            }
+        }
+        tile(level, height, 1, &Tile { c: buffer.as_mut_ptr(), c_row: PANEL, c_panel: PANEL, ..*at });
+        for i in 0..height {
+            std::ptr::copy_nonoverlapping(buffer.as_ptr().add(i * PANEL), at.c.add(i * at.c_row), columns);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::panels;
+
+    fn numbers(count: usize, seed: u64) -> Vec<f32> {
+        let key = tamis_core::random::Key::new(seed, tamis_core::random::Purpose::Init);
+        (0..count as u64).map(|i| key.normal(i) as f32).collect()
+    }
+
+    /// One chain of fused multiply-adds (two roundings at the portable level).
+    fn chain(level: Level, a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32, k: usize, begin: f32) -> f32 {
+        let fused = level != Level::Portable || cfg!(target_arch = "aarch64");
+        (0..k).fold(begin, |sum, i| if fused { a(i).mul_add(b(i), sum) } else { a(i) * b(i) + sum })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(60))]
+        /// Every level, layout and number of threads gives the scalar chain bit for bit, whatever the shape.
+        #[test]
+        fn outputs_are_single_chains(m in 1usize..40, n in 1usize..100, k in prop_oneof![0usize..40, 250usize..530], seed in 0u64..1000) {
+            let (a, w, c) = (numbers(m * k, seed), numbers(n * k, seed + 1), numbers(m * n, seed + 2));
+            let packed = panels::from_rows(&w, n, k);
+            for level in Level::available() {
+                let expected: Vec<u32> = (0..m * n)
+                    .map(|at| chain(level, |i| a[at / n * k + i], |i| w[at % n * k + i], k, c[at]).to_bits())
+                    .collect();
+                for num_threads in [1, 2] {
+                    let threads = Threads::with_level(num_threads, level);
+                    let shape = Shape { m, n, k };
+                    let mut actual = c.clone();
+                    product_parallel(&threads, shape, &Left::rows(&a, k), &Right::panels(&packed, k), &mut Out::rows(&mut actual, n), Begin::Output);
+                    prop_assert_eq!(&actual.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), &expected);
+                    // A transposed and packed, C in panels.
+                    let transposed: Vec<f32> = (0..m * k).map(|at| a[at % m * k + at / m]).collect();
+                    let width = level.tile_rows();
+                    let columns = panels::pack_columns(&transposed, k, m, m, width);
+                    let mut out = panels::pack_columns(&c, m, n, n, PANEL);
+                    product_parallel(&threads, shape, &Left::packed_columns(&columns, level, k), &Right::panels(&packed, k), &mut Out::panels(&mut out, m), Begin::Output);
+                    let back: Vec<u32> = (0..m * n).map(|at| out[at % n / PANEL * m * PANEL + at / n * PANEL + at % n % PANEL].to_bits()).collect();
+                    prop_assert_eq!(&back, &expected);
+                    let mut actual = c.clone();
+                    product(level, shape, &Left::columns(&transposed, m), &Right::panels(&packed, k), &mut Out::rows(&mut actual, n), Begin::Output);
+                    prop_assert_eq!(&actual.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), &expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn beginning_at_zero_ignores_the_output() {
+        let a = numbers(7 * 3, 1);
+        let w = panels::from_rows(&numbers(5 * 3, 2), 5, 3);
+        let shape = Shape { m: 7, n: 5, k: 3 };
+        let (mut first, mut second) = (vec![f32::NAN; 35], vec![0.0; 35]);
+        let level = Level::detect();
+        product(
+            level,
+            shape,
+            &Left::rows(&a, 3),
+            &Right::panels(&w, 3),
+            &mut Out::rows(&mut first, 5),
+            Begin::Zero,
+        );
+        product(
+            level,
+            shape,
+            &Left::rows(&a, 3),
+            &Right::panels(&w, 3),
+            &mut Out::rows(&mut second, 5),
+            Begin::Output,
+        );
+        assert_eq!(first, second);
+    }
+
+    #[test]
+    #[should_panic(expected = "B is too short")]
+    fn bounds_are_checked() {
+        let shape = Shape { m: 1, n: 17, k: 2 };
+        product(
+            Level::Portable,
+            shape,
+            &Left::rows(&[1.0; 2], 2),
+            &Right::panels(&[1.0; 32], 2),
+            &mut Out::rows(&mut [0.0; 17], 17),
+            Begin::Zero,
+        );
+    }
+}

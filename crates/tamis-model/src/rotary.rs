@@ -1,0 +1,91 @@
+//! Rotary position embedding (Su et al. 2021), halves rotated as Hugging Face does, with Llama 3's frequency scaling.
+
+use crate::config::ModelConfig;
+use crate::simd::multiversion;
+
+/// Cosines and sines for positions from zero, grown on demand.
+#[derive(Debug, Clone)]
+pub(crate) struct Rotary {
+    frequencies: Vec<f32>,
+    /// `[position][cos: head_dim / 2, sin: head_dim / 2]`.
+    table: Vec<f32>,
+}
+
+impl Rotary {
+    pub(crate) fn new(config: &ModelConfig) -> Self {
+        let theta = config.rope_theta as f32;
+        let frequencies = (0..config.head_dim / 2)
+            .map(|i| {
+                let frequency = 1.0 / theta.powf(2.0 * i as f32 / config.head_dim as f32);
+                let Some(scaling) = config.rope_scaling else { return frequency };
+                let wavelength = std::f64::consts::TAU / f64::from(frequency);
+                let context = scaling.original_max_position_embeddings as f64;
+                let slow = f64::from(frequency) / scaling.factor;
+                let scaled = if wavelength < context / scaling.high_freq_factor {
+                    f64::from(frequency)
+                } else if wavelength > context / scaling.low_freq_factor {
+                    slow
+                } else {
+                    let smooth = (context / wavelength - scaling.low_freq_factor)
+                        / (scaling.high_freq_factor - scaling.low_freq_factor);
+                    (1.0 - smooth) * slow + smooth * f64::from(frequency)
+                };
+                scaled as f32
+            })
+            .collect();
+        Self { frequencies, table: Vec::new() }
+    }
+
+    /// Makes positions `0..count` available.
+    pub(crate) fn reach(&mut self, count: usize) {
+        let width = 2 * self.frequencies.len();
+        for position in self.table.len() / width..count {
+            let angles = self.frequencies.iter().map(|&frequency| position as f32 * frequency);
+            self.table.extend(angles.clone().map(|angle| f64::from(angle).cos() as f32));
+            self.table.extend(angles.map(|angle| f64::from(angle).sin() as f32));
+        }
+    }
+
+    /// Cosines and sines of a position that [`Self::reach`] made available.
+    pub(crate) fn at(&self, position: usize) -> (&[f32], &[f32]) {
+        let half = self.frequencies.len();
+        self.table[position * 2 * half..][..2 * half].split_at(half)
+    }
+}
+
+multiversion! {
+    /// Rotates one head in place by the angles of a position; backwards with negated sines.
+    fn rotate<F>(head: &mut [f32], cosines: &[f32], sines: &[f32], backwards: bool) {
+        let (first, second) = head.split_at_mut(cosines.len());
+        let sign = if backwards { -1.0 } else { 1.0 };
+        for (((a, b), &cos), &sin) in first.iter_mut().zip(second).zip(cosines).zip(sines) {
+            let (x, y, sin) = (*a, *b, sign * sin);
+            *a = F::fma(x, cos, -(y * sin));
+            *b = F::fma(y, cos, x * sin);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Architecture;
+    use crate::simd::Level;
+
+    #[test]
+    fn rotation_by_hand_and_back() {
+        let mut config = ModelConfig::new(Architecture::Llama, 8, 8, 8, 1, 2, 16);
+        config.rope_theta = 100.0;
+        let mut rotary = Rotary::new(&config);
+        rotary.reach(4);
+        let (cosines, sines) = rotary.at(3);
+        // head_dim 4: frequencies 1 and 1/10.
+        assert!((cosines[1] - 0.3f32.cos()).abs() < 1e-7 && (sines[0] - 3.0f32.sin()).abs() < 1e-7);
+        let mut head = [1.0, 2.0, 3.0, 4.0];
+        rotate(Level::detect(), &mut head, cosines, sines, false);
+        assert!((head[0] - (3.0f32.cos() - 3.0 * 3.0f32.sin())).abs() < 1e-6);
+        assert!((head[3] - (4.0 * 0.3f32.cos() + 2.0 * 0.3f32.sin())).abs() < 1e-6);
+        rotate(Level::detect(), &mut head, cosines, sines, true);
+        assert!(head.iter().zip([1.0, 2.0, 3.0, 4.0]).all(|(a, b)| (a - b).abs() < 1e-6), "{head:?}");
+    }
+}

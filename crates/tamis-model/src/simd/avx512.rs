@@ -1,0 +1,88 @@
+//! The register tile in AVX-512: up to 12 x 16 outputs, or fewer rows by more panels.
+
+use std::arch::x86_64::{
+    __m512, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
+};
+
+use super::Tile;
+
+/// # Safety
+/// As [`super::tile`].
+pub(super) unsafe fn tile(rows: usize, panels: usize, tile: &Tile) {
+    macro_rules! dispatch {
+        ($(($rows:literal, $panels:literal)),* $(,)?) => {
+            match (rows, panels) {
+                $(($rows, $panels) => kernel::<$rows, $panels>(tile),)*
+                _ => unreachable!("no AVX-512 tile of {rows} rows and {panels} panels"),
+            }
+        };
+    }
+    // SAFETY: handed on to the caller.
+    unsafe {
+        dispatch!(
+            (12, 1),
+            (11, 1),
+            (10, 1),
+            (9, 1),
+            (8, 1),
+            (7, 1),
+            (6, 2),
+            (6, 1),
+            (5, 2),
+            (5, 1),
+            (4, 2),
+            (4, 1),
+            (3, 4),
+            (3, 3),
+            (3, 2),
+            (3, 1),
+            (2, 4),
+            (2, 3),
+            (2, 2),
+            (2, 1),
+            (1, 8),
+            (1, 7),
+            (1, 6),
+            (1, 5),
+            (1, 4),
+            (1, 3),
+            (1, 2),
+            (1, 1),
+        );
+    }
+}
+
+#[target_feature(enable = "avx512f")]
+unsafe fn kernel<const ROWS: usize, const PANELS: usize>(tile: &Tile) {
+    // SAFETY: the caller vouches for every address (see `super::tile`).
+    unsafe {
+        let mut sums = [[_mm512_setzero_ps(); PANELS]; ROWS];
+        if tile.accumulate {
+            for i in 0..ROWS {
+                for p in 0..PANELS {
+                    sums[i][p] = _mm512_loadu_ps(tile.c.add(i * tile.c_row + p * tile.c_panel));
+                }
+            }
+        }
+        let (mut a, mut b) = (tile.a, tile.b);
+        for _ in 0..tile.k {
+            let mut columns: [__m512; PANELS] = [_mm512_setzero_ps(); PANELS];
+            for p in 0..PANELS {
+                columns[p] = _mm512_loadu_ps(b.add(p * tile.b_panel));
+            }
+            for i in 0..ROWS {
+                let row = _mm512_set1_ps(*a.add(i * tile.a_row));
+                for p in 0..PANELS {
+                    sums[i][p] = _mm512_fmadd_ps(row, columns[p], sums[i][p]);
+                }
+            }
+            a = a.wrapping_add(tile.a_col);
+            b = b.wrapping_add(tile.b_row);
+        }
+        for i in 0..ROWS {
+            for p in 0..PANELS {
+                _mm512_storeu_ps(tile.c.add(i * tile.c_row + p * tile.c_panel), sums[i][p]);
+            }
+        }
+    }
+}

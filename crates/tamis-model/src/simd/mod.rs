@@ -1,0 +1,173 @@
+//! SIMD levels, chosen at run time: the register tile of the matrix product, and `multiversion!` for element-wise row kernels.
+//!
+//! Every output element of [`tile`] is one chain `c = fma(a[i][k], b[k][j], c)` over k in ascending order. So a result cannot
+//! depend on the number of rows or columns, on how they are cut into tiles, or on the vector width: AVX2 and AVX-512 agree bit for
+//! bit. The portable level multiplies and adds with two roundings (an FMA without the instruction is a library call).
+#![expect(
+    unsafe_code,
+    reason = "intrinsics on raw pointers; calls of functions compiled for a detected CPU feature"
+)]
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod portable;
+
+/// Columns of a panel: one AVX-512 register, two AVX2 registers, one cache line.
+pub(crate) const PANEL: usize = 16;
+
+/// An instruction set, in ascending order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// Plain Rust: on aarch64 with the fused multiply-add that every such CPU has, elsewhere without.
+    Portable,
+    /// AVX2 with FMA.
+    Avx2,
+    /// AVX-512 F and VL.
+    Avx512,
+}
+
+impl Level {
+    /// The best level of this machine.
+    pub fn detect() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+            if avx2 && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl") {
+                return Self::Avx512;
+            }
+            if avx2 {
+                return Self::Avx2;
+            }
+        }
+        Self::Portable
+    }
+
+    /// The levels that this machine has.
+    pub fn available() -> impl Iterator<Item = Self> {
+        [Self::Portable, Self::Avx2, Self::Avx512].into_iter().filter(|&level| level <= Self::detect())
+    }
+
+    /// Rows of the widest register tile.
+    pub(crate) fn tile_rows(self) -> usize {
+        match self {
+            Self::Portable => 4,
+            Self::Avx2 => 6,
+            Self::Avx512 => 12,
+        }
+    }
+
+    /// Panels that a tile of so many rows takes at once, so that enough chains are in flight.
+    pub(crate) fn tile_panels(self, rows: usize) -> usize {
+        match (self, rows) {
+            (Self::Avx2, 1) => 4,
+            (Self::Avx2, 2) => 3,
+            (Self::Avx2, 3) => 2,
+            (Self::Avx512, 1) => 8,
+            (Self::Avx512, 2 | 3) => 4,
+            (Self::Avx512, 4..=6) => 2,
+            _ => 1,
+        }
+    }
+}
+
+/// How elements multiply and add at a level; row kernels are written once over it.
+pub(crate) trait Arithmetic {
+    /// `a * b + c`, fused where the level has the instruction.
+    fn fma(a: f32, b: f32, c: f32) -> f32;
+}
+
+/// Fused.
+pub(crate) struct Fused;
+/// Two roundings.
+pub(crate) struct Separate;
+
+impl Arithmetic for Fused {
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "must become an instruction of the caller's CPU feature")]
+    fn fma(a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
+}
+
+impl Arithmetic for Separate {
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "must become an instruction of the caller's CPU feature")]
+    fn fma(a: f32, b: f32, c: f32) -> f32 {
+        if cfg!(target_arch = "aarch64") { a.mul_add(b, c) } else { a * b + c }
+    }
+}
+
+/// A register tile's operands.
+#[derive(Clone, Copy)]
+pub(crate) struct Tile {
+    /// Length of the chains.
+    pub k: usize,
+    /// Element (i, k) of A at `a + i * a_row + k * a_col`.
+    pub a: *const f32,
+    pub a_row: usize,
+    pub a_col: usize,
+    /// Element (k, j) of B at `b + (j / 16) * b_panel + k * b_row + j % 16`.
+    pub b: *const f32,
+    pub b_row: usize,
+    pub b_panel: usize,
+    /// Element (i, j) of C at `c + i * c_row + j / 16 * c_panel + j % 16`.
+    pub c: *mut f32,
+    pub c_row: usize,
+    pub c_panel: usize,
+    /// Chains begin at what C holds, else at zero.
+    pub accumulate: bool,
+}
+
+/// Computes `rows` × (`panels` · 16) outputs.
+///
+/// # Safety
+/// Every address that [`Tile`] describes for these sizes is valid, C's for writing and not aliased; this machine has `level`;
+/// `rows` and `panels` are a pair of [`Level::tile_rows`] and [`Level::tile_panels`], or fewer panels.
+#[inline]
+pub(crate) unsafe fn tile(level: Level, rows: usize, panels: usize, tile: &Tile) {
+    // SAFETY: handed on to the caller.
+    unsafe {
+        match level {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => avx512::tile(rows, panels, tile),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => avx2::tile(rows, panels, tile),
+            _ => portable::tile(rows, panels, tile),
+        }
+    }
+}
+
+/// Defines a function once and compiles it for each level; inside, `F` is the level's [`Arithmetic`].
+macro_rules! multiversion {
+    ($(#[$meta:meta])* fn $name:ident<$f:ident>($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block) => {
+        $(#[$meta])*
+        #[expect(unsafe_code, reason = "the level was detected on this machine before it was handed out")]
+        #[allow(clippy::too_many_arguments, reason = "kernels take slices and sizes")]
+        pub(crate) fn $name(level: $crate::simd::Level, $($arg: $type),*) $(-> $result)? {
+            #[inline(always)]
+            #[allow(clippy::inline_always, reason = "compiled for the caller's CPU feature")]
+            #[allow(clippy::too_many_arguments, reason = "kernels take slices and sizes")]
+            fn body<$f: $crate::simd::Arithmetic>($($arg: $type),*) $(-> $result)? $body
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma")]
+            #[allow(clippy::too_many_arguments, reason = "kernels take slices and sizes")]
+            fn avx2($($arg: $type),*) $(-> $result)? { body::<$crate::simd::Fused>($($arg),*) }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,avx512f,avx512vl")]
+            #[allow(clippy::too_many_arguments, reason = "kernels take slices and sizes")]
+            fn avx512($($arg: $type),*) $(-> $result)? { body::<$crate::simd::Fused>($($arg),*) }
+            match level {
+                // SAFETY: levels come from `Level::detect`, lowered at most.
+                #[cfg(target_arch = "x86_64")]
+                $crate::simd::Level::Avx512 => unsafe { avx512($($arg),*) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                $crate::simd::Level::Avx2 => unsafe { avx2($($arg),*) },
+                _ => body::<$crate::simd::Separate>($($arg),*),
+            }
+        }
+    };
+}
+pub(crate) use multiversion;

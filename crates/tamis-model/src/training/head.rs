@@ -1,0 +1,172 @@
+//! The vocabulary: final norm, logits in blocks of rows, log-probabilities, entropies, and the way back.
+
+use tamis_core::ragged::Ragged;
+
+use super::layer::Context;
+use super::{Coefficients, Gradients, PassOptions, Scores};
+use crate::floats::Floats;
+use crate::linear;
+use crate::norm;
+use crate::product::Begin;
+use crate::simd::PANEL;
+use crate::threads::Parts;
+use crate::vocabulary::{self, RowBack, Statistics};
+
+/// Values of one block of logits: 16 MiB.
+const BLOCK: usize = 4 << 20;
+
+/// Rows per task of row-wise work.
+const ROWS: usize = 16;
+
+#[derive(Debug, Default)]
+pub(super) struct Buffers {
+    /// Scored rows `[S][d]`, before and after the final norm.
+    rows: Floats,
+    normed: Floats,
+    /// Blocks of logits `[S or block][V rounded up]`.
+    logits: Floats,
+    statistics: Vec<Statistics>,
+    derivative: Floats,
+    packed: Floats,
+    flipped: Floats,
+}
+
+/// Rows per block of logits.
+fn block_rows(vocab: usize) -> usize {
+    (BLOCK / vocab).max(48).next_multiple_of(48)
+}
+
+/// Whether the logits of all scored rows are kept.
+fn kept(options: PassOptions, rows: usize, vocab: usize) -> bool {
+    rows * vocab * 4 <= options.keep_logits_bytes
+}
+
+/// Logits of scored rows `first..first + count` into `out`.
+fn logits(context: &Context, normed: &[f32], out: &mut [f32], vocab: usize) {
+    let Context { threads, model, .. } = *context;
+    linear::forward(threads, model, model.layout().head, None, normed, out, vocab, Begin::Zero);
+}
+
+pub(super) fn forward(
+    context: &Context,
+    stream: &[f32],
+    options: PassOptions,
+    buffers: &mut Buffers,
+) -> Scores {
+    let Context { threads, model, batch, .. } = *context;
+    let config = model.config();
+    let (width, size) = (config.hidden_size, config.vocab_size);
+    let vocab = size.next_multiple_of(PANEL);
+    let scored: Vec<(usize, u32)> = batch.scored().collect();
+    let Buffers { rows, normed, logits: values, statistics, .. } = buffers;
+    rows.resize(scored.len() * width);
+    normed.resize(scored.len() * width);
+    for (&(row, _), out) in scored.iter().zip(rows.chunks_exact_mut(width)) {
+        out.copy_from_slice(&stream[row * width..][..width]);
+    }
+    norm::forward(threads, rows, model.weight(model.layout().norm), config.rms_norm_eps as f32, normed);
+    let keep = kept(options, scored.len(), vocab);
+    let block = block_rows(vocab).min(scored.len().max(1));
+    values.resize(if keep { scored.len() } else { block } * vocab);
+    let none = Statistics { max: 0.0, sum: 1.0, weighted: 0.0 };
+    statistics.clear();
+    statistics.resize(scored.len(), none);
+    let (mut logprobs, mut entropies) = (vec![0.0; scored.len()], vec![0.0; scored.len()]);
+    let inverse = 1.0 / options.temperature;
+    for first in (0..scored.len()).step_by(block) {
+        let count = (scored.len() - first).min(block);
+        let place = if keep { first * vocab } else { 0 };
+        let values = &mut values[place..place + count * vocab];
+        logits(context, &normed[first * width..][..count * width], values, vocab);
+        let values = &*values;
+        let parts = (
+            Parts::chunks(&mut statistics[first..first + count], ROWS),
+            Parts::chunks(&mut logprobs[first..first + count], ROWS),
+            Parts::chunks(&mut entropies[first..first + count], ROWS),
+        );
+        threads.run(count.div_ceil(ROWS), |task| {
+            let (statistics, logprobs, entropies) =
+                (parts.0.take(task), parts.1.take(task), parts.2.take(task));
+            for i in 0..statistics.len() {
+                let at = task * ROWS + i;
+                let row = &values[at * vocab..][..size];
+                statistics[i] = vocabulary::statistics(threads.level(), row, inverse);
+                logprobs[i] = statistics[i].logprob(row[scored[first + at].1 as usize], inverse);
+                entropies[i] = statistics[i].entropy();
+            }
+        });
+    }
+    let lengths = batch.scored_lengths();
+    let ragged = |values: Vec<f32>| Ragged::from_lengths(values, &lengths).unwrap_or_default();
+    Scores { logprobs: ragged(logprobs), entropies: ragged(entropies) }
+}
+
+/// Sets `out` (the derivative by the last layer's output) and adds to the gradients of the head and the final norm.
+pub(super) fn backward(
+    context: &Context,
+    stream: &[f32],
+    options: PassOptions,
+    buffers: &mut Buffers,
+    coefficients: &Coefficients,
+    gradients: &mut Gradients,
+    out: &mut [f32],
+) {
+    let Context { threads, model, batch, .. } = *context;
+    let config = model.config();
+    let (width, size) = (config.hidden_size, config.vocab_size);
+    let vocab = size.next_multiple_of(PANEL);
+    let scored: Vec<(usize, u32)> = batch.scored().collect();
+    let Buffers { rows, normed, logits: values, statistics, derivative, packed, flipped } = buffers;
+    let keep = kept(options, scored.len(), vocab);
+    let block = block_rows(vocab).min(scored.len().max(1));
+    let inverse = 1.0 / options.temperature;
+    derivative.resize(scored.len() * width);
+    let head = model.layout().head;
+    for first in (0..scored.len()).step_by(block) {
+        let count = (scored.len() - first).min(block);
+        let here = first * width..(first + count) * width;
+        let place = if keep { first * vocab } else { 0 };
+        let values = &mut values[place..place + count * vocab];
+        if !keep && scored.len() > block {
+            logits(context, &normed[here.clone()], values, vocab);
+        }
+        {
+            let parts = Parts::chunks(values, ROWS * vocab);
+            threads.run(count.div_ceil(ROWS), |task| {
+                for (i, row) in parts.take(task).chunks_exact_mut(vocab).enumerate() {
+                    let at = first + task * ROWS + i;
+                    let back = RowBack {
+                        target: scored[at].1,
+                        logprob: coefficients.logprob[at],
+                        entropy: coefficients.entropy.as_ref().map_or(0.0, |entropy| entropy[at]),
+                    };
+                    let (live, padding) = row.split_at_mut(size);
+                    vocabulary::backward(threads.level(), live, inverse, &statistics[at], back);
+                    padding.fill(0.0);
+                }
+            });
+        }
+        linear::pack_input(threads, &normed[here.clone()], width, packed);
+        linear::backward_weight(threads, (size, width), packed, count, values, vocab, gradients.of_mut(head));
+        linear::backward_input(
+            threads,
+            model,
+            head,
+            values,
+            vocab,
+            &mut derivative[here],
+            flipped,
+            Begin::Zero,
+        );
+    }
+    // `normed` has served; it takes the derivative by the rows.
+    normed.fill(0.0);
+    let norm = model.layout().norm;
+    let eps = config.rms_norm_eps as f32;
+    norm::backward(threads, rows, model.weight(norm), eps, derivative, normed, gradients.of_mut(norm));
+    debug_assert_eq!(stream.len(), out.len());
+    out.fill(0.0);
+    for (&(row, _), from) in scored.iter().zip(normed.chunks_exact(width)) {
+        out[row * width..][..width].copy_from_slice(from);
+    }
+}

@@ -1,0 +1,428 @@
+//! One transformer layer over ragged rows, forward and backward.
+
+use super::{Batch, Gradients};
+use crate::activation;
+use crate::attention::{self, Back, Group, Head};
+use crate::floats::Floats;
+use crate::layout::Layer;
+use crate::linear;
+use crate::model::Model;
+use crate::norm;
+use crate::product::Begin;
+use crate::rotary::{Rotary, rotate};
+use crate::threads::{Parts, Threads};
+
+/// Rows per task of row-wise work, whatever the number of threads.
+const ROWS: usize = 64;
+
+/// What a layer reads besides its input.
+#[derive(Clone, Copy)]
+pub(super) struct Context<'a> {
+    pub threads: &'a Threads,
+    pub model: &'a Model,
+    pub rotary: &'a Rotary,
+    pub batch: &'a Batch<'a>,
+}
+
+/// What the backward pass needs of a layer's forward pass.
+#[derive(Debug, Default)]
+pub(super) struct Saved {
+    /// Before norm and rotation `[N][heads * dim]`, kept where heads are normalised.
+    raw_q: Floats,
+    raw_k: Floats,
+    /// By sequence: `[heads][T][stride]`.
+    q: Floats,
+    k: Floats,
+    v: Floats,
+    /// By sequence: `[heads][T]`.
+    lse: Floats,
+    /// Attention's output `[N][heads * dim]`.
+    mixed: Floats,
+    /// After attention `[N][d]`.
+    middle: Floats,
+    gate: Floats,
+    up: Floats,
+}
+
+/// Buffers shared by all layers.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    /// Derivative by the residual stream `[N][d]`.
+    pub stream: Floats,
+    normed: Floats,
+    raw_v: Floats,
+    act: Floats,
+    heads: Floats,
+    dheads: Floats,
+    dq: Floats,
+    dk: Floats,
+    dv: Floats,
+    drows: Floats,
+    dnormed: Floats,
+    packed: Floats,
+    flipped: Floats,
+}
+
+/// Head counts and sizes.
+#[derive(Clone, Copy)]
+struct Shape {
+    heads: usize,
+    kv: usize,
+    shared: usize,
+    head: Head,
+}
+
+impl Context<'_> {
+    fn shape(&self) -> Shape {
+        let config = self.model.config();
+        Shape {
+            heads: config.num_heads,
+            kv: config.num_kv_heads,
+            shared: config.heads_per_kv(),
+            head: Head::new(config.head_dim),
+        }
+    }
+
+    /// Lengths of the parts of a `[sequence][kv head]` buffer with `per_token` values each.
+    fn parts(&self, per_token: usize) -> impl Iterator<Item = usize> + '_ {
+        let kv = self.model.config().num_kv_heads;
+        self.batch
+            .sequences
+            .iter()
+            .flat_map(move |sequence| std::iter::repeat_n(sequence.tokens.len() * per_token, kv))
+    }
+
+    /// Sequence, kv head and first value (of `per_token` each) of a part.
+    fn part(&self, task: usize, per_token: usize) -> (usize, usize, usize) {
+        let kv = self.model.config().num_kv_heads;
+        let (sequence, head) = (task / kv, task % kv);
+        let first = (self.batch.offsets[sequence] * kv + head * self.batch.len(sequence)) * per_token;
+        (sequence, head, first)
+    }
+
+    fn num_parts(&self) -> usize {
+        self.batch.sequences.len() * self.model.config().num_kv_heads
+    }
+}
+
+/// `out = layer(x)`.
+pub(super) fn forward(
+    context: &Context,
+    tensors: &Layer,
+    x: &[f32],
+    saved: &mut Saved,
+    scratch: &mut Scratch,
+    out: &mut [f32],
+) {
+    let Context { threads, model, batch, .. } = *context;
+    let config = model.config();
+    let shape = context.shape();
+    let rows = batch.num_rows();
+    let eps = config.rms_norm_eps as f32;
+    let (q_width, kv_width) = (shape.heads * shape.head.dim, shape.kv * shape.head.dim);
+
+    scratch.normed.resize(rows * config.hidden_size);
+    norm::forward(threads, x, model.weight(tensors.input_norm), eps, &mut scratch.normed);
+    let bias = |i: usize| tensors.qkv_bias.map(|bias| bias[i]);
+    for (i, weight, out, width) in [
+        (0, tensors.q, &mut saved.raw_q, q_width),
+        (1, tensors.k, &mut saved.raw_k, kv_width),
+        (2, tensors.v, &mut scratch.raw_v, kv_width),
+    ] {
+        out.resize(rows * width);
+        linear::forward(threads, model, weight, bias(i), &scratch.normed, out, width, Begin::Zero);
+    }
+    split_heads(context, tensors, saved, &scratch.raw_v);
+    attend(context, saved, &mut scratch.heads);
+    merge_heads(context, &scratch.heads, &mut saved.mixed);
+
+    saved.middle.resize(rows * config.hidden_size);
+    saved.middle.copy_from_slice(x);
+    linear::forward(
+        threads,
+        model,
+        tensors.o,
+        tensors.o_bias,
+        &saved.mixed,
+        &mut saved.middle,
+        config.hidden_size,
+        Begin::Output,
+    );
+    norm::forward(threads, &saved.middle, model.weight(tensors.mlp_norm), eps, &mut scratch.normed);
+    let width = config.intermediate_size;
+    for (weight, out) in [(tensors.gate, &mut saved.gate), (tensors.up, &mut saved.up)] {
+        out.resize(rows * width);
+        linear::forward(threads, model, weight, None, &scratch.normed, out, width, Begin::Zero);
+    }
+    scratch.act.resize(rows * width);
+    activation::forward(threads, &saved.gate, &saved.up, &mut scratch.act);
+    out.copy_from_slice(&saved.middle);
+    linear::forward(threads, model, tensors.down, None, &scratch.act, out, config.hidden_size, Begin::Output);
+}
+
+/// Normalises (where the family does) and rotates one head from `raw` into `out`.
+pub(crate) fn place_head(
+    threads: &Threads,
+    raw: &[f32],
+    weight: Option<&[f32]>,
+    eps: f32,
+    angles: (&[f32], &[f32]),
+    out: &mut [f32],
+) {
+    let (live, padding) = out.split_at_mut(raw.len());
+    match weight {
+        Some(weight) => norm::rms_norm(threads.level(), raw, weight, eps, live),
+        None => live.copy_from_slice(raw),
+    }
+    padding.fill(0.0);
+    rotate(threads.level(), live, angles.0, angles.1, false);
+}
+
+/// From rows to heads, normalised and rotated.
+fn split_heads(context: &Context, tensors: &Layer, saved: &mut Saved, raw_v: &[f32]) {
+    let Context { threads, model, rotary, batch, .. } = *context;
+    let Shape { heads, kv, shared, head } = context.shape();
+    let eps = model.config().rms_norm_eps as f32;
+    let weights = tensors.qk_norm.map(|[q, k]| (model.weight(q), model.weight(k)));
+    let rows = batch.num_rows();
+    saved.q.resize(rows * heads * head.stride);
+    saved.k.resize(rows * kv * head.stride);
+    saved.v.resize(rows * kv * head.stride);
+    let parts = (
+        Parts::new(&mut saved.q, context.parts(shared * head.stride)),
+        Parts::new(&mut saved.k, context.parts(head.stride)),
+        Parts::new(&mut saved.v, context.parts(head.stride)),
+    );
+    let (raw_q, raw_k) = (&saved.raw_q, &saved.raw_k);
+    threads.run(context.num_parts(), |task| {
+        let (sequence, kv_head, _) = context.part(task, 0);
+        let (q, k, v) = (parts.0.take(task), parts.1.take(task), parts.2.take(task));
+        let len = batch.len(sequence);
+        for t in 0..len {
+            let row = batch.offsets[sequence] + t;
+            let angles = rotary.at(t);
+            for i in 0..shared {
+                let raw = &raw_q[(row * heads + kv_head * shared + i) * head.dim..][..head.dim];
+                let out = &mut q[(i * len + t) * head.stride..][..head.stride];
+                place_head(threads, raw, weights.map(|w| w.0), eps, angles, out);
+            }
+            let from = (row * kv + kv_head) * head.dim;
+            let out = &mut k[t * head.stride..][..head.stride];
+            place_head(threads, &raw_k[from..][..head.dim], weights.map(|w| w.1), eps, angles, out);
+            let (live, padding) = v[t * head.stride..][..head.stride].split_at_mut(head.dim);
+            live.copy_from_slice(&raw_v[from..][..head.dim]);
+            padding.fill(0.0);
+        }
+    });
+}
+
+/// Attention of every sequence and head into `out`, laid out as q.
+fn attend(context: &Context, saved: &mut Saved, out: &mut Floats) {
+    let Context { threads, batch, .. } = *context;
+    let Shape { heads, shared, head, .. } = context.shape();
+    out.resize(saved.q.len());
+    saved.lse.resize(batch.num_rows() * heads);
+    let parts = (
+        Parts::new(out, context.parts(shared * head.stride)),
+        Parts::new(&mut saved.lse, context.parts(shared)),
+    );
+    let Saved { q, k, v, .. } = saved;
+    threads.run(context.num_parts(), |task| {
+        let group = group(context, q, k, v, task);
+        if group.len > 0 {
+            attention::forward(threads.level(), head, &group, parts.0.take(task), parts.1.take(task));
+        }
+    });
+}
+
+fn group<'a>(context: &Context, q: &'a [f32], k: &'a [f32], v: &'a [f32], task: usize) -> Group<'a> {
+    let Shape { shared, head, .. } = context.shape();
+    let (sequence, _, first) = context.part(task, head.stride);
+    let len = context.batch.len(sequence);
+    let size = len * head.stride;
+    Group { len, q: &q[first * shared..][..size * shared], k: &k[first..][..size], v: &v[first..][..size] }
+}
+
+/// From heads back to rows.
+fn merge_heads(context: &Context, heads_out: &[f32], rows_out: &mut Floats) {
+    let Context { threads, batch, .. } = *context;
+    let Shape { heads, head, .. } = context.shape();
+    let width = heads * head.dim;
+    rows_out.resize(batch.num_rows() * width);
+    let parts = Parts::chunks(rows_out, ROWS * width);
+    threads.run(batch.num_rows().div_ceil(ROWS), |task| {
+        for (i, out) in parts.take(task).chunks_exact_mut(width).enumerate() {
+            for (h, out) in out.chunks_exact_mut(head.dim).enumerate() {
+                out.copy_from_slice(
+                    &heads_out[place(context, task * ROWS + i, h, heads) * head.stride..][..head.dim],
+                );
+            }
+        }
+    });
+}
+
+/// Index of a row's head in a `[sequence][heads][T]` buffer.
+fn place(context: &Context, row: usize, head: usize, heads: usize) -> usize {
+    let (sequence, position) = context.batch.rows[row];
+    let sequence = sequence as usize;
+    context.batch.offsets[sequence] * heads + head * context.batch.len(sequence) + position as usize
+}
+
+/// From the derivative by the layer's output in `stream` to that by its input, adding to the weights' gradients.
+pub(super) fn backward(
+    context: &Context,
+    tensors: &Layer,
+    x: &[f32],
+    saved: &mut Saved,
+    scratch: &mut Scratch,
+    gradients: &mut Gradients,
+    stream: &mut [f32],
+) {
+    let Context { threads, model, batch, .. } = *context;
+    let config = model.config();
+    let shape = context.shape();
+    let rows = batch.num_rows();
+    let eps = config.rms_norm_eps as f32;
+    let (d, f) = (config.hidden_size, config.intermediate_size);
+    let Scratch { normed, act, packed, flipped, dnormed, .. } = scratch;
+    normed.resize(rows * d);
+    dnormed.resize(rows * d);
+
+    // Feed-forward: `act` holds the derivative by the activation's output, then that output.
+    act.resize(rows * f);
+    linear::backward_input(threads, model, tensors.down, stream, d, act, flipped, Begin::Zero);
+    activation::backward(threads, &mut saved.gate, &mut saved.up, act);
+    linear::pack_input(threads, act, f, packed);
+    linear::backward_weight(threads, (d, f), packed, rows, stream, d, gradients.of_mut(tensors.down));
+    norm::forward(threads, &saved.middle, model.weight(tensors.mlp_norm), eps, normed);
+    linear::pack_input(threads, normed, d, packed);
+    for (weight, dy, begin) in
+        [(tensors.gate, &saved.gate, Begin::Zero), (tensors.up, &saved.up, Begin::Output)]
+    {
+        linear::backward_weight(threads, (f, d), packed, rows, dy, f, gradients.of_mut(weight));
+        linear::backward_input(threads, model, weight, dy, f, dnormed, flipped, begin);
+    }
+    let weight = model.weight(tensors.mlp_norm);
+    norm::backward(threads, &saved.middle, weight, eps, dnormed, stream, gradients.of_mut(tensors.mlp_norm));
+
+    // Attention.
+    let q_width = shape.heads * shape.head.dim;
+    if let Some(bias) = tensors.o_bias {
+        linear::backward_bias(stream, d, gradients.of_mut(bias));
+    }
+    linear::pack_input(threads, &saved.mixed, q_width, packed);
+    linear::backward_weight(threads, (d, q_width), packed, rows, stream, d, gradients.of_mut(tensors.o));
+    scratch.drows.resize(rows * q_width);
+    linear::backward_input(threads, model, tensors.o, stream, d, &mut scratch.drows, flipped, Begin::Zero);
+    attend_backward(context, saved, scratch);
+    norm::forward(threads, x, model.weight(tensors.input_norm), eps, &mut scratch.normed);
+    linear::pack_input(threads, &scratch.normed, d, &mut scratch.packed);
+    let widths = [q_width, shape.kv * shape.head.dim, shape.kv * shape.head.dim];
+    for (i, weight) in [tensors.q, tensors.k, tensors.v].into_iter().enumerate() {
+        rows_backward(context, tensors, saved, scratch, i, gradients);
+        let Scratch { drows, dnormed, packed, flipped, .. } = &mut *scratch;
+        let n = widths[i];
+        if let Some(bias) = tensors.qkv_bias {
+            linear::backward_bias(drows, n, gradients.of_mut(bias[i]));
+        }
+        linear::backward_weight(threads, (n, d), packed, rows, drows, n, gradients.of_mut(weight));
+        let begin = if i == 0 { Begin::Zero } else { Begin::Output };
+        linear::backward_input(threads, model, weight, drows, n, dnormed, flipped, begin);
+    }
+    let weight = model.weight(tensors.input_norm);
+    norm::backward(threads, x, weight, eps, &scratch.dnormed, stream, gradients.of_mut(tensors.input_norm));
+}
+
+/// From the derivative by attention's rows (`drows`) to those by its heads (`dq`, `dk`, `dv`).
+fn attend_backward(context: &Context, saved: &Saved, scratch: &mut Scratch) {
+    let Context { threads, batch, .. } = *context;
+    let Shape { heads, shared, head, .. } = context.shape();
+    let Scratch { drows, dheads, dq, dk, dv, .. } = scratch;
+    dheads.resize(saved.q.len());
+    dq.resize(saved.q.len());
+    dk.resize(saved.k.len());
+    dv.resize(saved.v.len());
+    let parts = (
+        Parts::new(dheads, context.parts(shared * head.stride)),
+        Parts::new(dq, context.parts(shared * head.stride)),
+        Parts::new(dk, context.parts(head.stride)),
+        Parts::new(dv, context.parts(head.stride)),
+    );
+    threads.run(context.num_parts(), |task| {
+        let group = group(context, &saved.q, &saved.k, &saved.v, task);
+        let (sequence, kv_head, first) = context.part(task, shared);
+        let dout = parts.0.take(task);
+        let (dq, dk, dv) = (parts.1.take(task), parts.2.take(task), parts.3.take(task));
+        for i in 0..shared {
+            for t in 0..group.len {
+                let from = ((batch.offsets[sequence] + t) * heads + kv_head * shared + i) * head.dim;
+                let at = i * group.len + t;
+                let (live, padding) = dout[at * head.stride..][..head.stride].split_at_mut(head.dim);
+                live.copy_from_slice(&drows[from..][..head.dim]);
+                padding.fill(0.0);
+            }
+        }
+        dk.fill(0.0);
+        dv.fill(0.0);
+        let back = Back { out: dout, lse: &saved.lse[first..][..shared * group.len] };
+        attention::backward(threads.level(), head, &group, &back, dq, dk, dv);
+    });
+}
+
+/// The derivative by the rows of q, k or v (`which` = 0, 1, 2) into `drows`: rotated back, and back through the head norm.
+fn rows_backward(
+    context: &Context,
+    tensors: &Layer,
+    saved: &Saved,
+    scratch: &mut Scratch,
+    which: usize,
+    gradients: &mut Gradients,
+) {
+    let Context { threads, model, rotary, batch, .. } = *context;
+    let Shape { heads, kv, head, .. } = context.shape();
+    let eps = model.config().rms_norm_eps as f32;
+    let count = if which == 0 { heads } else { kv };
+    let source = [&scratch.dq, &scratch.dk, &scratch.dv][which];
+    let raw = [&saved.raw_q, &saved.raw_k, &saved.raw_k][which];
+    let norm = tensors.qk_norm.filter(|_| which < 2).map(|norms| norms[which]);
+    let width = count * head.dim;
+    scratch.drows.resize(batch.num_rows() * width);
+    let num_tasks = batch.num_rows().div_ceil(ROWS);
+    let mut sums = vec![0.0; if norm.is_some() { num_tasks * head.dim } else { 0 }];
+    {
+        let parts = Parts::chunks(&mut scratch.drows, ROWS * width);
+        let sums = Parts::chunks(&mut sums, head.dim);
+        threads.run(num_tasks, |task| {
+            let sum = if norm.is_some() { sums.take(task) } else { &mut [] };
+            let mut head_buffer = vec![0.0; head.dim];
+            for (i, out) in parts.take(task).chunks_exact_mut(width).enumerate() {
+                let row = task * ROWS + i;
+                let angles = rotary.at(batch.rows[row].1 as usize);
+                for (h, out) in out.chunks_exact_mut(head.dim).enumerate() {
+                    let from = &source[place(context, row, h, count) * head.stride..][..head.dim];
+                    out.copy_from_slice(from);
+                    if which < 2 {
+                        rotate(threads.level(), out, angles.0, angles.1, true);
+                    }
+                    if let Some(norm) = norm {
+                        head_buffer.copy_from_slice(out);
+                        let raw = &raw[(row * count + h) * head.dim..][..head.dim];
+                        norm::rms_norm_backward(
+                            threads.level(),
+                            raw,
+                            model.weight(norm),
+                            eps,
+                            &head_buffer,
+                            false,
+                            out,
+                            sum,
+                        );
+                    }
+                }
+            }
+        });
+    }
+    if let Some(norm) = norm {
+        norm::add_rows(&sums, gradients.of_mut(norm));
+    }
+}

@@ -1,0 +1,402 @@
+//! The training pass: log-probabilities and entropies of given tokens, and the gradient of an objective of them.
+//!
+//! Sequences are laid end to end, never padded: N rows in all. Only positions whose next token is scored reach the vocabulary
+//! product. Weight gradients are one chain over rows per weight, so they are bit-equal for any number of threads.
+
+mod head;
+mod layer;
+
+use tamis_core::ragged::Ragged;
+use thiserror::Error;
+
+use crate::config::ModelConfig;
+use crate::floats::Floats;
+use crate::layout::Layout;
+use crate::linear;
+use crate::model::Model;
+use crate::norm;
+use crate::panels;
+use crate::product::Begin;
+use crate::rotary::Rotary;
+use crate::threads::Threads;
+use layer::{Saved, Scratch};
+
+/// A sequence and where its scored part begins: tokens `start..` are scored, those before are context.
+#[derive(Debug, Clone, Copy)]
+pub struct Sequence<'a> {
+    /// Token ids \[T\].
+    pub tokens: &'a [u32],
+    /// First scored token, at least 1 (a first token has no context) and at most T.
+    pub start: usize,
+}
+
+/// Sequences or coefficients cannot be used.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum SequenceError {
+    /// A token is not in the vocabulary.
+    #[error(
+        "sequence {sequence} holds token {token} at position {position}, but the vocabulary has {vocab_size}"
+    )]
+    Token {
+        /// Index of the sequence.
+        sequence: usize,
+        /// Where in it.
+        position: usize,
+        /// The id.
+        token: u32,
+        /// V.
+        vocab_size: usize,
+    },
+    /// A sequence is longer than the model's positions.
+    #[error("sequence {sequence} has {len} tokens, more than max_position_embeddings ({limit})")]
+    TooLong {
+        /// Index of the sequence.
+        sequence: usize,
+        /// T.
+        len: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The scored part does not begin within 1..=T.
+    #[error("sequence {sequence} is scored from {start}, which is not within 1 to {len}")]
+    Start {
+        /// Index of the sequence.
+        sequence: usize,
+        /// Where it was to begin.
+        start: usize,
+        /// T.
+        len: usize,
+    },
+    /// The temperature is not a positive number.
+    #[error("temperature must be positive and finite, got {temperature}")]
+    Temperature {
+        /// What was given.
+        temperature: f32,
+    },
+    /// The objective answered with another number of coefficients.
+    #[error("expected {expected} {what} coefficients, one per scored token, got {found}")]
+    Coefficients {
+        /// Of what.
+        what: &'static str,
+        /// Number of scored tokens.
+        expected: usize,
+        /// Number given.
+        found: usize,
+    },
+}
+
+/// Per scored token, row i for sequence i, nats.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scores {
+    /// `log_softmax(logits / temperature)` at the token.
+    pub logprobs: Ragged<f32>,
+    /// Entropy of `softmax(logits / temperature)` at the token's position.
+    pub entropies: Ragged<f32>,
+}
+
+/// Derivatives of the objective by each scored token's log-probability and entropy, flat in the order of [`Scores`].
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Coefficients {
+    /// d objective / d logp.
+    pub logprob: Vec<f32>,
+    /// d objective / d H; `None` for zeros.
+    pub entropy: Option<Vec<f32>>,
+}
+
+/// How a training pass computes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PassOptions {
+    /// Divides the logits; positive.
+    pub temperature: f32,
+    /// Keep only each layer's input and compute the rest again in the backward pass: a third more work, a fraction of the memory.
+    /// The gradients are the same bits.
+    pub recompute: bool,
+    /// Logits are kept for the backward pass up to so many bytes, beyond that computed again.
+    pub keep_logits_bytes: usize,
+}
+
+impl Default for PassOptions {
+    fn default() -> Self {
+        Self { temperature: 1.0, recompute: false, keep_logits_bytes: 64 << 20 }
+    }
+}
+
+/// Gradients of every weight, summed over the passes since the last [`Gradients::clear`].
+#[derive(Debug, Clone)]
+pub struct Gradients {
+    pub(crate) values: Floats,
+    layout: std::sync::Arc<Layout>,
+}
+
+impl Gradients {
+    /// Zeros for a model.
+    pub fn new(model: &Model) -> Self {
+        Self { values: Floats::zeros(model.layout().len), layout: std::sync::Arc::clone(model.layout()) }
+    }
+
+    /// Sets all to zero.
+    pub fn clear(&mut self) {
+        self.values.fill(0.0);
+    }
+
+    /// Name, shape and row-major values of every tensor's gradient.
+    pub fn tensors(&self) -> impl Iterator<Item = (&str, &[usize], Vec<f32>)> {
+        self.layout
+            .tensors
+            .iter()
+            .map(|tensor| (tensor.name.as_str(), &tensor.shape[..], tensor.to_rows(&self.values)))
+    }
+
+    /// Whether two gradients are equal bit for bit.
+    pub fn same_bits(&self, other: &Self) -> bool {
+        self.values.len() == other.values.len()
+            && self.values.iter().zip(other.values.iter()).all(|(a, b)| a.to_bits() == b.to_bits())
+    }
+
+    /// Multiplies all by a factor.
+    pub fn scale(&mut self, factor: f32) {
+        self.values.iter_mut().for_each(|value| *value *= factor);
+    }
+
+    fn of_mut(&mut self, index: usize) -> &mut [f32] {
+        self.layout.tensors[index].of_mut(&mut self.values)
+    }
+}
+
+/// Buffers of the training pass, kept between calls so that memory is not mapped anew.
+#[derive(Debug, Default)]
+pub struct Workspace {
+    /// Input of each layer and output of the last, `[layers + 1][N][d]`.
+    inputs: Vec<Floats>,
+    saved: Vec<Saved>,
+    scratch: Scratch,
+    head: head::Buffers,
+    rotary: Option<(ModelConfig, Rotary)>,
+}
+
+impl Workspace {
+    /// Rotary angles of a configuration, made once.
+    fn rotary(&mut self, config: &ModelConfig, reach: usize) -> Rotary {
+        let mut rotary = match self.rotary.take() {
+            Some((known, rotary)) if known == *config => rotary,
+            _ => Rotary::new(config),
+        };
+        rotary.reach(reach);
+        rotary
+    }
+}
+
+/// Sequences laid end to end.
+#[derive(Debug, Clone)]
+pub(crate) struct Batch<'a> {
+    sequences: &'a [Sequence<'a>],
+    /// First row of each sequence, and N.
+    offsets: Vec<usize>,
+    /// Sequence and position of each row.
+    rows: Vec<(u32, u32)>,
+}
+
+impl<'a> Batch<'a> {
+    fn new(config: &ModelConfig, sequences: &'a [Sequence<'a>]) -> Result<Self, SequenceError> {
+        let mut offsets = vec![0];
+        let mut rows = Vec::new();
+        for (sequence, Sequence { tokens, start }) in sequences.iter().enumerate() {
+            let len = tokens.len();
+            if len > config.max_position_embeddings {
+                return Err(SequenceError::TooLong { sequence, len, limit: config.max_position_embeddings });
+            }
+            if *start < 1 || *start > len {
+                return Err(SequenceError::Start { sequence, start: *start, len });
+            }
+            if let Some(position) = tokens.iter().position(|&token| token as usize >= config.vocab_size) {
+                let (token, vocab_size) = (tokens[position], config.vocab_size);
+                return Err(SequenceError::Token { sequence, position, token, vocab_size });
+            }
+            rows.extend((0..len as u32).map(|position| (sequence as u32, position)));
+            offsets.push(rows.len());
+        }
+        Ok(Self { sequences, offsets, rows })
+    }
+
+    fn num_rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    fn len(&self, sequence: usize) -> usize {
+        self.sequences[sequence].tokens.len()
+    }
+
+    /// Rows whose next token is scored, with that token.
+    fn scored(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
+        self.sequences.iter().zip(&self.offsets).flat_map(|(sequence, &offset)| {
+            (sequence.start..sequence.tokens.len()).map(move |t| (offset + t - 1, sequence.tokens[t]))
+        })
+    }
+
+    fn scored_lengths(&self) -> Vec<usize> {
+        self.sequences.iter().map(|sequence| sequence.tokens.len() - sequence.start).collect()
+    }
+}
+
+/// Log-probabilities and entropies of the scored tokens; no gradient, and no activations kept.
+pub fn score(
+    threads: &Threads,
+    model: &Model,
+    workspace: &mut Workspace,
+    sequences: &[Sequence],
+    temperature: f32,
+) -> Result<Scores, SequenceError> {
+    let options = PassOptions { temperature, recompute: true, keep_logits_bytes: 0 };
+    pass(threads, model, workspace, sequences, options, None)
+}
+
+/// Forward, then `objective` on what came out, then backward: adds the gradient of
+/// `sum_t (coef_t * logp_t + ent_coef_t * H_t)` to `gradients`.
+pub fn forward_backward(
+    threads: &Threads,
+    model: &Model,
+    workspace: &mut Workspace,
+    sequences: &[Sequence],
+    options: PassOptions,
+    gradients: &mut Gradients,
+    mut objective: impl FnMut(&Scores) -> Coefficients,
+) -> Result<Scores, SequenceError> {
+    pass(threads, model, workspace, sequences, options, Some((gradients, &mut objective)))
+}
+
+/// Logits of one sequence at every position, row-major `[T][V]`.
+pub fn logits(
+    threads: &Threads,
+    model: &Model,
+    workspace: &mut Workspace,
+    tokens: &[u32],
+) -> Result<Vec<f32>, SequenceError> {
+    let config = model.config();
+    let sequences = [Sequence { tokens, start: tokens.len() }];
+    let batch = Batch::new(config, &sequences)?;
+    let rotary = workspace.rotary(config, tokens.len());
+    let context = layer::Context { threads, model, rotary: &rotary, batch: &batch };
+    let Workspace { inputs, saved, scratch, .. } = workspace;
+    inputs.resize_with(2, Floats::default);
+    saved.resize_with(1, Saved::default);
+    let [mut from, mut to] = [0, 1].map(|i| std::mem::take(&mut inputs[i]));
+    from.resize(tokens.len() * config.hidden_size);
+    to.resize(from.len());
+    embed(model, &batch, &mut from);
+    for tensors in &model.layout().layers {
+        layer::forward(&context, tensors, &from, &mut saved[0], scratch, &mut to);
+        std::mem::swap(&mut from, &mut to);
+    }
+    norm::forward(threads, &from, model.weight(model.layout().norm), config.rms_norm_eps as f32, &mut to);
+    let mut out = vec![0.0; tokens.len() * config.vocab_size];
+    let head = model.layout().head;
+    linear::forward(threads, model, head, None, &to, &mut out, config.vocab_size, Begin::Zero);
+    workspace.rotary = Some((config.clone(), rotary));
+    Ok(out)
+}
+
+type Backward<'a> = (&'a mut Gradients, &'a mut dyn FnMut(&Scores) -> Coefficients);
+
+fn pass(
+    threads: &Threads,
+    model: &Model,
+    workspace: &mut Workspace,
+    sequences: &[Sequence],
+    options: PassOptions,
+    backward: Option<Backward>,
+) -> Result<Scores, SequenceError> {
+    if !(options.temperature > 0.0 && options.temperature.is_finite()) {
+        return Err(SequenceError::Temperature { temperature: options.temperature });
+    }
+    let config = model.config();
+    let batch = Batch::new(config, sequences)?;
+    let longest = sequences.iter().map(|sequence| sequence.tokens.len()).max().unwrap_or(0);
+    let rotary = workspace.rotary(config, longest);
+    let context = layer::Context { threads, model, rotary: &rotary, batch: &batch };
+    let Workspace { inputs, saved, scratch, head, .. } = workspace;
+
+    let (width, num_layers) = (config.hidden_size, config.num_layers);
+    let keep = backward.is_some();
+    inputs.resize_with(if keep { num_layers + 1 } else { 2 }, Floats::default);
+    saved.resize_with(if keep && !options.recompute { num_layers } else { 1 }, Saved::default);
+    for input in inputs.iter_mut() {
+        input.resize(batch.num_rows() * width);
+    }
+    embed(model, &batch, &mut inputs[0]);
+    for (i, tensors) in model.layout().layers.iter().enumerate() {
+        let (from, to) = if keep { (i, i + 1) } else { (i % 2, (i + 1) % 2) };
+        let mut out = std::mem::take(&mut inputs[to]);
+        let kept = if saved.len() > 1 { i } else { 0 };
+        layer::forward(&context, tensors, &inputs[from], &mut saved[kept], scratch, &mut out);
+        inputs[to] = out;
+    }
+    let last = if keep { num_layers } else { num_layers % 2 };
+    let scores = head::forward(&context, &inputs[last], options, head);
+    if let Some((gradients, objective)) = backward {
+        let coefficients = objective(&scores);
+        let expected = scores.logprobs.num_values();
+        let counts = [
+            ("log-probability", Some(coefficients.logprob.len())),
+            ("entropy", coefficients.entropy.as_ref().map(Vec::len)),
+        ];
+        for (what, found) in counts {
+            if let Some(found) = found.filter(|&found| found != expected) {
+                workspace.rotary = Some((config.clone(), rotary));
+                return Err(SequenceError::Coefficients { what, expected, found });
+            }
+        }
+        // The derivative by the residual stream, from the last layer's output down to the embedding.
+        let mut stream = std::mem::take(&mut scratch.stream);
+        stream.resize(batch.num_rows() * width);
+        head::backward(&context, &inputs[last], options, head, &coefficients, gradients, &mut stream);
+        for (i, tensors) in model.layout().layers.iter().enumerate().rev() {
+            let kept = if saved.len() > 1 { i } else { 0 };
+            if options.recompute && i + 1 < num_layers {
+                let mut out = std::mem::take(&mut inputs[i + 1]);
+                layer::forward(&context, tensors, &inputs[i], &mut saved[kept], scratch, &mut out);
+                inputs[i + 1] = out;
+            }
+            layer::backward(&context, tensors, &inputs[i], &mut saved[kept], scratch, gradients, &mut stream);
+        }
+        embed_backward(model, &batch, &stream, gradients);
+        scratch.stream = stream;
+    }
+    workspace.rotary = Some((config.clone(), rotary));
+    Ok(scores)
+}
+
+/// Rows of the embedding.
+fn embed(model: &Model, batch: &Batch, out: &mut [f32]) {
+    let width = model.config().hidden_size;
+    let tokens = batch.sequences.iter().flat_map(|sequence| sequence.tokens);
+    for (&token, row) in tokens.zip(out.chunks_exact_mut(width)) {
+        embed_token(model, token, row);
+    }
+}
+
+/// One row of the embedding.
+pub(crate) fn embed_token(model: &Model, token: u32, row: &mut [f32]) {
+    let (weight, width, token) = (model.weight(model.layout().embedding), row.len(), token as usize);
+    if model.config().tie_word_embeddings {
+        let lane = &weight[panels::place(width, token, 0)..];
+        row.iter_mut().zip(lane.iter().step_by(crate::simd::PANEL)).for_each(|(out, &value)| *out = value);
+    } else {
+        row.copy_from_slice(&weight[token * width..][..width]);
+    }
+}
+
+/// Adds each row's derivative to its token's embedding, in order.
+fn embed_backward(model: &Model, batch: &Batch, stream: &[f32], gradients: &mut Gradients) {
+    let width = model.config().hidden_size;
+    let tied = model.config().tie_word_embeddings;
+    let gradient = gradients.of_mut(model.layout().embedding);
+    let tokens = batch.sequences.iter().flat_map(|sequence| sequence.tokens);
+    for (&token, row) in tokens.zip(stream.chunks_exact(width)) {
+        if tied {
+            let lane = &mut gradient[panels::place(width, token as usize, 0)..];
+            lane.iter_mut().step_by(crate::simd::PANEL).zip(row).for_each(|(out, &value)| *out += value);
+        } else {
+            norm::add_rows(row, &mut gradient[token as usize * width..][..width]);
+        }
+    }
+}
