@@ -14,11 +14,11 @@ Prints JSON lines {"what": "filter", "form": "verl" | "set" | "numpy", "seconds"
 import argparse
 import json
 import random
-import statistics
-import time
 import uuid
 
 import numpy as np
+
+from quiet import measure, summary
 
 GROUPS, SIZE = 4096, 16
 
@@ -75,21 +75,11 @@ def main():
         ("set", keep_by_set, arguments.repetitions),
         ("numpy", keep_by_rows, 100 * arguments.repetitions),
     ):
-        seconds = []
-        for _ in range(repetitions):
-            begin = time.perf_counter()
-            kept = keep(ids, metric)
-            seconds.append(time.perf_counter() - begin)
+        kept = keep(ids, metric)
         if list(kept) != expected:
             raise SystemExit(f"{form} keeps {len(kept)} trajectories, {len(expected)} expected")
-        line = {
-            "what": "filter",
-            "form": form,
-            "seconds": float(f"{statistics.median(seconds):.4g}"),
-            "seconds_min": float(f"{min(seconds):.4g}"),
-            "kept": len(expected),
-            "trajectories": len(ids),
-        }
+        timing = summary(*measure(lambda: keep(ids, metric), repetitions, limit=6.0))
+        line = {"what": "filter", "form": form, "kept": len(expected), "trajectories": len(ids), **timing}
         print(json.dumps(line), flush=True)
 
 

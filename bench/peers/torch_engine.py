@@ -246,6 +246,11 @@ def report(what, model, form, amount, timing, unit="tokens"):
     print(json.dumps({"what": what, "model": model, "form": form, **rate, unit: amount, **line}), flush=True)
 
 
+def chosen(only, what, model, form):
+    """Whether a case was asked for: `only` holds `what:model:form`, or is None for all."""
+    return only is None or f"{what}:{model}:{form}" in only
+
+
 def build(form, shape):
     """The model of a form."""
     if form == "transformers":
@@ -253,7 +258,7 @@ def build(form, shape):
     return Lean(shape, attend_bmm if form == "lean-bmm" else attend_sdpa)
 
 
-def train_cases(name, shape, repetitions, forms):
+def train_cases(name, shape, repetitions, forms, only):
     batch = training_batch(shape, **TRAIN[name])
     lengths = batch[1]
     by_length = lengths.argsort()
@@ -271,11 +276,13 @@ def train_cases(name, shape, repetitions, forms):
         parameters = list(model.parameters())
         optimizer = torch.optim.AdamW(parameters, lr=1e-4, fused=True)
         for cut, micro_batches in cuts.items():
+            if not chosen(only, "train", name, f"{form}/{cut}"):
+                continue
             timing = measure(lambda: train_step(logits_of, parameters, optimizer, batch, micro_batches), repetitions)
             report("train", name, f"{form}/{cut}", int(lengths.sum()), timing)
 
 
-def generate_cases(name, shape, repetitions, forms):
+def generate_cases(name, shape, repetitions, forms, only):
     case = GENERATE[name]
     generator = torch.Generator().manual_seed(1)
     separate = torch.randint(shape["vocab"], (case["sequences"], case["prompt"]), generator=generator)
@@ -287,6 +294,8 @@ def generate_cases(name, shape, repetitions, forms):
             p.requires_grad_(False)
         run = generate_transformers if form == "transformers" else generate_lean
         for what, prompts, copies in (("generate_separate", separate, 1), ("generate_grouped", grouped, case["group"])):
+            if not chosen(only, what, name, form):
+                continue
             timing = measure(lambda: run(model, prompts, copies, case["new"]), repetitions)
             report(what, name, form, amount, timing)
 
@@ -309,6 +318,7 @@ def main():
     parser.add_argument("--models", default="small,mid")
     parser.add_argument("--what", default="matmul_peak,train,generate")
     parser.add_argument("--forms", default="lean-sdpa,lean-bmm,transformers")
+    parser.add_argument("--only", help="cases as WHAT:MODEL:FORM, separated by commas")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repetitions", type=int, default=5)
     arguments = parser.parse_args()
@@ -317,14 +327,15 @@ def main():
     torch.manual_seed(0)
     forms = arguments.forms.split(",")
     what = arguments.what.split(",")
+    only = arguments.only and set(arguments.only.split(","))
     if "matmul_peak" in what:
         matmul_peak(arguments.repetitions)
     for name in arguments.models.split(","):
         shape = MODELS[name]
         if "train" in what:
-            train_cases(name, shape, arguments.repetitions, forms)
+            train_cases(name, shape, arguments.repetitions, forms, only)
         if "generate" in what:
-            generate_cases(name, shape, arguments.repetitions, forms)
+            generate_cases(name, shape, arguments.repetitions, forms, only)
 
 
 if __name__ == "__main__":

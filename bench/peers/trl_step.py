@@ -1,6 +1,7 @@
 """Seconds of one whole GRPO step of TRL's `GRPOTrainer` on the CPU: 32 prompts x 8 completions of 32 tokens, the small model.
 
-Prints one JSON line: {"what": "grpo_step", "model": "small", "form": "trl", "seconds": median, "seconds_min": ..., "steps": ...}.
+Prints one JSON line: {"what": "grpo_step", "model": "small", "form": "trl", "seconds": median, "seconds_min": ..., "repetitions": ...,
+"disturbed": how many of those steps other processes disturbed}.
 A step is what lies between two `on_step_end`: prompts drawn, completions generated, reward called, advantages, one optimizer step.
 
 Settings are TRL's quickest for this shape: float32 (its bf16 default is slow on a CPU), no gradient checkpointing, no reference
@@ -14,9 +15,7 @@ import json
 import logging
 import os
 import random
-import statistics
 import tempfile
-import time
 import warnings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -29,6 +28,8 @@ from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
+
+from quiet import Laps, Watch, summary
 
 PROMPTS, COPIES, NEW, VOCAB = 32, 8, 32, 64
 
@@ -78,13 +79,17 @@ def share_of_even_digits(completions, **_):
 
 
 class Clock(TrainerCallback):
-    """The instants at which steps end."""
+    """Times the steps after the warm-up and stops the run once enough of them were undisturbed."""
 
-    def __init__(self):
-        self.ends = []
+    def __init__(self, warm_up, laps):
+        self.warm_up, self.laps, self.watch = warm_up, laps, Watch()
 
     def on_step_end(self, args, state, control, **kwargs):
-        self.ends.append(time.perf_counter())
+        lap = self.watch.lap()
+        if state.global_step > self.warm_up:
+            self.laps.add(*lap)
+        if self.laps.done():
+            control.should_training_stop = True
 
 
 def main():
@@ -98,16 +103,16 @@ def main():
     torch.set_num_interop_threads(1)
     logging.disable(logging.WARNING)
 
-    steps = arguments.warm_up + arguments.steps
+    steps = arguments.warm_up + 40 * arguments.steps
     accumulation = PROMPTS * COPIES // arguments.micro_batch
-    clock = Clock()
+    laps = Laps(arguments.steps, limit=60.0)
     with tempfile.TemporaryDirectory() as folder:
         trainer = GRPOTrainer(
             model=small_model(),
             reward_funcs=share_of_even_digits,
-            train_dataset=Dataset.from_dict({"prompt": prompts(PROMPTS * (steps + 1))}),
+            train_dataset=Dataset.from_dict({"prompt": prompts(8 * PROMPTS)}),
             processing_class=character_tokenizer(),
-            callbacks=[clock],
+            callbacks=[Clock(arguments.warm_up, laps)],
             args=GRPOConfig(
                 output_dir=folder,
                 use_cpu=True,
@@ -141,15 +146,12 @@ def main():
         if any(length != NEW for length in lengths):
             raise SystemExit(f"completions of {sorted(set(lengths))} tokens instead of {NEW}: not the case to be measured")
 
-    seconds = [b - a for a, b in zip(clock.ends, clock.ends[1:])][arguments.warm_up - 1 :]
     line = {
         "what": "grpo_step",
         "model": "small",
         "form": "trl" if accumulation == 1 else f"trl/micro{arguments.micro_batch}",
-        "seconds": round(statistics.median(seconds), 4),
-        "seconds_min": round(min(seconds), 4),
         "completions": PROMPTS * COPIES,
-        "steps": len(seconds),
+        **summary(*laps.result()),
     }
     print(json.dumps(line), flush=True)
 
