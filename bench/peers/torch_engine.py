@@ -44,10 +44,16 @@ TRAIN = {
     "mid": dict(sequences=32, shortest=64, longest=128),
 }
 
-# Generation: `sequences` completions of `new` tokens; grouped: `group` of them share one prompt.
+# Generation: `samples` completions of `new` tokens for each of `prompts` different prompts of `prompt` tokens.
 GENERATE = {
-    "small": dict(sequences=256, group=16, prompt=32, new=32),
-    "mid": dict(sequences=64, group=16, prompt=32, new=32),
+    "generate_separate": {
+        "small": dict(prompts=256, samples=1, prompt=32, new=32),
+        "mid": dict(prompts=64, samples=1, prompt=32, new=32),
+    },
+    "generate_grouped": {
+        "small": dict(prompts=16, samples=16, prompt=32, new=32),
+        "mid": dict(prompts=4, samples=16, prompt=32, new=32),
+    },
 }
 
 
@@ -238,12 +244,16 @@ def train_step(logits_of, parameters, optimizer, batch, micro_batches):
     optimizer.step()
 
 
-def report(what, model, form, amount, timing, unit="tokens"):
+def count(model):
+    return sum(p.numel() for p in model.parameters())
+
+
+def report(what, model, form, amount, timing, unit="tokens", **more):
     seconds, disturbed = timing
     line = summary(seconds, disturbed)
     scale, name = (1e-9, "gflops") if unit == "flops" else (1.0, f"{unit}_per_s")
     rate = {name: round(amount * scale / line["seconds"], 1), f"{name}_max": round(amount * scale / line["seconds_min"], 1)}
-    print(json.dumps({"what": what, "model": model, "form": form, **rate, unit: amount, **line}), flush=True)
+    print(json.dumps({"what": what, "model": model, "form": form, **rate, unit: amount, **more, **line}), flush=True)
 
 
 def chosen(only, what, model, form):
@@ -279,25 +289,24 @@ def train_cases(name, shape, repetitions, forms, only):
             if not chosen(only, "train", name, f"{form}/{cut}"):
                 continue
             timing = measure(lambda: train_step(logits_of, parameters, optimizer, batch, micro_batches), repetitions)
-            report("train", name, f"{form}/{cut}", int(lengths.sum()), timing)
+            report("train", name, f"{form}/{cut}", int(lengths.sum()), timing, parameters=count(model))
 
 
 def generate_cases(name, shape, repetitions, forms, only):
-    case = GENERATE[name]
-    generator = torch.Generator().manual_seed(1)
-    separate = torch.randint(shape["vocab"], (case["sequences"], case["prompt"]), generator=generator)
-    grouped = separate[: case["sequences"] // case["group"]]
-    amount = case["sequences"] * case["new"]
     for form in forms:
         model = build(form, shape)
         for p in model.parameters():
             p.requires_grad_(False)
         run = generate_transformers if form == "transformers" else generate_lean
-        for what, prompts, copies in (("generate_separate", separate, 1), ("generate_grouped", grouped, case["group"])):
+        for what, cases in GENERATE.items():
             if not chosen(only, what, name, form):
                 continue
-            timing = measure(lambda: run(model, prompts, copies, case["new"]), repetitions)
-            report(what, name, form, amount, timing)
+            case = cases[name]
+            generator = torch.Generator().manual_seed(1)
+            prompts = torch.randint(shape["vocab"], (case["prompts"], case["prompt"]), generator=generator)
+            timing = measure(lambda: run(model, prompts, case["samples"], case["new"]), repetitions)
+            amount = case["prompts"] * case["samples"] * case["new"]
+            report(what, name, form, amount, timing, parameters=count(model))
 
 
 def matmul_peak(repetitions):
@@ -318,6 +327,7 @@ def main():
     parser.add_argument("--models", default="small,mid")
     parser.add_argument("--what", default="matmul_peak,train,generate")
     parser.add_argument("--forms", default="lean-sdpa,lean-bmm,transformers")
+    parser.add_argument("--workload", help="JSON that replaces entries of MODELS, TRAIN and GENERATE, keyed by those names")
     parser.add_argument("--only", help="cases as WHAT:MODEL:FORM, separated by commas")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repetitions", type=int, default=5)
@@ -325,6 +335,14 @@ def main():
     torch.set_num_threads(arguments.threads)
     torch.set_num_interop_threads(1)
     torch.manual_seed(0)
+    workload = json.loads(arguments.workload or "{}")
+    for model, shape in workload.get("MODELS", {}).items():
+        MODELS[model].update(shape)
+    for model, case in workload.get("TRAIN", {}).items():
+        TRAIN[model].update(case)
+    for what, cases in workload.get("GENERATE", {}).items():
+        for model, case in cases.items():
+            GENERATE[what][model].update(case)
     forms = arguments.forms.split(",")
     what = arguments.what.split(",")
     only = arguments.only and set(arguments.only.split(","))
