@@ -119,6 +119,9 @@ pub(crate) struct Filter {
     /// Write the rows of dropped groups here, in the input's format.
     #[arg(long, value_name = "FILE")]
     pub(crate) dropped: Option<PathBuf>,
+    /// Replace output files that are there already.
+    #[arg(long)]
+    pub(crate) overwrite: bool,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     pub(crate) json: bool,

@@ -44,6 +44,7 @@ pub(crate) fn run(arguments: &Filter) -> Result<u8, Failure> {
         scale: (!arguments.no_outcome).then(OutcomeScale::default),
         kept: arguments.kept.clone(),
         dropped: arguments.dropped.clone(),
+        overwrite: arguments.overwrite,
     };
     let summary = filter_file(&options).map_err(|error| Failure::of(FAILED, &error, None))?;
     if arguments.json {
