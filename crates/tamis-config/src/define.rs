@@ -68,7 +68,7 @@ macro_rules! section {
                 let known: &[&'static str] = &[$(section!(@key $field $(, $key)?)),*];
                 let section = reader.open(node, path, known)?;
                 $(
-                    let $field = reader.key::<$ty>(section, path, section!(@key $field $(, $key)?), $default, &$check);
+                    let $field = reader.key::<$ty>(section, path, section!(@key $field $(, $key)?), $default, $check);
                 )*
                 Some(Self { $($field: $field?,)* })
             }
@@ -208,7 +208,7 @@ macro_rules! tagged {
                 match kind {
                     $($text => {
                         $(
-                            let $field = reader.key::<$ty>(section, path, stringify!($field), $default, &$check);
+                            let $field = reader.key::<$ty>(section, path, stringify!($field), $default, $check);
                         )*
                         Some(Self::$variant { $($field: $field?),* })
                     })*

@@ -3,8 +3,17 @@
 //! Every key is defined once, in [`schema`]: from it come the typed [`Config`], the table of keys ([`table`]), the embedded
 //! defaults, the JSON Schema, the reference page and `explain`.
 
+pub mod conflict;
+mod consistency;
 mod define;
 pub mod diagnostic;
+pub mod foreign;
+pub mod generate;
+pub mod load;
+pub mod override_argument;
+pub mod preset;
+mod render;
+pub mod resume;
 pub mod schema;
 pub mod setting;
 pub mod source;
@@ -14,7 +23,12 @@ pub mod tree;
 pub mod value;
 pub mod yaml;
 
-pub use diagnostic::{Diagnostic, Problem, Severity};
+pub use diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
+pub use foreign::{Import, Note, Outcome, Owner, import};
+pub use generate::{explain, json_schema, reference_markdown};
+pub use load::{Loaded, load, load_sources};
+pub use preset::PresetDifference;
+pub use resume::{ResumeDifference, resume_differences};
 pub use schema::*;
 pub use value::{ByteSize, EmptyRound, FreeMap, Frequency, Paths, TokenizerSource};
 
@@ -40,7 +54,7 @@ mod tests {
     fn defaults_are_read() {
         let config = Config::default();
         assert_eq!(config.rollout.n, 8);
-        assert_eq!(config.objective.advantage.epsilon, 1e-6);
+        assert_eq!(config.objective.advantage.epsilon.to_bits(), 1e-6_f64.to_bits());
         assert_eq!(config.data.arithmetic.levels[0].operators, [Operator::Add, Operator::Subtract]);
         assert_eq!(config.filter, None);
     }

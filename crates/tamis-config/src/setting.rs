@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::Value as Json;
 
 use crate::diagnostic::{Diagnostic, Problem};
+use crate::foreign;
 use crate::source::{Origin, Source, SourceKind};
 use crate::suggest;
 use crate::table;
@@ -24,6 +25,8 @@ pub enum Check {
     GreaterThan(f64),
     /// `low <= value <= high`
     Between(f64, f64),
+    /// `low <= value < high`
+    FromBelow(f64, f64),
     /// `> 0`
     Positive,
     /// `>= 0`
@@ -37,14 +40,20 @@ impl Check {
     pub fn describe(self) -> Option<String> {
         match self {
             Self::Any => None,
-            Self::NotEmpty => Some("not empty".to_owned()),
+            Self::NotEmpty => Some("non-empty".to_owned()),
             Self::AtLeast(bound) => Some(format!("at least {bound}")),
             Self::GreaterThan(bound) => Some(format!("greater than {bound}")),
             Self::Between(low, high) => Some(format!("from {low} to {high}")),
+            Self::FromBelow(low, high) => Some(format!("from {low} to below {high}")),
             Self::Positive => Some("greater than 0".to_owned()),
             Self::NonNegative => Some("0 or more".to_owned()),
             Self::Probability => Some("greater than 0 and at most 1".to_owned()),
         }
+    }
+
+    fn accepts<T: Setting>(self, value: &T) -> bool {
+        !(self == Self::NotEmpty && value.is_empty())
+            && value.numbers().into_iter().all(|number| self.holds(number))
     }
 
     fn holds(self, value: f64) -> bool {
@@ -53,6 +62,7 @@ impl Check {
             Self::AtLeast(bound) => value >= bound,
             Self::GreaterThan(bound) => value > bound,
             Self::Between(low, high) => (low..=high).contains(&value),
+            Self::FromBelow(low, high) => (low..high).contains(&value),
             Self::Positive => value > 0.0,
             Self::NonNegative => value >= 0.0,
             Self::Probability => value > 0.0 && value <= 1.0,
@@ -188,6 +198,7 @@ pub trait Setting: Sized {
 #[derive(Debug)]
 pub struct Reader {
     diagnostics: Vec<Diagnostic>,
+    unsound: Vec<String>,
     defaults: std::sync::Arc<Source>,
 }
 
@@ -200,12 +211,20 @@ impl Default for Reader {
 impl Reader {
     /// A reader that has found nothing yet.
     pub fn new() -> Self {
-        Self { diagnostics: Vec::new(), defaults: Source::new(SourceKind::Default, "") }
+        Self { diagnostics: Vec::new(), unsound: Vec::new(), defaults: Source::new(SourceKind::Default, "") }
     }
 
     /// What was found.
     pub fn into_diagnostics(self) -> Vec<Diagnostic> {
         self.diagnostics
+    }
+
+    /// Whether something was wrong at a key, in it, or with a section it is in, so that the value read is not the user's.
+    pub fn is_unsound(&self, key: &str) -> bool {
+        let within = |inner: &str, outer: &str| {
+            inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        self.unsound.iter().any(|unsound| within(unsound, key) || within(key, unsound))
     }
 
     /// Reports a problem at a node.
@@ -228,24 +247,16 @@ impl Reader {
             self.wrong_type(node, path, &Shape::Section { doc: "", keys: Vec::new() });
             return None;
         }
-        let mut sound = true;
         for entry in node.entries() {
             if !known.contains(&entry.key.as_str()) {
                 let key = join(path, &entry.key);
-                let candidates = table::suggestion_keys();
-                let suggestion = suggest::nearest_key(&key, path, known, candidates);
-                self.diagnostics.push(Diagnostic::error(
-                    Problem::UnknownKey {
-                        key,
-                        suggestion,
-                        known: known.iter().map(|&k| k.to_owned()).collect(),
-                    },
-                    Some(entry.origin.clone()),
-                ));
-                sound = false;
+                let suggestion = suggest::nearest_key(&key, path, known, table::suggestion_keys());
+                let owner = foreign::owner_of_section(&key);
+                let known = known.iter().map(|&name| name.to_owned()).collect();
+                let problem = Problem::UnknownKey { key, suggestion, known, owner };
+                self.diagnostics.push(Diagnostic::error(problem, Some(entry.origin.clone())));
             }
         }
-        let _ = sound;
         Some(node)
     }
 
@@ -280,35 +291,62 @@ impl Reader {
     }
 
     /// Reads one key of an open section, or its default where it is absent, and checks it.
+    ///
+    /// Where something is wrong it is reported and the default stands in, so that the other violations are found too.
     pub fn key<T: Setting>(
         &mut self,
         section: &Node,
         path: &str,
         name: &str,
         default: &'static str,
-        check: &Check,
+        check: Check,
     ) -> Option<T> {
         let full = join(path, name);
-        let fallback;
-        let node = if let Some(node) = section.get(name) {
-            node
-        } else {
-            fallback = default_node(default, &self.defaults, &section.origin);
-            &fallback
+        let Some(node) = section.get(name) else {
+            // A default that is not allowed stands for "must be given".
+            let node = self.default_node(default, &section.origin);
+            let value = T::read(&node, &full, self)?;
+            if check.accepts(&value) {
+                return Some(value);
+            }
+            self.report(section, Problem::Missing { key: full.clone(), expected: T::shape().describe() });
+            self.unsound.push(full);
+            return Some(value);
         };
-        let value = T::read(node, &full, self)?;
-        let broken = (*check == Check::NotEmpty && value.is_empty())
-            || value.numbers().into_iter().any(|number| !check.holds(number));
-        if broken {
-            let problem = Problem::OutOfRange {
-                key: full,
-                value: describe_value(node),
-                condition: check.describe().unwrap_or_default(),
-            };
-            self.report(node, problem);
-            return None;
+        let value = T::read(node, &full, self);
+        match value {
+            Some(value) if check.accepts(&value) => return Some(value),
+            Some(_) => {
+                let problem = Problem::OutOfRange {
+                    key: full.clone(),
+                    value: describe_value(node),
+                    condition: check.describe().unwrap_or_default(),
+                };
+                self.report(node, problem);
+            }
+            None => {}
         }
-        Some(value)
+        let node = self.default_node(default, &section.origin);
+        let num_diagnostics = self.diagnostics.len();
+        let value = T::read(&node, &full, self);
+        self.diagnostics.truncate(num_diagnostics);
+        self.unsound.push(full);
+        value
+    }
+
+    /// A default's raw value. What is wrong under a default is shown at its section, where the user can do something about it.
+    fn default_node(&self, default: &'static str, section: &Origin) -> Node {
+        let origin = if section.is_from_user() { section.clone() } else { Origin::start_of(&self.defaults) };
+        if default.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_')) {
+            return Node::plain(default, origin);
+        }
+        match crate::yaml::parse(&Source::new(SourceKind::Default, default)) {
+            Ok(mut node) => {
+                node.origin = origin;
+                node
+            }
+            Err(_) => Node::plain(default, origin),
+        }
     }
 
     /// Reads one of named values; gives its index.
@@ -347,22 +385,6 @@ impl Reader {
 /// A dotted path.
 pub(crate) fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
-}
-
-/// A default's raw value. What is wrong under a default is shown at its section, where the user can do something about it.
-fn default_node(default: &'static str, source: &std::sync::Arc<Source>, section: &Origin) -> Node {
-    let origin = if section.is_from_user() { section.clone() } else { Origin::start_of(source) };
-    let plain = default.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'));
-    if plain {
-        return Node::plain(default, origin);
-    }
-    match crate::yaml::parse(&Source::new(SourceKind::Default, default)) {
-        Ok(mut node) => {
-            node.origin = origin;
-            node
-        }
-        Err(_) => Node::plain(default, origin),
-    }
 }
 
 fn describe_found(node: &Node) -> String {

@@ -241,14 +241,10 @@ impl Setting for EmptyRound {
             Some("retry") => Some(Self::Retry { limit: None }),
             Some("skip") => Some(Self::Skip),
             Some("error") => Some(Self::Error),
-            Some(text) => match text.strip_prefix("retry:") {
-                Some(limit) => retry_limit(limit.trim(), node, path, reader),
-                None => {
-                    report_wrong_type::<Self>(node, path, reader);
-                    None
-                }
-            },
-            None => {
+            Some(text) if text.starts_with("retry:") => {
+                retry_limit(text.trim_start_matches("retry:").trim(), node, path, reader)
+            }
+            Some(_) | None => {
                 report_wrong_type::<Self>(node, path, reader);
                 None
             }

@@ -21,6 +21,11 @@ pub(crate) struct Floats {
 }
 
 impl Floats {
+    /// Nothing yet.
+    pub(crate) const fn new() -> Self {
+        Self { lines: Vec::new(), len: 0 }
+    }
+
     /// `len` zeros.
     pub(crate) fn zeros(len: usize) -> Self {
         Self { lines: vec![Line([0.0; LINE]); len.div_ceil(LINE)], len }

@@ -1,7 +1,8 @@
 //! The native CPU engine: Qwen2, Qwen3 and Llama forward, backward and generation.
 //!
 //! [`ModelConfig`] and [`Model`] read and write Hugging Face folders. [`score`] and [`forward_backward`] compute log-probabilities,
-//! entropies and gradients of ragged sequences; [`AdamW`] updates the weights.
+//! entropies and gradients of ragged sequences; [`AdamW`] updates the weights; [`Generator`] samples completions whose
+//! log-probabilities are, bit for bit, those of [`score`].
 
 mod activation;
 mod adamw;
@@ -9,9 +10,11 @@ mod attention;
 mod checkpoint;
 mod config;
 mod floats;
+mod generation;
 mod lanes;
 mod layout;
 mod linear;
+mod memory;
 mod model;
 mod norm;
 mod panels;
@@ -25,7 +28,13 @@ mod vocabulary;
 pub use adamw::{AdamW, AdamWConfig, StepReport, norm as gradient_norm};
 pub use checkpoint::{CheckpointError, SaveDtype, write_file};
 pub use config::{Architecture, ConfigError, Llama3Scaling, ModelConfig};
+pub use generation::{
+    Completion, FinishReason, Generator, GeneratorSettings, Request, RequestError, RequestId, SamplingError,
+    SamplingParams, StopCheck,
+};
+pub use memory::{MemoryEstimate, MemoryPlan, available_memory};
 pub use model::Model;
+pub use product::{measure_peak, measure_product};
 pub use simd::Level;
 pub use threads::Threads;
 pub use training::{

@@ -6,6 +6,8 @@
 //! construction.
 #![expect(unsafe_code, reason = "tasks write disjoint blocks of one output through a raw pointer")]
 
+use crate::floats::Floats;
+use crate::panels;
 use crate::simd::{Level, PANEL, Tile, tile};
 use crate::threads::Threads;
 
@@ -299,12 +301,40 @@ unsafe fn partial(level: Level, height: usize, columns: usize, at: &Tile) {
     }
 }
 
+/// Operations per second of the register tile on operands in the first-level cache, all threads together: the bound of every
+/// product on this machine.
+pub fn measure_peak(threads: &Threads) -> f64 {
+    measure_product(threads, threads.level().tile_rows(), PANEL, 128)
+}
+
+/// Operations per second of `[m][k]` by `[k][n]` products, each thread doing its own, all together; best of ten tries.
+pub fn measure_product(threads: &Threads, m: usize, n: usize, k: usize) -> f64 {
+    let shape = Shape { m, n, k };
+    let num_threads = threads.num_threads();
+    let operations = 2 * m * n * k;
+    let repeats = (400_000_000 / operations.max(1)).max(1);
+    let mut best = 0.0f64;
+    for _ in 0..10 {
+        let start = std::time::Instant::now();
+        threads.run(num_threads, |_| {
+            let (a, b, mut c) =
+                (Floats::zeros(m * k), Floats::zeros(panels::len(n, k)), Floats::zeros(m * n));
+            for _ in 0..repeats {
+                let (left, right) = (Left::rows(&a, k), Right::panels(&b, k));
+                product(threads.level(), shape, &left, &right, &mut Out::rows(&mut c, n), Begin::Zero);
+                std::hint::black_box(&mut c);
+            }
+        });
+        best = best.max((operations * repeats * num_threads) as f64 / start.elapsed().as_secs_f64());
+    }
+    best
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::panels;
 
     fn numbers(count: usize, seed: u64) -> Vec<f32> {
         let key = tamis_core::random::Key::new(seed, tamis_core::random::Purpose::Init);

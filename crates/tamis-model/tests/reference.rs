@@ -1,10 +1,11 @@
 //! The checkpoints of `tests/golden/hf` against `transformers` and PyTorch: logits, log-probabilities, entropies, gradients, AdamW.
 
 use serde_json::Value;
+use tamis_core::random::{Key, Purpose};
 use tamis_golden::{folder, load, numbers};
 use tamis_model::{
-    AdamW, AdamWConfig, Coefficients, Gradients, Model, PassOptions, Sequence, Threads, Workspace,
-    forward_backward, gradient_norm, logits, score,
+    AdamW, AdamWConfig, Coefficients, Generator, GeneratorSettings, Gradients, Model, PassOptions, Request,
+    SamplingParams, Sequence, Threads, Workspace, forward_backward, gradient_norm, logits, score,
 };
 
 /// Every checkpoint of the folder: its name, model and expected values.
@@ -175,5 +176,37 @@ fn check_tensor(what: &str, shape: &[usize], values: &[f32], expected: &Value) {
     for (i, (&value, wanted)) in values.iter().zip(numbers(&expected["first8"])).enumerate() {
         let difference = (f64::from(value) - wanted).abs();
         assert!(difference <= 1e-4 * f64::from(largest), "{what}[{i}]: {value} {wanted} (largest {largest})");
+    }
+}
+
+#[test]
+fn greedy_continuations() {
+    let threads = Threads::new(2);
+    for (name, model, expected) in checkpoints() {
+        let mut generator = Generator::new(model.config(), GeneratorSettings::default());
+        let sequences = expected["sequences"].as_array().unwrap();
+        for sequence in sequences {
+            let continuation = tokens(&sequence["greedy_continuation"]);
+            let params = SamplingParams {
+                greedy: true,
+                max_new_tokens: continuation.len(),
+                ..SamplingParams::default()
+            };
+            let keys = vec![Key::new(1, Purpose::Rollout)];
+            generator
+                .submit(Request { prompt: tokens(&sequence["tokens"]), keys, params, stop: None })
+                .unwrap();
+        }
+        let mut completions = generator.run(&threads, &model);
+        completions.sort_by_key(|completion| completion.request);
+        for (completion, sequence) in completions.iter().zip(sequences) {
+            assert_eq!(
+                completion.tokens,
+                tokens(&sequence["greedy_continuation"]),
+                "{name} {:?}",
+                completion.request
+            );
+        }
+        assert_eq!(completions.len(), sequences.len());
     }
 }

@@ -12,6 +12,6 @@ mod source;
 pub use generator::{Generator, GeneratorError, GroupRequest, Outcome, Sample, Sampling};
 pub use scorer::{Answer, AnswerJournal, JournalError, ScoreError, Scorer};
 pub use shell::{
-    Collected, Dependencies, End, Fate, FinalRewards, Observer, Record, Shell, ShellError, ShellSettings,
+    Backend, Collected, Dependencies, End, Fate, Observer, Record, Shell, ShellError, ShellSettings,
 };
 pub use source::{Drawn, PreparedPrompt, PromptSource};

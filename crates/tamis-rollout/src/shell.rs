@@ -118,8 +118,15 @@ pub trait Observer {
     fn warn(&mut self, message: &str);
 }
 
-/// Rewards after the KL penalty, one per trajectory of the groups in order \[B\]: a reference pass over the round, for filters that look at it.
-pub type FinalRewards<'a> = dyn FnMut(&[Group]) -> Result<Vec<f64>, ShellError> + 'a;
+/// What generates, and can say what the divergence from a reference costs.
+pub trait Backend: Generator {
+    /// Rewards after the KL penalty, one per trajectory of the groups in order \[B\]: a reference pass over a round, where the filter's
+    /// metric needs it before the filter. `None` where it does not.
+    fn final_rewards(&mut self, groups: &[Group]) -> Result<Option<Vec<f64>>, ShellError> {
+        let _ = groups;
+        Ok(None)
+    }
+}
 
 /// What a shell does at each step, apart from the machine's own settings.
 #[derive(Debug, Clone)]
@@ -141,13 +148,11 @@ pub struct Dependencies<'a> {
     /// Prompts.
     pub source: &'a mut dyn PromptSource,
     /// Completions.
-    pub generator: &'a mut dyn Generator,
+    pub backend: &'a mut dyn Backend,
     /// Scores.
     pub scorer: &'a mut Scorer,
     /// Listener.
     pub observer: &'a mut dyn Observer,
-    /// Reference pass, where the metric needs it.
-    pub final_rewards: Option<&'a mut FinalRewards<'a>>,
 }
 
 /// Collecting a step failed.
@@ -270,7 +275,7 @@ impl Shell {
     ) -> Result<Vec<Command>, ShellError> {
         let drawn = with.source.draw(num_prompts);
         with.observer.round_begins(step, round, drawn.prompts.len());
-        let version = with.generator.version();
+        let version = with.backend.version();
         let mut answers = Vec::new();
         let mut ids = Vec::with_capacity(drawn.prompts.len());
         for prompt in drawn.prompts {
@@ -278,7 +283,7 @@ impl Shell {
             self.next_group += 1;
             ids.push(id);
             let key = Key::new(self.settings.seed, Purpose::Rollout).with(drawn.epoch).with(prompt.prompt.id.0);
-            with.generator.submit(
+            with.backend.submit(
                 GroupRequest {
                     ticket: id.0,
                     prompt_token_ids: prompt.token_ids.clone(),
@@ -307,7 +312,7 @@ impl Shell {
         let mut waiting: BTreeSet<GroupId> = ids.iter().copied().collect();
         let mut finished = Vec::with_capacity(ids.len());
         while !waiting.is_empty() {
-            let outcomes = with.generator.poll()?;
+            let outcomes = with.backend.poll()?;
             if outcomes.is_empty() {
                 return Err(GeneratorError::Broken {
                     reason: format!("{} groups are in flight and none of them goes on", waiting.len()),
@@ -346,7 +351,7 @@ impl Shell {
                     }
                 }
             }
-            let num_tokens = with.generator.take_num_generated_tokens();
+            let num_tokens = with.backend.take_num_generated_tokens();
             with.observer.groups_finished(ids.len() - waiting.len(), num_tokens);
         }
         self.score(with, step, &ids)?;
@@ -434,10 +439,8 @@ impl Shell {
             .filter(|record| !matches!(record.fate, Fate::Failed(_)))
             .map(|record| record.group.clone())
             .collect();
-        let final_rewards = match &mut with.final_rewards {
-            Some(reference) if !groups.is_empty() => Some(reference(&groups)?),
-            _ => None,
-        };
+        let final_rewards =
+            if groups.is_empty() { None } else { with.backend.final_rewards(&groups)? };
         let extra = ExtraColumns {
             final_reward: final_rewards.as_deref().map_or(FinalReward::IsReward, FinalReward::Column),
             entropy: None,

@@ -1,20 +1,23 @@
 //! Checkpoints: everything that a run needs to go on as if it had never stopped.
 //!
 //! A checkpoint is a folder `checkpoints/step_N` in Hugging Face layout (`config.json`, `model.safetensors`, tokenizer files) with
-//! `optimizer.safetensors` and `state.json` beside. It is written as `step_N.tmp`, flushed and renamed: a folder without `.tmp` is whole.
+//! `optimizer.safetensors` and `state.json` beside. [`crate::run_directory`] makes it appear whole or not at all.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use tamis_core::group::{Group, PolicyVersion};
 use tamis_core::objective::{KlState, ObjectiveState};
-use tamis_core::schedule::{Accounting, Rounds};
+use tamis_core::schedule::Rounds;
 use tamis_data::sampler::Position;
 use tamis_model::{CheckpointError, Model, SaveDtype};
 use thiserror::Error;
 
 use crate::durable::{Disk, DiskError, UNFINISHED};
 use crate::native::NativeEngine;
+use crate::run_directory::LogPositions;
+use crate::validation::ValidationReport;
 
 /// Version of the layout of `state.json`.
 const FORMAT: u32 = 1;
@@ -51,14 +54,14 @@ pub struct RunState {
     pub objective: ObjectiveState,
     /// Coefficient of the divergence in the reward.
     pub reward_kl: Option<KlState>,
-    /// Where every group of the run went so far.
-    pub accounting: Accounting,
+    /// Length of every log when the checkpoint was written.
+    pub logs: LogPositions,
     /// Prompt and completion tokens seen by the learner so far.
     pub num_tokens: u64,
-    /// Validation figure of this step, for keeping the best.
-    pub validation: Option<f64>,
-    /// Accuracy before reinforcement learning, for the closing table.
-    pub before: Option<f64>,
+    /// Validation figures by step, for keeping the best checkpoints.
+    pub scores: BTreeMap<u64, f64>,
+    /// The validation before reinforcement learning, for the closing table.
+    pub before: Option<ValidationReport>,
 }
 
 impl RunState {
@@ -119,40 +122,36 @@ const MASTER: &str = "master";
 const OPTIMIZER: &str = "optimizer.safetensors";
 const STATE: &str = "state.json";
 
-/// Writes a checkpoint; `folder` does not exist until all of it is on disk.
-pub fn save(disk: &Disk, folder: &Path, engine: &NativeEngine, state: &RunState, dtype: SaveDtype) -> Result<(), SaveError> {
-    let mut unfinished = folder.as_os_str().to_owned();
-    unfinished.push(UNFINISHED);
-    let unfinished = PathBuf::from(unfinished);
-    if unfinished.exists() {
-        disk.remove_folder(&unfinished)?;
-    }
-    disk.create_folder(&unfinished)?;
-    engine.model().save(&unfinished, dtype)?;
+/// Writes everything into an empty folder, each file flushed; the caller commits it.
+pub fn write(
+    disk: &Disk,
+    folder: &Path,
+    engine: &NativeEngine,
+    state: &RunState,
+    dtype: SaveDtype,
+) -> Result<(), SaveError> {
+    engine.model().save(folder, dtype)?;
     if dtype != SaveDtype::F32 {
-        engine.model().save(&unfinished.join(MASTER), SaveDtype::F32)?;
+        disk.create_new_folder(&folder.join(MASTER))?;
+        engine.model().save(&folder.join(MASTER), SaveDtype::F32)?;
     }
-    engine.codec().tokenizer().save(&unfinished)?;
-    engine.optimizer().save(&unfinished.join(OPTIMIZER))?;
-    let path = unfinished.join(STATE);
-    let json = serde_json::to_vec_pretty(state).map_err(|source| SaveError::State { path: path.clone(), source })?;
+    engine.codec().tokenizer().save(folder)?;
+    engine.optimizer().save(&folder.join(OPTIMIZER))?;
+    let path = folder.join(STATE);
+    let json =
+        serde_json::to_vec_pretty(state).map_err(|source| SaveError::State { path: path.clone(), source })?;
     disk.write_file(&path, &json)?;
-    disk.sync_folder(&unfinished)?;
-    disk.rename(&unfinished, folder)?;
     Ok(())
 }
 
-/// Writes a model and tokenizer alone, whole or not at all.
-pub fn save_model(disk: &Disk, folder: &Path, engine: &NativeEngine) -> Result<(), SaveError> {
+/// Writes the reference policy, whole or not at all.
+pub fn write_reference(disk: &Disk, folder: &Path, model: &Model) -> Result<(), SaveError> {
     let mut unfinished = folder.as_os_str().to_owned();
     unfinished.push(UNFINISHED);
     let unfinished = PathBuf::from(unfinished);
-    if unfinished.exists() {
-        disk.remove_folder(&unfinished)?;
-    }
-    disk.create_folder(&unfinished)?;
-    engine.model().save(&unfinished, SaveDtype::F32)?;
-    engine.codec().tokenizer().save(&unfinished)?;
+    disk.remove_folder(&unfinished)?;
+    disk.create_new_folder(&unfinished)?;
+    model.save(&unfinished, SaveDtype::F32)?;
     disk.sync_folder(&unfinished)?;
     disk.rename(&unfinished, folder)?;
     Ok(())

@@ -189,7 +189,7 @@ mod tests {
 
     fn written(path: &Path) -> u64 {
         let (mut journal, recovered) =
-            Journal::open(&Disk::new(), path, SyncPolicy::EveryRecord, 0).expect("new");
+            Journal::open(&Disk::unflushed(), path, SyncPolicy::EveryRecord, 0).expect("new");
         assert_eq!(recovered, Recovered::default());
         for payload in three() {
             journal.append(&payload).expect("append");
@@ -204,11 +204,12 @@ mod tests {
         let end = written(&path);
         assert_eq!(end, 8 + (8 + 5) + 8 + (8 + 300), "hand-counted");
         let (mut journal, recovered) =
-            Journal::open(&Disk::new(), &path, SyncPolicy::OnDemand, end).expect("open");
+            Journal::open(&Disk::unflushed(), &path, SyncPolicy::OnDemand, end).expect("open");
         assert_eq!(payloads(&recovered), three());
         assert_eq!(recovered.records.iter().map(|(end, _)| *end).collect::<Vec<_>>(), [21, 29, 337]);
         journal.append(b"fourth").expect("append");
-        let (_, recovered) = Journal::open(&Disk::new(), &path, SyncPolicy::OnDemand, end).expect("open");
+        let (_, recovered) =
+            Journal::open(&Disk::unflushed(), &path, SyncPolicy::OnDemand, end).expect("open");
         assert_eq!(payloads(&recovered).last().map(Vec::as_slice), Some(&b"fourth"[..]));
     }
 
@@ -221,12 +222,13 @@ mod tests {
         for length in 0..=bytes.len() {
             std::fs::write(&path, &bytes[..length]).expect("write");
             let (mut journal, recovered) =
-                Journal::open(&Disk::new(), &path, SyncPolicy::OnDemand, 0).expect("open");
+                Journal::open(&Disk::unflushed(), &path, SyncPolicy::OnDemand, 0).expect("open");
             let whole = [21, 29, 337].iter().filter(|&&end| end <= length).count();
             assert_eq!(payloads(&recovered), three()[..whole], "{length} bytes");
             // What is appended then is found again.
             journal.append(b"after").expect("append");
-            let (_, recovered) = Journal::open(&Disk::new(), &path, SyncPolicy::OnDemand, 0).expect("open");
+            let (_, recovered) =
+                Journal::open(&Disk::unflushed(), &path, SyncPolicy::OnDemand, 0).expect("open");
             assert_eq!(recovered.records.len(), whole + 1);
             assert_eq!(recovered.cut, 0);
         }
@@ -243,7 +245,8 @@ mod tests {
             let mut damaged = bytes.clone();
             damaged[place] ^= 1 << (place % 8);
             std::fs::write(&path, &damaged).expect("write");
-            let error = Journal::open(&Disk::new(), &path, SyncPolicy::OnDemand, end).expect_err("damaged");
+            let error =
+                Journal::open(&Disk::unflushed(), &path, SyncPolicy::OnDemand, end).expect_err("damaged");
             assert!(matches!(
                 (&error, place),
                 (JournalError::NotAJournal { .. }, 0..8) | (JournalError::Damaged { .. }, 8..)
@@ -276,7 +279,7 @@ mod tests {
                     Ok(())
                 })();
                 let (_, recovered) =
-                    Journal::open(&Disk::new(), &path, SyncPolicy::EveryRecord, 0).expect("recovers");
+                    Journal::open(&Disk::unflushed(), &path, SyncPolicy::EveryRecord, 0).expect("recovers");
                 let found = payloads(&recovered);
                 assert!(found.starts_with(&kept), "{fault:?} at {at}: {} of {}", found.len(), kept.len());
                 assert!(three().starts_with(&found), "{fault:?} at {at}: nothing else is found");
@@ -296,7 +299,7 @@ mod tests {
             |error: JournalError| error.to_string().replace(&folder.path().display().to_string(), "DIR");
         let path = folder.path().join("journal");
         std::fs::write(&path, "{\"step\": 1}\n").expect("write");
-        let open = |promised| Journal::open(&Disk::new(), &path, SyncPolicy::OnDemand, promised);
+        let open = |promised| Journal::open(&Disk::unflushed(), &path, SyncPolicy::OnDemand, promised);
         insta::assert_snapshot!(shown(open(0).expect_err("no journal")), @"read `DIR/journal`: not a journal of tamis (it does not begin with `TAMISJ1`)");
         std::fs::remove_file(&path).expect("remove");
         let end = written(&path);

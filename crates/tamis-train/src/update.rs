@@ -1,5 +1,6 @@
 //! From a step's batch to new weights: mini-batches, epochs, micro-batches, and the objective between forward and backward.
 
+use std::num::NonZeroUsize;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
@@ -27,7 +28,7 @@ pub enum MicroBatch {
 #[derive(Debug, Clone)]
 pub struct UpdateSettings {
     /// Groups of one update.
-    pub mini_batch_size: usize,
+    pub mini_batch_size: NonZeroUsize,
     /// Passes over the batch.
     pub epochs: usize,
     /// Shuffle groups before they are cut into mini-batches.

@@ -51,7 +51,7 @@ section! {
         /// Base of the rotary position embedding.
         rope_theta: f64 = "10000.0", Positive, Fixed;
         /// Longest sequence, prompt and response together.
-        max_position_embeddings: usize = "512", AtLeast(2.0), Fixed;
+        max_position_embeddings: usize = "1024", AtLeast(2.0), Fixed;
         /// Tokenizer: `char` for the built-in character tokenizer, or the path of a `tokenizer.json` or of the folder that
         /// holds it.
         tokenizer: TokenizerSource = "char", Any, Fixed;

@@ -25,10 +25,10 @@ choice! {
 choice! {
     /// The advantage in a group of one trajectory.
     pub enum SingletonAdvantage {
+        /// Zero: such a group has nothing to be compared with.
+        Zero = "zero",
         /// The reward itself (mean 0, deviation 1), as verl's.
         Raw = "raw",
-        /// Zero, as TRL's.
-        Zero = "zero",
     }
 }
 
@@ -88,7 +88,7 @@ section! {
         /// Over what the deviation is taken.
         scale: AdvantageScale = "group", Any, Fixed;
         /// The advantage in a group of one trajectory.
-        singleton: SingletonAdvantage = "raw", Any, Fixed;
+        singleton: SingletonAdvantage = "zero", Any, Fixed;
     }
 }
 

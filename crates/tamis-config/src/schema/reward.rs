@@ -63,10 +63,14 @@ tagged! {
         }
         /// TRL's think format: 1 for one `<think>...</think>` block followed by an answer, else 0.
         ThinkFormat = "think_format" {}
-        /// The number of completion tokens, from 0 at none to 1 at `max_length` and beyond.
+        /// 0 for completions of `min_length` to `max_length` tokens, falling outside to -1 at a distance of `scale` tokens.
         Length = "length" {
-            /// Length that scores 1. Null: `rollout.max_response_length`.
+            /// Shortest length without punishment, in tokens.
+            min_length: usize = "0", Any, Fixed;
+            /// Longest length without punishment, in tokens. Null: `rollout.max_response_length`.
             max_length: Option<usize> = "null", AtLeast(1.0), Fixed;
+            /// Distance from the range at which the punishment is whole, in tokens.
+            scale: usize = "1", AtLeast(1.0), Fixed;
         }
         /// The cosine schedule over length of Yeo et al. (2502.03373), as TRL has it: short right answers score most, short wrong
         /// answers least.
@@ -133,25 +137,22 @@ tagged! {
     }
 }
 
+/// The kinds that say whether an answer is right. Of external functions it is not known: they count as verifiers.
+const VERIFIERS: [&str; 7] = ["exact", "number", "gsm8k", "math", "math_dapo", "command", "python"];
+
 impl RewardKind {
-    /// Whether the function says if an answer is right, so that its score is a raw outcome (`acc`) and not a shaping term. Of
-    /// external functions it is not known: they count as verifiers.
-    pub const fn is_verifier(&self) -> bool {
-        match self {
-            Self::Exact {}
-            | Self::Number {}
-            | Self::Gsm8k { .. }
-            | Self::Math {}
-            | Self::MathDapo {}
-            | Self::Command { .. }
-            | Self::Python { .. } => true,
-            Self::Format { .. }
-            | Self::ThinkFormat {}
-            | Self::Length { .. }
-            | Self::Cosine { .. }
-            | Self::Repetition { .. }
-            | Self::SoftOverlong { .. } => false,
-        }
+    /// Whether the function says if an answer is right, so that its score is a raw outcome (`acc`) and not a shaping term.
+    pub fn is_verifier(&self) -> bool {
+        Self::is_verifier_name(self.as_str())
+    }
+
+    pub(crate) fn is_verifier_name(kind: &str) -> bool {
+        VERIFIERS.contains(&kind)
+    }
+
+    /// Whether the scores come from a program of the user, whose names are not known before it answers.
+    pub const fn is_external(&self) -> bool {
+        matches!(self, Self::Command { .. } | Self::Python { .. })
     }
 }
 
@@ -211,8 +212,8 @@ impl Setting for RewardConfig {
     fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
         let variants = RewardKind::variants();
         let (kind, section) = reader.open_tagged(node, path, &Self::common(), &variants)?;
-        let name = reader.key::<Option<String>>(section, path, "name", "null", &Check::NotEmpty);
-        let weight = reader.key::<f64>(section, path, "weight", "1.0", &Check::Any);
+        let name = reader.key::<Option<String>>(section, path, "name", "null", Check::NotEmpty);
+        let weight = reader.key::<f64>(section, path, "weight", "1.0", Check::Any);
         let kind = RewardKind::read_kind(kind, section, path, reader)?;
         Some(Self { name: name?.unwrap_or_else(|| kind.as_str().to_owned()), weight: weight?, kind })
     }

@@ -20,7 +20,7 @@ section! {
         /// Learning rate, after its warm-up.
         learning_rate: f64 = "1e-6", Positive, Fixed;
         /// Decay of the first and the second moment.
-        betas: [f64; 2] = "[0.9, 0.999]", Between(0.0, 1.0), Fixed;
+        betas: [f64; 2] = "[0.9, 0.999]", FromBelow(0.0, 1.0), Fixed;
         /// Added to the root of the second moment.
         epsilon: f64 = "1e-8", Positive, Fixed;
         /// Weight decay.

@@ -8,6 +8,7 @@
 //! trained reward is shaped. Functions that say nothing about correctness (length, format, repetition, ...) are marked by
 //! [`RewardFunction::is_shaping`].
 
+pub mod after_think;
 pub mod boxed;
 pub mod combine;
 pub mod command;
@@ -18,6 +19,7 @@ pub mod format;
 pub mod gold;
 pub mod gsm8k;
 pub mod length;
+pub mod math;
 pub mod math_dapo;
 pub mod number;
 pub mod repetition;
@@ -160,6 +162,12 @@ pub enum RewardError {
         #[source]
         source: Box<regex::Error>,
     },
+    /// An external function cannot be started.
+    #[error("reward `command` {failure}; is the program installed and on PATH?")]
+    Start {
+        /// How.
+        failure: RewardFailure,
+    },
     /// A function broke down for good.
     #[error("reward function `{name}` cannot go on: {failure}")]
     BrokenDown {
@@ -168,4 +176,19 @@ pub enum RewardError {
         /// How.
         failure: RewardFailure,
     },
+}
+
+#[cfg(test)]
+mod tests;
+
+/// A prompt of nothing but a ground truth.
+#[cfg(test)]
+fn test_prompt(truth: &str) -> Prompt {
+    Prompt {
+        id: tamis_core::group::PromptId(0),
+        content: tamis_data::prompt::PromptContent::Text(format!("{truth}?")),
+        ground_truth: Some(truth.to_owned()),
+        data_source: "test".to_owned(),
+        columns: serde_json::Map::new(),
+    }
 }

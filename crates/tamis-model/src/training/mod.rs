@@ -19,6 +19,7 @@ use crate::panels;
 use crate::product::Begin;
 use crate::rotary::Rotary;
 use crate::threads::Threads;
+pub(crate) use layer::place_head;
 use layer::{Saved, Scratch};
 
 /// A sequence and where its scored part begins: tokens `start..` are scored, those before are context.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tamis_config::{ArithmeticConfig, BadRows, Config, Operator, OverlongPrompts as ConfigOverlong, TaskKind};
 use tamis_core::random::{Key, Purpose};
-use tamis_data::dataset::{self, Columns};
+use tamis_data::dataset::{self, Columns, Dataset, ReadOptions};
 use tamis_data::overlong::OverlongPrompts;
 use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_env::task::arithmetic::{Arithmetic, Level, Operator as TaskOperator};
@@ -108,21 +108,21 @@ fn files(config: &Config) -> Result<Prompts, AssembleError> {
         BadRows::Error => dataset::BadRows::Error,
         BadRows::Skip => dataset::BadRows::Skip,
     };
+    let options = ReadOptions { columns, bad_rows, ..ReadOptions::default() };
     let mut notes = Vec::new();
     let mut read = |split: &str, paths: &[std::path::PathBuf]| -> Result<Vec<Prompt>, AssembleError> {
         if paths.is_empty() {
             return Ok(Vec::new());
         }
-        let dataset = dataset::load(paths, &columns, bad_rows)?;
-        notes.push(format!("{split}: {} prompts from {} files", dataset.prompts.len(), paths.len()));
-        if !dataset.skipped.is_empty() {
+        let dataset = Dataset::read(paths, &options)?;
+        notes.push(format!("{split}: {} prompts from {} files", dataset.prompts().len(), paths.len()));
+        if let Some(first) = dataset.skipped().first() {
             notes.push(format!(
-                "{split}: {} rows do not parse and were skipped; the first: {}",
-                dataset.skipped.len(),
-                dataset.skipped[0]
+                "{split}: {} rows do not parse and were skipped; the first: {first}",
+                dataset.skipped().len(),
             ));
         }
-        Ok(dataset.prompts)
+        Ok(dataset.prompts().to_vec())
     };
     let train = read("training data", &data.train.0)?;
     let validation = read("validation data", &data.val.0)?;

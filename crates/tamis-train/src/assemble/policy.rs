@@ -30,8 +30,8 @@ pub fn codec(config: &Config, alphabet: impl FnOnce() -> String) -> Result<Codec
         }
         (None, Some(init)) => {
             let tokenizer = match &init.tokenizer {
-                TokenizerSource::Char => Tokenizer::characters(&alphabet()).map_err(crate::codec::CodecError::from)?,
-                TokenizerSource::Path(path) => load_tokenizer(path)?,
+                TokenizerSource::Character => Tokenizer::characters(&alphabet()).map_err(crate::codec::CodecError::from)?,
+                TokenizerSource::File(path) => load_tokenizer(path)?,
             };
             Ok(Codec::new(tokenizer, template, arguments, None)?)
         }

@@ -4,8 +4,10 @@ use tamis_config::{
     Bounds, Config, EmptyRound, FillOrder, FilterKind, OnExhausted as ConfigExhausted, OnLimit as ConfigLimit,
     Singleton as ConfigSingleton, Surplus as ConfigSurplus,
 };
-use tamis_core::filter::{AvailableMetrics, Ends, MeanRange, Metric, PointFilter, Singleton, Variance};
+use tamis_core::filter::{AvailableMetrics, Ends, ExtraColumns, MeanRange, Metric, PointFilter, Singleton, Variance};
 use tamis_core::schedule::{OnEmptyRound, OnExhausted, OnLimit, Order, RoundsSettings, Surplus};
+
+use tamis_rollout::Record;
 
 use super::AssembleError;
 
@@ -18,6 +20,25 @@ pub struct Sieve {
     pub metric: Metric,
     /// What the run says about it at the start.
     pub announcement: String,
+}
+
+impl Sieve {
+    /// Whether the filter looks at rewards after the KL penalty.
+    pub fn looks_at_final_reward(&self) -> bool {
+        matches!(self.metric, Metric::SeqFinalReward | Metric::TokenLevelRewards)
+    }
+
+    /// The metric of a member of a group; `None` where it has none.
+    pub fn value_of(&self, record: &Record, member: usize) -> Option<f64> {
+        if self.looks_at_final_reward()
+            && let Some(rewards) = &record.final_rewards
+        {
+            return rewards.get(member).copied();
+        }
+        let group = std::slice::from_ref(&record.group);
+        let values = self.metric.values(group, &ExtraColumns::NONE).ok()?;
+        values.get(member).copied().filter(|value| !value.is_nan())
+    }
 }
 
 /// Builds the filter. `scores` are the names of the scores that the rewards give.

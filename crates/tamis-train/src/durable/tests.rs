@@ -31,7 +31,7 @@ fn the_previous_file_is_whole_after_a_failure_at_any_operation() {
     at_every_operation(|fault, disk| {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("state.json");
-        Disk::new().write_file(&path, &old).expect("the first version");
+        Disk::unflushed().write_file(&path, &old).expect("the first version");
         let outcome = disk.write_file(&path, &new);
         let content = std::fs::read(&path).expect("there is always a file");
         assert!(content == old || content == new, "{fault:?}: torn, {} bytes", content.len());
@@ -88,9 +88,9 @@ fn a_cut_never_lengthens() {
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join("log");
     std::fs::write(&path, "0123456789").expect("write");
-    Disk::new().cut_file(&path, 20).expect("shorter already");
+    Disk::unflushed().cut_file(&path, 20).expect("shorter already");
     assert_eq!(std::fs::read(&path).expect("read"), b"0123456789");
-    Disk::new().cut_file(&path, 4).expect("cut");
+    Disk::unflushed().cut_file(&path, 4).expect("cut");
     assert_eq!(std::fs::read(&path).expect("read"), b"0123");
 }
 
@@ -159,13 +159,13 @@ fn messages() {
     ");
     let inside_a_file = path.join("x");
     std::fs::write(&path, "").expect("write");
-    let error = Disk::new().create_folder(&inside_a_file).expect_err("a file is in the way");
+    let error = Disk::unflushed().create_folder(&inside_a_file).expect_err("a file is in the way");
     insta::assert_snapshot!(shown(&error, folder.path()), @"
     failed to create the folder `DIR/metrics.jsonl`: File exists (os error 17)
     hint: a part of this path is a file, not a folder: name another folder (`run.dir`)
     ");
-    let error = Disk::new().read_file(&folder.path().join("absent")).expect_err("absent");
+    let error = Disk::unflushed().read_file(&folder.path().join("absent")).expect_err("absent");
     insta::assert_snapshot!(shown(&error, folder.path()), @"failed to read `DIR/absent`: No such file or directory (os error 2)");
-    let error = Disk::new().cut_file(&folder.path().join("absent"), 3).expect_err("absent");
+    let error = Disk::unflushed().cut_file(&folder.path().join("absent"), 3).expect_err("absent");
     insta::assert_snapshot!(shown(&error, folder.path()), @"failed to open `DIR/absent`: No such file or directory (os error 2)");
 }

@@ -57,6 +57,11 @@ impl NativeEngine {
         }
     }
 
+    /// Worker threads.
+    pub fn num_threads(&self) -> usize {
+        self.threads.num_threads()
+    }
+
     /// The weights.
     pub fn model(&self) -> &Model {
         &self.model

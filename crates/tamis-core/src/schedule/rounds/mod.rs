@@ -193,6 +193,12 @@ impl Rounds {
         &self.settings
     }
 
+    /// Changes how long the run goes on: the only settings that a resumed run may change.
+    pub fn set_length(&mut self, total_steps: Option<u64>, total_epochs: Option<u64>) {
+        self.settings.total_steps = total_steps;
+        self.settings.total_epochs = total_epochs;
+    }
+
     /// Steps, rounds, epochs and prompts so far.
     pub fn progress(&self) -> Progress {
         self.progress

@@ -107,8 +107,7 @@ impl Command {
         }
         let mut slots = Vec::with_capacity(config.num_processes);
         for _ in 0..config.num_processes {
-            let process = Process::start(&config)
-                .map_err(|failure| RewardError::BrokenDown { name: "command".to_owned(), failure })?;
+            let process = Process::start(&config).map_err(|failure| RewardError::Start { failure })?;
             slots.push(Mutex::new(Slot { process: Some(process), was_started: true }));
         }
         let health = Mutex::default();

@@ -1,0 +1,98 @@
+//! Keys and values of a sequence, in blocks of 64 positions shared by all layers and heads.
+//!
+//! Blocks return to a free list, so memory follows what is running. Keys lie in the panels that the score product reads.
+
+use crate::attention::{Head, Span};
+use crate::config::ModelConfig;
+use crate::floats::Floats;
+use crate::simd::PANEL;
+
+/// Positions per block.
+pub(super) const BLOCK: usize = 64;
+
+/// Sizes of a block.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    layers: usize,
+    kv_heads: usize,
+    head: Head,
+}
+
+impl Shape {
+    pub(super) fn new(config: &ModelConfig) -> Self {
+        Self { layers: config.num_layers, kv_heads: config.num_kv_heads, head: Head::new(config.head_dim) }
+    }
+
+    /// Values per layer and head: keys, then values.
+    fn part(&self) -> usize {
+        BLOCK * (self.head.dim + self.head.stride)
+    }
+
+    /// Values of a block.
+    pub(super) fn len(&self) -> usize {
+        self.layers * self.kv_heads * self.part()
+    }
+
+    fn place(&self, layer: usize, kv_head: usize) -> usize {
+        (layer * self.kv_heads + kv_head) * self.part()
+    }
+}
+
+/// The keys and values of consecutive positions.
+#[derive(Debug, Default)]
+pub(super) struct Cache {
+    blocks: Vec<Floats>,
+    /// Positions whose every layer is written.
+    pub len: usize,
+}
+
+impl Cache {
+    /// Makes room for `count` more positions.
+    pub(super) fn reserve(&mut self, shape: Shape, count: usize, free: &mut Vec<Floats>) {
+        while self.blocks.len() * BLOCK < self.len + count {
+            self.blocks.push(free.pop().unwrap_or_else(|| Floats::zeros(shape.len())));
+        }
+    }
+
+    /// Gives the blocks back.
+    pub(super) fn release(&mut self, free: &mut Vec<Floats>) {
+        free.append(&mut self.blocks);
+        self.len = 0;
+    }
+
+    /// Writes one position of one layer and head; `key` has `dim` values, `value` too.
+    pub(super) fn write(
+        &mut self,
+        shape: Shape,
+        layer: usize,
+        kv_head: usize,
+        position: usize,
+        key: &[f32],
+        value: &[f32],
+    ) {
+        let Head { dim, stride, .. } = shape.head;
+        let part = &mut self.blocks[position / BLOCK][shape.place(layer, kv_head)..][..shape.part()];
+        let at = position % BLOCK;
+        let (keys, values) = part.split_at_mut(BLOCK * dim);
+        let lane = &mut keys[at / PANEL * dim * PANEL + at % PANEL..];
+        lane.iter_mut().step_by(PANEL).zip(key).for_each(|(out, &x)| *out = x);
+        let (live, padding) = values[at * stride..][..stride].split_at_mut(dim);
+        live.copy_from_slice(value);
+        padding.fill(0.0);
+    }
+
+    /// The first `len` positions of one layer and head, block by block.
+    pub(super) fn spans(
+        &self,
+        shape: Shape,
+        layer: usize,
+        kv_head: usize,
+        len: usize,
+    ) -> impl Iterator<Item = Span<'_>> {
+        self.blocks.iter().take(len.div_ceil(BLOCK)).enumerate().map(move |(i, block)| {
+            let part = &block[shape.place(layer, kv_head)..][..shape.part()];
+            let (keys, values) = part.split_at(BLOCK * shape.head.dim);
+            Span { keys, values, len: (len - i * BLOCK).min(BLOCK) }
+        })
+    }
+}

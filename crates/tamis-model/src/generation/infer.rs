@@ -1,0 +1,406 @@
+//! One forward step of the generator over rows of many sequences: whole prompts, or one new token each.
+//!
+//! Every operation is the training pass's own or has its order per row, so that the logits are the same bits.
+
+use super::cache::{Cache, Shape};
+use crate::activation;
+use crate::attention::{Head, mix, normalise, score, softmax};
+use crate::floats::Floats;
+use crate::linear;
+use crate::model::Model;
+use crate::norm;
+use crate::product::Begin;
+use crate::rotary::Rotary;
+use crate::simd::{Level, PANEL};
+use crate::threads::{Parts, Threads};
+use crate::training::{embed_token, place_head};
+
+/// Query rows per block of a prompt's attention.
+const ROWS: usize = 24;
+
+/// New tokens of one sequence.
+pub(super) struct Item<'a> {
+    pub tokens: &'a [u32],
+    /// Cached positions before the sequence's own.
+    pub prefix: Option<&'a Cache>,
+    /// Room for the new tokens is reserved.
+    pub cache: &'a mut Cache,
+}
+
+impl Item<'_> {
+    fn prefix_len(&self) -> usize {
+        self.prefix.map_or(0, |prefix| prefix.len)
+    }
+
+    /// Whether it attends to the same prefix as another, one new token each.
+    fn joins(&self, other: &Self) -> bool {
+        let same = match (self.prefix, other.prefix) {
+            (Some(a), Some(b)) => std::ptr::eq(a, b),
+            _ => false,
+        };
+        same && self.tokens.len() == 1 && other.tokens.len() == 1
+    }
+}
+
+/// Consecutive rows that attend together: tokens `from..to` of `first_item`, or one token of each of several items.
+#[derive(Clone, Copy)]
+struct Unit {
+    row: usize,
+    rows: usize,
+    item: usize,
+    /// First token of the item, for a prompt.
+    token: usize,
+    joined: bool,
+}
+
+/// Buffers of a forward step.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    stream: Floats,
+    normed: Floats,
+    raw_q: Floats,
+    raw_k: Floats,
+    raw_v: Floats,
+    /// `[kv heads][rows][heads per kv][stride]`.
+    queries: Floats,
+    mixed_heads: Floats,
+    mixed: Floats,
+    gate: Floats,
+    up: Floats,
+    act: Floats,
+    head: Vec<f32>,
+    /// `[items][V]` of the last token of each item.
+    pub logits: Floats,
+}
+
+/// What a step reads.
+#[derive(Clone, Copy)]
+pub(super) struct Context<'a> {
+    pub threads: &'a Threads,
+    pub model: &'a Model,
+    pub rotary: &'a Rotary,
+    pub shape: Shape,
+}
+
+/// Runs the items' new tokens, extends their caches, and leaves the logits after each item's last token in the scratch.
+pub(super) fn infer(context: Context, items: &mut [Item], scratch: &mut Scratch) {
+    let Context { threads, model, .. } = context;
+    let config = model.config();
+    let layout = model.layout();
+    let rows: usize = items.iter().map(|item| item.tokens.len()).sum();
+    let (d, f) = (config.hidden_size, config.intermediate_size);
+    let head = Head::new(config.head_dim);
+    let (q_width, kv_width) = (config.num_heads * head.dim, config.num_kv_heads * head.dim);
+    let eps = config.rms_norm_eps as f32;
+    let units = units(items, config.heads_per_kv());
+    for (buffer, width) in [
+        (&mut scratch.stream, d),
+        (&mut scratch.normed, d),
+        (&mut scratch.raw_q, q_width),
+        (&mut scratch.raw_k, kv_width),
+        (&mut scratch.raw_v, kv_width),
+        (&mut scratch.queries, config.num_heads * head.stride),
+        (&mut scratch.mixed_heads, config.num_heads * head.stride),
+        (&mut scratch.mixed, q_width),
+        (&mut scratch.gate, f),
+        (&mut scratch.up, f),
+        (&mut scratch.act, f),
+    ] {
+        buffer.resize(rows * width);
+    }
+    let tokens = items.iter().flat_map(|item| item.tokens);
+    for (&token, row) in tokens.zip(scratch.stream.chunks_exact_mut(d)) {
+        embed_token(model, token, row);
+    }
+    for (index, tensors) in layout.layers.iter().enumerate() {
+        norm::forward(threads, &scratch.stream, model.weight(tensors.input_norm), eps, &mut scratch.normed);
+        let bias = |i: usize| tensors.qkv_bias.map(|bias| bias[i]);
+        linear::forward(
+            threads,
+            model,
+            tensors.q,
+            bias(0),
+            &scratch.normed,
+            &mut scratch.raw_q,
+            q_width,
+            Begin::Zero,
+        );
+        linear::forward(
+            threads,
+            model,
+            tensors.k,
+            bias(1),
+            &scratch.normed,
+            &mut scratch.raw_k,
+            kv_width,
+            Begin::Zero,
+        );
+        linear::forward(
+            threads,
+            model,
+            tensors.v,
+            bias(2),
+            &scratch.normed,
+            &mut scratch.raw_v,
+            kv_width,
+            Begin::Zero,
+        );
+        place_heads(context, index, items, scratch, rows);
+        attend(context, index, items, &units, scratch, rows);
+        linear::forward(
+            threads,
+            model,
+            tensors.o,
+            tensors.o_bias,
+            &scratch.mixed,
+            &mut scratch.stream,
+            d,
+            Begin::Output,
+        );
+        norm::forward(threads, &scratch.stream, model.weight(tensors.mlp_norm), eps, &mut scratch.normed);
+        linear::forward(
+            threads,
+            model,
+            tensors.gate,
+            None,
+            &scratch.normed,
+            &mut scratch.gate,
+            f,
+            Begin::Zero,
+        );
+        linear::forward(threads, model, tensors.up, None, &scratch.normed, &mut scratch.up, f, Begin::Zero);
+        activation::forward(threads, &scratch.gate, &scratch.up, &mut scratch.act);
+        linear::forward(
+            threads,
+            model,
+            tensors.down,
+            None,
+            &scratch.act,
+            &mut scratch.stream,
+            d,
+            Begin::Output,
+        );
+    }
+    let mut end = 0;
+    let last = &mut scratch.act;
+    last.resize(items.len() * d);
+    for (item, out) in items.iter_mut().zip(last.chunks_exact_mut(d)) {
+        end += item.tokens.len();
+        item.cache.len += item.tokens.len();
+        out.copy_from_slice(&scratch.stream[(end - 1) * d..end * d]);
+    }
+    scratch.normed.resize(items.len() * d);
+    norm::forward(threads, last, model.weight(layout.norm), eps, &mut scratch.normed);
+    let vocab = config.vocab_size.next_multiple_of(PANEL);
+    scratch.logits.resize(items.len() * vocab);
+    linear::forward(
+        threads,
+        model,
+        layout.head,
+        None,
+        &scratch.normed,
+        &mut scratch.logits,
+        vocab,
+        Begin::Zero,
+    );
+}
+
+/// Cuts the rows into units of attention.
+fn units(items: &[Item], shared: usize) -> Vec<Unit> {
+    let step = (ROWS / shared).max(1);
+    let mut units: Vec<Unit> = Vec::new();
+    let mut row = 0;
+    for (i, item) in items.iter().enumerate() {
+        let count = item.tokens.len();
+        match units.last_mut() {
+            Some(unit) if unit.joined && items[i - 1].joins(item) && unit.rows < 2 * step => unit.rows += 1,
+            _ if count == 1 => units.push(Unit { row, rows: 1, item: i, token: 0, joined: true }),
+            _ => units.extend((0..count).step_by(step).map(|token| Unit {
+                row: row + token,
+                rows: (count - token).min(step),
+                item: i,
+                token,
+                joined: false,
+            })),
+        }
+        row += count;
+    }
+    units
+}
+
+/// Rotates queries and keys, and writes keys and values to the caches.
+fn place_heads(context: Context, layer: usize, items: &mut [Item], scratch: &mut Scratch, rows: usize) {
+    let Context { threads, model, rotary, shape } = context;
+    let config = model.config();
+    let (heads, kv, shared) = (config.num_heads, config.num_kv_heads, config.heads_per_kv());
+    let head = Head::new(config.head_dim);
+    let eps = config.rms_norm_eps as f32;
+    let norms = model.layout().layers[layer].qk_norm.map(|[q, k]| (model.weight(q), model.weight(k)));
+    scratch.head.resize(head.dim, 0.0);
+    let mut row = 0;
+    for item in items {
+        let first = item.prefix_len() + item.cache.len;
+        for t in 0..item.tokens.len() {
+            let angles = rotary.at(first + t);
+            for h in 0..heads {
+                let raw = &scratch.raw_q[(row * heads + h) * head.dim..][..head.dim];
+                let at = ((h / shared * rows + row) * shared + h % shared) * head.stride;
+                place_head(
+                    threads,
+                    raw,
+                    norms.map(|n| n.0),
+                    eps,
+                    angles,
+                    &mut scratch.queries[at..][..head.stride],
+                );
+            }
+            for h in 0..kv {
+                let from = (row * kv + h) * head.dim;
+                place_head(
+                    threads,
+                    &scratch.raw_k[from..][..head.dim],
+                    norms.map(|n| n.1),
+                    eps,
+                    angles,
+                    &mut scratch.head,
+                );
+                let position = item.cache.len + t;
+                item.cache.write(
+                    shape,
+                    layer,
+                    h,
+                    position,
+                    &scratch.head,
+                    &scratch.raw_v[from..][..head.dim],
+                );
+            }
+            row += 1;
+        }
+    }
+}
+
+/// Attention of every unit, into `mixed`.
+fn attend(
+    context: Context,
+    layer: usize,
+    items: &[Item],
+    units: &[Unit],
+    scratch: &mut Scratch,
+    rows: usize,
+) {
+    let Context { threads, model, .. } = context;
+    let config = model.config();
+    let (heads, kv, shared) = (config.num_heads, config.num_kv_heads, config.heads_per_kv());
+    let head = Head::new(config.head_dim);
+    let per_row = shared * head.stride;
+    {
+        let lengths = (0..kv).flat_map(|_| units.iter().map(|unit| unit.rows * per_row));
+        let parts = Parts::new(&mut scratch.mixed_heads, lengths);
+        let queries = &scratch.queries;
+        threads.run(kv * units.len(), |task| {
+            let (kv_head, unit) = (task / units.len(), units[task % units.len()]);
+            let from = (kv_head * rows + unit.row) * per_row;
+            let out = parts.take(task);
+            attend_unit(context, layer, kv_head, items, unit, &queries[from..][..out.len()], out);
+        });
+    }
+    let width = heads * head.dim;
+    for (row, out) in scratch.mixed.chunks_exact_mut(width).enumerate() {
+        for (h, out) in out.chunks_exact_mut(head.dim).enumerate() {
+            let at = ((h / shared * rows + row) * shared + h % shared) * head.stride;
+            out.copy_from_slice(&scratch.mixed_heads[at..][..head.dim]);
+        }
+    }
+}
+
+thread_local! {
+    /// Scores of the unit being computed.
+    static SCORES: std::cell::RefCell<Floats> = const { std::cell::RefCell::new(Floats::new()) };
+}
+
+fn attend_unit(
+    context: Context,
+    layer: usize,
+    kv_head: usize,
+    items: &[Item],
+    unit: Unit,
+    queries: &[f32],
+    out: &mut [f32],
+) {
+    let Context { threads, model, shape, .. } = context;
+    let shared = model.config().heads_per_kv();
+    let (level, head) = (threads.level(), Head::new(model.config().head_dim));
+    let mine =
+        if unit.joined { &items[unit.item..unit.item + unit.rows] } else { &items[unit.item..=unit.item] };
+    let prefix_len = mine[0].prefix_len();
+    // Positions that all rows score together: the prefix, and a prompt's own up to the unit's last row.
+    let own = |item: &Item| item.cache.len + if unit.joined { 1 } else { unit.token + unit.rows };
+    let together = prefix_len + if unit.joined { 0 } else { own(&mine[0]) };
+    let longest = mine.iter().map(|item| prefix_len + own(item)).max().unwrap_or(0);
+    let width = longest.next_multiple_of(PANEL) + PANEL;
+    let queries_total = unit.rows * shared;
+    let common = || {
+        let prefix = mine[0]
+            .prefix
+            .into_iter()
+            .flat_map(move |prefix| prefix.spans(shape, layer, kv_head, prefix.len));
+        let own = (!unit.joined).then(|| mine[0].cache.spans(shape, layer, kv_head, own(&mine[0])));
+        prefix.chain(own.into_iter().flatten())
+    };
+    SCORES.with_borrow_mut(|scores| {
+        scores.resize(queries_total * width);
+        let mut at = 0;
+        for span in common() {
+            score(level, head, queries, queries_total, &span, &mut scores[at..], width);
+            at += span.len;
+        }
+        if unit.joined {
+            for (i, item) in mine.iter().enumerate() {
+                let rows = i * shared;
+                let mut at = together;
+                for span in item.cache.spans(shape, layer, kv_head, own(item)) {
+                    let queries = &queries[rows * head.stride..];
+                    score(level, head, queries, shared, &span, &mut scores[rows * width + at..], width);
+                    at += span.len;
+                }
+            }
+        }
+        let mut sums = Vec::with_capacity(queries_total);
+        for (i, row) in scores.chunks_exact_mut(width).enumerate() {
+            let (visible, end) = if unit.joined {
+                let all = prefix_len + own(&mine[i / shared]);
+                (all, all)
+            } else {
+                (together - unit.rows + i / shared + 1, together)
+            };
+            sums.push(softmax(level, row, visible, end, head.scale).1);
+        }
+        let mut begin = Begin::Zero;
+        let mut at = 0;
+        for span in common() {
+            mix(level, head, &scores[at..], width, queries_total, &span, out, begin);
+            begin = Begin::Output;
+            at += span.len;
+        }
+        if unit.joined {
+            for (i, item) in mine.iter().enumerate() {
+                let rows = i * shared;
+                let (mut begin, mut at) = (begin, together);
+                for span in item.cache.spans(shape, layer, kv_head, own(item)) {
+                    let out = &mut out[rows * head.stride..][..shared * head.stride];
+                    mix(level, head, &scores[rows * width + at..], width, shared, &span, out, begin);
+                    begin = Begin::Output;
+                    at += span.len;
+                }
+            }
+        }
+        divide(level, out, head.stride, &sums);
+    });
+}
+
+/// Divides each row by its sum.
+fn divide(level: Level, out: &mut [f32], stride: usize, sums: &[f32]) {
+    for (row, &sum) in out.chunks_exact_mut(stride).zip(sums) {
+        normalise(level, row, sum);
+    }
+}

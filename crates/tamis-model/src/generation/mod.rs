@@ -1,0 +1,486 @@
+//! The generator: continuous batching over a KV cache, the prompt of a group computed once for all its samples.
+//!
+//! A step admits waiting samples while there is room, computes the prompts of those whose prompt is new, draws their first token,
+//! and then computes one more token of everything that runs. A sample depends on its own key, its prompt, its parameters and the
+//! weights alone: never on its neighbours, on the order of arrival or on the number of threads.
+
+mod cache;
+mod infer;
+mod sampling;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use tamis_core::random::Key;
+use thiserror::Error;
+
+use crate::config::ModelConfig;
+use crate::floats::Floats;
+use crate::model::Model;
+use crate::rotary::Rotary;
+use crate::simd::PANEL;
+use crate::threads::{Parts, Threads};
+use cache::{Cache, Shape};
+use infer::{Context, Item, infer};
+pub use sampling::{SamplingError, SamplingParams};
+
+/// Weights up to so many bytes stay near the cores: each thread reads all of them for its own sequences.
+const NEAR_BYTES: usize = 16 << 20;
+
+/// Tokens of prompts computed in one go.
+const PREFILL_TOKENS: usize = 2048;
+
+/// Decides after each token whether a completion ends, for stop strings: this crate has no tokenizer.
+pub trait StopCheck: Send + Sync {
+    /// Whether the completion ends with its last token.
+    fn should_stop(&self, generated: &[u32]) -> bool;
+}
+
+/// A prompt and the keys of its samples.
+#[derive(Clone)]
+pub struct Request {
+    /// Token ids, at least one.
+    pub prompt: Vec<u32>,
+    /// One key per sample; token t of sample i is drawn with `keys[i].uniform(t)`.
+    pub keys: Vec<Key>,
+    /// How tokens are drawn.
+    pub params: SamplingParams,
+    /// Ends completions besides `stop_token_ids`.
+    pub stop: Option<Arc<dyn StopCheck>>,
+}
+
+/// Names a submitted request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// Why a completion ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FinishReason {
+    /// A stop token or the stop check.
+    Stop,
+    /// `max_new_tokens`, or the model's last position: truncated.
+    Length,
+    /// [`Generator::abort`].
+    Aborted,
+}
+
+/// A finished sample.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Completion {
+    /// Its request.
+    pub request: RequestId,
+    /// Its index in the request's keys.
+    pub sample: usize,
+    /// Token ids, the end token included.
+    pub tokens: Vec<u32>,
+    /// `log_softmax(logits / temperature)` of each, before penalty and truncation, nats.
+    pub logprobs: Vec<f32>,
+    /// Why it ended.
+    pub finish: FinishReason,
+}
+
+/// A request cannot be generated.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum RequestError {
+    /// No tokens.
+    #[error("the prompt is empty")]
+    EmptyPrompt,
+    /// No keys.
+    #[error("the request asks for no samples")]
+    NoSamples,
+    /// No position left for a completion.
+    #[error("the prompt has {len} tokens, which leaves no room within max_position_embeddings ({limit})")]
+    TooLong {
+        /// Tokens of the prompt.
+        len: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// A token outside the vocabulary.
+    #[error("the prompt holds token {token}, but the vocabulary has {vocab_size}")]
+    Token {
+        /// The id.
+        token: u32,
+        /// V.
+        vocab_size: usize,
+    },
+    /// Parameters out of range.
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
+}
+
+/// Bounds of the generator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GeneratorSettings {
+    /// Samples that run at once; at least 1.
+    pub max_sequences: usize,
+    /// Positions cached at once, counting each running sample's longest completion and each prompt once; one sample runs in any
+    /// case.
+    pub max_cached_tokens: usize,
+}
+
+impl Default for GeneratorSettings {
+    fn default() -> Self {
+        Self { max_sequences: 256, max_cached_tokens: usize::MAX }
+    }
+}
+
+/// A request with its prompt's cache.
+struct Group {
+    request: Request,
+    /// Samples started.
+    started: usize,
+    /// Samples that have not finished.
+    open: usize,
+    cache: Cache,
+    /// Logits after the prompt, once computed \[V\].
+    logits: Vec<f32>,
+}
+
+struct Running {
+    request: RequestId,
+    sample: usize,
+    cache: Cache,
+    tokens: Vec<u32>,
+    logprobs: Vec<f32>,
+    finish: Option<FinishReason>,
+}
+
+/// Buffers of one thread's part of a step.
+#[derive(Default)]
+struct Scratch {
+    infer: infer::Scratch,
+    sampling: sampling::Scratch,
+}
+
+/// Requests in, completions out, one token per running sample and step.
+pub struct Generator {
+    settings: GeneratorSettings,
+    config: ModelConfig,
+    shape: Shape,
+    rotary: Rotary,
+    next_id: u64,
+    groups: BTreeMap<RequestId, Group>,
+    waiting: VecDeque<RequestId>,
+    running: Vec<Running>,
+    free: Vec<Floats>,
+    scratch: Vec<Scratch>,
+    cached: usize,
+    num_generated: u64,
+}
+
+impl Generator {
+    /// A generator for models of one configuration.
+    pub fn new(config: &ModelConfig, settings: GeneratorSettings) -> Self {
+        Self {
+            settings,
+            config: config.clone(),
+            shape: Shape::new(config),
+            rotary: Rotary::new(config),
+            next_id: 0,
+            groups: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            free: Vec::new(),
+            scratch: Vec::new(),
+            cached: 0,
+            num_generated: 0,
+        }
+    }
+
+    /// Queues a request.
+    pub fn submit(&mut self, request: Request) -> Result<RequestId, RequestError> {
+        request.params.validate()?;
+        let (len, limit, vocab_size) =
+            (request.prompt.len(), self.config.max_position_embeddings, self.config.vocab_size);
+        if len == 0 {
+            return Err(RequestError::EmptyPrompt);
+        }
+        if request.keys.is_empty() {
+            return Err(RequestError::NoSamples);
+        }
+        if len >= limit {
+            return Err(RequestError::TooLong { len, limit });
+        }
+        if let Some(&token) = request.prompt.iter().find(|&&token| token as usize >= vocab_size) {
+            return Err(RequestError::Token { token, vocab_size });
+        }
+        let id = RequestId(self.next_id);
+        self.next_id += 1;
+        let open = request.keys.len();
+        self.groups
+            .insert(id, Group { request, started: 0, open, cache: Cache::default(), logits: Vec::new() });
+        self.waiting.push_back(id);
+        Ok(id)
+    }
+
+    /// Samples that are running.
+    pub fn num_running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Whether nothing runs or waits.
+    pub fn is_idle(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    /// Tokens generated since the generator was made.
+    pub fn num_generated_tokens(&self) -> u64 {
+        self.num_generated
+    }
+
+    /// Ends a request: its unfinished samples with what they have (nothing, for those not started). Unknown ids give nothing.
+    pub fn abort(&mut self, request: RequestId) -> Vec<Completion> {
+        let Some(group) = self.groups.get(&request) else { return Vec::new() };
+        let (started, all) = (group.started, group.request.keys.len());
+        for running in self.running.iter_mut().filter(|running| running.request == request) {
+            running.finish = Some(FinishReason::Aborted);
+        }
+        self.waiting.retain(|&id| id != request);
+        let mut aborted = self.collect();
+        let unstarted = (started..all).map(|sample| Completion {
+            request,
+            sample,
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+            finish: FinishReason::Aborted,
+        });
+        aborted.extend(unstarted);
+        if let Some(mut group) = self.groups.remove(&request) {
+            self.cached -= group.cache.len;
+            group.cache.release(&mut self.free);
+        }
+        aborted
+    }
+
+    /// One step with the given weights; returns the samples that finished. Samples that began under other weights go on with
+    /// their cached keys and values.
+    pub fn step(&mut self, threads: &Threads, model: &Model) -> Vec<Completion> {
+        self.admit(threads, model);
+        let mut finished = self.collect();
+        if !self.running.is_empty() {
+            self.decode(threads, model);
+            finished.extend(self.collect());
+        }
+        finished
+    }
+
+    /// Runs until idle.
+    pub fn run(&mut self, threads: &Threads, model: &Model) -> Vec<Completion> {
+        let mut finished = Vec::new();
+        while !self.is_idle() {
+            finished.extend(self.step(threads, model));
+        }
+        finished
+    }
+
+    /// Starts waiting samples while there is room.
+    fn admit(&mut self, threads: &Threads, model: &Model) {
+        let mut chosen: Vec<(RequestId, usize)> = Vec::new();
+        let mut prompts: Vec<RequestId> = Vec::new();
+        let (mut room, mut tokens) =
+            (self.settings.max_sequences.max(1).saturating_sub(self.running.len()), 0);
+        let mut alone = self.running.is_empty();
+        while let (Some(&id), true) = (self.waiting.front(), room > 0) {
+            let Some(group) = self.groups.get_mut(&id) else {
+                self.waiting.pop_front();
+                continue;
+            };
+            let prompt =
+                if group.logits.is_empty() && group.started == 0 { group.request.prompt.len() } else { 0 };
+            let longest = Self::longest(&self.config, &group.request);
+            let spare = self.settings.max_cached_tokens.saturating_sub(self.cached + prompt);
+            let mut count = (group.request.keys.len() - group.started).min(room).min(spare / longest);
+            if count == 0 && alone {
+                count = 1;
+            }
+            if count == 0 || (prompt > 0 && tokens > 0 && tokens + prompt > PREFILL_TOKENS) {
+                break;
+            }
+            alone = false;
+            if prompt > 0 {
+                prompts.push(id);
+                tokens += prompt;
+            }
+            self.cached += prompt + count * longest;
+            room -= count;
+            chosen.extend((0..count).map(|i| (id, group.started + i)));
+            group.started += count;
+            if group.started == group.request.keys.len() {
+                self.waiting.pop_front();
+            }
+        }
+        if chosen.is_empty() {
+            return;
+        }
+        self.prefill(threads, model, &prompts);
+        let level = threads.level();
+        let scratch = &mut self.scratch[0].sampling;
+        for (request, sample) in chosen {
+            let Some(group) = self.groups.get(&request) else { continue };
+            let mut running = Running {
+                request,
+                sample,
+                cache: Cache::default(),
+                tokens: Vec::new(),
+                logprobs: Vec::new(),
+                finish: None,
+            };
+            extend(level, &self.config, group, &mut running, &group.logits, scratch);
+            self.running.push(running);
+            self.num_generated += 1;
+        }
+    }
+
+    /// Positions that a sample of a request may take beyond the prompt.
+    fn longest(config: &ModelConfig, request: &Request) -> usize {
+        request.params.max_new_tokens.min(config.max_position_embeddings - request.prompt.len())
+    }
+
+    /// Computes prompts.
+    fn prefill(&mut self, threads: &Threads, model: &Model, prompts: &[RequestId]) {
+        let mut groups: Vec<&mut Group> = Vec::new();
+        for (id, group) in &mut self.groups {
+            if prompts.contains(id) {
+                group.cache.reserve(self.shape, group.request.prompt.len(), &mut self.free);
+                self.rotary.reach(group.request.prompt.len());
+                groups.push(group);
+            }
+        }
+        let vocab = self.config.vocab_size.next_multiple_of(PANEL);
+        let size = self.config.vocab_size;
+        let cuts = cuts(threads, model, groups.iter().map(|group| group.request.prompt.len()));
+        self.scratch.resize_with(cuts.len().max(1), Scratch::default);
+        let serial = Threads::with_level(1, threads.level());
+        let inner = if cuts.len() > 1 { &serial } else { threads };
+        let context = Context { threads: inner, model, rotary: &self.rotary, shape: self.shape };
+        let parts = (Parts::new(&mut groups, cuts.iter().copied()), Parts::chunks(&mut self.scratch, 1));
+        threads.run(cuts.len(), |task| {
+            let (groups, scratch) = (parts.0.take(task), &mut parts.1.take(task)[0].infer);
+            let mut items: Vec<_> = groups
+                .iter_mut()
+                .map(|group| Item { tokens: &group.request.prompt, prefix: None, cache: &mut group.cache })
+                .collect();
+            infer(context, &mut items, scratch);
+            for (group, row) in groups.iter_mut().zip(scratch.logits.chunks_exact(vocab)) {
+                group.logits = row[..size].to_vec();
+            }
+        });
+    }
+
+    /// One more token of everything that runs.
+    fn decode(&mut self, threads: &Threads, model: &Model) {
+        // Samples of a group side by side, so that they attend to its prompt together.
+        self.running.sort_by_key(|running| (running.request, running.sample));
+        for running in &mut self.running {
+            running.cache.reserve(self.shape, 1, &mut self.free);
+            if let Some(group) = self.groups.get(&running.request) {
+                self.rotary.reach(group.cache.len + running.cache.len + 1);
+            }
+        }
+        let vocab = self.config.vocab_size.next_multiple_of(PANEL);
+        let size = self.config.vocab_size;
+        self.num_generated += self.running.len() as u64;
+        let cuts = cuts(threads, model, self.running.iter().map(|_| 1));
+        self.scratch.resize_with(cuts.len(), Scratch::default);
+        let level = threads.level();
+        let serial = Threads::with_level(1, level);
+        let inner = if cuts.len() > 1 { &serial } else { threads };
+        let context = Context { threads: inner, model, rotary: &self.rotary, shape: self.shape };
+        let (groups, config) = (&self.groups, &self.config);
+        let parts =
+            (Parts::new(&mut self.running, cuts.iter().copied()), Parts::chunks(&mut self.scratch, 1));
+        threads.run(cuts.len(), |task| {
+            let (running, scratch) = (parts.0.take(task), &mut parts.1.take(task)[0]);
+            let mut items: Vec<_> = running
+                .iter_mut()
+                .map(|running| Item {
+                    tokens: &running.tokens[running.tokens.len() - 1..],
+                    prefix: groups.get(&running.request).map(|group| &group.cache),
+                    cache: &mut running.cache,
+                })
+                .collect();
+            infer(context, &mut items, &mut scratch.infer);
+            for (running, row) in running.iter_mut().zip(scratch.infer.logits.chunks_exact(vocab)) {
+                if let Some(group) = groups.get(&running.request) {
+                    extend(level, config, group, running, &row[..size], &mut scratch.sampling);
+                }
+            }
+        });
+    }
+
+    /// Takes out what finished.
+    fn collect(&mut self) -> Vec<Completion> {
+        let mut finished = Vec::new();
+        let mut kept = Vec::with_capacity(self.running.len());
+        for mut running in self.running.drain(..) {
+            let Some(finish) = running.finish else {
+                kept.push(running);
+                continue;
+            };
+            running.cache.release(&mut self.free);
+            if let Some(group) = self.groups.get_mut(&running.request) {
+                self.cached -= Self::longest(&self.config, &group.request);
+                group.open -= 1;
+                if group.open == 0
+                    && let Some(mut group) = self.groups.remove(&running.request)
+                {
+                    self.cached -= group.cache.len;
+                    group.cache.release(&mut self.free);
+                }
+            }
+            let Running { request, sample, tokens, logprobs, .. } = running;
+            finished.push(Completion { request, sample, tokens, logprobs, finish });
+        }
+        self.running = kept;
+        finished
+    }
+}
+
+/// Draws a sample's next token from logits, and decides whether it ends.
+fn extend(
+    level: crate::simd::Level,
+    config: &ModelConfig,
+    group: &Group,
+    running: &mut Running,
+    logits: &[f32],
+    scratch: &mut sampling::Scratch,
+) {
+    let Request { prompt, keys, params, stop } = &group.request;
+    let index = running.tokens.len() as u64;
+    let history = [&prompt[..], &running.tokens[..]];
+    let (token, logprob) =
+        sampling::draw(level, logits, params, history, keys[running.sample], index, scratch);
+    running.tokens.push(token);
+    running.logprobs.push(logprob);
+    let stopped = params.stop_token_ids.contains(&token)
+        || stop.as_ref().is_some_and(|stop| stop.should_stop(&running.tokens));
+    if stopped {
+        running.finish = Some(FinishReason::Stop);
+    } else if running.tokens.len() >= Generator::longest(config, &group.request) {
+        running.finish = Some(FinishReason::Length);
+    }
+}
+
+/// How many items each thread computes alone; one part where all threads share every product.
+fn cuts(threads: &Threads, model: &Model, weights: impl ExactSizeIterator<Item = usize>) -> Vec<usize> {
+    let weights: Vec<usize> = weights.collect();
+    let (rows, num_threads): (usize, _) = (weights.iter().sum(), threads.num_threads());
+    let near = model.num_parameters() * 4 <= NEAR_BYTES;
+    if num_threads == 1 || weights.len() < num_threads || (!near && rows < 32 * num_threads) {
+        return vec![weights.len()];
+    }
+    // Cut where the running sum passes each thread's share.
+    let (mut cuts, mut sum, mut count) = (Vec::new(), 0, 0);
+    for weight in weights {
+        sum += weight;
+        count += 1;
+        if sum * num_threads >= rows * (cuts.len() + 1) && cuts.len() + 1 < num_threads {
+            cuts.push(count);
+            count = 0;
+        }
+    }
+    cuts.push(count);
+    cuts.retain(|&count| count > 0);
+    cuts
+}

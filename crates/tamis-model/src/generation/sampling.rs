@@ -1,0 +1,329 @@
+//! Drawing a token: repetition penalty, temperature, top-k, top-p, min-p, and an inverse CDF with a keyed uniform.
+
+use tamis_core::random::Key;
+use thiserror::Error;
+
+use crate::simd::Level;
+use crate::vocabulary::{powers, statistics};
+
+/// How tokens are drawn and when a completion ends.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SamplingParams {
+    /// Divides the logits; 0 is greedy.
+    pub temperature: f32,
+    /// Keep the k likeliest tokens (and all that tie with the last of them); 0 keeps all.
+    pub top_k: usize,
+    /// Keep the smallest set of likeliest tokens whose probability reaches this; 1 keeps all (Holtzman et al. 2020).
+    pub top_p: f32,
+    /// Keep tokens at least this fraction as likely as the likeliest; 0 keeps all (Nguyen et al. 2024).
+    pub min_p: f32,
+    /// Divides positive and multiplies negative logits of tokens already in prompt or completion; 1 is none (Keskar et al. 2019).
+    pub repetition_penalty: f32,
+    /// Longest completion, the end token included; at least 1.
+    pub max_new_tokens: usize,
+    /// Tokens that end the completion; the end token belongs to it.
+    pub stop_token_ids: Vec<u32>,
+    /// Take the likeliest token, the lowest id among equals; log-probabilities are then at temperature 1.
+    pub greedy: bool,
+}
+
+impl Default for SamplingParams {
+    fn default() -> Self {
+        Self {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            max_new_tokens: 256,
+            stop_token_ids: Vec::new(),
+            greedy: false,
+        }
+    }
+}
+
+/// A sampling parameter is outside its range.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum SamplingError {
+    /// A number outside its range.
+    #[error("{name} must be {range}, got {value}")]
+    Range {
+        /// The parameter.
+        name: &'static str,
+        /// What it may be.
+        range: &'static str,
+        /// What it is.
+        value: f64,
+    },
+}
+
+impl SamplingParams {
+    /// Checks every range.
+    pub fn validate(&self) -> Result<(), SamplingError> {
+        let check = |name, range, value: f32, fits: bool| {
+            if fits { Ok(()) } else { Err(SamplingError::Range { name, range, value: f64::from(value) }) }
+        };
+        let Self { temperature, top_p, min_p, repetition_penalty, .. } = *self;
+        // A temperature whose inverse overflows would make every logit infinite.
+        let fits = temperature == 0.0 || (1e-6..=1e6).contains(&temperature);
+        check("temperature", "0 (greedy) or from 1e-6 to 1e6", temperature, fits)?;
+        check("top_p", "above 0 and at most 1", top_p, top_p > 0.0 && top_p <= 1.0)?;
+        check("min_p", "from 0 to 1", min_p, (0.0..=1.0).contains(&min_p))?;
+        let fits = repetition_penalty > 0.0 && repetition_penalty.is_finite();
+        check("repetition_penalty", "positive and finite", repetition_penalty, fits)?;
+        check("max_new_tokens", "at least 1", self.max_new_tokens as f32, self.max_new_tokens > 0)
+    }
+
+    /// Whether the likeliest token is taken.
+    pub fn is_greedy(&self) -> bool {
+        self.greedy || self.temperature == 0.0
+    }
+
+    /// The temperature of the reported log-probabilities.
+    pub fn logprob_temperature(&self) -> f32 {
+        if self.is_greedy() { 1.0 } else { self.temperature }
+    }
+
+    fn truncates(&self) -> bool {
+        self.top_k > 0 || self.top_p < 1.0 || self.min_p > 0.0
+    }
+}
+
+/// Buffers of a draw.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    weights: Vec<f32>,
+    penalised: Vec<f32>,
+    order: Vec<u32>,
+}
+
+/// Draws the token after `history` (prompt, then completion so far); `index` counts the completion's tokens. Returns it with its
+/// log-probability before penalty and truncation.
+pub(super) fn draw(
+    level: Level,
+    logits: &[f32],
+    params: &SamplingParams,
+    history: [&[u32]; 2],
+    key: Key,
+    index: u64,
+    scratch: &mut Scratch,
+) -> (u32, f32) {
+    let inverse = 1.0 / params.logprob_temperature();
+    let Scratch { weights, penalised, order } = scratch;
+    let penalises = (params.repetition_penalty - 1.0).abs() > 0.0;
+    if penalises {
+        penalise(logits, params.repetition_penalty, history, penalised);
+    }
+    let effective = if penalises { &penalised[..] } else { logits };
+    if params.is_greedy() {
+        let token =
+            effective.iter().enumerate().fold(0, |best, (i, &x)| if x > effective[best] { i } else { best });
+        return (token as u32, statistics(level, logits, inverse).logprob(logits[token], inverse));
+    }
+    weights.resize(logits.len(), 0.0);
+    let mut row = powers(level, effective, inverse, weights);
+    if params.truncates() {
+        truncate(params, weights, order);
+    }
+    let token = inverse_cdf(weights, key.uniform(index));
+    if penalises {
+        row = statistics(level, logits, inverse);
+    }
+    (token as u32, row.logprob(logits[token], inverse))
+}
+
+fn penalise(logits: &[f32], penalty: f32, history: [&[u32]; 2], out: &mut Vec<f32>) {
+    out.clear();
+    out.extend_from_slice(logits);
+    for &token in history.into_iter().flatten() {
+        // From the original logit, so that a token seen twice is penalised once.
+        if let (Some(out), Some(&logit)) = (out.get_mut(token as usize), logits.get(token as usize)) {
+            *out = if logit > 0.0 { logit / penalty } else { logit * penalty };
+        }
+    }
+}
+
+/// Sets the weight of every token outside top-k, then top-p of what is left, then min-p to zero.
+fn truncate(params: &SamplingParams, weights: &mut [f32], order: &mut Vec<u32>) {
+    let largest = weights.iter().fold(0.0f32, |max, &w| if w > max { w } else { max });
+    let mut threshold = params.min_p * largest;
+    order.clear();
+    order.extend(0..weights.len() as u32);
+    let by_weight = |&a: &u32, &b: &u32| weights[b as usize].total_cmp(&weights[a as usize]).then(a.cmp(&b));
+    if params.top_k > 0 && params.top_k < weights.len() {
+        let (_, &mut last, _) = order.select_nth_unstable_by(params.top_k - 1, by_weight);
+        let kth = weights[last as usize];
+        order.retain(|&token| weights[token as usize] >= kth);
+        threshold = threshold.max(kth);
+    }
+    if params.top_p < 1.0 {
+        order.sort_unstable_by(by_weight);
+        let total: f64 = order.iter().map(|&token| f64::from(weights[token as usize])).sum();
+        let mut sum = 0.0;
+        let reached = order.iter().position(|&token| {
+            sum += f64::from(weights[token as usize]);
+            sum >= f64::from(params.top_p) * total
+        });
+        for &token in &order[reached.map_or(order.len(), |last| last + 1)..] {
+            weights[token as usize] = 0.0;
+        }
+    }
+    for weight in weights {
+        if *weight < threshold {
+            *weight = 0.0;
+        }
+    }
+}
+
+/// The token at which the running sum of weights, in order of ids, passes `uniform` of the total.
+fn inverse_cdf(weights: &[f32], uniform: f64) -> usize {
+    const BLOCK: usize = 64;
+    let sum = |block: &[f32]| {
+        let mut lanes = [0.0f64; 8];
+        let (chunks, tail) = block.as_chunks::<8>();
+        for chunk in chunks {
+            for i in 0..8 {
+                lanes[i] += f64::from(chunk[i]);
+            }
+        }
+        lanes.iter().sum::<f64>() + tail.iter().map(|&w| f64::from(w)).sum::<f64>()
+    };
+    let total: f64 = weights.chunks(BLOCK).map(sum).sum();
+    let target = uniform * total;
+    let mut before = 0.0;
+    let mut chosen = None;
+    for (i, block) in weights.chunks(BLOCK).enumerate() {
+        let after = before + sum(block);
+        if after > target {
+            chosen = Some(i);
+            break;
+        }
+        before = after;
+    }
+    let likely = |range: std::ops::Range<usize>| {
+        weights[range.clone()].iter().rposition(|&w| w > 0.0).map(|at| range.start + at)
+    };
+    if let Some(i) = chosen {
+        let range = i * BLOCK..weights.len().min((i + 1) * BLOCK);
+        for at in range.clone() {
+            before += f64::from(weights[at]);
+            if before > target && weights[at] > 0.0 {
+                return at;
+            }
+        }
+        // The two sums of the block differ by rounding.
+        if let Some(at) = likely(range) {
+            return at;
+        }
+    }
+    likely(0..weights.len()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tamis_core::random::Purpose;
+
+    use super::*;
+
+    fn take(logits: &[f32], params: &SamplingParams, history: &[u32], index: u64) -> (u32, f32) {
+        let key = Key::new(5, Purpose::Rollout);
+        draw(Level::detect(), logits, params, [history, &[]], key, index, &mut Scratch::default())
+    }
+
+    fn frequencies(logits: &[f32], params: &SamplingParams, history: &[u32]) -> Vec<f64> {
+        let mut counts = vec![0.0; logits.len()];
+        for index in 0..20_000 {
+            counts[take(logits, params, history, index).0 as usize] += 1.0 / 20_000.0;
+        }
+        counts
+    }
+
+    #[track_caller]
+    fn assert_frequencies(actual: &[f64], expected: &[f64]) {
+        for (a, e) in actual.iter().zip(expected) {
+            assert!((a - e).abs() < 0.015 && (*e > 0.0 || *a == 0.0), "{actual:?}, expected {expected:?}");
+        }
+    }
+
+    /// Probabilities 1/2, 1/4, 1/8, 1/8 at temperature 1.
+    fn halves() -> Vec<f32> {
+        [0.5f32, 0.25, 0.125, 0.125].iter().map(|p| p.ln()).collect()
+    }
+
+    #[test]
+    fn frequencies_follow_the_distribution() {
+        let plain = SamplingParams::default();
+        assert_frequencies(&frequencies(&halves(), &plain, &[]), &[0.5, 0.25, 0.125, 0.125]);
+        let cold = SamplingParams { temperature: 0.5, ..plain.clone() };
+        let total = 0.25 + 0.0625 + 2.0 / 64.0;
+        let squares = [0.25 / total, 0.0625 / total, 1.0 / 64.0 / total, 1.0 / 64.0 / total];
+        assert_frequencies(&frequencies(&halves(), &cold, &[]), &squares);
+        let top_k = SamplingParams { top_k: 2, ..plain.clone() };
+        assert_frequencies(&frequencies(&halves(), &top_k, &[]), &[2.0 / 3.0, 1.0 / 3.0, 0.0, 0.0]);
+        let ties = SamplingParams { top_k: 3, ..plain.clone() };
+        assert_frequencies(&frequencies(&halves(), &ties, &[]), &[0.5, 0.25, 0.125, 0.125]);
+        let top_p = SamplingParams { top_p: 0.6, ..plain.clone() };
+        assert_frequencies(&frequencies(&halves(), &top_p, &[]), &[2.0 / 3.0, 1.0 / 3.0, 0.0, 0.0]);
+        let tied = SamplingParams { top_p: 0.8, ..plain.clone() };
+        assert_frequencies(&frequencies(&halves(), &tied, &[]), &[4.0 / 7.0, 2.0 / 7.0, 1.0 / 7.0, 0.0]);
+        let min_p = SamplingParams { min_p: 0.3, ..plain };
+        assert_frequencies(&frequencies(&halves(), &min_p, &[]), &[2.0 / 3.0, 1.0 / 3.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn logprob_is_before_penalty_and_truncation() {
+        let params = SamplingParams { top_k: 1, repetition_penalty: 3.0, ..SamplingParams::default() };
+        // Logits are negative: the penalty makes token 0 three times as negative, below token 1.
+        let (token, logprob) = take(&halves(), &params, &[0, 0], 0);
+        assert_eq!(token, 1);
+        assert!((logprob - 0.25f32.ln()).abs() < 1e-6);
+        let (token, _) =
+            take(&[2.0, 1.0], &SamplingParams { greedy: true, repetition_penalty: 4.0, ..params }, &[0], 0);
+        assert_eq!(token, 1);
+    }
+
+    #[test]
+    fn greedy_takes_the_lowest_of_equals_at_temperature_one() {
+        for params in [
+            SamplingParams { temperature: 0.0, ..SamplingParams::default() },
+            SamplingParams { temperature: 0.3, greedy: true, ..SamplingParams::default() },
+        ] {
+            let (token, logprob) = take(&[0.0, 1.0, 1.0], &params, &[], 0);
+            assert_eq!(token, 1);
+            assert!((f64::from(logprob) - (1.0 - (1.0 + 2.0 * 1f64.exp()).ln())).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn broken_logits_do_not_panic() {
+        let params = SamplingParams { top_k: 2, top_p: 0.9, min_p: 0.1, ..SamplingParams::default() };
+        for logits in [[f32::NAN; 3], [f32::INFINITY, 0.0, f32::NEG_INFINITY], [f32::NEG_INFINITY; 3]] {
+            let (token, logprob) = take(&logits, &params, &[], 0);
+            assert!(token < 3 && !(logprob > 0.0));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_draw_is_possible(logits in proptest::collection::vec(-60f32..60.0, 1..200), index in 0u64..1000, top_k in 0usize..5, top_p in 0.01f32..1.0) {
+            let params = SamplingParams { top_k, top_p, ..SamplingParams::default() };
+            let (token, logprob) = take(&logits, &params, &[], index);
+            let better = logits.iter().filter(|&&x| x > logits[token as usize]).count();
+            prop_assert!(top_k == 0 || better < top_k);
+            prop_assert!(logprob <= 0.0 && logprob.is_finite());
+        }
+    }
+
+    #[test]
+    fn messages() {
+        let message = |params: SamplingParams| params.validate().unwrap_err().to_string();
+        let plain = SamplingParams::default;
+        insta::assert_snapshot!(message(SamplingParams { temperature: -1.0, ..plain() }), @"temperature must be 0 (greedy) or from 1e-6 to 1e6, got -1");
+        insta::assert_snapshot!(message(SamplingParams { top_p: 0.0, ..plain() }), @"top_p must be above 0 and at most 1, got 0");
+        insta::assert_snapshot!(message(SamplingParams { min_p: f32::NAN, ..plain() }), @"min_p must be from 0 to 1, got NaN");
+        insta::assert_snapshot!(message(SamplingParams { repetition_penalty: 0.0, ..plain() }), @"repetition_penalty must be positive and finite, got 0");
+        insta::assert_snapshot!(message(SamplingParams { max_new_tokens: 0, ..plain() }), @"max_new_tokens must be at least 1, got 0");
+        assert!(plain().validate().is_ok());
+    }
+}
