@@ -519,7 +519,7 @@ fn errors_name_what_is_wrong() {
     insta::assert_snapshot!(message(dapo, Columns { offsets: &[0, 4, 1, 6], ..fine }), @"offsets of trajectory 1 go backwards");
     insta::assert_snapshot!(message(dapo, Columns { offsets: &[], ..fine }), @"column `mask` has 6 values, expected 0");
     insta::assert_snapshot!(message(Preset::grpo().objective, fine), @"column `reference` is missing; the KL term needs it");
-    insta::assert_snapshot!(message(Preset::dapo_paper().objective, fine), @"column `group_tokens` is missing; aggregation `group-mean-token-mean` needs it");
+    insta::assert_snapshot!(message(Preset::dapo_paper().objective, fine), @"column `group_tokens` is missing; aggregation `group-token-mean` needs it");
     let bonus = EntropyBonus { coef: 0.1, aggregation: None };
     insta::assert_snapshot!(message(Objective { entropy: Some(bonus), ..dapo }, fine), @"column `entropy` is missing; the entropy bonus needs it");
     let value = tamis_core::objective::ValueTerm { coef: 1.0, clip: Some(0.5), aggregation: None };
