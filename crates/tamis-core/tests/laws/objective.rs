@@ -429,6 +429,23 @@ fn metrics_by_hand() {
 }
 
 #[test]
+fn nothing_weighs_nothing() {
+    let normalisers = Normalisers { tokens: 0.0, sequences: 0.0, groups: 0.0, dp_size: 1.0 };
+    let some = Normalisers { tokens: 5.0, sequences: 2.0, groups: 2.0, dp_size: 1.0 };
+    for aggregation in [
+        Aggregation::TokenMean,
+        Aggregation::SeqMeanTokenSum,
+        Aggregation::SeqMeanTokenMean { length_epsilon: 0.0 },
+        Aggregation::SeqMeanTokenSumNorm { scale: 8.0 },
+        Aggregation::GroupMeanTokenMean,
+    ] {
+        assert_eq!(aggregation.weight(0, Some(0.0), &normalisers), Ok(0.0), "{}", aggregation.name());
+        // A fully masked trajectory, or group, beside others.
+        assert!(aggregation.weight(0, Some(0.0), &some).unwrap().is_finite(), "{}", aggregation.name());
+    }
+}
+
+#[test]
 fn counts_of_ranks_add_up() {
     let first = Normalisers { tokens: 6.0, sequences: 3.0, groups: 2.0, dp_size: 1.0 };
     let second = Normalisers { tokens: 10.0, sequences: 4.0, groups: 1.0, dp_size: 1.0 };
@@ -448,7 +465,11 @@ fn what_was_not_given_is_not_reported_as_zero() {
     assert_eq!(outcome.metrics.kl, None);
     let given = Columns { entropy: Some(&[0.5; 6]), behaviour: Some(&[-0.75; 6]), ..columns };
     let (outcome, _) = objective.value_and_gradient(&given, &normalisers, &state).unwrap();
+    // Without old log-probabilities the policy is its own old one.
     assert_eq!((outcome.metrics.entropy, outcome.metrics.behaviour_kl), (0.5, 0.25));
+    let older = Columns { old: Some(&[-1.5; 6]), ..given };
+    let (older, _) = objective.value_and_gradient(&older, &normalisers, &state).unwrap();
+    assert_eq!(older.metrics.behaviour_kl, 0.75);
     // exp(-1/4) - 1 + 1/4.
     assert!((outcome.metrics.behaviour_kl_k3 - ((-0.25_f64).exp() - 0.75)).abs() < 1e-15);
 }
@@ -498,7 +519,7 @@ fn errors_name_what_is_wrong() {
     insta::assert_snapshot!(message(dapo, Columns { offsets: &[0, 4, 1, 6], ..fine }), @"offsets of trajectory 1 go backwards");
     insta::assert_snapshot!(message(dapo, Columns { offsets: &[], ..fine }), @"column `mask` has 6 values, expected 0");
     insta::assert_snapshot!(message(Preset::grpo().objective, fine), @"column `reference` is missing; the KL term needs it");
-    insta::assert_snapshot!(message(Preset::dapo_paper().objective, fine), @"column `group_tokens` is missing; aggregation `group-mean-token-mean` needs it");
+    insta::assert_snapshot!(message(Preset::dapo_paper().objective, fine), @"column `group_tokens` is missing; aggregation `group-token-mean` needs it");
     let bonus = EntropyBonus { coef: 0.1, aggregation: None };
     insta::assert_snapshot!(message(Objective { entropy: Some(bonus), ..dapo }, fine), @"column `entropy` is missing; the entropy bonus needs it");
     let value = tamis_core::objective::ValueTerm { coef: 1.0, clip: Some(0.5), aggregation: None };
