@@ -178,8 +178,8 @@ class Part:
 class Engine(Part):
     name = "engine"
 
-    def __init__(self, models, repetitions):
-        self.models, self.repetitions, self.work = models, repetitions, {}
+    def __init__(self, models, repetitions, limit):
+        self.models, self.repetitions, self.limit, self.work = models, repetitions, limit, {}
 
     def prepare(self):
         build("-p", "tamis-model", "--example", "engine_speed")
@@ -195,7 +195,7 @@ class Engine(Part):
         for allocator, extra in (("glibc", {}), ("keep-memory", KEEP_MEMORY)):
             command = [
                 PYTHON, PEERS / "torch_engine.py", "--threads", str(THREADS), "--models", self.models,
-                "--repetitions", str(self.repetitions), "--workload", json.dumps(self.work),
+                "--repetitions", str(self.repetitions), "--limit", str(self.limit), "--workload", json.dumps(self.work),
             ]  # fmt: skip
             if forms is not None:
                 wanted = [f"{what}:{model}:{form}" for (what, model), (form, a) in forms.items() if a == allocator]
@@ -209,8 +209,8 @@ class Engine(Part):
 class Step(Part):
     name = "step"
 
-    def __init__(self, steps):
-        self.steps = steps
+    def __init__(self, steps, limit):
+        self.steps, self.limit = steps, limit
 
     def prepare(self):
         if not STEP_CONFIG.exists():
@@ -247,7 +247,7 @@ class Step(Part):
         for allocator, extra in (("glibc", {}), ("keep-memory", KEEP_MEMORY)):
             if forms is not None and forms[("grpo_step", "small")][1] != allocator:
                 continue
-            command = [PYTHON, PEERS / "trl_step.py", "--threads", str(THREADS), "--steps", str(self.steps)]
+            command = [PYTHON, PEERS / "trl_step.py", "--threads", str(THREADS), "--steps", str(self.steps), "--limit", str(self.limit)]
             lines += [line | {"allocator": allocator} for line in json_lines(command, extra)]
         return lines
 
@@ -407,10 +407,11 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--models", default="small,mid", help="models of the engine's part")
     parser.add_argument("--repetitions", type=int, default=5, help="repetitions of a peer's case within a round")
+    parser.add_argument("--limit", type=float, default=20.0, help="seconds to wait for undisturbed repetitions of a peer's case")
     parser.add_argument("--as-users-run-it", action="store_true", help="add rows against transformers and TRL as they come")
     parser.add_argument("--json", help="also write rows and raw lines to this file")
     arguments = parser.parse_args()
-    parts = [Engine(arguments.models, arguments.repetitions), Step(max(3, arguments.repetitions)), Filter()]
+    parts = [Engine(arguments.models, arguments.repetitions, arguments.limit), Step(max(3, arguments.repetitions), 2 * arguments.limit), Filter()]
     if arguments.only:
         unknown = set(arguments.only.split(",")) - {part.name for part in parts}
         if unknown:

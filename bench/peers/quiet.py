@@ -66,7 +66,7 @@ class Laps:
         return self.calm[: self.wanted] + sorted(self.disturbed)[:missing], missing
 
 
-def measure(run, repetitions, warm_up=1, limit=60.0):
+def measure(run, repetitions, warm_up=1, limit=20.0):
     """Times `run`: (seconds of each repetition, how many of them were disturbed)."""
     for _ in range(warm_up):
         run()

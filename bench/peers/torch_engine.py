@@ -268,7 +268,7 @@ def build(form, shape):
     return Lean(shape, attend_bmm if form == "lean-bmm" else attend_sdpa)
 
 
-def train_cases(name, shape, repetitions, forms, only):
+def train_cases(name, shape, timing_of, forms, only):
     batch = training_batch(shape, **TRAIN[name])
     lengths = batch[1]
     by_length = lengths.argsort()
@@ -288,11 +288,11 @@ def train_cases(name, shape, repetitions, forms, only):
         for cut, micro_batches in cuts.items():
             if not chosen(only, "train", name, f"{form}/{cut}"):
                 continue
-            timing = measure(lambda: train_step(logits_of, parameters, optimizer, batch, micro_batches), repetitions)
+            timing = timing_of(lambda: train_step(logits_of, parameters, optimizer, batch, micro_batches))
             report("train", name, f"{form}/{cut}", int(lengths.sum()), timing, parameters=count(model))
 
 
-def generate_cases(name, shape, repetitions, forms, only):
+def generate_cases(name, shape, timing_of, forms, only):
     for form in forms:
         model = build(form, shape)
         for p in model.parameters():
@@ -304,12 +304,12 @@ def generate_cases(name, shape, repetitions, forms, only):
             case = cases[name]
             generator = torch.Generator().manual_seed(1)
             prompts = torch.randint(shape["vocab"], (case["prompts"], case["prompt"]), generator=generator)
-            timing = measure(lambda: run(model, prompts, case["samples"], case["new"]), repetitions)
+            timing = timing_of(lambda: run(model, prompts, case["samples"], case["new"]))
             amount = case["prompts"] * case["samples"] * case["new"]
             report(what, name, form, amount, timing, parameters=count(model))
 
 
-def matmul_peak(repetitions):
+def matmul_peak(timing_of):
     """The fastest of a few large single-precision products: what this machine's cores give at most."""
     for n in (512, 1024, 2048):
         a, b, out = torch.randn(n, n), torch.randn(n, n), torch.empty(n, n)
@@ -319,7 +319,7 @@ def matmul_peak(repetitions):
             for _ in range(max(loops, 1)):
                 torch.mm(a, b, out=out)
 
-        report("matmul_peak", str(n), "mm", 2 * n**3 * max(loops, 1), measure(run, repetitions), "flops")
+        report("matmul_peak", str(n), "mm", 2 * n**3 * max(loops, 1), timing_of(run), "flops")
 
 
 def main():
@@ -331,10 +331,12 @@ def main():
     parser.add_argument("--only", help="cases as WHAT:MODEL:FORM, separated by commas")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--limit", type=float, default=20.0, help="seconds to wait for undisturbed repetitions of a case")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.set_num_interop_threads(1)
     torch.manual_seed(0)
+    timing_of = lambda run: measure(run, arguments.repetitions, limit=arguments.limit)
     workload = json.loads(arguments.workload or "{}")
     for model, shape in workload.get("MODELS", {}).items():
         MODELS[model].update(shape)
@@ -347,13 +349,13 @@ def main():
     what = arguments.what.split(",")
     only = arguments.only and set(arguments.only.split(","))
     if "matmul_peak" in what:
-        matmul_peak(arguments.repetitions)
+        matmul_peak(timing_of)
     for name in arguments.models.split(","):
         shape = MODELS[name]
         if "train" in what:
-            train_cases(name, shape, arguments.repetitions, forms, only)
+            train_cases(name, shape, timing_of, forms, only)
         if "generate" in what:
-            generate_cases(name, shape, arguments.repetitions, forms, only)
+            generate_cases(name, shape, timing_of, forms, only)
 
 
 if __name__ == "__main__":

@@ -96,6 +96,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=7, help="measured steps")
+    parser.add_argument("--limit", type=float, default=40.0, help="seconds to wait for undisturbed steps")
     parser.add_argument("--warm-up", type=int, default=2)
     parser.add_argument("--micro-batch", type=int, default=PROMPTS * COPIES, help="completions per backward pass")
     arguments = parser.parse_args()
@@ -105,7 +106,7 @@ def main():
 
     steps = arguments.warm_up + 40 * arguments.steps
     accumulation = PROMPTS * COPIES // arguments.micro_batch
-    laps = Laps(arguments.steps, limit=60.0)
+    laps = Laps(arguments.steps, limit=arguments.limit)
     with tempfile.TemporaryDirectory() as folder:
         trainer = GRPOTrainer(
             model=small_model(),

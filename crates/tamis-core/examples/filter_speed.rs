@@ -4,6 +4,8 @@
 //!
 //! `cargo run --release -p tamis-core --example filter_speed`
 
+#![expect(clippy::print_stdout, reason = "a program that prints its measurement")]
+
 use std::hint::black_box;
 use std::time::Instant;
 
