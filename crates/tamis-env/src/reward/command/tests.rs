@@ -334,6 +334,50 @@ def short(completions, **kwargs):
     insta::assert_snapshot!(said(&outcomes(&command, 2)), @"error the function returned 1 rewards for 2 completions; error the function returned 1 rewards for 2 completions");
 }
 
+#[test]
+fn conversations_reach_trl_functions_as_messages() {
+    if !has_python() {
+        return;
+    }
+    let source = r#"
+def reward(prompts, completions, answer, scale, **kwargs):
+    assert prompts[0] == [{"role": "user", "content": "1?"}], prompts
+    return [scale * (c[-1]["content"] == a and c[-1]["role"] == "assistant") for c, a in zip(completions, answer)]
+"#;
+    let (_folder, command) = python(source, "reward", Kind::Trl, &json!({"scale": 3}));
+    let mut prompt = prompt(0, "1");
+    prompt.content =
+        PromptContent::Messages(vec![Message { role: "user".to_owned(), content: "1?".to_owned() }]);
+    prompt.columns =
+        Map::from_iter([("answer".to_owned(), json!("one")), ("prompt".to_owned(), json!("left out"))]);
+    let turns =
+        ["tool", "assistant"].map(|role| Message { role: role.to_owned(), content: "one".to_owned() });
+    let several = RewardInput { messages: Some(&turns), ..RewardInput::text(&prompt, "all turns") };
+    let inputs = [RewardInput::text(&prompt, "one"), RewardInput::text(&prompt, "two"), several];
+    insta::assert_snapshot!(said(&command.score(&inputs)), @"score=3; score=0; score=3");
+}
+
+#[test]
+fn an_external_function_is_weighed_and_checked_like_any_other() {
+    if !has_python() {
+        return;
+    }
+    let source = r#"
+def compute_score(data_source, solution_str, ground_truth, extra_info):
+    return {"score": float(solution_str.removeprefix('#' * 4 + ' ') == ground_truth and solution_str[0] == '#'), "length": len(solution_str)}
+"#;
+    let (_folder, command) = python(source, "compute_score", Kind::Verl, &Value::Null);
+    let function = NamedReward { name: "mine".to_owned(), weight: 0.5, function: Box::new(command) };
+    let rewards = Rewards::new(vec![function]).unwrap();
+    let prompts: Vec<Prompt> = (0..100).map(|id| prompt(id, &id.to_string())).collect();
+    let report = crate::reward::gold::check_gold(&prompts, &rewards).unwrap();
+    assert!(report.is_clean(), "{report}");
+    assert!(report.score_names.contains("length"));
+    let scored = rewards.score(&[RewardInput::text(&prompts[7], "#### 7")]).unwrap();
+    assert_eq!(scored.rows[0].reward, tamis_core::group::Score::of(0.5));
+    assert_eq!(scored.rows[0].scores["length"], tamis_core::group::Score::of(6.0));
+}
+
 proptest! {
     #[test]
     fn any_answer_is_read_without_panic(line in "[ -~]{0,40}", name in "[a-z\"\\\\é]{0,6}", number in any::<f64>()) {
