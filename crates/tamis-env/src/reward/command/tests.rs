@@ -23,7 +23,7 @@ fn config(argv: &[&str]) -> CommandConfig {
     CommandConfig {
         argv: argv.iter().map(|&word| word.to_owned()).collect(),
         num_processes: 1,
-        timeout: Duration::from_millis(400),
+        timeout: Duration::from_secs(20),
         startup_timeout: Duration::ZERO,
         max_restarts: 100,
         ..CommandConfig::default()
@@ -111,8 +111,12 @@ the process ended (exit status: 3) before it answered; its standard error ends:
 cannot import torch
 ");
     insta::assert_snapshot!(failure(&shell("kill -9 $$")), @"the process ended (signal: 9 (SIGKILL)) before it answered");
-    insta::assert_snapshot!(failure(&shell("echo 'still loading' >&2; cat > /dev/null")), @r"
-no answer within 0.4 s; the process was killed; its standard error ends:
+    let hangs = CommandConfig {
+        timeout: Duration::from_millis(1500),
+        ..config(&["sh", "-c", "echo 'still loading' >&2; cat > /dev/null"])
+    };
+    insta::assert_snapshot!(failure(&Command::new(hangs, false).unwrap()), @r"
+no answer within 1.5 s; the process was killed; its standard error ends:
 still loading
 ");
     insta::assert_snapshot!(failure(&shell("read line; echo 'debug: scoring'; cat")), @"expected one JSON object with `id` and `score` a line, got `debug: scoring`: not JSON (expected value at line 1 column 1); the process was killed");
@@ -179,6 +183,7 @@ fn one_bad_completion_does_not_cost_the_others() {
     let config = CommandConfig {
         num_processes: 2,
         batch_size: 4,
+        timeout: Duration::from_secs(1),
         startup_timeout: Duration::from_secs(3),
         ..config(&["python3", "-c", FRAGILE])
     };
@@ -201,11 +206,7 @@ fn full_pipes_do_not_stop_it() {
     // `cat` answers before it has read everything: the echoes are no answers, so the first line is garbage; with ids and scores made
     // from the requests by sed they are answers.
     let command = Command::new(
-        CommandConfig {
-            batch_size: 1000,
-            timeout: Duration::from_secs(20),
-            ..config(&["sed", "-u", "s/,.*/, \"score\": 1}/"])
-        },
+        CommandConfig { batch_size: 1000, ..config(&["sed", "-u", "s/,.*/, \"score\": 1}/"]) },
         false,
     )
     .unwrap();
