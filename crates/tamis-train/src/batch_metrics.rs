@@ -53,6 +53,7 @@ impl Summary {
 }
 
 /// Whether two or more numbers that are not NaN are there and all are the same (max == min).
+#[expect(clippy::float_cmp, reason = "uniformity is max == min, exactly")]
 pub fn has_one_value(values: impl IntoIterator<Item = f64>) -> bool {
     Summary::of(values).is_some_and(|summary| summary.count > 1 && summary.min == summary.max)
 }

@@ -91,6 +91,7 @@ impl Metrics {
     }
 
     /// The metrics that do not depend on the clock: what two runs of the same seed agree on, bit for bit.
+    #[must_use]
     pub fn without_wall_clock(&self) -> Self {
         let mut kept = Self::new();
         for (name, value) in self.iter().filter(|(name, _)| !catalogue::is_wall_clock(name)) {

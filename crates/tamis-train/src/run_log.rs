@@ -53,7 +53,7 @@ impl RunLog {
 fn stamped(now: SystemTime, level: Level, text: &str) -> String {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let time = timestamp(since.as_secs(), since.subsec_millis());
-    text.lines().map(|line| format!("{time} {} {line}\n", level.name())).collect()
+    text.lines().fold(String::new(), |stamped, line| stamped + &time + " " + level.name() + " " + line + "\n")
 }
 
 /// `2026-11-21T05:12:33.123Z` from seconds since 1970 (proleptic Gregorian calendar).

@@ -1,9 +1,14 @@
 //! Validation: completions of held-out prompts, scored, and what they say of the policy.
 
 use serde::{Deserialize, Serialize};
+use tamis_config::{ValidateConfig, ValidationMetric};
+use tamis_core::group::FinishReason;
 use tamis_core::random::{Key, Purpose};
 use tamis_env::reward::RewardInput;
 use tamis_rollout::{Generator, GroupRequest, Outcome, PreparedPrompt, Sampling, Scorer, ShellError};
+
+use crate::metrics::Metrics;
+use crate::validation_metrics::{PromptSamples, validation_metrics};
 
 /// How validation samples.
 #[derive(Debug, Clone)]
@@ -31,19 +36,6 @@ pub struct Shown {
     pub is_correct: Option<bool>,
 }
 
-/// Scored samples of one prompt.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ValidationRow {
-    /// Which data set it is from.
-    pub data_source: String,
-    /// The outcome (`acc`, else `score`) of each sample \[n\]; NaN: unscored.
-    pub outcomes: Vec<f64>,
-    /// The reward of each sample \[n\].
-    pub rewards: Vec<f64>,
-    /// What each sample answered, for majority votes \[n\].
-    pub answers: Vec<String>,
-}
-
 /// What a validation found.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ValidationReport {
@@ -65,7 +57,7 @@ pub fn sample(
     settings: &ValidationSettings,
     journal: &str,
     step: u64,
-) -> Result<(Vec<ValidationRow>, ValidationReport), ShellError> {
+) -> Result<(Vec<PromptSamples>, ValidationReport), ShellError> {
     for (row, prompt) in prompts.iter().enumerate() {
         let key = Key::new(settings.seed, Purpose::Validation).with(prompt.prompt.id.0);
         generator.submit(
@@ -121,13 +113,13 @@ pub fn sample(
     let mut report = ValidationReport { num_prompts: prompts.len(), ..ValidationReport::default() };
     let (mut sum, mut count, mut length) = (0.0, 0_usize, 0_usize);
     for ((prompt, samples), texts) in prompts.iter().zip(&samples).zip(&texts) {
-        let mut row = ValidationRow {
-            data_source: prompt.prompt.data_source.clone(),
-            outcomes: Vec::with_capacity(samples.len()),
-            rewards: Vec::with_capacity(samples.len()),
-            answers: Vec::with_capacity(samples.len()),
+        let mut row = PromptSamples {
+            source: prompt.prompt.data_source.clone(),
+            num_samples: samples.len(),
+            answers: Some(Vec::with_capacity(samples.len())),
+            ..PromptSamples::default()
         };
-        for ((sample, text), scored) in samples.iter().zip(texts).zip(scored.by_ref()) {
+        for (i, ((sample, text), scored)) in samples.iter().zip(texts).zip(scored.by_ref()).enumerate() {
             let value = |name: &str| scored.scores.get(name).map(|score| score.value);
             let outcome = value("acc").or_else(|| value("score")).unwrap_or(f64::NAN);
             if !outcome.is_nan() {
@@ -143,9 +135,13 @@ pub fn sample(
                     is_correct: value("acc").filter(|acc| !acc.is_nan()).map(|acc| acc >= 1.0),
                 });
             }
-            row.outcomes.push(outcome);
-            row.rewards.push(scored.reward.value);
-            row.answers.push(text.trim().to_owned());
+            for (name, score) in &scored.scores {
+                row.scores.entry(name.clone()).or_insert_with(|| vec![f64::NAN; samples.len()])[i] = score.value;
+            }
+            row.scores.entry("reward".to_owned()).or_default().push(scored.reward.value);
+            row.lengths.push(sample.token_ids.len());
+            row.num_truncated += usize::from(sample.finish_reason == FinishReason::Length);
+            row.answers.get_or_insert_default().push(text.trim().to_owned());
         }
         rows.push(row);
     }
@@ -155,7 +151,24 @@ pub fn sample(
     Ok((rows, report))
 }
 
-/// Sets the validation's metrics.
-pub fn metrics(rows: &[ValidationRow], config: &tamis_config::ValidateConfig, metrics: &mut crate::metrics::Metrics) {
-    let _ = (rows, config, metrics);
+/// Sets the validation's metrics: those of `validate.metrics`, and lengths and counts.
+pub fn metrics(rows: &[PromptSamples], config: &ValidateConfig, metrics: &mut Metrics) {
+    let mut all = Metrics::new();
+    validation_metrics(rows, &mut all);
+    let is_wanted = |name: &str| {
+        let figure = name.split('/').find_map(|part| {
+            [
+                ("mean@", ValidationMetric::MeanAtK),
+                ("std@", ValidationMetric::MeanAtK),
+                ("pass@", ValidationMetric::PassAtK),
+                ("best@", ValidationMetric::BestAtK),
+                ("worst@", ValidationMetric::BestAtK),
+                ("maj@", ValidationMetric::MajAtK),
+            ]
+            .into_iter()
+            .find(|(prefix, _)| part.starts_with(prefix))
+        });
+        figure.is_none_or(|(_, figure)| config.metrics.contains(&figure))
+    };
+    metrics.extend(all.iter().filter(|(name, _)| is_wanted(name)));
 }

@@ -33,6 +33,7 @@ pub enum Aggregation {
     },
     /// `(1/P) Σ_g (Σ_{i in g} Σ_t m l) / (Σ_{i in g} |o_i|)`: token mean within each group, then the mean over groups. DAPO as its
     /// paper writes it, arXiv 2503.14476 eq. 8.
+    #[serde(rename = "group-token-mean")]
     GroupMeanTokenMean,
     /// `Σ_it m l`, undivided (verl `token-sum`).
     TokenSum,
@@ -46,7 +47,7 @@ impl Aggregation {
             Self::SeqMeanTokenSum => "seq-mean-token-sum",
             Self::SeqMeanTokenMean { .. } => "seq-mean-token-mean",
             Self::SeqMeanTokenSumNorm { .. } => "seq-mean-token-sum-norm",
-            Self::GroupMeanTokenMean => "group-mean-token-mean",
+            Self::GroupMeanTokenMean => "group-token-mean",
             Self::TokenSum => "token-sum",
         }
     }
@@ -102,7 +103,7 @@ impl Aggregation {
             Self::GroupMeanTokenMean => {
                 let group_tokens = group_tokens.ok_or(ObjectiveError::Missing {
                     column: "group_tokens",
-                    needed_by: "aggregation `group-mean-token-mean`",
+                    needed_by: "aggregation `group-token-mean`",
                 })?;
                 if group_tokens > 0.0 { over(groups) / group_tokens } else { 0.0 }
             }
@@ -129,7 +130,7 @@ pub struct Normalisers {
 
 impl Normalisers {
     /// Counts a whole optimizer batch on one machine: its mask `[B][T]` and how many trajectories each group has, in order \[P\]. Also
-    /// returns the unmasked tokens of each trajectory's group \[B\], the column of `group-mean-token-mean`.
+    /// returns the unmasked tokens of each trajectory's group \[B\], the column of `group-token-mean`.
     ///
     /// Fully masked trajectories and groups are not counted; an empty batch counts 0 everywhere.
     ///

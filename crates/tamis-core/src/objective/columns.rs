@@ -56,7 +56,7 @@ pub struct Columns<'a, T> {
     pub values: Option<ValueColumns<'a, T>>,
     /// Advantages; constants.
     pub advantage: AdvantageColumn<'a>,
-    /// Unmasked tokens of the trajectory's whole group in the optimizer batch \[B\], for `group-mean-token-mean`
+    /// Unmasked tokens of the trajectory's whole group in the optimizer batch \[B\], for `group-token-mean`
     /// ([`Normalisers::of`](super::Normalisers::of) counts them).
     pub group_tokens: Option<&'a [f64]>,
 }

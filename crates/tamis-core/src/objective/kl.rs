@@ -37,7 +37,8 @@ pub struct KlEstimator {
     /// verl's `+`: the value of `kind` with the gradient of [`KlKind::K2`], which is `d` (straight-through).
     #[serde(default)]
     pub straight_through: bool,
-    /// verl's bounds on `k3`: `-d` clamped to ±20, then the value to ±10; the derivative is 0 outside. TRL has none.
+    /// verl's bound on `k3`: at most 10, with derivative 0 there. (verl also clamps `d` to ±20 first, where the value is above 10
+    /// anyway.) TRL has none.
     #[serde(default)]
     pub clamped: bool,
 }
@@ -96,16 +97,10 @@ impl KlEstimator {
             KlKind::Abs => (d.abs(), if d == 0.0 { 0.0 } else { d.signum() }),
             KlKind::K2 => (0.5 * d * d, d),
             KlKind::K3 => {
-                let limited = self.clamped && d.abs() > 20.0;
-                let x = if limited { -(20_f64.copysign(d)) } else { -d };
-                // exp(x) - 1 without cancellation near 0.
-                let growth = x.exp_m1();
-                let value = growth - x;
-                if self.clamped && value > 10.0 {
-                    (10.0, 0.0)
-                } else {
-                    (value, if limited { 0.0 } else { -growth })
-                }
+                // exp(-d) - 1 without cancellation near 0.
+                let growth = (-d).exp_m1();
+                let value = growth + d;
+                if self.clamped && value > 10.0 { (10.0, 0.0) } else { (value, -growth) }
             }
         };
         (value, if self.straight_through { d } else { slope })

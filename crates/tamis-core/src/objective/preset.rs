@@ -94,7 +94,7 @@ impl Preset {
     /// overlong punishment, dynamic sampling.
     pub fn dapo() -> Self {
         Self {
-            advantage: Grpo::verl(),
+            advantage: Grpo { singleton: Singleton::Zero, ..Grpo::verl() },
             objective: Objective {
                 policy: PolicyLoss::Clip(Clip::verl(0.2, 0.28, 10.0)),
                 aggregation: Aggregation::TokenMean,
@@ -169,6 +169,7 @@ mod tests {
         for entry in PRESETS {
             let preset = (entry.build)(1024);
             let text = serde_json::to_string(&preset).expect("is data");
+            assert!(text.contains(preset.objective.aggregation.name()), "{text}");
             assert_eq!(serde_json::from_str::<Preset>(&text).expect("is data"), preset);
         }
     }

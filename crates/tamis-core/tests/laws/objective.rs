@@ -397,6 +397,63 @@ fn a_nan_reaches_the_loss() {
 }
 
 #[test]
+fn metrics_by_hand() {
+    // A good trajectory of one token with ratio 2; a bad one with ratios 1/2, 4, 1 and a masked token.
+    let (offsets, mask) = ([0, 1, 5], [true, true, true, true, false]);
+    let two = 2_f64.ln();
+    let (logprob, old) = ([two - 5.0, -5.0 - two, 2.0 * two - 5.0, -5.0, 0.0], [-5.0; 5]);
+    let columns = Columns {
+        old: Some(&old),
+        ..Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&[1.0, -1.0]))
+    };
+    let normalisers = Normalisers { tokens: 4.0, sequences: 2.0, groups: 1.0, dp_size: 1.0 };
+    let objective =
+        Objective { policy: PolicyLoss::Clip(Clip::verl(0.2, 0.28, 3.0)), ..Preset::dapo().objective };
+    let (outcome, _) =
+        objective.value_and_gradient(&columns, &normalisers, &objective.initial_state()).unwrap();
+    let metrics = outcome.metrics;
+    let near = |actual: f64, expected: f64| assert!((actual - expected).abs() < 1e-14, "{actual} {expected}");
+    // -1.28 clipped high, 0.8 clipped low, 3 on the dual clip, 1.
+    near(outcome.loss, (-1.28 + 0.8 + 3.0 + 1.0) / 4.0);
+    near(metrics.policy_loss, outcome.loss);
+    assert_eq!((metrics.tokens, metrics.sequences), (4.0, 2.0));
+    assert_eq!((metrics.clip_share, metrics.clip_share_dual), (0.5, 0.25));
+    assert_eq!((metrics.clip_share_low, metrics.clip_share_high), (0.25, 0.25));
+    // Per trajectory: no low token in the first, one high of one; one low of three in the second.
+    assert_eq!((metrics.clip_share_low_min, metrics.clip_share_high_max), (0.0, 1.0));
+    near(metrics.ratio_mean, (2.0 + 0.5 + 4.0 + 1.0) / 4.0);
+    near(metrics.ratio_max, 4.0);
+    near(metrics.ratio_min, 0.5);
+    near(metrics.old_kl, -2.0 * two / 4.0);
+    near(metrics.old_kl_k3, (7.5 - 4.0 - 2.0 * two) / 4.0);
+}
+
+#[test]
+fn nothing_weighs_nothing() {
+    let normalisers = Normalisers { tokens: 0.0, sequences: 0.0, groups: 0.0, dp_size: 1.0 };
+    let some = Normalisers { tokens: 5.0, sequences: 2.0, groups: 2.0, dp_size: 1.0 };
+    for aggregation in [
+        Aggregation::TokenMean,
+        Aggregation::SeqMeanTokenSum,
+        Aggregation::SeqMeanTokenMean { length_epsilon: 0.0 },
+        Aggregation::SeqMeanTokenSumNorm { scale: 8.0 },
+        Aggregation::GroupMeanTokenMean,
+    ] {
+        assert_eq!(aggregation.weight(0, Some(0.0), &normalisers), Ok(0.0), "{}", aggregation.name());
+        // A fully masked trajectory, or group, beside others.
+        assert!(aggregation.weight(0, Some(0.0), &some).unwrap().is_finite(), "{}", aggregation.name());
+    }
+}
+
+#[test]
+fn counts_of_ranks_add_up() {
+    let first = Normalisers { tokens: 6.0, sequences: 3.0, groups: 2.0, dp_size: 1.0 };
+    let second = Normalisers { tokens: 10.0, sequences: 4.0, groups: 1.0, dp_size: 1.0 };
+    let both = Normalisers { tokens: 16.0, sequences: 7.0, groups: 3.0, dp_size: 2.0 };
+    assert_eq!(first.merged(second), both);
+}
+
+#[test]
 fn what_was_not_given_is_not_reported_as_zero() {
     let (offsets, mask, logprob, advantage) = small();
     let columns = Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&advantage));
@@ -408,7 +465,11 @@ fn what_was_not_given_is_not_reported_as_zero() {
     assert_eq!(outcome.metrics.kl, None);
     let given = Columns { entropy: Some(&[0.5; 6]), behaviour: Some(&[-0.75; 6]), ..columns };
     let (outcome, _) = objective.value_and_gradient(&given, &normalisers, &state).unwrap();
+    // Without old log-probabilities the policy is its own old one.
     assert_eq!((outcome.metrics.entropy, outcome.metrics.behaviour_kl), (0.5, 0.25));
+    let older = Columns { old: Some(&[-1.5; 6]), ..given };
+    let (older, _) = objective.value_and_gradient(&older, &normalisers, &state).unwrap();
+    assert_eq!(older.metrics.behaviour_kl, 0.75);
     // exp(-1/4) - 1 + 1/4.
     assert!((outcome.metrics.behaviour_kl_k3 - ((-0.25_f64).exp() - 0.75)).abs() < 1e-15);
 }
@@ -458,7 +519,7 @@ fn errors_name_what_is_wrong() {
     insta::assert_snapshot!(message(dapo, Columns { offsets: &[0, 4, 1, 6], ..fine }), @"offsets of trajectory 1 go backwards");
     insta::assert_snapshot!(message(dapo, Columns { offsets: &[], ..fine }), @"column `mask` has 6 values, expected 0");
     insta::assert_snapshot!(message(Preset::grpo().objective, fine), @"column `reference` is missing; the KL term needs it");
-    insta::assert_snapshot!(message(Preset::dapo_paper().objective, fine), @"column `group_tokens` is missing; aggregation `group-mean-token-mean` needs it");
+    insta::assert_snapshot!(message(Preset::dapo_paper().objective, fine), @"column `group_tokens` is missing; aggregation `group-token-mean` needs it");
     let bonus = EntropyBonus { coef: 0.1, aggregation: None };
     insta::assert_snapshot!(message(Objective { entropy: Some(bonus), ..dapo }, fine), @"column `entropy` is missing; the entropy bonus needs it");
     let value = tamis_core::objective::ValueTerm { coef: 1.0, clip: Some(0.5), aggregation: None };

@@ -123,7 +123,7 @@ fn plain(reward: &RewardConfig, folder: &Path, limit: usize) -> Result<Box<dyn R
                 buffer.map_or((max_length / 5).max(1), |buffer| buffer as u64),
                 *penalty_factor,
                 match form {
-                    OverlongForm::Bounded => Form::Paper,
+                    OverlongForm::Bounded => Form::Bounded,
                     OverlongForm::Verl => Form::Verl,
                 },
             )?)

@@ -136,15 +136,14 @@ impl RunDirectory {
         let mut moved = Vec::new();
         for checkpoint in self.list_checkpoints()? {
             if checkpoint.step > step {
-                let base = format!("{SET_ASIDE}step_{}", checkpoint.step);
-                let aside = std::iter::once(base.clone())
-                    .chain((2_u64..).map(|number| format!("{base}_{number}")))
-                    .map(|name| self.checkpoints().join(name))
-                    .find(|path| !path.exists());
-                if let Some(aside) = aside {
-                    self.disk().rename(&checkpoint.path, &aside)?;
-                    moved.push(checkpoint.step);
+                let mut aside = self.checkpoints().join(format!("{SET_ASIDE}step_{}", checkpoint.step));
+                let mut number = 1_u64;
+                while aside.exists() {
+                    number += 1;
+                    aside = self.checkpoints().join(format!("{SET_ASIDE}step_{}_{number}", checkpoint.step));
                 }
+                self.disk().rename(&checkpoint.path, &aside)?;
+                moved.push(checkpoint.step);
             }
         }
         Ok(moved)
