@@ -63,6 +63,7 @@ pub(crate) enum Strategy {
     /// Keep groups whose metric is not the same in every member (DAPO's dynamic sampling).
     Variance,
     /// Keep groups whose mean metric lies between --low and --high.
+    #[value(name = "mean_range", alias = "mean-range")]
     MeanRange,
 }
 
@@ -81,17 +82,21 @@ pub(crate) enum Bounds {
 #[derive(Debug, Args)]
 pub(crate) struct Filter {
     /// Rollouts: one row a trajectory, or (with several --metric) one row a whole group.
-    #[arg(value_name = "ROLLOUTS.{jsonl,parquet}")]
-    pub(crate) file: PathBuf,
+    #[arg(value_name = "ROLLOUTS.{jsonl,parquet}", required = true)]
+    pub(crate) files: Vec<PathBuf>,
     /// Column of the metric, dotted where nested (`acc`, `175b_finetuning.is_correct`); booleans count 0 and 1. Given more than
     /// once, each row is a group and these columns are its members.
     #[arg(long, value_name = "COLUMN", required = true)]
     pub(crate) metric: Vec<String>,
-    /// Column (or columns) that say which group a row belongs to; not needed where a row holds a whole group.
+    /// The metric is no outcome (a length, say): uniform groups are not called all correct or all wrong.
+    #[arg(long)]
+    pub(crate) no_outcome: bool,
+    /// Column (or columns) that say which group a row belongs to (default: `uid`, `group` and the like, the first there is); not
+    /// needed where a row holds a whole group.
     #[arg(long, value_name = "COLUMN")]
     pub(crate) group: Vec<String>,
     /// Which rule.
-    #[arg(long, value_enum, default_value = "variance")]
+    #[arg(long, value_enum, default_value = "variance", alias = "kind")]
     pub(crate) strategy: Strategy,
     /// variance: how far apart two members must be to differ (max - min > tolerance).
     #[arg(long, default_value_t = 0.0)]

@@ -303,7 +303,7 @@ impl Conflict {
             Self::NoRewardWeight => "give the verifier `weight: 1.0`".to_owned(),
             Self::DuplicateRewardName { .. } => "give each reward a `name` of its own".to_owned(),
             Self::PositivePenalty { value, .. } => format!("write {}", -value),
-            Self::BufferTooLong { max_length, .. } => format!("use {} or less", max_length),
+            Self::BufferTooLong { max_length, .. } => format!("use {max_length} or less"),
             Self::MiniBatchTooLarge { train, .. } => {
                 format!("use {train} or less; null is one update a step")
             }

@@ -91,7 +91,7 @@ impl Checker<'_> {
             .map(|node| &node.origin)
             .find(|origin| origin.is_from_user())
             .cloned();
-        self.found.push(Diagnostic { severity, problem: conflict.into(), origin });
+        self.found.push(Diagnostic { severity, problem: Box::new(conflict.into()), origin });
     }
 
     fn error(&mut self, keys: &[&str], conflict: Conflict) {

@@ -30,7 +30,7 @@ pub struct Diagnostic {
     /// How bad it is.
     pub severity: Severity,
     /// What is wrong.
-    pub problem: Problem,
+    pub problem: Box<Problem>,
     /// Where it was written; `None` where no place is to blame.
     pub origin: Option<Origin>,
 }
@@ -38,12 +38,12 @@ pub struct Diagnostic {
 impl Diagnostic {
     /// An error.
     pub fn error(problem: Problem, origin: Option<Origin>) -> Self {
-        Self { severity: Severity::Error, problem, origin }
+        Self { severity: Severity::Error, problem: Box::new(problem), origin }
     }
 
     /// A warning.
     pub fn warning(problem: Problem, origin: Option<Origin>) -> Self {
-        Self { severity: Severity::Warning, problem, origin }
+        Self { severity: Severity::Warning, problem: Box::new(problem), origin }
     }
 
     /// The fix, where one is known.
@@ -99,6 +99,9 @@ pub enum Problem {
         /// What it must be.
         condition: String,
     },
+    /// A file that holds something else than sections.
+    #[error("a configuration is a mapping of sections")]
+    NotAMapping,
     /// A key that has no default and is not there.
     #[error("`{key}` is missing: it is one of {}", allowed.join(", "))]
     MissingKey {
@@ -130,7 +133,7 @@ pub enum Problem {
         argument: String,
     },
     /// An override of an item that a list does not have.
-    #[error("`{key}` has {length} items, there is no item {index}")]
+    #[error("`{key}` has no item {index}: it has {length}, counted from 0")]
     NoSuchItem {
         /// The list.
         key: String,
@@ -172,6 +175,7 @@ impl Problem {
                 Some(format!("did you mean `{suggestion}`?"))
             }
             Self::UnknownKey { known, .. } => Some(format!("the keys here are {}", known.join(", "))),
+            Self::NotAMapping => Some("for example: `rollout: {n: 8}`".to_owned()),
             Self::DuplicateKey { .. } => Some("remove one of the two".to_owned()),
             Self::MalformedOverride { .. } => {
                 Some("write `key=value`, `+key=value` to add to a list, or `~key` for the default".to_owned())
@@ -190,6 +194,23 @@ impl Problem {
     }
 }
 
+/// Characters of a line that are shown at most.
+const EXCERPT: usize = 120;
+
+/// A line as it can be printed: control characters as spaces, and of a long line the part around a column. Gives the column in it.
+fn printable(line: &str, column: usize) -> (String, usize) {
+    let clean = |c: char| if c.is_control() { ' ' } else { c };
+    let line = line.trim_end();
+    if line.chars().count() <= EXCERPT {
+        return (line.chars().map(clean).collect(), column);
+    }
+    let start = column.saturating_sub(EXCERPT / 3);
+    let part: String = line.chars().skip(start).take(EXCERPT).map(clean).collect();
+    let before = if start > 0 { "..." } else { "" };
+    let after = if start + EXCERPT < line.chars().count() { "..." } else { "" };
+    (format!("{before}{part}{after}"), column - start + before.len())
+}
+
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.severity, self.problem)?;
@@ -204,17 +225,10 @@ impl fmt::Display for Diagnostic {
                 _ => write!(f, "\n{:gutter$}--> {origin}", "")?,
             }
             if let Some(line) = origin.excerpt() {
-                let line = line.trim_end();
-                let indent = origin.column.saturating_sub(1);
-                // A tab in front of the caret stays a tab, so that the two lines agree at any tab width.
-                let space: String = line
-                    .chars()
-                    .chain(std::iter::repeat(' '))
-                    .take(indent)
-                    .map(|c| if c == '\t' { '\t' } else { ' ' })
-                    .collect();
-                let carets = "^".repeat(origin.length.max(1));
-                write!(f, "\n{:gutter$} |\n{} | {line}\n{:gutter$} | {space}{carets}", "", origin.line, "")?;
+                let (line, column) = printable(line, origin.column);
+                let carets = "^".repeat(origin.length.clamp(1, EXCERPT));
+                write!(f, "\n{:gutter$} |\n{} | {line}\n{:gutter$} | ", "", origin.line, "")?;
+                write!(f, "{:width$}{carets}", "", width = column.saturating_sub(1))?;
             }
         }
         if let Some(hint) = self.hint() {

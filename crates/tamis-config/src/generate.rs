@@ -7,8 +7,8 @@ use serde_json::{Value as Json, json};
 use crate::foreign::{self, Becomes, Owner};
 use crate::preset::{preset_tree, preset_yaml};
 use crate::render::flow;
-use crate::schema::{Config, Preset};
-use crate::setting::{Check, KeySpec, Resume, Setting, Shape, Variant, join};
+use crate::schema::Preset;
+use crate::setting::{Check, KeySpec, Resume, Shape, Variant, join};
 use crate::source::{Source, SourceKind};
 use crate::suggest;
 use crate::table;
@@ -46,8 +46,8 @@ pub fn defaults_yaml() -> String {
         "# Every key with its default. Generated from the definitions in src/schema: do not edit.\n# Regenerate: TAMIS_REGENERATE=1 \
          cargo test -p tamis-config generated\n",
     );
-    if let Shape::Section { keys, .. } = Config::shape() {
-        defaults_section(&mut text, &keys, "", false);
+    if let Shape::Section { keys, .. } = table::root() {
+        defaults_section(&mut text, keys, "", false);
     }
     text
 }
@@ -83,7 +83,7 @@ fn defaults_section(text: &mut String, keys: &[KeySpec], indent: &str, commented
 
 /// The JSON Schema of a configuration (draft 2020-12), for editors.
 pub fn json_schema() -> Json {
-    let mut schema = schema_of(&Config::shape(), Check::Any);
+    let mut schema = schema_of(table::root(), Check::Any);
     if let Json::Object(object) = &mut schema {
         object.insert("$schema".to_owned(), json!("https://json-schema.org/draft/2020-12/schema"));
         object.insert("title".to_owned(), json!("tamis configuration"));
@@ -186,7 +186,7 @@ pub fn reference_markdown() -> String {
          verl, EasyR1, RAGEN and TRL are taken as overrides too; the tables at the end say what becomes of them. *On resume*: whether a key may \
          differ when a run is resumed.\n",
     );
-    if let Shape::Section { keys, .. } = Config::shape() {
+    if let Shape::Section { keys, .. } = table::root() {
         let (sections, plain): (Vec<&KeySpec>, Vec<&KeySpec>) =
             keys.iter().partition(|spec| has_keys(&(spec.shape)()));
         text.push_str("\n## Top level\n\n");

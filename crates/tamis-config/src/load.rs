@@ -86,7 +86,7 @@ fn load_layers(
                 if tree.is_null() {
                     tree = Node::empty_map(tree.origin);
                 }
-                prune_empty_sections(&mut tree, &Config::shape());
+                prune_empty_sections(&mut tree, table::root());
                 files.push(tree);
             }
             Err(found) => diagnostics.extend(found),
@@ -106,14 +106,11 @@ fn load_layers(
         if matches!(file.value, Value::Map(_)) {
             tree.merge(file);
         } else {
-            let problem = Problem::WrongType {
-                key: "the configuration".to_owned(),
-                expected: "a mapping".to_owned(),
-                found: "something else".to_owned(),
-            };
-            diagnostics.push(Diagnostic::error(problem, Some(file.origin)));
+            diagnostics.push(Diagnostic::error(Problem::NotAMapping, Some(file.origin)));
         }
     }
+    // A layer that is missing as a whole would only bring errors about what it holds.
+    let is_whole = diagnostics.is_empty();
     for argument in overrides {
         apply(&mut tree, argument, &mut diagnostics);
     }
@@ -122,7 +119,7 @@ fn load_layers(
     let mut reader = Reader::new();
     let config = Config::read(&tree, "", &mut reader);
     let mut found = Vec::new();
-    if let Some(config) = &config {
+    if let (Some(config), true) = (&config, is_whole) {
         found = consistency::check(config, &tree, &reader);
     }
     diagnostics.extend(reader.into_diagnostics());
@@ -199,8 +196,8 @@ fn take(node: &mut Node, key: &str) -> Option<Node> {
     Some(entries.remove(index).node)
 }
 
-/// Completes the list of rewards: the task's own verifier comes first where the list has none, and what the preset adds comes last unless
-/// the list has its kind already.
+/// Completes the list of rewards: after the user's own the task's verifier where they have none, and what the preset adds unless they
+/// have its kind.
 fn complete_rewards(tree: &mut Node, shaping: Option<Node>) {
     let task = match tree.at("data.task") {
         Some(Node { value: Value::Scalar { text, .. }, .. }) => text.clone(),
@@ -222,7 +219,7 @@ fn complete_rewards(tree: &mut Node, shaping: Option<Node>) {
             node: Node::plain(value, default_origin.clone()),
         };
         let value = Value::Map(vec![pair("name", "acc"), pair("kind", "number"), pair("weight", "1.0")]);
-        items.insert(0, Node { value, origin: default_origin.clone() });
+        items.push(Node { value, origin: default_origin.clone() });
     }
     if let Some(Node { value: Value::List(added), .. }) = shaping {
         for item in added {

@@ -39,11 +39,7 @@ impl Override {
     /// # Errors
     /// An argument without `=` or without a key, and a list or mapping that does not parse.
     pub fn parse(argument: &str) -> Result<Self, Diagnostic> {
-        Self::parse_as(argument, SourceKind::Argument)
-    }
-
-    pub(crate) fn parse_as(argument: &str, kind: SourceKind) -> Result<Self, Diagnostic> {
-        let source = Source::new(kind, argument);
+        let source = Source::new(SourceKind::Argument, argument);
         let at = |column: usize, length: usize| Origin {
             source: Arc::clone(&source),
             line: 1,
@@ -97,7 +93,7 @@ pub(crate) fn parse_value(text: &str, source: &Arc<Source>, column: usize) -> Re
         return Ok(Node::plain(trimmed, origin));
     }
     let parsed = yaml::parse(&Source::new(source.kind.clone(), text)).map_err(|diagnostics| {
-        let message = match diagnostics.into_iter().next().map(|first| first.problem) {
+        let message = match diagnostics.into_iter().next().map(|first| *first.problem) {
             Some(Problem::Syntax { message }) => message,
             Some(problem) => problem.to_string(),
             None => String::new(),

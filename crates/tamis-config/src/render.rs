@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use serde_json::Value as Json;
 
 use crate::load::Loaded;
-use crate::schema::Config;
 use crate::setting::{Setting, Shape, join};
 use crate::source::SourceKind;
+use crate::table;
 use crate::tree::{Node, parse_bool, parse_float};
 
 /// Lines longer than this keep their origin on a line of its own.
@@ -19,8 +19,8 @@ impl Loaded {
     pub fn show(&self) -> String {
         let mut text = String::new();
         // Everything that the preset sets is in the values; naming it again lets a reader see what was meant.
-        section(&mut text, "", 0, &Config::shape(), &self.config.to_json(), &|path| {
-            self.tree.at(path).map_or_else(|| "default".to_owned(), |node| describe(node))
+        section(&mut text, "", 0, table::root(), &self.config.to_json(), &|path| {
+            self.tree.at(path).map_or_else(|| "default".to_owned(), describe)
         });
         text
     }
@@ -38,7 +38,7 @@ fn describe(node: &Node) -> String {
 /// A partial tree as YAML, in the order of the table, each value with a comment that says where it is from.
 pub(crate) fn tree_with_origins(tree: &Node) -> String {
     let mut text = String::new();
-    section(&mut text, "", 0, &Config::shape(), &tree.to_json(), &|path| {
+    section(&mut text, "", 0, table::root(), &tree.to_json(), &|path| {
         tree.at(path).map_or_else(String::new, describe)
     });
     text
@@ -137,7 +137,10 @@ fn number_text(number: &serde_json::Number) -> String {
 }
 
 fn key_text(key: &str) -> String {
-    scalar_text(key)
+    let is_name = key.starts_with(|c: char| c.is_ascii_alphabetic())
+        && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    // `n` is a key here, whatever YAML 1.1 takes it for.
+    if is_name && !matches!(key, "null" | "true" | "false") { key.to_owned() } else { scalar_text(key) }
 }
 
 /// A text as a scalar, quoted where it would be taken for something else.

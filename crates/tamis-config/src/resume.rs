@@ -7,6 +7,7 @@ use serde_json::Value as Json;
 use crate::render::flow;
 use crate::schema::{Config, LrScheduleKind};
 use crate::setting::{KeySpec, Resume, Setting, Shape, join};
+use crate::table;
 
 /// A key that differs between the run and its resumption.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,7 +31,7 @@ impl fmt::Display for ResumeDifference {
 /// Every key that differs, in the order of the table; `refused` are those that the steps already done depend on.
 pub fn resume_differences(run: &Config, now: &Config) -> Vec<ResumeDifference> {
     let mut differences = Vec::new();
-    compare("", &Config::shape(), Resume::Fixed, &run.to_json(), &now.to_json(), &mut differences);
+    compare("", table::root(), Resume::Fixed, &run.to_json(), &now.to_json(), &mut differences);
     // A decaying learning rate is a function of the last step: moving that changes the steps already done.
     if run.train.lr_schedule.kind != LrScheduleKind::Constant {
         for difference in &mut differences {

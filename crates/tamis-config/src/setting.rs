@@ -40,7 +40,7 @@ impl Check {
     pub fn describe(self) -> Option<String> {
         match self {
             Self::Any => None,
-            Self::NotEmpty => Some("not empty".to_owned()),
+            Self::NotEmpty => Some("non-empty".to_owned()),
             Self::AtLeast(bound) => Some(format!("at least {bound}")),
             Self::GreaterThan(bound) => Some(format!("greater than {bound}")),
             Self::Between(low, high) => Some(format!("from {low} to {high}")),

@@ -19,12 +19,18 @@ pub struct Key {
     pub shape: Shape,
 }
 
+/// The shape of a whole configuration.
+pub(crate) fn root() -> &'static Shape {
+    static ROOT: OnceLock<Shape> = OnceLock::new();
+    ROOT.get_or_init(Config::shape)
+}
+
 /// Every key, in the order of definition, sections before what is in them.
 pub fn keys() -> &'static [Key] {
     static KEYS: OnceLock<Vec<Key>> = OnceLock::new();
     KEYS.get_or_init(|| {
         let mut keys = Vec::new();
-        collect("", &Config::shape(), &mut keys);
+        collect("", root(), &mut keys);
         keys
     })
 }
@@ -99,7 +105,7 @@ impl Unknown {
 
 /// Finds what stands at a dotted path, list items as numbers.
 pub(crate) fn place(path: &str) -> Result<Place, Unknown> {
-    let mut shape = Config::shape();
+    let mut shape = root().clone();
     let mut place = Place::Item;
     let mut section = String::new();
     for part in path.split('.') {

@@ -1,4 +1,5 @@
 //! The generated files are what the definitions generate. `TAMIS_REGENERATE=1` writes them instead.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
 

@@ -3,7 +3,8 @@
 use insta::assert_snapshot;
 use tamis_config::source::{Source, SourceKind};
 use tamis_config::{
-    Aggregation, ConfigErrors, Frequency, Loaded, Preset, RewardKind, explain, load_sources, resume_differences,
+    Aggregation, ConfigErrors, Frequency, Loaded, Preset, RewardKind, explain, load_sources,
+    resume_differences,
 };
 
 const BASE: &str = "model: {path: m}\ndata: {task: arithmetic}\ntrain: {total_steps: 10}\n";
@@ -66,7 +67,12 @@ fn overrides_set_add_and_reset() {
 #[test]
 fn rewards_are_completed_by_task_and_preset() {
     let kinds = |loaded: &Loaded| -> Vec<String> {
-        loaded.config.reward.iter().map(|reward| format!("{}:{}", reward.name, reward.kind.as_str())).collect()
+        loaded
+            .config
+            .reward
+            .iter()
+            .map(|reward| format!("{}:{}", reward.name, reward.kind.as_str()))
+            .collect()
     };
     assert_eq!(kinds(&sound(&[BASE], &[])), ["acc:number"]);
     assert_eq!(kinds(&sound(&[BASE], &["preset=dapo"])), ["acc:number", "overlong:soft_overlong"]);
@@ -74,7 +80,10 @@ fn rewards_are_completed_by_task_and_preset() {
     let loaded = sound(&[BASE], &["preset=dapo", own]);
     assert_eq!(kinds(&loaded), ["exact:exact", "soft_overlong:soft_overlong"]);
     assert!(matches!(loaded.config.reward[1].kind, RewardKind::SoftOverlong { buffer: Some(100), .. }));
-    assert_eq!(kinds(&sound(&[BASE], &["reward=[{kind: length, weight: 0.1}]"])), ["acc:number", "length:length"]);
+    assert_eq!(
+        kinds(&sound(&[BASE], &["reward=[{kind: length, weight: 0.1}]"])),
+        ["length:length", "acc:number"]
+    );
 }
 
 #[test]
@@ -94,15 +103,40 @@ objective.loss.clip_high: 0.3 instead of 0.28 (more.yaml:2)
         assert_eq!(loaded.preset_differences, [], "{preset}");
         assert!(loaded.warnings.is_empty(), "{preset}: {:?}", loaded.warnings);
     }
-    assert_eq!(sound(&[BASE], &["preset=dr_grpo"]).config.objective.aggregation, Aggregation::SeqMeanTokenSumNorm);
+    assert_eq!(
+        sound(&[BASE], &["preset=dr_grpo"]).config.objective.aggregation,
+        Aggregation::SeqMeanTokenSumNorm
+    );
 }
 
 #[test]
 fn shown_configurations_load_to_the_same() {
     let texts = [
-        (BASE, vec!["preset=dapo", "run.name='12'", "run.dir=a: b #c", "rollout.stop=['\\n', '#', 'yes', '1e5']"]),
-        (BASE, vec!["reward=[{kind: command, argv: [a, '-x'], timeout: 1500ms}]", "data.chat_template_kwargs={a: {b: null}}"]),
-        (BASE, vec!["preset=grpo", "objective.kl.adaptive=null", "checkpoint.keep_best={metric: acc}", "validate.test_freq=3"]),
+        (
+            BASE,
+            vec![
+                "preset=dapo",
+                "run.name='12'",
+                "run.dir=a: b #c",
+                "rollout.stop=['\\n', '#', 'yes', '1e5']",
+            ],
+        ),
+        (
+            BASE,
+            vec![
+                "reward=[{kind: command, argv: [a, '-x'], timeout: 1500ms}]",
+                "data.chat_template_kwargs={a: {b: null}}",
+            ],
+        ),
+        (
+            BASE,
+            vec![
+                "preset=grpo",
+                "objective.kl.adaptive=null",
+                "checkpoint.keep_best={metric: acc}",
+                "validate.test_freq=3",
+            ],
+        ),
         (
             "model: {init: {tokenizer: tok/en.json}, memory_limit: 1.5GiB}\ndata: {task: arithmetic, arithmetic: {levels: [{digits: 3}]}}\n",
             vec!["train.total_epochs=1", "filter={metric: acc}"],
@@ -118,17 +152,25 @@ fn shown_configurations_load_to_the_same() {
 
 #[test]
 fn shown_configuration() {
-    let loaded = sound(&[BASE, "rollout: {n: 4, stop: ['\n']}\n"], &["preset=dapo", "run.name=first try", "algorithm.filter_groups.max_num_gen_batches=0"]);
+    let loaded = sound(
+        &[BASE, "rollout: {n: 4, stop: ['\n']}\n"],
+        &["preset=dapo", "run.name=first try", "algorithm.filter_groups.max_num_gen_batches=0"],
+    );
     let shown = loaded.show();
     let excerpt: Vec<&str> = shown
         .lines()
-        .filter(|line| ["preset", "name:", "  n:", "stop", "kind", "max_num_gen", "clip", "path:", "learning_rate"].iter().any(|key| line.contains(key)))
+        .filter(|line| {
+            ["preset", "name:", "  n:", "stop", "kind", "max_num_gen", "clip", "path:", "learning_rate"]
+                .iter()
+                .any(|key| line.contains(key))
+        })
         .collect();
     assert_snapshot!(excerpt.join("\n"), @r#"
 preset: dapo  # command line: preset=dapo
   name: first try  # command line: run.name=first try
   path: m  # base.yaml:1
   learning_rate: 0.001  # default
+  n: 4  # more.yaml:1
   stop: [" "]  # more.yaml:1
   - {name: acc, kind: number, weight: 1.0}  # default
   # preset dapo
@@ -153,6 +195,7 @@ preset: dapo  # command line: preset=dapo
   entropy_coefficient: 0.0  # preset dapo
     learning_rate: 1e-6  # default
     kind: constant  # default
+  n: 1  # default
 "#);
 }
 
@@ -164,7 +207,10 @@ fn native_keys_go_over_foreign_ones() {
 
 #[test]
 fn foreign_keys_on_the_command_line() {
-    let loaded = sound(&[BASE], &["algorithm.filter_groups.enable=True", "actor_rollout_ref.rollout.n=16", "trainer.test_freq=-1"]);
+    let loaded = sound(
+        &[BASE],
+        &["algorithm.filter_groups.enable=True", "actor_rollout_ref.rollout.n=16", "trainer.test_freq=-1"],
+    );
     let filter = loaded.config.filter.clone().unwrap();
     assert_eq!(filter.metric, None);
     assert_eq!(loaded.config.schedule.max_num_gen_batches, None, "verl's default is no limit");
@@ -182,7 +228,14 @@ fn resumption() {
     let run = sound(&[BASE], &[]).config;
     let now = sound(
         &[BASE],
-        &["train.total_steps=20", "rollout.n=4", "run.loggers=[console]", "filter={}", "validate.test_freq=2", "run.threads=2"],
+        &[
+            "train.total_steps=20",
+            "rollout.n=4",
+            "run.loggers=[console]",
+            "filter={}",
+            "validate.test_freq=2",
+            "run.threads=2",
+        ],
     )
     .config;
     assert_eq!(resume_differences(&run, &run), []);
@@ -206,11 +259,11 @@ allowed validate.test_freq: 0 in the run, 2 now
     assert!(resume_differences(&run, &now)[0].refused);
 
     // External rewards: what they compute is fixed, how they are run is free.
-    let command = |extra: &str| {
-        sound(&[BASE], &[&format!("reward=[{{kind: command, argv: [x]{extra}}}]")]).config
-    };
+    let command =
+        |extra: &str| sound(&[BASE], &[&format!("reward=[{{kind: command, argv: [x]{extra}}}]")]).config;
     let differences = resume_differences(&command(""), &command(", timeout: 5s, weight: 2"));
-    let text: Vec<String> = differences.iter().map(|found| format!("{} {}", found.key, found.refused)).collect();
+    let text: Vec<String> =
+        differences.iter().map(|found| format!("{} {}", found.key, found.refused)).collect();
     assert_eq!(text, ["reward[0].weight true", "reward[0].timeout false"]);
 }
 

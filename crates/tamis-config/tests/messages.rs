@@ -53,8 +53,8 @@ objective:
 error: invalid YAML: tabs disallowed within this context (block indentation)
   --> run.yaml:11:2
    |
-11 | 	aggregation: token_mean
-   | 	^
+11 |  aggregation: token_mean
+   |  ^
 
 1 error in the configuration
 "#);
@@ -156,20 +156,22 @@ error: invalid YAML: a key is a text, not a list or a mapping
 1 error in the configuration
 "#);
     assert_snapshot!(said("just a text", &[]), @r#"
-error: `the configuration` must be a mapping, not something else
+error: a configuration is a mapping of sections
  --> run.yaml:1:1
   |
 1 | just a text
   | ^^^^^^^^^^^
+  hint: for example: `rollout: {n: 8}`
 
 1 error in the configuration
 "#);
     assert_snapshot!(said("- 1\n", &[]), @r#"
-error: `the configuration` must be a mapping, not something else
+error: a configuration is a mapping of sections
  --> run.yaml:1:1
   |
 1 | - 1
   | ^
+  hint: for example: `rollout: {n: 8}`
 
 1 error in the configuration
 "#);
@@ -186,7 +188,7 @@ error: invalid YAML: while parsing node, found unknown anchor
 error: invalid YAML: unexpected character: `\u{1}'
  --> run.yaml:1:1
   |
-1 | 
+1 |  
   | ^
 
 1 error in the configuration
@@ -209,19 +211,7 @@ fn files() {
     assert_snapshot!(load(&["no/such/file.yaml".into()], &[]).unwrap_err(), @r#"
 error: failed to read no/such/file.yaml: No such file or directory (os error 2)
 
-error: there is no model: neither `model.path` nor `model.init` is set
-  hint: name a checkpoint with `model.path=DIR`, or describe a new model under `model.init`
-
-error: there are no training prompts: neither `data.train` nor the task `arithmetic` is set
-  hint: set `data.train` to a JSONL or Parquet file, or `data.task: arithmetic`
-
-error: there is no reward: `reward` is empty and there is no task that brings one
-  hint: add one, such as `reward: [{name: acc, kind: math}]`
-
-error: nothing says how long the run is: neither `train.total_steps` nor `train.total_epochs` is set
-  hint: set `train.total_steps` or `train.total_epochs`
-
-5 errors in the configuration
+1 error in the configuration
 "#);
 }
 
@@ -346,7 +336,7 @@ error: `validate.test_freq` must be a whole number of steps (0 or negative: neve
 1 error in the configuration
 "#);
     assert_snapshot!(said("run: {name: ''}", &[]), @r#"
-error: `run.name` must be not empty, got ""
+error: `run.name` must be non-empty, got ""
  --> run.yaml:1:13
   |
 1 | run: {name: ''}
@@ -377,7 +367,7 @@ error: `preset` cannot be `ppo`: it is one of grpo, dapo, dapo_paper, dr_grpo
 #[test]
 fn rewards() {
     assert_snapshot!(said("reward: [{name: a}]", &[]), @r#"
-error: `reward[1].kind` is missing: it is one of exact, number, gsm8k, math, math_dapo, format, think_format, length, cosine, repetition, soft_overlong, command, python
+error: `reward[0].kind` is missing: it is one of exact, number, gsm8k, math, math_dapo, format, think_format, length, cosine, repetition, soft_overlong, command, python
  --> run.yaml:1:10
   |
 1 | reward: [{name: a}]
@@ -386,7 +376,7 @@ error: `reward[1].kind` is missing: it is one of exact, number, gsm8k, math, mat
 1 error in the configuration
 "#);
     assert_snapshot!(said("reward: [{kind: gsm}]", &[]), @r#"
-error: `reward[1].kind` cannot be `gsm`: it is one of exact, number, gsm8k, math, math_dapo, format, think_format, length, cosine, repetition, soft_overlong, command, python
+error: `reward[0].kind` cannot be `gsm`: it is one of exact, number, gsm8k, math, math_dapo, format, think_format, length, cosine, repetition, soft_overlong, command, python
  --> run.yaml:1:17
   |
 1 | reward: [{kind: gsm}]
@@ -406,7 +396,7 @@ error: unknown key `reward[0].pattern`
 1 error in the configuration
 "#);
     assert_snapshot!(said("reward: [{kind: format}]", &[]), @r#"
-error: `reward[1].pattern` is missing: a text
+error: `reward[0].pattern` is missing: a text
  --> run.yaml:1:10
   |
 1 | reward: [{kind: format}]
@@ -523,7 +513,7 @@ error: unknown key `temperature.x`
 1 error in the configuration
 "#);
     assert_snapshot!(said("reward: [{kind: exact}]", &["reward[2].weight=4"]), @r#"
-error: `reward` has 1 items, there is no item 2
+error: `reward` has no item 2: it has 1, counted from 0
  --> command line
   |
 1 | reward[2].weight=4
@@ -533,7 +523,7 @@ error: `reward` has 1 items, there is no item 2
 1 error in the configuration
 "#);
     assert_snapshot!(said("reward: [{kind: exact}]", &["~reward[2]"]), @r#"
-error: `reward` has 1 items, there is no item 2
+error: `reward` has no item 2: it has 1, counted from 0
  --> command line
   |
 1 | ~reward[2]

@@ -40,7 +40,11 @@ pub(crate) struct ParquetRows {
 
 impl std::fmt::Debug for ParquetRows {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("ParquetRows").field("path", &self.path).field("read", &self.read).finish()
+        formatter
+            .debug_struct("ParquetRows")
+            .field("path", &self.path)
+            .field("read", &self.read)
+            .finish_non_exhaustive()
     }
 }
 

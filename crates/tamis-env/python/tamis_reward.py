@@ -103,7 +103,8 @@ async def call_trl(function, items, kwargs):
     )
     rewards = list(await finished(result))
     if len(rewards) != len(items):
-        raise ValueError(f"the function returned {len(rewards)} rewards for {len(items)} completions")
+        message = f"the function returned {len(rewards)} rewards for {len(items)} completions"
+        return [{"error": message}] * len(items)
     return [{"score": number(reward)} for reward in rewards]
 
 

@@ -125,7 +125,7 @@ impl Rational {
     }
 
     /// Sum.
-    pub fn add(self, other: Self) -> Option<Self> {
+    pub fn checked_add(self, other: Self) -> Option<Self> {
         Self::new(
             self.numerator
                 .checked_mul(other.denominator)?
@@ -135,17 +135,17 @@ impl Rational {
     }
 
     /// Negation.
-    pub fn negate(self) -> Option<Self> {
+    pub fn checked_neg(self) -> Option<Self> {
         Some(Self { numerator: self.numerator.checked_neg()?, denominator: self.denominator })
     }
 
     /// Difference.
-    pub fn subtract(self, other: Self) -> Option<Self> {
-        self.add(other.negate()?)
+    pub fn checked_sub(self, other: Self) -> Option<Self> {
+        self.checked_add(other.checked_neg()?)
     }
 
     /// Product.
-    pub fn multiply(self, other: Self) -> Option<Self> {
+    pub fn checked_mul(self, other: Self) -> Option<Self> {
         let left = Self::new(self.numerator, other.denominator)?;
         let right = Self::new(other.numerator, self.denominator)?;
         Self::new(
@@ -155,16 +155,16 @@ impl Rational {
     }
 
     /// Quotient; `None` where `other` is 0.
-    pub fn divide(self, other: Self) -> Option<Self> {
-        self.multiply(Self::new(other.denominator, other.numerator)?)
+    pub fn checked_div(self, other: Self) -> Option<Self> {
+        self.checked_mul(Self::new(other.denominator, other.numerator)?)
     }
 
     /// Integer power; `None` for 0 to a negative power and on overflow.
-    pub fn power(self, exponent: i32) -> Option<Self> {
-        let base = if exponent < 0 { Self::ONE.divide(self)? } else { self };
+    pub fn checked_pow(self, exponent: i32) -> Option<Self> {
+        let base = if exponent < 0 { Self::ONE.checked_div(self)? } else { self };
         let mut result = Self::ONE;
         for _ in 0..exponent.unsigned_abs().min(256) {
-            result = result.multiply(base)?;
+            result = result.checked_mul(base)?;
         }
         (exponent.unsigned_abs() <= 256).then_some(result)
     }
@@ -202,25 +202,25 @@ mod tests {
         let third = Rational::new(2, -6).unwrap();
         assert_eq!((third.numerator(), third.denominator()), (-1, 3));
         assert_eq!(Rational::decimal("0.25"), Rational::new(1, 4));
-        assert_eq!(Rational::new(2, 3).unwrap().power(-2), Rational::new(9, 4));
-        assert_eq!(Rational::ZERO.power(-1), None);
-        assert_eq!(Rational::ONE.divide(Rational::ZERO), None);
-        assert_eq!(Rational::integer(i128::MAX).add(Rational::ONE), None);
-        assert_eq!(Rational::integer(i128::MIN).negate(), None);
+        assert_eq!(Rational::new(2, 3).unwrap().checked_pow(-2), Rational::new(9, 4));
+        assert_eq!(Rational::ZERO.checked_pow(-1), None);
+        assert_eq!(Rational::ONE.checked_div(Rational::ZERO), None);
+        assert_eq!(Rational::integer(i128::MAX).checked_add(Rational::ONE), None);
+        assert_eq!(Rational::integer(i128::MIN).checked_neg(), None);
         assert_eq!(Rational::new(i128::MIN, -1), None);
         assert_eq!(Rational::new(i128::MIN, i128::MIN), None, "the divisor itself does not fit");
-        assert_eq!(Rational::integer(10).power(i32::MIN), None);
+        assert_eq!(Rational::integer(10).checked_pow(i32::MIN), None);
     }
 
     proptest! {
         #[test]
         fn field_laws(a in -99i128..100, b in 1i128..100, c in -99i128..100, d in 1i128..100) {
             let (x, y) = (Rational::new(a, b).unwrap(), Rational::new(c, d).unwrap());
-            prop_assert_eq!(x.add(y), y.add(x));
-            prop_assert_eq!(x.subtract(y).unwrap().add(y), Some(x));
-            prop_assert_eq!(x.multiply(y), y.multiply(x));
+            prop_assert_eq!(x.checked_add(y), y.checked_add(x));
+            prop_assert_eq!(x.checked_sub(y).unwrap().checked_add(y), Some(x));
+            prop_assert_eq!(x.checked_mul(y), y.checked_mul(x));
             if !y.is_zero() {
-                prop_assert_eq!(x.divide(y).unwrap().multiply(y), Some(x));
+                prop_assert_eq!(x.checked_div(y).unwrap().checked_mul(y), Some(x));
             }
         }
 

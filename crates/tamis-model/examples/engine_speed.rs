@@ -100,12 +100,12 @@ fn main() {
             if !what.contains(&filter) {
                 continue;
             }
+            let settings = GeneratorSettings { max_sequences: 256, ..GeneratorSettings::default() };
+            let mut generator = Generator::new(&config, settings);
             let rate = best_rate(seconds, f64::from(prompts * samples * new), || {
-                let settings = GeneratorSettings { max_sequences: 256, ..GeneratorSettings::default() };
-                let mut generator = Generator::new(&config, settings);
                 for i in 0..prompts as u64 {
                     let request = Request {
-                        prompt: (0..prompt_len).map(|t| token(i, t)).collect(),
+                        prompt: (0..prompt_len as u64).map(|t| token(i, t)).collect(),
                         keys: (0..samples as u64).map(|sample| key.with(i).with(sample)).collect(),
                         params: SamplingParams { max_new_tokens: new as usize, ..SamplingParams::default() },
                         stop: None,
@@ -120,7 +120,7 @@ fn main() {
             report(
                 what,
                 rate,
-                operations(&config, parameters, prompt_len as f64 + f64::from(new) / 2.0),
+                operations(&config, parameters, f64::from(prompt_len) + f64::from(new) / 2.0),
                 &more,
             );
         }

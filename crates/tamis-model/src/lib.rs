@@ -14,6 +14,7 @@ mod generation;
 mod lanes;
 mod layout;
 mod linear;
+mod memory;
 mod model;
 mod norm;
 mod panels;
@@ -31,8 +32,9 @@ pub use generation::{
     Completion, FinishReason, Generator, GeneratorSettings, Request, RequestError, RequestId, SamplingError,
     SamplingParams, StopCheck,
 };
+pub use memory::{MemoryEstimate, MemoryPlan, available_memory};
 pub use model::Model;
-pub use product::measure_peak;
+pub use product::{measure_peak, measure_product};
 pub use simd::Level;
 pub use threads::Threads;
 pub use training::{

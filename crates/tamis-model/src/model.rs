@@ -142,6 +142,17 @@ impl Model {
         same
     }
 
+    /// Adds `change(i)` to element i (row-major) of a tensor; `false` where no tensor has the name. For studies of a model, not
+    /// for training.
+    pub fn nudge(&mut self, name: &str, change: impl Fn(usize) -> f32) -> bool {
+        let Some(tensor) = self.layout.tensors.iter().find(|tensor| tensor.name == name) else {
+            return false;
+        };
+        let values = tensor.to_rows(&self.weights);
+        tensor.set_rows(&mut self.weights, values.iter().enumerate().map(|(i, value)| value + change(i)));
+        true
+    }
+
     pub(crate) fn layout(&self) -> &Arc<Layout> {
         &self.layout
     }

@@ -61,10 +61,30 @@ pub(crate) fn pack_slab(
 ) {
     let first = slab * width;
     let count = (cols - first).min(width);
+    if count == width {
+        // Known widths copy in registers; a call per few values would cost more than they do.
+        match width {
+            4 => return copy_columns::<4>(&source[first..], stride, out),
+            6 => return copy_columns::<6>(&source[first..], stride, out),
+            12 => return copy_columns::<12>(&source[first..], stride, out),
+            16 => return copy_columns::<16>(&source[first..], stride, out),
+            _ => {}
+        }
+    }
     for (row, out) in out.chunks_exact_mut(width).enumerate() {
         let source = &source[row * stride + first..][..count];
         out[..count].copy_from_slice(source);
         out[count..].fill(0.0);
+    }
+}
+
+/// The first `WIDTH` values of rows `stride` apart.
+fn copy_columns<const WIDTH: usize>(source: &[f32], stride: usize, out: &mut [f32]) {
+    let (rows, _) = out.as_chunks_mut::<WIDTH>();
+    for (row, out) in rows.iter_mut().enumerate() {
+        if let Some(source) = source[row * stride..].first_chunk::<WIDTH>() {
+            *out = *source;
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 #![expect(unsafe_code, reason = "tasks write disjoint blocks of one output through a raw pointer")]
 
 use crate::floats::Floats;
+use crate::panels;
 use crate::simd::{Level, PANEL, Tile, tile};
 use crate::threads::Threads;
 
@@ -303,26 +304,28 @@ unsafe fn partial(level: Level, height: usize, columns: usize, at: &Tile) {
 /// Operations per second of the register tile on operands in the first-level cache, all threads together: the bound of every
 /// product on this machine.
 pub fn measure_peak(threads: &Threads) -> f64 {
-    const K: usize = 128;
-    let level = threads.level();
-    let rows = level.tile_rows();
-    let shape = Shape { m: rows, n: PANEL, k: K };
+    measure_product(threads, threads.level().tile_rows(), PANEL, 128)
+}
+
+/// Operations per second of `[m][k]` by `[k][n]` products, each thread doing its own, all together; best of ten tries.
+pub fn measure_product(threads: &Threads, m: usize, n: usize, k: usize) -> f64 {
+    let shape = Shape { m, n, k };
     let num_threads = threads.num_threads();
-    let repeats = 20_000;
+    let operations = 2 * m * n * k;
+    let repeats = (400_000_000 / operations.max(1)).max(1);
     let mut best = 0.0f64;
     for _ in 0..10 {
         let start = std::time::Instant::now();
         threads.run(num_threads, |_| {
             let (a, b, mut c) =
-                (Floats::zeros(rows * K), Floats::zeros(PANEL * K), Floats::zeros(rows * PANEL));
+                (Floats::zeros(m * k), Floats::zeros(panels::len(n, k)), Floats::zeros(m * n));
             for _ in 0..repeats {
-                let (left, right) = (Left::rows(&a, K), Right::panels(&b, K));
-                product(level, shape, &left, &right, &mut Out::rows(&mut c, PANEL), Begin::Zero);
+                let (left, right) = (Left::rows(&a, k), Right::panels(&b, k));
+                product(threads.level(), shape, &left, &right, &mut Out::rows(&mut c, n), Begin::Zero);
                 std::hint::black_box(&mut c);
             }
         });
-        let operations = 2 * rows * PANEL * K * repeats * num_threads;
-        best = best.max(operations as f64 / start.elapsed().as_secs_f64());
+        best = best.max((operations * repeats * num_threads) as f64 / start.elapsed().as_secs_f64());
     }
     best
 }
@@ -332,7 +335,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::panels;
 
     fn numbers(count: usize, seed: u64) -> Vec<f32> {
         let key = tamis_core::random::Key::new(seed, tamis_core::random::Purpose::Init);

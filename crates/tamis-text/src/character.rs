@@ -50,9 +50,10 @@ impl Tokenizer {
             "padding": null,
             "added_tokens": [special(0, PAD), special(1, END)],
             "normalizer": null,
-            // (?s): a line break is a character like any other.
+            // A line break is a character like any other; spelled so that both regex engines of the tokenizers library (Oniguruma
+            // in Python) read it alike.
             "pre_tokenizer": {
-                "type": "Split", "pattern": {"Regex": "(?s)."}, "behavior": "Isolated", "invert": false,
+                "type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": false,
             },
             "post_processor": null,
             "decoder": {"type": "Fuse"},

@@ -54,8 +54,10 @@ impl IncrementalDecoder {
         let shown = tokenizer.decode(known, self.skip_special)?;
         let decoded = tokenizer.decode(window, self.skip_special)?;
         if last || !decoded.ends_with(INCOMPLETE) {
-            if let Some(new) = decoded.strip_prefix(shown.as_str()) {
-                self.text.push_str(new);
+            match decoded.strip_prefix(shown.as_str()) {
+                Some(new) => self.text.push_str(new),
+                // A decoder that rewrites what came before (clean-up of spaces): the whole text is decoded again.
+                None => self.text = tokenizer.decode(&self.ids, self.skip_special)?,
             }
             self.prefix = self.read;
             self.read = self.ids.len();

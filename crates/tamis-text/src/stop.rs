@@ -108,7 +108,7 @@ mod tests {
     fn a_string_across_the_searched_border_is_found() {
         let stop = stops(&["é€</s>"]);
         let text = "aé€</s>b";
-        for searched in 0..text.find("b").unwrap() {
+        for searched in 0..text.find('b').unwrap() {
             assert_eq!(stop.find(text, searched).map(|hit| hit.start), Some(1), "{searched}");
         }
     }

@@ -2,9 +2,11 @@
 //!
 //! Templates are Jinja as `transformers` runs it: `trim_blocks` and `lstrip_blocks` on, loop controls, Python's string, list and
 //! dictionary methods, `raise_exception`, `strftime_now`, `tojson` as Python's `json.dumps` writes, and
-//! `{% generation %}` blocks, which are rendered as if their tags were not there. [`python`] holds what differs from minijinja.
+//! `{% generation %}` blocks, which are rendered as if their tags were not there. `python` holds what differs from minijinja.
 
+mod date;
 mod generation;
+mod json;
 mod python;
 
 use std::collections::BTreeMap;
@@ -14,6 +16,8 @@ use minijinja::{Environment, Error, ErrorKind};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use thiserror::Error as ThisError;
+
+use crate::guard;
 
 /// Stands behind the final message's content while it is rendered, to find where that content ends.
 const CONTINUE_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
@@ -122,8 +126,8 @@ impl ChatTemplate {
         );
         python::install(&mut environment);
         for (name, source) in sources {
-            environment
-                .add_template_owned(name.clone(), generation::without_tags(source))
+            guard::caught(|| environment.add_template_owned(name.clone(), generation::without_tags(source)))
+                .map_err(|detail| TemplateError::Syntax { line: 1, detail })?
                 .map_err(|error| syntax(&error))?;
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
@@ -167,9 +171,10 @@ impl ChatTemplate {
                 }
             }
         }
-        for (file, bytes) in files.iter().filter(|(file, _)| file.ends_with(".jinja")) {
-            let name = match file.rsplit_once('/') {
-                Some((_, name)) => name.trim_end_matches(".jinja"),
+        for (file, bytes) in files {
+            let Some(path) = file.strip_suffix(".jinja") else { continue };
+            let name = match path.rsplit_once('/') {
+                Some((_, name)) => name,
                 None => "default",
             };
             sources.insert(name.to_owned(), text(file, bytes)?);
@@ -186,7 +191,7 @@ impl ChatTemplate {
     /// Fixes what `strftime_now` tells, in seconds since 1970 (UTC). A run that must replay exactly sets the time at which it began.
     #[must_use]
     pub fn with_now(mut self, seconds: i64) -> Self {
-        self.environment.add_function("strftime_now", move |format: &str| python::strftime(format, seconds));
+        self.environment.add_function("strftime_now", move |format: &str| date::strftime(format, seconds));
         self
     }
 
@@ -260,7 +265,10 @@ impl ChatTemplate {
             "default"
         };
         let template = self.environment.get_template(name).map_err(|error| render(&error))?;
-        template.render(minijinja::Value::from_pairs(context)).map_err(|error| render(&error))
+        // An empty text sliced backwards, for one, is a panic in the template engine.
+        guard::caught(|| template.render(minijinja::Value::from_pairs(context)))
+            .map_err(|detail| TemplateError::Render { line: 1, detail })?
+            .map_err(|error| render(&error))
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use thiserror::Error;
 
+use crate::guard;
 use crate::template::{ChatTemplate, TemplateError};
 
 /// Files that belong to a tokenizer, kept as read and written back as they were.
@@ -197,10 +198,8 @@ impl Tokenizer {
         };
         let model = parse("tokenizer.json")?;
         let bytes = files.get("tokenizer.json").map_or(&[][..], Vec::as_slice);
-        let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| TokenizerError::Format {
-            path: folder.join("tokenizer.json"),
-            detail: error.to_string(),
-        })?;
+        let mut inner = guarded(|| tokenizers::Tokenizer::from_bytes(bytes))
+            .map_err(|detail| TokenizerError::Format { path: folder.join("tokenizer.json"), detail })?;
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|error| TokenizerError::Format {
             path: folder.join("tokenizer.json"),
@@ -218,21 +217,18 @@ impl Tokenizer {
                 if field.starts_with("add_") {
                     continue;
                 }
-                let path = || folder.join(name);
-                match token_text(value) {
-                    Some(Some(text)) => {
-                        special_tokens.insert(field.clone(), text);
-                    }
-                    Some(None) => {}
-                    None => {
-                        return Err(TokenizerError::Field {
-                            path: path(),
-                            field: field.clone(),
-                            expected: "a text or an object with `content`",
-                            actual: value.to_string(),
-                        });
-                    }
-                }
+                let text = match value {
+                    Value::Null => continue,
+                    Value::String(text) => Some(text.as_str()),
+                    other => other["content"].as_str(),
+                };
+                let text = text.ok_or_else(|| TokenizerError::Field {
+                    path: folder.join(name),
+                    field: field.clone(),
+                    expected: "a text or an object with `content`",
+                    actual: value.to_string(),
+                })?;
+                special_tokens.insert(field.clone(), text.to_owned());
             }
         }
         let id = |field: &'static str| -> Result<Option<u32>, TokenizerError> {
@@ -251,11 +247,9 @@ impl Tokenizer {
     /// Token ids of a text. `add_special` lets the tokenizer's post-processor add what it adds (often a beginning token); texts
     /// rendered from a chat template carry their special tokens already and are encoded with `false`.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
-        let encoding = self.inner.encode_fast(text, add_special).map_err(|error| {
-            self.unknown_character(text).unwrap_or_else(|| TokenizerError::Encode {
-                text: shorten(text, 0),
-                detail: error.to_string(),
-            })
+        let encoding = guarded(|| self.inner.encode_fast(text, add_special)).map_err(|detail| {
+            self.unknown_character(text)
+                .unwrap_or_else(|| TokenizerError::Encode { text: shorten(text, 0), detail })
         })?;
         Ok(encoding.get_ids().to_vec())
     }
@@ -389,14 +383,9 @@ impl Tokenizer {
     }
 }
 
-/// `Some(None)` where a token is declared as absent, `None` where the value is no token.
-fn token_text(value: &Value) -> Option<Option<String>> {
-    match value {
-        Value::Null => Some(None),
-        Value::String(text) => Some(Some(text.clone())),
-        Value::Object(fields) => fields.get("content")?.as_str().map(|text| Some(text.to_owned())),
-        _ => None,
-    }
+/// A call into the tokenizers library, its errors and panics as text.
+fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
+    guard::caught(call)?.map_err(|error| error.to_string())
 }
 
 /// Adds tokens that `tokenizer_config.json` declares in `added_tokens_decoder` and `tokenizer.json` does not have.

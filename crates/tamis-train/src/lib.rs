@@ -11,6 +11,7 @@ pub mod checkpoint;
 pub mod checksum;
 pub mod codec;
 pub mod durable;
+pub mod evaluate;
 pub mod interrupt;
 pub mod journal;
 pub mod learner;

@@ -347,6 +347,13 @@ impl RunDirectory {
     }
 }
 
+/// The newest complete checkpoint below a run directory that this process need not hold; `None` where there is none yet.
+pub fn last_checkpoint(run: &Path) -> Result<Option<PathBuf>, RunDirectoryError> {
+    let folder = run.join(CHECKPOINTS);
+    let steps = names(&folder)?.iter().filter_map(|name| step_of(name)).max();
+    Ok(steps.map(|step| folder.join(format!("step_{step}"))))
+}
+
 /// The number in `step_<n>`, written as we write it.
 fn step_of(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("step_")?;

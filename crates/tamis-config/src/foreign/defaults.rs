@@ -53,7 +53,9 @@ fn trl(t: &mut Translator) {
     t.default(owner, "epsilon", "objective.loss.dual_clip", "null");
     t.default(owner, "scale_rewards", "objective.advantage.epsilon", "1e-4");
     t.default(owner, "lr_scheduler_type", "train.lr_schedule.kind", "linear");
-    t.default(owner, "eval_on_start", "validate.before_train", "false");
+    if t.has_set("validate.test_freq") {
+        t.default(owner, "eval_on_start", "validate.before_train", "false");
+    }
     t.default(owner, "save_steps", "checkpoint.save_freq", "500");
     if !t.has_set("train.total_steps") {
         t.default(owner, "num_train_epochs", "train.total_epochs", "3");

@@ -354,7 +354,7 @@ fn rewards(t: &mut Translator) {
             item["kwargs"] = serde_json::Value::Object(kwargs);
         }
         t.set(&[path], "reward", &serde_json::Value::Array(vec![item]).to_string());
-        t.no_effect(name, "it is in the reward of custom_reward_function.path");
+        t.part_of(name, path);
     }
     if t.flag(ENABLE, false) {
         let factor = t.number(FACTOR).unwrap_or(1.0);
@@ -364,7 +364,7 @@ fn rewards(t: &mut Translator) {
         );
         t.append(&[ENABLE], "reward", &item);
         for key in [BUFFER, FACTOR] {
-            t.no_effect(key, "it is in the reward of reward_model.overlong_buffer.enable");
+            t.part_of(key, ENABLE);
         }
     } else {
         for key in [ENABLE, BUFFER, FACTOR] {
@@ -374,7 +374,7 @@ fn rewards(t: &mut Translator) {
     let rest: Vec<String> =
         t.given.iter().map(|given| given.key.clone()).filter(|key| key.starts_with(KWARGS)).collect();
     for key in rest {
-        t.no_effect(&key, "it is in the reward of custom_reward_function.path");
+        t.part_of(&key, "custom_reward_function.path");
     }
 }
 
@@ -386,7 +386,7 @@ fn micro_batch(t: &mut Translator) {
     if t.flag(DYNAMIC, false) {
         let tokens = t.text(TOKENS).unwrap_or_else(|| "16384".to_owned());
         t.set(&[TOKENS, DYNAMIC], "train.micro_batch_tokens", &tokens);
-        t.no_effect(DYNAMIC, "micro-batches are cut by tokens unless their size is set");
+        t.part_of(DYNAMIC, TOKENS);
         for key in [MICRO, GLOBAL] {
             t.no_effect(key, "use_dynamic_bsz is true");
         }
@@ -463,7 +463,7 @@ fn learning_rate(owner: Owner, t: &mut Translator) {
         let first = t.number("adam_beta1").unwrap_or(0.9);
         let second = t.number("adam_beta2").unwrap_or(0.999);
         t.set(&["adam_beta1", "adam_beta2"], "train.optimizer.betas", &format!("[{first}, {second}]"));
-        t.no_effect("adam_beta2", "it is in the betas");
+        t.part_of("adam_beta2", "adam_beta1");
     }
 }
 
@@ -500,7 +500,7 @@ fn validation(t: &mut Translator) {
     if t.flag(SAMPLE, false) {
         let temperature = t.number(TEMPERATURE).unwrap_or(0.0);
         t.set(&[TEMPERATURE, SAMPLE], "validate.temperature", &temperature.to_string());
-        t.no_effect(SAMPLE, "a temperature above 0 samples");
+        t.part_of(SAMPLE, TEMPERATURE);
     } else {
         t.set(&[SAMPLE, TEMPERATURE], "validate.temperature", "0.0");
         t.no_effect(TEMPERATURE, "do_sample is false: validation is greedy");

@@ -31,6 +31,8 @@ pub struct Note {
 pub enum Outcome {
     /// Our keys, with their values.
     Became(Vec<(String, String)>),
+    /// Part of what another key became.
+    PartOf(String),
     /// Nothing, for a reason.
     NoEffect(String),
 }
@@ -48,6 +50,7 @@ impl fmt::Display for Note {
                     write!(f, "{}{key}: {value}", if index == 0 { "" } else { ", " })?;
                 }
             }
+            Outcome::PartOf(key) => write!(f, " goes into what {key} becomes")?,
             Outcome::NoEffect(reason) => write!(f, " has no effect: {reason}")?,
         }
         match &self.remark {
@@ -285,7 +288,7 @@ impl Translator {
         if let Some(note) = self.notes.iter_mut().find(|note| note.key == key) {
             match &mut note.outcome {
                 Outcome::Became(pairs) => pairs.push(pair),
-                Outcome::NoEffect(_) => note.outcome = Outcome::Became(vec![pair]),
+                Outcome::NoEffect(_) | Outcome::PartOf(_) => note.outcome = Outcome::Became(vec![pair]),
             }
         } else {
             let outcome = Outcome::Became(vec![pair]);
@@ -298,7 +301,8 @@ impl Translator {
         if !self.whole || self.find(key).is_some() || self.overrides.iter().any(|other| other.path == ours) {
             return;
         }
-        let origin = Origin::start_of(&Source::new(SourceKind::Foreign(owner.as_str()), key));
+        let origin =
+            Origin::start_of(&Source::new(SourceKind::Foreign(owner.as_str()), format!("{key} (default)")));
         let node = node_at(value, &origin);
         let pair = (ours.to_owned(), show_yaml(&node));
         self.overrides.push(Override { path: ours.to_owned(), origin, operation: Operation::Set(node) });
@@ -328,19 +332,27 @@ impl Translator {
 
     /// Sets one of our lists before what is appended to it.
     pub(super) fn put_first(&mut self, owner: Owner, ours: &str, yaml_text: &str) {
-        let origin = Origin::start_of(&Source::new(SourceKind::Foreign(owner.as_str()), yaml_text));
+        let origin = Origin::start_of(&Source::new(SourceKind::Foreign(owner.as_str()), "guessed"));
         let operation = Operation::Set(node_at(yaml_text, &origin));
         self.overrides.insert(0, Override { path: ours.to_owned(), origin, operation });
     }
 
     /// Says that a key that was given does nothing.
     pub(super) fn no_effect(&mut self, key: &str, reason: &str) {
+        self.note(key, Outcome::NoEffect(reason.to_owned()));
+    }
+
+    /// Says that a key that was given is part of what another one became.
+    pub(super) fn part_of(&mut self, key: &str, whole: &str) {
+        self.note(key, Outcome::PartOf(whole.to_owned()));
+    }
+
+    fn note(&mut self, key: &str, outcome: Outcome) {
         let Some(given) = self.find(key) else { return };
         let (owner, value) = (given.owner, show(&given.node));
         if self.notes.iter().any(|note| note.key == key) {
             return;
         }
-        let outcome = Outcome::NoEffect(reason.to_owned());
         self.notes.push(Note { owner, key: key.to_owned(), value: Some(value), outcome, remark: None });
     }
 

@@ -30,8 +30,8 @@ pub(super) fn batch(t: &mut Translator) {
     t.set(&[ACCUMULATION, DEVICE], "train.ppo_mini_batch_size", &mini.to_string());
     t.set(&[DEVICE], "train.micro_batch_size", &device.to_string());
     t.remark(&key, "TRL counts completions, on one device here; prompts are counted by tamis");
-    for key in [GENERATION, DEVICE, ACCUMULATION, STEPS] {
-        t.no_effect(key, "it is in the batch sizes");
+    for part in [GENERATION, DEVICE, ACCUMULATION, STEPS] {
+        t.part_of(part, &key);
     }
 }
 
@@ -178,5 +178,5 @@ pub(super) fn rewards(t: &mut Translator) {
         items.push(format!("{{{keys}, weight: {weight}}}"));
     }
     t.set(&[FUNCTIONS], "reward", &format!("[{}]", items.join(", ")));
-    t.no_effect(WEIGHTS, "the weights are in the rewards");
+    t.part_of(WEIGHTS, FUNCTIONS);
 }

@@ -67,8 +67,9 @@ section! {
         warm_start: WarmStartConfig = "{}", Any, Fixed;
         /// How completions are sampled.
         rollout: RolloutConfig = "{}", Any, Fixed;
-        /// The functions that score completions. The reward that is trained on is the weighted sum of their scores. Where none of them is a
-        /// verifier, the one of `data.task` is put first (named `acc`); what a preset adds is put last, unless the list has its kind.
+        /// The functions that score completions. The reward that is trained on is the weighted sum of their scores. Where none of
+        /// them is a verifier, the one of `data.task` is added (named `acc`), and what a preset adds follows, unless the list has its
+        /// kind.
         reward: Vec<RewardConfig> = "[]", Any, Fixed;
         /// The sieve of groups. Null: every group is trained on.
         filter: Option<FilterConfig> = "null", Any, Fixed;

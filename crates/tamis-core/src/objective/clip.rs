@@ -226,7 +226,7 @@ mod tests {
         expect(clip, 8.0, -2.0, 4.0, 0.0);
         expect(clip, 1.5, -2.0, 3.0, 3.0);
         // Below 1 + high it also stops a good token, earlier than the clip would.
-        let tight = expect(Clip { cap: Some(1.1), ..CLIP }, 1.2, 2.0, -2.2, 0.0);
+        let tight = expect(Clip { cap: Some(1.1), ..CLIP }, 1.5, 2.0, -2.2, 0.0);
         assert!(!tight.is_high);
     }
 

@@ -114,6 +114,10 @@ fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
+fn counted(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
 fn percent(share: f64) -> String {
     match 100.0 * share {
         small if small > 0.0 && small < 0.1 => format!("{small:.2}%"),
@@ -307,9 +311,10 @@ impl Advice<'_> {
         let advised = self.tally.pass_rate().and_then(limit_for_pass_rate).map_or(0, |(low, _)| low);
         let raised = (needed + needed.div_ceil(4)).max(advised).max(limit + 1);
         let at = format!(
-            "at {} kept a batch of {} takes about {needed} rounds",
+            "at {} kept a batch of {} takes about {}",
             percent(keep),
-            settings.train_batch_size
+            settings.train_batch_size,
+            counted(needed, "round")
         );
         if raised <= MOST_ROUNDS {
             self.say("schedule.max_num_gen_batches", format!("{limit} -> {raised}"), at);
@@ -352,8 +357,12 @@ impl fmt::Display for Diagnosis {
         match self.cause {
             StopCause::LimitReached => write!(
                 formatter,
-                "stopped in step {}: {} of {} groups kept after {} rounds (max_num_gen_batches = {})",
-                self.step, self.num_accumulated, self.target, self.rounds, self.max_num_gen_batches
+                "stopped in step {}: {} of {} groups kept after {} (max_num_gen_batches = {})",
+                self.step,
+                self.num_accumulated,
+                self.target,
+                counted(self.rounds, "round"),
+                self.max_num_gen_batches
             )?,
             StopCause::EmptyRounds { rounds: 1 } => {
                 write!(formatter, "stopped in step {}: a round kept no group", self.step)?;
@@ -363,13 +372,15 @@ impl fmt::Display for Diagnosis {
             }
             StopCause::EpochWithoutKept { epoch } => write!(
                 formatter,
-                "stopped in step {}: no group was kept in all of epoch {epoch} ({} rounds)",
-                self.step, self.rounds
+                "stopped in step {}: no group was kept in all of epoch {epoch} ({})",
+                self.step,
+                counted(self.rounds, "round")
             )?,
             StopCause::SkippedSteps { steps, .. } => write!(
                 formatter,
-                "stopped in step {}: {steps} attempts in a row trained nothing ({} rounds)",
-                self.step, self.rounds
+                "stopped in step {}: {steps} attempts in a row trained nothing ({})",
+                self.step,
+                counted(self.rounds, "round")
             )?,
             StopCause::NoPrompts { epoch } => {
                 write!(formatter, "stopped in step {}: epoch {epoch} has no prompts", self.step)?;
@@ -404,8 +415,10 @@ impl fmt::Display for Diagnosis {
                     tally.rated,
                     percent(pass_rate)
                 )?;
+            } else if tally.scored == 0 {
+                write!(formatter, "  no trajectory has a `{}`", self.metric)?;
             } else {
-                write!(formatter, "  `{}` has no outcome to count", self.metric)?;
+                write!(formatter, "  `{}` does not say what is correct", self.metric)?;
             }
         }
         if !self.recommendations.is_empty() {
@@ -413,7 +426,7 @@ impl fmt::Display for Diagnosis {
             for recommendation in &self.recommendations {
                 write!(
                     formatter,
-                    "\n  - {} {}: {}",
+                    "\n  - {}: {} ({})",
                     recommendation.setting, recommendation.change, recommendation.why
                 )?;
             }
@@ -421,3 +434,6 @@ impl fmt::Display for Diagnosis {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -397,6 +397,46 @@ fn a_nan_reaches_the_loss() {
 }
 
 #[test]
+fn metrics_by_hand() {
+    // A good trajectory of one token with ratio 2; a bad one with ratios 1/2, 4, 1 and a masked token.
+    let (offsets, mask) = ([0, 1, 5], [true, true, true, true, false]);
+    let two = 2_f64.ln();
+    let (logprob, old) = ([two - 5.0, -5.0 - two, 2.0 * two - 5.0, -5.0, 0.0], [-5.0; 5]);
+    let columns = Columns {
+        old: Some(&old),
+        ..Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&[1.0, -1.0]))
+    };
+    let normalisers = Normalisers { tokens: 4.0, sequences: 2.0, groups: 1.0, dp_size: 1.0 };
+    let objective =
+        Objective { policy: PolicyLoss::Clip(Clip::verl(0.2, 0.28, 3.0)), ..Preset::dapo().objective };
+    let (outcome, _) =
+        objective.value_and_gradient(&columns, &normalisers, &objective.initial_state()).unwrap();
+    let metrics = outcome.metrics;
+    let near = |actual: f64, expected: f64| assert!((actual - expected).abs() < 1e-14, "{actual} {expected}");
+    // -1.28 clipped high, 0.8 clipped low, 3 on the dual clip, 1.
+    near(outcome.loss, (-1.28 + 0.8 + 3.0 + 1.0) / 4.0);
+    near(metrics.policy_loss, outcome.loss);
+    assert_eq!((metrics.tokens, metrics.sequences), (4.0, 2.0));
+    assert_eq!((metrics.clip_share, metrics.clip_share_dual), (0.5, 0.25));
+    assert_eq!((metrics.clip_share_low, metrics.clip_share_high), (0.25, 0.25));
+    // Per trajectory: no low token in the first, one high of one; one low of three in the second.
+    assert_eq!((metrics.clip_share_low_min, metrics.clip_share_high_max), (0.0, 1.0));
+    near(metrics.ratio_mean, (2.0 + 0.5 + 4.0 + 1.0) / 4.0);
+    near(metrics.ratio_max, 4.0);
+    near(metrics.ratio_min, 0.5);
+    near(metrics.old_kl, -2.0 * two / 4.0);
+    near(metrics.old_kl_k3, (7.5 - 4.0 - 2.0 * two) / 4.0);
+}
+
+#[test]
+fn counts_of_ranks_add_up() {
+    let first = Normalisers { tokens: 6.0, sequences: 3.0, groups: 2.0, dp_size: 1.0 };
+    let second = Normalisers { tokens: 10.0, sequences: 4.0, groups: 1.0, dp_size: 1.0 };
+    let both = Normalisers { tokens: 16.0, sequences: 7.0, groups: 3.0, dp_size: 2.0 };
+    assert_eq!(first.merged(second), both);
+}
+
+#[test]
 fn what_was_not_given_is_not_reported_as_zero() {
     let (offsets, mask, logprob, advantage) = small();
     let columns = Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&advantage));

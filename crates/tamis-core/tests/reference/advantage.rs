@@ -107,16 +107,13 @@ fn verl_adv_grpo() {
                 let trained: Vec<f64> =
                     per_token.row(i).iter().zip(mask_t).filter(|(_, on)| **on).map(|(&a, _)| a).collect();
                 assert!(trained.windows(2).all(|pair| pair[0] == pair[1]), "{}", name(&case));
-                match trained.first() {
-                    Some(&advantage) => by_trajectory.push(advantage),
-                    None => {
-                        // Nothing to compare with where every token is masked.
-                        let group = advantages.offsets().partition_point(|&end| end <= place) - 1;
-                        let member = place - advantages.offsets()[group];
-                        compared.row_mut(group)[member] = 0.0;
-                        by_trajectory.push(0.0);
-                    }
+                if trained.is_empty() {
+                    // Nothing to compare with where every token is masked.
+                    let group = advantages.offsets().partition_point(|&end| end <= place) - 1;
+                    let member = place - advantages.offsets()[group];
+                    compared.row_mut(group)[member] = 0.0;
                 }
+                by_trajectory.push(trained.first().copied().unwrap_or(0.0));
             }
             close_by_group(&case, &rewards, &compared, &by_trajectory, &estimator);
         }

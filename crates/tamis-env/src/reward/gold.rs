@@ -11,8 +11,11 @@ use super::{Outcome, RewardError, RewardInput, Rewards};
 /// Rejected answers that are kept as examples, for each function.
 const NUM_EXAMPLES: usize = 3;
 
-/// Completions scored in one call.
-const BATCH: usize = 1024;
+/// Prompts of the first block, which finds the form that a function expects.
+const FIRST_BLOCK: usize = 64;
+
+/// Prompts of a later block, scored in one call.
+const BLOCK: usize = 1024;
 
 /// A gold answer that its verifier rejects.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +24,7 @@ pub struct GoldExample {
     pub prompt: u64,
     /// Its ground truth.
     pub ground_truth: String,
-    /// The completion that was scored last.
+    /// The completion that said it.
     pub completion: String,
     /// What the function said.
     pub answer: String,
@@ -99,43 +102,50 @@ pub fn check_gold(prompts: &[Prompt], rewards: &Rewards) -> Result<GoldReport, R
     for named in rewards.functions() {
         let candidates: Vec<Vec<String>> =
             with_truth.iter().map(|prompt| named.function.gold_completions(prompt)).collect();
-        let mut open: Vec<usize> = (0..with_truth.len()).filter(|&row| !candidates[row].is_empty()).collect();
-        if open.is_empty() {
+        let asked: Vec<usize> = (0..with_truth.len()).filter(|&row| !candidates[row].is_empty()).collect();
+        if asked.is_empty() {
             continue;
         }
-        let checked = open.len();
-        let mut last: Vec<Option<Outcome>> = vec![None; with_truth.len()];
-        let mut form = 0;
-        loop {
-            let asked: Vec<usize> =
-                open.iter().copied().filter(|&row| candidates[row].len() > form).collect();
-            if asked.is_empty() {
-                break;
-            }
-            for rows in asked.chunks(BATCH) {
+        let checked = asked.len();
+        let mut said: Vec<Option<(usize, Outcome)>> = vec![None; with_truth.len()];
+        let num_forms = candidates.iter().map(Vec::len).max().unwrap_or(0);
+        // The form that was accepted most comes first in the next block: external functions are asked about once a prompt.
+        let mut forms: Vec<(usize, usize)> = (0..num_forms).map(|form| (0, form)).collect();
+        let (first, rest) = asked.split_at(checked.min(FIRST_BLOCK));
+        for block in std::iter::once(first).chain(rest.chunks(BLOCK)) {
+            let mut open = block.to_vec();
+            for (num_accepted, form) in &mut forms {
+                let form = *form;
+                let rows: Vec<usize> =
+                    open.iter().copied().filter(|&row| form < candidates[row].len()).collect();
                 let inputs: Vec<RewardInput<'_>> = rows
                     .iter()
                     .map(|&row| RewardInput::text(with_truth[row], &candidates[row][form]))
                     .collect();
-                for (&row, outcome) in rows.iter().zip(named.function.score(&inputs)) {
-                    if let Outcome::Failed(failure) = &outcome
-                        && failure.is_fatal()
-                    {
-                        let failure = failure.clone();
-                        return Err(RewardError::BrokenDown { name: named.name.clone(), failure });
+                if inputs.is_empty() {
+                    continue;
+                }
+                for (row, outcome) in rows.into_iter().zip(named.function.score(&inputs)) {
+                    match &outcome {
+                        Outcome::Failed(failure) if failure.is_fatal() => {
+                            let failure = failure.clone();
+                            return Err(RewardError::BrokenDown { name: named.name.clone(), failure });
+                        }
+                        Outcome::Scored(scores) => score_names.extend(scores.keys().cloned()),
+                        Outcome::NoAnswer | Outcome::Failed(_) => {}
                     }
-                    if let Outcome::Scored(scores) = &outcome {
-                        score_names.extend(scores.keys().cloned());
-                    }
-                    // A later form must not hide what an earlier one said: a score outweighs no answer, no answer a failure.
-                    if last[row].as_ref().is_none_or(|before| rank(&outcome) >= rank(before)) {
-                        last[row] = Some(outcome);
+                    *num_accepted += usize::from(is_accepted(&outcome));
+                    // What one form said is not hidden by another that said less.
+                    if said[row].as_ref().is_none_or(|(_, before)| rank(&outcome) > rank(before)) {
+                        said[row] = Some((form, outcome));
                     }
                 }
+                open.retain(|&row| !said[row].as_ref().is_some_and(|(_, outcome)| is_accepted(outcome)));
             }
-            open.retain(|&row| !last[row].as_ref().is_some_and(is_accepted));
-            form += 1;
+            forms.sort_by_key(|&(num_accepted, form)| (std::cmp::Reverse(num_accepted), form));
         }
+        let is_open = |row: &usize| !said[*row].as_ref().is_some_and(|(_, outcome)| is_accepted(outcome));
+        let open: Vec<usize> = asked.into_iter().filter(is_open).collect();
         let mut function = FunctionGold {
             name: named.name.clone(),
             checked,
@@ -146,27 +156,31 @@ pub fn check_gold(prompts: &[Prompt], rewards: &Rewards) -> Result<GoldReport, R
             examples: Vec::new(),
         };
         for &row in &open {
-            let answer = match &last[row] {
-                Some(Outcome::Scored(scores)) => {
+            let (form, answer) = match &said[row] {
+                Some((form, Outcome::Scored(scores))) => {
                     function.rejected += 1;
                     let numbers: Vec<String> =
                         scores.iter().map(|(name, score)| format!("{name} {}", score.value)).collect();
-                    numbers.join(", ")
+                    (*form, numbers.join(", "))
                 }
-                Some(Outcome::Failed(failure)) => {
+                Some((form, Outcome::Failed(failure))) => {
                     function.failed += 1;
-                    format!("a failure: {failure}")
+                    (*form, format!("a failure: {failure}"))
                 }
-                Some(Outcome::NoAnswer) | None => {
+                Some((form, Outcome::NoAnswer)) => {
                     function.unanswered += 1;
-                    "no answer".to_owned()
+                    (*form, "no answer".to_owned())
+                }
+                None => {
+                    function.unanswered += 1;
+                    (0, "no answer".to_owned())
                 }
             };
             if function.examples.len() < NUM_EXAMPLES {
                 function.examples.push(GoldExample {
                     prompt: with_truth[row].id.0,
                     ground_truth: with_truth[row].ground_truth.clone().unwrap_or_default(),
-                    completion: candidates[row].last().cloned().unwrap_or_default(),
+                    completion: candidates[row].get(form).cloned().unwrap_or_default(),
                     answer,
                 });
             }
@@ -178,6 +192,7 @@ pub fn check_gold(prompts: &[Prompt], rewards: &Rewards) -> Result<GoldReport, R
 
 fn rank(outcome: &Outcome) -> u8 {
     match outcome {
+        outcome if is_accepted(outcome) => 3,
         Outcome::Scored(_) => 2,
         Outcome::NoAnswer => 1,
         Outcome::Failed(_) => 0,
@@ -188,5 +203,127 @@ fn is_accepted(outcome: &Outcome) -> bool {
     match outcome.get("acc") {
         Some(acc) => acc >= 1.0,
         None => outcome.get("score").is_some_and(|score| score > 0.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reward::exact::Exact;
+    use crate::reward::gsm8k::{Gsm8k, Method};
+    use crate::reward::length::Length;
+    use crate::reward::math::Math;
+    use crate::reward::math_dapo::MathDapo;
+    use crate::reward::number::Number;
+    use crate::reward::{NamedReward, RewardFailure, RewardFunction, test_prompt};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    fn rewards(functions: Vec<(&str, Box<dyn RewardFunction>)>) -> Rewards {
+        let named = functions.into_iter().map(|(name, function)| NamedReward {
+            name: name.to_owned(),
+            weight: 1.0,
+            function,
+        });
+        Rewards::new(named.collect()).unwrap()
+    }
+
+    #[test]
+    fn built_in_verifiers_accept_their_gold() {
+        let prompts: Vec<Prompt> = ["72", "-3", "0.5"].map(test_prompt).into();
+        let report = check_gold(
+            &prompts,
+            &rewards(vec![
+                ("exact", Box::new(Exact)),
+                ("number", Box::new(Number)),
+                ("strict", Box::new(Gsm8k { method: Method::Strict, format_score: 0.0 })),
+                ("flexible", Box::new(Gsm8k { method: Method::Flexible, format_score: 0.0 })),
+                ("math", Box::new(Math)),
+                ("dapo", Box::new(MathDapo { strict_box: false })),
+                ("dapo_box", Box::new(MathDapo { strict_box: true })),
+                ("length", Box::new(Length::new(0, 1, 1).unwrap())),
+            ]),
+        )
+        .unwrap();
+        assert!(report.is_clean(), "{report}");
+        assert_eq!(report.functions.len(), 7, "shaping has no notion of a right answer");
+    }
+
+    #[test]
+    fn a_verifier_that_rejects_its_gold_is_reported() {
+        let mut prompts: Vec<Prompt> = ["72", "seven apples", "1e3", "#### 1,000"].map(test_prompt).into();
+        prompts.push(Prompt { ground_truth: None, ..test_prompt("") });
+        let functions: Vec<(&str, Box<dyn RewardFunction>)> = vec![
+            ("gsm8k", Box::new(Gsm8k::default())),
+            ("math", Box::new(Math)),
+            ("number", Box::new(Number)),
+        ];
+        let report = check_gold(&prompts, &rewards(functions)).unwrap();
+        assert!(!report.is_clean());
+        insta::assert_snapshot!(report, @r"
+reward `gsm8k` accepts 2 of 4 gold answers (2 rejected, 0 without an answer, 0 failed)
+  prompt 0, ground truth `seven apples`: `#### seven apples` gave acc 0, score 0
+  prompt 0, ground truth `1e3`: `#### 1e3` gave acc 0, score 0
+reward `math` accepts 3 of 4 gold answers (0 rejected, 1 without an answer, 0 failed)
+  prompt 0, ground truth `seven apples`: `\boxed{seven apples}` gave no answer
+reward `number` accepts 1 of 4 gold answers (0 rejected, 3 without an answer, 0 failed)
+  prompt 0, ground truth `seven apples`: `seven apples` gave no answer
+  prompt 0, ground truth `1e3`: `1e3` gave no answer
+  prompt 0, ground truth `#### 1,000`: `#### 1,000` gave no answer
+1 prompts have no ground truth and were not checked
+");
+        insta::assert_snapshot!(report.score_names.iter().cloned().collect::<Vec<_>>().join(" "), @"acc gsm8k math math.acc number number.acc score");
+    }
+
+    /// Accepts `#### x` only, names a number of its own, counts how often it is asked, and fails on "bad".
+    struct External(AtomicUsize);
+
+    impl RewardFunction for External {
+        fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+            self.0.fetch_add(batch.len(), Ordering::Relaxed);
+            let judge = |input: &RewardInput<'_>| {
+                if input.completion.contains("bad") {
+                    let message = "bad".to_owned();
+                    return Outcome::Failed(RewardFailure::Function { message });
+                }
+                let score = f64::from(u8::from(input.completion.starts_with("#### ")));
+                let mut outcome = Outcome::score(score);
+                if let Outcome::Scored(scores) = &mut outcome {
+                    scores.insert("fluency".to_owned(), tamis_core::group::Score::of(0.5));
+                }
+                outcome
+            };
+            batch.iter().map(judge).collect()
+        }
+
+        fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
+            prompt.ground_truth.iter().flat_map(|truth| [truth.clone(), format!("#### {truth}")]).collect()
+        }
+    }
+
+    /// The same one after it was handed over, to look at its count.
+    struct Shared(std::sync::Arc<External>);
+    impl RewardFunction for Shared {
+        fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+            self.0.score(batch)
+        }
+        fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
+            self.0.gold_completions(prompt)
+        }
+    }
+
+    #[test]
+    fn the_expected_form_is_learnt() {
+        let mut prompts: Vec<Prompt> = (0..2000).map(|number| test_prompt(&number.to_string())).collect();
+        prompts.push(test_prompt("bad"));
+        let external = std::sync::Arc::new(External(AtomicUsize::new(0)));
+        let report =
+            check_gold(&prompts, &rewards(vec![("external", Box::new(Shared(external.clone())))])).unwrap();
+        assert_eq!((report.functions[0].accepted, report.functions[0].failed), (2000, 1));
+        assert!(report.score_names.contains("fluency"));
+        assert_eq!(external.0.load(Ordering::Relaxed), 2001 + FIRST_BLOCK + 1);
+        insta::assert_snapshot!(report, @r"
+reward `external` accepts 2000 of 2001 gold answers (0 rejected, 0 without an answer, 1 failed)
+  prompt 0, ground truth `bad`: `#### bad` gave a failure: the function failed: bad
+");
     }
 }

@@ -106,24 +106,12 @@ impl RewardFunction for Gsm8k {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reward::RewardFunction;
-    use serde_json::{Map, Value};
+    use crate::reward::test_prompt;
+    use serde_json::Value;
     use std::io::BufRead as _;
-    use tamis_core::group::PromptId;
-    use tamis_data::prompt::PromptContent;
-
-    pub(crate) fn prompt(truth: &str) -> Prompt {
-        Prompt {
-            id: PromptId(0),
-            content: PromptContent::Text(String::new()),
-            ground_truth: Some(truth.to_owned()),
-            data_source: String::new(),
-            columns: Map::new(),
-        }
-    }
 
     fn outcome(function: Gsm8k, truth: &str, completion: &str) -> Outcome {
-        function.score(&[RewardInput::text(&prompt(truth), completion)]).remove(0)
+        function.score(&[RewardInput::text(&test_prompt(truth), completion)]).remove(0)
     }
 
     #[test]

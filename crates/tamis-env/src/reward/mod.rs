@@ -8,6 +8,7 @@
 //! trained reward is shaped. Functions that say nothing about correctness (length, format, repetition, ...) are marked by
 //! [`RewardFunction::is_shaping`].
 
+pub mod after_think;
 pub mod boxed;
 pub mod combine;
 pub mod command;
@@ -175,4 +176,19 @@ pub enum RewardError {
         /// How.
         failure: RewardFailure,
     },
+}
+
+#[cfg(test)]
+mod tests;
+
+/// A prompt of nothing but a ground truth.
+#[cfg(test)]
+fn test_prompt(truth: &str) -> Prompt {
+    Prompt {
+        id: tamis_core::group::PromptId(0),
+        content: tamis_data::prompt::PromptContent::Text(format!("{truth}?")),
+        ground_truth: Some(truth.to_owned()),
+        data_source: "test".to_owned(),
+        columns: serde_json::Map::new(),
+    }
 }

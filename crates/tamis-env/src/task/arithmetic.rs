@@ -5,8 +5,8 @@
 //! form falls below [`HELD_OUT_SHARE`]. So `7+12` and `12+7` lie on the same side, and no seed, size or mixture of levels can
 //! put a held-out expression into a training set.
 //!
-//! **Determinism.** Row i of a set is a function of (seed, levels, side, i): a larger set begins with the smaller one, and the row
-//! number is the prompt's id. Levels take turns: row i is of level `i % num_levels`.
+//! **Determinism.** A row is a function of (seed, levels, weights, side, row number): a larger set begins with the smaller one, and the
+//! row number is the prompt's id. Levels take turns in proportion to their weights.
 
 use std::collections::HashSet;
 use std::fmt::{self, Write as _};
@@ -80,10 +80,14 @@ impl fmt::Display for Level {
     }
 }
 
-/// The task: levels and the seed that its rows are drawn with.
+/// Draws without a new expression after which a level counts as exhausted.
+const MAX_FRUITLESS_DRAWS: u64 = 65_536;
+
+/// The task: levels, their weights, and the seed that its rows are drawn with.
 #[derive(Debug, Clone)]
 pub struct Arithmetic {
     levels: Vec<Level>,
+    weights: Vec<f64>,
     seed: u64,
 }
 
@@ -157,11 +161,28 @@ impl fmt::Display for Expression {
 }
 
 impl Arithmetic {
-    /// Checks the levels: 1 to 9 digits, at least one operator, 1 to 8 operations, and `digits * (operations + 1)` at most 36 so
-    /// that every answer is exact.
+    /// Levels of equal weight: see [`Arithmetic::weighted`].
     pub fn new(seed: u64, levels: Vec<Level>) -> Result<Self, TaskError> {
+        let weights = vec![1.0; levels.len()];
+        Self::weighted(seed, levels, weights)
+    }
+
+    /// Levels with weights: of any number of rows, each level has its share to within one row, as long as it has expressions left.
+    ///
+    /// Fails unless each level has 1 to 9 digits, at least one operator, 1 to 8 operations, `digits * (operations + 1)` at most 36 (so
+    /// that every answer is exact) and a finite weight above 0.
+    pub fn weighted(seed: u64, levels: Vec<Level>, weights: Vec<f64>) -> Result<Self, TaskError> {
         if levels.is_empty() {
             return Err(TaskError::NoLevel);
+        }
+        if weights.len() != levels.len() {
+            return Err(TaskError::Weights { levels: levels.len(), weights: weights.len() });
+        }
+        for (i, weight) in weights.iter().enumerate() {
+            if !(weight.is_finite() && *weight > 0.0) {
+                let actual = weight.to_string();
+                return Err(TaskError::Level { level: i + 1, what: "a finite weight above 0", actual });
+            }
         }
         for (i, level) in levels.iter().enumerate() {
             let fail = |what, actual: String| Err(TaskError::Level { level: i + 1, what, actual });
@@ -179,7 +200,7 @@ impl Arithmetic {
                 return fail("digits * (operations + 1) of at most 36", actual);
             }
         }
-        Ok(Self { levels, seed })
+        Ok(Self { levels, weights, seed })
     }
 
     /// The levels, in order.
@@ -187,54 +208,60 @@ impl Arithmetic {
         &self.levels
     }
 
-    /// `size` prompts of a side, all different. Columns: `level` (from 1), `digits`, `operations`, `prompt`, `answer`.
-    ///
-    /// Fails where a level holds too few different expressions on that side (one digit and `+` alone give 100 in all).
-    pub fn prompts(&self, split: Split, size: usize) -> Result<Vec<Prompt>, TaskError> {
-        let num_levels = self.levels.len();
-        let mut rows: Vec<std::vec::IntoIter<Expression>> = Vec::with_capacity(num_levels);
-        for (index, _) in self.levels.iter().enumerate() {
-            let needed = size / num_levels + usize::from(index < size % num_levels);
-            rows.push(self.distinct(index, split, needed)?.into_iter());
-        }
-        let mut prompts = Vec::with_capacity(size);
-        for i in 0..size {
-            let index = i % num_levels;
-            if let Some(expression) = rows[index].next() {
-                prompts.push(self.prompt(i, index, &expression));
-            }
-        }
-        Ok(prompts)
+    /// Levels of successive turns: after n turns each has had its share of n to within one.
+    fn turns(&self) -> impl Iterator<Item = usize> + '_ {
+        let total: f64 = self.weights.iter().sum();
+        let mut taken = vec![0u64; self.weights.len()];
+        (1u64..).map(move |turn| {
+            let lag = |index: usize| self.weights[index] / total * turn as f64 - taken[index] as f64;
+            let most =
+                (0..taken.len()).fold(0, |most, index| if lag(index) > lag(most) { index } else { most });
+            taken[most] += 1;
+            most
+        })
     }
 
-    fn distinct(&self, index: usize, split: Split, needed: usize) -> Result<Vec<Expression>, TaskError> {
-        let side = Key::new(self.seed, Purpose::Task).with(index as u64).with(split as u64);
-        let mut seen = HashSet::with_capacity(needed);
-        let mut found = Vec::with_capacity(needed);
-        // Enough draws to find all but the last few of a space that is barely large enough; a bound, so that a space that is too small ends.
-        let limit = 256 * needed as u64 + 65_536;
-        for attempt in 0..limit {
-            if found.len() == needed {
-                break;
+    /// At most `size` prompts of a side, all different: a level with fewer different expressions than its share gives them all. Columns:
+    /// `level` (from 1), `digits`, `operations`, `prompt`, `answer`.
+    ///
+    /// Fails where a level has no expression on that side at all.
+    pub fn prompts(&self, split: Split, size: usize) -> Result<Vec<Prompt>, TaskError> {
+        let turns: Vec<usize> = self.turns().take(size).collect();
+        let mut rows = Vec::with_capacity(self.levels.len());
+        for (index, level) in self.levels.iter().enumerate() {
+            let share = turns.iter().filter(|&&turn| turn == index).count();
+            let found = self.distinct(index, split, share);
+            if found.is_empty() && share > 0 {
+                return Err(TaskError::NoExpression {
+                    level: index + 1,
+                    description: level.to_string(),
+                    split: match split {
+                        Split::Train => "training",
+                        Split::HeldOut => "held-out",
+                    },
+                });
             }
-            let expression = Expression::draw(&self.levels[index], side.with(attempt));
+            rows.push(found.into_iter());
+        }
+        let drawn = turns.into_iter().filter_map(|index| Some((index, rows[index].next()?)));
+        Ok(drawn.enumerate().map(|(row, (index, expression))| self.prompt(row, index, &expression)).collect())
+    }
+
+    /// The first different expressions of a level and side; fewer where it is exhausted, which does not depend on how many are asked for.
+    fn distinct(&self, index: usize, split: Split, most: usize) -> Vec<Expression> {
+        let side = Key::new(self.seed, Purpose::Task).with(index as u64).with(split as u64);
+        let mut seen = HashSet::with_capacity(most);
+        let mut found = Vec::with_capacity(most);
+        let (mut draw, mut last_found) = (0, 0);
+        while found.len() < most && draw - last_found < MAX_FRUITLESS_DRAWS {
+            let expression = Expression::draw(&self.levels[index], side.with(draw));
+            draw += 1;
             if expression.split() == split && seen.insert(expression.clone()) {
                 found.push(expression);
+                last_found = draw;
             }
         }
-        if found.len() < needed {
-            return Err(TaskError::TooFewExpressions {
-                level: index + 1,
-                description: self.levels[index].to_string(),
-                split: match split {
-                    Split::Train => "training",
-                    Split::HeldOut => "held-out",
-                },
-                needed,
-                found: found.len(),
-            });
-        }
-        Ok(found)
+        found
     }
 
     fn prompt(&self, row: usize, index: usize, expression: &Expression) -> Prompt {
@@ -259,8 +286,8 @@ impl Arithmetic {
     /// task a warm start can learn is set by how many the caller takes.
     pub fn supervised(&self) -> impl Iterator<Item = Supervised> + '_ {
         let key = Key::new(self.seed, Purpose::Task).with(u64::MAX);
-        (0u64..).filter_map(move |row| {
-            let level = &self.levels[(row % self.levels.len() as u64) as usize];
+        (0u64..).zip(self.turns()).filter_map(move |(row, index)| {
+            let level = &self.levels[index];
             // A draw is on the training side with probability 7/8: the bound is never met, it only keeps the iterator total.
             let expression = (0..4096)
                 .map(|attempt| Expression::draw(level, key.with(row).with(attempt)))
@@ -389,10 +416,36 @@ mod tests {
         insta::assert_snapshot!(one(2, vec![], 1), @"difficulty level 1 needs at least one operator, got none");
         insta::assert_snapshot!(one(2, vec![Operator::Add], 9), @"difficulty level 1 needs 1 to 8 operations, got 9");
         insta::assert_snapshot!(one(9, vec![Operator::Add], 8), @"difficulty level 1 needs digits * (operations + 1) of at most 36, got 9 * 9");
-        let small =
-            Arithmetic::new(0, vec![Level { digits: 1, operators: vec![Operator::Add], operations: 1 }])
-                .unwrap();
-        insta::assert_snapshot!(small.prompts(Split::HeldOut, 64).unwrap_err(), @"difficulty level 1 (1 digit, operators +, 1 operation) has too few different expressions on the held-out side: needed 64, found 11; use more digits or operations, or ask for fewer prompts");
+        insta::assert_snapshot!(Arithmetic::weighted(0, levels(), vec![1.0]).unwrap_err(), @"expected one weight for each of 3 difficulty levels, got 1");
+        insta::assert_snapshot!(Arithmetic::weighted(0, levels(), vec![1.0, f64::NAN, 1.0]).unwrap_err(), @"difficulty level 2 needs a finite weight above 0, got NaN");
+        let none =
+            TaskError::NoExpression { level: 1, description: levels()[0].to_string(), split: "held-out" };
+        insta::assert_snapshot!(none, @"difficulty level 1 (2 digits, operators +-, 1 operation) has no expression on the held-out side; use more digits or operations");
+    }
+
+    #[test]
+    fn levels_have_their_shares() {
+        let task = Arithmetic::weighted(0, levels(), vec![3.0, 1.0, 2.0]).unwrap();
+        let rows = task.prompts(Split::Train, 600).unwrap();
+        let share = |level: u64| rows.iter().filter(|prompt| prompt.columns["level"] == level).count();
+        assert_eq!([share(1), share(2), share(3)], [300, 100, 200]);
+        assert_eq!(rows[..24], task.prompts(Split::Train, 24).unwrap());
+    }
+
+    #[test]
+    fn a_small_level_gives_all_it_has() {
+        let one = Level { digits: 1, operators: vec![Operator::Add], operations: 1 };
+        let task = Arithmetic::new(0, vec![one.clone()]).unwrap();
+        let train = task.prompts(Split::Train, 1000).unwrap();
+        let held_out = task.prompts(Split::HeldOut, 1000).unwrap();
+        assert_eq!(train.len() + held_out.len(), 100, "every sum of two digits is on one side");
+        assert_eq!(train[..20], task.prompts(Split::Train, 20).unwrap());
+        let two = Level { digits: 2, ..one.clone() };
+        let both = Arithmetic::new(0, vec![one, two]).unwrap();
+        let mixed = both.prompts(Split::Train, 1000).unwrap();
+        assert_eq!(mixed.len(), train.len() + 500);
+        assert_eq!(mixed[..400], both.prompts(Split::Train, 1000).unwrap()[..400]);
+        assert!(mixed.iter().enumerate().all(|(row, prompt)| prompt.id.0 == row as u64));
     }
 
     proptest! {

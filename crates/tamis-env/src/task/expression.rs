@@ -66,7 +66,7 @@ impl Reader<'_> {
         while let Some(operator @ (b'+' | b'-')) = self.peek() {
             self.at += 1;
             let term = self.product(depth)?;
-            total = if operator == b'+' { total.add(term)? } else { total.subtract(term)? };
+            total = if operator == b'+' { total.checked_add(term)? } else { total.checked_sub(term)? };
         }
         Some(total)
     }
@@ -76,7 +76,7 @@ impl Reader<'_> {
         while let Some(operator @ (b'*' | b'/')) = self.peek() {
             self.at += 1;
             let factor = self.factor(depth)?;
-            total = if operator == b'*' { total.multiply(factor)? } else { total.divide(factor)? };
+            total = if operator == b'*' { total.checked_mul(factor)? } else { total.checked_div(factor)? };
         }
         Some(total)
     }
@@ -88,7 +88,7 @@ impl Reader<'_> {
         match self.peek()? {
             b'-' => {
                 self.at += 1;
-                self.factor(depth + 1)?.negate()
+                self.factor(depth + 1)?.checked_neg()
             }
             b'+' => {
                 self.at += 1;

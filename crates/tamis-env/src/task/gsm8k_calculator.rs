@@ -195,7 +195,7 @@ fn parse(annotation: &str) -> Option<Entry> {
     let expression = expression::clean(left)?;
     let answer = canonical_decimal(&expression::clean(right)?)?;
     let unsigned = Rational::decimal(answer.trim_start_matches('-'));
-    let written = if answer.starts_with('-') { unsigned.and_then(Rational::negate) } else { unsigned };
+    let written = if answer.starts_with('-') { unsigned.and_then(Rational::checked_neg) } else { unsigned };
     let is_exact = written.is_some() && written == expression::value(&expression);
     Some(Entry { key: expression::with_canonical_numbers(&expression), expression, answer, is_exact })
 }
@@ -270,7 +270,11 @@ mod tests {
             if let Some(text) = text {
                 std::fs::write(&path, text).unwrap();
             }
-            let error = CalculatorTask::load(std::slice::from_ref(&path), &[path.clone()]).unwrap_err();
+            let error = {
+                let files = std::slice::from_ref(&path);
+                CalculatorTask::load(files, files)
+            }
+            .unwrap_err();
             error.to_string().replace(&path.display().to_string(), "rows.jsonl")
         };
         insta::assert_snapshot!(message(None), @"failed to read rows.jsonl");

@@ -42,21 +42,25 @@ pub enum TaskError {
         /// What was given.
         actual: String,
     },
-    /// A level holds fewer different expressions than asked for.
+    /// There are not as many weights as levels.
+    #[error("expected one weight for each of {levels} difficulty levels, got {weights}")]
+    Weights {
+        /// Number of levels.
+        levels: usize,
+        /// Number of weights.
+        weights: usize,
+    },
+    /// A level has no expression on a side.
     #[error(
-        "difficulty level {level} ({description}) has too few different expressions on the {split} side: needed {needed}, found {found}; use more digits or operations, or ask for fewer prompts"
+        "difficulty level {level} ({description}) has no expression on the {split} side; use more digits or operations"
     )]
-    TooFewExpressions {
+    NoExpression {
         /// Place in the list of levels, from 1.
         level: usize,
         /// The level in words.
         description: String,
         /// The side.
         split: &'static str,
-        /// Number asked of this level.
-        needed: usize,
-        /// Number found.
-        found: usize,
     },
     /// A file cannot be read.
     #[error("failed to read {}", path.display())]

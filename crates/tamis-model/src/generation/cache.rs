@@ -1,4 +1,4 @@
-//! Keys and values of a sequence, in blocks of 32 positions shared by all layers and heads.
+//! Keys and values of a sequence, in blocks of 64 positions shared by all layers and heads.
 //!
 //! Blocks return to a free list, so memory follows what is running. Keys lie in the panels that the score product reads.
 
@@ -8,7 +8,7 @@ use crate::floats::Floats;
 use crate::simd::PANEL;
 
 /// Positions per block.
-pub(super) const BLOCK: usize = 32;
+pub(super) const BLOCK: usize = 64;
 
 /// Sizes of a block.
 #[derive(Debug, Clone, Copy)]

@@ -15,9 +15,7 @@ pub(super) unsafe fn tile(rows: usize, panels: usize, tile: &Tile) {
             (6, 1) => kernel::<6, 1>(tile),
             (5, 1) => kernel::<5, 1>(tile),
             (4, 1) => kernel::<4, 1>(tile),
-            (3, 2) => kernel::<3, 2>(tile),
             (3, 1) => kernel::<3, 1>(tile),
-            (2, 3) => kernel::<2, 3>(tile),
             (2, 2) => kernel::<2, 2>(tile),
             (2, 1) => kernel::<2, 1>(tile),
             (1, 4) => kernel::<1, 4>(tile),
@@ -43,27 +41,56 @@ unsafe fn kernel<const ROWS: usize, const PANELS: usize>(tile: &Tile) {
             }
         }
         let (mut a, mut b) = (tile.a, tile.b);
-        for _ in 0..tile.k {
-            let mut columns: [[__m256; 2]; PANELS] = [[_mm256_setzero_ps(); 2]; PANELS];
-            for p in 0..PANELS {
-                let b = b.add(p * tile.b_panel);
-                columns[p] = [_mm256_loadu_ps(b), _mm256_loadu_ps(b.add(8))];
-            }
-            for i in 0..ROWS {
-                let row = _mm256_broadcast_ss(&*a.add(i * tile.a_row));
-                for p in 0..PANELS {
-                    sums[i][p][0] = _mm256_fmadd_ps(row, columns[p][0], sums[i][p][0]);
-                    sums[i][p][1] = _mm256_fmadd_ps(row, columns[p][1], sums[i][p][1]);
+        let mut left = tile.k;
+        // The common layout in steps of four, so that addresses are constants off a few pointers.
+        if tile.a_col == 1 && tile.b_row == PANEL {
+            while left >= 4 {
+                for k in 0..4 {
+                    step::<ROWS, PANELS>(&mut sums, a.add(k), tile.a_row, b.add(k * PANEL), tile.b_panel);
                 }
+                a = a.wrapping_add(4);
+                b = b.wrapping_add(4 * PANEL);
+                left -= 4;
             }
+        }
+        while left > 0 {
+            step::<ROWS, PANELS>(&mut sums, a, tile.a_row, b, tile.b_panel);
             a = a.wrapping_add(tile.a_col);
             b = b.wrapping_add(tile.b_row);
+            left -= 1;
         }
         for i in 0..ROWS {
             for p in 0..PANELS {
                 let c = tile.c.add(i * tile.c_row + p * tile.c_panel);
                 _mm256_storeu_ps(c, sums[i][p][0]);
                 _mm256_storeu_ps(c.add(PANEL / 2), sums[i][p][1]);
+            }
+        }
+    }
+}
+
+/// One k: a column of A times a row of B.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn step<const ROWS: usize, const PANELS: usize>(
+    sums: &mut [[[__m256; 2]; PANELS]; ROWS],
+    a: *const f32,
+    a_row: usize,
+    b: *const f32,
+    b_panel: usize,
+) {
+    // SAFETY: as `kernel`.
+    unsafe {
+        let mut columns: [[__m256; 2]; PANELS] = [[_mm256_setzero_ps(); 2]; PANELS];
+        for p in 0..PANELS {
+            let b = b.add(p * b_panel);
+            columns[p] = [_mm256_loadu_ps(b), _mm256_loadu_ps(b.add(8))];
+        }
+        for i in 0..ROWS {
+            let row = _mm256_broadcast_ss(&*a.add(i * a_row));
+            for p in 0..PANELS {
+                sums[i][p][0] = _mm256_fmadd_ps(row, columns[p][0], sums[i][p][0]);
+                sums[i][p][1] = _mm256_fmadd_ps(row, columns[p][1], sums[i][p][1]);
             }
         }
     }

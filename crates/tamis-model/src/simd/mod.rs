@@ -62,8 +62,7 @@ impl Level {
     pub(crate) fn tile_panels(self, rows: usize) -> usize {
         match (self, rows) {
             (Self::Avx2, 1) => 4,
-            (Self::Avx2, 2) => 3,
-            (Self::Avx2, 3) => 2,
+            (Self::Avx2, 2) => 2,
             (Self::Avx512, 1) => 8,
             (Self::Avx512, 2 | 3) => 4,
             (Self::Avx512, 4..=6) => 2,

@@ -8,19 +8,15 @@ pub(super) fn without_tags(source: &str) -> String {
     while let Some(start) = rest.find("{%") {
         let (before, tag) = rest.split_at(start);
         out.push_str(before);
-        match parse(tag) {
-            Some((left, keyword, right, length)) => {
-                out.push_str("{%");
-                out.push_str(left);
-                out.push_str(keyword);
-                out.push_str(right);
-                out.push_str("%}");
-                rest = &tag[length..];
-            }
-            None => {
-                out.push_str("{%");
-                rest = &tag[2..];
-            }
+        out.push_str("{%");
+        if let Some((left, keyword, right, length)) = parse(tag) {
+            out.push_str(left);
+            out.push_str(keyword);
+            out.push_str(right);
+            out.push_str("%}");
+            rest = &tag[length..];
+        } else {
+            rest = &tag[2..];
         }
     }
     out.push_str(rest);
@@ -40,7 +36,6 @@ fn parse(tag: &str) -> Option<(&str, &'static str, &str, usize)> {
         Some(b'-' | b'+') => body.split_at(body.len() - 1),
         _ => (body, ""),
     };
-    // The tag may span lines; as many are kept.
     let keyword = match body.trim() {
         "generation" => " if true ",
         "endgeneration" => " endif ",

@@ -107,6 +107,8 @@ fn errors_of_conversations() {
     insta::assert_snapshot!(adding.prompt(&last, &Map::new()).unwrap_err(), @"the chat template failed (line 1): invalid operation: tried to use + operator on unsupported types string and number");
     let within = template("{% macro m(x) %}{{ raise_exception('deep: ' ~ x) }}{% endmacro %}{{ m(1) }}");
     insta::assert_snapshot!(within.prompt(&last, &Map::new()).unwrap_err(), @"the chat template refuses the conversation: deep: 1");
+    let beyond = template("{{ ''[::-1] }}");
+    insta::assert_snapshot!(beyond.prompt(&last, &Map::new()).unwrap_err(), @"the chat template failed (line 1): index out of bounds: the len is 0 but the index is 0");
     let odd = [BTreeMap::from([(vec![1], "x")])];
     let error = chat.prompt(&odd, &Map::new()).unwrap_err();
     insta::assert_snapshot!(error, @"message 0 of the conversation is not JSON");
@@ -553,10 +555,50 @@ fn expressions_print_as_in_python() {
         ("dict(a=1, b='x') | tojson", "{\"a\": 1, \"b\": \"x\"}"),
         ("'3' | int + 1", "4"),
         ("messages[0]['content'][:4] + '...'", "some..."),
+        ("none is iterable", "False"),
+        ("undefined_name is iterable and 'a' is sequence and {} is sequence", "True"),
+        ("undefined_name | length ~ undefined_name | items | list", "0[]"),
+        ("(undefined_name | first) is defined or (undefined_name | last) is defined", "False"),
+        ("'x' | int ~ 'x' | int(7) ~ 'x' | float", "070.0"),
+        ("'a\\n\\nb\\n' | indent(2)", "a\n\n  b\n"),
+        ("'a\\nb' | indent(2, true)", "  a\n  b"),
+        ("{'a': 1, 'b': 2} | last ~ 'Ab'.casefold() ~ 'xby'.index('b') ~ [1].copy()", "bab1[1]"),
+        ("joiner(', ')()", ""),
     ] {
         let messages = [json!({"role": "user", "content": "something"})];
         let printed = template(&format!("{{{{ {expression} }}}}")).render(&messages, &Map::new());
         let printed = printed.unwrap_or_else(|error| format!("ERROR {error}"));
         assert_eq!(printed, expected, "{expression}");
     }
+}
+
+/// Bytes of templates changed anywhere: a text or an error, never a panic.
+#[test]
+fn mutated_templates_never_panic() {
+    let messages = [json!({"role": "user", "content": "a"}), json!({"role": "assistant", "content": "b"})];
+    let key = |round: usize, place: usize| (round * 7919 + place * 104_729) ^ (round << 7);
+    let mut num_errors = 0;
+    for round in 0..1500 {
+        let source = [THINKING, HEADERS, ALTERNATING, CHATML][round % 4];
+        let mut characters: Vec<char> = source.chars().collect();
+        for place in 0..=(round % 3) {
+            let at = key(round, place) % characters.len();
+            match key(round, place + 10) % 3 {
+                0 => drop(characters.remove(at)),
+                1 => {
+                    characters[at] =
+                        ['{', '%', '}', '-', '\'', '[', ':', '|', '(', '9'][key(round, place + 20) % 10];
+                }
+                _ => {
+                    let other = key(round, place + 30) % characters.len();
+                    characters.swap(at, other);
+                }
+            }
+        }
+        let source: String = characters.into_iter().collect();
+        let text =
+            ChatTemplate::new(&source, &special()).and_then(|chat| chat.prompt(&messages, &Map::new()));
+        num_errors += usize::from(text.is_err());
+    }
+    assert!(num_errors > 100, "mutations must hurt: {num_errors}");
 }

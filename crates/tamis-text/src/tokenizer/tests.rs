@@ -93,6 +93,28 @@ fn tokens_one_by_one_give_the_same_text() {
     }
 }
 
+/// Any ids at all, cut characters and special tokens among them.
+#[test]
+fn random_tokens_one_by_one_give_the_same_text() {
+    let tokenizer = golden();
+    let num = tokenizer.num_rows();
+    for round in 0..200usize {
+        let ids: Vec<u32> = (0..30usize)
+            .map(|place| (((round * 7919 + place * 104_729) ^ (place << 9) ^ (round << 3)) % num) as u32)
+            // Bytes of characters beyond ASCII, so that many are cut.
+            .map(|id| if id % 3 == 0 { 110 + id % 100 } else { id })
+            .collect();
+        for skip_special in [false, true] {
+            let mut decoder = IncrementalDecoder::new(skip_special);
+            for &id in &ids {
+                decoder.push(&tokenizer, id).unwrap();
+            }
+            decoder.finish(&tokenizer).unwrap();
+            assert_eq!(decoder.text(), tokenizer.decode(&ids, skip_special).unwrap(), "{ids:?}");
+        }
+    }
+}
+
 #[test]
 fn a_cut_character_is_held_back_until_the_end() {
     let tokenizer = golden();
@@ -239,4 +261,38 @@ fn a_folder_that_cannot_be_written() {
     std::fs::write(&file, "").unwrap();
     let error = Tokenizer::characters("a").unwrap().save(&file).unwrap_err();
     insta::assert_snapshot!(chain(&error, folder.path()), @"failed to write FOLDER/file/tokenizer.json: File exists (os error 17)");
+}
+
+/// Bytes of tokenizer files changed anywhere: a tokenizer or an error, never a panic.
+#[test]
+fn mutated_tokenizers_never_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    let small = Tokenizer::characters("0123456789+-*/= ab").unwrap();
+    small.save(folder.path()).unwrap();
+    let key = |round: usize, place: usize| (round * 7919 + place * 104_729) ^ (round << 7);
+    let mut num_errors = 0;
+    for round in 0..500 {
+        let name = ["tokenizer.json", "tokenizer_config.json"][usize::from(round % 4 == 3)];
+        let whole = small.files[name].clone();
+        let mut bytes = whole.clone();
+        for place in 0..=(round % 3) {
+            let at = key(round, place) % bytes.len();
+            match key(round, place + 10) % 3 {
+                0 => bytes[at] ^= 1 << (key(round, place + 20) % 7),
+                1 => drop(bytes.remove(at)),
+                _ => bytes[at] = b"{}[]\",:0"[key(round, place + 30) % 8],
+            }
+        }
+        std::fs::write(folder.path().join(name), &bytes).unwrap();
+        match Tokenizer::load(folder.path()) {
+            Ok(tokenizer) => {
+                if let Ok(ids) = tokenizer.encode("12+3=15<|end|>\nx", true) {
+                    let _ = tokenizer.decode(&ids, false);
+                }
+            }
+            Err(_) => num_errors += 1,
+        }
+        std::fs::write(folder.path().join(name), &whole).unwrap();
+    }
+    assert!(num_errors > 50, "mutations must hurt: {num_errors}");
 }

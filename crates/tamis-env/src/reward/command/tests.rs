@@ -135,7 +135,7 @@ fn the_restart_limit_ends_it() {
     let command = Command::new(CommandConfig { max_restarts: 2, ..config(&["false"]) }, false).unwrap();
     let said = outcomes(&command, 5);
     insta::assert_snapshot!(
-        said.iter().map(|outcome| format!("{outcome:?}\n")).collect::<String>(),
+        said.iter().map(|outcome| format!("{outcome:?}")).collect::<Vec<_>>().join("\n"),
         @r#"
 Failed(Ended { status: "exit status: 1", stderr: "" })
 Failed(Ended { status: "exit status: 1", stderr: "" })
@@ -242,7 +242,7 @@ fn nothing_is_left_running() {
     }
 }
 
-fn python(source: &str, name: &str, kind: Kind, kwargs: Value) -> (tempfile::TempDir, Command) {
+fn python(source: &str, name: &str, kind: Kind, kwargs: &Value) -> (tempfile::TempDir, Command) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("user.py");
     std::fs::write(&path, source).unwrap();
@@ -297,11 +297,11 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None, bonu
 async def slow(data_source, solution_str, ground_truth, extra_info):
     return len(solution_str)
 "#;
-    let (_folder, command) = python(source, "compute_score", Kind::Verl, json!({"bonus": 1}));
+    let (_folder, command) = python(source, "compute_score", Kind::Verl, &json!({"bonus": 1}));
     insta::assert_snapshot!(said(&outcomes(&command, 8)), @r#"acc=1 score=1; no answer; error ValueError: two; acc=1 score=1.5; no answer; score `score` must be finite, got Infinity; error KeyError: "the function returned a dictionary without `score`: its keys are ['acc']"; acc=1 score=1"#);
-    let (_folder, command) = python(source, "slow", Kind::Verl, Value::Null);
+    let (_folder, command) = python(source, "slow", Kind::Verl, &Value::Null);
     insta::assert_snapshot!(said(&outcomes(&command, 2)), @"acc=1 score=1; acc=1 score=1");
-    let (_folder, command) = python(source, "fast", Kind::Verl, Value::Null);
+    let (_folder, command) = python(source, "fast", Kind::Verl, &Value::Null);
     let message = said(&outcomes(&command, 1));
     assert!(message.contains("has no function `fast`; it has compute_score, slow"), "{message}");
 }
@@ -325,13 +325,13 @@ async def slow(completions, **kwargs):
 def short(completions, **kwargs):
     return [1.0]
 "#;
-    let (_folder, command) = python(source, "reward", Kind::Trl, Value::Null);
+    let (_folder, command) = python(source, "reward", Kind::Trl, &Value::Null);
     insta::assert_snapshot!(said(&outcomes(&command, 3)), @"score=3; no answer; score=5");
     insta::assert_snapshot!(said(&outcomes(&command, 5)), @"score=1; no answer; score=3; error RuntimeError: three; score=5");
-    let (_folder, command) = python(source, "slow", Kind::Trl, Value::Null);
+    let (_folder, command) = python(source, "slow", Kind::Trl, &Value::Null);
     insta::assert_snapshot!(said(&outcomes(&command, 2)), @"score=1; score=1");
-    let (_folder, command) = python(source, "short", Kind::Trl, Value::Null);
-    insta::assert_snapshot!(said(&outcomes(&command, 2)), @"score=1; score=1");
+    let (_folder, command) = python(source, "short", Kind::Trl, &Value::Null);
+    insta::assert_snapshot!(said(&outcomes(&command, 2)), @"error the function returned 1 rewards for 2 completions; error the function returned 1 rewards for 2 completions");
 }
 
 proptest! {

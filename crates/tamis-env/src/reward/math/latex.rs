@@ -93,7 +93,7 @@ pub fn read(answer: &str) -> Option<Value> {
         if let Some(value) = collection(side, 0) {
             return Some(value);
         }
-        if let Some(value) = without_unit(side).and_then(|number| expression(number)) {
+        if let Some(value) = without_unit(side).and_then(expression) {
             return Some(Value::Number(value));
         }
         let is_prose = !answer.contains('\\') && side.split_whitespace().count() > 1 && is_words(side);
@@ -314,13 +314,13 @@ impl<'t> Reader<'t> {
         }
         let mut total = self.product(depth)?;
         if is_negative {
-            total = total.negate()?;
+            total = total.checked_neg()?;
         }
         loop {
             if self.take("+") {
-                total = total.add(&self.product(depth)?)?;
+                total = total.checked_add(&self.product(depth)?)?;
             } else if self.take("-") {
-                total = total.add(&self.product(depth)?.negate()?)?;
+                total = total.checked_add(&self.product(depth)?.checked_neg()?)?;
             } else {
                 return Some(total);
             }
@@ -332,13 +332,13 @@ impl<'t> Reader<'t> {
         let mut total = self.signed_factor(depth)?;
         loop {
             if self.take("*") {
-                total = total.multiply(&self.signed_factor(depth)?)?;
+                total = total.checked_mul(&self.signed_factor(depth)?)?;
             } else if self.take("/") {
-                total = total.divide(&self.signed_factor(depth)?)?;
+                total = total.checked_div(&self.signed_factor(depth)?)?;
             } else if self.peek().is_some_and(|next| next.is_ascii_alphanumeric() || "(\\{.".contains(next))
                 && !self.rest().starts_with("\\}")
             {
-                total = total.multiply(&self.power(depth)?)?;
+                total = total.checked_mul(&self.power(depth)?)?;
             } else {
                 return Some(total);
             }
@@ -346,17 +346,17 @@ impl<'t> Reader<'t> {
     }
 
     fn signed_factor(&mut self, depth: usize) -> Option<Polynomial> {
-        if self.take("-") { self.power(depth)?.negate() } else { self.power(depth) }
+        if self.take("-") { self.power(depth)?.checked_neg() } else { self.power(depth) }
     }
 
     fn power(&mut self, depth: usize) -> Option<Polynomial> {
         let mut base = self.atom(depth)?;
         if self.take("^") {
             let exponent = self.argument(depth)?.as_rational()?;
-            base = base.power(exponent)?;
+            base = base.checked_pow(exponent)?;
         }
         while self.take("%") {
-            base = base.divide(&Polynomial::constant(Rational::integer(100)))?;
+            base = base.checked_div(&Polynomial::constant(Rational::integer(100)))?;
         }
         Some(base)
     }
@@ -377,7 +377,7 @@ impl<'t> Reader<'t> {
         }
         if self.take("\\frac") {
             let numerator = self.argument(depth)?;
-            return numerator.divide(&self.argument(depth)?);
+            return numerator.checked_div(&self.argument(depth)?);
         }
         if self.take("\\sqrt") {
             let mut degree = Rational::integer(2);
@@ -438,7 +438,7 @@ impl<'t> Reader<'t> {
             let is_mixed = fraction.as_rational().is_some_and(|fraction| {
                 fraction.numerator() > 0 && fraction.denominator() > fraction.numerator()
             });
-            return if is_mixed { value.add(&fraction) } else { value.multiply(&fraction) };
+            return if is_mixed { value.checked_add(&fraction) } else { value.checked_mul(&fraction) };
         }
         Some(value)
     }

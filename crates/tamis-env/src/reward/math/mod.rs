@@ -17,10 +17,7 @@ use super::{Outcome, RewardFunction, RewardInput};
 ///
 /// The ground truth may be an answer or a solution that ends in a box of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Math {
-    /// Only what follows the last `</think>` counts; a completion without one scores 0.
-    pub after_think: bool,
-}
+pub struct Math;
 
 /// The part of a ground truth that is compared: the inside of its last box, or all of it.
 pub fn gold(truth: &str) -> &str {
@@ -37,12 +34,7 @@ impl RewardFunction for Math {
     fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
         let judge = |input: &RewardInput<'_>| {
             let Some(truth) = &input.prompt.ground_truth else { return Outcome::NoAnswer };
-            let completion = if self.after_think {
-                input.completion.rsplit_once("</think>").map_or("", |(_, after)| after)
-            } else {
-                input.completion
-            };
-            match verify(completion, truth) {
+            match verify(input.completion, truth) {
                 None => Outcome::NoAnswer,
                 Some(is_correct) => Outcome::verified(f64::from(u8::from(is_correct)), is_correct),
             }
@@ -55,19 +47,17 @@ impl RewardFunction for Math {
     }
 
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
-        let think = if self.after_think { "<think>\n</think>\n" } else { "" };
-        prompt.ground_truth.iter().map(|truth| format!("{think}\\boxed{{{}}}", gold(truth))).collect()
+        prompt.ground_truth.iter().map(|truth| format!("\\boxed{{{}}}", gold(truth))).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reward::after_think::AfterThink;
     use crate::reward::cosine::{Cosine, CosineSchedule};
+    use crate::reward::test_prompt;
     use proptest::prelude::*;
-    use serde_json::Map;
-    use tamis_core::group::PromptId;
-    use tamis_data::prompt::PromptContent;
 
     fn is_equal(answer: &str, truth: &str) -> bool {
         verify(&format!("\\boxed{{{answer}}}"), truth).unwrap()
@@ -153,16 +143,6 @@ mod tests {
         assert_eq!(verify("\\boxed{\\frac{1}{2}}", "so we get $\\boxed{0.5}$."), Some(true));
     }
 
-    fn prompt(truth: &str) -> Prompt {
-        Prompt {
-            id: PromptId(0),
-            content: PromptContent::Text(String::new()),
-            ground_truth: Some(truth.to_owned()),
-            data_source: String::new(),
-            columns: Map::new(),
-        }
-    }
-
     /// Whether both sides are plain numbers or fractions, on which we promise to agree.
     fn is_numeric(completion: &str, truth: &str) -> bool {
         let is_number = |text: &str| match latex::read(text) {
@@ -180,14 +160,14 @@ mod tests {
         for case in tamis_golden::cases("trl_reward_accuracy") {
             let name = case["name"].as_str().unwrap();
             let truth = case["inputs"]["solution"].as_str().unwrap();
-            let prompt = prompt(truth);
+            let prompt = test_prompt(truth);
             let ids = vec![0; case["inputs"]["completion_length"].as_u64().unwrap() as usize];
             let schedule =
                 CosineSchedule::with_max_length(case["params"]["cosine_max_len"].as_u64().unwrap());
             let functions: [(&str, &str, Box<dyn RewardFunction>); 3] = [
-                ("accuracy", "completion", Box::new(Math { after_think: false })),
-                ("reasoning_accuracy", "reasoning_completion", Box::new(Math { after_think: true })),
-                ("cosine", "completion", Box::new(Cosine::new(Box::new(Math::default()), schedule).unwrap())),
+                ("accuracy", "completion", Box::new(Math)),
+                ("reasoning_accuracy", "reasoning_completion", Box::new(AfterThink::new(Box::new(Math)))),
+                ("cosine", "completion", Box::new(Cosine::new(Box::new(Math), schedule).unwrap())),
             ];
             for (output, input, function) in functions {
                 let completion = case["inputs"][input].as_str().unwrap();

@@ -83,10 +83,10 @@ impl Polynomial {
     }
 
     /// Sum.
-    pub fn add(&self, other: &Self) -> Option<Self> {
+    pub fn checked_add(&self, other: &Self) -> Option<Self> {
         let mut terms = self.terms.clone();
         for (monomial, &coefficient) in &other.terms {
-            let sum = terms.get(monomial).copied().unwrap_or(Rational::ZERO).add(coefficient)?;
+            let sum = terms.get(monomial).copied().unwrap_or(Rational::ZERO).checked_add(coefficient)?;
             if sum.is_zero() {
                 terms.remove(monomial);
             } else {
@@ -97,12 +97,12 @@ impl Polynomial {
     }
 
     /// Negation.
-    pub fn negate(&self) -> Option<Self> {
-        self.multiply(&Self::constant(Rational::integer(-1)))
+    pub fn checked_neg(&self) -> Option<Self> {
+        self.checked_mul(&Self::constant(Rational::integer(-1)))
     }
 
     /// Product.
-    pub fn multiply(&self, other: &Self) -> Option<Self> {
+    pub fn checked_mul(&self, other: &Self) -> Option<Self> {
         let mut product = Self { terms: BTreeMap::new() };
         for (left, &a) in &self.terms {
             for (right, &b) in &other.terms {
@@ -119,39 +119,40 @@ impl Polynomial {
                         powers.insert(symbol.clone(), sum);
                     }
                 }
-                let coefficient = a.multiply(b)?.multiply(Rational::integer(square))?;
-                product = product.add(&Self::term(Monomial { radicand, powers }, coefficient))?;
+                let coefficient = a.checked_mul(b)?.checked_mul(Rational::integer(square))?;
+                product = product.checked_add(&Self::term(Monomial { radicand, powers }, coefficient))?;
             }
         }
         Some(product)
     }
 
     /// Quotient; `None` where `other` is 0 or a sum of several terms.
-    pub fn divide(&self, other: &Self) -> Option<Self> {
+    pub fn checked_div(&self, other: &Self) -> Option<Self> {
         if other.terms.len() != 1 {
             return None;
         }
         let (monomial, &coefficient) = other.terms.first_key_value()?;
         let powers = monomial.powers.iter().map(|(symbol, power)| (symbol.clone(), -power)).collect();
         // 1 / (c √r) = √r / (c r)
-        let inverse = Rational::ONE.divide(coefficient.multiply(Rational::integer(monomial.radicand))?)?;
-        self.multiply(&Self::term(Monomial { radicand: monomial.radicand, powers }, inverse))
+        let inverse =
+            Rational::ONE.checked_div(coefficient.checked_mul(Rational::integer(monomial.radicand))?)?;
+        self.checked_mul(&Self::term(Monomial { radicand: monomial.radicand, powers }, inverse))
     }
 
     /// Power: an integer exponent, or a half of one where the base is a number of at least 0.
-    pub fn power(&self, exponent: Rational) -> Option<Self> {
+    pub fn checked_pow(&self, exponent: Rational) -> Option<Self> {
         if exponent.denominator() == 2 {
-            return self.root(2)?.power(Rational::integer(exponent.numerator()));
+            return self.root(2)?.checked_pow(Rational::integer(exponent.numerator()));
         }
         let count = i32::try_from(exponent.numerator()).ok().filter(|_| exponent.denominator() == 1)?;
         if let Some(value) = self.as_rational() {
-            return Some(Self::constant(value.power(count)?));
+            return Some(Self::constant(value.checked_pow(count)?));
         }
         if count.abs() > 16 {
             return None;
         }
-        let base = if count < 0 { Self::constant(Rational::ONE).divide(self)? } else { self.clone() };
-        (0..count.abs()).try_fold(Self::constant(Rational::ONE), |product, _| product.multiply(&base))
+        let base = if count < 0 { Self::constant(Rational::ONE).checked_div(self)? } else { self.clone() };
+        (0..count.abs()).try_fold(Self::constant(Rational::ONE), |product, _| product.checked_mul(&base))
     }
 
     /// The `degree`-th root of a number: any square root of one that is at least 0, other roots where they are rational.
@@ -194,37 +195,38 @@ mod tests {
     #[test]
     fn roots() {
         let two = number(2, 1).root(2).unwrap();
-        assert_eq!(number(8, 1).root(2), two.multiply(&number(2, 1)));
-        assert_eq!(two.multiply(&two), Some(number(2, 1)));
-        assert_eq!(number(1, 1).divide(&two), two.divide(&number(2, 1)), "1/√2 = √2/2");
+        assert_eq!(number(8, 1).root(2), two.checked_mul(&number(2, 1)));
+        assert_eq!(two.checked_mul(&two), Some(number(2, 1)));
+        assert_eq!(number(1, 1).checked_div(&two), two.checked_div(&number(2, 1)), "1/√2 = √2/2");
         assert_eq!(number(9, 4).root(2), Some(number(3, 2)));
         assert_eq!(number(-27, 8).root(3), Some(number(-3, 2)));
         assert_eq!(number(-1, 1).root(2), None);
         assert_eq!(number(7, 1).root(3), None);
-        assert_eq!(number(8, 1).power(Rational::new(1, 2).unwrap()), number(8, 1).root(2));
+        assert_eq!(number(8, 1).checked_pow(Rational::new(1, 2).unwrap()), number(8, 1).root(2));
     }
 
     #[test]
     fn bounds_end_the_work() {
         let x = Polynomial::symbol("x");
-        let sum =
-            (0..20).try_fold(number(1, 1), |sum, i| sum.add(&Polynomial::symbol(&format!("x{i}")))).unwrap();
-        assert_eq!(sum.multiply(&sum), None);
-        assert_eq!(x.power(Rational::integer(16)).unwrap().power(Rational::integer(16)), None);
+        let sum = (0..20)
+            .try_fold(number(1, 1), |sum, i| sum.checked_add(&Polynomial::symbol(&format!("x{i}"))))
+            .unwrap();
+        assert_eq!(sum.checked_mul(&sum), None);
+        assert_eq!(x.checked_pow(Rational::integer(16)).unwrap().checked_pow(Rational::integer(16)), None);
         assert_eq!(number(10_000_000_019, 1).root(2), None);
-        assert_eq!(x.divide(&number(0, 1)), None);
+        assert_eq!(x.checked_div(&number(0, 1)), None);
     }
 
     proptest! {
         #[test]
         fn ring_laws(a in -9i128..10, b in -9i128..10, r in 0i128..30, s in 0i128..30) {
-            let x = number(a, 1).add(&number(r, 1).root(2).unwrap()).unwrap();
-            let y = Polynomial::symbol("y").multiply(&number(b, 1)).unwrap().add(&number(s, 1).root(2).unwrap()).unwrap();
+            let x = number(a, 1).checked_add(&number(r, 1).root(2).unwrap()).unwrap();
+            let y = Polynomial::symbol("y").checked_mul(&number(b, 1)).unwrap().checked_add(&number(s, 1).root(2).unwrap()).unwrap();
             let z = Polynomial::symbol("z");
-            prop_assert_eq!(x.multiply(&y), y.multiply(&x));
-            let distributed = x.multiply(&y).unwrap().add(&x.multiply(&z).unwrap());
-            prop_assert_eq!(x.multiply(&y.add(&z).unwrap()), distributed);
-            prop_assert_eq!(x.add(&x.negate().unwrap()), Some(number(0, 1)));
+            prop_assert_eq!(x.checked_mul(&y), y.checked_mul(&x));
+            let distributed = x.checked_mul(&y).unwrap().checked_add(&x.checked_mul(&z).unwrap());
+            prop_assert_eq!(x.checked_mul(&y.checked_add(&z).unwrap()), distributed);
+            prop_assert_eq!(x.checked_add(&x.checked_neg().unwrap()), Some(number(0, 1)));
         }
     }
 }

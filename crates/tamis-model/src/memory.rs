@@ -1,0 +1,171 @@
+//! How much memory training or generation takes, before it is taken.
+
+use std::fmt;
+
+use crate::attention::Head;
+use crate::config::ModelConfig;
+use crate::layout::Layout;
+use crate::simd::PANEL;
+
+/// What is to be held at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MemoryPlan {
+    /// Gradients and the two moments of AdamW.
+    pub trains: bool,
+    /// Further copies of the weights (a reference).
+    pub num_copies: usize,
+    /// Tokens of the largest micro-batch.
+    pub micro_batch_tokens: usize,
+    /// Activations are computed again in the backward pass.
+    pub recompute: bool,
+    /// Logits kept for the backward pass, bytes (see [`crate::PassOptions`]).
+    pub keep_logits_bytes: usize,
+    /// Positions cached at once by the generator: prompts once, every running sample's longest completion.
+    pub cached_tokens: usize,
+}
+
+/// Bytes by purpose; an estimate that leaves out buffers that do not grow with model or batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MemoryEstimate {
+    /// The weights.
+    pub weights: u64,
+    /// Their gradients.
+    pub gradients: u64,
+    /// Both moments of AdamW.
+    pub moments: u64,
+    /// Reference copies.
+    pub copies: u64,
+    /// Activations and work buffers of a micro-batch, its logits included.
+    pub activations: u64,
+    /// Keys and values of the generator.
+    pub kv_cache: u64,
+}
+
+impl MemoryEstimate {
+    /// For a configuration and a plan.
+    pub fn new(config: &ModelConfig, plan: &MemoryPlan) -> Self {
+        let weights = 4 * Layout::new(config).len as u64;
+        let tokens = plan.micro_batch_tokens as u64;
+        let head = Head::new(config.head_dim);
+        let (d, f, layers) =
+            (config.hidden_size as u64, config.intermediate_size as u64, config.num_layers as u64);
+        let width = |stride: usize| {
+            let (heads, kv) = (config.num_heads as u64, config.num_kv_heads as u64);
+            (heads * stride as u64, kv * stride as u64)
+        };
+        let ((q, kv), (raw_q, raw_kv)) = (width(head.stride), width(head.dim));
+        // As `training::layer::Saved` and `Scratch` hold them, per token.
+        let saved = 2 * raw_q + raw_kv + q + 2 * kv + config.num_heads as u64 + d + 2 * f;
+        let scratch = 3 * d + raw_kv + 2 * f + 3 * q + 2 * kv + raw_q + d.max(f);
+        let vocab = config.vocab_size.next_multiple_of(PANEL) as u64;
+        let block = (4u64 << 20).max(48 * vocab);
+        let all = 4 * tokens * vocab;
+        let logits = if all <= plan.keep_logits_bytes as u64 { all } else { (4 * block).min(all) };
+        let kept = if !plan.trains {
+            2 * d + saved
+        } else if plan.recompute {
+            (layers + 1) * d + saved
+        } else {
+            (layers + 1) * d + layers * saved
+        };
+        let head_rows = 4 * d;
+        Self {
+            weights,
+            gradients: if plan.trains { weights } else { 0 },
+            moments: if plan.trains { 2 * weights } else { 0 },
+            copies: plan.num_copies as u64 * weights,
+            activations: if tokens == 0 { 0 } else { 4 * tokens * (kept + scratch + head_rows) + logits },
+            kv_cache: 4
+                * plan.cached_tokens as u64
+                * layers
+                * config.num_kv_heads as u64
+                * (head.dim + head.stride) as u64,
+        }
+    }
+
+    /// Sum of all.
+    pub fn total(&self) -> u64 {
+        let Self { weights, gradients, moments, copies, activations, kv_cache } = *self;
+        weights + gradients + moments + copies + activations + kv_cache
+    }
+}
+
+impl fmt::Display for MemoryEstimate {
+    /// `1.2 GiB (weights 0.3, gradients 0.3, ...)`.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let total = self.total();
+        let (unit, name) =
+            if total >= 1 << 30 { (f64::from(1 << 30), "GiB") } else { (f64::from(1 << 20), "MiB") };
+        write!(formatter, "{:.1} {name} (", total as f64 / unit)?;
+        let parts = [
+            ("weights", self.weights),
+            ("gradients", self.gradients),
+            ("optimizer moments", self.moments),
+            ("reference", self.copies),
+            ("activations", self.activations),
+            ("KV cache", self.kv_cache),
+        ];
+        for (i, (part, bytes)) in parts.into_iter().filter(|part| part.1 > 0).enumerate() {
+            write!(formatter, "{}{part} {:.1}", if i > 0 { ", " } else { "" }, bytes as f64 / unit)?;
+        }
+        write!(formatter, ")")
+    }
+}
+
+/// Memory that is free for new use on this machine, bytes; `None` where it cannot be told. Within a control group (a container),
+/// what its limit leaves.
+pub fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let machine = line.split_whitespace().next()?.parse::<u64>().ok()? * 1024;
+    let read = |name: &str| {
+        let text = std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?;
+        text.trim().parse::<u64>().ok()
+    };
+    let group =
+        read("memory.max").zip(read("memory.current")).map(|(max, current)| max.saturating_sub(current));
+    Some(group.map_or(machine, |group| group.min(machine)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Architecture;
+
+    #[test]
+    fn by_hand() {
+        let mut config = ModelConfig::new(Architecture::Llama, 32, 16, 32, 1, 1, 64);
+        config.num_kv_heads = 1;
+        let plan = MemoryPlan { trains: true, num_copies: 1, cached_tokens: 10, ..MemoryPlan::default() };
+        let estimate = MemoryEstimate::new(&config, &plan);
+        // Embedding 512, attention 4 * 256, feed-forward 3 * 512, three norms of 16.
+        assert_eq!(estimate.weights, 4 * (512 + 1024 + 1536 + 48));
+        assert_eq!(estimate.moments, 2 * estimate.weights);
+        assert_eq!(estimate.kv_cache, 4 * 10 * 32);
+        assert_eq!(estimate.total(), 5 * estimate.weights + 4 * 10 * 32);
+        insta::assert_snapshot!(estimate, @"0.1 MiB (weights 0.0, gradients 0.0, optimizer moments 0.0, reference 0.0, KV cache 0.0)");
+    }
+
+    #[test]
+    fn recomputation_and_blocks_of_logits_take_less() {
+        let config = ModelConfig::new(Architecture::Qwen2, 150_000, 896, 4864, 24, 14, 4096);
+        let plan = MemoryPlan {
+            trains: true,
+            micro_batch_tokens: 8192,
+            keep_logits_bytes: usize::MAX,
+            ..MemoryPlan::default()
+        };
+        let full = MemoryEstimate::new(&config, &plan);
+        let less =
+            MemoryEstimate::new(&config, &MemoryPlan { recompute: true, keep_logits_bytes: 0, ..plan });
+        assert!(less.activations * 4 < full.activations);
+        insta::assert_snapshot!(full, @"25.6 GiB (weights 2.0, gradients 2.0, optimizer moments 3.9, activations 17.8)");
+    }
+
+    #[test]
+    fn this_machine_has_memory() {
+        if std::path::Path::new("/proc/meminfo").exists() {
+            assert!(available_memory().is_some_and(|bytes| bytes > 1 << 20));
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! The backward pass of whole models: central differences, thread counts, micro-batches, recomputation; and the optimizer's laws.
+
+use tamis_core::random::{Key, Purpose};
+use tamis_model::{
+    AdamW, AdamWConfig, Architecture, Coefficients, Gradients, Level, Model, ModelConfig, PassOptions,
+    Scores, Sequence, SequenceError, Threads, Workspace, forward_backward, score,
+};
+
+const VOCAB: usize = 37;
+
+fn models() -> Vec<Model> {
+    [
+        (Architecture::Qwen2, (4, 2), 6, true),
+        (Architecture::Qwen3, (2, 1), 18, false),
+        (Architecture::Llama, (2, 2), 16, true),
+    ]
+    .into_iter()
+    .map(|(architecture, heads, head_dim, tied)| {
+        let mut config = ModelConfig::new(architecture, VOCAB, 22, 40, 2, heads.0, 64);
+        (config.num_kv_heads, config.head_dim, config.tie_word_embeddings) = (heads.1, head_dim, tied);
+        config.output_bias = architecture == Architecture::Llama;
+        config.qkv_bias = architecture != Architecture::Qwen3;
+        config.initializer_range = 0.25;
+        Model::init(config, Key::new(9, Purpose::Init)).unwrap()
+    })
+    .collect()
+}
+
+fn rows() -> Vec<(Vec<u32>, usize)> {
+    let key = Key::new(4, Purpose::Task);
+    [(30usize, 3usize), (1, 1), (7, 7), (26, 1), (2, 1)]
+        .iter()
+        .enumerate()
+        .map(|(i, &(len, start))| {
+            ((0..len as u64).map(|t| key.with(i as u64).below(t, VOCAB as u64) as u32).collect(), start)
+        })
+        .collect()
+}
+
+fn coefficients(first: u64, scores: &Scores) -> Coefficients {
+    let key = Key::new(8, Purpose::Bootstrap);
+    let count = scores.logprobs.num_values() as u64;
+    let draw = |salt: u64| (first..first + count).map(|i| key.with(salt).normal(i) as f32).collect();
+    Coefficients { logprob: draw(0), entropy: Some(draw(1)) }
+}
+
+fn gradients(threads: &Threads, model: &Model, options: PassOptions, cuts: &[usize]) -> Gradients {
+    let rows = rows();
+    let sequences: Vec<_> = rows.iter().map(|(tokens, start)| Sequence { tokens, start: *start }).collect();
+    let mut gradients = Gradients::new(model);
+    let (mut begin, mut first) = (0, 0);
+    for &end in cuts.iter().chain([&sequences.len()]) {
+        let part = &sequences[begin..end];
+        let result = forward_backward(
+            threads,
+            model,
+            &mut Workspace::default(),
+            part,
+            options,
+            &mut gradients,
+            |scores| coefficients(first, scores),
+        );
+        first += result.unwrap().logprobs.num_values() as u64;
+        begin = end;
+    }
+    gradients
+}
+
+#[test]
+fn gradient_is_the_central_difference() {
+    let threads = Threads::new(1);
+    let options = PassOptions { temperature: 0.9, ..PassOptions::default() };
+    let rows = rows();
+    let sequences: Vec<_> = rows.iter().map(|(tokens, start)| Sequence { tokens, start: *start }).collect();
+    for model in models() {
+        let architecture = model.config().architecture;
+        let analytic = gradients(&threads, &model, options, &[]);
+        let objective = |model: &Model| {
+            let scores = score(&threads, model, &mut Workspace::default(), &sequences, 0.9).unwrap();
+            let coefs = coefficients(0, &scores);
+            let dot = |a: &[f32], b: &[f32]| {
+                a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>()
+            };
+            dot(scores.logprobs.values(), &coefs.logprob)
+                + dot(scores.entropies.values(), coefs.entropy.as_deref().unwrap_or(&[]))
+        };
+        // Along a random direction in every tensor: one number that every element of the gradient takes part in.
+        for (name, shape, gradient) in analytic.tensors() {
+            let direction: Vec<f64> = {
+                let key =
+                    name.bytes().fold(Key::new(2, Purpose::Init), |key, byte| key.with(u64::from(byte)));
+                (0..gradient.len() as u64).map(|i| key.normal(i)).collect()
+            };
+            let slope: f64 = gradient.iter().zip(&direction).map(|(&g, d)| f64::from(g) * d).sum();
+            let size = gradient.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
+            let step = 1e-3;
+            let moved = |sign: f64| {
+                let mut moved = model.clone();
+                assert!(moved.nudge(name, |i| (sign * step * direction[i]) as f32), "{name}");
+                objective(&moved)
+            };
+            let difference = (moved(1.0) - moved(-1.0)) / (2.0 * step);
+            assert!(
+                (slope - difference).abs() <= 0.02 * size.max(0.1),
+                "{architecture:?} {name} {shape:?}: {slope} {difference} (norm {size})"
+            );
+        }
+    }
+}
+
+#[test]
+fn gradients_do_not_depend_on_threads_micro_batches_or_recomputation() {
+    for model in models() {
+        for level in Level::available() {
+            let plain = PassOptions::default();
+            let reference = gradients(&Threads::with_level(1, level), &model, plain, &[]);
+            for num_threads in [2, 3] {
+                let threads = Threads::with_level(num_threads, level);
+                assert!(gradients(&threads, &model, plain, &[]).same_bits(&reference));
+                let again = PassOptions { recompute: true, keep_logits_bytes: 0, ..plain };
+                assert!(gradients(&threads, &model, again, &[]).same_bits(&reference));
+            }
+            let cut = gradients(&Threads::with_level(1, level), &model, plain, &[1, 3]);
+            for ((name, _, a), (_, _, b)) in reference.tensors().zip(cut.tensors()) {
+                let largest = a.iter().fold(1e-3f32, |max, x| max.max(x.abs()));
+                assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1e-5 * largest), "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn levels_agree() {
+    let Some(model) = models().pop() else { panic!("no model") };
+    let plain = gradients(&Threads::with_level(1, Level::Portable), &model, PassOptions::default(), &[]);
+    for level in Level::available() {
+        let other = gradients(&Threads::with_level(1, level), &model, PassOptions::default(), &[]);
+        for ((name, _, a), (_, _, b)) in plain.tensors().zip(other.tensors()) {
+            let largest = a.iter().fold(1e-3f32, |max, x| max.max(x.abs()));
+            assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1e-4 * largest), "{level:?} {name}");
+        }
+    }
+}
+
+#[test]
+fn blocks_of_logits_do_not_change_the_scores() {
+    let Some(model) = models().pop() else { panic!("no model") };
+    let rows = rows();
+    let all: Vec<_> = rows.iter().map(|(tokens, start)| Sequence { tokens, start: *start }).collect();
+    let threads = Threads::new(2);
+    let mut workspace = Workspace::default();
+    let together = score(&threads, &model, &mut workspace, &all, 1.0).unwrap();
+    assert_eq!(together.logprobs.num_rows(), all.len());
+    for (i, sequence) in all.iter().enumerate() {
+        let alone = score(&threads, &model, &mut workspace, &[*sequence], 1.0).unwrap();
+        assert_eq!(together.logprobs.row(i), alone.logprobs.row(0));
+        assert_eq!(together.entropies.row(i), alone.entropies.row(0));
+        assert_eq!(alone.logprobs.row(0).len(), sequence.tokens.len() - sequence.start);
+    }
+    let none = score(&threads, &model, &mut workspace, &[], 1.0).unwrap();
+    assert_eq!(none.logprobs.num_rows(), 0);
+}
+
+#[test]
+fn an_update_without_gradient_only_decays_and_a_broken_one_is_skipped() {
+    let threads = Threads::new(2);
+    let Some(original) = models().pop() else { panic!("no model") };
+    let config = AdamWConfig { weight_decay: 0.5, decay_norms_and_biases: false, ..AdamWConfig::default() };
+    let mut model = original.clone();
+    let mut optimizer = AdamW::new(&model, config);
+    let mut gradients = Gradients::new(&model);
+    let report = optimizer.step(&threads, &mut model, &gradients, 0.1, Some(1.0));
+    assert_eq!(
+        (report.grad_norm, report.clip_scale, report.skipped, optimizer.num_steps()),
+        (0.0, 1.0, false, 1)
+    );
+    for ((name, shape, before), (_, _, after)) in original.tensors().zip(model.tensors()) {
+        let factor = if shape.len() == 2 { 0.95 } else { 1.0 };
+        assert!(before.iter().zip(&after).all(|(b, a)| (b * factor - a).abs() < 1e-6), "{name}");
+    }
+    let kept = model.clone();
+    let rows = rows();
+    let sequences: Vec<_> = rows.iter().map(|(tokens, start)| Sequence { tokens, start: *start }).collect();
+    let mut workspace = Workspace::default();
+    forward_backward(
+        &threads,
+        &model,
+        &mut workspace,
+        &sequences,
+        PassOptions::default(),
+        &mut gradients,
+        |scores| {
+            let mut logprob = vec![1.0; scores.logprobs.num_values()];
+            logprob[3] = f32::INFINITY;
+            Coefficients { logprob, entropy: None }
+        },
+    )
+    .unwrap();
+    let report = optimizer.step(&threads, &mut model, &gradients, 0.1, None);
+    assert!(report.skipped && !report.grad_norm.is_finite() && model.same_weights(&kept));
+    assert_eq!(optimizer.num_steps(), 1);
+}
+
+#[test]
+fn optimizer_state_survives_a_file() {
+    let threads = Threads::new(1);
+    let Some(mut model) = models().pop() else { panic!("no model") };
+    let mut optimizer = AdamW::new(&model, AdamWConfig::default());
+    let gradients = gradients(&threads, &model, PassOptions::default(), &[]);
+    for _ in 0..3 {
+        optimizer.step(&threads, &mut model, &gradients, 1e-2, Some(1.0));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("optimizer.safetensors");
+    optimizer.save(&path).unwrap();
+    let mut loaded = AdamW::new(&model, AdamWConfig::default());
+    loaded.load(&path).unwrap();
+    assert_eq!(loaded.num_steps(), 3);
+    let mut copy = model.clone();
+    optimizer.step(&threads, &mut model, &gradients, 1e-2, Some(1.0));
+    loaded.step(&threads, &mut copy, &gradients, 1e-2, Some(1.0));
+    assert!(model.same_weights(&copy));
+    let error = AdamW::new(&models()[0], AdamWConfig::default()).load(&path).unwrap_err().to_string();
+    assert!(error.starts_with("tensor `") || error.contains("is missing"), "{error}");
+}
+
+#[test]
+fn messages() {
+    let threads = Threads::new(1);
+    let model = &models()[0];
+    let message = |sequences: &[Sequence], temperature: f32, count: usize| -> String {
+        let options = PassOptions { temperature, ..PassOptions::default() };
+        let mut gradients = Gradients::new(model);
+        let mut workspace = Workspace::default();
+        let result: Result<_, SequenceError> =
+            forward_backward(&threads, model, &mut workspace, sequences, options, &mut gradients, |_| {
+                Coefficients { logprob: vec![0.0; count], entropy: Some(vec![]) }
+            });
+        result.unwrap_err().to_string()
+    };
+    let good = Sequence { tokens: &[1, 2], start: 1 };
+    insta::assert_snapshot!(message(&[good, Sequence { tokens: &[1, 99], start: 1 }], 1.0, 2), @"sequence 1 holds token 99 at position 1, but the vocabulary has 37");
+    insta::assert_snapshot!(message(&[Sequence { tokens: &[1; 65], start: 1 }], 1.0, 1), @"sequence 0 has 65 tokens, more than max_position_embeddings (64)");
+    insta::assert_snapshot!(message(&[Sequence { tokens: &[1, 2], start: 0 }], 1.0, 1), @"sequence 0 is scored from 0, which is not within 1 to 2");
+    insta::assert_snapshot!(message(&[Sequence { tokens: &[], start: 1 }], 1.0, 1), @"sequence 0 is scored from 1, which is not within 1 to 0");
+    insta::assert_snapshot!(message(&[good], 0.0, 1), @"temperature must be positive and finite, got 0");
+    insta::assert_snapshot!(message(&[good], 1.0, 3), @"expected 1 log-probability coefficients, one per scored token, got 3");
+    insta::assert_snapshot!(message(&[good], 1.0, 1), @"expected 1 entropy coefficients, one per scored token, got 0");
+}
