@@ -179,9 +179,15 @@ fn messages_about_files() {
         std::fs::write(path.join("model.safetensors.index.json"), text).unwrap();
         let text = load_error(path);
         match index {
-            0 => insta::assert_snapshot!(text, @"DIR/model.safetensors.index.json has no `weight_map` from tensor names to files of its folder"),
-            1 => insta::assert_snapshot!(text, @"DIR/model.safetensors.index.json has no `weight_map` from tensor names to files of its folder"),
-            _ => insta::assert_snapshot!(text, @"tensor `model.embed_tokens.weight` is missing from DIR/model.safetensors.index.json"),
+            0 => {
+                insta::assert_snapshot!(text, @"DIR/model.safetensors.index.json has no `weight_map` from tensor names to files of its folder")
+            }
+            1 => {
+                insta::assert_snapshot!(text, @"DIR/model.safetensors.index.json has no `weight_map` from tensor names to files of its folder")
+            }
+            _ => {
+                insta::assert_snapshot!(text, @"tensor `model.embed_tokens.weight` is missing from DIR/model.safetensors.index.json")
+            }
         }
     }
     tiny(Architecture::Qwen2).save_sharded(path, SaveDtype::F32, 600).unwrap();
@@ -222,6 +228,13 @@ fn messages_about_configurations() {
     insta::assert_snapshot!(error("num_key_value_heads", json!(3)), @"num_attention_heads must be a multiple of num_key_value_heads: 2 and 3");
     insta::assert_snapshot!(error("head_dim", json!(5)), @"head_dim must be a multiple of 2: 5 and 2");
     insta::assert_snapshot!(error("num_hidden_layers", json!(5000)), @"num_hidden_layers must not exceed the limit: 5000 and 4096");
+    insta::assert_snapshot!({
+        let mut json = tiny(Architecture::Llama).config().to_json("float32");
+        for key in ["hidden_size", "intermediate_size", "vocab_size"] {
+            json[key] = json!(1 << 24);
+        }
+        ModelConfig::from_json(&json).unwrap_err()
+    }, @"the number of weights must not exceed the limit: 2251800618991616 and 4398046511104");
     insta::assert_snapshot!(error("rope_scaling", json!({"rope_type": "yarn", "factor": 4.0})), @"rope type `yarn` is not supported (supported: default, llama3)");
     insta::assert_snapshot!(error("rope_scaling", json!({"type": "llama3"})), @"`factor` is missing");
     insta::assert_snapshot!(error("rope_theta", json!(0)), @"`rope_theta` must be a positive number, got 0");
