@@ -212,7 +212,7 @@ pub(crate) fn read_file(
                 tensor.set_rows(buffer, halves(|b| half::bf16::from_le_bytes(b).to_f32()));
             }
             (Dtype::F16, Some(buffer)) => {
-                tensor.set_rows(buffer, halves(|b| half::f16::from_le_bytes(b).to_f32()))
+                tensor.set_rows(buffer, halves(|b| half::f16::from_le_bytes(b).to_f32()));
             }
             (other, _) => return Err(CheckpointError::Dtype { name, dtype: format!("{other:?}") }),
         }
