@@ -1,3 +1,38 @@
 //! The command `tamis`.
+//!
+//! Parses the command line, hands over to the libraries, renders what went wrong. Results go to stdout, progress and logs to stderr.
 
-fn main() {}
+mod arguments;
+mod command;
+mod failure;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use arguments::{Arguments, Command};
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help and version are no errors; clap knows which stream and code they want.
+            let code = if error.use_stderr() { failure::USAGE } else { 0 };
+            let _ = error.print();
+            return ExitCode::from(code);
+        }
+    };
+    let result = match &arguments.command {
+        Command::Train(train) => command::train::run(train),
+        Command::Eval(eval) => command::eval::run(eval),
+        Command::Filter(filter) => command::filter::run(filter),
+        Command::Config(config) => command::config::run(config),
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            failure.print();
+            ExitCode::from(failure.code())
+        }
+    }
+}

@@ -1,1 +1,61 @@
 //! Layered configuration of tamis: YAML with positions, overrides, validation, schema, import.
+//!
+//! Every key is defined once, in [`schema`]: from it come the typed [`Config`], the table of keys ([`table`]), the embedded
+//! defaults, the JSON Schema, the reference page and `explain`.
+
+pub mod conflict;
+mod consistency;
+mod define;
+pub mod diagnostic;
+pub mod foreign;
+pub mod generate;
+pub mod load;
+pub mod override_argument;
+pub mod preset;
+mod render;
+pub mod resume;
+pub mod schema;
+pub mod setting;
+pub mod source;
+mod suggest;
+pub mod table;
+pub mod tree;
+pub mod value;
+pub mod yaml;
+
+pub use diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
+pub use foreign::{Import, Note, Outcome, Owner, import};
+pub use generate::{explain, json_schema, reference_markdown};
+pub use load::{Loaded, load, load_sources};
+pub use preset::PresetDifference;
+pub use resume::{ResumeDifference, resume_differences};
+pub use schema::*;
+pub use value::{ByteSize, EmptyRound, FreeMap, Frequency, Paths, TokenizerSource};
+
+use setting::{Reader, Setting};
+use source::{Origin, Source, SourceKind};
+use tree::Node;
+
+impl Default for Config {
+    /// Every key at its default. It has no model and no data: a run needs both.
+    fn default() -> Self {
+        let origin = Origin::start_of(&Source::new(SourceKind::Default, ""));
+        let mut reader = Reader::new();
+        let config = Self::read(&Node::empty_map(origin), "", &mut reader);
+        config.unwrap_or_else(|| unreachable!("the defaults are sound: {:?}", reader.into_diagnostics()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_read() {
+        let config = Config::default();
+        assert_eq!(config.rollout.n, 8);
+        assert_eq!(config.objective.advantage.epsilon.to_bits(), 1e-6_f64.to_bits());
+        assert_eq!(config.data.arithmetic.levels[0].operators, [Operator::Add, Operator::Subtract]);
+        assert_eq!(config.filter, None);
+    }
+}

@@ -18,6 +18,20 @@ pub struct GroupId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct PolicyVersion(pub u64);
 
+/// NaN as `null`, because JSON has no NaN.
+mod nan_as_null {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+    pub(super) fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+        (!value.is_nan()).then_some(*value).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+        Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
+    }
+}
+
 /// Why a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -32,6 +46,7 @@ pub enum FinishReason {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Score {
     /// The trajectory's number; NaN when the reward gave no answer.
+    #[serde(with = "nan_as_null")]
     pub value: f64,
     /// One number per completion token (process rewards), summing to `value`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -73,6 +88,7 @@ pub struct Trajectory {
     /// Scores by name (`acc`, `format`, `score`, ...).
     pub scores: BTreeMap<String, Score>,
     /// What is trained on: the weighted sum of scores plus shaping. NaN: unscored.
+    #[serde(with = "nan_as_null")]
     pub reward: f64,
 }
 

@@ -1,3 +1,15 @@
 //! Datasets and rollout files: JSONL and Parquet.
+//!
+//! [`records`] reads either format as rows of JSON values that know their file and row, and copies chosen rows as they are;
+//! [`dataset`] turns rows into [`prompt::Prompt`]s; [`overlong`] deals with prompts over the token limit; [`sampler`] decides which
+//! prompt comes next; [`rollouts`] writes what was generated; [`whole_file`] makes a file appear complete or not at all.
 
+pub mod dataset;
+mod jsonl;
+pub mod overlong;
+mod parquet_file;
 pub mod prompt;
+pub mod records;
+pub mod rollouts;
+pub mod sampler;
+pub mod whole_file;

@@ -1,1 +1,5 @@
 //! Offline tools over rollouts and runs.
+//!
+//! [`filter`] judges the groups of rollout files that anyone produced, with the filters a run uses.
+
+pub mod filter;

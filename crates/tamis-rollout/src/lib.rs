@@ -1,1 +1,17 @@
-//! The Generator trait and the shell that drives a scheduler.
+//! Rollouts: the [`Generator`] contract and the [`Shell`] that drives a scheduler through a step.
+//!
+//! Data flows one way: a [`PromptSource`] gives prompts → the generator completes them → the [`Scorer`] scores the groups → the filter
+//! judges them → verdicts go to the scheduling machine of `tamis-core`, whose commands the shell carries out until a step is ready,
+//! skipped, or the run ends.
+
+mod generator;
+mod scorer;
+mod shell;
+mod source;
+
+pub use generator::{Generator, GeneratorError, GroupRequest, Outcome, Sample, Sampling};
+pub use scorer::{Answer, AnswerJournal, JournalError, ScoreError, Scorer};
+pub use shell::{
+    Backend, Collected, Dependencies, End, Fate, Observer, Record, Shell, ShellError, ShellSettings,
+};
+pub use source::{Drawn, PreparedPrompt, PromptSource};

@@ -1,1 +1,12 @@
-//! Tokenizers and chat templates.
+//! Tokenizers and chat templates: text to token ids and back, conversations to text.
+//!
+//! [`tokenizer`] wraps a `tokenizer.json` with the special tokens that its neighbours in the folder name; [`character`] makes the
+//! small built-in one; [`template`] renders conversations; [`decode`] and [`stop`] turn sampled ids into text while they arrive and
+//! find where to stop.
+
+pub mod character;
+pub mod decode;
+mod guard;
+pub mod stop;
+pub mod template;
+pub mod tokenizer;

@@ -1,1 +1,203 @@
 //! Filters: which groups carry signal.
+//!
+//! Data flows one way: a [`Metric`] reads one number per trajectory off the groups, flat with offsets; a [`Filter`] turns the
+//! groups' numbers into one [`Verdict`] each; [`crate::schedule`] decides what that means for the batch. A verdict is a value,
+//! never an error, and a filter looks at nothing but the metric.
+//!
+//! | filter | keeps a group when |
+//! |---|---|
+//! | [`Variance`] | its scored members differ: `max − min > tolerance` |
+//! | [`MeanRange`] | the mean of its scored members lies between two bounds |
+//!
+//! Two rules hold for every filter. A member without a finite metric (no answer, NaN) is *unscored*: outside the group's
+//! statistics, never a zero. A group with no scored member, or with fewer than two of n > 1, is dropped as `unscored`.
+//!
+//! # All correct, all wrong
+//! A group dropped for want of contrast is `all_wrong` where every scored member is at or below the metric's
+//! [`OutcomeScale::wrong`] (0), `all_correct` where every one is at or above [`OutcomeScale::correct`] (1), else `uniform`.
+//! So a score in {0, 1}, one in {−1, +1} and a fraction in \[0, 1\] are all read as a person would read them, and a uniform
+//! group of partial credit is `uniform`. Length and entropy have no outcome scale: their uniform groups are `uniform`.
+
+mod mean_range;
+mod metric;
+mod statistics;
+mod variance;
+mod verdict;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+pub use mean_range::{Ends, MeanRange};
+pub use metric::{AvailableMetrics, ExtraColumns, FinalReward, Metric, MetricError};
+pub use statistics::GroupStatistics;
+pub use variance::{Singleton, Variance};
+pub use verdict::{DropReason, Judgement, OutcomeScale, Verdict};
+
+use crate::group::Group;
+
+/// How much a filter must see before it can judge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// Each group alone: the verdict does not depend on which others are in the slice.
+    Point,
+    /// All groups of a round together.
+    Pool,
+}
+
+/// Turns the statistics of scored groups into verdicts.
+///
+/// Implementations are pure: equal statistics give equal verdicts.
+pub trait Filter {
+    /// The name under which configurations know it.
+    fn name(&self) -> &'static str;
+
+    /// Whether groups are judged one by one or a round at a time.
+    fn scope(&self) -> Scope;
+
+    /// One verdict per group, in order. `groups` is any slice of groups for [`Scope::Point`], a whole round for
+    /// [`Scope::Pool`].
+    fn judge(&self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Vec<Verdict>;
+}
+
+/// A filter's settings do not make sense.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum FilterError {
+    /// Not a finite number ≥ 0.
+    #[error("the variance filter's tolerance must be a finite number of at least 0, got {0}")]
+    Tolerance(f64),
+    /// No mean can lie in the range.
+    #[error("no group mean lies in the mean_range filter's {range}: raise `high` or lower `low`")]
+    EmptyRange {
+        /// The range as written, `(0.5, 0.5)`.
+        range: String,
+    },
+    /// Flat numbers and group offsets do not fit together.
+    #[error("group {group} ends at {end}, but it must lie between {start} and the {len} values there are")]
+    Offsets {
+        /// Which group, from 0.
+        group: usize,
+        /// Where the group begins.
+        start: usize,
+        /// Where its offset says it ends.
+        end: usize,
+        /// Number of values.
+        len: usize,
+    },
+    /// The first offset is not 0, the last not the number of values, or there is none.
+    #[error("group offsets must begin at 0 and end at the {len} values there are, got {first:?} to {last:?}")]
+    OffsetEnds {
+        /// The first offset.
+        first: Option<usize>,
+        /// The last offset.
+        last: Option<usize>,
+        /// Number of values.
+        len: usize,
+    },
+    /// The metric could not be read.
+    #[error(transparent)]
+    Metric(#[from] MetricError),
+}
+
+/// The point filters by name, as configured.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum PointFilter {
+    /// Members must differ.
+    Variance(Variance),
+    /// The mean must lie in a range.
+    MeanRange(MeanRange),
+}
+
+impl PointFilter {
+    /// The filter with its settings checked, as [`Variance::new`] and [`MeanRange::new`] do; for filters read from a file.
+    ///
+    /// # Errors
+    /// Those of the constructors.
+    pub fn checked(self) -> Result<Self, FilterError> {
+        Ok(match self {
+            Self::Variance(filter) => Self::Variance(Variance::new(filter.tolerance, filter.singleton)?),
+            Self::MeanRange(filter) => Self::MeanRange(MeanRange::new(filter.low, filter.high, filter.ends)?),
+        })
+    }
+}
+
+impl Filter for PointFilter {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Variance(filter) => filter.name(),
+            Self::MeanRange(filter) => filter.name(),
+        }
+    }
+
+    fn scope(&self) -> Scope {
+        Scope::Point
+    }
+
+    fn judge(&self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Vec<Verdict> {
+        match self {
+            Self::Variance(filter) => filter.judge(groups, scale),
+            Self::MeanRange(filter) => filter.judge(groups, scale),
+        }
+    }
+}
+
+/// Judges P groups whose metric lies flat: group i is `metric[offsets[i]..offsets[i + 1]]` (\[B\] and \[P + 1\]).
+///
+/// The one path that every judgement takes, in a run and offline; linear in B, no allocation but the two results \[P\].
+///
+/// ```
+/// use tamis_core::filter::{judge_columns, DropReason, OutcomeScale, Variance, Verdict};
+/// let acc = [1.0, 0.0, 0.0, 0.0, 1.0, 1.0];
+/// let (verdicts, statistics) =
+///     judge_columns(&Variance::default(), Some(OutcomeScale::default()), &acc, &[0, 2, 4, 6])?;
+/// assert_eq!(verdicts, [
+///     Verdict::Kept,
+///     Verdict::Dropped(DropReason::AllWrong),
+///     Verdict::Dropped(DropReason::AllCorrect),
+/// ]);
+/// assert_eq!((statistics[0].mean, statistics[0].std), (0.5, 0.5));
+/// # Ok::<(), tamis_core::filter::FilterError>(())
+/// ```
+///
+/// # Errors
+/// [`FilterError::Offsets`] and [`FilterError::OffsetEnds`] where the offsets do not cut the values into groups.
+pub fn judge_columns(
+    filter: &impl Filter,
+    scale: Option<OutcomeScale>,
+    metric: &[f64],
+    offsets: &[usize],
+) -> Result<(Vec<Verdict>, Vec<GroupStatistics>), FilterError> {
+    let statistics = GroupStatistics::of_columns(metric, offsets, scale)?;
+    Ok((filter.judge(&statistics, scale), statistics))
+}
+
+/// Judges groups by a metric: reads it off the members and goes through [`judge_columns`].
+///
+/// # Errors
+/// Those of [`Metric::values`].
+pub fn judge_groups(
+    filter: &impl Filter,
+    metric: &Metric,
+    groups: &[Group],
+    extra: &ExtraColumns<'_>,
+) -> Result<Vec<Judgement>, FilterError> {
+    let values = metric.values(groups, extra)?;
+    let mut offsets = Vec::with_capacity(groups.len() + 1);
+    offsets.push(0);
+    let mut end = 0;
+    for group in groups {
+        end += group.trajectories.len();
+        offsets.push(end);
+    }
+    let (verdicts, statistics) = judge_columns(filter, metric.outcome_scale(), &values, &offsets)?;
+    Ok(verdicts
+        .into_iter()
+        .zip(statistics)
+        .map(|(verdict, statistics)| Judgement { verdict, statistics })
+        .collect())
+}
+
+#[cfg(test)]
+#[expect(clippy::float_cmp, reason = "exact by construction")]
+mod tests;

@@ -1,1 +1,40 @@
 //! Scheduling state machines: what is generated next and what is trained on.
+//!
+//! A scheduler is fed [`Event`]s (prompts dispatched, a group judged, a group failed, a step trained) and answers with
+//! [`Command`]s (draw prompts, train on these groups, stop with this diagnosis). It does no I/O and sees no clock: the same
+//! events give the same commands, and its whole state is serialisable, so that a run resumed from it goes on as if never
+//! interrupted. The trainer, the tests and the simulator drive the same machine.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `settings` | the choices of a run: batch sizes, limits, what becomes of surplus |
+//! | `protocol` | events, commands, and what is said when they do not fit |
+//! | [`rounds`] | the machine of `rounds` mode |
+//! | `accounting` | where every generated group went, and the identity that must hold |
+//! | `tally` | counts of a round, step or epoch |
+//! | [`report`] | the lines and metrics of a round and a step |
+//! | [`yields`] | keep probabilities, and how many rounds they mean |
+//! | [`diagnosis`] | why a run stopped for want of signal, and what to change |
+//! | `progress` | steps, rounds, epochs and prompts so far |
+//! | `mini_batch` | how a step's groups are cut into optimizer updates |
+
+mod accounting;
+pub mod diagnosis;
+mod mini_batch;
+mod progress;
+mod protocol;
+pub mod report;
+pub mod rounds;
+mod settings;
+mod tally;
+pub mod yields;
+
+pub use accounting::{Accounting, Count, Unbalanced};
+pub use diagnosis::{Diagnosis, Recommendation, StopCause};
+pub use mini_batch::mini_batches;
+pub use progress::Progress;
+pub use protocol::{Command, Event, FinishReason, GroupSummary, ScheduleError, SkipReason, StepClose};
+pub use report::{RoundReport, StepReport};
+pub use rounds::Rounds;
+pub use settings::{OnEmptyRound, OnExhausted, OnLimit, Order, RoundsSettings, SettingsError, Surplus};
+pub use tally::Tally;

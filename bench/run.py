@@ -1,0 +1,446 @@
+#!/usr/bin/env python3
+"""Runs tamis and its peers in turn on 2 threads of this machine and prints how many times as fast tamis is.
+
+    bench/install_peers.sh                once; without it the peers are skipped and tamis's own figures printed
+    python3 bench/run.py                  everything (10 to 15 minutes, building included, on 2 quiet cores)
+    python3 bench/run.py --only filter    one part of: engine, step, filter
+    python3 bench/run.py --rounds 5 --json ratios.json
+
+Needs python3 and cargo; only the standard library is imported here.
+
+How a ratio comes about. In every round tamis's program runs, then the peer's (A B A B), on the same two cores. A program reports the median
+of its own repetitions; a ratio is taken within its round, and the table shows the median ratio of the rounds with its range. Each peer case
+is measured in several forms (see `peers/torch_engine.py`) and with two settings of the C allocator: as glibc comes, and told to keep freed
+memory (`keep-memory`: what PyTorch's tuning guide gets from tcmalloc or jemalloc). The first round tries them all; the later rounds go on with the
+quickest, and the ratio is against that one. `--as-users-run-it` adds the rows against transformers and TRL as they come.
+
+The share of peak is the part of the machine's measured single-precision matrix-product speed (2 threads) that the case's products reach in tamis,
+prompt and attention counted. `engine_speed` measures and prints both; PyTorch's own peak is printed beside it.
+
+tamis's side, all built with `cargo --release`:
+
+| part | program | lines read from its standard output |
+|---|---|---|
+| engine | example `engine_speed` of tamis-model | {"what": "train", "model": "small", "tokens_per_s": ..., "peak_share": ...}; also "generate_separate", "generate_grouped"; {"what": "matmul_peak", "gflops": ...} |
+| step | `tamis train configs/bench_step.yaml run.dir=DIR` | `timing_s/step` of each line of DIR/**/metrics.jsonl, the first two left out |
+| filter | example `filter_speed` of tamis-core | {"what": "filter", "form": "tamis", "seconds": ...} |
+
+Both sides must do the same work. The engine's lines may say what they did, and PyTorch is then given just that: training `sequences` of `length`
+(or of `shortest` to `longest`) tokens; generation `prompts`, `samples`, `prompt_length`, `new_tokens`; the model `hidden`, `layers`, `heads`,
+`kv_heads`, `intermediate`, `vocab`. What they leave out is as in `peers/torch_engine.py`. Where the `parameters` or the `tokens` of the two sides
+differ, the run says so. A part whose program or configuration is not there is skipped with a message.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PYTHON = ROOT / ".venv-bench" / "bin" / "python"
+PEERS = ROOT / "bench" / "peers"
+STEP_CONFIG = ROOT / "configs" / "bench_step.yaml"
+THREADS = 2
+
+# glibc then neither maps nor returns memory for each tensor, which saves the page faults.
+KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "100000000000", "MALLOC_TOP_PAD_": "67108864"}
+
+# (what, model): (title, aim as a ratio)
+CASES = {
+    ("train", "small"): ("training, small", 1.3),
+    ("train", "mid"): ("training, mid", 1.0),
+    ("generate_separate", "small"): ("generation, small, 256 prompts", 2.0),
+    ("generate_grouped", "small"): ("generation, small, groups of 16", 4.0),
+    ("generate_separate", "mid"): ("generation, mid, 64 prompts", None),
+    ("generate_grouped", "mid"): ("generation, mid, groups of 16", None),
+    ("grpo_step", "small"): ("whole GRPO step against TRL", 3.5),
+    ("filter", None): ("filter, 65,536 trajectories", 1000.0),
+}
+
+# Names that the same measurement may go by.
+ALIASES = {"generate_groups": "generate_grouped", "peak": "matmul_peak"}
+
+# Fields of our lines and what peers/torch_engine.py calls them.
+SHAPE = {name: name for name in ("hidden", "layers", "heads", "kv_heads", "intermediate", "vocab")}
+TRAIN = {name: name for name in ("sequences", "shortest", "longest")}
+GENERATE = {"prompts": "prompts", "samples": "samples", "prompt_length": "prompt", "new_tokens": "new"}
+
+
+class Unavailable(Exception):
+    """A program cannot be run here; the text says which and what to do."""
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def two_cores():
+    """Keeps the programs on two cores, so that a larger machine does not change what is compared."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])
+
+
+def environment(extra=None):
+    threads = str(THREADS)
+    names = ("RAYON_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return os.environ | {name: threads for name in names} | (extra or {})
+
+
+def json_lines(command, extra=None):
+    """The JSON objects that a program prints, one a line; other lines are passed over."""
+    result = subprocess.run(
+        command, cwd=ROOT, env=environment(extra), preexec_fn=two_cores, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    if result.returncode != 0:
+        raise Unavailable(f"`{' '.join(map(str, command))}` ended with {result.returncode}:\n{result.stderr.strip()[-1500:]}")
+    lines = []
+    for line in result.stdout.splitlines():
+        if line.startswith("{"):
+            try:
+                lines.append(json.loads(line))
+            except json.JSONDecodeError:
+                say(f"  not JSON, passed over: {line[:120]}")
+    return lines
+
+
+def build(*arguments):
+    """Builds with cargo on all cores, before anything is timed."""
+    say(f"building: cargo build --release {' '.join(arguments)}")
+    result = subprocess.run(["cargo", "build", "--release", *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    if result.returncode != 0:
+        raise Unavailable(f"`cargo build --release {' '.join(arguments)}` fails:\n{result.stderr.strip()[-1500:]}")
+
+
+def target_folder():
+    output = subprocess.run(
+        ["cargo", "metadata", "--format-version", "1", "--no-deps"], cwd=ROOT, stdout=subprocess.PIPE, check=True
+    ).stdout
+    return pathlib.Path(json.loads(output)["target_directory"]) / "release"
+
+
+def require_peers():
+    if not PYTHON.exists():
+        raise Unavailable("the peers are not installed: run bench/install_peers.sh (about 1.9 GB from PyPI)")
+
+
+def speed(line):
+    """Higher is better, for every kind of line."""
+    if "tokens_per_s" in line:
+        return line["tokens_per_s"]
+    return line["gflops"] if "gflops" in line else 1.0 / line["seconds"]
+
+
+def workload(lines):
+    """What our lines say they did, as peers/torch_engine.py takes it."""
+
+    def renamed(line, names):
+        return {to: line[name] for name, to in names.items() if name in line}
+
+    models, train, generate = {}, {}, {}
+    for line in lines:
+        model = line.get("model")
+        models.setdefault(model, {}).update(renamed(line, SHAPE))
+        if line["what"] == "train":
+            train[model] = renamed(line, TRAIN)
+            if "length" in line:
+                train[model] |= {"shortest": line["length"], "longest": line["length"]}
+        elif line["what"].startswith("generate"):
+            generate.setdefault(line["what"], {})[model] = renamed(line, GENERATE)
+    models = {model: shape for model, shape in models.items() if shape}
+    return {"MODELS": models, "TRAIN": train, "GENERATE": generate}
+
+
+def key(line):
+    return line["what"], line.get("model")
+
+
+class Part:
+    """One comparison: a program of ours and one of theirs. `ours` and `theirs` return JSON lines."""
+
+    name = ""
+
+    def prepare(self):
+        """Builds our side."""
+
+    def ours(self):
+        raise NotImplementedError
+
+    def theirs(self, forms):
+        """`forms`: None for all, else {(what, model): (form, allocator)} to measure only the quickest."""
+        raise NotImplementedError
+
+
+class Engine(Part):
+    name = "engine"
+
+    def __init__(self, models, repetitions, limit):
+        self.models, self.repetitions, self.limit, self.work = models, repetitions, limit, {}
+
+    def prepare(self):
+        build("-p", "tamis-model", "--example", "engine_speed")
+        self.program = target_folder() / "examples" / "engine_speed"
+
+    def ours(self):
+        lines = [line | {"what": ALIASES.get(line["what"], line["what"])} for line in json_lines([self.program])]
+        self.work = workload(lines)
+        return lines
+
+    def theirs(self, forms):
+        lines = []
+        for allocator, extra in (("glibc", {}), ("keep-memory", KEEP_MEMORY)):
+            command = [
+                PYTHON, PEERS / "torch_engine.py", "--threads", str(THREADS), "--models", self.models,
+                "--repetitions", str(self.repetitions), "--limit", str(self.limit), "--workload", json.dumps(self.work),
+            ]  # fmt: skip
+            if forms is not None:
+                wanted = [f"{what}:{model}:{form}" for (what, model), (form, a) in forms.items() if a == allocator]
+                if not wanted:
+                    continue
+                command += ["--what", "train,generate", "--only", ",".join(wanted)]
+            lines += [line | {"allocator": allocator} for line in json_lines(command, extra)]
+        return lines
+
+
+class Step(Part):
+    name = "step"
+
+    def __init__(self, steps, limit):
+        self.steps, self.limit = steps, limit
+
+    def prepare(self):
+        if not STEP_CONFIG.exists():
+            raise Unavailable("configs/bench_step.yaml is not there: our side of the GRPO step cannot be run")
+        build()
+        self.program = target_folder() / "tamis"
+
+    def ours(self):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="tamis-bench-"))
+        try:
+            run = folder / "run"
+            command = [self.program, "train", STEP_CONFIG, f"run.dir={run}"]
+            result = subprocess.run(
+                command, cwd=ROOT, env=environment(), preexec_fn=two_cores, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            )
+            if result.returncode != 0:
+                raise Unavailable(f"`tamis train configs/bench_step.yaml` ended with {result.returncode}:\n{result.stderr.strip()[-1500:]}")
+            seconds = []
+            for file in sorted(folder.rglob("metrics.jsonl")):
+                for line in file.read_text().splitlines():
+                    value = json.loads(line).get("timing_s/step")
+                    if value is not None:
+                        seconds.append(value)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        # The first steps warm the caches up, as in peers/trl_step.py.
+        seconds = seconds[2:] if len(seconds) > 4 else seconds
+        if not seconds:
+            raise Unavailable("no `timing_s/step` in the run's metrics.jsonl")
+        return [{"what": "grpo_step", "model": "small", "form": "tamis", "seconds": statistics.median(seconds)}]
+
+    def theirs(self, forms):
+        lines = []
+        for allocator, extra in (("glibc", {}), ("keep-memory", KEEP_MEMORY)):
+            if forms is not None and forms[("grpo_step", "small")][1] != allocator:
+                continue
+            command = [PYTHON, PEERS / "trl_step.py", "--threads", str(THREADS), "--steps", str(self.steps), "--limit", str(self.limit)]
+            lines += [line | {"allocator": allocator} for line in json_lines(command, extra)]
+        return lines
+
+
+class Filter(Part):
+    name = "filter"
+
+    def prepare(self):
+        build("-p", "tamis-core", "--example", "filter_speed")
+        self.program = target_folder() / "examples" / "filter_speed"
+
+    def ours(self):
+        return [line | {"model": None} for line in json_lines([self.program])]
+
+    def theirs(self, forms):
+        return [
+            line | {"allocator": "glibc", "model": None} for line in json_lines([PYTHON, PEERS / "filter_verl.py"])
+        ]
+
+
+def quickest_forms(lines):
+    """{(what, model): (form, allocator)} of the quickest line; verl's own logic is what the filter is compared with."""
+    best = {}
+    for line in lines:
+        if key(line) in CASES and (line["what"] != "filter" or line["form"] == "verl"):
+            if key(line) not in best or speed(line) > speed(best[key(line)]):
+                best[key(line)] = line
+    return {case: (line["form"], line["allocator"]) for case, line in best.items()}
+
+
+def as_users_run_it(lines):
+    """{(what, model): (form, allocator)}: the library forms with the allocator as it comes, where the quickest is another."""
+    return {
+        key(line): (line["form"], line["allocator"])
+        for line in lines
+        if line["allocator"] == "glibc" and line["form"] in ("transformers", "transformers/whole", "trl")
+    }
+
+
+def peaks(lines):
+    return [line["gflops"] for line in lines if line["what"] == "matmul_peak"]
+
+
+def measure(part, rounds):
+    """[(our lines, their lines)] of each round; either is empty where that side cannot be run."""
+    sides = {"ours": True, "theirs": True}
+    for side, check in (("ours", part.prepare), ("theirs", require_peers)):
+        try:
+            check()
+        except Unavailable as reason:
+            say(f"{part.name}: skipping {side}: {reason}")
+            sides[side] = False
+    measured, forms, known = [], None, []
+    for number in range(1, rounds + 1):
+        lines = {"ours": [], "theirs": []}
+        for side in sides:
+            if not sides[side]:
+                continue
+            say(f"{part.name}: round {number} of {rounds}, {'tamis' if side == 'ours' else 'peer'}")
+            try:
+                lines[side] = part.ours() if side == "ours" else part.theirs(forms)
+            except Unavailable as reason:
+                say(f"{part.name}: skipping {side}: {reason}")
+                sides[side] = False
+        if number == 1 and lines["theirs"]:
+            known = lines["theirs"]
+            forms = quickest_forms(known)
+        measured.append((lines["ours"], lines["theirs"]))
+    return measured, forms or {}, known
+
+
+def rows_of(measured, forms, known, users):
+    """One row per case: medians of both sides, and the ratio within each round."""
+    rows = []
+    for case, (title, aim) in CASES.items():
+        ours = [next((line for line in lines if key(line) == case), None) for lines, _ in measured]
+        if not any(ours) and case not in forms:
+            continue
+        compared = [(forms.get(case), aim)]
+        if users and case in users and users[case] != forms.get(case):
+            compared.append((users[case], None))
+        for form, aim_here in compared:
+            theirs = [
+                next((line for line in lines if key(line) == case and (line["form"], line["allocator"]) == form), None)
+                for _, lines in measured
+            ]
+            pairs = [(a, b) for a, b in zip(ours, theirs) if a and b]
+            ratios = sorted(speed(a) / speed(b) for a, b in pairs)
+            shares = [a["peak_share"] for a in ours if a and "peak_share" in a]
+            different = [
+                f"{field} {a[field]} and {b[field]}"
+                for a, b in pairs
+                for field in ("tokens", "parameters")
+                if field in a and field in b and a[field] != b[field]
+            ]
+            either = [line for line in ours + theirs if line]
+            row = {
+                "case": title,
+                "aim": aim_here,
+                "ours": statistics.median(speed(a) for a in ours if a) if any(ours) else None,
+                "theirs": statistics.median(speed(b) for b in theirs if b) if any(theirs) else None,
+                "unit": "tokens/s" if "tokens_per_s" in either[0] else "s",
+                "form": " ".join(form) if form else None,
+                "ratio": statistics.median(ratios) if ratios else None,
+                "ratio_range": [ratios[0], ratios[-1]] if ratios else None,
+                "disturbed": sum(b.get("disturbed", 0) for b in theirs if b),
+                "different_work": sorted(set(different)),
+                "share_of_peak": statistics.median(shares) if shares else None,
+            }
+            rows.append(row)
+    if any(line["what"] == "filter" for line in known):
+        for form in ("set", "numpy"):
+            line = next(line for line in known if line.get("form") == form)
+            own = next((row["ours"] for row in rows if row["case"] == CASES[("filter", None)][0]), None)
+            if own:
+                rows.append(
+                    {"case": f"filter, written with {form}", "aim": None, "ours": own, "theirs": speed(line), "unit": "s",
+                     "form": form, "ratio": own / speed(line), "ratio_range": None, "disturbed": 0, "different_work": [],
+                     "share_of_peak": None}
+                )  # fmt: skip
+    return rows
+
+
+def number(value, unit):
+    if value is None:
+        return "-"
+    if unit == "s":
+        seconds = 1.0 / value
+        return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+    return f"{value:,.0f} tok/s"
+
+
+def table(rows):
+    heading = ("case", "tamis", "peer", "ratio", "range", "aim", "share of peak", "peer's form")
+    lines = [heading]
+    for row in rows:
+        reached = "" if row["aim"] is None or row["ratio"] is None else (" yes" if row["ratio"] >= row["aim"] else " NO")
+        lines.append(
+            (
+                row["case"],
+                number(row["ours"], row["unit"]),
+                number(row["theirs"], row["unit"]),
+                "-" if row["ratio"] is None else f"{row['ratio']:.2f}" if row["ratio"] < 100 else f"{row['ratio']:,.0f}",
+                "-" if row["ratio_range"] is None else "{:.4g} to {:.4g}".format(*row["ratio_range"]),
+                "-" if row["aim"] is None else f">= {row['aim']:g}{reached}",
+                "-" if row["share_of_peak"] is None else f"{100 * row['share_of_peak']:.0f} %",
+                row["form"] or "-",
+            )
+        )
+    widths = [max(len(line[i]) for line in lines) for i in range(len(heading))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", help="parts, separated by commas: engine, step, filter")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--models", default="small,mid", help="models of the engine's part")
+    parser.add_argument("--repetitions", type=int, default=5, help="repetitions of a peer's case within a round")
+    parser.add_argument("--limit", type=float, default=20.0, help="seconds to wait for undisturbed repetitions of a peer's case")
+    parser.add_argument("--as-users-run-it", action="store_true", help="add rows against transformers and TRL as they come")
+    parser.add_argument("--json", help="also write rows and raw lines to this file")
+    arguments = parser.parse_args()
+    parts = [Engine(arguments.models, arguments.repetitions, arguments.limit), Step(max(3, arguments.repetitions), 2 * arguments.limit), Filter()]
+    if arguments.only:
+        unknown = set(arguments.only.split(",")) - {part.name for part in parts}
+        if unknown:
+            parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(part.name for part in parts)}")
+        parts = [part for part in parts if part.name in arguments.only.split(",")]
+
+    rows, raw = [], {}
+    for part in parts:
+        measured, forms, known = measure(part, max(1, arguments.rounds))
+        users = as_users_run_it(known) if arguments.as_users_run_it else None
+        rows += rows_of(measured, forms, known, users)
+        raw[part.name] = measured
+        for side, who in ((0, "tamis"), (1, "PyTorch")):
+            peak = max(peaks([line for pair in measured for line in pair[side]]), default=None)
+            if peak:
+                print(f"matrix-product peak on {THREADS} threads, {who}: {peak:.0f} GFLOP/s")
+    if not rows:
+        say("nothing could be measured")
+        return 1
+    print(table(rows))
+    for row in rows:
+        if row["different_work"]:
+            print(f"! {row['case']}: the two sides did different work: tamis and the peer have {'; '.join(row['different_work'])}")
+        if row["disturbed"]:
+            print(f"! {row['case']}: other processes disturbed {row['disturbed']} repetitions of the peer: measure on a quiet machine")
+    if arguments.json:
+        pathlib.Path(arguments.json).write_text(json.dumps({"rows": rows, "raw": raw}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

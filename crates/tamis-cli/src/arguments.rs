@@ -1,0 +1,155 @@
+//! The command line as typed in: what clap parses, nothing interpreted yet.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Trains language models by reinforcement learning with verifiable rewards.
+#[derive(Debug, Parser)]
+#[command(name = "tamis", version, about, max_term_width = 110, disable_help_subcommand = true)]
+#[command(after_help = "Exit codes: 0 done, 1 run failed, 2 usage or configuration, 3 a backend cannot be reached, \
+                        4 resume does not match, 130 interrupted.\nResults go to stdout, progress and logs to stderr.")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Train: generate groups, score them, sieve out those without signal, refill, learn.
+    Train(Train),
+    /// Evaluate a run's or a checkpoint's policy on its validation task: mean@k, pass@k, best@k, maj@k.
+    Eval(Eval),
+    /// Apply a group filter offline to rollouts that anyone produced (JSONL or Parquet).
+    Filter(Filter),
+    /// Show, check, explain and import configurations.
+    #[command(subcommand)]
+    Config(Config),
+}
+
+/// Configuration files, left to right, and `key=value` overrides (`+key=value` adds, `~key` takes away).
+#[derive(Debug, Args)]
+pub(crate) struct Layers {
+    /// Files (`a.yaml`) and overrides (`rollout.n=8`, `+data.columns.answer=a`, `~filter`); keys of verl, TRL, EasyR1 and
+    /// RAGEN are understood too.
+    #[arg(value_name = "CONFIG.yaml | KEY=VALUE")]
+    pub(crate) arguments: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Train {
+    #[command(flatten)]
+    pub(crate) layers: Layers,
+    /// Continue the run in RUN_DIR from its last checkpoint; overrides may change only what `config explain` says may change.
+    #[arg(long, value_name = "RUN_DIR")]
+    pub(crate) resume: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Eval {
+    /// A run directory (its last checkpoint is taken) or a checkpoint folder in Hugging Face layout.
+    #[arg(value_name = "RUN_DIR | CHECKPOINT")]
+    pub(crate) source: PathBuf,
+    /// Files and overrides on top of the run's own configuration (`validate.n=8`, `validate.temperature=1.0`).
+    #[command(flatten)]
+    pub(crate) layers: Layers,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Strategy {
+    /// Keep groups whose metric is not the same in every member (DAPO's dynamic sampling).
+    Variance,
+    /// Keep groups whose mean metric lies between --low and --high.
+    #[value(name = "mean_range", alias = "mean-range")]
+    MeanRange,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Singleton {
+    Keep,
+    Drop,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Bounds {
+    Open,
+    Closed,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Filter {
+    /// Rollouts: one row a trajectory, or (with several --metric) one row a whole group.
+    #[arg(value_name = "ROLLOUTS.{jsonl,parquet}", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// Column of the metric, dotted where nested (`acc`, `175b_finetuning.is_correct`); booleans count 0 and 1. Given more than
+    /// once, each row is a group and these columns are its members.
+    #[arg(long, value_name = "COLUMN", required = true)]
+    pub(crate) metric: Vec<String>,
+    /// The metric is no outcome (a length, say): uniform groups are not called all correct or all wrong.
+    #[arg(long)]
+    pub(crate) no_outcome: bool,
+    /// Column (or columns) that say which group a row belongs to (default: `uid`, `group` and the like, the first there is); not
+    /// needed where a row holds a whole group.
+    #[arg(long, value_name = "COLUMN")]
+    pub(crate) group: Vec<String>,
+    /// Which rule.
+    #[arg(long, value_enum, default_value = "variance", alias = "kind")]
+    pub(crate) strategy: Strategy,
+    /// variance: how far apart two members must be to differ (max - min > tolerance).
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) tolerance: f64,
+    /// What to do with a group of one.
+    #[arg(long, value_enum, default_value = "keep")]
+    pub(crate) singleton: Singleton,
+    /// mean_range: lower bound of the group's mean.
+    #[arg(long)]
+    pub(crate) low: Option<f64>,
+    /// mean_range: upper bound of the group's mean.
+    #[arg(long)]
+    pub(crate) high: Option<f64>,
+    /// mean_range: whether the bounds themselves are kept (closed) or not (open).
+    #[arg(long, value_enum, default_value = "open")]
+    pub(crate) bounds: Bounds,
+    /// Write the rows of kept groups here, in the input's format.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kept: Option<PathBuf>,
+    /// Write the rows of dropped groups here, in the input's format.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) dropped: Option<PathBuf>,
+    /// Replace output files that are there already.
+    #[arg(long)]
+    pub(crate) overwrite: bool,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Config {
+    /// Print the resolved configuration, each value with where it comes from.
+    Show(Layers),
+    /// Report every violation and warning at once.
+    Check(Layers),
+    /// Say what a key means, its type, default and allowed values, and which foreign keys map to it.
+    Explain {
+        /// Dotted key (`schedule.on_limit`), or a section.
+        key: String,
+    },
+    /// Print the JSON Schema of the configuration.
+    Schema,
+    /// Translate arguments of verl, TRL, EasyR1 or RAGEN: prints the equivalent configuration and what each key became.
+    Import {
+        /// The foreign command's arguments, after `--`.
+        #[arg(last = true, required = true)]
+        arguments: Vec<String>,
+    },
+    /// Print the reference page of all keys (the source of docs/configuration.md).
+    #[command(hide = true)]
+    Reference,
+    /// Print the catalogue of metrics (the source of docs/metrics.md).
+    #[command(hide = true)]
+    Metrics,
+}

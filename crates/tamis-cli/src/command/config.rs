@@ -1,0 +1,59 @@
+//! `tamis config`.
+
+use std::fmt::Write as _;
+
+use tamis_config::{explain, import, json_schema, reference_markdown};
+
+use super::{notes, print};
+use crate::arguments::Config;
+use crate::failure::{FAILED, Failure, USAGE};
+
+pub(crate) fn run(arguments: &Config) -> Result<u8, Failure> {
+    match arguments {
+        Config::Show(layers) => {
+            let loaded = layers.load()?;
+            print(&loaded.show())?;
+        }
+        Config::Check(layers) => {
+            let loaded = layers.load()?;
+            let mut text = String::new();
+            for note in notes(&loaded) {
+                let _ = writeln!(text, "{note}");
+            }
+            let num_warnings = loaded.warnings.len();
+            let plural = if num_warnings == 1 { "" } else { "s" };
+            let _ = writeln!(text, "the configuration is sound ({num_warnings} warning{plural})");
+            print(&text)?;
+        }
+        Config::Explain { key } => {
+            let text = explain(key).map_err(|error| Failure::of(USAGE, &error, None))?;
+            print(&format!("{}\n", text.trim_end()))?;
+        }
+        Config::Schema => {
+            let text = serde_json::to_string_pretty(&json_schema())
+                .map_err(|error| Failure::told(FAILED, format!("error: failed to write the schema: {error}")))?;
+            print(&format!("{text}\n"))?;
+        }
+        Config::Import { arguments } => {
+            let imported =
+                import(arguments).map_err(|errors| Failure::told(USAGE, errors.to_string()))?;
+            let mut text = imported.yaml.trim_end().to_owned();
+            text.push_str("\n\n# What each key became:\n");
+            for note in &imported.notes {
+                let _ = writeln!(text, "# {note}");
+            }
+            if !imported.remaining.is_empty() {
+                text.push_str("#\n# Still to be said:\n");
+                for diagnostic in &imported.remaining {
+                    for line in diagnostic.to_string().lines() {
+                        let _ = writeln!(text, "# {line}");
+                    }
+                }
+            }
+            print(&text)?;
+        }
+        Config::Reference => print(&reference_markdown())?,
+        Config::Metrics => print(&tamis_train::catalogue::catalogue_markdown())?,
+    }
+    Ok(0)
+}

@@ -1,0 +1,85 @@
+//! `tamis eval`.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use tamis_config::load;
+use tamis_train::evaluate::{EvaluateError, evaluate};
+
+use super::{notes, print};
+use crate::arguments::Eval;
+use crate::failure::{FAILED, Failure, USAGE};
+
+pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
+    let (mut files, overrides) = arguments.layers.split();
+    let (checkpoint, own) = find(&arguments.source)?;
+    if let Some(own) = own {
+        files.insert(0, own);
+    } else if files.is_empty() {
+        return Err(Failure::told(
+            USAGE,
+            format!(
+                "error: {} is a checkpoint outside a run, so nothing says what to evaluate it on\n  hint: name a configuration with data and reward: `tamis eval {} my.yaml`",
+                arguments.source.display(),
+                arguments.source.display()
+            ),
+        ));
+    }
+    let overrides: Vec<String> = std::iter::once(format!("model.path={}", checkpoint.display()))
+        .chain(["model.init=null".to_owned()])
+        .chain(overrides)
+        .collect();
+    let loaded = load(&files, &overrides).map_err(|errors| Failure::told(USAGE, errors.to_string()))?;
+    for note in notes(&loaded) {
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr().lock(), "{note}");
+    }
+    let evaluation = evaluate(&loaded.config).map_err(|error| {
+        let hint = match &error {
+            EvaluateError::Assemble(error) => error.hint().map(str::to_owned),
+            _ => None,
+        };
+        Failure::of(FAILED, &error, hint)
+    })?;
+    if arguments.json {
+        let json = serde_json::to_string_pretty(&evaluation)
+            .map_err(|error| Failure::told(FAILED, format!("error: failed to write the result: {error}")))?;
+        print(&format!("{json}\n"))?;
+        return Ok(0);
+    }
+    let mut text = format!("checkpoint {}\n", checkpoint.display());
+    let _ = writeln!(text, "{} prompts, {} samples each", evaluation.num_prompts, evaluation.num_samples);
+    for (name, value) in &evaluation.metrics {
+        let _ = writeln!(text, "{name:<48} {value:.4}");
+    }
+    print(&text)?;
+    Ok(0)
+}
+
+/// The checkpoint folder, and the configuration of the run that it belongs to.
+fn find(source: &Path) -> Result<(PathBuf, Option<PathBuf>), Failure> {
+    if source.join("checkpoints").is_dir() {
+        let last = tamis_train::run_directory::last_checkpoint(source).map_err(|error| {
+            let hint = error.hint().map(str::to_owned);
+            Failure::of(FAILED, &error, hint)
+        })?;
+        let Some(last) = last else {
+            return Err(Failure::told(
+                FAILED,
+                format!("error: {} has no checkpoint yet\n  hint: continue it with `tamis train --resume {}`", source.display(), source.display()),
+            ));
+        };
+        return Ok((last, Some(source.join("config.yaml"))));
+    }
+    if source.join("config.json").is_file() {
+        let run = source.parent().and_then(Path::parent).map(|run| run.join("config.yaml"));
+        return Ok((source.to_owned(), run.filter(|config| config.is_file())));
+    }
+    Err(Failure::told(
+        USAGE,
+        format!(
+            "error: {} is neither a run directory nor a checkpoint folder\n  hint: a run directory holds `checkpoints/`, a checkpoint `config.json`",
+            source.display()
+        ),
+    ))
+}

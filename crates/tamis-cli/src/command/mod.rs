@@ -1,0 +1,54 @@
+//! One file for each command.
+
+pub(crate) mod config;
+pub(crate) mod eval;
+pub(crate) mod filter;
+pub(crate) mod train;
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use tamis_config::{Loaded, load};
+
+use crate::arguments::Layers;
+use crate::failure::{FAILED, Failure, USAGE};
+
+/// Writes a result to stdout. A closed pipe (`| head`) is no failure.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::told(FAILED, format!("error: failed to write to stdout: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Layers {
+    /// Files, and overrides: what has a `=` or begins with `~` or `+` is an override.
+    pub(crate) fn split(&self) -> (Vec<PathBuf>, Vec<String>) {
+        let mut files = Vec::new();
+        let mut overrides = Vec::new();
+        for argument in &self.arguments {
+            if argument.contains('=') || argument.starts_with('~') || argument.starts_with('+') {
+                overrides.push(argument.clone());
+            } else {
+                files.push(PathBuf::from(argument));
+            }
+        }
+        (files, overrides)
+    }
+
+    /// Loads the configuration, or tells everything that is wrong with it.
+    pub(crate) fn load(&self) -> Result<Loaded, Failure> {
+        let (files, overrides) = self.split();
+        load(&files, &overrides).map_err(|errors| Failure::told(USAGE, errors.to_string()))
+    }
+}
+
+/// What the run says about its configuration at the start.
+pub(crate) fn notes(loaded: &Loaded) -> Vec<String> {
+    let mut notes: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
+    notes.extend(loaded.notes.iter().map(ToString::to_string));
+    notes.extend(loaded.preset_differences.iter().map(ToString::to_string));
+    notes
+}

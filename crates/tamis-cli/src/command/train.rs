@@ -1,0 +1,143 @@
+//! `tamis train`.
+
+use std::path::Path;
+
+use tamis_config::load;
+use tamis_train::durable::Disk;
+use tamis_train::interrupt::{Interrupt, Reaction};
+use tamis_train::progress::Progress;
+use tamis_train::run_directory::RunDirectory;
+use tamis_train::session::{Begin, ConfigText, Ending, RunError, Session, Summary};
+
+use super::{notes, print};
+use crate::arguments::Train;
+use crate::failure::{FAILED, Failure, INTERRUPTED, MISMATCH, USAGE};
+
+pub(crate) fn run(arguments: &Train) -> Result<u8, Failure> {
+    let interrupt = Interrupt::new();
+    listen(&interrupt)?;
+    let begin = match &arguments.resume {
+        Some(path) => resume(arguments, path)?,
+        None => {
+            if arguments.layers.arguments.is_empty() {
+                return Err(Failure::told(
+                    USAGE,
+                    "error: no configuration was given\n  hint: `tamis train configs/quickstart.yaml`, or `tamis train --resume RUN_DIR`",
+                ));
+            }
+            let loaded = arguments.layers.load()?;
+            Begin::New(ConfigText { text: loaded.show(), notes: notes(&loaded), config: loaded.config })
+        }
+    };
+    let session = Session::begin(begin, Progress::on_stderr, interrupt).map_err(|error| fail(&error))?;
+    let summary = session.run().map_err(|error| fail(&error))?;
+    print(&closing(&summary))?;
+    Ok(match summary.ending {
+        Ending::Finished(_) => 0,
+        Ending::Interrupted => INTERRUPTED,
+    })
+}
+
+/// Ctrl-C finishes the step and saves; a second one ends the process.
+fn listen(interrupt: &Interrupt) -> Result<(), Failure> {
+    let interrupt = interrupt.clone();
+    ctrlc::set_handler(move || {
+        use std::io::Write as _;
+        let told = match interrupt.signal() {
+            Reaction::FinishStep => "\nfinishing the step, then saving; Ctrl-C again ends at once (the step is lost)",
+            Reaction::ExitNow => "\nended at once; the last checkpoint is whole",
+        };
+        let _ = writeln!(std::io::stderr().lock(), "{told}");
+        if told.contains("ended at once") {
+            std::process::exit(i32::from(INTERRUPTED));
+        }
+    })
+    .map_err(|error| Failure::told(FAILED, format!("error: failed to listen for Ctrl-C: {error}")))
+}
+
+fn resume(arguments: &Train, path: &Path) -> Result<Begin, Failure> {
+    let directory = RunDirectory::open(&Disk::new(), path).map_err(|error| {
+        let hint = error.hint().map(str::to_owned);
+        Failure::of(FAILED, &error, hint)
+    })?;
+    let (mut files, overrides) = arguments.layers.split();
+    let own = directory.config();
+    let refuse = |errors: tamis_config::ConfigErrors| Failure::told(USAGE, errors.to_string());
+    let was = load(&[own.clone()], &[]).map_err(refuse)?;
+    files.insert(0, own);
+    let now = load(&files, &overrides).map_err(refuse)?;
+    let now = ConfigText { text: now.show(), notes: notes(&now), config: now.config };
+    Ok(Begin::Resume { directory, was: Box::new(was.config), now })
+}
+
+fn fail(error: &RunError) -> Failure {
+    let code = match error {
+        RunError::Mismatch { .. } => MISMATCH,
+        _ => FAILED,
+    };
+    Failure::of(code, error, error.hint())
+}
+
+/// The closing words: before and after with samples, where the run is, what to type next.
+fn closing(summary: &Summary) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    let run = summary.run.display();
+    if let (Some(before), Some(after)) = (&summary.before, &summary.after) {
+        let percent = |share: f64| format!("{:.1}%", 100.0 * share);
+        let _ = writeln!(text, "\n{:<28} {:>10} {:>10}", "", "before RL", "after RL");
+        let _ = writeln!(
+            text,
+            "{:<28} {:>10} {:>10}",
+            format!("accuracy ({} held-out)", after.num_prompts),
+            percent(before.accuracy),
+            percent(after.accuracy)
+        );
+        let _ = writeln!(
+            text,
+            "{:<28} {:>10.1} {:>10.1}",
+            "mean completion tokens", before.mean_length, after.mean_length
+        );
+        let mark = |is_correct: Option<bool>| match is_correct {
+            Some(true) => " (right)",
+            Some(false) => " (wrong)",
+            None => "",
+        };
+        for (before, after) in before.shown.iter().zip(&after.shown) {
+            let _ = writeln!(
+                text,
+                "\n  {}\n    before  {}{}\n    after   {}{}\n    gold    {}",
+                one_line(&before.prompt),
+                one_line(&before.completion),
+                mark(before.is_correct),
+                one_line(&after.completion),
+                mark(after.is_correct),
+                one_line(&before.ground_truth)
+            );
+        }
+        text.push('\n');
+    }
+    match summary.ending {
+        Ending::Finished(_) => {
+            let _ = writeln!(text, "done: {} steps, run directory {run}", summary.steps);
+            let _ = writeln!(text, "next: tamis eval {run}");
+        }
+        Ending::Interrupted => {
+            let _ = writeln!(text, "interrupted after {} steps and saved, run directory {run}", summary.steps);
+            let _ = writeln!(text, "next: tamis train --resume {run}");
+        }
+    }
+    text
+}
+
+/// A text on one line, shortened.
+fn one_line(text: &str) -> String {
+    const LONGEST: usize = 100;
+    let flat = text.replace('\n', "\\n");
+    if flat.chars().count() <= LONGEST {
+        flat
+    } else {
+        let cut: String = flat.chars().take(LONGEST).collect();
+        format!("{cut}…")
+    }
+}

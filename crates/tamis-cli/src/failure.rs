@@ -1,0 +1,56 @@
+//! What went wrong, as a person reads it: the chain of causes, a hint, an exit code.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+/// The run failed.
+pub(crate) const FAILED: u8 = 1;
+/// The command line or the configuration is wrong.
+pub(crate) const USAGE: u8 = 2;
+/// A resumed run does not match.
+pub(crate) const MISMATCH: u8 = 4;
+/// Ctrl-C.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// A command failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: u8,
+    text: String,
+}
+
+impl Failure {
+    /// A failure that is told in full already.
+    pub(crate) fn told(code: u8, text: impl Into<String>) -> Self {
+        Self { code, text: text.into() }
+    }
+
+    /// An error with its causes and a hint.
+    pub(crate) fn of(code: u8, error: &dyn Error, hint: Option<String>) -> Self {
+        let mut text = format!("error: {error}");
+        let mut last = error.to_string();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            let shown = cause.to_string();
+            // A transparent wrapper says what it wraps.
+            if shown != last {
+                let _ = write!(text, "\n  caused by: {shown}");
+            }
+            last = shown;
+            source = cause.source();
+        }
+        if let Some(hint) = hint {
+            let _ = write!(text, "\n  hint: {hint}");
+        }
+        Self { code, text }
+    }
+
+    pub(crate) fn code(&self) -> u8 {
+        self.code
+    }
+
+    pub(crate) fn print(&self) {
+        let _ = writeln!(std::io::stderr().lock(), "{}", self.text);
+    }
+}

@@ -1,0 +1,359 @@
+//! Settings that do not fit each other, each with the numbers and the fix.
+
+use crate::schema::{FilterKind, KlPlace, LrScheduleKind, ScheduleMode, SingletonAdvantage};
+
+/// Settings that do not fit each other, or that the run will not do what one may think with.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Conflict {
+    /// Neither a checkpoint nor an initialisation.
+    #[error("there is no model: neither `model.path` nor `model.init` is set")]
+    NoModel,
+    /// Both of them.
+    #[error("`model.path` and `model.init` are both set")]
+    TwoModels,
+    /// A value head is wanted.
+    #[error("`model.value_head` is not there yet")]
+    NoValueHead,
+    /// Query heads do not divide among key and value heads.
+    #[error(
+        "`model.init.num_heads` ({num_heads}) is not divisible by `model.init.num_kv_heads` ({num_kv_heads})"
+    )]
+    HeadsDoNotDivide {
+        /// Query heads.
+        num_heads: usize,
+        /// Key and value heads.
+        num_kv_heads: usize,
+    },
+    /// The width does not divide among heads.
+    #[error(
+        "`model.init.hidden_size` ({hidden_size}) is not divisible by `model.init.num_heads` ({num_heads})"
+    )]
+    WidthDoesNotDivide {
+        /// Width of the model.
+        hidden_size: usize,
+        /// Query heads.
+        num_heads: usize,
+    },
+    /// A rotary embedding turns pairs.
+    #[error("the width of a head must be even, it is {head_dim}")]
+    OddHead {
+        /// Width of a head.
+        head_dim: usize,
+    },
+    /// Sequences that the model has no positions for.
+    #[error(
+        "`data.max_prompt_length` ({prompt}) and `rollout.max_response_length` ({response}) make {}, above \
+         `model.init.max_position_embeddings` ({positions})", prompt + response
+    )]
+    SequenceTooLong {
+        /// Longest prompt.
+        prompt: usize,
+        /// Longest response.
+        response: usize,
+        /// Positions.
+        positions: usize,
+    },
+    /// No prompts.
+    #[error("there are no training prompts: neither `data.train` nor the task `arithmetic` is set")]
+    NoTrainingData,
+    /// Nothing scores.
+    #[error("there is no reward: `reward` is empty and there is no task that brings one")]
+    NoReward,
+    /// Every weight is zero.
+    #[error("every weight in `reward` is 0: there is nothing to train on")]
+    NoRewardWeight,
+    /// Two rewards of one name.
+    #[error("two rewards are called `{name}`")]
+    DuplicateRewardName {
+        /// The name.
+        name: String,
+    },
+    /// A penalty above zero is none.
+    #[error("`{key}` is {value}: a penalty is 0 or less")]
+    PositivePenalty {
+        /// The key.
+        key: String,
+        /// Its value.
+        value: f64,
+    },
+    /// A buffer beyond its limit.
+    #[error("`{key}` ({buffer}) is above the response limit ({max_length})")]
+    BufferTooLong {
+        /// The key.
+        key: String,
+        /// Tokens of the buffer.
+        buffer: usize,
+        /// The limit.
+        max_length: usize,
+    },
+    /// A mini-batch above the batch.
+    #[error(
+        "`train.ppo_mini_batch_size` ({mini}) is above `data.train_batch_size` ({train}); both count prompts"
+    )]
+    MiniBatchTooLarge {
+        /// Prompts of a mini-batch.
+        mini: usize,
+        /// Prompts of the batch.
+        train: usize,
+    },
+    /// The last mini-batch is smaller.
+    #[error(
+        "`data.train_batch_size` ({train}) is not divisible by `train.ppo_mini_batch_size` ({mini}): the last of {} updates of a \
+         step has {} prompts", train.div_ceil(*mini), train % mini
+    )]
+    RaggedMiniBatch {
+        /// Prompts of a mini-batch.
+        mini: usize,
+        /// Prompts of the batch.
+        train: usize,
+    },
+    /// Micro-batches that do not fill a mini-batch.
+    #[error(
+        "a mini-batch of {mini} prompts x {n} trajectories = {} is not divisible by `train.micro_batch_size` ({micro})", mini * n
+    )]
+    MicroBatchDoesNotDivide {
+        /// Prompts of a mini-batch.
+        mini: usize,
+        /// Trajectories of a prompt.
+        n: usize,
+        /// Trajectories of a micro-batch.
+        micro: usize,
+    },
+    /// A limit that full retention cannot meet.
+    #[error(
+        "{rounds} rounds of `data.gen_batch_size` ({generated}) are {} prompts at most, below `data.train_batch_size` ({train}): no \
+         step can ever be filled", rounds * generated
+    )]
+    LimitTooLow {
+        /// Rounds.
+        rounds: usize,
+        /// Prompts of a round.
+        generated: usize,
+        /// Prompts of a batch.
+        train: usize,
+    },
+    /// One round whose size is not the batch's.
+    #[error(
+        "with one round a step, a step trains on the {generated} prompts of `data.gen_batch_size` at most, not on \
+         `data.train_batch_size` ({train})"
+    )]
+    OneRoundBatch {
+        /// Prompts of a round.
+        generated: usize,
+        /// Prompts of a batch.
+        train: usize,
+    },
+    /// Nothing says when the run ends.
+    #[error("nothing says how long the run is: neither `train.total_steps` nor `train.total_epochs` is set")]
+    NoEnd,
+    /// A falling learning rate with an unknown end.
+    #[error("`train.lr_schedule.kind: {kind}` falls towards the last step, and the number of steps is not known{}",
+        if *filtered { " (with a filter, epochs do not give it)" } else { "" })]
+    NoHorizon {
+        /// The schedule.
+        kind: LrScheduleKind,
+        /// Whether a filter makes epochs useless for it.
+        filtered: bool,
+    },
+    /// A warm-up that does not end.
+    #[error(
+        "`train.lr_schedule.warmup_steps` ({warmup}) is not below `train.total_steps` ({total}): the learning rate only rises"
+    )]
+    WarmupTooLong {
+        /// Warm-up steps.
+        warmup: usize,
+        /// All steps.
+        total: usize,
+    },
+    /// A mode that does not exist yet.
+    #[error("`schedule.mode: {mode}` is not there yet")]
+    ModeNotThere {
+        /// The mode.
+        mode: ScheduleMode,
+    },
+    /// Carrying without a bound.
+    #[error("`schedule.surplus: carry` needs `schedule.max_lag`")]
+    CarryWithoutLag,
+    /// An empty range.
+    #[error("`filter.low` ({low}) is not below `filter.high` ({high}): no group is ever kept")]
+    EmptyRange {
+        /// Lower bound.
+        low: f64,
+        /// Upper bound.
+        high: f64,
+    },
+    /// A metric that nothing computes.
+    #[error("there is no metric `{metric}`: there are {}", known.join(", "))]
+    NoSuchMetric {
+        /// The metric.
+        metric: String,
+        /// Those there are.
+        known: Vec<String>,
+    },
+    /// A filter on a sum with shaping in it.
+    #[error(
+        "the filter looks at `{metric}`, a sum with shaping in it ({}): groups that are all wrong but differ in shaping are kept \
+         and trained on", shaping.join(", ")
+    )]
+    FilterOnShapedSum {
+        /// The metric.
+        metric: String,
+        /// Names of the shaping rewards.
+        shaping: Vec<String>,
+    },
+    /// A filter on a number that always varies.
+    #[error(
+        "the filter looks at `seq_final_reward` with the KL in the reward: that varies in every group, so nothing is filtered"
+    )]
+    FilterSeesKl,
+    /// Groups of one and a filter.
+    #[error("{}", match kind {
+        FilterKind::Variance if *kept => "`rollout.n` is 1: every group has one member and `filter.singleton: keep` keeps it, so nothing is filtered",
+        FilterKind::Variance => "`rollout.n` is 1: every group has one member and `filter.singleton: drop` drops it, so no step is ever filled",
+        FilterKind::MeanRange => "`rollout.n` is 1: the filter judges every group by a single trajectory",
+    })]
+    SingletonFilter {
+        /// The filter.
+        kind: FilterKind,
+        /// Whether groups of one are kept.
+        kept: bool,
+    },
+    /// Groups of one and a group-relative advantage.
+    #[error("{}", match advantage {
+        SingletonAdvantage::Zero => "`rollout.n` is 1: a group of one has nothing to be compared with, every advantage is 0 and nothing is learned",
+        SingletonAdvantage::Raw => "`rollout.n` is 1: a group of one has nothing to be compared with, the advantage is the reward itself",
+    })]
+    SingletonGroups {
+        /// What the advantage of a group of one is.
+        advantage: SingletonAdvantage,
+    },
+    /// A KL term without weight.
+    #[error(
+        "`objective.kl.in: {place}` with `objective.kl.coefficient: 0`: the reference is loaded and run for nothing but its metric"
+    )]
+    KlWithoutWeight {
+        /// Where the KL enters.
+        place: KlPlace,
+    },
+    /// An adaptive coefficient where there is none.
+    #[error("`objective.kl.adaptive` adapts the coefficient of a KL in the reward, and it is `in: {place}`")]
+    AdaptiveKl {
+        /// Where the KL enters.
+        place: KlPlace,
+    },
+    /// Validation without prompts.
+    #[error("`validate.test_freq` is set and there are no validation prompts")]
+    NoValidationData,
+    /// Figures of several samples with one.
+    #[error("`validate.metrics` has {metrics}, which with `validate.n: 1` are mean@1")]
+    MetricsNeedSamples {
+        /// The figures.
+        metrics: String,
+    },
+    /// Equal samples.
+    #[error(
+        "`validate.n` is {n} with `validate.temperature: 0`: greedy samples of one prompt are all the same"
+    )]
+    GreedySamples {
+        /// Samples a prompt.
+        n: usize,
+    },
+    /// Best by a figure that is never computed.
+    #[error("`checkpoint.keep_best` compares validation figures, and `validate.test_freq` is off")]
+    BestWithoutValidation,
+    /// A target that cannot be measured.
+    #[error("`warm_start.target_accuracy` is measured on validation prompts, and there are none")]
+    TargetWithoutValidation,
+    /// A setting that nothing looks at.
+    #[error("`{key}` has no effect: {reason}")]
+    Ignored {
+        /// The key.
+        key: String,
+        /// Why.
+        reason: &'static str,
+    },
+}
+
+impl Conflict {
+    /// The fix.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::NoModel => {
+                "name a checkpoint with `model.path=DIR`, or describe a new model under `model.init`"
+                    .to_owned()
+            }
+            Self::TwoModels => "remove one of the two".to_owned(),
+            Self::NoValueHead => {
+                "use a group-relative advantage (`objective.advantage.estimator: grpo`)".to_owned()
+            }
+            Self::HeadsDoNotDivide { num_heads, .. } => {
+                format!("`model.init.num_kv_heads` is a divisor of {num_heads}")
+            }
+            Self::WidthDoesNotDivide { .. } => {
+                "set `model.init.head_dim`, or change one of the two".to_owned()
+            }
+            Self::OddHead { head_dim } => format!("set `model.init.head_dim: {}`", head_dim + 1),
+            Self::SequenceTooLong { prompt, response, .. } => {
+                format!("set `model.init.max_position_embeddings: {}`", prompt + response)
+            }
+            Self::NoTrainingData => {
+                "set `data.train` to a JSONL or Parquet file, or `data.task: arithmetic`".to_owned()
+            }
+            Self::NoReward => "add one, such as `reward: [{name: acc, kind: math}]`".to_owned(),
+            Self::NoRewardWeight => "give the verifier `weight: 1.0`".to_owned(),
+            Self::DuplicateRewardName { .. } => "give each reward a `name` of its own".to_owned(),
+            Self::PositivePenalty { value, .. } => format!("write {}", -value),
+            Self::BufferTooLong { max_length, .. } => format!("use {max_length} or less"),
+            Self::MiniBatchTooLarge { train, .. } => {
+                format!("use {train} or less; null is one update a step")
+            }
+            Self::RaggedMiniBatch { train, mini } => {
+                format!("{} or {} divide {train}", divisor_below(*train, *mini), divisor_above(*train, *mini))
+            }
+            Self::MicroBatchDoesNotDivide { mini, n, micro } => format!(
+                "use {}, or remove it: `train.micro_batch_tokens` needs no divisor",
+                divisor_below(mini * n, *micro)
+            ),
+            Self::LimitTooLow { generated, train, .. } => format!(
+                "raise `schedule.max_num_gen_batches` to {} or more, or `data.gen_batch_size`",
+                train.div_ceil(*generated)
+            ),
+            Self::OneRoundBatch { generated, .. } => {
+                format!("set `data.train_batch_size: {generated}`, or remove `data.gen_batch_size`")
+            }
+            Self::NoEnd => "set `train.total_steps` or `train.total_epochs`".to_owned(),
+            Self::NoHorizon { .. } => {
+                "set `train.total_steps`, or `train.lr_schedule.kind: constant`".to_owned()
+            }
+            Self::WarmupTooLong { total, .. } => format!("use fewer than {total} warm-up steps"),
+            Self::ModeNotThere { .. } => "use `schedule.mode: rounds`".to_owned(),
+            Self::CarryWithoutLag => "set `schedule.max_lag: 1`".to_owned(),
+            Self::EmptyRange { .. } => "exchange the two".to_owned(),
+            Self::NoSuchMetric { .. } => {
+                "a reward's score is a metric under its `name`; null takes the raw outcome".to_owned()
+            }
+            Self::FilterOnShapedSum { .. } => "filter on the raw outcome: `filter.metric: acc`".to_owned(),
+            Self::FilterSeesKl => {
+                "use `filter.metric: seq_reward`, the same before the KL, or `acc`".to_owned()
+            }
+            Self::SingletonFilter { .. } | Self::SingletonGroups { .. } => {
+                "set `rollout.n` to 4 or more".to_owned()
+            }
+            Self::KlWithoutWeight { .. } => "set `objective.kl.in: none`".to_owned(),
+            Self::AdaptiveKl { .. } => "set `objective.kl.in: reward`".to_owned(),
+            Self::NoValidationData | Self::TargetWithoutValidation => "set `data.val` to a file".to_owned(),
+            Self::MetricsNeedSamples { .. } => "raise `validate.n`".to_owned(),
+            Self::GreedySamples { .. } => "set `validate.temperature` above 0, or `validate.n: 1`".to_owned(),
+            Self::BestWithoutValidation => "set `validate.test_freq`".to_owned(),
+            Self::Ignored { .. } => return None,
+        })
+    }
+}
+
+fn divisor_below(whole: usize, near: usize) -> usize {
+    (1..=near.min(whole)).rev().find(|&part| whole.is_multiple_of(part)).unwrap_or(1)
+}
+
+fn divisor_above(whole: usize, near: usize) -> usize {
+    (near.max(1)..=whole).find(|&part| whole.is_multiple_of(part)).unwrap_or(whole)
+}

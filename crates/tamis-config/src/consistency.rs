@@ -1,0 +1,433 @@
+//! The rules between settings: what cannot work is an error, what will surprise is a warning.
+
+use crate::conflict::Conflict;
+use crate::diagnostic::{Diagnostic, Severity};
+use crate::schema::{
+    AdvantageScale, Aggregation, Config, FilterConfig, FilterKind, KlPlace, LrScheduleKind, RewardKind,
+    ScheduleMode, Singleton, Surplus, TaskKind, ValidationMetric,
+};
+use crate::setting::Reader;
+use crate::source::SourceKind;
+use crate::tree::Node;
+use crate::value::Frequency;
+
+impl Config {
+    /// Prompts of one generation round.
+    pub fn gen_batch_size(&self) -> usize {
+        self.data.gen_batch_size.unwrap_or(self.data.train_batch_size)
+    }
+
+    /// Prompts of one optimizer update.
+    pub fn mini_batch_size(&self) -> usize {
+        self.train.ppo_mini_batch_size.unwrap_or(self.data.train_batch_size)
+    }
+
+    /// Whether there are validation prompts.
+    pub fn has_validation_data(&self) -> bool {
+        !self.data.val.is_empty()
+            || (self.data.task == Some(TaskKind::Arithmetic) && self.data.arithmetic.val_size > 0)
+    }
+
+    /// Divisor of the aggregation `seq-mean-token-sum-norm`.
+    pub fn loss_scale_factor(&self) -> f64 {
+        self.objective.loss_scale_factor.unwrap_or(self.rollout.max_response_length as f64)
+    }
+
+    /// Whether advantages are divided by a deviation.
+    pub fn divides_by_std(&self) -> bool {
+        self.objective.advantage.norm_by_std && self.objective.advantage.scale != AdvantageScale::None
+    }
+
+    /// Whether a step may take more than one generation round.
+    pub fn refills(&self) -> bool {
+        self.filter.is_some() && self.schedule.refill
+    }
+
+    /// The metrics that a filter can look at as far as they are known before anything is scored: those of external rewards are not.
+    pub fn known_metrics(&self) -> Vec<String> {
+        let mut metrics: Vec<String> =
+            ["acc", "score", "seq_reward", "seq_final_reward", "token_level_rewards", "length", "entropy"]
+                .map(str::to_owned)
+                .into();
+        for reward in &self.reward {
+            if !metrics.contains(&reward.name) {
+                metrics.push(reward.name.clone());
+            }
+        }
+        metrics
+    }
+}
+
+/// Checks a configuration; values that are wrong in themselves, and so are not the user's, are left alone.
+pub(crate) fn check(config: &Config, tree: &Node, reader: &Reader) -> Vec<Diagnostic> {
+    let mut checker = Checker { config, tree, reader, found: Vec::new() };
+    checker.model();
+    checker.data();
+    checker.rewards();
+    checker.filter();
+    checker.schedule();
+    checker.objective();
+    checker.train();
+    checker.validation();
+    checker.found
+}
+
+struct Checker<'c> {
+    config: &'c Config,
+    tree: &'c Node,
+    reader: &'c Reader,
+    found: Vec<Diagnostic>,
+}
+
+impl Checker<'_> {
+    /// Reports a conflict between keys, shown at the first of them that the user wrote.
+    fn report(&mut self, severity: Severity, keys: &[&str], conflict: Conflict) {
+        if keys.iter().any(|key| self.reader.is_unsound(key)) {
+            return;
+        }
+        let origin = keys
+            .iter()
+            .filter_map(|key| self.tree.at(&key.replace('[', ".").replace(']', "")))
+            .map(|node| &node.origin)
+            .find(|origin| origin.is_from_user())
+            .cloned();
+        self.found.push(Diagnostic { severity, problem: Box::new(conflict.into()), origin });
+    }
+
+    fn error(&mut self, keys: &[&str], conflict: Conflict) {
+        self.report(Severity::Error, keys, conflict);
+    }
+
+    fn warn(&mut self, keys: &[&str], conflict: Conflict) {
+        self.report(Severity::Warning, keys, conflict);
+    }
+
+    /// Warns of each of the keys that a user set although nothing looks at it.
+    fn ignored(&mut self, keys: &[&str], reason: &'static str) {
+        for key in keys {
+            let set = self.tree.at(key).is_some_and(|node| node.origin.is_from_user() && !node.is_null());
+            if set {
+                self.warn(&[key], Conflict::Ignored { key: (*key).to_owned(), reason });
+            }
+        }
+    }
+
+    fn model(&mut self) {
+        let model = &self.config.model;
+        match (&model.path, &model.init) {
+            (None, None) => self.error(&["model.path", "model.init", "model"], Conflict::NoModel),
+            (Some(_), Some(_)) => self.error(&["model.init", "model.path"], Conflict::TwoModels),
+            _ => {}
+        }
+        if model.value_head {
+            self.error(&["model.value_head"], Conflict::NoValueHead);
+        }
+        let Some(init) = &model.init else { return };
+        let (num_heads, hidden_size) = (init.num_heads, init.hidden_size);
+        let num_kv_heads = init.num_kv_heads.unwrap_or(num_heads);
+        if !num_heads.is_multiple_of(num_kv_heads) {
+            let keys = ["model.init.num_kv_heads", "model.init.num_heads"];
+            self.error(&keys, Conflict::HeadsDoNotDivide { num_heads, num_kv_heads });
+        }
+        let keys = ["model.init.head_dim", "model.init.num_heads", "model.init.hidden_size"];
+        let head_dim = init.head_dim.unwrap_or(hidden_size / num_heads);
+        if init.head_dim.is_none() && !hidden_size.is_multiple_of(num_heads) {
+            self.error(&keys, Conflict::WidthDoesNotDivide { hidden_size, num_heads });
+        } else if !head_dim.is_multiple_of(2) {
+            self.error(&keys, Conflict::OddHead { head_dim });
+        }
+        let (prompt, response) =
+            (self.config.data.max_prompt_length, self.config.rollout.max_response_length);
+        let positions = init.max_position_embeddings;
+        if prompt.saturating_add(response) > positions {
+            let keys = [
+                "model.init.max_position_embeddings",
+                "rollout.max_response_length",
+                "data.max_prompt_length",
+            ];
+            self.error(&keys, Conflict::SequenceTooLong { prompt, response, positions });
+        }
+    }
+
+    fn data(&mut self) {
+        let data = &self.config.data;
+        if data.train.is_empty() && data.task != Some(TaskKind::Arithmetic) {
+            self.error(&["data.train", "data.task"], Conflict::NoTrainingData);
+        }
+        if data.task != Some(TaskKind::Arithmetic) {
+            let keys = ["data.arithmetic.levels", "data.arithmetic.train_size", "data.arithmetic.val_size"];
+            self.ignored(&keys, "`data.task` is not `arithmetic`");
+        }
+        match data.task {
+            Some(TaskKind::Arithmetic) => {
+                self.ignored(&["data.train", "data.val"], "the task `arithmetic` makes its own prompts");
+            }
+            Some(TaskKind::Gsm8kCalculator) | None => {}
+        }
+        if data.task.is_some() {
+            let keys = [
+                "data.columns.prompt",
+                "data.columns.ground_truth",
+                "data.columns.data_source",
+                "data.columns.ability",
+                "data.columns.extra_info",
+            ];
+            self.ignored(&keys, "the task knows its own columns");
+        }
+        if self.config.warm_start.steps == 0 {
+            let keys = [
+                "warm_start.batch_size",
+                "warm_start.learning_rate",
+                "warm_start.warmup_steps",
+                "warm_start.examples",
+                "warm_start.target_accuracy",
+                "warm_start.test_freq",
+            ];
+            self.ignored(&keys, "`warm_start.steps` is 0");
+        } else if self.config.warm_start.target_accuracy.is_some() && !self.config.has_validation_data() {
+            self.error(&["warm_start.target_accuracy"], Conflict::TargetWithoutValidation);
+        }
+    }
+
+    fn rewards(&mut self) {
+        let config = self.config;
+        let from_preset = |index: usize| {
+            let node = self.tree.at(&format!("reward.{index}"));
+            node.is_some_and(|node| matches!(node.origin.source.kind, SourceKind::Preset(_)))
+        };
+        if (0..config.reward.len()).all(from_preset) {
+            self.error(&["reward"], Conflict::NoReward);
+        } else if config.reward.iter().all(|reward| reward.weight == 0.0) {
+            self.error(&["reward"], Conflict::NoRewardWeight);
+        }
+        for (index, reward) in config.reward.iter().enumerate() {
+            let key = |name: &str| format!("reward[{index}].{name}");
+            if config.reward.iter().take(index).any(|other| other.name == reward.name) {
+                let at = format!("reward[{index}]");
+                self.error(&[&key("name"), &at], Conflict::DuplicateRewardName { name: reward.name.clone() });
+            }
+            match &reward.kind {
+                RewardKind::Repetition { max_penalty, .. } if *max_penalty > 0.0 => {
+                    let key = key("max_penalty");
+                    self.error(&[&key.clone()], Conflict::PositivePenalty { key, value: *max_penalty });
+                }
+                RewardKind::SoftOverlong { buffer: Some(buffer), max_length, .. } => {
+                    let max_length = max_length.unwrap_or(config.rollout.max_response_length);
+                    if *buffer > max_length {
+                        let key = key("buffer");
+                        let keys = [key.as_str(), "rollout.max_response_length"];
+                        self.error(
+                            &keys,
+                            Conflict::BufferTooLong { key: key.clone(), buffer: *buffer, max_length },
+                        );
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn filter(&mut self) {
+        let config = self.config;
+        let n = config.rollout.n;
+        if n == 1 {
+            let advantage = config.objective.advantage.singleton;
+            self.warn(&["rollout.n"], Conflict::SingletonGroups { advantage });
+        }
+        let Some(filter) = &config.filter else { return };
+        if n == 1 {
+            let kept = filter.singleton == Singleton::Keep;
+            self.warn(&["rollout.n"], Conflict::SingletonFilter { kind: filter.kind, kept });
+        }
+        match filter.kind {
+            FilterKind::Variance => {
+                self.ignored(
+                    &["filter.low", "filter.high", "filter.bounds"],
+                    "the filter's kind is `variance`",
+                );
+            }
+            FilterKind::MeanRange => {
+                self.ignored(&["filter.tolerance", "filter.singleton"], "the filter's kind is `mean_range`");
+                if filter.low >= filter.high {
+                    let conflict = Conflict::EmptyRange { low: filter.low, high: filter.high };
+                    self.error(&["filter.low", "filter.high"], conflict);
+                }
+            }
+        }
+        self.metric(filter);
+    }
+
+    fn metric(&mut self, filter: &FilterConfig) {
+        let config = self.config;
+        let Some(metric) = filter.metric.as_deref() else { return };
+        let known = config.known_metrics();
+        let external = config.reward.iter().any(|reward| reward.kind.is_external());
+        if !external && !known.iter().any(|name| name == metric) {
+            self.error(&["filter.metric"], Conflict::NoSuchMetric { metric: metric.to_owned(), known });
+            return;
+        }
+        if metric == "seq_final_reward" && config.objective.kl.place == KlPlace::Reward {
+            self.warn(&["filter.metric", "objective.kl.in"], Conflict::FilterSeesKl);
+        }
+        let shaping: Vec<String> = config
+            .reward
+            .iter()
+            .filter(|reward| !reward.kind.is_verifier() && reward.weight != 0.0)
+            .map(|reward| reward.name.clone())
+            .collect();
+        if matches!(metric, "seq_reward" | "seq_final_reward" | "token_level_rewards") && !shaping.is_empty()
+        {
+            self.warn(&["filter.metric"], Conflict::FilterOnShapedSum { metric: metric.to_owned(), shaping });
+        }
+    }
+
+    fn schedule(&mut self) {
+        let config = self.config;
+        let schedule = &config.schedule;
+        if schedule.mode != ScheduleMode::Rounds {
+            self.error(&["schedule.mode"], Conflict::ModeNotThere { mode: schedule.mode });
+        }
+        match schedule.surplus {
+            Surplus::Carry if schedule.max_lag.is_none() => {
+                self.error(&["schedule.surplus"], Conflict::CarryWithoutLag);
+            }
+            Surplus::Carry => {}
+            Surplus::Discard => self.ignored(&["schedule.max_lag"], "`schedule.surplus` is `discard`"),
+        }
+        let (generated, train) = (config.gen_batch_size(), config.data.train_batch_size);
+        let sizes = ["data.gen_batch_size", "data.train_batch_size"];
+        if config.refills() {
+            if let Some(rounds) = schedule.max_num_gen_batches
+                && rounds.saturating_mul(generated) < train
+            {
+                let keys = ["schedule.max_num_gen_batches", "data.gen_batch_size", "data.train_batch_size"];
+                self.error(&keys, Conflict::LimitTooLow { rounds, generated, train });
+            }
+        } else {
+            let reason = if config.filter.is_none() {
+                "there is no filter, so every step is one round"
+            } else {
+                "`schedule.refill` is false, so every step is one round"
+            };
+            let keys = [
+                "schedule.max_num_gen_batches",
+                "schedule.on_limit",
+                "schedule.on_exhausted",
+                "schedule.surplus",
+            ];
+            self.ignored(&keys[..2], reason);
+            if generated <= train {
+                self.ignored(&keys[3..], reason);
+            }
+            if config.filter.is_none() {
+                self.ignored(&["schedule.on_empty_round", "schedule.refill"], reason);
+            }
+            if generated != train {
+                self.warn(&sizes, Conflict::OneRoundBatch { generated, train });
+            }
+        }
+    }
+
+    fn objective(&mut self) {
+        let objective = &self.config.objective;
+        if !self.config.divides_by_std() {
+            let keys = ["objective.advantage.ddof", "objective.advantage.epsilon"];
+            self.ignored(&keys, "advantages are not divided by a deviation");
+        }
+        if objective.aggregation != Aggregation::SeqMeanTokenSumNorm {
+            let reason = "only the aggregation `seq-mean-token-sum-norm` has a divisor";
+            self.ignored(&["objective.loss_scale_factor"], reason);
+        }
+        let kl = &objective.kl;
+        if kl.place == KlPlace::None {
+            let keys = [
+                "objective.kl.estimator",
+                "objective.kl.coefficient",
+                "objective.kl.adaptive",
+                "model.reference",
+            ];
+            self.ignored(&keys, "`objective.kl.in` is `none`");
+            return;
+        }
+        if kl.coefficient == 0.0 {
+            self.warn(&["objective.kl.coefficient"], Conflict::KlWithoutWeight { place: kl.place });
+        }
+        if kl.adaptive.is_some() && kl.place != KlPlace::Reward {
+            self.error(&["objective.kl.adaptive"], Conflict::AdaptiveKl { place: kl.place });
+        }
+    }
+
+    fn train(&mut self) {
+        let config = self.config;
+        let train = &config.train;
+        let (mini, batch, n) = (config.mini_batch_size(), config.data.train_batch_size, config.rollout.n);
+        let keys = ["train.ppo_mini_batch_size", "data.train_batch_size"];
+        if mini > batch {
+            self.error(&keys, Conflict::MiniBatchTooLarge { mini, train: batch });
+        } else if !batch.is_multiple_of(mini) {
+            self.warn(&keys, Conflict::RaggedMiniBatch { mini, train: batch });
+        }
+        if let Some(micro) = train.micro_batch_size {
+            self.ignored(&["train.micro_batch_tokens"], "`train.micro_batch_size` is set");
+            if !mini.saturating_mul(n).is_multiple_of(micro) {
+                let keys = ["train.micro_batch_size", "train.ppo_mini_batch_size", "rollout.n"];
+                self.error(&keys, Conflict::MicroBatchDoesNotDivide { mini, n, micro });
+            }
+        }
+        if mini == batch && train.shuffle_mini_batches {
+            self.ignored(&["train.shuffle_mini_batches"], "a step is one mini-batch");
+        }
+        let length = ["train.total_steps", "train.total_epochs", "train"];
+        if train.total_steps.is_none() && train.total_epochs.is_none() {
+            self.error(&length, Conflict::NoEnd);
+        }
+        let kind = train.lr_schedule.kind;
+        if kind == LrScheduleKind::Constant {
+            self.ignored(&["train.lr_schedule.min_ratio"], "the learning rate is constant");
+        } else if train.total_steps.is_none() && (train.total_epochs.is_none() || config.refills()) {
+            let filtered = train.total_epochs.is_some();
+            self.error(
+                &["train.lr_schedule.kind", "train.total_steps"],
+                Conflict::NoHorizon { kind, filtered },
+            );
+        }
+        if let Some(total) = train.total_steps
+            && train.lr_schedule.warmup_steps >= total
+            && train.lr_schedule.warmup_steps > 0
+        {
+            let warmup = train.lr_schedule.warmup_steps;
+            let keys = ["train.lr_schedule.warmup_steps", "train.total_steps"];
+            self.warn(&keys, Conflict::WarmupTooLong { warmup, total });
+        }
+    }
+
+    fn validation(&mut self) {
+        let config = self.config;
+        let validate = &config.validate;
+        let has_data = config.has_validation_data();
+        let off = validate.test_freq == Frequency::NEVER;
+        if !off && !has_data {
+            self.error(&["validate.test_freq", "data.val"], Conflict::NoValidationData);
+        }
+        if !has_data {
+            let keys = ["validate.before_train", "validate.n", "validate.metrics", "validate.max_prompts"];
+            self.ignored(&keys, "there are no validation prompts");
+        }
+        let several: Vec<&str> = validate
+            .metrics
+            .iter()
+            .filter(|&&metric| metric != ValidationMetric::MeanAtK)
+            .map(|metric| metric.as_str())
+            .collect();
+        if validate.n == 1 && !several.is_empty() {
+            let keys = ["validate.metrics", "validate.n"];
+            self.warn(&keys, Conflict::MetricsNeedSamples { metrics: several.join(", ") });
+        }
+        if validate.n > 1 && validate.temperature == 0.0 {
+            self.warn(&["validate.n", "validate.temperature"], Conflict::GreedySamples { n: validate.n });
+        }
+        if config.checkpoint.keep_best.is_some() && off {
+            self.error(&["checkpoint.keep_best", "validate.test_freq"], Conflict::BestWithoutValidation);
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The two macros in which every configuration key is written once: `section!` for a group of keys and `choice!`
+//! for a key with named values. From one definition come the plain Rust struct, the reader, and the entry in the table
+//! from which defaults, schema, reference page and `explain` are generated.
+
+/// Defines a section: a plain struct whose fields are configuration keys.
+///
+/// A field reads `name: Type = "default in YAML", check, resume;` where *check* is a [`crate::setting::Check`] and *resume* says
+/// whether the key may differ when a run is resumed (`Free`) or not (`Fixed`). `name("key"): ...` gives the key another name
+/// than the field, for keys that are Rust keywords.
+macro_rules! section {
+    (
+        $(#[doc = $section_doc:literal])*
+        pub struct $name:ident {
+            $(
+                $(#[doc = $doc:literal])*
+                $field:ident $(($key:literal))? : $ty:ty = $default:literal, $check:expr, $resume:ident;
+            )*
+        }
+    ) => {
+        $(#[doc = $section_doc])*
+        #[derive(Debug, Clone, PartialEq)]
+        pub struct $name {
+            $(
+                $(#[doc = $doc])*
+                pub $field: $ty,
+            )*
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                $crate::setting::Setting::to_json(self).serialize(serializer)
+            }
+        }
+
+        impl $crate::setting::Setting for $name {
+            fn shape() -> $crate::setting::Shape {
+                #[allow(unused_imports, clippy::enum_glob_use, reason = "checks are written without their type")]
+                use $crate::setting::Check::*;
+                $crate::setting::Shape::Section {
+                    doc: concat!($($section_doc, "\n"),*),
+                    keys: vec![$(
+                        $crate::setting::KeySpec {
+                            name: section!(@key $field $(, $key)?),
+                            doc: concat!($($doc, "\n"),*),
+                            default: $default,
+                            check: $check,
+                            resume: $crate::setting::Resume::$resume,
+                            shape: <$ty as $crate::setting::Setting>::shape,
+                        },
+                    )*],
+                }
+            }
+
+            fn to_json(&self) -> serde_json::Value {
+                let mut object = serde_json::Map::new();
+                $(
+                    object.insert(
+                        section!(@key $field $(, $key)?).to_owned(),
+                        $crate::setting::Setting::to_json(&self.$field),
+                    );
+                )*
+                serde_json::Value::Object(object)
+            }
+
+            fn read(node: &$crate::tree::Node, path: &str, reader: &mut $crate::setting::Reader) -> Option<Self> {
+                #[allow(unused_imports, clippy::enum_glob_use, reason = "checks are written without their type")]
+                use $crate::setting::Check::*;
+                let known: &[&'static str] = &[$(section!(@key $field $(, $key)?)),*];
+                let section = reader.open(node, path, known)?;
+                $(
+                    let $field = reader.key::<$ty>(section, path, section!(@key $field $(, $key)?), $default, $check);
+                )*
+                Some(Self { $($field: $field?,)* })
+            }
+        }
+    };
+    (@key $field:ident) => { stringify!($field) };
+    (@key $field:ident, $key:literal) => { $key };
+}
+
+/// Defines a choice: an enum whose variants are the allowed values of a key.
+macro_rules! choice {
+    (
+        $(#[doc = $doc:literal])*
+        pub enum $name:ident {
+            $( $(#[doc = $variant_doc:literal])* $variant:ident = $text:literal, )*
+        }
+    ) => {
+        $(#[doc = $doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum $name {
+            $( $(#[doc = $variant_doc])* $variant, )*
+        }
+
+        impl $name {
+            /// Every value, in the order of the documentation.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// The value as it is written in a configuration.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text,)* }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.as_str())
+            }
+        }
+
+        impl $crate::setting::Setting for $name {
+            fn shape() -> $crate::setting::Shape {
+                $crate::setting::Shape::Choice(vec![$(($text, concat!($($variant_doc, "\n"),*)),)*])
+            }
+
+            fn read(node: &$crate::tree::Node, path: &str, reader: &mut $crate::setting::Reader) -> Option<Self> {
+                let texts: &[&'static str] = &[$($text),*];
+                let index = reader.choice(node, path, texts)?;
+                Self::ALL.get(index).copied()
+            }
+
+            fn to_json(&self) -> serde_json::Value {
+                serde_json::Value::String(self.as_str().to_owned())
+            }
+        }
+    };
+}
+
+/// Defines a tagged choice: an enum whose variants carry keys of their own, chosen by the key `kind` beside them.
+macro_rules! tagged {
+    (
+        $(#[doc = $doc:literal])*
+        pub enum $name:ident {
+            $(
+                $(#[doc = $variant_doc:literal])*
+                $variant:ident = $text:literal {
+                    $(
+                        $(#[doc = $key_doc:literal])*
+                        $field:ident : $ty:ty = $default:literal, $check:expr, $resume:ident;
+                    )*
+                }
+            )*
+        }
+    ) => {
+        $(#[doc = $doc])*
+        #[derive(Debug, Clone, PartialEq)]
+        pub enum $name {
+            $(
+                $(#[doc = $variant_doc])*
+                $variant {
+                    $( $(#[doc = $key_doc])* $field: $ty, )*
+                },
+            )*
+        }
+
+        impl $name {
+            /// The name of every kind, in the order of the documentation.
+            pub const NAMES: &'static [&'static str] = &[$($text),*];
+
+            /// The kind as it is written in a configuration.
+            pub const fn as_str(&self) -> &'static str {
+                match self { $(Self::$variant { .. } => $text,)* }
+            }
+
+            pub(crate) fn variants() -> Vec<$crate::setting::Variant> {
+                #[allow(unused_imports, clippy::enum_glob_use, reason = "checks are written without their type")]
+                use $crate::setting::Check::*;
+                vec![$(
+                    $crate::setting::Variant {
+                        name: $text,
+                        doc: concat!($($variant_doc, "\n"),*),
+                        keys: vec![$(
+                            $crate::setting::KeySpec {
+                                name: stringify!($field),
+                                doc: concat!($($key_doc, "\n"),*),
+                                default: $default,
+                                check: $check,
+                                resume: $crate::setting::Resume::$resume,
+                                shape: <$ty as $crate::setting::Setting>::shape,
+                            },
+                        )*],
+                    },
+                )*]
+            }
+
+            pub(crate) fn parameters(&self) -> Vec<(&'static str, serde_json::Value)> {
+                match self {
+                    $(Self::$variant { $($field),* } => {
+                        vec![$((stringify!($field), $crate::setting::Setting::to_json($field))),*]
+                    })*
+                }
+            }
+
+            pub(crate) fn read_kind(
+                kind: &str,
+                section: &$crate::tree::Node,
+                path: &str,
+                reader: &mut $crate::setting::Reader,
+            ) -> Option<Self> {
+                #[allow(unused_imports, clippy::enum_glob_use, reason = "checks are written without their type")]
+                use $crate::setting::Check::*;
+                match kind {
+                    $($text => {
+                        $(
+                            let $field = reader.key::<$ty>(section, path, stringify!($field), $default, $check);
+                        )*
+                        Some(Self::$variant { $($field: $field?),* })
+                    })*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use {choice, section, tagged};

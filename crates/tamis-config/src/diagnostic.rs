@@ -1,0 +1,263 @@
+//! What is wrong with a configuration, where, and what to do about it.
+
+use std::fmt;
+
+use crate::conflict::Conflict;
+use crate::foreign::ForeignProblem;
+use crate::source::{Origin, SourceKind};
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// The run starts; something is not as the user may think.
+    Warning,
+    /// The run does not start.
+    Error,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Warning => "warning",
+            Self::Error => "error",
+        })
+    }
+}
+
+/// One finding: what, where, and the fix.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Diagnostic {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What is wrong.
+    pub problem: Box<Problem>,
+    /// Where it was written; `None` where no place is to blame.
+    pub origin: Option<Origin>,
+}
+
+impl Diagnostic {
+    /// An error.
+    pub fn error(problem: Problem, origin: Option<Origin>) -> Self {
+        Self { severity: Severity::Error, problem: Box::new(problem), origin }
+    }
+
+    /// A warning.
+    pub fn warning(problem: Problem, origin: Option<Origin>) -> Self {
+        Self { severity: Severity::Warning, problem: Box::new(problem), origin }
+    }
+
+    /// The fix, where one is known.
+    pub fn hint(&self) -> Option<String> {
+        self.problem.hint()
+    }
+}
+
+/// What can be wrong with the text of a configuration.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Problem {
+    /// A key that does not exist.
+    #[error("unknown key `{key}`")]
+    UnknownKey {
+        /// The key, with its path.
+        key: String,
+        /// The key that was probably meant.
+        suggestion: Option<String>,
+        /// The keys that the section has.
+        known: Vec<String>,
+        /// The system whose key it seems to be.
+        owner: Option<&'static str>,
+    },
+    /// A value of another type than its key has.
+    #[error("`{key}` must be {expected}, not {found}")]
+    WrongType {
+        /// The key.
+        key: String,
+        /// The type it has.
+        expected: String,
+        /// What there was.
+        found: String,
+    },
+    /// A value that is none of those allowed.
+    #[error("`{key}` cannot be `{value}`: it is one of {}", allowed.join(", "))]
+    NotAllowed {
+        /// The key.
+        key: String,
+        /// What there was.
+        value: String,
+        /// The value that was probably meant.
+        suggestion: Option<String>,
+        /// The allowed values.
+        allowed: Vec<String>,
+    },
+    /// A number outside its range, or an empty text or list.
+    #[error("`{key}` must be {condition}, got {value}")]
+    OutOfRange {
+        /// The key.
+        key: String,
+        /// What there was.
+        value: String,
+        /// What it must be.
+        condition: String,
+    },
+    /// A file that holds something else than sections.
+    #[error("a configuration is a mapping of sections")]
+    NotAMapping,
+    /// A key that has no default and is not there.
+    #[error("`{key}` is missing: it is one of {}", allowed.join(", "))]
+    MissingKey {
+        /// The key.
+        key: String,
+        /// The allowed values.
+        allowed: Vec<String>,
+    },
+    /// A key that must be given and is not there.
+    #[error("`{key}` is missing: {expected}")]
+    Missing {
+        /// The key.
+        key: String,
+        /// The type it has.
+        expected: String,
+    },
+    /// A file that cannot be read.
+    #[error("failed to read {}: {message}", path.display())]
+    Unreadable {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the system said.
+        message: String,
+    },
+    /// An argument that is no override.
+    #[error("`{argument}` is not an override")]
+    MalformedOverride {
+        /// The argument.
+        argument: String,
+    },
+    /// An override of an item that a list does not have.
+    #[error("`{key}` has no item {index}: it has {length}, counted from 0")]
+    NoSuchItem {
+        /// The list.
+        key: String,
+        /// Its items.
+        length: usize,
+        /// The item that was named.
+        index: usize,
+    },
+    /// Settings that do not fit each other.
+    #[error(transparent)]
+    Conflict(#[from] Conflict),
+    /// A key of another system that cannot be followed.
+    #[error(transparent)]
+    Foreign(#[from] ForeignProblem),
+    /// Text that is no YAML.
+    #[error("invalid YAML: {message}")]
+    Syntax {
+        /// What the parser said.
+        message: String,
+    },
+    /// A key that was given twice.
+    #[error("`{key}` is given twice, first on line {first_line}")]
+    DuplicateKey {
+        /// The key.
+        key: String,
+        /// Where it was given first.
+        first_line: usize,
+    },
+}
+
+impl Problem {
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::UnknownKey { owner: Some(owner), .. } => Some(format!(
+                "this is a key of {owner}: pass it as `key=value` on the command line, or convert the whole file with `tamis config import`"
+            )),
+            Self::UnknownKey { suggestion: Some(suggestion), .. }
+            | Self::NotAllowed { suggestion: Some(suggestion), .. } => {
+                Some(format!("did you mean `{suggestion}`?"))
+            }
+            Self::UnknownKey { known, .. } => Some(format!("the keys here are {}", known.join(", "))),
+            Self::NotAMapping => Some("for example: `rollout: {n: 8}`".to_owned()),
+            Self::DuplicateKey { .. } => Some("remove one of the two".to_owned()),
+            Self::MalformedOverride { .. } => {
+                Some("write `key=value`, `+key=value` to add to a list, or `~key` for the default".to_owned())
+            }
+            Self::NoSuchItem { key, .. } => Some(format!("`+{key}=...` appends an item")),
+            Self::Conflict(conflict) => conflict.hint(),
+            Self::Foreign(problem) => problem.hint(),
+            Self::NotAllowed { .. }
+            | Self::WrongType { .. }
+            | Self::OutOfRange { .. }
+            | Self::MissingKey { .. }
+            | Self::Missing { .. }
+            | Self::Unreadable { .. }
+            | Self::Syntax { .. } => None,
+        }
+    }
+}
+
+/// Characters of a line that are shown at most.
+const EXCERPT: usize = 120;
+
+/// A line as it can be printed: control characters as spaces, and of a long line the part around a column. Gives the column in it.
+fn printable(line: &str, column: usize) -> (String, usize) {
+    let clean = |c: char| if c.is_control() { ' ' } else { c };
+    let line = line.trim_end();
+    if line.chars().count() <= EXCERPT {
+        return (line.chars().map(clean).collect(), column);
+    }
+    let start = column.saturating_sub(EXCERPT / 3);
+    let part: String = line.chars().skip(start).take(EXCERPT).map(clean).collect();
+    let before = if start > 0 { "..." } else { "" };
+    let after = if start + EXCERPT < line.chars().count() { "..." } else { "" };
+    (format!("{before}{part}{after}"), column - start + before.len())
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.severity, self.problem)?;
+        if let Some(origin) = &self.origin
+            && !matches!(origin.source.kind, SourceKind::Default)
+        {
+            let gutter = origin.line.to_string().len();
+            match &origin.source.kind {
+                SourceKind::File(path) => {
+                    write!(f, "\n{:gutter$}--> {}:{}:{}", "", path.display(), origin.line, origin.column)?;
+                }
+                _ => write!(f, "\n{:gutter$}--> {origin}", "")?,
+            }
+            if let Some(line) = origin.excerpt() {
+                let (line, column) = printable(line, origin.column);
+                let carets = "^".repeat(origin.length.clamp(1, EXCERPT));
+                write!(f, "\n{:gutter$} |\n{} | {line}\n{:gutter$} | ", "", origin.line, "")?;
+                write!(f, "{:width$}{carets}", "", width = column.saturating_sub(1))?;
+            }
+        }
+        if let Some(hint) = self.hint() {
+            write!(f, "\n  hint: {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Everything that is wrong with a configuration; at least one of the findings is an error.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub struct ConfigErrors {
+    /// The findings, warnings among them, in the order of the sources.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+impl ConfigErrors {
+    /// How many of the findings are errors.
+    pub fn num_errors(&self) -> usize {
+        self.diagnostics.iter().filter(|diagnostic| diagnostic.severity == Severity::Error).count()
+    }
+}
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for diagnostic in &self.diagnostics {
+            writeln!(f, "{diagnostic}\n")?;
+        }
+        let num_errors = self.num_errors();
+        write!(f, "{num_errors} {} in the configuration", if num_errors == 1 { "error" } else { "errors" })
+    }
+}

@@ -1,0 +1,96 @@
+//! What a whole configuration of another system leaves out takes its owner's default, where that is not ours.
+
+use super::Owner;
+use super::translate::Translator;
+
+/// Takes an owner's defaults for what was not given.
+pub(super) fn complete(owner: Owner, t: &mut Translator) {
+    match owner {
+        Owner::Verl | Owner::Ragen => verl(t),
+        Owner::EasyR1 => easyr1(t),
+        Owner::Trl => trl(t),
+    }
+}
+
+fn verl(t: &mut Translator) {
+    let owner = Owner::Verl;
+    if t.find("algorithm.adv_estimator").is_none() {
+        t.absent(
+            owner,
+            "algorithm.adv_estimator",
+            &[("objective.advantage.estimator", "grpo")],
+            "warning: verl's default is gae, which needs a critic",
+        );
+    }
+    t.default(owner, "data.train_batch_size", "data.train_batch_size", "1024");
+    mini_batch(owner, "actor_rollout_ref.actor.ppo_mini_batch_size", t);
+    t.default(owner, "actor_rollout_ref.rollout.n", "rollout.n", "1");
+    t.default(owner, "trainer.total_epochs", "train.total_epochs", "30");
+    verifier(owner, "custom_reward_function.path", "verl picks it by each row's data_source", t);
+}
+
+fn easyr1(t: &mut Translator) {
+    let owner = Owner::EasyR1;
+    t.default(owner, "data.rollout_batch_size", "data.train_batch_size", "512");
+    mini_batch(owner, "worker.actor.global_batch_size", t);
+    t.default(owner, "worker.rollout.n", "rollout.n", "1");
+    t.default(owner, "worker.actor.clip_ratio_high", "objective.loss.clip_high", "0.3");
+    t.default(owner, "data.filter_overlong_prompts", "data.overlong_prompts", "drop");
+    if !t.has_set("objective.kl.in") {
+        t.default(owner, "algorithm.use_kl_loss", "objective.kl.in", "reward");
+        t.default(owner, "algorithm.kl_penalty", "objective.kl.estimator", "k1");
+        t.default(owner, "algorithm.kl_coef", "objective.kl.coefficient", "0.001");
+    }
+    t.default(owner, "trainer.total_epochs", "train.total_epochs", "15");
+    verifier(owner, "worker.reward.reward_function", "EasyR1 has none of its own", t);
+}
+
+fn trl(t: &mut Translator) {
+    let owner = Owner::Trl;
+    t.default(owner, "seed", "run.seed", "42");
+    t.default(owner, "per_device_train_batch_size", "data.train_batch_size", "1");
+    t.default(owner, "weight_decay", "train.optimizer.weight_decay", "0.0");
+    t.default(owner, "epsilon", "objective.loss.dual_clip", "null");
+    t.default(owner, "scale_rewards", "objective.advantage.epsilon", "1e-4");
+    t.default(owner, "lr_scheduler_type", "train.lr_schedule.kind", "linear");
+    if t.has_set("validate.test_freq") {
+        t.default(owner, "eval_on_start", "validate.before_train", "false");
+    }
+    t.default(owner, "save_steps", "checkpoint.save_freq", "500");
+    if !t.has_set("train.total_steps") {
+        t.default(owner, "num_train_epochs", "train.total_epochs", "3");
+    }
+}
+
+/// The default of 256 prompts an update; a smaller batch, which the owner would refuse, is one update.
+fn mini_batch(owner: Owner, key: &str, t: &mut Translator) {
+    let batch = t.value_of("data.train_batch_size").and_then(|value| value.parse::<f64>().ok());
+    match batch {
+        Some(batch) if batch < 256.0 => t.absent(
+            owner,
+            key,
+            &[("train.ppo_mini_batch_size", "null")],
+            "its default of 256 is above the batch: one update a step",
+        ),
+        _ => t.default(owner, key, "train.ppo_mini_batch_size", "256"),
+    }
+}
+
+/// A verifier for the data, guessed from its name.
+fn verifier(owner: Owner, key: &str, why: &str, t: &mut Translator) {
+    if t.sets_list("reward") {
+        return;
+    }
+    let files = t.value_of("data.train").unwrap_or_default().to_lowercase();
+    let kind = if files.contains("gsm8k") {
+        "gsm8k"
+    } else if files.contains("dapo") || files.contains("aime") {
+        "math_dapo"
+    } else {
+        "math"
+    };
+    t.put_first(owner, "reward", &format!("[{{name: acc, kind: {kind}}}]"));
+    let remark =
+        format!("warning: {why}; guessed from the name of the data, choose another kind if it is wrong");
+    t.absent(owner, key, &[("reward", &format!("[{{name: acc, kind: {kind}}}]"))], &remark);
+}

@@ -1,0 +1,261 @@
+//! Keys of verl, EasyR1, RAGEN and TRL: one table maps each to ours with the defaults that its owner gives it, or says that it has no
+//! effect here and why, or refuses it.
+//!
+//! ```text
+//! arguments -> entry of the table (by key and owner) -> rule (keys that mean something together) -> overrides + notes + problems
+//! ```
+
+mod defaults;
+mod easyr1;
+mod import;
+mod ragen;
+mod rules;
+mod translate;
+mod trl;
+mod trl_rules;
+mod verl;
+
+use std::fmt;
+
+pub use import::{Import, import};
+pub(crate) use translate::translate;
+pub use translate::{Note, Outcome};
+
+/// A system whose keys are understood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Owner {
+    /// verl, with its DAPO recipe.
+    Verl,
+    /// EasyR1, with the dynamic sampling of its fork.
+    EasyR1,
+    /// RAGEN; what it does not have of its own is verl's.
+    Ragen,
+    /// TRL's `GRPOConfig`.
+    Trl,
+}
+
+impl Owner {
+    /// The systems, in the order in which their tables are looked through.
+    pub const ALL: [Self; 4] = [Self::Verl, Self::EasyR1, Self::Ragen, Self::Trl];
+
+    /// Its name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Verl => "verl",
+            Self::EasyR1 => "EasyR1",
+            Self::Ragen => "RAGEN",
+            Self::Trl => "TRL",
+        }
+    }
+
+    /// Its keys.
+    pub const fn keys(self) -> &'static [ForeignKey] {
+        match self {
+            Self::Verl => verl::KEYS,
+            Self::EasyR1 => easyr1::KEYS,
+            Self::Ragen => ragen::KEYS,
+            Self::Trl => trl::KEYS,
+        }
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// One entry of the table.
+#[derive(Debug, Clone, Copy)]
+pub struct ForeignKey {
+    /// The key as its owner writes it; a last part `*` stands for everything below.
+    pub key: &'static str,
+    /// The default that its owner gives it; empty where that says nothing here.
+    pub default: &'static str,
+    /// What becomes of it.
+    pub becomes: Becomes,
+}
+
+/// What becomes of a key.
+#[derive(Debug, Clone, Copy)]
+pub enum Becomes {
+    /// One of ours, with the same value.
+    Key(&'static str),
+    /// Ours together with related keys, by a rule; the keys it sets, for documentation.
+    Rule(Rule, &'static str),
+    /// Nothing: there is no need for it, for a reason.
+    NoEffect(&'static str),
+    /// Refused, for a reason, unless it has one of these values, which ask for what is done anyway.
+    Unless(&'static [&'static str], &'static str),
+}
+
+/// Keys that mean something only together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Rule {
+    /// The advantage estimator, which may be a whole algorithm. Before all others.
+    Advantage,
+    /// verl's group filter.
+    FilterGroups,
+    /// The dynamic sampling of EasyR1's fork.
+    DynamicSample,
+    /// EasyR1's online filtering.
+    OnlineFiltering,
+    /// RAGEN's rollout filter.
+    RolloutFilter,
+    /// KL in the loss or in the reward (verl).
+    Kl,
+    /// KL in the loss or in the reward (EasyR1).
+    EasyKl,
+    /// Reward functions and overlong punishment (verl).
+    Rewards,
+    /// Reward functions (TRL).
+    TrlRewards,
+    /// Micro-batches by tokens or by number.
+    MicroBatch,
+    /// Learning-rate schedule and warm-up.
+    LrSchedule,
+    /// What happens to long prompts.
+    LongPrompts,
+    /// Top-k, which others switch off with -1.
+    TopK,
+    /// Greedy or sampled validation.
+    Validation,
+    /// Loggers.
+    Loggers,
+    /// Project and experiment.
+    Names,
+    /// EasyR1's mean over tokens or sequences.
+    LossAverage,
+    /// TRL's batch sizes, which count completions.
+    TrlBatch,
+    /// TRL's `beta`.
+    TrlKl,
+    /// TRL's clip range.
+    TrlClip,
+    /// TRL's `loss_type`.
+    TrlLoss,
+    /// TRL's `scale_rewards`.
+    TrlScale,
+    /// When TRL evaluates and saves.
+    TrlIntervals,
+}
+
+/// What is wrong with a key of another system.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ForeignProblem {
+    /// The key is not in the table.
+    #[error("`{key}` is no key of {owner} that tamis knows")]
+    Unknown {
+        /// The key.
+        key: String,
+        /// Whose it seems to be.
+        owner: Owner,
+        /// The key that was probably meant.
+        suggestion: Option<String>,
+    },
+    /// It asks for something that is not there, or that would mean something else.
+    #[error("`{key}={value}` of {owner} cannot be followed: {reason}")]
+    Refused {
+        /// The key.
+        key: String,
+        /// Its value.
+        value: String,
+        /// Its owner.
+        owner: Owner,
+        /// Why.
+        reason: String,
+    },
+    /// A value that its owner would not take either.
+    #[error("`{key}` of {owner} must be {expected}, not `{value}`")]
+    BadValue {
+        /// The key.
+        key: String,
+        /// Its value.
+        value: String,
+        /// Its owner.
+        owner: Owner,
+        /// What it must be.
+        expected: &'static str,
+    },
+    /// An argument of `import` that is none.
+    #[error("`{argument}` is neither `key=value` nor a YAML file")]
+    NoArgument {
+        /// The argument.
+        argument: String,
+    },
+}
+
+impl ForeignProblem {
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            Self::Unknown { suggestion: Some(suggestion), .. } => {
+                Some(format!("did you mean `{suggestion}`?"))
+            }
+            Self::Unknown { .. } => Some("remove it, and say what it was for in a native key".to_owned()),
+            Self::NoArgument { .. } => {
+                Some("for example: tamis config import -- data.train_batch_size=512".to_owned())
+            }
+            Self::Refused { .. } | Self::BadValue { .. } => None,
+        }
+    }
+}
+
+/// First parts of keys that only another system has.
+const SECTIONS: &[(&str, Owner)] = &[
+    ("actor_rollout_ref", Owner::Verl),
+    ("algorithm", Owner::Verl),
+    ("trainer", Owner::Verl),
+    ("critic", Owner::Verl),
+    ("reward_model", Owner::Verl),
+    ("custom_reward_function", Owner::Verl),
+    ("ray_init", Owner::Verl),
+    ("ray_kwargs", Owner::Verl),
+    ("global_profiler", Owner::Verl),
+    ("worker", Owner::EasyR1),
+    ("es_manager", Owner::Ragen),
+    ("agent_proxy", Owner::Ragen),
+    ("custom_envs", Owner::Ragen),
+    ("ctx_manager", Owner::Ragen),
+];
+
+/// The entry of a key in an owner's table.
+pub(crate) fn entry(owner: Owner, key: &str) -> Option<&'static ForeignKey> {
+    let keys = owner.keys();
+    keys.iter().find(|entry| entry.key == key).or_else(|| {
+        keys.iter().find(|entry| {
+            entry
+                .key
+                .strip_suffix('*')
+                .is_some_and(|prefix| key.starts_with(prefix) && key.len() > prefix.len())
+        })
+    })
+}
+
+/// Whether a key that is not ours is another system's.
+pub(crate) fn is_foreign(key: &str) -> bool {
+    owner_of_section(key).is_some() || Owner::ALL.iter().any(|&owner| entry(owner, key).is_some())
+}
+
+/// The system that a key seems to be of, by its first part.
+pub(crate) fn owner_of_section(key: &str) -> Option<&'static str> {
+    section_owner(key).map(Owner::as_str)
+}
+
+fn section_owner(key: &str) -> Option<Owner> {
+    let first = key.split('.').next().unwrap_or(key);
+    SECTIONS.iter().find(|(section, _)| *section == first).map(|(_, owner)| *owner)
+}
+
+/// The keys of other systems that set one of ours, with their owners.
+pub fn keys_for(ours: &str) -> Vec<(Owner, &'static ForeignKey)> {
+    let sets = |targets: &str| targets.split([' ', ',']).any(|target| target == ours);
+    Owner::ALL
+        .iter()
+        .flat_map(|&owner| owner.keys().iter().map(move |entry| (owner, entry)))
+        .filter(|(_, entry)| match entry.becomes {
+            Becomes::Key(key) => key == ours,
+            Becomes::Rule(_, targets) => sets(targets),
+            Becomes::NoEffect(_) | Becomes::Unless(..) => false,
+        })
+        .collect()
+}

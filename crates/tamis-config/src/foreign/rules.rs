@@ -1,0 +1,584 @@
+//! Keys that mean something only together.
+
+use super::translate::Translator;
+use super::{Owner, Rule};
+
+/// Applies a rule whose keys were given.
+pub(super) fn apply(rule: Rule, owner: Owner, t: &mut Translator) {
+    match rule {
+        Rule::Advantage => advantage(owner, t),
+        Rule::FilterGroups => filter_groups(t),
+        Rule::DynamicSample => dynamic_sample(t),
+        Rule::OnlineFiltering => online_filtering(t),
+        Rule::RolloutFilter => rollout_filter(t),
+        Rule::Kl => kl(t),
+        Rule::EasyKl => easy_kl(t),
+        Rule::Rewards => rewards(t),
+        Rule::TrlRewards => super::trl_rules::rewards(t),
+        Rule::MicroBatch => micro_batch(t),
+        Rule::LrSchedule => learning_rate(owner, t),
+        Rule::LongPrompts => long_prompts(t),
+        Rule::TopK => sampling_cuts(t),
+        Rule::Validation => validation(t),
+        Rule::Loggers => loggers(t),
+        Rule::Names => names(owner, t),
+        Rule::LossAverage => loss_average(t),
+        Rule::TrlBatch => super::trl_rules::batch(t),
+        Rule::TrlKl => super::trl_rules::kl(t),
+        Rule::TrlClip => super::trl_rules::clip(t),
+        Rule::TrlLoss => super::trl_rules::loss(t),
+        Rule::TrlScale => super::trl_rules::scale(t),
+        Rule::TrlIntervals => super::trl_rules::intervals(t),
+    }
+}
+
+fn advantage(owner: Owner, t: &mut Translator) {
+    const ESTIMATOR: &str = "algorithm.adv_estimator";
+    const BY_STD: &str = "algorithm.norm_adv_by_std_in_grpo";
+    match t.text(ESTIMATOR).as_deref() {
+        Some("grpo") => {
+            t.set(&[ESTIMATOR], "objective.advantage.estimator", "grpo");
+            t.set(&[ESTIMATOR], "objective.advantage.singleton", "raw");
+        }
+        Some("dapo") => {
+            t.set(&[ESTIMATOR], "preset", "dapo");
+            t.remark(
+                ESTIMATOR,
+                "no estimator of verl has this name: taken as the whole recipe, group-relative advantages, clip 0.2/0.28, token \
+                 mean, soft overlong punishment, dynamic sampling, no KL",
+            );
+        }
+        Some("gae") => t.refuse(ESTIMATOR, "it needs a critic, which is not there yet: use grpo"),
+        Some("cpo") => t.refuse(ESTIMATOR, "the fork's CPO is not there: use grpo"),
+        Some(_) => t.refuse(ESTIMATOR, "this estimator is not there yet: use grpo"),
+        None => {}
+    }
+    if t.find(BY_STD).is_some() {
+        let value = t.flag(BY_STD, true);
+        t.set(&[BY_STD], "objective.advantage.norm_by_std", if value { "true" } else { "false" });
+    }
+    let _ = owner;
+}
+
+fn filter_groups(t: &mut Translator) {
+    const ENABLE: &str = "algorithm.filter_groups.enable";
+    const METRIC: &str = "algorithm.filter_groups.metric";
+    const LIMIT: &str = "algorithm.filter_groups.max_num_gen_batches";
+    let enabled = t.flag(ENABLE, false);
+    if !enabled {
+        if t.find(ENABLE).is_some() {
+            t.set(&[ENABLE], "filter", "null");
+        }
+        for key in [METRIC, LIMIT] {
+            t.no_effect(key, "algorithm.filter_groups.enable is false");
+        }
+        return;
+    }
+    t.set(&[ENABLE], "filter.kind", "variance");
+    t.set(&[ENABLE], "filter.singleton", "keep");
+    t.set(&[ENABLE], "filter.tolerance", "0.0");
+    t.set(&[ENABLE], "schedule.refill", "true");
+    t.set(&[ENABLE], "schedule.on_limit", "error");
+    t.set(&[ENABLE], "schedule.on_empty_round", "retry");
+    t.set(&[ENABLE], "schedule.on_exhausted", "next_epoch");
+    t.set(&[ENABLE], "schedule.surplus", "discard");
+    t.set(&[ENABLE], "schedule.order", "dispatch");
+    match t.text(METRIC).as_deref() {
+        None => {
+            t.set(&[METRIC, ENABLE], "filter.metric", "null");
+            t.remark(ENABLE, "no metric is given: the raw outcome is taken, `acc`, else `score`");
+        }
+        Some("reward") => {
+            t.set(&[METRIC], "filter.metric", "seq_reward");
+            t.remark(METRIC, "the reward before the KL");
+        }
+        Some(metric) => t.set(&[METRIC], "filter.metric", metric),
+    }
+    let limit = t.number(LIMIT).unwrap_or(0.0);
+    t.set(&[LIMIT, ENABLE], "schedule.max_num_gen_batches", &limit_text(limit));
+}
+
+/// A limit where 0 and less mean none.
+fn limit_text(limit: f64) -> String {
+    if limit > 0.0 { limit.to_string() } else { "null".to_owned() }
+}
+
+fn dynamic_sample(t: &mut Translator) {
+    const ENABLE: &str = "algorithm.use_dynamic_sample";
+    const LIMIT: &str = "algorithm.dynamic_sample_max_gen_batches";
+    if !t.flag(ENABLE, false) {
+        if t.find(ENABLE).is_some() && t.find("algorithm.online_filtering").is_none() {
+            t.set(&[ENABLE], "filter", "null");
+        }
+        t.no_effect(ENABLE, "that is the default");
+        t.no_effect(LIMIT, "algorithm.use_dynamic_sample is false");
+        return;
+    }
+    for (ours, value) in [
+        ("filter.kind", "variance"),
+        ("filter.metric", "seq_reward"),
+        ("filter.singleton", "keep"),
+        ("filter.tolerance", "0.0"),
+        ("schedule.refill", "true"),
+        ("schedule.on_limit", "use_partial"),
+        ("schedule.on_empty_round", "retry"),
+        ("schedule.on_exhausted", "use_partial"),
+        ("schedule.surplus", "discard"),
+        ("schedule.order", "dispatch"),
+    ] {
+        t.set(&[ENABLE], ours, value);
+    }
+    let limit = t.number(LIMIT).unwrap_or(3.0);
+    t.set(&[LIMIT, ENABLE], "schedule.max_num_gen_batches", &limit_text(limit));
+}
+
+fn online_filtering(t: &mut Translator) {
+    const ENABLE: &str = "algorithm.online_filtering";
+    const KEY: &str = "algorithm.filter_key";
+    const LOW: &str = "algorithm.filter_low";
+    const HIGH: &str = "algorithm.filter_high";
+    const LIMIT: &str = "trainer.max_try_make_batch";
+    if !t.flag(ENABLE, false) {
+        for key in [ENABLE, KEY, LOW, HIGH, LIMIT] {
+            t.no_effect(key, "algorithm.online_filtering is false");
+        }
+        return;
+    }
+    if t.flag("algorithm.use_dynamic_sample", false) {
+        t.refuse(ENABLE, "algorithm.use_dynamic_sample is on too, and there is one filter");
+        return;
+    }
+    for (ours, value) in [
+        ("filter.kind", "mean_range"),
+        ("filter.bounds", "open"),
+        ("schedule.refill", "true"),
+        ("schedule.on_limit", "error"),
+        ("schedule.on_empty_round", "error"),
+        ("schedule.on_exhausted", "next_epoch"),
+        ("schedule.surplus", "discard"),
+    ] {
+        t.set(&[ENABLE], ours, value);
+    }
+    let metric = match t.text(KEY).as_deref() {
+        None | Some("overall") => "seq_reward".to_owned(),
+        Some("accuracy" | "accuracy_normalized") => "acc".to_owned(),
+        Some(other) => other.to_owned(),
+    };
+    t.set(&[KEY, ENABLE], "filter.metric", &metric);
+    let low = t.number(LOW).unwrap_or(0.01);
+    let high = t.number(HIGH).unwrap_or(0.99);
+    t.set(&[LOW, ENABLE], "filter.low", &low.to_string());
+    t.set(&[HIGH, ENABLE], "filter.high", &high.to_string());
+    let limit = t.number(LIMIT).unwrap_or(20.0);
+    t.set(&[LIMIT, ENABLE], "schedule.max_num_gen_batches", &limit_text(limit));
+}
+
+fn rollout_filter(t: &mut Translator) {
+    const STRATEGY: &str = "actor_rollout_ref.rollout.rollout_filter_strategy";
+    const VALUE: &str = "actor_rollout_ref.rollout.rollout_filter_value";
+    const RATIO: &str = "actor_rollout_ref.rollout.rollout_filter_ratio";
+    const ZERO: &str = "actor_rollout_ref.rollout.rollout_filter_include_zero";
+    const METRIC: &str = "actor_rollout_ref.rollout.rollout_filter_metric";
+    let all = [STRATEGY, VALUE, RATIO, ZERO, METRIC];
+    let value = if t.find(VALUE).is_some() { t.number(VALUE) } else { t.number(RATIO) };
+    let is_top_p = t.text(STRATEGY).is_none_or(|strategy| strategy == "top_p");
+    let by_variance =
+        t.text(METRIC).is_none_or(|metric| matches!(metric.as_str(), "reward_variance" | "reward_std"));
+    let keeps_all = is_top_p && value.is_some_and(|value| value >= 1.0);
+    if keeps_all && t.flag(ZERO, true) {
+        t.set(&all, "filter", "null");
+        for key in all {
+            t.no_effect(key, "with the value 1 and include_zero every group is kept");
+        }
+        return;
+    }
+    if keeps_all && by_variance {
+        for (ours, value) in [
+            ("filter.kind", "variance"),
+            ("filter.metric", "seq_reward"),
+            ("filter.singleton", "drop"),
+            ("schedule.refill", "false"),
+            ("schedule.on_empty_round", "skip"),
+        ] {
+            t.set(&[ZERO], ours, value);
+        }
+        for key in all {
+            t.no_effect(key, "every group with a spread is kept");
+        }
+        return;
+    }
+    if let Some(key) = t.first_given(&all) {
+        t.refuse(
+            &key,
+            "filters over the pool of a round (top_p, top_k, min_p) are not there yet; what there is of RAGEN is \
+             rollout_filter_value=1.0 with rollout_filter_include_zero=False, which drops the groups without spread",
+        );
+    }
+}
+
+fn estimator(kind: &str) -> Option<&'static str> {
+    match kind {
+        "kl" | "k1" => Some("k1"),
+        "abs" => Some("abs"),
+        "mse" | "k2" => Some("k2"),
+        "low_var_kl" | "k3" => Some("k3"),
+        _ => None,
+    }
+}
+
+fn set_estimator(t: &mut Translator, key: &str, switch: &str, default: &str) {
+    let kind = t.text(key).unwrap_or_else(|| default.to_owned());
+    match estimator(&kind) {
+        Some(ours) => t.set(&[key, switch], "objective.kl.estimator", ours),
+        None => t.refuse(key, "the estimators are kl, abs, mse and low_var_kl"),
+    }
+}
+
+fn kl(t: &mut Translator) {
+    const LOSS: &str = "actor_rollout_ref.actor.use_kl_loss";
+    const LOSS_COEF: &str = "actor_rollout_ref.actor.kl_loss_coef";
+    const LOSS_TYPE: &str = "actor_rollout_ref.actor.kl_loss_type";
+    const REWARD: &str = "algorithm.use_kl_in_reward";
+    const PENALTY: &str = "algorithm.kl_penalty";
+    const COEF: &str = "algorithm.kl_ctrl.kl_coef";
+    const TYPE: &str = "algorithm.kl_ctrl.type";
+    const HORIZON: &str = "algorithm.kl_ctrl.horizon";
+    const TARGET: &str = "algorithm.kl_ctrl.target_kl";
+    let (in_loss, in_reward) = (t.flag(LOSS, false), t.flag(REWARD, false));
+    if in_loss && in_reward {
+        t.refuse(REWARD, "use_kl_loss is on too, and the KL enters in one place");
+        return;
+    }
+    if in_loss {
+        t.set(&[LOSS], "objective.kl.in", "loss");
+        let coefficient = t.number(LOSS_COEF).unwrap_or(0.001);
+        t.set(&[LOSS_COEF, LOSS], "objective.kl.coefficient", &coefficient.to_string());
+        set_estimator(t, LOSS_TYPE, LOSS, "low_var_kl");
+    } else if in_reward {
+        t.set(&[REWARD], "objective.kl.in", "reward");
+        set_estimator(t, PENALTY, REWARD, "kl");
+        set_controller(t, REWARD, COEF, TYPE, HORIZON, TARGET);
+    } else if let Some(key) = t.first_given(&[LOSS, REWARD]) {
+        t.set(&[&key], "objective.kl.in", "none");
+    }
+    for key in [LOSS, LOSS_COEF, LOSS_TYPE] {
+        t.no_effect(key, "actor_rollout_ref.actor.use_kl_loss is false");
+    }
+    for key in [REWARD, PENALTY, COEF, TYPE, HORIZON, TARGET] {
+        t.no_effect(key, "algorithm.use_kl_in_reward is false");
+    }
+}
+
+fn set_controller(
+    t: &mut Translator,
+    switch: &str,
+    coefficient: &str,
+    kind: &str,
+    horizon: &str,
+    target: &str,
+) {
+    let value = t.number(coefficient).unwrap_or(0.001);
+    t.set(&[coefficient, switch], "objective.kl.coefficient", &value.to_string());
+    match t.text(kind).as_deref() {
+        Some("adaptive") => {
+            let target = t.number(target).unwrap_or(0.1);
+            let horizon = t.number(horizon).unwrap_or(10_000.0);
+            let text = format!("{{target: {target}, horizon: {horizon}}}");
+            t.set(&[kind], "objective.kl.adaptive", &text);
+        }
+        None | Some("fixed") => {
+            t.set(&[kind, switch], "objective.kl.adaptive", "null");
+            for key in [horizon, target] {
+                t.no_effect(key, "the coefficient is fixed");
+            }
+        }
+        Some(_) => t.bad_value(kind, "fixed or adaptive"),
+    }
+}
+
+fn easy_kl(t: &mut Translator) {
+    const DISABLE: &str = "algorithm.disable_kl";
+    const LOSS: &str = "algorithm.use_kl_loss";
+    const PENALTY: &str = "algorithm.kl_penalty";
+    const COEF: &str = "algorithm.kl_coef";
+    const TYPE: &str = "algorithm.kl_type";
+    const HORIZON: &str = "algorithm.kl_horizon";
+    const TARGET: &str = "algorithm.kl_target";
+    let all = [DISABLE, LOSS, PENALTY, COEF, TYPE, HORIZON, TARGET];
+    if t.flag(DISABLE, false) {
+        t.set(&[DISABLE], "objective.kl.in", "none");
+        for key in all {
+            t.no_effect(key, "algorithm.disable_kl is true");
+        }
+        return;
+    }
+    let place = if t.flag(LOSS, false) { "loss" } else { "reward" };
+    t.set(&[LOSS, DISABLE, COEF, PENALTY], "objective.kl.in", place);
+    let switch = t.first_given(&all).unwrap_or_default();
+    set_estimator(t, PENALTY, &switch, "kl");
+    if place == "reward" {
+        set_controller(t, &switch, COEF, TYPE, HORIZON, TARGET);
+    } else {
+        let coefficient = t.number(COEF).unwrap_or(0.001);
+        t.set(&[COEF, &switch], "objective.kl.coefficient", &coefficient.to_string());
+        for key in [TYPE, HORIZON, TARGET] {
+            t.no_effect(key, "a KL in the loss has a fixed coefficient");
+        }
+    }
+}
+
+fn rewards(t: &mut Translator) {
+    const KWARGS: &str = "custom_reward_function.reward_kwargs.";
+    const ENABLE: &str = "reward_model.overlong_buffer.enable";
+    const BUFFER: &str = "reward_model.overlong_buffer.len";
+    const FACTOR: &str = "reward_model.overlong_buffer.penalty_factor";
+    for (path, name) in [
+        ("custom_reward_function.path", "custom_reward_function.name"),
+        ("reward.custom_reward_function.path", "reward.custom_reward_function.name"),
+    ] {
+        let Some(file) = t.text(path) else {
+            t.no_effect(path, "null leaves the default");
+            t.no_effect(name, "there is no custom reward function");
+            continue;
+        };
+        let function = t.text(name).unwrap_or_else(|| "compute_score".to_owned());
+        let kwargs: serde_json::Map<String, serde_json::Value> = t
+            .given
+            .iter()
+            .filter_map(|given| Some((given.key.strip_prefix(KWARGS)?.to_owned(), given.node.to_json())))
+            .collect();
+        let mut item = serde_json::json!({
+            "name": "acc", "kind": "python", "path": file, "function": function, "style": "verl",
+        });
+        if !kwargs.is_empty() {
+            item["kwargs"] = serde_json::Value::Object(kwargs);
+        }
+        t.set(&[path], "reward", &serde_json::Value::Array(vec![item]).to_string());
+        t.part_of(name, path);
+    }
+    if t.flag(ENABLE, false) {
+        let factor = t.number(FACTOR).unwrap_or(1.0);
+        let buffer = t.text(BUFFER).unwrap_or_else(|| "null".to_owned());
+        let item = format!(
+            "{{name: overlong, kind: soft_overlong, form: verl, buffer: {buffer}, penalty_factor: {factor}}}"
+        );
+        t.append(&[ENABLE], "reward", &item);
+        for key in [BUFFER, FACTOR] {
+            t.part_of(key, ENABLE);
+        }
+    } else {
+        for key in [ENABLE, BUFFER, FACTOR] {
+            t.no_effect(key, "reward_model.overlong_buffer.enable is false");
+        }
+    }
+    let rest: Vec<String> =
+        t.given.iter().map(|given| given.key.clone()).filter(|key| key.starts_with(KWARGS)).collect();
+    for key in rest {
+        t.part_of(&key, "custom_reward_function.path");
+    }
+}
+
+fn micro_batch(t: &mut Translator) {
+    const DYNAMIC: &str = "actor_rollout_ref.actor.use_dynamic_bsz";
+    const TOKENS: &str = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu";
+    const MICRO: &str = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu";
+    const GLOBAL: &str = "actor_rollout_ref.actor.ppo_micro_batch_size";
+    if t.flag(DYNAMIC, false) {
+        let tokens = t.text(TOKENS).unwrap_or_else(|| "16384".to_owned());
+        t.set(&[TOKENS, DYNAMIC], "train.micro_batch_tokens", &tokens);
+        t.part_of(DYNAMIC, TOKENS);
+        for key in [MICRO, GLOBAL] {
+            t.no_effect(key, "use_dynamic_bsz is true");
+        }
+        return;
+    }
+    for key in [MICRO, GLOBAL] {
+        if let Some(size) = t.text(key) {
+            t.set(&[key], "train.micro_batch_size", &size);
+            t.remark(key, "trajectories of one pass; there is one device");
+        }
+        t.no_effect(key, "null leaves the default");
+    }
+    t.no_effect(DYNAMIC, "micro-batches are cut by tokens unless their size is set");
+    t.no_effect(TOKENS, "use_dynamic_bsz is false");
+}
+
+fn learning_rate(owner: Owner, t: &mut Translator) {
+    let (steps, ratio, min_ratio, kinds, total): (&str, &str, &str, &[&str], &[&str]) = match owner {
+        Owner::Verl | Owner::Ragen => (
+            "actor_rollout_ref.actor.optim.lr_warmup_steps",
+            "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio",
+            "actor_rollout_ref.actor.optim.min_lr_ratio",
+            &[
+                "actor_rollout_ref.actor.optim.lr_scheduler_type",
+                "actor_rollout_ref.actor.optim.warmup_style",
+            ],
+            &["trainer.total_training_steps"],
+        ),
+        Owner::EasyR1 => (
+            "worker.actor.optim.lr_warmup_steps",
+            "worker.actor.optim.lr_warmup_ratio",
+            "worker.actor.optim.min_lr_ratio",
+            &["worker.actor.optim.lr_scheduler_type"],
+            &["trainer.max_steps"],
+        ),
+        Owner::Trl => ("warmup_steps", "warmup_ratio", "", &["lr_scheduler_type"], &["max_steps"]),
+    };
+    let warmup = t.number(steps).filter(|&steps| steps >= 0.0);
+    if let Some(warmup) = warmup {
+        t.set(&[steps], "train.lr_schedule.warmup_steps", &warmup.to_string());
+        t.no_effect(ratio, "the number of warm-up steps is given");
+    } else {
+        t.no_effect(steps, "-1 leaves it to the ratio");
+        let share = t.number(ratio).unwrap_or(0.0);
+        let total = total.iter().find_map(|key| t.number(key)).filter(|&total| total > 0.0);
+        if share > 0.0 {
+            match total {
+                Some(total) => {
+                    let steps = (share * total).ceil();
+                    t.set(&[ratio], "train.lr_schedule.warmup_steps", &steps.to_string());
+                }
+                None => t.refuse(
+                    ratio,
+                    "the number of steps is not known, and with a filter it cannot be: give the warm-up in steps",
+                ),
+            }
+        }
+        t.no_effect(ratio, "there is no warm-up");
+    }
+    for key in kinds {
+        match t.text(key).as_deref() {
+            Some("constant" | "constant_with_warmup") => t.set(&[key], "train.lr_schedule.kind", "constant"),
+            Some("cosine" | "cosine_with_min_lr") => t.set(&[key], "train.lr_schedule.kind", "cosine"),
+            Some("linear") => t.set(&[key], "train.lr_schedule.kind", "linear"),
+            Some(_) => t.refuse(key, "the schedules are constant, linear and cosine"),
+            None => t.no_effect(key, "null leaves the default"),
+        }
+    }
+    match t.text(min_ratio) {
+        Some(value) => t.set(&[min_ratio], "train.lr_schedule.min_ratio", &value),
+        None => t.no_effect(min_ratio, "null leaves the default"),
+    }
+    if owner == Owner::Trl && t.first_given(&["adam_beta1", "adam_beta2"]).is_some() {
+        let first = t.number("adam_beta1").unwrap_or(0.9);
+        let second = t.number("adam_beta2").unwrap_or(0.999);
+        t.set(&["adam_beta1", "adam_beta2"], "train.optimizer.betas", &format!("[{first}, {second}]"));
+        t.part_of("adam_beta2", "adam_beta1");
+    }
+}
+
+fn long_prompts(t: &mut Translator) {
+    const TRUNCATION: &str = "data.truncation";
+    const DROP: &str = "data.filter_overlong_prompts";
+    if t.flag(DROP, false) {
+        t.set(&[DROP], "data.overlong_prompts", "drop");
+        t.no_effect(TRUNCATION, "data.filter_overlong_prompts drops longer prompts");
+        return;
+    }
+    if let Some(side) = t.text(TRUNCATION) {
+        t.set(&[TRUNCATION], "data.overlong_prompts", &side);
+    }
+    t.no_effect(DROP, "data.truncation says what happens");
+}
+
+fn sampling_cuts(t: &mut Translator) {
+    for key in ["actor_rollout_ref.rollout.top_k", "worker.rollout.top_k", "top_k"] {
+        if let Some(value) = t.number(key) {
+            t.set(&[key], "rollout.top_k", &value.max(0.0).to_string());
+        }
+        t.no_effect(key, "null leaves the default");
+    }
+    match t.text("min_p") {
+        Some(value) => t.set(&["min_p"], "rollout.min_p", &value),
+        None => t.no_effect("min_p", "null leaves the default"),
+    }
+}
+
+fn validation(t: &mut Translator) {
+    const TEMPERATURE: &str = "actor_rollout_ref.rollout.val_kwargs.temperature";
+    const SAMPLE: &str = "actor_rollout_ref.rollout.val_kwargs.do_sample";
+    if t.flag(SAMPLE, false) {
+        let temperature = t.number(TEMPERATURE).unwrap_or(0.0);
+        t.set(&[TEMPERATURE, SAMPLE], "validate.temperature", &temperature.to_string());
+        t.part_of(SAMPLE, TEMPERATURE);
+    } else {
+        t.set(&[SAMPLE, TEMPERATURE], "validate.temperature", "0.0");
+        t.no_effect(TEMPERATURE, "do_sample is false: validation is greedy");
+    }
+}
+
+fn loggers(t: &mut Translator) {
+    let Some(key) = t.first_given(&["trainer.logger", "report_to"]) else { return };
+    let Some(given) = t.find(&key) else { return };
+    let names: Vec<String> = match given.node.to_json() {
+        serde_json::Value::Array(items) => {
+            items.iter().map(|item| item.as_str().map_or_else(|| item.to_string(), str::to_owned)).collect()
+        }
+        serde_json::Value::String(text) => text.split(',').map(|name| name.trim().to_owned()).collect(),
+        _ => Vec::new(),
+    };
+    // The journal of metrics is always written: resume and reports read it.
+    let mut ours = Vec::new();
+    let mut missing = Vec::new();
+    for name in names {
+        match name.as_str() {
+            "console" => ours.push("console"),
+            "tensorboard" => ours.push("tensorboard"),
+            "file" | "none" => {}
+            _ => missing.push(name),
+        }
+    }
+    if key == "report_to" {
+        ours.insert(0, "console");
+    }
+    ours.push("jsonl");
+    t.set(&[&key], "run.loggers", &format!("[{}]", ours.join(", ")));
+    if !missing.is_empty() {
+        let remark = format!(
+            "warning: {} is not there yet; metrics.jsonl holds the same figures, and TensorBoard files are there",
+            missing.join(", ")
+        );
+        t.remark(&key, &remark);
+    }
+}
+
+fn names(owner: Owner, t: &mut Translator) {
+    if owner == Owner::Trl {
+        if let Some(folder) = t.text("output_dir") {
+            let path = std::path::Path::new(&folder);
+            let part = |part: Option<&std::ffi::OsStr>| part.map(|part| part.to_string_lossy().into_owned());
+            let name = part(path.file_name()).unwrap_or_else(|| "run".to_owned());
+            let parent =
+                part(path.parent().map(std::path::Path::as_os_str)).filter(|parent| !parent.is_empty());
+            t.set(&["output_dir"], "run.dir", &quoted(parent.as_deref().unwrap_or(".")));
+            t.set(&["output_dir"], "run.name", &quoted(&name));
+        }
+        if t.has_set("run.name") {
+            t.no_effect("run_name", "output_dir names the run folder");
+        } else if let Some(name) = t.text("run_name") {
+            t.set(&["run_name"], "run.name", &quoted(&name));
+        }
+        t.no_effect("run_name", "null leaves the default");
+        return;
+    }
+    if let Some(project) = t.text("trainer.project_name") {
+        t.set(&["trainer.project_name"], "run.dir", &quoted(&format!("runs/{project}")));
+    }
+    if let Some(name) = t.text("trainer.experiment_name") {
+        t.set(&["trainer.experiment_name"], "run.name", &quoted(&name));
+    }
+}
+
+/// A text that YAML takes for nothing else.
+pub(super) fn quoted(text: &str) -> String {
+    serde_json::Value::String(text.to_owned()).to_string()
+}
+
+fn loss_average(t: &mut Translator) {
+    const KEY: &str = "worker.actor.loss_avg_mode";
+    match t.text(KEY).as_deref() {
+        None | Some("token") => t.set(&[KEY], "objective.aggregation", "token-mean"),
+        Some("seq") => t.set(&[KEY], "objective.aggregation", "seq-mean-token-mean"),
+        Some(_) => t.bad_value(KEY, "token or seq"),
+    }
+}

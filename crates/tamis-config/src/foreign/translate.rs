@@ -1,0 +1,464 @@
+//! Arguments of other systems into overrides of ours, with a note on what each became.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Becomes, ForeignKey, ForeignProblem, Owner, defaults, entry, rules, section_owner};
+use crate::diagnostic::Diagnostic;
+use crate::override_argument::{Operation, Override};
+use crate::source::{Origin, Source, SourceKind};
+use crate::suggest;
+use crate::tree::{Node, Value, parse_bool, parse_float};
+use crate::yaml;
+
+/// What one key of another system became.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Note {
+    /// Whose key it is.
+    pub owner: Owner,
+    /// The key.
+    pub key: String,
+    /// Its value; `None` where it was not given and its owner's default was taken.
+    pub value: Option<String>,
+    /// What it became.
+    pub outcome: Outcome,
+    /// Something to know about it.
+    pub remark: Option<String>,
+}
+
+/// What became of a key.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// Our keys, with their values.
+    Became(Vec<(String, String)>),
+    /// Part of what another key became.
+    PartOf(String),
+    /// Nothing, for a reason.
+    NoEffect(String),
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.value {
+            Some(value) => write!(f, "{}={value}", self.key)?,
+            None => write!(f, "{} is not given", self.key)?,
+        }
+        match &self.outcome {
+            Outcome::Became(ours) => {
+                f.write_str(" -> ")?;
+                for (index, (key, value)) in ours.iter().enumerate() {
+                    write!(f, "{}{key}: {value}", if index == 0 { "" } else { ", " })?;
+                }
+            }
+            Outcome::PartOf(key) => write!(f, " goes into what {key} becomes")?,
+            Outcome::NoEffect(reason) => write!(f, " has no effect: {reason}")?,
+        }
+        match &self.remark {
+            Some(remark) => write!(f, " ({remark})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The result of a translation.
+#[derive(Debug)]
+pub(crate) struct Translation {
+    pub(crate) overrides: Vec<Override>,
+    pub(crate) notes: Vec<Note>,
+    pub(crate) diagnostics: Vec<Diagnostic>,
+}
+
+/// Translates arguments; what was not given keeps the value that lower layers have.
+pub(crate) fn translate(arguments: &[Override]) -> Translation {
+    run(arguments, false)
+}
+
+/// Translates arguments; what was not given and matters gets its owner's default.
+pub(super) fn translate_whole(arguments: &[Override]) -> Translation {
+    run(arguments, true)
+}
+
+/// A key as it was given.
+pub(super) struct Given {
+    pub(super) owner: Owner,
+    pub(super) entry: &'static ForeignKey,
+    pub(super) key: String,
+    pub(super) node: Node,
+    pub(super) origin: Origin,
+}
+
+/// The state of a translation.
+pub(super) struct Translator {
+    pub(super) given: Vec<Given>,
+    /// Whether a whole configuration is converted, so that what is absent has its owner's default.
+    pub(super) whole: bool,
+    overrides: Vec<Override>,
+    notes: Vec<Note>,
+    diagnostics: Vec<Diagnostic>,
+}
+
+fn run(arguments: &[Override], whole: bool) -> Translation {
+    let mut translator = Translator {
+        given: Vec::new(),
+        whole,
+        overrides: Vec::new(),
+        notes: Vec::new(),
+        diagnostics: Vec::new(),
+    };
+    let easyr1 = arguments.iter().any(|argument| {
+        let has = |owner| entry(owner, &argument.path).is_some();
+        has(Owner::EasyR1) && !has(Owner::Verl) && !has(Owner::Ragen)
+    });
+    for argument in arguments {
+        translator.take(argument, easyr1);
+    }
+    translator.run();
+    let Translator { overrides, notes, diagnostics, .. } = translator;
+    Translation { overrides, notes, diagnostics }
+}
+
+impl Translator {
+    fn take(&mut self, argument: &Override, easyr1: bool) {
+        let key = argument.path.as_str();
+        let order = if easyr1 {
+            [Owner::EasyR1, Owner::Ragen, Owner::Verl, Owner::Trl]
+        } else {
+            [Owner::Ragen, Owner::Verl, Owner::EasyR1, Owner::Trl]
+        };
+        // A key that is named goes before one that is only under a name with `*`.
+        let named = order.into_iter().find_map(|owner| {
+            entry(owner, key).filter(|entry| !entry.key.ends_with('*')).map(|entry| (owner, entry))
+        });
+        let found = named
+            .or_else(|| order.into_iter().find_map(|owner| entry(owner, key).map(|entry| (owner, entry))));
+        let Some((owner, entry)) = found else {
+            let owner = section_owner(key).unwrap_or(if easyr1 { Owner::EasyR1 } else { Owner::Verl });
+            let names: Vec<&'static str> = owner.keys().iter().map(|entry| entry.key).collect();
+            let suggestion = suggest::nearest_value(key, &names).filter(|name| !name.ends_with('*'));
+            let problem = ForeignProblem::Unknown { key: key.to_owned(), owner, suggestion };
+            self.diagnostics.push(Diagnostic::error(problem.into(), Some(argument.origin.clone())));
+            return;
+        };
+        let mut origin = argument.value().map_or(&argument.origin, |node| &node.origin).clone();
+        if origin.source.kind == SourceKind::Argument {
+            origin.source = Source::new(SourceKind::Foreign(owner.as_str()), origin.source.text.clone());
+        }
+        let mut node =
+            argument.value().cloned().unwrap_or_else(|| Node::plain(entry.default, origin.clone()));
+        point(&mut node, &origin);
+        // The last of several wins, as everywhere.
+        self.given.retain(|given| given.key != key);
+        self.given.push(Given { owner, entry, key: key.to_owned(), node, origin });
+    }
+
+    fn run(&mut self) {
+        let mut groups = Vec::new();
+        let mut simple = Vec::new();
+        for given in &self.given {
+            match given.entry.becomes {
+                Becomes::Rule(rule, _) => {
+                    if !groups.contains(&(rule, given.owner)) {
+                        groups.push((rule, given.owner));
+                    }
+                }
+                Becomes::Key(ours) => simple.push((given.key.clone(), ours)),
+                Becomes::NoEffect(reason) => self.notes.push(Note {
+                    owner: given.owner,
+                    key: given.key.clone(),
+                    value: Some(show(&given.node)),
+                    outcome: Outcome::NoEffect(reason.to_owned()),
+                    remark: None,
+                }),
+                Becomes::Unless(allowed, reason) => {
+                    let value = show(&given.node);
+                    if allowed.contains(&value.as_str()) || given.node.is_null() && allowed.contains(&"null")
+                    {
+                        self.notes.push(Note {
+                            owner: given.owner,
+                            key: given.key.clone(),
+                            value: Some(value),
+                            outcome: Outcome::NoEffect("that is what is done anyway".to_owned()),
+                            remark: None,
+                        });
+                    } else {
+                        let problem = ForeignProblem::Refused {
+                            key: given.key.clone(),
+                            value,
+                            owner: given.owner,
+                            reason: reason.to_owned(),
+                        };
+                        self.diagnostics.push(Diagnostic::error(problem.into(), Some(given.origin.clone())));
+                    }
+                }
+            }
+        }
+        groups.sort_by_key(|(rule, _)| *rule);
+        for (rule, owner) in groups {
+            rules::apply(rule, owner, self);
+        }
+        for (key, ours) in simple {
+            let Some(given) = self.find(&key) else { continue };
+            let node = given.node.clone();
+            let text = show(&node);
+            // null says nothing in the other systems; the default here says the same.
+            if node.is_null() && !ours.ends_with("dual_clip") && !ours.ends_with("max_grad_norm") {
+                self.no_effect(&key, "null leaves the default");
+                continue;
+            }
+            self.set_node(&[&key], ours, node);
+            if matches!(ours, "model.path" | "data.train" | "data.val") && is_hub_name(&text) {
+                self.remark(&key, "a name on a hub is no file: download it and put its path here");
+            }
+        }
+        if self.whole {
+            let mut owners: Vec<Owner> = self.given.iter().map(|given| given.owner).collect();
+            owners.dedup();
+            // One table is the base of the others: its defaults are taken once.
+            let main = [Owner::EasyR1, Owner::Trl, Owner::Verl, Owner::Ragen]
+                .into_iter()
+                .find(|owner| owners.contains(owner));
+            if let Some(main) = main {
+                defaults::complete(main, self);
+            }
+        }
+        // In the order of the arguments, those not given last.
+        let given = &self.given;
+        let position =
+            |note: &Note| given.iter().position(|given| given.key == note.key).unwrap_or(usize::MAX);
+        self.notes.sort_by_key(position);
+    }
+
+    /// What was given for a key.
+    pub(super) fn find(&self, key: &str) -> Option<&Given> {
+        self.given.iter().find(|given| given.key == key)
+    }
+
+    /// The value of a key as text; `None` where it was not given or is null.
+    pub(super) fn text(&self, key: &str) -> Option<String> {
+        self.find(key).filter(|given| !given.node.is_null()).map(|given| show(&given.node))
+    }
+
+    /// The value of a key as a flag.
+    pub(super) fn flag(&mut self, key: &str, default: bool) -> bool {
+        let Some(text) = self.text(key) else { return default };
+        parse_bool(&text).unwrap_or_else(|| {
+            self.bad_value(key, "true or false");
+            default
+        })
+    }
+
+    /// The value of a key as a number.
+    pub(super) fn number(&mut self, key: &str) -> Option<f64> {
+        let text = self.text(key)?;
+        let value = parse_float(&text);
+        if value.is_none() {
+            self.bad_value(key, "a number");
+        }
+        value
+    }
+
+    /// Sets one of ours; `from` are the keys it follows from, the note goes to the first of them that was given.
+    pub(super) fn set(&mut self, from: &[&str], ours: &str, yaml_text: &str) {
+        let origin = self.origin(from);
+        let node = node_at(yaml_text, &origin);
+        self.set_node(from, ours, node);
+    }
+
+    /// As [`Self::set`], with a value that is parsed already.
+    pub(super) fn set_node(&mut self, from: &[&str], ours: &str, node: Node) {
+        let value = show_yaml(&node);
+        self.push(from, ours, value, Operation::Set(node));
+    }
+
+    /// Appends to one of our lists.
+    pub(super) fn append(&mut self, from: &[&str], ours: &str, yaml_text: &str) {
+        let node = node_at(yaml_text, &self.origin(from));
+        let value = format!("+ {}", show_yaml(&node));
+        self.push(from, ours, value, Operation::Add(node));
+    }
+
+    fn push(&mut self, from: &[&str], ours: &str, value: String, operation: Operation) {
+        let origin = self.origin(from);
+        self.overrides.push(Override { path: ours.to_owned(), origin, operation });
+        let Some(key) = self.first_given(from) else { return };
+        let Some((owner, text)) = self.find(&key).map(|given| (given.owner, show(&given.node))) else {
+            return;
+        };
+        let pair = (ours.to_owned(), value);
+        if let Some(note) = self.notes.iter_mut().find(|note| note.key == key) {
+            match &mut note.outcome {
+                Outcome::Became(pairs) => pairs.push(pair),
+                Outcome::NoEffect(_) | Outcome::PartOf(_) => note.outcome = Outcome::Became(vec![pair]),
+            }
+        } else {
+            let outcome = Outcome::Became(vec![pair]);
+            self.notes.push(Note { owner, key, value: Some(text), outcome, remark: None });
+        }
+    }
+
+    /// Takes the owner's default for one of ours, where a whole configuration is converted and nothing set it.
+    pub(super) fn default(&mut self, owner: Owner, key: &str, ours: &str, value: &str) {
+        if !self.whole || self.find(key).is_some() || self.overrides.iter().any(|other| other.path == ours) {
+            return;
+        }
+        let origin =
+            Origin::start_of(&Source::new(SourceKind::Foreign(owner.as_str()), format!("{key} (default)")));
+        let node = node_at(value, &origin);
+        let pair = (ours.to_owned(), show_yaml(&node));
+        self.overrides.push(Override { path: ours.to_owned(), origin, operation: Operation::Set(node) });
+        self.notes.push(Note {
+            owner,
+            key: key.to_owned(),
+            value: None,
+            outcome: Outcome::Became(vec![pair]),
+            remark: Some(format!("{owner}'s default")),
+        });
+    }
+
+    /// Whether something set one of ours.
+    pub(super) fn has_set(&self, ours: &str) -> bool {
+        self.overrides.iter().any(|other| other.path == ours)
+    }
+
+    /// The value that something set one of ours to.
+    pub(super) fn value_of(&self, ours: &str) -> Option<String> {
+        self.overrides.iter().rev().find(|other| other.path == ours).and_then(Override::value).map(show)
+    }
+
+    /// Whether something set one of our lists as a whole.
+    pub(super) fn sets_list(&self, ours: &str) -> bool {
+        self.overrides.iter().any(|other| other.path == ours && matches!(other.operation, Operation::Set(_)))
+    }
+
+    /// Sets one of our lists before what is appended to it.
+    pub(super) fn put_first(&mut self, owner: Owner, ours: &str, yaml_text: &str) {
+        let origin = Origin::start_of(&Source::new(SourceKind::Foreign(owner.as_str()), "guessed"));
+        let operation = Operation::Set(node_at(yaml_text, &origin));
+        self.overrides.insert(0, Override { path: ours.to_owned(), origin, operation });
+    }
+
+    /// Says that a key that was given does nothing.
+    pub(super) fn no_effect(&mut self, key: &str, reason: &str) {
+        self.note(key, Outcome::NoEffect(reason.to_owned()));
+    }
+
+    /// Says that a key that was given is part of what another one became.
+    pub(super) fn part_of(&mut self, key: &str, whole: &str) {
+        self.note(key, Outcome::PartOf(whole.to_owned()));
+    }
+
+    fn note(&mut self, key: &str, outcome: Outcome) {
+        let Some(given) = self.find(key) else { return };
+        let (owner, value) = (given.owner, show(&given.node));
+        if self.notes.iter().any(|note| note.key == key) {
+            return;
+        }
+        self.notes.push(Note { owner, key: key.to_owned(), value: Some(value), outcome, remark: None });
+    }
+
+    /// Adds a remark to a key's note, or to a new one where it is not given.
+    pub(super) fn remark(&mut self, key: &str, remark: &str) {
+        if let Some(note) = self.notes.iter_mut().find(|note| note.key == key) {
+            note.remark = Some(remark.to_owned());
+        }
+    }
+
+    /// Remarks on something that was not given.
+    pub(super) fn absent(&mut self, owner: Owner, key: &str, ours: &[(&str, &str)], remark: &str) {
+        let pairs = ours.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        self.notes.push(Note {
+            owner,
+            key: key.to_owned(),
+            value: None,
+            outcome: Outcome::Became(pairs),
+            remark: Some(remark.to_owned()),
+        });
+    }
+
+    /// Refuses what was given.
+    pub(super) fn refuse(&mut self, key: &str, reason: impl Into<String>) {
+        let Some(given) = self.find(key) else { return };
+        let problem = ForeignProblem::Refused {
+            key: key.to_owned(),
+            value: show(&given.node),
+            owner: given.owner,
+            reason: reason.into(),
+        };
+        self.diagnostics.push(Diagnostic::error(problem.into(), Some(given.origin.clone())));
+    }
+
+    /// Reports a value that is none.
+    pub(super) fn bad_value(&mut self, key: &str, expected: &'static str) {
+        let Some(given) = self.find(key) else { return };
+        let problem = ForeignProblem::BadValue {
+            key: key.to_owned(),
+            value: show(&given.node),
+            owner: given.owner,
+            expected,
+        };
+        self.diagnostics.push(Diagnostic::error(problem.into(), Some(given.origin.clone())));
+    }
+
+    /// The first of some keys that was given.
+    pub(super) fn first_given(&self, keys: &[&str]) -> Option<String> {
+        keys.iter().find(|key| self.find(key).is_some()).map(|key| (*key).to_owned())
+    }
+
+    fn origin(&self, from: &[&str]) -> Origin {
+        let given = from.iter().find_map(|key| self.find(key)).or_else(|| self.given.first());
+        given.map_or_else(
+            || Origin::start_of(&Source::new(SourceKind::Argument, "")),
+            |given| given.origin.clone(),
+        )
+    }
+}
+
+/// A value as it would be typed.
+pub(super) fn show(node: &Node) -> String {
+    match &node.value {
+        Value::Scalar { text, .. } => text.clone(),
+        Value::List(_) | Value::Map(_) => node.to_json().to_string(),
+    }
+}
+
+/// A value as YAML on one line.
+fn show_yaml(node: &Node) -> String {
+    match &node.value {
+        Value::Scalar { .. } if node.is_null() => "null".to_owned(),
+        _ => crate::render::flow(&node.to_json()),
+    }
+}
+
+fn node_at(text: &str, origin: &Origin) -> Node {
+    let source = Source::new(origin.source.kind.clone(), text);
+    let mut node = yaml::parse(&source).unwrap_or_else(|_| Node::text(text, origin.clone()));
+    point(&mut node, origin);
+    node
+}
+
+/// Points a value and all in it at one place.
+fn point(node: &mut Node, origin: &Origin) {
+    node.origin = Origin { source: Arc::clone(&origin.source), ..*origin };
+    match &mut node.value {
+        Value::Scalar { .. } => {}
+        Value::List(items) => items.iter_mut().for_each(|item| point(item, origin)),
+        Value::Map(entries) => {
+            for entry in entries {
+                entry.origin = origin.clone();
+                point(&mut entry.node, origin);
+            }
+        }
+    }
+}
+
+/// `organisation/name`, as on a hub, and not a path with a suffix.
+fn is_hub_name(text: &str) -> bool {
+    let name = text.split('@').next().unwrap_or(text);
+    let mut parts = name.split('/');
+    let sound =
+        |part: Option<&str>| part.is_some_and(|part| !part.is_empty() && !part.starts_with(['.', '~', '$']));
+    sound(parts.next())
+        && sound(parts.next())
+        && parts.next().is_none()
+        && ![".jsonl", ".json", ".parquet"].iter().any(|suffix| name.ends_with(suffix))
+}

@@ -1,0 +1,195 @@
+//! Dotted overrides: `a.b=v` sets, `+a.b=v` adds (appends to a list), `~a.b` resets to the default.
+
+use std::sync::Arc;
+
+use crate::diagnostic::{Diagnostic, Problem};
+use crate::source::{Origin, Source, SourceKind};
+use crate::tree::{Node, Value};
+use crate::yaml;
+
+/// What an override does.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Operation {
+    /// Sets a key.
+    Set(Node),
+    /// Appends to a list; sets anything else.
+    Add(Node),
+    /// Back to the default.
+    Reset,
+}
+
+/// One parsed override.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Override {
+    /// The key's dotted path; list items as numbers (`reward[0].weight` and `reward.0.weight` are the same).
+    pub path: String,
+    /// Where the key stands in the argument.
+    pub origin: Origin,
+    /// What is done.
+    pub operation: Operation,
+}
+
+impl Override {
+    /// Parses one argument.
+    ///
+    /// The value is what follows the first `=`: a list or mapping in YAML's flow style where it begins with a bracket, a quoted text
+    /// where it begins with a quote, else the text as it is. A quoted text that holds a list, as verl's scripts write them
+    /// (`"['a', 'b']"`), is that list.
+    ///
+    /// # Errors
+    /// An argument without `=` or without a key, and a list or mapping that does not parse.
+    pub fn parse(argument: &str) -> Result<Self, Diagnostic> {
+        let source = Source::new(SourceKind::Argument, argument);
+        let at = |column: usize, length: usize| Origin {
+            source: Arc::clone(&source),
+            line: 1,
+            column,
+            length: length.max(1),
+        };
+        let malformed = || {
+            let problem = Problem::MalformedOverride { argument: argument.to_owned() };
+            Diagnostic::error(problem, Some(at(1, argument.chars().count())))
+        };
+        let body = argument.trim_start_matches('+');
+        let num_plus = argument.len() - body.len();
+        if let Some(key) = body.strip_prefix('~') {
+            // Hydra's `~key=value` removes only that value; the value says nothing new here.
+            let key = key.split('=').next().unwrap_or(key).trim();
+            let path = normalise(key).ok_or_else(malformed)?;
+            let origin = at(num_plus + 2, key.chars().count());
+            return Ok(Self { path, origin, operation: Operation::Reset });
+        }
+        let (key, text) = body.split_once('=').ok_or_else(malformed)?;
+        let path = normalise(key.trim()).ok_or_else(malformed)?;
+        let origin = at(num_plus + 1, key.chars().count());
+        let value = parse_value(text, &source, num_plus + key.chars().count() + 2)?;
+        // `++` is Hydra's "set, or add where it is absent".
+        let operation = if num_plus == 1 { Operation::Add(value) } else { Operation::Set(value) };
+        Ok(Self { path, origin, operation })
+    }
+
+    /// The value, where there is one.
+    pub fn value(&self) -> Option<&Node> {
+        match &self.operation {
+            Operation::Set(node) | Operation::Add(node) => Some(node),
+            Operation::Reset => None,
+        }
+    }
+}
+
+/// `reward[0].weight` as `reward.0.weight`; `None` for what is no path.
+fn normalise(key: &str) -> Option<String> {
+    let path = key.replace('[', ".").replace(']', "");
+    let sound = !path.is_empty()
+        && path.split('.').all(|part| !part.is_empty() && !part.contains(char::is_whitespace));
+    sound.then_some(path)
+}
+
+/// Parses a value that begins at a column of its argument.
+pub(crate) fn parse_value(text: &str, source: &Arc<Source>, column: usize) -> Result<Node, Diagnostic> {
+    let trimmed = text.trim();
+    let origin = Origin { source: Arc::clone(source), line: 1, column, length: text.chars().count().max(1) };
+    if !trimmed.starts_with(['[', '{', '\'', '"']) {
+        return Ok(Node::plain(trimmed, origin));
+    }
+    let parsed = yaml::parse(&Source::new(source.kind.clone(), text)).map_err(|diagnostics| {
+        let message = match diagnostics.into_iter().next().map(|first| *first.problem) {
+            Some(Problem::Syntax { message }) => message,
+            Some(problem) => problem.to_string(),
+            None => String::new(),
+        };
+        Diagnostic::error(Problem::Syntax { message }, Some(origin.clone()))
+    })?;
+    if let Value::Scalar { text: inner, plain: false } = &parsed.value {
+        let list =
+            inner.starts_with('[') && inner.ends_with(']') || inner.starts_with('{') && inner.ends_with('}');
+        if list && let Ok(mut node) = yaml::parse(&Source::new(source.kind.clone(), inner.clone())) {
+            relocate(&mut node, &origin, None);
+            return Ok(node);
+        }
+    }
+    let mut node = parsed;
+    relocate(&mut node, &origin, Some(column - 1));
+    Ok(node)
+}
+
+/// Points a parsed value into its argument: `shift` columns on, or at the whole value.
+fn relocate(node: &mut Node, whole: &Origin, shift: Option<usize>) {
+    let moved = |origin: &Origin| match shift {
+        Some(shift) if origin.line == 1 => {
+            Origin { source: Arc::clone(&whole.source), column: origin.column + shift, ..*origin }
+        }
+        _ => whole.clone(),
+    };
+    node.origin = moved(&node.origin);
+    match &mut node.value {
+        Value::Scalar { .. } => {}
+        Value::List(items) => items.iter_mut().for_each(|item| relocate(item, whole, shift)),
+        Value::Map(entries) => {
+            for entry in entries {
+                entry.origin = moved(&entry.origin);
+                relocate(&mut entry.node, whole, shift);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(argument: &str) -> String {
+        let parsed = Override::parse(argument).unwrap();
+        format!("{} {}", parsed.path, parsed.value().map(Node::to_json).unwrap())
+    }
+
+    #[test]
+    fn values_are_plain_texts_lists_or_quoted() {
+        assert_eq!(json("rollout.n=8"), "rollout.n 8");
+        assert_eq!(json("train.optimizer.learning_rate=1e-6"), "train.optimizer.learning_rate 1e-6");
+        assert_eq!(json("run.name=a: b #c"), r#"run.name "a: b #c""#);
+        assert_eq!(json("run.name='12'"), r#"run.name "12""#);
+        assert_eq!(json("filter.metric="), "filter.metric null");
+        assert_eq!(json("rollout.stop=['a','b']"), r#"rollout.stop ["a","b"]"#);
+        assert_eq!(json(r#"run.loggers=["console","wandb"]"#), r#"run.loggers ["console","wandb"]"#);
+        assert_eq!(json(r#"data.train="['/x/y.parquet']""#), r#"data.train ["/x/y.parquet"]"#);
+        assert_eq!(json("data.train='[\"/x/y\"]'"), r#"data.train ["/x/y"]"#);
+        assert_eq!(json("reward[0].weight=2"), "reward.0.weight 2");
+        assert_eq!(json("++filter={kind: variance}"), r#"filter {"kind":"variance"}"#);
+    }
+
+    #[test]
+    fn signs_choose_the_operation() {
+        assert!(matches!(Override::parse("+rollout.stop=x").unwrap().operation, Operation::Add(_)));
+        assert!(matches!(Override::parse("++rollout.n=2").unwrap().operation, Operation::Set(_)));
+        let reset = Override::parse("~filter").unwrap();
+        assert_eq!((reset.path.as_str(), &reset.operation), ("filter", &Operation::Reset));
+    }
+
+    #[test]
+    fn messages() {
+        insta::assert_snapshot!(Override::parse("rollout.n").unwrap_err(), @r#"
+error: `rollout.n` is not an override
+ --> command line
+  |
+1 | rollout.n
+  | ^^^^^^^^^
+  hint: write `key=value`, `+key=value` to add to a list, or `~key` for the default
+"#);
+        insta::assert_snapshot!(Override::parse("a..b=1").unwrap_err(), @r#"
+error: `a..b=1` is not an override
+ --> command line
+  |
+1 | a..b=1
+  | ^^^^^^
+  hint: write `key=value`, `+key=value` to add to a list, or `~key` for the default
+"#);
+        insta::assert_snapshot!(Override::parse("rollout.stop=['a'").unwrap_err(), @r#"
+error: invalid YAML: unclosed bracket '['
+ --> command line
+  |
+1 | rollout.stop=['a'
+  |              ^^^^
+"#);
+    }
+}

@@ -1,0 +1,100 @@
+//! The named algorithms: what each sets, and what a user overrode of it.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+use serde_json::Value as Json;
+
+use crate::schema::{Config, Preset};
+use crate::setting::Setting;
+use crate::source::{Origin, Source, SourceKind};
+use crate::tree::{Node, Value};
+use crate::yaml;
+
+/// The settings of a preset, as commented YAML.
+pub const fn preset_yaml(preset: Preset) -> &'static str {
+    match preset {
+        Preset::Grpo => include_str!("../presets/grpo.yaml"),
+        Preset::Dapo => include_str!("../presets/dapo.yaml"),
+        Preset::DapoPaper => include_str!("../presets/dapo_paper.yaml"),
+        Preset::DrGrpo => include_str!("../presets/dr_grpo.yaml"),
+    }
+}
+
+/// The parsed settings of a preset.
+pub(crate) fn preset_tree(preset: Preset) -> &'static Node {
+    static TREES: OnceLock<Vec<Node>> = OnceLock::new();
+    let trees = TREES.get_or_init(|| {
+        Preset::ALL
+            .iter()
+            .map(|&preset| {
+                let source = Source::new(SourceKind::Preset(preset.as_str()), preset_yaml(preset));
+                yaml::parse(&source).unwrap_or_else(|_| Node::empty_map(Origin::start_of(&source)))
+            })
+            .collect()
+    });
+    let index = Preset::ALL.iter().position(|&other| other == preset).unwrap_or_default();
+    &trees[index]
+}
+
+/// One setting of the preset that the user's configuration replaces.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PresetDifference {
+    /// The key.
+    pub key: String,
+    /// What the preset sets.
+    pub preset: Json,
+    /// What the run has.
+    pub value: Json,
+    /// Where that was written.
+    pub origin: Option<Origin>,
+}
+
+impl fmt::Display for PresetDifference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} instead of {}", self.key, self.value, self.preset)?;
+        match &self.origin {
+            Some(origin) => write!(f, " ({origin})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What of the configuration's preset is overridden. `tree` is the merged tree that the configuration was read from.
+pub(crate) fn differences(config: &Config, tree: &Node) -> Vec<PresetDifference> {
+    let Some(preset) = config.preset else { return Vec::new() };
+    let mut differences = Vec::new();
+    collect("", preset_tree(preset), &config.to_json(), tree, &mut differences);
+    differences
+}
+
+fn collect(path: &str, preset: &Node, value: &Json, tree: &Node, differences: &mut Vec<PresetDifference>) {
+    match &preset.value {
+        Value::Map(entries) if value.is_object() => {
+            for entry in entries.iter().filter(|entry| !(path.is_empty() && entry.key == "reward")) {
+                let inner = value.get(&entry.key).unwrap_or(&Json::Null);
+                collect(&crate::setting::join(path, &entry.key), &entry.node, inner, tree, differences);
+            }
+        }
+        _ => {
+            let wanted = preset.to_json();
+            if !same(&wanted, value) {
+                let origin = tree.at(path).map(|node| node.origin.clone());
+                differences.push(PresetDifference {
+                    key: path.to_owned(),
+                    preset: wanted,
+                    value: value.clone(),
+                    origin,
+                });
+            }
+        }
+    }
+}
+
+/// Equality that takes 1 and 1.0 for the same.
+fn same(left: &Json, right: &Json) -> bool {
+    match (left.as_f64(), right.as_f64()) {
+        (Some(left), Some(right)) => left.to_bits() == right.to_bits(),
+        _ => left == right,
+    }
+}

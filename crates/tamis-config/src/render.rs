@@ -1,0 +1,166 @@
+//! Values as YAML: the resolved configuration with the origin of every value.
+
+use std::fmt::Write as _;
+
+use serde_json::Value as Json;
+
+use crate::load::Loaded;
+use crate::setting::{Setting, Shape, join};
+use crate::source::SourceKind;
+use crate::table;
+use crate::tree::{Node, parse_bool, parse_float};
+
+/// Lines longer than this keep their origin on a line of its own.
+const WIDTH: usize = 100;
+
+impl Loaded {
+    /// The resolved configuration as YAML, each value with a comment that says where it is from. Loading it gives the same
+    /// configuration.
+    pub fn show(&self) -> String {
+        let mut text = String::new();
+        // Everything that the preset sets is in the values; naming it again lets a reader see what was meant.
+        section(&mut text, "", 0, table::root(), &self.config.to_json(), &|path| {
+            self.tree.at(path).map_or_else(|| "default".to_owned(), describe)
+        });
+        text
+    }
+}
+
+fn describe(node: &Node) -> String {
+    match &node.origin.source.kind {
+        SourceKind::File(path) => format!("{}:{}", path.display(), node.origin.line),
+        SourceKind::Argument => format!("command line: {}", node.origin.source.text.trim()),
+        SourceKind::Foreign(owner) => format!("{owner}: {}", node.origin.source.text.trim()),
+        SourceKind::Default | SourceKind::Preset(_) => node.origin.to_string(),
+    }
+}
+
+/// A partial tree as YAML, in the order of the table, each value with a comment that says where it is from.
+pub(crate) fn tree_with_origins(tree: &Node) -> String {
+    let mut text = String::new();
+    section(&mut text, "", 0, table::root(), &tree.to_json(), &|path| {
+        tree.at(path).map_or_else(String::new, describe)
+    });
+    text
+}
+
+/// Writes the keys of a section, in the order of its shape.
+fn section(
+    text: &mut String,
+    path: &str,
+    depth: usize,
+    shape: &Shape,
+    value: &Json,
+    origin: &dyn Fn(&str) -> String,
+) {
+    let Json::Object(object) = value else { return };
+    let mut names: Vec<(&str, Option<Shape>)> = Vec::new();
+    if let Shape::Section { keys, .. } = shape {
+        names.extend(
+            keys.iter()
+                .filter(|spec| object.contains_key(spec.name))
+                .map(|spec| (spec.name, Some((spec.shape)()))),
+        );
+    }
+    for name in object.keys() {
+        if !names.iter().any(|(known, _)| known == name) {
+            names.push((name, None));
+        }
+    }
+    for (name, shape) in names {
+        let Some(value) = object.get(name) else { continue };
+        let full = join(path, name);
+        let mut inner = shape.unwrap_or(Shape::Free);
+        while let Shape::Nullable(some) = inner {
+            inner = *some;
+        }
+        let indent = "  ".repeat(depth);
+        match (&inner, value) {
+            (Shape::Section { .. }, Json::Object(entries)) if !entries.is_empty() => {
+                let _ = writeln!(text, "{indent}{}:", key_text(name));
+                section(text, &full, depth + 1, &inner, value, origin);
+            }
+            (Shape::List(item), Json::Array(items))
+                if matches!(**item, Shape::Tagged { .. } | Shape::Section { .. }) && !items.is_empty() =>
+            {
+                let _ = writeln!(text, "{indent}{}:", key_text(name));
+                for (index, item) in items.iter().enumerate() {
+                    line(
+                        text,
+                        &format!("{indent}  - {}", flow(item)),
+                        &origin(&format!("{full}.{index}")),
+                        depth + 1,
+                    );
+                }
+            }
+            _ => line(text, &format!("{indent}{}: {}", key_text(name), flow(value)), &origin(&full), depth),
+        }
+    }
+}
+
+fn line(text: &mut String, content: &str, origin: &str, depth: usize) {
+    // A comment ends with its line.
+    let origin = origin.replace(['\n', '\r'], " ");
+    if origin.is_empty() {
+        let _ = writeln!(text, "{content}");
+    } else if content.chars().count() + origin.chars().count() > WIDTH {
+        let _ = writeln!(text, "{}# {origin}\n{content}", "  ".repeat(depth));
+    } else {
+        let _ = writeln!(text, "{content}  # {origin}");
+    }
+}
+
+/// A value as YAML on one line.
+pub(crate) fn flow(value: &Json) -> String {
+    match value {
+        Json::Null => "null".to_owned(),
+        Json::Bool(value) => value.to_string(),
+        Json::Number(number) => number_text(number),
+        Json::String(text) => scalar_text(text),
+        Json::Array(items) => format!("[{}]", items.iter().map(flow).collect::<Vec<_>>().join(", ")),
+        Json::Object(entries) => {
+            let entries: Vec<String> =
+                entries.iter().map(|(key, value)| format!("{}: {}", key_text(key), flow(value))).collect();
+            format!("{{{}}}", entries.join(", "))
+        }
+    }
+}
+
+fn number_text(number: &serde_json::Number) -> String {
+    match number.as_f64() {
+        // 0.000001 reads worse than 1e-6.
+        Some(value) if number.is_f64() && value != 0.0 && (value.abs() < 1e-3 || value.abs() >= 1e7) => {
+            format!("{value:e}")
+        }
+        _ => number.to_string(),
+    }
+}
+
+fn key_text(key: &str) -> String {
+    let is_name = key.starts_with(|c: char| c.is_ascii_alphabetic())
+        && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    // `n` is a key here, whatever YAML 1.1 takes it for.
+    if is_name && !matches!(key, "null" | "true" | "false") { key.to_owned() } else { scalar_text(key) }
+}
+
+/// A text as a scalar, quoted where it would be taken for something else.
+fn scalar_text(text: &str) -> String {
+    let plain_start = text.starts_with(|c: char| c.is_alphanumeric() || matches!(c, '/' | '_' | '.' | '~'));
+    let plain = plain_start
+        && text
+            .chars()
+            .all(|c| c.is_alphanumeric() || matches!(c, '/' | '_' | '.' | '-' | '+' | '@' | '=' | '~' | ' '))
+        && text.trim() == text
+        && text != "~"
+        && parse_float(text).is_none()
+        && parse_bool(text).is_none()
+        && !matches!(text, "null" | "Null" | "NULL" | "None" | "." | "..");
+    // Other readers of YAML take these for something: yes, no, on, off, 0x10, 1_000, .inf
+    let risky = text.starts_with('.') && !text.starts_with("./")
+        || text.starts_with(|c: char| c.is_ascii_digit()) && text.parse::<f64>().is_ok()
+        || matches!(text.to_lowercase().as_str(), "yes" | "no" | "on" | "y" | "n");
+    if plain && !risky {
+        return text.to_owned();
+    }
+    Json::String(text.to_owned()).to_string()
+}

@@ -1,0 +1,101 @@
+//! Which keys may change when a run is resumed.
+
+use std::fmt;
+
+use serde_json::Value as Json;
+
+use crate::render::flow;
+use crate::schema::{Config, LrScheduleKind};
+use crate::setting::{KeySpec, Resume, Setting, Shape, join};
+use crate::table;
+
+/// A key that differs between the run and its resumption.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ResumeDifference {
+    /// The key.
+    pub key: String,
+    /// Its value in the run.
+    pub run: Json,
+    /// Its value now.
+    pub now: Json,
+    /// Whether it must not differ.
+    pub refused: bool,
+}
+
+impl fmt::Display for ResumeDifference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} in the run, {} now", self.key, flow(&self.run), flow(&self.now))
+    }
+}
+
+/// Every key that differs, in the order of the table; `refused` are those that the steps already done depend on.
+pub fn resume_differences(run: &Config, now: &Config) -> Vec<ResumeDifference> {
+    let mut differences = Vec::new();
+    compare("", table::root(), Resume::Fixed, &run.to_json(), &now.to_json(), &mut differences);
+    // A decaying learning rate is a function of the last step: moving that changes the steps already done.
+    if run.train.lr_schedule.kind != LrScheduleKind::Constant {
+        for difference in &mut differences {
+            if matches!(difference.key.as_str(), "train.total_steps" | "train.total_epochs") {
+                difference.refused = true;
+            }
+        }
+    }
+    differences
+}
+
+fn compare(
+    path: &str,
+    shape: &Shape,
+    resume: Resume,
+    run: &Json,
+    now: &Json,
+    differences: &mut Vec<ResumeDifference>,
+) {
+    if run == now {
+        return;
+    }
+    match (shape, run, now) {
+        (Shape::Section { keys, .. }, Json::Object(_), Json::Object(_)) => {
+            compare_keys(path, keys, run, now, differences);
+            return;
+        }
+        (Shape::Nullable(inner), Json::Object(_), Json::Object(_)) => {
+            compare(path, inner, resume, run, now, differences);
+            return;
+        }
+        (Shape::List(inner), Json::Array(old), Json::Array(new))
+            if old.len() == new.len() && matches!(**inner, Shape::Tagged { .. } | Shape::Section { .. }) =>
+        {
+            for (index, (old, new)) in old.iter().zip(new).enumerate() {
+                compare(&format!("{path}[{index}]"), inner, resume, old, new, differences);
+            }
+            return;
+        }
+        (Shape::Tagged { common, variants, .. }, _, _) if run.get("kind") == now.get("kind") => {
+            compare_keys(path, common, run, now, differences);
+            for variant in
+                variants.iter().filter(|variant| run.get("kind").is_some_and(|kind| kind == variant.name))
+            {
+                compare_keys(path, &variant.keys, run, now, differences);
+            }
+            return;
+        }
+        _ => {}
+    }
+    let refused = resume == Resume::Fixed;
+    differences.push(ResumeDifference { key: path.to_owned(), run: run.clone(), now: now.clone(), refused });
+}
+
+fn compare_keys(
+    path: &str,
+    keys: &[KeySpec],
+    run: &Json,
+    now: &Json,
+    differences: &mut Vec<ResumeDifference>,
+) {
+    for spec in keys {
+        let value = |config: &Json| config.get(spec.name).cloned().unwrap_or(Json::Null);
+        let full = join(path, spec.name);
+        compare(&full, &(spec.shape)(), spec.resume, &value(run), &value(now), differences);
+    }
+}

@@ -1,0 +1,140 @@
+//! `data`: where prompts come from and how many are drawn.
+
+use crate::define::{choice, section};
+use crate::value::{FreeMap, Paths};
+
+choice! {
+    /// A built-in task.
+    pub enum TaskKind {
+        /// Procedural sums, drawn by key; its levels are under `data.arithmetic`.
+        Arithmetic = "arithmetic",
+        /// The calculator annotations of files in GSM8K's format as prompts; the files are `data.train` and `data.val`.
+        Gsm8kCalculator = "gsm8k_calculator",
+    }
+}
+
+choice! {
+    /// An operator of the arithmetic task.
+    pub enum Operator {
+        /// Addition.
+        Add = "+",
+        /// Subtraction.
+        Subtract = "-",
+        /// Multiplication.
+        Multiply = "*",
+    }
+}
+
+choice! {
+    /// What happens to a prompt of more than `data.max_prompt_length` tokens.
+    pub enum OverlongPrompts {
+        /// The run stops, naming the prompt.
+        Error = "error",
+        /// The prompt is left out, and counted.
+        Drop = "drop",
+        /// Its first tokens are cut.
+        Left = "left",
+        /// Its last tokens are cut.
+        Right = "right",
+        /// Tokens in its middle are cut.
+        Middle = "middle",
+    }
+}
+
+choice! {
+    /// What happens to a row that does not parse.
+    pub enum BadRows {
+        /// The run stops, naming file and row.
+        Error = "error",
+        /// The row is left out, and counted.
+        Skip = "skip",
+    }
+}
+
+choice! {
+    /// What happens when a verifier rejects the gold answer of a row. Every gold answer is scored before training.
+    pub enum GoldCheck {
+        /// It is reported with the row.
+        Warn = "warn",
+        /// The run stops, naming the row.
+        Error = "error",
+        /// Gold answers are not scored.
+        Off = "off",
+    }
+}
+
+section! {
+    /// One level of difficulty of the arithmetic task.
+    pub struct ArithmeticLevel {
+        /// Digits of each number, at most.
+        digits: usize = "2", Between(1.0, 9.0), Fixed;
+        /// Operators, drawn with equal probability.
+        operators: Vec<Operator> = "['+']", NotEmpty, Fixed;
+        /// Numbers in an expression.
+        terms: usize = "2", Between(2.0, 8.0), Fixed;
+        /// Share of this level among the levels, relative to the other levels' weights.
+        weight: f64 = "1.0", Positive, Fixed;
+    }
+}
+
+section! {
+    /// The arithmetic task. Train and validation expressions are disjoint by construction.
+    pub struct ArithmeticConfig {
+        /// Levels of difficulty, mixed by weight.
+        levels: Vec<ArithmeticLevel> = "[{digits: 2, operators: ['+', '-'], terms: 2}]", NotEmpty, Fixed;
+        /// Training prompts, at most: a level with fewer different expressions gives them all.
+        train_size: usize = "8192", AtLeast(1.0), Fixed;
+        /// Validation prompts, at most.
+        val_size: usize = "512", AtLeast(0.0), Fixed;
+    }
+}
+
+section! {
+    /// Names of the columns of a dataset; a dot goes into a nested column (`reward_model.ground_truth`). Null: found by the layout of
+    /// verl (`prompt`, `data_source`, `ability`, `reward_model.ground_truth`, `extra_info`), of TRL (`prompt` plus columns), or
+    /// plain `question` and `answer`.
+    pub struct ColumnsConfig {
+        /// The prompt: text, or a list of chat messages.
+        prompt: Option<String> = "null", NotEmpty, Fixed;
+        /// The answer that rewards compare with.
+        ground_truth: Option<String> = "null", NotEmpty, Fixed;
+        /// The data set a row is from; validation metrics are grouped by it.
+        data_source: Option<String> = "null", NotEmpty, Fixed;
+        /// A class of tasks.
+        ability: Option<String> = "null", NotEmpty, Fixed;
+        /// An object with further fields, handed to rewards.
+        extra_info: Option<String> = "null", NotEmpty, Fixed;
+    }
+}
+
+section! {
+    /// Where prompts come from and how many are drawn.
+    pub struct DataConfig {
+        /// A built-in task. Null: the prompts of the files alone.
+        task: Option<TaskKind> = "null", Any, Fixed;
+        /// Options of the task `arithmetic`.
+        arithmetic: ArithmeticConfig = "{}", Any, Fixed;
+        /// Training files (JSONL or Parquet), one path or a list.
+        train: Paths = "[]", Any, Fixed;
+        /// Validation files, one path or a list.
+        val: Paths = "[]", Any, Free;
+        /// Groups (prompts) that one training step trains on.
+        train_batch_size: usize = "64", AtLeast(1.0), Fixed;
+        /// Prompts of one generation round. Null: `train_batch_size`.
+        gen_batch_size: Option<usize> = "null", AtLeast(1.0), Fixed;
+        /// Longest prompt, in tokens.
+        max_prompt_length: usize = "512", AtLeast(1.0), Fixed;
+        /// What happens to longer prompts. Rewards always see the uncut prompt.
+        overlong_prompts: OverlongPrompts = "error", Any, Fixed;
+        /// What happens to a row that does not parse.
+        bad_rows: BadRows = "error", Any, Fixed;
+        /// Shuffle the prompts anew in every epoch, by key.
+        shuffle: bool = "true", Any, Fixed;
+        /// Whether a verifier that rejects its own gold answer is reported before training.
+        check_gold: GoldCheck = "warn", Any, Free;
+        /// Names of the columns.
+        columns: ColumnsConfig = "{}", Any, Fixed;
+        /// Further variables for the chat template, such as `enable_thinking: false`.
+        chat_template_kwargs: FreeMap = "{}", Any, Fixed;
+    }
+}

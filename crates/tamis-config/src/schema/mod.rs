@@ -1,0 +1,87 @@
+//! The typed configuration: one plain struct per section, one enum per choice. Every key is defined once, here, with its
+//! type, default, allowed values, whether it may change on resume, and its documentation; the embedded `defaults.yaml`, the JSON Schema, the
+//! reference page and `tamis config explain` are generated from these definitions.
+
+mod checkpoint;
+mod data;
+mod filter;
+mod model;
+mod objective;
+mod reward;
+mod rollout;
+mod run;
+mod schedule;
+mod train;
+mod validate;
+mod warm_start;
+
+pub use checkpoint::{CheckpointConfig, KeepBestConfig};
+pub use data::{
+    ArithmeticConfig, ArithmeticLevel, BadRows, ColumnsConfig, DataConfig, GoldCheck, Operator,
+    OverlongPrompts, TaskKind,
+};
+pub use filter::{Bounds, FilterConfig, FilterKind, Singleton};
+pub use model::{Architecture, InitConfig, ModelConfig, SaveDtype};
+pub use objective::{
+    AdaptiveKlConfig, AdvantageConfig, AdvantageScale, Aggregation, Estimator, KlConfig, KlEstimator,
+    KlPlace, LossConfig, ObjectiveConfig, SingletonAdvantage,
+};
+pub use reward::{Gsm8kMethod, OverlongForm, PythonStyle, RewardCommon, RewardConfig, RewardKind};
+pub use rollout::{BackendKind, RolloutConfig, SaveRollouts};
+pub use run::{LoggerKind, RunConfig};
+pub use schedule::{FillOrder, OnExhausted, OnLimit, ScheduleConfig, ScheduleMode, SelectorKind, Surplus};
+pub use train::{LrScheduleConfig, LrScheduleKind, OptimizerConfig, TrainConfig};
+pub use validate::{ValidateConfig, ValidationMetric};
+pub use warm_start::WarmStartConfig;
+
+use crate::define::{choice, section};
+
+choice! {
+    /// A named algorithm: what it sets is under the user's own settings and over the defaults.
+    pub enum Preset {
+        /// GRPO as published (DeepSeekMath, 2402.03300): mean over sequences, KL in the loss, symmetric clipping.
+        Grpo = "grpo",
+        /// DAPO as released (verl's recipe for 2503.14476): clip 0.2/0.28, token mean over the mini-batch, soft overlong
+        /// punishment, dynamic sampling, no KL.
+        Dapo = "dapo",
+        /// DAPO as its paper writes it: the token mean is taken per group.
+        DapoPaper = "dapo_paper",
+        /// Dr. GRPO (2503.20783): no division by deviation or length.
+        DrGrpo = "dr_grpo",
+    }
+}
+
+section! {
+    /// A whole configuration.
+    pub struct Config {
+        /// A named algorithm: it sets objective, filter, schedule and reward shaping. Everything it sets can be overridden; what is
+        /// overridden is printed at the start.
+        preset: Option<Preset> = "null", Any, Fixed;
+        /// The run itself: its name, folder, seed, threads and loggers.
+        run: RunConfig = "{}", Any, Fixed;
+        /// The policy that is trained and the reference it is held to.
+        model: ModelConfig = "{}", Any, Fixed;
+        /// Where prompts come from and how many are drawn.
+        data: DataConfig = "{}", Any, Fixed;
+        /// A supervised phase before reinforcement learning.
+        warm_start: WarmStartConfig = "{}", Any, Fixed;
+        /// How completions are sampled.
+        rollout: RolloutConfig = "{}", Any, Fixed;
+        /// The functions that score completions. The reward that is trained on is the weighted sum of their scores. Where none of
+        /// them is a verifier, the one of `data.task` is added (named `acc`), and what a preset adds follows, unless the list has its
+        /// kind.
+        reward: Vec<RewardConfig> = "[]", Any, Fixed;
+        /// The sieve of groups. Null: every group is trained on.
+        filter: Option<FilterConfig> = "null", Any, Fixed;
+        /// When prompts are dispatched and how a batch is filled.
+        schedule: ScheduleConfig = "{}", Any, Fixed;
+        /// What is optimised.
+        objective: ObjectiveConfig = "{}", Any, Fixed;
+        /// Mini-batches, optimizer, learning rate and length of the run.
+        train: TrainConfig = "{}", Any, Fixed;
+        /// Measuring the policy on held-out prompts.
+        validate: ValidateConfig = "{}", Any, Free;
+        /// What is saved and what is kept.
+        checkpoint: CheckpointConfig = "{}", Any, Free;
+    }
+}

@@ -1,0 +1,83 @@
+//! `model`: the policy that is trained and the reference it is held to.
+
+use std::path::PathBuf;
+
+use crate::define::{choice, section};
+use crate::value::{ByteSize, TokenizerSource};
+
+choice! {
+    /// A decoder-only architecture of the native engine.
+    pub enum Architecture {
+        /// Qwen2: biases on query, key and value.
+        Qwen2 = "qwen2",
+        /// Qwen3: normalised queries and keys, no biases.
+        Qwen3 = "qwen3",
+        /// Llama: neither.
+        Llama = "llama",
+    }
+}
+
+choice! {
+    /// The number format that weights are saved in. Computation is in f32 whatever it is.
+    pub enum SaveDtype {
+        /// 32 bits: what was trained, exactly.
+        F32 = "f32",
+        /// bfloat16: half the size, 8 bits of precision.
+        Bf16 = "bf16",
+        /// IEEE half precision: half the size, 11 bits of precision, largest value 65,504.
+        F16 = "f16",
+    }
+}
+
+section! {
+    /// A model that starts from random weights.
+    pub struct InitConfig {
+        /// Architecture.
+        architecture: Architecture = "qwen3", Any, Fixed;
+        /// Width of the residual stream.
+        hidden_size: usize = "128", AtLeast(1.0), Fixed;
+        /// Width inside the feed-forward part.
+        intermediate_size: usize = "384", AtLeast(1.0), Fixed;
+        /// Transformer blocks.
+        num_layers: usize = "4", AtLeast(1.0), Fixed;
+        /// Query heads.
+        num_heads: usize = "4", AtLeast(1.0), Fixed;
+        /// Key and value heads, a divisor of `num_heads`. Null: as many as query heads.
+        num_kv_heads: Option<usize> = "null", AtLeast(1.0), Fixed;
+        /// Width of a head, even. Null: `hidden_size / num_heads`.
+        head_dim: Option<usize> = "null", AtLeast(2.0), Fixed;
+        /// Whether the output head shares the embedding's weights.
+        tie_word_embeddings: bool = "true", Any, Fixed;
+        /// Base of the rotary position embedding.
+        rope_theta: f64 = "10000.0", Positive, Fixed;
+        /// Longest sequence, prompt and response together.
+        max_position_embeddings: usize = "1024", AtLeast(2.0), Fixed;
+        /// Tokenizer: `char` for the built-in character tokenizer, or the path of a `tokenizer.json` or of the folder that
+        /// holds it.
+        tokenizer: TokenizerSource = "char", Any, Fixed;
+    }
+}
+
+section! {
+    /// The policy that is trained, and the reference it is held to. Exactly one of `path` and `init` is set.
+    pub struct ModelConfig {
+        /// Folder of a checkpoint in the Hugging Face layout (`config.json`, `*.safetensors`, tokenizer).
+        path: Option<PathBuf> = "null", NotEmpty, Fixed;
+        /// A model from random weights instead.
+        init: Option<InitConfig> = "null", Any, Fixed;
+        /// Checkpoint of the reference policy that the KL terms are measured against. Null: the initial policy (after the warm
+        /// start, where there is one). It is loaded only where a KL term is on.
+        reference: Option<PathBuf> = "null", NotEmpty, Fixed;
+        /// A value head for actor-critic algorithms. Not there yet: true is refused.
+        value_head: bool = "false", Any, Fixed;
+        /// Number format of saved weights.
+        save_dtype: SaveDtype = "f32", Any, Fixed;
+        /// File with a Jinja chat template that replaces the model's own.
+        chat_template: Option<PathBuf> = "null", NotEmpty, Fixed;
+        /// Recompute activations in the backward pass: about a third more computation, much less memory.
+        recompute_activations: bool = "false", Any, Free;
+        /// Memory that the run may take, in bytes or with a unit (`8GiB`). A run whose estimate is above it is refused at the
+        /// start. Null: what the machine has.
+        memory_limit: Option<ByteSize> = "null", Any, Free;
+    }
+}

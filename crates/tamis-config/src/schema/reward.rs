@@ -1,0 +1,231 @@
+//! `reward`: the functions that score completions.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::define::{choice, section, tagged};
+use crate::setting::{Check, KeySpec, Reader, Resume, Setting, Shape};
+use crate::tree::Node;
+use crate::value::FreeMap;
+
+choice! {
+    /// How a GSM8K answer is found in a completion.
+    pub enum Gsm8kMethod {
+        /// The last `#### number`.
+        Strict = "strict",
+        /// The last number.
+        Flexible = "flexible",
+    }
+}
+
+choice! {
+    /// The form of the soft overlong punishment.
+    pub enum OverlongForm {
+        /// As the paper and TRL have it: 0 up to `max_length - buffer`, then falling to -1, and -1 beyond `max_length`.
+        Bounded = "bounded",
+        /// As verl has it: the same line, going on below -1 beyond `max_length`.
+        Verl = "verl",
+    }
+}
+
+choice! {
+    /// Whose calling convention a Python reward function has.
+    pub enum PythonStyle {
+        /// verl: `compute_score(data_source, solution_str, ground_truth, extra_info)`, one completion a call.
+        Verl = "verl",
+        /// TRL: `f(prompts, completions, completion_ids, **columns)`, a batch a call.
+        Trl = "trl",
+    }
+}
+
+tagged! {
+    /// What a reward function computes, with its parameters.
+    pub enum RewardKind {
+        /// 1 where the completion, trimmed, is the ground truth, else 0.
+        Exact = "exact" {}
+        /// 1 where the last number of the completion equals the ground truth as a number (`.5` = `0.50`), else 0.
+        Number = "number" {}
+        /// verl's GSM8K verifier: 1 or 0.
+        Gsm8k = "gsm8k" {
+            /// How the answer is found.
+            method: Gsm8kMethod = "strict", Any, Fixed;
+            /// The score of a wrong answer in the right format.
+            format_score: f64 = "0.0", Any, Fixed;
+        }
+        /// The last `\boxed{}` compared by exact arithmetic: numbers, fractions, percentages, simple LaTeX. 1 or 0.
+        Math = "math" {}
+        /// DAPO's verifier (`Answer: ...` in the last 300 characters): 1 or -1, with `acc` 1 or 0 beside it.
+        MathDapo = "math_dapo" {}
+        /// 1 where a regular expression matches the whole completion, else 0.
+        Format = "format" {
+            /// The regular expression; `.` matches a line break too.
+            pattern: String = "''", NotEmpty, Fixed;
+        }
+        /// TRL's think format: 1 for one `<think>...</think>` block followed by an answer, else 0.
+        ThinkFormat = "think_format" {}
+        /// 0 for completions of `min_length` to `max_length` tokens, falling outside to -1 at a distance of `scale` tokens.
+        Length = "length" {
+            /// Shortest length without punishment, in tokens.
+            min_length: usize = "0", Any, Fixed;
+            /// Longest length without punishment, in tokens. Null: `rollout.max_response_length`.
+            max_length: Option<usize> = "null", AtLeast(1.0), Fixed;
+            /// Distance from the range at which the punishment is whole, in tokens.
+            scale: usize = "1", AtLeast(1.0), Fixed;
+        }
+        /// The cosine schedule over length of Yeo et al. (2502.03373), as TRL has it: short right answers score most, short wrong
+        /// answers least.
+        Cosine = "cosine" {
+            /// The score at full length of a wrong answer's worst case.
+            min_value_wrong: f64 = "-1.0", Any, Fixed;
+            /// The score of a wrong answer at full length.
+            max_value_wrong: f64 = "-0.5", Any, Fixed;
+            /// The score of a right answer at full length.
+            min_value_correct: f64 = "0.5", Any, Fixed;
+            /// The score of a right answer of no length.
+            max_value_correct: f64 = "1.0", Any, Fixed;
+            /// The full length. Null: `rollout.max_response_length`.
+            max_length: Option<usize> = "null", AtLeast(1.0), Fixed;
+        }
+        /// The share of repeated n-grams times `max_penalty` (Yeo et al., as TRL has it).
+        Repetition = "repetition" {
+            /// Tokens of an n-gram.
+            ngram_size: usize = "3", AtLeast(1.0), Fixed;
+            /// The score where everything repeats; not above 0.
+            max_penalty: f64 = "-1.0", Any, Fixed;
+        }
+        /// DAPO's soft overlong punishment: 0 up to `max_length - buffer` tokens, then falling in a line.
+        SoftOverlong = "soft_overlong" {
+            /// How it goes on beyond `max_length`.
+            form: OverlongForm = "bounded", Any, Fixed;
+            /// Tokens over which it falls. Null: a fifth of `max_length`.
+            buffer: Option<usize> = "null", AtLeast(1.0), Fixed;
+            /// The limit. Null: `rollout.max_response_length`.
+            max_length: Option<usize> = "null", AtLeast(1.0), Fixed;
+            /// The fall at `max_length`.
+            penalty_factor: f64 = "1.0", NonNegative, Fixed;
+        }
+        /// A program that speaks JSON lines.
+        Command = "command" {
+            /// The program and its arguments.
+            argv: Vec<String> = "[]", NotEmpty, Fixed;
+            /// Processes kept running.
+            num_processes: usize = "2", AtLeast(1.0), Free;
+            /// How long an answer may take.
+            timeout: Duration = "30s", Any, Free;
+            /// Restarts of crashed or late processes in a run, at most.
+            max_restarts: usize = "10", Any, Free;
+        }
+        /// A Python function, run unchanged in processes of their own.
+        Python = "python" {
+            /// The file.
+            path: PathBuf = "''", NotEmpty, Fixed;
+            /// The function's name.
+            function: String = "compute_score", NotEmpty, Fixed;
+            /// Whose calling convention it has.
+            style: PythonStyle = "verl", Any, Fixed;
+            /// Further keyword arguments of every call.
+            kwargs: FreeMap = "{}", Any, Fixed;
+            /// The interpreter.
+            python: PathBuf = "python3", NotEmpty, Free;
+            /// Processes kept running.
+            num_processes: usize = "2", AtLeast(1.0), Free;
+            /// How long an answer may take.
+            timeout: Duration = "30s", Any, Free;
+            /// Restarts of crashed or late processes in a run, at most.
+            max_restarts: usize = "10", Any, Free;
+        }
+    }
+}
+
+/// The kinds that say whether an answer is right. Of external functions it is not known: they count as verifiers.
+const VERIFIERS: [&str; 7] = ["exact", "number", "gsm8k", "math", "math_dapo", "command", "python"];
+
+impl RewardKind {
+    /// Whether the function says if an answer is right, so that its score is a raw outcome (`acc`) and not a shaping term.
+    pub fn is_verifier(&self) -> bool {
+        Self::is_verifier_name(self.as_str())
+    }
+
+    pub(crate) fn is_verifier_name(kind: &str) -> bool {
+        VERIFIERS.contains(&kind)
+    }
+
+    /// Whether the scores come from a program of the user, whose names are not known before it answers.
+    pub const fn is_external(&self) -> bool {
+        matches!(self, Self::Command { .. } | Self::Python { .. })
+    }
+}
+
+section! {
+    /// The keys that every reward function has.
+    pub struct RewardCommon {
+        /// Name of the score. Null: the kind.
+        name: Option<String> = "null", NotEmpty, Fixed;
+        /// Weight in the reward that is trained on. 0: it is only measured.
+        weight: f64 = "1.0", Any, Fixed;
+    }
+}
+
+/// One reward function: its name, its weight in the sum, and what it computes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RewardConfig {
+    /// Name of the score; unique in the list.
+    pub name: String,
+    /// Weight in the reward that is trained on. 0: it is only measured.
+    pub weight: f64,
+    /// What it computes, with its parameters.
+    pub kind: RewardKind,
+}
+
+impl serde::Serialize for RewardConfig {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.to_json().serialize(serializer)
+    }
+}
+
+impl RewardConfig {
+    fn common() -> Vec<KeySpec> {
+        match RewardCommon::shape() {
+            Shape::Section { keys, .. } => keys,
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Setting for RewardConfig {
+    fn shape() -> Shape {
+        let mut common = Self::common();
+        common.insert(
+            1,
+            KeySpec {
+                name: "kind",
+                doc: "What it computes. Each kind has keys of its own.",
+                default: "",
+                check: Check::Any,
+                resume: Resume::Fixed,
+                shape: || Shape::Text("name of a kind"),
+            },
+        );
+        Shape::Tagged { doc: "One reward function.", common, variants: RewardKind::variants() }
+    }
+
+    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
+        let variants = RewardKind::variants();
+        let (kind, section) = reader.open_tagged(node, path, &Self::common(), &variants)?;
+        let name = reader.key::<Option<String>>(section, path, "name", "null", Check::NotEmpty);
+        let weight = reader.key::<f64>(section, path, "weight", "1.0", Check::Any);
+        let kind = RewardKind::read_kind(kind, section, path, reader)?;
+        Some(Self { name: name?.unwrap_or_else(|| kind.as_str().to_owned()), weight: weight?, kind })
+    }
+
+    fn to_json(&self) -> serde_json::Value {
+        let mut object = serde_json::Map::new();
+        object.insert("name".to_owned(), self.name.to_json());
+        object.insert("kind".to_owned(), serde_json::Value::String(self.kind.as_str().to_owned()));
+        object.insert("weight".to_owned(), self.weight.to_json());
+        for (name, value) in self.kind.parameters() {
+            object.insert(name.to_owned(), value);
+        }
+        serde_json::Value::Object(object)
+    }
+}

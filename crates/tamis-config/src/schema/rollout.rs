@@ -1,0 +1,52 @@
+//! `rollout`: how completions are sampled.
+
+use crate::define::{choice, section};
+
+choice! {
+    /// What generates.
+    pub enum BackendKind {
+        /// The built-in CPU engine.
+        Native = "native",
+    }
+}
+
+choice! {
+    /// Which trajectories are written to `rollouts/` in the run folder.
+    pub enum SaveRollouts {
+        /// Every generated one, dropped ones too.
+        All = "all",
+        /// Those that were trained on.
+        Kept = "kept",
+        /// None.
+        Off = "off",
+    }
+}
+
+section! {
+    /// How completions are sampled. Log-probabilities are those of the temperature-scaled distribution, before the repetition
+    /// penalty and the cuts of top-k, top-p and min-p.
+    pub struct RolloutConfig {
+        /// What generates.
+        backend: BackendKind = "native", Any, Fixed;
+        /// Trajectories per prompt: the group size.
+        n: usize = "8", AtLeast(1.0), Fixed;
+        /// Sampling temperature.
+        temperature: f64 = "1.0", Positive, Fixed;
+        /// Smallest set of tokens whose probability reaches this is sampled from. 1: all.
+        top_p: f64 = "1.0", Probability, Fixed;
+        /// This many likeliest tokens are sampled from. 0: all.
+        top_k: usize = "0", Any, Fixed;
+        /// Tokens below this fraction of the likeliest token's probability are left out. 0: none.
+        min_p: f64 = "0.0", Between(0.0, 1.0), Fixed;
+        /// Penalty on tokens that occurred before. 1: none.
+        repetition_penalty: f64 = "1.0", Positive, Fixed;
+        /// Longest completion, in tokens.
+        max_response_length: usize = "512", AtLeast(1.0), Fixed;
+        /// Texts that end a completion, beside the end tokens of the model.
+        stop: Vec<String> = "[]", Any, Fixed;
+        /// Sequences generated at once, at most. The results do not depend on it.
+        max_num_seqs: usize = "256", AtLeast(1.0), Free;
+        /// Which trajectories are written to the run folder.
+        save: SaveRollouts = "all", Any, Free;
+    }
+}

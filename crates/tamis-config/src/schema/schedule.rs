@@ -1,0 +1,95 @@
+//! `schedule`: when prompts are dispatched and how a batch is filled.
+
+use crate::define::{choice, section};
+use crate::value::EmptyRound;
+
+choice! {
+    /// How refilling is organised.
+    pub enum ScheduleMode {
+        /// Whole generation rounds of `data.gen_batch_size`: the reference behaviour of verl and EasyR1.
+        Rounds = "rounds",
+        /// Rounds sized to the deficit. Not there yet: refused.
+        Deficit = "deficit",
+        /// Group by group. Not there yet: refused.
+        Streaming = "streaming",
+    }
+}
+
+choice! {
+    /// What happens when `max_num_gen_batches` rounds have not filled the batch.
+    pub enum OnLimit {
+        /// The run stops with a diagnosis, as verl's.
+        Error = "error",
+        /// The groups there are get trained on, as in EasyR1's dynamic sampling.
+        UsePartial = "use_partial",
+        /// The groups are given up and the next step starts.
+        Skip = "skip",
+    }
+}
+
+choice! {
+    /// What happens when the data of an epoch ends before the batch is full.
+    pub enum OnExhausted {
+        /// The next epoch goes on filling it.
+        NextEpoch = "next_epoch",
+        /// The groups there are get trained on.
+        UsePartial = "use_partial",
+        /// The run ends after the last full step.
+        Stop = "stop",
+    }
+}
+
+choice! {
+    /// What happens to kept groups beyond `data.train_batch_size`.
+    pub enum Surplus {
+        /// They are thrown away, and counted.
+        Discard = "discard",
+        /// They go into the next step with the log-probabilities they were sampled with, up to `max_lag`.
+        Carry = "carry",
+    }
+}
+
+choice! {
+    /// The order in which kept groups fill the batch.
+    pub enum FillOrder {
+        /// That of dispatch: free of bias towards short completions.
+        Dispatch = "dispatch",
+        /// That of completion.
+        Completion = "completion",
+    }
+}
+
+choice! {
+    /// How the next prompts are chosen.
+    pub enum SelectorKind {
+        /// Every prompt once an epoch, in shuffled order.
+        Shuffle = "shuffle",
+    }
+}
+
+section! {
+    /// When prompts are dispatched and how a training batch is filled.
+    pub struct ScheduleConfig {
+        /// How refilling is organised.
+        mode: ScheduleMode = "rounds", Any, Fixed;
+        /// Generate further rounds until the batch is full. False: one round, trained on what survived.
+        refill: bool = "true", Any, Fixed;
+        /// Generation rounds of one step, at most. Null: no limit.
+        max_num_gen_batches: Option<usize> = "10", AtLeast(1.0), Fixed;
+        /// What happens at that limit.
+        on_limit: OnLimit = "error", Any, Fixed;
+        /// What happens when a round keeps no group: `retry` (as many rounds as the limit allows), `retry:N` (N such rounds in a row
+        /// are an error), `skip` (the step is given up) or `error`.
+        on_empty_round: EmptyRound = "retry", Any, Fixed;
+        /// What happens when the data of an epoch ends before the batch is full. An epoch that keeps no group at all ends the run.
+        on_exhausted: OnExhausted = "next_epoch", Any, Fixed;
+        /// What happens to kept groups beyond the batch.
+        surplus: Surplus = "discard", Any, Fixed;
+        /// Steps that a carried group may be old, at most. Needed with `surplus: carry`.
+        max_lag: Option<usize> = "null", AtLeast(1.0), Fixed;
+        /// The order in which kept groups fill the batch.
+        order: FillOrder = "dispatch", Any, Fixed;
+        /// How the next prompts are chosen.
+        selector: SelectorKind = "shuffle", Any, Fixed;
+    }
+}

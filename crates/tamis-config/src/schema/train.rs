@@ -1,0 +1,70 @@
+//! `train`: mini-batches, optimizer, learning rate and length of the run.
+
+use crate::define::{choice, section};
+
+choice! {
+    /// How the learning rate moves after its warm-up.
+    pub enum LrScheduleKind {
+        /// It stays.
+        Constant = "constant",
+        /// It falls in a line to `min_ratio` at the last step.
+        Linear = "linear",
+        /// It falls along half a cosine to `min_ratio` at the last step.
+        Cosine = "cosine",
+    }
+}
+
+section! {
+    /// AdamW with decoupled weight decay.
+    pub struct OptimizerConfig {
+        /// Learning rate, after its warm-up.
+        learning_rate: f64 = "1e-6", Positive, Fixed;
+        /// Decay of the first and the second moment.
+        betas: [f64; 2] = "[0.9, 0.999]", FromBelow(0.0, 1.0), Fixed;
+        /// Added to the root of the second moment.
+        epsilon: f64 = "1e-8", Positive, Fixed;
+        /// Weight decay.
+        weight_decay: f64 = "0.01", NonNegative, Fixed;
+        /// Decay norms and biases too, as PyTorch's AdamW does unless told otherwise.
+        decay_norms_and_biases: bool = "true", Any, Fixed;
+        /// Largest norm of the gradient; longer ones are scaled down to it. Null: no limit.
+        max_grad_norm: Option<f64> = "1.0", Positive, Fixed;
+    }
+}
+
+section! {
+    /// The learning rate over training steps. Generation rounds do not count.
+    pub struct LrScheduleConfig {
+        /// How it moves after the warm-up. `linear` and `cosine` need `train.total_steps`.
+        kind: LrScheduleKind = "constant", Any, Fixed;
+        /// Steps over which it rises from zero.
+        warmup_steps: usize = "0", Any, Fixed;
+        /// What is left at the end, as a fraction of the learning rate.
+        min_ratio: f64 = "0.0", Between(0.0, 1.0), Fixed;
+    }
+}
+
+section! {
+    /// Mini-batches, optimizer, learning rate and length of the run.
+    pub struct TrainConfig {
+        /// Prompts (groups) of one optimizer update. verl's users often take it for trajectories or for one GPU's share: it counts
+        /// prompts, over all devices. Null: `data.train_batch_size`, one update a step.
+        ppo_mini_batch_size: Option<usize> = "null", AtLeast(1.0), Fixed;
+        /// Passes over each batch.
+        ppo_epochs: usize = "1", AtLeast(1.0), Fixed;
+        /// Tokens of one forward and backward pass, at most (a longer trajectory passes alone). Used unless `micro_batch_size` is set.
+        micro_batch_tokens: usize = "8192", AtLeast(1.0), Fixed;
+        /// Trajectories of one forward and backward pass, a divisor of `ppo_mini_batch_size * rollout.n`. Null: cut by tokens.
+        micro_batch_size: Option<usize> = "null", AtLeast(1.0), Fixed;
+        /// Shuffle the groups before they are cut into mini-batches, by key.
+        shuffle_mini_batches: bool = "false", Any, Fixed;
+        /// Optimizer.
+        optimizer: OptimizerConfig = "{}", Any, Fixed;
+        /// Learning rate over steps.
+        lr_schedule: LrScheduleConfig = "{}", Any, Fixed;
+        /// Training steps of the run. Null: as `total_epochs` gives.
+        total_steps: Option<usize> = "null", AtLeast(1.0), Free;
+        /// Passes over the training data. Null: as many as `total_steps` needs; with both, the first reached ends the run.
+        total_epochs: Option<usize> = "null", AtLeast(1.0), Free;
+    }
+}

@@ -1,0 +1,40 @@
+//! `validate`: measuring the policy on held-out prompts.
+
+use crate::define::{choice, section};
+use crate::value::Frequency;
+
+choice! {
+    /// A figure of validation.
+    pub enum ValidationMetric {
+        /// Mean over the samples of a prompt.
+        MeanAtK = "mean@k",
+        /// Probability that k samples hold a right one, estimated without bias (Chen et al., 2107.03374).
+        PassAtK = "pass@k",
+        /// Best of k samples.
+        BestAtK = "best@k",
+        /// Majority answer of k samples.
+        MajAtK = "maj@k",
+    }
+}
+
+section! {
+    /// Measuring the policy on held-out prompts.
+    pub struct ValidateConfig {
+        /// Training steps between two validations; there is one after the last step too. 0 or negative: none.
+        test_freq: Frequency = "0", Any, Free;
+        /// Validate before the first step.
+        before_train: bool = "true", Any, Free;
+        /// Samples per prompt.
+        n: usize = "1", AtLeast(1.0), Free;
+        /// Sampling temperature. 0: greedy.
+        temperature: f64 = "0.0", NonNegative, Free;
+        /// Smallest set of tokens whose probability reaches this is sampled from. 1: all.
+        top_p: f64 = "1.0", Probability, Free;
+        /// Prompts used, from the first. Null: all.
+        max_prompts: Option<usize> = "null", AtLeast(1.0), Free;
+        /// Figures that are computed. All but `mean@k` need `n` above 1.
+        metrics: Vec<ValidationMetric> = "[mean@k]", NotEmpty, Free;
+        /// Samples that are printed.
+        num_samples_shown: usize = "3", Any, Free;
+    }
+}

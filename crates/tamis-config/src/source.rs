@@ -1,0 +1,85 @@
+//! Where a value came from: the text of a configuration source and a position in it.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What kind of text a value was written in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SourceKind {
+    /// The defaults that are built in.
+    Default,
+    /// A built-in preset, by name.
+    Preset(&'static str),
+    /// A file, as the user named it.
+    File(PathBuf),
+    /// One `key=value` argument of the command line.
+    Argument,
+    /// What the table of foreign keys makes of an argument that another system's users know.
+    Foreign(&'static str),
+}
+
+/// A text that holds configuration values: a file, a preset, one argument.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Source {
+    /// What it is.
+    pub kind: SourceKind,
+    /// All of it, for excerpts.
+    pub text: String,
+}
+
+impl Source {
+    /// A source that values can point into.
+    pub fn new(kind: SourceKind, text: impl Into<String>) -> Arc<Self> {
+        Arc::new(Self { kind, text: text.into() })
+    }
+}
+
+/// The position of one value: a source, a line and a column (both counted from 1, in characters), and how many
+/// characters it takes on that line.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// The text the value stands in.
+    pub source: Arc<Source>,
+    /// Line, from 1.
+    pub line: usize,
+    /// Column, from 1.
+    pub column: usize,
+    /// Characters on the line, at least 1.
+    pub length: usize,
+}
+
+impl Origin {
+    /// The start of a source.
+    pub fn start_of(source: &Arc<Source>) -> Self {
+        Self { source: Arc::clone(source), line: 1, column: 1, length: 1 }
+    }
+
+    /// Whether a user wrote the value (in a file or on the command line), rather than the defaults or a preset.
+    pub fn is_from_user(&self) -> bool {
+        !matches!(self.source.kind, SourceKind::Default | SourceKind::Preset(_))
+    }
+
+    /// The line of the source that the origin points at, if the source has it.
+    pub fn excerpt(&self) -> Option<&str> {
+        self.source.text.lines().nth(self.line.checked_sub(1)?)
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.source.kind {
+            SourceKind::Default => f.write_str("default"),
+            SourceKind::Preset(name) => write!(f, "preset {name}"),
+            SourceKind::File(path) => write!(f, "{}:{}", path.display(), self.line),
+            SourceKind::Argument => f.write_str("command line"),
+            SourceKind::Foreign(owner) => write!(f, "command line, {owner} key"),
+        }
+    }
+}
+
+impl fmt::Debug for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}:{}", self.column)
+    }
+}

@@ -1,0 +1,52 @@
+//! "Did you mean".
+
+/// The key that was probably meant by an unknown one: a neighbour in the same section that is spelled alike, else a key anywhere with the
+/// same last part, else one that is spelled alike as a whole.
+pub(crate) fn nearest_key(
+    key: &str,
+    section: &str,
+    siblings: &[&'static str],
+    all: &[String],
+) -> Option<String> {
+    let name = key.rsplit('.').next().unwrap_or(key);
+    let sibling = siblings
+        .iter()
+        .map(|&candidate| (similarity(name, candidate), candidate))
+        .filter(|(score, _)| *score >= 0.8)
+        .max_by(|(left, _), (right, _)| left.total_cmp(right));
+    if let Some((_, candidate)) = sibling {
+        return Some(crate::setting::join(section, candidate));
+    }
+    if let Some(same) = all.iter().find(|candidate| candidate.rsplit('.').next() == Some(name)) {
+        return Some(same.clone());
+    }
+    all.iter()
+        .map(|candidate| {
+            let last = candidate.rsplit('.').next().unwrap_or(candidate);
+            (similarity(name, last).max(similarity(key, candidate)), candidate)
+        })
+        .filter(|(score, _)| *score >= 0.85)
+        .max_by(|(left, _), (right, _)| left.total_cmp(right))
+        .map(|(_, candidate)| candidate.clone())
+}
+
+/// The allowed value that was probably meant.
+pub(crate) fn nearest_value(value: &str, allowed: &[&'static str]) -> Option<String> {
+    allowed
+        .iter()
+        .map(|&candidate| (similarity(value, candidate), candidate))
+        .filter(|(score, _)| *score >= 0.75)
+        .max_by(|(left, _), (right, _)| left.total_cmp(right))
+        .map(|(_, candidate)| candidate.to_owned())
+}
+
+/// 1 for the same text up to case and the kind of separator, towards 0 for nothing in common.
+fn similarity(left: &str, right: &str) -> f64 {
+    // The measure is quadratic; nothing that long is a misspelt key.
+    if left.len() > 100 {
+        return 0.0;
+    }
+    let fold = |text: &str| text.to_lowercase().replace(['-', ' '], "_");
+    strsim::normalized_damerau_levenshtein(&fold(left), &fold(right))
+        .max(strsim::jaro_winkler(&fold(left), &fold(right)) - 0.1)
+}

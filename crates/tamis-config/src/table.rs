@@ -1,0 +1,144 @@
+//! The table of keys, flattened from the schema.
+
+use std::sync::OnceLock;
+
+use crate::diagnostic::Problem;
+use crate::schema::Config;
+use crate::setting::{KeySpec, Setting, Shape, join};
+use crate::suggest;
+
+/// One key of the table, with its full path.
+#[derive(Debug, Clone)]
+pub struct Key {
+    /// Dotted path. Keys inside the items of a list have `[]` after the list's name; those of a kind only, the kind in angle brackets
+    /// (`reward[]<gsm8k>.method`).
+    pub path: String,
+    /// Its entry.
+    pub spec: KeySpec,
+    /// Its type.
+    pub shape: Shape,
+}
+
+/// The shape of a whole configuration.
+pub(crate) fn root() -> &'static Shape {
+    static ROOT: OnceLock<Shape> = OnceLock::new();
+    ROOT.get_or_init(Config::shape)
+}
+
+/// Every key, in the order of definition, sections before what is in them.
+pub fn keys() -> &'static [Key] {
+    static KEYS: OnceLock<Vec<Key>> = OnceLock::new();
+    KEYS.get_or_init(|| {
+        let mut keys = Vec::new();
+        collect("", root(), &mut keys);
+        keys
+    })
+}
+
+/// The paths that an unknown key may have been meant for.
+pub(crate) fn suggestion_keys() -> &'static [String] {
+    static PATHS: OnceLock<Vec<String>> = OnceLock::new();
+    PATHS.get_or_init(|| {
+        keys().iter().map(|key| key.path.clone()).filter(|path| !path.contains(['<', '['])).collect()
+    })
+}
+
+fn collect(path: &str, shape: &Shape, keys: &mut Vec<Key>) {
+    match shape {
+        Shape::Section { keys: specs, .. } => collect_specs(path, specs, keys),
+        Shape::Nullable(inner) => collect(path, inner, keys),
+        Shape::List(inner) => collect(&format!("{path}[]"), inner, keys),
+        Shape::Tagged { common, variants, .. } => {
+            collect_specs(path, common, keys);
+            for variant in variants {
+                collect_specs(&format!("{path}<{}>", variant.name), &variant.keys, keys);
+            }
+        }
+        Shape::Bool
+        | Shape::Integer
+        | Shape::Number
+        | Shape::Text(_)
+        | Shape::NumberOrText(_)
+        | Shape::Choice(_)
+        | Shape::Tuple(..)
+        | Shape::OneOrMany(_)
+        | Shape::Free => {}
+    }
+}
+
+fn collect_specs(path: &str, specs: &[KeySpec], keys: &mut Vec<Key>) {
+    for spec in specs {
+        let full = join(path, spec.name);
+        let shape = (spec.shape)();
+        keys.push(Key { path: full.clone(), spec: spec.clone(), shape: shape.clone() });
+        collect(&full, &shape, keys);
+    }
+}
+
+/// What stands at a path.
+#[derive(Debug, Clone)]
+pub(crate) enum Place {
+    /// A key of the table.
+    Key(KeySpec),
+    /// An item of a list.
+    Item,
+    /// Something inside a mapping that is not looked at.
+    Free,
+}
+
+/// A path that leads nowhere.
+#[derive(Debug, Clone)]
+pub(crate) struct Unknown {
+    key: String,
+    section: String,
+    known: Vec<&'static str>,
+}
+
+impl Unknown {
+    /// The problem to report.
+    pub(crate) fn into_problem(self, owner: Option<&'static str>) -> Problem {
+        let suggestion = suggest::nearest_key(&self.key, &self.section, &self.known, suggestion_keys());
+        let known = self.known.into_iter().map(str::to_owned).collect();
+        Problem::UnknownKey { key: self.key, suggestion, known, owner }
+    }
+}
+
+/// Finds what stands at a dotted path, list items as numbers.
+pub(crate) fn place(path: &str) -> Result<Place, Unknown> {
+    let mut shape = root().clone();
+    let mut place = Place::Item;
+    let mut section = String::new();
+    for part in path.split('.') {
+        while let Shape::Nullable(inner) = shape {
+            shape = *inner;
+        }
+        let unknown =
+            |known: Vec<&'static str>| Unknown { key: path.to_owned(), section: section.clone(), known };
+        let spec = match shape {
+            Shape::Section { keys, .. } => {
+                let known = keys.iter().map(|spec| spec.name).collect();
+                keys.into_iter().find(|spec| spec.name == part).ok_or_else(|| unknown(known))?
+            }
+            Shape::Tagged { common, variants, .. } => {
+                let mut keys = common;
+                keys.extend(variants.into_iter().flat_map(|variant| variant.keys));
+                let known = keys.iter().map(|spec| spec.name).collect();
+                keys.into_iter().find(|spec| spec.name == part).ok_or_else(|| unknown(known))?
+            }
+            Shape::List(item) | Shape::Tuple(item, _) | Shape::OneOrMany(item)
+                if part.parse::<usize>().is_ok() =>
+            {
+                shape = *item;
+                place = Place::Item;
+                section = join(&section, part);
+                continue;
+            }
+            Shape::Free => return Ok(Place::Free),
+            _ => return Err(unknown(Vec::new())),
+        };
+        shape = (spec.shape)();
+        place = Place::Key(spec);
+        section = join(&section, part);
+    }
+    Ok(place)
+}

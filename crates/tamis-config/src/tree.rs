@@ -1,0 +1,164 @@
+//! The raw value tree: YAML with the position of every key and value.
+
+use crate::source::Origin;
+
+/// A value with its position.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    /// The value.
+    pub value: Value,
+    /// Where it was written.
+    pub origin: Origin,
+}
+
+/// A raw value. Scalars keep their text: what it means depends on the key it is for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// A scalar.
+    Scalar {
+        /// Its text, after escapes.
+        text: String,
+        /// Whether it was written without quotes, so that `null`, `true` and `12` have their YAML meaning.
+        plain: bool,
+    },
+    /// A sequence.
+    List(Vec<Node>),
+    /// A mapping, in the order of writing; keys are unique.
+    Map(Vec<Entry>),
+}
+
+/// A key with its value.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// The key.
+    pub key: String,
+    /// Where the key was written.
+    pub origin: Origin,
+    /// The value.
+    pub node: Node,
+}
+
+impl Node {
+    /// A plain scalar.
+    pub fn plain(text: impl Into<String>, origin: Origin) -> Self {
+        Self { value: Value::Scalar { text: text.into(), plain: true }, origin }
+    }
+
+    /// A string, whatever it looks like.
+    pub fn text(text: impl Into<String>, origin: Origin) -> Self {
+        Self { value: Value::Scalar { text: text.into(), plain: false }, origin }
+    }
+
+    /// An empty mapping.
+    pub fn empty_map(origin: Origin) -> Self {
+        Self { value: Value::Map(Vec::new()), origin }
+    }
+
+    /// Whether it is YAML's null (`null`, `~`, nothing; `None` too, as Python users write it).
+    pub fn is_null(&self) -> bool {
+        matches!(&self.value, Value::Scalar { text, plain: true }
+            if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL" | "None"))
+    }
+
+    /// The value of a key of a mapping.
+    pub fn get(&self, key: &str) -> Option<&Node> {
+        match &self.value {
+            Value::Map(entries) => entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node),
+            Value::Scalar { .. } | Value::List(_) => None,
+        }
+    }
+
+    /// The entries of a mapping; none for anything else.
+    pub fn entries(&self) -> &[Entry] {
+        match &self.value {
+            Value::Map(entries) => entries,
+            Value::Scalar { .. } | Value::List(_) => &[],
+        }
+    }
+
+    /// The value at a dotted path through mappings, with list indices as numbers.
+    pub fn at(&self, path: &str) -> Option<&Node> {
+        path.split('.').try_fold(self, |node, part| match &node.value {
+            Value::List(items) => part.parse::<usize>().ok().and_then(|index| items.get(index)),
+            Value::Map(_) | Value::Scalar { .. } => node.get(part),
+        })
+    }
+
+    /// Puts `other` over this: mappings key by key, anything else replaced.
+    pub fn merge(&mut self, other: Node) {
+        match (&mut self.value, other.value) {
+            (Value::Map(ours), Value::Map(theirs)) => {
+                if theirs.is_empty() {
+                    return;
+                }
+                self.origin = other.origin;
+                for entry in theirs {
+                    match ours.iter_mut().find(|own| own.key == entry.key) {
+                        Some(own) => {
+                            own.origin = entry.origin;
+                            own.node.merge(entry.node);
+                        }
+                        None => ours.push(entry),
+                    }
+                }
+            }
+            (_, value) => {
+                self.value = value;
+                self.origin = other.origin;
+            }
+        }
+    }
+
+    /// The value as JSON: plain scalars with their YAML meaning, numbers that JSON has no form for as strings.
+    pub fn to_json(&self) -> serde_json::Value {
+        match &self.value {
+            Value::Scalar { text, plain } => {
+                if *plain {
+                    plain_to_json(text)
+                } else {
+                    serde_json::Value::String(text.clone())
+                }
+            }
+            Value::List(items) => items.iter().map(Node::to_json).collect(),
+            Value::Map(entries) => {
+                entries.iter().map(|entry| (entry.key.clone(), entry.node.to_json())).collect()
+            }
+        }
+    }
+}
+
+fn plain_to_json(text: &str) -> serde_json::Value {
+    use serde_json::Value as Json;
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" | "None" => return Json::Null,
+        _ => {}
+    }
+    if let Some(value) = parse_bool(text) {
+        return Json::Bool(value);
+    }
+    if let Ok(value) = text.parse::<i64>() {
+        return Json::from(value);
+    }
+    match parse_float(text).and_then(serde_json::Number::from_f64) {
+        Some(number) => Json::Number(number),
+        None => Json::String(text.to_owned()),
+    }
+}
+
+/// `true` and `false` as YAML 1.2 and Python write them.
+pub(crate) fn parse_bool(text: &str) -> Option<bool> {
+    match text {
+        "true" | "True" | "TRUE" => Some(true),
+        "false" | "False" | "FALSE" => Some(false),
+        _ => None,
+    }
+}
+
+/// A decimal number; unlike Rust's parser it takes no `inf`, `nan` or `infinity`.
+pub(crate) fn parse_float(text: &str) -> Option<f64> {
+    let starts_well = text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '.' | '-' | '+'));
+    if !starts_well || !text.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | '-' | '+' | 'e' | 'E')) {
+        return None;
+    }
+    text.parse::<f64>().ok().filter(|value| value.is_finite())
+}

@@ -1,0 +1,270 @@
+//! Values of keys that are more than a number, a text or a choice.
+
+use std::num::NonZeroU64;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value as Json;
+
+use crate::setting::{Reader, Setting, Shape, report_wrong_type};
+use crate::tree::{Node, Value, parse_float};
+
+/// An amount of memory, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ByteSize(pub u64);
+
+impl Setting for ByteSize {
+    fn shape() -> Shape {
+        Shape::NumberOrText("number of bytes, with a unit if wanted (512MiB, 8GiB, 1GB)")
+    }
+
+    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
+        let size = match &node.value {
+            Value::Scalar { text, .. } => parse_bytes(text),
+            Value::List(_) | Value::Map(_) => None,
+        };
+        if size.is_none() {
+            report_wrong_type::<Self>(node, path, reader);
+        }
+        size.map(Self)
+    }
+
+    fn to_json(&self) -> Json {
+        Json::from(self.0)
+    }
+}
+
+fn parse_bytes(text: &str) -> Option<u64> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
+    let (number, unit) = (text.get(..digits)?, text.get(digits..)?.trim_start());
+    let factor: u64 = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        "kib" => 1 << 10,
+        "mib" => 1 << 20,
+        "gib" => 1 << 30,
+        "tib" => 1 << 40,
+        _ => return None,
+    };
+    let bytes = parse_float(number)? * factor as f64;
+    (1.0..=9_007_199_254_740_992.0).contains(&bytes).then_some(bytes as u64)
+}
+
+/// Which tokenizer a model from random weights has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenizerSource {
+    /// The built-in character tokenizer (`char`).
+    Character,
+    /// A `tokenizer.json`, or the folder that holds one.
+    File(PathBuf),
+}
+
+impl Setting for TokenizerSource {
+    fn shape() -> Shape {
+        Shape::Text("path, or `char`")
+    }
+
+    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
+        let text = String::read(node, path, reader)?;
+        Some(if text == "char" { Self::Character } else { Self::File(PathBuf::from(text)) })
+    }
+
+    fn to_json(&self) -> Json {
+        match self {
+            Self::Character => Json::String("char".to_owned()),
+            Self::File(path) => path.to_json(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        matches!(self, Self::File(path) if path.as_os_str().is_empty())
+    }
+}
+
+/// A mapping whose keys tamis does not look at.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct FreeMap(pub serde_json::Map<String, Json>);
+
+impl Setting for FreeMap {
+    fn shape() -> Shape {
+        Shape::Free
+    }
+
+    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
+        match node.to_json() {
+            Json::Object(map) => Some(Self(map)),
+            Json::Null => Some(Self::default()),
+            _ => {
+                report_wrong_type::<Self>(node, path, reader);
+                None
+            }
+        }
+    }
+
+    fn to_json(&self) -> Json {
+        Json::Object(self.0.clone())
+    }
+}
+
+/// Files: written as one path or as a list of paths.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Paths(pub Vec<PathBuf>);
+
+impl Deref for Paths {
+    type Target = [PathBuf];
+
+    fn deref(&self) -> &[PathBuf] {
+        &self.0
+    }
+}
+
+impl<'a> IntoIterator for &'a Paths {
+    type Item = &'a PathBuf;
+    type IntoIter = std::slice::Iter<'a, PathBuf>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter()
+    }
+}
+
+impl Paths {
+    /// The paths.
+    pub fn as_paths(&self) -> impl Iterator<Item = &Path> {
+        self.0.iter().map(PathBuf::as_path)
+    }
+}
+
+impl Setting for Paths {
+    fn shape() -> Shape {
+        Shape::OneOrMany(Box::new(PathBuf::shape()))
+    }
+
+    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
+        match &node.value {
+            Value::List(_) => Vec::read(node, path, reader).map(Self),
+            Value::Scalar { .. } if node.is_null() => Some(Self::default()),
+            Value::Scalar { .. } => PathBuf::read(node, path, reader).map(|file| Self(vec![file])),
+            Value::Map(_) => {
+                report_wrong_type::<Self>(node, path, reader);
+                None
+            }
+        }
+    }
+
+    fn to_json(&self) -> Json {
+        self.0.to_json()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// How often something is done, in training steps; never, where it is written as 0 or a negative number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frequency(pub Option<NonZeroU64>);
+
+impl Frequency {
+    /// Never.
+    pub const NEVER: Self = Self(None);
+
+    /// Every so many steps; 0 is never.
+    pub fn every(steps: u64) -> Self {
+        Self(NonZeroU64::new(steps))
+    }
+
+    /// Whether it is due after the step of this number, counted from 1.
+    pub fn is_due(self, step: u64) -> bool {
+        self.0.is_some_and(|steps| step > 0 && step.is_multiple_of(steps.get()))
+    }
+}
+
+impl Setting for Frequency {
+    fn shape() -> Shape {
+        Shape::NumberOrText("whole number of steps (0 or negative: never)")
+    }
+
+    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
+        let steps = match &node.value {
+            Value::Scalar { text, plain: true } => parse_float(text).filter(|value| value.fract() == 0.0),
+            _ => None,
+        };
+        if steps.is_none() {
+            report_wrong_type::<Self>(node, path, reader);
+        }
+        // Saturating: a negative number becomes 0, which is never.
+        steps.map(|value| Self::every(value as u64))
+    }
+
+    fn to_json(&self) -> Json {
+        Json::from(self.0.map_or(0, NonZeroU64::get))
+    }
+}
+
+/// What happens when a generation round keeps no group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EmptyRound {
+    /// The next round is generated; after this many empty rounds in a row, if there is such a bound, the run stops with a
+    /// diagnosis.
+    Retry {
+        /// Empty rounds in a row that are an error; `None`: only `schedule.max_num_gen_batches` bounds them.
+        limit: Option<u64>,
+    },
+    /// The step is given up and the next one starts.
+    Skip,
+    /// The run stops with a diagnosis.
+    Error,
+}
+
+impl Setting for EmptyRound {
+    fn shape() -> Shape {
+        Shape::Text("text: retry, retry:N, skip or error")
+    }
+
+    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
+        let text = match &node.value {
+            Value::Scalar { text, .. } => Some(text.as_str()),
+            // `retry: 3` inside braces is what `retry:3` looks like with a space too many.
+            Value::Map(entries) => match entries.as_slice() {
+                [entry] if entry.key == "retry" => match &entry.node.value {
+                    Value::Scalar { text, .. } => return retry_limit(text, node, path, reader),
+                    Value::List(_) | Value::Map(_) => None,
+                },
+                _ => None,
+            },
+            Value::List(_) => None,
+        };
+        match text {
+            Some("retry") => Some(Self::Retry { limit: None }),
+            Some("skip") => Some(Self::Skip),
+            Some("error") => Some(Self::Error),
+            Some(text) if text.starts_with("retry:") => {
+                retry_limit(text.trim_start_matches("retry:").trim(), node, path, reader)
+            }
+            Some(_) | None => {
+                report_wrong_type::<Self>(node, path, reader);
+                None
+            }
+        }
+    }
+
+    fn to_json(&self) -> Json {
+        Json::String(match self {
+            Self::Retry { limit: None } => "retry".to_owned(),
+            Self::Retry { limit: Some(limit) } => format!("retry:{limit}"),
+            Self::Skip => "skip".to_owned(),
+            Self::Error => "error".to_owned(),
+        })
+    }
+}
+
+fn retry_limit(text: &str, node: &Node, path: &str, reader: &mut Reader) -> Option<EmptyRound> {
+    let limit = text.parse::<u64>().ok().filter(|&limit| limit > 0);
+    if limit.is_none() {
+        report_wrong_type::<EmptyRound>(node, path, reader);
+    }
+    limit.map(|limit| EmptyRound::Retry { limit: Some(limit) })
+}

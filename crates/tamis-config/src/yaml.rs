@@ -1,0 +1,180 @@
+//! YAML into the raw value tree.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use granit_parser::{Event, Parser, ScalarStyle, Span, options};
+
+use crate::diagnostic::{Diagnostic, Problem};
+use crate::source::{Origin, Source};
+use crate::tree::{Entry, Node, Value};
+
+/// Aliases may multiply a small text into a huge tree ("billion laughs"); no configuration has this many values.
+const MAX_NODES: usize = 100_000;
+
+/// Parses a text that holds one YAML document. An empty text is an empty mapping.
+///
+/// # Errors
+/// Everything that is wrong: a syntax error, keys given twice, more than one document, an explosion of aliases.
+pub fn parse(source: &Arc<Source>) -> Result<Node, Vec<Diagnostic>> {
+    let mut builder = Builder {
+        source,
+        anchors: HashMap::new(),
+        num_nodes: 0,
+        diagnostics: Vec::new(),
+        stack: Vec::new(),
+        root: None,
+    };
+    builder.run();
+    if builder.diagnostics.is_empty() {
+        Ok(builder.root.unwrap_or_else(|| Node::empty_map(Origin::start_of(source))))
+    } else {
+        Err(builder.diagnostics)
+    }
+}
+
+/// A collection that is not finished yet.
+enum Open {
+    List { items: Vec<Node>, origin: Origin, anchor: usize },
+    Map { entries: Vec<Entry>, key: Option<(String, Origin)>, origin: Origin, anchor: usize },
+}
+
+struct Builder<'s> {
+    source: &'s Arc<Source>,
+    anchors: HashMap<usize, (Node, usize)>,
+    num_nodes: usize,
+    diagnostics: Vec<Diagnostic>,
+    stack: Vec<Open>,
+    root: Option<Node>,
+}
+
+impl Builder<'_> {
+    fn run(&mut self) {
+        let source = Arc::clone(self.source);
+        let parser = Parser::new_from_str_with_options(&source.text, options! { emit_comments: false });
+        let mut num_documents = 0;
+        for next in parser {
+            let (event, span) = match next {
+                Ok(next) => next,
+                Err(error) => {
+                    let marker = error.marker();
+                    let origin = self.origin_at(marker.line(), marker.col(), 1);
+                    self.diagnostics
+                        .push(Diagnostic::error(Problem::Syntax { message: error.info() }, Some(origin)));
+                    return;
+                }
+            };
+            match event {
+                Event::DocumentStart(..) => {
+                    num_documents += 1;
+                    if num_documents > 1 {
+                        self.syntax("a configuration is one document, and a second one starts here", span);
+                        return;
+                    }
+                }
+                Event::Scalar(text, style, anchor, _) => {
+                    let plain = style == ScalarStyle::Plain;
+                    let node = Node {
+                        value: Value::Scalar { text: text.into_owned(), plain },
+                        origin: self.origin(span),
+                    };
+                    self.finish(node, anchor, 1);
+                }
+                Event::SequenceStart(_, anchor, _) => {
+                    let origin = self.origin(span);
+                    self.stack.push(Open::List { items: Vec::new(), origin, anchor });
+                }
+                Event::MappingStart(_, anchor, _) => {
+                    let origin = self.origin(span);
+                    self.stack.push(Open::Map { entries: Vec::new(), key: None, origin, anchor });
+                }
+                Event::SequenceEnd | Event::MappingEnd => match self.stack.pop() {
+                    Some(Open::List { items, origin, anchor }) => {
+                        self.finish(Node { value: Value::List(items), origin }, anchor, 1);
+                    }
+                    Some(Open::Map { entries, origin, anchor, .. }) => {
+                        self.finish(Node { value: Value::Map(entries), origin }, anchor, 1);
+                    }
+                    None => {}
+                },
+                Event::Alias(id) => {
+                    if let Some((node, size)) = self.anchors.get(&id).cloned() {
+                        self.finish(node, 0, size);
+                    } else {
+                        self.syntax("an alias refers to a value that contains it", span);
+                        return;
+                    }
+                }
+                _ => {}
+            }
+            if self.num_nodes > MAX_NODES {
+                self.syntax("more than 100,000 values: aliases that multiply?", span);
+                return;
+            }
+        }
+    }
+
+    fn finish(&mut self, node: Node, anchor: usize, size: usize) {
+        self.num_nodes += size;
+        if anchor > 0 {
+            let size = count(&node);
+            self.anchors.insert(anchor, (node.clone(), size));
+        }
+        match self.stack.last_mut() {
+            None => self.root = Some(node),
+            Some(Open::List { items, .. }) => items.push(node),
+            Some(Open::Map { entries, key, .. }) => match key.take() {
+                None => match node.value {
+                    Value::Scalar { text, .. } => {
+                        if let Some(first) = entries.iter().find(|entry| entry.key == text) {
+                            let problem =
+                                Problem::DuplicateKey { key: text.clone(), first_line: first.origin.line };
+                            self.diagnostics.push(Diagnostic::error(problem, Some(node.origin.clone())));
+                        }
+                        *key = Some((text, node.origin));
+                    }
+                    Value::List(_) | Value::Map(_) => {
+                        let message = "a key is a text, not a list or a mapping".to_owned();
+                        let problem = Problem::Syntax { message };
+                        self.diagnostics.push(Diagnostic::error(problem, Some(node.origin.clone())));
+                        *key = Some((String::new(), node.origin));
+                    }
+                },
+                Some((key, origin)) => entries.push(Entry { key, origin, node }),
+            },
+        }
+    }
+
+    fn syntax(&mut self, message: &str, span: Span) {
+        let origin = self.origin(span);
+        self.diagnostics
+            .push(Diagnostic::error(Problem::Syntax { message: message.to_owned() }, Some(origin)));
+    }
+
+    fn origin(&self, span: Span) -> Origin {
+        let length = if span.end.line() == span.start.line() {
+            span.end.col().saturating_sub(span.start.col())
+        } else {
+            1
+        };
+        self.origin_at(span.start.line(), span.start.col(), length)
+    }
+
+    /// `line` from 1 and `column` from 0, as the parser counts.
+    fn origin_at(&self, line: usize, column: usize, length: usize) -> Origin {
+        Origin {
+            source: Arc::clone(self.source),
+            line: line.max(1),
+            column: column + 1,
+            length: length.max(1),
+        }
+    }
+}
+
+fn count(node: &Node) -> usize {
+    match &node.value {
+        Value::Scalar { .. } => 1,
+        Value::List(items) => 1 + items.iter().map(count).sum::<usize>(),
+        Value::Map(entries) => 1 + entries.iter().map(|entry| count(&entry.node)).sum::<usize>(),
+    }
+}

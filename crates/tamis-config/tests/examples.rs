@@ -1,0 +1,77 @@
+//! The shipped examples load, without a warning, to what they say.
+
+use std::path::{Path, PathBuf};
+
+use tamis_config::{Config, EmptyRound, FilterKind, KlPlace, OnExhausted, OnLimit, Preset, Surplus, load};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/examples")
+}
+
+fn example(name: &str) -> Config {
+    let path = folder().join(format!("{name}.yaml"));
+    let loaded = load(&[path], &[]).unwrap_or_else(|errors| panic!("{errors}"));
+    assert!(loaded.warnings.is_empty(), "{name}: {:?}", loaded.warnings);
+    assert_eq!(loaded.config.run.name, name);
+    loaded.config
+}
+
+#[test]
+fn every_example_loads() {
+    let mut num_examples = 0;
+    for entry in std::fs::read_dir(folder()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|suffix| suffix == "yaml") {
+            example(path.file_stem().unwrap().to_str().unwrap());
+            num_examples += 1;
+        }
+    }
+    assert!(num_examples >= 10, "only {num_examples} examples");
+}
+
+#[test]
+fn common_settings_of_the_filter() {
+    // Setting, metric (none: no filter), limit, group size: the table of common configurations.
+    let table = [
+        ("dapo_math", Some("acc"), 15, 8),
+        ("dapo_code", Some("acc"), 20, 16),
+        ("entropy", Some("seq_reward"), 10, 8),
+        ("grpo", None, 0, 8),
+        ("cpo_math", None, 0, 8),
+        ("hard_task", Some("acc"), 25, 12),
+        ("easy_task", None, 0, 4),
+    ];
+    for (name, metric, limit, n) in table {
+        let config = example(name);
+        assert_eq!(config.rollout.n, n, "{name}");
+        match (metric, &config.filter) {
+            (None, None) => {}
+            (Some(metric), Some(filter)) => {
+                assert_eq!(filter.kind, FilterKind::Variance, "{name}");
+                assert_eq!(filter.metric.as_deref(), Some(metric), "{name}");
+                assert_eq!(config.schedule.max_num_gen_batches, Some(limit), "{name}");
+                assert_eq!(config.schedule.on_limit, OnLimit::Error, "{name}");
+                assert_eq!(config.schedule.surplus, Surplus::Discard, "{name}");
+            }
+            (expected, found) => panic!("{name}: filter {found:?}, expected {expected:?}"),
+        }
+    }
+    assert_eq!(example("dapo_math").preset, Some(Preset::Dapo));
+}
+
+#[test]
+fn dynamic_sampling_of_easyr1() {
+    for (name, prompts, n, limit) in
+        [("easyr1_standard", 128, 16, Some(3)), ("easyr1_aggressive", 64, 32, None)]
+    {
+        let config = example(name);
+        assert_eq!((config.data.train_batch_size, config.rollout.n), (prompts, n), "{name}");
+        assert_eq!(config.schedule.max_num_gen_batches, limit, "{name}");
+        assert_eq!(config.schedule.on_limit, OnLimit::UsePartial, "{name}");
+        assert_eq!(config.schedule.on_exhausted, OnExhausted::UsePartial, "{name}");
+        assert_eq!(config.schedule.on_empty_round, EmptyRound::Retry { limit: None }, "{name}");
+        assert_eq!(config.filter.unwrap().metric.as_deref(), Some("seq_reward"), "{name}");
+        assert_eq!(config.objective.kl.place, KlPlace::Reward, "{name}");
+    }
+    assert_eq!(example("easyr1_disabled").filter, None);
+}

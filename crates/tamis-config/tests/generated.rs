@@ -1,0 +1,36 @@
+//! The generated files are what the definitions generate. `TAMIS_REGENERATE=1` writes them instead.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::Path;
+
+use tamis_config::generate;
+
+fn compare(path: &str, expected: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    if std::env::var_os("TAMIS_REGENERATE").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, expected).unwrap();
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        found == expected,
+        "{} is not what the definitions generate: run TAMIS_REGENERATE=1 cargo test -p tamis-config generated",
+        path.display()
+    );
+}
+
+#[test]
+fn generated_defaults() {
+    compare("defaults.yaml", &generate::defaults_yaml());
+}
+
+#[test]
+fn generated_reference() {
+    compare("../../docs/configuration.md", &generate::reference_markdown());
+}
+
+#[test]
+fn generated_schema() {
+    let schema = serde_json::to_string_pretty(&generate::json_schema()).unwrap() + "\n";
+    compare("../../docs/configuration.schema.json", &schema);
+}

@@ -1,0 +1,365 @@
+//! Layers, origins, presets, the resolved configuration and its resumption.
+
+use insta::assert_snapshot;
+use tamis_config::source::{Source, SourceKind};
+use tamis_config::{
+    Aggregation, ConfigErrors, Frequency, Loaded, Preset, RewardKind, explain, load_sources,
+    resume_differences,
+};
+
+const BASE: &str = "model: {path: m}\ndata: {task: arithmetic}\ntrain: {total_steps: 10}\n";
+
+fn load(files: &[&str], arguments: &[&str]) -> Result<Loaded, ConfigErrors> {
+    let names = ["base.yaml", "more.yaml", "last.yaml"];
+    let sources: Vec<_> = files
+        .iter()
+        .zip(names)
+        .map(|(text, name)| Source::new(SourceKind::File(name.into()), *text))
+        .collect();
+    let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+    load_sources(&sources, &arguments)
+}
+
+fn sound(files: &[&str], arguments: &[&str]) -> Loaded {
+    load(files, arguments).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+#[test]
+fn later_layers_win_and_every_value_has_its_origin() {
+    let files = [BASE, "rollout:\n  n: 4\n  temperature: 0.7\n", "rollout: {n: 6}\n"];
+    let loaded = sound(&files, &["preset=dapo", "rollout.top_p=0.9"]);
+    let origin = |key: &str| loaded.origin(key).unwrap().to_string();
+    assert_eq!(loaded.config.rollout.n, 6);
+    assert_eq!(origin("rollout.n"), "last.yaml:1");
+    assert_eq!(origin("rollout.temperature"), "more.yaml:3");
+    assert_eq!(origin("rollout.top_p"), "command line");
+    assert_eq!(origin("objective.loss.clip_high"), "preset dapo");
+    assert_eq!(origin("rollout.min_p"), "default");
+}
+
+#[test]
+fn an_empty_section_changes_nothing() {
+    let loaded = sound(&[BASE, "preset: dapo\nrollout:\nobjective:\n  loss:\n"], &[]);
+    assert!((loaded.config.objective.loss.clip_high - 0.28).abs() < 1e-12);
+    assert_eq!(sound(&[BASE, ""], &[]).config, sound(&[BASE], &[]).config);
+    assert_eq!(sound(&[BASE, "# nothing\n"], &[]).config, sound(&[BASE], &[]).config);
+}
+
+#[test]
+fn overrides_set_add_and_reset() {
+    let file = "rollout: {stop: [a], n: 3}\nreward: [{kind: exact}, {kind: length}]\nfilter: {metric: acc}\n";
+    let loaded = sound(&[BASE, file], &["+rollout.stop=b", "~rollout.n", "reward[1].weight=0.5", "~filter"]);
+    assert_eq!(loaded.config.rollout.stop, ["a", "b"]);
+    assert_eq!(loaded.config.rollout.n, 8);
+    assert!((loaded.config.reward[1].weight - 0.5).abs() < 1e-12);
+    assert_eq!(loaded.config.filter, None);
+
+    let loaded = sound(&[BASE, file], &["~reward[1]", "+rollout.stop=[c, d]", "filter={kind: mean_range}"]);
+    assert_eq!(loaded.config.reward.len(), 1);
+    assert_eq!(loaded.config.rollout.stop, ["a", "c", "d"]);
+    assert_eq!(loaded.config.filter.unwrap().metric.as_deref(), Some("acc"), "a mapping is merged");
+
+    // A nullable section comes into being by one of its keys.
+    let loaded = sound(&[BASE], &["checkpoint.keep_best.k=2", "validate.test_freq=1", "~preset"]);
+    assert_eq!(loaded.config.checkpoint.keep_best.unwrap().k, 2);
+}
+
+#[test]
+fn rewards_are_completed_by_task_and_preset() {
+    let kinds = |loaded: &Loaded| -> Vec<String> {
+        loaded
+            .config
+            .reward
+            .iter()
+            .map(|reward| format!("{}:{}", reward.name, reward.kind.as_str()))
+            .collect()
+    };
+    assert_eq!(kinds(&sound(&[BASE], &[])), ["acc:number"]);
+    assert_eq!(kinds(&sound(&[BASE], &["preset=dapo"])), ["acc:number", "overlong:soft_overlong"]);
+    let own = "reward=[{kind: exact}, {kind: soft_overlong, buffer: 100}]";
+    let loaded = sound(&[BASE], &["preset=dapo", own]);
+    assert_eq!(kinds(&loaded), ["exact:exact", "soft_overlong:soft_overlong"]);
+    assert!(matches!(loaded.config.reward[1].kind, RewardKind::SoftOverlong { buffer: Some(100), .. }));
+    assert_eq!(
+        kinds(&sound(&[BASE], &["reward=[{kind: length, weight: 0.1}]"])),
+        ["length:length", "acc:number"]
+    );
+}
+
+#[test]
+fn overridden_presets_are_listed() {
+    let loaded = sound(
+        &[BASE, "preset: dapo\nobjective: {loss: {clip_high: 0.3, clip_low: 0.2}}\n"],
+        &["schedule.on_limit=use_partial", "~filter"],
+    );
+    let listed: Vec<String> = loaded.preset_differences.iter().map(ToString::to_string).collect();
+    assert_snapshot!(listed.join("\n"), @r#"
+filter: null instead of {"kind":"variance","metric":"acc"} (default)
+schedule.on_limit: "use_partial" instead of "error" (command line)
+objective.loss.clip_high: 0.3 instead of 0.28 (more.yaml:2)
+"#);
+    for &preset in Preset::ALL {
+        let loaded = sound(&[BASE], &[&format!("preset={preset}")]);
+        assert_eq!(loaded.preset_differences, [], "{preset}");
+        assert!(loaded.warnings.is_empty(), "{preset}: {:?}", loaded.warnings);
+    }
+    assert_eq!(
+        sound(&[BASE], &["preset=dr_grpo"]).config.objective.aggregation,
+        Aggregation::SeqMeanTokenSumNorm
+    );
+}
+
+#[test]
+fn shown_configurations_load_to_the_same() {
+    let texts = [
+        (
+            BASE,
+            vec![
+                "preset=dapo",
+                "run.name='12'",
+                "run.dir=a: b #c",
+                "rollout.stop=['\\n', '#', 'yes', '1e5']",
+            ],
+        ),
+        (
+            BASE,
+            vec![
+                "reward=[{kind: command, argv: [a, '-x'], timeout: 1500ms}]",
+                "data.chat_template_kwargs={a: {b: null}}",
+            ],
+        ),
+        (
+            BASE,
+            vec![
+                "preset=grpo",
+                "objective.kl.adaptive=null",
+                "checkpoint.keep_best={metric: acc}",
+                "validate.test_freq=3",
+            ],
+        ),
+        (
+            "model: {init: {tokenizer: tok/en.json}, memory_limit: 1.5GiB}\ndata: {task: arithmetic, arithmetic: {levels: [{digits: 3}]}}\n",
+            vec!["train.total_epochs=1", "filter={metric: acc}"],
+        ),
+    ];
+    for (text, arguments) in texts {
+        let loaded = sound(&[text], &arguments);
+        let shown = loaded.show();
+        let again = load(&[&shown], &[]).unwrap_or_else(|errors| panic!("{errors}\n{shown}"));
+        assert_eq!(again.config, loaded.config, "{shown}");
+    }
+}
+
+#[test]
+fn shown_configuration() {
+    let loaded = sound(
+        &[BASE, "rollout: {n: 4, stop: ['\n']}\n"],
+        &["preset=dapo", "run.name=first try", "algorithm.filter_groups.max_num_gen_batches=0"],
+    );
+    let shown = loaded.show();
+    let excerpt: Vec<&str> = shown
+        .lines()
+        .filter(|line| {
+            ["preset", "name:", "  n:", "stop", "kind", "max_num_gen", "clip", "path:", "learning_rate"]
+                .iter()
+                .any(|key| line.contains(key))
+        })
+        .collect();
+    assert_snapshot!(excerpt.join("\n"), @r#"
+preset: dapo  # command line: preset=dapo
+  name: first try  # command line: run.name=first try
+  path: m  # base.yaml:1
+  learning_rate: 0.001  # default
+  n: 4  # more.yaml:1
+  stop: [" "]  # more.yaml:1
+  - {name: acc, kind: number, weight: 1.0}  # default
+  # preset dapo
+  - {name: overlong, kind: soft_overlong, weight: 1.0, form: bounded, buffer: null, max_length: null, penalty_factor: 1.0}
+  kind: variance  # preset dapo
+  metric: acc  # preset dapo
+  refill: true  # preset dapo
+  max_num_gen_batches: 10  # preset dapo
+  on_limit: error  # preset dapo
+  on_empty_round: retry  # preset dapo
+  surplus: discard  # preset dapo
+    estimator: grpo  # preset dapo
+    norm_by_std: true  # preset dapo
+    scale: group  # preset dapo
+    singleton: zero  # preset dapo
+    clip_low: 0.2  # preset dapo
+    clip_high: 0.28  # preset dapo
+    dual_clip: 10.0  # preset dapo
+    delta: null  # preset dapo
+  aggregation: token-mean  # preset dapo
+    in: none  # preset dapo
+  entropy_coefficient: 0.0  # preset dapo
+    learning_rate: 1e-6  # default
+    kind: constant  # default
+  n: 1  # default
+"#);
+}
+
+#[test]
+fn native_keys_go_over_foreign_ones() {
+    let loaded = sound(&[BASE], &["rollout.n=4", "actor_rollout_ref.rollout.n=16"]);
+    assert_eq!(loaded.config.rollout.n, 4);
+}
+
+#[test]
+fn foreign_keys_on_the_command_line() {
+    let loaded = sound(
+        &[BASE],
+        &["algorithm.filter_groups.enable=True", "actor_rollout_ref.rollout.n=16", "trainer.test_freq=-1"],
+    );
+    let filter = loaded.config.filter.clone().unwrap();
+    assert_eq!(filter.metric, None);
+    assert_eq!(loaded.config.schedule.max_num_gen_batches, None, "verl's default is no limit");
+    assert_eq!(loaded.config.validate.test_freq, Frequency::NEVER);
+    let notes: Vec<String> = loaded.notes.iter().map(ToString::to_string).collect();
+    assert_snapshot!(notes.join("\n"), @r#"
+algorithm.filter_groups.enable=True -> filter.kind: variance, filter.singleton: keep, filter.tolerance: 0.0, schedule.refill: true, schedule.on_limit: error, schedule.on_empty_round: retry, schedule.on_exhausted: next_epoch, schedule.surplus: discard, schedule.order: dispatch, filter.metric: null, schedule.max_num_gen_batches: null (no metric is given: the raw outcome is taken, `acc`, else `score`)
+actor_rollout_ref.rollout.n=16 -> rollout.n: 16
+trainer.test_freq=-1 -> validate.test_freq: -1
+"#);
+}
+
+#[test]
+fn resumption() {
+    let run = sound(&[BASE], &[]).config;
+    let now = sound(
+        &[BASE],
+        &[
+            "train.total_steps=20",
+            "rollout.n=4",
+            "run.loggers=[console]",
+            "filter={}",
+            "validate.test_freq=2",
+            "run.threads=2",
+        ],
+    )
+    .config;
+    assert_eq!(resume_differences(&run, &run), []);
+    let text: Vec<String> = resume_differences(&run, &now)
+        .iter()
+        .map(|difference| format!("{} {difference}", if difference.refused { "refused" } else { "allowed" }))
+        .collect();
+    assert_snapshot!(text.join("\n"), @r#"
+allowed run.threads: null in the run, 2 now
+allowed run.loggers: [console, jsonl, tensorboard] in the run, [console] now
+refused rollout.n: 8 in the run, 4 now
+refused filter: null in the run, {kind: variance, metric: null, tolerance: 0.0, singleton: keep, low: 0.0, high: 1.0, bounds: open} now
+allowed train.total_steps: 10 in the run, 20 now
+allowed validate.test_freq: 0 in the run, 2 now
+"#);
+
+    // The schedule of the steps already done would be another one.
+    let cosine = ["train.lr_schedule.kind=cosine"];
+    let run = sound(&[BASE], &cosine).config;
+    let now = sound(&[BASE], &[cosine[0], "train.total_steps=20"]).config;
+    assert!(resume_differences(&run, &now)[0].refused);
+
+    // External rewards: what they compute is fixed, how they are run is free.
+    let command =
+        |extra: &str| sound(&[BASE], &[&format!("reward=[{{kind: command, argv: [x]{extra}}}]")]).config;
+    let differences = resume_differences(&command(""), &command(", timeout: 5s, weight: 2"));
+    let text: Vec<String> =
+        differences.iter().map(|found| format!("{} {}", found.key, found.refused)).collect();
+    assert_eq!(text, ["reward[0].weight true", "reward[0].timeout false"]);
+}
+
+#[test]
+fn explanations() {
+    assert_snapshot!(explain("rollout.n").unwrap(), @r#"
+rollout.n
+
+  Trajectories per prompt: the group size.
+
+  type       a whole number, at least 1
+  default    8
+  on resume  must stay
+  also known as
+    actor_rollout_ref.rollout.n (verl, default 1 there)
+    worker.rollout.n (EasyR1, default 1 there)
+    es_manager.train.group_size (RAGEN, default 16 there)
+    num_generations (TRL, default 8 there)
+"#);
+    assert_snapshot!(explain("objective.aggregation").unwrap(), @r#"
+objective.aggregation
+
+  How the loss of tokens becomes one number, over an optimizer mini-batch.
+
+  type       one of token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm, group-token-mean
+  default    token-mean
+  on resume  must stay
+  preset     grpo: seq-mean-token-mean
+  preset     dapo: token-mean
+  preset     dapo_paper: group-token-mean
+  preset     dr_grpo: seq-mean-token-sum-norm
+  values
+    token-mean: Mean over all tokens of the mini-batch (DAPO as released).
+    seq-mean-token-sum: Sum over the tokens of a sequence, mean over sequences.
+    seq-mean-token-mean: Mean over the tokens of a sequence, mean over sequences (GRPO as published).
+    seq-mean-token-sum-norm: Sum over the tokens of a sequence, divided by `loss_scale_factor`, mean over sequences (Dr. GRPO).
+    group-token-mean: Mean over the tokens of a group, mean over groups (DAPO as written in its paper).
+  also known as
+    actor_rollout_ref.actor.loss_agg_mode (verl, default token-mean there)
+    worker.actor.loss_avg_mode (EasyR1, default token there)
+    loss_type (TRL, default dapo there)
+"#);
+    assert_snapshot!(explain("schedule.max_num_gen_batches").unwrap(), @r#"
+schedule.max_num_gen_batches
+
+  Generation rounds of one step, at most. Null: no limit.
+
+  type       a whole number or null, at least 1
+  default    10
+  on resume  must stay
+  preset     dapo: 10
+  preset     dapo_paper: 10
+  also known as
+    algorithm.filter_groups.max_num_gen_batches (verl, default 0 there)
+    algorithm.dynamic_sample_max_gen_batches (EasyR1, default 3 there)
+    trainer.max_try_make_batch (EasyR1, default 20 there)
+"#);
+    assert_snapshot!(explain("reward.method").unwrap(), @r#"
+reward[]<gsm8k>.method
+
+  How the answer is found.
+
+  type       one of strict, flexible
+  default    strict
+  on resume  must stay
+  values
+    strict: The last `#### number`.
+    flexible: The last number.
+"#);
+    assert_snapshot!(explain("filter").unwrap(), @r#"
+filter
+
+  The sieve of groups. Null: every group is trained on.
+
+  type       a section or null
+  default    null
+  on resume  must stay
+  preset     grpo: null
+  preset     dapo: {kind: variance, metric: acc}
+  preset     dapo_paper: {kind: variance, metric: acc}
+  preset     dr_grpo: null
+  also known as
+    actor_rollout_ref.rollout.rollout_filter_strategy (RAGEN, default top_p there)
+    actor_rollout_ref.rollout.rollout_filter_value (RAGEN, default 1.0 there)
+    actor_rollout_ref.rollout.rollout_filter_ratio (RAGEN)
+    actor_rollout_ref.rollout.rollout_filter_include_zero (RAGEN, default True there)
+    actor_rollout_ref.rollout.rollout_filter_metric (RAGEN, default reward_variance there)
+"#);
+    assert_snapshot!(explain("algorithm.use_dynamic_sample").unwrap(), @r#"
+algorithm.use_dynamic_sample
+
+  A key of EasyR1.
+
+  its default  false
+  becomes      filter.kind, filter.metric, schedule.refill, schedule.on_limit, schedule.on_exhausted, schedule.surplus, with related keys
+"#);
+    assert_snapshot!(explain("rollout.temprature").unwrap_err(), @"there is no key `rollout.temprature`; did you mean `rollout.temperature`?");
+    assert_snapshot!(explain("zzz").unwrap_err(), @"there is no key `zzz`");
+}

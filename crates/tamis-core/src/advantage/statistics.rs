@@ -1,0 +1,93 @@
+//! Statistics of rewards, within groups and over the batch; unscored members (NaN) are outside all of them.
+
+use crate::ragged::Ragged;
+
+/// Count, mean, extremes and spread of the scored members of a slice.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Moments {
+    /// Number that are not NaN.
+    pub(crate) count: usize,
+    /// Their mean; NaN where there are none.
+    pub(crate) mean: f64,
+    /// Sum of squared differences from the mean.
+    squares: f64,
+    min: f64,
+    max: f64,
+}
+
+impl Moments {
+    /// Two passes, so that a large mean does not cancel the spread away.
+    pub(crate) fn of(values: &[f64]) -> Self {
+        let scored = || values.iter().copied().filter(|value| !value.is_nan());
+        let (mut count, mut sum, mut min, mut max) = (0_usize, 0.0, f64::INFINITY, f64::NEG_INFINITY);
+        for value in scored() {
+            count += 1;
+            sum += value;
+            min = min.min(value);
+            max = max.max(value);
+        }
+        let mean = sum / count as f64;
+        let squares = scored().map(|value| (value - mean) * (value - mean)).sum();
+        Self { count, mean, squares, min, max }
+    }
+
+    /// Whether the scored members do not differ: max == min, or at most one of them.
+    pub(crate) fn is_uniform(&self) -> bool {
+        self.count < 2 || self.min >= self.max
+    }
+
+    /// Standard deviation; exactly 0 where the values do not differ, NaN with fewer than `ddof + 1` of them.
+    pub(crate) fn deviation(&self, ddof: u8) -> f64 {
+        let freedom = self.count as f64 - f64::from(ddof);
+        if freedom <= 0.0 {
+            f64::NAN
+        } else if self.min >= self.max {
+            0.0
+        } else {
+            (self.squares / freedom).sqrt()
+        }
+    }
+}
+
+/// Rewards of a batch as the trainers log them.
+///
+/// Degenerate cases: groups and batches without a scored member are left out of the means; with none at all every mean is NaN.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RewardStatistics {
+    /// Mean over the scored trajectories (TRL `reward`, verl `critic/rewards/mean`).
+    pub mean: f64,
+    /// Mean over groups of the deviation within the group, groups of fewer than `ddof + 1` scored members left out.
+    pub mean_group_deviation: f64,
+    /// Deviation over the scored trajectories of the batch (TRL `reward_std`, whatever its `scale_rewards`).
+    pub batch_deviation: f64,
+    /// Share of groups of at least two scored members whose members do not differ: max == min (TRL `frac_reward_zero_std`, which
+    /// tests the floating-point deviation against 1e-8 instead).
+    pub uniform_share: f64,
+}
+
+impl RewardStatistics {
+    /// Statistics of rewards `[P][G]` with deviations of `ddof` 0 (population) or 1 (sample; TRL).
+    pub fn of(rewards: &Ragged<f64>, ddof: u8) -> Self {
+        let all = Moments::of(rewards.values());
+        let (mut deviations, mut num_deviations, mut uniform, mut compared) =
+            (0.0, 0_usize, 0_usize, 0_usize);
+        for rewards_g in rewards.rows() {
+            let moments = Moments::of(rewards_g);
+            let deviation = moments.deviation(ddof);
+            if !deviation.is_nan() {
+                deviations += deviation;
+                num_deviations += 1;
+            }
+            if moments.count > 1 {
+                compared += 1;
+                uniform += usize::from(moments.is_uniform());
+            }
+        }
+        Self {
+            mean: all.mean,
+            mean_group_deviation: deviations / num_deviations as f64,
+            batch_deviation: all.deviation(ddof),
+            uniform_share: uniform as f64 / compared as f64,
+        }
+    }
+}

@@ -1,0 +1,324 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use tamis_golden::{cases, numbers};
+
+use super::*;
+use crate::group::{FinishReason, GroupId, PolicyVersion, PromptId, Score, Trajectory};
+
+const SCALE: Option<OutcomeScale> = Some(OutcomeScale { wrong: 0.0, correct: 1.0 });
+
+fn variance(values: &[f64]) -> Verdict {
+    Variance::default().judge_one(&GroupStatistics::of(values, SCALE), SCALE)
+}
+
+#[test]
+fn the_guides_four_prompts() {
+    let dropped = Verdict::Dropped;
+    assert_eq!(variance(&[1.0; 8]), dropped(DropReason::AllCorrect));
+    assert_eq!(variance(&[1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 1.0]), Verdict::Kept);
+    assert_eq!(variance(&[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0]), Verdict::Kept);
+    assert_eq!(variance(&[0.0; 8]), dropped(DropReason::AllWrong));
+    // The guide prints 0.464 for the second; five of eight have 0.484.
+    let second = GroupStatistics::of(&[1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 1.0], SCALE);
+    assert!((second.std - 15.0_f64.sqrt() / 8.0).abs() < 1e-15);
+    let third = GroupStatistics::of(&[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0], SCALE);
+    assert!((third.std - 7.0_f64.sqrt() / 8.0).abs() < 1e-15);
+}
+
+#[test]
+fn names_of_uniform_groups() {
+    assert_eq!(variance(&[-1.0, -1.0]), Verdict::Dropped(DropReason::AllWrong));
+    assert_eq!(variance(&[0.5, 0.5]), Verdict::Dropped(DropReason::Uniform));
+    assert_eq!(variance(&[2.0, 2.0]), Verdict::Dropped(DropReason::AllCorrect));
+    assert_eq!(variance(&[0.0, -0.0]), Verdict::Dropped(DropReason::AllWrong));
+    let length = GroupStatistics::of(&[7.0, 7.0], SCALE);
+    assert_eq!(
+        Variance::default().judge_one(&length, Metric::Length.outcome_scale()),
+        Verdict::Dropped(DropReason::Uniform)
+    );
+}
+
+#[test]
+fn unscored_members_stay_outside() {
+    let nan = f64::NAN;
+    assert_eq!(variance(&[nan, 1.0, 0.0]), Verdict::Kept);
+    // Not a zero: two ones and an unscored member are all correct.
+    assert_eq!(variance(&[nan, 1.0, 1.0]), Verdict::Dropped(DropReason::AllCorrect));
+    assert_eq!(variance(&[nan, 1.0]), Verdict::Dropped(DropReason::Unscored));
+    assert_eq!(variance(&[nan, nan]), Verdict::Dropped(DropReason::Unscored));
+    assert_eq!(variance(&[nan]), Verdict::Dropped(DropReason::Unscored));
+    assert_eq!(variance(&[]), Verdict::Dropped(DropReason::Unscored));
+    assert_eq!(variance(&[f64::INFINITY, 1.0, 0.0]), Verdict::Kept);
+    assert_eq!(variance(&[f64::INFINITY, 0.0]), Verdict::Dropped(DropReason::Unscored));
+    let range = MeanRange::new(0.0, 1.0, Ends::Open).unwrap();
+    assert_eq!(
+        range.judge_one(&GroupStatistics::of(&[nan, 0.5], SCALE), SCALE),
+        Verdict::Dropped(DropReason::Unscored)
+    );
+}
+
+#[test]
+fn singletons_and_tolerance() {
+    assert_eq!(variance(&[0.0]), Verdict::Kept);
+    let drop = Variance::new(0.0, Singleton::Drop).unwrap();
+    assert_eq!(
+        drop.judge_one(&GroupStatistics::of(&[1.0], SCALE), SCALE),
+        Verdict::Dropped(DropReason::Singleton)
+    );
+    let tolerant = Variance::new(0.25, Singleton::Keep).unwrap();
+    let judge = |values: &[f64]| tolerant.judge_one(&GroupStatistics::of(values, SCALE), SCALE);
+    assert_eq!(judge(&[0.5, 0.75]), Verdict::Dropped(DropReason::Uniform));
+    assert_eq!(judge(&[0.5, 0.7501]), Verdict::Kept);
+}
+
+#[test]
+fn mean_ranges() {
+    let judge = |low, high, ends, values: &[f64]| {
+        MeanRange::new(low, high, ends).unwrap().judge_one(&GroupStatistics::of(values, SCALE), SCALE)
+    };
+    // EasyR1's window is open on both sides.
+    assert_eq!(
+        judge(0.25, 0.75, Ends::Open, &[1.0, 0.0, 0.0, 0.0]),
+        Verdict::Dropped(DropReason::BelowRange)
+    );
+    assert_eq!(judge(0.25, 0.75, Ends::Closed, &[1.0, 0.0, 0.0, 0.0]), Verdict::Kept);
+    assert_eq!(
+        judge(0.25, 0.75, Ends::Open, &[1.0, 1.0, 1.0, 0.0]),
+        Verdict::Dropped(DropReason::AboveRange)
+    );
+    assert_eq!(judge(0.25, 0.75, Ends::Closed, &[1.0, 1.0, 1.0, 0.0]), Verdict::Kept);
+    assert_eq!(judge(0.01, 0.99, Ends::Open, &[1.0; 4]), Verdict::Dropped(DropReason::AllCorrect));
+    assert_eq!(judge(0.01, 0.99, Ends::Open, &[0.0; 4]), Verdict::Dropped(DropReason::AllWrong));
+    // All wrong but formatted: the mean window does not see that it is uniform.
+    assert_eq!(judge(0.01, 0.99, Ends::Open, &[0.1; 4]), Verdict::Kept);
+    assert_eq!(judge(0.2, 0.8, Ends::Closed, &[0.5]), Verdict::Kept);
+}
+
+#[test]
+fn settings_are_checked() {
+    let tolerance = |value| Variance::new(value, Singleton::Keep).unwrap_err().to_string();
+    insta::assert_snapshot!(tolerance(-0.5), @"the variance filter's tolerance must be a finite number of at least 0, got -0.5");
+    insta::assert_snapshot!(tolerance(f64::NAN), @"the variance filter's tolerance must be a finite number of at least 0, got NaN");
+    let range = |low, high, ends| MeanRange::new(low, high, ends).unwrap_err().to_string();
+    insta::assert_snapshot!(range(0.5, 0.5, Ends::Open), @"no group mean lies in the mean_range filter's (0.5, 0.5): raise `high` or lower `low`");
+    insta::assert_snapshot!(range(0.8, 0.2, Ends::Closed), @"no group mean lies in the mean_range filter's [0.8, 0.2]: raise `high` or lower `low`");
+    assert!(MeanRange::new(0.5, 0.5, Ends::Closed).is_ok());
+    assert!(MeanRange::new(f64::NEG_INFINITY, 0.9, Ends::Open).is_ok());
+    let read: PointFilter = serde_json::from_str(r#"{"kind": "variance", "tolerance": -1.0}"#).unwrap();
+    assert_eq!(read.checked(), Err(FilterError::Tolerance(-1.0)));
+    let read: PointFilter =
+        serde_json::from_str(r#"{"kind": "mean_range", "low": 0.2, "high": 0.8}"#).unwrap();
+    assert_eq!(
+        read.checked(),
+        Ok(PointFilter::MeanRange(MeanRange { low: 0.2, high: 0.8, ends: Ends::Open }))
+    );
+}
+
+#[test]
+fn offsets_are_checked() {
+    let judge = |offsets: &[usize]| {
+        judge_columns(&Variance::default(), SCALE, &[1.0, 0.0, 1.0], offsets).unwrap_err().to_string()
+    };
+    insta::assert_snapshot!(judge(&[0, 2]), @"group offsets must begin at 0 and end at the 3 values there are, got Some(0) to Some(2)");
+    insta::assert_snapshot!(judge(&[]), @"group offsets must begin at 0 and end at the 3 values there are, got None to None");
+    insta::assert_snapshot!(judge(&[0, 5, 3]), @"group 0 ends at 5, but it must lie between 0 and the 3 values there are");
+    insta::assert_snapshot!(judge(&[0, 2, 1, 3]), @"group 1 ends at 1, but it must lie between 2 and the 3 values there are");
+    assert_eq!(judge_columns(&Variance::default(), SCALE, &[], &[0]).unwrap(), (vec![], vec![]));
+}
+
+#[test]
+fn sums_beyond_the_range_of_f64_still_have_a_mean() {
+    let group = GroupStatistics::of(&[f64::MAX, f64::MAX / 2.0], SCALE);
+    assert_eq!(group.mean, f64::MAX / 2.0 + f64::MAX / 4.0);
+}
+
+/// numpy's rule and ours on every case of the reference file: they differ exactly where numpy calls equal members different.
+#[test]
+fn reference_groups() {
+    let mut differing = Vec::new();
+    let mut compared = 0;
+    for case in cases("verl_filter_groups") {
+        let name = case["name"].as_str().unwrap_or("?").to_owned();
+        let (inputs, outputs) = (&case["inputs"], &case["outputs"]);
+        let groups: Vec<Vec<f64>> = if inputs["values"].is_array() {
+            vec![numbers(&inputs["values"])]
+        } else {
+            let value = inputs["value"].as_f64().unwrap();
+            inputs["sizes"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|n| vec![value; n.as_u64().unwrap() as usize])
+                .collect()
+        };
+        let list = |key: &str| match &outputs[key] {
+            serde_json::Value::Array(items) => items.clone(),
+            single => vec![single.clone()],
+        };
+        for ((values, np_std), keep) in groups.iter().zip(list("np_std")).zip(list("recipe_keep")) {
+            compared += 1;
+            let group = GroupStatistics::of(values, SCALE);
+            let np_std = np_std.as_f64().unwrap_or(f64::NAN);
+            let keep = keep.as_bool().unwrap();
+            let kept = Variance::default().judge_one(&group, SCALE).is_kept();
+            if kept == keep {
+                assert!(
+                    (group.std - np_std).abs() <= 1e-12 * np_std.abs() + 1e-15,
+                    "{name}: {group:?} {np_std}"
+                );
+                continue;
+            }
+            let uniform = values.windows(2).all(|pair| pair[0] == pair[1]);
+            let scored = values.iter().filter(|value| value.is_finite()).count();
+            if scored == values.len() {
+                assert!(keep && uniform && np_std > 0.0 && np_std < 1e-12, "{name}: {values:?}");
+                differing.push((name.clone(), values.len()));
+            } else {
+                println!(
+                    "{name}: a group with unscored members is judged by the scored ones, the recipe drops it"
+                );
+            }
+        }
+    }
+    assert!(compared > 0);
+    println!("of {compared} groups, numpy's rule keeps these uniform ones: {differing:?}");
+}
+
+fn trajectory(reward: f64, scores: &[(&str, f64)], loss_mask: &[bool]) -> Trajectory {
+    Trajectory {
+        sample_index: 0,
+        text: String::new(),
+        token_ids: vec![0; loss_mask.len()],
+        logprobs: vec![0.0; loss_mask.len()],
+        loss_mask: loss_mask.to_vec(),
+        finish_reason: FinishReason::Stop,
+        versions: (PolicyVersion(0), PolicyVersion(0)),
+        scores: scores
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), Score::of(*value)))
+            .collect::<BTreeMap<_, _>>(),
+        reward,
+    }
+}
+
+fn group(id: u64, trajectories: Vec<Trajectory>) -> Group {
+    Group {
+        id: GroupId(id),
+        prompt: PromptId(id),
+        epoch: 0,
+        dispatched: PolicyVersion(0),
+        prompt_token_ids: vec![],
+        trajectories,
+    }
+}
+
+#[test]
+fn groups_take_the_columns_path() {
+    let groups = [
+        group(
+            0,
+            vec![trajectory(0.9, &[("acc", 1.0)], &[true, false]), trajectory(0.8, &[("acc", 1.0)], &[true])],
+        ),
+        group(1, vec![trajectory(0.9, &[("acc", 1.0)], &[true]), trajectory(0.9, &[("acc", 0.0)], &[true])]),
+        group(2, vec![trajectory(0.9, &[], &[true]), trajectory(0.9, &[("acc", 0.0)], &[true])]),
+    ];
+    let judge = |metric: &str, extra: &ExtraColumns<'_>| -> Result<Vec<&'static str>, FilterError> {
+        let judged = judge_groups(&Variance::default(), &Metric::from(metric), &groups, extra)?;
+        Ok(judged.iter().map(|judgement| judgement.verdict.name()).collect())
+    };
+    assert_eq!(judge("acc", &ExtraColumns::NONE).unwrap(), ["all_correct", "kept", "unscored"]);
+    // The shaped reward keeps a group whose members are all correct, and drops one with contrast in its outcome.
+    assert_eq!(judge("seq_reward", &ExtraColumns::NONE).unwrap(), ["kept", "uniform", "uniform"]);
+    assert_eq!(judge("seq_final_reward", &ExtraColumns::NONE).unwrap(), ["kept", "uniform", "uniform"]);
+    assert_eq!(judge("length", &ExtraColumns::NONE).unwrap(), ["uniform", "uniform", "uniform"]);
+    let final_reward = [0.5, 0.5, 0.1, 0.2, 0.3, 0.4];
+    let extra =
+        ExtraColumns { final_reward: FinalReward::Column(&final_reward), entropy: Some(&final_reward[..5]) };
+    assert_eq!(judge("token_level_rewards", &extra).unwrap(), ["uniform", "kept", "kept"]);
+    insta::assert_snapshot!(judge("entropy", &extra).unwrap_err(), @"column `entropy` has 5 numbers for 6 trajectories");
+    insta::assert_snapshot!(judge("entropy", &ExtraColumns::NONE).unwrap_err(), @"metric `entropy` needs token entropies, which this run does not compute; it has `seq_reward`, `seq_final_reward`, `token_level_rewards`, `length`");
+}
+
+#[test]
+fn metrics_are_checked_before_anything_is_generated() {
+    let available = AvailableMetrics {
+        scores: vec!["acc".to_owned(), "format".to_owned(), "length".to_owned()],
+        entropy: false,
+    };
+    let check = |name: &str| Metric::from(name).check(&available);
+    for name in available.names() {
+        assert_eq!(check(&name), Ok(()), "{name}");
+        assert_eq!(Metric::from(name.as_str()).to_string(), name);
+    }
+    assert_eq!(Metric::from("scores.length"), Metric::Score("length".to_owned()));
+    insta::assert_snapshot!(check("formta").unwrap_err(), @"there is no metric `formta`; this run has `acc`, `format`, `scores.length`, `seq_reward`, `seq_final_reward`, `token_level_rewards`, `length` (did you mean `format`?)");
+    insta::assert_snapshot!(check("q").unwrap_err(), @"there is no metric `q`; this run has `acc`, `format`, `scores.length`, `seq_reward`, `seq_final_reward`, `token_level_rewards`, `length`");
+    insta::assert_snapshot!(check("entropy").unwrap_err(), @"metric `entropy` needs token entropies, which this run does not compute; it has `acc`, `format`, `scores.length`, `seq_reward`, `seq_final_reward`, `token_level_rewards`, `length`");
+    assert_eq!(Metric::default_of(&available), Ok(Metric::Score("acc".to_owned())));
+    let score = AvailableMetrics { scores: vec!["score".to_owned()], entropy: true };
+    assert_eq!(Metric::default_of(&score), Ok(Metric::Score("score".to_owned())));
+    let none = AvailableMetrics { scores: vec!["format".to_owned()], entropy: true };
+    insta::assert_snapshot!(Metric::default_of(&none).unwrap_err(), @"the filter names no metric, and the rewards give neither `acc` nor `score` to take instead; set `filter.metric` to one of `format`, `seq_reward`, `seq_final_reward`, `token_level_rewards`, `length`, `entropy`");
+}
+
+fn values() -> impl Strategy<Value = Vec<f64>> {
+    prop::collection::vec(
+        prop_oneof![4 => Just(0.0), 4 => Just(1.0), 1 => Just(0.1), 1 => -3.0..3.0, 1 => Just(f64::NAN)],
+        0..10,
+    )
+}
+
+proptest! {
+    #[test]
+    fn a_group_is_kept_whatever_the_order_shift_and_scale(mut values in values(), shift in -4i32..4, scale in 1i32..4) {
+        let verdict = variance(&values);
+        values.reverse();
+        prop_assert_eq!(variance(&values), verdict);
+        let moved: Vec<f64> = values.iter().map(|value| value * f64::from(scale)).collect();
+        prop_assert_eq!(variance(&moved).is_kept(), verdict.is_kept());
+        let distinct = values.iter().filter(|value| value.is_finite()).any(|a| values.iter().any(|b| b.is_finite() && a != b));
+        prop_assert_eq!(verdict.is_kept(), distinct || (values.len() == 1 && values[0].is_finite()));
+        if values.iter().all(|value| value.fract() == 0.0) {
+            let shifted: Vec<f64> = values.iter().map(|value| value + f64::from(shift)).collect();
+            prop_assert_eq!(variance(&shifted).is_kept(), verdict.is_kept());
+        }
+    }
+
+    #[test]
+    fn point_filters_judge_each_group_alone(groups in prop::collection::vec(values(), 0..8)) {
+        let flat: Vec<f64> = groups.concat();
+        let mut offsets = vec![0];
+        for group in &groups {
+            offsets.push(offsets.last().unwrap() + group.len());
+        }
+        let range = PointFilter::MeanRange(MeanRange::new(0.1, 0.9, Ends::Closed).unwrap());
+        for filter in [PointFilter::Variance(Variance::default()), range] {
+            prop_assert_eq!(filter.scope(), Scope::Point);
+            let (together, statistics) = judge_columns(&filter, SCALE, &flat, &offsets).unwrap();
+            prop_assert_eq!(together.len(), groups.len());
+            for (i, group) in groups.iter().enumerate() {
+                let (alone, _) = judge_columns(&filter, SCALE, group, &[0, group.len()]).unwrap();
+                prop_assert_eq!(alone[0], together[i]);
+                prop_assert_eq!(statistics[i].size, group.len());
+            }
+            // Idempotent: what was kept is kept when judged again.
+            let kept: Vec<&Vec<f64>> = groups.iter().zip(&together).filter(|(_, verdict)| verdict.is_kept()).map(|(group, _)| group).collect();
+            for group in kept {
+                prop_assert!(filter.judge(&[GroupStatistics::of(group, SCALE)], SCALE)[0].is_kept());
+            }
+        }
+    }
+
+    #[test]
+    fn statistics_stay_in_their_bounds(values in values()) {
+        let group = GroupStatistics::of(&values, SCALE);
+        prop_assert!(group.num_scored <= group.size);
+        if group.num_scored > 0 {
+            prop_assert!(group.min <= group.max);
+            prop_assert!(group.mean >= group.min - 1e-12 && group.mean <= group.max + 1e-12);
+            prop_assert!(group.std >= 0.0 && group.std <= (group.max - group.min) / 2.0 + 1e-12);
+            prop_assert_eq!(group.std == 0.0, group.min == group.max);
+        }
+    }
+}

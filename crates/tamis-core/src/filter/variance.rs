@@ -1,0 +1,80 @@
+//! `variance`: a group must have contrast.
+
+use serde::{Deserialize, Serialize};
+
+use super::{DropReason, Filter, FilterError, GroupStatistics, OutcomeScale, Scope, Verdict};
+
+/// What becomes of a group of one, in which there is nothing to compare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Singleton {
+    /// Kept, as verl does: with `rollout.n = 1` the filter lets everything through.
+    #[default]
+    Keep,
+    /// Dropped as `singleton`.
+    Drop,
+}
+
+/// Keeps a group whose scored members differ: `max − min > tolerance`.
+///
+/// This is dynamic sampling of DAPO (Yu et al. 2025, arXiv 2503.14476, equation 11), whose "neither all correct nor all wrong" is the
+/// case of a metric in {0, 1}: where all members are equal every group-relative advantage is zero.
+///
+/// # Differs from
+/// verl's recipe (0.9.1) keeps a group where `numpy.std(values) > 0`. Rounding makes that true for some groups of equal
+/// members: of 0.1 at sizes 3, 6, 7, 12 to 15, 18 and more; of 0.7 at 3, 6, 7, 11, 12, 15, ...; of 1/3 at 10, 11, 15, 18, .... Such a
+/// group is kept there and its advantages are rounding noise over a tiny deviation; here it is dropped. At sizes 2, 4, 8, 16 and 32,
+/// and for metrics in {0, 1} or {−1, +1} at any size, both rules agree. A group with a NaN is dropped there whatever its other
+/// members say (and kept by verl's V1 trainer); here its scored members decide.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Variance {
+    /// Largest `max − min` that still counts as uniform, in units of the metric; 0 unless set.
+    pub tolerance: f64,
+    /// What becomes of groups of one.
+    pub singleton: Singleton,
+}
+
+impl Variance {
+    /// With its settings checked.
+    ///
+    /// # Errors
+    /// [`FilterError::Tolerance`] for a negative, infinite or NaN tolerance.
+    pub fn new(tolerance: f64, singleton: Singleton) -> Result<Self, FilterError> {
+        if !tolerance.is_finite() || tolerance < 0.0 {
+            return Err(FilterError::Tolerance(tolerance));
+        }
+        Ok(Self { tolerance, singleton })
+    }
+
+    /// The verdict on one group.
+    pub fn judge_one(&self, group: &GroupStatistics, scale: Option<OutcomeScale>) -> Verdict {
+        if group.is_unscored() {
+            return Verdict::Dropped(DropReason::Unscored);
+        }
+        if group.size == 1 {
+            return match self.singleton {
+                Singleton::Keep => Verdict::Kept,
+                Singleton::Drop => Verdict::Dropped(DropReason::Singleton),
+            };
+        }
+        if group.max - group.min > self.tolerance {
+            return Verdict::Kept;
+        }
+        Verdict::Dropped(OutcomeScale::name_of(scale, group, DropReason::Uniform))
+    }
+}
+
+impl Filter for Variance {
+    fn name(&self) -> &'static str {
+        "variance"
+    }
+
+    fn scope(&self) -> Scope {
+        Scope::Point
+    }
+
+    fn judge(&self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Vec<Verdict> {
+        groups.iter().map(|group| self.judge_one(group, scale)).collect()
+    }
+}

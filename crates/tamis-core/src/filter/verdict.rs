@@ -1,0 +1,125 @@
+//! What a filter says of a group.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::GroupStatistics;
+
+/// What a filter says of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It carries signal.
+    Kept,
+    /// It does not, and why.
+    Dropped(DropReason),
+}
+
+impl Verdict {
+    /// Whether the group may be trained on.
+    pub fn is_kept(self) -> bool {
+        self == Self::Kept
+    }
+
+    /// `kept`, or the reason's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kept => "kept",
+            Self::Dropped(reason) => reason.name(),
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+/// Why a group was dropped. See [the module](super) for what all-correct and all-wrong mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DropReason {
+    /// Every scored member reaches the top of the outcome scale.
+    AllCorrect,
+    /// No scored member rises above the bottom of the outcome scale.
+    AllWrong,
+    /// All scored members have the same metric, elsewhere on the scale.
+    Uniform,
+    /// Too few members have a metric at all.
+    Unscored,
+    /// The mean lies below the range.
+    BelowRange,
+    /// The mean lies above the range.
+    AboveRange,
+    /// A group of one member, and the filter was told to drop those.
+    Singleton,
+}
+
+impl DropReason {
+    /// Every reason, in the order in which reports list them.
+    pub const ALL: [Self; 7] = [
+        Self::AllCorrect,
+        Self::AllWrong,
+        Self::Uniform,
+        Self::Unscored,
+        Self::BelowRange,
+        Self::AboveRange,
+        Self::Singleton,
+    ];
+
+    /// The name in rollout files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AllCorrect => "all_correct",
+            Self::AllWrong => "all_wrong",
+            Self::Uniform => "uniform",
+            Self::Unscored => "unscored",
+            Self::BelowRange => "below_range",
+            Self::AboveRange => "above_range",
+            Self::Singleton => "singleton",
+        }
+    }
+}
+
+impl fmt::Display for DropReason {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+/// Where a metric says "wrong" and "correct"; the default is 0 and 1.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct OutcomeScale {
+    /// At or below it a trajectory is wrong.
+    pub wrong: f64,
+    /// At or above it a trajectory is correct.
+    pub correct: f64,
+}
+
+impl Default for OutcomeScale {
+    fn default() -> Self {
+        Self { wrong: 0.0, correct: 1.0 }
+    }
+}
+
+impl OutcomeScale {
+    /// What a group without contrast is called: by its best member against `wrong`, its worst against `correct`.
+    pub(super) fn name_of(scale: Option<Self>, group: &GroupStatistics, otherwise: DropReason) -> DropReason {
+        match scale {
+            Some(scale) if group.max <= scale.wrong => DropReason::AllWrong,
+            Some(scale) if group.min >= scale.correct => DropReason::AllCorrect,
+            _ => otherwise,
+        }
+    }
+}
+
+/// A verdict with the numbers it was reached from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Judgement {
+    /// Kept or dropped.
+    pub verdict: Verdict,
+    /// The group's statistics.
+    pub statistics: GroupStatistics,
+}

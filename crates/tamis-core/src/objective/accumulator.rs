@@ -1,0 +1,310 @@
+//! Sums per trajectory, and their merge over micro-batches and ranks into one loss and one set of metrics.
+
+use super::clip::ClippedToken;
+use super::{Objective, ObjectiveError, ObjectiveState};
+
+/// What one trajectory contributes, each a sum over its unmasked tokens in token order.
+///
+/// A pure function of the trajectory's own columns and the normalisers, so the same bits in whatever micro-batch it was computed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SequenceSums {
+    /// Unmasked tokens.
+    pub tokens: u32,
+    /// Clipped branch active.
+    pub clipped: u32,
+    /// Dual clip active.
+    pub dual: u32,
+    /// Below the low bound with negative advantage.
+    pub low: u32,
+    /// Above the high bound with positive advantage.
+    pub high: u32,
+    /// Clipped branch of the value loss active.
+    pub value_clipped: u32,
+    /// Weighted policy loss: the trajectory's share of the batch's.
+    pub policy_loss: f64,
+    /// Weighted divergence from the reference, before the coefficient.
+    pub kl_loss: f64,
+    /// Weighted entropy, before the coefficient.
+    pub entropy_loss: f64,
+    /// Weighted value loss, before the coefficient.
+    pub value_loss: f64,
+    /// Divergence from the reference.
+    pub kl: f64,
+    /// Entropy in nats; NaN where its column was not given.
+    pub entropy: f64,
+    /// `old - logprob`, limited as the ratio is.
+    pub old_kl: f64,
+    /// `ratio - 1 - ln(ratio)`.
+    pub old_kl_k3: f64,
+    /// Ratio.
+    pub ratio: f64,
+    /// Largest ratio; -inf without tokens.
+    pub ratio_max: f64,
+    /// Smallest ratio; +inf without tokens.
+    pub ratio_min: f64,
+    /// `behaviour - old`; NaN where its column was not given.
+    pub behaviour_kl: f64,
+    /// `exp(old - behaviour) - 1 - (old - behaviour)`.
+    pub behaviour_kl_k3: f64,
+}
+
+impl SequenceSums {
+    pub(crate) const EMPTY: Self = Self {
+        tokens: 0,
+        clipped: 0,
+        dual: 0,
+        low: 0,
+        high: 0,
+        value_clipped: 0,
+        policy_loss: 0.0,
+        kl_loss: 0.0,
+        entropy_loss: 0.0,
+        value_loss: 0.0,
+        kl: 0.0,
+        entropy: 0.0,
+        old_kl: 0.0,
+        old_kl_k3: 0.0,
+        ratio: 0.0,
+        ratio_max: f64::NEG_INFINITY,
+        ratio_min: f64::INFINITY,
+        behaviour_kl: 0.0,
+        behaviour_kl_k3: 0.0,
+    };
+
+    #[inline]
+    pub(crate) fn add_ratio(&mut self, token: &ClippedToken) {
+        self.clipped += u32::from(token.is_clipped);
+        self.dual += u32::from(token.is_dual);
+        self.low += u32::from(token.is_low);
+        self.high += u32::from(token.is_high);
+        self.old_kl -= token.log_ratio;
+        self.old_kl_k3 += token.ratio - 1.0 - token.log_ratio;
+        self.ratio += token.ratio;
+        self.ratio_max = self.ratio_max.max(token.ratio);
+        self.ratio_min = self.ratio_min.min(token.ratio);
+    }
+}
+
+/// Collects the sums of a whole optimizer batch, whatever micro-batches and ranks they come from, and adds them up in batch order:
+/// the loss and the metrics have the same bits however the batch was cut.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Accumulator {
+    rows: Vec<Option<SequenceSums>>,
+}
+
+impl Accumulator {
+    /// For an optimizer batch of `num_sequences` trajectories.
+    pub fn new(num_sequences: usize) -> Self {
+        Self { rows: vec![None; num_sequences] }
+    }
+
+    /// Records the trajectory at `index` of the optimizer batch.
+    ///
+    /// # Errors
+    /// [`ObjectiveError::SequenceIndex`] where the batch has no such place or it was recorded before.
+    pub fn record(&mut self, index: usize, sums: SequenceSums) -> Result<(), ObjectiveError> {
+        let num_sequences = self.rows.len();
+        match self.rows.get_mut(index) {
+            Some(row @ None) => {
+                *row = Some(sums);
+                Ok(())
+            }
+            place => Err(ObjectiveError::SequenceIndex { index, num_sequences, recorded: place.is_some() }),
+        }
+    }
+
+    /// Takes over what another accumulator of the same optimizer batch (another rank's) has recorded.
+    ///
+    /// # Errors
+    /// As [`Self::record`]; nothing is taken over then.
+    pub fn merge(&mut self, other: &Self) -> Result<(), ObjectiveError> {
+        let num_sequences = self.rows.len();
+        for (index, row) in other.rows.iter().enumerate() {
+            let recorded = matches!(self.rows.get(index), Some(Some(_)));
+            if row.is_some() && (recorded || index >= num_sequences) {
+                return Err(ObjectiveError::SequenceIndex { index, num_sequences, recorded });
+            }
+        }
+        for (mine, theirs) in self.rows.iter_mut().zip(&other.rows) {
+            *mine = mine.or(*theirs);
+        }
+        Ok(())
+    }
+
+    /// Trajectories not yet recorded.
+    pub fn num_missing(&self) -> usize {
+        self.rows.iter().filter(|row| row.is_none()).count()
+    }
+
+    /// Loss, metrics and next state of what was recorded, added up in batch order; what is missing counts as fully masked.
+    ///
+    /// With several data-parallel ranks merged, every value is `dp_size` times the mean that the averaged gradient belongs to.
+    pub fn finish(&self, objective: &Objective, state: &ObjectiveState) -> Outcome {
+        let mut sum = SequenceSums::EMPTY;
+        let mut totals = [0_u64; 6];
+        let (mut low_min, mut high_max, mut trained) = (f64::NAN, f64::NAN, 0_usize);
+        for row in self.rows.iter().flatten() {
+            sum.policy_loss += row.policy_loss;
+            sum.kl_loss += row.kl_loss;
+            sum.entropy_loss += row.entropy_loss;
+            sum.value_loss += row.value_loss;
+            if row.tokens == 0 {
+                continue;
+            }
+            trained += 1;
+            let counts = [row.tokens, row.clipped, row.dual, row.low, row.high, row.value_clipped];
+            for (total, count) in totals.iter_mut().zip(counts) {
+                *total += u64::from(count);
+            }
+            sum.kl += row.kl;
+            sum.entropy += row.entropy;
+            sum.old_kl += row.old_kl;
+            sum.old_kl_k3 += row.old_kl_k3;
+            sum.ratio += row.ratio;
+            sum.ratio_max = sum.ratio_max.max(row.ratio_max);
+            sum.ratio_min = sum.ratio_min.min(row.ratio_min);
+            sum.behaviour_kl += row.behaviour_kl;
+            sum.behaviour_kl_k3 += row.behaviour_kl_k3;
+            // f64::min and max pass over the NaN of the start.
+            low_min = low_min.min(f64::from(row.low) / f64::from(row.tokens));
+            high_max = high_max.max(f64::from(row.high) / f64::from(row.tokens));
+        }
+        let [tokens, clipped, dual, low, high, value_clipped] = totals.map(|total| total as f64);
+        let mean = |value: f64| value / tokens;
+        let or_nan = |value: f64| if tokens > 0.0 { value } else { f64::NAN };
+        let kl_state = objective.kl_state(state);
+        let mut loss = sum.policy_loss;
+        if let Some(kl) = kl_state {
+            loss += kl.coef * sum.kl_loss;
+        }
+        if let Some(bonus) = objective.entropy {
+            loss -= bonus.coef * sum.entropy_loss;
+        }
+        if let Some(term) = objective.value {
+            loss += term.coef * sum.value_loss;
+        }
+        let metrics = Metrics {
+            tokens,
+            sequences: trained as f64,
+            policy_loss: sum.policy_loss,
+            clip_share: mean(clipped),
+            clip_share_dual: mean(dual),
+            clip_share_low: mean(low),
+            clip_share_high: mean(high),
+            clip_share_low_min: low_min,
+            clip_share_high_max: high_max,
+            ratio_mean: mean(sum.ratio),
+            ratio_max: or_nan(sum.ratio_max),
+            ratio_min: or_nan(sum.ratio_min),
+            old_kl: mean(sum.old_kl),
+            old_kl_k3: mean(sum.old_kl_k3),
+            kl: objective.kl.map(|_| mean(sum.kl)),
+            kl_loss: objective.kl.map(|_| sum.kl_loss),
+            kl_coef: kl_state.map(|kl| kl.coef),
+            value_loss: objective.value.map(|_| sum.value_loss),
+            value_clip_share: objective.value.map(|_| mean(value_clipped)),
+            entropy: mean(sum.entropy),
+            entropy_loss: sum.entropy_loss,
+            behaviour_kl: mean(sum.behaviour_kl),
+            behaviour_kl_k3: mean(sum.behaviour_kl_k3),
+        };
+        let kl = objective
+            .kl
+            .zip(kl_state)
+            .map(|(term, kl)| term.controller.updated(kl, metrics.kl.unwrap_or(f64::NAN), metrics.sequences));
+        Outcome { loss, metrics, state: ObjectiveState { kl } }
+    }
+}
+
+/// The value of an objective over an optimizer batch.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Outcome {
+    /// The loss: policy loss + coefficient · KL − coefficient · entropy + coefficient · value loss. 0 where nothing is trained on.
+    pub loss: f64,
+    /// What is logged.
+    pub metrics: Metrics,
+    /// State of the next optimizer batch.
+    pub state: ObjectiveState,
+}
+
+/// Metrics over the unmasked tokens of an optimizer batch. Shares and means are NaN where there are none (a mean of nothing is not
+/// 0), and where their column was not given.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Metrics {
+    /// Unmasked tokens.
+    pub tokens: f64,
+    /// Trajectories with an unmasked token.
+    pub sequences: f64,
+    /// Policy loss as aggregated.
+    pub policy_loss: f64,
+    /// Share of tokens on the clipped branch.
+    pub clip_share: f64,
+    /// Share of tokens on the dual clip.
+    pub clip_share_dual: f64,
+    /// Share of tokens below the low bound with negative advantage.
+    pub clip_share_low: f64,
+    /// Share of tokens above the high bound with positive advantage.
+    pub clip_share_high: f64,
+    /// Smallest low share of a trajectory.
+    pub clip_share_low_min: f64,
+    /// Largest high share of a trajectory.
+    pub clip_share_high_max: f64,
+    /// Mean ratio to the old policy.
+    pub ratio_mean: f64,
+    /// Largest ratio.
+    pub ratio_max: f64,
+    /// Smallest ratio.
+    pub ratio_min: f64,
+    /// Mean of `old - logprob`: the k1 estimate of the divergence from the old policy.
+    pub old_kl: f64,
+    /// Its k3 estimate, not negative beyond rounding.
+    pub old_kl_k3: f64,
+    /// Token mean of the divergence from the reference, where the objective has one.
+    pub kl: Option<f64>,
+    /// The same as aggregated in the loss, before the coefficient.
+    pub kl_loss: Option<f64>,
+    /// Coefficient that this batch used.
+    pub kl_coef: Option<f64>,
+    /// Value loss as aggregated, before the coefficient, where the objective has one.
+    pub value_loss: Option<f64>,
+    /// Share of tokens on the clipped branch of the value loss.
+    pub value_clip_share: Option<f64>,
+    /// Token mean of the entropy, in nats.
+    pub entropy: f64,
+    /// Entropy as aggregated, before the coefficient.
+    pub entropy_loss: f64,
+    /// Mean of `behaviour - old`: what separates the sampler from the trainer.
+    pub behaviour_kl: f64,
+    /// Its k3 estimate.
+    pub behaviour_kl_k3: f64,
+}
+
+impl Metrics {
+    /// Names as logged: verl's where it has one, TRL's beside them.
+    pub fn named(&self) -> Vec<(&'static str, f64)> {
+        let mut named = vec![
+            ("actor/pg_loss", self.policy_loss),
+            ("actor/pg_clipfrac", self.clip_share),
+            ("actor/pg_clipfrac_lower", self.clip_share_dual),
+            ("actor/ppo_kl", self.old_kl),
+            ("actor/ppo_kl_k3", self.old_kl_k3),
+            ("actor/ratio_mean", self.ratio_mean),
+            ("actor/ratio_max", self.ratio_max),
+            ("actor/ratio_min", self.ratio_min),
+            ("actor/entropy", self.entropy),
+            ("clip_ratio/low_mean", self.clip_share_low),
+            ("clip_ratio/low_min", self.clip_share_low_min),
+            ("clip_ratio/high_mean", self.clip_share_high),
+            ("clip_ratio/high_max", self.clip_share_high_max),
+            ("clip_ratio/region_mean", self.clip_share_low + self.clip_share_high),
+            ("rollout_corr/kl", self.behaviour_kl),
+            ("rollout_corr/k3_kl", self.behaviour_kl_k3),
+        ];
+        named.extend(self.kl.map(|kl| ("kl", kl)));
+        named.extend(self.kl_loss.map(|kl| ("actor/kl_loss", kl)));
+        named.extend(self.kl_coef.map(|coef| ("actor/kl_coef", coef)));
+        named.extend(self.value_loss.map(|loss| ("critic/vf_loss", loss)));
+        named.extend(self.value_clip_share.map(|share| ("critic/vf_clipfrac", share)));
+        named
+    }
+}

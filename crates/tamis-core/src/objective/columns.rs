@@ -1,0 +1,233 @@
+//! What the objective reads: named columns, ragged and never padded.
+
+use std::ops::Range;
+
+use super::ObjectiveError;
+
+/// A number that a column may hold: `f32` from an engine, `f64` from a test. All arithmetic is in `f64`.
+pub trait Real: Copy + Into<f64> {}
+
+impl Real for f32 {}
+impl Real for f64 {}
+
+/// Where the advantage of a token comes from.
+#[derive(Debug, Clone, Copy)]
+pub enum AdvantageColumn<'a> {
+    /// One number per trajectory \[B\], the same for each of its tokens.
+    PerTrajectory(&'a [f64]),
+    /// One number per token \[N\].
+    PerToken(&'a [f64]),
+}
+
+/// A critic's columns, per token \[N\].
+#[derive(Debug, Clone, Copy)]
+pub struct ValueColumns<'a, T> {
+    /// Value under the critic being trained; differentiable.
+    pub value: &'a [T],
+    /// Value at the start of the step.
+    pub old: &'a [T],
+    /// Return: what the value should have been.
+    pub returns: &'a [T],
+}
+
+/// B trajectories as columns. Per-token columns are flat \[N\], trajectories one after the other; log-probabilities are in nats.
+///
+/// Where the mask is `false` nothing of any other column is read: masked values may be anything, NaN included.
+#[derive(Debug, Clone, Copy)]
+pub struct Columns<'a, T> {
+    /// Where trajectories begin and the last ends \[B + 1\]; need not begin at 0, so that a view of some trajectories is free.
+    pub offsets: &'a [usize],
+    /// Which tokens are trained on \[N\]: `false` for tool output, unscored or dropped trajectories.
+    pub mask: &'a [bool],
+    /// Log-probability under the policy being trained \[N\]; differentiable.
+    pub logprob: &'a [T],
+    /// Log-probability under the policy at the start of the step \[N\]. `None`: the policy itself, so that every ratio is 1.
+    pub old: Option<&'a [T]>,
+    /// Log-probability under the policy that sampled, as the sampler gave it \[N\]; only metrics read it.
+    pub behaviour: Option<&'a [T]>,
+    /// Log-probability under the reference policy \[N\].
+    pub reference: Option<&'a [T]>,
+    /// Entropy of the policy at the token \[N\]; differentiable.
+    pub entropy: Option<&'a [T]>,
+    /// Weight of each token's policy loss \[N\] (importance correction, selection correction); a constant. KL and entropy are not
+    /// multiplied by it.
+    pub weight: Option<&'a [T]>,
+    /// A critic's columns.
+    pub values: Option<ValueColumns<'a, T>>,
+    /// Advantages; constants.
+    pub advantage: AdvantageColumn<'a>,
+    /// Unmasked tokens of the trajectory's whole group in the optimizer batch \[B\], for `group-token-mean`
+    /// ([`Normalisers::of`](super::Normalisers::of) counts them).
+    pub group_tokens: Option<&'a [f64]>,
+}
+
+impl<T> ValueColumns<'_, T> {
+    fn cut(&self, tokens: &Range<usize>) -> Self {
+        Self {
+            value: &self.value[tokens.clone()],
+            old: &self.old[tokens.clone()],
+            returns: &self.returns[tokens.clone()],
+        }
+    }
+}
+
+impl<'a, T: Real> Columns<'a, T> {
+    /// The columns that no objective can do without.
+    pub fn new(
+        offsets: &'a [usize],
+        mask: &'a [bool],
+        logprob: &'a [T],
+        advantage: AdvantageColumn<'a>,
+    ) -> Self {
+        Self {
+            offsets,
+            mask,
+            logprob,
+            old: None,
+            behaviour: None,
+            reference: None,
+            entropy: None,
+            weight: None,
+            values: None,
+            advantage,
+            group_tokens: None,
+        }
+    }
+
+    /// B.
+    pub fn num_sequences(&self) -> usize {
+        self.offsets.len().saturating_sub(1)
+    }
+
+    /// N.
+    pub fn num_tokens(&self) -> usize {
+        self.mask.len()
+    }
+
+    /// A view of the trajectories in `range`, copying nothing; empty where the range is not within `0..B`.
+    ///
+    /// The columns must have passed [`Self::check`], or lengths may not fit.
+    #[must_use]
+    pub fn sequences(&self, range: Range<usize>) -> Self {
+        let range = if range.start <= range.end && range.end <= self.num_sequences() { range } else { 0..0 };
+        let base = self.offsets.first().copied().unwrap_or(0);
+        let offsets = self.offsets.get(range.start..=range.end).unwrap_or(&[]);
+        let tokens = match (offsets.first(), offsets.last()) {
+            (Some(first), Some(last)) => first - base..last - base,
+            _ => 0..0,
+        };
+        let cut = |column: Option<&'a [T]>| column.map(|column| &column[tokens.clone()]);
+        Self {
+            offsets,
+            mask: &self.mask[tokens.clone()],
+            logprob: &self.logprob[tokens.clone()],
+            old: cut(self.old),
+            behaviour: cut(self.behaviour),
+            reference: cut(self.reference),
+            entropy: cut(self.entropy),
+            weight: cut(self.weight),
+            values: self.values.map(|values| values.cut(&tokens)),
+            advantage: match self.advantage {
+                AdvantageColumn::PerTrajectory(column) => {
+                    AdvantageColumn::PerTrajectory(&column[range.clone()])
+                }
+                AdvantageColumn::PerToken(column) => AdvantageColumn::PerToken(&column[tokens]),
+            },
+            group_tokens: self.group_tokens.map(|column| &column[range]),
+        }
+    }
+
+    /// Whether all lengths fit together.
+    pub fn check(&self) -> Result<(), ObjectiveError> {
+        let length = |column: &'static str, expected: usize, actual: usize| {
+            if expected == actual { Ok(()) } else { Err(ObjectiveError::Length { column, expected, actual }) }
+        };
+        if let Some(row) = self.offsets.windows(2).position(|pair| pair[0] > pair[1]) {
+            return Err(ObjectiveError::Offsets { row });
+        }
+        let expected = match (self.offsets.first(), self.offsets.last()) {
+            (Some(first), Some(last)) => last - first,
+            _ => 0,
+        };
+        length("mask", expected, self.mask.len())?;
+        length("logprob", expected, self.logprob.len())?;
+        for (name, column) in [
+            ("old", self.old),
+            ("behaviour", self.behaviour),
+            ("reference", self.reference),
+            ("entropy", self.entropy),
+            ("weight", self.weight),
+            ("value", self.values.map(|values| values.value)),
+            ("old value", self.values.map(|values| values.old)),
+            ("returns", self.values.map(|values| values.returns)),
+        ] {
+            if let Some(column) = column {
+                length(name, expected, column.len())?;
+            }
+        }
+        let (values, advantages) = match self.advantage {
+            AdvantageColumn::PerTrajectory(column) => (self.num_sequences(), column.len()),
+            AdvantageColumn::PerToken(column) => (expected, column.len()),
+        };
+        length("advantage", values, advantages)?;
+        if let Some(column) = self.group_tokens {
+            length("group_tokens", self.num_sequences(), column.len())?;
+        }
+        Ok(())
+    }
+
+    /// Trajectory i; lengths have been checked.
+    pub(crate) fn row(&self, i: usize) -> Row<'a, T> {
+        let base = self.offsets[0];
+        let tokens = self.offsets[i] - base..self.offsets[i + 1] - base;
+        let cut = |column: Option<&'a [T]>| column.map(|column| &column[tokens.clone()]);
+        Row {
+            mask: &self.mask[tokens.clone()],
+            logprob: &self.logprob[tokens.clone()],
+            old: cut(self.old),
+            behaviour: cut(self.behaviour),
+            reference: cut(self.reference),
+            entropy: cut(self.entropy),
+            weight: cut(self.weight),
+            values: self.values.map(|values| values.cut(&tokens)),
+            advantage: match self.advantage {
+                AdvantageColumn::PerTrajectory(column) => RowAdvantage::Same(column[i]),
+                AdvantageColumn::PerToken(column) => RowAdvantage::PerToken(&column[tokens.clone()]),
+            },
+            group_tokens: self.group_tokens.map(|column| column[i]),
+            tokens,
+        }
+    }
+}
+
+/// One trajectory of the columns; every slice has its length T.
+pub(crate) struct Row<'a, T> {
+    pub(crate) tokens: Range<usize>,
+    pub(crate) mask: &'a [bool],
+    pub(crate) logprob: &'a [T],
+    pub(crate) old: Option<&'a [T]>,
+    pub(crate) behaviour: Option<&'a [T]>,
+    pub(crate) reference: Option<&'a [T]>,
+    pub(crate) entropy: Option<&'a [T]>,
+    pub(crate) weight: Option<&'a [T]>,
+    pub(crate) values: Option<ValueColumns<'a, T>>,
+    pub(crate) advantage: RowAdvantage<'a>,
+    pub(crate) group_tokens: Option<f64>,
+}
+
+/// Advantage of a trajectory's tokens.
+#[derive(Clone, Copy)]
+pub(crate) enum RowAdvantage<'a> {
+    Same(f64),
+    PerToken(&'a [f64]),
+}
+
+impl RowAdvantage<'_> {
+    #[inline]
+    pub(crate) fn at(&self, t: usize) -> f64 {
+        match self {
+            Self::Same(advantage) => *advantage,
+            Self::PerToken(column) => column[t],
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! Divergence from the reference policy: estimators per token, controllers of the coefficient, as a loss term or in the reward.
+//!
+//! Notation: `d = logprob - reference` of a sampled token.
+
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::ObjectiveError;
+use super::accumulator::SequenceSums;
+use super::columns::{Real, Row};
+use crate::ragged::Ragged;
+
+/// Estimator of `KL(policy || reference)` from one sampled token. Source: Schulman, "Approximating KL divergence" (2020).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KlKind {
+    /// `d`: unbiased, high variance, negative for half of the tokens. As a loss its gradient has expectation zero: use it in the reward.
+    K1,
+    /// `|d|`.
+    Abs,
+    /// `d²/2`: biased, and the estimator whose gradient as a loss is unbiased for the divergence.
+    K2,
+    /// `exp(-d) - 1 + d`: unbiased, never negative. GRPO, arXiv 2402.03300 eq. 4.
+    K3,
+}
+
+/// A divergence estimator with the variations that the packages know.
+///
+/// Its names are verl's: `kl`|`k1`, `abs`, `mse`|`k2`, `low_var_kl`|`k3`, each with an optional `+`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KlEstimator {
+    /// The value.
+    pub kind: KlKind,
+    /// verl's `+`: the value of `kind` with the gradient of [`KlKind::K2`], which is `d` (straight-through).
+    #[serde(default)]
+    pub straight_through: bool,
+    /// verl's bound on `k3`: at most 10, with derivative 0 there. (verl also clamps `d` to ±20 first, where the value is above 10
+    /// anyway.) TRL has none.
+    #[serde(default)]
+    pub clamped: bool,
+}
+
+/// A name that is no estimator.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error(
+    "unknown KL estimator `{name}`; known are k1 (kl), abs, k2 (mse), k3 (low_var_kl), each also with a trailing +"
+)]
+pub struct UnknownKl {
+    /// What was given.
+    pub name: String,
+}
+
+impl FromStr for KlEstimator {
+    type Err = UnknownKl;
+
+    /// verl's names with verl's bounds.
+    fn from_str(name: &str) -> Result<Self, UnknownKl> {
+        let (base, straight_through) = match name.strip_suffix('+') {
+            Some(base) => (base, true),
+            None => (name, false),
+        };
+        let kind = match base {
+            "k1" | "kl" => KlKind::K1,
+            "abs" => KlKind::Abs,
+            "k2" | "mse" => KlKind::K2,
+            "k3" | "low_var_kl" => KlKind::K3,
+            _ => return Err(UnknownKl { name: name.to_owned() }),
+        };
+        Ok(Self { kind, straight_through, clamped: true })
+    }
+}
+
+impl KlEstimator {
+    /// The estimator as its author wrote it: no bounds, its own gradient.
+    pub fn plain(kind: KlKind) -> Self {
+        Self { kind, straight_through: false, clamped: false }
+    }
+
+    /// The estimate of one token and its derivative with respect to the policy's log-probability.
+    ///
+    /// ```
+    /// use tamis_core::objective::{KlEstimator, KlKind};
+    /// let half = 0.5_f64.ln();
+    /// // The reference finds the token half as likely: d = ln 2.
+    /// let (value, slope) = KlEstimator::plain(KlKind::K3).token(half, half + half);
+    /// assert!((value - (0.5 - 1.0 + 2_f64.ln())).abs() < 1e-15);
+    /// assert!((slope - 0.5).abs() < 1e-15);
+    /// ```
+    #[inline]
+    pub fn token(&self, logprob: f64, reference: f64) -> (f64, f64) {
+        let d = logprob - reference;
+        let (value, slope) = match self.kind {
+            KlKind::K1 => (d, 1.0),
+            KlKind::Abs => (d.abs(), if d == 0.0 { 0.0 } else { d.signum() }),
+            KlKind::K2 => (0.5 * d * d, d),
+            KlKind::K3 => {
+                // exp(-d) - 1 without cancellation near 0.
+                let growth = (-d).exp_m1();
+                let value = growth + d;
+                if self.clamped && value > 10.0 { (10.0, 0.0) } else { (value, -growth) }
+            }
+        };
+        (value, if self.straight_through { d } else { slope })
+    }
+}
+
+/// How the coefficient of the divergence moves.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum KlController {
+    /// It does not.
+    Fixed {
+        /// The coefficient.
+        coef: f64,
+    },
+    /// Proportional control, Ziegler et al., arXiv 1909.08593 section 2.2: after each optimizer batch
+    /// `coef *= 1 + clamp(kl/target - 1, ±0.2)·n/horizon`, n the trajectories seen.
+    ///
+    /// Degenerate: with `n > 5·horizon` one update can turn the coefficient negative (verl too); choose the horizon above that.
+    Adaptive {
+        /// Coefficient at the start.
+        initial: f64,
+        /// Divergence per token to hold, in nats; above 0.
+        target: f64,
+        /// Trajectories over which the coefficient may move by a fifth of itself; above 0.
+        horizon: f64,
+    },
+}
+
+/// The coefficient of the divergence, saved in checkpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct KlState {
+    /// The coefficient of the next optimizer batch.
+    pub coef: f64,
+}
+
+impl KlController {
+    /// State at the start of a run.
+    pub fn initial(&self) -> KlState {
+        let (Self::Fixed { coef } | Self::Adaptive { initial: coef, .. }) = *self;
+        KlState { coef }
+    }
+
+    /// State after a batch of `num_trajectories` whose mean divergence was `current`; unchanged where `current` is NaN (nothing was
+    /// trained on).
+    #[must_use]
+    pub fn updated(&self, state: KlState, current: f64, num_trajectories: f64) -> KlState {
+        match *self {
+            Self::Adaptive { target, horizon, .. } if !current.is_nan() => {
+                let error = (current / target - 1.0).clamp(-0.2, 0.2);
+                KlState { coef: state.coef * (1.0 + error * num_trajectories / horizon) }
+            }
+            _ => state,
+        }
+    }
+
+    /// Whether the settings are in range.
+    pub(crate) fn check(&self) -> Result<(), ObjectiveError> {
+        let setting = |setting, value: f64, fine: bool, expected| {
+            if fine { Ok(()) } else { Err(ObjectiveError::Setting { setting, value, expected }) }
+        };
+        match *self {
+            Self::Fixed { coef } => setting("kl.coef", coef, coef.is_finite(), "a finite number"),
+            Self::Adaptive { initial, target, horizon } => {
+                setting("kl.initial", initial, initial.is_finite(), "a finite number")?;
+                setting("kl.target", target, target > 0.0 && target.is_finite(), "a number above 0")?;
+                setting("kl.horizon", horizon, horizon > 0.0 && horizon.is_finite(), "a number above 0")
+            }
+        }
+    }
+}
+
+/// The divergence as a term of the loss: `+ coef · aggregated estimate`, under the aggregation of the policy loss.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KlTerm {
+    /// The estimator.
+    pub estimator: KlEstimator,
+    /// The coefficient.
+    pub controller: KlController,
+}
+
+impl KlTerm {
+    /// Adds a trajectory's divergence to its sums and derivatives. `sums.kl_loss` is before the coefficient.
+    pub(crate) fn sequence<T: Real>(
+        &self,
+        row: &Row<'_, T>,
+        reference: &[T],
+        scale: f64,
+        coef: f64,
+        dlogprob_t: &mut [f64],
+        sums: &mut SequenceSums,
+    ) {
+        let mut kl = 0.0;
+        for t in 0..row.mask.len() {
+            if row.mask[t] {
+                let (value, slope) = self.estimator.token(row.logprob[t].into(), reference[t].into());
+                kl += value;
+                dlogprob_t[t] += scale * (coef * slope);
+            }
+        }
+        sums.kl = kl;
+        sums.kl_loss = scale * kl;
+    }
+}
+
+/// What [`in_reward`] returns.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KlInReward {
+    /// Token rewards after the penalty \[N\].
+    pub token_rewards: Vec<f64>,
+    /// Penalty of each trajectory, `coef · Σ_t m kl` \[B\]: what its outcome reward loses.
+    pub penalties: Vec<f64>,
+    /// Mean over trajectories of the masked token mean (verl `actor/reward_kl_penalty`); fully masked trajectories count as 0, no
+    /// trajectories at all as NaN.
+    pub mean_kl: f64,
+}
+
+/// The divergence as a penalty in the reward: `r_t - coef · m_t kl_t`, with the log-probabilities at the start of the step.
+///
+/// Shapes: all columns `[B][T]` alike. Masked tokens keep their score. The caller moves the coefficient afterwards:
+/// `controller.updated(state, mean_kl, B)`. Source: Ouyang et al., arXiv 2203.02155 eq. 2; verl `apply_kl_penalty`.
+///
+/// # Errors
+/// [`ObjectiveError::Length`] where the columns do not fit together.
+pub fn in_reward<T: Real>(
+    estimator: KlEstimator,
+    coef: f64,
+    token_scores: &Ragged<f64>,
+    mask: &[bool],
+    old: &[T],
+    reference: &[T],
+) -> Result<KlInReward, ObjectiveError> {
+    let expected = token_scores.num_values();
+    for (column, actual) in [("mask", mask.len()), ("old", old.len()), ("reference", reference.len())] {
+        if actual != expected {
+            return Err(ObjectiveError::Length { column, expected, actual });
+        }
+    }
+    let mut token_rewards = token_scores.values().to_vec();
+    let mut penalties = Vec::with_capacity(token_scores.num_rows());
+    let mut means = 0.0;
+    for pair in token_scores.offsets().windows(2) {
+        let (mut sum, mut count) = (0.0, 0_usize);
+        for t in pair[0]..pair[1] {
+            if mask[t] {
+                let (value, _) = estimator.token(old[t].into(), reference[t].into());
+                token_rewards[t] -= coef * value;
+                sum += value;
+                count += 1;
+            }
+        }
+        penalties.push(coef * sum);
+        if count > 0 {
+            means += sum / count as f64;
+        }
+    }
+    let mean_kl = means / penalties.len() as f64;
+    Ok(KlInReward { token_rewards, penalties, mean_kl })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn estimators_by_hand() {
+        // d = ln 2: exp(-d) = 1/2.
+        let d = 2_f64.ln();
+        let expected = [
+            (KlKind::K1, d, 1.0),
+            (KlKind::Abs, d, 1.0),
+            (KlKind::K2, d * d / 2.0, d),
+            (KlKind::K3, d - 0.5, 0.5),
+        ];
+        for (kind, value, slope) in expected {
+            let plain = KlEstimator::plain(kind);
+            let found = plain.token(-1.0, -1.0 - d);
+            assert!((found.0 - value).abs() < 1e-15 && (found.1 - slope).abs() < 1e-15, "{kind:?} {found:?}");
+            let through = KlEstimator { straight_through: true, ..plain }.token(-1.0, -1.0 - d);
+            assert!(
+                (through.0 - value).abs() < 1e-15 && (through.1 - d).abs() < 1e-15,
+                "{kind:?}+ {through:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn k3_is_bounded_only_where_asked() {
+        let plain = KlEstimator::plain(KlKind::K3);
+        let clamped = KlEstimator { clamped: true, ..plain };
+        // The reference finds the token e^3 times as likely: e^3 - 1 - 3 = 16.09.
+        let (value, slope) = plain.token(-4.0, -1.0);
+        assert!((value - (3_f64.exp() - 4.0)).abs() < 1e-12 && (slope - (1.0 - 3_f64.exp())).abs() < 1e-12);
+        assert_eq!(clamped.token(-4.0, -1.0), (10.0, 0.0));
+        // At d = 25 the value without bounds is 24 + e^-25; with them it stops at 10.
+        assert!((plain.token(-1.0, -26.0).0 - 24.0).abs() < 1e-10);
+        assert_eq!(clamped.token(-1.0, -26.0), (10.0, 0.0));
+    }
+
+    #[test]
+    fn names_are_verls() {
+        for (name, kind) in [
+            ("kl", KlKind::K1),
+            ("k1", KlKind::K1),
+            ("abs", KlKind::Abs),
+            ("mse", KlKind::K2),
+            ("k2", KlKind::K2),
+            ("low_var_kl", KlKind::K3),
+            ("k3", KlKind::K3),
+        ] {
+            let estimator = KlEstimator { kind, straight_through: false, clamped: true };
+            assert_eq!(name.parse(), Ok(estimator));
+            assert_eq!(format!("{name}+").parse(), Ok(KlEstimator { straight_through: true, ..estimator }));
+        }
+        assert!("full".parse::<KlEstimator>().is_err() && "+".parse::<KlEstimator>().is_err());
+    }
+
+    #[test]
+    fn the_penalty_by_hand() {
+        let scores = Ragged::from_rows([vec![0.0, 0.0, 1.0], vec![0.5], vec![]]);
+        let mask = [true, false, true, false];
+        let (old, reference) = ([-1.0, -1.0, -2.0, -1.0], [-2.0, f64::NAN, -2.5, 0.0]);
+        let found =
+            in_reward(KlEstimator::plain(KlKind::K1), 0.1, &scores, &mask, &old, &reference).expect("fits");
+        assert_eq!(found.token_rewards, [-0.1, 0.0, 1.0 - 0.05, 0.5]);
+        assert!((found.penalties[0] - 0.15).abs() < 1e-15);
+        assert_eq!(found.penalties[1..], [0.0, 0.0]);
+        // Token mean 0.75 of the first trajectory; the others count as 0.
+        assert!((found.mean_kl - 0.25).abs() < 1e-15);
+    }
+}

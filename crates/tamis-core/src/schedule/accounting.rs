@@ -1,0 +1,172 @@
+//! Where every generated group went.
+
+use std::ops::AddAssign;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// A number of groups and of the trajectories in them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Count {
+    /// Groups.
+    pub groups: u64,
+    /// Trajectories.
+    pub trajectories: u64,
+}
+
+impl Count {
+    /// `groups` groups of `group_size` members.
+    pub fn of(groups: usize, group_size: usize) -> Self {
+        Self { groups: groups as u64, trajectories: (groups * group_size) as u64 }
+    }
+}
+
+impl AddAssign for Count {
+    fn add_assign(&mut self, other: Self) {
+        self.groups += other.groups;
+        self.trajectories += other.trajectories;
+    }
+}
+
+/// Every group ends in exactly one place:
+/// generated + carried in = trained + dropped + surplus + stale + failed + aborted + carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Accounting {
+    /// Dispatched in this step.
+    pub generated: Count,
+    /// Kept in an earlier step and carried into this one.
+    pub carried_in: Count,
+    /// Trained on.
+    pub trained: Count,
+    /// Dropped by the filter.
+    pub dropped: Count,
+    /// Kept, not needed and discarded.
+    pub surplus: Count,
+    /// Carried longer than the bound on lag allows.
+    pub stale: Count,
+    /// Generation failed for good.
+    pub failed: Count,
+    /// Still generating when the run ended.
+    pub aborted: Count,
+    /// Kept, not needed and carried to the next step.
+    pub carried_out: Count,
+}
+
+/// The accounting identity does not hold: groups were lost or counted twice, which is a fault of the scheduler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error(
+    "{come} {unit} were generated or carried in, but {went} were trained, dropped, surplus, stale, failed, aborted or carried out"
+)]
+pub struct Unbalanced {
+    /// `groups` or `trajectories`.
+    pub unit: &'static str,
+    /// Generated + carried in.
+    pub come: u64,
+    /// Everything else.
+    pub went: u64,
+}
+
+impl Accounting {
+    /// Whether the identity holds, in groups and in trajectories.
+    ///
+    /// # Errors
+    /// [`Unbalanced`] with both sides.
+    pub fn check(&self) -> Result<(), Unbalanced> {
+        for (unit, number) in [
+            ("groups", (|count| count.groups) as fn(Count) -> u64),
+            ("trajectories", |count| count.trajectories),
+        ] {
+            let come = number(self.generated) + number(self.carried_in);
+            let went = [
+                self.trained,
+                self.dropped,
+                self.surplus,
+                self.stale,
+                self.failed,
+                self.aborted,
+                self.carried_out,
+            ]
+            .into_iter()
+            .map(number)
+            .sum();
+            if come != went {
+                return Err(Unbalanced { unit, come, went });
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends the next step's accounting: what this one carried out must be what that one carried in, and cancels.
+    pub fn append(&mut self, next: &Self) {
+        self.generated += next.generated;
+        self.trained += next.trained;
+        self.dropped += next.dropped;
+        self.surplus += next.surplus;
+        self.stale += next.stale;
+        self.failed += next.failed;
+        self.aborted += next.aborted;
+        self.carried_out = next.carried_out;
+    }
+
+    /// The places by name, in the order of the identity; for metrics.
+    pub fn places(&self) -> [(&'static str, Count); 9] {
+        [
+            ("generated", self.generated),
+            ("carried_in", self.carried_in),
+            ("trained", self.trained),
+            ("dropped", self.dropped),
+            ("surplus", self.surplus),
+            ("stale", self.stale),
+            ("failed", self.failed),
+            ("aborted", self.aborted),
+            ("carried_out", self.carried_out),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_lost_is_found() {
+        let mut accounting = Accounting {
+            generated: Count::of(10, 4),
+            carried_in: Count::of(2, 4),
+            trained: Count::of(5, 4),
+            dropped: Count::of(4, 4),
+            carried_out: Count::of(2, 4),
+            ..Accounting::default()
+        };
+        insta::assert_snapshot!(accounting.check().unwrap_err(), @"12 groups were generated or carried in, but 11 were trained, dropped, surplus, stale, failed, aborted or carried out");
+        accounting.stale = Count { groups: 1, trajectories: 3 };
+        insta::assert_snapshot!(accounting.check().unwrap_err(), @"48 trajectories were generated or carried in, but 47 were trained, dropped, surplus, stale, failed, aborted or carried out");
+        accounting.stale = Count::of(1, 4);
+        assert_eq!(accounting.check(), Ok(()));
+    }
+
+    #[test]
+    fn carried_groups_cancel_over_steps() {
+        let first = Accounting {
+            generated: Count::of(6, 2),
+            trained: Count::of(4, 2),
+            carried_out: Count::of(2, 2),
+            ..Accounting::default()
+        };
+        let second = Accounting {
+            generated: Count::of(2, 2),
+            carried_in: Count::of(2, 2),
+            trained: Count::of(4, 2),
+            ..Accounting::default()
+        };
+        let mut run = Accounting::default();
+        run.append(&first);
+        assert_eq!(run.check(), Ok(()));
+        run.append(&second);
+        assert_eq!(run.check(), Ok(()));
+        assert_eq!(
+            (run.generated, run.trained, run.carried_out),
+            (Count::of(8, 2), Count::of(8, 2), Count::default())
+        );
+    }
+}

@@ -1,0 +1,439 @@
+//! Why a run stopped for want of signal, and what to change.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::yields::{PassRates, expected_rounds, keep_probability, limit_for_pass_rate};
+use super::{RoundsSettings, SkipReason, Tally};
+
+/// What made the run stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopCause {
+    /// The limit on rounds, where it is an error.
+    LimitReached,
+    /// So many rounds in a row kept nothing.
+    EmptyRounds {
+        /// How many.
+        rounds: u32,
+    },
+    /// A whole epoch kept nothing.
+    EpochWithoutKept {
+        /// Which, from 0.
+        epoch: u64,
+    },
+    /// So many attempts at the step in a row trained nothing.
+    SkippedSteps {
+        /// How many.
+        steps: u32,
+        /// Why the last one was skipped.
+        why: SkipReason,
+    },
+    /// An epoch had no prompt at all.
+    NoPrompts {
+        /// Which, from 0.
+        epoch: u64,
+    },
+}
+
+/// A setting to change, from what to what, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recommendation {
+    /// The configuration key.
+    pub setting: String,
+    /// What to do with it (`15 -> 25`).
+    pub change: String,
+    /// The numbers that speak for it.
+    pub why: String,
+}
+
+/// What was seen when a run stopped, and what to change. `Display` is the text for a person.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Diagnosis {
+    /// What made it stop.
+    pub cause: StopCause,
+    /// The step that could not be trained, from 1.
+    pub step: u64,
+    /// Rounds that were looked at.
+    pub rounds: u64,
+    /// Kept groups at hand.
+    pub num_accumulated: usize,
+    /// Groups that the step wants.
+    pub target: usize,
+    /// The limit on rounds; 0 and less: none.
+    pub max_num_gen_batches: i64,
+    /// The filter's metric.
+    pub metric: String,
+    /// What became of the groups.
+    pub tally: Tally,
+    /// What to change, the likeliest remedy first.
+    pub recommendations: Vec<Recommendation>,
+}
+
+/// The largest n that is recommended.
+const MOST_SAMPLES: usize = 64;
+/// A limit on rounds above this is not a remedy.
+const MOST_ROUNDS: u64 = 50;
+
+impl Diagnosis {
+    /// Of what was seen under these settings.
+    pub fn new(
+        cause: StopCause,
+        step: u64,
+        num_accumulated: usize,
+        rounds: u64,
+        tally: Tally,
+        settings: &RoundsSettings,
+    ) -> Self {
+        let advice = Advice { cause, tally: &tally, settings, num_accumulated, list: Vec::new() };
+        Self {
+            cause,
+            step,
+            rounds,
+            num_accumulated,
+            target: settings.train_batch_size,
+            max_num_gen_batches: settings.max_num_gen_batches,
+            metric: settings.metric.clone(),
+            tally,
+            recommendations: advice.all(),
+        }
+    }
+}
+
+/// Collects recommendations, one rule a method.
+struct Advice<'a> {
+    cause: StopCause,
+    tally: &'a Tally,
+    settings: &'a RoundsSettings,
+    num_accumulated: usize,
+    list: Vec<Recommendation>,
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+fn counted(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+fn percent(share: f64) -> String {
+    match 100.0 * share {
+        small if small > 0.0 && small < 0.1 => format!("{small:.2}%"),
+        percent => format!("{percent:.1}%"),
+    }
+}
+
+impl Advice<'_> {
+    fn all(mut self) -> Vec<Recommendation> {
+        if let StopCause::NoPrompts { epoch } = self.cause {
+            self.say(
+                "data.train",
+                "give it prompts",
+                format!("epoch {epoch} had none: every row may have been dropped as too long"),
+            );
+            return self.list;
+        }
+        if self.tally.groups == 0 {
+            return self.list;
+        }
+        self.failures();
+        self.scores();
+        self.singletons();
+        self.identical_texts();
+        self.difficulty();
+        self.group_size();
+        self.rounds();
+        self.batch();
+        if self.list.is_empty() {
+            let why = format!("none of the {} groups had contrast in it", self.tally.groups);
+            self.say("filter.metric", format!("check what `{}` measures", self.settings.metric), why);
+        }
+        self.list
+    }
+
+    fn say(&mut self, setting: &str, change: impl Into<String>, why: String) {
+        self.list.push(Recommendation { setting: setting.to_owned(), change: change.into(), why });
+    }
+
+    fn failures(&mut self) {
+        let Tally { failed, groups, .. } = *self.tally;
+        if share(failed, groups) >= 0.1 {
+            let why = format!("{failed} of {groups} groups failed for good; the log has their errors");
+            self.say("rollout.backend", "check that generation works", why);
+        }
+    }
+
+    fn scores(&mut self) {
+        let Tally { unscored, uniform, all_wrong, all_correct, groups, .. } = *self.tally;
+        if share(unscored, groups) >= 0.1 {
+            let why = format!(
+                "{unscored} of {groups} groups have no `{}` for two members: the reward function gave no answer",
+                self.settings.metric
+            );
+            self.say("reward", "look at what it is given and returns", why);
+        }
+        if uniform > all_wrong + all_correct && share(uniform, groups) >= 0.5 {
+            let why = format!(
+                "{uniform} of {groups} groups have the same `{}` for all members, neither 0 nor 1: does it tell right from wrong?",
+                self.settings.metric
+            );
+            self.say("reward", "check that it separates answers", why);
+        }
+    }
+
+    fn singletons(&mut self) {
+        if self.tally.singleton > 0 {
+            let why = "a group of one has nothing to compare".to_owned();
+            self.say("rollout.n", format!("{} -> 8", self.settings.group_size), why);
+            self.say("filter.singleton", "drop -> keep", "trains on single samples as verl does".to_owned());
+        }
+    }
+
+    fn identical_texts(&mut self) {
+        let Tally { identical_in_text, groups, .. } = *self.tally;
+        if share(identical_in_text, groups) < 0.5 {
+            return;
+        }
+        let why = format!(
+            "{identical_in_text} of {groups} groups hold the same text {} times",
+            self.settings.group_size
+        );
+        match self.settings.temperature {
+            Some(temperature) if temperature < 1.0 => {
+                self.say("rollout.temperature", format!("{temperature} -> 1.0"), why);
+            }
+            Some(temperature) => {
+                let why = format!(
+                    "{why} at temperature {temperature}: the policy has collapsed, or top_k, top_p or min_p leave it no choice"
+                );
+                self.say("rollout.top_p", "-> 1.0, and top_k, min_p off", why);
+            }
+            None => self.say("rollout.temperature", "raise it, to 1.0 say", why),
+        }
+    }
+
+    fn difficulty(&mut self) {
+        let Some(pass_rate) = self.tally.pass_rate() else { return };
+        let Tally { rated, correct, all_wrong, all_correct, groups, .. } = *self.tally;
+        let metric = &self.settings.metric;
+        if correct == 0 {
+            // The rule of three: with no success in N, p < 3/N at 95 %.
+            let bound = 3.0 / rated as f64;
+            let why = format!(
+                "none of {rated} trajectories is correct by `{metric}` (pass rate below {} at 95%): too hard for this policy, or the verifier accepts nothing",
+                percent(bound.min(1.0))
+            );
+            self.say("data.train", "take easier prompts, or start from a policy that solves some", why);
+            self.say(
+                "reward",
+                "score the gold answers",
+                "a verifier that rejects its own gold rejects everything".to_owned(),
+            );
+        } else if pass_rate < 0.05 {
+            let why = format!(
+                "{correct} of {rated} trajectories are correct ({}), {all_wrong} of {groups} groups are all wrong",
+                percent(pass_rate)
+            );
+            self.say("data.train", "take easier prompts, or start from a policy that solves more", why);
+        } else if pass_rate > 0.95 {
+            let why = format!(
+                "{correct} of {rated} trajectories are correct ({}), {all_correct} of {groups} groups are all correct",
+                percent(pass_rate)
+            );
+            self.say("data.train", "take harder prompts", why);
+            self.say("filter", "-> null", "a task this easy is not worth refilling for".to_owned());
+        } else if matches!(PassRates::fit(self.tally), Some(PassRates::Split(_))) && self.tally.kept == 0 {
+            let why = format!(
+                "every prompt is solved always ({all_correct} groups) or never ({all_wrong}), though {} of trajectories are correct: more samples will not help",
+                percent(pass_rate)
+            );
+            self.say("data.train", "take prompts of middling difficulty", why);
+        }
+    }
+
+    /// Whether rounds ran out, so that their number, size or yield is what to change.
+    fn ran_out(&self) -> bool {
+        match self.cause {
+            StopCause::LimitReached => true,
+            StopCause::SkippedSteps { why, .. } => why == SkipReason::LimitReached,
+            _ => false,
+        }
+    }
+
+    /// The keep rate at which the batch would be full within the limit.
+    fn keep_needed(&self) -> Option<f64> {
+        let limit = self.settings.round_limit()?;
+        Some(self.settings.train_batch_size as f64 / (self.settings.gen_batch_size as f64 * limit as f64))
+    }
+
+    fn group_size(&mut self) {
+        let n = self.settings.group_size;
+        let Some(fit) = PassRates::fit(self.tally) else { return };
+        let keep = self.tally.keep_rate().unwrap_or(0.0);
+        let aim = match self.keep_needed() {
+            Some(needed) if self.ran_out() => (needed * 1.1).min(0.95),
+            _ => 0.25,
+        };
+        if n <= 1 || keep >= aim {
+            return;
+        }
+        let most = fit.group_size_for(aim, n, MOST_SAMPLES);
+        let size = most.unwrap_or(MOST_SAMPLES.min(n.saturating_mul(2)));
+        let expected = fit.keep_probability(size);
+        if size > n && expected > keep + 0.01 && expected > keep * 1.1 {
+            let why = format!("keeps about {} of groups instead of {}", percent(expected), percent(keep));
+            self.say("rollout.n", format!("{n} -> {size}"), why);
+        } else if let (0, Some(pass_rate)) =
+            (self.tally.kept, self.tally.pass_rate().filter(|p| *p > 0.0 && *p < 1.0))
+        {
+            let size = n.saturating_mul(2).min(MOST_SAMPLES);
+            let expected = keep_probability(pass_rate, size);
+            if size > n && expected > 0.05 && !matches!(fit, PassRates::Split(_)) {
+                let why = format!("would keep up to {} of groups at this pass rate", percent(expected));
+                self.say("rollout.n", format!("{n} -> {size}"), why);
+            }
+        }
+    }
+
+    fn rounds(&mut self) {
+        let settings = self.settings;
+        let (Some(keep), Some(limit), true) =
+            (self.tally.keep_rate().filter(|keep| *keep > 0.0), settings.round_limit(), self.ran_out())
+        else {
+            return;
+        };
+        let Some(needed) = expected_rounds(settings.train_batch_size, settings.gen_batch_size, keep) else {
+            return;
+        };
+        // A quarter more than the mean, so that an unlucky step passes too; at least what the guide advises for the pass rate.
+        let advised = self.tally.pass_rate().and_then(limit_for_pass_rate).map_or(0, |(low, _)| low);
+        let raised = (needed + needed.div_ceil(4)).max(advised).max(limit + 1);
+        let at = format!(
+            "at {} kept a batch of {} takes about {}",
+            percent(keep),
+            settings.train_batch_size,
+            counted(needed, "round")
+        );
+        if raised <= MOST_ROUNDS {
+            self.say("schedule.max_num_gen_batches", format!("{limit} -> {raised}"), at);
+        } else {
+            let wanted = settings.train_batch_size as f64 / (keep * limit as f64) * 1.25;
+            let why = format!(
+                "{at}, too many for a higher limit alone; so many prompts a round fill it in {limit}"
+            );
+            self.say(
+                "data.gen_batch_size",
+                format!("{} -> {}", settings.gen_batch_size, wanted.ceil() as u64),
+                why,
+            );
+        }
+    }
+
+    fn batch(&mut self) {
+        let settings = self.settings;
+        if !self.ran_out() || self.tally.kept == 0 {
+            return;
+        }
+        let reachable = self.num_accumulated.max(1);
+        let mut size = settings.train_batch_size;
+        while size > reachable {
+            size /= 2;
+        }
+        if size >= 1 && size < settings.train_batch_size && size * 16 >= settings.train_batch_size {
+            let why = format!("{} groups were at hand when the rounds were used up", self.num_accumulated);
+            self.say("data.train_batch_size", format!("{} -> {size}", settings.train_batch_size), why);
+        }
+        let why = "trains on what was kept instead of stopping".to_owned();
+        self.say("schedule.on_limit", "-> use_partial", why);
+    }
+}
+
+impl fmt::Display for Diagnosis {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tally = &self.tally;
+        let groups = tally.groups;
+        match self.cause {
+            StopCause::LimitReached => write!(
+                formatter,
+                "stopped in step {}: {} of {} groups kept after {} (max_num_gen_batches = {})",
+                self.step,
+                self.num_accumulated,
+                self.target,
+                counted(self.rounds, "round"),
+                self.max_num_gen_batches
+            )?,
+            StopCause::EmptyRounds { rounds: 1 } => {
+                write!(formatter, "stopped in step {}: a round kept no group", self.step)?;
+            }
+            StopCause::EmptyRounds { rounds } => {
+                write!(formatter, "stopped in step {}: {rounds} rounds in a row kept no group", self.step)?;
+            }
+            StopCause::EpochWithoutKept { epoch } => write!(
+                formatter,
+                "stopped in step {}: no group was kept in all of epoch {epoch} ({})",
+                self.step,
+                counted(self.rounds, "round")
+            )?,
+            StopCause::SkippedSteps { steps, .. } => write!(
+                formatter,
+                "stopped in step {}: {steps} attempts in a row trained nothing ({})",
+                self.step,
+                counted(self.rounds, "round")
+            )?,
+            StopCause::NoPrompts { epoch } => {
+                write!(formatter, "stopped in step {}: epoch {epoch} has no prompts", self.step)?;
+            }
+        }
+        if groups > 0 {
+            writeln!(formatter)?;
+            writeln!(
+                formatter,
+                "  by `{}`, of {groups} groups ({} trajectories) generated:",
+                self.metric, tally.trajectories
+            )?;
+            let mut lines: Vec<(&str, u64)> = vec![("kept", tally.kept)];
+            lines.extend(
+                tally
+                    .dropped_by()
+                    .into_iter()
+                    .enumerate()
+                    .filter(|(i, (_, number))| *i < 4 || *number > 0)
+                    .map(|(_, line)| line),
+            );
+            lines.push(("identical in text", tally.identical_in_text));
+            lines.extend([("failed", tally.failed)].into_iter().filter(|(_, number)| *number > 0));
+            for (what, number) in lines {
+                writeln!(formatter, "  {number:>9}  {:>6}  {what}", percent(share(number, groups)))?;
+            }
+            if let Some(pass_rate) = tally.pass_rate() {
+                write!(
+                    formatter,
+                    "  {} of {} trajectories correct ({})",
+                    tally.correct,
+                    tally.rated,
+                    percent(pass_rate)
+                )?;
+            } else if tally.scored == 0 {
+                write!(formatter, "  no trajectory has a `{}`", self.metric)?;
+            } else {
+                write!(formatter, "  `{}` does not say what is correct", self.metric)?;
+            }
+        }
+        if !self.recommendations.is_empty() {
+            write!(formatter, "\n  what to change, the likeliest remedy first:")?;
+            for recommendation in &self.recommendations {
+                write!(
+                    formatter,
+                    "\n  - {}: {} ({})",
+                    recommendation.setting, recommendation.change, recommendation.why
+                )?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

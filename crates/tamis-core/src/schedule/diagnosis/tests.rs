@@ -1,0 +1,328 @@
+use super::*;
+use crate::filter::{DropReason, Verdict};
+use crate::schedule::{GroupSummary, OnLimit};
+
+/// A group of n with so many correct, judged as the variance filter does.
+fn add(tally: &mut Tally, count: usize, n: u32, correct: u32, is_identical_in_text: bool) {
+    let verdict = match correct {
+        0 => Verdict::Dropped(DropReason::AllWrong),
+        all if all == n => Verdict::Dropped(DropReason::AllCorrect),
+        _ => Verdict::Kept,
+    };
+    let mean = f64::from(correct) / f64::from(n);
+    let summary = GroupSummary {
+        num_trajectories: n,
+        num_scored: n,
+        num_correct: Some(correct),
+        num_tokens: 0,
+        mean: Some(mean),
+        std: Some((mean * (1.0 - mean)).sqrt()),
+        is_identical_in_text,
+    };
+    for _ in 0..count {
+        tally.add_judged(verdict, &summary);
+    }
+}
+
+fn limit_reached(settings: &RoundsSettings, rounds: u64, tally: Tally) -> Diagnosis {
+    Diagnosis::new(StopCause::LimitReached, 7, tally.kept as usize, rounds, tally, settings)
+}
+
+fn keys(diagnosis: &Diagnosis) -> Vec<String> {
+    diagnosis.recommendations.iter().map(|advice| format!("{} {}", advice.setting, advice.change)).collect()
+}
+
+/// Problem 1 of the guide: the limit of 15 is reached, batch 1024, n = 8.
+#[test]
+fn the_guides_first_problem() {
+    let mut tally = Tally::default();
+    add(&mut tally, 14_360, 8, 0, false);
+    add(&mut tally, 100, 8, 8, false);
+    add(&mut tally, 600, 8, 1, false);
+    add(&mut tally, 300, 8, 4, false);
+    let diagnosis = limit_reached(&RoundsSettings::verl(1024, 1024, 8, 15), 15, tally);
+    insta::assert_snapshot!(diagnosis, @"
+    stopped in step 7: 900 of 1024 groups kept after 15 rounds (max_num_gen_batches = 15)
+      by `acc`, of 15360 groups (122880 trajectories) generated:
+            900    5.9%  kept
+            100    0.7%  all correct
+          14360   93.5%  all wrong
+              0    0.0%  other uniform
+              0    0.0%  unscored
+              0    0.0%  identical in text
+      2600 of 122880 trajectories correct (2.1%)
+      what to change, the likeliest remedy first:
+      - data.train: take easier prompts, or start from a policy that solves more (2600 of 122880 trajectories are correct (2.1%), 14360 of 15360 groups are all wrong)
+      - rollout.n: 8 -> 32 (keeps about 8.3% of groups instead of 5.9%)
+      - schedule.max_num_gen_batches: 15 -> 23 (at 5.9% kept a batch of 1024 takes about 18 rounds)
+      - data.train_batch_size: 1024 -> 512 (900 groups were at hand when the rounds were used up)
+      - schedule.on_limit: -> use_partial (trains on what was kept instead of stopping)
+    ");
+}
+
+#[test]
+fn a_little_more_of_everything() {
+    let mut tally = Tally::default();
+    add(&mut tally, 100, 8, 0, false);
+    add(&mut tally, 92, 8, 8, false);
+    for correct in 1..8 {
+        add(&mut tally, 8, 8, correct, false);
+    }
+    let diagnosis = limit_reached(&RoundsSettings::verl(64, 62, 8, 4), 4, tally);
+    insta::assert_snapshot!(diagnosis, @"
+    stopped in step 7: 56 of 64 groups kept after 4 rounds (max_num_gen_batches = 4)
+      by `acc`, of 248 groups (1984 trajectories) generated:
+             56   22.6%  kept
+             92   37.1%  all correct
+            100   40.3%  all wrong
+              0    0.0%  other uniform
+              0    0.0%  unscored
+              0    0.0%  identical in text
+      960 of 1984 trajectories correct (48.4%)
+      what to change, the likeliest remedy first:
+      - rollout.n: 8 -> 16 (keeps about 30.8% of groups instead of 22.6%)
+      - schedule.max_num_gen_batches: 4 -> 7 (at 22.6% kept a batch of 64 takes about 5 rounds)
+      - data.train_batch_size: 64 -> 32 (56 groups were at hand when the rounds were used up)
+      - schedule.on_limit: -> use_partial (trains on what was kept instead of stopping)
+    ");
+}
+
+#[test]
+fn too_hard() {
+    let mut tally = Tally::default();
+    add(&mut tally, 1024, 8, 0, false);
+    let cause = StopCause::EpochWithoutKept { epoch: 0 };
+    let diagnosis = Diagnosis::new(cause, 1, 0, 8, tally, &RoundsSettings::verl(128, 128, 8, 0));
+    insta::assert_snapshot!(diagnosis, @"
+    stopped in step 1: no group was kept in all of epoch 0 (8 rounds)
+      by `acc`, of 1024 groups (8192 trajectories) generated:
+              0    0.0%  kept
+              0    0.0%  all correct
+           1024  100.0%  all wrong
+              0    0.0%  other uniform
+              0    0.0%  unscored
+              0    0.0%  identical in text
+      0 of 8192 trajectories correct (0.0%)
+      what to change, the likeliest remedy first:
+      - data.train: take easier prompts, or start from a policy that solves some (none of 8192 trajectories is correct by `acc` (pass rate below 0.04% at 95%): too hard for this policy, or the verifier accepts nothing)
+      - reward: score the gold answers (a verifier that rejects its own gold rejects everything)
+    ");
+}
+
+#[test]
+fn too_easy() {
+    let mut tally = Tally::default();
+    add(&mut tally, 250, 8, 8, false);
+    add(&mut tally, 6, 8, 7, false);
+    let diagnosis = limit_reached(&RoundsSettings::verl(64, 64, 8, 4), 4, tally);
+    insta::assert_snapshot!(diagnosis, @"
+    stopped in step 7: 6 of 64 groups kept after 4 rounds (max_num_gen_batches = 4)
+      by `acc`, of 256 groups (2048 trajectories) generated:
+              6    2.3%  kept
+            250   97.7%  all correct
+              0    0.0%  all wrong
+              0    0.0%  other uniform
+              0    0.0%  unscored
+              0    0.0%  identical in text
+      2042 of 2048 trajectories correct (99.7%)
+      what to change, the likeliest remedy first:
+      - data.train: take harder prompts (2042 of 2048 trajectories are correct (99.7%), 250 of 256 groups are all correct)
+      - filter: -> null (a task this easy is not worth refilling for)
+      - rollout.n: 8 -> 16 (keeps about 4.6% of groups instead of 2.3%)
+      - data.gen_batch_size: 64 -> 854 (at 2.3% kept a batch of 64 takes about 43 rounds, too many for a higher limit alone; so many prompts a round fill it in 4)
+      - data.train_batch_size: 64 -> 4 (6 groups were at hand when the rounds were used up)
+      - schedule.on_limit: -> use_partial (trains on what was kept instead of stopping)
+    ");
+}
+
+#[test]
+fn solved_always_or_never() {
+    let mut tally = Tally::default();
+    add(&mut tally, 30, 8, 8, false);
+    add(&mut tally, 34, 8, 0, false);
+    let cause = StopCause::EmptyRounds { rounds: 1 };
+    let diagnosis = Diagnosis::new(cause, 3, 0, 1, tally, &RoundsSettings::verl(64, 64, 8, 4));
+    insta::assert_snapshot!(diagnosis, @"
+    stopped in step 3: a round kept no group
+      by `acc`, of 64 groups (512 trajectories) generated:
+              0    0.0%  kept
+             30   46.9%  all correct
+             34   53.1%  all wrong
+              0    0.0%  other uniform
+              0    0.0%  unscored
+              0    0.0%  identical in text
+      240 of 512 trajectories correct (46.9%)
+      what to change, the likeliest remedy first:
+      - data.train: take prompts of middling difficulty (every prompt is solved always (30 groups) or never (34), though 46.9% of trajectories are correct: more samples will not help)
+    ");
+}
+
+#[test]
+fn collapsed() {
+    let mut tally = Tally::default();
+    add(&mut tally, 40, 8, 0, true);
+    add(&mut tally, 20, 8, 8, true);
+    add(&mut tally, 4, 8, 3, false);
+    let cold = RoundsSettings { temperature: Some(0.2), ..RoundsSettings::verl(64, 64, 8, 1) };
+    insta::assert_snapshot!(limit_reached(&cold, 1, tally), @"
+    stopped in step 7: 4 of 64 groups kept after 1 round (max_num_gen_batches = 1)
+      by `acc`, of 64 groups (512 trajectories) generated:
+              4    6.2%  kept
+             20   31.2%  all correct
+             40   62.5%  all wrong
+              0    0.0%  other uniform
+              0    0.0%  unscored
+             60   93.8%  identical in text
+      172 of 512 trajectories correct (33.6%)
+      what to change, the likeliest remedy first:
+      - rollout.temperature: 0.2 -> 1.0 (60 of 64 groups hold the same text 8 times)
+      - rollout.n: 8 -> 16 (keeps about 10.9% of groups instead of 6.2%)
+      - schedule.max_num_gen_batches: 1 -> 20 (at 6.2% kept a batch of 64 takes about 16 rounds)
+      - data.train_batch_size: 64 -> 4 (4 groups were at hand when the rounds were used up)
+      - schedule.on_limit: -> use_partial (trains on what was kept instead of stopping)
+    ");
+    let hot = RoundsSettings { temperature: Some(1.0), ..cold.clone() };
+    assert_eq!(keys(&limit_reached(&hot, 1, tally))[0], "rollout.top_p -> 1.0, and top_k, min_p off");
+    let unknown = RoundsSettings { temperature: None, ..cold };
+    assert_eq!(keys(&limit_reached(&unknown, 1, tally))[0], "rollout.temperature raise it, to 1.0 say");
+}
+
+#[test]
+fn no_scores_and_failures() {
+    let mut tally = Tally::default();
+    let summary = GroupSummary {
+        num_trajectories: 4,
+        num_scored: 0,
+        num_correct: Some(0),
+        num_tokens: 0,
+        mean: None,
+        std: None,
+        is_identical_in_text: false,
+    };
+    for _ in 0..12 {
+        tally.add_judged(Verdict::Dropped(DropReason::Unscored), &summary);
+    }
+    for _ in 0..4 {
+        tally.add_failed(4, 7);
+    }
+    let cause = StopCause::SkippedSteps { steps: 11, why: SkipReason::EmptyRound };
+    let diagnosis = Diagnosis::new(cause, 1, 0, 11, tally, &RoundsSettings::verl(16, 16, 4, 0));
+    insta::assert_snapshot!(diagnosis, @"
+    stopped in step 1: 11 attempts in a row trained nothing (11 rounds)
+      by `acc`, of 16 groups (64 trajectories) generated:
+              0    0.0%  kept
+              0    0.0%  all correct
+              0    0.0%  all wrong
+              0    0.0%  other uniform
+             12   75.0%  unscored
+              0    0.0%  identical in text
+              4   25.0%  failed
+      no trajectory has a `acc`
+      what to change, the likeliest remedy first:
+      - rollout.backend: check that generation works (4 of 16 groups failed for good; the log has their errors)
+      - reward: look at what it is given and returns (12 of 16 groups have no `acc` for two members: the reward function gave no answer)
+    ");
+}
+
+#[test]
+fn a_reward_that_says_nothing() {
+    let mut tally = Tally::default();
+    let summary = GroupSummary {
+        num_trajectories: 4,
+        num_scored: 4,
+        num_correct: Some(0),
+        num_tokens: 0,
+        mean: Some(0.1),
+        std: Some(0.0),
+        is_identical_in_text: false,
+    };
+    for _ in 0..16 {
+        tally.add_judged(Verdict::Dropped(DropReason::Uniform), &summary);
+    }
+    let cause = StopCause::EmptyRounds { rounds: 3 };
+    let settings = RoundsSettings { metric: "seq_reward".to_owned(), ..RoundsSettings::verl(16, 16, 4, 0) };
+    insta::assert_snapshot!(Diagnosis::new(cause, 1, 0, 3, tally, &settings), @"
+    stopped in step 1: 3 rounds in a row kept no group
+      by `seq_reward`, of 16 groups (64 trajectories) generated:
+              0    0.0%  kept
+              0    0.0%  all correct
+              0    0.0%  all wrong
+             16  100.0%  other uniform
+              0    0.0%  unscored
+              0    0.0%  identical in text
+      0 of 64 trajectories correct (0.0%)
+      what to change, the likeliest remedy first:
+      - reward: check that it separates answers (16 of 16 groups have the same `seq_reward` for all members, neither 0 nor 1: does it tell right from wrong?)
+      - data.train: take easier prompts, or start from a policy that solves some (none of 64 trajectories is correct by `seq_reward` (pass rate below 4.7% at 95%): too hard for this policy, or the verifier accepts nothing)
+      - reward: score the gold answers (a verifier that rejects its own gold rejects everything)
+    ");
+}
+
+#[test]
+fn groups_of_one_dropped_by_choice() {
+    let mut tally = Tally::default();
+    let summary = GroupSummary {
+        num_trajectories: 1,
+        num_scored: 1,
+        num_correct: None,
+        num_tokens: 5,
+        mean: Some(17.0),
+        std: Some(0.0),
+        is_identical_in_text: false,
+    };
+    for _ in 0..8 {
+        tally.add_judged(Verdict::Dropped(DropReason::Singleton), &summary);
+    }
+    let cause = StopCause::EpochWithoutKept { epoch: 2 };
+    let settings = RoundsSettings { metric: "length".to_owned(), ..RoundsSettings::verl(8, 8, 1, 0) };
+    insta::assert_snapshot!(Diagnosis::new(cause, 5, 0, 1, tally, &settings), @"
+    stopped in step 5: no group was kept in all of epoch 2 (1 round)
+      by `length`, of 8 groups (8 trajectories) generated:
+              0    0.0%  kept
+              0    0.0%  all correct
+              0    0.0%  all wrong
+              0    0.0%  other uniform
+              0    0.0%  unscored
+              8  100.0%  single
+              0    0.0%  identical in text
+      `length` does not say what is correct
+      what to change, the likeliest remedy first:
+      - rollout.n: 1 -> 8 (a group of one has nothing to compare)
+      - filter.singleton: drop -> keep (trains on single samples as verl does)
+    ");
+}
+
+#[test]
+fn no_prompts() {
+    let cause = StopCause::NoPrompts { epoch: 0 };
+    let settings = RoundsSettings::verl(8, 8, 4, 0);
+    insta::assert_snapshot!(Diagnosis::new(cause, 1, 0, 1, Tally::default(), &settings), @"
+    stopped in step 1: epoch 0 has no prompts
+      what to change, the likeliest remedy first:
+      - data.train: give it prompts (epoch 0 had none: every row may have been dropped as too long)
+    ");
+}
+
+/// What is recommended would have helped: replayed with the recommended limit, round size or n, the batch is full on average.
+#[test]
+fn recommendations_would_have_helped() {
+    for (wrong, mixed) in [(90, 10), (60, 40), (97, 3), (995, 5)] {
+        let mut tally = Tally::default();
+        add(&mut tally, wrong, 8, 0, false);
+        add(&mut tally, mixed, 8, 2, false);
+        let settings = RoundsSettings { on_limit: OnLimit::Error, ..RoundsSettings::verl(256, 64, 8, 2) };
+        let diagnosis = limit_reached(&settings, 2, tally);
+        let keep = tally.keep_rate().unwrap();
+        let number = |setting: &str| {
+            let advice = diagnosis.recommendations.iter().find(|advice| advice.setting == setting)?;
+            advice.change.rsplit(' ').next()?.parse::<f64>().ok()
+        };
+        let (limit, size) = (number("schedule.max_num_gen_batches"), number("data.gen_batch_size"));
+        assert!(limit.is_some() != size.is_some());
+        let expected = limit.unwrap_or(2.0) * size.unwrap_or(64.0) * keep;
+        assert!(expected >= 256.0, "{expected}: {diagnosis}");
+        if let Some(n) = number("rollout.n") {
+            assert!((9.0..=64.0).contains(&n));
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! How a step's groups are cut into optimizer updates.
+
+use std::num::NonZeroUsize;
+use std::ops::Range;
+
+/// Cuts `num_groups` groups, in batch order, into mini-batches of `mini_batch_size` groups; the last one is smaller where it
+/// does not divide.
+///
+/// One range is one optimizer update. Nothing is dropped, repeated or padded: a partial batch of 45 groups and mini-batches of 32
+/// give updates over 32 and over 13 groups. What weight the smaller update has is the aggregation's matter: its normalisers count the
+/// tokens or sequences of *that* mini-batch, so each of its tokens weighs as much more as there are fewer of them, and both
+/// updates take a whole step of the learning rate. (verl's `split` leaves the same smaller tail; with fixed micro-batches it fails instead.)
+///
+/// No group gives no mini-batch; fewer groups than `mini_batch_size` give one.
+///
+/// ```
+/// use std::num::NonZeroUsize;
+/// let size = NonZeroUsize::new(32).unwrap();
+/// assert_eq!(tamis_core::schedule::mini_batches(45, size), [0..32, 32..45]);
+/// ```
+pub fn mini_batches(num_groups: usize, mini_batch_size: NonZeroUsize) -> Vec<Range<usize>> {
+    (0..num_groups)
+        .step_by(mini_batch_size.get())
+        .map(|start| start..num_groups.min(start.saturating_add(mini_batch_size.get())))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn full_partial_and_empty() {
+        let cut = |num_groups, size| mini_batches(num_groups, NonZeroUsize::new(size).unwrap());
+        assert_eq!(cut(512, 32).len(), 16);
+        assert_eq!(cut(5, 8), [0..5; 1]);
+        assert_eq!(cut(0, 8), Vec::<Range<usize>>::new());
+        assert_eq!(cut(3, usize::MAX), [0..3; 1]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_group_is_in_exactly_one_update(num_groups in 0usize..200, size in 1usize..64) {
+            let cut = mini_batches(num_groups, NonZeroUsize::new(size).unwrap());
+            let covered: Vec<usize> = cut.iter().cloned().flatten().collect();
+            prop_assert_eq!(covered, (0..num_groups).collect::<Vec<_>>());
+            for (i, range) in cut.iter().enumerate() {
+                prop_assert!(range.len() == size || (i + 1 == cut.len() && !range.is_empty()));
+            }
+        }
+    }
+}

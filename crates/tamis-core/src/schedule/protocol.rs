@@ -1,0 +1,237 @@
+//! Events in, commands out.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::{Diagnosis, RoundReport, SettingsError, StepReport, Unbalanced};
+use crate::filter::{Judgement, Verdict};
+use crate::group::{Group, GroupId, PolicyVersion};
+
+/// What the scheduler is told about a judged group. A few numbers: the trajectories stay with the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct GroupSummary {
+    /// Members.
+    pub num_trajectories: u32,
+    /// Members with a metric.
+    pub num_scored: u32,
+    /// Members that are correct; `None` where the metric does not say.
+    pub num_correct: Option<u32>,
+    /// Completion tokens of all members.
+    pub num_tokens: u64,
+    /// Mean of the metric; `None` where no member has one.
+    pub mean: Option<f64>,
+    /// Its deviation, ddof 0.
+    pub std: Option<f64>,
+    /// Whether all members' texts are the same.
+    pub is_identical_in_text: bool,
+}
+
+impl GroupSummary {
+    /// Of a group and what the filter found.
+    pub fn of(group: &Group, judgement: &Judgement) -> Self {
+        let statistics = &judgement.statistics;
+        let finite = |value: f64| value.is_finite().then_some(value);
+        Self {
+            num_trajectories: group.trajectories.len() as u32,
+            num_scored: statistics.num_scored as u32,
+            num_correct: statistics.num_correct.map(|correct| correct as u32),
+            num_tokens: group.num_tokens() as u64,
+            mean: finite(statistics.mean),
+            std: finite(statistics.std),
+            is_identical_in_text: group.is_identical_in_text(),
+        }
+    }
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// The driver is ready for the next step: at the start, and after a step was trained or skipped.
+    BeginStep,
+    /// Answer to [`Command::Draw`]: the groups started, in dispatch order.
+    Dispatched {
+        /// As many as asked for, or fewer where the epoch ended; ids greater than any before.
+        groups: Vec<GroupId>,
+        /// The policy version that samples them.
+        version: PolicyVersion,
+        /// Whether the epoch has no prompt left.
+        exhausted: bool,
+    },
+    /// A group is complete, scored and judged.
+    Judged {
+        /// Which.
+        group: GroupId,
+        /// What the filter said.
+        verdict: Verdict,
+        /// What it looked at.
+        summary: GroupSummary,
+    },
+    /// A member's generation failed for good, and with it its group.
+    Failed {
+        /// Which.
+        group: GroupId,
+        /// Completion tokens spent on it.
+        num_tokens: u64,
+    },
+    /// The step was trained and weights published.
+    Trained {
+        /// The version published.
+        version: PolicyVersion,
+    },
+    /// The run is to end now, between steps or in the middle of generation.
+    Cancelled,
+}
+
+/// A step is over, one way or another: where its groups go. Dropped and failed groups are known to the driver already.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepClose {
+    /// Groups to train on, in batch order; empty unless the step is ready.
+    pub trained: Vec<GroupId>,
+    /// Kept groups to throw away.
+    pub surplus: Vec<GroupId>,
+    /// Carried groups to throw away because they are too old.
+    pub stale: Vec<GroupId>,
+    /// Kept groups to hold for the next step.
+    pub carried: Vec<GroupId>,
+    /// Groups to stop generating and throw away.
+    pub aborted: Vec<GroupId>,
+    /// Numbers of the step.
+    pub report: StepReport,
+}
+
+/// Why an attempt at a step ended without training.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SkipReason {
+    /// The rounds were used up.
+    LimitReached,
+    /// A round kept nothing.
+    EmptyRound,
+    /// The data ended and nothing was kept.
+    DataExhausted,
+}
+
+/// Why a run came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// All steps are trained.
+    TotalSteps,
+    /// All epochs are over.
+    TotalEpochs,
+    /// The data ended and the run was told to stop there.
+    DataExhausted,
+    /// The driver cancelled it.
+    Cancelled,
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Command {
+    /// Begin another pass over the data.
+    NextEpoch {
+        /// Which, from 0.
+        epoch: u64,
+    },
+    /// Take prompts from the current epoch and start a group for each; answered by [`Event::Dispatched`].
+    Draw {
+        /// The step, from 1.
+        step: u64,
+        /// The round of the step, from 1.
+        round: u64,
+        /// How many.
+        num_prompts: usize,
+    },
+    /// A round is over.
+    RoundComplete(RoundReport),
+    /// Train on [`StepClose::trained`]; answered by [`Event::Trained`].
+    StepReady(Box<StepClose>),
+    /// Nothing is trained; [`Event::BeginStep`] tries again.
+    SkipStep {
+        /// Why.
+        why: SkipReason,
+        /// Where the groups go.
+        close: Box<StepClose>,
+    },
+    /// The run ends well: validate, save, report.
+    Finish {
+        /// Why.
+        why: FinishReason,
+        /// Where the groups that are left go.
+        close: Box<StepClose>,
+    },
+    /// The run ends for want of signal.
+    Stop {
+        /// What was seen and what to change.
+        diagnosis: Box<Diagnosis>,
+        /// Where the groups that are left go.
+        close: Box<StepClose>,
+    },
+}
+
+/// An event does not fit the machine's state, or its settings contradict themselves. The driver is at fault; the machine is as before.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ScheduleError {
+    /// Contradictory settings.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The event makes no sense now.
+    #[error("event `{event}` came while the scheduler was {phase}")]
+    Unexpected {
+        /// The event's name.
+        event: &'static str,
+        /// What the machine was doing.
+        phase: &'static str,
+    },
+    /// More prompts than asked for, or fewer although the epoch goes on.
+    #[error("{asked} prompts were to be drawn, {dispatched} were dispatched and the epoch goes on")]
+    Draw {
+        /// Asked for.
+        asked: usize,
+        /// Dispatched.
+        dispatched: usize,
+    },
+    /// Group ids must increase in dispatch order.
+    #[error("group {group} was dispatched after group {previous}; ids must increase in dispatch order")]
+    GroupOrder {
+        /// The group.
+        group: u64,
+        /// The one before.
+        previous: u64,
+    },
+    /// Versions never go back.
+    #[error("policy version {version} came after version {previous}")]
+    VersionOrder {
+        /// The version.
+        version: u64,
+        /// The one before.
+        previous: u64,
+    },
+    /// No such group is being generated.
+    #[error("group {group} is not being generated in this round")]
+    UnknownGroup {
+        /// The group.
+        group: u64,
+    },
+    /// The group was judged or failed before.
+    #[error("group {group} was settled before")]
+    SettledTwice {
+        /// The group.
+        group: u64,
+    },
+    /// The group has another number of members than the run's groups.
+    #[error("expected {expected} trajectories, got {actual} (group {group})")]
+    GroupSize {
+        /// The group.
+        group: u64,
+        /// n.
+        expected: usize,
+        /// Its members.
+        actual: u32,
+    },
+    /// Groups were lost or counted twice.
+    #[error(transparent)]
+    Unbalanced(#[from] Unbalanced),
+}

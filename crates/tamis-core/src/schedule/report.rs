@@ -1,0 +1,191 @@
+//! The lines and metrics of a round and a step.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Accounting, Tally};
+
+/// One generation round. `Display` is its line in the log.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct RoundReport {
+    /// The step it generates for, from 1.
+    pub step: u64,
+    /// Its number in the step, from 1.
+    pub round: u64,
+    /// Its groups.
+    pub tally: Tally,
+    /// Kept groups ready for the step after it, carried ones included.
+    pub num_accumulated: usize,
+    /// Groups that the step wants.
+    pub target: usize,
+    /// Whether a filter judged.
+    pub is_filtered: bool,
+}
+
+/// One attempt at a step. `Display` is its line in the log.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct StepReport {
+    /// The step, from 1: steps trained before it, plus one.
+    pub step: u64,
+    /// The epoch that its last prompts came from, from 0.
+    pub epoch: u64,
+    /// Its generation rounds.
+    pub rounds: u64,
+    /// Groups that it wants.
+    pub target: usize,
+    /// Groups that were ready, before truncation to the target; carried ones included.
+    pub num_accumulated: usize,
+    /// All groups generated for it.
+    pub all: Tally,
+    /// The groups it trains on.
+    pub batch: Tally,
+    /// Where all groups went.
+    pub accounting: Accounting,
+    /// The greatest lag of a trained group.
+    pub max_lag: u64,
+    /// Whether a filter judged.
+    pub is_filtered: bool,
+    /// Whether the run ends with it, where the number of steps is set. Where only epochs are set that is known when the run finishes.
+    pub is_last: bool,
+}
+
+impl StepReport {
+    /// Whether it trains on fewer groups than it wants.
+    pub fn is_partial(&self) -> bool {
+        self.batch.groups > 0 && self.batch.groups < self.target as u64
+    }
+
+    /// Metrics of the step, by name; what is undefined (a mean over no group) is left out.
+    ///
+    /// | name | what |
+    /// |---|---|
+    /// | `train/num_gen_batches`, `dynamic_sampling/num_gen_batches` | generation rounds of the step |
+    /// | `train/filter_rate` | dropped / generated groups |
+    /// | `train/mean_metric_std` | mean over all generated groups of the metric's deviation in the group, ddof 0 |
+    /// | `train/num_kept_prompts` | groups kept of those generated, before truncation |
+    /// | `dynamic_sampling/num_accumulated_prompts` | groups ready before truncation, carried ones included |
+    /// | `dynamic_sampling/target_prompt_num` | groups that the step wants |
+    /// | `dynamic_sampling/num_prompts_used`, `/num_trajectories_used` | trained |
+    /// | `dynamic_sampling/skipped` | 1 where nothing was trained |
+    /// | `all/filter_metric/mean`, `train/filter_metric/mean` | the filter's metric over all generated and over the trained trajectories |
+    /// | `all/pass_rate` | correct / scored of all generated trajectories |
+    /// | `groups/{place}`, `trajectories/{place}` | the accounting identity: `generated`, `carried_in`, `trained`, `dropped`, `surplus`, `stale`, `failed`, `aborted`, `carried_out` |
+    /// | `tokens/generated`, `tokens/trained` | completion tokens |
+    /// | `schedule/max_lag` | greatest lag of a trained group |
+    pub fn metrics(&self) -> Vec<(String, f64)> {
+        let (all, batch) = (&self.all, &self.batch);
+        let mut metrics: Vec<(String, f64)> = Vec::new();
+        let mut put = |name: &str, value: Option<f64>| {
+            metrics.extend(value.map(|value| (name.to_owned(), value)));
+        };
+        put("train/num_gen_batches", Some(self.rounds as f64));
+        put("train/filter_rate", all.filter_rate());
+        put("train/mean_metric_std", all.mean_std());
+        put("train/num_kept_prompts", Some(all.kept as f64));
+        put("dynamic_sampling/num_gen_batches", Some(self.rounds as f64));
+        put("dynamic_sampling/num_accumulated_prompts", Some(self.num_accumulated as f64));
+        put("dynamic_sampling/target_prompt_num", Some(self.target as f64));
+        put("dynamic_sampling/num_prompts_used", Some(batch.groups as f64));
+        put("dynamic_sampling/num_trajectories_used", Some(batch.trajectories as f64));
+        put("dynamic_sampling/skipped", Some(f64::from(u8::from(batch.groups == 0))));
+        put("all/filter_metric/mean", all.mean_metric());
+        put("train/filter_metric/mean", batch.mean_metric());
+        put("all/pass_rate", all.pass_rate());
+        for (place, count) in self.accounting.places() {
+            put(&format!("groups/{place}"), Some(count.groups as f64));
+            put(&format!("trajectories/{place}"), Some(count.trajectories as f64));
+        }
+        put("tokens/generated", Some(all.tokens as f64));
+        put("tokens/trained", Some(batch.tokens as f64));
+        put("schedule/max_lag", Some(self.max_lag as f64));
+        metrics
+    }
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 { "-".to_owned() } else { format!("{:.1}%", 100.0 * part as f64 / whole as f64) }
+}
+
+/// The four reasons that are always told, and the others where there are any.
+pub(super) fn reasons(tally: &Tally) -> String {
+    tally
+        .dropped_by()
+        .iter()
+        .enumerate()
+        .filter(|(i, (_, number))| *i < 4 || *number > 0)
+        .map(|(_, (reason, number))| format!("{number} {reason}"))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+impl fmt::Display for RoundReport {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tally = &self.tally;
+        write!(
+            formatter,
+            "step {} round {}: {} prompts, {} trajectories; ",
+            self.step, self.round, tally.groups, tally.trajectories
+        )?;
+        if self.is_filtered {
+            write!(
+                formatter,
+                "dropped {} ({}): {}; kept {} ({})",
+                tally.dropped(),
+                percent(tally.dropped(), tally.groups),
+                reasons(tally),
+                tally.kept,
+                percent(tally.kept, tally.groups),
+            )?;
+        } else {
+            write!(formatter, "filter off")?;
+        }
+        for (what, number) in [("failed", tally.failed), ("aborted", tally.aborted)] {
+            if number > 0 {
+                write!(formatter, "; {what} {number}")?;
+            }
+        }
+        if let Some(std) = tally.mean_std() {
+            write!(formatter, "; mean std {std:.3}")?;
+        }
+        write!(formatter, "; accumulated {}/{}", self.num_accumulated, self.target)
+    }
+}
+
+impl fmt::Display for StepReport {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (all, batch) = (&self.all, &self.batch);
+        let outcome = match (batch.groups, self.is_partial()) {
+            (0, _) => "not trained",
+            (_, true) => "partial batch",
+            (_, false) => "batch complete",
+        };
+        write!(
+            formatter,
+            "step {} {outcome}: {} round{}, {} prompts generated",
+            self.step,
+            self.rounds,
+            if self.rounds == 1 { "" } else { "s" },
+            all.groups
+        )?;
+        if self.is_filtered {
+            write!(formatter, ", {} kept ({})", all.kept, percent(all.kept, all.groups))?;
+        }
+        if self.accounting.carried_in.groups > 0 {
+            write!(formatter, ", {} carried in", self.accounting.carried_in.groups)?;
+        }
+        if batch.groups > 0 {
+            write!(formatter, "; training on {}", batch.groups)?;
+            if self.is_partial() {
+                write!(formatter, " of {}", self.target)?;
+            }
+            write!(formatter, " groups, {} trajectories, {} tokens", batch.trajectories, batch.tokens)?;
+        }
+        for (what, count) in self.accounting.places().into_iter().skip(4) {
+            if count.groups > 0 {
+                write!(formatter, "; {} {}", count.groups, what.replace('_', " "))?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,254 @@
+//! The choices of a `rounds` run.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// What happens when a step has used up its generation rounds and its batch is not full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnLimit {
+    /// The run stops with a diagnosis.
+    #[default]
+    Error,
+    /// Trains on what was kept; where that is nothing, skips the step.
+    UsePartial,
+    /// Trains nothing and begins the step anew.
+    Skip,
+}
+
+/// What happens when a round keeps no group and the batch is not full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnEmptyRound {
+    /// Generates again, up to so many empty rounds in a row (`None`: as often as the limit on rounds allows), then stops.
+    Retry {
+        /// Empty rounds in a row that are borne.
+        times: Option<u32>,
+    },
+    /// Ends the attempt at the step and begins it anew.
+    Skip,
+    /// The run stops with a diagnosis.
+    Error,
+}
+
+impl Default for OnEmptyRound {
+    fn default() -> Self {
+        Self::Retry { times: None }
+    }
+}
+
+/// What happens when the data ends and the batch is not full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnExhausted {
+    /// Goes on with the next epoch, within the same round; after the last epoch what does not fill a batch is not trained.
+    #[default]
+    NextEpoch,
+    /// Trains on what was kept, and begins the next epoch with the next step.
+    UsePartial,
+    /// The run is finished.
+    Stop,
+}
+
+/// What happens to kept groups that the step does not need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Surplus {
+    /// Thrown away.
+    #[default]
+    Discard,
+    /// Kept for the next step, with the log-probabilities of the policy that sampled them.
+    Carry {
+        /// A group whose lag would be greater is thrown away as stale.
+        max_lag: u64,
+    },
+}
+
+/// The order in which kept groups fill the batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// In order of dispatch: which groups are trained does not depend on how long they took.
+    #[default]
+    Dispatch,
+    /// In order of completion, as several servers do; favours short groups.
+    Completion,
+}
+
+/// Everything the `rounds` machine needs to know.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RoundsSettings {
+    /// Groups a step trains on.
+    pub train_batch_size: usize,
+    /// Prompts a round generates for.
+    pub gen_batch_size: usize,
+    /// n, the members of a group.
+    pub group_size: usize,
+    /// Whether verdicts count. Off: one round a step, every group that did not fail is trained on.
+    pub filter: bool,
+    /// Whether rounds repeat until the batch is full. Off: one round a step, trained on what survived.
+    pub refill: bool,
+    /// Rounds a step may take; 0 and less: no limit (an epoch without a kept group still ends the run).
+    pub max_num_gen_batches: i64,
+    /// At that limit.
+    pub on_limit: OnLimit,
+    /// When a round keeps nothing.
+    pub on_empty_round: OnEmptyRound,
+    /// When the data ends.
+    pub on_exhausted: OnExhausted,
+    /// What becomes of surplus.
+    pub surplus: Surplus,
+    /// Which kept groups fill the batch first.
+    pub order: Order,
+    /// Skipped steps in a row after which the run stops.
+    pub max_skipped_steps: u32,
+    /// The run is finished after so many steps.
+    pub total_steps: Option<u64>,
+    /// The run is finished after so many passes over the data.
+    pub total_epochs: Option<u64>,
+    /// The filter's metric; for reports.
+    pub metric: String,
+    /// The sampling temperature, where known; for diagnoses.
+    pub temperature: Option<f64>,
+}
+
+/// The settings contradict themselves.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum SettingsError {
+    /// A size is 0.
+    #[error("`{setting}` must be at least 1")]
+    Zero {
+        /// Which.
+        setting: &'static str,
+    },
+    /// Without refill, one round can never fill the batch.
+    #[error(
+        "without refill one round must be able to fill the batch: `data.gen_batch_size` {gen_batch_size} is below `data.train_batch_size` {train_batch_size}"
+    )]
+    RoundTooSmall {
+        /// Prompts a round.
+        gen_batch_size: usize,
+        /// Groups a step.
+        train_batch_size: usize,
+    },
+    /// Without a filter a round is the batch.
+    #[error(
+        "without a filter every group of the one round is trained on: `data.gen_batch_size` {gen_batch_size} must equal `data.train_batch_size` {train_batch_size}"
+    )]
+    RoundIsBatch {
+        /// Prompts a round.
+        gen_batch_size: usize,
+        /// Groups a step.
+        train_batch_size: usize,
+    },
+}
+
+impl RoundsSettings {
+    /// Rounds as tamis does them unless told otherwise: filter and refill on, no limit on rounds (but see
+    /// [`Rounds`](super::Rounds) for what still ends a run), surplus discarded, dispatch order, on to the next epoch at the end of the data.
+    pub fn new(train_batch_size: usize, group_size: usize) -> Self {
+        Self {
+            train_batch_size,
+            gen_batch_size: train_batch_size,
+            group_size,
+            filter: true,
+            refill: true,
+            max_num_gen_batches: 0,
+            on_limit: OnLimit::default(),
+            on_empty_round: OnEmptyRound::default(),
+            on_exhausted: OnExhausted::default(),
+            surplus: Surplus::default(),
+            order: Order::default(),
+            max_skipped_steps: 10,
+            total_steps: None,
+            total_epochs: None,
+            metric: "acc".to_owned(),
+            temperature: None,
+        }
+    }
+
+    /// verl's `algorithm.filter_groups` with `enable=True`: an error at the limit (none where ≤ 0), surplus discarded, rounds go on over
+    /// the end of an epoch.
+    ///
+    /// # Differs from
+    /// verl where an epoch keeps no group at all: it goes on to the last epoch, this stops.
+    pub fn verl(
+        train_batch_size: usize,
+        gen_batch_size: usize,
+        group_size: usize,
+        max_num_gen_batches: i64,
+    ) -> Self {
+        Self { gen_batch_size, max_num_gen_batches, ..Self::new(train_batch_size, group_size) }
+    }
+
+    /// EasyR1's `algorithm.use_dynamic_sample` (limit 3 unless `dynamic_sample_max_gen_batches` says otherwise): what was kept is trained on at the limit and
+    /// at the end of the data, a step that kept nothing is skipped, the metric is the reward before KL.
+    pub fn easyr1(rollout_batch_size: usize, group_size: usize, max_gen_batches: i64) -> Self {
+        Self {
+            max_num_gen_batches: max_gen_batches,
+            on_limit: OnLimit::UsePartial,
+            on_exhausted: OnExhausted::UsePartial,
+            metric: "seq_reward".to_owned(),
+            ..Self::new(rollout_batch_size, group_size)
+        }
+    }
+
+    /// EasyR1's default for `dynamic_sample_max_gen_batches`.
+    pub const EASYR1_MAX_GEN_BATCHES: i64 = 3;
+
+    /// Checks the settings against each other.
+    ///
+    /// # Errors
+    /// The first contradiction found.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        let (gen_batch_size, train_batch_size) = (self.gen_batch_size, self.train_batch_size);
+        for (setting, size) in [
+            ("data.train_batch_size", train_batch_size),
+            ("data.gen_batch_size", gen_batch_size),
+            ("rollout.n", self.group_size),
+        ] {
+            if size == 0 {
+                return Err(SettingsError::Zero { setting });
+            }
+        }
+        if !self.filter && gen_batch_size != train_batch_size {
+            return Err(SettingsError::RoundIsBatch { gen_batch_size, train_batch_size });
+        }
+        if !self.refill && gen_batch_size < train_batch_size {
+            return Err(SettingsError::RoundTooSmall { gen_batch_size, train_batch_size });
+        }
+        Ok(())
+    }
+
+    /// The limit on rounds, where there is one.
+    pub fn round_limit(&self) -> Option<u64> {
+        u64::try_from(self.max_num_gen_batches).ok().filter(|limit| *limit > 0)
+    }
+
+    /// Whether a step is one round, come what may.
+    pub fn is_one_round(&self) -> bool {
+        !self.filter || !self.refill
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contradictions() {
+        let settings = RoundsSettings::new(512, 8);
+        assert_eq!(settings.check(), Ok(()));
+        let error = |change: &dyn Fn(&mut RoundsSettings)| {
+            let mut settings = settings.clone();
+            change(&mut settings);
+            settings.check().unwrap_err().to_string()
+        };
+        insta::assert_snapshot!(error(&|s| s.train_batch_size = 0), @"`data.train_batch_size` must be at least 1");
+        insta::assert_snapshot!(error(&|s| s.gen_batch_size = 0), @"`data.gen_batch_size` must be at least 1");
+        insta::assert_snapshot!(error(&|s| s.group_size = 0), @"`rollout.n` must be at least 1");
+        insta::assert_snapshot!(error(&|s| (s.filter, s.gen_batch_size) = (false, 1536)), @"without a filter every group of the one round is trained on: `data.gen_batch_size` 1536 must equal `data.train_batch_size` 512");
+        insta::assert_snapshot!(error(&|s| (s.refill, s.gen_batch_size) = (false, 128)), @"without refill one round must be able to fill the batch: `data.gen_batch_size` 128 is below `data.train_batch_size` 512");
+    }
+}

@@ -1,0 +1,183 @@
+//! Counts of a round, step or epoch.
+
+use serde::{Deserialize, Serialize};
+
+use super::GroupSummary;
+use crate::filter::{DropReason, Verdict};
+
+/// What became of the groups of a round, a step or an epoch when they were judged, and what their metric was like.
+///
+/// Groups are added in dispatch order, so the sums do not depend on which finished first.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Tally {
+    /// Groups generated: kept + dropped + failed + aborted.
+    pub groups: u64,
+    /// Trajectories in them.
+    pub trajectories: u64,
+    /// Completion tokens in them.
+    pub tokens: u64,
+    /// Kept by the filter.
+    pub kept: u64,
+    /// Dropped: every scored member correct.
+    pub all_correct: u64,
+    /// Dropped: every scored member wrong.
+    pub all_wrong: u64,
+    /// Dropped: uniform otherwise.
+    pub uniform: u64,
+    /// Dropped: too few members with a metric.
+    pub unscored: u64,
+    /// Dropped: mean below the range.
+    pub below_range: u64,
+    /// Dropped: mean above the range.
+    pub above_range: u64,
+    /// Dropped: groups of one.
+    pub singleton: u64,
+    /// Generation failed for good.
+    pub failed: u64,
+    /// Still generating when the run ended.
+    pub aborted: u64,
+    /// Groups whose members' texts are all the same, whatever their verdict.
+    pub identical_in_text: u64,
+    /// Scored trajectories.
+    pub scored: u64,
+    /// Scored trajectories of groups whose metric has an outcome scale.
+    pub rated: u64,
+    /// Those of them that are correct.
+    pub correct: u64,
+    /// Σ over groups with at least two such members of c(c − 1)/(k(k − 1)): an unbiased estimate of each prompt's squared pass rate.
+    pub pairs_correct: f64,
+    /// Σ over the same groups of c/k.
+    pub pass_rates: f64,
+    /// Number of those groups.
+    pub paired_groups: u64,
+    /// Σ of the metric over scored trajectories.
+    pub metric_sum: f64,
+    /// Σ of group deviations (ddof 0) over groups with a scored member.
+    pub std_sum: f64,
+    /// Number of groups with a scored member.
+    pub scored_groups: u64,
+}
+
+impl Tally {
+    /// Adds a judged group.
+    pub fn add_judged(&mut self, verdict: Verdict, summary: &GroupSummary) {
+        self.groups += 1;
+        self.trajectories += u64::from(summary.num_trajectories);
+        self.tokens += summary.num_tokens;
+        let scored = u64::from(summary.num_scored);
+        self.scored += scored;
+        self.identical_in_text += u64::from(summary.is_identical_in_text);
+        if let (Some(mean), Some(std)) = (summary.mean, summary.std) {
+            self.metric_sum += mean * scored as f64;
+            self.std_sum += std;
+            self.scored_groups += 1;
+        }
+        if let Some(correct) = summary.num_correct {
+            let correct = u64::from(correct);
+            self.rated += scored;
+            self.correct += correct;
+            if scored > 1 {
+                self.paired_groups += 1;
+                self.pass_rates += correct as f64 / scored as f64;
+                self.pairs_correct +=
+                    (correct * correct.saturating_sub(1)) as f64 / (scored * (scored - 1)) as f64;
+            }
+        }
+        let place = match verdict {
+            Verdict::Kept => &mut self.kept,
+            Verdict::Dropped(DropReason::AllCorrect) => &mut self.all_correct,
+            Verdict::Dropped(DropReason::AllWrong) => &mut self.all_wrong,
+            Verdict::Dropped(DropReason::Uniform) => &mut self.uniform,
+            Verdict::Dropped(DropReason::Unscored) => &mut self.unscored,
+            Verdict::Dropped(DropReason::BelowRange) => &mut self.below_range,
+            Verdict::Dropped(DropReason::AboveRange) => &mut self.above_range,
+            Verdict::Dropped(DropReason::Singleton) => &mut self.singleton,
+        };
+        *place += 1;
+    }
+
+    /// Adds a group whose generation failed for good, with the tokens spent on it.
+    pub fn add_failed(&mut self, group_size: usize, num_tokens: u64) {
+        self.groups += 1;
+        self.trajectories += group_size as u64;
+        self.tokens += num_tokens;
+        self.failed += 1;
+    }
+
+    /// Adds a group that was still generating when the run ended.
+    pub fn add_aborted(&mut self, group_size: usize) {
+        self.groups += 1;
+        self.trajectories += group_size as u64;
+        self.aborted += 1;
+    }
+
+    /// Adds another tally.
+    pub fn append(&mut self, other: &Self) {
+        self.groups += other.groups;
+        self.trajectories += other.trajectories;
+        self.tokens += other.tokens;
+        self.kept += other.kept;
+        self.all_correct += other.all_correct;
+        self.all_wrong += other.all_wrong;
+        self.uniform += other.uniform;
+        self.unscored += other.unscored;
+        self.below_range += other.below_range;
+        self.above_range += other.above_range;
+        self.singleton += other.singleton;
+        self.failed += other.failed;
+        self.aborted += other.aborted;
+        self.identical_in_text += other.identical_in_text;
+        self.scored += other.scored;
+        self.rated += other.rated;
+        self.correct += other.correct;
+        self.pairs_correct += other.pairs_correct;
+        self.pass_rates += other.pass_rates;
+        self.paired_groups += other.paired_groups;
+        self.metric_sum += other.metric_sum;
+        self.std_sum += other.std_sum;
+        self.scored_groups += other.scored_groups;
+    }
+
+    /// Groups that the filter dropped.
+    pub fn dropped(&self) -> u64 {
+        self.dropped_by().iter().map(|(_, number)| number).sum()
+    }
+
+    /// Dropped groups by reason, with the reason as a person says it.
+    pub fn dropped_by(&self) -> [(&'static str, u64); 7] {
+        [
+            ("all correct", self.all_correct),
+            ("all wrong", self.all_wrong),
+            ("other uniform", self.uniform),
+            ("unscored", self.unscored),
+            ("below range", self.below_range),
+            ("above range", self.above_range),
+            ("single", self.singleton),
+        ]
+    }
+
+    /// Kept / generated groups; `None` where none was generated.
+    pub fn keep_rate(&self) -> Option<f64> {
+        (self.groups > 0).then(|| self.kept as f64 / self.groups as f64)
+    }
+
+    /// Dropped / generated groups; `None` where none was generated.
+    pub fn filter_rate(&self) -> Option<f64> {
+        (self.groups > 0).then(|| self.dropped() as f64 / self.groups as f64)
+    }
+
+    /// Mean over generated groups of the metric's deviation within the group (ddof 0); `None` where no group has a scored member.
+    pub fn mean_std(&self) -> Option<f64> {
+        (self.scored_groups > 0).then(|| self.std_sum / self.scored_groups as f64)
+    }
+
+    /// Mean of the metric over scored trajectories.
+    pub fn mean_metric(&self) -> Option<f64> {
+        (self.scored > 0).then(|| self.metric_sum / self.scored as f64)
+    }
+
+    /// Share of scored trajectories that are correct, where the metric says so.
+    pub fn pass_rate(&self) -> Option<f64> {
+        (self.rated > 0).then(|| self.correct as f64 / self.rated as f64)
+    }
+}

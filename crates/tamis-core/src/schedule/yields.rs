@@ -1,0 +1,207 @@
+//! Keep probabilities, and how many rounds they mean.
+//!
+//! A prompt that the policy solves with probability p gives n samples that are neither all correct nor all wrong with probability
+//! 1 − pⁿ − (1 − p)ⁿ. Prompts differ in p, and the mean of the keep probability is not the keep probability of the mean: where all
+//! prompts are either trivial or hopeless nothing is kept although the pass rate is one half. So the spread is estimated too, as a
+//! Beta distribution over prompts, and the keep probability is the mean over it.
+
+use serde::{Deserialize, Serialize};
+
+use super::Tally;
+
+/// 1 − pⁿ − (1 − p)ⁿ: the probability that n samples of a prompt with pass rate p have contrast.
+///
+/// 0 for n ≤ 1 and for p of 0 or 1; `p` outside \[0, 1\] is clamped.
+///
+/// ```
+/// use tamis_core::schedule::yields::keep_probability;
+/// assert_eq!(keep_probability(0.5, 8), 1.0 - 2.0 / 256.0);
+/// assert_eq!(keep_probability(0.3, 1), 0.0);
+/// ```
+pub fn keep_probability(p: f64, n: usize) -> f64 {
+    if n <= 1 {
+        return 0.0;
+    }
+    let p = p.clamp(0.0, 1.0);
+    let n = i32::try_from(n).unwrap_or(i32::MAX);
+    1.0 - p.powi(n) - (1.0 - p).powi(n)
+}
+
+/// The guide's range for the limit on rounds by pass rate; `None` above 80 %, where it advises against filtering.
+///
+/// | pass rate | limit |
+/// |---|---|
+/// | below 20 % | 15 to 25 |
+/// | 20 to 40 % | 10 to 15 |
+/// | 40 to 60 % | 5 to 10 |
+/// | 60 to 80 % | 3 to 5 |
+pub fn limit_for_pass_rate(pass_rate: f64) -> Option<(u64, u64)> {
+    match pass_rate {
+        p if p < 0.2 => Some((15, 25)),
+        p if p < 0.4 => Some((10, 15)),
+        p if p < 0.6 => Some((5, 10)),
+        p if p <= 0.8 => Some((3, 5)),
+        _ => None,
+    }
+}
+
+/// How pass rates are spread over prompts: a Beta distribution, or one of its limits.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PassRates {
+    /// Every prompt has this pass rate.
+    Equal(f64),
+    /// Beta(a, b).
+    Beta {
+        /// Pseudo-count of correct samples.
+        a: f64,
+        /// Pseudo-count of wrong samples.
+        b: f64,
+    },
+    /// Every prompt is solved always or never, this share of them always: no n gives contrast.
+    Split(f64),
+}
+
+impl PassRates {
+    /// Fitted to the groups of a tally by moments: the mean of c/k and of c(c − 1)/(k(k − 1)), which are unbiased for E\[p\] and E\[p²\] at any
+    /// group size. `None` where no group has two members with an outcome.
+    pub fn fit(tally: &Tally) -> Option<Self> {
+        if tally.paired_groups == 0 {
+            return None;
+        }
+        let groups = tally.paired_groups as f64;
+        let mean = tally.pass_rates / groups;
+        let spread = mean * (1.0 - mean);
+        let variance = tally.pairs_correct / groups - mean * mean;
+        if spread <= 0.0 || variance <= spread * 1e-9 {
+            return Some(Self::Equal(mean));
+        }
+        // Var = mean (1 − mean) / (a + b + 1).
+        let total = spread / variance - 1.0;
+        if total <= 1e-9 {
+            return Some(Self::Split(mean));
+        }
+        Some(Self::Beta { a: mean * total, b: (1.0 - mean) * total })
+    }
+
+    /// The mean over prompts of [`keep_probability`]: for Beta(a, b), with (x)ₙ the rising factorial, 1 − ((a)ₙ + (b)ₙ)/(a + b)ₙ.
+    pub fn keep_probability(&self, n: usize) -> f64 {
+        match *self {
+            Self::Equal(p) => keep_probability(p, n),
+            Self::Split(_) => 0.0,
+            Self::Beta { .. } if n <= 1 => 0.0,
+            Self::Beta { a, b } => {
+                let (mut all_correct, mut all_wrong) = (1.0, 1.0);
+                for i in 0..n {
+                    let i = i as f64;
+                    all_correct *= (a + i) / (a + b + i);
+                    all_wrong *= (b + i) / (a + b + i);
+                }
+                1.0 - all_correct - all_wrong
+            }
+        }
+    }
+
+    /// The smallest of `n · 2, n · 4, ...` up to `most` that keeps at least `keep` of the groups.
+    pub fn group_size_for(&self, keep: f64, n: usize, most: usize) -> Option<usize> {
+        std::iter::successors(n.checked_mul(2), |size| size.checked_mul(2))
+            .take_while(|size| *size <= most)
+            .find(|size| self.keep_probability(*size) >= keep)
+    }
+}
+
+/// Rounds of `gen_batch_size` that fill a batch at this keep rate, on average: ⌈train / (gen · keep)⌉. `None` where nothing is kept.
+///
+/// ```
+/// use tamis_core::schedule::yields::expected_rounds;
+/// assert_eq!(expected_rounds(1024, 1024, 0.41), Some(3));
+/// assert_eq!(expected_rounds(512, 1536, 1.0 / 3.0), Some(1));
+/// ```
+pub fn expected_rounds(train_batch_size: usize, gen_batch_size: usize, keep: f64) -> Option<u64> {
+    let kept = gen_batch_size as f64 * keep;
+    (kept > 0.0).then(|| (train_batch_size as f64 / kept - 1e-9).ceil().max(1.0) as u64)
+}
+
+#[cfg(test)]
+#[expect(clippy::float_cmp, reason = "exact by construction")]
+mod tests {
+    use super::*;
+    use crate::filter::{GroupStatistics, OutcomeScale, Variance};
+    use crate::random::{Key, Purpose};
+    use crate::schedule::GroupSummary;
+
+    /// A tally of groups of n with pass rates drawn by `rate`.
+    fn sampled(groups: u64, n: usize, rate: impl Fn(Key, u64) -> f64) -> Tally {
+        let key = Key::new(5, Purpose::Bootstrap);
+        let mut tally = Tally::default();
+        for i in 0..groups {
+            let p = rate(key, i);
+            let values: Vec<f64> =
+                (0..n as u64).map(|j| f64::from(u8::from(key.with(i).uniform(j) < p))).collect();
+            let scale = Some(OutcomeScale::default());
+            let statistics = GroupStatistics::of(&values, scale);
+            let verdict = Variance::default().judge_one(&statistics, scale);
+            let summary = GroupSummary {
+                num_trajectories: n as u32,
+                num_scored: n as u32,
+                num_correct: statistics.num_correct.map(|correct| correct as u32),
+                num_tokens: 0,
+                mean: Some(statistics.mean),
+                std: Some(statistics.std),
+                is_identical_in_text: false,
+            };
+            tally.add_judged(verdict, &summary);
+        }
+        tally
+    }
+
+    #[test]
+    fn a_fit_at_one_group_size_predicts_another() {
+        // p = u² has mean 1/3 and E[p²] = 1/5: a spread that the homogeneous formula gets wrong.
+        let rate = |key: Key, i: u64| key.uniform(i).powi(2);
+        let (small, large) = (sampled(20_000, 4, rate), sampled(20_000, 16, rate));
+        let fit = PassRates::fit(&small).unwrap();
+        let predicted = fit.keep_probability(16);
+        let seen = large.keep_rate().unwrap();
+        assert!((predicted - seen).abs() < 0.02, "{predicted} {seen}");
+        assert!((keep_probability(small.pass_rate().unwrap(), 16) - seen).abs() > 0.15);
+        // And at its own size the fit gives back what was seen.
+        assert!((fit.keep_probability(4) - small.keep_rate().unwrap()).abs() < 0.02);
+    }
+
+    #[test]
+    fn limits_of_the_fit() {
+        let none = sampled(100, 8, |_, _| 0.0);
+        assert_eq!(PassRates::fit(&none), Some(PassRates::Equal(0.0)));
+        let split = sampled(1000, 8, |_, i| f64::from(u8::from(i % 4 == 0)));
+        assert_eq!(PassRates::fit(&split), Some(PassRates::Split(0.25)));
+        assert_eq!(PassRates::Split(0.25).keep_probability(64), 0.0);
+        assert_eq!(PassRates::fit(&sampled(100, 1, |_, _| 0.5)), None);
+        assert_eq!(PassRates::fit(&Tally::default()), None);
+    }
+
+    #[test]
+    fn beta_keep_probability_by_hand() {
+        // Uniform pass rates: E[pⁿ] = 1/(n + 1).
+        let uniform = PassRates::Beta { a: 1.0, b: 1.0 };
+        for n in 2..20 {
+            let expected = 1.0 - 2.0 / (n as f64 + 1.0);
+            assert!((uniform.keep_probability(n) - expected).abs() < 1e-12, "{n}");
+        }
+        assert_eq!(uniform.keep_probability(1), 0.0);
+        assert_eq!(uniform.group_size_for(0.85, 4, 64), Some(16));
+        assert_eq!(uniform.group_size_for(0.999, 4, 64), None);
+    }
+
+    #[test]
+    fn the_guides_table() {
+        assert_eq!(limit_for_pass_rate(0.05), Some((15, 25)));
+        assert_eq!(limit_for_pass_rate(0.2), Some((10, 15)));
+        assert_eq!(limit_for_pass_rate(0.5), Some((5, 10)));
+        assert_eq!(limit_for_pass_rate(0.8), Some((3, 5)));
+        assert_eq!(limit_for_pass_rate(0.81), None);
+        assert_eq!(expected_rounds(64, 64, 0.0), None);
+        // DAPO's 32B recipe: one pass if and only if a third is kept.
+        assert_eq!(expected_rounds(512, 1536, 0.33), Some(2));
+    }
+}

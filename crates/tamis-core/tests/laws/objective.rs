@@ -1,0 +1,566 @@
+//! Laws of the objective.
+
+use proptest::prelude::*;
+use tamis_core::objective::{
+    Accumulator, AdvantageColumn, Aggregation, Clip, Columns, Derivatives, EntropyBonus, Evaluation,
+    KlController, KlEstimator, KlKind, KlTerm, Normalisers, Objective, Outcome, PolicyLoss, Preset,
+};
+use tamis_core::ragged::Ragged;
+
+use crate::batch::{Batch, Gathered, batch, objective};
+
+fn evaluate(objective: &Objective, gathered: &Gathered, normalisers: &Normalisers) -> (Outcome, Derivatives) {
+    objective.value_and_gradient(&gathered.columns(), normalisers, &objective.initial_state()).unwrap()
+}
+
+fn loss(objective: &Objective, gathered: &Gathered, normalisers: &Normalisers) -> f64 {
+    evaluate(objective, gathered, normalisers).0.loss
+}
+
+/// The bits of everything, NaN equal to NaN.
+fn bits(outcome: &Outcome) -> Vec<u64> {
+    let metrics = outcome.metrics.named().into_iter().map(|(_, value)| value.to_bits());
+    std::iter::once(outcome.loss.to_bits())
+        .chain(metrics)
+        .chain(outcome.state.kl.map(|kl| kl.coef.to_bits()))
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn derivatives_are_central_differences(objective in objective(), batch in batch()) {
+        let mut gathered = batch.whole();
+        let (_, derivatives) = evaluate(&objective, &gathered, &batch.normalisers);
+        // Log-probability, entropy and value: their place among the columns.
+        let analytic = [(0, &derivatives.logprob), (4, &derivatives.entropy), (6, &derivatives.value)];
+        for (column, derivative) in analytic {
+            for (t, &derivative) in derivative.iter().enumerate() {
+                let at = gathered.columns[column][t];
+                let mut difference = |step: f64| {
+                    gathered.columns[column][t] = at + step;
+                    let high = loss(&objective, &gathered, &batch.normalisers);
+                    gathered.columns[column][t] = at - step;
+                    let low = loss(&objective, &gathered, &batch.normalisers);
+                    gathered.columns[column][t] = at;
+                    ((high - low) / (2.0 * step), high, low)
+                };
+                let step = 1e-5;
+                let (slope, high, low) = difference(step);
+                // At a kink the two sides differ; there any value between them is a derivative.
+                let middle = loss(&objective, &gathered, &batch.normalisers);
+                let (left, right) = ((middle - low) / step, (high - middle) / step);
+                let tolerance = 1e-6 * (1.0 + slope.abs());
+                if (left - right).abs() < 1e-3 * (1.0 + slope.abs()) {
+                    prop_assert!((slope - derivative).abs() <= 1e-3 * (left - right).abs() + tolerance * 10.0,
+                        "column {} token {}: {} against {}", column, t, derivative, slope);
+                } else {
+                    let (least, most) = (left.min(right) - 1e-3, left.max(right) + 1e-3);
+                    prop_assert!((least..=most).contains(&derivative),
+                        "column {} token {}: {} outside {}..{}", column, t, derivative, least, most);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn masked_values_change_nothing(objective in objective(), batch in batch(), junk in prop_oneof![Just(f64::NAN), Just(f64::INFINITY), -1e9..1e9_f64]) {
+        let mut gathered = batch.whole();
+        let (expected, derivatives) = evaluate(&objective, &gathered, &batch.normalisers);
+        for column in &mut gathered.columns {
+            for (value, &on) in column.iter_mut().zip(&gathered.mask) {
+                if !on {
+                    *value = junk;
+                }
+            }
+        }
+        let (outcome, after) = evaluate(&objective, &gathered, &batch.normalisers);
+        prop_assert_eq!(bits(&outcome), bits(&expected));
+        prop_assert_eq!(&after, &derivatives);
+        for derivative in [&after.logprob, &after.entropy, &after.value] {
+            for (derivative, &on) in derivative.iter().zip(&gathered.mask) {
+                prop_assert!(on || *derivative == 0.0);
+            }
+        }
+    }
+
+    #[test]
+    fn any_cut_into_micro_batches_gives_the_same_bits(
+        objective in objective(),
+        batch in batch(),
+        order in any::<u64>(),
+        size in 1..5_usize,
+        ranks in 1..3_usize,
+    ) {
+        let (expected, whole) = evaluate(&objective, &batch.whole(), &batch.normalisers);
+        // Any order (a token budget sorts by length), micro-batches dealt to ranks that merge afterwards.
+        let count = batch.trajectories.len();
+        let order = tamis_core::random::Key::new(order, tamis_core::random::Purpose::MiniBatch).permutation(count);
+        let mut accumulators = vec![Accumulator::new(count); ranks];
+        let mut evaluation = Evaluation::default();
+        let whole_offsets = batch.whole().offsets;
+        for (turn, indices) in order.chunks(size).enumerate() {
+            let gathered = batch.gather(indices);
+            objective
+                .evaluate(&gathered.columns(), &batch.normalisers, &objective.initial_state(), &mut evaluation)
+                .unwrap();
+            for (place, &index) in indices.iter().enumerate() {
+                accumulators[turn % ranks].record(index, evaluation.sequences[place]).unwrap();
+                let here = gathered.offsets[place]..gathered.offsets[place + 1];
+                let there = whole_offsets[index]..whole_offsets[index + 1];
+                let pairs = [
+                    (&evaluation.derivatives.logprob, &whole.logprob),
+                    (&evaluation.derivatives.entropy, &whole.entropy),
+                    (&evaluation.derivatives.value, &whole.value),
+                ];
+                for (cut, uncut) in pairs {
+                    // A column that is not differentiated has no derivatives at all.
+                    prop_assert_eq!(cut.get(here.clone()).unwrap_or(&[]), uncut.get(there.clone()).unwrap_or(&[]));
+                }
+            }
+        }
+        let (first, others) = accumulators.split_first_mut().unwrap();
+        for other in others {
+            first.merge(other).unwrap();
+        }
+        prop_assert_eq!(first.num_missing(), 0);
+        prop_assert_eq!(bits(&first.finish(&objective, &objective.initial_state())), bits(&expected));
+    }
+
+    #[test]
+    fn a_view_is_the_same_as_a_copy(objective in objective(), batch in batch(), start in 0..4_usize, count in 0..4_usize) {
+        let gathered = batch.whole();
+        let end = (start + count).min(batch.trajectories.len());
+        let start = start.min(end);
+        let copied = batch.gather(&(start..end).collect::<Vec<_>>());
+        let view = gathered.columns().sequences(start..end);
+        let state = objective.initial_state();
+        let (mut of_view, mut of_copy) = (Evaluation::default(), Evaluation::default());
+        objective.evaluate(&view, &batch.normalisers, &state, &mut of_view).unwrap();
+        objective.evaluate(&copied.columns(), &batch.normalisers, &state, &mut of_copy).unwrap();
+        prop_assert_eq!(of_view, of_copy);
+    }
+
+    #[test]
+    fn ranks_average_to_the_whole(objective in objective(), batch in batch(), cut in 0..9_usize) {
+        let cut = cut.min(batch.trajectories.len());
+        let normalisers = Normalisers { dp_size: 2.0, ..batch.normalisers };
+        let part = |range: std::ops::Range<usize>| loss(&objective, &batch.gather(&range.collect::<Vec<_>>()), &normalisers);
+        let whole = loss(&objective, &batch.whole(), &batch.normalisers);
+        let average = f64::midpoint(part(0..cut), part(cut..batch.trajectories.len()));
+        prop_assert!((whole - average).abs() <= 1e-12 * (1.0 + whole.abs()), "{} {}", whole, average);
+    }
+
+    #[test]
+    fn single_precision_columns_are_read_as_the_numbers_they_are(objective in objective(), batch in batch()) {
+        let mut gathered = batch.whole();
+        for column in &mut gathered.columns {
+            for value in column {
+                *value = f64::from(*value as f32);
+            }
+        }
+        let single: Vec<Vec<f32>> =
+            gathered.columns.iter().map(|column| column.iter().map(|&value| value as f32).collect()).collect();
+        let wide = gathered.columns();
+        let narrow = Columns {
+            offsets: wide.offsets,
+            mask: wide.mask,
+            logprob: &single[0],
+            old: Some(&single[1]),
+            behaviour: Some(&single[2]),
+            reference: Some(&single[3]),
+            entropy: Some(&single[4]),
+            weight: Some(&single[5]),
+            values: Some(tamis_core::objective::ValueColumns { value: &single[6], old: &single[7], returns: &single[8] }),
+            advantage: wide.advantage,
+            group_tokens: wide.group_tokens,
+        };
+        let state = objective.initial_state();
+        let expected = objective.value_and_gradient(&wide, &batch.normalisers, &state).unwrap();
+        let actual = objective.value_and_gradient(&narrow, &batch.normalisers, &state).unwrap();
+        prop_assert_eq!(bits(&actual.0), bits(&expected.0));
+        prop_assert_eq!(actual.1, expected.1);
+    }
+
+    #[test]
+    fn one_advantage_per_token_is_the_same_as_one_for_all(objective in objective(), batch in batch()) {
+        let gathered = batch.whole();
+        let per_token: Vec<f64> = batch
+            .trajectories
+            .iter()
+            .flat_map(|trajectory| vec![trajectory.advantage; trajectory.mask.len()])
+            .collect();
+        let columns = Columns { advantage: AdvantageColumn::PerToken(&per_token), ..gathered.columns() };
+        let state = objective.initial_state();
+        let (outcome, derivatives) = objective.value_and_gradient(&columns, &batch.normalisers, &state).unwrap();
+        let expected = evaluate(&objective, &gathered, &batch.normalisers);
+        prop_assert_eq!(bits(&outcome), bits(&expected.0));
+        prop_assert_eq!(derivatives, expected.1);
+    }
+
+    #[test]
+    fn without_advantage_or_regulariser_there_is_nothing_to_learn(objective in objective(), batch in batch()) {
+        let objective = Objective { kl: None, entropy: None, value: None, ..objective };
+        let mut gathered = batch.whole();
+        gathered.advantage.fill(0.0);
+        let (outcome, derivatives) = evaluate(&objective, &gathered, &batch.normalisers);
+        prop_assert_eq!(outcome.loss, 0.0);
+        prop_assert!(derivatives.logprob.iter().all(|derivative| *derivative == 0.0));
+    }
+
+    #[test]
+    fn on_policy_the_gradient_is_minus_advantage_times_weight(objective in objective(), batch in batch()) {
+        let PolicyLoss::Clip(clip) = objective.policy;
+        let objective = Objective { kl: None, entropy: None, value: None, policy: PolicyLoss::Clip(clip), ..objective };
+        let gathered = batch.whole();
+        let columns = Columns { old: None, weight: None, ..gathered.columns() };
+        let (outcome, derivatives) =
+            objective.value_and_gradient(&columns, &batch.normalisers, &objective.initial_state()).unwrap();
+        let mut start = 0;
+        for trajectory in &batch.trajectories {
+            let tokens = trajectory.mask.iter().filter(|&&on| on).count();
+            let weight = objective.aggregation.weight(tokens, Some(trajectory.group_tokens), &batch.normalisers).unwrap();
+            for (&on, derivative) in trajectory.mask.iter().zip(&derivatives.logprob[start..]) {
+                let expected = if on { -trajectory.advantage * weight } else { 0.0 };
+                prop_assert!((derivative - expected).abs() <= 1e-15 * expected.abs());
+            }
+            start += trajectory.mask.len();
+        }
+        prop_assert!(outcome.metrics.tokens == 0.0 || (outcome.metrics.ratio_max == 1.0 && outcome.metrics.old_kl == 0.0));
+    }
+
+    #[test]
+    fn normalisers_count_what_the_mask_leaves(batch in batch()) {
+        let Batch { trajectories, group_sizes, normalisers } = &batch;
+        let tokens = |trajectory: &crate::batch::Trajectory| trajectory.mask.iter().filter(|&&on| on).count();
+        prop_assert_eq!(normalisers.tokens, trajectories.iter().map(tokens).sum::<usize>() as f64);
+        prop_assert_eq!(normalisers.sequences, trajectories.iter().filter(|t| tokens(t) > 0).count() as f64);
+        let (mut groups, mut rest) = (0, trajectories.as_slice());
+        for &size in group_sizes {
+            let (group, others) = rest.split_at(size);
+            let tokens: usize = group.iter().map(tokens).sum();
+            groups += usize::from(tokens > 0);
+            prop_assert!(group.iter().all(|trajectory| trajectory.group_tokens == tokens as f64));
+            rest = others;
+        }
+        prop_assert_eq!(normalisers.groups, groups as f64);
+    }
+}
+
+/// Two groups: one trajectory of 1 token and one of 3; one of 2. Advantages 1 and -1; 2. Ratios all 1, so that a token's loss is -A.
+fn small() -> (Vec<usize>, Vec<bool>, Vec<f64>, Vec<f64>) {
+    (vec![0, 1, 4, 6], vec![true; 6], vec![-1.0; 6], vec![1.0, -1.0, 2.0])
+}
+
+#[test]
+fn aggregations_by_hand() {
+    let (offsets, mask, logprob, advantage) = small();
+    let (normalisers, group_tokens) =
+        Normalisers::of(&Ragged::from_lengths(mask.clone(), &[1, 3, 2]).unwrap(), &[2, 1]).unwrap();
+    assert_eq!(normalisers, Normalisers { tokens: 6.0, sequences: 3.0, groups: 2.0, dp_size: 1.0 });
+    assert_eq!(group_tokens, [4.0, 4.0, 2.0]);
+    // Token sums per trajectory: -1, +3, -4.
+    let expected = [
+        (Aggregation::TokenMean, -2.0 / 6.0, [-1.0 / 6.0, 1.0 / 6.0, -2.0 / 6.0]),
+        (Aggregation::SeqMeanTokenSum, -2.0 / 3.0, [-1.0 / 3.0, 1.0 / 3.0, -2.0 / 3.0]),
+        (
+            Aggregation::SeqMeanTokenMean { length_epsilon: 0.0 },
+            (-1.0 + 1.0 - 2.0) / 3.0,
+            [-1.0 / 3.0, 1.0 / 9.0, -2.0 / 6.0],
+        ),
+        (
+            Aggregation::SeqMeanTokenSumNorm { scale: 4.0 },
+            -2.0 / 12.0,
+            [-1.0 / 12.0, 1.0 / 12.0, -2.0 / 12.0],
+        ),
+        // Group means 2/4 and -4/2.
+        (Aggregation::GroupMeanTokenMean, (0.5 - 2.0) / 2.0, [-1.0 / 8.0, 1.0 / 8.0, -2.0 / 4.0]),
+        (Aggregation::TokenSum, -2.0, [-1.0, 1.0, -2.0]),
+    ];
+    for (aggregation, loss, [first, second, third]) in expected {
+        let objective = Objective {
+            policy: PolicyLoss::Clip(Clip::symmetric(0.2)),
+            aggregation,
+            kl: None,
+            entropy: None,
+            value: None,
+        };
+        let columns = Columns {
+            group_tokens: Some(&group_tokens),
+            ..Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&advantage))
+        };
+        let (outcome, derivatives) =
+            objective.value_and_gradient(&columns, &normalisers, &objective.initial_state()).unwrap();
+        let name = aggregation.name();
+        assert!((outcome.loss - loss).abs() < 1e-15, "{name}: {} against {loss}", outcome.loss);
+        let tokens = [first, second, second, second, third, third];
+        for (actual, expected) in derivatives.logprob.iter().zip(tokens) {
+            assert!((actual - expected).abs() < 1e-15, "{name}: {actual} against {expected}");
+        }
+    }
+}
+
+/// The four presets on one batch, as the side-by-side table of the documentation prints them.
+#[test]
+fn presets_side_by_side() {
+    let (offsets, mask, logprob, advantage) = small();
+    let (normalisers, group_tokens) =
+        Normalisers::of(&Ragged::from_lengths(mask.clone(), &[1, 3, 2]).unwrap(), &[2, 1]).unwrap();
+    let mut lines = Vec::new();
+    for entry in tamis_core::objective::preset::PRESETS {
+        let Objective { policy, aggregation, .. } = (entry.build)(4).objective;
+        let objective = Objective { policy, aggregation, kl: None, entropy: None, value: None };
+        let columns = Columns {
+            group_tokens: Some(&group_tokens),
+            ..Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&advantage))
+        };
+        let (outcome, derivatives) =
+            objective.value_and_gradient(&columns, &normalisers, &objective.initial_state()).unwrap();
+        let per_trajectory: Vec<String> =
+            [0, 1, 4].iter().map(|&t| format!("{:+.4}", derivatives.logprob[t])).collect();
+        lines.push(format!("{:<10}  {:+.4}  {}", entry.name, outcome.loss, per_trajectory.join("  ")));
+    }
+    insta::assert_snapshot!(lines.join("\n"), @"
+    grpo        -0.6667  -0.3333  +0.1111  -0.3333
+    dapo        -0.3333  -0.1667  +0.1667  -0.3333
+    dapo_paper  -0.7500  -0.1250  +0.1250  -0.5000
+    dr_grpo     -0.1667  -0.0833  +0.0833  -0.1667
+    ");
+    let page = include_str!("../../../../docs/objectives.md");
+    for line in lines {
+        assert!(page.contains(&line), "docs/objectives.md lacks the line `{line}`");
+    }
+}
+
+#[test]
+fn nothing_to_train_on_is_zero_and_moves_nothing() {
+    let term = KlTerm {
+        estimator: KlEstimator::plain(KlKind::K3),
+        controller: KlController::Adaptive { initial: 0.3, target: 0.1, horizon: 10.0 },
+    };
+    for aggregation in [
+        Aggregation::TokenMean,
+        Aggregation::SeqMeanTokenSum,
+        Aggregation::SeqMeanTokenMean { length_epsilon: 0.0 },
+        Aggregation::SeqMeanTokenSumNorm { scale: 8.0 },
+        Aggregation::GroupMeanTokenMean,
+        Aggregation::TokenSum,
+    ] {
+        let objective = Objective {
+            policy: PolicyLoss::Clip(Clip::verl(0.2, 0.28, 3.0)),
+            aggregation,
+            kl: Some(term),
+            entropy: Some(EntropyBonus { coef: 0.1, aggregation: None }),
+            value: None,
+        };
+        let masked = (vec![0, 2, 2, 3], vec![false; 3], vec![-1.0; 3], vec![1.0, 0.5, -1.0], vec![2, 1]);
+        let empty = (vec![0], vec![], vec![], vec![], vec![]);
+        for (offsets, mask, logprob, advantage, group_sizes) in [masked, empty] {
+            let lengths: Vec<usize> = offsets.windows(2).map(|pair| pair[1] - pair[0]).collect();
+            let (normalisers, group_tokens) =
+                Normalisers::of(&Ragged::from_lengths(mask.clone(), &lengths).unwrap(), &group_sizes)
+                    .unwrap();
+            let columns = Columns {
+                reference: Some(&logprob),
+                entropy: Some(&logprob),
+                group_tokens: Some(&group_tokens),
+                ..Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&advantage))
+            };
+            let (outcome, derivatives) =
+                objective.value_and_gradient(&columns, &normalisers, &objective.initial_state()).unwrap();
+            assert_eq!(outcome.loss, 0.0);
+            assert_eq!(outcome.state, objective.initial_state());
+            assert!(outcome.metrics.ratio_mean.is_nan() && outcome.metrics.tokens == 0.0);
+            assert!(
+                derivatives.logprob.iter().chain(&derivatives.entropy).all(|derivative| *derivative == 0.0)
+            );
+        }
+    }
+}
+
+#[test]
+fn a_nan_reaches_the_loss() {
+    for (logprob, old) in [(f64::NAN, Some(-1.0)), (-1.0, Some(f64::NAN)), (f64::NAN, None)] {
+        let objective = Preset::dapo().objective;
+        let (offsets, mask, logprob, advantage) = ([0, 1], [true], [logprob], [1.0]);
+        let old = old.map(|old| [old]);
+        let columns = Columns {
+            old: old.as_ref().map(|old| &old[..]),
+            ..Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&advantage))
+        };
+        let normalisers = Normalisers { tokens: 1.0, sequences: 1.0, groups: 1.0, dp_size: 1.0 };
+        let (outcome, derivatives) =
+            objective.value_and_gradient(&columns, &normalisers, &objective.initial_state()).unwrap();
+        assert!(outcome.loss.is_nan() && derivatives.logprob[0].is_nan());
+    }
+}
+
+#[test]
+fn metrics_by_hand() {
+    // A good trajectory of one token with ratio 2; a bad one with ratios 1/2, 4, 1 and a masked token.
+    let (offsets, mask) = ([0, 1, 5], [true, true, true, true, false]);
+    let two = 2_f64.ln();
+    let (logprob, old) = ([two - 5.0, -5.0 - two, 2.0 * two - 5.0, -5.0, 0.0], [-5.0; 5]);
+    let columns = Columns {
+        old: Some(&old),
+        ..Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&[1.0, -1.0]))
+    };
+    let normalisers = Normalisers { tokens: 4.0, sequences: 2.0, groups: 1.0, dp_size: 1.0 };
+    let objective =
+        Objective { policy: PolicyLoss::Clip(Clip::verl(0.2, 0.28, 3.0)), ..Preset::dapo().objective };
+    let (outcome, _) =
+        objective.value_and_gradient(&columns, &normalisers, &objective.initial_state()).unwrap();
+    let metrics = outcome.metrics;
+    let near = |actual: f64, expected: f64| assert!((actual - expected).abs() < 1e-14, "{actual} {expected}");
+    // -1.28 clipped high, 0.8 clipped low, 3 on the dual clip, 1.
+    near(outcome.loss, (-1.28 + 0.8 + 3.0 + 1.0) / 4.0);
+    near(metrics.policy_loss, outcome.loss);
+    assert_eq!((metrics.tokens, metrics.sequences), (4.0, 2.0));
+    assert_eq!((metrics.clip_share, metrics.clip_share_dual), (0.5, 0.25));
+    assert_eq!((metrics.clip_share_low, metrics.clip_share_high), (0.25, 0.25));
+    // Per trajectory: no low token in the first, one high of one; one low of three in the second.
+    assert_eq!((metrics.clip_share_low_min, metrics.clip_share_high_max), (0.0, 1.0));
+    near(metrics.ratio_mean, (2.0 + 0.5 + 4.0 + 1.0) / 4.0);
+    near(metrics.ratio_max, 4.0);
+    near(metrics.ratio_min, 0.5);
+    near(metrics.old_kl, -2.0 * two / 4.0);
+    near(metrics.old_kl_k3, (7.5 - 4.0 - 2.0 * two) / 4.0);
+}
+
+#[test]
+fn nothing_weighs_nothing() {
+    let normalisers = Normalisers { tokens: 0.0, sequences: 0.0, groups: 0.0, dp_size: 1.0 };
+    let some = Normalisers { tokens: 5.0, sequences: 2.0, groups: 2.0, dp_size: 1.0 };
+    for aggregation in [
+        Aggregation::TokenMean,
+        Aggregation::SeqMeanTokenSum,
+        Aggregation::SeqMeanTokenMean { length_epsilon: 0.0 },
+        Aggregation::SeqMeanTokenSumNorm { scale: 8.0 },
+        Aggregation::GroupMeanTokenMean,
+    ] {
+        assert_eq!(aggregation.weight(0, Some(0.0), &normalisers), Ok(0.0), "{}", aggregation.name());
+        // A fully masked trajectory, or group, beside others.
+        assert!(aggregation.weight(0, Some(0.0), &some).unwrap().is_finite(), "{}", aggregation.name());
+    }
+}
+
+#[test]
+fn counts_of_ranks_add_up() {
+    let first = Normalisers { tokens: 6.0, sequences: 3.0, groups: 2.0, dp_size: 1.0 };
+    let second = Normalisers { tokens: 10.0, sequences: 4.0, groups: 1.0, dp_size: 1.0 };
+    let both = Normalisers { tokens: 16.0, sequences: 7.0, groups: 3.0, dp_size: 2.0 };
+    assert_eq!(first.merged(second), both);
+}
+
+#[test]
+fn what_was_not_given_is_not_reported_as_zero() {
+    let (offsets, mask, logprob, advantage) = small();
+    let columns = Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&advantage));
+    let normalisers = Normalisers { tokens: 6.0, sequences: 3.0, groups: 2.0, dp_size: 1.0 };
+    let objective = Preset::dapo().objective;
+    let state = objective.initial_state();
+    let (outcome, _) = objective.value_and_gradient(&columns, &normalisers, &state).unwrap();
+    assert!(outcome.metrics.entropy.is_nan() && outcome.metrics.behaviour_kl.is_nan());
+    assert_eq!(outcome.metrics.kl, None);
+    let given = Columns { entropy: Some(&[0.5; 6]), behaviour: Some(&[-0.75; 6]), ..columns };
+    let (outcome, _) = objective.value_and_gradient(&given, &normalisers, &state).unwrap();
+    // Without old log-probabilities the policy is its own old one.
+    assert_eq!((outcome.metrics.entropy, outcome.metrics.behaviour_kl), (0.5, 0.25));
+    let older = Columns { old: Some(&[-1.5; 6]), ..given };
+    let (older, _) = objective.value_and_gradient(&older, &normalisers, &state).unwrap();
+    assert_eq!(older.metrics.behaviour_kl, 0.75);
+    // exp(-1/4) - 1 + 1/4.
+    assert!((outcome.metrics.behaviour_kl_k3 - ((-0.25_f64).exp() - 0.75)).abs() < 1e-15);
+}
+
+#[test]
+fn an_adaptive_coefficient_moves_with_the_divergence() {
+    let term = KlTerm {
+        estimator: KlEstimator::plain(KlKind::K1),
+        controller: KlController::Adaptive { initial: 0.5, target: 1.0, horizon: 10.0 },
+    };
+    let objective = Objective { kl: Some(term), ..Preset::grpo().objective };
+    let (offsets, mask, logprob, advantage) = small();
+    // d = 4 on every token: far above the target, so + 0.2 · 3 trajectories / 10.
+    let reference = vec![-5.0; 6];
+    let columns = Columns {
+        reference: Some(&reference),
+        ..Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&advantage))
+    };
+    let normalisers = Normalisers { tokens: 6.0, sequences: 3.0, groups: 2.0, dp_size: 1.0 };
+    let (outcome, _) =
+        objective.value_and_gradient(&columns, &normalisers, &objective.initial_state()).unwrap();
+    assert_eq!(outcome.state.kl.unwrap().coef, 0.5 * (1.0 + 0.2 * 3.0 / 10.0));
+    assert_eq!(outcome.metrics.kl, Some(4.0));
+    assert_eq!(outcome.metrics.kl_coef, Some(0.5));
+    // -2/3 of the policy, and 4 times the coefficient.
+    assert!((outcome.loss - (-2.0 / 3.0 + 4.0 * 0.5)).abs() < 1e-15);
+    // The next batch uses the new coefficient.
+    let (next, _) = objective.value_and_gradient(&columns, &normalisers, &outcome.state).unwrap();
+    assert_eq!(next.metrics.kl_coef, outcome.state.kl.map(|kl| kl.coef));
+}
+
+#[test]
+fn errors_name_what_is_wrong() {
+    let (offsets, mask, logprob, advantage) = small();
+    let normalisers = Normalisers { tokens: 6.0, sequences: 3.0, groups: 2.0, dp_size: 1.0 };
+    let fine = Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&advantage));
+    let message = |objective: Objective, columns: Columns<'_, f64>| {
+        let state = objective.initial_state();
+        objective.value_and_gradient(&columns, &normalisers, &state).unwrap_err().to_string()
+    };
+    let dapo = Preset::dapo().objective;
+    let clip = |clip: Clip| Objective { policy: PolicyLoss::Clip(clip), ..dapo };
+
+    insta::assert_snapshot!(message(dapo, Columns { logprob: &logprob[..5], ..fine }), @"column `logprob` has 5 values, expected 6");
+    insta::assert_snapshot!(message(dapo, Columns { old: Some(&[]), ..fine }), @"column `old` has 0 values, expected 6");
+    insta::assert_snapshot!(message(dapo, Columns { advantage: AdvantageColumn::PerTrajectory(&[1.0]), ..fine }), @"column `advantage` has 1 values, expected 3");
+    insta::assert_snapshot!(message(dapo, Columns { offsets: &[0, 4, 1, 6], ..fine }), @"offsets of trajectory 1 go backwards");
+    insta::assert_snapshot!(message(dapo, Columns { offsets: &[], ..fine }), @"column `mask` has 6 values, expected 0");
+    insta::assert_snapshot!(message(Preset::grpo().objective, fine), @"column `reference` is missing; the KL term needs it");
+    insta::assert_snapshot!(message(Preset::dapo_paper().objective, fine), @"column `group_tokens` is missing; aggregation `group-token-mean` needs it");
+    let bonus = EntropyBonus { coef: 0.1, aggregation: None };
+    insta::assert_snapshot!(message(Objective { entropy: Some(bonus), ..dapo }, fine), @"column `entropy` is missing; the entropy bonus needs it");
+    let value = tamis_core::objective::ValueTerm { coef: 1.0, clip: Some(0.5), aggregation: None };
+    insta::assert_snapshot!(message(Objective { value: Some(value), ..dapo }, fine), @"column `values` is missing; the value loss needs it");
+
+    insta::assert_snapshot!(message(clip(Clip::symmetric(1.5)), fine), @"objective setting `clip.low` is 1.5; expected a number from 0 to 1");
+    insta::assert_snapshot!(message(clip(Clip { high: -0.1, ..Clip::symmetric(0.2) }), fine), @"objective setting `clip.high` is -0.1; expected a number of at least 0");
+    insta::assert_snapshot!(message(clip(Clip::verl(0.2, 0.28, 1.0)), fine), @"objective setting `clip.dual` is 1; expected a number above 1");
+    insta::assert_snapshot!(message(clip(Clip { cap: Some(0.0), ..Clip::symmetric(0.2) }), fine), @"objective setting `clip.cap` is 0; expected a number above 0");
+    insta::assert_snapshot!(message(clip(Clip { log_ratio_limit: Some(f64::NAN), ..Clip::symmetric(0.2) }), fine), @"objective setting `clip.log_ratio_limit` is NaN; expected a number above 0");
+    insta::assert_snapshot!(message(Preset::dr_grpo(0).objective, fine), @"objective setting `scale` is 0; expected the response limit in tokens, above 0");
+    let epsilon = Aggregation::SeqMeanTokenMean { length_epsilon: -1.0 };
+    insta::assert_snapshot!(message(Objective { aggregation: epsilon, ..dapo }, fine), @"objective setting `length_epsilon` is -1; expected a finite number of at least 0");
+    let kl = |controller| Objective {
+        kl: Some(KlTerm { estimator: KlEstimator::plain(KlKind::K3), controller }),
+        ..dapo
+    };
+    insta::assert_snapshot!(message(kl(KlController::Fixed { coef: f64::INFINITY }), fine), @"objective setting `kl.coef` is inf; expected a finite number");
+    insta::assert_snapshot!(message(kl(KlController::Adaptive { initial: f64::NAN, target: 0.1, horizon: 1.0 }), fine), @"objective setting `kl.initial` is NaN; expected a finite number");
+    insta::assert_snapshot!(message(kl(KlController::Adaptive { initial: 0.1, target: 0.0, horizon: 1.0 }), fine), @"objective setting `kl.target` is 0; expected a number above 0");
+    insta::assert_snapshot!(message(kl(KlController::Adaptive { initial: 0.1, target: 0.1, horizon: 0.0 }), fine), @"objective setting `kl.horizon` is 0; expected a number above 0");
+    let infinite = EntropyBonus { coef: f64::INFINITY, aggregation: None };
+    insta::assert_snapshot!(message(Objective { entropy: Some(infinite), ..dapo }, fine), @"objective setting `entropy.coef` is inf; expected a finite number");
+    let unclipped = tamis_core::objective::ValueTerm { clip: Some(0.0), ..value };
+    insta::assert_snapshot!(message(Objective { value: Some(unclipped), ..dapo }, fine), @"objective setting `value.clip` is 0; expected a number above 0");
+    insta::assert_snapshot!(message(Objective { value: Some(tamis_core::objective::ValueTerm { coef: f64::NAN, ..value }), ..dapo }, fine), @"objective setting `value.coef` is NaN; expected a finite number");
+
+    insta::assert_snapshot!("k4".parse::<KlEstimator>().unwrap_err(), @"unknown KL estimator `k4`; known are k1 (kl), abs, k2 (mse), k3 (low_var_kl), each also with a trailing +");
+    let mask = Ragged::from_rows([vec![true]]);
+    insta::assert_snapshot!(Normalisers::of(&mask, &[2]).unwrap_err(), @"column `mask` has 1 values, expected 2");
+
+    let mut evaluation = Evaluation::default();
+    dapo.evaluate(&fine, &normalisers, &dapo.initial_state(), &mut evaluation).unwrap();
+    let mut accumulator = Accumulator::new(3);
+    accumulator.record(0, evaluation.sequences[0]).unwrap();
+    insta::assert_snapshot!(accumulator.record(0, evaluation.sequences[0]).unwrap_err(), @"trajectory 0 of an optimizer batch of 3 was recorded twice");
+    insta::assert_snapshot!(accumulator.record(3, evaluation.sequences[0]).unwrap_err(), @"trajectory 3 of an optimizer batch of 3 does not exist");
+    let other = accumulator.clone();
+    insta::assert_snapshot!(accumulator.merge(&other).unwrap_err(), @"trajectory 0 of an optimizer batch of 3 was recorded twice");
+    let mut larger = Accumulator::new(5);
+    larger.record(4, evaluation.sequences[0]).unwrap();
+    insta::assert_snapshot!(accumulator.merge(&larger).unwrap_err(), @"trajectory 4 of an optimizer batch of 3 does not exist");
+    assert_eq!(accumulator.num_missing(), 2);
+}

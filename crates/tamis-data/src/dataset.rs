@@ -1,0 +1,401 @@
+//! Datasets: rows of files as prompts.
+//!
+//! Three layouts are known without configuration, told apart row by row by which columns are there:
+//!
+//! | | prompt | ground truth | data source |
+//! |---|---|---|---|
+//! | verl | `prompt`, text or messages | `reward_model.ground_truth` | `data_source` |
+//! | TRL | `prompt`, text or messages | `ground_truth`, `solution` or `answer` | |
+//! | plain | `question` or `problem` | `answer` (or `ground_truth`, `solution`) | |
+//!
+//! The first name that a row has is taken, in the order of [`PROMPT_COLUMNS`] and [`GROUND_TRUTH_COLUMNS`]; [`Columns`] names others.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tamis_core::group::PromptId;
+use thiserror::Error;
+
+use crate::prompt::{Message, Prompt, PromptContent};
+use crate::records::{Place, RecordError, Records, RowFault, kind, lookup};
+
+/// Columns looked at for the prompt where none is configured, in this order.
+pub const PROMPT_COLUMNS: [&str; 3] = ["prompt", "question", "problem"];
+/// Columns looked at for the ground truth where none is configured, in this order.
+pub const GROUND_TRUTH_COLUMNS: [&str; 4] =
+    ["reward_model.ground_truth", "ground_truth", "answer", "solution"];
+/// Column of the data source where none is configured.
+pub const DATA_SOURCE_COLUMN: &str = "data_source";
+
+/// Which columns hold what (`data.columns`); `None` means as the module describes. Names may be dotted paths.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Columns {
+    /// The prompt.
+    pub prompt: Option<String>,
+    /// What rewards compare with. A configured column must be in every row (its value may be null).
+    pub ground_truth: Option<String>,
+    /// Which verifier family applies.
+    pub data_source: Option<String>,
+}
+
+/// What happens to a row that cannot become a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BadRows {
+    /// Reading fails.
+    #[default]
+    Error,
+    /// It is left out and counted.
+    Skip,
+}
+
+/// How text prompts are taken.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum TextPrompts {
+    /// As text, tokenized as it is.
+    #[default]
+    AsText,
+    /// As a user's message, for the chat template, after a system message where one is given.
+    AsUserMessage {
+        /// The system message.
+        system: Option<String>,
+    },
+}
+
+/// How files are read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ReadOptions {
+    /// Column names.
+    pub columns: Columns,
+    /// Rows that are no prompts.
+    pub bad_rows: BadRows,
+    /// Prompts that are text. Prompts that are messages stay as they are.
+    pub text_prompts: TextPrompts,
+}
+
+/// Why a row is no prompt.
+#[derive(Debug, Error)]
+pub enum PromptFault {
+    /// It cannot be read.
+    #[error(transparent)]
+    Row(RowFault),
+    /// There is no column for the prompt.
+    #[error(
+        "expected a column `prompt` (text or messages), `question` or `problem`, but the row has {columns}; name it with data.columns.prompt"
+    )]
+    NoPrompt {
+        /// Columns of the row.
+        columns: String,
+    },
+    /// A configured column is not there.
+    #[error("expected a column `{column}` (data.columns.{option}), but the row has {columns}")]
+    NoColumn {
+        /// The option that names it.
+        option: &'static str,
+        /// The column.
+        column: String,
+        /// Columns of the row.
+        columns: String,
+    },
+    /// The prompt is neither text nor messages.
+    #[error("`{column}` must be text or a list of messages, got {actual}")]
+    PromptKind {
+        /// The column.
+        column: String,
+        /// What it is.
+        actual: &'static str,
+    },
+    /// The prompt has no content.
+    #[error("`{column}` is empty")]
+    EmptyPrompt {
+        /// The column.
+        column: String,
+    },
+    /// A message is not one.
+    #[error(
+        "message {index} of `{column}` must be an object with `role` and `content` as text, got {actual}"
+    )]
+    Message {
+        /// The column.
+        column: String,
+        /// Its place, from 0.
+        index: usize,
+        /// What it is.
+        actual: String,
+    },
+    /// A message holds something other than text.
+    #[error("message {index} of `{column}` holds {what}, but only text is supported")]
+    NotText {
+        /// The column.
+        column: String,
+        /// Its place, from 0.
+        index: usize,
+        /// A content block's type, or `tool_calls`.
+        what: String,
+    },
+    /// The data source is no text.
+    #[error("`{column}` must be text, got {actual}")]
+    DataSource {
+        /// The column.
+        column: String,
+        /// What it is.
+        actual: &'static str,
+    },
+}
+
+/// A dataset could not be read.
+#[derive(Debug, Error)]
+pub enum DatasetError {
+    /// A file could not be read.
+    #[error(transparent)]
+    Records(RecordError),
+    /// A row is no prompt.
+    #[error("{place}: {fault}")]
+    Row {
+        /// Where.
+        place: Place,
+        /// Why.
+        fault: PromptFault,
+    },
+    /// No file was named.
+    #[error("no data file is named")]
+    NoFiles,
+    /// The files hold no prompt.
+    #[error("no prompts in {}{}", list(files), skipped_note(*num_skipped))]
+    Empty {
+        /// The files.
+        files: Vec<PathBuf>,
+        /// Rows skipped as broken.
+        num_skipped: usize,
+    },
+}
+
+fn list(files: &[PathBuf]) -> String {
+    files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+fn skipped_note(num_skipped: usize) -> String {
+    if num_skipped == 0 { String::new() } else { format!(" ({num_skipped} rows were skipped as broken)") }
+}
+
+/// Prompts in the order of files and rows.
+#[derive(Debug, Default)]
+pub struct Dataset {
+    prompts: Vec<Prompt>,
+    skipped: Vec<DatasetError>,
+}
+
+impl Dataset {
+    /// Reads files one after another. A prompt's id is its row number in all of them together, rows skipped and all, from 0 (blank
+    /// lines do not count).
+    pub fn read<P: AsRef<Path>>(files: &[P], options: &ReadOptions) -> Result<Self, DatasetError> {
+        if files.is_empty() {
+            return Err(DatasetError::NoFiles);
+        }
+        let mut dataset = Self::default();
+        let mut id = 0;
+        for file in files {
+            for record in Records::open(file.as_ref()).map_err(DatasetError::Records)? {
+                let prompt = match record {
+                    Ok(record) => to_prompt(PromptId(id), record.values, options)
+                        .map_err(|fault| DatasetError::Row { place: record.place, fault }),
+                    Err(RecordError::Row { place, fault }) => {
+                        Err(DatasetError::Row { place, fault: PromptFault::Row(fault) })
+                    }
+                    Err(error) => return Err(DatasetError::Records(error)),
+                };
+                id += 1;
+                match prompt {
+                    Ok(prompt) => dataset.prompts.push(prompt),
+                    Err(error) if options.bad_rows == BadRows::Error => return Err(error),
+                    Err(error) => dataset.skipped.push(error),
+                }
+            }
+        }
+        if dataset.prompts.is_empty() {
+            return Err(DatasetError::Empty {
+                files: files.iter().map(|file| file.as_ref().to_owned()).collect(),
+                num_skipped: dataset.skipped.len(),
+            });
+        }
+        Ok(dataset)
+    }
+
+    /// Prompts that come from elsewhere (a procedural task); their ids must increase.
+    pub fn from_prompts(prompts: Vec<Prompt>) -> Self {
+        Self { prompts, skipped: Vec::new() }
+    }
+
+    /// The prompts, ids increasing.
+    pub fn prompts(&self) -> &[Prompt] {
+        &self.prompts
+    }
+
+    /// Their ids.
+    pub fn ids(&self) -> Vec<PromptId> {
+        self.prompts.iter().map(|prompt| prompt.id).collect()
+    }
+
+    /// A prompt by id.
+    pub fn get(&self, id: PromptId) -> Option<&Prompt> {
+        let index = self.prompts.binary_search_by_key(&id, |prompt| prompt.id).ok()?;
+        self.prompts.get(index)
+    }
+
+    /// Leaves out prompts (too long ones, say); the others keep their ids.
+    pub fn retain(&mut self, keep: impl FnMut(&Prompt) -> bool) {
+        self.prompts.retain(keep);
+    }
+
+    /// Rows skipped as broken, each with its place and reason.
+    pub fn skipped(&self) -> &[DatasetError] {
+        &self.skipped
+    }
+
+    /// A number that changes when a prompt is added, removed, reordered or reworded, or gets another ground truth (FNV-1a over ids,
+    /// contents and ground truths). A resumed run compares it: the position in the data means nothing in other data.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        let mut feed = |bytes: &[u8]| {
+            for byte in bytes.iter().chain(&[0xff]) {
+                hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+            }
+        };
+        for prompt in &self.prompts {
+            feed(&prompt.id.0.to_le_bytes());
+            match &prompt.content {
+                PromptContent::Text(text) => feed(text.as_bytes()),
+                PromptContent::Messages(messages) => {
+                    for message in messages {
+                        feed(message.role.as_bytes());
+                        feed(message.content.as_bytes());
+                    }
+                }
+            }
+            feed(prompt.ground_truth.as_deref().unwrap_or("\0").as_bytes());
+        }
+        hash
+    }
+}
+
+fn names(row: &Map<String, Value>) -> String {
+    if row.is_empty() {
+        return "no columns".to_owned();
+    }
+    row.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+fn to_prompt(id: PromptId, row: Map<String, Value>, options: &ReadOptions) -> Result<Prompt, PromptFault> {
+    let configured = |option: &'static str, column: &Option<String>| match column {
+        None => Ok(None),
+        Some(column) => match lookup(&row, column) {
+            Some(value) => Ok(Some(value)),
+            None => Err(PromptFault::NoColumn { option, column: column.clone(), columns: names(&row) }),
+        },
+    };
+    let columns = &options.columns;
+    let (column, value) = match configured("prompt", &columns.prompt)? {
+        Some(value) => (columns.prompt.as_deref().unwrap_or_default(), value),
+        None => PROMPT_COLUMNS
+            .iter()
+            .find_map(|&name| Some((name, row.get(name)?)))
+            .ok_or_else(|| PromptFault::NoPrompt { columns: names(&row) })?,
+    };
+    let content = to_content(column, value, &options.text_prompts)?;
+    let ground_truth = match configured("ground_truth", &columns.ground_truth)? {
+        Some(value) => Some(value),
+        None => {
+            GROUND_TRUTH_COLUMNS.iter().filter(|&&name| name != column).find_map(|name| lookup(&row, name))
+        }
+    };
+    let ground_truth = match ground_truth {
+        None | Some(Value::Null) => None,
+        Some(Value::String(text)) => Some(text.clone()),
+        Some(other) => Some(other.to_string()),
+    };
+    let source_column = columns.data_source.as_deref().unwrap_or(DATA_SOURCE_COLUMN);
+    let data_source = match configured("data_source", &columns.data_source)? {
+        Some(value) => Some(value),
+        None => row.get(DATA_SOURCE_COLUMN),
+    };
+    let data_source = match data_source {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => {
+            return Err(PromptFault::DataSource { column: source_column.to_owned(), actual: kind(other) });
+        }
+    };
+    Ok(Prompt { id, content, ground_truth, data_source, columns: row })
+}
+
+fn to_content(column: &str, value: &Value, text_prompts: &TextPrompts) -> Result<PromptContent, PromptFault> {
+    let empty = || PromptFault::EmptyPrompt { column: column.to_owned() };
+    match value {
+        Value::String(text) if text.is_empty() => Err(empty()),
+        Value::String(text) => Ok(match text_prompts {
+            TextPrompts::AsText => PromptContent::Text(text.clone()),
+            TextPrompts::AsUserMessage { system } => {
+                let message = |role: &str, content: &String| Message {
+                    role: role.to_owned(),
+                    content: content.clone(),
+                };
+                let mut messages: Vec<Message> =
+                    system.iter().map(|system| message("system", system)).collect();
+                messages.push(message("user", text));
+                PromptContent::Messages(messages)
+            }
+        }),
+        Value::Array(items) if items.is_empty() => Err(empty()),
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .map(|(index, item)| to_message(column, index, item))
+            .collect::<Result<_, _>>()
+            .map(PromptContent::Messages),
+        other => Err(PromptFault::PromptKind { column: column.to_owned(), actual: kind(other) }),
+    }
+}
+
+fn to_message(column: &str, index: usize, value: &Value) -> Result<Message, PromptFault> {
+    let not_text =
+        |what: &str| PromptFault::NotText { column: column.to_owned(), index, what: what.to_owned() };
+    let broken = || {
+        let mut actual: String = value.to_string().chars().take(80).collect();
+        if actual.len() < value.to_string().len() {
+            actual.push('…');
+        }
+        PromptFault::Message { column: column.to_owned(), index, actual }
+    };
+    let fields = value.as_object().ok_or_else(broken)?;
+    let role = fields.get("role").and_then(Value::as_str).ok_or_else(broken)?;
+    let calls = fields.get("tool_calls").is_some_and(|calls| match calls {
+        Value::Null => false,
+        Value::Array(calls) => !calls.is_empty(),
+        _ => true,
+    });
+    if calls {
+        return Err(not_text("`tool_calls`"));
+    }
+    let content = match fields.get("content") {
+        Some(Value::String(text)) => text.clone(),
+        // Multimodal layouts keep text in blocks.
+        Some(Value::Array(blocks)) => {
+            let mut text = String::new();
+            for block in blocks {
+                match (block["type"].as_str(), block["text"].as_str()) {
+                    (Some("text") | None, Some(part)) => text.push_str(part),
+                    (Some(other), _) => return Err(not_text(&format!("a block of type `{other}`"))),
+                    (None, None) => return Err(broken()),
+                }
+            }
+            text
+        }
+        _ => return Err(broken()),
+    };
+    Ok(Message { role: role.to_owned(), content })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+use serde_json::json;
+
+use super::*;
+
+fn file(folder: &tempfile::TempDir, name: &str, content: &str) -> PathBuf {
+    let path = folder.path().join(name);
+    std::fs::write(&path, content).unwrap();
+    path
+}
+
+fn read(content: &str, options: &ReadOptions) -> Result<Dataset, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(&folder, "data.jsonl", content);
+    Dataset::read(&[path], options)
+        .map_err(|error| error.to_string().replace(&folder.path().display().to_string(), "FOLDER"))
+}
+
+fn fault(row: &Value) -> String {
+    read(&row.to_string(), &ReadOptions::default()).unwrap_err()
+}
+
+fn one(row: &Value, options: &ReadOptions) -> Prompt {
+    read(&row.to_string(), options).unwrap().prompts().first().unwrap().clone()
+}
+
+#[test]
+fn verl_layout() {
+    let row = json!({
+        "data_source": "openai/gsm8k", "prompt": [{"role": "user", "content": "6*7?"}], "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": "42"}, "extra_info": {"index": 0, "answer": "6*7=42"},
+        "answer": "not this",
+    });
+    let prompt = one(&row, &ReadOptions::default());
+    assert_eq!(
+        prompt.content,
+        PromptContent::Messages(vec![Message { role: "user".into(), content: "6*7?".into() }])
+    );
+    assert_eq!(prompt.ground_truth.as_deref(), Some("42"));
+    assert_eq!(prompt.data_source, "openai/gsm8k");
+    assert_eq!(prompt.columns["extra_info"]["answer"], "6*7=42");
+    assert_eq!(Value::Object(prompt.columns), row);
+}
+
+#[test]
+fn trl_and_plain_layouts() {
+    let prompt = one(&json!({"prompt": "2+2=", "solution": 4}), &ReadOptions::default());
+    assert_eq!(
+        (prompt.content, prompt.ground_truth.as_deref()),
+        (PromptContent::Text("2+2=".into()), Some("4"))
+    );
+    let prompt =
+        one(&json!({"question": "q", "answer": "a #### 1", "ground_truth": null}), &ReadOptions::default());
+    assert_eq!((prompt.content, prompt.ground_truth), (PromptContent::Text("q".into()), None));
+    let prompt = one(&json!({"problem": "p"}), &ReadOptions::default());
+    assert_eq!((prompt.ground_truth, prompt.data_source.as_str()), (None, ""));
+}
+
+#[test]
+fn ground_truths_become_text() {
+    for (value, text) in [
+        (json!(72), "72"),
+        (json!(0.5), "0.5"),
+        (json!(72.0), "72.0"),
+        (json!(true), "true"),
+        (json!({"target": 24, "numbers": [1, 2]}), r#"{"target":24,"numbers":[1,2]}"#),
+    ] {
+        let prompt = one(&json!({"question": "q", "answer": value}), &ReadOptions::default());
+        assert_eq!(prompt.ground_truth.as_deref(), Some(text));
+    }
+}
+
+#[test]
+fn columns_by_name_and_path() {
+    let columns = Columns {
+        prompt: Some("task.text".into()),
+        ground_truth: Some("task.meta.gold".into()),
+        data_source: Some("kind".into()),
+    };
+    let options = ReadOptions { columns, ..ReadOptions::default() };
+    let row = json!({"task": {"text": "t", "meta": {"gold": 3}}, "kind": "k", "prompt": "other"});
+    let prompt = one(&row, &options);
+    assert_eq!(prompt.content, PromptContent::Text("t".into()));
+    assert_eq!((prompt.ground_truth.as_deref(), prompt.data_source.as_str()), (Some("3"), "k"));
+    let error = read(r#"{"task": {"text": "t"}, "kind": "k"}"#, &options).unwrap_err();
+    insta::assert_snapshot!(error, @"FOLDER/data.jsonl, line 1: expected a column `task.meta.gold` (data.columns.ground_truth), but the row has `task`, `kind`");
+}
+
+#[test]
+fn text_as_a_users_message() {
+    let options = ReadOptions {
+        text_prompts: TextPrompts::AsUserMessage { system: Some("Think.".into()) },
+        ..ReadOptions::default()
+    };
+    let PromptContent::Messages(messages) = one(&json!({"question": "q"}), &options).content else {
+        panic!()
+    };
+    let messages: Vec<_> = messages.iter().map(|m| (m.role.as_str(), m.content.as_str())).collect();
+    assert_eq!(messages, [("system", "Think."), ("user", "q")]);
+}
+
+#[test]
+fn text_blocks_are_joined() {
+    let row = json!({"prompt": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"text": "b"}], "tool_calls": null, "name": null}]});
+    let PromptContent::Messages(messages) = one(&row, &ReadOptions::default()).content else { panic!() };
+    assert_eq!(messages[0].content, "ab");
+}
+
+#[test]
+fn rows_that_are_no_prompts() {
+    insta::assert_snapshot!(fault(&json!({"text": "x", "label": 1})), @"FOLDER/data.jsonl, line 1: expected a column `prompt` (text or messages), `question` or `problem`, but the row has `text`, `label`; name it with data.columns.prompt");
+    insta::assert_snapshot!(fault(&json!({})), @"FOLDER/data.jsonl, line 1: expected a column `prompt` (text or messages), `question` or `problem`, but the row has no columns; name it with data.columns.prompt");
+    insta::assert_snapshot!(fault(&json!({"prompt": 3})), @"FOLDER/data.jsonl, line 1: `prompt` must be text or a list of messages, got a number");
+    insta::assert_snapshot!(fault(&json!({"question": null})), @"FOLDER/data.jsonl, line 1: `question` must be text or a list of messages, got null");
+    insta::assert_snapshot!(fault(&json!({"prompt": ""})), @"FOLDER/data.jsonl, line 1: `prompt` is empty");
+    insta::assert_snapshot!(fault(&json!({"prompt": []})), @"FOLDER/data.jsonl, line 1: `prompt` is empty");
+    insta::assert_snapshot!(fault(&json!({"prompt": [{"role": "user", "content": "a"}, {"content": "a"}]})), @r#"FOLDER/data.jsonl, line 1: message 1 of `prompt` must be an object with `role` and `content` as text, got {"content":"a"}"#);
+    insta::assert_snapshot!(fault(&json!({"prompt": [{"role": "user"}]})), @r#"FOLDER/data.jsonl, line 1: message 0 of `prompt` must be an object with `role` and `content` as text, got {"role":"user"}"#);
+    insta::assert_snapshot!(fault(&json!({"prompt": ["x".repeat(200)]})), @r#"FOLDER/data.jsonl, line 1: message 0 of `prompt` must be an object with `role` and `content` as text, got "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…"#);
+    insta::assert_snapshot!(fault(&json!({"prompt": [{"role": "user", "content": [{"type": "image", "image": "x"}]}]})), @"FOLDER/data.jsonl, line 1: message 0 of `prompt` holds a block of type `image`, but only text is supported");
+    insta::assert_snapshot!(fault(&json!({"prompt": [{"role": "assistant", "content": "", "tool_calls": [{"id": 1}]}]})), @"FOLDER/data.jsonl, line 1: message 0 of `prompt` holds `tool_calls`, but only text is supported");
+    insta::assert_snapshot!(fault(&json!({"prompt": "x", "data_source": 7})), @"FOLDER/data.jsonl, line 1: `data_source` must be text, got a number");
+    insta::assert_snapshot!(fault(&json!([1])), @"FOLDER/data.jsonl holds one JSON array; write one object per line: jq -c '.[]' FOLDER/data.jsonl > rows.jsonl");
+    insta::assert_snapshot!(read("{\"prompt\": \"a\"}\n\n{\"prompt\": \"a\"\n", &ReadOptions::default()).unwrap_err(), @"FOLDER/data.jsonl, line 3: not valid JSON at column 14: EOF while parsing an object");
+    insta::assert_snapshot!(read("3", &ReadOptions::default()).unwrap_err(), @"FOLDER/data.jsonl, line 1: expected a JSON object, got a number");
+}
+
+#[test]
+fn broken_rows_are_skipped_and_counted_where_asked() {
+    let options = ReadOptions { bad_rows: BadRows::Skip, ..ReadOptions::default() };
+    let dataset =
+        read("{\"question\": \"a\"}\n\n{nonsense}\n{\"other\": 1}\n{\"question\": \"b\"}\n", &options)
+            .unwrap();
+    assert_eq!(dataset.ids(), [PromptId(0), PromptId(3)]);
+    assert_eq!(dataset.skipped().len(), 2);
+    assert_eq!(dataset.get(PromptId(3)).unwrap().content, PromptContent::Text("b".into()));
+    assert_eq!(dataset.get(PromptId(1)), None);
+    insta::assert_snapshot!(read("{\"other\": 1}", &options).unwrap_err(), @"no prompts in FOLDER/data.jsonl (1 rows were skipped as broken)");
+    insta::assert_snapshot!(read("\n", &options).unwrap_err(), @"no prompts in FOLDER/data.jsonl");
+}
+
+#[test]
+fn several_files_and_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = file(&folder, "a.jsonl", "{\"question\": \"a\"}\r\n{\"question\": \"b\"}");
+    let second = file(&folder, "b.json", "\u{feff}{\"question\": \"c\"}\n");
+    let dataset = Dataset::read(&[first, second.clone()], &ReadOptions::default()).unwrap();
+    assert_eq!(dataset.ids(), [PromptId(0), PromptId(1), PromptId(2)]);
+    assert_eq!(dataset.get(PromptId(2)).unwrap().content, PromptContent::Text("c".into()));
+    let other = Dataset::read(&[second], &ReadOptions::default()).unwrap();
+    assert_ne!(dataset.fingerprint(), other.fingerprint());
+    let none: [PathBuf; 0] = [];
+    insta::assert_snapshot!(Dataset::read(&none, &ReadOptions::default()).unwrap_err(), @"no data file is named");
+}
+
+#[test]
+fn a_fingerprint_sees_every_change() {
+    let base =
+        read("{\"question\": \"a\", \"answer\": 1}\n{\"question\": \"b\"}", &ReadOptions::default()).unwrap();
+    for changed in [
+        "{\"question\": \"a\", \"answer\": 2}\n{\"question\": \"b\"}",
+        "{\"question\": \"ab\", \"answer\": 1}\n{\"question\": \"\u{200b}\"}",
+        "{\"question\": \"b\"}\n{\"question\": \"a\", \"answer\": 1}",
+        "{\"question\": \"a\", \"answer\": 1}",
+    ] {
+        assert_ne!(
+            base.fingerprint(),
+            read(changed, &ReadOptions::default()).unwrap().fingerprint(),
+            "{changed}"
+        );
+    }
+}
+
+#[test]
+fn gsm8k() {
+    let Some(folder) = tamis_golden::data("gsm8k") else { return };
+    let dataset = Dataset::read(&[folder.join("train.jsonl")], &ReadOptions::default()).unwrap();
+    assert_eq!(dataset.prompts().len(), 7473);
+    let first = &dataset.prompts()[0];
+    assert!(matches!(&first.content, PromptContent::Text(text) if text.starts_with("Natalia sold clips")));
+    assert!(first.ground_truth.as_deref().unwrap().ends_with("#### 72"));
+}

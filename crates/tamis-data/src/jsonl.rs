@@ -1,0 +1,113 @@
+//! JSON lines: one object per line.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use crate::records::{Place, Record, RecordError, RowFault};
+
+/// Reads line by line; blank lines count as lines and give no row.
+#[derive(Debug)]
+pub(crate) struct JsonLines {
+    path: Arc<Path>,
+    reader: BufReader<File>,
+    line: u64,
+    done: bool,
+}
+
+impl JsonLines {
+    pub(crate) fn open(path: &Path) -> Result<Self, RecordError> {
+        let mut lines = Self {
+            path: path.into(),
+            reader: BufReader::with_capacity(1 << 20, open(path)?),
+            line: 0,
+            done: false,
+        };
+        let start = lines.reader.fill_buf().map_err(|source| read_error(path, source))?;
+        if start.starts_with(&[0x1f, 0x8b]) || start.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+            return Err(RecordError::Compressed { path: path.to_owned() });
+        }
+        let bom = if start.starts_with(&[0xef, 0xbb, 0xbf]) { 3 } else { 0 };
+        if start.iter().skip(bom).find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
+            return Err(RecordError::JsonArray { path: path.to_owned() });
+        }
+        lines.reader.consume(bom);
+        Ok(lines)
+    }
+
+    /// The next line that is not blank, with its line break as it is in the file.
+    pub(crate) fn next_line(&mut self) -> Result<Option<(u64, Vec<u8>)>, RecordError> {
+        let mut bytes = Vec::new();
+        while !self.done {
+            bytes.clear();
+            let length = self.reader.read_until(b'\n', &mut bytes).map_err(|source| {
+                self.done = true;
+                read_error(&self.path, source)
+            })?;
+            if length == 0 {
+                self.done = true;
+                break;
+            }
+            self.line += 1;
+            if !bytes.iter().all(u8::is_ascii_whitespace) {
+                return Ok(Some((self.line, bytes)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Iterator for JsonLines {
+    type Item = Result<Record, RecordError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.next_line() {
+            Err(error) => Some(Err(error)),
+            Ok(None) => None,
+            Ok(Some((line, bytes))) => {
+                let place = Place { file: self.path.clone(), row: line, is_line: true };
+                Some(match parse(&bytes) {
+                    Ok(values) => Ok(Record { place, values }),
+                    Err(fault) => Err(RecordError::Row { place, fault }),
+                })
+            }
+        }
+    }
+}
+
+fn parse(bytes: &[u8]) -> Result<Map<String, Value>, RowFault> {
+    // Without the line break, so that every error is on the parser's first line and its column is the line's.
+    match serde_json::from_slice(bytes.trim_ascii_end()) {
+        Ok(Value::Object(values)) => Ok(values),
+        Ok(other) => Err(RowFault::NotAnObject { actual: crate::records::kind(&other) }),
+        Err(error) => {
+            let text = error.to_string();
+            let detail = text.rsplit_once(" at line ").map_or(text.as_str(), |(detail, _)| detail).to_owned();
+            Err(RowFault::Json { column: error.column(), detail })
+        }
+    }
+}
+
+pub(crate) fn open(path: &Path) -> Result<File, RecordError> {
+    let file = File::open(path).map_err(|source| RecordError::Open { path: path.to_owned(), source })?;
+    match file.metadata() {
+        Ok(metadata) if metadata.is_dir() => {
+            Err(RecordError::Open { path: path.to_owned(), source: std::io::ErrorKind::IsADirectory.into() })
+        }
+        _ => Ok(file),
+    }
+}
+
+pub(crate) fn read_error(path: &Path, source: std::io::Error) -> RecordError {
+    RecordError::Read { path: path.to_owned(), source }
+}
+
+/// The first bytes of a file.
+pub(crate) fn magic(path: &Path) -> Result<Vec<u8>, RecordError> {
+    let mut bytes = Vec::new();
+    open(path)?.take(4).read_to_end(&mut bytes).map_err(|source| read_error(path, source))?;
+    Ok(bytes)
+}

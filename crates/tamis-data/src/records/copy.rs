@@ -1,0 +1,72 @@
+//! Copies of chosen rows, in the format they came in.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use crate::jsonl::JsonLines;
+use crate::parquet_file;
+use crate::records::{Format, RecordError};
+use crate::whole_file::WholeFile;
+
+/// What a copy took and left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Copied {
+    /// Rows written.
+    pub num_kept: u64,
+    /// Rows left out.
+    pub num_dropped: u64,
+}
+
+/// Writes the rows that `keep(file, row)` names into `target`; `file` counts the sources and `row` the rows of each, both from 0,
+/// blank lines not counted, as [`crate::records::Records`] yields them.
+///
+/// JSON lines are copied byte for byte (a missing last line break is added); Parquet rows keep their schema, metadata and exact
+/// values. The target appears whole or not at all. All sources must have one format, and one schema where it is Parquet.
+pub fn copy_rows(
+    sources: &[PathBuf],
+    mut keep: impl FnMut(usize, u64) -> bool,
+    target: &Path,
+) -> Result<Copied, RecordError> {
+    let mut format = None;
+    for source in sources {
+        let own = Format::of(source)?;
+        match format {
+            None => format = Some((own, source)),
+            Some((first, path)) if first != own => {
+                return Err(RecordError::Mixed {
+                    first: path.clone(),
+                    second: source.clone(),
+                    what: "format",
+                });
+            }
+            Some(_) => {}
+        }
+    }
+    let write = |source| RecordError::Write { path: target.to_owned(), source };
+    let mut file = WholeFile::create(target).map_err(write)?;
+    let copied = match format {
+        Some((Format::Parquet, _)) => parquet_file::copy_rows(sources, &mut keep, &mut file, target)?,
+        Some((Format::Jsonl, _)) | None => {
+            let mut copied = Copied::default();
+            for (index, source) in sources.iter().enumerate() {
+                let mut lines = JsonLines::open(source)?;
+                let mut row = 0;
+                while let Some((_, mut bytes)) = lines.next_line()? {
+                    if keep(index, row) {
+                        if bytes.last() != Some(&b'\n') {
+                            bytes.push(b'\n');
+                        }
+                        file.write_all(&bytes).map_err(write)?;
+                        copied.num_kept += 1;
+                    } else {
+                        copied.num_dropped += 1;
+                    }
+                    row += 1;
+                }
+            }
+            copied
+        }
+    };
+    file.commit().map_err(write)?;
+    Ok(copied)
+}

@@ -1,0 +1,164 @@
+use std::collections::BTreeMap;
+
+use serde_json::json;
+use tamis_core::group::{GroupId, PolicyVersion, PromptId, Score};
+
+use super::*;
+use crate::records::Records;
+
+fn trajectory(sample_index: u32, tokens: usize, scores: &[(&str, f64)], reward: f64) -> Trajectory {
+    Trajectory {
+        sample_index,
+        text: format!("réponse {sample_index}"),
+        token_ids: (0..tokens as u32).map(|token| token * 1000).collect(),
+        logprobs: (0..tokens).map(|token| -0.5 * token as f32).collect(),
+        loss_mask: (0..tokens).map(|token| token % 2 == 0).collect(),
+        finish_reason: if tokens > 2 { FinishReason::Length } else { FinishReason::Stop },
+        versions: (PolicyVersion(3), PolicyVersion(4)),
+        scores: scores.iter().map(|&(name, value)| (name.to_owned(), Score::of(value))).collect(),
+        reward,
+    }
+}
+
+fn group() -> Group {
+    Group {
+        id: GroupId(17),
+        prompt: PromptId(5),
+        epoch: 1,
+        dispatched: PolicyVersion(3),
+        prompt_token_ids: vec![7, 8, 9],
+        trajectories: vec![
+            trajectory(0, 3, &[("acc", 1.0), ("reward", 0.25)], 1.25),
+            trajectory(1, 0, &[("acc", f64::NAN)], f64::NAN),
+            trajectory(2, 1, &[("acc", 0.0), ("format.x y", 1.0)], 0.5),
+        ],
+    }
+}
+
+fn table(group: &Group) -> Vec<RolloutRow<'_>> {
+    group
+        .trajectories
+        .iter()
+        .map(|trajectory| RolloutRow {
+            step: 2,
+            round: 1,
+            group,
+            trajectory,
+            data_source: "arithmetic",
+            prompt: "1+1=",
+            ground_truth: (trajectory.sample_index > 0).then_some("2"),
+            advantage: (trajectory.sample_index == 0).then_some(-0.75),
+            metric: "acc",
+            metric_value: trajectory.scores.get("acc").map(|score| score.value),
+            verdict: "trained",
+        })
+        .collect()
+}
+
+#[test]
+fn rows_come_back_as_they_were() {
+    let folder = tempfile::tempdir().unwrap();
+    let group = group();
+    let rows = table(&group);
+    for name in ["step_2.parquet", "step_2.jsonl"] {
+        let path = folder.path().join(name);
+        if path.extension().unwrap() == "parquet" {
+            write_rollouts(&path, &rows).unwrap();
+        } else {
+            write_rollouts_jsonl(&path, &rows).unwrap();
+        }
+        let read: Vec<Value> =
+            Records::open(&path).unwrap().map(|record| Value::Object(record.unwrap().values)).collect();
+        assert_eq!(read.len(), 3);
+        assert_eq!(
+            read[0],
+            json!({
+                "step": 2, "round": 1, "group_id": 17, "prompt_id": 5, "epoch": 1, "sample_index": 0,
+                "data_source": "arithmetic", "prompt": "1+1=", "completion": "réponse 0", "ground_truth": null,
+                "prompt_ids": [7, 8, 9], "token_ids": [0, 1000, 2000], "logprobs": [-0.0, -0.5, -1.0],
+                "loss_mask": [true, false, true],
+                "acc": 1.0, "format.x y": null, "score_reward": 0.25,
+                "reward": 1.25, "advantage": -0.75, "metric": "acc", "metric_value": 1.0, "verdict": "trained",
+                "finish_reason": "length", "version_min": 3, "version_max": 4,
+            }),
+            "{name}"
+        );
+        let unscored = &read[1];
+        assert_eq!(
+            (&unscored["acc"], &unscored["reward"], &unscored["metric_value"]),
+            (&Value::Null, &Value::Null, &Value::Null)
+        );
+        assert_eq!((&unscored["token_ids"], &unscored["logprobs"]), (&json!([]), &json!([])));
+        assert_eq!((&read[2]["token_ids"], &read[2]["ground_truth"]), (&json!([0]), &json!("2")));
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "no temporary file is left");
+}
+
+#[test]
+fn a_step_without_rows_is_a_file_without_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("step_1.parquet");
+    write_rollouts(&path, &[]).unwrap();
+    assert_eq!(Records::open(&path).unwrap().count(), 0);
+}
+
+#[test]
+fn many_rows_go_over_row_groups() {
+    let mut group = group();
+    group.trajectories =
+        (0..ROWS_PER_ROW_GROUP as u32 + 10).map(|i| trajectory(i, 2, &[], f64::from(i))).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("step_1.parquet");
+    write_rollouts(&path, &table(&group)).unwrap();
+    let rewards: Vec<f64> = Records::open(&path)
+        .unwrap()
+        .map(|record| record.unwrap().values["reward"].as_f64().unwrap())
+        .collect();
+    assert_eq!(rewards, (0..group.trajectories.len()).map(|i| i as f64).collect::<Vec<_>>());
+}
+
+/// A disk that is full after so many bytes.
+struct Full(usize);
+
+impl Write for Full {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.0 == 0 {
+            return Err(std::io::ErrorKind::StorageFull.into());
+        }
+        let length = bytes.len().min(self.0);
+        self.0 -= length;
+        Ok(length)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_at_every_byte() {
+    let group = group();
+    let rows = table(&group);
+    let mut size = Vec::new();
+    write_parquet(&mut size, &rows).unwrap();
+    for bytes in (0..size.len()).step_by(97) {
+        let error = io_error(write_parquet(Full(bytes), &rows).unwrap_err());
+        assert_eq!(error.kind(), std::io::ErrorKind::StorageFull, "{bytes}: {error}");
+    }
+    assert!(write_parquet(Full(size.len()), &rows).is_ok());
+}
+
+#[test]
+fn a_folder_that_is_not_there() {
+    let error = write_rollouts(Path::new("no/such/folder/step_1.parquet"), &[]).unwrap_err();
+    insta::assert_snapshot!(format!("{error}: {}", error.source), @"failed to write rollouts to no/such/folder/step_1.parquet: No such file or directory (os error 2)");
+}
+
+#[test]
+fn names_that_clash_stay_apart() {
+    let mut group = group();
+    group.trajectories = vec![trajectory(0, 1, &[("step", 1.0), ("score_step", 2.0)], 0.0)];
+    let names: BTreeMap<String, usize> =
+        columns(&table(&group)).into_iter().map(|(name, _)| (name, 1)).collect();
+    assert!(names.contains_key("score_step") && names.contains_key("score_score_step"));
+}

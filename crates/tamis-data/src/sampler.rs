@@ -1,0 +1,197 @@
+//! Which prompt comes next: an order per epoch and a place in it.
+
+use serde::{Deserialize, Serialize};
+use tamis_core::group::PromptId;
+use tamis_core::random::{Key, Purpose};
+use thiserror::Error;
+
+/// Order of the prompts within an epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// A permutation of its own in each epoch, a function of the seed and the epoch alone.
+    Shuffled {
+        /// `run.seed`.
+        seed: u64,
+    },
+    /// As given, the same in every epoch.
+    Sequential,
+}
+
+/// Place in the data: all that a checkpoint must hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Position {
+    /// Pass over the data, from 0.
+    pub epoch: u64,
+    /// Prompts already drawn in it.
+    pub position: u64,
+}
+
+/// Prompts of one draw.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Drawn {
+    /// The prompts in order; fewer than asked for only where the epoch ended.
+    pub prompts: Vec<PromptId>,
+    /// The epoch that they belong to.
+    pub epoch: u64,
+    /// Whether the epoch has none left after this draw.
+    pub exhausted: bool,
+}
+
+/// A place that the data does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error(
+    "position {position} of epoch {epoch} is beyond the {num_prompts} prompts of the data: the data has changed since it was saved"
+)]
+pub struct PositionError {
+    /// Epoch asked for.
+    pub epoch: u64,
+    /// Position asked for.
+    pub position: u64,
+    /// Prompts that there are.
+    pub num_prompts: usize,
+}
+
+/// Draws prompts epoch by epoch.
+///
+/// A draw never crosses an epoch's end by itself: the caller decides between going on, training on what there is, and stopping.
+///
+/// # Differs from
+/// verl's loader drops the last incomplete batch of every epoch (`drop_last`), so that up to a batch of prompts, others in each
+/// epoch, is never seen in it. Here an epoch holds every prompt exactly once.
+#[derive(Debug, Clone)]
+pub struct Sampler {
+    prompts: Vec<PromptId>,
+    order: Order,
+    current: Vec<usize>,
+    position: Position,
+}
+
+impl Sampler {
+    /// At the beginning of epoch 0.
+    pub fn new(prompts: Vec<PromptId>, order: Order) -> Self {
+        let mut sampler = Self { prompts, order, current: Vec::new(), position: Position::default() };
+        sampler.arrange();
+        sampler
+    }
+
+    /// At a saved place, with the same prompts and order as then: what follows is what would have followed.
+    pub fn resume(prompts: Vec<PromptId>, order: Order, position: Position) -> Result<Self, PositionError> {
+        if position.position > prompts.len() as u64 {
+            return Err(PositionError {
+                epoch: position.epoch,
+                position: position.position,
+                num_prompts: prompts.len(),
+            });
+        }
+        let mut sampler = Self { prompts, order, current: Vec::new(), position };
+        sampler.arrange();
+        Ok(sampler)
+    }
+
+    fn arrange(&mut self) {
+        self.current = match self.order {
+            Order::Shuffled { seed } => {
+                Key::new(seed, Purpose::Shuffle).with(self.position.epoch).permutation(self.prompts.len())
+            }
+            Order::Sequential => (0..self.prompts.len()).collect(),
+        };
+    }
+
+    /// The next `num` prompts of this epoch, or as many as it has left.
+    pub fn draw(&mut self, num: usize) -> Drawn {
+        let start = self.position.position as usize;
+        let rest = self.current.get(start..).unwrap_or_default();
+        let prompts: Vec<PromptId> =
+            rest.iter().take(num).filter_map(|&index| self.prompts.get(index).copied()).collect();
+        self.position.position += prompts.len() as u64;
+        Drawn { epoch: self.position.epoch, exhausted: self.num_left() == 0, prompts }
+    }
+
+    /// Goes to the beginning of the next epoch, whatever is left of this one.
+    pub fn next_epoch(&mut self) {
+        self.position = Position { epoch: self.position.epoch + 1, position: 0 };
+        self.arrange();
+    }
+
+    /// Prompts that this epoch has left.
+    pub fn num_left(&self) -> usize {
+        self.prompts.len().saturating_sub(self.position.position as usize)
+    }
+
+    /// Prompts of an epoch.
+    pub fn num_prompts(&self) -> usize {
+        self.prompts.len()
+    }
+
+    /// The place to save.
+    pub fn position(&self) -> Position {
+        self.position
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn prompts(num: u64) -> Vec<PromptId> {
+        (0..num).map(|id| PromptId(id * 3)).collect()
+    }
+
+    #[test]
+    fn sequential_draws_end_with_the_epoch() {
+        let mut sampler = Sampler::new(prompts(5), Order::Sequential);
+        let ids = |drawn: &Drawn| drawn.prompts.iter().map(|id| id.0).collect::<Vec<_>>();
+        let drawn = sampler.draw(3);
+        assert_eq!((ids(&drawn), drawn.exhausted), (vec![0, 3, 6], false));
+        let drawn = sampler.draw(3);
+        assert_eq!((ids(&drawn), drawn.exhausted, drawn.epoch), (vec![9, 12], true, 0));
+        assert_eq!(sampler.draw(3), Drawn { prompts: vec![], epoch: 0, exhausted: true });
+        sampler.next_epoch();
+        assert_eq!(ids(&sampler.draw(1)), [0]);
+        assert_eq!(sampler.position(), Position { epoch: 1, position: 1 });
+    }
+
+    #[test]
+    fn no_prompts_are_exhausted_at_once() {
+        assert!(Sampler::new(vec![], Order::Shuffled { seed: 1 }).draw(1).exhausted);
+    }
+
+    #[test]
+    fn a_place_beyond_the_data_is_refused() {
+        let position = Position { epoch: 2, position: 6 };
+        let error = Sampler::resume(prompts(5), Order::Sequential, position).unwrap_err();
+        insta::assert_snapshot!(error, @"position 6 of epoch 2 is beyond the 5 prompts of the data: the data has changed since it was saved");
+        assert!(Sampler::resume(prompts(6), Order::Sequential, position).is_ok());
+    }
+
+    proptest! {
+        /// Every epoch holds every prompt once, and an interruption anywhere changes nothing.
+        #[test]
+        fn epochs_are_complete_and_resume_is_exact(
+            num in 1u64..40, seed: u64, draws in prop::collection::vec((0usize..12, any::<bool>()), 1..40),
+        ) {
+            let order = Order::Shuffled { seed };
+            let mut whole = Sampler::new(prompts(num), order);
+            let mut cut = Sampler::new(prompts(num), order);
+            let mut seen = Vec::new();
+            for (count, interrupt) in draws {
+                if interrupt {
+                    let text = serde_json::to_string(&cut.position()).unwrap();
+                    cut = Sampler::resume(prompts(num), order, serde_json::from_str(&text).unwrap()).unwrap();
+                }
+                let drawn = whole.draw(count);
+                prop_assert_eq!(&drawn, &cut.draw(count));
+                seen.extend(drawn.prompts.iter().copied());
+                if drawn.exhausted {
+                    seen.sort_unstable();
+                    prop_assert_eq!(&seen, &prompts(num));
+                    seen.clear();
+                    whole.next_epoch();
+                    cut.next_epoch();
+                }
+            }
+        }
+    }
+}

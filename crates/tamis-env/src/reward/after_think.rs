@@ -1,0 +1,43 @@
+//! A verifier that looks only at what follows the reasoning.
+
+use tamis_data::prompt::Prompt;
+
+use super::{Outcome, RewardFunction, RewardInput};
+
+/// Hands the inner function what follows the last `</think>`; a completion without one is handed on as empty, which every verifier scores
+/// as wrong (TRL's `reasoning_accuracy_reward`, 1.16.0).
+pub struct AfterThink {
+    function: Box<dyn RewardFunction>,
+}
+
+impl AfterThink {
+    /// Wraps a function.
+    pub fn new(function: Box<dyn RewardFunction>) -> Self {
+        Self { function }
+    }
+}
+
+impl RewardFunction for AfterThink {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+        let after =
+            |completion: &str| completion.rfind("</think>").map_or(completion.len(), |place| place + 8);
+        let cut: Vec<RewardInput<'_>> = batch
+            .iter()
+            .map(|input| RewardInput { completion: &input.completion[after(input.completion)..], ..*input })
+            .collect();
+        self.function.score(&cut)
+    }
+
+    fn is_shaping(&self) -> bool {
+        self.function.is_shaping()
+    }
+
+    fn extra_names(&self) -> &[&str] {
+        self.function.extra_names()
+    }
+
+    fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
+        let think = |answer: String| format!("<think>\n</think>\n{answer}");
+        self.function.gold_completions(prompt).into_iter().map(think).collect()
+    }
+}

@@ -1,0 +1,514 @@
+//! The weighted sum of named reward functions.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tamis_core::group::Score;
+use tamis_data::prompt::{Prompt, PromptContent};
+
+use super::{Outcome, RewardError, RewardFailure, RewardFunction, RewardInput, Scores};
+
+/// Names that mean something else wherever scores are shown or filtered on.
+const RESERVED: [&str; 6] =
+    ["score", "acc", "reward", "seq_reward", "seq_final_reward", "token_level_rewards"];
+
+/// Longest excerpt of a prompt or completion in a warning, in characters.
+const EXCERPT_CHARS: usize = 200;
+
+/// A function under a name and a weight.
+pub struct NamedReward {
+    /// Under which its score is stored and logged.
+    pub name: String,
+    /// Its factor in the sum; 0 scores without training on it.
+    pub weight: f64,
+    /// The function.
+    pub function: Box<dyn RewardFunction>,
+}
+
+/// All scores of one completion.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scored {
+    /// By name:
+    /// - each function's `score` under the function's name, NaN where it had no answer;
+    /// - each further number (`acc`, ...) under its own name where no function before it gave that name, else under `function.name`;
+    /// - `score`: the weighted sum of the functions that are no shaping, NaN where none of those answered (of all functions, where all
+    ///   are shaping).
+    pub scores: Scores,
+    /// Weighted sum over the functions that answered; NaN where none did. Carries numbers per token (or per turn) where a function with a
+    /// weight other than 0 gave them; what others gave for the whole completion stands at the last token (turn).
+    pub reward: Score,
+}
+
+/// What scoring a batch gave.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scoring {
+    /// One for each input, in order.
+    pub rows: Vec<Scored>,
+    /// What a person should know: functions that failed, completions that nothing scored; each with the content of the first such row.
+    pub warnings: Vec<String>,
+}
+
+/// The reward functions of a run.
+pub struct Rewards {
+    functions: Vec<NamedReward>,
+}
+
+impl Rewards {
+    /// Checks names (not empty, different, none of `score`, `acc`, `reward`, `seq_reward`, `seq_final_reward`, `token_level_rewards`)
+    /// and weights (finite).
+    pub fn new(functions: Vec<NamedReward>) -> Result<Self, RewardError> {
+        if functions.is_empty() {
+            return Err(RewardError::NoFunction);
+        }
+        let mut names = BTreeSet::new();
+        for NamedReward { name, weight, .. } in &functions {
+            let fail = |reason| Err(RewardError::Name { name: name.clone(), reason });
+            if name.is_empty() {
+                return fail("is empty");
+            }
+            if RESERVED.contains(&name.as_str()) {
+                return fail("is taken by a number that tamis computes; choose another");
+            }
+            if !names.insert(name) {
+                return fail("is used twice");
+            }
+            if !weight.is_finite() {
+                return Err(RewardError::Weight { name: name.clone(), weight: *weight });
+            }
+        }
+        Ok(Self { functions })
+    }
+
+    /// The functions, in order.
+    pub fn functions(&self) -> &[NamedReward] {
+        &self.functions
+    }
+
+    /// Names of shaping functions with a weight: a filter on `seq_reward` looks at them too.
+    pub fn shaping_names(&self) -> Vec<&str> {
+        let is_shaping = |named: &&NamedReward| named.function.is_shaping() && named.weight != 0.0;
+        self.functions.iter().filter(is_shaping).map(|named| named.name.as_str()).collect()
+    }
+
+    /// Names of the numbers that a completion will have, as far as they are known before any is scored. [`super::gold::check_gold`] finds
+    /// those of external functions.
+    pub fn score_names(&self) -> BTreeSet<String> {
+        let mut names = BTreeSet::from(["score".to_owned()]);
+        for named in &self.functions {
+            names.insert(named.name.clone());
+            for extra in named.function.extra_names() {
+                let key = self.place(&named.name, extra, |key| names.contains(key));
+                names.insert(key);
+            }
+        }
+        names
+    }
+
+    /// The name under which a function's further number is stored.
+    fn place(&self, function: &str, extra: &str, is_taken: impl Fn(&str) -> bool) -> String {
+        let is_reserved = RESERVED.contains(&extra) && extra != "acc";
+        if is_reserved || is_taken(extra) || self.functions.iter().any(|named| named.name == extra) {
+            format!("{function}.{extra}")
+        } else {
+            extra.to_owned()
+        }
+    }
+
+    /// Scores a batch. Fails only where a function broke down for good; a failure on single completions is a warning.
+    pub fn score(&self, batch: &[RewardInput<'_>]) -> Result<Scoring, RewardError> {
+        let mut outcomes = Vec::with_capacity(self.functions.len());
+        let mut warnings = Vec::new();
+        for named in &self.functions {
+            let checked = checked(named.function.score(batch), batch);
+            let failures = checked.iter().zip(batch).filter_map(|(outcome, input)| match outcome {
+                Outcome::Failed(failure) => Some((failure, input)),
+                _ => None,
+            });
+            let failures: Vec<_> = failures.collect();
+            if let Some((failure, _)) = failures.iter().find(|(failure, _)| failure.is_fatal()) {
+                return Err(RewardError::BrokenDown {
+                    name: named.name.clone(),
+                    failure: (*failure).clone(),
+                });
+            }
+            if let Some((failure, input)) = failures.first() {
+                warnings.push(format!(
+                    "reward function `{}` failed on {} of {} completions and gives them no score; the first: {failure}\n{}",
+                    named.name,
+                    failures.len(),
+                    batch.len(),
+                    describe(input),
+                ));
+            }
+            outcomes.push(checked);
+        }
+        let rows: Vec<Scored> = batch
+            .iter()
+            .enumerate()
+            .map(|(row, input)| self.combine(outcomes.iter().filter_map(|column| column.get(row)), input))
+            .collect();
+        let unscored: Vec<usize> = (0..rows.len()).filter(|&row| rows[row].reward.value.is_nan()).collect();
+        if let Some(&first) = unscored.first() {
+            warnings.push(format!(
+                "no reward function answered {} of {} completions; they stay unscored; the first:\n{}",
+                unscored.len(),
+                batch.len(),
+                describe(&batch[first]),
+            ));
+        }
+        Ok(Scoring { rows, warnings })
+    }
+
+    fn combine<'o>(&self, outcomes: impl Iterator<Item = &'o Outcome>, input: &RewardInput<'_>) -> Scored {
+        let all_shaping = self.functions.iter().all(|named| named.function.is_shaping());
+        let mut scores = Scores::new();
+        let mut answered = Vec::with_capacity(self.functions.len());
+        let mut raw = f64::NAN;
+        for (named, outcome) in self.functions.iter().zip(outcomes) {
+            let Outcome::Scored(given) = outcome else {
+                scores.insert(named.name.clone(), Score::unanswered());
+                continue;
+            };
+            for (extra, number) in given {
+                if extra == "score" {
+                    answered.push((named.weight, number));
+                    if all_shaping || !named.function.is_shaping() {
+                        raw = if raw.is_nan() { 0.0 } else { raw } + named.weight * number.value;
+                    }
+                    scores.insert(named.name.clone(), number.clone());
+                } else {
+                    let key = self.place(&named.name, extra, |key| scores.contains_key(key));
+                    scores.insert(key, number.clone());
+                }
+            }
+        }
+        scores.insert("score".to_owned(), Score::of(raw));
+        Scored { scores, reward: weighted_sum(&answered, input.completion_ids.len()) }
+    }
+}
+
+/// Replaces what breaks the contract of [`Outcome::Scored`]: NaN is no answer, infinities and wrong lengths are failures.
+fn checked(mut outcomes: Vec<Outcome>, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+    let expected = batch.len();
+    if outcomes.len() != expected {
+        let failure = RewardFailure::Shape {
+            what: "answers".to_owned(),
+            expected: format!("{expected} for {expected} completions"),
+            actual: outcomes.len().to_string(),
+        };
+        return vec![Outcome::Failed(failure); expected];
+    }
+    for (outcome, input) in outcomes.iter_mut().zip(batch) {
+        if let Outcome::Scored(scores) = outcome {
+            match check_scores(scores, input.completion_ids.len()) {
+                Ok(true) => {}
+                Ok(false) => *outcome = Outcome::NoAnswer,
+                Err(failure) => *outcome = Outcome::Failed(failure),
+            }
+        }
+    }
+    outcomes
+}
+
+/// Whether `score` is a number; further numbers that are NaN are removed.
+fn check_scores(scores: &mut Scores, num_tokens: usize) -> Result<bool, RewardFailure> {
+    for (name, score) in scores.iter() {
+        let parts = [&score.per_token, &score.per_turn].into_iter().flatten().flatten();
+        if let Some(value) = std::iter::once(&score.value).chain(parts).find(|value| value.is_infinite()) {
+            return Err(RewardFailure::NotFinite { name: name.clone(), value: value.to_string() });
+        }
+        if let Some(per_token) = &score.per_token
+            && per_token.len() != num_tokens
+        {
+            return Err(RewardFailure::Shape {
+                what: format!("score `{name}` per token"),
+                expected: format!("{num_tokens} numbers, one for each completion token"),
+                actual: per_token.len().to_string(),
+            });
+        }
+    }
+    scores.retain(|_, score| {
+        let parts = [&score.per_token, &score.per_turn].into_iter().flatten().flatten();
+        !std::iter::once(&score.value).chain(parts).any(|value| value.is_nan())
+    });
+    Ok(scores.contains_key("score"))
+}
+
+fn weighted_sum(answered: &[(f64, &Score)], num_tokens: usize) -> Score {
+    if answered.is_empty() {
+        return Score::unanswered();
+    }
+    let value = answered.iter().map(|(weight, score)| weight * score.value).sum();
+    let weighted = || answered.iter().filter(|(weight, _)| *weight != 0.0);
+    let num_turns = weighted().filter_map(|(_, score)| score.per_turn.as_ref().map(Vec::len)).max();
+    let has_tokens = weighted().any(|(_, score)| score.per_token.is_some());
+    let spread = |length: usize, parts_of: fn(&Score) -> Option<&Vec<f64>>| {
+        let mut total = vec![0.0; length];
+        for (weight, score) in answered {
+            match parts_of(score) {
+                Some(parts) => total.iter_mut().zip(parts).for_each(|(sum, part)| *sum += weight * part),
+                None => total.iter_mut().rev().take(1).for_each(|sum| *sum += weight * score.value),
+            }
+        }
+        total
+    };
+    Score {
+        value,
+        per_token: has_tokens.then(|| spread(num_tokens, |score| score.per_token.as_ref())),
+        per_turn: num_turns.map(|length| spread(length, |score| score.per_turn.as_ref())),
+    }
+}
+
+/// The content of a row, shortened, for a warning.
+pub(crate) fn describe(input: &RewardInput<'_>) -> String {
+    let Prompt { id, content, ground_truth, data_source, .. } = input.prompt;
+    let prompt = match content {
+        PromptContent::Text(text) => excerpt(text),
+        PromptContent::Messages(messages) => excerpt(messages.last().map_or("", |message| &message.content)),
+    };
+    let truth =
+        ground_truth.as_deref().map_or_else(|| "none".to_owned(), |truth| format!("`{}`", excerpt(truth)));
+    format!(
+        "  prompt {}: `{prompt}`\n  completion: `{}`\n  ground truth: {truth}, data source: `{data_source}`",
+        id.0,
+        excerpt(input.completion),
+    )
+}
+
+/// At most [`EXCERPT_CHARS`] characters on one line.
+pub(crate) fn excerpt(text: &str) -> String {
+    let mut shortened: String = text.chars().take(EXCERPT_CHARS).flat_map(char::escape_debug).collect();
+    if text.chars().nth(EXCERPT_CHARS).is_some() {
+        shortened.push('…');
+    }
+    shortened.replace("\\\"", "\"").replace("\\'", "'").replace("\\\\", "\\")
+}
+
+/// Totals by name over rows, NaN left out: (sum, count). For logs.
+pub fn totals(rows: &[Scored]) -> BTreeMap<&str, (f64, usize)> {
+    let mut totals: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
+    for (name, score) in rows.iter().flat_map(|row| &row.scores).filter(|(_, score)| !score.value.is_nan()) {
+        let (sum, count) = totals.entry(name).or_default();
+        *sum += score.value;
+        *count += 1;
+    }
+    totals
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reward::test_prompt;
+    use proptest::prelude::*;
+
+    /// Says what it is told, whatever it is asked.
+    struct Says(Vec<Outcome>, bool);
+
+    impl RewardFunction for Says {
+        fn score(&self, _batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+            self.0.clone()
+        }
+
+        fn is_shaping(&self) -> bool {
+            self.1
+        }
+    }
+
+    fn named(name: &str, weight: f64, outcomes: Vec<Outcome>, is_shaping: bool) -> NamedReward {
+        NamedReward { name: name.to_owned(), weight, function: Box::new(Says(outcomes, is_shaping)) }
+    }
+
+    fn scoring(functions: Vec<NamedReward>, num_tokens: usize) -> Scoring {
+        let prompt = test_prompt("1");
+        let ids = vec![0; num_tokens];
+        let rewards = Rewards::new(functions).unwrap();
+        let num = rewards.functions()[0].function.score(&[]).len();
+        let input = RewardInput { completion_ids: &ids, ..RewardInput::text(&prompt, "a\nb") };
+        rewards.score(&vec![input; num]).unwrap()
+    }
+
+    /// `name=value` of all scores, then the reward.
+    fn row(scored: &Scored) -> String {
+        let scores: Vec<String> =
+            scored.scores.iter().map(|(name, score)| format!("{name}={}", score.value)).collect();
+        format!("{} -> {}", scores.join(" "), scored.reward.value)
+    }
+
+    #[test]
+    fn sums_by_hand() {
+        let scoring = scoring(
+            vec![
+                named(
+                    "right",
+                    2.0,
+                    vec![Outcome::verified(-1.0, false), Outcome::NoAnswer, Outcome::NoAnswer],
+                    false,
+                ),
+                named(
+                    "other",
+                    1.0,
+                    vec![Outcome::verified(0.5, true), Outcome::verified(1.0, true), Outcome::NoAnswer],
+                    false,
+                ),
+                named(
+                    "short",
+                    0.5,
+                    vec![Outcome::score(-1.0), Outcome::score(-0.5), Outcome::NoAnswer],
+                    true,
+                ),
+            ],
+            2,
+        );
+        let rows: Vec<String> = scoring.rows.iter().map(row).collect();
+        insta::assert_snapshot!(rows.join("\n"), @r"
+acc=0 other=0.5 other.acc=1 right=-1 score=-1.5 short=-1 -> -2
+acc=1 other=1 right=NaN score=1 short=-0.5 -> 0.75
+other=NaN right=NaN score=NaN short=NaN -> NaN
+");
+        insta::assert_snapshot!(scoring.warnings.join("\n"), @r"
+no reward function answered 1 of 3 completions; they stay unscored; the first:
+  prompt 0: `1?`
+  completion: `a\nb`
+  ground truth: `1`, data source: `test`
+");
+        let totals = totals(&scoring.rows);
+        assert_eq!(totals["other"], (1.5, 2));
+        assert_eq!(totals["short"], (-1.5, 2));
+        assert!(!totals.contains_key("reward"));
+    }
+
+    #[test]
+    fn shaping_alone_is_the_raw_outcome_only_where_there_is_nothing_else() {
+        let alone = scoring(vec![named("short", 0.5, vec![Outcome::score(-1.0)], true)], 0);
+        assert_eq!(row(&alone.rows[0]), "score=-0.5 short=-1 -> -0.5");
+        let shaped = scoring(
+            vec![
+                named("right", 1.0, vec![Outcome::NoAnswer], false),
+                named("short", 0.5, vec![Outcome::score(-1.0)], true),
+            ],
+            0,
+        );
+        assert_eq!(row(&shaped.rows[0]), "right=NaN score=NaN short=-1 -> -0.5");
+    }
+
+    #[test]
+    fn finer_numbers_are_summed_in_place() {
+        let fine = |per_token: Option<Vec<f64>>, per_turn: Option<Vec<f64>>| {
+            let value = per_token.as_ref().or(per_turn.as_ref()).map_or(1.0, |parts| parts.iter().sum());
+            vec![Outcome::Scored(Scores::from([("score".to_owned(), Score { value, per_token, per_turn })]))]
+        };
+        let scoring = scoring(
+            vec![
+                named("steps", 2.0, fine(Some(vec![0.5, 0.0, -1.0]), None), false),
+                named("turns", 1.0, fine(None, Some(vec![3.0, 4.0])), false),
+                named("whole", 10.0, vec![Outcome::score(1.0)], false),
+            ],
+            3,
+        );
+        let reward = &scoring.rows[0].reward;
+        assert!((reward.value - (-1.0 + 7.0 + 10.0)).abs() < 1e-12);
+        assert_eq!(reward.per_token.as_deref(), Some(&[1.0, 0.0, -2.0 + 7.0 + 10.0][..]));
+        assert_eq!(reward.per_turn.as_deref(), Some(&[3.0, 4.0 - 1.0 + 10.0][..]));
+    }
+
+    #[test]
+    fn broken_answers_are_failures() {
+        let parts = |per_token: Vec<f64>| {
+            Outcome::Scored(Scores::from([(
+                "score".to_owned(),
+                Score { value: 1.0, per_token: Some(per_token), per_turn: None },
+            )]))
+        };
+        let extra = |value: f64| {
+            Outcome::Scored(Scores::from([
+                ("score".to_owned(), Score::of(1.0)),
+                ("bonus".to_owned(), Score::of(value)),
+            ]))
+        };
+        let say = |outcome: Outcome| {
+            let scoring = scoring(vec![named("f", 1.0, vec![outcome], false)], 2);
+            format!("{}\n{}", row(&scoring.rows[0]), scoring.warnings.first().cloned().unwrap_or_default())
+        };
+        insta::assert_snapshot!(say(Outcome::score(f64::NAN)), @r"
+f=NaN score=NaN -> NaN
+no reward function answered 1 of 1 completions; they stay unscored; the first:
+  prompt 0: `1?`
+  completion: `a\nb`
+  ground truth: `1`, data source: `test`
+");
+        insta::assert_snapshot!(say(Outcome::score(f64::NEG_INFINITY)), @r"
+f=NaN score=NaN -> NaN
+reward function `f` failed on 1 of 1 completions and gives them no score; the first: score `score` must be finite, got -inf
+  prompt 0: `1?`
+  completion: `a\nb`
+  ground truth: `1`, data source: `test`
+");
+        insta::assert_snapshot!(say(extra(f64::INFINITY)), @r"
+f=NaN score=NaN -> NaN
+reward function `f` failed on 1 of 1 completions and gives them no score; the first: score `bonus` must be finite, got inf
+  prompt 0: `1?`
+  completion: `a\nb`
+  ground truth: `1`, data source: `test`
+");
+        insta::assert_snapshot!(say(extra(f64::NAN)), @"f=1 score=1 -> 1");
+        insta::assert_snapshot!(say(parts(vec![1.0])), @r"
+f=NaN score=NaN -> NaN
+reward function `f` failed on 1 of 1 completions and gives them no score; the first: score `score` per token: expected 2 numbers, one for each completion token, got 1
+  prompt 0: `1?`
+  completion: `a\nb`
+  ground truth: `1`, data source: `test`
+");
+        insta::assert_snapshot!(say(parts(vec![1.0, f64::NAN])), @r"
+f=NaN score=NaN -> NaN
+no reward function answered 1 of 1 completions; they stay unscored; the first:
+  prompt 0: `1?`
+  completion: `a\nb`
+  ground truth: `1`, data source: `test`
+");
+        let two = scoring(
+            vec![
+                named("f", 1.0, vec![Outcome::score(1.0); 2], false),
+                named("g", 1.0, vec![Outcome::score(1.0)], false),
+            ],
+            0,
+        );
+        insta::assert_snapshot!(two.warnings[0], @r"
+reward function `g` failed on 2 of 2 completions and gives them no score; the first: answers: expected 2 for 2 completions, got 1
+  prompt 0: `1?`
+  completion: `a\nb`
+  ground truth: `1`, data source: `test`
+");
+        let excerpted = excerpt(&"x".repeat(1000));
+        assert_eq!(excerpted.chars().count(), EXCERPT_CHARS + 1);
+    }
+
+    #[test]
+    fn set_up_errors() {
+        let error = |functions| Rewards::new(functions).err().unwrap().to_string();
+        let of = |name: &str, weight| named(name, weight, vec![], false);
+        insta::assert_snapshot!(error(vec![]), @"a run needs at least one reward function");
+        insta::assert_snapshot!(error(vec![of("", 1.0)]), @"reward function name `` is empty");
+        insta::assert_snapshot!(error(vec![of("acc", 1.0)]), @"reward function name `acc` is taken by a number that tamis computes; choose another");
+        insta::assert_snapshot!(error(vec![of("a", 1.0), of("a", 1.0)]), @"reward function name `a` is used twice");
+        insta::assert_snapshot!(error(vec![of("a", f64::INFINITY)]), @"weight of reward function `a` must be a finite number, got inf");
+    }
+
+    proptest! {
+        #[test]
+        fn the_reward_is_the_weighted_sum_of_what_was_answered(
+            answers in proptest::collection::vec((proptest::option::of(-2.0f64..2.0), -3.0f64..3.0), 1..6),
+        ) {
+            let functions = answers.iter().enumerate().map(|(i, (score, weight))| {
+                let outcome = score.map_or(Outcome::NoAnswer, Outcome::score);
+                named(&format!("f{i}"), *weight, vec![outcome], i % 2 == 1)
+            });
+            let scoring = scoring(functions.collect(), 0);
+            let answered: Vec<f64> = answers.iter().filter_map(|(score, weight)| Some((*score)? * weight)).collect();
+            let reward = scoring.rows[0].reward.value;
+            prop_assert_eq!(reward.is_nan(), answered.is_empty());
+            prop_assert_eq!(scoring.warnings.is_empty(), !answered.is_empty());
+            if !answered.is_empty() {
+                prop_assert!((reward - answered.iter().sum::<f64>()).abs() < 1e-12);
+            }
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! `command`: an external program scores completions, over JSON lines.
+//!
+//! A pool of processes is started once and kept. Each call of [`RewardFunction::score`] is cut into chunks of `batch_size` completions
+//! in order; idle processes take the next chunk. To a process a chunk is that many lines on its standard input; it answers each with one line on
+//! its standard output, in any order. What the lines hold: [`protocol`]. Standard error is free; its end is shown where the process fails.
+//!
+//! **When a process misbehaves** (it ends, does not answer in time, answers something that is no answer or a line that is too long) it is killed
+//! with its process group and started again, and the completions of the chunk that it still owed are sent one at a time: the one that fails
+//! alone is reported as [`RewardFailure`] and stays without this score, the others are scored. After `max_restarts` restarts over the whole run
+//! the function has broken down ([`RewardFailure::RestartLimit`]).
+//!
+//! **Numbers.** NaN (also as the bare word that Python writes) is no answer; an infinite score is a failure.
+
+mod process;
+pub mod protocol;
+pub mod python;
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tamis_data::prompt::Prompt;
+
+use self::process::{Process, Request};
+use super::{Outcome, RewardError, RewardFailure, RewardFunction, RewardInput};
+
+/// How a command is run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CommandConfig {
+    /// Program and arguments; the program is looked up on `PATH`, no shell is involved.
+    pub argv: Vec<String>,
+    /// Processes in the pool, at least 1.
+    pub num_processes: usize,
+    /// Longest wait for the next answer while completions are outstanding.
+    pub timeout: Duration,
+    /// Added to the time-out until a fresh process has answered once (imports, model loading).
+    pub startup_timeout: Duration,
+    /// Restarts allowed over the whole run, all processes together.
+    pub max_restarts: u32,
+    /// Completions sent to a process at once, at least 1.
+    pub batch_size: usize,
+    /// Longest answer line in bytes.
+    pub max_line_bytes: usize,
+}
+
+impl Default for CommandConfig {
+    fn default() -> Self {
+        Self {
+            argv: Vec::new(),
+            num_processes: 2,
+            timeout: Duration::from_secs(30),
+            startup_timeout: Duration::from_secs(60),
+            max_restarts: 8,
+            batch_size: 32,
+            max_line_bytes: 1 << 20,
+        }
+    }
+}
+
+/// One place of the pool.
+#[derive(Default)]
+struct Slot {
+    process: Option<Process>,
+    was_started: bool,
+}
+
+/// Restarts so far, and the failure that ended the function.
+#[derive(Default)]
+struct Health {
+    restarts: u32,
+    last: Option<RewardFailure>,
+    broken: Option<RewardFailure>,
+}
+
+/// An external reward function. Its processes are killed, with their process groups, when it is dropped.
+pub struct Command {
+    config: CommandConfig,
+    slots: Vec<Mutex<Slot>>,
+    health: Mutex<Health>,
+    next_id: AtomicU64,
+    is_shaping: bool,
+}
+
+/// A panic in another thread leaves the pool usable: every state it can be left in is a valid one.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Command {
+    /// Starts the processes. Fails where the program cannot be started or the configuration is out of range.
+    pub fn new(config: CommandConfig, is_shaping: bool) -> Result<Self, RewardError> {
+        let fail = |expected, actual: &str| {
+            Err(RewardError::Parameter { kind: "command", expected, actual: actual.to_owned() })
+        };
+        if config.argv.first().is_none_or(String::is_empty) {
+            return fail("a program in argv", "none");
+        }
+        if config.num_processes == 0 || config.batch_size == 0 {
+            return fail("num_processes and batch_size of at least 1", "0");
+        }
+        if config.timeout.is_zero() {
+            return fail("a timeout above 0 s", "0 s");
+        }
+        let mut slots = Vec::with_capacity(config.num_processes);
+        for _ in 0..config.num_processes {
+            let process = Process::start(&config).map_err(|failure| RewardError::Start { failure })?;
+            slots.push(Mutex::new(Slot { process: Some(process), was_started: true }));
+        }
+        let health = Mutex::default();
+        Ok(Self { config, slots, health, next_id: AtomicU64::new(0), is_shaping })
+    }
+
+    /// Restarts so far.
+    pub fn num_restarts(&self) -> u32 {
+        lock(&self.health).restarts
+    }
+
+    /// Sends requests to the slot's process, starting it where there is none, and hands each answer on; returns why it stopped before all were
+    /// answered.
+    fn ask(
+        &self,
+        slot: &mut Slot,
+        requests: &[Request<'_>],
+        answered: &mut dyn FnMut(usize, Outcome),
+    ) -> Result<(), RewardFailure> {
+        let process = if let Some(process) = &mut slot.process {
+            process
+        } else {
+            let mut health = lock(&self.health);
+            if let Some(broken) = &health.broken {
+                return Err(broken.clone());
+            }
+            if slot.was_started {
+                if health.restarts >= self.config.max_restarts {
+                    let last = Box::new(health.last.clone().unwrap_or(RewardFailure::Ended {
+                        status: "unknown".to_owned(),
+                        stderr: String::new(),
+                    }));
+                    let failure = RewardFailure::RestartLimit { limit: self.config.max_restarts, last };
+                    health.broken = Some(failure.clone());
+                    return Err(failure);
+                }
+                health.restarts += 1;
+            }
+            match Process::start(&self.config) {
+                Ok(process) => {
+                    slot.was_started = true;
+                    slot.process.insert(process)
+                }
+                Err(failure) => {
+                    health.broken = Some(failure.clone());
+                    return Err(failure);
+                }
+            }
+        };
+        let result = process.ask(requests, &self.config, answered);
+        if let Err(failure) = &result {
+            slot.process = None;
+            lock(&self.health).last = Some(failure.clone());
+        }
+        result
+    }
+
+    /// Scores one chunk on one slot.
+    fn run_chunk(&self, slot: &mut Slot, requests: &[Request<'_>], outcomes: &Mutex<Vec<Option<Outcome>>>) {
+        let mut open: Vec<bool> = vec![true; requests.len()];
+        let first_row = requests.first().map_or(0, |request| request.row);
+        let mut set = |row: usize, outcome: Outcome| {
+            if let Some(flag) = open.get_mut(row - first_row) {
+                *flag = false;
+            }
+            if let Some(place) = lock(outcomes).get_mut(row) {
+                *place = Some(outcome);
+            }
+        };
+        let Err(failure) = self.ask(slot, requests, &mut set) else { return };
+        let owed: Vec<&Request<'_>> =
+            requests.iter().zip(&open).filter(|(_, is_open)| **is_open).map(|(request, _)| request).collect();
+        if let [request] = owed[..]
+            && requests.len() == 1
+        {
+            lock(outcomes)[request.row] = Some(Outcome::Failed(failure));
+            return;
+        }
+        for request in owed {
+            let mut set = |row: usize, outcome: Outcome| {
+                if let Some(place) = lock(outcomes).get_mut(row) {
+                    *place = Some(outcome);
+                }
+            };
+            let alone = request.alone();
+            if let Err(failure) = self.ask(slot, std::slice::from_ref(&alone), &mut set) {
+                set(request.row, Outcome::Failed(failure));
+            }
+        }
+    }
+}
+
+impl RewardFunction for Command {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+        let first_id = self.next_id.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        let chunks: VecDeque<Range<usize>> = (0..batch.len())
+            .step_by(self.config.batch_size)
+            .map(|start| start..(start + self.config.batch_size).min(batch.len()))
+            .collect();
+        let num_workers = self.slots.len().min(chunks.len());
+        let chunks = Mutex::new(chunks);
+        let outcomes: Mutex<Vec<Option<Outcome>>> = Mutex::new(vec![None; batch.len()]);
+        let work = |slot: &Mutex<Slot>| {
+            let mut slot = lock(slot);
+            loop {
+                let Some(rows) = lock(&chunks).pop_front() else { return };
+                let requests: Vec<Request<'_>> = rows
+                    .clone()
+                    .map(|row| Request {
+                        row,
+                        id: first_id + row as u64,
+                        remaining: rows.end - 1 - row,
+                        input: &batch[row],
+                    })
+                    .collect();
+                self.run_chunk(&mut slot, &requests, &outcomes);
+            }
+        };
+        std::thread::scope(|scope| {
+            for slot in &self.slots[..num_workers] {
+                scope.spawn(|| work(slot));
+            }
+        });
+        let outcomes = outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
+        outcomes.into_iter().map(|outcome| outcome.unwrap_or(Outcome::NoAnswer)).collect()
+    }
+
+    fn is_shaping(&self) -> bool {
+        self.is_shaping
+    }
+
+    /// What the program expects is not known: the ground truth as it stands, after `#### `, in `\boxed{}`, after `Answer: `, in `<answer>` tags, and
+    /// the dataset's own solution text (column `answer` or `solution`).
+    fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
+        let Some(truth) = &prompt.ground_truth else { return Vec::new() };
+        let short = super::gsm8k::gold(truth);
+        let mut forms = vec![
+            truth.clone(),
+            format!("#### {short}"),
+            format!("\\boxed{{{short}}}"),
+            format!("Answer: {short}"),
+            format!("<think>\n</think>\n<answer>{short}</answer>"),
+        ];
+        for column in ["answer", "solution"] {
+            if let Some(text) = prompt.columns.get(column).and_then(serde_json::Value::as_str) {
+                forms.push(text.to_owned());
+            }
+        }
+        forms
+    }
+}
+
+#[cfg(test)]
+mod tests;

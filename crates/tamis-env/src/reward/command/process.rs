@@ -1,0 +1,242 @@
+//! One external process: three threads for its pipes, so that no full pipe can stop a call.
+//!
+//! The writer owns standard input and takes requests from a queue; the reader turns standard output into lines through a short queue (a
+//! flood fills it and then the pipe, never our memory); a third keeps the end of standard error. The threads end with the pipes.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command as Program, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::{CommandConfig, lock, protocol};
+use crate::reward::{Outcome, RewardFailure, RewardInput};
+
+/// Answer lines that may wait to be taken.
+const QUEUE_LINES: usize = 64;
+/// Bytes of standard error that are kept.
+const STDERR_BYTES: usize = 4096;
+/// Lines of standard error that an error shows.
+const STDERR_LINES: usize = 12;
+/// How long a process may take to end by itself once its input is closed.
+const GRACE: Duration = Duration::from_millis(300);
+
+/// One completion on its way to a process.
+#[derive(Clone)]
+pub(super) struct Request<'a> {
+    /// Its place in the batch.
+    pub(super) row: usize,
+    /// Its number on the wire.
+    pub(super) id: u64,
+    /// Requests of the same call after it.
+    pub(super) remaining: usize,
+    /// What is scored.
+    pub(super) input: &'a RewardInput<'a>,
+}
+
+impl Request<'_> {
+    /// The same request as a call of its own.
+    pub(super) fn alone(&self) -> Self {
+        Self { remaining: 0, ..self.clone() }
+    }
+}
+
+enum Output {
+    Line(String),
+    TooLong,
+}
+
+/// A running process. Dropping it kills its process group and reaps it.
+pub(super) struct Process {
+    child: Child,
+    requests: Option<Sender<Vec<u8>>>,
+    lines: Receiver<Output>,
+    stderr: Arc<Mutex<Vec<u8>>>,
+    stderr_end: Receiver<()>,
+    has_answered: bool,
+}
+
+impl Process {
+    /// Starts the command in a process group of its own.
+    pub(super) fn start(config: &CommandConfig) -> Result<Self, RewardFailure> {
+        let (program, arguments) =
+            config.argv.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
+        let mut command = Program::new(program);
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let failure = |reason: String| RewardFailure::Start { program: program.to_owned(), reason };
+        let mut child = command.spawn().map_err(|error| failure(error.to_string()))?;
+        let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (Some(stdin), Some(stdout), Some(stderr_pipe)) = pipes else {
+            return Err(failure("its pipes are missing".to_owned()));
+        };
+        let (requests, queue) = channel();
+        let (sender, lines) = sync_channel(QUEUE_LINES);
+        let (end, stderr_end) = channel();
+        let stderr = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&stderr);
+        let limit = config.max_line_bytes;
+        let start_thread = |name: &str, body: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new()
+                .name(name.to_owned())
+                .spawn(body)
+                .map_err(|error| failure(error.to_string()))
+        };
+        let process =
+            Self { child, requests: Some(requests), lines, stderr, stderr_end, has_answered: false };
+        start_thread("reward-stdin", Box::new(move || write_requests(stdin, &queue)))?;
+        start_thread("reward-stdout", Box::new(move || read_lines(stdout, limit, &sender)))?;
+        start_thread(
+            "reward-stderr",
+            Box::new(move || {
+                keep_end(stderr_pipe, &kept);
+                let _ = end.send(());
+            }),
+        )?;
+        Ok(process)
+    }
+
+    /// Sends requests and hands on each answer. On a failure the process must be dropped.
+    pub(super) fn ask(
+        &mut self,
+        requests: &[Request<'_>],
+        config: &CommandConfig,
+        answered: &mut dyn FnMut(usize, Outcome),
+    ) -> Result<(), RewardFailure> {
+        for request in requests {
+            let line = protocol::request(request.id, request.remaining, request.input);
+            // A closed queue means that the process is gone, which the reader reports.
+            let _ = self.requests.as_ref().map(|queue| queue.send(line));
+        }
+        let mut owed: std::collections::HashMap<u64, usize> =
+            requests.iter().map(|request| (request.id, request.row)).collect();
+        let mut last_progress = Instant::now();
+        while !owed.is_empty() {
+            let allowed = if self.has_answered {
+                config.timeout
+            } else {
+                config.timeout.saturating_add(config.startup_timeout)
+            };
+            let left = allowed.saturating_sub(last_progress.elapsed());
+            if left.is_zero() {
+                let stderr = self.kill();
+                return Err(RewardFailure::TimedOut { timeout: allowed, stderr });
+            }
+            match self.lines.recv_timeout(left) {
+                Ok(Output::Line(line)) if line.trim().is_empty() => {}
+                Ok(Output::Line(line)) => {
+                    let (id, outcome) = protocol::answer(&line)?;
+                    let Some(row) = owed.remove(&id) else {
+                        let reason = format!("no completion with id {id} is waiting for an answer");
+                        let line = line.chars().take(120).collect();
+                        return Err(RewardFailure::Garbage { line, reason });
+                    };
+                    answered(row, outcome);
+                    self.has_answered = true;
+                    last_progress = Instant::now();
+                }
+                Ok(Output::TooLong) => {
+                    return Err(RewardFailure::LineTooLong { limit: config.max_line_bytes });
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    let status = self.wait_shortly();
+                    let stderr = self.kill();
+                    return Err(RewardFailure::Ended { status, stderr });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The exit status in words, of a process whose output has ended.
+    fn wait_shortly(&mut self) -> String {
+        let start = Instant::now();
+        while start.elapsed() < GRACE {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return status.to_string(),
+                Ok(None) => std::thread::sleep(Duration::from_millis(2)),
+                Err(_) => break,
+            }
+        }
+        "it closed its output".to_owned()
+    }
+
+    /// Kills the process group, reaps the process and returns the end of its standard error.
+    fn kill(&mut self) -> String {
+        self.requests = None;
+        // The group is killed before the leader is reaped, so its number cannot have been given to others; where the leader has been reaped
+        // (it ended by itself), what it left behind still holds the number, or nothing does.
+        #[cfg(unix)]
+        if let Ok(group) = i32::try_from(self.child.id()) {
+            let group = nix::unistd::Pid::from_raw(group);
+            let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        // A grandchild in another group may hold the pipe open: its words are not waited for.
+        let _ = self.stderr_end.recv_timeout(GRACE);
+        let kept = lock(&self.stderr);
+        let text = String::from_utf8_lossy(&kept);
+        let lines: Vec<&str> = text.trim_end().lines().collect();
+        lines[lines.len().saturating_sub(STDERR_LINES)..].join("\n")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // End of input is the sign to finish; whoever has not gone shortly after is killed.
+        self.requests = None;
+        if self.has_answered {
+            let start = Instant::now();
+            while start.elapsed() < GRACE {
+                match self.lines.recv_timeout(GRACE.saturating_sub(start.elapsed())) {
+                    Ok(_) => {}
+                    Err(_) => break,
+                }
+            }
+        }
+        self.kill();
+    }
+}
+
+fn write_requests(mut stdin: ChildStdin, queue: &Receiver<Vec<u8>>) {
+    while let Ok(line) = queue.recv() {
+        if stdin.write_all(&line).is_err() {
+            return;
+        }
+    }
+}
+
+fn read_lines(stdout: ChildStdout, limit: usize, lines: &SyncSender<Output>) {
+    let mut reader = BufReader::new(stdout);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = reader.by_ref().take(limit as u64 + 1).read_until(b'\n', &mut line);
+        let is_complete = line.last() == Some(&b'\n');
+        let output = match read {
+            Ok(0) | Err(_) => return,
+            Ok(_) if !is_complete && line.len() > limit => Output::TooLong,
+            Ok(_) => Output::Line(String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']).to_owned()),
+        };
+        let is_last = matches!(output, Output::TooLong);
+        if lines.send(output).is_err() || is_last {
+            return;
+        }
+    }
+}
+
+fn keep_end(mut stderr: impl Read, kept: &Mutex<Vec<u8>>) {
+    let mut buffer = [0; 4096];
+    while let Ok(read) = stderr.read(&mut buffer) {
+        if read == 0 {
+            return;
+        }
+        let mut kept = lock(kept);
+        kept.extend_from_slice(&buffer[..read]);
+        let surplus = kept.len().saturating_sub(STDERR_BYTES);
+        kept.drain(..surplus);
+    }
+}

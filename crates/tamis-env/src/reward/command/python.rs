@@ -1,0 +1,69 @@
+//! Runs a user's Python reward function unchanged, through a small program that is shipped inside tamis.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// The program: `python3 tamis_reward.py --path FILE --name FUNCTION --kind verl|trl [--kwargs JSON]`.
+pub const PROGRAM: &str = include_str!("../../../python/tamis_reward.py");
+
+/// How the function is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// verl: `compute_score(data_source, solution_str, ground_truth, extra_info, **kwargs)` for each completion, returning a number or a
+    /// dictionary with `score`.
+    Verl,
+    /// TRL: `f(prompts=, completions=, completion_ids=, **columns, trainer_state=, log_extra=, log_metric=)` for a list of completions,
+    /// returning a list of numbers or None.
+    Trl,
+}
+
+impl Kind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Verl => "verl",
+            Self::Trl => "trl",
+        }
+    }
+}
+
+/// A Python function as a reward.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PythonFunction {
+    /// The interpreter, `python3` unless another is wanted.
+    pub interpreter: String,
+    /// The user's file.
+    pub path: PathBuf,
+    /// The function in it (verl's default: `compute_score`).
+    pub name: String,
+    /// How it is called.
+    pub kind: Kind,
+    /// Further keyword arguments (verl's `reward_kwargs`).
+    pub kwargs: serde_json::Map<String, serde_json::Value>,
+}
+
+impl PythonFunction {
+    /// Writes the shipped program into `folder` (as `tamis_reward.py`, replacing one that is there) and returns the command line for
+    /// [`super::CommandConfig::argv`].
+    pub fn argv(&self, folder: &Path) -> io::Result<Vec<String>> {
+        let program = folder.join("tamis_reward.py");
+        std::fs::write(&program, PROGRAM)?;
+        let mut argv = vec![
+            self.interpreter.clone(),
+            program.display().to_string(),
+            "--path".to_owned(),
+            self.path.display().to_string(),
+            "--name".to_owned(),
+            self.name.clone(),
+            "--kind".to_owned(),
+            self.kind.as_str().to_owned(),
+        ];
+        if !self.kwargs.is_empty() {
+            argv.push("--kwargs".to_owned());
+            argv.push(serde_json::Value::Object(self.kwargs.clone()).to_string());
+        }
+        Ok(argv)
+    }
+}

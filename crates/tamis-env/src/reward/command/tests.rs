@@ -1,0 +1,344 @@
+use std::time::Instant;
+
+use proptest::prelude::*;
+use serde_json::{Map, Value, json};
+use tamis_core::group::PromptId;
+use tamis_data::prompt::{Message, PromptContent};
+
+use super::python::{Kind, PythonFunction};
+use super::*;
+use crate::reward::{NamedReward, Rewards};
+
+fn prompt(id: u64, truth: &str) -> Prompt {
+    Prompt {
+        id: PromptId(id),
+        content: PromptContent::Text(format!("{truth}?")),
+        ground_truth: Some(truth.to_owned()),
+        data_source: "test".to_owned(),
+        columns: Map::from_iter([("level".to_owned(), json!(id))]),
+    }
+}
+
+fn config(argv: &[&str]) -> CommandConfig {
+    CommandConfig {
+        argv: argv.iter().map(|&word| word.to_owned()).collect(),
+        num_processes: 1,
+        timeout: Duration::from_millis(400),
+        startup_timeout: Duration::ZERO,
+        max_restarts: 100,
+        ..CommandConfig::default()
+    }
+}
+
+fn shell(script: &str) -> Command {
+    Command::new(config(&["sh", "-c", script]), false).unwrap()
+}
+
+/// Outcomes of `num` completions "0", "1", ... whose truths are the same texts.
+fn outcomes(command: &Command, num: usize) -> Vec<Outcome> {
+    let texts: Vec<String> = (0..num).map(|i| i.to_string()).collect();
+    let prompts: Vec<Prompt> = texts.iter().enumerate().map(|(i, text)| prompt(i as u64, text)).collect();
+    let inputs: Vec<RewardInput<'_>> =
+        prompts.iter().zip(&texts).map(|(prompt, text)| RewardInput::text(prompt, text)).collect();
+    command.score(&inputs)
+}
+
+fn failure(command: &Command) -> String {
+    match outcomes(command, 1).remove(0) {
+        Outcome::Failed(failure) => failure.to_string(),
+        outcome => panic!("no failure: {outcome:?}"),
+    }
+}
+
+#[test]
+fn what_is_sent() {
+    let mut prompt = prompt(3, "5");
+    let line = |input: &RewardInput<'_>| String::from_utf8(protocol::request(7, 1, input)).unwrap();
+    let input = RewardInput {
+        completion_ids: &[4, 2],
+        step: 9,
+        epoch: 1,
+        ..RewardInput::text(&prompt, "a \"quoted\"\nline")
+    };
+    insta::assert_snapshot!(line(&input), @r#"{"id":7,"remaining":1,"prompt_id":3,"prompt":"5?","completion":"a \"quoted\"\nline","messages":null,"completion_ids":[4,2],"ground_truth":"5","data_source":"test","columns":{"level":3},"step":9,"epoch":1}"#);
+    prompt.content =
+        PromptContent::Messages(vec![Message { role: "user".to_owned(), content: "5?".to_owned() }]);
+    prompt.ground_truth = None;
+    insta::assert_snapshot!(line(&RewardInput::text(&prompt, "five")), @r#"{"id":7,"remaining":1,"prompt_id":3,"prompt":[{"role":"user","content":"5?"}],"completion":"five","messages":[{"role":"assistant","content":"five"}],"completion_ids":[],"ground_truth":null,"data_source":"test","columns":{"level":3},"step":0,"epoch":0}"#);
+}
+
+#[test]
+fn what_is_understood() {
+    let read = |line: &str| match protocol::answer(line) {
+        Ok((id, Outcome::Scored(scores))) => {
+            let scores: Vec<String> = scores
+                .iter()
+                .map(|(name, score)| {
+                    format!("{name}={} {:?} {:?}", score.value, score.per_token, score.per_turn)
+                })
+                .collect();
+            format!("{id}: {}", scores.join(", "))
+        }
+        Ok((id, Outcome::NoAnswer)) => format!("{id}: no answer"),
+        Ok((id, Outcome::Failed(failure))) => format!("{id}: {failure}"),
+        Err(failure) => failure.to_string(),
+    };
+    insta::assert_snapshot!(read(r#"{"id": 1, "score": 0.5}"#), @"1: score=0.5 None None");
+    insta::assert_snapshot!(read(r#"{"id": 1, "score": true, "other": "ignored"}"#), @"1: score=1 None None");
+    insta::assert_snapshot!(read(r#"{"id": 1, "scores": {"score": -1, "acc": false, "none": null}}"#), @"1: acc=0 None None, score=-1 None None");
+    insta::assert_snapshot!(read(r#"{"id": 1, "scores": {"acc": 1}, "score": 2}"#), @"1: acc=1 None None, score=2 None None");
+    insta::assert_snapshot!(read(r#"{"id": 1, "per_token": {"score": [0.25, 0.5]}, "per_turn": {"score": [0.75]}}"#), @"1: score=0.75 Some([0.25, 0.5]) Some([0.75])");
+    insta::assert_snapshot!(read(r#"{"id": 1, "score": null}"#), @"1: no answer");
+    insta::assert_snapshot!(read(r#"{"id": 1, "score": NaN, "note": "NaN \" NaN"}"#), @"1: no answer");
+    insta::assert_snapshot!(read(r#"{"id": 1, "score": -Infinity}"#), @"1: score `score` must be finite, got -Infinity");
+    insta::assert_snapshot!(read(r#"{"id": 1, "scores": {"score": 1, "bonus": Infinity}}"#), @"1: score `bonus` must be finite, got Infinity");
+    insta::assert_snapshot!(read(r#"{"id": 1, "error": "division by zero"}"#), @"1: the function failed: division by zero");
+    insta::assert_snapshot!(read("hello"), @"expected one JSON object with `id` and `score` a line, got `hello`: not JSON (expected value at line 1 column 1); the process was killed");
+    insta::assert_snapshot!(read("[1]"), @"expected one JSON object with `id` and `score` a line, got `[1]`: not an object; the process was killed");
+    insta::assert_snapshot!(read(r#"{"score": 1}"#), @r#"expected one JSON object with `id` and `score` a line, got `{"score": 1}`: no `id`; the process was killed"#);
+    insta::assert_snapshot!(read(r#"{"id": 1}"#), @r#"expected one JSON object with `id` and `score` a line, got `{"id": 1}`: neither `score`, `scores`, `per_token`, `per_turn` nor `error`; the process was killed"#);
+    insta::assert_snapshot!(read(r#"{"id": 1, "score": "1"}"#), @r#"expected one JSON object with `id` and `score` a line, got `{"id": 1, "score": "1"}`: `score` is not a number; the process was killed"#);
+    insta::assert_snapshot!(read(r#"{"id": 1, "scores": [1]}"#), @r#"expected one JSON object with `id` and `score` a line, got `{"id": 1, "scores": [1]}`: `scores` is not an object; the process was killed"#);
+    insta::assert_snapshot!(read(r#"{"id": 1, "error": 3}"#), @r#"expected one JSON object with `id` and `score` a line, got `{"id": 1, "error": 3}`: `error` is not text; the process was killed"#);
+    insta::assert_snapshot!(read(r#"{"id": 1, "score": 1, "per_token": {"score": [0.25, 0.5]}}"#), @r#"expected one JSON object with `id` and `score` a line, got `{"id": 1, "score": 1, "per_token": {"score": [0.25, 0.5]}}`: `per_token` of `score` sums to 0.75, not to its value 1; the process was killed"#);
+    insta::assert_snapshot!(read(r#"{"id": 1, "per_turn": {"score": [0.25, null]}}"#), @r#"expected one JSON object with `id` and `score` a line, got `{"id": 1, "per_turn": {"score": [0.25, null]}}`: `per_turn` of `score` holds a null; the process was killed"#);
+}
+
+#[test]
+fn failures_are_told() {
+    insta::assert_snapshot!(failure(&shell("echo 'cannot import torch' >&2; exit 3")), @r"
+the process ended (exit status: 3) before it answered; its standard error ends:
+cannot import torch
+");
+    insta::assert_snapshot!(failure(&shell("kill -9 $$")), @"the process ended (signal: 9 (SIGKILL)) before it answered");
+    insta::assert_snapshot!(failure(&shell("echo 'still loading' >&2; cat > /dev/null")), @r"
+no answer within 0.4 s; the process was killed; its standard error ends:
+still loading
+");
+    insta::assert_snapshot!(failure(&shell("read line; echo 'debug: scoring'; cat")), @"expected one JSON object with `id` and `score` a line, got `debug: scoring`: not JSON (expected value at line 1 column 1); the process was killed");
+    insta::assert_snapshot!(failure(&shell("head -c 100000000 /dev/zero")), @"an answer is longer than 1048576 bytes; the process was killed");
+    insta::assert_snapshot!(failure(&shell("yes '{\"id\": 99, \"score\": 1}'")), @r#"expected one JSON object with `id` and `score` a line, got `{"id": 99, "score": 1}`: no completion with id 99 is waiting for an answer; the process was killed"#);
+    insta::assert_snapshot!(failure(&shell("read line; echo '{\"id\": 0, \"score\": Infinity}'; cat")), @"score `score` must be finite, got Infinity");
+    let nan = shell("read line; echo '{\"id\": 0, \"score\": NaN}'; cat");
+    assert_eq!(outcomes(&nan, 1), [Outcome::NoAnswer]);
+    let error = |argv: &[&str]| Command::new(config(argv), false).err().unwrap().to_string();
+    insta::assert_snapshot!(error(&["no-such-program-of-this-name"]), @"reward `command` cannot start `no-such-program-of-this-name`: No such file or directory (os error 2); is the program installed and on PATH?");
+    insta::assert_snapshot!(error(&[]), @"reward `command` needs a program in argv, got none");
+    let zero = CommandConfig { num_processes: 0, ..config(&["cat"]) };
+    insta::assert_snapshot!(Command::new(zero, false).err().unwrap(), @"reward `command` needs num_processes and batch_size of at least 1, got 0");
+    let zero = CommandConfig { timeout: Duration::ZERO, ..config(&["cat"]) };
+    insta::assert_snapshot!(Command::new(zero, false).err().unwrap(), @"reward `command` needs a timeout above 0 s, got 0 s");
+}
+
+#[test]
+fn the_restart_limit_ends_it() {
+    let command = Command::new(CommandConfig { max_restarts: 2, ..config(&["false"]) }, false).unwrap();
+    let said = outcomes(&command, 5);
+    insta::assert_snapshot!(
+        said.iter().map(|outcome| format!("{outcome:?}")).collect::<Vec<_>>().join("\n"),
+        @r#"
+Failed(Ended { status: "exit status: 1", stderr: "" })
+Failed(Ended { status: "exit status: 1", stderr: "" })
+Failed(RestartLimit { limit: 2, last: Ended { status: "exit status: 1", stderr: "" } })
+Failed(RestartLimit { limit: 2, last: Ended { status: "exit status: 1", stderr: "" } })
+Failed(RestartLimit { limit: 2, last: Ended { status: "exit status: 1", stderr: "" } })
+"#
+    );
+    assert_eq!(command.num_restarts(), 2);
+    let named = NamedReward { name: "judge".to_owned(), weight: 1.0, function: Box::new(command) };
+    let rewards = Rewards::new(vec![named]).unwrap();
+    let prompt = prompt(0, "1");
+    let error = rewards.score(&[RewardInput::text(&prompt, "1")]).unwrap_err();
+    insta::assert_snapshot!(error, @"reward function `judge` cannot go on: its processes were restarted 2 times, which is the limit; the last failure: the process ended (exit status: 1) before it answered");
+}
+
+/// Python programs are tested where there is a Python.
+fn has_python() -> bool {
+    let found = std::process::Command::new("python3").arg("--version").output().is_ok();
+    if !found {
+        println!("skipped: no python3");
+    }
+    found
+}
+
+/// A raw program that scores 1 for a right completion, dies of "3" and hangs at "5".
+const FRAGILE: &str = r#"
+import json, sys, time, os
+for line in sys.stdin:
+    request = json.loads(line)
+    if request["completion"] == "3": os._exit(9)
+    if request["completion"] == "5": time.sleep(100)
+    print(json.dumps({"id": request["id"], "score": float(request["completion"] == request["ground_truth"])}), flush=True)
+"#;
+
+#[test]
+fn one_bad_completion_does_not_cost_the_others() {
+    if !has_python() {
+        return;
+    }
+    let config = CommandConfig {
+        num_processes: 2,
+        batch_size: 4,
+        startup_timeout: Duration::from_secs(3),
+        ..config(&["python3", "-c", FRAGILE])
+    };
+    let command = Command::new(config, false).unwrap();
+    // Warm both processes, so that the hang is noticed after the short time-out.
+    let said = outcomes(&command, 3);
+    assert!(said.iter().all(|outcome| outcome.get("score") == Some(1.0)), "{said:?}");
+    let said = outcomes(&command, 12);
+    for (i, outcome) in said.iter().enumerate() {
+        match i {
+            3 => assert!(matches!(outcome, Outcome::Failed(RewardFailure::Ended { .. })), "{outcome:?}"),
+            5 => assert!(matches!(outcome, Outcome::Failed(RewardFailure::TimedOut { .. })), "{outcome:?}"),
+            _ => assert_eq!(outcome.get("score"), Some(1.0), "{i}"),
+        }
+    }
+}
+
+#[test]
+fn full_pipes_do_not_stop_it() {
+    // `cat` answers before it has read everything: the echoes are no answers, so the first line is garbage; with ids and scores made
+    // from the requests by sed they are answers.
+    let command = Command::new(
+        CommandConfig {
+            batch_size: 1000,
+            timeout: Duration::from_secs(20),
+            ..config(&["sed", "-u", "s/,.*/, \"score\": 1}/"])
+        },
+        false,
+    )
+    .unwrap();
+    let text = "x".repeat(2000);
+    let prompt = prompt(0, "1");
+    let inputs = vec![RewardInput::text(&prompt, &text); 1000];
+    let said = command.score(&inputs);
+    assert!(said.iter().all(|outcome| outcome.get("score") == Some(1.0)));
+    assert_eq!(command.num_restarts(), 0);
+}
+
+#[test]
+fn nothing_is_left_running() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("children");
+    let script = format!("sleep 1000 & echo $! > '{}'; cat > /dev/null", file.display());
+    let command = shell(&script);
+    let start = Instant::now();
+    while !std::fs::read_to_string(&file).is_ok_and(|text| text.ends_with('\n')) {
+        assert!(start.elapsed().as_secs() < 10);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop(command);
+    let child = std::fs::read_to_string(&file).unwrap();
+    // A killed process may take a moment to go, and stays a zombie where nobody reaps orphans.
+    let is_gone = || match std::fs::read_to_string(format!("/proc/{}/stat", child.trim())) {
+        Ok(state) => state.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')),
+        Err(_) => true,
+    };
+    let start = Instant::now();
+    while !is_gone() {
+        assert!(start.elapsed().as_secs() < 10, "the child of a dropped command still runs");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn python(source: &str, name: &str, kind: Kind, kwargs: &Value) -> (tempfile::TempDir, Command) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("user.py");
+    std::fs::write(&path, source).unwrap();
+    let kwargs = kwargs.as_object().cloned().unwrap_or_default();
+    let function =
+        PythonFunction { interpreter: "python3".to_owned(), path, name: name.to_owned(), kind, kwargs };
+    let config = CommandConfig {
+        argv: function.argv(folder.path()).unwrap(),
+        num_processes: 1,
+        timeout: Duration::from_secs(20),
+        max_restarts: 0,
+        ..CommandConfig::default()
+    };
+    (folder, Command::new(config, false).unwrap())
+}
+
+/// Outcomes in short.
+fn said(outcomes: &[Outcome]) -> String {
+    let short = |outcome: &Outcome| match outcome {
+        Outcome::Scored(scores) => {
+            let parts: Vec<String> =
+                scores.iter().map(|(name, score)| format!("{name}={}", score.value)).collect();
+            parts.join(" ")
+        }
+        Outcome::NoAnswer => "no answer".to_owned(),
+        Outcome::Failed(RewardFailure::Function { message }) => {
+            format!("error {}", message.trim_end().lines().last().unwrap_or_default())
+        }
+        Outcome::Failed(failure) => failure.to_string(),
+    };
+    outcomes.iter().map(short).collect::<Vec<_>>().join("; ")
+}
+
+#[test]
+fn verl_functions_run_unchanged() {
+    if !has_python() {
+        return;
+    }
+    let source = r#"
+import os
+def compute_score(data_source, solution_str, ground_truth, extra_info=None, bonus=0):
+    print("printed to standard output")
+    os.system("echo a child prints too")
+    if solution_str == "1": return None
+    if solution_str == "2": raise ValueError("two")
+    if solution_str == "3": return {"score": 0.5 + bonus, "acc": True, "pred": "three"}
+    if solution_str == "4": return float("nan")
+    if solution_str == "5": return float("inf")
+    if solution_str == "6": return {"acc": 1}
+    return float(solution_str == ground_truth) if data_source == "test" and extra_info == {} else -1
+
+async def slow(data_source, solution_str, ground_truth, extra_info):
+    return len(solution_str)
+"#;
+    let (_folder, command) = python(source, "compute_score", Kind::Verl, &json!({"bonus": 1}));
+    insta::assert_snapshot!(said(&outcomes(&command, 8)), @r#"acc=1 score=1; no answer; error ValueError: two; acc=1 score=1.5; no answer; score `score` must be finite, got Infinity; error KeyError: "the function returned a dictionary without `score`: its keys are ['acc']"; acc=1 score=1"#);
+    let (_folder, command) = python(source, "slow", Kind::Verl, &Value::Null);
+    insta::assert_snapshot!(said(&outcomes(&command, 2)), @"acc=1 score=1; acc=1 score=1");
+    let (_folder, command) = python(source, "fast", Kind::Verl, &Value::Null);
+    let message = said(&outcomes(&command, 1));
+    assert!(message.contains("has no function `fast`; it has compute_score, slow"), "{message}");
+}
+
+#[test]
+fn trl_functions_run_unchanged() {
+    if !has_python() {
+        return;
+    }
+    let source = r#"
+def reward(prompts, completions, completion_ids, level, trainer_state, **kwargs):
+    assert len(prompts) == len(completions) == len(completion_ids) == len(level)
+    assert trainer_state.global_step == 0 and "log_metric" in kwargs
+    print("printed")
+    if "3" in completions: raise RuntimeError("three")
+    return [None if row == 1 else len(completions) + row for row in level]
+
+async def slow(completions, **kwargs):
+    return [float(len(completion)) for completion in completions]
+
+def short(completions, **kwargs):
+    return [1.0]
+"#;
+    let (_folder, command) = python(source, "reward", Kind::Trl, &Value::Null);
+    insta::assert_snapshot!(said(&outcomes(&command, 3)), @"score=3; no answer; score=5");
+    insta::assert_snapshot!(said(&outcomes(&command, 5)), @"score=1; no answer; score=3; error RuntimeError: three; score=5");
+    let (_folder, command) = python(source, "slow", Kind::Trl, &Value::Null);
+    insta::assert_snapshot!(said(&outcomes(&command, 2)), @"score=1; score=1");
+    let (_folder, command) = python(source, "short", Kind::Trl, &Value::Null);
+    insta::assert_snapshot!(said(&outcomes(&command, 2)), @"error the function returned 1 rewards for 2 completions; error the function returned 1 rewards for 2 completions");
+}
+
+proptest! {
+    #[test]
+    fn any_answer_is_read_without_panic(line in "[ -~]{0,40}", name in "[a-z\"\\\\é]{0,6}", number in any::<f64>()) {
+        let _ = protocol::answer(&line);
+        let _ = protocol::answer(&json!({"id": 1, "scores": {(name): number}}).to_string());
+        let _ = protocol::answer(&format!("{{\"id\": 1, \"score\": {number:?}, {line}"));
+    }
+}

@@ -1,0 +1,146 @@
+//! `cosine`: a correct answer earns more the shorter it is, a wrong one loses less the longer it is.
+
+use std::f64::consts::PI;
+
+use tamis_data::prompt::Prompt;
+
+use super::{Outcome, RewardError, RewardFunction, RewardInput};
+
+/// The four ends of the schedule.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CosineSchedule {
+    /// Tokens at which the schedule ends; longer completions count as this long. At least 1.
+    pub max_length: u64,
+    /// A wrong answer of no tokens.
+    pub min_value_wrong: f64,
+    /// A wrong answer of `max_length` tokens.
+    pub max_value_wrong: f64,
+    /// A right answer of `max_length` tokens.
+    pub min_value_correct: f64,
+    /// A right answer of no tokens.
+    pub max_value_correct: f64,
+}
+
+impl CosineSchedule {
+    /// TRL's defaults: −1, −0.5, 0.5, 1.
+    pub fn with_max_length(max_length: u64) -> Self {
+        Self {
+            max_length,
+            min_value_wrong: -1.0,
+            max_value_wrong: -0.5,
+            min_value_correct: 0.5,
+            max_value_correct: 1.0,
+        }
+    }
+
+    /// `low + (high − low) · (1 + cos(π · min(length / max_length, 1))) / 2`, where (low, high) are the correct pair, or the wrong pair
+    /// swapped (TRL's `get_cosine_scaled_reward`, 1.16.0, after arXiv 2502.03373, equation 1).
+    pub fn value(&self, is_correct: bool, length: u64) -> f64 {
+        let progress = (length as f64 / self.max_length as f64).min(1.0);
+        let (low, high) = if is_correct {
+            (self.min_value_correct, self.max_value_correct)
+        } else {
+            (self.max_value_wrong, self.min_value_wrong)
+        };
+        low + 0.5 * (high - low) * (1.0 + (progress * PI).cos())
+    }
+}
+
+/// `score` is the schedule's value at the completion's length in tokens; `acc` is the inner verifier's. No answer where the verifier has
+/// none. Shaping, for its score differs between answers that are all wrong.
+pub struct Cosine {
+    verifier: Box<dyn RewardFunction>,
+    schedule: CosineSchedule,
+}
+
+impl Cosine {
+    /// `verifier` must answer `acc`.
+    pub fn new(verifier: Box<dyn RewardFunction>, schedule: CosineSchedule) -> Result<Self, RewardError> {
+        let fail =
+            |expected, actual: String| Err(RewardError::Parameter { kind: "cosine", expected, actual });
+        if schedule.max_length == 0 {
+            return fail("a max_length of at least 1 token", "0".to_owned());
+        }
+        let values = [
+            schedule.min_value_wrong,
+            schedule.max_value_wrong,
+            schedule.min_value_correct,
+            schedule.max_value_correct,
+        ];
+        if let Some(value) = values.into_iter().find(|value| !value.is_finite()) {
+            return fail("finite values", value.to_string());
+        }
+        if !verifier.extra_names().contains(&"acc") {
+            return fail("a verifier that answers `acc`", "one that does not".to_owned());
+        }
+        Ok(Self { verifier, schedule })
+    }
+}
+
+impl RewardFunction for Cosine {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+        let outcomes = self.verifier.score(batch);
+        let shape = |(outcome, input): (Outcome, &RewardInput<'_>)| match outcome.get("acc") {
+            Some(acc) => {
+                let is_correct = acc >= 1.0;
+                let value = self.schedule.value(is_correct, input.completion_ids.len() as u64);
+                Outcome::verified(value, is_correct)
+            }
+            None if matches!(outcome, Outcome::Failed(_)) => outcome,
+            None => Outcome::NoAnswer,
+        };
+        outcomes.into_iter().zip(batch).map(shape).collect()
+    }
+
+    fn is_shaping(&self) -> bool {
+        true
+    }
+
+    fn extra_names(&self) -> &[&str] {
+        &["acc"]
+    }
+
+    fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
+        self.verifier.gold_completions(prompt)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reward::{exact::Exact, length::Length};
+
+    #[test]
+    fn reference_vectors() {
+        for case in tamis_golden::cases("trl_reward_cosine") {
+            let parameter = |name: &str| case["params"][name].as_f64().unwrap();
+            let schedule = CosineSchedule {
+                max_length: case["params"]["max_len"].as_u64().unwrap(),
+                min_value_wrong: parameter("min_value_wrong"),
+                max_value_wrong: parameter("max_value_wrong"),
+                min_value_correct: parameter("min_value_correct"),
+                max_value_correct: parameter("max_value_correct"),
+            };
+            for (key, is_correct) in [("correct", true), ("wrong", false)] {
+                let values: Vec<f64> = tamis_golden::numbers(&case["inputs"]["length"])
+                    .iter()
+                    .map(|&length| schedule.value(is_correct, length as u64))
+                    .collect();
+                let expected = tamis_golden::numbers(&case["outputs"][key]);
+                tamis_golden::assert_close(key, &values, &expected, 1e-12, 1e-12);
+            }
+        }
+    }
+
+    #[test]
+    fn errors() {
+        let make =
+            |verifier: Box<dyn RewardFunction>, schedule| Cosine::new(verifier, schedule).err().unwrap();
+        insta::assert_snapshot!(make(Box::new(Exact), CosineSchedule::with_max_length(0)), @"reward `cosine` needs a max_length of at least 1 token, got 0");
+        let length = Box::new(Length::new(0, 1, 1).unwrap());
+        insta::assert_snapshot!(make(length, CosineSchedule::with_max_length(8)), @"reward `cosine` needs a verifier that answers `acc`, got one that does not");
+        let schedule =
+            CosineSchedule { min_value_wrong: f64::INFINITY, ..CosineSchedule::with_max_length(8) };
+        insta::assert_snapshot!(make(Box::new(Exact), schedule), @"reward `cosine` needs finite values, got inf");
+    }
+}

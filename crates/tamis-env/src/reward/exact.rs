@@ -1,0 +1,31 @@
+//! `exact`: the completion is the ground truth.
+
+use tamis_data::prompt::Prompt;
+
+use super::{Outcome, RewardFunction, RewardInput};
+
+/// `score` and `acc` are 1 where completion and ground truth are the same text after white space at both ends is removed, else 0;
+/// no answer where the prompt has no ground truth. Nothing else is normalised: `.5` is not `0.5` here (see `number`).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Exact;
+
+impl RewardFunction for Exact {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+        let judge = |input: &RewardInput<'_>| match &input.prompt.ground_truth {
+            None => Outcome::NoAnswer,
+            Some(gold) => {
+                let is_correct = input.completion.trim() == gold.trim();
+                Outcome::verified(f64::from(u8::from(is_correct)), is_correct)
+            }
+        };
+        batch.iter().map(judge).collect()
+    }
+
+    fn extra_names(&self) -> &[&str] {
+        &["acc"]
+    }
+
+    fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
+        prompt.ground_truth.iter().cloned().collect()
+    }
+}

@@ -1,0 +1,94 @@
+//! Why a reward function gave no usable answer.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+/// A failure of one function on one completion. The completion is left without that function's score, as if it had no answer, and the
+/// reason is reported; the failures of [`RewardFailure::is_fatal`] end the run.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum RewardFailure {
+    /// The program cannot be started.
+    #[error("cannot start `{program}`: {reason}")]
+    Start {
+        /// First word of the command.
+        program: String,
+        /// The operating system's reason.
+        reason: String,
+    },
+    /// The process ended, or closed its output, before it had answered.
+    #[error("the process ended ({status}) before it answered{}", tail(stderr))]
+    Ended {
+        /// Exit status in words.
+        status: String,
+        /// Last lines of its standard error.
+        stderr: String,
+    },
+    /// No answer within the time-out; the process was killed.
+    #[error("no answer within {} s; the process was killed{}", timeout.as_secs_f64(), tail(stderr))]
+    TimedOut {
+        /// The time-out.
+        timeout: Duration,
+        /// Last lines of its standard error.
+        stderr: String,
+    },
+    /// A line longer than the limit; the process was killed.
+    #[error("an answer is longer than {limit} bytes; the process was killed")]
+    LineTooLong {
+        /// Longest line that is read.
+        limit: usize,
+    },
+    /// A line that is no answer; the process was killed.
+    #[error(
+        "expected one JSON object with `id` and `score` a line, got `{line}`: {reason}; the process was killed"
+    )]
+    Garbage {
+        /// Beginning of the line.
+        line: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The function itself reported an error.
+    #[error("the function failed: {message}")]
+    Function {
+        /// Its message, with the traceback where there is one.
+        message: String,
+    },
+    /// A score is infinite.
+    #[error("score `{name}` must be finite, got {value}")]
+    NotFinite {
+        /// The score.
+        name: String,
+        /// Its value in words.
+        value: String,
+    },
+    /// An answer whose parts do not fit together.
+    #[error("{what}: expected {expected}, got {actual}")]
+    Shape {
+        /// What does not fit.
+        what: String,
+        /// What was expected.
+        expected: String,
+        /// What was given.
+        actual: String,
+    },
+    /// The processes of a command were restarted too often.
+    #[error("its processes were restarted {limit} times, which is the limit; the last failure: {last}")]
+    RestartLimit {
+        /// The limit.
+        limit: u32,
+        /// The last failure.
+        last: Box<RewardFailure>,
+    },
+}
+
+impl RewardFailure {
+    /// Whether no later call can succeed.
+    pub fn is_fatal(&self) -> bool {
+        matches!(self, Self::Start { .. } | Self::RestartLimit { .. })
+    }
+}
+
+fn tail(stderr: &str) -> String {
+    if stderr.is_empty() { String::new() } else { format!("; its standard error ends:\n{stderr}") }
+}

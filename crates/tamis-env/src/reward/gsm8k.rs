@@ -1,0 +1,159 @@
+//! `gsm8k`: verl's verifier of GSM8K answers, strict and flexible.
+//!
+//! Reference: `verl.utils.reward_score.gsm8k`, 0.9.1. Both look at the last 300 characters only.
+//! - strict: the last `#### ` directly followed by an optional `-` and ASCII digits, points and commas; commas are removed.
+//! - flexible: the last run of digits, points and commas (with an optional `-`) that is not a lone point, commas kept; where every run
+//!   is a lone point, the first.
+//!
+//! The extracted text must equal the ground truth exactly: `72.` is not `72`.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+use serde::{Deserialize, Serialize};
+use tamis_data::prompt::Prompt;
+
+use super::boxed::last_chars;
+use super::{Outcome, RewardFunction, RewardInput};
+
+/// Characters from the end that are looked at.
+const CLIP_CHARS: usize = 300;
+
+#[expect(clippy::unwrap_used, reason = "a constant pattern; every test compiles it")]
+static STRICT: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"#### (-?[0-9.,]+)").unwrap());
+#[expect(clippy::unwrap_used, reason = "a constant pattern; every test compiles it")]
+static NUMBER: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"-?[0-9.,]+").unwrap());
+
+/// How the answer is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Method {
+    /// After `#### `.
+    #[default]
+    Strict,
+    /// The last number.
+    Flexible,
+}
+
+/// `score` is 1 for the right answer, `format_score` for another one that could be extracted, 0 where none could; `acc` is 1 or 0.
+/// No answer where the prompt has no ground truth. A ground truth that is a whole GSM8K solution is reduced by [`gold`].
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Gsm8k {
+    /// How the answer is found.
+    pub method: Method,
+    /// Score of a wrong answer that could be extracted (verl's `format_score`, 0 unless set).
+    pub format_score: f64,
+}
+
+/// The answer of a completion.
+pub fn extract(completion: &str, method: Method) -> Option<String> {
+    let tail = last_chars(completion, CLIP_CHARS);
+    match method {
+        Method::Strict => {
+            let number = STRICT.captures_iter(tail).last()?.get(1)?;
+            Some(number.as_str().replace(',', ""))
+        }
+        Method::Flexible => {
+            let mut numbers = NUMBER.find_iter(tail).map(|found| found.as_str());
+            let first = numbers.next()?;
+            Some(numbers.filter(|number| *number != ".").last().unwrap_or(first).to_owned())
+        }
+    }
+}
+
+/// The ground truth of a GSM8K row: what follows the last `#### ` or, at the start of a line, `A: ` (the form of OpenAI's model
+/// solutions), without commas; the text itself where it has neither.
+///
+/// ```
+/// use tamis_env::reward::gsm8k::gold;
+/// assert_eq!(gold("48/2 = <<48/2=24>>24\n#### 1,024"), "1024");
+/// assert_eq!(gold("She makes 18.\nA: 18"), "18");
+/// assert_eq!(gold("72"), "72");
+/// ```
+pub fn gold(text: &str) -> String {
+    let after = text
+        .rfind("#### ")
+        .map(|place| place + 5)
+        .or_else(|| text.rfind("\nA: ").map(|place| place + 4))
+        .or_else(|| text.starts_with("A: ").then_some(3));
+    after
+        .and_then(|place| text.get(place..))
+        .map_or_else(|| text.to_owned(), |tail| tail.trim().replace(',', ""))
+}
+
+impl RewardFunction for Gsm8k {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+        let judge = |input: &RewardInput<'_>| {
+            let Some(truth) = &input.prompt.ground_truth else { return Outcome::NoAnswer };
+            match extract(input.completion, self.method) {
+                None => Outcome::verified(0.0, false),
+                Some(answer) if answer == gold(truth) => Outcome::verified(1.0, true),
+                Some(_) => Outcome::verified(self.format_score, false),
+            }
+        };
+        batch.iter().map(judge).collect()
+    }
+
+    fn extra_names(&self) -> &[&str] {
+        &["acc"]
+    }
+
+    fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
+        prompt.ground_truth.iter().map(|truth| format!("#### {}", gold(truth))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reward::test_prompt;
+    use serde_json::Value;
+    use std::io::BufRead as _;
+
+    fn outcome(function: Gsm8k, truth: &str, completion: &str) -> Outcome {
+        function.score(&[RewardInput::text(&test_prompt(truth), completion)]).remove(0)
+    }
+
+    #[test]
+    fn reference_vectors() {
+        for case in tamis_golden::cases("verl_score_gsm8k") {
+            let name = &case["name"];
+            let solution = case["inputs"]["solution"].as_str().unwrap();
+            let truth = case["inputs"]["ground_truth"].as_str().unwrap();
+            for (key, method) in [("strict", Method::Strict), ("flexible", Method::Flexible)] {
+                let expected = &case["outputs"][key];
+                assert_eq!(
+                    extract(solution, method).as_deref(),
+                    expected["extracted"].as_str(),
+                    "{name} {key}"
+                );
+                for (field, format_score) in [("score", 0.0), ("score_with_format_0.1", 0.1)] {
+                    let outcome = outcome(Gsm8k { method, format_score }, truth, solution);
+                    assert_eq!(outcome.get("score"), expected[field].as_f64(), "{name} {key} {field}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn model_solutions_of_gsm8k() {
+        let Some(folder) = tamis_golden::data("gsm8k") else { return };
+        let file = std::fs::File::open(folder.join("model_solutions.jsonl")).unwrap();
+        let (mut num_solutions, mut flexible, mut strict) = (0, 0, 0);
+        for line in std::io::BufReader::new(file).lines() {
+            let row: Value = serde_json::from_str(&line.unwrap()).unwrap();
+            let truth = row["ground_truth"].as_str().unwrap();
+            for (_, model) in row.as_object().unwrap().iter().filter(|(_, value)| value.is_object()) {
+                let solution = model["solution"].as_str().unwrap();
+                let is_correct = model["is_correct"].as_bool().unwrap();
+                let says = |method| {
+                    outcome(Gsm8k { method, format_score: 0.0 }, truth, solution).get("acc") == Some(1.0)
+                };
+                num_solutions += 1;
+                flexible += usize::from(says(Method::Flexible) == is_correct);
+                strict += usize::from(says(Method::Strict) == is_correct);
+            }
+        }
+        assert_eq!((num_solutions, flexible, strict), (2640, 2640, 1654));
+    }
+}

@@ -1,0 +1,57 @@
+//! `length`: a penalty outside a range of lengths.
+
+use super::{Outcome, RewardError, RewardFunction, RewardInput};
+
+/// `score` is 0 for completions of `min..=max` tokens and falls linearly outside, to −1 at a distance of `scale` tokens and beyond.
+/// Shaping.
+#[derive(Debug, Clone, Copy)]
+pub struct Length {
+    min: u64,
+    max: u64,
+    scale: u64,
+}
+
+impl Length {
+    /// All in tokens; `min <= max`, `scale` at least 1 (1: anything outside the range scores −1).
+    pub fn new(min: u64, max: u64, scale: u64) -> Result<Self, RewardError> {
+        let fail =
+            |expected, actual: String| Err(RewardError::Parameter { kind: "length", expected, actual });
+        if min > max {
+            return fail("min <= max", format!("min {min}, max {max}"));
+        }
+        if scale == 0 {
+            return fail("a scale of at least 1 token", scale.to_string());
+        }
+        Ok(Self { min, max, scale })
+    }
+
+    /// The penalty of a completion of `length` tokens.
+    pub fn penalty(self, length: u64) -> f64 {
+        let distance = self.min.saturating_sub(length) + length.saturating_sub(self.max);
+        if distance == 0 { 0.0 } else { -(distance.min(self.scale) as f64 / self.scale as f64) }
+    }
+}
+
+impl RewardFunction for Length {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+        batch.iter().map(|input| Outcome::score(self.penalty(input.completion_ids.len() as u64))).collect()
+    }
+
+    fn is_shaping(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn by_hand() {
+        let length = Length::new(10, 20, 4).unwrap();
+        let penalties: Vec<f64> = [0, 8, 10, 20, 21, 24, 1000].map(|tokens| length.penalty(tokens)).to_vec();
+        assert_eq!(penalties, [-1.0, -0.5, 0.0, 0.0, -0.25, -1.0, -1.0]);
+        insta::assert_snapshot!(Length::new(3, 2, 1).unwrap_err(), @"reward `length` needs min <= max, got min 3, max 2");
+        insta::assert_snapshot!(Length::new(1, 2, 0).unwrap_err(), @"reward `length` needs a scale of at least 1 token, got 0");
+    }
+}

@@ -1,0 +1,194 @@
+//! Rewards: functions that turn completions into named scores, and their weighted sum.
+//!
+//! A [`RewardFunction`] answers each completion of a batch with an [`Outcome`]: named scores, no answer, or a failure. [`Rewards`]
+//! holds the functions of a run under names and weights and combines their outcomes into one [`Scored`] per completion; [`gold`]
+//! asks every function, before anything is generated, whether it accepts the dataset's own answers.
+//!
+//! Verifiers answer `score` (what is trained on) and `acc` (1 correct, 0 wrong), so that a filter can look at correctness while the
+//! trained reward is shaped. Functions that say nothing about correctness (length, format, repetition, ...) are marked by
+//! [`RewardFunction::is_shaping`].
+
+pub mod after_think;
+pub mod boxed;
+pub mod combine;
+pub mod command;
+pub mod cosine;
+pub mod exact;
+pub mod failure;
+pub mod format;
+pub mod gold;
+pub mod gsm8k;
+pub mod length;
+pub mod math;
+pub mod math_dapo;
+pub mod number;
+pub mod repetition;
+pub mod soft_overlong;
+pub mod think_format;
+
+use std::collections::BTreeMap;
+
+use tamis_core::group::Score;
+use tamis_data::prompt::{Message, Prompt};
+use thiserror::Error;
+
+pub use combine::{NamedReward, Rewards, Scored, Scoring};
+pub use failure::RewardFailure;
+
+/// One completion to be scored.
+#[derive(Debug, Clone, Copy)]
+pub struct RewardInput<'a> {
+    /// The prompt, untruncated, with ground truth and every dataset column.
+    pub prompt: &'a Prompt,
+    /// Completion text; where the prompt ends in an assistant message that is continued, that message stands before it.
+    pub completion: &'a str,
+    /// The completion's messages, where it has several turns; `None`: the text is one assistant message.
+    pub messages: Option<&'a [Message]>,
+    /// Completion tokens \[T\], end token included.
+    pub completion_ids: &'a [u32],
+    /// Training step, from 1; 0 before training.
+    pub step: u64,
+    /// Pass over the data, from 0.
+    pub epoch: u64,
+}
+
+impl<'a> RewardInput<'a> {
+    /// A completion of text alone, outside any training step.
+    pub fn text(prompt: &'a Prompt, completion: &'a str) -> Self {
+        Self { prompt, completion, messages: None, completion_ids: &[], step: 0, epoch: 0 }
+    }
+}
+
+/// Scores of one completion by name; `score` is the one that is weighted and trained on.
+pub type Scores = BTreeMap<String, Score>;
+
+/// What one function says of one completion.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// Named scores with at least `score`; none of them NaN or infinite.
+    Scored(Scores),
+    /// The function does not apply: its score is left out of the weighted sum.
+    NoAnswer,
+    /// The function could not do its work.
+    Failed(RewardFailure),
+}
+
+impl Outcome {
+    /// `score` alone.
+    pub fn score(value: f64) -> Self {
+        Self::Scored(BTreeMap::from([("score".to_owned(), Score::of(value))]))
+    }
+
+    /// `score` and `acc`.
+    pub fn verified(score: f64, is_correct: bool) -> Self {
+        Self::Scored(BTreeMap::from([
+            ("score".to_owned(), Score::of(score)),
+            ("acc".to_owned(), Score::of(f64::from(u8::from(is_correct)))),
+        ]))
+    }
+
+    /// The number of a name, where there is one.
+    pub fn get(&self, name: &str) -> Option<f64> {
+        match self {
+            Self::Scored(scores) => scores.get(name).map(|score| score.value),
+            Self::NoAnswer | Self::Failed(_) => None,
+        }
+    }
+}
+
+/// A function from completions to scores.
+pub trait RewardFunction: Send + Sync {
+    /// One outcome for each input, in order.
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome>;
+
+    /// Whether its `score` says something else than correctness (length, format, ...), so that a filter on a sum that holds it keeps
+    /// groups whose members are all wrong.
+    fn is_shaping(&self) -> bool {
+        false
+    }
+
+    /// Names it answers beside `score`, as far as they are known before it is asked.
+    fn extra_names(&self) -> &[&str] {
+        &[]
+    }
+
+    /// Completions that say the ground truth in the forms this function may expect, the likeliest first; empty where it has no
+    /// notion of a right answer.
+    fn gold_completions(&self, _prompt: &Prompt) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// A reward cannot be set up, or scoring cannot go on.
+#[derive(Debug, Error)]
+pub enum RewardError {
+    /// No function was given.
+    #[error("a run needs at least one reward function")]
+    NoFunction,
+    /// A name is taken or empty.
+    #[error("reward function name `{name}` {reason}")]
+    Name {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A weight is no finite number.
+    #[error("weight of reward function `{name}` must be a finite number, got {weight}")]
+    Weight {
+        /// The function.
+        name: String,
+        /// Its weight.
+        weight: f64,
+    },
+    /// A parameter is out of range.
+    #[error("reward `{kind}` needs {expected}, got {actual}")]
+    Parameter {
+        /// Kind of function.
+        kind: &'static str,
+        /// What was expected.
+        expected: &'static str,
+        /// What was given.
+        actual: String,
+    },
+    /// A pattern is no regular expression.
+    #[error(
+        "reward `format` cannot use the pattern `{pattern}` (look-around and back-references are not supported)"
+    )]
+    Pattern {
+        /// The pattern.
+        pattern: String,
+        /// Why.
+        #[source]
+        source: Box<regex::Error>,
+    },
+    /// An external function cannot be started.
+    #[error("reward `command` {failure}; is the program installed and on PATH?")]
+    Start {
+        /// How.
+        failure: RewardFailure,
+    },
+    /// A function broke down for good.
+    #[error("reward function `{name}` cannot go on: {failure}")]
+    BrokenDown {
+        /// The function.
+        name: String,
+        /// How.
+        failure: RewardFailure,
+    },
+}
+
+#[cfg(test)]
+mod tests;
+
+/// A prompt of nothing but a ground truth.
+#[cfg(test)]
+fn test_prompt(truth: &str) -> Prompt {
+    Prompt {
+        id: tamis_core::group::PromptId(0),
+        content: tamis_data::prompt::PromptContent::Text(format!("{truth}?")),
+        ground_truth: Some(truth.to_owned()),
+        data_source: "test".to_owned(),
+        columns: serde_json::Map::new(),
+    }
+}

@@ -1,0 +1,37 @@
+//! `number`: the completion is the ground truth's number.
+
+use tamis_data::prompt::Prompt;
+
+use super::{Outcome, RewardFunction, RewardInput};
+use crate::rational::canonical_decimal;
+
+/// `score` and `acc` are 1 where the whole completion is one decimal number (see [`canonical_decimal`]) and equals the ground truth's,
+/// exactly and at any length: `.5` = `0.50`. Else 0. No answer where the ground truth is missing or no decimal number.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Number;
+
+impl RewardFunction for Number {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+        let judge = |input: &RewardInput<'_>| match input
+            .prompt
+            .ground_truth
+            .as_deref()
+            .and_then(canonical_decimal)
+        {
+            None => Outcome::NoAnswer,
+            Some(gold) => {
+                let is_correct = canonical_decimal(input.completion).is_some_and(|answer| answer == gold);
+                Outcome::verified(f64::from(u8::from(is_correct)), is_correct)
+            }
+        };
+        batch.iter().map(judge).collect()
+    }
+
+    fn extra_names(&self) -> &[&str] {
+        &["acc"]
+    }
+
+    fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
+        prompt.ground_truth.iter().cloned().collect()
+    }
+}

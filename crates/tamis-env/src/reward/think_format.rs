@@ -1,0 +1,42 @@
+//! `think_format`: TRL's `think_format_reward`.
+
+use super::{Outcome, RewardFunction, RewardInput};
+
+/// `score` is 1 where the completion begins with `<think>`, holds no second `<think>` and has a `</think>` after it, else 0: what TRL
+/// 1.16.0 writes as `^<think>(?!.*<think>)(.*?)</think>.*$` over all lines. Shaping.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ThinkFormat;
+
+/// Whether a completion has the form.
+pub fn is_well_formed(completion: &str) -> bool {
+    completion
+        .strip_prefix("<think>")
+        .is_some_and(|rest| !rest.contains("<think>") && rest.contains("</think>"))
+}
+
+impl RewardFunction for ThinkFormat {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+        batch
+            .iter()
+            .map(|input| Outcome::score(f64::from(u8::from(is_well_formed(input.completion)))))
+            .collect()
+    }
+
+    fn is_shaping(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reference_vectors() {
+        for case in tamis_golden::cases("trl_reward_think_format") {
+            let completion = case["inputs"]["completion"].as_str().unwrap();
+            let reward = f64::from(u8::from(is_well_formed(completion)));
+            assert_eq!(Some(reward), case["outputs"]["reward"].as_f64(), "{}", case["name"]);
+        }
+    }
+}

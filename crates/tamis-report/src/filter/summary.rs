@@ -1,0 +1,210 @@
+//! What a filter found, as text and as JSON.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use tamis_core::filter::{DropReason, Ends, GroupStatistics, PointFilter, Verdict};
+
+use super::columns::Columns;
+
+/// What a filter found. `Display` is the text for a person, `Serialize` the JSON.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FilterSummary {
+    /// The filter's name.
+    pub filter: &'static str,
+    /// What it keeps, as a condition (`std>0`).
+    pub condition: String,
+    /// What it drops, likewise (`std=0`).
+    pub drop_condition: String,
+    /// The metric's column or columns.
+    pub metric: String,
+    /// Rows read.
+    pub num_rows: usize,
+    /// Trajectories judged.
+    pub num_trajectories: usize,
+    /// Trajectories without a metric.
+    pub num_unscored_trajectories: usize,
+    /// Smallest group.
+    pub min_group_size: usize,
+    /// Largest group.
+    pub max_group_size: usize,
+    /// Groups.
+    pub num_prompts: usize,
+    /// Groups kept.
+    pub num_kept: usize,
+    /// Groups dropped.
+    pub num_dropped: usize,
+    /// Dropped groups by reason; every reason is listed.
+    pub dropped: Dropped,
+    /// Kept / all groups.
+    pub keep_rate: f64,
+    /// Mean over groups of the metric's deviation in the group (ddof 0); `null` where nothing is scored.
+    pub mean_std: Option<f64>,
+    /// Mean of the metric over scored trajectories.
+    pub mean_metric: Option<f64>,
+    /// Share of scored trajectories that are correct, where the metric says so.
+    pub pass_rate: Option<f64>,
+    /// Files written.
+    pub outputs: Vec<Output>,
+}
+
+/// Dropped groups by reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Dropped {
+    /// Every scored member correct.
+    pub all_correct: usize,
+    /// Every scored member wrong.
+    pub all_wrong: usize,
+    /// Uniform otherwise.
+    pub uniform: usize,
+    /// Too few members with a metric.
+    pub unscored: usize,
+    /// Mean below the range.
+    pub below_range: usize,
+    /// Mean above the range.
+    pub above_range: usize,
+    /// Groups of one.
+    pub singleton: usize,
+}
+
+/// A file that was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Output {
+    /// The file.
+    pub path: PathBuf,
+    /// Rows in it.
+    pub num_rows: u64,
+}
+
+/// What a group must meet to be kept, and what is said of those that do not.
+fn conditions(filter: &PointFilter) -> (String, String) {
+    match filter {
+        PointFilter::Variance(variance) if variance.tolerance > 0.0 => {
+            (format!("max-min>{}", variance.tolerance), format!("max-min<={}", variance.tolerance))
+        }
+        PointFilter::Variance(_) => ("std>0".to_owned(), "std=0".to_owned()),
+        PointFilter::MeanRange(range) => {
+            let relation = if range.ends == Ends::Open { "<" } else { "<=" };
+            (format!("{}{relation}mean{relation}{}", range.low, range.high), format!("mean outside {range}"))
+        }
+    }
+}
+
+impl FilterSummary {
+    pub(super) fn new(
+        name: &'static str,
+        filter: &PointFilter,
+        columns: &Columns,
+        verdicts: &[Verdict],
+        statistics: &[GroupStatistics],
+        outputs: Vec<(PathBuf, u64)>,
+    ) -> Self {
+        let (condition, drop_condition) = conditions(filter);
+        let mut dropped = Dropped::default();
+        for verdict in verdicts {
+            let Verdict::Dropped(reason) = verdict else { continue };
+            *match reason {
+                DropReason::AllCorrect => &mut dropped.all_correct,
+                DropReason::AllWrong => &mut dropped.all_wrong,
+                DropReason::Uniform => &mut dropped.uniform,
+                DropReason::Unscored => &mut dropped.unscored,
+                DropReason::BelowRange => &mut dropped.below_range,
+                DropReason::AboveRange => &mut dropped.above_range,
+                DropReason::Singleton => &mut dropped.singleton,
+            } += 1;
+        }
+        let num_prompts = verdicts.len();
+        let num_kept = verdicts.iter().filter(|verdict| verdict.is_kept()).count();
+        let num_trajectories = statistics.iter().map(|group| group.size).sum();
+        let num_scored: usize = statistics.iter().map(|group| group.num_scored).sum();
+        let scored = || statistics.iter().filter(|group| group.num_scored > 0);
+        let mean = |sum: f64, count: usize| (count > 0).then(|| sum / count as f64);
+        let num_correct: Option<usize> = statistics.iter().map(|group| group.num_correct).sum();
+        Self {
+            filter: name,
+            condition,
+            drop_condition,
+            metric: columns.metric.clone(),
+            num_rows: columns.num_rows(),
+            num_trajectories,
+            num_unscored_trajectories: num_trajectories - num_scored,
+            min_group_size: statistics.iter().map(|group| group.size).min().unwrap_or(0),
+            max_group_size: statistics.iter().map(|group| group.size).max().unwrap_or(0),
+            num_prompts,
+            num_kept,
+            num_dropped: num_prompts - num_kept,
+            dropped,
+            keep_rate: mean(num_kept as f64, num_prompts).unwrap_or(0.0),
+            mean_std: mean(scored().map(|group| group.std).sum(), scored().count()),
+            mean_metric: mean(scored().map(|group| group.mean * group.num_scored as f64).sum(), num_scored),
+            pass_rate: num_correct.and_then(|correct| mean(correct as f64, num_scored)),
+            outputs: outputs.into_iter().map(|(path, num_rows)| Output { path, num_rows }).collect(),
+        }
+    }
+}
+
+impl fmt::Display for FilterSummary {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = |part: usize| 100.0 * part as f64 / self.num_prompts.max(1) as f64;
+        let sizes = if self.min_group_size == self.max_group_size {
+            self.max_group_size.to_string()
+        } else {
+            format!("{} to {}", self.min_group_size, self.max_group_size)
+        };
+        writeln!(formatter, "Filter statistics ({} of {}):", self.filter, self.metric)?;
+        writeln!(
+            formatter,
+            "  - Total prompts: {} ({} trajectories, {sizes} a prompt)",
+            self.num_prompts, self.num_trajectories
+        )?;
+        let dropped = &self.dropped;
+        writeln!(
+            formatter,
+            "  - Filtered ({}{}): {} ({:.1}%)",
+            self.drop_condition,
+            if dropped.unscored > 0 { " or unscored" } else { "" },
+            self.num_dropped,
+            percent(self.num_dropped)
+        )?;
+        for (i, (reason, number)) in [
+            ("all wrong", dropped.all_wrong),
+            ("all correct", dropped.all_correct),
+            ("other uniform", dropped.uniform),
+            ("unscored", dropped.unscored),
+            ("below range", dropped.below_range),
+            ("above range", dropped.above_range),
+            ("single", dropped.singleton),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            if i < 2 || number > 0 {
+                writeln!(formatter, "      {reason}: {number} ({:.1}%)", percent(number))?;
+            }
+        }
+        write!(
+            formatter,
+            "  - Kept ({}): {} ({:.1}%)",
+            self.condition,
+            self.num_kept,
+            percent(self.num_kept)
+        )?;
+        if let Some(std) = self.mean_std {
+            write!(formatter, "\n  - Mean std: {std:.3}")?;
+        }
+        if let Some(mean) = self.mean_metric {
+            write!(formatter, "\n  - Mean metric: {mean:.3}")?;
+        }
+        if let Some(pass_rate) = self.pass_rate {
+            write!(formatter, "\n  - Pass rate: {:.1}%", 100.0 * pass_rate)?;
+        }
+        if self.num_unscored_trajectories > 0 {
+            write!(formatter, "\n  - Unscored trajectories: {}", self.num_unscored_trajectories)?;
+        }
+        for output in &self.outputs {
+            write!(formatter, "\n  - Wrote {} ({} rows)", output.path.display(), output.num_rows)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,293 @@
+use std::fmt::Write as _;
+
+use tamis_core::filter::{Ends, MeanRange, Singleton, Variance};
+use tempfile::TempDir;
+
+use super::*;
+
+fn options(inputs: Vec<PathBuf>, layout: Layout) -> FilterOptions {
+    FilterOptions {
+        inputs,
+        layout,
+        filter: PointFilter::Variance(Variance::default()),
+        scale: Some(OutcomeScale::default()),
+        kept: None,
+        dropped: None,
+        overwrite: false,
+    }
+}
+
+fn long(group_by: &[&str], metric: &str) -> Layout {
+    Layout::Long { group_by: group_by.iter().map(ToString::to_string).collect(), metric: metric.to_owned() }
+}
+
+fn wide(metrics: &[&str]) -> Layout {
+    Layout::Wide { metrics: metrics.iter().map(ToString::to_string).collect() }
+}
+
+fn write(folder: &TempDir, name: &str, text: &str) -> PathBuf {
+    let path = folder.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+/// Shown text with the folder's name taken out.
+fn shown(text: &impl ToString, folder: &TempDir) -> String {
+    text.to_string().replace(&folder.path().display().to_string(), "FOLDER")
+}
+
+/// Rows of groups a (mixed), b (all wrong), c (all correct), d (an unscored member beside equal ones), scattered.
+const ROWS: &str = r#"{"uid": "a", "acc": 1,  "n": 0}
+{"uid": "b", "acc": 0, "n": 1}
+{"uid": "c", "acc": true, "n": 2}
+
+{"uid": "d", "acc": null, "n": 3}
+{"uid": "b", "acc": 0.0, "n": 4}
+{"uid": "a", "acc": 0, "n": 5}
+{"uid": "d", "acc": 1, "n": 6}
+{"uid": "c", "acc": 1, "n": 7}
+{"uid": "d", "n": 8}"#;
+
+#[test]
+fn scattered_rows_are_grouped_and_none_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = write(&folder, "rollouts.jsonl", ROWS);
+    let (kept, dropped) = (folder.path().join("kept.jsonl"), folder.path().join("dropped.jsonl"));
+    let filtered = |layout| {
+        filter_file(&FilterOptions {
+            kept: Some(kept.clone()),
+            dropped: Some(dropped.clone()),
+            overwrite: true,
+            ..options(vec![input.clone()], layout)
+        })
+        .unwrap()
+    };
+    let summary = filtered(long(&["uid"], "acc"));
+    assert_eq!(filtered(long(&[], "acc")), summary);
+    insta::assert_snapshot!(shown(&summary, &folder), @"
+    Filter statistics (variance of acc):
+      - Total prompts: 4 (9 trajectories, 2 to 3 a prompt)
+      - Filtered (std=0 or unscored): 3 (75.0%)
+          all wrong: 1 (25.0%)
+          all correct: 1 (25.0%)
+          unscored: 1 (25.0%)
+      - Kept (std>0): 1 (25.0%)
+      - Mean std: 0.125
+      - Mean metric: 0.571
+      - Pass rate: 57.1%
+      - Unscored trajectories: 2
+      - Wrote FOLDER/kept.jsonl (2 rows)
+      - Wrote FOLDER/dropped.jsonl (7 rows)
+    ");
+    assert_eq!(
+        std::fs::read_to_string(&kept).unwrap(),
+        "{\"uid\": \"a\", \"acc\": 1,  \"n\": 0}\n{\"uid\": \"a\", \"acc\": 0, \"n\": 5}\n"
+    );
+    let mut rows: Vec<String> = [kept, dropped]
+        .iter()
+        .flat_map(|path| {
+            std::fs::read_to_string(path).unwrap().lines().map(str::to_owned).collect::<Vec<_>>()
+        })
+        .collect();
+    let mut expected: Vec<&str> = ROWS.lines().filter(|line| !line.is_empty()).collect();
+    rows.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(rows, expected);
+}
+
+#[test]
+fn summaries_as_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = write(&folder, "rollouts.jsonl", ROWS);
+    let filter = PointFilter::MeanRange(MeanRange::new(0.2, 0.8, Ends::Closed).unwrap());
+    let summary =
+        filter_file(&FilterOptions { filter, ..options(vec![input], long(&["uid"], "acc")) }).unwrap();
+    insta::assert_snapshot!(serde_json::to_string_pretty(&summary).unwrap(), @r#"
+    {
+      "filter": "mean_range",
+      "condition": "0.2<=mean<=0.8",
+      "drop_condition": "mean outside [0.2, 0.8]",
+      "metric": "acc",
+      "num_rows": 9,
+      "num_trajectories": 9,
+      "num_unscored_trajectories": 2,
+      "min_group_size": 2,
+      "max_group_size": 3,
+      "num_prompts": 4,
+      "num_kept": 1,
+      "num_dropped": 3,
+      "dropped": {
+        "all_correct": 1,
+        "all_wrong": 1,
+        "uniform": 0,
+        "unscored": 1,
+        "below_range": 0,
+        "above_range": 0,
+        "singleton": 0
+      },
+      "keep_rate": 0.25,
+      "mean_std": 0.125,
+      "mean_metric": 0.5714285714285714,
+      "pass_rate": 0.5714285714285714,
+      "outputs": []
+    }
+    "#);
+    insta::assert_snapshot!(summary, @"
+    Filter statistics (mean_range of acc):
+      - Total prompts: 4 (9 trajectories, 2 to 3 a prompt)
+      - Filtered (mean outside [0.2, 0.8] or unscored): 3 (75.0%)
+          all wrong: 1 (25.0%)
+          all correct: 1 (25.0%)
+          unscored: 1 (25.0%)
+      - Kept (0.2<=mean<=0.8): 1 (25.0%)
+      - Mean std: 0.125
+      - Mean metric: 0.571
+      - Pass rate: 57.1%
+      - Unscored trajectories: 2
+    ");
+}
+
+#[test]
+fn wide_rows_of_gsm8k() {
+    let Some(data) = tamis_golden::data("gsm8k") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let columns = ["6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification"]
+        .map(|model| format!("{model}.is_correct"));
+    let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
+    let (kept, dropped) = (folder.path().join("kept.jsonl"), folder.path().join("dropped.jsonl"));
+    let source = data.join("model_solutions.jsonl");
+    let summary = filter_file(&FilterOptions {
+        kept: Some(kept.clone()),
+        dropped: Some(dropped.clone()),
+        ..options(vec![source.clone()], wide(&columns))
+    })
+    .unwrap();
+    assert_eq!((summary.num_prompts, summary.num_kept), (660, 354));
+    assert_eq!((summary.dropped.all_wrong, summary.dropped.all_correct), (221, 85));
+    insta::assert_snapshot!(shown(&summary, &folder), @"
+    Filter statistics (variance of 6b_finetuning.is_correct, 6b_verification.is_correct, 175b_finetuning.is_correct, 175b_verification.is_correct):
+      - Total prompts: 660 (2640 trajectories, 4 a prompt)
+      - Filtered (std=0): 306 (46.4%)
+          all wrong: 221 (33.5%)
+          all correct: 85 (12.9%)
+      - Kept (std>0): 354 (53.6%)
+      - Mean std: 0.243
+      - Mean metric: 0.373
+      - Pass rate: 37.3%
+      - Wrote FOLDER/kept.jsonl (354 rows)
+      - Wrote FOLDER/dropped.jsonl (306 rows)
+    ");
+    let lines = |path: &Path| -> Vec<String> {
+        std::fs::read_to_string(path).unwrap().lines().map(str::to_owned).collect()
+    };
+    let (mut copied, mut all) = ([lines(&kept), lines(&dropped)].concat(), lines(&source));
+    copied.sort_unstable();
+    all.sort_unstable();
+    assert_eq!(copied, all);
+    // What was kept is kept again, all of it.
+    let again = filter_file(&options(vec![kept], wide(&columns))).unwrap();
+    assert_eq!((again.num_kept, again.num_dropped), (354, 0));
+}
+
+#[test]
+fn parquet_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tamis-data/tests/files/verl.parquet");
+    let kept = folder.path().join("kept.parquet");
+    let layout = long(&["extra_info.tags", "ability"], "extra_info.index");
+    // Tags null cannot name a group.
+    let error = filter_file(&options(vec![source.clone()], layout)).unwrap_err();
+    assert!(
+        matches!(error, FilterFileError::NoGroup { ref column, .. } if column == "extra_info.tags"),
+        "{error}"
+    );
+    let summary = filter_file(&FilterOptions {
+        filter: PointFilter::Variance(Variance::new(100.0, Singleton::Drop).unwrap()),
+        dropped: Some(kept.clone()),
+        scale: None,
+        ..options(vec![source], long(&["data_source"], "extra_info.index"))
+    })
+    .unwrap();
+    assert_eq!((summary.num_rows, summary.num_kept, summary.dropped.uniform), (10, 0, 1));
+    assert_eq!(summary.pass_rate, None);
+    assert_eq!(summary.outputs[0].num_rows, 10);
+    let rows = tamis_data::records::Records::open(&kept).unwrap();
+    assert_eq!(rows.map(Result::unwrap).count(), 10);
+}
+
+#[test]
+fn groups_do_not_reach_over_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = write(&folder, "1.jsonl", "{\"group_id\": 1, \"acc\": 1}\n{\"group_id\": 1, \"acc\": 1}\n");
+    let two = write(&folder, "2.jsonl", "{\"group_id\": 1, \"acc\": 0}\n{\"group_id\": 1, \"acc\": 0}\n");
+    let summary = filter_file(&options(vec![one, two], long(&[], "acc"))).unwrap();
+    assert_eq!((summary.num_prompts, summary.num_kept), (2, 0));
+}
+
+#[test]
+fn what_cannot_be_filtered() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = write(&folder, "rollouts.jsonl", ROWS);
+    let mut text = String::new();
+    let mut refuse = |options: &FilterOptions| {
+        let error = filter_file(options).unwrap_err();
+        writeln!(text, "{}", shown(&error, &folder)).unwrap();
+    };
+    let nested = write(
+        &folder,
+        "nested.jsonl",
+        "{\"id\": 1, \"model\": {\"is_correct\": true, \"text\": \"x\"}, \"tags\": [1]}\n{\"id\": null, \"model\": {}}\n",
+    );
+    let on = |path: &PathBuf, layout: Layout| options(vec![path.clone()], layout);
+    refuse(&on(&input, long(&["uid"], "accuracy")));
+    refuse(&on(&input, long(&["prompt"], "acc")));
+    refuse(&on(&nested, long(&["id"], "is_correct")));
+    refuse(&on(&nested, long(&[], "model.is_correct")));
+    refuse(&on(&nested, long(&["id"], "model.is_correct")));
+    refuse(&on(&nested, long(&["id"], "model")));
+    refuse(&on(&nested, long(&["id"], "model.text")));
+    refuse(&on(&nested, wide(&["tags"])));
+    refuse(&on(&nested, wide(&["model.is_correct", "model.was_correct"])));
+    refuse(&on(&nested, wide(&[])));
+    refuse(&on(&write(&folder, "empty.jsonl", "\n"), wide(&["x"])));
+    refuse(&on(&write(&folder, "broken.jsonl", "{\"x\": 1}\n{\"x\": NaN}\n"), wide(&["x"])));
+    refuse(&on(&folder.path().join("absent.jsonl"), wide(&["x"])));
+    refuse(&options(vec![], wide(&["x"])));
+    let good = on(&input, long(&["uid"], "acc"));
+    let there = write(&folder, "there.jsonl", "precious");
+    refuse(&FilterOptions { kept: Some(input.clone()), overwrite: true, ..good.clone() });
+    refuse(&FilterOptions {
+        dropped: Some(folder.path().join("./rollouts.jsonl")),
+        overwrite: true,
+        ..good.clone()
+    });
+    let same = folder.path().join("same.jsonl");
+    refuse(&FilterOptions { kept: Some(same.clone()), dropped: Some(same), ..good.clone() });
+    refuse(&FilterOptions { kept: Some(there.clone()), ..good.clone() });
+    refuse(&FilterOptions { kept: Some(folder.path().join("no/folder.jsonl")), ..good.clone() });
+    let filter = PointFilter::Variance(Variance { tolerance: -1.0, singleton: Singleton::Keep });
+    refuse(&FilterOptions { filter, ..good });
+    assert_eq!(std::fs::read_to_string(there).unwrap(), "precious");
+    insta::assert_snapshot!(text, @r#"
+    FOLDER/rollouts.jsonl has no column `accuracy` (did you mean `acc`?); it has `uid`, `acc`, `n`
+    FOLDER/rollouts.jsonl has no column `prompt`; it has `uid`, `acc`, `n`
+    FOLDER/nested.jsonl, line 2: no value in the group column `id`
+    FOLDER/nested.jsonl has no column that is known to name the group (`group_id`, `uid`, `group`, `prompt_id`); name it; it has `id`, `model.is_correct`, `model.text`, `tags`
+    FOLDER/nested.jsonl, line 2: no value in the group column `id`
+    FOLDER/nested.jsonl, line 1: `model` must be a number, true, false or null, got an object with `is_correct`, `text`
+    FOLDER/nested.jsonl, line 1: `model.text` must be a number, true, false or null, got the text "x"
+    FOLDER/nested.jsonl, line 1: `tags` must be a number, true, false or null, got a list
+    FOLDER/nested.jsonl has no column `model.was_correct` (did you mean `model.is_correct`?); it has `id`, `model.is_correct`, `model.text`, `tags`, `model`
+    the wide layout needs at least one metric column
+    FOLDER/empty.jsonl has no rows
+    FOLDER/broken.jsonl, line 2: not valid JSON at column 7: expected value
+    failed to open FOLDER/absent.jsonl
+    no rollout file was given
+    FOLDER/rollouts.jsonl is an input too; choose another output
+    FOLDER/./rollouts.jsonl is an input too; choose another output
+    FOLDER/same.jsonl is the other output too; choose another output
+    FOLDER/there.jsonl exists already; remove it, choose another output or allow overwriting
+    failed to write FOLDER/no/folder.jsonl
+    the variance filter's tolerance must be a finite number of at least 0, got -1
+    "#);
+}

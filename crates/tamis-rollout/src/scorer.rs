@@ -1,0 +1,112 @@
+//! Scoring with a memory: answers that are not a function of the run's keys are journalled before they are used.
+
+use serde::{Deserialize, Serialize};
+use tamis_core::group::Score;
+use tamis_env::reward::{RewardError, RewardInput, Rewards, Scored};
+use thiserror::Error;
+
+/// A journalled answer: everything that scoring said of one completion.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Answer {
+    /// Scores by name.
+    pub scores: std::collections::BTreeMap<String, Score>,
+    /// The weighted sum.
+    pub reward: Score,
+}
+
+impl From<&Scored> for Answer {
+    fn from(scored: &Scored) -> Self {
+        Self { scores: scored.scores.clone(), reward: scored.reward.clone() }
+    }
+}
+
+impl From<Answer> for Scored {
+    fn from(answer: Answer) -> Self {
+        Self { scores: answer.scores, reward: answer.reward }
+    }
+}
+
+/// Where answers of external rewards are kept, by trajectory key.
+pub trait AnswerJournal {
+    /// What was recorded under the key.
+    fn get(&self, key: &str) -> Option<Answer>;
+
+    /// Records answers durably, before any of them is used.
+    fn put(&mut self, answers: &[(String, Answer)]) -> Result<(), JournalError>;
+}
+
+/// The journal cannot be written.
+#[derive(Debug, Error)]
+#[error("failed to journal the answers of external rewards")]
+pub struct JournalError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
+
+/// Scoring cannot go on.
+#[derive(Debug, Error)]
+pub enum ScoreError {
+    /// A reward function broke down for good.
+    #[error(transparent)]
+    Reward(#[from] RewardError),
+    /// The journal cannot be written.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}
+
+/// The reward functions of a run with their journal.
+pub struct Scorer {
+    rewards: Rewards,
+    journal: Option<Box<dyn AnswerJournal>>,
+    warnings: Vec<String>,
+}
+
+impl Scorer {
+    /// Without a journal, for rewards that are pure functions of the completion.
+    pub fn new(rewards: Rewards) -> Self {
+        Self { rewards, journal: None, warnings: Vec::new() }
+    }
+
+    /// With a journal, for rewards whose answers may differ when asked again.
+    #[must_use]
+    pub fn with_journal(mut self, journal: Box<dyn AnswerJournal>) -> Self {
+        self.journal = Some(journal);
+        self
+    }
+
+    /// The functions.
+    pub fn rewards(&self) -> &Rewards {
+        &self.rewards
+    }
+
+    /// Warnings since the last call, each with the content of its first row.
+    pub fn take_warnings(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.warnings)
+    }
+
+    /// Scores completions, each under its trajectory key: recorded answers are taken from the journal, new ones go into it before
+    /// they are returned.
+    pub fn score(&mut self, inputs: &[RewardInput<'_>], keys: &[String]) -> Result<Vec<Scored>, ScoreError> {
+        let mut rows: Vec<Option<Scored>> = match &self.journal {
+            Some(journal) => keys.iter().map(|key| journal.get(key).map(Scored::from)).collect(),
+            None => vec![None; inputs.len()],
+        };
+        rows.resize(inputs.len(), None);
+        let missing: Vec<usize> = (0..inputs.len()).filter(|&i| rows[i].is_none()).collect();
+        if !missing.is_empty() {
+            let asked: Vec<RewardInput<'_>> = missing.iter().map(|&i| inputs[i]).collect();
+            let scoring = self.rewards.score(&asked)?;
+            self.warnings.extend(scoring.warnings);
+            if let Some(journal) = &mut self.journal {
+                let answers: Vec<(String, Answer)> = missing
+                    .iter()
+                    .zip(&scoring.rows)
+                    .filter_map(|(&i, scored)| Some((keys.get(i)?.clone(), Answer::from(scored))))
+                    .collect();
+                journal.put(&answers)?;
+            }
+            for (&i, scored) in missing.iter().zip(scoring.rows) {
+                rows[i] = Some(scored);
+            }
+        }
+        // Every row was either recorded or asked for.
+        Ok(rows.into_iter().flatten().collect())
+    }
+}

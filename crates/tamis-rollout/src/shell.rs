@@ -1,0 +1,499 @@
+//! The shell around the scheduling machine: carries out its commands and tells it what happened.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tamis_core::filter::{
+    DropReason, ExtraColumns, FilterError, FinalReward, Judgement, Metric, PointFilter, Variance, Verdict,
+    judge_groups,
+};
+use tamis_core::group::{Group, GroupId, Trajectory};
+use tamis_core::random::{Key, Purpose};
+use tamis_core::schedule::{
+    Command, Diagnosis, Event, FinishReason, GroupSummary, RoundReport, Rounds, ScheduleError, SkipReason,
+    StepReport,
+};
+use tamis_env::reward::{RewardError, RewardInput};
+use thiserror::Error;
+
+use crate::generator::{Generator, GeneratorError, GroupRequest, Outcome, Sampling};
+use crate::scorer::{ScoreError, Scorer};
+use crate::source::{PreparedPrompt, PromptSource};
+
+/// Where a generated group went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fate {
+    /// Into the step's batch.
+    Trained,
+    /// Out, by the filter's reason.
+    Dropped(DropReason),
+    /// Kept, not needed and thrown away.
+    Surplus,
+    /// Carried for too long and thrown away.
+    Stale,
+    /// Kept for the next step.
+    Carried,
+    /// A member's generation failed.
+    Failed(String),
+    /// Stopped while generating.
+    Aborted,
+}
+
+impl Fate {
+    /// The name in rollout files.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Trained => "trained",
+            Self::Dropped(reason) => reason.name(),
+            Self::Surplus => "surplus",
+            Self::Stale => "stale",
+            Self::Carried => "carried",
+            Self::Failed(_) => "failed",
+            Self::Aborted => "aborted",
+        }
+    }
+}
+
+/// A group with everything known about it.
+#[derive(Debug, Clone)]
+pub struct Record {
+    /// The group; without trajectories where its generation failed.
+    pub group: Group,
+    /// Its prompt.
+    pub prompt: PreparedPrompt,
+    /// Step in which it was generated, from 1.
+    pub step: u64,
+    /// Round of that step, from 1.
+    pub round: u64,
+    /// What the filter said; `None` where generation failed.
+    pub judgement: Option<Judgement>,
+    /// Reward after the KL penalty of each member \[G\], where the filter looked at it.
+    pub final_rewards: Option<Vec<f64>>,
+    /// Where it went.
+    pub fate: Fate,
+}
+
+/// How a collection ended.
+#[derive(Debug)]
+pub enum End {
+    /// The batch is complete.
+    Ready,
+    /// Nothing is trained; the next call tries again.
+    Skipped(SkipReason),
+    /// The run is over.
+    Finished(FinishReason),
+    /// The run cannot go on for want of signal.
+    Stopped(Box<Diagnosis>),
+}
+
+/// What one call of [`Shell::collect`] brought in.
+#[derive(Debug)]
+pub struct Collected {
+    /// How it ended.
+    pub end: End,
+    /// Numbers of the step.
+    pub report: StepReport,
+    /// Groups to train on, in batch order.
+    pub trained: Vec<Record>,
+    /// Every other group that left the machine in this step (dropped, surplus, stale, failed, aborted).
+    pub others: Vec<Record>,
+    /// Groups generated in this step and carried on: they show up again in the step that trains them.
+    pub carried_out: Vec<GroupId>,
+}
+
+/// Hears of progress while a step is collected.
+pub trait Observer {
+    /// A round of so many prompts begins.
+    fn round_begins(&mut self, step: u64, round: u64, num_prompts: usize);
+
+    /// So many of the round's groups are complete; so many tokens were generated since the last call.
+    fn groups_finished(&mut self, finished: usize, num_tokens: u64);
+
+    /// A round was judged.
+    fn round_complete(&mut self, report: &RoundReport);
+
+    /// The next pass over the data begins.
+    fn epoch_begins(&mut self, epoch: u64);
+
+    /// Something a person should know.
+    fn warn(&mut self, message: &str);
+}
+
+/// What generates, and can say what the divergence from a reference costs.
+pub trait Backend: Generator {
+    /// Rewards after the KL penalty, one per trajectory of the groups in order \[B\]: a reference pass over a round, where the filter's
+    /// metric needs it before the filter. `None` where it does not.
+    fn final_rewards(&mut self, groups: &[Group]) -> Result<Option<Vec<f64>>, ShellError> {
+        let _ = groups;
+        Ok(None)
+    }
+}
+
+/// What a shell does at each step, apart from the machine's own settings.
+#[derive(Debug, Clone)]
+pub struct ShellSettings {
+    /// Run seed.
+    pub seed: u64,
+    /// Group size n.
+    pub group_size: usize,
+    /// How tokens are drawn.
+    pub sampling: Sampling,
+    /// The sieve; `None`: every group is trained on.
+    pub filter: Option<PointFilter>,
+    /// What the filter looks at, and what reports are about without one.
+    pub metric: Metric,
+}
+
+/// What the shell works with during a step.
+pub struct Dependencies<'a> {
+    /// Prompts.
+    pub source: &'a mut dyn PromptSource,
+    /// Completions.
+    pub backend: &'a mut dyn Backend,
+    /// Scores.
+    pub scorer: &'a mut Scorer,
+    /// Listener.
+    pub observer: &'a mut dyn Observer,
+}
+
+/// Collecting a step failed.
+#[derive(Debug, Error)]
+pub enum ShellError {
+    /// The generator broke down.
+    #[error(transparent)]
+    Generator(#[from] GeneratorError),
+    /// Scoring broke down.
+    #[error(transparent)]
+    Score(#[from] ScoreError),
+    /// The filter's metric could not be read.
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+    /// The machine and its driver disagree: a fault of tamis.
+    #[error("the scheduler refused an event")]
+    Schedule(#[from] ScheduleError),
+    /// The machine named a group that is not held: a fault of tamis.
+    #[error("the scheduler named group {0}, which is not held")]
+    UnknownGroup(u64),
+    /// The reference pass failed.
+    #[error("the reference pass before the filter failed: {reason}")]
+    Reference {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl From<RewardError> for ShellError {
+    fn from(error: RewardError) -> Self {
+        Self::Score(ScoreError::Reward(error))
+    }
+}
+
+/// Drives a [`Rounds`] machine: one call of [`Shell::collect`] per step.
+pub struct Shell {
+    settings: ShellSettings,
+    machine: Rounds,
+    held: BTreeMap<GroupId, Record>,
+    next_group: u64,
+}
+
+impl Shell {
+    /// Around a machine at its start.
+    pub fn new(settings: ShellSettings, machine: Rounds) -> Self {
+        Self { settings, machine, held: BTreeMap::new(), next_group: 0 }
+    }
+
+    /// Around a machine as it was saved, with the groups it held.
+    pub fn resumed(settings: ShellSettings, machine: Rounds, next_group: u64, held: Vec<Record>) -> Self {
+        let held = held.into_iter().map(|record| (record.group.id, record)).collect();
+        Self { settings, machine, held, next_group }
+    }
+
+    /// The machine.
+    pub fn machine(&self) -> &Rounds {
+        &self.machine
+    }
+
+    /// Groups held for the next step.
+    pub fn held(&self) -> impl Iterator<Item = &Record> {
+        self.held.values()
+    }
+
+    /// The id that the next dispatched group gets.
+    pub fn next_group(&self) -> u64 {
+        self.next_group
+    }
+
+    /// Tells the machine that the step it handed over was trained and weights published.
+    pub fn trained(&mut self, version: tamis_core::group::PolicyVersion) -> Result<(), ShellError> {
+        // The machine has no command to give before the next step begins.
+        self.machine.handle(Event::Trained { version })?;
+        Ok(())
+    }
+
+    /// Ends the run between steps: says where the groups still held go.
+    pub fn cancel(&mut self) -> Result<Collected, ShellError> {
+        let commands = self.machine.handle(Event::Cancelled)?;
+        for command in commands {
+            if let Command::Finish { why, close } = command {
+                return self.close(End::Finished(why), *close);
+            }
+        }
+        Err(ShellError::UnknownGroup(self.next_group))
+    }
+
+    /// Generates, scores and judges rounds until the machine says how the step ends.
+    pub fn collect(&mut self, mut with: Dependencies<'_>) -> Result<Collected, ShellError> {
+        let mut commands = std::collections::VecDeque::from(self.machine.handle(Event::BeginStep)?);
+        while let Some(command) = commands.pop_front() {
+            match command {
+                Command::NextEpoch { epoch } => {
+                    with.source.next_epoch();
+                    with.observer.epoch_begins(epoch);
+                }
+                Command::Draw { step, round, num_prompts } => {
+                    commands.extend(self.round(&mut with, step, round, num_prompts)?);
+                }
+                Command::RoundComplete(report) => with.observer.round_complete(&report),
+                Command::StepReady(close) => return self.close(End::Ready, *close),
+                Command::SkipStep { why, close } => return self.close(End::Skipped(why), *close),
+                Command::Finish { why, close } => return self.close(End::Finished(why), *close),
+                Command::Stop { diagnosis, close } => return self.close(End::Stopped(diagnosis), *close),
+            }
+        }
+        Err(ShellError::Schedule(ScheduleError::Unexpected {
+            event: "begin_step",
+            phase: "waiting for an event that nobody sends",
+        }))
+    }
+
+    /// One round: dispatch, generate, score, judge. Returns the machine's answers.
+    fn round(
+        &mut self,
+        with: &mut Dependencies<'_>,
+        step: u64,
+        round: u64,
+        num_prompts: usize,
+    ) -> Result<Vec<Command>, ShellError> {
+        let drawn = with.source.draw(num_prompts);
+        with.observer.round_begins(step, round, drawn.prompts.len());
+        let version = with.backend.version();
+        let mut answers = Vec::new();
+        let mut ids = Vec::with_capacity(drawn.prompts.len());
+        for prompt in drawn.prompts {
+            let id = GroupId(self.next_group);
+            self.next_group += 1;
+            ids.push(id);
+            let key = Key::new(self.settings.seed, Purpose::Rollout).with(drawn.epoch).with(prompt.prompt.id.0);
+            with.backend.submit(
+                GroupRequest {
+                    ticket: id.0,
+                    prompt_token_ids: prompt.token_ids.clone(),
+                    keys: (0..self.settings.group_size as u64).map(|sample| key.with(sample)).collect(),
+                },
+                &self.settings.sampling,
+            )?;
+            let group = Group {
+                id,
+                prompt: prompt.prompt.id,
+                epoch: drawn.epoch,
+                dispatched: version,
+                prompt_token_ids: prompt.token_ids.to_vec(),
+                trajectories: Vec::new(),
+            };
+            self.held.insert(
+                id,
+                Record { group, prompt, step, round, judgement: None, final_rewards: None, fate: Fate::Carried },
+            );
+        }
+        answers.extend(self.machine.handle(Event::Dispatched {
+            groups: ids.clone(),
+            version,
+            exhausted: drawn.exhausted,
+        })?);
+        let mut waiting: BTreeSet<GroupId> = ids.iter().copied().collect();
+        let mut finished = Vec::with_capacity(ids.len());
+        while !waiting.is_empty() {
+            let outcomes = with.backend.poll()?;
+            if outcomes.is_empty() {
+                return Err(GeneratorError::Broken {
+                    reason: format!("{} groups are in flight and none of them goes on", waiting.len()),
+                }
+                .into());
+            }
+            for outcome in outcomes {
+                let (Outcome::Finished { ticket, .. } | Outcome::Failed { ticket, .. }) = &outcome;
+                let id = GroupId(*ticket);
+                if !waiting.remove(&id) {
+                    continue;
+                }
+                let record = self.held.get_mut(&id).ok_or(ShellError::UnknownGroup(id.0))?;
+                match outcome {
+                    Outcome::Finished { samples, .. } => {
+                        record.group.trajectories = samples
+                            .into_iter()
+                            .enumerate()
+                            .map(|(index, sample)| Trajectory {
+                                sample_index: index as u32,
+                                loss_mask: vec![true; sample.token_ids.len()],
+                                text: sample.text,
+                                token_ids: sample.token_ids,
+                                logprobs: sample.logprobs,
+                                finish_reason: sample.finish_reason,
+                                versions: sample.versions,
+                                scores: BTreeMap::new(),
+                                reward: f64::NAN,
+                            })
+                            .collect();
+                        finished.push(id);
+                    }
+                    Outcome::Failed { reason, .. } => {
+                        with.observer.warn(&format!("group {} failed: {reason}", id.0));
+                        record.fate = Fate::Failed(reason);
+                    }
+                }
+            }
+            let num_tokens = with.backend.take_num_generated_tokens();
+            with.observer.groups_finished(ids.len() - waiting.len(), num_tokens);
+        }
+        self.score(with, step, &ids)?;
+        // The machine hears of groups in the order in which they were completed; a synchronous generator's order is deterministic.
+        let judgements = self.judge(with, &ids)?;
+        let completed: Vec<GroupId> =
+            finished.into_iter().chain(ids.iter().copied().filter(|id| !judgements.contains_key(id))).collect();
+        for id in completed {
+            let record = self.held.get_mut(&id).ok_or(ShellError::UnknownGroup(id.0))?;
+            let event = match judgements.get(&id) {
+                Some((judgement, final_rewards)) => {
+                    record.judgement = Some(*judgement);
+                    record.final_rewards.clone_from(final_rewards);
+                    Event::Judged {
+                        group: id,
+                        verdict: judgement.verdict,
+                        summary: GroupSummary::of(&record.group, judgement),
+                    }
+                }
+                None => Event::Failed { group: id, num_tokens: 0 },
+            };
+            answers.extend(self.machine.handle(event)?);
+        }
+        Ok(answers)
+    }
+
+    fn score(&mut self, with: &mut Dependencies<'_>, step: u64, ids: &[GroupId]) -> Result<(), ShellError> {
+        let mut inputs = Vec::new();
+        let mut keys = Vec::new();
+        let mut places = Vec::new();
+        let texts: Vec<(GroupId, Vec<String>)> = ids
+            .iter()
+            .filter_map(|id| self.held.get(id).map(|record| (*id, record)))
+            .map(|(id, record)| {
+                let whole = |text: &str| format!("{}{text}", record.prompt.continued);
+                (id, record.group.trajectories.iter().map(|trajectory| whole(&trajectory.text)).collect())
+            })
+            .collect();
+        for (id, texts) in &texts {
+            let Some(record) = self.held.get(id) else { continue };
+            for (i, (trajectory, completion)) in record.group.trajectories.iter().zip(texts).enumerate() {
+                inputs.push(RewardInput {
+                    prompt: &record.prompt.prompt,
+                    completion,
+                    messages: None,
+                    completion_ids: &trajectory.token_ids,
+                    step,
+                    epoch: record.group.epoch,
+                });
+                keys.push(format!("rollout/{}/{i}", id.0));
+                places.push((*id, i));
+            }
+        }
+        let scored = with.scorer.score(&inputs, &keys)?;
+        drop(inputs);
+        for warning in with.scorer.take_warnings() {
+            with.observer.warn(&warning);
+        }
+        for ((id, i), (scored, text)) in
+            places.into_iter().zip(scored.into_iter().zip(texts.into_iter().flat_map(|(_, texts)| texts)))
+        {
+            if let Some(trajectory) =
+                self.held.get_mut(&id).and_then(|record| record.group.trajectories.get_mut(i))
+            {
+                trajectory.text = text;
+                trajectory.reward = scored.reward.value;
+                trajectory.scores = scored.scores;
+                // The trained reward's finer numbers (process rewards) travel under its own name.
+                trajectory.scores.insert("reward".to_owned(), scored.reward);
+            }
+        }
+        Ok(())
+    }
+
+    /// Judges the complete groups of a round together, so that a filter which compares groups sees them all.
+    #[expect(clippy::type_complexity, reason = "a judgement with the numbers it looked at")]
+    fn judge(
+        &mut self,
+        with: &mut Dependencies<'_>,
+        ids: &[GroupId],
+    ) -> Result<BTreeMap<GroupId, (Judgement, Option<Vec<f64>>)>, ShellError> {
+        let groups: Vec<Group> = ids
+            .iter()
+            .filter_map(|id| self.held.get(id))
+            .filter(|record| !matches!(record.fate, Fate::Failed(_)))
+            .map(|record| record.group.clone())
+            .collect();
+        let final_rewards =
+            if groups.is_empty() { None } else { with.backend.final_rewards(&groups)? };
+        let extra = ExtraColumns {
+            final_reward: final_rewards.as_deref().map_or(FinalReward::IsReward, FinalReward::Column),
+            entropy: None,
+        };
+        let judgements = match &self.settings.filter {
+            Some(filter) => judge_groups(filter, &self.settings.metric, &groups, &extra)?,
+            // Without a filter every group is kept, and its statistics are still reported.
+            None => judge_groups(&Variance::default(), &self.settings.metric, &groups, &extra)?
+                .into_iter()
+                .map(|judgement| Judgement { verdict: Verdict::Kept, ..judgement })
+                .collect(),
+        };
+        let mut rows = final_rewards.as_deref();
+        Ok(groups
+            .iter()
+            .zip(judgements)
+            .map(|(group, judgement)| {
+                let own = rows.map(|all| {
+                    let (own, rest) = all.split_at(group.trajectories.len().min(all.len()));
+                    rows = Some(rest);
+                    own.to_vec()
+                });
+                (group.id, (judgement, own))
+            })
+            .collect())
+    }
+
+    /// Hands over the groups that leave the machine.
+    fn close(&mut self, end: End, close: tamis_core::schedule::StepClose) -> Result<Collected, ShellError> {
+        let mut take = |ids: &[GroupId], fate: &Fate| -> Result<Vec<Record>, ShellError> {
+            ids.iter()
+                .map(|id| {
+                    let mut record = self.held.remove(id).ok_or(ShellError::UnknownGroup(id.0))?;
+                    record.fate = fate.clone();
+                    Ok(record)
+                })
+                .collect()
+        };
+        let trained = take(&close.trained, &Fate::Trained)?;
+        let mut others = take(&close.surplus, &Fate::Surplus)?;
+        others.extend(take(&close.stale, &Fate::Stale)?);
+        others.extend(take(&close.aborted, &Fate::Aborted)?);
+        // What is neither carried nor named above was dropped or failed: the machine left it to us.
+        let carried: BTreeSet<GroupId> = close.carried.iter().copied().collect();
+        let rest: Vec<GroupId> = self.held.keys().copied().filter(|id| !carried.contains(id)).collect();
+        for id in rest {
+            let Some(mut record) = self.held.remove(&id) else { continue };
+            if let Some(Judgement { verdict: Verdict::Dropped(reason), .. }) = record.judgement {
+                record.fate = Fate::Dropped(reason);
+            }
+            others.push(record);
+        }
+        others.sort_by_key(|record| record.group.id);
+        Ok(Collected { end, report: close.report, trained, others, carried_out: close.carried })
+    }
+}

@@ -1,0 +1,39 @@
+//! Prompts ready to be generated from, and where they come from.
+
+use std::sync::Arc;
+
+use tamis_data::prompt::Prompt;
+
+/// A prompt with the tokens that the model sees.
+#[derive(Debug, Clone)]
+pub struct PreparedPrompt {
+    /// The task instance, whole: this is what rewards see.
+    pub prompt: Arc<Prompt>,
+    /// Tokens after the chat template and the length limit.
+    pub token_ids: Arc<[u32]>,
+    /// The text behind `token_ids`.
+    pub text: Arc<str>,
+    /// Content of the assistant message that the completion continues; empty where the conversation does not end in one. It is
+    /// prepended to the completion for scoring.
+    pub continued: Arc<str>,
+}
+
+/// Prompts drawn for a round.
+#[derive(Debug, Clone, Default)]
+pub struct Drawn {
+    /// The prompts in dispatch order.
+    pub prompts: Vec<PreparedPrompt>,
+    /// The pass over the data that they belong to, from 0.
+    pub epoch: u64,
+    /// Whether the epoch ended with (or before) the last of them.
+    pub exhausted: bool,
+}
+
+/// Where the scheduler's prompts come from.
+pub trait PromptSource {
+    /// The next prompts of this epoch, `n` of them or as many as are left.
+    fn draw(&mut self, n: usize) -> Drawn;
+
+    /// Begins the next epoch.
+    fn next_epoch(&mut self);
+}

@@ -1,0 +1,67 @@
+//! Text of a sequence while its tokens arrive.
+
+use crate::tokenizer::{Tokenizer, TokenizerError};
+
+/// Decodes a growing sequence: text appears as soon as its characters are complete.
+///
+/// One character may need several tokens (bytes of UTF-8), and what a token adds may depend on its neighbours (a leading space). So
+/// each step decodes a short window and takes the difference, holding back while the window ends in an incomplete character.
+#[derive(Debug, Clone, Default)]
+pub struct IncrementalDecoder {
+    ids: Vec<u32>,
+    /// Start of the window.
+    prefix: usize,
+    /// Tokens whose text is in `text`.
+    read: usize,
+    text: String,
+    skip_special: bool,
+}
+
+/// What byte-level decoders put in the place of an incomplete character.
+const INCOMPLETE: char = '\u{fffd}';
+
+impl IncrementalDecoder {
+    /// An empty sequence; special tokens stay out of the text where `skip_special`.
+    pub fn new(skip_special: bool) -> Self {
+        Self { skip_special, ..Self::default() }
+    }
+
+    /// Appends a token; returns the text that it completed (often empty).
+    pub fn push(&mut self, tokenizer: &Tokenizer, id: u32) -> Result<&str, TokenizerError> {
+        self.ids.push(id);
+        self.advance(tokenizer, false)
+    }
+
+    /// Text so far, without a character that is still incomplete.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Tokens so far.
+    pub fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// Takes in what was held back (as U+FFFD where it stayed incomplete) and returns it. Call at the end of the sequence.
+    pub fn finish(&mut self, tokenizer: &Tokenizer) -> Result<&str, TokenizerError> {
+        self.advance(tokenizer, true)
+    }
+
+    fn advance(&mut self, tokenizer: &Tokenizer, last: bool) -> Result<&str, TokenizerError> {
+        let before = self.text.len();
+        let window = self.ids.get(self.prefix..).unwrap_or_default();
+        let known = self.ids.get(self.prefix..self.read).unwrap_or_default();
+        let shown = tokenizer.decode(known, self.skip_special)?;
+        let decoded = tokenizer.decode(window, self.skip_special)?;
+        if last || !decoded.ends_with(INCOMPLETE) {
+            match decoded.strip_prefix(shown.as_str()) {
+                Some(new) => self.text.push_str(new),
+                // A decoder that rewrites what came before (clean-up of spaces): the whole text is decoded again.
+                None => self.text = tokenizer.decode(&self.ids, self.skip_special)?,
+            }
+            self.prefix = self.read;
+            self.read = self.ids.len();
+        }
+        Ok(self.text.get(before..).unwrap_or_default())
+    }
+}

@@ -1,0 +1,328 @@
+//! Chat templates: a conversation to the text that a model was trained to see.
+//!
+//! Templates are Jinja as `transformers` runs it: `trim_blocks` and `lstrip_blocks` on, loop controls, Python's string, list and
+//! dictionary methods, `raise_exception`, `strftime_now`, `tojson` as Python's `json.dumps` writes, and
+//! `{% generation %}` blocks, which are rendered as if their tags were not there. `python` holds what differs from minijinja.
+
+mod date;
+mod generation;
+mod json;
+mod python;
+
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use minijinja::{Environment, Error, ErrorKind};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use thiserror::Error as ThisError;
+
+use crate::guard;
+
+/// Stands behind the final message's content while it is rendered, to find where that content ends.
+const CONTINUE_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+/// A conversation could not be rendered.
+#[derive(Debug, ThisError)]
+pub enum TemplateError {
+    /// The tokenizer came without a template.
+    #[error(
+        "the tokenizer has no chat template; add chat_template.jinja to its folder, or give prompts as text instead of messages"
+    )]
+    Missing,
+    /// There are only named templates, none of them called `default`.
+    #[error("the tokenizer has chat templates {}, but none named `default`", names.join(", "))]
+    NoDefault {
+        /// Their names.
+        names: Vec<String>,
+    },
+    /// A template file or field is no text.
+    #[error("the chat template in {file} is not text: {detail}")]
+    NotText {
+        /// The file.
+        file: String,
+        /// What it is.
+        detail: String,
+    },
+    /// The template does not parse.
+    #[error("the chat template does not parse (line {line}): {detail}")]
+    Syntax {
+        /// Line of the template, from 1.
+        line: usize,
+        /// What the parser said.
+        detail: String,
+    },
+    /// The template refused the conversation with `raise_exception`.
+    #[error("the chat template refuses the conversation: {message}")]
+    Raised {
+        /// What the template said.
+        message: String,
+    },
+    /// The template failed on the conversation.
+    #[error("the chat template failed (line {line}): {detail}")]
+    Render {
+        /// Line of the template, from 1.
+        line: usize,
+        /// What went wrong.
+        detail: String,
+    },
+    /// The conversation has no message.
+    #[error("the conversation is empty")]
+    Empty,
+    /// A message is not JSON.
+    #[error("message {index} of the conversation is not JSON")]
+    Message {
+        /// Its place, from 0.
+        index: usize,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The final assistant message has no text to continue.
+    #[error("the final assistant message has no text in `content`, so it cannot be continued")]
+    NothingToContinue,
+    /// The template does not show the final message, so there is nothing to continue.
+    #[error(
+        "the chat template does not show the final assistant message (it may drop or rewrite it), so it cannot be continued"
+    )]
+    ContinueLost,
+}
+
+/// A rendered conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RenderedPrompt {
+    /// What the model sees; encode it without adding special tokens.
+    pub text: String,
+    /// The final assistant message's text, where the conversation ends in one: the completion continues it, and rewards see it in
+    /// front of the completion.
+    pub continued: Option<String>,
+}
+
+/// A compiled chat template.
+#[derive(Debug, Clone)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    special_tokens: BTreeMap<String, String>,
+}
+
+impl ChatTemplate {
+    /// Compiles a template. `special_tokens` (`bos_token`, `eos_token`, ...) become variables. `strftime_now` tells the time of this
+    /// call (UTC) until [`Self::with_now`] fixes another.
+    pub fn new(source: &str, special_tokens: &BTreeMap<String, String>) -> Result<Self, TemplateError> {
+        Self::compile(&[("default".to_owned(), source.to_owned())], special_tokens)
+    }
+
+    fn compile(
+        sources: &[(String, String)],
+        special_tokens: &BTreeMap<String, String>,
+    ) -> Result<Self, TemplateError> {
+        let mut environment = Environment::new();
+        environment.set_syntax(
+            minijinja::syntax::SyntaxConfig::builder()
+                .trim_blocks(true)
+                .lstrip_blocks(true)
+                .build()
+                .map_err(|error| syntax(&error))?,
+        );
+        python::install(&mut environment);
+        for (name, source) in sources {
+            guard::caught(|| environment.add_template_owned(name.clone(), generation::without_tags(source)))
+                .map_err(|detail| TemplateError::Syntax { line: 1, detail })?
+                .map_err(|error| syntax(&error))?;
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
+        Ok(Self { environment, special_tokens: special_tokens.clone() }.with_now(now as i64))
+    }
+
+    pub(crate) fn from_files(
+        files: &BTreeMap<String, Vec<u8>>,
+        special_tokens: &BTreeMap<String, String>,
+    ) -> Result<Self, TemplateError> {
+        let mut sources: BTreeMap<String, String> = BTreeMap::new();
+        let text = |file: &str, bytes: &[u8]| {
+            String::from_utf8(bytes.to_vec())
+                .map_err(|error| TemplateError::NotText { file: file.to_owned(), detail: error.to_string() })
+        };
+        for file in ["chat_template.json", "tokenizer_config.json"] {
+            let Some(bytes) = files.get(file) else { continue };
+            let config: Value = serde_json::from_slice(bytes).map_err(|error| TemplateError::NotText {
+                file: file.to_owned(),
+                detail: error.to_string(),
+            })?;
+            match &config["chat_template"] {
+                Value::Null => {}
+                Value::String(source) => {
+                    sources.insert("default".to_owned(), source.clone());
+                }
+                Value::Array(named) => {
+                    for entry in named {
+                        let (Some(name), Some(source)) = (entry["name"].as_str(), entry["template"].as_str())
+                        else {
+                            return Err(TemplateError::NotText {
+                                file: file.to_owned(),
+                                detail: format!("expected {{name, template}}, got {entry}"),
+                            });
+                        };
+                        sources.insert(name.to_owned(), source.to_owned());
+                    }
+                }
+                other => {
+                    return Err(TemplateError::NotText { file: file.to_owned(), detail: other.to_string() });
+                }
+            }
+        }
+        for (file, bytes) in files {
+            let Some(path) = file.strip_suffix(".jinja") else { continue };
+            let name = match path.rsplit_once('/') {
+                Some((_, name)) => name,
+                None => "default",
+            };
+            sources.insert(name.to_owned(), text(file, bytes)?);
+        }
+        if sources.is_empty() {
+            return Err(TemplateError::Missing);
+        }
+        if !sources.contains_key("default") {
+            return Err(TemplateError::NoDefault { names: sources.into_keys().collect() });
+        }
+        Self::compile(&sources.into_iter().collect::<Vec<_>>(), special_tokens)
+    }
+
+    /// Fixes what `strftime_now` tells, in seconds since 1970 (UTC). A run that must replay exactly sets the time at which it began.
+    #[must_use]
+    pub fn with_now(mut self, seconds: i64) -> Self {
+        self.environment.add_function("strftime_now", move |format: &str| date::strftime(format, seconds));
+        self
+    }
+
+    /// Renders a conversation for generation.
+    ///
+    /// `arguments` become variables of the template (`tools`, `enable_thinking`, ...). Where the last message is the assistant's, it
+    /// is continued: the text ends right after that message's content, without generation prompt, as `continue_final_message` of
+    /// `transformers` does. Else the generation prompt is added.
+    pub fn prompt<M: Serialize>(
+        &self,
+        messages: &[M],
+        arguments: &Map<String, Value>,
+    ) -> Result<RenderedPrompt, TemplateError> {
+        let mut conversation = to_json(messages)?;
+        let Some(last) = conversation.last_mut() else { return Err(TemplateError::Empty) };
+        let mut arguments = arguments.clone();
+        if last["role"] != "assistant" {
+            arguments.insert("add_generation_prompt".to_owned(), Value::Bool(true));
+            let text = self.render_json(&conversation, &arguments)?;
+            return Ok(RenderedPrompt { text, continued: None });
+        }
+        arguments.insert("add_generation_prompt".to_owned(), Value::Bool(false));
+        let slot = final_text(last).ok_or(TemplateError::NothingToContinue)?;
+        let content = slot.clone();
+        slot.push_str(CONTINUE_TAG);
+        let mut text = self.render_json(&conversation, &arguments)?;
+        let tag = CONTINUE_TAG.trim_end();
+        let end = text.rfind(tag).ok_or(TemplateError::ContinueLost)?;
+        if !text.contains(content.trim()) {
+            return Err(TemplateError::ContinueLost);
+        }
+        // A template that trims the message has eaten the tag's space: then the message's own trailing space goes too.
+        let trimmed = !text.get(end..).is_some_and(|rest| rest.starts_with(CONTINUE_TAG));
+        text.truncate(end);
+        if trimmed {
+            text.truncate(text.trim_end().len());
+        }
+        let continued = if trimmed { content.trim_end().to_owned() } else { content };
+        Ok(RenderedPrompt { text, continued: Some(continued) })
+    }
+
+    /// Renders a conversation as it is, with exactly the given variables (`add_generation_prompt` is false unless given).
+    pub fn render<M: Serialize>(
+        &self,
+        messages: &[M],
+        arguments: &Map<String, Value>,
+    ) -> Result<String, TemplateError> {
+        self.render_json(&to_json(messages)?, arguments)
+    }
+
+    fn render_json(
+        &self,
+        messages: &[Value],
+        arguments: &Map<String, Value>,
+    ) -> Result<String, TemplateError> {
+        let mut context: Vec<(String, minijinja::Value)> = Vec::new();
+        context.push(("tools".to_owned(), minijinja::Value::from(())));
+        context.push(("documents".to_owned(), minijinja::Value::from(())));
+        context.push(("add_generation_prompt".to_owned(), minijinja::Value::from(false)));
+        for (name, token) in &self.special_tokens {
+            context.push((name.clone(), minijinja::Value::from(token.as_str())));
+        }
+        for (name, value) in arguments {
+            context.push((name.clone(), python::from_json(value)));
+        }
+        context.push(("messages".to_owned(), messages.iter().map(python::from_json).collect()));
+        let with_tools = arguments.get("tools").is_some_and(|tools| !tools.is_null());
+        let name = if with_tools && self.environment.get_template("tool_use").is_ok() {
+            "tool_use"
+        } else {
+            "default"
+        };
+        let template = self.environment.get_template(name).map_err(|error| render(&error))?;
+        // An empty text sliced backwards, for one, is a panic in the template engine.
+        guard::caught(|| template.render(minijinja::Value::from_pairs(context)))
+            .map_err(|detail| TemplateError::Render { line: 1, detail })?
+            .map_err(|error| render(&error))
+    }
+}
+
+fn to_json<M: Serialize>(messages: &[M]) -> Result<Vec<Value>, TemplateError> {
+    messages
+        .iter()
+        .enumerate()
+        .map(|(index, message)| {
+            serde_json::to_value(message).map_err(|source| TemplateError::Message { index, source })
+        })
+        .collect()
+}
+
+/// The text of a message, or the last text block of one whose content is a list of blocks.
+fn final_text(message: &mut Value) -> Option<&mut String> {
+    match message.get_mut("content")? {
+        Value::String(text) => Some(text),
+        Value::Array(blocks) => blocks.iter_mut().rev().find_map(|block| match block.get_mut("text") {
+            Some(Value::String(text)) => Some(text),
+            _ => None,
+        }),
+        _ => None,
+    }
+}
+
+fn detail(error: &Error) -> String {
+    let mut text = error.kind().to_string();
+    if let Some(detail) = error.detail() {
+        text = format!("{text}: {detail}");
+    }
+    text
+}
+
+fn syntax(error: &Error) -> TemplateError {
+    TemplateError::Syntax { line: error.line().unwrap_or(1), detail: detail(error) }
+}
+
+fn render(error: &Error) -> TemplateError {
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    let mut innermost = error;
+    while let Some(current) = source {
+        if let Some(python::Raised(message)) = current.downcast_ref() {
+            return TemplateError::Raised { message: message.clone() };
+        }
+        if let Some(inner) = current.downcast_ref::<Error>() {
+            innermost = inner;
+        }
+        source = current.source();
+    }
+    if innermost.kind() == ErrorKind::SyntaxError {
+        return syntax(innermost);
+    }
+    TemplateError::Render { line: innermost.line().or(error.line()).unwrap_or(1), detail: detail(innermost) }
+}
+
+#[cfg(test)]
+mod tests;

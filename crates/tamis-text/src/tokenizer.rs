@@ -1,0 +1,457 @@
+//! A tokenizer folder in Hugging Face layout: `tokenizer.json`, and what its neighbours say about special tokens and templates.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use thiserror::Error;
+
+use crate::guard;
+use crate::template::{ChatTemplate, TemplateError};
+
+/// Files that belong to a tokenizer, kept as read and written back as they were.
+const FILES: [&str; 9] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+];
+const TEMPLATE_FOLDER: &str = "additional_chat_templates";
+
+/// A tokenizer could not be read, written or applied.
+#[derive(Debug, Error)]
+pub enum TokenizerError {
+    /// A file could not be read.
+    #[error("failed to read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A file could not be written.
+    #[error("failed to write {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The folder holds no `tokenizer.json`.
+    #[error(
+        "no tokenizer.json in {}; save it with `AutoTokenizer.from_pretrained(...).save_pretrained(...)`",
+        folder.display()
+    )]
+    Missing {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// A file is not JSON.
+    #[error("{} is not valid JSON", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// `tokenizer.json` is JSON but not a tokenizer.
+    #[error("{} does not describe a tokenizer: {detail}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What the tokenizers library said.
+        detail: String,
+    },
+    /// A field of a configuration file has another type than it must have.
+    #[error("`{field}` in {} must be {expected}, got {actual}", path.display())]
+    Field {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        field: String,
+        /// What it must be.
+        expected: &'static str,
+        /// What it is.
+        actual: String,
+    },
+    /// A special token is not in the vocabulary.
+    #[error("`{field}` is {token:?}, which tokenizer.json does not have")]
+    UnknownSpecial {
+        /// `eos_token`, `pad_token` or `bos_token`.
+        field: &'static str,
+        /// The token.
+        token: String,
+    },
+    /// An added token would get another id than its configuration declares.
+    #[error("added token {token:?} is declared with id {declared}, but tokenizer.json gives it {actual}")]
+    AddedToken {
+        /// The token.
+        token: String,
+        /// In `added_tokens_decoder`.
+        declared: u32,
+        /// In the vocabulary.
+        actual: u32,
+    },
+    /// A character tokenizer met a character that it does not know.
+    #[error(
+        "character {character:?} (at character {position} of {text:?}) is not in the tokenizer's alphabet"
+    )]
+    UnknownCharacter {
+        /// The character.
+        character: char,
+        /// Its place in the text, in characters from 0.
+        position: usize,
+        /// The text, shortened around the place.
+        text: String,
+    },
+    /// The tokenizers library refused a text.
+    #[error("failed to encode {text:?}: {detail}")]
+    Encode {
+        /// The text, shortened.
+        text: String,
+        /// What the library said.
+        detail: String,
+    },
+    /// The tokenizers library refused token ids.
+    #[error("failed to decode {num_tokens} tokens: {detail}")]
+    Decode {
+        /// How many.
+        num_tokens: usize,
+        /// What the library said.
+        detail: String,
+    },
+    /// An alphabet that cannot be one.
+    #[error("the alphabet has {character:?} twice")]
+    RepeatedCharacter {
+        /// The character.
+        character: char,
+    },
+}
+
+/// A tokenizer, its special tokens and its files.
+#[derive(Debug, Clone)]
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    is_word_level: bool,
+    files: BTreeMap<String, Vec<u8>>,
+    special_tokens: BTreeMap<String, String>,
+    eos: Option<u32>,
+    pad: Option<u32>,
+    bos: Option<u32>,
+}
+
+impl Tokenizer {
+    /// Reads a folder: `tokenizer.json`, and where present `tokenizer_config.json`, `special_tokens_map.json` and chat templates.
+    ///
+    /// `eos_token`, `pad_token` and `bos_token` come from `tokenizer_config.json`, else from `special_tokens_map.json`. Truncation
+    /// and padding that `tokenizer.json` declares are switched off: limits are the caller's, as in `transformers`.
+    pub fn load(folder: &Path) -> Result<Self, TokenizerError> {
+        let mut files = BTreeMap::new();
+        for name in FILES {
+            let path = folder.join(name);
+            match std::fs::read(&path) {
+                Ok(bytes) => {
+                    files.insert(name.to_owned(), bytes);
+                }
+                Err(source) if source.kind() == std::io::ErrorKind::NotFound => {}
+                Err(source) => return Err(TokenizerError::Read { path, source }),
+            }
+        }
+        if !files.contains_key("tokenizer.json") {
+            return Err(TokenizerError::Missing { folder: folder.to_owned() });
+        }
+        let templates = folder.join(TEMPLATE_FOLDER);
+        if templates.is_dir() {
+            let read = |source| TokenizerError::Read { path: templates.clone(), source };
+            for entry in std::fs::read_dir(&templates).map_err(read)? {
+                let path = entry.map_err(read)?.path();
+                if path.extension().is_some_and(|ending| ending == "jinja")
+                    && let Some(name) = path.file_name().and_then(|name| name.to_str())
+                {
+                    let bytes = std::fs::read(&path)
+                        .map_err(|source| TokenizerError::Read { path: path.clone(), source })?;
+                    files.insert(format!("{TEMPLATE_FOLDER}/{name}"), bytes);
+                }
+            }
+        }
+        Self::from_files(files, folder)
+    }
+
+    pub(crate) fn from_files(
+        files: BTreeMap<String, Vec<u8>>,
+        folder: &Path,
+    ) -> Result<Self, TokenizerError> {
+        let parse = |name: &str| -> Result<Value, TokenizerError> {
+            files.get(name).map_or(Ok(Value::Null), |bytes| {
+                serde_json::from_slice(bytes)
+                    .map_err(|source| TokenizerError::Json { path: folder.join(name), source })
+            })
+        };
+        let model = parse("tokenizer.json")?;
+        let bytes = files.get("tokenizer.json").map_or(&[][..], Vec::as_slice);
+        let mut inner = guarded(|| tokenizers::Tokenizer::from_bytes(bytes))
+            .map_err(|detail| TokenizerError::Format { path: folder.join("tokenizer.json"), detail })?;
+        inner.with_padding(None);
+        inner.with_truncation(None).map_err(|error| TokenizerError::Format {
+            path: folder.join("tokenizer.json"),
+            detail: error.to_string(),
+        })?;
+        let config = parse("tokenizer_config.json")?;
+        let map = parse("special_tokens_map.json")?;
+        add_declared_tokens(&mut inner, &config, &folder.join("tokenizer_config.json"))?;
+
+        let mut special_tokens = BTreeMap::new();
+        for (source, name) in [(&map, "special_tokens_map.json"), (&config, "tokenizer_config.json")] {
+            let Value::Object(fields) = source else { continue };
+            for (field, value) in fields.iter().filter(|(field, _)| field.ends_with("_token")) {
+                // `add_bos_token` and its like are switches, not tokens.
+                if field.starts_with("add_") {
+                    continue;
+                }
+                let text = match value {
+                    Value::Null => continue,
+                    Value::String(text) => Some(text.as_str()),
+                    other => other["content"].as_str(),
+                };
+                let text = text.ok_or_else(|| TokenizerError::Field {
+                    path: folder.join(name),
+                    field: field.clone(),
+                    expected: "a text or an object with `content`",
+                    actual: value.to_string(),
+                })?;
+                special_tokens.insert(field.clone(), text.to_owned());
+            }
+        }
+        let id = |field: &'static str| -> Result<Option<u32>, TokenizerError> {
+            special_tokens.get(field).map_or(Ok(None), |token: &String| {
+                inner
+                    .token_to_id(token)
+                    .map(Some)
+                    .ok_or_else(|| TokenizerError::UnknownSpecial { field, token: token.clone() })
+            })
+        };
+        let (eos, pad, bos) = (id("eos_token")?, id("pad_token")?, id("bos_token")?);
+        let is_word_level = model["model"]["type"] == "WordLevel";
+        Ok(Self { inner, is_word_level, files, special_tokens, eos, pad, bos })
+    }
+
+    /// Token ids of a text. `add_special` lets the tokenizer's post-processor add what it adds (often a beginning token); texts
+    /// rendered from a chat template carry their special tokens already and are encoded with `false`.
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
+        let encoding = guarded(|| self.inner.encode_fast(text, add_special)).map_err(|detail| {
+            self.unknown_character(text)
+                .unwrap_or_else(|| TokenizerError::Encode { text: shorten(text, 0), detail })
+        })?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Text of token ids; special tokens are left out where `skip_special`. Bytes that are not UTF-8 become U+FFFD; an id outside
+    /// the vocabulary (padded embedding rows have some) adds nothing.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, TokenizerError> {
+        self.inner
+            .decode(ids, skip_special)
+            .map_err(|error| TokenizerError::Decode { num_tokens: ids.len(), detail: error.to_string() })
+    }
+
+    /// Number of tokens, added ones included. A model's embedding may have more rows, never fewer than [`Self::num_rows`].
+    pub fn vocab_size(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+
+    /// Largest token id plus one: the embedding rows that a model needs.
+    pub fn num_rows(&self) -> usize {
+        self.inner.get_vocab(true).values().max().map_or(0, |&id| id as usize + 1)
+    }
+
+    /// Id of a token by its exact text.
+    pub fn token_id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
+    }
+
+    /// The token's text as the vocabulary spells it.
+    pub fn token(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
+    }
+
+    /// End-of-sequence token.
+    pub fn eos_id(&self) -> Option<u32> {
+        self.eos
+    }
+
+    /// Padding token.
+    pub fn pad_id(&self) -> Option<u32> {
+        self.pad
+    }
+
+    /// Beginning token.
+    pub fn bos_id(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// Special tokens by name (`eos_token`, `pad_token`, ...), as templates see them.
+    pub fn special_tokens(&self) -> &BTreeMap<String, String> {
+        &self.special_tokens
+    }
+
+    /// All ids at which generation ends: the tokenizer's end token and `eos_token_id` of a `generation_config.json` (a number or a
+    /// list), sorted and without repetition. A file that is absent adds nothing.
+    pub fn end_token_ids(&self, generation_config: &Path) -> Result<Vec<u32>, TokenizerError> {
+        let mut ids: Vec<u32> = self.eos.into_iter().collect();
+        let config: Value = match std::fs::read(generation_config) {
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map_err(|source| TokenizerError::Json { path: generation_config.to_owned(), source })?,
+            Err(source) if source.kind() == std::io::ErrorKind::NotFound => Value::Null,
+            Err(source) => {
+                return Err(TokenizerError::Read { path: generation_config.to_owned(), source });
+            }
+        };
+        let declared = &config["eos_token_id"];
+        let values = match declared {
+            Value::Null => &[][..],
+            Value::Array(values) => values.as_slice(),
+            single => std::slice::from_ref(single),
+        };
+        for value in values {
+            let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
+            ids.push(id.ok_or_else(|| TokenizerError::Field {
+                path: generation_config.to_owned(),
+                field: "eos_token_id".to_owned(),
+                expected: "a token id or a list of them",
+                actual: declared.to_string(),
+            })?);
+        }
+        ids.sort_unstable();
+        ids.dedup();
+        Ok(ids)
+    }
+
+    /// Writes the files into a folder, byte for byte as they were read, so that `transformers` loads what it wrote. The folder is
+    /// created where absent; each file is flushed to disk.
+    pub fn save(&self, folder: &Path) -> Result<(), TokenizerError> {
+        for (name, bytes) in &self.files {
+            let path = folder.join(name);
+            write_file(&path, bytes).map_err(|source| TokenizerError::Write { path, source })?;
+        }
+        Ok(())
+    }
+
+    /// The chat template that comes with the tokenizer.
+    ///
+    /// `chat_template.jinja` wins over `chat_template` of `tokenizer_config.json` (a text, or a list of `{name, template}`) and
+    /// `chat_template.json`. Of named templates (`additional_chat_templates/*.jinja` too) `default` is taken, and `tool_use` where a
+    /// conversation comes with tools.
+    pub fn chat_template(&self) -> Result<ChatTemplate, TemplateError> {
+        ChatTemplate::from_files(&self.files, &self.special_tokens)
+    }
+
+    fn unknown_character(&self, text: &str) -> Option<TokenizerError> {
+        if !self.is_word_level {
+            return None;
+        }
+        // Added tokens are matched before single characters are, so their characters need not be in the alphabet.
+        let added = self.inner.get_added_tokens_decoder();
+        let mut rest = text;
+        let mut position = 0;
+        while let Some(character) = rest.chars().next() {
+            let known = added
+                .values()
+                .filter(|token| !token.content.is_empty() && rest.starts_with(&token.content))
+                .map(|token| token.content.len())
+                .max();
+            let length = known.unwrap_or(character.len_utf8());
+            let piece = rest.get(..length)?;
+            if known.is_none() && self.inner.token_to_id(piece).is_none() {
+                return Some(TokenizerError::UnknownCharacter {
+                    character,
+                    position,
+                    text: shorten(text, position),
+                });
+            }
+            position += piece.chars().count();
+            rest = rest.get(length..)?;
+        }
+        None
+    }
+}
+
+/// A call into the tokenizers library, its errors and panics as text.
+fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
+    guard::caught(call)?.map_err(|error| error.to_string())
+}
+
+/// Adds tokens that `tokenizer_config.json` declares in `added_tokens_decoder` and `tokenizer.json` does not have.
+fn add_declared_tokens(
+    tokenizer: &mut tokenizers::Tokenizer,
+    config: &Value,
+    path: &Path,
+) -> Result<(), TokenizerError> {
+    let Some(declared) = config["added_tokens_decoder"].as_object() else { return Ok(()) };
+    let mut tokens = Vec::with_capacity(declared.len());
+    for (id, token) in declared {
+        let (Ok(id), Some(content)) = (id.parse::<u32>(), token["content"].as_str()) else {
+            return Err(TokenizerError::Field {
+                path: path.to_owned(),
+                field: format!("added_tokens_decoder.{id}"),
+                expected: "an object with `content` under a token id",
+                actual: token.to_string(),
+            });
+        };
+        tokens.push((id, content, token));
+    }
+    tokens.sort_unstable_by_key(|&(id, ..)| id);
+    for (declared, content, token) in tokens {
+        if tokenizer.token_to_id(content).is_none() {
+            let flag = |name: &str| token[name].as_bool().unwrap_or(false);
+            let added = tokenizers::AddedToken::from(content, flag("special"))
+                .single_word(flag("single_word"))
+                .lstrip(flag("lstrip"))
+                .rstrip(flag("rstrip"))
+                .normalized(flag("normalized"));
+            tokenizer.add_tokens([added]).map_err(|error| TokenizerError::Format {
+                path: path.to_owned(),
+                detail: error.to_string(),
+            })?;
+        }
+        match tokenizer.token_to_id(content) {
+            Some(actual) if actual != declared => {
+                return Err(TokenizerError::AddedToken { token: content.to_owned(), declared, actual });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn write_file(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    let mut file = std::fs::File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// At most about 40 characters of a text around a place.
+fn shorten(text: &str, position: usize) -> String {
+    let start = position.saturating_sub(20);
+    let mut short: String = text.chars().skip(start).take(40).collect();
+    if text.chars().nth(start + 40).is_some() {
+        short.push('…');
+    }
+    if start > 0 {
+        short.insert(0, '…');
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,298 @@
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::decode::IncrementalDecoder;
+use crate::stop::StopStrings;
+
+fn golden() -> Tokenizer {
+    Tokenizer::load(&tamis_golden::folder().join("hf/tokenizer")).unwrap()
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+}
+
+/// The error's whole chain without the temporary folder's name.
+fn chain(error: &dyn std::error::Error, folder: &Path) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text = format!("{text}: {inner}");
+        source = inner.source();
+    }
+    text.replace(&folder.display().to_string(), "FOLDER")
+}
+
+fn write(folder: &Path, name: &str, value: &Value) {
+    std::fs::write(folder.join(name), value.to_string()).unwrap();
+}
+
+/// A folder with a character tokenizer in it, to spoil.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    Tokenizer::characters("ab").unwrap().save(folder.path()).unwrap();
+    folder
+}
+
+#[test]
+fn reference_ids_and_texts() {
+    let tokenizer = golden();
+    let expected = tamis_golden::load("hf/tokenizer/expected");
+    let cases = expected["encode"].as_array().unwrap();
+    assert!(!cases.is_empty());
+    for case in cases {
+        let text = case["text"].as_str().unwrap();
+        let expected = ids(&case["ids"]);
+        assert_eq!(tokenizer.encode(text, false).unwrap(), expected, "{text:?}");
+        assert_eq!(tokenizer.decode(&expected, false).unwrap(), case["decoded"].as_str().unwrap());
+    }
+}
+
+#[test]
+fn special_tokens_of_the_reference() {
+    let tokenizer = golden();
+    assert_eq!(tokenizer.eos_id(), tokenizer.token_id("<|im_end|>"));
+    assert_eq!(tokenizer.pad_id(), tokenizer.token_id("<|endoftext|>"));
+    assert_eq!(tokenizer.bos_id(), None);
+    let text = "<|im_start|>user\nhi<|im_end|>";
+    let ids = tokenizer.encode(text, false).unwrap();
+    assert_eq!(tokenizer.decode(&ids, true).unwrap(), "user\nhi");
+    assert_eq!(tokenizer.num_rows(), tokenizer.vocab_size());
+    assert_eq!(tokenizer.token(2).as_deref(), Some("<|im_end|>"));
+}
+
+#[test]
+fn files_are_saved_as_they_were() {
+    let source = tamis_golden::folder().join("hf/tokenizer");
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("deep/er");
+    golden().save(&target).unwrap();
+    for name in ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"] {
+        assert_eq!(std::fs::read(source.join(name)).unwrap(), std::fs::read(target.join(name)).unwrap());
+    }
+    assert!(Tokenizer::load(&target).unwrap().chat_template().is_ok());
+}
+
+#[test]
+fn tokens_one_by_one_give_the_same_text() {
+    let tokenizer = golden();
+    let expected = tamis_golden::load("hf/tokenizer/expected");
+    for case in expected["encode"].as_array().unwrap() {
+        let ids = ids(&case["ids"]);
+        let mut decoder = IncrementalDecoder::new(false);
+        let mut pieces = String::new();
+        for &id in &ids {
+            pieces.push_str(decoder.push(&tokenizer, id).unwrap());
+            assert!(!decoder.text().contains('\u{fffd}'));
+        }
+        pieces.push_str(decoder.finish(&tokenizer).unwrap());
+        assert_eq!(pieces, case["decoded"].as_str().unwrap());
+        assert_eq!(decoder.text(), pieces);
+    }
+}
+
+/// Any ids at all, cut characters and special tokens among them.
+#[test]
+fn random_tokens_one_by_one_give_the_same_text() {
+    let tokenizer = golden();
+    let num = tokenizer.num_rows();
+    for round in 0..200usize {
+        let ids: Vec<u32> = (0..30usize)
+            .map(|place| (((round * 7919 + place * 104_729) ^ (place << 9) ^ (round << 3)) % num) as u32)
+            // Bytes of characters beyond ASCII, so that many are cut.
+            .map(|id| if id % 3 == 0 { 110 + id % 100 } else { id })
+            .collect();
+        for skip_special in [false, true] {
+            let mut decoder = IncrementalDecoder::new(skip_special);
+            for &id in &ids {
+                decoder.push(&tokenizer, id).unwrap();
+            }
+            decoder.finish(&tokenizer).unwrap();
+            assert_eq!(decoder.text(), tokenizer.decode(&ids, skip_special).unwrap(), "{ids:?}");
+        }
+    }
+}
+
+#[test]
+fn a_cut_character_is_held_back_until_the_end() {
+    let tokenizer = golden();
+    let ids = tokenizer.encode("a😀", false).unwrap();
+    assert!(ids.len() > 3, "the emoji must take several tokens for this test to mean something");
+    let mut decoder = IncrementalDecoder::new(false);
+    for &id in &ids[..ids.len() - 1] {
+        decoder.push(&tokenizer, id).unwrap();
+    }
+    assert_eq!(decoder.text(), "a");
+    decoder.finish(&tokenizer).unwrap();
+    assert_eq!(decoder.text(), tokenizer.decode(&ids[..ids.len() - 1], false).unwrap());
+    assert!(decoder.text().ends_with('\u{fffd}'));
+}
+
+#[test]
+fn stop_strings_over_several_tokens() {
+    let tokenizer = golden();
+    let stops = StopStrings::new(vec!["€5 😀".to_owned(), "never".to_owned()]).unwrap();
+    let ids = tokenizer.encode("naïve 價格 €5 😀 and more", false).unwrap();
+    let mut decoder = IncrementalDecoder::new(true);
+    let mut hit = None;
+    for (i, &id) in ids.iter().enumerate() {
+        let before = decoder.text().len();
+        decoder.push(&tokenizer, id).unwrap();
+        hit = stops.find(decoder.text(), before);
+        if hit.is_some() {
+            assert!(i + 1 < ids.len(), "found before the end");
+            break;
+        }
+    }
+    let hit = hit.unwrap();
+    assert_eq!(&decoder.text()[..hit.start], "naïve 價格 ");
+    assert_eq!(&decoder.text()[hit.start..hit.end], "€5 😀");
+}
+
+#[test]
+fn characters_round_trip_and_load_again() {
+    let tokenizer = Tokenizer::characters("0123456789+-*/=() \né😀").unwrap();
+    let text = "12+(3*4)=24\né😀 ";
+    let ids = tokenizer.encode(text, true).unwrap();
+    assert_eq!(ids.len(), text.chars().count());
+    assert_eq!(tokenizer.decode(&ids, true).unwrap(), text);
+    assert_eq!(tokenizer.encode("1<|end|>", false).unwrap(), [3, 1]);
+    assert_eq!(tokenizer.decode(&[3, 1, 0], true).unwrap(), "1");
+    assert_eq!(tokenizer.decode(&[3, 1], false).unwrap(), "1<|end|>");
+    assert_eq!((tokenizer.pad_id(), tokenizer.eos_id(), tokenizer.bos_id()), (Some(0), Some(1), None));
+    assert_eq!(tokenizer.vocab_size(), 23);
+    let folder = tempfile::tempdir().unwrap();
+    tokenizer.save(folder.path()).unwrap();
+    let loaded = Tokenizer::load(folder.path()).unwrap();
+    assert_eq!(loaded.encode(text, false).unwrap(), ids);
+    assert_eq!(loaded.eos_id(), Some(1));
+}
+
+#[test]
+fn a_character_outside_the_alphabet_is_named() {
+    let tokenizer = Tokenizer::characters("0123456789+= ").unwrap();
+    let error = tokenizer.encode("<|end|>1+1=x", false).unwrap_err();
+    insta::assert_snapshot!(error, @r#"character 'x' (at character 11 of "<|end|>1+1=x") is not in the tokenizer's alphabet"#);
+    let error = tokenizer.encode(&format!("{}\t{}", "1".repeat(50), "2".repeat(50)), false).unwrap_err();
+    insta::assert_snapshot!(error, @r#"character '\t' (at character 50 of "…11111111111111111111\t2222222222222222222…") is not in the tokenizer's alphabet"#);
+    let error = Tokenizer::characters("abca").unwrap_err();
+    insta::assert_snapshot!(error, @"the alphabet has 'a' twice");
+}
+
+#[test]
+fn end_tokens_of_both_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokenizer = Tokenizer::characters("ab").unwrap();
+    let path = folder.path().join("generation_config.json");
+    assert_eq!(tokenizer.end_token_ids(&path).unwrap(), [1]);
+    for (declared, expected) in [
+        (json!({"eos_token_id": 3}), vec![1, 3]),
+        (json!({"eos_token_id": [3, 1, 0]}), vec![0, 1, 3]),
+        (json!({"eos_token_id": null}), vec![1]),
+        (json!({}), vec![1]),
+    ] {
+        std::fs::write(&path, declared.to_string()).unwrap();
+        assert_eq!(tokenizer.end_token_ids(&path).unwrap(), expected);
+    }
+    std::fs::write(&path, r#"{"eos_token_id": [1, "2"]}"#).unwrap();
+    let error = tokenizer.end_token_ids(&path).unwrap_err();
+    insta::assert_snapshot!(chain(&error, folder.path()), @r#"`eos_token_id` in FOLDER/generation_config.json must be a token id or a list of them, got [1,"2"]"#);
+    std::fs::write(&path, "{").unwrap();
+    let error = tokenizer.end_token_ids(&path).unwrap_err();
+    insta::assert_snapshot!(chain(&error, folder.path()), @"FOLDER/generation_config.json is not valid JSON: EOF while parsing an object at line 1 column 1");
+}
+
+#[test]
+fn special_tokens_as_objects_and_from_the_map() {
+    let folder = folder();
+    write(
+        folder.path(),
+        "tokenizer_config.json",
+        &json!({"pad_token": {"content": "<|pad|>", "special": true}, "add_bos_token": true}),
+    );
+    write(
+        folder.path(),
+        "special_tokens_map.json",
+        &json!({"eos_token": "b", "pad_token": "a", "additional_special_tokens": []}),
+    );
+    let tokenizer = Tokenizer::load(folder.path()).unwrap();
+    assert_eq!((tokenizer.pad_id(), tokenizer.eos_id()), (Some(0), Some(3)));
+}
+
+#[test]
+fn tokens_declared_in_the_configuration_are_added() {
+    let folder = folder();
+    let declare = |id: &str| json!({"added_tokens_decoder": {"0": {"content": "<|pad|>", "special": true}, id: {"content": "<new>", "special": true}}});
+    write(folder.path(), "tokenizer_config.json", &declare("4"));
+    let tokenizer = Tokenizer::load(folder.path()).unwrap();
+    assert_eq!(tokenizer.encode("a<new>b", false).unwrap(), [2, 4, 3]);
+    write(folder.path(), "tokenizer_config.json", &declare("9"));
+    let error = Tokenizer::load(folder.path()).unwrap_err();
+    insta::assert_snapshot!(error, @r#"added token "<new>" is declared with id 9, but tokenizer.json gives it 4"#);
+}
+
+#[test]
+fn errors_of_loading() {
+    let folder = folder();
+    let at = folder.path();
+    let load = || chain(&Tokenizer::load(at).unwrap_err(), at);
+    write(at, "tokenizer_config.json", &json!({"eos_token": "<eos>"}));
+    insta::assert_snapshot!(load(), @r#"`eos_token` is "<eos>", which tokenizer.json does not have"#);
+    write(at, "tokenizer_config.json", &json!({"eos_token": 7}));
+    insta::assert_snapshot!(load(), @"`eos_token` in FOLDER/tokenizer_config.json must be a text or an object with `content`, got 7");
+    write(at, "tokenizer_config.json", &json!({"added_tokens_decoder": {"x": {}}}));
+    insta::assert_snapshot!(load(), @"`added_tokens_decoder.x` in FOLDER/tokenizer_config.json must be an object with `content` under a token id, got {}");
+    std::fs::write(at.join("tokenizer.json"), r#"{"model": {"type": "Nonsense"}}"#).unwrap();
+    insta::assert_snapshot!(load(), @"FOLDER/tokenizer.json does not describe a tokenizer: data did not match any variant of untagged enum ModelUntagged at line 1 column 31");
+    std::fs::write(at.join("tokenizer.json"), "{").unwrap();
+    insta::assert_snapshot!(load(), @"FOLDER/tokenizer.json is not valid JSON: EOF while parsing an object at line 1 column 1");
+    std::fs::remove_file(at.join("tokenizer.json")).unwrap();
+    insta::assert_snapshot!(load(), @"no tokenizer.json in FOLDER; save it with `AutoTokenizer.from_pretrained(...).save_pretrained(...)`");
+    std::fs::create_dir(at.join("tokenizer.json")).unwrap();
+    insta::assert_snapshot!(load(), @"failed to read FOLDER/tokenizer.json: Is a directory (os error 21)");
+}
+
+#[test]
+fn a_folder_that_cannot_be_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let error = Tokenizer::characters("a").unwrap().save(&file).unwrap_err();
+    insta::assert_snapshot!(chain(&error, folder.path()), @"failed to write FOLDER/file/tokenizer.json: File exists (os error 17)");
+}
+
+/// Bytes of tokenizer files changed anywhere: a tokenizer or an error, never a panic.
+#[test]
+fn mutated_tokenizers_never_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    let small = Tokenizer::characters("0123456789+-*/= ab").unwrap();
+    small.save(folder.path()).unwrap();
+    let key = |round: usize, place: usize| (round * 7919 + place * 104_729) ^ (round << 7);
+    let mut num_errors = 0;
+    for round in 0..500 {
+        let name = ["tokenizer.json", "tokenizer_config.json"][usize::from(round % 4 == 3)];
+        let whole = small.files[name].clone();
+        let mut bytes = whole.clone();
+        for place in 0..=(round % 3) {
+            let at = key(round, place) % bytes.len();
+            match key(round, place + 10) % 3 {
+                0 => bytes[at] ^= 1 << (key(round, place + 20) % 7),
+                1 => drop(bytes.remove(at)),
+                _ => bytes[at] = b"{}[]\",:0"[key(round, place + 30) % 8],
+            }
+        }
+        std::fs::write(folder.path().join(name), &bytes).unwrap();
+        match Tokenizer::load(folder.path()) {
+            Ok(tokenizer) => {
+                if let Ok(ids) = tokenizer.encode("12+3=15<|end|>\nx", true) {
+                    let _ = tokenizer.decode(&ids, false);
+                }
+            }
+            Err(_) => num_errors += 1,
+        }
+        std::fs::write(folder.path().join(name), &whole).unwrap();
+    }
+    assert!(num_errors > 50, "mutations must hurt: {num_errors}");
+}

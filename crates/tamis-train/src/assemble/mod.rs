@@ -1,0 +1,92 @@
+//! From a validated configuration to the objects that a run works with.
+//!
+//! Nothing here trains: each file turns one part of the configuration into one ready object, or says what is wrong with it.
+
+pub mod data;
+pub mod objective;
+pub mod policy;
+pub mod rewards;
+pub mod schedule;
+
+use std::path::PathBuf;
+
+use tamis_core::advantage::AdvantageError;
+use tamis_core::filter::{FilterError, MetricError};
+use tamis_core::objective::ObjectiveError;
+use tamis_core::schedule::ScheduleError;
+use tamis_data::dataset::DatasetError;
+use tamis_env::reward::RewardError;
+use tamis_env::task::TaskError;
+use tamis_model::{CheckpointError, ConfigError};
+use thiserror::Error;
+
+use crate::codec::CodecError;
+
+/// A part of the run cannot be built.
+#[derive(Debug, Error)]
+pub enum AssembleError {
+    /// A setting lacks what another one needs, found out only with data and model at hand.
+    #[error("{message}")]
+    Setting {
+        /// What is wrong.
+        message: String,
+        /// What to do.
+        hint: String,
+    },
+    /// The task cannot be made.
+    #[error(transparent)]
+    Task(#[from] TaskError),
+    /// A dataset cannot be read.
+    #[error(transparent)]
+    Dataset(#[from] DatasetError),
+    /// Text cannot become tokens.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    /// A reward cannot be set up.
+    #[error(transparent)]
+    Reward(#[from] RewardError),
+    /// The shipped reward program cannot be written.
+    #[error("failed to write the reward runner into {folder}")]
+    RewardRunner {
+        /// Where.
+        folder: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The model's configuration is wrong.
+    #[error(transparent)]
+    ModelConfig(#[from] ConfigError),
+    /// The model cannot be loaded.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The filter's metric does not exist.
+    #[error(transparent)]
+    Metric(#[from] MetricError),
+    /// The filter's settings contradict themselves.
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+    /// The objective's settings are out of range.
+    #[error(transparent)]
+    Objective(#[from] ObjectiveError),
+    /// The advantage's settings are out of range.
+    #[error(transparent)]
+    Advantage(#[from] AdvantageError),
+    /// The schedule's settings contradict themselves.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+}
+
+impl AssembleError {
+    pub(crate) fn setting(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Setting { message: message.into(), hint: hint.into() }
+    }
+
+    /// What to do about it, where more is known than the message says.
+    pub fn hint(&self) -> Option<&str> {
+        match self {
+            Self::Setting { hint, .. } => Some(hint),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The policy: model, tokenizer and template.
+
+use std::path::{Path, PathBuf};
+
+use tamis_config::{Architecture as ConfigArchitecture, Config, InitConfig, TokenizerSource};
+use tamis_core::random::{Key, Purpose};
+use tamis_model::{Architecture, Model, ModelConfig};
+use tamis_text::tokenizer::Tokenizer;
+
+use super::AssembleError;
+use crate::codec::Codec;
+
+/// Where the policy's weights and words come from.
+#[derive(Debug)]
+pub struct Policy {
+    /// Its weights before any training.
+    pub model: Model,
+    /// Tokenizer, template, end tokens.
+    pub codec: Codec,
+}
+
+/// The tokenizer, template and end tokens; `alphabet` is for the character tokenizer.
+pub fn codec(config: &Config, alphabet: impl FnOnce() -> String) -> Result<Codec, AssembleError> {
+    let template = config.model.chat_template.as_deref();
+    let arguments = config.data.chat_template_kwargs.0.clone();
+    match (&config.model.path, &config.model.init) {
+        (Some(path), _) => {
+            let tokenizer = load_tokenizer(path)?;
+            Ok(Codec::new(tokenizer, template, arguments, Some(&path.join("generation_config.json")))?)
+        }
+        (None, Some(init)) => {
+            let tokenizer = match &init.tokenizer {
+                TokenizerSource::Character => Tokenizer::characters(&alphabet()).map_err(crate::codec::CodecError::from)?,
+                TokenizerSource::File(path) => load_tokenizer(path)?,
+            };
+            Ok(Codec::new(tokenizer, template, arguments, None)?)
+        }
+        (None, None) => Err(no_model()),
+    }
+}
+
+fn no_model() -> AssembleError {
+    AssembleError::setting(
+        "no model is set",
+        "set model.path to a checkpoint folder, or model.init to begin with random weights",
+    )
+}
+
+fn load_tokenizer(path: &Path) -> Result<Tokenizer, AssembleError> {
+    let folder = if path.is_file() { path.parent().map(Path::to_owned).unwrap_or_default() } else { path.to_owned() };
+    Ok(Tokenizer::load(&folder).map_err(crate::codec::CodecError::from)?)
+}
+
+/// The model as the configuration describes it: loaded, or with random weights keyed by the run seed.
+pub fn model(config: &Config, codec: &Codec) -> Result<Model, AssembleError> {
+    let rows = codec.tokenizer().num_rows();
+    let model = match (&config.model.path, &config.model.init) {
+        (Some(path), _) => load(path)?,
+        (None, Some(init)) => Model::init(shape(init, codec), Key::new(config.run.seed, Purpose::Init))?,
+        (None, None) => return Err(no_model()),
+    };
+    if rows > model.config().vocab_size {
+        return Err(AssembleError::setting(
+            format!("the tokenizer has {rows} tokens, the model only {}", model.config().vocab_size),
+            "use the tokenizer that belongs to the model",
+        ));
+    }
+    let longest = config.data.max_prompt_length + config.rollout.max_response_length;
+    let limit = model.config().max_position_embeddings;
+    if longest > limit {
+        return Err(AssembleError::setting(
+            format!(
+                "data.max_prompt_length {} and rollout.max_response_length {} make {longest} tokens, the model reads {limit}",
+                config.data.max_prompt_length, config.rollout.max_response_length
+            ),
+            format!("lower one of them so that they sum to at most {limit}"),
+        ));
+    }
+    if codec.end_token_ids().is_empty() {
+        return Err(AssembleError::setting(
+            "neither the tokenizer nor generation_config.json names an end token, so no completion could end",
+            "set eos_token in tokenizer_config.json or eos_token_id in generation_config.json",
+        ));
+    }
+    Ok(model)
+}
+
+/// Loads a checkpoint folder.
+pub fn load(path: &Path) -> Result<Model, AssembleError> {
+    Ok(Model::load(path)?)
+}
+
+/// The path of the reference policy, where it is another than the initial one.
+pub fn reference_path(config: &Config) -> Option<&PathBuf> {
+    config.model.reference.as_ref()
+}
+
+fn shape(init: &InitConfig, codec: &Codec) -> ModelConfig {
+    let architecture = match init.architecture {
+        ConfigArchitecture::Qwen2 => Architecture::Qwen2,
+        ConfigArchitecture::Qwen3 => Architecture::Qwen3,
+        ConfigArchitecture::Llama => Architecture::Llama,
+    };
+    let mut config = ModelConfig::new(
+        architecture,
+        codec.tokenizer().num_rows(),
+        init.hidden_size,
+        init.intermediate_size,
+        init.num_layers,
+        init.num_heads,
+        init.max_position_embeddings,
+    );
+    config.num_kv_heads = init.num_kv_heads.unwrap_or(init.num_heads);
+    config.head_dim = init.head_dim.unwrap_or(init.hidden_size / init.num_heads.max(1));
+    config.rope_theta = init.rope_theta;
+    config.tie_word_embeddings = init.tie_word_embeddings;
+    config.eos_token_ids = codec.end_token_ids().to_vec();
+    config
+}

@@ -1,0 +1,212 @@
+//! The step's metrics that come from its groups: scores, rewards, lengths, of the trained batch and of all that was generated.
+//!
+//! Pure functions of [`Group`]s; the [catalogue](crate::catalogue) says what each name means. Unscored trajectories (NaN) are
+//! outside every statistic of scores and rewards, inside those of lengths. A statistic over nothing is not set.
+
+use tamis_core::group::{Group, Trajectory};
+
+use crate::metrics::Metrics;
+
+/// Number of numbers that are not NaN, their sum, mean, smallest and largest, and sample deviation.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Summary {
+    /// How many are not NaN.
+    pub count: usize,
+    /// Their mean.
+    pub mean: f64,
+    /// The smallest.
+    pub min: f64,
+    /// The largest.
+    pub max: f64,
+    /// Sample deviation (ddof 1); `None` below two numbers, as TRL's `nanstd` gives NaN.
+    pub std: Option<f64>,
+}
+
+impl Summary {
+    /// Of all numbers that are not NaN; `None` where there is none.
+    ///
+    /// The deviation takes two passes, so equal numbers give exactly the rounding of their mean, which is 0 for all that a
+    /// reward is likely to be; [`has_one_value`] is the test for uniformity.
+    ///
+    /// ```
+    /// use tamis_train::batch_metrics::Summary;
+    /// let summary = Summary::of([1.0, f64::NAN, 2.0, 6.0]).expect("three numbers");
+    /// assert_eq!((summary.count, summary.mean, summary.min, summary.max), (3, 3.0, 1.0, 6.0));
+    /// assert_eq!(summary.std, Some(7f64.sqrt())); // (4 + 1 + 9) / 2
+    /// ```
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let values: Vec<f64> = values.into_iter().filter(|value| !value.is_nan()).collect();
+        let count = values.len();
+        if count == 0 {
+            return None;
+        }
+        let mean = values.iter().sum::<f64>() / count as f64;
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        Some(Self {
+            count,
+            mean,
+            min: values.iter().copied().fold(f64::INFINITY, f64::min),
+            max: values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            std: (count > 1).then(|| (squares / (count - 1) as f64).sqrt()),
+        })
+    }
+}
+
+/// Whether two or more numbers that are not NaN are there and all are the same (max == min).
+#[expect(clippy::float_cmp, reason = "uniformity is max == min, exactly")]
+pub fn has_one_value(values: impl IntoIterator<Item = f64>) -> bool {
+    Summary::of(values).is_some_and(|summary| summary.count > 1 && summary.min == summary.max)
+}
+
+/// What was trained on, beside the groups themselves.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TrainedColumns<'a> {
+    /// Advantage of each trajectory of the batch, in order \[B\]; NaN where there is none.
+    pub advantages: Option<&'a [f64]>,
+    /// Return of each trajectory \[B\], where the estimator distinguishes it from the advantage.
+    pub returns: Option<&'a [f64]>,
+    /// Reward of each trajectory after the KL term \[B\], where the KL is part of the reward.
+    pub final_rewards: Option<&'a [f64]>,
+    /// The configuration's limit of prompt tokens, for `prompt_length/clip_ratio`.
+    pub max_prompt_length: Option<usize>,
+}
+
+/// Metrics of the trained batch: `critic/*`, `rewards/*`, `reward_std`, `frac_reward_zero_std`, lengths, counts.
+///
+/// `critic/advantages/*` and `critic/returns/*` are over tokens that bear loss, as verl has them (its columns are per token): a
+/// trajectory's number weighs as many times as its loss mask has ones.
+pub fn trained_metrics(groups: &[&Group], columns: &TrainedColumns<'_>, metrics: &mut Metrics) {
+    let members: Vec<&Trajectory> = members(groups).collect();
+    let rewards: Vec<f64> = members.iter().map(|member| member.reward).collect();
+    set_extremes(metrics, "critic/score", Summary::of(rewards.iter().copied()));
+    let finals = columns.final_rewards.unwrap_or(&rewards);
+    set_extremes(metrics, "critic/rewards", Summary::of(finals.iter().copied()));
+    let loss_tokens: Vec<usize> =
+        members.iter().map(|member| member.loss_mask.iter().filter(|&&on| on).count()).collect();
+    if let Some(advantages) = columns.advantages {
+        set_extremes(metrics, "critic/advantages", weighted(advantages, &loss_tokens));
+        let returns = columns.returns.unwrap_or(advantages);
+        set_extremes(metrics, "critic/returns", weighted(returns, &loss_tokens));
+    }
+    scores(groups, "", metrics);
+    lengths(groups, "", metrics);
+    if let Some(limit) = columns.max_prompt_length {
+        let at_limit = groups.iter().filter(|group| group.prompt_token_ids.len() >= limit);
+        set_share(metrics, "prompt_length/clip_ratio", at_limit.count(), groups.len());
+    }
+    metrics.set_some("train/pass_rate", pass_rate(&members));
+    metrics.set("train/num_unscored", unscored(&members));
+    metrics.set("train/num_trained_groups", groups.len() as f64);
+    metrics.set("train/num_trained_trajectories", members.len() as f64);
+    metrics.set("train/num_trained_tokens", loss_tokens.iter().sum::<usize>() as f64);
+    metrics.set("perf/total_num_tokens", num_tokens(groups) as f64);
+}
+
+/// Metrics of all groups generated for the step, dropped ones too, under `all/...`.
+pub fn generated_metrics(groups: &[&Group], metrics: &mut Metrics) {
+    let members: Vec<&Trajectory> = members(groups).collect();
+    set_extremes(metrics, "all/critic/score", Summary::of(members.iter().map(|member| member.reward)));
+    scores(groups, "all/", metrics);
+    lengths(groups, "all/", metrics);
+    metrics.set_some("all/pass_rate", pass_rate(&members));
+    metrics.set("all/num_unscored", unscored(&members));
+    metrics.set("train/num_generated_groups", groups.len() as f64);
+    metrics.set("train/num_generated_trajectories", members.len() as f64);
+    let tokens: usize = groups.iter().map(|group| group.num_tokens()).sum();
+    metrics.set("train/num_generated_tokens", tokens as f64);
+    let identical = groups.iter().filter(|group| group.is_identical_in_text()).count();
+    metrics.set("train/num_identical_in_text", identical as f64);
+}
+
+/// Prompt tokens (once per trajectory) and completion tokens of some groups.
+pub fn num_tokens(groups: &[&Group]) -> usize {
+    groups
+        .iter()
+        .map(|group| group.prompt_token_ids.len() * group.trajectories.len() + group.num_tokens())
+        .sum()
+}
+
+fn members<'a>(groups: &'a [&'a Group]) -> impl Iterator<Item = &'a Trajectory> {
+    groups.iter().flat_map(|group| &group.trajectories)
+}
+
+/// `rewards/{name}/*`, `reward_std`, `frac_reward_zero_std` under a prefix.
+fn scores(groups: &[&Group], prefix: &str, metrics: &mut Metrics) {
+    let mut names: Vec<&str> =
+        members(groups).flat_map(|member| member.scores.keys().map(String::as_str)).collect();
+    names.sort_unstable();
+    names.dedup();
+    for name in names {
+        let values = members(groups).filter_map(|member| member.scores.get(name)).map(|score| score.value);
+        if let Some(summary) = Summary::of(values) {
+            metrics.set(format!("{prefix}rewards/{name}/mean"), summary.mean);
+            metrics.set_some(format!("{prefix}rewards/{name}/std"), summary.std);
+        }
+    }
+    let rewards = Summary::of(members(groups).map(|member| member.reward));
+    metrics.set_some(format!("{prefix}reward_std"), rewards.and_then(|summary| summary.std));
+    let uniform =
+        groups.iter().filter(|group| has_one_value(group.trajectories.iter().map(|member| member.reward)));
+    set_share(metrics, &format!("{prefix}frac_reward_zero_std"), uniform.count(), groups.len());
+}
+
+/// `response_length/*`, `completions/*_terminated_length`, `prompt_length/*` under a prefix.
+fn lengths(groups: &[&Group], prefix: &str, metrics: &mut Metrics) {
+    let length = |member: &Trajectory| member.token_ids.len() as f64;
+    set_extremes(metrics, &format!("{prefix}response_length"), Summary::of(members(groups).map(length)));
+    let truncated = members(groups).filter(|member| member.is_truncated()).count();
+    set_share(metrics, &format!("{prefix}response_length/clip_ratio"), truncated, members(groups).count());
+    if members(groups).next().is_some() {
+        // TRL: 0 where no completion ended by itself.
+        let ended = Summary::of(members(groups).filter(|member| !member.is_truncated()).map(length));
+        let of = |pick: fn(Summary) -> f64| ended.map_or(0.0, pick);
+        metrics.set(format!("{prefix}completions/mean_terminated_length"), of(|summary| summary.mean));
+        metrics.set(format!("{prefix}completions/min_terminated_length"), of(|summary| summary.min));
+        metrics.set(format!("{prefix}completions/max_terminated_length"), of(|summary| summary.max));
+    }
+    let prompts = groups
+        .iter()
+        .flat_map(|group| std::iter::repeat_n(group.prompt_token_ids.len() as f64, group.trajectories.len()));
+    set_extremes(metrics, &format!("{prefix}prompt_length"), Summary::of(prompts));
+}
+
+/// Share of the trajectories with a score `acc` that have 1 or more there.
+fn pass_rate(members: &[&Trajectory]) -> Option<f64> {
+    let values = members.iter().filter_map(|member| member.scores.get("acc")).map(|score| score.value);
+    Summary::of(values.map(|acc| if acc.is_nan() { acc } else { f64::from(acc >= 1.0) }))
+        .map(|summary| summary.mean)
+}
+
+fn unscored(members: &[&Trajectory]) -> f64 {
+    members.iter().filter(|member| !member.is_scored()).count() as f64
+}
+
+fn weighted(values: &[f64], weights: &[usize]) -> Option<Summary> {
+    let pairs: Vec<(f64, f64)> = values
+        .iter()
+        .zip(weights)
+        .filter(|&(value, &weight)| !value.is_nan() && weight > 0)
+        .map(|(&value, &weight)| (value, weight as f64))
+        .collect();
+    let mut summary = Summary::of(pairs.iter().map(|&(value, _)| value))?;
+    let total: f64 = pairs.iter().map(|&(_, weight)| weight).sum();
+    summary.mean = pairs.iter().map(|&(value, weight)| value * weight).sum::<f64>() / total;
+    Some(summary)
+}
+
+fn set_extremes(metrics: &mut Metrics, name: &str, summary: Option<Summary>) {
+    if let Some(summary) = summary {
+        metrics.set(format!("{name}/mean"), summary.mean);
+        metrics.set(format!("{name}/max"), summary.max);
+        metrics.set(format!("{name}/min"), summary.min);
+    }
+}
+
+fn set_share(metrics: &mut Metrics, name: &str, part: usize, whole: usize) {
+    if whole > 0 {
+        metrics.set(name, part as f64 / whole as f64);
+    }
+}
+
+#[cfg(test)]
+mod tests;

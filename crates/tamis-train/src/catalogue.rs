@@ -1,0 +1,191 @@
+//! The catalogue of metrics: each is defined here once, and `docs/metrics.md` is generated from it.
+//!
+//! A name is a pattern: `{...}` stands for any text that is not empty (a score's name, a data source, a number of samples).
+//! A metric that is set under a name which no pattern matches fails the test that sets it.
+
+use std::fmt::Write as _;
+
+mod definitions;
+
+pub use definitions::CATALOGUE;
+
+/// What other system calls a metric so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// verl's name and definition.
+    Verl,
+    /// TRL's name and definition.
+    Trl,
+    /// The name of the group filter's guide.
+    Guide,
+    /// Ours.
+    Tamis,
+}
+
+impl Source {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Verl => "verl",
+            Self::Trl => "TRL",
+            Self::Guide => "filter groups guide",
+            Self::Tamis => "tamis",
+        }
+    }
+}
+
+/// One metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Definition {
+    /// Name, with `{...}` for a variable part.
+    pub pattern: &'static str,
+    /// Unit; empty for a plain number.
+    pub unit: &'static str,
+    /// What it is, in one or two sentences.
+    pub meaning: &'static str,
+    /// Whose name it is.
+    pub source: Source,
+    /// The metric whose value it repeats.
+    pub alias_of: Option<&'static str>,
+    /// Whether it depends on the clock, so that two runs of one seed differ in it.
+    pub wall_clock: bool,
+}
+
+/// A heading of the catalogue with its metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Section {
+    /// Heading.
+    pub title: &'static str,
+    /// What these metrics are about.
+    pub about: &'static str,
+    /// The metrics.
+    pub metrics: &'static [Definition],
+}
+
+fn definitions() -> impl Iterator<Item = &'static Definition> {
+    CATALOGUE.iter().flat_map(|section| section.metrics)
+}
+
+/// The definition of a metric: the first pattern that matches its name, one without a variable part before others.
+pub fn find(name: &str) -> Option<&'static Definition> {
+    definitions()
+        .find(|definition| definition.pattern == name)
+        .or_else(|| definitions().find(|definition| matches(definition.pattern, name)))
+}
+
+/// Whether a metric depends on the clock; comparisons of two runs leave it out. A name outside the catalogue does not.
+pub fn is_wall_clock(name: &str) -> bool {
+    find(name).is_some_and(|definition| definition.wall_clock)
+}
+
+/// The pairs (second name, name whose value it repeats), none with a variable part.
+pub fn aliases() -> impl Iterator<Item = (&'static str, &'static str)> {
+    definitions().filter_map(|definition| Some((definition.pattern, definition.alias_of?)))
+}
+
+/// Whether `name` fits `pattern`, each `{...}` standing for one character or more.
+fn matches(pattern: &str, name: &str) -> bool {
+    let Some((literal, rest)) = pattern.split_once('{') else { return pattern == name };
+    let Some((_, after)) = rest.split_once('}') else { return pattern == name };
+    let Some(tail) = name.strip_prefix(literal) else { return false };
+    tail.char_indices()
+        .skip(1)
+        .map(|(place, _)| place)
+        .chain(std::iter::once(tail.len()).filter(|&length| length > 0))
+        .any(|place| matches(after, &tail[place..]))
+}
+
+/// The catalogue as a page; `docs/metrics.md` is this text.
+pub fn catalogue_markdown() -> String {
+    let mut page = String::from(
+        "# Metrics\n\n\
+         <!-- Generated from crates/tamis-train/src/catalogue/definitions.rs; `TAMIS_WRITE_DOCS=1 cargo test -p tamis-train \
+         catalogue` writes it anew. -->\n\n\
+         Every metric of `metrics.jsonl`, TensorBoard and the console, defined once. A part in braces varies. *Whose* says which \
+         system uses the name with this meaning; a *second name* repeats the value of another metric for readers who know it \
+         under that name. *Clock* marks what depends on the wall clock: leave it out when two runs are compared (everything \
+         else is equal, bit for bit, for the same seed on the same machine).\n\n\
+         Unscored trajectories (no reward function answered) are outside every statistic of scores and rewards; they count in \
+         lengths and tokens. A metric without a value (a mean over nothing) is left out, or `null` in `metrics.jsonl`.\n",
+    );
+    for section in CATALOGUE {
+        let _ = write!(page, "\n## {}\n\n{}\n\n", section.title, section.about);
+        page += "| name | unit | meaning | whose | clock |\n|---|---|---|---|---|\n";
+        for metric in section.metrics {
+            let meaning = match metric.alias_of {
+                Some(original) => format!("Second name of `{original}`. {}", metric.meaning),
+                None => metric.meaning.to_owned(),
+            };
+            let _ = writeln!(
+                page,
+                "| `{}` | {} | {} | {} | {} |",
+                metric.pattern,
+                metric.unit,
+                meaning.trim_end().replace('|', "\\|"),
+                metric.source.name(),
+                if metric.wall_clock { "yes" } else { "" }
+            );
+        }
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        assert!(matches("rewards/{name}/mean", "rewards/acc/mean"));
+        assert!(matches("rewards/{name}/mean", "rewards/a/b/mean"), "names may hold slashes");
+        assert!(matches("rewards/{name}/mean", "rewards/mean/mean"));
+        assert!(matches("rewards/{name}/mean", "rewards/é/mean"));
+        assert!(!matches("rewards/{name}/mean", "rewards//mean"), "a part is not empty");
+        assert!(!matches("rewards/{name}/mean", "rewards/acc/std"));
+        assert!(matches("val-core/{source}/acc/mean@{n}", "val-core/openai/gsm8k/acc/mean@8"));
+        assert!(matches("timing_s/{stage}", "timing_s/gen"));
+        assert!(!matches("timing_s/{stage}", "timing_s/"));
+    }
+
+    #[test]
+    fn each_metric_is_defined_once_and_well() {
+        let all: Vec<_> = definitions().collect();
+        for (place, definition) in all.iter().enumerate() {
+            let name = definition.pattern;
+            assert!(all[..place].iter().all(|other| other.pattern != name), "{name} twice");
+            assert!(definition.meaning.ends_with('.'), "{name}: a sentence");
+            let clock_by_name =
+                ["timing_s/", "timing_per_token_ms/"].iter().any(|prefix| name.starts_with(prefix));
+            assert!(definition.wall_clock || !clock_by_name, "{name} is of the clock");
+            if let Some(original) = definition.alias_of {
+                let original = all.iter().find(|other| other.pattern == original);
+                let original = original.unwrap_or_else(|| panic!("{name} repeats what is not there"));
+                assert!(original.alias_of.is_none(), "{name} repeats a repetition");
+                assert_eq!(original.wall_clock, definition.wall_clock, "{name}");
+                assert!(!name.contains('{'), "{name}");
+            }
+        }
+    }
+
+    /// A constant name may also fit a pattern (`val-core/...`); then the exact one is meant.
+    #[test]
+    fn the_exact_name_goes_first() {
+        for definition in definitions().filter(|definition| !definition.pattern.contains('{')) {
+            assert_eq!(find(definition.pattern), Some(definition));
+        }
+    }
+
+    #[test]
+    fn the_page_is_up_to_date() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");
+        let page = catalogue_markdown();
+        if std::env::var_os("TAMIS_WRITE_DOCS").is_some() {
+            std::fs::create_dir_all(path.parent().expect("a parent")).expect("docs");
+            std::fs::write(&path, &page).expect("write");
+        }
+        let written = std::fs::read_to_string(&path).expect("docs/metrics.md is there");
+        assert!(
+            written == page,
+            "docs/metrics.md is not what the catalogue gives; TAMIS_WRITE_DOCS=1 cargo test -p tamis-train catalogue"
+        );
+    }
+}

@@ -1,0 +1,182 @@
+//! Checkpoints: everything that a run needs to go on as if it had never stopped.
+//!
+//! A checkpoint is a folder `checkpoints/step_N` in Hugging Face layout (`config.json`, `model.safetensors`, tokenizer files) with
+//! `optimizer.safetensors` and `state.json` beside. [`crate::run_directory`] makes it appear whole or not at all.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tamis_core::group::{Group, PolicyVersion};
+use tamis_core::objective::{KlState, ObjectiveState};
+use tamis_core::schedule::Rounds;
+use tamis_data::sampler::Position;
+use tamis_model::{CheckpointError, Model, SaveDtype};
+use thiserror::Error;
+
+use crate::durable::{Disk, DiskError, UNFINISHED};
+use crate::native::NativeEngine;
+use crate::run_directory::LogPositions;
+use crate::validation::ValidationReport;
+
+/// Version of the layout of `state.json`.
+const FORMAT: u32 = 1;
+
+/// A group kept for the next step.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CarriedGroup {
+    /// The group, with the log-probabilities it was sampled with.
+    pub group: Group,
+    /// Step in which it was generated.
+    pub step: u64,
+    /// Round of that step.
+    pub round: u64,
+}
+
+/// The state of a run between two steps, weights and moments aside.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RunState {
+    /// Layout version.
+    pub format: u32,
+    /// Steps trained.
+    pub step: u64,
+    /// Version of the weights.
+    pub version: PolicyVersion,
+    /// Place in the data.
+    pub position: Position,
+    /// The scheduling machine.
+    pub machine: Rounds,
+    /// Id of the next dispatched group.
+    pub next_group: u64,
+    /// Groups kept for the next step.
+    pub carried: Vec<CarriedGroup>,
+    /// State of the objective.
+    pub objective: ObjectiveState,
+    /// Coefficient of the divergence in the reward.
+    pub reward_kl: Option<KlState>,
+    /// Length of every log when the checkpoint was written.
+    pub logs: LogPositions,
+    /// Prompt and completion tokens seen by the learner so far.
+    pub num_tokens: u64,
+    /// Validation figures by step, for keeping the best checkpoints.
+    pub scores: BTreeMap<u64, f64>,
+    /// The validation before reinforcement learning, for the closing table.
+    pub before: Option<ValidationReport>,
+}
+
+impl RunState {
+    /// The layout version that this build writes.
+    pub const FORMAT: u32 = FORMAT;
+}
+
+/// A checkpoint cannot be written or read.
+#[derive(Debug, Error)]
+pub enum SaveError {
+    /// The disk refused.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// Weights or moments cannot be written or read.
+    #[error(transparent)]
+    Weights(#[from] CheckpointError),
+    /// The tokenizer cannot be written.
+    #[error(transparent)]
+    Tokenizer(#[from] tamis_text::tokenizer::TokenizerError),
+    /// `state.json` cannot be understood.
+    #[error("failed to read {path}: {source}")]
+    State {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// The state was written by another layout.
+    #[error("{path} has layout version {found}, this build of tamis reads {FORMAT}")]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+    },
+    /// The weights have another shape than the checkpoint's.
+    #[error("the weights in {path} have another shape than the model of this run")]
+    Shape {
+        /// The checkpoint.
+        path: PathBuf,
+    },
+}
+
+impl SaveError {
+    /// What to do about it, where more is known than the message says.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Disk(error) => error.hint(),
+            Self::Format { .. } => Some("continue the run with the version of tamis that began it"),
+            Self::State { .. } => Some("the file was changed or damaged: remove this checkpoint's folder to continue from the one before"),
+            _ => None,
+        }
+    }
+}
+
+/// Folder of the weights that a resume reads, where the ones for use are saved in fewer bits.
+const MASTER: &str = "master";
+const OPTIMIZER: &str = "optimizer.safetensors";
+const STATE: &str = "state.json";
+
+/// Writes everything into an empty folder, each file flushed; the caller commits it.
+pub fn write(
+    disk: &Disk,
+    folder: &Path,
+    engine: &NativeEngine,
+    state: &RunState,
+    dtype: SaveDtype,
+) -> Result<(), SaveError> {
+    engine.model().save(folder, dtype)?;
+    if dtype != SaveDtype::F32 {
+        disk.create_new_folder(&folder.join(MASTER))?;
+        engine.model().save(&folder.join(MASTER), SaveDtype::F32)?;
+    }
+    engine.codec().tokenizer().save(folder)?;
+    engine.optimizer().save(&folder.join(OPTIMIZER))?;
+    let path = folder.join(STATE);
+    let json =
+        serde_json::to_vec_pretty(state).map_err(|source| SaveError::State { path: path.clone(), source })?;
+    disk.write_file(&path, &json)?;
+    Ok(())
+}
+
+/// Writes the reference policy, whole or not at all.
+pub fn write_reference(disk: &Disk, folder: &Path, model: &Model) -> Result<(), SaveError> {
+    let mut unfinished = folder.as_os_str().to_owned();
+    unfinished.push(UNFINISHED);
+    let unfinished = PathBuf::from(unfinished);
+    disk.remove_folder(&unfinished)?;
+    disk.create_new_folder(&unfinished)?;
+    model.save(&unfinished, SaveDtype::F32)?;
+    disk.sync_folder(&unfinished)?;
+    disk.rename(&unfinished, folder)?;
+    Ok(())
+}
+
+/// Reads a checkpoint's state.
+pub fn read_state(folder: &Path) -> Result<RunState, SaveError> {
+    let path = folder.join(STATE);
+    let bytes = Disk::new().read_file(&path)?;
+    let version: serde_json::Value =
+        serde_json::from_slice(&bytes).map_err(|source| SaveError::State { path: path.clone(), source })?;
+    let found = version["format"].as_u64().unwrap_or(0) as u32;
+    if found != FORMAT {
+        return Err(SaveError::Format { path, found });
+    }
+    serde_json::from_slice(&bytes).map_err(|source| SaveError::State { path, source })
+}
+
+/// Reads the weights of a checkpoint as a resume needs them: in full precision.
+pub fn read_model(folder: &Path) -> Result<Model, SaveError> {
+    let master = folder.join(MASTER);
+    Ok(Model::load(if master.is_dir() { &master } else { folder })?)
+}
+
+/// Reads the optimizer's moments into an engine whose weights have been loaded.
+pub fn read_optimizer(folder: &Path, engine: &mut NativeEngine) -> Result<(), SaveError> {
+    Ok(engine.optimizer_mut().load(&folder.join(OPTIMIZER))?)
+}

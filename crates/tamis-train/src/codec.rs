@@ -1,0 +1,186 @@
+//! Between text and tokens: the tokenizer, the chat template and the end tokens of a policy.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use tamis_data::overlong::{Fitted, OverlongError, OverlongPrompts};
+use tamis_data::prompt::{Prompt, PromptContent};
+use tamis_rollout::PreparedPrompt;
+use tamis_text::template::{ChatTemplate, TemplateError};
+use tamis_text::tokenizer::{Tokenizer, TokenizerError};
+use thiserror::Error;
+
+/// Text cannot become tokens.
+#[derive(Debug, Error)]
+pub enum CodecError {
+    /// The tokenizer refused.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The chat template refused.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    /// A chat template file cannot be read.
+    #[error("failed to read the chat template {path}")]
+    TemplateFile {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A prompt of a dataset cannot be prepared.
+    #[error("prompt {row} of the {split} data cannot be prepared")]
+    Prompt {
+        /// Row number in the concatenated data, from 1.
+        row: u64,
+        /// `training` or `validation`.
+        split: &'static str,
+        /// Why.
+        #[source]
+        source: Box<CodecError>,
+    },
+    /// A prompt is over the limit.
+    #[error(transparent)]
+    Overlong(#[from] OverlongError),
+    /// A prompt is empty.
+    #[error("the prompt has no tokens; the model needs at least one to begin with")]
+    Empty,
+}
+
+/// Tokenizer, chat template and end tokens of a policy.
+#[derive(Debug, Clone)]
+pub struct Codec {
+    tokenizer: Tokenizer,
+    template: Option<ChatTemplate>,
+    template_arguments: Map<String, Value>,
+    end_token_ids: Vec<u32>,
+}
+
+/// Prompts of a split, ready to be generated from.
+#[derive(Debug, Clone, Default)]
+pub struct Prepared {
+    /// The prompts, in data order.
+    pub prompts: Vec<PreparedPrompt>,
+    /// Prompts left out because they are over the limit.
+    pub num_dropped: usize,
+    /// Prompts cut to the limit.
+    pub num_truncated: usize,
+}
+
+impl Codec {
+    /// From a tokenizer, an optional template file that replaces the tokenizer's own, and the folder of the model whose
+    /// `generation_config.json` may name further end tokens.
+    pub fn new(
+        tokenizer: Tokenizer,
+        template_file: Option<&Path>,
+        template_arguments: Map<String, Value>,
+        generation_config: Option<&Path>,
+    ) -> Result<Self, CodecError> {
+        let template = match template_file {
+            Some(path) => {
+                let source = std::fs::read_to_string(path)
+                    .map_err(|source| CodecError::TemplateFile { path: path.to_owned(), source })?;
+                Some(ChatTemplate::new(&source, tokenizer.special_tokens())?)
+            }
+            None => match tokenizer.chat_template() {
+                Ok(template) => Some(template),
+                Err(TemplateError::Missing) => None,
+                Err(error) => return Err(error.into()),
+            },
+        };
+        let end_token_ids = match generation_config {
+            Some(path) => tokenizer.end_token_ids(path)?,
+            None => tokenizer.eos_id().into_iter().collect(),
+        };
+        // A run that replays must render the same date: the beginning of 1970 is as good as any.
+        Ok(Self { tokenizer, template, template_arguments, end_token_ids })
+    }
+
+    /// The tokenizer.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// Tokens at which generation ends.
+    pub fn end_token_ids(&self) -> &[u32] {
+        &self.end_token_ids
+    }
+
+    /// Fixes the date that templates see, in seconds since 1970, so that a resumed run renders what the first did.
+    #[must_use]
+    pub fn with_now(mut self, seconds: i64) -> Self {
+        self.template = self.template.map(|template| template.with_now(seconds));
+        self
+    }
+
+    /// The text that the model sees and the continued assistant message.
+    fn render(&self, content: &PromptContent) -> Result<(String, String, bool), CodecError> {
+        match content {
+            PromptContent::Text(text) => Ok((text.clone(), String::new(), true)),
+            PromptContent::Messages(messages) => {
+                let template = self.template.as_ref().ok_or(TemplateError::Missing)?;
+                let rendered = template.prompt(messages, &self.template_arguments)?;
+                Ok((rendered.text, rendered.continued.unwrap_or_default(), false))
+            }
+        }
+    }
+
+    /// Prepares one prompt; `None` where it is left out as overlong. The flag says whether it was cut.
+    fn prepare_one(
+        &self,
+        prompt: &Arc<Prompt>,
+        overlong: OverlongPrompts,
+        limit: usize,
+    ) -> Result<Option<(PreparedPrompt, bool)>, CodecError> {
+        let (text, continued, add_special) = self.render(&prompt.content)?;
+        let ids = self.tokenizer.encode(&text, add_special)?;
+        if ids.is_empty() {
+            return Err(CodecError::Empty);
+        }
+        let (ids, text, cut) = match overlong.fit(&ids, limit)? {
+            Fitted::Whole => (ids, text, false),
+            Fitted::Truncated(ids) => {
+                let text = self.tokenizer.decode(&ids, false)?;
+                (ids, text, true)
+            }
+            Fitted::Dropped => return Ok(None),
+        };
+        let prepared = PreparedPrompt {
+            prompt: prompt.clone(),
+            token_ids: ids.into(),
+            text: text.into(),
+            continued: continued.into(),
+        };
+        Ok(Some((prepared, cut)))
+    }
+
+    /// Prepares all prompts of a split, applying the limit on their length.
+    pub fn prepare(
+        &self,
+        prompts: Vec<Prompt>,
+        split: &'static str,
+        overlong: OverlongPrompts,
+        limit: usize,
+    ) -> Result<Prepared, CodecError> {
+        let mut prepared = Prepared::default();
+        for prompt in prompts {
+            let prompt = Arc::new(prompt);
+            match self.prepare_one(&prompt, overlong, limit) {
+                Ok(Some((one, cut))) => {
+                    prepared.num_truncated += usize::from(cut);
+                    prepared.prompts.push(one);
+                }
+                Ok(None) => prepared.num_dropped += 1,
+                Err(source) => {
+                    return Err(CodecError::Prompt {
+                        row: prompt.id.0 + 1,
+                        split,
+                        source: Box::new(source),
+                    });
+                }
+            }
+        }
+        Ok(prepared)
+    }
+}

@@ -1,0 +1,385 @@
+//! Files that survive a crash.
+//!
+//! Everything a run writes goes through a [`Disk`]. A whole file is written beside its final name, flushed to the device,
+//! renamed over it and the folder flushed ([`Disk::write_file`]), so that a reader, after a crash at any instant, finds either
+//! the old file or the new one. Logs grow through an [`AppendFile`], which takes a half-written tail back. A `Disk` is a handle
+//! that is cheap to clone; [`Disk::failing`] gives one that fails at its k-th operation, for the tests of all that writes.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+mod faults;
+
+pub use faults::Fault;
+use faults::{Decision, Faults};
+
+/// What was attempted on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Create a file, empty.
+    CreateFile,
+    /// Write bytes.
+    Write,
+    /// Flush a file to the device.
+    SyncFile,
+    /// Rename a file or folder.
+    Rename,
+    /// Flush a folder's entries to the device.
+    SyncFolder,
+    /// Create a folder.
+    CreateFolder,
+    /// Cut a file to a length.
+    Cut,
+    /// Remove a file or folder.
+    Remove,
+    /// Open a file that is there.
+    Open,
+    /// Read a file or list a folder.
+    Read,
+    /// Take the lock on a file.
+    Lock,
+}
+
+impl std::fmt::Display for Operation {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::CreateFile => "create",
+            Self::Write => "write",
+            Self::SyncFile => "flush to the device",
+            Self::Rename => "rename",
+            Self::SyncFolder => "flush to the device the folder",
+            Self::CreateFolder => "create the folder",
+            Self::Cut => "cut",
+            Self::Remove => "remove",
+            Self::Open => "open",
+            Self::Read => "read",
+            Self::Lock => "lock",
+        })
+    }
+}
+
+/// An operation on the disk that failed. The operating system's reason is the source.
+#[derive(Debug, thiserror::Error)]
+#[error("{operation} `{}`", path.display())]
+pub struct DiskError {
+    /// What was attempted.
+    pub operation: Operation,
+    /// On which file or folder.
+    pub path: PathBuf,
+    /// Why it failed.
+    #[source]
+    pub cause: io::Error,
+}
+
+impl DiskError {
+    /// An operation that failed.
+    pub fn new(operation: Operation, path: &Path, cause: io::Error) -> Self {
+        Self { operation, path: path.to_owned(), cause }
+    }
+
+    /// What to do about it, where the cause says so.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self.cause.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some(
+                "no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep`), \
+                 or name a folder on another disk (`run.dir`); files written before are whole",
+            ),
+            io::ErrorKind::ReadOnlyFilesystem => Some(
+                "the file system is read-only: mount it writable and continue with `--resume`, or name another folder \
+                 (`run.dir`); files written before are whole",
+            ),
+            io::ErrorKind::PermissionDenied => Some(
+                "this user may not write there: change the permissions or name another folder (`run.dir`)",
+            ),
+            io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
+                Some("a part of this path is a file, not a folder: name another folder (`run.dir`)")
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Handle to the file system; every write of a run passes through one.
+#[derive(Debug, Clone, Default)]
+pub struct Disk {
+    faults: Option<Arc<Faults>>,
+}
+
+impl Disk {
+    /// The file system as it is.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// For tests: the file system with `fault` at operation number `at`, counted from 0 over all clones of this handle. Every
+    /// create, write, flush, rename, cut and remove is one operation; reads are not counted.
+    pub fn failing(at: usize, fault: Fault) -> Self {
+        Self { faults: Some(Arc::new(Faults::new(at, fault))) }
+    }
+
+    /// For tests: a file system that fails nowhere, and flushes nothing to the device, which is fast.
+    pub fn unflushed() -> Self {
+        Self::failing(usize::MAX, Fault::Killed)
+    }
+
+    /// For tests: how many operations a handle made by [`Disk::failing`] has met; 0 for a real one.
+    pub fn num_operations(&self) -> usize {
+        self.faults.as_ref().map_or(0, |faults| faults.count())
+    }
+
+    fn perform<T>(
+        &self,
+        operation: Operation,
+        path: &Path,
+        act: impl FnOnce() -> io::Result<T>,
+    ) -> Result<T, DiskError> {
+        if let Some(faults) = &self.faults
+            && let Decision::Fail(cause) = faults.before(operation, path)
+        {
+            return Err(DiskError::new(operation, path, cause));
+        }
+        let result = act().map_err(|cause| DiskError::new(operation, path, cause))?;
+        if let Some(faults) = &self.faults {
+            faults.after(operation, path);
+        }
+        Ok(result)
+    }
+
+    /// Writes a whole file or nothing: to a temporary file in the same folder, flushed, renamed over `path`, the folder flushed.
+    /// On failure the file that was there before is untouched.
+    pub fn write_file(&self, path: &Path, bytes: &[u8]) -> Result<(), DiskError> {
+        self.write_file_with(path, |writer| writer.write_all(bytes))
+    }
+
+    /// As [`Disk::write_file`], the content streamed by `fill` (buffered, 1 MiB).
+    pub fn write_file_with(
+        &self,
+        path: &Path,
+        fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<(), DiskError> {
+        let temporary = temporary_beside(path);
+        let outcome = self
+            .fill_and_sync(&temporary, fill)
+            .and_then(|()| self.rename(&temporary, path))
+            .map_err(|error| {
+                // A person knows the file by its final name.
+                if error.path == temporary { DiskError { path: path.to_owned(), ..error } } else { error }
+            });
+        if outcome.is_err() {
+            // Best effort: the cause that matters is the first one.
+            let _ = self.remove_file(&temporary);
+        }
+        outcome
+    }
+
+    fn fill_and_sync(
+        &self,
+        path: &Path,
+        fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<(), DiskError> {
+        let file = self.perform(Operation::CreateFile, path, || File::create(path))?;
+        let mut writer = BufWriter::with_capacity(1 << 20, Gate { disk: self, path, file: &file });
+        fill(&mut writer)
+            .and_then(|()| writer.flush())
+            .map_err(|cause| DiskError::new(Operation::Write, path, cause))?;
+        // The buffer is empty now; taking the writer apart keeps its drop from writing again.
+        drop(writer.into_parts());
+        self.sync_file(path, &file)
+    }
+
+    fn sync_file(&self, path: &Path, file: &File) -> Result<(), DiskError> {
+        // Where faults are on order, they also say what a loss of power takes; a real flush would only slow the tests.
+        self.perform(Operation::SyncFile, path, || if self.is_real() { file.sync_all() } else { Ok(()) })
+    }
+
+    fn is_real(&self) -> bool {
+        self.faults.is_none()
+    }
+
+    /// Renames a file or folder and flushes the folder(s) concerned. A file at `to` is replaced.
+    pub fn rename(&self, from: &Path, to: &Path) -> Result<(), DiskError> {
+        if let Some(faults) = &self.faults {
+            faults.renaming(from, to);
+        }
+        self.perform(Operation::Rename, to, || std::fs::rename(from, to))?;
+        self.sync_folder(parent(to))?;
+        if parent(from) != parent(to) {
+            self.sync_folder(parent(from))?;
+        }
+        Ok(())
+    }
+
+    /// Flushes the entries of a folder to the device, so that creations, renames and removals in it survive a loss of power.
+    pub fn sync_folder(&self, path: &Path) -> Result<(), DiskError> {
+        // Elsewhere than on Unix a folder cannot be opened, and renames are flushed by the system.
+        self.perform(Operation::SyncFolder, path, || {
+            if cfg!(unix) && self.is_real() { File::open(path)?.sync_all() } else { Ok(()) }
+        })
+    }
+
+    /// Creates a folder and those above it that are missing, each flushed into its parent.
+    pub fn create_folder(&self, path: &Path) -> Result<(), DiskError> {
+        if path.as_os_str().is_empty() || path.is_dir() {
+            return Ok(());
+        }
+        self.create_folder(parent(path))?;
+        match self.create_new_folder(path) {
+            // Someone else was faster; the folder is there, which is what was asked for.
+            Err(error) if error.cause.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Creates one folder that must not be there yet (`AlreadyExists` otherwise), and flushes its parent.
+    pub fn create_new_folder(&self, path: &Path) -> Result<(), DiskError> {
+        self.perform(Operation::CreateFolder, path, || std::fs::create_dir(path))?;
+        self.sync_folder(parent(path))
+    }
+
+    /// Removes a file; one that is not there is no error.
+    pub fn remove_file(&self, path: &Path) -> Result<(), DiskError> {
+        self.perform(Operation::Remove, path, || absent_is_fine(std::fs::remove_file(path)))
+    }
+
+    /// Removes a folder with its content; one that is not there is no error.
+    pub fn remove_folder(&self, path: &Path) -> Result<(), DiskError> {
+        self.perform(Operation::Remove, path, || absent_is_fine(std::fs::remove_dir_all(path)))
+    }
+
+    /// Cuts a file to `length` bytes and flushes it. A file that is shorter already is left as it is (and never lengthened).
+    pub fn cut_file(&self, path: &Path, length: u64) -> Result<(), DiskError> {
+        let file = OpenOptions::new()
+            .write(true)
+            .open(path)
+            .map_err(|cause| DiskError::new(Operation::Open, path, cause))?;
+        let current = file.metadata().map_err(|cause| DiskError::new(Operation::Read, path, cause))?.len();
+        if current <= length {
+            return Ok(());
+        }
+        self.perform(Operation::Cut, path, || file.set_len(length))?;
+        self.sync_file(path, &file)
+    }
+
+    /// Opens a file for appending, created (and its folder flushed) where it is not there.
+    pub fn append_to(&self, path: &Path) -> Result<AppendFile, DiskError> {
+        let open = || OpenOptions::new().append(true).create(true).open(path);
+        let file = if path.exists() {
+            open().map_err(|cause| DiskError::new(Operation::Open, path, cause))?
+        } else {
+            let file = self.perform(Operation::CreateFile, path, open)?;
+            self.sync_folder(parent(path))?;
+            file
+        };
+        let length = file.metadata().map_err(|cause| DiskError::new(Operation::Read, path, cause))?.len();
+        if let Some(faults) = &self.faults {
+            faults.opened_at(path, length);
+        }
+        Ok(AppendFile { disk: self.clone(), path: path.to_owned(), file, length })
+    }
+
+    /// Reads a whole file.
+    pub fn read_file(&self, path: &Path) -> Result<Vec<u8>, DiskError> {
+        std::fs::read(path).map_err(|cause| DiskError::new(Operation::Read, path, cause))
+    }
+}
+
+/// A file that only grows: a log, the journal.
+#[derive(Debug)]
+pub struct AppendFile {
+    disk: Disk,
+    path: PathBuf,
+    file: File,
+    length: u64,
+}
+
+impl AppendFile {
+    /// Appends bytes in one write. Where that fails half-way, what was written of them is taken back, as far as the disk lets
+    /// us, so that a log never holds half a line.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<(), DiskError> {
+        let outcome = Gate { disk: &self.disk, path: &self.path, file: &self.file }.write_all(bytes);
+        if let Err(cause) = outcome {
+            let _ = self.disk.perform(Operation::Cut, &self.path, || self.file.set_len(self.length));
+            return Err(DiskError::new(Operation::Write, &self.path, cause));
+        }
+        self.length += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Flushes what was appended to the device.
+    pub fn sync(&mut self) -> Result<(), DiskError> {
+        self.disk.sync_file(&self.path, &self.file)
+    }
+
+    /// Length of the file in bytes.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Lets each write through, or not, as the disk's faults have it.
+struct Gate<'a> {
+    disk: &'a Disk,
+    path: &'a Path,
+    file: &'a File,
+}
+
+impl Write for Gate<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Some(faults) = &self.disk.faults else { return self.file.write(bytes) };
+        match faults.before(Operation::Write, self.path) {
+            Decision::Go => {
+                let written = self.file.write(bytes)?;
+                faults.after(Operation::Write, self.path);
+                Ok(written)
+            }
+            Decision::Short => {
+                // What the system does when space runs out in the middle: this write is cut short, the next one fails.
+                let half = bytes.len().div_ceil(2);
+                self.file.write_all(&bytes[..half])?;
+                faults.after(Operation::Write, self.path);
+                Ok(half)
+            }
+            Decision::Fail(cause) => Err(cause),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Ending of what is not complete yet: a file or folder of this name may be removed by whoever holds the run.
+pub const UNFINISHED: &str = ".tmp";
+
+fn temporary_beside(path: &Path) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(UNFINISHED);
+    path.with_file_name(name)
+}
+
+/// The folder that a path lies in; `.` for a bare name.
+pub(crate) fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        Some(_) => Path::new("."),
+        None => path,
+    }
+}
+
+fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests;

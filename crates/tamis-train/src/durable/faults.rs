@@ -1,0 +1,187 @@
+//! Failures on order: what a [`Disk`](super::Disk) made for a test does at its k-th operation.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::{Operation, parent};
+
+/// What happens at the chosen operation and after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It fails for want of space, and so does every later creation, write and flush; renaming and removing still work.
+    DiskFull,
+    /// A write is done by half, then the disk is full; any other operation as [`Fault::DiskFull`].
+    ShortWrite,
+    /// It fails, and so does every later one: the file system went read-only.
+    ReadOnly,
+    /// The process is killed before it: neither it nor a later one happens; what was done before stays.
+    Killed,
+    /// The power fails before it: bytes not flushed are gone, and so are creations and renames whose folder was not flushed.
+    PowerLoss,
+    /// As [`Fault::PowerLoss`], except that the creations and renames happened to reach the device: a file renamed before its
+    /// content was flushed is there and empty.
+    PowerLossAfterRename,
+}
+
+pub(super) enum Decision {
+    Go,
+    Short,
+    Fail(io::Error),
+}
+
+#[derive(Debug)]
+pub(super) struct Faults {
+    at: usize,
+    fault: Fault,
+    count: AtomicUsize,
+    volatile: Mutex<Volatile>,
+}
+
+/// What a loss of power would take.
+#[derive(Debug, Default)]
+struct Volatile {
+    /// Flushed length of the files that were written.
+    flushed: BTreeMap<PathBuf, u64>,
+    /// Entries of folders that were not flushed since, oldest first.
+    entries: Vec<Entry>,
+    /// A rename about to be done, with the content it would replace.
+    renaming: Option<Entry>,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Created(PathBuf),
+    Renamed { from: PathBuf, to: PathBuf, replaced: Option<Vec<u8>> },
+}
+
+impl Faults {
+    pub(super) fn new(at: usize, fault: Fault) -> Self {
+        Self { at, fault, count: AtomicUsize::new(0), volatile: Mutex::default() }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    fn volatile(&self) -> std::sync::MutexGuard<'_, Volatile> {
+        self.volatile.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub(super) fn before(&self, operation: Operation, _path: &Path) -> Decision {
+        let number = self.count.fetch_add(1, Ordering::SeqCst);
+        if number < self.at {
+            return Decision::Go;
+        }
+        let first = number == self.at;
+        let full = || Decision::Fail(io::Error::from_raw_os_error(28));
+        match self.fault {
+            Fault::ShortWrite if first && operation == Operation::Write => Decision::Short,
+            Fault::DiskFull | Fault::ShortWrite => match operation {
+                Operation::Rename | Operation::Remove | Operation::Cut if !first => Decision::Go,
+                _ => full(),
+            },
+            Fault::ReadOnly => Decision::Fail(io::Error::from_raw_os_error(30)),
+            // Not `Interrupted`: writers would try again.
+            Fault::Killed => Decision::Fail(io::Error::other(Gone)),
+            Fault::PowerLoss | Fault::PowerLossAfterRename => {
+                if first {
+                    self.lose_power(self.fault == Fault::PowerLossAfterRename);
+                }
+                Decision::Fail(io::Error::other(Gone))
+            }
+        }
+    }
+
+    pub(super) fn after(&self, operation: Operation, path: &Path) {
+        let mut volatile = self.volatile();
+        match operation {
+            Operation::CreateFile => {
+                volatile.flushed.insert(path.to_owned(), 0);
+                volatile.entries.push(Entry::Created(path.to_owned()));
+            }
+            Operation::CreateFolder => volatile.entries.push(Entry::Created(path.to_owned())),
+            Operation::SyncFile => {
+                if let Ok(metadata) = std::fs::metadata(path) {
+                    volatile.flushed.insert(path.to_owned(), metadata.len());
+                }
+            }
+            Operation::Rename => {
+                if let Some(Entry::Renamed { from, to, replaced }) = volatile.renaming.take() {
+                    let moved: Vec<_> = volatile
+                        .flushed
+                        .iter()
+                        .filter_map(|(path, &length)| {
+                            let rest = path.strip_prefix(&from).ok()?;
+                            let target = if rest.as_os_str().is_empty() { to.clone() } else { to.join(rest) };
+                            Some((path.clone(), target, length))
+                        })
+                        .collect();
+                    for (old, new, length) in moved {
+                        volatile.flushed.remove(&old);
+                        volatile.flushed.insert(new, length);
+                    }
+                    volatile.entries.push(Entry::Renamed { from, to, replaced });
+                }
+            }
+            Operation::SyncFolder => volatile.entries.retain(|entry| match entry {
+                Entry::Created(created) => parent(created) != path,
+                Entry::Renamed { to, .. } => parent(to) != path,
+            }),
+            Operation::Remove => {
+                volatile.flushed.retain(|known, _| !known.starts_with(path));
+                volatile.entries.retain(|entry| match entry {
+                    Entry::Created(created) => !created.starts_with(path),
+                    Entry::Renamed { to, .. } => !to.starts_with(path),
+                });
+            }
+            Operation::Write | Operation::Cut | Operation::Open | Operation::Read | Operation::Lock => {}
+        }
+    }
+
+    /// A file opened for appending whose present content counts as flushed.
+    pub(super) fn opened_at(&self, path: &Path, length: u64) {
+        self.volatile().flushed.entry(path.to_owned()).or_insert(length);
+    }
+
+    /// Remembers what a rename will replace.
+    pub(super) fn renaming(&self, from: &Path, to: &Path) {
+        let replaced = std::fs::read(to).ok();
+        self.volatile().renaming =
+            Some(Entry::Renamed { from: from.to_owned(), to: to.to_owned(), replaced });
+    }
+
+    fn lose_power(&self, entries_survive: bool) {
+        let mut volatile = self.volatile();
+        for (path, &length) in &volatile.flushed {
+            if let Ok(file) = std::fs::OpenOptions::new().write(true).open(path)
+                && file.metadata().is_ok_and(|metadata| metadata.len() > length)
+            {
+                let _ = file.set_len(length);
+            }
+        }
+        if entries_survive {
+            return;
+        }
+        for entry in volatile.entries.drain(..).rev() {
+            match entry {
+                Entry::Created(path) => {
+                    let _ = std::fs::remove_file(&path);
+                    let _ = std::fs::remove_dir_all(&path);
+                }
+                Entry::Renamed { from, to, replaced } => {
+                    let _ = std::fs::rename(&to, &from);
+                    if let Some(content) = replaced {
+                        let _ = std::fs::write(&to, content);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the process is gone (a fault of the test)")]
+struct Gone;

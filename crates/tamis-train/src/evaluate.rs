@@ -1,0 +1,90 @@
+//! `tamis eval`: a checkpoint's policy on the validation prompts, without a run directory.
+
+use serde::Serialize;
+use tamis_config::Config;
+use tamis_env::reward::RewardError;
+use tamis_rollout::{Scorer, ShellError};
+use thiserror::Error;
+
+use crate::assemble::{AssembleError, data, policy, rewards};
+use crate::metrics::Metrics;
+use crate::native::NativeEngine;
+use crate::session::{engine_settings, validation_settings};
+use crate::validation::{self, Shown};
+
+/// An evaluation cannot be made.
+#[derive(Debug, Error)]
+pub enum EvaluateError {
+    /// A part of it cannot be built.
+    #[error(transparent)]
+    Assemble(#[from] AssembleError),
+    /// Generation or scoring broke down.
+    #[error(transparent)]
+    Shell(#[from] ShellError),
+    /// A place for the shipped reward runner cannot be made.
+    #[error("failed to make a temporary folder")]
+    Folder(#[source] std::io::Error),
+    /// There are no prompts to evaluate on.
+    #[error("there are no validation prompts; set data.val (or data.arithmetic.val_size for the task `arithmetic`)")]
+    NoPrompts,
+}
+
+/// What an evaluation found.
+#[derive(Debug, Clone, Serialize)]
+pub struct Evaluation {
+    /// Prompts.
+    pub num_prompts: usize,
+    /// Samples of each.
+    pub num_samples: usize,
+    /// Figures by name.
+    pub metrics: Vec<(String, f64)>,
+    /// Some completions.
+    pub samples: Vec<Shown>,
+}
+
+impl From<RewardError> for EvaluateError {
+    fn from(error: RewardError) -> Self {
+        Self::Assemble(AssembleError::Reward(error))
+    }
+}
+
+/// Evaluates `model.path` on the validation prompts as `validate` says.
+pub fn evaluate(config: &Config) -> Result<Evaluation, EvaluateError> {
+    let prompts = data::prompts(config)?;
+    let codec = policy::codec(config, || prompts.alphabet())?;
+    let model = policy::model(config, &codec)?;
+    let folder = std::env::temp_dir().join(format!("tamis-eval-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).map_err(EvaluateError::Folder)?;
+    let result = evaluate_in(config, &folder, prompts, codec, model);
+    // Only the shipped reward runner was in it.
+    let _ = std::fs::remove_dir_all(&folder);
+    result
+}
+
+fn evaluate_in(
+    config: &Config,
+    folder: &std::path::Path,
+    prompts: data::Prompts,
+    codec: crate::codec::Codec,
+    model: tamis_model::Model,
+) -> Result<Evaluation, EvaluateError> {
+    let mut scorer = Scorer::new(rewards::rewards(config, folder)?.rewards);
+    let overlong = data::overlong(config.data.overlong_prompts);
+    let prepared = codec
+        .prepare(prompts.validation, "validation", overlong, config.data.max_prompt_length)
+        .map_err(AssembleError::from)?;
+    if prepared.prompts.is_empty() {
+        return Err(EvaluateError::NoPrompts);
+    }
+    let mut engine = NativeEngine::new(model, codec, engine_settings(config));
+    let settings = validation_settings(config);
+    let (rows, report) = validation::sample(&mut engine, &mut scorer, &prepared.prompts, &settings, "eval", 0)?;
+    let mut metrics = Metrics::new();
+    validation::metrics(&rows, &config.validate, &mut metrics);
+    Ok(Evaluation {
+        num_prompts: report.num_prompts,
+        num_samples: settings.n,
+        metrics: metrics.iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        samples: report.shown,
+    })
+}

@@ -1,0 +1,313 @@
+//! The append-only, checksummed journal.
+//!
+//! What is not a function of the random keys (answers of external rewards and servers, time-outs) is written here before it is
+//! used, so that a replay after a crash reads it instead of asking again. The file is the 8 bytes `TAMISJ1\n`, then records:
+//! length of the payload (`u32`, little endian), CRC-32 of these four bytes and the payload (`u32`, little endian), payload.
+//! Opening reads the records in order up to the first that is not whole, and cuts the file there: that is the tail which a
+//! crash tore. The reader says from where records were promised to be whole (a checkpoint's position): damage before it is
+//! an error, never cut.
+
+use std::path::{Path, PathBuf};
+
+use crate::checksum::crc32;
+use crate::durable::{AppendFile, Disk, DiskError};
+
+const MAGIC: &[u8; 8] = b"TAMISJ1\n";
+const FRAME: usize = 8;
+
+/// When appended records are flushed to the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SyncPolicy {
+    /// After every record: it survives a loss of power before it is used.
+    #[default]
+    EveryRecord,
+    /// Only by [`Journal::sync`]: records survive a killed process at once, a loss of power from the next sync on.
+    OnDemand,
+}
+
+/// Why a journal could not be opened or written.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The disk failed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The file begins otherwise than a journal does.
+    #[error("read `{}`: not a journal of tamis (it does not begin with `TAMISJ1`)", path.display())]
+    NotAJournal {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A record that a checkpoint counts on is damaged or missing.
+    #[error(
+        "read `{}`: damaged at byte {offset}, but the checkpoint counts on the first {promised} bytes; resume from an \
+         earlier checkpoint", path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where the first record that is not whole begins.
+        offset: u64,
+        /// Up to where records had been whole.
+        promised: u64,
+    },
+    /// A record longer than the format holds.
+    #[error("write `{}`: a record of {length} bytes, and the format holds at most 4294967295", path.display())]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// Length of the payload in bytes.
+        length: usize,
+    },
+}
+
+/// What opening a journal found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Recovered {
+    /// Payloads of all whole records, in order, each with the position after it.
+    pub records: Vec<(u64, Vec<u8>)>,
+    /// Bytes of a torn tail that were cut, 0 as a rule.
+    pub cut: u64,
+}
+
+/// A journal open for appending.
+#[derive(Debug)]
+pub struct Journal {
+    file: AppendFile,
+    policy: SyncPolicy,
+}
+
+impl Journal {
+    /// Opens a journal, creating it where it is not there, and cuts a torn tail. `promised` is the position up to which the
+    /// records must be whole (0 without a checkpoint).
+    ///
+    /// # Errors
+    /// The disk; a file that is no journal; damage before `promised`.
+    pub fn open(
+        disk: &Disk,
+        path: &Path,
+        policy: SyncPolicy,
+        promised: u64,
+    ) -> Result<(Self, Recovered), JournalError> {
+        let bytes = if path.exists() { disk.read_file(path)? } else { Vec::new() };
+        let present = bytes.len().min(MAGIC.len());
+        if bytes[..present] != MAGIC[..present] {
+            return Err(JournalError::NotAJournal { path: path.to_owned() });
+        }
+        let whole_head = bytes.len() >= MAGIC.len();
+        let records = if whole_head { records(&bytes) } else { Vec::new() };
+        let end = match records.last() {
+            Some(&(end, _)) => end,
+            None if whole_head => MAGIC.len() as u64,
+            None => 0,
+        };
+        if end < promised {
+            return Err(JournalError::Damaged { path: path.to_owned(), offset: end, promised });
+        }
+        let cut = bytes.len() as u64 - end;
+        if cut > 0 {
+            disk.cut_file(path, end)?;
+        }
+        let mut file = disk.append_to(path)?;
+        if end == 0 {
+            file.append(MAGIC)?;
+            file.sync()?;
+        }
+        let records = records.into_iter().map(|(end, payload)| (end, payload.to_vec())).collect();
+        Ok((Self { file, policy }, Recovered { records, cut }))
+    }
+
+    /// Appends a record, and flushes it where the policy says so. After a failure the journal is as before, or has a torn tail
+    /// that the next opening cuts.
+    pub fn append(&mut self, payload: &[u8]) -> Result<(), JournalError> {
+        let Ok(length) = u32::try_from(payload.len()) else {
+            return Err(JournalError::TooLong { path: self.file.path().to_owned(), length: payload.len() });
+        };
+        let mut record = Vec::with_capacity(FRAME + payload.len());
+        record.extend_from_slice(&length.to_le_bytes());
+        record.extend_from_slice(&[0; 4]);
+        record.extend_from_slice(payload);
+        let checksum = record_checksum(&record);
+        record[4..FRAME].copy_from_slice(&checksum.to_le_bytes());
+        self.file.append(&record)?;
+        if self.policy == SyncPolicy::EveryRecord {
+            self.file.sync()?;
+        }
+        Ok(())
+    }
+
+    /// Flushes all records to the device.
+    pub fn sync(&mut self) -> Result<(), JournalError> {
+        Ok(self.file.sync()?)
+    }
+
+    /// Position after the last record, in bytes: what a checkpoint keeps, to be promised when the journal is opened again.
+    pub fn position(&self) -> u64 {
+        self.file.length()
+    }
+}
+
+/// CRC-32 of a record without its checksum field.
+fn record_checksum(record: &[u8]) -> u32 {
+    let mut covered = Vec::with_capacity(record.len());
+    covered.extend_from_slice(&record[..4]);
+    covered.extend_from_slice(&record[FRAME..]);
+    crc32(&covered)
+}
+
+/// The whole records of a journal's bytes, each with the position after it, up to the first that is not whole.
+fn records(bytes: &[u8]) -> Vec<(u64, &[u8])> {
+    let mut found = Vec::new();
+    let mut start = MAGIC.len();
+    while let Some((&[l0, l1, l2, l3, c0, c1, c2, c3], _)) =
+        bytes.get(start..).and_then(|rest| rest.split_first_chunk::<FRAME>())
+    {
+        let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
+        let Some(record) = start.checked_add(FRAME + length).and_then(|end| bytes.get(start..end)) else {
+            break;
+        };
+        if record_checksum(record) != u32::from_le_bytes([c0, c1, c2, c3]) {
+            break;
+        }
+        start += record.len();
+        found.push((start as u64, &record[FRAME..]));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::durable::Fault;
+
+    fn payloads(recovered: &Recovered) -> Vec<Vec<u8>> {
+        recovered.records.iter().map(|(_, payload)| payload.clone()).collect()
+    }
+
+    fn three() -> Vec<Vec<u8>> {
+        vec![b"first".to_vec(), Vec::new(), vec![7; 300]]
+    }
+
+    fn written(path: &Path) -> u64 {
+        let (mut journal, recovered) =
+            Journal::open(&Disk::unflushed(), path, SyncPolicy::EveryRecord, 0).expect("new");
+        assert_eq!(recovered, Recovered::default());
+        for payload in three() {
+            journal.append(&payload).expect("append");
+        }
+        journal.position()
+    }
+
+    #[test]
+    fn records_come_back_in_order() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("journal");
+        let end = written(&path);
+        assert_eq!(end, 8 + (8 + 5) + 8 + (8 + 300), "hand-counted");
+        let (mut journal, recovered) =
+            Journal::open(&Disk::unflushed(), &path, SyncPolicy::OnDemand, end).expect("open");
+        assert_eq!(payloads(&recovered), three());
+        assert_eq!(recovered.records.iter().map(|(end, _)| *end).collect::<Vec<_>>(), [21, 29, 337]);
+        journal.append(b"fourth").expect("append");
+        let (_, recovered) =
+            Journal::open(&Disk::unflushed(), &path, SyncPolicy::OnDemand, end).expect("open");
+        assert_eq!(payloads(&recovered).last().map(Vec::as_slice), Some(&b"fourth"[..]));
+    }
+
+    #[test]
+    fn a_tail_torn_anywhere_is_cut_to_the_last_whole_record() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("journal");
+        let end = written(&path);
+        let bytes = std::fs::read(&path).expect("read");
+        for length in 0..=bytes.len() {
+            std::fs::write(&path, &bytes[..length]).expect("write");
+            let (mut journal, recovered) =
+                Journal::open(&Disk::unflushed(), &path, SyncPolicy::OnDemand, 0).expect("open");
+            let whole = [21, 29, 337].iter().filter(|&&end| end <= length).count();
+            assert_eq!(payloads(&recovered), three()[..whole], "{length} bytes");
+            // What is appended then is found again.
+            journal.append(b"after").expect("append");
+            let (_, recovered) =
+                Journal::open(&Disk::unflushed(), &path, SyncPolicy::OnDemand, 0).expect("open");
+            assert_eq!(recovered.records.len(), whole + 1);
+            assert_eq!(recovered.cut, 0);
+        }
+        assert_eq!(end as usize, bytes.len());
+    }
+
+    #[test]
+    fn a_flipped_bit_anywhere_is_found() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("journal");
+        let end = written(&path);
+        let bytes = std::fs::read(&path).expect("read");
+        for place in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[place] ^= 1 << (place % 8);
+            std::fs::write(&path, &damaged).expect("write");
+            let error =
+                Journal::open(&Disk::unflushed(), &path, SyncPolicy::OnDemand, end).expect_err("damaged");
+            assert!(matches!(
+                (&error, place),
+                (JournalError::NotAJournal { .. }, 0..8) | (JournalError::Damaged { .. }, 8..)
+            ));
+            assert_eq!(std::fs::read(&path).expect("read"), damaged, "nothing is cut that was promised");
+        }
+    }
+
+    #[test]
+    fn records_appended_without_error_survive_a_failure_at_any_operation() {
+        for fault in [
+            Fault::DiskFull,
+            Fault::ShortWrite,
+            Fault::ReadOnly,
+            Fault::Killed,
+            Fault::PowerLoss,
+            Fault::PowerLossAfterRename,
+        ] {
+            for at in 0..40 {
+                let folder = tempfile::tempdir().expect("folder");
+                let path = folder.path().join("journal");
+                let disk = Disk::failing(at, fault);
+                let mut kept = Vec::new();
+                let outcome = (|| -> Result<(), JournalError> {
+                    let (mut journal, _) = Journal::open(&disk, &path, SyncPolicy::EveryRecord, 0)?;
+                    for payload in three() {
+                        journal.append(&payload)?;
+                        kept.push(payload);
+                    }
+                    Ok(())
+                })();
+                let (_, recovered) =
+                    Journal::open(&Disk::unflushed(), &path, SyncPolicy::EveryRecord, 0).expect("recovers");
+                let found = payloads(&recovered);
+                assert!(found.starts_with(&kept), "{fault:?} at {at}: {} of {}", found.len(), kept.len());
+                assert!(three().starts_with(&found), "{fault:?} at {at}: nothing else is found");
+                if disk.num_operations() <= at {
+                    assert!(outcome.is_ok());
+                    break;
+                }
+                outcome.expect_err("a fault was met");
+            }
+        }
+    }
+
+    #[test]
+    fn messages() {
+        let folder = tempfile::tempdir().expect("folder");
+        let shown =
+            |error: JournalError| error.to_string().replace(&folder.path().display().to_string(), "DIR");
+        let path = folder.path().join("journal");
+        std::fs::write(&path, "{\"step\": 1}\n").expect("write");
+        let open = |promised| Journal::open(&Disk::unflushed(), &path, SyncPolicy::OnDemand, promised);
+        insta::assert_snapshot!(shown(open(0).expect_err("no journal")), @"read `DIR/journal`: not a journal of tamis (it does not begin with `TAMISJ1`)");
+        std::fs::remove_file(&path).expect("remove");
+        let end = written(&path);
+        std::fs::write(&path, &std::fs::read(&path).expect("read")[..40]).expect("write");
+        insta::assert_snapshot!(shown(open(end).expect_err("damaged")), @"read `DIR/journal`: damaged at byte 29, but the checkpoint counts on the first 337 bytes; resume from an earlier checkpoint");
+        std::fs::remove_file(&path).expect("remove");
+        insta::assert_snapshot!(shown(open(end).expect_err("gone")), @"read `DIR/journal`: damaged at byte 0, but the checkpoint counts on the first 337 bytes; resume from an earlier checkpoint");
+        let too_long = JournalError::TooLong { path: "journal".into(), length: 5_000_000_000 };
+        insta::assert_snapshot!(shown(too_long), @"write `journal`: a record of 5000000000 bytes, and the format holds at most 4294967295");
+    }
+}

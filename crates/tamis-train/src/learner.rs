@@ -1,0 +1,66 @@
+//! The learner contract: what any trainable backend must be able to do.
+//!
+//! A learner knows nothing of advantages or clipping: it runs forward, asks for one derivative per token, back-propagates and, when
+//! told so, takes an optimizer step. [`crate::update`] drives it.
+
+use thiserror::Error;
+
+/// One sequence to learn from or to score.
+#[derive(Debug, Clone, Copy)]
+pub struct LearnerSequence<'a> {
+    /// Prompt tokens, at least one.
+    pub prompt: &'a [u32],
+    /// Completion tokens \[T\], at least one; the values asked for are those of these tokens.
+    pub completion: &'a [u32],
+}
+
+/// Derivatives of the loss with respect to what the forward pass gave, flat over the sequences \[N\].
+#[derive(Debug, Default)]
+pub struct Coefficients {
+    /// With respect to the log-probabilities \[N\].
+    pub logprob: Vec<f32>,
+    /// With respect to the entropies \[N\], or empty.
+    pub entropy: Vec<f32>,
+}
+
+/// What an optimizer step did.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OptimizerReport {
+    /// Norm of the whole gradient before clipping.
+    pub grad_norm: f64,
+    /// Whether the step was left out because the gradient was not finite.
+    pub skipped: bool,
+}
+
+/// The learner cannot go on.
+#[derive(Debug, Error)]
+pub enum LearnerError {
+    /// The objective refused its columns.
+    #[error("the objective could not be evaluated: {0}")]
+    Objective(#[from] tamis_core::objective::ObjectiveError),
+    /// The engine refused a sequence.
+    #[error("the engine could not learn from the batch: {reason}")]
+    Engine {
+        /// What it said.
+        reason: String,
+    },
+}
+
+/// Asked between forward and backward: log-probabilities and entropies in (flat \[N\]), derivatives out.
+pub type AskObjective<'a> = dyn FnMut(&[f32], &[f32], &mut Coefficients) -> Result<(), LearnerError> + 'a;
+
+/// A trainable policy.
+pub trait Learner {
+    /// Forward over the sequences, then backward of `Σ_t logprob_t·coef_t + entropy_t·ent_coef_t` into the gradient buffer.
+    fn forward_backward(
+        &mut self,
+        sequences: &[LearnerSequence<'_>],
+        ask: &mut AskObjective<'_>,
+    ) -> Result<(), LearnerError>;
+
+    /// Takes a step with the gathered gradient and clears it. A gradient that is not finite changes nothing but is reported.
+    fn optimizer_step(&mut self, learning_rate: f64) -> Result<OptimizerReport, LearnerError>;
+
+    /// Log-probabilities of the completions under the reference policy, flat \[N\].
+    fn reference_logprobs(&mut self, sequences: &[LearnerSequence<'_>]) -> Result<Vec<f32>, LearnerError>;
+}

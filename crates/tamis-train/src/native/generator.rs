@@ -1,0 +1,187 @@
+//! The engine as generator.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tamis_core::group::{FinishReason, PolicyVersion};
+use tamis_model::{
+    Completion, FinishReason as EngineFinish, Generator as EngineGenerator, GeneratorSettings, Request, RequestId,
+    SamplingParams, StopCheck,
+};
+use tamis_rollout::{Backend, Generator, GeneratorError, GroupRequest, Outcome, Sample, Sampling};
+use tamis_text::stop::StopStrings;
+use tamis_text::tokenizer::Tokenizer;
+
+use super::NativeEngine;
+
+/// Tokens decoded beyond the longest stop string, for characters that need several tokens.
+const STOP_WINDOW: usize = 16;
+
+/// Requests in flight.
+#[derive(Default)]
+pub(super) struct Generation {
+    engine: Option<EngineGenerator>,
+    pending: HashMap<RequestId, Pending>,
+    failed: Vec<Outcome>,
+    counted: u64,
+}
+
+struct Pending {
+    ticket: u64,
+    samples: Vec<Option<Sample>>,
+    open: usize,
+    stop: Arc<StopAt>,
+    version: PolicyVersion,
+}
+
+/// Stop strings over the text of the tokens so far.
+struct StopAt {
+    strings: StopStrings,
+    tokenizer: Tokenizer,
+    longest: usize,
+}
+
+impl StopAt {
+    /// Text of a completion without end tokens and, where one was met, the stop string and what follows it.
+    fn text(&self, tokens: &[u32]) -> Result<String, GeneratorError> {
+        let mut text = self
+            .tokenizer
+            .decode(tokens, true)
+            .map_err(|error| GeneratorError::Broken { reason: error.to_string() })?;
+        if let Some(hit) = self.strings.find(&text, 0) {
+            text.truncate(hit.start);
+        }
+        Ok(text)
+    }
+}
+
+impl StopCheck for StopAt {
+    fn should_stop(&self, generated: &[u32]) -> bool {
+        let from = generated.len().saturating_sub(self.longest + STOP_WINDOW);
+        self.tokenizer
+            .decode(&generated[from..], true)
+            .is_ok_and(|text| self.strings.find(&text, 0).is_some())
+    }
+}
+
+impl NativeEngine {
+    fn params(&self, sampling: &Sampling) -> SamplingParams {
+        let greedy = sampling.temperature <= 0.0;
+        SamplingParams {
+            temperature: if greedy { 1.0 } else { sampling.temperature as f32 },
+            top_k: sampling.top_k.unwrap_or(0) as usize,
+            top_p: sampling.top_p as f32,
+            min_p: sampling.min_p as f32,
+            repetition_penalty: sampling.repetition_penalty as f32,
+            max_new_tokens: sampling.max_response_length,
+            stop_token_ids: self.codec.end_token_ids().to_vec(),
+            greedy,
+        }
+    }
+
+    fn finish(&mut self, completion: Completion) -> Result<Option<Outcome>, GeneratorError> {
+        let Some(pending) = self.generation.pending.get_mut(&completion.request) else { return Ok(None) };
+        let text = pending.stop.text(&completion.tokens)?;
+        if let Some(place) = pending.samples.get_mut(completion.sample) {
+            *place = Some(Sample {
+                text,
+                token_ids: completion.tokens,
+                logprobs: completion.logprobs,
+                finish_reason: match completion.finish {
+                    EngineFinish::Stop => FinishReason::Stop,
+                    EngineFinish::Length | EngineFinish::Aborted => FinishReason::Length,
+                },
+                versions: (pending.version, self.version),
+            });
+            pending.open -= 1;
+        }
+        if pending.open > 0 {
+            return Ok(None);
+        }
+        let Some(done) = self.generation.pending.remove(&completion.request) else { return Ok(None) };
+        Ok(Some(Outcome::Finished {
+            ticket: done.ticket,
+            samples: done.samples.into_iter().flatten().collect(),
+        }))
+    }
+}
+
+impl Generator for NativeEngine {
+    fn submit(&mut self, request: GroupRequest, sampling: &Sampling) -> Result<(), GeneratorError> {
+        let params = self.params(sampling);
+        let strings = StopStrings::new(sampling.stop.clone())
+            .map_err(|error| GeneratorError::Broken { reason: error.to_string() })?;
+        let longest = sampling.stop.iter().map(String::len).max().unwrap_or(0);
+        let stop = Arc::new(StopAt { strings, tokenizer: self.codec.tokenizer().clone(), longest });
+        let num_samples = request.keys.len();
+        let settings = GeneratorSettings {
+            max_sequences: self.settings.max_num_seqs,
+            ..GeneratorSettings::default()
+        };
+        let engine = self
+            .generation
+            .engine
+            .get_or_insert_with(|| EngineGenerator::new(self.model.config(), settings));
+        let check: Option<Arc<dyn StopCheck>> =
+            if stop.strings.is_empty() { None } else { Some(stop.clone()) };
+        let submitted = engine.submit(Request {
+            prompt: request.prompt_token_ids.to_vec(),
+            keys: request.keys,
+            params,
+            stop: check,
+        });
+        match submitted {
+            Ok(id) => {
+                let pending = Pending {
+                    ticket: request.ticket,
+                    samples: (0..num_samples).map(|_| None).collect(),
+                    open: num_samples,
+                    stop,
+                    version: self.version,
+                };
+                self.generation.pending.insert(id, pending);
+            }
+            // One prompt that cannot be generated from fails its group, not the run.
+            Err(error) => self
+                .generation
+                .failed
+                .push(Outcome::Failed { ticket: request.ticket, reason: error.to_string() }),
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self) -> Result<Vec<Outcome>, GeneratorError> {
+        let mut outcomes = std::mem::take(&mut self.generation.failed);
+        while outcomes.is_empty() {
+            let Some(engine) = &mut self.generation.engine else { break };
+            if engine.is_idle() {
+                break;
+            }
+            for completion in engine.step(&self.threads, &self.model) {
+                outcomes.extend(self.finish(completion)?);
+            }
+        }
+        Ok(outcomes)
+    }
+
+    fn abort(&mut self, ticket: u64) {
+        let found = self.generation.pending.iter().find(|(_, pending)| pending.ticket == ticket);
+        if let Some((&id, _)) = found {
+            self.generation.pending.remove(&id);
+            if let Some(engine) = &mut self.generation.engine {
+                engine.abort(id);
+            }
+        }
+    }
+
+    fn version(&self) -> PolicyVersion {
+        self.version
+    }
+
+    fn take_num_generated_tokens(&mut self) -> u64 {
+        let total = self.generation.engine.as_ref().map_or(0, EngineGenerator::num_generated_tokens);
+        total - std::mem::replace(&mut self.generation.counted, total)
+    }
+}
+
+impl Backend for NativeEngine {}

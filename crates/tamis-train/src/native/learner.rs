@@ -1,0 +1,90 @@
+//! The engine as learner.
+
+use tamis_model::{PassOptions, Sequence, forward_backward, score};
+
+use super::NativeEngine;
+use crate::learner::{AskObjective, Coefficients, Learner, LearnerError, LearnerSequence, OptimizerReport};
+
+/// Logits kept from the forward pass for the backward pass, at most; beyond it they are computed again.
+const KEEP_LOGITS_BYTES: usize = 256 << 20;
+
+fn joined(sequences: &[LearnerSequence<'_>]) -> Vec<Vec<u32>> {
+    sequences.iter().map(|sequence| [sequence.prompt, sequence.completion].concat()).collect()
+}
+
+fn as_engine<'a>(tokens: &'a [Vec<u32>], sequences: &[LearnerSequence<'_>]) -> Vec<Sequence<'a>> {
+    tokens
+        .iter()
+        .zip(sequences)
+        .map(|(tokens, sequence)| Sequence { tokens, start: sequence.prompt.len() })
+        .collect()
+}
+
+impl Learner for NativeEngine {
+    fn forward_backward(
+        &mut self,
+        sequences: &[LearnerSequence<'_>],
+        ask: &mut AskObjective<'_>,
+    ) -> Result<(), LearnerError> {
+        let tokens = joined(sequences);
+        let batch = as_engine(&tokens, sequences);
+        let options = PassOptions {
+            temperature: self.settings.temperature as f32,
+            recompute: self.settings.recompute_activations,
+            keep_logits_bytes: KEEP_LOGITS_BYTES,
+        };
+        let mut answered = Ok(());
+        let mut coefficients = Coefficients::default();
+        forward_backward(
+            &self.threads,
+            &self.model,
+            &mut self.workspace,
+            &batch,
+            options,
+            &mut self.gradients,
+            |scores| {
+                let num_tokens = scores.logprobs.num_values();
+                answered = ask(scores.logprobs.values(), scores.entropies.values(), &mut coefficients);
+                if answered.is_err() {
+                    coefficients.logprob.clear();
+                    coefficients.entropy.clear();
+                }
+                coefficients.logprob.resize(num_tokens, 0.0);
+                let entropy = std::mem::take(&mut coefficients.entropy);
+                tamis_model::Coefficients {
+                    logprob: std::mem::take(&mut coefficients.logprob),
+                    entropy: (!entropy.is_empty()).then_some(entropy),
+                }
+            },
+        )
+        .map_err(|error| LearnerError::Engine { reason: error.to_string() })?;
+        answered
+    }
+
+    fn optimizer_step(&mut self, learning_rate: f64) -> Result<OptimizerReport, LearnerError> {
+        let report = self.optimizer.step(
+            &self.threads,
+            &mut self.model,
+            &self.gradients,
+            learning_rate,
+            self.settings.max_grad_norm,
+        );
+        self.gradients.clear();
+        Ok(OptimizerReport { grad_norm: report.grad_norm, skipped: report.skipped })
+    }
+
+    fn reference_logprobs(&mut self, sequences: &[LearnerSequence<'_>]) -> Result<Vec<f32>, LearnerError> {
+        let tokens = joined(sequences);
+        let batch = as_engine(&tokens, sequences);
+        let reference = self.reference.as_ref().unwrap_or(&self.model);
+        let scores = score(
+            &self.threads,
+            reference,
+            &mut self.workspace,
+            &batch,
+            self.settings.temperature as f32,
+        )
+        .map_err(|error| LearnerError::Engine { reason: error.to_string() })?;
+        Ok(scores.logprobs.values().to_vec())
+    }
+}

@@ -1,0 +1,111 @@
+//! The native engine as learner and as generator: one set of weights for both, so a run is exactly on-policy.
+
+mod generator;
+mod learner;
+
+use tamis_core::group::PolicyVersion;
+use tamis_model::{AdamW, AdamWConfig, Gradients, Model, Threads, Workspace};
+
+use crate::codec::Codec;
+
+/// What the engine needs to know beside its weights.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EngineSettings {
+    /// Worker threads; the results do not depend on it.
+    pub threads: usize,
+    /// The temperature that log-probabilities are taken at, that of rollouts.
+    pub temperature: f64,
+    /// Largest norm of the gradient.
+    pub max_grad_norm: Option<f64>,
+    /// Recompute activations in the backward pass.
+    pub recompute_activations: bool,
+    /// Sequences generated at once.
+    pub max_num_seqs: usize,
+    /// Optimizer constants.
+    pub optimizer: AdamWConfig,
+}
+
+/// Weights, optimizer and generation of a policy on this machine.
+pub struct NativeEngine {
+    threads: Threads,
+    settings: EngineSettings,
+    codec: Codec,
+    model: Model,
+    reference: Option<Model>,
+    optimizer: AdamW,
+    gradients: Gradients,
+    workspace: Workspace,
+    version: PolicyVersion,
+    generation: generator::Generation,
+}
+
+impl NativeEngine {
+    /// Around a model; its optimizer starts afresh.
+    pub fn new(model: Model, codec: Codec, settings: EngineSettings) -> Self {
+        let threads = Threads::new(settings.threads);
+        Self {
+            optimizer: AdamW::new(&model, settings.optimizer),
+            gradients: Gradients::new(&model),
+            workspace: Workspace::default(),
+            version: PolicyVersion(0),
+            generation: generator::Generation::default(),
+            reference: None,
+            threads,
+            settings,
+            codec,
+            model,
+        }
+    }
+
+    /// Worker threads.
+    pub fn num_threads(&self) -> usize {
+        self.threads.num_threads()
+    }
+
+    /// The weights.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The tokenizer and what belongs to it.
+    pub fn codec(&self) -> &Codec {
+        &self.codec
+    }
+
+    /// The optimizer.
+    pub fn optimizer(&self) -> &AdamW {
+        &self.optimizer
+    }
+
+    /// The optimizer, to load its state.
+    pub fn optimizer_mut(&mut self) -> &mut AdamW {
+        &mut self.optimizer
+    }
+
+    /// Begins the optimizer anew: moments zero, step count zero.
+    pub fn reset_optimizer(&mut self, config: AdamWConfig) {
+        self.settings.optimizer = config;
+        self.optimizer = AdamW::new(&self.model, config);
+    }
+
+    /// Keeps a reference policy for the divergence.
+    pub fn set_reference(&mut self, reference: Model) {
+        self.reference = Some(reference);
+    }
+
+    /// The reference policy.
+    pub fn reference(&self) -> Option<&Model> {
+        self.reference.as_ref()
+    }
+
+    /// Publishes the weights as they are under the next version; the generator samples from them from now on.
+    pub fn publish(&mut self) -> PolicyVersion {
+        self.version = PolicyVersion(self.version.0 + 1);
+        self.version
+    }
+
+    /// Sets the version, on resume.
+    pub fn set_version(&mut self, version: PolicyVersion) {
+        self.version = version;
+    }
+}

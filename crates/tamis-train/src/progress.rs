@@ -1,0 +1,405 @@
+//! What a person sees while a run works: a progress bar and lines above it on a terminal, plain lines elsewhere.
+//!
+//! All that is said goes through [`Progress`], a handle that is cheap to clone: so lines never mix with the bar, and `run.log`
+//! gets a copy of each. Results go to stdout and are not its business; progress goes to stderr. Control characters in what is
+//! said (a completion may hold any) are shown as escapes, never passed on.
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::durable::DiskError;
+use crate::metrics::Metrics;
+use crate::run_log::{Level, RunLog};
+
+/// What the bar shows of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct StepView {
+    /// Share of correct trajectories among all generated.
+    pub pass_rate: Option<f64>,
+    /// Mean reward of the trained batch.
+    pub reward: Option<f64>,
+    /// Tokens per second.
+    pub tokens_per_second: Option<f64>,
+}
+
+impl StepView {
+    /// From the metrics of a step.
+    pub fn of(metrics: &Metrics) -> Self {
+        Self {
+            pass_rate: metrics.get("all/pass_rate"),
+            reward: metrics.get("critic/rewards/mean"),
+            tokens_per_second: metrics.get("perf/throughput"),
+        }
+    }
+}
+
+/// The run's voice; clones speak to the same screen and log.
+#[derive(Debug, Clone)]
+pub struct Progress {
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    screen: Screen,
+    run_log: Option<RunLog>,
+    // The first failure of the run log: reported by `sync`, for saying something must not fail.
+    failure: Option<DiskError>,
+    total: Option<u64>,
+    first: u64,
+    done: u64,
+    started: Instant,
+    groups: Option<(u64, u64)>,
+    view: StepView,
+}
+
+enum Screen {
+    Bar(ProgressBar),
+    Plain(Box<dyn Write + Send>),
+}
+
+impl std::fmt::Debug for Screen {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Bar(_) => "Bar",
+            Self::Plain(_) => "Plain",
+        })
+    }
+}
+
+impl Progress {
+    /// On stderr: a bar where that is a terminal that can move its cursor, plain lines else. `total` training steps where their
+    /// number is known, `done` of them before (a resumed run).
+    pub fn on_stderr(total: Option<u64>, done: u64) -> Self {
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        if std::io::stderr().is_terminal() && !dumb {
+            Self::with_target(ProgressDrawTarget::stderr(), total, done)
+        } else {
+            Self::plain(Box::new(std::io::stderr()), total, done)
+        }
+    }
+
+    /// Plain lines to a writer.
+    pub fn plain(writer: Box<dyn Write + Send>, total: Option<u64>, done: u64) -> Self {
+        Self::new(Screen::Plain(writer), total, done)
+    }
+
+    /// A bar on a terminal.
+    pub fn with_target(target: ProgressDrawTarget, total: Option<u64>, done: u64) -> Self {
+        let bar = ProgressBar::with_draw_target(total, target);
+        // The colour is left out by the library where NO_COLOR is set.
+        let template = if total.is_some() {
+            "{bar:20.cyan} step {pos}/{len}{msg}  {elapsed}"
+        } else {
+            "{spinner} step {pos}{msg}  {elapsed}"
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.set_position(done);
+        bar.enable_steady_tick(Duration::from_millis(500));
+        Self::new(Screen::Bar(bar), total, done)
+    }
+
+    fn new(screen: Screen, total: Option<u64>, done: u64) -> Self {
+        let inner = Inner {
+            screen,
+            run_log: None,
+            failure: None,
+            total,
+            first: done,
+            done,
+            started: Instant::now(),
+            groups: None,
+            view: StepView::default(),
+        };
+        Self { inner: Arc::new(Mutex::new(inner)) }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on everything said is copied to this log.
+    pub fn copy_to(&self, run_log: RunLog) {
+        self.inner().run_log = Some(run_log);
+    }
+
+    /// Number of training steps, where it is known.
+    pub fn total_steps(&self) -> Option<u64> {
+        self.inner().total
+    }
+
+    /// Says something.
+    pub fn say(&self, text: &str) {
+        self.inner().speak(Level::Info, text);
+    }
+
+    /// Says what a person should look at, marked `warning:`.
+    pub fn warn(&self, text: &str) {
+        self.inner().speak(Level::Warning, text);
+    }
+
+    /// Writes to the run log alone (an error that the command line prints itself, say).
+    pub fn note(&self, level: Level, text: &str) {
+        self.inner().log(level, &visible(text));
+    }
+
+    /// Shows how many groups of the running step are kept, of how many wanted; moves the bar only.
+    pub fn groups(&self, kept: u64, target: u64) {
+        let mut inner = self.inner();
+        inner.groups = Some((kept, target));
+        inner.redraw();
+    }
+
+    /// Shows a step as done; moves the bar only.
+    pub fn step(&self, step: u64, view: &StepView) {
+        let mut inner = self.inner();
+        inner.done = step;
+        inner.groups = None;
+        inner.view = *view;
+        inner.redraw();
+    }
+
+    /// Time left, estimated from the steps of this session: none before the first, or where the number of steps is not known.
+    pub fn time_left(&self) -> Option<Duration> {
+        self.inner().time_left()
+    }
+
+    /// Takes the bar away at the end of a run.
+    pub fn finish(&self) {
+        if let Screen::Bar(bar) = &self.inner().screen {
+            bar.finish_and_clear();
+        }
+    }
+
+    /// Runs `act` with the bar off the screen, for what writes to the terminal itself.
+    pub fn suspend<R>(&self, act: impl FnOnce() -> R) -> R {
+        match &self.inner().screen {
+            Screen::Bar(bar) => bar.suspend(act),
+            Screen::Plain(_) => act(),
+        }
+    }
+
+    /// Flushes the run log to the device; its length in bytes, 0 without one.
+    ///
+    /// # Errors
+    /// The first failure to write the log since the last call: saying something never fails itself.
+    pub fn sync(&self) -> Result<u64, DiskError> {
+        let mut inner = self.inner();
+        if let Some(failure) = inner.failure.take() {
+            return Err(failure);
+        }
+        inner.run_log.as_mut().map_or(Ok(0), RunLog::sync)
+    }
+}
+
+impl Inner {
+    fn speak(&mut self, level: Level, text: &str) {
+        let text = visible(text);
+        self.log(level, &text);
+        let mark = match level {
+            Level::Info => "",
+            Level::Warning => "warning: ",
+            Level::Error => "error: ",
+        };
+        match &mut self.screen {
+            // A terminal that is gone is no reason to stop training.
+            Screen::Bar(bar) => bar.suspend(|| {
+                let _ = writeln!(std::io::stderr(), "{mark}{text}");
+            }),
+            Screen::Plain(writer) => {
+                let _ = writeln!(writer, "{mark}{text}").and_then(|()| writer.flush());
+            }
+        }
+    }
+
+    fn log(&mut self, level: Level, text: &str) {
+        if let Some(run_log) = &mut self.run_log
+            && let Err(error) = run_log.write(level, text)
+            && self.failure.is_none()
+        {
+            self.failure = Some(error);
+        }
+    }
+
+    fn redraw(&mut self) {
+        let message = self.message();
+        if let Screen::Bar(bar) = &self.screen {
+            bar.set_position(self.done);
+            bar.set_message(message);
+        }
+    }
+
+    fn message(&self) -> String {
+        let mut message = String::new();
+        if let Some((kept, target)) = self.groups {
+            let _ = write!(message, "  groups {kept}/{target}");
+        }
+        if let Some(pass_rate) = self.view.pass_rate {
+            let _ = write!(message, "  pass {:.1}%", 100.0 * pass_rate);
+        }
+        if let Some(reward) = self.view.reward {
+            let _ = write!(message, "  reward {reward:.3}");
+        }
+        if let Some(tokens) = self.view.tokens_per_second {
+            let _ = write!(message, "  {}", rate(tokens));
+        }
+        if let Some(left) = self.time_left() {
+            let _ = write!(message, "  {} left", duration(left));
+        }
+        message
+    }
+
+    fn time_left(&self) -> Option<Duration> {
+        let steps = self.done.checked_sub(self.first).filter(|&steps| steps > 0)?;
+        let left = self.total?.saturating_sub(self.done);
+        let seconds = self.started.elapsed().as_secs_f64() / steps as f64 * left as f64;
+        Duration::try_from_secs_f64(seconds).ok()
+    }
+}
+
+/// `850 tok/s`, `12.3k tok/s`, `1.2M tok/s`.
+pub(crate) fn rate(tokens_per_second: f64) -> String {
+    match tokens_per_second {
+        value if value >= 1e6 => format!("{:.1}M tok/s", value / 1e6),
+        value if value >= 1e4 => format!("{:.1}k tok/s", value / 1e3),
+        value => format!("{value:.0} tok/s"),
+    }
+}
+
+/// `47s`, `3m 05s`, `2h 07m`, `1d 02h`.
+pub fn duration(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m {:02}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h {:02}m", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{}d {:02}h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+/// The text with every control character but the end of line written as an escape, so that nothing that was sampled can move
+/// the cursor, recolour the terminal or forge a line.
+fn visible(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for character in text.trim_end_matches('\n').chars() {
+        match character {
+            '\n' => shown.push('\n'),
+            '\t' => shown.push_str("    "),
+            control if control.is_control() => shown.extend(control.escape_default()),
+            other => shown.push(other),
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::durable::{Disk, Fault};
+    use crate::logger::Logger;
+    use crate::logger::console::ConsoleLogger;
+
+    #[derive(Debug, Clone, Default)]
+    struct Captured(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Captured {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().expect("lock").extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Captured {
+        fn text(&self) -> String {
+            String::from_utf8(self.0.lock().expect("lock").clone()).expect("text")
+        }
+    }
+
+    #[test]
+    fn plain_lines_hold_no_control_characters() {
+        let screen = Captured::default();
+        let progress = Progress::plain(Box::new(screen.clone()), Some(4), 0);
+        progress.say("round 1: 12 of 32 kept");
+        progress.groups(12, 32);
+        progress.warn("filter on a shaped sum");
+        progress.say("sample: \u{1b}[31mred\u{7}\r\ttext\nsecond line\n");
+        let mut metrics = Metrics::new();
+        metrics.set("critic/rewards/mean", 0.5);
+        metrics.set("all/pass_rate", 0.25);
+        ConsoleLogger::new(progress.clone()).log(1, &metrics).expect("log");
+        progress.finish();
+        let text = screen.text();
+        assert!(text.chars().all(|character| character == '\n' || !character.is_control()));
+        insta::assert_snapshot!(text, @r"
+        round 1: 12 of 32 kept
+        warning: filter on a shaped sum
+        sample: \u{1b}[31mred\u{7}\r    text
+        second line
+        step 1/4  reward 0.500  pass 25.0%
+        ");
+    }
+
+    #[test]
+    fn the_run_log_gets_a_stamped_copy() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("run.log");
+        let progress = Progress::plain(Box::new(std::io::sink()), None, 0);
+        assert_eq!(progress.sync().expect("no log yet"), 0);
+        progress.copy_to(RunLog::open(&Disk::unflushed(), &path).expect("open"));
+        progress.say("one\ntwo");
+        progress.warn("three");
+        progress.note(Level::Error, "four");
+        let text = std::fs::read_to_string(&path).expect("read");
+        assert_eq!(progress.sync().expect("sync"), text.len() as u64);
+        let without_time: Vec<&str> = text.lines().map(|line| &line[25..]).collect();
+        assert_eq!(without_time, ["info one", "info two", "warning three", "error four"]);
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_written_is_told_once_and_by_name() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("run.log");
+        let disk = Disk::failing(2, Fault::DiskFull);
+        let screen = Captured::default();
+        let progress = Progress::plain(Box::new(screen.clone()), None, 0);
+        progress.copy_to(RunLog::open(&disk, &path).expect("open"));
+        progress.say("still said");
+        assert_eq!(screen.text(), "still said\n");
+        assert_eq!(progress.sync().expect_err("full").path, path);
+        assert!(std::fs::read(&path).expect("read").is_empty());
+    }
+
+    #[test]
+    fn the_bar_shows_what_matters() {
+        let progress = Progress::with_target(ProgressDrawTarget::hidden(), Some(200), 50);
+        assert_eq!(progress.inner().message(), "");
+        assert_eq!(progress.time_left(), None, "no step of this session yet");
+        progress.groups(12, 32);
+        assert_eq!(progress.inner().message(), "  groups 12/32");
+        let view =
+            StepView { pass_rate: Some(0.469), reward: Some(0.5312), tokens_per_second: Some(12_345.0) };
+        progress.inner().started = Instant::now().checked_sub(Duration::from_secs(10)).expect("a past");
+        progress.step(60, &view);
+        // 10 steps in 10 s, 140 to go.
+        assert_eq!(progress.inner().message(), "  pass 46.9%  reward 0.531  12.3k tok/s  2m 20s left");
+        progress.finish();
+    }
+
+    #[test]
+    fn durations_and_rates() {
+        let shown = [0, 59, 60, 185, 3600, 7620, 86_399, 93_600]
+            .map(|seconds| duration(Duration::from_secs(seconds)));
+        assert_eq!(shown, ["0s", "59s", "1m 00s", "3m 05s", "1h 00m", "2h 07m", "23h 59m", "1d 02h"]);
+        assert_eq!([850.4, 12_345.0, 1.25e6].map(rate), ["850 tok/s", "12.3k tok/s", "1.2M tok/s"]);
+    }
+}

@@ -1,0 +1,414 @@
+//! The run directory: one folder that holds everything about a run, held by one process at a time.
+//!
+//! ```text
+//! <dir>/<name>/
+//!   config.yaml              the resolved configuration, with each value's origin
+//!   run.log                  everything that was said, each line with its time
+//!   run.superseded.log       lines of run.log after the checkpoint from which the run was resumed
+//!   metrics.jsonl            one object per step
+//!   tensorboard/             event files
+//!   rollouts/step_<n>.parquet
+//!   checkpoints/step_<n>/    complete ones; `step_<n>.tmp` is being written or removed
+//!   journal.bin              answers from outside, replayed on resume
+//!   report.html
+//!   run.lock                 held while a process works here
+//! ```
+//!
+//! A new run never enters a folder that is there: it takes the next free of `name`, `name-2`, `name-3`, ... A resumed run opens
+//! its folder, is cut back to a checkpoint ([`RunDirectory::cut_back`]) and goes on from there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs::{File, TryLockError};
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::durable::{Disk, DiskError, Operation, UNFINISHED};
+
+mod checkpoints;
+
+pub use checkpoints::{CheckpointFolder, Keep, PendingCheckpoint};
+
+/// Why a run directory could not be made, opened or cut back.
+#[derive(Debug, thiserror::Error)]
+pub enum RunDirectoryError {
+    /// The disk failed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The run's name is no name of a folder.
+    #[error(
+        "make a folder for the run `{name}`: a name is one part of a path, without `/` and not empty, `.` or `..` \
+         (`run.name`; the folder around it is `run.dir`)"
+    )]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// Another process works there.
+    #[error("open the run `{}`: {} holds it", path.display(), holder(*.process))]
+    Held {
+        /// The run directory.
+        path: PathBuf,
+        /// The process, where its number could be read.
+        process: Option<u32>,
+    },
+    /// There is no run at this path.
+    #[error("open the run `{}`: {reason}", path.display())]
+    NotARun {
+        /// The path.
+        path: PathBuf,
+        /// What is there instead.
+        reason: &'static str,
+    },
+    /// A log is shorter than it was when the checkpoint was written.
+    #[error(
+        "cut `{}` back to the checkpoint: it holds {found} bytes, and held {expected} when the checkpoint of step {step} was \
+         written", path.display()
+    )]
+    LogTooShort {
+        /// The log.
+        path: PathBuf,
+        /// Bytes at the checkpoint.
+        expected: u64,
+        /// Bytes now.
+        found: u64,
+        /// The checkpoint's step.
+        step: u64,
+    },
+    /// A recorded position names a file outside the run.
+    #[error(
+        "cut the logs back to the checkpoint of step {step}: it names `{name}`, which is not a log of the run"
+    )]
+    ForeignLog {
+        /// What the checkpoint names.
+        name: String,
+        /// The checkpoint's step.
+        step: u64,
+    },
+}
+
+fn holder(process: Option<u32>) -> String {
+    process.map_or_else(|| "another process".to_owned(), |number| format!("process {number}"))
+}
+
+impl RunDirectoryError {
+    /// What to do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Disk(error) => error.hint(),
+            Self::Name { .. } => None,
+            Self::Held { .. } => Some("wait for it or stop it (Ctrl-C saves first), then resume"),
+            Self::NotARun { .. } => {
+                Some("name the folder that a run printed at its start; it holds `config.yaml`")
+            }
+            Self::LogTooShort { .. } => Some(
+                "the file was changed or lost after the checkpoint: put it back, or resume from an earlier checkpoint",
+            ),
+            Self::ForeignLog { .. } => Some("the checkpoint is damaged: resume from an earlier one"),
+        }
+    }
+}
+
+/// Length in bytes of every log at a checkpoint, by path in the run directory (`/` between parts).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LogPositions {
+    /// Path and length.
+    pub files: BTreeMap<String, u64>,
+}
+
+impl LogPositions {
+    /// Records the length of a log.
+    pub fn record(&mut self, name: impl Into<String>, length: u64) {
+        self.files.insert(name.into(), length);
+    }
+}
+
+/// Name of the log of metrics in the run directory.
+pub const METRICS: &str = "metrics.jsonl";
+/// Name of the log of everything said.
+pub const RUN_LOG: &str = "run.log";
+const SUPERSEDED: &str = "run.superseded.log";
+/// Name of the folder of TensorBoard's event files.
+pub const TENSORBOARD: &str = "tensorboard";
+const ROLLOUTS: &str = "rollouts";
+const CHECKPOINTS: &str = "checkpoints";
+const CONFIG: &str = "config.yaml";
+const LOCK: &str = "run.lock";
+// A process that ends, or that has just forked a child which has not started its program yet, holds the lock a moment longer.
+const LOCK_ATTEMPTS: u32 = 25;
+const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
+
+/// A run directory that this process holds.
+#[derive(Debug)]
+pub struct RunDirectory {
+    path: PathBuf,
+    disk: Disk,
+    // Dropped with the directory, which frees the lock; the system frees it when the process dies.
+    _lock: File,
+}
+
+impl RunDirectory {
+    /// Makes a new run directory in `parent` (made too where it is not there): `name`, or the first of `name-2`, `name-3`, ...
+    /// that is free. What is there is never entered, an empty folder neither.
+    pub fn create(disk: &Disk, parent: &Path, name: &str) -> Result<Self, RunDirectoryError> {
+        let mut parts = Path::new(name).components();
+        let is_plain = matches!((parts.next(), parts.next()), (Some(std::path::Component::Normal(part)), None) if part == name);
+        if !is_plain {
+            return Err(RunDirectoryError::Name { name: name.to_owned() });
+        }
+        disk.create_folder(parent)?;
+        let mut number = 1_u64;
+        let path = loop {
+            let path = if number == 1 { parent.join(name) } else { parent.join(format!("{name}-{number}")) };
+            // Creating is the test, so that two starts at once never share a folder.
+            match disk.create_new_folder(&path) {
+                Ok(()) => break path,
+                Err(error)
+                    if error.operation == Operation::CreateFolder
+                        && error.cause.kind() == std::io::ErrorKind::AlreadyExists =>
+                {
+                    number += 1;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        };
+        let lock = take_lock(&path)?;
+        let run = Self { path, disk: disk.clone(), _lock: lock };
+        for folder in [CHECKPOINTS, ROLLOUTS] {
+            run.disk.create_new_folder(&run.path.join(folder))?;
+        }
+        Ok(run)
+    }
+
+    /// Opens the directory of a run to resume it, and clears away what a crash left unfinished.
+    ///
+    /// # Errors
+    /// [`RunDirectoryError::NotARun`] where there is no `config.yaml`, [`RunDirectoryError::Held`] where another process works.
+    pub fn open(disk: &Disk, path: &Path) -> Result<Self, RunDirectoryError> {
+        let no_run = |reason| Err(RunDirectoryError::NotARun { path: path.to_owned(), reason });
+        if !path.exists() {
+            return no_run("there is no such folder");
+        }
+        if !path.is_dir() {
+            return no_run("this is a file, not a folder");
+        }
+        if !path.join(CONFIG).is_file() {
+            return no_run("there is no `config.yaml` in it");
+        }
+        let lock = take_lock(path)?;
+        let run = Self { path: path.to_owned(), disk: disk.clone(), _lock: lock };
+        for folder in [CHECKPOINTS, ROLLOUTS] {
+            run.disk.create_folder(&run.path.join(folder))?;
+        }
+        run.clear_unfinished()?;
+        Ok(run)
+    }
+
+    /// Removes temporary files and finishes or undoes exchanges of checkpoints that a crash interrupted.
+    fn clear_unfinished(&self) -> Result<(), RunDirectoryError> {
+        checkpoints::finish_exchanges(&self.disk, &self.checkpoints())?;
+        for folder in [self.path.clone(), self.checkpoints(), self.rollouts(), self.tensorboard()] {
+            for name in names(&folder)? {
+                if name.ends_with(UNFINISHED) {
+                    let leftover = folder.join(&name);
+                    if leftover.is_dir() {
+                        self.disk.remove_folder(&leftover)?;
+                    } else {
+                        self.disk.remove_file(&leftover)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The disk that everything in it is written through.
+    pub fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    /// `config.yaml`.
+    pub fn config(&self) -> PathBuf {
+        self.path.join(CONFIG)
+    }
+
+    /// `run.log`.
+    pub fn run_log(&self) -> PathBuf {
+        self.path.join(RUN_LOG)
+    }
+
+    /// `metrics.jsonl`.
+    pub fn metrics(&self) -> PathBuf {
+        self.path.join(METRICS)
+    }
+
+    /// `tensorboard/`, which may not be there yet.
+    pub fn tensorboard(&self) -> PathBuf {
+        self.path.join(TENSORBOARD)
+    }
+
+    /// `rollouts/`.
+    pub fn rollouts(&self) -> PathBuf {
+        self.path.join(ROLLOUTS)
+    }
+
+    /// `rollouts/step_<n>.parquet`.
+    pub fn rollout(&self, step: u64) -> PathBuf {
+        self.rollouts().join(format!("step_{step}.parquet"))
+    }
+
+    /// `checkpoints/`.
+    pub fn checkpoints(&self) -> PathBuf {
+        self.path.join(CHECKPOINTS)
+    }
+
+    /// `journal.bin`.
+    pub fn journal(&self) -> PathBuf {
+        self.path.join("journal.bin")
+    }
+
+    /// `report.html`.
+    pub fn report(&self) -> PathBuf {
+        self.path.join("report.html")
+    }
+
+    /// Cuts every log back to where it was at the checkpoint of `step`, so that what the resumed run appends continues it as if
+    /// it had never been interrupted:
+    ///
+    /// - `metrics.jsonl`, `run.log` and the event files to their recorded lengths (one that is not recorded is emptied, an event
+    ///   file removed); what is cut from `run.log` goes to `run.superseded.log`;
+    /// - rollout files of later steps are removed.
+    ///
+    /// Cutting twice is the same as once, so a crash in between does no harm.
+    pub fn cut_back(&self, positions: &LogPositions, step: u64) -> Result<(), RunDirectoryError> {
+        let tensorboard = format!("{TENSORBOARD}/");
+        let mut lengths: BTreeMap<PathBuf, u64> = [(self.metrics(), 0), (self.run_log(), 0)]
+            .into_iter()
+            .filter(|(path, _)| path.exists())
+            .collect();
+        for (name, &length) in &positions.files {
+            let is_ours = name == METRICS
+                || name == RUN_LOG
+                || name
+                    .strip_prefix(&tensorboard)
+                    .is_some_and(|file| !file.contains(['/', '\\']) && file != "..");
+            if !is_ours {
+                return Err(RunDirectoryError::ForeignLog { name: name.clone(), step });
+            }
+            lengths.insert(self.path.join(name), length);
+        }
+        // All are looked at before any is touched.
+        for (path, &expected) in &lengths {
+            let found = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+            if found < expected {
+                return Err(RunDirectoryError::LogTooShort { path: path.clone(), expected, found, step });
+            }
+        }
+        self.keep_superseded(lengths.get(&self.run_log()).copied().unwrap_or(0))?;
+        for (path, &length) in &lengths {
+            if path.exists() {
+                self.disk.cut_file(path, length)?;
+            }
+        }
+        for name in names(&self.tensorboard())? {
+            let path = self.tensorboard().join(&name);
+            if !lengths.contains_key(&path) && name.contains("tfevents") {
+                self.disk.remove_file(&path)?;
+            }
+        }
+        for name in names(&self.rollouts())? {
+            let later = name.split('.').next().and_then(step_of).is_some_and(|of| of > step);
+            if later {
+                self.disk.remove_file(&self.rollouts().join(&name))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn keep_superseded(&self, from: u64) -> Result<(), RunDirectoryError> {
+        if !self.run_log().exists() {
+            return Ok(());
+        }
+        let text = self.disk.read_file(&self.run_log())?;
+        let tail = text.get(from as usize..).unwrap_or_default();
+        if !tail.is_empty() {
+            let mut superseded = self.disk.append_to(&self.path.join(SUPERSEDED))?;
+            superseded.append(tail)?;
+            superseded.sync()?;
+        }
+        Ok(())
+    }
+}
+
+/// The newest complete checkpoint below a run directory that this process need not hold; `None` where there is none yet.
+pub fn last_checkpoint(run: &Path) -> Result<Option<PathBuf>, RunDirectoryError> {
+    let folder = run.join(CHECKPOINTS);
+    let steps = names(&folder)?.iter().filter_map(|name| step_of(name)).max();
+    Ok(steps.map(|step| folder.join(format!("step_{step}"))))
+}
+
+/// The number in `step_<n>`, written as we write it.
+fn step_of(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("step_")?;
+    let step = digits.parse().ok()?;
+    (digits == format!("{step}")).then_some(step)
+}
+
+/// Names in a folder, sorted; none where it is not there. Names that are not Unicode are not ours.
+fn names(folder: &Path) -> Result<BTreeSet<String>, DiskError> {
+    if !folder.exists() {
+        return Ok(BTreeSet::new());
+    }
+    let failed = |cause| DiskError::new(Operation::Read, folder, cause);
+    std::fs::read_dir(folder)
+        .map_err(failed)?
+        .filter_map(|entry| match entry {
+            Ok(entry) => entry.file_name().to_str().map(|name| Ok(name.to_owned())),
+            Err(cause) => Some(Err(failed(cause))),
+        })
+        .collect()
+}
+
+/// Takes the directory's lock and leaves our process number in it for whoever is refused.
+fn take_lock(folder: &Path) -> Result<File, RunDirectoryError> {
+    let path = folder.join(LOCK);
+    let failed = |cause| DiskError::new(Operation::Lock, &path, cause);
+    let mut file =
+        File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
+    let mut attempts = 0;
+    loop {
+        match file.try_lock() {
+            Ok(()) => break,
+            Err(TryLockError::WouldBlock) if attempts < LOCK_ATTEMPTS => {
+                attempts += 1;
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            Err(TryLockError::WouldBlock) => {
+                let mut text = String::new();
+                let process = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
+                return Err(RunDirectoryError::Held { path: folder.to_owned(), process });
+            }
+            Err(TryLockError::Error(cause)) => return Err(failed(cause).into()),
+        }
+    }
+    file.set_len(0)
+        .and_then(|()| file.rewind())
+        .and_then(|()| writeln!(file, "{}", std::process::id()))
+        .map_err(failed)?;
+    Ok(file)
+}
+
+/// Path of a file below the run directory as positions name it.
+pub fn position_name(folder: &str, file: &OsStr) -> String {
+    format!("{folder}/{}", file.to_string_lossy())
+}
+
+#[cfg(test)]
+mod tests;

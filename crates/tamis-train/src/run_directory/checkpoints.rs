@@ -1,0 +1,171 @@
+//! Checkpoint folders: written under another name, renamed when complete, listed, pruned.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use super::{RunDirectory, RunDirectoryError, names, step_of};
+use crate::durable::{Disk, UNFINISHED};
+
+/// Ending of a complete checkpoint that a new one of the same step is about to replace.
+const REPLACED: &str = ".replaced";
+/// Beginning of a checkpoint that lies after the one from which the run was resumed.
+const SET_ASIDE: &str = "superseded_";
+
+/// A complete checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckpointFolder {
+    /// Training steps done when it was written.
+    pub step: u64,
+    /// Its folder.
+    pub path: PathBuf,
+}
+
+/// A checkpoint being written. Dropped without [`PendingCheckpoint::commit`], it stays unfinished and is cleared away when the
+/// run is opened again.
+#[derive(Debug)]
+#[must_use = "a checkpoint counts only when it is committed"]
+pub struct PendingCheckpoint {
+    disk: Disk,
+    pending: PathBuf,
+    complete: PathBuf,
+    step: u64,
+}
+
+impl PendingCheckpoint {
+    /// The folder to write into, every file through the run's disk.
+    pub fn path(&self) -> &Path {
+        &self.pending
+    }
+
+    /// Makes it complete, at once and durably. A complete checkpoint of the same step is replaced; at no instant is there none.
+    pub fn commit(self) -> Result<CheckpointFolder, RunDirectoryError> {
+        self.disk.sync_folder(&self.pending)?;
+        let replaced = with_ending(&self.complete, REPLACED);
+        let replaces = self.complete.exists();
+        if replaces {
+            self.disk.remove_folder(&replaced)?;
+            self.disk.rename(&self.complete, &replaced)?;
+        }
+        self.disk.rename(&self.pending, &self.complete)?;
+        if replaces {
+            self.disk.remove_folder(&replaced)?;
+        }
+        Ok(CheckpointFolder { step: self.step, path: self.complete })
+    }
+}
+
+/// How many checkpoints stay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keep {
+    /// The newest; at least one stays whatever this says.
+    pub last: usize,
+    /// Those with the highest score, beside the newest.
+    pub best: usize,
+}
+
+impl Keep {
+    /// Which of these steps go. `scores` may lack steps and hold steps without checkpoint; NaN is no score. Of equal scores
+    /// the earlier step is the better one.
+    ///
+    /// ```
+    /// use std::collections::BTreeMap;
+    /// use tamis_train::run_directory::Keep;
+    /// let scores = BTreeMap::from([(10, 0.5), (20, 0.9), (30, 0.9), (40, 0.1)]);
+    /// assert_eq!(Keep { last: 1, best: 1 }.removed(&[10, 20, 30, 40], &scores), [10, 30]);
+    /// ```
+    pub fn removed(self, steps: &[u64], scores: &BTreeMap<u64, f64>) -> Vec<u64> {
+        let mut newest: Vec<u64> = steps.to_vec();
+        newest.sort_unstable();
+        let mut ranked: Vec<(f64, u64)> = newest
+            .iter()
+            .filter_map(|step| scores.get(step).filter(|score| !score.is_nan()).map(|&score| (score, *step)))
+            .collect();
+        ranked.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        let mut kept: BTreeSet<u64> = newest.iter().rev().take(self.last.max(1)).copied().collect();
+        kept.extend(ranked.iter().take(self.best).map(|&(_, step)| step));
+        newest.retain(|step| !kept.contains(step));
+        newest
+    }
+}
+
+impl RunDirectory {
+    /// The folder of the checkpoint of a step, there or not.
+    pub fn checkpoint(&self, step: u64) -> PathBuf {
+        self.checkpoints().join(format!("step_{step}"))
+    }
+
+    /// Begins a checkpoint: an empty folder that counts for nothing until it is committed.
+    pub fn begin_checkpoint(&self, step: u64) -> Result<PendingCheckpoint, RunDirectoryError> {
+        let complete = self.checkpoint(step);
+        let pending = with_ending(&complete, UNFINISHED);
+        self.disk().remove_folder(&pending)?;
+        self.disk().create_new_folder(&pending)?;
+        Ok(PendingCheckpoint { disk: self.disk().clone(), pending, complete, step })
+    }
+
+    /// Complete checkpoints, oldest first.
+    pub fn list_checkpoints(&self) -> Result<Vec<CheckpointFolder>, RunDirectoryError> {
+        let mut found: Vec<CheckpointFolder> = names(&self.checkpoints())?
+            .iter()
+            .filter_map(|name| {
+                Some(CheckpointFolder { step: step_of(name)?, path: self.checkpoints().join(name) })
+            })
+            .filter(|checkpoint| checkpoint.path.is_dir())
+            .collect();
+        found.sort_by_key(|checkpoint| checkpoint.step);
+        Ok(found)
+    }
+
+    /// Removes the checkpoints that `keep` does not keep; returns their steps.
+    pub fn prune(&self, keep: Keep, scores: &BTreeMap<u64, f64>) -> Result<Vec<u64>, RunDirectoryError> {
+        let steps: Vec<u64> = self.list_checkpoints()?.iter().map(|checkpoint| checkpoint.step).collect();
+        let removed = keep.removed(&steps, scores);
+        for &step in &removed {
+            // Removing a folder takes many operations: under another name, a half-removed one is not taken for complete.
+            let leaving = with_ending(&self.checkpoint(step), UNFINISHED);
+            self.disk().remove_folder(&leaving)?;
+            self.disk().rename(&self.checkpoint(step), &leaving)?;
+            self.disk().remove_folder(&leaving)?;
+        }
+        Ok(removed)
+    }
+
+    /// Sets the checkpoints after `step` aside (renamed to `superseded_step_<n>`, or `_2`, ...), for a run that is resumed from
+    /// an earlier one and will write its own; returns their steps.
+    pub fn set_aside_after(&self, step: u64) -> Result<Vec<u64>, RunDirectoryError> {
+        let mut moved = Vec::new();
+        for checkpoint in self.list_checkpoints()? {
+            if checkpoint.step > step {
+                let mut aside = self.checkpoints().join(format!("{SET_ASIDE}step_{}", checkpoint.step));
+                let mut number = 1_u64;
+                while aside.exists() {
+                    number += 1;
+                    aside = self.checkpoints().join(format!("{SET_ASIDE}step_{}_{number}", checkpoint.step));
+                }
+                self.disk().rename(&checkpoint.path, &aside)?;
+                moved.push(checkpoint.step);
+            }
+        }
+        Ok(moved)
+    }
+}
+
+/// After a crash inside a replacement: where the new checkpoint is missing the old one comes back, else the old one goes.
+pub(super) fn finish_exchanges(disk: &Disk, folder: &Path) -> Result<(), RunDirectoryError> {
+    for name in names(folder)? {
+        let Some(original) = name.strip_suffix(REPLACED) else { continue };
+        let (replaced, complete) = (folder.join(&name), folder.join(original));
+        if complete.exists() {
+            disk.remove_folder(&replaced)?;
+        } else {
+            disk.rename(&replaced, &complete)?;
+        }
+    }
+    Ok(())
+}
+
+fn with_ending(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(ending);
+    path.with_file_name(name)
+}

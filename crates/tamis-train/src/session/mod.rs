@@ -1,0 +1,202 @@
+//! A run from its configuration to its last step.
+//!
+//! [`Session::begin`] makes a run directory and everything in it; [`Session::resume`] opens one and puts the state of its last checkpoint
+//! back; [`Session::run`] trains until the end, an interruption, or a stop with a diagnosis.
+
+mod begin;
+mod step;
+
+use std::path::PathBuf;
+
+use tamis_config::Config;
+use tamis_core::advantage::{AdvantageError, Grpo};
+use tamis_core::objective::{KlState, Objective, ObjectiveError, ObjectiveState};
+use tamis_core::schedule::{Diagnosis, FinishReason, ScheduleError};
+use tamis_data::rollouts::RolloutError;
+use tamis_data::sampler::PositionError;
+use tamis_rollout::{PreparedPrompt, Scorer, Shell, ShellError};
+use thiserror::Error;
+
+use crate::assemble::AssembleError;
+use crate::assemble::objective::Divergence;
+use crate::assemble::schedule::Sieve;
+use crate::checkpoint::SaveError;
+use crate::interrupt::Interrupt;
+use crate::journal::JournalError;
+use crate::learner::LearnerError;
+use crate::learning_rate::LearningRate;
+use crate::logger::{LoggerError, Loggers};
+use crate::native::NativeEngine;
+use crate::pool::PromptPool;
+use crate::run_directory::{RunDirectory, RunDirectoryError};
+use crate::progress::Progress;
+use crate::update::UpdateSettings;
+use crate::validation::{ValidationReport, ValidationSettings};
+use crate::warm_start::WarmStartError;
+
+pub use begin::{Begin, ConfigText};
+pub(crate) use begin::{engine_settings, validation_settings};
+
+/// A run cannot begin or go on.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// A part of it cannot be built.
+    #[error(transparent)]
+    Assemble(#[from] AssembleError),
+    /// The run directory.
+    #[error(transparent)]
+    Directory(#[from] RunDirectoryError),
+    /// The disk.
+    #[error(transparent)]
+    Disk(#[from] crate::durable::DiskError),
+    /// A checkpoint.
+    #[error(transparent)]
+    Checkpoint(#[from] SaveError),
+    /// Generation, scoring or filtering.
+    #[error(transparent)]
+    Shell(#[from] ShellError),
+    /// Learning.
+    #[error(transparent)]
+    Learner(#[from] LearnerError),
+    /// The warm start.
+    #[error(transparent)]
+    WarmStart(#[from] WarmStartError),
+    /// Advantages.
+    #[error(transparent)]
+    Advantage(#[from] AdvantageError),
+    /// The objective.
+    #[error(transparent)]
+    Objective(#[from] ObjectiveError),
+    /// The scheduler.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// The place in the data.
+    #[error(transparent)]
+    Position(#[from] PositionError),
+    /// The journal of external answers.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// A logger.
+    #[error(transparent)]
+    Logger(#[from] LoggerError),
+    /// A rollout file.
+    #[error(transparent)]
+    Rollouts(#[from] RolloutError),
+    /// A verifier rejects its own gold answers, and the run was told to stop then.
+    #[error("gold answers are rejected by their own verifier:\n{report}")]
+    Gold {
+        /// Which, with examples.
+        report: String,
+    },
+    /// The estimate of the memory is above what there is.
+    #[error("the run needs about {needed} of memory, {limit} is there:\n{breakdown}")]
+    Memory {
+        /// Estimate.
+        needed: String,
+        /// Limit.
+        limit: String,
+        /// What takes how much.
+        breakdown: String,
+    },
+    /// The resumed run differs from the one that was begun.
+    #[error("the run in {run} cannot be resumed with this configuration:\n{differences}")]
+    Mismatch {
+        /// The run directory.
+        run: PathBuf,
+        /// Keys with both values.
+        differences: String,
+    },
+    /// The run stopped for want of signal.
+    #[error("the run stopped for want of signal\n{diagnosis}")]
+    Stopped {
+        /// What was seen and what to change.
+        diagnosis: Box<Diagnosis>,
+        /// Where to resume from.
+        run: PathBuf,
+    },
+    /// Groups were lost or counted twice: a fault of tamis.
+    #[error("the accounting of groups does not balance")]
+    Accounting(#[from] tamis_core::schedule::Unbalanced),
+}
+
+impl RunError {
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Assemble(error) => error.hint().map(str::to_owned),
+            Self::Directory(error) => error.hint().map(str::to_owned),
+            Self::Disk(error) => error.hint().map(str::to_owned),
+            Self::Checkpoint(error) => error.hint().map(str::to_owned),
+            Self::Gold { .. } => Some(
+                "choose the verifier that fits the ground truth's form, or set data.check_gold=warn to go on".to_owned(),
+            ),
+            Self::Memory { .. } => Some(
+                "lower train.micro_batch_tokens or rollout.max_num_seqs, set model.recompute_activations=true, take a smaller \
+                 model, or raise model.memory_limit"
+                    .to_owned(),
+            ),
+            Self::Mismatch { .. } => {
+                Some("leave these keys as they were, or begin a new run; `tamis config explain KEY` says which may change".to_owned())
+            }
+            Self::Stopped { run, .. } => Some(format!(
+                "change the settings above in a new run; what was trained is in {}",
+                run.join("checkpoints").display()
+            )),
+            _ => None,
+        }
+    }
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ending {
+    /// As planned.
+    Finished(FinishReason),
+    /// Ctrl-C: saved, and to be resumed.
+    Interrupted,
+}
+
+/// A run that ended well.
+#[derive(Debug, Clone)]
+pub struct Summary {
+    /// How it ended.
+    pub ending: Ending,
+    /// Steps trained.
+    pub steps: u64,
+    /// The run directory.
+    pub run: PathBuf,
+    /// The last checkpoint.
+    pub checkpoint: Option<PathBuf>,
+    /// Validation before reinforcement learning.
+    pub before: Option<ValidationReport>,
+    /// Validation after the last step.
+    pub after: Option<ValidationReport>,
+}
+
+/// A run in progress.
+pub struct Session {
+    config: Config,
+    directory: RunDirectory,
+    progress: Progress,
+    interrupt: Interrupt,
+    engine: NativeEngine,
+    pool: PromptPool,
+    validation_prompts: Vec<PreparedPrompt>,
+    validation: ValidationSettings,
+    scorer: Scorer,
+    sieve: Sieve,
+    shell: Shell,
+    advantage: Grpo,
+    objective: Objective,
+    divergence: Divergence,
+    objective_state: ObjectiveState,
+    reward_kl: Option<KlState>,
+    update: UpdateSettings,
+    learning_rate: LearningRate,
+    loggers: Loggers,
+    num_tokens: u64,
+    scores: std::collections::BTreeMap<u64, f64>,
+    before: Option<ValidationReport>,
+    latest: Option<(u64, ValidationReport)>,
+    saved: Option<u64>,
+}

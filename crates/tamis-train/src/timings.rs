@@ -1,0 +1,109 @@
+//! How long the stages of a step took, and what that makes per token and second.
+
+use std::time::{Duration, Instant};
+
+use crate::metrics::Metrics;
+
+/// Times of the stages of one step, summed where a stage ran more than once.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Timings {
+    stages: Vec<(&'static str, Duration)>,
+}
+
+/// Tokens that times are divided by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TokenCounts {
+    /// Completion tokens of all trajectories generated for the step.
+    pub generated: usize,
+    /// Prompt and completion tokens of the trained batch.
+    pub trained: usize,
+}
+
+/// The stage whose time is that of the whole step.
+pub const STEP: &str = "step";
+/// Generation.
+pub const GENERATION: &str = "gen";
+
+impl Timings {
+    /// No stage yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds time to a stage: `gen`, `reward`, `filter`, `ref`, `adv`, `update_actor`, `testing`, `save_checkpoint`, [`STEP`], ...
+    pub fn add(&mut self, stage: &'static str, time: Duration) {
+        match self.stages.iter_mut().find(|(name, _)| *name == stage) {
+            Some((_, sum)) => *sum += time,
+            None => self.stages.push((stage, time)),
+        }
+    }
+
+    /// Runs `act` and adds its time to a stage.
+    pub fn time<R>(&mut self, stage: &'static str, act: impl FnOnce() -> R) -> R {
+        let start = Instant::now();
+        let result = act();
+        self.add(stage, start.elapsed());
+        result
+    }
+
+    /// Time of a stage so far.
+    pub fn get(&self, stage: &str) -> Option<Duration> {
+        self.stages.iter().find(|(name, _)| *name == stage).map(|(_, time)| *time)
+    }
+
+    /// `timing_s/*`, `timing_per_token_ms/*` and the throughputs. Generation is per token of all that was generated, other
+    /// stages per token of the trained batch; where there are no tokens or no time, a quotient is left out.
+    ///
+    /// # Differs from
+    /// verl divides the generation of dropped groups by the tokens of the kept ones.
+    pub fn metrics(&self, tokens: TokenCounts, metrics: &mut Metrics) {
+        for (stage, time) in &self.stages {
+            metrics.set(format!("timing_s/{stage}"), time.as_secs_f64());
+        }
+        for (stage, time) in self.stages.iter().filter(|(stage, _)| *stage != STEP) {
+            let count = if *stage == GENERATION { tokens.generated } else { tokens.trained };
+            if count > 0 {
+                metrics.set(format!("timing_per_token_ms/{stage}"), 1e3 * time.as_secs_f64() / count as f64);
+            }
+        }
+        let per_second = |count: usize, stage: &str| {
+            let seconds = self.get(stage)?.as_secs_f64();
+            (seconds > 0.0).then(|| count as f64 / seconds)
+        };
+        metrics.set_some("perf/throughput", per_second(tokens.trained, STEP));
+        metrics.set_some("perf/gen_throughput", per_second(tokens.generated, GENERATION));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::is_wall_clock;
+
+    #[test]
+    fn by_hand() {
+        let mut timings = Timings::new();
+        timings.add(GENERATION, Duration::from_millis(1500));
+        timings.add("adv", Duration::from_millis(10));
+        timings.add(GENERATION, Duration::from_millis(500));
+        timings.add(STEP, Duration::from_secs(4));
+        let mut metrics = Metrics::new();
+        timings.metrics(TokenCounts { generated: 4000, trained: 1000 }, &mut metrics);
+        metrics.add_aliases();
+        assert!(metrics.iter().all(|(name, _)| is_wall_clock(name)), "{metrics:?}");
+        let listed: Vec<String> = metrics.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        insta::assert_snapshot!(listed.join("\n"), @"");
+    }
+
+    #[test]
+    fn no_tokens_and_no_time_give_no_quotients() {
+        let mut timings = Timings::new();
+        timings.add(GENERATION, Duration::ZERO);
+        timings.time(STEP, || ());
+        let mut metrics = Metrics::new();
+        timings.metrics(TokenCounts::default(), &mut metrics);
+        assert_eq!(metrics.get("timing_per_token_ms/gen"), None);
+        assert_eq!(metrics.get("perf/gen_throughput"), None);
+        assert_eq!(metrics.get("timing_s/gen"), Some(0.0));
+    }
+}

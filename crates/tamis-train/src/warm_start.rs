@@ -1,0 +1,144 @@
+//! Supervised warm start: cross-entropy on gold answers, for models that begin with random weights.
+
+use tamis_core::random::{Key, Purpose};
+use tamis_env::task::Supervised;
+use tamis_text::tokenizer::TokenizerError;
+use thiserror::Error;
+
+use crate::codec::Codec;
+use crate::learner::{Learner, LearnerError, LearnerSequence};
+use crate::learning_rate::{Decay, LearningRate};
+
+/// How the phase runs.
+#[derive(Debug, Clone, Copy)]
+pub struct WarmStartSettings {
+    /// Updates at most.
+    pub steps: usize,
+    /// Examples per update.
+    pub batch_size: usize,
+    /// Peak learning rate.
+    pub learning_rate: f64,
+    /// Updates over which it rises.
+    pub warmup_steps: usize,
+    /// Accuracy at which it ends early.
+    pub target_accuracy: Option<f64>,
+    /// Updates between two measurements of the accuracy.
+    pub test_freq: usize,
+    /// Run seed.
+    pub seed: u64,
+}
+
+/// The phase cannot run.
+#[derive(Debug, Error)]
+pub enum WarmStartError {
+    /// A pair cannot be tokenized.
+    #[error("the warm start's example `{prompt}` cannot be tokenized")]
+    Example {
+        /// Its prompt.
+        prompt: String,
+        /// Why.
+        #[source]
+        source: TokenizerError,
+    },
+    /// There is nothing to imitate.
+    #[error("the warm start has no examples: it needs text prompts with a ground truth")]
+    NoExamples,
+    /// The learner broke down.
+    #[error(transparent)]
+    Learner(#[from] LearnerError),
+}
+
+/// A tokenized pair.
+struct Example {
+    prompt: Vec<u32>,
+    completion: Vec<u32>,
+}
+
+/// What the phase did.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WarmStartReport {
+    /// Updates made.
+    pub num_updates: usize,
+    /// Mean cross-entropy of the last update, in nats per token.
+    pub loss: f64,
+    /// Accuracy of the last measurement.
+    pub accuracy: Option<f64>,
+}
+
+/// Trains on the pairs; `measure` gives the accuracy (and is asked only where a target is set), `progress` hears of every update.
+pub fn warm_start<L: Learner>(
+    learner: &mut L,
+    codec: &Codec,
+    pairs: &[Supervised],
+    settings: &WarmStartSettings,
+    mut measure: impl FnMut(&mut L) -> Option<f64>,
+    mut progress: impl FnMut(usize, f64, Option<f64>),
+) -> Result<WarmStartReport, WarmStartError> {
+    let end = codec.end_token_ids().first().copied();
+    let examples = pairs
+        .iter()
+        .map(|pair| {
+            let encode = |text: &str, special| {
+                codec
+                    .tokenizer()
+                    .encode(text, special)
+                    .map_err(|source| WarmStartError::Example { prompt: pair.prompt.clone(), source })
+            };
+            let mut completion = encode(&pair.completion, false)?;
+            completion.extend(end);
+            Ok(Example { prompt: encode(&pair.prompt, true)?, completion })
+        })
+        .collect::<Result<Vec<_>, WarmStartError>>()?;
+    if examples.is_empty() {
+        return Err(WarmStartError::NoExamples);
+    }
+    let schedule = LearningRate {
+        peak: settings.learning_rate,
+        warm_up: settings.warmup_steps as u64,
+        decay: Decay::Linear,
+        min_ratio: 0.1,
+    };
+    let key = Key::new(settings.seed, Purpose::WarmStart).with(1);
+    let mut report = WarmStartReport { num_updates: 0, loss: f64::NAN, accuracy: None };
+    let mut order: Vec<usize> = Vec::new();
+    for update in 0..settings.steps {
+        let batch: Vec<&Example> = (0..settings.batch_size)
+            .map(|i| {
+                let draw = update * settings.batch_size + i;
+                let (epoch, place) = (draw / examples.len(), draw % examples.len());
+                if place == 0 || order.is_empty() {
+                    order = key.with(epoch as u64).permutation(examples.len());
+                }
+                &examples[order[place]]
+            })
+            .collect();
+        let sequences: Vec<LearnerSequence<'_>> = batch
+            .iter()
+            .map(|example| LearnerSequence { prompt: &example.prompt, completion: &example.completion })
+            .collect();
+        let num_tokens: usize = batch.iter().map(|example| example.completion.len()).sum();
+        let mut loss = 0.0;
+        learner.forward_backward(&sequences, &mut |logprobs, _, coefficients| {
+            loss = -logprobs.iter().map(|&logprob| f64::from(logprob)).sum::<f64>() / num_tokens as f64;
+            coefficients.logprob.clear();
+            coefficients.logprob.resize(logprobs.len(), -1.0 / num_tokens as f32);
+            coefficients.entropy.clear();
+            Ok(())
+        })?;
+        learner.optimizer_step(schedule.rate(update as u64 + 1, settings.steps as u64 + 1))?;
+        report.num_updates = update + 1;
+        report.loss = loss;
+        if let Some(target) = settings.target_accuracy
+            && (update + 1) % settings.test_freq.max(1) == 0
+        {
+            report.accuracy = measure(learner);
+            progress(update + 1, loss, report.accuracy);
+            if report.accuracy.is_some_and(|accuracy| accuracy >= target) {
+                break;
+            }
+        } else {
+            progress(update + 1, loss, None);
+        }
+    }
+    Ok(report)
+}
