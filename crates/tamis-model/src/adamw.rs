@@ -166,8 +166,8 @@ impl AdamW {
         let tensors: Vec<_> = self.layout.tensors.iter().collect();
         let step = checkpoint::read_metadata(path, "step")?;
         let (mut first, mut second) = (Floats::zeros(self.layout.len), Floats::zeros(self.layout.len));
-        checkpoint::read_file(path, &self.layout, &tensors, "first.", &mut first)?;
-        checkpoint::read_file(path, &self.layout, &tensors, "second.", &mut second)?;
+        checkpoint::read_file(path, &self.layout, &tensors, "first.", Some(&mut first))?;
+        checkpoint::read_file(path, &self.layout, &tensors, "second.", Some(&mut second))?;
         (self.first, self.second, self.step) = (first, second, step);
         Ok(())
     }

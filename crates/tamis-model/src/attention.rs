@@ -90,6 +90,7 @@ pub(crate) fn score(
     );
 }
 
+#[expect(clippy::too_many_arguments, reason = "a product's operands with their sizes")]
 /// Adds (or sets) each row's mix of a span's values.
 pub(crate) fn mix(
     level: Level,

@@ -364,6 +364,14 @@ impl ModelConfig {
         if self.num_layers > 4096 {
             return wrong("num_hidden_layers must not exceed the limit", self.num_layers, 4096);
         }
+        // Far beyond any machine, and small enough that no product of sizes overflows.
+        let heads = (self.num_heads + self.num_kv_heads) * self.head_dim;
+        let layer = self.hidden_size as u128 * (2 * heads + 3 * self.intermediate_size) as u128;
+        let parameters = self.num_layers as u128 * layer + 2 * (self.vocab_size * self.hidden_size) as u128;
+        if parameters > 1 << 42 {
+            let parameters = usize::try_from(parameters).unwrap_or(usize::MAX);
+            return wrong("the number of weights must not exceed the limit", parameters, 1 << 42);
+        }
         Ok(())
     }
 

@@ -16,6 +16,7 @@ pub(crate) fn sizes(model: &Model, weight: usize) -> (usize, usize) {
 }
 
 /// `out = input·Wᵀ (+ bias)`, or `out += input·Wᵀ`. `input` is `[rows][k]`; rows of `out` are `stride` apart.
+#[expect(clippy::too_many_arguments, reason = "a product's operands with their sizes")]
 pub(crate) fn forward(
     threads: &Threads,
     model: &Model,
@@ -44,6 +45,7 @@ pub(crate) fn forward(
 }
 
 /// `dx = dy·W` or `dx += dy·W`. Rows of `dy` are `stride` apart; `flipped` is scratch.
+#[expect(clippy::too_many_arguments, reason = "a product's operands with their sizes")]
 pub(crate) fn backward_input(
     threads: &Threads,
     model: &Model,

@@ -25,8 +25,9 @@ impl Model {
         let config = ModelConfig::load(folder)
             .map_err(|source| CheckpointError::Config { folder: folder.to_owned(), source })?;
         let layout = Layout::new(&config);
+        checkpoint::read_weights(folder, &layout, None)?;
         let mut weights = Floats::zeros(layout.len);
-        checkpoint::read_weights(folder, &layout, &mut weights)?;
+        checkpoint::read_weights(folder, &layout, Some(&mut weights))?;
         Ok(Self { config, layout: Arc::new(layout), weights })
     }
 

@@ -17,6 +17,7 @@ pub(crate) fn place(k: usize, row: usize, col: usize) -> usize {
 }
 
 /// Row-major `[n][k]` into panels.
+#[cfg(test)]
 pub(crate) fn from_rows(rows: &[f32], n: usize, k: usize) -> Vec<f32> {
     let mut panels = vec![0.0; len(n, k)];
     for (row, values) in rows.chunks_exact(k.max(1)).take(n).enumerate() {

@@ -106,12 +106,12 @@ impl Threads {
         let Some(pool) = self.pool.as_ref().filter(|_| num_tasks > 1) else { return serially() };
         let Ok(_busy) = pool.busy.try_lock() else { return serially() };
         let shared = &*pool.shared;
-        let short: *const (dyn Fn(usize) + Sync + '_) = &raw const task;
+        let lent = &task;
+        let short: *const (dyn Fn(usize) + Sync + '_) = lent;
+        #[expect(clippy::transmute_ptr_to_ptr, reason = "a cast may not lengthen the lifetime of a trait object")]
         // SAFETY: only the lifetime changes; `Job` says why the closure outlives every use.
-        let job = Job {
-            task: unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const Task>(short) },
-            num_tasks,
-        };
+        let task = unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const Task>(short) };
+        let job = Job { task, num_tasks };
         shared.next.store(0, Ordering::Relaxed);
         shared.done.store(0, Ordering::Relaxed);
         *shared.job.lock().unwrap_or_else(PoisonError::into_inner) = Some(job);
@@ -121,7 +121,7 @@ impl Threads {
             drop(shared.job.lock().unwrap_or_else(PoisonError::into_inner));
             shared.wake.notify_all();
         }
-        let outcome = catch_unwind(AssertUnwindSafe(|| drain(shared, num_tasks, &task)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| drain(shared, num_tasks, lent)));
         let mut spins = 0usize;
         while shared.done.load(Ordering::Acquire) < pool.workers.len() {
             spins += 1;

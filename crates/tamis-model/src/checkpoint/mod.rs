@@ -112,11 +112,12 @@ pub enum CheckpointError {
     },
 }
 
-/// Reads the weights of a folder into a buffer of the layout; `prefix` stands before every tensor's name.
+/// Reads the weights of a folder into a buffer of the layout; without one, only checks names, shapes and types (so that nothing
+/// is allocated by the word of a configuration alone).
 pub(crate) fn read_weights(
     folder: &Path,
     layout: &Layout,
-    buffer: &mut [f32],
+    mut buffer: Option<&mut [f32]>,
 ) -> Result<(), CheckpointError> {
     let single = folder.join("model.safetensors");
     let index = folder.join("model.safetensors.index.json");
@@ -144,7 +145,7 @@ pub(crate) fn read_weights(
         by_file.entry(file).or_default();
     }
     for (file, tensors) in by_file {
-        read_file(&folder.join(file), layout, &tensors, "", buffer)?;
+        read_file(&folder.join(file), layout, &tensors, "", buffer.as_deref_mut())?;
     }
     Ok(())
 }
@@ -170,13 +171,13 @@ fn known(layout: &Layout, name: &str) -> bool {
         || name.ends_with("rotary_emb.inv_freq")
 }
 
-/// Reads the given tensors, all of them and no others, from one file.
+/// Reads the given tensors, all of them and no others, from one file; `prefix` stands before every name. Without a buffer, checks.
 pub(crate) fn read_file(
     path: &Path,
     layout: &Layout,
     tensors: &[&Tensor],
     prefix: &str,
-    buffer: &mut [f32],
+    mut buffer: Option<&mut [f32]>,
 ) -> Result<(), CheckpointError> {
     let bytes = map::file(path).map_err(|source| CheckpointError::Read { path: path.to_owned(), source })?;
     let file = SafeTensors::deserialize(&bytes)
@@ -200,20 +201,20 @@ pub(crate) fn read_file(
             return Err(CheckpointError::Shape { name, expected, found });
         }
         let data = view.data();
-        match view.dtype() {
-            Dtype::F32 => {
+        let halves = |decode: fn([u8; 2]) -> f32| data.chunks_exact(2).map(move |b| decode([b[0], b[1]]));
+        match (view.dtype(), buffer.as_deref_mut()) {
+            (Dtype::F32 | Dtype::BF16 | Dtype::F16, None) => {}
+            (Dtype::F32, Some(buffer)) => {
                 let values = data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
                 tensor.set_rows(buffer, values);
             }
-            Dtype::BF16 => {
-                let values = data.chunks_exact(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32());
-                tensor.set_rows(buffer, values);
+            (Dtype::BF16, Some(buffer)) => {
+                tensor.set_rows(buffer, halves(|b| half::bf16::from_le_bytes(b).to_f32()));
             }
-            Dtype::F16 => {
-                let values = data.chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32());
-                tensor.set_rows(buffer, values);
+            (Dtype::F16, Some(buffer)) => {
+                tensor.set_rows(buffer, halves(|b| half::f16::from_le_bytes(b).to_f32()));
             }
-            other => return Err(CheckpointError::Dtype { name, dtype: format!("{other:?}") }),
+            (other, _) => return Err(CheckpointError::Dtype { name, dtype: format!("{other:?}") }),
         }
     }
     Ok(())

@@ -1,4 +1,8 @@
 //! The register tile in AVX2 and FMA: up to 6 x 16 outputs in twelve registers.
+#![expect(
+    clippy::needless_range_loop,
+    reason = "arrays of registers are indexed by constants, which unrolls them"
+)]
 
 use std::arch::x86_64::{
     __m256, _mm256_broadcast_ss, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_setzero_ps, _mm256_storeu_ps,

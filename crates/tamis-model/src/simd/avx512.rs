@@ -1,10 +1,14 @@
 //! The register tile in AVX-512: up to 12 x 16 outputs, or fewer rows by more panels.
+#![expect(
+    clippy::needless_range_loop,
+    reason = "arrays of registers are indexed by constants, which unrolls them"
+)]
 
 use std::arch::x86_64::{
     __m512, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
 };
 
-use super::Tile;
+use super::{PANEL, Tile};
 
 /// # Safety
 /// As [`super::tile`].
@@ -65,23 +69,52 @@ unsafe fn kernel<const ROWS: usize, const PANELS: usize>(tile: &Tile) {
             }
         }
         let (mut a, mut b) = (tile.a, tile.b);
-        for _ in 0..tile.k {
-            let mut columns: [__m512; PANELS] = [_mm512_setzero_ps(); PANELS];
-            for p in 0..PANELS {
-                columns[p] = _mm512_loadu_ps(b.add(p * tile.b_panel));
-            }
-            for i in 0..ROWS {
-                let row = _mm512_set1_ps(*a.add(i * tile.a_row));
-                for p in 0..PANELS {
-                    sums[i][p] = _mm512_fmadd_ps(row, columns[p], sums[i][p]);
+        let mut left = tile.k;
+        // The common layout in steps of four, so that addresses are constants off a few pointers.
+        if tile.a_col == 1 && tile.b_row == PANEL {
+            while left >= 4 {
+                for k in 0..4 {
+                    step::<ROWS, PANELS>(&mut sums, a.add(k), tile.a_row, b.add(k * PANEL), tile.b_panel);
                 }
+                a = a.wrapping_add(4);
+                b = b.wrapping_add(4 * PANEL);
+                left -= 4;
             }
+        }
+        while left > 0 {
+            step::<ROWS, PANELS>(&mut sums, a, tile.a_row, b, tile.b_panel);
             a = a.wrapping_add(tile.a_col);
             b = b.wrapping_add(tile.b_row);
+            left -= 1;
         }
         for i in 0..ROWS {
             for p in 0..PANELS {
                 _mm512_storeu_ps(tile.c.add(i * tile.c_row + p * tile.c_panel), sums[i][p]);
+            }
+        }
+    }
+}
+
+/// One k: a column of A times a row of B.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn step<const ROWS: usize, const PANELS: usize>(
+    sums: &mut [[__m512; PANELS]; ROWS],
+    a: *const f32,
+    a_row: usize,
+    b: *const f32,
+    b_panel: usize,
+) {
+    // SAFETY: as `kernel`.
+    unsafe {
+        let mut columns: [__m512; PANELS] = [_mm512_setzero_ps(); PANELS];
+        for p in 0..PANELS {
+            columns[p] = _mm512_loadu_ps(b.add(p * b_panel));
+        }
+        for i in 0..ROWS {
+            let row = _mm512_set1_ps(*a.add(i * a_row));
+            for p in 0..PANELS {
+                sums[i][p] = _mm512_fmadd_ps(row, columns[p], sums[i][p]);
             }
         }
     }

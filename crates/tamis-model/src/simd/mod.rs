@@ -61,11 +61,9 @@ impl Level {
     /// Panels that a tile of so many rows takes at once, so that enough chains are in flight.
     pub(crate) fn tile_panels(self, rows: usize) -> usize {
         match (self, rows) {
-            (Self::Avx2, 1) => 4,
-            (Self::Avx2, 2) => 2,
             (Self::Avx512, 1) => 8,
-            (Self::Avx512, 2 | 3) => 4,
-            (Self::Avx512, 4..=6) => 2,
+            (Self::Avx512, 2 | 3) | (Self::Avx2, 1) => 4,
+            (Self::Avx512, 4..=6) | (Self::Avx2, 2) => 2,
             _ => 1,
         }
     }

@@ -1,0 +1,341 @@
+//! Reading and writing Hugging Face folders: dtypes, shards, round trips, and what is said of files that are wrong.
+
+use std::error::Error;
+use std::path::Path;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tamis_core::random::{Key, Purpose};
+use tamis_model::{Architecture, ConfigError, Llama3Scaling, Model, ModelConfig, SaveDtype};
+
+fn tiny(architecture: Architecture) -> Model {
+    let mut config = ModelConfig::new(architecture, 11, 8, 12, 2, 2, 32);
+    config.num_kv_heads = 1;
+    config.eos_token_ids = vec![3, 5];
+    config.tie_word_embeddings = architecture == Architecture::Qwen2;
+    if architecture == Architecture::Llama {
+        config.rope_theta = 5e5;
+        config.rope_scaling = Some(Llama3Scaling {
+            factor: 8.0,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_max_position_embeddings: 16,
+        });
+    }
+    Model::init(config, Key::new(1, Purpose::Init)).unwrap()
+}
+
+/// The chain of an error's messages, without the temporary folder's name.
+fn message(error: &dyn Error, folder: &Path) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text += &format!(": {error}");
+        source = error.source();
+    }
+    text.replace(&folder.display().to_string(), "DIR")
+}
+
+fn load_error(folder: &Path) -> String {
+    message(&Model::load(folder).unwrap_err(), folder)
+}
+
+#[test]
+fn saved_models_load_again() {
+    for architecture in [Architecture::Qwen2, Architecture::Qwen3, Architecture::Llama] {
+        let model = tiny(architecture);
+        let folder = tempfile::tempdir().unwrap();
+        for max_bytes in [u64::MAX, 600] {
+            let folder = folder.path().join(max_bytes.to_string());
+            model.save_sharded(&folder, SaveDtype::F32, max_bytes).unwrap();
+            assert_eq!(folder.join("model.safetensors.index.json").exists(), max_bytes == 600);
+            let loaded = Model::load(&folder).unwrap();
+            assert!(loaded.same_weights(&model));
+            assert_eq!(loaded.config().eos_token_ids, [3, 5]);
+            assert_eq!(loaded.config().rope_scaling, model.config().rope_scaling);
+            assert_eq!(loaded.num_parameters(), model.num_parameters());
+            // Once loaded, everything is written back.
+            loaded.save(&folder.join("again"), SaveDtype::F32).unwrap();
+            let again = Model::load(&folder.join("again")).unwrap();
+            assert!(again.same_weights(&model));
+            assert_eq!(again.config().to_json("float32"), loaded.config().to_json("float32"));
+            let leftovers = std::fs::read_dir(&folder)
+                .unwrap()
+                .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().ends_with(".tmp"));
+            assert_eq!(leftovers.count(), 0);
+        }
+    }
+}
+
+#[test]
+fn half_precision_rounds_to_nearest() {
+    let model = tiny(Architecture::Qwen3);
+    let folder = tempfile::tempdir().unwrap();
+    for (dtype, bits, name) in [(SaveDtype::Bf16, 8, "bfloat16"), (SaveDtype::F16, 11, "float16")] {
+        model.save(folder.path(), dtype).unwrap();
+        let config: Value =
+            serde_json::from_slice(&std::fs::read(folder.path().join("config.json")).unwrap()).unwrap();
+        assert_eq!(config["dtype"], name);
+        let loaded = Model::load(folder.path()).unwrap();
+        for ((name, _, exact), (_, _, rounded)) in model.tensors().zip(loaded.tensors()) {
+            for (x, y) in exact.iter().zip(&rounded) {
+                // Half a unit in the last place; half precision is absolute below 2^-14.
+                let bound = (x.abs() * 0.5f32.powi(bits)).max(0.5f32.powi(25));
+                assert!((x - y).abs() <= bound, "{name}: {x} {y}");
+            }
+        }
+        // What is representable comes back exactly.
+        loaded.save(folder.path(), dtype).unwrap();
+        assert!(Model::load(folder.path()).unwrap().same_weights(&loaded));
+    }
+}
+
+#[test]
+fn golden_checkpoints_survive_a_round_trip() {
+    let golden = tamis_golden::folder().join("hf");
+    for entry in std::fs::read_dir(golden).unwrap() {
+        let source = entry.unwrap().path();
+        if !source.join("model.safetensors").exists() {
+            continue;
+        }
+        let model = Model::load(&source).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        model.save(folder.path(), SaveDtype::F32).unwrap();
+        assert!(Model::load(folder.path()).unwrap().same_weights(&model));
+        let read = |path: &Path| -> Value {
+            serde_json::from_slice(&std::fs::read(path.join("config.json")).unwrap()).unwrap()
+        };
+        // Every key of the original is still there with its value.
+        let (before, after) = (read(&source), read(folder.path()));
+        for (key, value) in before.as_object().unwrap() {
+            assert_eq!(&after[key], value, "{key}");
+        }
+    }
+}
+
+/// Rewrites the header of `model.safetensors`.
+fn edit_header(folder: &Path, edit: impl Fn(&mut Value)) {
+    let path = folder.join("model.safetensors");
+    let bytes = std::fs::read(&path).unwrap();
+    let len = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let mut header: Value = serde_json::from_slice(&bytes[8..8 + len]).unwrap();
+    edit(&mut header);
+    let mut header = header.to_string().into_bytes();
+    header.resize(header.len().next_multiple_of(8), b' ');
+    let out = [&(header.len() as u64).to_le_bytes()[..], &header, &bytes[8 + len..]].concat();
+    std::fs::write(path, out).unwrap();
+}
+
+fn rename(header: &mut Value, from: &str, to: &str) {
+    let header = header.as_object_mut().unwrap();
+    let entry = header.remove(from).unwrap();
+    header.insert(to.to_owned(), entry);
+}
+
+#[test]
+fn messages_about_tensors() {
+    let broken = |edit: &dyn Fn(&mut Value)| {
+        let folder = tempfile::tempdir().unwrap();
+        tiny(Architecture::Llama).save(folder.path(), SaveDtype::F32).unwrap();
+        edit_header(folder.path(), edit);
+        load_error(folder.path())
+    };
+    insta::assert_snapshot!(broken(&|header| rename(header, "model.norm.weight", "model.extra.weight")), @"tensor `model.extra.weight` in DIR/model.safetensors does not belong to this architecture");
+    insta::assert_snapshot!(broken(&|header| {
+        header.as_object_mut().unwrap().remove("__metadata__");
+        let end = header["lm_head.weight"]["data_offsets"][1].as_u64().unwrap();
+        header["model.norm.weight"]["data_offsets"][0].as_u64().unwrap();
+        header["model.rotary_emb.inv_freq"] = json!({"dtype": "F32", "shape": [0], "data_offsets": [end, end]});
+        header["model.layers.2.mlp.up_proj.weight"] = json!({"dtype": "F32", "shape": [0], "data_offsets": [end, end]});
+    }), @"tensor `model.layers.2.mlp.up_proj.weight` in DIR/model.safetensors does not belong to this architecture");
+    insta::assert_snapshot!(broken(&|header| header["model.norm.weight"]["shape"] = json!([4, 2])), @"tensor `model.norm.weight` has shape [4, 2], expected [8]");
+    insta::assert_snapshot!(broken(&|header| header["model.norm.weight"]["dtype"] = json!("I32")), @"tensor `model.norm.weight` is of type I32, expected F32, BF16 or F16");
+    insta::assert_snapshot!(broken(&|header| header["model.norm.weight"]["data_offsets"] = json!([0, 99_999_999])), @"DIR/model.safetensors is not a valid safetensors file: invalid offset for tensor `model.norm.weight`");
+    insta::assert_snapshot!(broken(&|header| {
+        let name = "model.layers.1.self_attn.q_proj.weight";
+        header.as_object_mut().unwrap().remove("lm_head.weight");
+        rename(header, name, "lm_head.weight");
+    }), @"DIR/model.safetensors is not a valid safetensors file: incomplete metadata, file not fully covered");
+}
+
+#[test]
+fn messages_about_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    insta::assert_snapshot!(load_error(path), @"failed to use the configuration in DIR: failed to read DIR/config.json: No such file or directory (os error 2)");
+    std::fs::write(path.join("config.json"), "{").unwrap();
+    insta::assert_snapshot!(load_error(path), @"failed to use the configuration in DIR: DIR/config.json is not valid JSON: EOF while parsing an object at line 1 column 1");
+    tiny(Architecture::Qwen2).save(path, SaveDtype::F32).unwrap();
+    std::fs::remove_file(path.join("model.safetensors")).unwrap();
+    insta::assert_snapshot!(load_error(path), @"DIR holds neither model.safetensors nor model.safetensors.index.json");
+    for (index, text) in [
+        "[]",
+        r#"{"weight_map": {"model.norm.weight": "../../etc/passwd"}}"#,
+        r#"{"weight_map": {"model.norm.weight": "a.safetensors"}}"#,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        std::fs::write(path.join("model.safetensors.index.json"), text).unwrap();
+        let text = load_error(path);
+        match index {
+            0 => {
+                insta::assert_snapshot!(text, @"DIR/model.safetensors.index.json has no `weight_map` from tensor names to files of its folder")
+            }
+            1 => {
+                insta::assert_snapshot!(text, @"DIR/model.safetensors.index.json has no `weight_map` from tensor names to files of its folder")
+            }
+            _ => {
+                insta::assert_snapshot!(text, @"tensor `model.embed_tokens.weight` is missing from DIR/model.safetensors.index.json")
+            }
+        }
+    }
+    tiny(Architecture::Qwen2).save_sharded(path, SaveDtype::F32, 600).unwrap();
+    let index: Value =
+        serde_json::from_slice(&std::fs::read(path.join("model.safetensors.index.json")).unwrap()).unwrap();
+    std::fs::remove_file(path.join(index["weight_map"]["model.norm.weight"].as_str().unwrap())).unwrap();
+    insta::assert_snapshot!(load_error(path), @"failed to read DIR/model-00011-of-00011.safetensors: No such file or directory (os error 2)");
+    tiny(Architecture::Qwen2).save(path, SaveDtype::F32).unwrap();
+    std::fs::write(path.join("model.safetensors"), "short").unwrap();
+    insta::assert_snapshot!(load_error(path), @"DIR/model.safetensors is not a valid safetensors file: header too small");
+    let target = path.join("config.json").join("below");
+    let error = tiny(Architecture::Qwen2).save(&target, SaveDtype::F32).unwrap_err();
+    insta::assert_snapshot!(message(&error, path), @"failed to write DIR/config.json/below: Not a directory (os error 20)");
+}
+
+/// A configuration with one key set (`null` removes it).
+fn with(key: &str, value: Value) -> Result<ModelConfig, ConfigError> {
+    let mut json = json!({
+        "architectures": ["LlamaForCausalLM"], "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "vocab_size": 11, "max_position_embeddings": 32,
+    });
+    json[key] = value;
+    ModelConfig::from_json(&json)
+}
+
+#[test]
+fn messages_about_configurations() {
+    let error = |key: &str, value: Value| with(key, value).unwrap_err().to_string();
+    insta::assert_snapshot!(ModelConfig::from_json(&json!([])).unwrap_err(), @"expected a JSON object");
+    insta::assert_snapshot!(error("architectures", json!(["GPT2LMHeadModel"])), @"architecture `GPT2LMHeadModel` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)");
+    insta::assert_snapshot!(error("architectures", json!("Llama")), @r#"`architectures` must be a list of class names, got "Llama""#);
+    insta::assert_snapshot!(error("architectures", json!(null)), @"`architectures` is missing");
+    insta::assert_snapshot!(error("hidden_size", json!(null)), @"`hidden_size` is missing");
+    insta::assert_snapshot!(error("hidden_size", json!(-3)), @"`hidden_size` must be a whole number from 1 to 16777216, got -3");
+    insta::assert_snapshot!(error("vocab_size", json!("9".repeat(200))), @r#"`vocab_size` must be a whole number from 1 to 16777216, got "9999999999999999999999999999999999999999999999999999999999999999999999999999999..."#);
+    insta::assert_snapshot!(error("hidden_act", json!("gelu")), @"activation `gelu` is not supported (supported: silu)");
+    insta::assert_snapshot!(error("mlp_bias", json!(true)), @"mlp_bias `true` is not supported (supported: false)");
+    insta::assert_snapshot!(error("num_key_value_heads", json!(3)), @"num_attention_heads must be a multiple of num_key_value_heads: 2 and 3");
+    insta::assert_snapshot!(error("head_dim", json!(5)), @"head_dim must be a multiple of 2: 5 and 2");
+    insta::assert_snapshot!(error("num_hidden_layers", json!(5000)), @"num_hidden_layers must not exceed the limit: 5000 and 4096");
+    insta::assert_snapshot!({
+        let mut json = tiny(Architecture::Llama).config().to_json("float32");
+        for key in ["hidden_size", "intermediate_size", "vocab_size"] {
+            json[key] = json!(1 << 24);
+        }
+        ModelConfig::from_json(&json).unwrap_err()
+    }, @"the number of weights must not exceed the limit: 2251800618991616 and 4398046511104");
+    insta::assert_snapshot!(error("rope_scaling", json!({"rope_type": "yarn", "factor": 4.0})), @"rope type `yarn` is not supported (supported: default, llama3)");
+    insta::assert_snapshot!(error("rope_scaling", json!({"type": "llama3"})), @"`factor` is missing");
+    insta::assert_snapshot!(error("rope_theta", json!(0)), @"`rope_theta` must be a positive number, got 0");
+    insta::assert_snapshot!(error("partial_rotary_factor", json!(0.5)), @"partial_rotary_factor `0.5` is not supported (supported: 1)");
+    insta::assert_snapshot!(error("layer_types", json!(["full_attention", "sliding_attention"])), @"layer type `sliding_attention` is not supported (supported: full_attention)");
+    insta::assert_snapshot!(error("eos_token_id", json!([1, "2"])), @r#"`eos_token_id` must be a token id or a list of token ids, got [1,"2"]"#);
+    let window = json!({
+        "architectures": ["Qwen2ForCausalLM"], "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "vocab_size": 11, "max_position_embeddings": 32,
+        "use_sliding_window": true, "sliding_window": 16, "max_window_layers": 1,
+    });
+    insta::assert_snapshot!(ModelConfig::from_json(&window).unwrap_err(), @"sliding_window `16` is not supported (supported: null, or use_sliding_window false)");
+    let mut config = ModelConfig::new(Architecture::Llama, 11, 8, 12, 2, 2, 32);
+    config.vocab_size = 0;
+    insta::assert_snapshot!(Model::init(config, Key::new(1, Purpose::Init)).unwrap_err(), @"every size must be within these bounds, and one is not (lower bound, size): 1 and 0");
+}
+
+#[test]
+fn older_and_newer_rope_keys_mean_the_same() {
+    let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64});
+    let old = with("rope_scaling", llama3.clone()).unwrap();
+    let mut new = llama3;
+    new["rope_theta"] = json!(10_000.0);
+    assert_eq!(with("rope_parameters", new).unwrap().rope_scaling, old.rope_scaling);
+    assert_eq!(with("rope_theta", json!(1e6)).unwrap().rope_theta, 1e6);
+    assert_eq!(
+        with("rope_parameters", json!({"rope_theta": 1e6, "rope_type": "default"})).unwrap().rope_theta,
+        1e6
+    );
+    assert_eq!(with("eos_token_id", json!(4)).unwrap().eos_token_ids, [4]);
+    assert_eq!(with("use_sliding_window", json!(false)).unwrap().num_kv_heads, 2);
+}
+
+#[test]
+fn initial_weights_depend_on_key_and_name_alone() {
+    let model = tiny(Architecture::Qwen3);
+    assert!(model.same_weights(&tiny(Architecture::Qwen3)));
+    let other = Model::init(model.config().clone(), Key::new(2, Purpose::Init)).unwrap();
+    assert!(!model.same_weights(&other));
+    for (name, shape, values) in model.tensors() {
+        if shape.len() == 1 {
+            assert!(values.iter().all(|&x| x == 1.0), "{name}");
+        } else {
+            let deviation = (values.iter().map(|x| x * x).sum::<f32>() / values.len() as f32).sqrt();
+            assert!(
+                (deviation - 0.02).abs() < 0.012 * 8.0 / (values.len() as f32).sqrt(),
+                "{name}: {deviation}"
+            );
+        }
+    }
+    let mut copy = other;
+    assert!(copy.copy_from(&model) && copy.same_weights(&model));
+    assert!(!copy.copy_from(&tiny(Architecture::Llama)));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    #[test]
+    fn damaged_files_are_errors_not_panics(
+        damage in proptest::collection::vec((0.0f64..1.0, any::<u8>()), 1..6),
+        cut in prop_oneof![3 => Just(1.0f64), 1 => 0.0f64..1.0],
+        whole in any::<bool>(),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        tiny(Architecture::Qwen2).save(folder.path(), SaveDtype::F16).unwrap();
+        let path = folder.path().join("model.safetensors");
+        let mut bytes = std::fs::read(&path).unwrap();
+        // The header is where damage can be seen.
+        let reach = if whole { bytes.len() } else { 8 + usize::from(bytes[0]) + 256 * usize::from(bytes[1]) };
+        for (at, value) in damage {
+            let at = (at * reach as f64) as usize;
+            bytes[at] = value;
+        }
+        bytes.truncate((cut * bytes.len() as f64) as usize);
+        std::fs::write(&path, &bytes).unwrap();
+        if let Err(error) = Model::load(folder.path()) {
+            prop_assert!(!error.to_string().is_empty());
+        }
+    }
+
+    #[test]
+    fn mutated_configurations_are_errors_not_panics(
+        key in 0usize..40,
+        value in prop_oneof![
+            Just(json!(null)), Just(json!(0)), Just(json!(-1)), Just(json!(1.5)), Just(json!("x")), Just(json!([])),
+            Just(json!({})), Just(json!(true)), Just(json!(u64::MAX)), Just(json!(1e300)), Just(json!({"rope_type": "llama3"})),
+            (1u64..200).prop_map(|n| json!(n)),
+        ],
+        second in 0usize..40,
+    ) {
+        let mut json = tiny(Architecture::Llama).config().to_json("float32");
+        let keys: Vec<String> = json.as_object().unwrap().keys().cloned().collect();
+        json[&keys[key % keys.len()]] = value.clone();
+        if let Some(rope) = json["rope_parameters"].as_object_mut() {
+            rope.insert("factor".to_owned(), if second % 3 == 0 { value } else { json!(2.0) });
+        }
+        if let Ok(config) = ModelConfig::from_json(&json) {
+            prop_assert!(config.validate().is_ok());
+            let written = config.to_json("float32");
+            prop_assert_eq!(ModelConfig::from_json(&written).unwrap().to_json("float32"), written);
+        }
+    }
+}
