@@ -1,0 +1,266 @@
+//! A run that is killed at any instant and resumed ends as the run that was never killed, bit for bit.
+//!
+//! `TAMIS_KILLS=40` kills that often for each configuration (5 otherwise).
+
+mod tamis;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tamis::{Folder, Left, TINY};
+
+fn num_kills() -> usize {
+    std::env::var("TAMIS_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(5)
+}
+
+/// Instants that differ from test run to test run: what holds, holds for all of them.
+struct Dice(u64);
+
+impl Dice {
+    fn new() -> Self {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+        Self(now.as_nanos() as u64 | 1)
+    }
+
+    /// Uniform in [0, 1), by xorshift.
+    fn roll(&mut self) -> f64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// The run directory in `runs/`, once it counts as one.
+fn begun(folder: &Folder) -> Option<PathBuf> {
+    let runs = std::fs::read_dir(folder.join("runs")).ok()?;
+    runs.filter_map(|entry| Some(entry.ok()?.path())).find(|run| run.join("config.yaml").is_file())
+}
+
+fn writes_a_checkpoint(run: &Path) -> bool {
+    std::fs::read_dir(run.join("checkpoints")).is_ok_and(|entries| {
+        entries.flatten().any(|entry| entry.file_name().to_string_lossy().ends_with(".tmp"))
+    })
+}
+
+/// Runs `config` to its end through kills: half of them at a random instant, half as soon as (or shortly after) a checkpoint is
+/// being written. Returns how many there were, how many of them hit a checkpoint half written, and what the last process printed.
+fn through_kills(
+    folder: &Folder,
+    most: usize,
+    whole: Duration,
+    dice: &mut Dice,
+) -> (usize, usize, tamis::Ended) {
+    let (mut kills, mut torn) = (0, 0);
+    loop {
+        let mut child = match begun(folder) {
+            None => folder.start(&["train", "config.yaml"]),
+            Some(_) => folder.start(&["train", "--resume", "runs/tiny"]),
+        };
+        if kills == most {
+            return (kills, torn, folder.wait(child));
+        }
+        let start = Instant::now();
+        let at = whole.mul_f64(dice.roll());
+        let at_a_checkpoint = dice.roll() < 0.5;
+        let little = Duration::from_micros((3000.0 * dice.roll()) as u64);
+        let ended = loop {
+            if child.try_wait().expect("status").is_some() {
+                break true;
+            }
+            if start.elapsed() >= at
+                && (!at_a_checkpoint || begun(folder).is_some_and(|run| writes_a_checkpoint(&run)))
+            {
+                if at_a_checkpoint {
+                    std::thread::sleep(little);
+                }
+                child.kill().expect("killed");
+                break false;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        };
+        let outcome = folder.wait(child);
+        if ended {
+            return (kills, torn, outcome);
+        }
+        kills += 1;
+        torn += usize::from(begun(folder).is_some_and(|run| writes_a_checkpoint(&run)));
+    }
+}
+
+#[test]
+fn a_run_killed_at_any_instant_ends_as_if_it_had_not_been() {
+    let config = TINY.replace("total_steps: 6", "total_steps: 12");
+    let folder = Folder::new().with("config.yaml", &config);
+    let start = Instant::now();
+    let uninterrupted = folder.tamis(&["train", "config.yaml"]).succeeds();
+    let whole = start.elapsed();
+    let expected = Left::by(&folder.join("runs/tiny"));
+    assert_eq!(expected.metrics.lines().count(), 13, "the validation before, and twelve steps");
+
+    let mut dice = Dice::new();
+    let (mut kills, mut torn) = (0, 0);
+    while kills < num_kills() {
+        let folder = Folder::new().with("config.yaml", &config);
+        let (more, torn_now, last) = through_kills(&folder, num_kills() - kills, whole, &mut dice);
+        assert_eq!(last.code, Some(0), "{}", last.shown());
+        assert_eq!(last.stdout, uninterrupted.stdout);
+        expected.assert_same(&Left::by(&folder.join("runs/tiny")));
+        kills += more;
+        torn += torn_now;
+    }
+    println!("{kills} kills, {torn} of them in the middle of a checkpoint");
+}
+
+/// Scores with noise of its own: nobody gets the same answer twice.
+const NOISE: &str = "\
+import json, random, sys
+for line in sys.stdin:
+    request = json.loads(line)
+    print(json.dumps({'id': request['id'], 'score': random.random() if random.random() < 0.9 else None}), flush=True)
+";
+
+fn noisy() -> String {
+    TINY.replace("total_steps: 6", "total_steps: 10")
+        .replace(
+            "reward: [{kind: number}]",
+            "reward: [{kind: number}, {kind: command, name: noise, argv: [python3, noise.py], num_processes: 1, weight: 0.5}]",
+        )
+        .replace("filter: {kind: variance}", "filter: {kind: variance, metric: acc}")
+        .replace("schedule: {", "schedule: {surplus: carry, max_lag: 2, ")
+        + "objective: {kl: {in: reward, estimator: k1, coefficient: 0.05, adaptive: {target: 0.05, horizon: 50}}, entropy_coefficient: 0.001}\n"
+}
+
+#[test]
+fn answers_that_come_only_once_are_replayed_from_the_journal() {
+    let config = noisy();
+    let new = || Folder::new().with("config.yaml", &config).with("noise.py", NOISE);
+    let mut dice = Dice::new();
+    let mut whole = Duration::from_secs(1);
+    let (mut kills, mut torn) = (0, 0);
+    let mut earlier: Option<Left> = None;
+    while kills < num_kills() {
+        let folder = new();
+        let (more, torn_now, last) = through_kills(&folder, num_kills() - kills, whole, &mut dice);
+        assert_eq!(last.code, Some(0), "{}", last.shown());
+        kills += more;
+        torn += torn_now;
+        let killed = Left::by(&folder.join("runs/tiny"));
+
+        // A run that was never killed, given the same answers from outside.
+        let replay = new();
+        for file in ["config.yaml", "started", "journal.bin"] {
+            let from = folder.join("runs/tiny").join(file);
+            std::fs::create_dir_all(replay.join("runs/tiny")).expect("folder");
+            std::fs::copy(from, replay.join("runs/tiny").join(file)).expect("copied");
+        }
+        let start = Instant::now();
+        let replayed = replay.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
+        whole = start.elapsed();
+        assert_eq!(last.stdout, replayed.stdout);
+        killed.assert_same(&Left::by(&replay.join("runs/tiny")));
+
+        // And the answers do matter.
+        if let Some(earlier) = &earlier {
+            assert!(earlier.metrics != killed.metrics, "the noise changes nothing");
+        }
+        earlier = Some(killed);
+    }
+    println!("{kills} kills, {torn} of them in the middle of a checkpoint");
+}
+
+#[test]
+fn a_reference_in_the_loss_and_an_interrupted_start_are_resumed_too() {
+    let config = TINY.replace("total_steps: 6", "total_steps: 4")
+        + "objective: {kl: {in: loss, estimator: k3, coefficient: 0.05}}\nmodel.save_dtype: bf16\n";
+    let config = config.replace("model.save_dtype: bf16\n", "").replace("model:\n", "model:\n  save_dtype: bf16\n");
+    let folder = Folder::new().with("config.yaml", &config);
+    folder.tamis(&["train", "config.yaml"]).succeeds();
+    let run = folder.join("runs/tiny");
+    let expected = Left::by(&run);
+
+    // Without its last checkpoint, and then without any: what is left is what a kill before it was written leaves.
+    std::fs::remove_dir_all(run.join("checkpoints/step_4")).expect("removed");
+    folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
+    expected.assert_same(&Left::by(&run));
+    std::fs::remove_dir_all(run.join("checkpoints")).expect("removed");
+    folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
+    expected.assert_same(&Left::by(&run));
+
+    // A run that is complete already says so again, and changes nothing.
+    folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
+    expected.assert_same(&Left::by(&run));
+}
+
+#[test]
+fn more_steps_than_planned_equal_a_longer_run() {
+    let folder = Folder::tiny();
+    folder.tamis(&["train", "tiny.yaml", "run.name=short", "train.total_steps=4"]).succeeds();
+    folder.tamis(&["train", "--resume", "runs/short", "train.total_steps=6"]).succeeds();
+    folder.tamis(&["train", "tiny.yaml"]).succeeds();
+    Left::by(&folder.join("runs/short")).assert_same(&Left::by(&folder.join("runs/tiny")));
+}
+
+#[test]
+fn two_runs_are_the_same_and_so_are_one_and_two_threads() {
+    let folder = Folder::tiny();
+    let first = folder.tamis(&["train", "tiny.yaml", "run.name=first"]).succeeds();
+    let second = folder.tamis(&["train", "tiny.yaml", "run.name=second"]).succeeds();
+    folder.tamis(&["train", "tiny.yaml", "run.name=threads", "run.threads=2"]).succeeds();
+    folder.tamis(&["train", "tiny.yaml", "run.name=batch", "rollout.max_num_seqs=3"]).succeeds();
+    folder.tamis(&["train", "tiny.yaml", "run.name=seed", "run.seed=4"]).succeeds();
+    assert_eq!(first.stdout, second.stdout.replace("second", "first"));
+    let left = |name: &str| Left::by(&folder.join("runs").join(name));
+    let first = left("first");
+    first.assert_same(&left("second"));
+    first.assert_same(&left("threads"));
+    first.assert_same(&left("batch"));
+    assert!(first.metrics != left("seed").metrics, "the seed changes the run");
+}
+
+/// Sends Ctrl-C.
+fn interrupt(child: &std::process::Child) {
+    let told = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(told.expect("kill").success());
+}
+
+#[test]
+fn ctrl_c_finishes_the_step_saves_and_says_how_to_go_on() {
+    let folder = Folder::tiny().with("noise.py", NOISE);
+    let long = TINY.replace("total_steps: 6", "total_steps: 200").replace("save_freq: 2", "save_freq: 1000");
+    folder.write("long.yaml", &long);
+    let child = folder.start(&["train", "long.yaml"]);
+    let metrics = folder.join("runs/tiny/metrics.jsonl");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while std::fs::read_to_string(&metrics).map_or(0, |text| text.lines().count()) < 4 {
+        assert!(Instant::now() < deadline, "no steps");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    interrupt(&child);
+    let ended = folder.wait(child);
+    assert_eq!(ended.code, Some(130), "{}", ended.shown());
+    assert!(ended.stderr.contains("finishing the step, then saving"), "{}", ended.stderr);
+    let steps: usize = ended
+        .stdout
+        .split("interrupted after ")
+        .nth(1)
+        .and_then(|rest| rest.split(' ').next()?.parse().ok())
+        .unwrap_or_else(|| panic!("{}", ended.shown()));
+    assert!(ended.stdout.ends_with(&format!(
+        "interrupted after {steps} steps and saved, run directory runs/tiny\nnext: tamis train --resume runs/tiny\n"
+    )));
+    assert!(folder.join(&format!("runs/tiny/checkpoints/step_{steps}/state.json")).is_file());
+
+    let total = format!("train.total_steps={}", steps + 3);
+    folder.tamis(&["train", "--resume", "runs/tiny", &total]).succeeds();
+    folder.tamis(&["train", "long.yaml", "run.name=whole", &total]).succeeds();
+    let (resumed, whole) = (Left::by(&folder.join("runs/tiny")), Left::by(&folder.join("runs/whole")));
+    assert_eq!(without_validation(&resumed.metrics), without_validation(&whole.metrics));
+    let last = format!("checkpoints/step_{}/model.safetensors", steps + 3);
+    assert!(resumed.files[&last] == whole.files[&last]);
+}
+
+/// Metrics without those of validation, which an interruption does not bring forward but whose steps differ.
+fn without_validation(metrics: &str) -> Vec<String> {
+    metrics.lines().map(str::to_owned).collect()
+}

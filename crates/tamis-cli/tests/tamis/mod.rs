@@ -1,0 +1,194 @@
+//! The program under test, run in a folder of its own, and what it leaves there.
+#![allow(dead_code, reason = "each test file takes what it needs")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A model and a task so small that a whole run takes a fraction of a second.
+pub const TINY: &str = "\
+run: {name: tiny, seed: 3, threads: 1}
+model:
+  init: {architecture: qwen3, hidden_size: 16, intermediate_size: 32, num_layers: 1, num_heads: 2, num_kv_heads: 1, max_position_embeddings: 32}
+data:
+  task: arithmetic
+  arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 2}], train_size: 64, val_size: 8}
+  max_prompt_length: 12
+  train_batch_size: 4
+  gen_batch_size: 8
+warm_start: {steps: 40, batch_size: 32, learning_rate: 1e-2}
+rollout: {n: 4, max_response_length: 4}
+reward: [{kind: number}]
+filter: {kind: variance}
+schedule: {max_num_gen_batches: 50}
+train:
+  ppo_mini_batch_size: 2
+  total_steps: 6
+  optimizer: {learning_rate: 1e-3}
+validate: {test_freq: 2, before_train: true, num_samples_shown: 1}
+checkpoint: {save_freq: 2}
+";
+
+/// How a command ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ended {
+    /// Exit code and both streams, for a snapshot.
+    pub fn shown(&self) -> String {
+        let code = self.code.map_or_else(|| "killed".to_owned(), |code| code.to_string());
+        let mut text = format!("exit code {code}\n");
+        for (name, stream) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
+            if !stream.is_empty() {
+                text += &format!("----- {name}\n{stream}");
+            }
+        }
+        text
+    }
+
+    /// Exit code and the last failure told (`error: ...` to the end).
+    pub fn failure(&self) -> String {
+        let from = self.stderr.rfind("\nerror: ").map_or(0, |at| at + 1);
+        format!("exit code {}\n{}", self.code.unwrap_or(-1), &self.stderr[from..])
+    }
+
+    #[track_caller]
+    pub fn succeeds(self) -> Self {
+        assert_eq!(self.code, Some(0), "{}", self.shown());
+        self
+    }
+}
+
+/// A temporary folder in which the program runs.
+pub struct Folder {
+    folder: tempfile::TempDir,
+}
+
+impl Folder {
+    pub fn new() -> Self {
+        Self { folder: tempfile::tempdir().expect("a temporary folder") }
+    }
+
+    /// With `tiny.yaml`.
+    pub fn tiny() -> Self {
+        Self::new().with("tiny.yaml", TINY)
+    }
+
+    pub fn with(self, name: &str, content: &str) -> Self {
+        self.write(name, content);
+        self
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, content: &str) {
+        let path = self.join(name);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("folder");
+        std::fs::write(path, content).expect("write");
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    fn command<S: AsRef<std::ffi::OsStr>>(&self, arguments: &[S]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tamis"));
+        command
+            .args(arguments)
+            .current_dir(self.path())
+            .env_remove("RUST_BACKTRACE")
+            .env("COLUMNS", "110")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    /// Starts `tamis` here.
+    pub fn start<S: AsRef<std::ffi::OsStr>>(&self, arguments: &[S]) -> Child {
+        self.command(arguments).spawn().expect("tamis starts")
+    }
+
+    /// Waits for a started `tamis`.
+    pub fn wait(&self, child: Child) -> Ended {
+        let output = child.wait_with_output().expect("tamis ends");
+        let text = |bytes: &[u8]| {
+            String::from_utf8_lossy(bytes).replace(&self.path().display().to_string(), "DIR")
+        };
+        Ended { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
+    }
+
+    /// Runs `tamis` here; paths of this folder are shown as `DIR`.
+    pub fn tamis<S: AsRef<std::ffi::OsStr>>(&self, arguments: &[S]) -> Ended {
+        let ended = self.wait(self.start(arguments));
+        assert!(!ended.stderr.contains("panicked"), "{}", ended.shown());
+        ended
+    }
+}
+
+/// Everything a run left that must not depend on when it was interrupted.
+#[derive(PartialEq)]
+pub struct Left {
+    /// `metrics.jsonl` without the clock.
+    pub metrics: String,
+    /// Files of the checkpoints and rollouts, by path.
+    pub files: BTreeMap<String, Vec<u8>>,
+}
+
+impl Left {
+    /// Reads a run directory.
+    pub fn by(run: &Path) -> Self {
+        let metrics = std::fs::read_to_string(run.join("metrics.jsonl")).expect("metrics");
+        let metrics = tamis_train::logger::jsonl::without_wall_clock(&metrics).expect("lines");
+        let mut files = BTreeMap::new();
+        for folder in ["checkpoints", "rollouts"] {
+            read_folder(run, &run.join(folder), &mut files);
+        }
+        Self { metrics, files }
+    }
+
+    /// Fails with the first difference.
+    #[track_caller]
+    pub fn assert_same(&self, other: &Self) {
+        for (ours, theirs) in self.metrics.lines().zip(other.metrics.lines()) {
+            assert_eq!(ours, theirs);
+        }
+        assert_eq!(self.metrics, other.metrics);
+        assert_eq!(self.files.keys().collect::<Vec<_>>(), other.files.keys().collect::<Vec<_>>());
+        for (name, ours) in &self.files {
+            if name.ends_with("state.json") {
+                assert_eq!(String::from_utf8_lossy(ours), String::from_utf8_lossy(&other.files[name]), "{name}");
+            }
+            assert!(*ours == other.files[name], "{name} differs");
+        }
+    }
+}
+
+fn read_folder(run: &Path, folder: &Path, files: &mut BTreeMap<String, Vec<u8>>) {
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("entry").path();
+        if path.is_dir() {
+            read_folder(run, &path, files);
+            continue;
+        }
+        let mut bytes = std::fs::read(&path).expect("read");
+        let name = path.strip_prefix(run).expect("inside").display().to_string();
+        if name.ends_with("state.json") {
+            // Lengths of logs depend on the digits of the clock.
+            let mut state: serde_json::Value = serde_json::from_slice(&bytes).expect("state");
+            state.as_object_mut().expect("an object").remove("logs");
+            bytes = serde_json::to_vec_pretty(&state).expect("json");
+        }
+        files.insert(name, bytes);
+    }
+}
