@@ -220,6 +220,7 @@ fn inverse_cdf(weights: &[f32], uniform: f64) -> usize {
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "what must be exact is compared exactly")]
 mod tests {
     use proptest::prelude::*;
     use tamis_core::random::Purpose;
