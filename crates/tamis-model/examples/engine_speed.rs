@@ -68,8 +68,7 @@ fn main() {
         };
         let token = |i: u64, t: u64| key.with(i).below(t, config.vocab_size as u64) as u32;
         if "train".contains(&filter) {
-            let rows: Vec<Vec<u32>> =
-                (0..batch).map(|i| (0..len).map(|t| token(i, t)).collect()).collect();
+            let rows: Vec<Vec<u32>> = (0..batch).map(|i| (0..len).map(|t| token(i, t)).collect()).collect();
             let sequences: Vec<_> = rows.iter().map(|tokens| Sequence { tokens, start: 1 }).collect();
             let mut workspace = Workspace::default();
             let mut gradients = Gradients::new(&model);
