@@ -68,6 +68,12 @@ pub enum Conflict {
         /// The name.
         name: String,
     },
+    /// A reward with the name of a number that tamis computes.
+    #[error("a reward cannot be called `{name}`: tamis computes a number of that name")]
+    ReservedRewardName {
+        /// The name.
+        name: String,
+    },
     /// A penalty above zero is none.
     #[error("`{key}` is {value}: a penalty is 0 or less")]
     PositivePenalty {
@@ -276,8 +282,8 @@ pub enum Conflict {
 
 impl Conflict {
     /// The fix.
-    pub fn hint(&self) -> Option<String> {
-        Some(match self {
+    pub fn hint(&self) -> String {
+        match self {
             Self::NoModel => {
                 "name a checkpoint with `model.path=DIR`, or describe a new model under `model.init`"
                     .to_owned()
@@ -299,9 +305,11 @@ impl Conflict {
             Self::NoTrainingData => {
                 "set `data.train` to a JSONL or Parquet file, or `data.task: arithmetic`".to_owned()
             }
-            Self::NoReward => "add one, such as `reward: [{name: acc, kind: math}]`".to_owned(),
+            Self::NoReward => "add one, such as `reward: [{kind: math}]`".to_owned(),
             Self::NoRewardWeight => "give the verifier `weight: 1.0`".to_owned(),
-            Self::DuplicateRewardName { .. } => "give each reward a `name` of its own".to_owned(),
+            Self::ReservedRewardName { .. } | Self::DuplicateRewardName { .. } => {
+                "give each reward a `name` of its own".to_owned()
+            }
             Self::PositivePenalty { value, .. } => format!("write {}", -value),
             Self::BufferTooLong { max_length, .. } => format!("use {max_length} or less"),
             Self::MiniBatchTooLarge { train, .. } => {
@@ -345,8 +353,8 @@ impl Conflict {
             Self::MetricsNeedSamples { .. } => "raise `validate.n`".to_owned(),
             Self::GreedySamples { .. } => "set `validate.temperature` above 0, or `validate.n: 1`".to_owned(),
             Self::BestWithoutValidation => "set `validate.test_freq`".to_owned(),
-            Self::Ignored { .. } => return None,
-        })
+            Self::Ignored { key, .. } => format!("remove `{key}`"),
+        }
     }
 }
 

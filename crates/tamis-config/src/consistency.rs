@@ -3,8 +3,8 @@
 use crate::conflict::Conflict;
 use crate::diagnostic::{Diagnostic, Severity};
 use crate::schema::{
-    AdvantageScale, Aggregation, Config, FilterConfig, FilterKind, KlPlace, LrScheduleKind, RewardKind,
-    ScheduleMode, Singleton, Surplus, TaskKind, ValidationMetric,
+    AdvantageScale, Aggregation, Config, FilterConfig, FilterKind, KlPlace, LrScheduleKind, RAW_OUTCOME,
+    RewardKind, ScheduleMode, Singleton, Surplus, TaskKind, ValidationMetric,
 };
 use crate::setting::Reader;
 use crate::source::SourceKind;
@@ -43,20 +43,25 @@ impl Config {
         self.filter.is_some() && self.schedule.refill
     }
 
-    /// The metrics that a filter can look at as far as they are known before anything is scored: those of external rewards are not.
+    /// The metrics that a filter can look at, as far as they are known before anything is scored: what external rewards give beside their
+    /// score is not.
     pub fn known_metrics(&self) -> Vec<String> {
-        let mut metrics: Vec<String> =
-            ["acc", "score", "seq_reward", "seq_final_reward", "token_level_rewards", "length", "entropy"]
-                .map(str::to_owned)
-                .into();
-        for reward in &self.reward {
-            if !metrics.contains(&reward.name) {
-                metrics.push(reward.name.clone());
-            }
+        let mut metrics: Vec<String> = Vec::new();
+        if self.reward.iter().any(|reward| reward.kind.is_verifier()) {
+            metrics.push(RAW_OUTCOME.to_owned());
         }
+        metrics.extend(COMPUTED.map(str::to_owned));
+        let names = self.reward.iter().map(|reward| reward.name.as_str());
+        metrics.extend(names.filter(|name| !COMPUTED.contains(name)).map(str::to_owned));
         metrics
     }
 }
+
+/// Numbers that every run has.
+const COMPUTED: [&str; 5] = ["score", "seq_reward", "seq_final_reward", "token_level_rewards", "length"];
+
+/// Names that no score can have, beside that of the raw outcome.
+const RESERVED: [&str; 5] = ["score", "reward", "seq_reward", "seq_final_reward", "token_level_rewards"];
 
 /// Checks a configuration; values that are wrong in themselves, and so are not the user's, are left alone.
 pub(crate) fn check(config: &Config, tree: &Node, reader: &Reader) -> Vec<Diagnostic> {
@@ -202,6 +207,16 @@ impl Checker<'_> {
         }
         for (index, reward) in config.reward.iter().enumerate() {
             let key = |name: &str| format!("reward[{index}].{name}");
+            if RESERVED.contains(&reward.name.as_str()) {
+                let problem = Conflict::ReservedRewardName { name: reward.name.clone() };
+                self.error(&[&key("name")], problem);
+            }
+            let given = self.tree.at(&format!("reward.{index}.name")).map(|node| node.to_json());
+            if given.is_some_and(|name| name == RAW_OUTCOME) {
+                let reason =
+                    "`acc` is the raw outcome of the first verifier anyway; this score is called by its kind";
+                self.warn(&[&key("name")], Conflict::Ignored { key: key("name"), reason });
+            }
             if config.reward.iter().take(index).any(|other| other.name == reward.name) {
                 let at = format!("reward[{index}]");
                 self.error(&[&key("name"), &at], Conflict::DuplicateRewardName { name: reward.name.clone() });
@@ -259,10 +274,11 @@ impl Checker<'_> {
 
     fn metric(&mut self, filter: &FilterConfig) {
         let config = self.config;
-        let Some(metric) = filter.metric.as_deref() else { return };
+        let metric = filter.metric.as_deref().unwrap_or("score");
         let known = config.known_metrics();
         let external = config.reward.iter().any(|reward| reward.kind.is_external());
-        if !external && !known.iter().any(|name| name == metric) {
+        // `math.acc` is a further number of the reward `math`, `scores.length` a score with the name of something else.
+        if !external && !metric.contains('.') && !known.iter().any(|name| name == metric) {
             self.error(&["filter.metric"], Conflict::NoSuchMetric { metric: metric.to_owned(), known });
             return;
         }
@@ -275,9 +291,12 @@ impl Checker<'_> {
             .filter(|reward| !reward.kind.is_verifier() && reward.weight != 0.0)
             .map(|reward| reward.name.clone())
             .collect();
-        if matches!(metric, "seq_reward" | "seq_final_reward" | "token_level_rewards") && !shaping.is_empty()
-        {
-            self.warn(&["filter.metric"], Conflict::FilterOnShapedSum { metric: metric.to_owned(), shaping });
+        // `score` is the sum without shaping, where there is anything else.
+        let is_sum = matches!(metric, "seq_reward" | "seq_final_reward" | "token_level_rewards")
+            || metric == "score" && shaping.len() == config.reward.len();
+        if is_sum && !shaping.is_empty() {
+            let conflict = Conflict::FilterOnShapedSum { metric: metric.to_owned(), shaping };
+            self.warn(&["filter.metric", "filter"], conflict);
         }
     }
 

@@ -76,6 +76,8 @@ pub enum Problem {
         expected: String,
         /// What there was.
         found: String,
+        /// What there was, as it was written, where it is a scalar.
+        example: Option<String>,
     },
     /// A value that is none of those allowed.
     #[error("`{key}` cannot be `{value}`: it is one of {}", allowed.join(", "))]
@@ -181,17 +183,40 @@ impl Problem {
                 Some("write `key=value`, `+key=value` to add to a list, or `~key` for the default".to_owned())
             }
             Self::NoSuchItem { key, .. } => Some(format!("`+{key}=...` appends an item")),
-            Self::Conflict(conflict) => conflict.hint(),
-            Self::Foreign(problem) => problem.hint(),
-            Self::NotAllowed { .. }
-            | Self::WrongType { .. }
-            | Self::OutOfRange { .. }
-            | Self::MissingKey { .. }
-            | Self::Missing { .. }
-            | Self::Unreadable { .. }
-            | Self::Syntax { .. } => None,
+            Self::Conflict(conflict) => Some(conflict.hint()),
+            Self::Foreign(problem) => Some(problem.hint()),
+            Self::WrongType { key, found, .. } if found.starts_with("the number -") => {
+                Some(format!("`tamis config explain {}` says what switches it off", explained(key)))
+            }
+            Self::WrongType { expected, example: Some(example), .. } if expected.starts_with("a list") => {
+                Some(format!("write [{example}]"))
+            }
+            Self::NotAllowed { key, .. }
+            | Self::WrongType { key, .. }
+            | Self::OutOfRange { key, .. }
+            | Self::MissingKey { key, .. }
+            | Self::Missing { key, .. } => {
+                Some(format!("`tamis config explain {}` says more", explained(key)))
+            }
+            Self::Syntax { message } if message.contains("tabs") => Some("indent with spaces".to_owned()),
+            Self::Syntax { .. } | Self::Unreadable { .. } => None,
         }
     }
+}
+
+/// A key as `explain` takes it: without the numbers of items.
+fn explained(key: &str) -> String {
+    let mut text = String::new();
+    let mut inside = false;
+    for c in key.chars() {
+        match c {
+            '[' => inside = true,
+            ']' => inside = false,
+            c if !inside => text.push(c),
+            _ => {}
+        }
+    }
+    text
 }
 
 /// Characters of a line that are shown at most.

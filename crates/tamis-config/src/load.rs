@@ -218,7 +218,7 @@ fn complete_rewards(tree: &mut Node, shaping: Option<Node>) {
             origin: default_origin.clone(),
             node: Node::plain(value, default_origin.clone()),
         };
-        let value = Value::Map(vec![pair("name", "acc"), pair("kind", "number"), pair("weight", "1.0")]);
+        let value = Value::Map(vec![pair("kind", "number"), pair("weight", "1.0")]);
         items.push(Node { value, origin: default_origin.clone() });
     }
     if let Some(Node { value: Value::List(added), .. }) = shaping {

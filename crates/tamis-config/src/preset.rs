@@ -65,6 +65,23 @@ pub(crate) fn differences(config: &Config, tree: &Node) -> Vec<PresetDifference>
     let Some(preset) = config.preset else { return Vec::new() };
     let mut differences = Vec::new();
     collect("", preset_tree(preset), &config.to_json(), tree, &mut differences);
+    if let Some(Node { value: Value::List(items), .. }) = preset_tree(preset).get("reward") {
+        for item in items {
+            let kind = item.get("kind").map(Node::to_json);
+            let own = config
+                .reward
+                .iter()
+                .enumerate()
+                .find(|(_, reward)| Some(reward.kind.as_str().into()) == kind);
+            let Some((index, reward)) = own else { continue };
+            let key = format!("reward.{index}");
+            let origin = tree.at(&key).map(|node| node.origin.clone());
+            if origin.as_ref().is_some_and(Origin::is_from_user) {
+                let value = reward.to_json();
+                differences.push(PresetDifference { key, preset: item.to_json(), value, origin });
+            }
+        }
+    }
     differences
 }
 

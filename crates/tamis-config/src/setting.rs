@@ -237,6 +237,10 @@ impl Reader {
             key: path.to_owned(),
             expected: shape.describe(),
             found: describe_found(node),
+            example: match &node.value {
+                Value::Scalar { text, .. } if !node.is_null() => Some(text.clone()),
+                _ => None,
+            },
         };
         self.report(node, problem);
     }

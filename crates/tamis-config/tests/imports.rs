@@ -69,7 +69,7 @@ rollout:
   temperature: 0.7  # verl: actor_rollout_ref.rollout.temperature=0.7
   max_response_length: 2048  # verl: data.max_response_length=2048
 reward:
-  - {name: acc, kind: math}  # verl: guessed
+  - {kind: math}  # verl: guessed
 filter:
   kind: variance  # verl: algorithm.filter_groups.enable=True
   metric: acc  # verl: algorithm.filter_groups.metric=acc
@@ -116,7 +116,7 @@ trainer.logger=["console","wandb"] -> run.loggers: [console, jsonl] (warning: wa
 trainer.project_name=math_dapo_experiment -> run.dir: runs/math_dapo_experiment
 trainer.experiment_name=qwen2_7b_filtergroups_enabled -> run.name: qwen2_7b_filtergroups_enabled
 actor_rollout_ref.actor.ppo_mini_batch_size is not given -> train.ppo_mini_batch_size: 256 (verl's default)
-custom_reward_function.path is not given -> reward: [{name: acc, kind: math}] (warning: verl picks it by each row's data_source; guessed from the name of the data, choose another kind if it is wrong)
+custom_reward_function.path is not given -> reward: [{kind: math}] (warning: verl picks it by each row's data_source; guessed from the name of the data, choose another kind if it is wrong)
 "#);
     assert_eq!(import.remaining, []);
     let config = loaded(&import);
@@ -152,7 +152,7 @@ data:
 rollout:
   n: 1  # verl: actor_rollout_ref.rollout.n (default)
 reward:
-  - {name: acc, kind: math}  # verl: guessed
+  - {kind: math}  # verl: guessed
 filter:
   kind: variance  # verl: algorithm.filter_groups.enable=True
   metric: null  # verl: algorithm.filter_groups.enable=True
@@ -211,7 +211,7 @@ rollout:
   top_k: 0  # verl: actor_rollout_ref.rollout.top_k=-1
 reward:
   # verl: custom_reward_function.path=score.py
-  - {name: acc, kind: python, path: score.py, function: mine, style: verl, kwargs: {scale: 2}}
+  - {kind: python, path: score.py, function: mine, style: verl, kwargs: {scale: 2}}
   # verl: reward_model.overlong_buffer.enable=True
   - {name: overlong, kind: soft_overlong, form: verl, buffer: 128, penalty_factor: 0.5}
 objective:
@@ -233,7 +233,7 @@ validate:
 algorithm.adv_estimator=grpo -> objective.advantage.estimator: grpo, objective.advantage.singleton: raw
 data.train_files=gsm8k/train.parquet -> data.train: gsm8k/train.parquet
 actor_rollout_ref.model.path=m -> model.path: m
-custom_reward_function.path=score.py -> reward: [{name: acc, kind: python, path: score.py, function: mine, style: verl, kwargs: {scale: 2}}]
+custom_reward_function.path=score.py -> reward: [{kind: python, path: score.py, function: mine, style: verl, kwargs: {scale: 2}}]
 custom_reward_function.name=mine goes into what custom_reward_function.path becomes
 custom_reward_function.reward_kwargs.scale=2 goes into what custom_reward_function.path becomes
 reward_model.reward_manager=dapo has no effect: rewards are computed the same way for every manager
@@ -292,7 +292,7 @@ data:
 rollout:
   n: 16  # DIR/standard.yaml:14
 reward:
-  - {name: acc, kind: math}  # EasyR1: guessed
+  - {kind: math}  # EasyR1: guessed
 filter:
   kind: variance  # DIR/standard.yaml:7
   metric: seq_reward  # DIR/standard.yaml:7
@@ -334,7 +334,7 @@ algorithm.use_kl_loss is not given -> objective.kl.in: reward (EasyR1's default)
 algorithm.kl_penalty is not given -> objective.kl.estimator: k1 (EasyR1's default)
 algorithm.kl_coef is not given -> objective.kl.coefficient: 0.001 (EasyR1's default)
 trainer.total_epochs is not given -> train.total_epochs: 15 (EasyR1's default)
-worker.reward.reward_function is not given -> reward: [{name: acc, kind: math}] (warning: EasyR1 has none of its own; guessed from the name of the data, choose another kind if it is wrong)
+worker.reward.reward_function is not given -> reward: [{kind: math}] (warning: EasyR1 has none of its own; guessed from the name of the data, choose another kind if it is wrong)
 "#);
 
     let limitless = converted(&[
@@ -400,7 +400,7 @@ data:
 rollout:
   n: 16  # RAGEN: es_manager.train.group_size=16
 reward:
-  - {name: acc, kind: math}  # verl: guessed
+  - {kind: math}  # verl: guessed
 filter:
   kind: variance  # RAGEN: actor_rollout_ref.rollout.rollout_filter_include_zero=False
   metric: seq_reward  # RAGEN: actor_rollout_ref.rollout.rollout_filter_include_zero=False
@@ -478,7 +478,7 @@ data:
 rollout:
   n: 8  # TRL: num_generations=8
 reward:
-  - {name: acc, kind: math, weight: 1.0}  # TRL: reward_funcs=['accuracy_reward', 'think_format_reward']
+  - {kind: math, weight: 1.0}  # TRL: reward_funcs=['accuracy_reward', 'think_format_reward']
   # TRL: reward_funcs=['accuracy_reward', 'think_format_reward']
   - {name: think_format, kind: think_format, weight: 0.2}
 objective:
@@ -517,7 +517,7 @@ beta=0.04 -> objective.kl.in: loss, objective.kl.estimator: k3, objective.kl.coe
 epsilon_high=0.28 -> objective.loss.clip_low: 0.2, objective.loss.clip_high: 0.28, objective.loss.dual_clip: null
 loss_type=grpo -> objective.aggregation: seq-mean-token-mean
 scale_rewards=none -> objective.advantage.scale: none, objective.advantage.norm_by_std: false
-reward_funcs=["accuracy_reward","think_format_reward"] -> reward: [{name: acc, kind: math, weight: 1.0}, {name: think_format, kind: think_format, weight: 0.2}]
+reward_funcs=["accuracy_reward","think_format_reward"] -> reward: [{kind: math, weight: 1.0}, {name: think_format, kind: think_format, weight: 0.2}]
 reward_weights=[1.0,0.2] goes into what reward_funcs becomes
 lr_scheduler_type=cosine -> train.lr_schedule.kind: cosine
 warmup_ratio=0.1 -> train.lr_schedule.warmup_steps: 20

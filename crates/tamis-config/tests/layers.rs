@@ -74,15 +74,15 @@ fn rewards_are_completed_by_task_and_preset() {
             .map(|reward| format!("{}:{}", reward.name, reward.kind.as_str()))
             .collect()
     };
-    assert_eq!(kinds(&sound(&[BASE], &[])), ["acc:number"]);
-    assert_eq!(kinds(&sound(&[BASE], &["preset=dapo"])), ["acc:number", "overlong:soft_overlong"]);
+    assert_eq!(kinds(&sound(&[BASE], &[])), ["number:number"]);
+    assert_eq!(kinds(&sound(&[BASE], &["preset=dapo"])), ["number:number", "overlong:soft_overlong"]);
     let own = "reward=[{kind: exact}, {kind: soft_overlong, buffer: 100}]";
     let loaded = sound(&[BASE], &["preset=dapo", own]);
     assert_eq!(kinds(&loaded), ["exact:exact", "soft_overlong:soft_overlong"]);
     assert!(matches!(loaded.config.reward[1].kind, RewardKind::SoftOverlong { buffer: Some(100), .. }));
     assert_eq!(
         kinds(&sound(&[BASE], &["reward=[{kind: length, weight: 0.1}]"])),
-        ["length:length", "acc:number"]
+        ["length:length", "number:number"]
     );
 }
 
@@ -172,7 +172,7 @@ preset: dapo  # command line: preset=dapo
   learning_rate: 0.001  # default
   n: 4  # more.yaml:1
   stop: [" "]  # more.yaml:1
-  - {name: acc, kind: number, weight: 1.0}  # default
+  - {name: number, kind: number, weight: 1.0}  # default
   # preset dapo
   - {name: overlong, kind: soft_overlong, weight: 1.0, form: bounded, buffer: null, max_length: null, penalty_factor: 1.0}
   kind: variance  # preset dapo

@@ -55,6 +55,7 @@ error: invalid YAML: tabs disallowed within this context (block indentation)
    |
 11 |  aggregation: token_mean
    |  ^
+  hint: indent with spaces
 
 1 error in the configuration
 "#);
@@ -85,12 +86,14 @@ error: `rollout.n` must be a whole number, not the text "many"
   |
 4 |   n: many
   |      ^^^^
+  hint: `tamis config explain rollout.n` says more
 
 error: `rollout.top_p` must be greater than 0 and at most 1, got 1.5
  --> run.yaml:6:10
   |
 6 |   top_p: 1.5
   |          ^^^
+  hint: `tamis config explain rollout.top_p` says more
 
 error: `objective.aggregation` cannot be `token_mean`: it is one of token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm, group-token-mean
   --> run.yaml:11:16
@@ -104,6 +107,7 @@ error: `train.optimizer.learning_rate` must be greater than 0, got -1
   |
 9 |   optimizer: {learning_rate: -1}
   |                              ^^
+  hint: `tamis config explain train.optimizer.learning_rate` says more
 
 error: `train.ppo_mini_batch_size` (128) is above `data.train_batch_size` (64); both count prompts
  --> run.yaml:8:24
@@ -223,6 +227,7 @@ error: `rollout.n` must be a whole number, not the number 2.5
   |
 1 | rollout: {n: 2.5}
   |              ^^^
+  hint: `tamis config explain rollout.n` says more
 
 1 error in the configuration
 "#);
@@ -232,6 +237,7 @@ error: `rollout` must be a section, not the number 3
   |
 1 | rollout: 3
   |          ^
+  hint: `tamis config explain rollout` says more
 
 1 error in the configuration
 "#);
@@ -241,6 +247,7 @@ error: `run.loggers` must be a list, each one of console, jsonl, tensorboard, no
   |
 1 | run: {loggers: console}
   |                ^^^^^^^
+  hint: write [console]
 
 1 error in the configuration
 "#);
@@ -250,6 +257,7 @@ error: `data.shuffle` must be true or false, not the text "maybe"
   |
 1 | data: {shuffle: maybe}
   |                 ^^^^^
+  hint: `tamis config explain data.shuffle` says more
 
 1 error in the configuration
 "#);
@@ -259,6 +267,7 @@ error: `model.memory_limit` must be a number of bytes, with a unit if wanted (51
   |
 1 | model: {memory_limit: 4 parsecs}
   |                       ^^^^^^^^^
+  hint: `tamis config explain model.memory_limit` says more
 
 1 error in the configuration
 "#);
@@ -268,6 +277,7 @@ error: `rollout.temperature` must be a number, not the text ".nan"
   |
 1 | rollout: {temperature: .nan}
   |                        ^^^^
+  hint: `tamis config explain rollout.temperature` says more
 
 1 error in the configuration
 "#);
@@ -277,6 +287,7 @@ error: `train.optimizer.betas` must be a list of 2, each a number, not a list of
   |
 1 | train: {optimizer: {betas: [0.9]}}
   |                            ^
+  hint: `tamis config explain train.optimizer.betas` says more
 
 1 error in the configuration
 "#);
@@ -286,6 +297,7 @@ error: `train.optimizer.betas` must be from 0 to below 1, got [0.9,1.0]
   |
 1 | train: {optimizer: {betas: [0.9, 1.0]}}
   |                            ^
+  hint: `tamis config explain train.optimizer.betas` says more
 
 1 error in the configuration
 "#);
@@ -295,6 +307,7 @@ error: `data.overlong_prompts` cannot be `truncate`: it is one of error, drop, l
   |
 1 | data: {overlong_prompts: truncate}
   |                          ^^^^^^^^
+  hint: `tamis config explain data.overlong_prompts` says more
 
 1 error in the configuration
 "#);
@@ -314,6 +327,7 @@ error: `schedule.on_empty_round` must be a text: retry, retry:N, skip or error, 
   |
 1 | schedule: {on_empty_round: 'retry:0'}
   |                            ^^^^^^^^^
+  hint: `tamis config explain schedule.on_empty_round` says more
 
 1 error in the configuration
 "#);
@@ -323,6 +337,7 @@ error: `data.train` must be a path or a list of such, not a mapping
   |
 1 | data: {train: {a: 1}}
   |               ^
+  hint: `tamis config explain data.train` says more
 
 1 error in the configuration
 "#);
@@ -332,6 +347,7 @@ error: `validate.test_freq` must be a whole number of steps (0 or negative: neve
   |
 1 | validate: {test_freq: often}
   |                       ^^^^^
+  hint: `tamis config explain validate.test_freq` says more
 
 1 error in the configuration
 "#);
@@ -341,6 +357,7 @@ error: `run.name` must be non-empty, got ""
   |
 1 | run: {name: ''}
   |             ^^
+  hint: `tamis config explain run.name` says more
 
 1 error in the configuration
 "#);
@@ -350,6 +367,7 @@ error: `rollout.max_num_seqs` must be at least 1, got 0
   |
 1 | rollout: {max_num_seqs: 0}
   |                         ^
+  hint: `tamis config explain rollout.max_num_seqs` says more
 
 1 error in the configuration
 "#);
@@ -359,6 +377,7 @@ error: `preset` cannot be `ppo`: it is one of grpo, dapo, dapo_paper, dr_grpo
   |
 1 | preset: ppo
   |         ^^^
+  hint: `tamis config explain preset` says more
 
 1 error in the configuration
 "#);
@@ -372,6 +391,7 @@ error: `reward[0].kind` is missing: it is one of exact, number, gsm8k, math, mat
   |
 1 | reward: [{name: a}]
   |          ^
+  hint: `tamis config explain reward.kind` says more
 
 1 error in the configuration
 "#);
@@ -401,6 +421,7 @@ error: `reward[0].pattern` is missing: a text
   |
 1 | reward: [{kind: format}]
   |          ^
+  hint: `tamis config explain reward.pattern` says more
 
 1 error in the configuration
 "#);
@@ -410,8 +431,45 @@ error: `reward[0].timeout` must be a duration such as 500ms, 30s, 5m, 1h, or a n
   |
 1 | reward: [{kind: command, argv: [./score], timeout: soon}]
   |                                                    ^^^^
+  hint: `tamis config explain reward.timeout` says more
 
 1 error in the configuration
+"#);
+    assert_snapshot!(said("reward: [{kind: exact, name: score}]", &[]), @r#"
+error: a reward cannot be called `score`: tamis computes a number of that name
+ --> run.yaml:1:30
+  |
+1 | reward: [{kind: exact, name: score}]
+  |                              ^^^^^
+  hint: give each reward a `name` of its own
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("reward: [{kind: exact, name: acc}]", &[]), @r#"
+warning: `reward[0].name` has no effect: `acc` is the raw outcome of the first verifier anyway; this score is called by its kind
+ --> run.yaml:1:30
+  |
+1 | reward: [{kind: exact, name: acc}]
+  |                              ^^^
+  hint: remove `reward[0].name`
+"#);
+    assert_snapshot!(said("rollout: {top_k: -1}", &[]), @r#"
+error: `rollout.top_k` must be a whole number, not the number -1
+ --> run.yaml:1:18
+  |
+1 | rollout: {top_k: -1}
+  |                  ^^
+  hint: `tamis config explain rollout.top_k` says what switches it off
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("filter: {}", &["~data.task", "data.train=t", "reward=[{kind: length}]"]), @r#"
+warning: the filter looks at `score`, a sum with shaping in it (length): groups that are all wrong but differ in shaping are kept and trained on
+ --> run.yaml:1:9
+  |
+1 | filter: {}
+  |         ^
+  hint: filter on the raw outcome: `filter.metric: acc`
 "#);
     assert_snapshot!(said("reward: [{kind: exact}, {kind: exact}]", &[]), @r#"
 error: two rewards are called `exact`
@@ -455,9 +513,12 @@ error: `reward[1].buffer` (600) is above the response limit (512)
 "#);
     assert_snapshot!(raw("", &["model.path=m", "data.train=t.jsonl", "train.total_steps=9", "preset=dapo"]), @r#"
 error: there is no reward: `reward` is empty and there is no task that brings one
-  hint: add one, such as `reward: [{name: acc, kind: math}]`
+  hint: add one, such as `reward: [{kind: math}]`
 
-1 error in the configuration
+error: there is no metric `acc`: there are score, seq_reward, seq_final_reward, token_level_rewards, length, overlong
+  hint: a reward's score is a metric under its `name`; null takes the raw outcome
+
+2 errors in the configuration
 "#);
 }
 
@@ -538,6 +599,7 @@ error: `rollout.n` must be a whole number, not the text "four"
   |
 1 | rollout.n=four
   |           ^^^^
+  hint: `tamis config explain rollout.n` says more
 
 1 error in the configuration
 "#);
@@ -547,6 +609,7 @@ error: `rollout.stop[1]` must be a text, not a mapping
   |
 1 | rollout.stop=[1, {a: 2}]
   |                  ^
+  hint: `tamis config explain rollout.stop` says more
 
 1 error in the configuration
 "#);
@@ -629,7 +692,7 @@ error: there are no training prompts: neither `data.train` nor the task `arithme
 "#);
     assert_snapshot!(raw("", &[end, "model.path=m", "data.train=a.jsonl"]), @r#"
 error: there is no reward: `reward` is empty and there is no task that brings one
-  hint: add one, such as `reward: [{name: acc, kind: math}]`
+  hint: add one, such as `reward: [{kind: math}]`
 
 1 error in the configuration
 "#);
@@ -649,18 +712,21 @@ warning: `data.train` has no effect: the task `arithmetic` makes its own prompts
   |
 2 | data: {train: t, columns: {prompt: q}}
   |               ^
+  hint: remove `data.train`
 
 warning: `data.columns.prompt` has no effect: the task knows its own columns
  --> run.yaml:2:36
   |
 2 | data: {train: t, columns: {prompt: q}}
   |                                    ^
+  hint: remove `data.columns.prompt`
 
 warning: `warm_start.batch_size` has no effect: `warm_start.steps` is 0
  --> run.yaml:1:26
   |
 1 | warm_start: {batch_size: 8}
   |                          ^
+  hint: remove `warm_start.batch_size`
 "#);
 }
 
@@ -718,12 +784,14 @@ warning: `train.micro_batch_tokens` has no effect: `train.micro_batch_size` is s
   |
 1 | train.micro_batch_tokens=10
   |                          ^^
+  hint: remove `train.micro_batch_tokens`
 
 warning: `train.shuffle_mini_batches` has no effect: a step is one mini-batch
  --> command line
   |
 1 | train.shuffle_mini_batches=true
   |                            ^^^^
+  hint: remove `train.shuffle_mini_batches`
 "#);
 }
 
@@ -761,13 +829,14 @@ warning: `train.lr_schedule.min_ratio` has no effect: the learning rate is const
   |
 1 | train.lr_schedule.min_ratio=0.1
   |                             ^^^
+  hint: remove `train.lr_schedule.min_ratio`
 "#);
 }
 
 #[test]
 fn filters() {
     assert_snapshot!(said("filter: {metric: accuracy}", &[]), @r#"
-error: there is no metric `accuracy`: there are acc, score, seq_reward, seq_final_reward, token_level_rewards, length, entropy
+error: there is no metric `accuracy`: there are acc, score, seq_reward, seq_final_reward, token_level_rewards, length, number
  --> run.yaml:1:18
   |
 1 | filter: {metric: accuracy}
@@ -782,6 +851,7 @@ warning: `filter.tolerance` has no effect: the filter's kind is `mean_range`
   |
 1 | filter: {kind: mean_range, low: 0.9, high: 0.1, tolerance: 1e-3}
   |                                                            ^^^^
+  hint: remove `filter.tolerance`
 
 error: `filter.low` (0.9) is not below `filter.high` (0.1): no group is ever kept
  --> run.yaml:1:33
@@ -798,8 +868,9 @@ warning: `filter.low` has no effect: the filter's kind is `variance`
   |
 1 | filter: {low: 0.1}
   |               ^^^
+  hint: remove `filter.low`
 "#);
-    assert_snapshot!(said("filter: {metric: seq_reward}\nreward: [{kind: number, name: acc}, {kind: length}]", &[]), @r#"
+    assert_snapshot!(said("filter: {metric: seq_reward}\nreward: [{kind: number}, {kind: length}]", &[]), @r#"
 warning: the filter looks at `seq_reward`, a sum with shaping in it (length): groups that are all wrong but differ in shaping are kept and trained on
  --> run.yaml:1:18
   |
@@ -890,6 +961,7 @@ warning: `schedule.max_lag` has no effect: `schedule.surplus` is `discard`
   |
 1 | schedule: {max_lag: 2}
   |                     ^
+  hint: remove `schedule.max_lag`
 "#);
     assert_snapshot!(said("schedule: {refill: false, max_num_gen_batches: 3, on_limit: skip}\nfilter: {}", &[]), @r#"
 warning: `schedule.max_num_gen_batches` has no effect: `schedule.refill` is false, so every step is one round
@@ -897,12 +969,14 @@ warning: `schedule.max_num_gen_batches` has no effect: `schedule.refill` is fals
   |
 1 | schedule: {refill: false, max_num_gen_batches: 3, on_limit: skip}
   |                                                ^
+  hint: remove `schedule.max_num_gen_batches`
 
 warning: `schedule.on_limit` has no effect: `schedule.refill` is false, so every step is one round
  --> run.yaml:1:61
   |
 1 | schedule: {refill: false, max_num_gen_batches: 3, on_limit: skip}
   |                                                             ^^^^
+  hint: remove `schedule.on_limit`
 "#);
     assert_snapshot!(said("schedule: {max_num_gen_batches: 3, on_empty_round: skip}", &[]), @r#"
 warning: `schedule.max_num_gen_batches` has no effect: there is no filter, so every step is one round
@@ -910,12 +984,14 @@ warning: `schedule.max_num_gen_batches` has no effect: there is no filter, so ev
   |
 1 | schedule: {max_num_gen_batches: 3, on_empty_round: skip}
   |                                 ^
+  hint: remove `schedule.max_num_gen_batches`
 
 warning: `schedule.on_empty_round` has no effect: there is no filter, so every step is one round
  --> run.yaml:1:52
   |
 1 | schedule: {max_num_gen_batches: 3, on_empty_round: skip}
   |                                                    ^^^^
+  hint: remove `schedule.on_empty_round`
 "#);
 }
 
@@ -927,18 +1003,21 @@ warning: `objective.kl.estimator` has no effect: `objective.kl.in` is `none`
   |
 1 | objective: {kl: {estimator: k1, coefficient: 0.1}}
   |                             ^^
+  hint: remove `objective.kl.estimator`
 
 warning: `objective.kl.coefficient` has no effect: `objective.kl.in` is `none`
  --> run.yaml:1:46
   |
 1 | objective: {kl: {estimator: k1, coefficient: 0.1}}
   |                                              ^^^
+  hint: remove `objective.kl.coefficient`
 
 warning: `model.reference` has no effect: `objective.kl.in` is `none`
  --> run.yaml:2:20
   |
 2 | model: {reference: r}
   |                    ^
+  hint: remove `model.reference`
 "#);
     assert_snapshot!(said("objective: {kl: {in: loss, coefficient: 0}}", &[]), @r#"
 warning: `objective.kl.in: loss` with `objective.kl.coefficient: 0`: the reference is loaded and run for nothing but its metric
@@ -964,12 +1043,14 @@ warning: `objective.advantage.ddof` has no effect: advantages are not divided by
   |
 1 | objective: {loss_scale_factor: 100, advantage: {norm_by_std: false, ddof: 0}}
   |                                                                           ^
+  hint: remove `objective.advantage.ddof`
 
 warning: `objective.loss_scale_factor` has no effect: only the aggregation `seq-mean-token-sum-norm` has a divisor
  --> run.yaml:1:32
   |
 1 | objective: {loss_scale_factor: 100, advantage: {norm_by_std: false, ddof: 0}}
   |                                ^^^
+  hint: remove `objective.loss_scale_factor`
 "#);
     assert_snapshot!(said("objective: {loss: {dual_clip: 1}}", &[]), @r#"
 error: `objective.loss.dual_clip` must be greater than 1, got 1
@@ -977,6 +1058,7 @@ error: `objective.loss.dual_clip` must be greater than 1, got 1
   |
 1 | objective: {loss: {dual_clip: 1}}
   |                               ^
+  hint: `tamis config explain objective.loss.dual_clip` says more
 
 1 error in the configuration
 "#);
@@ -1001,12 +1083,14 @@ warning: `validate.before_train` has no effect: there are no validation prompts
   |
 1 | validate: {before_train: true, n: 4}
   |                          ^^^^
+  hint: remove `validate.before_train`
 
 warning: `validate.n` has no effect: there are no validation prompts
  --> run.yaml:1:35
   |
 1 | validate: {before_train: true, n: 4}
   |                                   ^
+  hint: remove `validate.n`
 
 warning: `validate.n` is 4 with `validate.temperature: 0`: greedy samples of one prompt are all the same
  --> run.yaml:1:35
@@ -1078,6 +1162,7 @@ error: `algorithm.filter_groups.enable` of verl must be true or false, not `yes`
   |
 1 | algorithm.filter_groups.enable=yes
   |                                ^^^
+  hint: `tamis config explain algorithm.filter_groups.enable` says what becomes of it
 
 1 error in the configuration
 "#);
@@ -1087,6 +1172,7 @@ error: `actor_rollout_ref.rollout.rollout_filter_strategy=top_p` of RAGEN cannot
   |
 1 | actor_rollout_ref.rollout.rollout_filter_strategy=top_p
   |                                                   ^^^^^
+  hint: `tamis config explain actor_rollout_ref.rollout.rollout_filter_strategy` says what becomes of it
 
 1 error in the configuration
 "#);
@@ -1096,12 +1182,14 @@ error: `algorithm.keep_neg_ratio=0.5` of EasyR1 cannot be followed: dropping sin
   |
 1 | algorithm.keep_neg_ratio=0.5
   |                          ^^^
+  hint: `tamis config explain algorithm.keep_neg_ratio` says what becomes of it
 
 error: `algorithm.adv_estimator=gae` of EasyR1 cannot be followed: it needs a critic, which is not there yet: use grpo
  --> command line, EasyR1 key
   |
 1 | algorithm.adv_estimator=gae
   |                         ^^^
+  hint: `tamis config explain algorithm.adv_estimator` says what becomes of it
 
 2 errors in the configuration
 "#);
@@ -1121,6 +1209,7 @@ error: `actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1` of verl cannot 
   |
 1 | actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1
   |                                                     ^^^
+  hint: `tamis config explain actor_rollout_ref.actor.optim.lr_warmup_steps_ratio` says what becomes of it
 
 1 error in the configuration
 "#);
@@ -1130,12 +1219,14 @@ error: `per_device_train_batch_size=3` of TRL cannot be followed: 3 completions 
   |
 1 | per_device_train_batch_size=3
   |                             ^
+  hint: `tamis config explain per_device_train_batch_size` says what becomes of it
 
 error: `loss_type=sapo` of TRL cannot be followed: the losses are grpo, bnpo, dr_grpo and dapo
  --> command line, TRL key
   |
 1 | loss_type=sapo
   |           ^^^^
+  hint: `tamis config explain loss_type` says what becomes of it
 
 2 errors in the configuration
 "#);
@@ -1172,6 +1263,7 @@ error: `algorithm.use_kl_in_reward=True` of verl cannot be followed: use_kl_loss
   |
 1 | algorithm.use_kl_in_reward=True
   |                            ^^^^
+  hint: `tamis config explain algorithm.use_kl_in_reward` says what becomes of it
 
 2 errors in the configuration
 "#);

@@ -10,6 +10,7 @@
 //!
 //! The first name that a row has is taken, in the order of [`PROMPT_COLUMNS`] and [`GROUND_TRUTH_COLUMNS`]; [`Columns`] names others.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -184,6 +185,7 @@ fn skipped_note(num_skipped: usize) -> String {
 #[derive(Debug, Default)]
 pub struct Dataset {
     prompts: Vec<Prompt>,
+    places: BTreeMap<PromptId, Place>,
     skipped: Vec<DatasetError>,
 }
 
@@ -199,8 +201,13 @@ impl Dataset {
         for file in files {
             for record in Records::open(file.as_ref()).map_err(DatasetError::Records)? {
                 let prompt = match record {
-                    Ok(record) => to_prompt(PromptId(id), record.values, options)
-                        .map_err(|fault| DatasetError::Row { place: record.place, fault }),
+                    Ok(record) => match to_prompt(PromptId(id), record.values, options) {
+                        Ok(prompt) => {
+                            dataset.places.insert(prompt.id, record.place);
+                            Ok(prompt)
+                        }
+                        Err(fault) => Err(DatasetError::Row { place: record.place, fault }),
+                    },
                     Err(RecordError::Row { place, fault }) => {
                         Err(DatasetError::Row { place, fault: PromptFault::Row(fault) })
                     }
@@ -225,7 +232,7 @@ impl Dataset {
 
     /// Prompts that come from elsewhere (a procedural task); their ids must increase.
     pub fn from_prompts(prompts: Vec<Prompt>) -> Self {
-        Self { prompts, skipped: Vec::new() }
+        Self { prompts, ..Self::default() }
     }
 
     /// The prompts, ids increasing.
@@ -242,6 +249,11 @@ impl Dataset {
     pub fn get(&self, id: PromptId) -> Option<&Prompt> {
         let index = self.prompts.binary_search_by_key(&id, |prompt| prompt.id).ok()?;
         self.prompts.get(index)
+    }
+
+    /// File and row that a prompt was read from, for messages about it; `None` for one that comes from elsewhere.
+    pub fn place(&self, id: PromptId) -> Option<&Place> {
+        self.places.get(&id)
     }
 
     /// Leaves out prompts (too long ones, say); the others keep their ids.

@@ -96,9 +96,7 @@ pub fn trained_metrics(groups: &[&Group], columns: &TrainedColumns<'_>, metrics:
     }
     metrics.set_some("train/pass_rate", pass_rate(&members));
     metrics.set("train/num_unscored", unscored(&members));
-    metrics.set("train/num_trained_groups", groups.len() as f64);
-    metrics.set("train/num_trained_trajectories", members.len() as f64);
-    metrics.set("train/num_trained_tokens", loss_tokens.iter().sum::<usize>() as f64);
+    metrics.set("train/num_loss_tokens", loss_tokens.iter().sum::<usize>() as f64);
     metrics.set("perf/total_num_tokens", num_tokens(groups) as f64);
 }
 
@@ -110,10 +108,6 @@ pub fn generated_metrics(groups: &[&Group], metrics: &mut Metrics) {
     lengths(groups, "all/", metrics);
     metrics.set_some("all/pass_rate", pass_rate(&members));
     metrics.set("all/num_unscored", unscored(&members));
-    metrics.set("train/num_generated_groups", groups.len() as f64);
-    metrics.set("train/num_generated_trajectories", members.len() as f64);
-    let tokens: usize = groups.iter().map(|group| group.num_tokens()).sum();
-    metrics.set("train/num_generated_tokens", tokens as f64);
     let identical = groups.iter().filter(|group| group.is_identical_in_text()).count();
     metrics.set("train/num_identical_in_text", identical as f64);
 }

@@ -1,7 +1,7 @@
 //! The metrics of one step, by name.
 //!
 //! Data flows one way: the step computes numbers ([`crate::batch_metrics`], the objective, the timings), sets them here under a
-//! name that the [catalogue](crate::catalogue) defines, [`Metrics::add_aliases`] repeats some under the name that TRL's users
+//! name that the [`catalogue`] defines, [`Metrics::add_aliases`] repeats some under the name that TRL's users
 //! know, and the [loggers](crate::logger) write them.
 
 use std::collections::BTreeMap;

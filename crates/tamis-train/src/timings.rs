@@ -92,7 +92,17 @@ mod tests {
         metrics.add_aliases();
         assert!(metrics.iter().all(|(name, _)| is_wall_clock(name)), "{metrics:?}");
         let listed: Vec<String> = metrics.iter().map(|(name, value)| format!("{name} {value}")).collect();
-        insta::assert_snapshot!(listed.join("\n"), @"");
+        insta::assert_snapshot!(listed.join("\n"), @"
+        timing_s/gen 2
+        timing_s/adv 0.01
+        timing_s/step 4
+        timing_per_token_ms/gen 0.5
+        timing_per_token_ms/adv 0.01
+        perf/throughput 250
+        perf/gen_throughput 2000
+        step_time 4
+        perf/time_per_step 4
+        ");
     }
 
     #[test]

@@ -250,6 +250,6 @@ mod tests {
     fn micro_batches_fill_up_to_the_budget_in_order() {
         assert_eq!(micro_batches(&[3, 3, 3, 9, 1], MicroBatch::Tokens(6)), [0..2, 2..3, 3..4, 4..5]);
         assert_eq!(micro_batches(&[3, 3, 3, 9, 1], MicroBatch::Sequences(2)), [0..2, 2..4, 4..5]);
-        assert_eq!(micro_batches(&[], MicroBatch::Tokens(6)), []);
+        assert!(micro_batches(&[], MicroBatch::Tokens(6)).is_empty());
     }
 }

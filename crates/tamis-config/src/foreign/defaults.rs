@@ -89,8 +89,8 @@ fn verifier(owner: Owner, key: &str, why: &str, t: &mut Translator) {
     } else {
         "math"
     };
-    t.put_first(owner, "reward", &format!("[{{name: acc, kind: {kind}}}]"));
+    t.put_first(owner, "reward", &format!("[{{kind: {kind}}}]"));
     let remark =
         format!("warning: {why}; guessed from the name of the data, choose another kind if it is wrong");
-    t.absent(owner, key, &[("reward", &format!("[{{name: acc, kind: {kind}}}]"))], &remark);
+    t.absent(owner, key, &[("reward", &format!("[{{kind: {kind}}}]"))], &remark);
 }

@@ -186,16 +186,16 @@ pub enum ForeignProblem {
 }
 
 impl ForeignProblem {
-    pub(crate) fn hint(&self) -> Option<String> {
+    pub(crate) fn hint(&self) -> String {
         match self {
-            Self::Unknown { suggestion: Some(suggestion), .. } => {
-                Some(format!("did you mean `{suggestion}`?"))
-            }
-            Self::Unknown { .. } => Some("remove it, and say what it was for in a native key".to_owned()),
+            Self::Unknown { suggestion: Some(suggestion), .. } => format!("did you mean `{suggestion}`?"),
+            Self::Unknown { .. } => "remove it, and say what it was for in a native key".to_owned(),
             Self::NoArgument { .. } => {
-                Some("for example: tamis config import -- data.train_batch_size=512".to_owned())
+                "for example: tamis config import -- data.train_batch_size=512".to_owned()
             }
-            Self::Refused { .. } | Self::BadValue { .. } => None,
+            Self::Refused { key, .. } | Self::BadValue { key, .. } => {
+                format!("`tamis config explain {key}` says what becomes of it")
+            }
         }
     }
 }

@@ -348,7 +348,7 @@ fn rewards(t: &mut Translator) {
             .filter_map(|given| Some((given.key.strip_prefix(KWARGS)?.to_owned(), given.node.to_json())))
             .collect();
         let mut item = serde_json::json!({
-            "name": "acc", "kind": "python", "path": file, "function": function, "style": "verl",
+            "kind": "python", "path": file, "function": function, "style": "verl",
         });
         if !kwargs.is_empty() {
             item["kwargs"] = serde_json::Value::Object(kwargs);

@@ -160,7 +160,7 @@ pub(super) fn rewards(t: &mut Translator) {
     for (index, function) in functions.iter().enumerate() {
         let name = function.as_str().unwrap_or_default();
         let keys = match name {
-            "accuracy_reward" => "name: acc, kind: math",
+            "accuracy_reward" => "kind: math",
             "think_format_reward" => "name: think_format, kind: think_format",
             "get_soft_overlong_punishment" => "name: overlong, kind: soft_overlong",
             "get_cosine_scaled_reward" => "name: cosine, kind: cosine",

@@ -26,6 +26,7 @@ pub use objective::{
     AdaptiveKlConfig, AdvantageConfig, AdvantageScale, Aggregation, Estimator, KlConfig, KlEstimator,
     KlPlace, LossConfig, ObjectiveConfig, SingletonAdvantage,
 };
+pub(crate) use reward::RAW_OUTCOME;
 pub use reward::{Gsm8kMethod, OverlongForm, PythonStyle, RewardCommon, RewardConfig, RewardKind};
 pub use rollout::{BackendKind, RolloutConfig, SaveRollouts};
 pub use run::{LoggerKind, RunConfig};
@@ -68,7 +69,7 @@ section! {
         /// How completions are sampled.
         rollout: RolloutConfig = "{}", Any, Fixed;
         /// The functions that score completions. The reward that is trained on is the weighted sum of their scores. Where none of
-        /// them is a verifier, the one of `data.task` is added (named `acc`), and what a preset adds follows, unless the list has its
+        /// them is a verifier, the one of `data.task` is added, and what a preset adds follows, unless the list has its
         /// kind.
         reward: Vec<RewardConfig> = "[]", Any, Fixed;
         /// The sieve of groups. Null: every group is trained on.

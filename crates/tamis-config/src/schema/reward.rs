@@ -137,6 +137,9 @@ tagged! {
     }
 }
 
+/// The raw outcome of a verifier: right (1) or wrong (0), whatever its score and its name.
+pub(crate) const RAW_OUTCOME: &str = "acc";
+
 /// The kinds that say whether an answer is right. Of external functions it is not known: they count as verifiers.
 const VERIFIERS: [&str; 7] = ["exact", "number", "gsm8k", "math", "math_dapo", "command", "python"];
 
@@ -159,7 +162,7 @@ impl RewardKind {
 section! {
     /// The keys that every reward function has.
     pub struct RewardCommon {
-        /// Name of the score. Null: the kind.
+        /// Name of the score. Null: the kind. The raw outcome of the first verifier is always called `acc`, so no score is.
         name: Option<String> = "null", NotEmpty, Fixed;
         /// Weight in the reward that is trained on. 0: it is only measured.
         weight: f64 = "1.0", Any, Fixed;
@@ -215,7 +218,8 @@ impl Setting for RewardConfig {
         let name = reader.key::<Option<String>>(section, path, "name", "null", Check::NotEmpty);
         let weight = reader.key::<f64>(section, path, "weight", "1.0", Check::Any);
         let kind = RewardKind::read_kind(kind, section, path, reader)?;
-        Some(Self { name: name?.unwrap_or_else(|| kind.as_str().to_owned()), weight: weight?, kind })
+        let name = name?.filter(|name| name != RAW_OUTCOME).unwrap_or_else(|| kind.as_str().to_owned());
+        Some(Self { name, weight: weight?, kind })
     }
 
     fn to_json(&self) -> serde_json::Value {

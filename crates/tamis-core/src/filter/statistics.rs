@@ -34,53 +34,70 @@ impl GroupStatistics {
     /// assert_eq!((group.size, group.num_scored, group.mean), (5, 4, 0.75));
     /// assert_eq!(group.std, (3.0_f64 / 16.0).sqrt());
     /// ```
+    #[inline]
     pub fn of(values: &[f64], scale: Option<OutcomeScale>) -> Self {
+        // Nearly every group is scored whole. A finite sum proves it, and then no value needs a branch of its own.
         let correct = scale.map_or(f64::INFINITY, |scale| scale.correct);
-        let mut num_scored = 0;
         let mut num_correct = 0;
         let mut sum = 0.0;
         let (mut min, mut max) = (f64::INFINITY, f64::NEG_INFINITY);
         for &value in values {
-            if value.is_finite() {
-                num_scored += 1;
-                num_correct += usize::from(value >= correct);
-                sum += value;
-                min = if value < min { value } else { min };
-                max = if value > max { value } else { max };
-            }
+            num_correct += usize::from(value >= correct);
+            sum += value;
+            min = if value < min { value } else { min };
+            max = if value > max { value } else { max };
         }
-        let size = values.len();
-        let num_correct = scale.map(|_| num_correct);
-        if num_scored == 0 {
-            return Self {
-                size,
-                num_scored,
-                num_correct,
-                mean: f64::NAN,
-                std: f64::NAN,
-                min: f64::NAN,
-                max: f64::NAN,
-            };
+        if !sum.is_finite() || values.is_empty() {
+            return Self::of_scored(values, scale);
         }
-        if min >= max {
-            // -0.0 and 0.0 are equal too; adding 0.0 gives them one name.
-            let value = min + 0.0;
-            return Self { size, num_scored, num_correct, mean: value, std: 0.0, min: value, max: value };
-        }
-        let count = num_scored as f64;
-        // Divided first where the sum overflows, so that a group of enormous rewards still has a mean.
-        let mean = if sum.is_finite() {
-            sum / count
-        } else {
-            values.iter().filter(|value| value.is_finite()).map(|value| value / count).sum()
-        };
+        let count = values.len() as f64;
+        let mean = sum / count;
         let mut squares = 0.0;
         for &value in values {
-            if value.is_finite() {
-                squares += (value - mean) * (value - mean);
-            }
+            squares += (value - mean) * (value - mean);
         }
-        Self { size, num_scored, num_correct, mean, std: (squares / count).sqrt(), min, max }
+        let std = (squares / count).sqrt();
+        let is_uniform = min >= max;
+        Self {
+            size: values.len(),
+            num_scored: values.len(),
+            num_correct: scale.map(|_| num_correct),
+            mean: if is_uniform { min } else { mean },
+            std: if is_uniform { 0.0 } else { std },
+            min,
+            max,
+        }
+    }
+
+    /// Of a group with members that have no finite value, or whose sum is beyond f64.
+    #[cold]
+    fn of_scored(values: &[f64], scale: Option<OutcomeScale>) -> Self {
+        let scored: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
+        let size = values.len();
+        if scored.is_empty() {
+            let (mean, num_correct) = (f64::NAN, scale.map(|_| 0));
+            return Self { size, num_scored: 0, num_correct, mean, std: mean, min: mean, max: mean };
+        }
+        if scored.len() < size {
+            return Self { size, ..Self::of(&scored, scale) };
+        }
+        // Divided first, so that a group of enormous rewards still has a mean.
+        let count = size as f64;
+        let mean = scored.iter().map(|value| value / count).sum::<f64>();
+        let variance: f64 = scored.iter().map(|value| (value - mean) * ((value - mean) / count)).sum();
+        let (min, max) = scored
+            .iter()
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(min, max), &value| (value.min(min), value.max(max)));
+        let is_uniform = min >= max;
+        Self {
+            size,
+            num_scored: size,
+            num_correct: scale.map(|scale| scored.iter().filter(|value| **value >= scale.correct).count()),
+            mean: if is_uniform { min } else { mean },
+            std: if is_uniform { 0.0 } else { variance.sqrt() },
+            min,
+            max,
+        }
     }
 
     /// Of every group of a flat column, cut as in [`judge_columns`](super::judge_columns).
@@ -97,19 +114,15 @@ impl GroupStatistics {
         if first != Some(0) || last != Some(len) {
             return Err(FilterError::OffsetEnds { first, last, len });
         }
-        offsets
-            .windows(2)
-            .enumerate()
-            .map(|(group, pair)| {
-                let [start, end] = [pair[0], pair[1]];
-                metric.get(start..end).map(|values| Self::of(values, scale)).ok_or(FilterError::Offsets {
-                    group,
-                    start,
-                    end,
-                    len,
-                })
-            })
-            .collect()
+        let mut statistics = Vec::with_capacity(offsets.len() - 1);
+        for (group, pair) in offsets.windows(2).enumerate() {
+            let [start, end] = [pair[0], pair[1]];
+            let Some(values) = metric.get(start..end) else {
+                return Err(FilterError::Offsets { group, start, end, len });
+            };
+            statistics.push(Self::of(values, scale));
+        }
+        Ok(statistics)
     }
 
     /// Whether too few members have a metric for a verdict: none, or one of several.

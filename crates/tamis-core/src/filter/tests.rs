@@ -131,6 +131,11 @@ fn offsets_are_checked() {
 fn sums_beyond_the_range_of_f64_still_have_a_mean() {
     let group = GroupStatistics::of(&[f64::MAX, f64::MAX / 2.0], SCALE);
     assert_eq!(group.mean, f64::MAX / 2.0 + f64::MAX / 4.0);
+    assert_eq!((group.min, group.max, group.num_correct), (f64::MAX / 2.0, f64::MAX, Some(2)));
+    assert!(Variance::default().judge_one(&group, SCALE).is_kept());
+    let uniform = GroupStatistics::of(&[f64::MAX, f64::NAN, f64::MAX, f64::MAX], SCALE);
+    assert_eq!((uniform.mean, uniform.std, uniform.num_scored, uniform.size), (f64::MAX, 0.0, 3, 4));
+    assert_eq!(Variance::default().judge_one(&uniform, SCALE), Verdict::Dropped(DropReason::AllCorrect));
 }
 
 /// numpy's rule and ours on every case of the reference file: they differ exactly where numpy calls equal members different.

@@ -58,6 +58,11 @@ pub struct Tally {
     pub scored_groups: u64,
 }
 
+/// A sum that stays within f64, so that a state with enormous rewards in it can be written as JSON and read back.
+fn finite_sum(a: f64, b: f64) -> f64 {
+    (a + b).clamp(f64::MIN, f64::MAX)
+}
+
 impl Tally {
     /// Adds a judged group.
     pub fn add_judged(&mut self, verdict: Verdict, summary: &GroupSummary) {
@@ -68,8 +73,8 @@ impl Tally {
         self.scored += scored;
         self.identical_in_text += u64::from(summary.is_identical_in_text);
         if let (Some(mean), Some(std)) = (summary.mean, summary.std) {
-            self.metric_sum += mean * scored as f64;
-            self.std_sum += std;
+            self.metric_sum = finite_sum(self.metric_sum, mean * scored as f64);
+            self.std_sum = finite_sum(self.std_sum, std);
             self.scored_groups += 1;
         }
         if let Some(correct) = summary.num_correct {
@@ -133,8 +138,8 @@ impl Tally {
         self.pairs_correct += other.pairs_correct;
         self.pass_rates += other.pass_rates;
         self.paired_groups += other.paired_groups;
-        self.metric_sum += other.metric_sum;
-        self.std_sum += other.std_sum;
+        self.metric_sum = finite_sum(self.metric_sum, other.metric_sum);
+        self.std_sum = finite_sum(self.std_sum, other.std_sum);
         self.scored_groups += other.scored_groups;
     }
 

@@ -146,6 +146,8 @@ fn several_files_and_none() {
     let dataset = Dataset::read(&[first, second.clone()], &ReadOptions::default()).unwrap();
     assert_eq!(dataset.ids(), [PromptId(0), PromptId(1), PromptId(2)]);
     assert_eq!(dataset.get(PromptId(2)).unwrap().content, PromptContent::Text("c".into()));
+    let place = |id| dataset.place(PromptId(id)).map(|place| (place.file.ends_with("b.json"), place.row));
+    assert_eq!([place(1), place(2), place(3)], [Some((false, 2)), Some((true, 1)), None]);
     let other = Dataset::read(&[second], &ReadOptions::default()).unwrap();
     assert_ne!(dataset.fingerprint(), other.fingerprint());
     let none: [PathBuf; 0] = [];

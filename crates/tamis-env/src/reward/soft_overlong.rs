@@ -18,7 +18,7 @@ use super::{Outcome, RewardError, RewardFunction, RewardInput};
 pub enum Form {
     /// Equation 13: bounded by −1 (the paper and TRL 1.16.0). A buffer of 0 gives 0 up to the limit, −1 beyond.
     #[default]
-    Bounded,
+    Paper,
     /// verl 0.9.1 (`overlong_buffer`): `min(−(|y| − (L − C)) / C, 0)`, growing past the limit. C must be at least 1.
     Verl,
 }
@@ -91,7 +91,7 @@ mod tests {
                 parameter("max_completion_len"),
                 parameter("soft_punish_cache"),
                 1.0,
-                Form::Bounded,
+                Form::Paper,
             )
             .unwrap();
             let rewards: Vec<f64> = tamis_golden::numbers(&case["inputs"]["length"])
@@ -146,6 +146,6 @@ mod tests {
     fn errors() {
         insta::assert_snapshot!(SoftOverlong::new(10, 0, 1.0, Form::Verl).unwrap_err(), @"reward `soft_overlong` needs a buffer of at least 1 token in the form `verl`, got 0");
         insta::assert_snapshot!(SoftOverlong::new(10, 11, 1.0, Form::Verl).unwrap_err(), @"reward `soft_overlong` needs a buffer of at most the response limit in the form `verl`, got 11 > 10");
-        insta::assert_snapshot!(SoftOverlong::new(10, 1, f64::NAN, Form::Bounded).unwrap_err(), @"reward `soft_overlong` needs a factor that is finite and not negative, got NaN");
+        insta::assert_snapshot!(SoftOverlong::new(10, 1, f64::NAN, Form::Paper).unwrap_err(), @"reward `soft_overlong` needs a factor that is finite and not negative, got NaN");
     }
 }

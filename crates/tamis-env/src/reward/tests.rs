@@ -39,7 +39,7 @@ fn shaping() -> Vec<(&'static str, Box<dyn RewardFunction>)> {
         ("think_format", Box::new(ThinkFormat)),
         ("length", Box::new(Length::new(2, 5, 3).unwrap())),
         ("repetition", Box::new(Repetition::new(2, -1.0).unwrap())),
-        ("soft_overlong", Box::new(SoftOverlong::new(8, 4, 1.0, Form::Bounded).unwrap())),
+        ("soft_overlong", Box::new(SoftOverlong::new(8, 4, 1.0, Form::Paper).unwrap())),
         ("soft_overlong verl", Box::new(SoftOverlong::new(8, 4, 1.0, Form::Verl).unwrap())),
     ]
 }

@@ -167,7 +167,8 @@ impl Arithmetic {
         Self::weighted(seed, levels, weights)
     }
 
-    /// Levels with weights: of any number of rows, each level has its share to within one row, as long as it has expressions left.
+    /// Levels with weights: each turn goes to the level that is furthest behind its share (the first of equals), as long as it has
+    /// expressions left.
     ///
     /// Fails unless each level has 1 to 9 digits, at least one operator, 1 to 8 operations, `digits * (operations + 1)` at most 36 (so
     /// that every answer is exact) and a finite weight above 0.
@@ -208,7 +209,7 @@ impl Arithmetic {
         &self.levels
     }
 
-    /// Levels of successive turns: after n turns each has had its share of n to within one.
+    /// Levels of successive turns, each the one furthest behind its share.
     fn turns(&self) -> impl Iterator<Item = usize> + '_ {
         let total: f64 = self.weights.iter().sum();
         let mut taken = vec![0u64; self.weights.len()];

@@ -100,7 +100,7 @@ fn plain(reward: &RewardConfig, folder: &Path, limit: usize) -> Result<Box<dyn R
             },
             format_score: *format_score,
         }),
-        RewardKind::Math {} => Box::new(Math::default()),
+        RewardKind::Math {} => Box::new(Math),
         RewardKind::MathDapo {} => Box::new(MathDapo { strict_box: false }),
         RewardKind::Format { pattern } => Box::new(Format::new(pattern)?),
         RewardKind::ThinkFormat {} => Box::new(ThinkFormat),
@@ -123,7 +123,7 @@ fn plain(reward: &RewardConfig, folder: &Path, limit: usize) -> Result<Box<dyn R
                 buffer.map_or((max_length / 5).max(1), |buffer| buffer as u64),
                 *penalty_factor,
                 match form {
-                    OverlongForm::Bounded => Form::Bounded,
+                    OverlongForm::Bounded => Form::Paper,
                     OverlongForm::Verl => Form::Verl,
                 },
             )?)

@@ -97,9 +97,7 @@ fn trained_by_hand() {
     prompt_length/clip_ratio 0.5
     train/pass_rate 0.3333333333333333
     train/num_unscored 1
-    train/num_trained_groups 2
-    train/num_trained_trajectories 5
-    train/num_trained_tokens 16
+    train/num_loss_tokens 16
     perf/total_num_tokens 42
     reward 0.5
     completions/mean_length 4.2
@@ -145,9 +143,6 @@ fn generated_by_hand() {
     all/prompt_length/min 3
     all/pass_rate 0.3333333333333333
     all/num_unscored 1
-    train/num_generated_groups 2
-    train/num_generated_trajectories 5
-    train/num_generated_tokens 21
     train/num_identical_in_text 0
     ");
 }
@@ -169,7 +164,7 @@ fn nothing_at_all_sets_counts_only() {
     trained_metrics(&[], &TrainedColumns::default(), &mut metrics);
     generated_metrics(&[], &mut metrics);
     assert!(metrics.iter().all(|(_, value)| value == 0.0), "no mean over nothing: {metrics:?}");
-    assert_eq!(metrics.get("train/num_trained_groups"), Some(0.0));
+    assert_eq!(metrics.get("train/num_loss_tokens"), Some(0.0));
 }
 
 #[test]

@@ -121,11 +121,11 @@ fn shown(error: &DiskError, folder: &Path) -> String {
     let mut text = format!("failed to {error}");
     let mut cause = error.source();
     while let Some(inner) = cause {
-        text += &format!(": {inner}");
+        text = format!("{text}: {inner}");
         cause = inner.source();
     }
     if let Some(hint) = error.hint() {
-        text += &format!("\nhint: {hint}");
+        text = format!("{text}\nhint: {hint}");
     }
     text.replace(&folder.display().to_string(), "DIR")
 }

@@ -12,11 +12,11 @@ fn shown(error: &RunDirectoryError, folder: &Path) -> String {
     let mut text = format!("failed to {error}");
     let mut cause = error.source();
     while let Some(inner) = cause {
-        text += &format!(": {inner}");
+        text = format!("{text}: {inner}");
         cause = inner.source();
     }
     if let Some(hint) = error.hint() {
-        text += &format!("\nhint: {hint}");
+        text = format!("{text}\nhint: {hint}");
     }
     text.replace(&folder.display().to_string(), "DIR")
         .replace(&format!("process {}", std::process::id()), "process PID")
@@ -140,7 +140,7 @@ fn logs_are_cut_back_to_the_checkpoint() {
         for _ in 0..2 {
             run.cut_back(&positions, step).expect("cut, and again");
         }
-        let kept: String = (1..=step).map(|step| format!("step {step}\n")).collect();
+        let kept = (1..=step).fold(String::new(), |kept, step| format!("{kept}step {step}\n"));
         for log in [run.metrics(), run.run_log(), run.tensorboard().join("events.out.tfevents.1.a")] {
             assert_eq!(std::fs::read_to_string(log).expect("read"), kept);
         }

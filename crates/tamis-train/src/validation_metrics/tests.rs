@@ -193,7 +193,7 @@ fn a_group_as_samples() {
     };
     let samples = PromptSamples::of_group("s", &group, None);
     assert_eq!((samples.num_samples, samples.num_truncated), (2, 1));
-    assert_eq!(samples.scores["acc"][0], 1.0);
+    assert!((samples.scores["acc"][0] - 1.0).abs() < 1e-15);
     assert!(samples.scores["acc"][1].is_nan() && samples.scores["reward"][1].is_nan());
     let mut metrics = Metrics::new();
     validation_metrics(&[samples], &mut metrics);
@@ -201,6 +201,9 @@ fn a_group_as_samples() {
     assert_eq!(metrics.get("val-core/s/acc/maj@2/mean"), None, "no answers were read");
     assert_eq!(metrics.get("val-aux/s/num_unscored"), Some(1.0));
 }
+
+/// Scores and answers of the samples of a prompt.
+type Column<'a> = (Vec<f64>, Vec<&'a str>);
 
 /// mean and std coincide with verl's exactly. Its bootstrap's 1000 resamples scatter around the exact expectation with replacement:
 /// by 6 standard errors at most, and always below or at the expectation without replacement for the best.
@@ -218,7 +221,7 @@ fn metrics_of_verl() {
         for (source, variables) in case["outputs"]["metrics"].as_object().expect("sources") {
             for (variable, expected) in variables.as_object().expect("variables") {
                 let column = numbers(&case["inputs"][variable]);
-                let mut prompts: BTreeMap<&str, (Vec<f64>, Vec<&str>)> = BTreeMap::new();
+                let mut prompts: BTreeMap<&str, Column> = BTreeMap::new();
                 for place in (0..column.len()).filter(|&place| &sources[place] == source) {
                     let prompt = prompts.entry(&uids[place]).or_default();
                     prompt.0.push(column[place]);
@@ -229,7 +232,7 @@ fn metrics_of_verl() {
                     println!("{name} {source}: prompts of different sizes, which verl names each by its own");
                     continue;
                 }
-                let over = |of: &dyn Fn(&(Vec<f64>, Vec<&str>)) -> Option<f64>| {
+                let over = |of: &dyn Fn(&Column) -> Option<f64>| {
                     let results: Option<Vec<f64>> = prompts.values().map(of).collect();
                     results.map(|results| results.iter().sum::<f64>() / results.len() as f64)
                 };
@@ -240,7 +243,7 @@ fn metrics_of_verl() {
                     let (k, part) = rest.split_once('/').unwrap_or((rest, ""));
                     let k: usize = k.parse().expect("a number of samples");
                     let draw = Draw::WithReplacement;
-                    let of = |prompt: &(Vec<f64>, Vec<&str>)| match kind {
+                    let of = |prompt: &Column<'_>| match kind {
                         "best" => best_at(&prompt.0, k, draw),
                         "worst" => worst_at(&prompt.0, k, draw),
                         "maj" => majority(&prompt.0, &prompt.1, k, draw),

@@ -249,6 +249,40 @@ impl World {
     }
 }
 
+/// Any event at all, sensible or not.
+fn any_event() -> impl Strategy<Value = Event> {
+    let group = || (0u64..12).prop_map(GroupId);
+    let summary = (
+        0u32..4,
+        0u32..4,
+        prop::option::of(0u32..4),
+        prop::option::of(any::<f64>().prop_filter("finite", |x| x.is_finite())),
+    )
+        .prop_map(|(num_trajectories, num_scored, num_correct, mean)| GroupSummary {
+            num_trajectories,
+            num_scored,
+            num_correct,
+            num_tokens: 7,
+            mean,
+            std: mean.map(f64::abs),
+            is_identical_in_text: true,
+        });
+    prop_oneof![
+        2 => Just(Event::BeginStep),
+        4 => (0u64..10, 0u64..5, 0u64..3, any::<bool>()).prop_map(|(first, count, version, exhausted)| {
+            let groups = (first..first + count).map(GroupId).collect();
+            Event::Dispatched { groups, version: PolicyVersion(version), exhausted }
+        }),
+        8 => (group(), any::<bool>(), summary).prop_map(|(group, is_kept, summary)| {
+            let verdict = if is_kept { Verdict::Kept } else { Verdict::Dropped(DropReason::Uniform) };
+            Event::Judged { group, verdict, summary }
+        }),
+        2 => group().prop_map(|group| Event::Failed { group, num_tokens: u64::from(u32::MAX) }),
+        2 => (0u64..4).prop_map(|version| Event::Trained { version: PolicyVersion(version) }),
+        1 => Just(Event::Cancelled),
+    ]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
@@ -271,5 +305,29 @@ proptest! {
         prop_assert_eq!(&first.trained, &second.trained);
         // The commands too: the events in between answer with none.
         prop_assert_eq!(first.lines, second.lines);
+    }
+
+    #[test]
+    fn nonsense_is_refused_and_leaves_the_machine_as_it_was(
+        settings in settings(),
+        events in prop::collection::vec(any_event(), 0..60),
+    ) {
+        let mut rounds = Rounds::new(settings).unwrap();
+        for event in events {
+            let before = rounds.clone();
+            match rounds.handle(event) {
+                Ok(commands) => {
+                    for command in commands {
+                        if let Command::StepReady(close) | Command::SkipStep { close, .. } | Command::Finish { close, .. } | Command::Stop { close, .. } = command {
+                            prop_assert_eq!(close.report.accounting.check(), Ok(()));
+                        }
+                    }
+                }
+                Err(ScheduleError::Unbalanced(unbalanced)) => prop_assert!(false, "{unbalanced}"),
+                Err(_) => prop_assert_eq!(&rounds, &before),
+            }
+            let text = serde_json::to_string(&rounds).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Rounds>(&text).unwrap(), rounds.clone());
+        }
     }
 }

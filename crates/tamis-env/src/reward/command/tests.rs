@@ -23,7 +23,7 @@ fn config(argv: &[&str]) -> CommandConfig {
     CommandConfig {
         argv: argv.iter().map(|&word| word.to_owned()).collect(),
         num_processes: 1,
-        timeout: Duration::from_millis(400),
+        timeout: Duration::from_secs(20),
         startup_timeout: Duration::ZERO,
         max_restarts: 100,
         ..CommandConfig::default()
@@ -111,8 +111,12 @@ the process ended (exit status: 3) before it answered; its standard error ends:
 cannot import torch
 ");
     insta::assert_snapshot!(failure(&shell("kill -9 $$")), @"the process ended (signal: 9 (SIGKILL)) before it answered");
-    insta::assert_snapshot!(failure(&shell("echo 'still loading' >&2; cat > /dev/null")), @r"
-no answer within 0.4 s; the process was killed; its standard error ends:
+    let hangs = CommandConfig {
+        timeout: Duration::from_millis(1500),
+        ..config(&["sh", "-c", "echo 'still loading' >&2; cat > /dev/null"])
+    };
+    insta::assert_snapshot!(failure(&Command::new(hangs, false).unwrap()), @r"
+no answer within 1.5 s; the process was killed; its standard error ends:
 still loading
 ");
     insta::assert_snapshot!(failure(&shell("read line; echo 'debug: scoring'; cat")), @"expected one JSON object with `id` and `score` a line, got `debug: scoring`: not JSON (expected value at line 1 column 1); the process was killed");
@@ -179,6 +183,7 @@ fn one_bad_completion_does_not_cost_the_others() {
     let config = CommandConfig {
         num_processes: 2,
         batch_size: 4,
+        timeout: Duration::from_secs(1),
         startup_timeout: Duration::from_secs(3),
         ..config(&["python3", "-c", FRAGILE])
     };
@@ -201,11 +206,7 @@ fn full_pipes_do_not_stop_it() {
     // `cat` answers before it has read everything: the echoes are no answers, so the first line is garbage; with ids and scores made
     // from the requests by sed they are answers.
     let command = Command::new(
-        CommandConfig {
-            batch_size: 1000,
-            timeout: Duration::from_secs(20),
-            ..config(&["sed", "-u", "s/,.*/, \"score\": 1}/"])
-        },
+        CommandConfig { batch_size: 1000, ..config(&["sed", "-u", "s/,.*/, \"score\": 1}/"]) },
         false,
     )
     .unwrap();
@@ -332,6 +333,50 @@ def short(completions, **kwargs):
     insta::assert_snapshot!(said(&outcomes(&command, 2)), @"score=1; score=1");
     let (_folder, command) = python(source, "short", Kind::Trl, &Value::Null);
     insta::assert_snapshot!(said(&outcomes(&command, 2)), @"error the function returned 1 rewards for 2 completions; error the function returned 1 rewards for 2 completions");
+}
+
+#[test]
+fn conversations_reach_trl_functions_as_messages() {
+    if !has_python() {
+        return;
+    }
+    let source = r#"
+def reward(prompts, completions, answer, scale, **kwargs):
+    assert prompts[0] == [{"role": "user", "content": "1?"}], prompts
+    return [scale * (c[-1]["content"] == a and c[-1]["role"] == "assistant") for c, a in zip(completions, answer)]
+"#;
+    let (_folder, command) = python(source, "reward", Kind::Trl, &json!({"scale": 3}));
+    let mut prompt = prompt(0, "1");
+    prompt.content =
+        PromptContent::Messages(vec![Message { role: "user".to_owned(), content: "1?".to_owned() }]);
+    prompt.columns =
+        Map::from_iter([("answer".to_owned(), json!("one")), ("prompt".to_owned(), json!("left out"))]);
+    let turns =
+        ["tool", "assistant"].map(|role| Message { role: role.to_owned(), content: "one".to_owned() });
+    let several = RewardInput { messages: Some(&turns), ..RewardInput::text(&prompt, "all turns") };
+    let inputs = [RewardInput::text(&prompt, "one"), RewardInput::text(&prompt, "two"), several];
+    insta::assert_snapshot!(said(&command.score(&inputs)), @"score=3; score=0; score=3");
+}
+
+#[test]
+fn an_external_function_is_weighed_and_checked_like_any_other() {
+    if !has_python() {
+        return;
+    }
+    let source = r#"
+def compute_score(data_source, solution_str, ground_truth, extra_info):
+    return {"score": float(solution_str.removeprefix('#' * 4 + ' ') == ground_truth and solution_str[0] == '#'), "length": len(solution_str)}
+"#;
+    let (_folder, command) = python(source, "compute_score", Kind::Verl, &Value::Null);
+    let function = NamedReward { name: "mine".to_owned(), weight: 0.5, function: Box::new(command) };
+    let rewards = Rewards::new(vec![function]).unwrap();
+    let prompts: Vec<Prompt> = (0..100).map(|id| prompt(id, &id.to_string())).collect();
+    let report = crate::reward::gold::check_gold(&prompts, &rewards).unwrap();
+    assert!(report.is_clean(), "{report}");
+    assert!(report.score_names.contains("length"));
+    let scored = rewards.score(&[RewardInput::text(&prompts[7], "#### 7")]).unwrap();
+    assert_eq!(scored.rows[0].reward, tamis_core::group::Score::of(0.5));
+    assert_eq!(scored.rows[0].scores["length"], tamis_core::group::Score::of(6.0));
 }
 
 proptest! {
