@@ -298,7 +298,7 @@ fn initial_weights_depend_on_key_and_name_alone() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(150))]
     #[test]
     fn damaged_files_are_errors_not_panics(
         damage in proptest::collection::vec((0.0f64..1.0, any::<u8>()), 1..6),
