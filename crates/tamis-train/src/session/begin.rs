@@ -456,7 +456,7 @@ fn learning_rate(config: &Config) -> LearningRate {
 /// Estimates the memory and refuses what cannot fit; the line that the run prints.
 fn memory(config: &Config, model: &Model) -> Result<String, RunError> {
     let estimate = crate::memory::estimate(config, model.config());
-    let limit = config.model.memory_limit.map(|limit| limit.0).or_else(crate::memory::available);
+    let limit = config.model.memory_limit.map(|limit| limit.0).or_else(tamis_model::available_memory);
     if let Some(limit) = limit
         && estimate.total() > limit
     {
@@ -466,5 +466,5 @@ fn memory(config: &Config, model: &Model) -> Result<String, RunError> {
             breakdown: estimate.to_string(),
         });
     }
-    Ok(format!("memory: about {} ({estimate})", crate::memory::human(estimate.total())))
+    Ok(format!("memory: {estimate}"))
 }
