@@ -12,6 +12,7 @@ use tamis_core::objective::{KlState, ObjectiveState};
 use tamis_core::schedule::Rounds;
 use tamis_data::sampler::Position;
 use tamis_model::{CheckpointError, Model, SaveDtype};
+use tamis_rollout::Record;
 use thiserror::Error;
 
 use crate::durable::{Disk, DiskError, UNFINISHED};
@@ -31,6 +32,29 @@ pub struct CarriedGroup {
     pub step: u64,
     /// Round of that step.
     pub round: u64,
+    /// Rewards after the KL penalty \[G\], where the filter looked at them; `None` for a member without.
+    #[serde(default)]
+    final_rewards: Option<Vec<Option<f64>>>,
+}
+
+impl CarriedGroup {
+    /// What has to be kept of a group that is held between two steps.
+    pub fn of(record: &Record) -> Self {
+        // JSON has no NaN.
+        let of_member = |reward: &f64| (!reward.is_nan()).then_some(*reward);
+        Self {
+            group: record.group.clone(),
+            step: record.step,
+            round: record.round,
+            final_rewards: record.final_rewards.as_ref().map(|rewards| rewards.iter().map(of_member).collect()),
+        }
+    }
+
+    /// Rewards after the KL penalty \[G\], where the filter looked at them; NaN for a member without.
+    pub fn final_rewards(&self) -> Option<Vec<f64>> {
+        let rewards = self.final_rewards.as_ref()?;
+        Some(rewards.iter().map(|reward| reward.unwrap_or(f64::NAN)).collect())
+    }
 }
 
 /// The state of a run between two steps, weights and moments aside.
@@ -62,6 +86,9 @@ pub struct RunState {
     pub scores: BTreeMap<u64, f64>,
     /// The validation before reinforcement learning, for the closing table.
     pub before: Option<ValidationReport>,
+    /// The last validation and the step it came after: it is not made again on resume.
+    #[serde(default)]
+    pub latest: Option<(u64, ValidationReport)>,
 }
 
 impl RunState {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// A model and a task so small that a whole run takes a fraction of a second.
-pub const TINY: &str = "\
+pub(crate) const TINY: &str = "\
 run: {name: tiny, seed: 3, threads: 1}
 model:
   init: {architecture: qwen3, hidden_size: 16, intermediate_size: 32, num_layers: 1, num_heads: 2, num_kv_heads: 1, max_position_embeddings: 32}
@@ -31,15 +31,15 @@ checkpoint: {save_freq: 2}
 
 /// How a command ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ended {
-    pub code: Option<i32>,
-    pub stdout: String,
-    pub stderr: String,
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 impl Ended {
     /// Exit code and both streams, for a snapshot.
-    pub fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         let code = self.code.map_or_else(|| "killed".to_owned(), |code| code.to_string());
         let mut text = format!("exit code {code}\n");
         for (name, stream) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
@@ -51,53 +51,53 @@ impl Ended {
     }
 
     /// Exit code and the last failure told (`error: ...` to the end).
-    pub fn failure(&self) -> String {
+    pub(crate) fn failure(&self) -> String {
         let from = self.stderr.rfind("\nerror: ").map_or(0, |at| at + 1);
         format!("exit code {}\n{}", self.code.unwrap_or(-1), &self.stderr[from..])
     }
 
     #[track_caller]
-    pub fn succeeds(self) -> Self {
+    pub(crate) fn succeeds(self) -> Self {
         assert_eq!(self.code, Some(0), "{}", self.shown());
         self
     }
 }
 
 /// A temporary folder in which the program runs.
-pub struct Folder {
+pub(crate) struct Folder {
     folder: tempfile::TempDir,
 }
 
 impl Folder {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { folder: tempfile::tempdir().expect("a temporary folder") }
     }
 
     /// With `tiny.yaml`.
-    pub fn tiny() -> Self {
+    pub(crate) fn tiny() -> Self {
         Self::new().with("tiny.yaml", TINY)
     }
 
-    pub fn with(self, name: &str, content: &str) -> Self {
+    pub(crate) fn with(self, name: &str, content: &str) -> Self {
         self.write(name, content);
         self
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    pub fn join(&self, name: &str) -> PathBuf {
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    pub fn write(&self, name: &str, content: &str) {
+    pub(crate) fn write(&self, name: &str, content: &str) {
         let path = self.join(name);
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("folder");
         std::fs::write(path, content).expect("write");
     }
 
-    pub fn read(&self, name: &str) -> String {
+    pub(crate) fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
@@ -115,12 +115,12 @@ impl Folder {
     }
 
     /// Starts `tamis` here.
-    pub fn start<S: AsRef<std::ffi::OsStr>>(&self, arguments: &[S]) -> Child {
+    pub(crate) fn start<S: AsRef<std::ffi::OsStr>>(&self, arguments: &[S]) -> Child {
         self.command(arguments).spawn().expect("tamis starts")
     }
 
     /// Waits for a started `tamis`.
-    pub fn wait(&self, child: Child) -> Ended {
+    pub(crate) fn wait(&self, child: Child) -> Ended {
         let output = child.wait_with_output().expect("tamis ends");
         let text = |bytes: &[u8]| {
             String::from_utf8_lossy(bytes).replace(&self.path().display().to_string(), "DIR")
@@ -129,7 +129,7 @@ impl Folder {
     }
 
     /// Runs `tamis` here; paths of this folder are shown as `DIR`.
-    pub fn tamis<S: AsRef<std::ffi::OsStr>>(&self, arguments: &[S]) -> Ended {
+    pub(crate) fn tamis<S: AsRef<std::ffi::OsStr>>(&self, arguments: &[S]) -> Ended {
         let ended = self.wait(self.start(arguments));
         assert!(!ended.stderr.contains("panicked"), "{}", ended.shown());
         ended
@@ -138,16 +138,16 @@ impl Folder {
 
 /// Everything a run left that must not depend on when it was interrupted.
 #[derive(PartialEq)]
-pub struct Left {
+pub(crate) struct Left {
     /// `metrics.jsonl` without the clock.
-    pub metrics: String,
+    pub(crate) metrics: String,
     /// Files of the checkpoints and rollouts, by path.
-    pub files: BTreeMap<String, Vec<u8>>,
+    pub(crate) files: BTreeMap<String, Vec<u8>>,
 }
 
 impl Left {
     /// Reads a run directory.
-    pub fn by(run: &Path) -> Self {
+    pub(crate) fn by(run: &Path) -> Self {
         let metrics = std::fs::read_to_string(run.join("metrics.jsonl")).expect("metrics");
         let metrics = tamis_train::logger::jsonl::without_wall_clock(&metrics).expect("lines");
         let mut files = BTreeMap::new();
@@ -159,7 +159,7 @@ impl Left {
 
     /// Fails with the first difference.
     #[track_caller]
-    pub fn assert_same(&self, other: &Self) {
+    pub(crate) fn assert_same(&self, other: &Self) {
         for (ours, theirs) in self.metrics.lines().zip(other.metrics.lines()) {
             assert_eq!(ours, theirs);
         }

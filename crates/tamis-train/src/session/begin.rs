@@ -70,16 +70,34 @@ impl Session {
         progress: impl FnOnce(Option<u64>, u64) -> Progress,
         interrupt: Interrupt,
     ) -> Result<Self, RunError> {
+        Self::begin_on(&Disk::new(), begin, progress, interrupt)
+    }
+
+    /// As [`Session::begin`], a new run's directory made on this disk; a resumed one stays on the disk that it was opened on.
+    pub fn begin_on(
+        disk: &Disk,
+        begin: Begin,
+        progress: impl FnOnce(Option<u64>, u64) -> Progress,
+        interrupt: Interrupt,
+    ) -> Result<Self, RunError> {
         let (given, existing) = match begin {
             Begin::New(config) => (config, None),
             Begin::Resume { directory, was, now } => {
-                let differences = resume_differences(&was, &now.config);
-                if !differences.is_empty() {
-                    let lines: Vec<String> = differences.iter().map(ResumeDifference::to_string).collect();
+                let (refused, changed): (Vec<_>, Vec<_>) = resume_differences(&was, &now.config)
+                    .into_iter()
+                    .partition(|difference: &ResumeDifference| difference.refused);
+                if !refused.is_empty() {
+                    let lines: Vec<String> = refused.iter().map(ResumeDifference::to_string).collect();
                     return Err(RunError::Mismatch {
                         run: directory.path().to_owned(),
                         differences: lines.join("\n"),
                     });
+                }
+                let mut now = now;
+                if !changed.is_empty() {
+                    // The change holds from now on: a later resume without the override goes on with it.
+                    directory.disk().write_file(&directory.config(), now.text.as_bytes())?;
+                    now.notes.extend(changed.iter().map(|difference| format!("changed on resume: {difference}")));
                 }
                 (now, Some(directory))
             }
@@ -94,7 +112,7 @@ impl Session {
         let directory = if let Some(directory) = existing {
             directory
         } else {
-            let directory = RunDirectory::create(&Disk::new(), &config.run.dir, &config.run.name)?;
+            let directory = RunDirectory::create(disk, &config.run.dir, &config.run.name)?;
             let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
             directory.disk().write_file(&directory.path().join(STARTED), now.to_string().as_bytes())?;
             directory.disk().write_file(&directory.config(), given.text.as_bytes())?;
@@ -212,7 +230,8 @@ impl Session {
             scores: state.as_ref().map(|(state, _)| state.scores.clone()).unwrap_or_default(),
             before: state.as_ref().and_then(|(state, _)| state.before.clone()),
             saved: state.as_ref().map(|(state, _)| state.step),
-            latest: None,
+            latest: state.as_ref().and_then(|(state, _)| state.latest.clone()),
+            given_up: Vec::new(),
             validation_prompts: validation_prompts.prompts,
             config,
             directory,
@@ -348,7 +367,7 @@ fn carried(state: &RunState, pool: &PromptPool) -> Vec<Record> {
                 step: carried.step,
                 round: carried.round,
                 judgement: None,
-                final_rewards: None,
+                final_rewards: carried.final_rewards(),
                 fate: Fate::Carried,
             })
         })

@@ -14,7 +14,7 @@ use tamis_core::objective::{KlState, Objective, ObjectiveError, ObjectiveState};
 use tamis_core::schedule::{Diagnosis, FinishReason, ScheduleError};
 use tamis_data::rollouts::RolloutError;
 use tamis_data::sampler::PositionError;
-use tamis_rollout::{PreparedPrompt, Scorer, Shell, ShellError};
+use tamis_rollout::{PreparedPrompt, Record, Scorer, Shell, ShellError};
 use thiserror::Error;
 
 use crate::assemble::AssembleError;
@@ -198,5 +198,7 @@ pub struct Session {
     scores: std::collections::BTreeMap<u64, f64>,
     before: Option<ValidationReport>,
     latest: Option<(u64, ValidationReport)>,
+    // Groups of attempts at the present step that were skipped: they go into its rollout file.
+    given_up: Vec<Record>,
     saved: Option<u64>,
 }

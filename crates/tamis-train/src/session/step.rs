@@ -180,20 +180,28 @@ impl Session {
             let collected = self.collect(&mut timings)?;
             collected.report.accounting.check()?;
             match &collected.end {
-                End::Ready => self.train(step, &collected, began, timings)?,
+                End::Ready => {
+                    self.train(step, &collected, began, timings)?;
+                    self.given_up.clear();
+                }
                 End::Skipped(why) => {
                     self.progress.warn(&format!("step {step} is skipped ({}) and tried again", skip_reason(*why)));
                     self.write_rollouts(step, &collected, None)?;
+                    if self.config.rollout.save == tamis_config::SaveRollouts::All {
+                        self.given_up.extend(collected.others);
+                    }
                 }
                 End::Finished(why) => {
                     let why = *why;
                     if !collected.others.is_empty() {
                         self.progress.say(&format!("{}", collected.report));
                     }
+                    self.write_rollouts(step, &collected, None)?;
                     self.finish()?;
                     return Ok(Ending::Finished(why));
                 }
                 End::Stopped(diagnosis) => {
+                    self.write_rollouts(step, &collected, None)?;
                     self.finish()?;
                     return Err(RunError::Stopped {
                         diagnosis: diagnosis.clone(),
@@ -450,17 +458,14 @@ impl Session {
             position: self.pool.position(),
             machine: self.shell.machine().clone(),
             next_group: self.shell.next_group(),
-            carried: self
-                .shell
-                .held()
-                .map(|record| CarriedGroup { group: record.group.clone(), step: record.step, round: record.round })
-                .collect(),
+            carried: self.shell.held().map(CarriedGroup::of).collect(),
             objective: self.objective_state,
             reward_kl: self.reward_kl,
             logs,
             num_tokens: self.num_tokens,
             scores: self.scores.clone(),
             before: self.before.clone(),
+            latest: self.latest.clone(),
         };
         let pending = self.directory.begin_checkpoint(step)?;
         let dtype = match self.config.model.save_dtype {
@@ -497,7 +502,8 @@ impl Session {
         if self.config.rollout.save == SaveRollouts::Off {
             return Ok(());
         }
-        for (place, record) in collected.trained.iter().chain(others).enumerate() {
+        // Attempts at this step that were skipped before are in the same file, which is written anew.
+        for (place, record) in collected.trained.iter().chain(others).chain(&self.given_up).enumerate() {
             for (i, trajectory) in record.group.trajectories.iter().enumerate() {
                 let advantage = advantages
                     .filter(|_| place < collected.trained.len())
