@@ -211,7 +211,7 @@ impl Checker<'_> {
                 let problem = Conflict::ReservedRewardName { name: reward.name.clone() };
                 self.error(&[&key("name")], problem);
             }
-            let given = self.tree.at(&format!("reward.{index}.name")).map(|node| node.to_json());
+            let given = self.tree.at(&format!("reward.{index}.name")).map(crate::tree::Node::to_json);
             if given.is_some_and(|name| name == RAW_OUTCOME) {
                 let reason =
                     "`acc` is the raw outcome of the first verifier anyway; this score is called by its kind";

@@ -57,7 +57,9 @@ pub fn numbers(value: &Value) -> Vec<f64> {
 pub fn assert_close(what: &str, actual: &[f64], expected: &[f64], rtol: f64, atol: f64) {
     assert_eq!(actual.len(), expected.len(), "{what}: {} values, expected {}", actual.len(), expected.len());
     for (i, (&a, &e)) in actual.iter().zip(expected).enumerate() {
-        let close = (a.is_nan() && e.is_nan()) || a == e || (a - e).abs() <= atol + rtol * e.abs();
+        // Infinities are close to themselves alone.
+        let same = a.total_cmp(&e).is_eq() || (a.is_nan() && e.is_nan());
+        let close = same || (a - e).abs() <= atol + rtol * e.abs();
         assert!(close, "{what}[{i}]: got {a:e}, expected {e:e}, difference {:e}", (a - e).abs());
     }
 }

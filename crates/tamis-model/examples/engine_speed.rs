@@ -68,8 +68,7 @@ fn main() {
         };
         let token = |i: u64, t: u64| key.with(i).below(t, config.vocab_size as u64) as u32;
         if "train".contains(&filter) {
-            let rows: Vec<Vec<u32>> =
-                (0..batch).map(|i| (0..len as u64).map(|t| token(i, t)).collect()).collect();
+            let rows: Vec<Vec<u32>> = (0..batch).map(|i| (0..len).map(|t| token(i, t)).collect()).collect();
             let sequences: Vec<_> = rows.iter().map(|tokens| Sequence { tokens, start: 1 }).collect();
             let mut workspace = Workspace::default();
             let mut gradients = Gradients::new(&model);
@@ -105,7 +104,7 @@ fn main() {
             let rate = best_rate(seconds, f64::from(prompts * samples * new), || {
                 for i in 0..prompts as u64 {
                     let request = Request {
-                        prompt: (0..prompt_len as u64).map(|t| token(i, t)).collect(),
+                        prompt: (0..prompt_len).map(|t| token(i, t)).collect(),
                         keys: (0..samples as u64).map(|sample| key.with(i).with(sample)).collect(),
                         params: SamplingParams { max_new_tokens: new as usize, ..SamplingParams::default() },
                         stop: None,
@@ -120,7 +119,7 @@ fn main() {
             report(
                 what,
                 rate,
-                operations(&config, parameters, f64::from(prompt_len) + f64::from(new) / 2.0),
+                operations(&config, parameters, prompt_len as f64 + f64::from(new) / 2.0),
                 &more,
             );
         }

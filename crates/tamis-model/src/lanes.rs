@@ -80,6 +80,7 @@ pub(crate) fn exp<F: Arithmetic>(x: f32) -> f32 {
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "what must be exact is compared exactly")]
 mod tests {
     use super::*;
     use crate::simd::{Fused, Level, Separate, multiversion};

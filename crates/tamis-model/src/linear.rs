@@ -2,10 +2,13 @@
 
 use crate::floats::Floats;
 use crate::model::Model;
-use crate::panels::{self, flip_slab, pack_slab};
+use crate::panels::{self, flip_slab, pack_slabs};
 use crate::product::{Begin, Left, Out, Right, Shape, product, product_parallel};
 use crate::simd::PANEL;
 use crate::threads::{Parts, Threads};
+
+/// Slabs packed per task.
+const SLABS: usize = 8;
 
 /// Rows and columns of a weight.
 pub(crate) fn sizes(model: &Model, weight: usize) -> (usize, usize) {
@@ -83,8 +86,10 @@ pub(crate) fn pack_input(threads: &Threads, input: &[f32], k: usize, packed: &mu
     let num_slabs = k.div_ceil(width);
     packed.resize(num_slabs * rows * width);
     if rows > 0 {
-        let parts = Parts::chunks(packed, rows * width);
-        threads.run(num_slabs, |slab| pack_slab(input, slab, k, k, width, parts.take(slab)));
+        let parts = Parts::chunks(packed, SLABS * rows * width);
+        threads.run(num_slabs.div_ceil(SLABS), |task| {
+            pack_slabs(input, task * SLABS, k, k, width, rows, parts.take(task));
+        });
     }
 }
 
@@ -106,9 +111,7 @@ pub(crate) fn backward_weight(
         let gradient = parts.take(task);
         let mine = gradient.len() / (k * PANEL);
         let mut columns = Floats::zeros(mine * rows * PANEL);
-        for (i, out) in columns.chunks_exact_mut((rows * PANEL).max(1)).enumerate() {
-            pack_slab(dy, task * width + i, n, stride, PANEL, out);
-        }
+        pack_slabs(dy, task * width, n, stride, PANEL, rows, &mut columns);
         let level = threads.level();
         let shape = Shape { m: k, n: mine * PANEL, k: rows };
         let left = Left::packed_columns(packed, level, rows);

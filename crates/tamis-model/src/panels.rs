@@ -43,48 +43,51 @@ pub(crate) fn pack_columns(
     width: usize,
 ) -> Vec<f32> {
     let mut packed = vec![0.0; cols.div_ceil(width) * rows * width];
-    if rows > 0 {
-        for (slab, out) in packed.chunks_exact_mut(rows * width).enumerate() {
-            pack_slab(source, slab, cols, stride, width, out);
-        }
-    }
+    pack_slabs(source, 0, cols, stride, width, rows, &mut packed);
     packed
 }
 
-/// Slab `slab` of `[rows][cols]` packed `width` columns wide: `out` is `[rows][width]`.
-pub(crate) fn pack_slab(
+/// Slabs `first ..` of `[rows][cols]` packed `width` columns wide: `out` is `[slabs][rows][width]`, as many slabs as fit in it.
+///
+/// Rows are read once for all slabs, so that a source far larger than the cache is read in whole lines.
+pub(crate) fn pack_slabs(
     source: &[f32],
-    slab: usize,
+    first: usize,
     cols: usize,
     stride: usize,
     width: usize,
+    rows: usize,
     out: &mut [f32],
 ) {
-    let first = slab * width;
-    let count = (cols - first).min(width);
-    if count == width {
-        // Known widths copy in registers; a call per few values would cost more than they do.
-        match width {
-            4 => return copy_columns::<4>(&source[first..], stride, out),
-            6 => return copy_columns::<6>(&source[first..], stride, out),
-            12 => return copy_columns::<12>(&source[first..], stride, out),
-            16 => return copy_columns::<16>(&source[first..], stride, out),
-            _ => {}
-        }
-    }
-    for (row, out) in out.chunks_exact_mut(width).enumerate() {
-        let source = &source[row * stride + first..][..count];
-        out[..count].copy_from_slice(source);
-        out[count..].fill(0.0);
+    // Known widths copy in registers; a call per few values would cost more than they do.
+    match width {
+        4 => pack_width::<4>(source, first, cols, stride, rows, out),
+        6 => pack_width::<6>(source, first, cols, stride, rows, out),
+        12 => pack_width::<12>(source, first, cols, stride, rows, out),
+        _ => pack_width::<PANEL>(source, first, cols, stride, rows, out),
     }
 }
 
-/// The first `WIDTH` values of rows `stride` apart.
-fn copy_columns<const WIDTH: usize>(source: &[f32], stride: usize, out: &mut [f32]) {
-    let (rows, _) = out.as_chunks_mut::<WIDTH>();
-    for (row, out) in rows.iter_mut().enumerate() {
-        if let Some(source) = source[row * stride..].first_chunk::<WIDTH>() {
-            *out = *source;
+fn pack_width<const WIDTH: usize>(
+    source: &[f32],
+    first: usize,
+    cols: usize,
+    stride: usize,
+    rows: usize,
+    out: &mut [f32],
+) {
+    let (out, _) = out.as_chunks_mut::<WIDTH>();
+    let num_slabs = out.len().checked_div(rows).unwrap_or(0);
+    for row in 0..rows {
+        let values = &source[row * stride + first * WIDTH..][..(cols - first * WIDTH).min(num_slabs * WIDTH)];
+        let (whole, tail) = values.as_chunks::<WIDTH>();
+        for (slab, values) in whole.iter().enumerate() {
+            out[slab * rows + row] = *values;
+        }
+        if !tail.is_empty() {
+            let last = &mut out[whole.len() * rows + row];
+            *last = [0.0; WIDTH];
+            last[..tail.len()].copy_from_slice(tail);
         }
     }
 }

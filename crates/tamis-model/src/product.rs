@@ -4,6 +4,11 @@
 //! value in C between blocks, which is exact. So results are bit-identical for any number of rows, any cut into tasks and any
 //! number of threads, which is what makes generation equal training (and gradients independent of the thread count) by
 //! construction.
+//!
+//! Why not a library: one that picks kernels by shape gives a row other bits in other company, so rows would have to be padded onto
+//! one path. On AVX2 (one core, 2.45 GHz base) [`measure_product`] gives 96 to 98 Gflop/s from 60 x 128 x 512 up to
+//! 256 x 512 x 128, as much as the register tile alone reaches in cache; whole training passes reach 0.8 (1 M weights) to 0.93
+//! (31 M) of it.
 #![expect(unsafe_code, reason = "tasks write disjoint blocks of one output through a raw pointer")]
 
 use crate::floats::Floats;

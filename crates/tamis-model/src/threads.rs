@@ -108,7 +108,10 @@ impl Threads {
         let shared = &*pool.shared;
         let lent = &task;
         let short: *const (dyn Fn(usize) + Sync + '_) = lent;
-        #[expect(clippy::transmute_ptr_to_ptr, reason = "a cast may not lengthen the lifetime of a trait object")]
+        #[expect(
+            clippy::transmute_ptr_to_ptr,
+            reason = "a cast may not lengthen the lifetime of a trait object"
+        )]
         // SAFETY: only the lifetime changes; `Job` says why the closure outlives every use.
         let task = unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const Task>(short) };
         let job = Job { task, num_tasks };

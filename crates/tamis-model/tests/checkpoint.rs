@@ -1,4 +1,10 @@
 //! Reading and writing Hugging Face folders: dtypes, shards, round trips, and what is said of files that are wrong.
+#![allow(
+    clippy::unwrap_used,
+    clippy::float_cmp,
+    clippy::format_push_string,
+    reason = "a test fails by panicking, and compares what must be exact"
+)]
 
 use std::error::Error;
 use std::path::Path;
@@ -180,13 +186,13 @@ fn messages_about_files() {
         let text = load_error(path);
         match index {
             0 => {
-                insta::assert_snapshot!(text, @"DIR/model.safetensors.index.json has no `weight_map` from tensor names to files of its folder")
+                insta::assert_snapshot!(text, @"DIR/model.safetensors.index.json has no `weight_map` from tensor names to files of its folder");
             }
             1 => {
-                insta::assert_snapshot!(text, @"DIR/model.safetensors.index.json has no `weight_map` from tensor names to files of its folder")
+                insta::assert_snapshot!(text, @"DIR/model.safetensors.index.json has no `weight_map` from tensor names to files of its folder");
             }
             _ => {
-                insta::assert_snapshot!(text, @"tensor `model.embed_tokens.weight` is missing from DIR/model.safetensors.index.json")
+                insta::assert_snapshot!(text, @"tensor `model.embed_tokens.weight` is missing from DIR/model.safetensors.index.json");
             }
         }
     }
@@ -292,7 +298,7 @@ fn initial_weights_depend_on_key_and_name_alone() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(150))]
     #[test]
     fn damaged_files_are_errors_not_panics(
         damage in proptest::collection::vec((0.0f64..1.0, any::<u8>()), 1..6),

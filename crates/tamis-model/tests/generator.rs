@@ -1,4 +1,5 @@
 //! The generator's behaviour: stopping, aborting, bounds, messages.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, and compares what must be exact")]
 
 use std::sync::Arc;
 

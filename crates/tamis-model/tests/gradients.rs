@@ -1,9 +1,10 @@
 //! The backward pass of whole models: central differences, thread counts, micro-batches, recomputation; and the optimizer's laws.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, and compares what must be exact")]
 
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{
-    AdamW, AdamWConfig, Architecture, Coefficients, Gradients, Level, Model, ModelConfig, PassOptions,
-    Scores, Sequence, SequenceError, Threads, Workspace, forward_backward, score,
+    AdamW, AdamWConfig, Architecture, Coefficients, Gradients, Level, MemoryEstimate, MemoryPlan, Model,
+    ModelConfig, PassOptions, Scores, Sequence, SequenceError, Threads, Workspace, forward_backward, score,
 };
 
 const VOCAB: usize = 37;
@@ -222,6 +223,40 @@ fn optimizer_state_survives_a_file() {
     assert!(model.same_weights(&copy));
     let error = AdamW::new(&models()[0], AdamWConfig::default()).load(&path).unwrap_err().to_string();
     assert!(error.starts_with("tensor `") || error.contains("is missing"), "{error}");
+}
+
+/// The estimate is what the workspace comes to hold, within a fifth.
+#[test]
+fn activations_are_estimated() {
+    let threads = Threads::new(1);
+    for (architecture, recompute, keep_logits_bytes) in [
+        (Architecture::Qwen3, false, usize::MAX),
+        (Architecture::Qwen2, true, 0),
+        (Architecture::Llama, false, 0),
+    ] {
+        let mut config = ModelConfig::new(architecture, 3000, 64, 160, 3, 4, 512);
+        config.num_kv_heads = 2;
+        let model = Model::init(config, Key::new(1, Purpose::Init)).unwrap();
+        let rows: Vec<Vec<u32>> =
+            (0..20u32).map(|i| (0..100).map(|t| (i * 100 + t) % 3000).collect()).collect();
+        let sequences: Vec<_> = rows.iter().map(|tokens| Sequence { tokens, start: 1 }).collect();
+        let options = PassOptions { recompute, keep_logits_bytes, ..PassOptions::default() };
+        let mut workspace = Workspace::default();
+        let mut gradients = Gradients::new(&model);
+        forward_backward(&threads, &model, &mut workspace, &sequences, options, &mut gradients, |scores| {
+            Coefficients { logprob: vec![1.0; scores.logprobs.num_values()], entropy: None }
+        })
+        .unwrap();
+        let plan = MemoryPlan {
+            trains: true,
+            micro_batch_tokens: 2000,
+            recompute,
+            keep_logits_bytes,
+            ..MemoryPlan::default()
+        };
+        let ratio = workspace.bytes() as f64 / MemoryEstimate::new(model.config(), &plan).activations as f64;
+        assert!((0.8..1.1).contains(&ratio), "{architecture:?}: held / estimated = {ratio}");
+    }
 }
 
 #[test]

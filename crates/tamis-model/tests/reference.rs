@@ -1,4 +1,5 @@
 //! The checkpoints of `tests/golden/hf` against `transformers` and PyTorch: logits, log-probabilities, entropies, gradients, AdamW.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, and compares what must be exact")]
 
 use serde_json::Value;
 use tamis_core::random::{Key, Purpose};
@@ -89,13 +90,8 @@ fn gradients_and_three_steps_of_adamw() {
         assert!(what.ends_with("clip_grad_norm 1.0 over all parameters; AdamW lr 1e-3 betas .9 .999 eps 1e-8 weight_decay 0.01 on every parameter"), "{what}");
         let rows: Vec<Vec<u32>> = training["sequences"].as_array().unwrap().iter().map(tokens).collect();
         let sequences: Vec<_> = rows.iter().map(|tokens| Sequence { tokens, start: 1 }).collect();
-        let coefs: Vec<f32> = training["coefs"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .flat_map(|row| numbers(row))
-            .map(|x| x as f32)
-            .collect();
+        let coefs: Vec<f32> =
+            training["coefs"].as_array().unwrap().iter().flat_map(numbers).map(|x| x as f32).collect();
         let mut workspace = Workspace::default();
         let mut optimizer = AdamW::new(&model, config);
         let mut compared = 0;

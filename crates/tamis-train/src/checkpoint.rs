@@ -56,7 +56,7 @@ pub struct RunState {
     pub reward_kl: Option<KlState>,
     /// Length of every log when the checkpoint was written.
     pub logs: LogPositions,
-    /// Prompt and completion tokens seen by the learner so far.
+    /// Prompt and completion tokens of all trajectories generated so far.
     pub num_tokens: u64,
     /// Validation figures by step, for keeping the best checkpoints.
     pub scores: BTreeMap<u64, f64>,

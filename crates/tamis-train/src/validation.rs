@@ -138,7 +138,8 @@ pub fn sample(
             for (name, score) in &scored.scores {
                 row.scores.entry(name.clone()).or_insert_with(|| vec![f64::NAN; samples.len()])[i] = score.value;
             }
-            row.scores.entry("reward".to_owned()).or_default().push(scored.reward.value);
+            row.scores.entry("reward".to_owned()).or_insert_with(|| vec![f64::NAN; samples.len()])[i] =
+                scored.reward.value;
             row.lengths.push(sample.token_ids.len());
             row.num_truncated += usize::from(sample.finish_reason == FinishReason::Length);
             row.answers.get_or_insert_default().push(text.trim().to_owned());

@@ -16,18 +16,16 @@ use crate::failure::{FAILED, Failure, INTERRUPTED, MISMATCH, USAGE};
 pub(crate) fn run(arguments: &Train) -> Result<u8, Failure> {
     let interrupt = Interrupt::new();
     listen(&interrupt)?;
-    let begin = match &arguments.resume {
-        Some(path) => resume(arguments, path)?,
-        None => {
-            if arguments.layers.arguments.is_empty() {
-                return Err(Failure::told(
-                    USAGE,
-                    "error: no configuration was given\n  hint: `tamis train configs/quickstart.yaml`, or `tamis train --resume RUN_DIR`",
-                ));
-            }
-            let loaded = arguments.layers.load()?;
-            Begin::New(ConfigText { text: loaded.show(), notes: notes(&loaded), config: loaded.config })
-        }
+    let begin = if let Some(path) = &arguments.resume {
+        resume(arguments, path)?
+    } else if arguments.layers.arguments.is_empty() {
+        return Err(Failure::told(
+            USAGE,
+            "error: no configuration was given\n  hint: `tamis train configs/quickstart.yaml`, or `tamis train --resume RUN_DIR`",
+        ));
+    } else {
+        let loaded = arguments.layers.load()?;
+        Begin::New(ConfigText { text: loaded.show(), notes: notes(&loaded), config: loaded.config })
     };
     let session = Session::begin(begin, Progress::on_stderr, interrupt).map_err(|error| fail(&error))?;
     let summary = session.run().map_err(|error| fail(&error))?;
@@ -63,7 +61,7 @@ fn resume(arguments: &Train, path: &Path) -> Result<Begin, Failure> {
     let (mut files, overrides) = arguments.layers.split();
     let own = directory.config();
     let refuse = |errors: tamis_config::ConfigErrors| Failure::told(USAGE, errors.to_string());
-    let was = load(&[own.clone()], &[]).map_err(refuse)?;
+    let was = load(std::slice::from_ref(&own), &[]).map_err(refuse)?;
     files.insert(0, own);
     let now = load(&files, &overrides).map_err(refuse)?;
     let now = ConfigText { text: now.show(), notes: notes(&now), config: now.config };

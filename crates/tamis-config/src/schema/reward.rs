@@ -43,7 +43,7 @@ tagged! {
     pub enum RewardKind {
         /// 1 where the completion, trimmed, is the ground truth, else 0.
         Exact = "exact" {}
-        /// 1 where the last number of the completion equals the ground truth as a number (`.5` = `0.50`), else 0.
+        /// 1 where the whole completion is one number that equals the ground truth (`.5` = `0.50`), else 0.
         Number = "number" {}
         /// verl's GSM8K verifier: 1 or 0.
         Gsm8k = "gsm8k" {

@@ -92,19 +92,16 @@ pub(super) fn infer(context: Context, items: &mut [Item], scratch: &mut Scratch)
     let head = Head::new(config.head_dim);
     let (q_width, kv_width) = (config.num_heads * head.dim, config.num_kv_heads * head.dim);
     let eps = config.rms_norm_eps as f32;
-    let units = units(items, config.heads_per_kv());
+    let mut units = units(items, config.heads_per_kv());
+    let mut positions: Vec<usize> = items
+        .iter()
+        .flat_map(|item| (0..item.tokens.len()).map(|t| item.prefix_len() + item.cache.len + t))
+        .collect();
     for (buffer, width) in [
         (&mut scratch.stream, d),
         (&mut scratch.normed, d),
-        (&mut scratch.raw_q, q_width),
         (&mut scratch.raw_k, kv_width),
         (&mut scratch.raw_v, kv_width),
-        (&mut scratch.queries, config.num_heads * head.stride),
-        (&mut scratch.mixed_heads, config.num_heads * head.stride),
-        (&mut scratch.mixed, q_width),
-        (&mut scratch.gate, f),
-        (&mut scratch.up, f),
-        (&mut scratch.act, f),
     ] {
         buffer.resize(rows * width);
     }
@@ -115,6 +112,29 @@ pub(super) fn infer(context: Context, items: &mut [Item], scratch: &mut Scratch)
     for (index, tensors) in layout.layers.iter().enumerate() {
         norm::forward(threads, &scratch.stream, model.weight(tensors.input_norm), eps, &mut scratch.normed);
         let bias = |i: usize| tensors.qkv_bias.map(|bias| bias[i]);
+        for (i, weight, out) in [(1, tensors.k, &mut scratch.raw_k), (2, tensors.v, &mut scratch.raw_v)] {
+            linear::forward(threads, model, weight, bias(i), &scratch.normed, out, kv_width, Begin::Zero);
+        }
+        place_keys(context, index, items, scratch);
+        if index + 1 == layout.layers.len() && positions.len() > items.len() {
+            // Of the last layer's rows only those before a draw are read.
+            keep_last(items, d, scratch);
+            units = last_units(items);
+            positions =
+                items.iter().map(|item| item.prefix_len() + item.cache.len + item.tokens.len() - 1).collect();
+        }
+        let rows = positions.len();
+        for (buffer, width) in [
+            (&mut scratch.raw_q, q_width),
+            (&mut scratch.queries, config.num_heads * head.stride),
+            (&mut scratch.mixed_heads, config.num_heads * head.stride),
+            (&mut scratch.mixed, q_width),
+            (&mut scratch.gate, f),
+            (&mut scratch.up, f),
+            (&mut scratch.act, f),
+        ] {
+            buffer.resize(rows * width);
+        }
         linear::forward(
             threads,
             model,
@@ -125,27 +145,7 @@ pub(super) fn infer(context: Context, items: &mut [Item], scratch: &mut Scratch)
             q_width,
             Begin::Zero,
         );
-        linear::forward(
-            threads,
-            model,
-            tensors.k,
-            bias(1),
-            &scratch.normed,
-            &mut scratch.raw_k,
-            kv_width,
-            Begin::Zero,
-        );
-        linear::forward(
-            threads,
-            model,
-            tensors.v,
-            bias(2),
-            &scratch.normed,
-            &mut scratch.raw_v,
-            kv_width,
-            Begin::Zero,
-        );
-        place_heads(context, index, items, scratch, rows);
+        place_queries(context, index, &positions, scratch);
         attend(context, index, items, &units, scratch, rows);
         linear::forward(
             threads,
@@ -181,16 +181,10 @@ pub(super) fn infer(context: Context, items: &mut [Item], scratch: &mut Scratch)
             Begin::Output,
         );
     }
-    let mut end = 0;
-    let last = &mut scratch.act;
-    last.resize(items.len() * d);
-    for (item, out) in items.iter_mut().zip(last.chunks_exact_mut(d)) {
-        end += item.tokens.len();
+    for item in items.iter_mut() {
         item.cache.len += item.tokens.len();
-        out.copy_from_slice(&scratch.stream[(end - 1) * d..end * d]);
     }
-    scratch.normed.resize(items.len() * d);
-    norm::forward(threads, last, model.weight(layout.norm), eps, &mut scratch.normed);
+    norm::forward(threads, &scratch.stream, model.weight(layout.norm), eps, &mut scratch.normed);
     let vocab = config.vocab_size.next_multiple_of(PANEL);
     scratch.logits.resize(items.len() * vocab);
     linear::forward(
@@ -203,6 +197,30 @@ pub(super) fn infer(context: Context, items: &mut [Item], scratch: &mut Scratch)
         vocab,
         Begin::Zero,
     );
+}
+
+/// Keeps each item's last row of the residual stream and of the normed rows.
+fn keep_last(items: &[Item], width: usize, scratch: &mut Scratch) {
+    for buffer in [&mut scratch.stream, &mut scratch.normed] {
+        let mut end = 0;
+        for (i, item) in items.iter().enumerate() {
+            end += item.tokens.len();
+            buffer.copy_within((end - 1) * width..end * width, i * width);
+        }
+        buffer.resize(items.len() * width);
+    }
+}
+
+/// One unit per item: its last token alone.
+fn last_units(items: &[Item]) -> Vec<Unit> {
+    let unit = |(i, item): (usize, &Item)| Unit {
+        row: i,
+        rows: 1,
+        item: i,
+        token: item.tokens.len() - 1,
+        joined: false,
+    };
+    items.iter().enumerate().map(unit).collect()
 }
 
 /// Cuts the rows into units of attention.
@@ -228,53 +246,44 @@ fn units(items: &[Item], shared: usize) -> Vec<Unit> {
     units
 }
 
-/// Rotates queries and keys, and writes keys and values to the caches.
-fn place_heads(context: Context, layer: usize, items: &mut [Item], scratch: &mut Scratch, rows: usize) {
+/// Rotates keys, and writes keys and values to the caches.
+fn place_keys(context: Context, layer: usize, items: &mut [Item], scratch: &mut Scratch) {
     let Context { threads, model, rotary, shape } = context;
     let config = model.config();
-    let (heads, kv, shared) = (config.num_heads, config.num_kv_heads, config.heads_per_kv());
-    let head = Head::new(config.head_dim);
+    let (kv, head) = (config.num_kv_heads, Head::new(config.head_dim));
     let eps = config.rms_norm_eps as f32;
-    let norms = model.layout().layers[layer].qk_norm.map(|[q, k]| (model.weight(q), model.weight(k)));
-    scratch.head.resize(head.dim, 0.0);
+    let norm = model.layout().layers[layer].qk_norm.map(|[_, k]| model.weight(k));
+    let Scratch { head: buffer, raw_k, raw_v, .. } = scratch;
+    buffer.resize(head.dim, 0.0);
     let mut row = 0;
     for item in items {
         let first = item.prefix_len() + item.cache.len;
         for t in 0..item.tokens.len() {
-            let angles = rotary.at(first + t);
-            for h in 0..heads {
-                let raw = &scratch.raw_q[(row * heads + h) * head.dim..][..head.dim];
-                let at = ((h / shared * rows + row) * shared + h % shared) * head.stride;
-                place_head(
-                    threads,
-                    raw,
-                    norms.map(|n| n.0),
-                    eps,
-                    angles,
-                    &mut scratch.queries[at..][..head.stride],
-                );
-            }
             for h in 0..kv {
                 let from = (row * kv + h) * head.dim;
-                place_head(
-                    threads,
-                    &scratch.raw_k[from..][..head.dim],
-                    norms.map(|n| n.1),
-                    eps,
-                    angles,
-                    &mut scratch.head,
-                );
+                place_head(threads, &raw_k[from..][..head.dim], norm, eps, rotary.at(first + t), buffer);
                 let position = item.cache.len + t;
-                item.cache.write(
-                    shape,
-                    layer,
-                    h,
-                    position,
-                    &scratch.head,
-                    &scratch.raw_v[from..][..head.dim],
-                );
+                item.cache.write(shape, layer, h, position, buffer, &raw_v[from..][..head.dim]);
             }
             row += 1;
+        }
+    }
+}
+
+/// Rotates the queries of rows at the given positions.
+fn place_queries(context: Context, layer: usize, positions: &[usize], scratch: &mut Scratch) {
+    let Context { threads, model, rotary, .. } = context;
+    let config = model.config();
+    let (heads, shared, head) = (config.num_heads, config.heads_per_kv(), Head::new(config.head_dim));
+    let eps = config.rms_norm_eps as f32;
+    let norm = model.layout().layers[layer].qk_norm.map(|[q, _]| model.weight(q));
+    let Scratch { raw_q, queries, .. } = scratch;
+    for (row, &position) in positions.iter().enumerate() {
+        let angles = rotary.at(position);
+        for h in 0..heads {
+            let raw = &raw_q[(row * heads + h) * head.dim..][..head.dim];
+            let at = ((h / shared * positions.len() + row) * shared + h % shared) * head.stride;
+            place_head(threads, raw, norm, eps, angles, &mut queries[at..][..head.stride]);
         }
     }
 }

@@ -31,6 +31,14 @@ pub(super) struct Buffers {
     flipped: Floats,
 }
 
+impl Buffers {
+    /// Values held.
+    pub(super) fn len(&self) -> usize {
+        let Self { rows, normed, logits, derivative, packed, flipped, .. } = self;
+        [rows, normed, logits, derivative, packed, flipped].iter().map(|buffer| buffer.len()).sum()
+    }
+}
+
 /// Rows per block of logits.
 fn block_rows(vocab: usize) -> usize {
     (BLOCK / vocab).max(48).next_multiple_of(48)

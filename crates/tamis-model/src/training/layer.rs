@@ -63,6 +63,26 @@ pub(super) struct Scratch {
     flipped: Floats,
 }
 
+impl Saved {
+    /// Values held.
+    pub(super) fn len(&self) -> usize {
+        let Self { raw_q, raw_k, q, k, v, lse, mixed, middle, gate, up } = self;
+        [raw_q, raw_k, q, k, v, lse, mixed, middle, gate, up].iter().map(|buffer| buffer.len()).sum()
+    }
+}
+
+impl Scratch {
+    /// Values held.
+    pub(super) fn len(&self) -> usize {
+        let Self { stream, normed, raw_v, act, heads, dheads, dq, dk, dv, drows, dnormed, packed, flipped } =
+            self;
+        [stream, normed, raw_v, act, heads, dheads, dq, dk, dv, drows, dnormed, packed, flipped]
+            .iter()
+            .map(|buffer| buffer.len())
+            .sum()
+    }
+}
+
 /// Head counts and sizes.
 #[derive(Clone, Copy)]
 struct Shape {

@@ -176,6 +176,13 @@ pub struct Workspace {
 }
 
 impl Workspace {
+    /// Bytes of the buffers, as the last pass left them.
+    pub fn bytes(&self) -> usize {
+        let inputs: usize = self.inputs.iter().map(|input| input.len()).sum();
+        let saved: usize = self.saved.iter().map(Saved::len).sum();
+        4 * (inputs + saved + self.scratch.len() + self.head.len())
+    }
+
     /// Rotary angles of a configuration, made once.
     fn rotary(&mut self, config: &ModelConfig, reach: usize) -> Rotary {
         let mut rotary = match self.rotary.take() {

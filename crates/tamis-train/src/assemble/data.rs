@@ -89,7 +89,8 @@ fn arithmetic(config: &ArithmeticConfig, seed: u64) -> Result<Prompts, AssembleE
             operations: level.terms.saturating_sub(1) as u32,
         })
         .collect();
-    let task = Arithmetic::new(seed, levels)?;
+    let weights = config.levels.iter().map(|level| level.weight).collect();
+    let task = Arithmetic::weighted(seed, levels, weights)?;
     let train = task.prompts(Split::Train, config.train_size)?;
     let validation = task.prompts(Split::HeldOut, config.val_size)?;
     let notes =

@@ -6,7 +6,7 @@ use super::NativeEngine;
 use crate::learner::{AskObjective, Coefficients, Learner, LearnerError, LearnerSequence, OptimizerReport};
 
 /// Logits kept from the forward pass for the backward pass, at most; beyond it they are computed again.
-const KEEP_LOGITS_BYTES: usize = 256 << 20;
+pub(crate) const KEEP_LOGITS_BYTES: usize = 256 << 20;
 
 fn joined(sequences: &[LearnerSequence<'_>]) -> Vec<Vec<u32>> {
     sequences.iter().map(|sequence| [sequence.prompt, sequence.completion].concat()).collect()

@@ -3,6 +3,8 @@
 mod generator;
 mod learner;
 
+pub(crate) use learner::KEEP_LOGITS_BYTES;
+
 use tamis_core::group::PolicyVersion;
 use tamis_model::{AdamW, AdamWConfig, Gradients, Model, Threads, Workspace};
 

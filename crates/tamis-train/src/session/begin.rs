@@ -91,15 +91,14 @@ impl Session {
         let model = policy::model(&config, &codec)?;
         let memory = memory(&config, &model)?;
         let is_new = existing.is_none();
-        let directory = match existing {
-            Some(directory) => directory,
-            None => {
-                let directory = RunDirectory::create(&Disk::new(), &config.run.dir, &config.run.name)?;
-                let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
-                directory.disk().write_file(&directory.path().join(STARTED), now.to_string().as_bytes())?;
-                directory.disk().write_file(&directory.config(), given.text.as_bytes())?;
-                directory
-            }
+        let directory = if let Some(directory) = existing {
+            directory
+        } else {
+            let directory = RunDirectory::create(&Disk::new(), &config.run.dir, &config.run.name)?;
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
+            directory.disk().write_file(&directory.path().join(STARTED), now.to_string().as_bytes())?;
+            directory.disk().write_file(&directory.config(), given.text.as_bytes())?;
+            directory
         };
         // Templates that show the date show that of the first start, or a resumed run would see other prompts.
         let started = std::fs::read_to_string(directory.path().join(STARTED))
@@ -457,7 +456,7 @@ fn learning_rate(config: &Config) -> LearningRate {
 /// Estimates the memory and refuses what cannot fit; the line that the run prints.
 fn memory(config: &Config, model: &Model) -> Result<String, RunError> {
     let estimate = crate::memory::estimate(config, model.config());
-    let limit = config.model.memory_limit.map(|limit| limit.0).or_else(crate::memory::available);
+    let limit = config.model.memory_limit.map(|limit| limit.0).or_else(tamis_model::available_memory);
     if let Some(limit) = limit
         && estimate.total() > limit
     {
@@ -467,5 +466,5 @@ fn memory(config: &Config, model: &Model) -> Result<String, RunError> {
             breakdown: estimate.to_string(),
         });
     }
-    Ok(format!("memory: about {} ({estimate})", crate::memory::human(estimate.total())))
+    Ok(format!("memory: {estimate}"))
 }

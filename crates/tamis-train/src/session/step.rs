@@ -21,20 +21,10 @@ use crate::learner::{Learner, LearnerError, LearnerSequence};
 use crate::metrics::Metrics;
 use crate::native::NativeEngine;
 use crate::run_directory::{LogPositions, RUN_LOG};
+use crate::timings::{GENERATION, STEP, Timings, TokenCounts};
 use crate::progress::{Progress, StepView};
 use crate::update::{MicroBatch, TrainingBatch, micro_batches, update};
 use crate::validation;
-
-/// Seconds of each part of a step.
-#[derive(Debug, Clone, Copy, Default)]
-struct Timings {
-    generate: f64,
-    reference: f64,
-    advantage: f64,
-    update: f64,
-    test: f64,
-    save: f64,
-}
 
 /// The engine during a collection: generates, and runs the reference pass where the filter wants rewards after KL.
 struct WithReference<'a> {
@@ -185,7 +175,7 @@ impl Session {
                 return self.interrupted();
             }
             let began = Instant::now();
-            let mut timings = Timings::default();
+            let mut timings = Timings::new();
             self.progress.groups(0, self.config.data.train_batch_size as u64);
             let collected = self.collect(&mut timings)?;
             collected.report.accounting.check()?;
@@ -261,7 +251,7 @@ impl Session {
             scorer: &mut self.scorer,
             observer: &mut watch,
         })?;
-        timings.generate = began.elapsed().as_secs_f64();
+        timings.add(GENERATION, began.elapsed());
         Ok(collected)
     }
 
@@ -285,7 +275,9 @@ impl Session {
                 Some(reference_logprobs(&mut self.engine, &groups, self.update.micro_batch)?)
             }
         };
-        timings.reference = clock.elapsed().as_secs_f64();
+        if reference.is_some() {
+            timings.add("ref", clock.elapsed());
+        }
 
         let clock = Instant::now();
         let (rewards, final_rewards) = self.final_rewards(&groups, reference.as_ref(), &mut metrics)?;
@@ -297,7 +289,7 @@ impl Session {
                 reason: "advantages per token are not supported by this estimator".to_owned(),
             }));
         };
-        timings.advantage = clock.elapsed().as_secs_f64();
+        timings.add("adv", clock.elapsed());
 
         let clock = Instant::now();
         let total = self.config.train.total_steps.unwrap_or(0) as u64;
@@ -318,7 +310,7 @@ impl Session {
         )?;
         let version = self.engine.publish();
         self.shell.trained(version)?;
-        timings.update = clock.elapsed().as_secs_f64();
+        timings.add("update_actor", clock.elapsed());
         if report.num_skipped > 0 {
             self.progress.warn(&format!(
                 "step {step}: the gradient of {} of {} updates was not finite; these updates were left out",
@@ -356,8 +348,15 @@ impl Session {
         generated_metrics(&generated, &mut metrics);
         let num_generated: usize = generated.iter().map(|group| group.num_tokens()).sum();
         metrics.extend(collected.report.metrics());
-        let num_tokens = crate::batch_metrics::num_tokens(&groups) as u64;
-        self.num_tokens += num_tokens;
+        for (reason, number) in collected.report.all.dropped_by() {
+            let reason = reason.replace(' ', "_").replace("other_", "");
+            metrics.set(format!("train/num_dropped/{reason}"), number as f64);
+        }
+        let position = self.pool.position();
+        let share = position.position as f64 / self.pool.num_prompts().max(1) as f64;
+        metrics.set("epoch", position.epoch as f64 + share);
+        let num_tokens = crate::batch_metrics::num_tokens(&groups);
+        self.num_tokens += crate::batch_metrics::num_tokens(&generated) as u64;
         metrics.set("num_tokens", self.num_tokens as f64);
 
         let advantages_of_trained: Vec<Vec<f64>> = advantages.rows().map(<[f64]>::to_vec).collect();
@@ -371,9 +370,10 @@ impl Session {
         {
             let clock = Instant::now();
             self.validate(step, &mut metrics)?;
-            timings.test = clock.elapsed().as_secs_f64();
+            timings.add("testing", clock.elapsed());
         }
-        self.timing_metrics(&mut metrics, timings, began, num_tokens, num_generated);
+        timings.add(STEP, began.elapsed());
+        timings.metrics(TokenCounts { generated: num_generated, trained: num_tokens }, &mut metrics);
         metrics.add_aliases();
         self.loggers.log(step, &metrics)?;
         self.progress.step(step, &StepView::of(&metrics));
@@ -384,7 +384,6 @@ impl Session {
     }
 
     /// Rewards `[P][G]` that advantages are made of, and those after KL where it is in the reward \[B\].
-    #[expect(clippy::type_complexity, reason = "rewards by group and, where they differ, after KL")]
     fn final_rewards(
         &mut self,
         groups: &[&Group],
@@ -408,38 +407,6 @@ impl Session {
         let rows = Ragged::from_lengths(values, &sizes)
             .map_err(|error| RunError::Learner(LearnerError::Engine { reason: error.to_string() }))?;
         Ok((rows, finals))
-    }
-
-    fn timing_metrics(
-        &self,
-        metrics: &mut Metrics,
-        timings: Timings,
-        began: Instant,
-        num_tokens: u64,
-        num_generated: usize,
-    ) {
-        let step = began.elapsed().as_secs_f64();
-        metrics.set("timing_s/gen", timings.generate);
-        if timings.reference > 0.0 && self.divergence != Divergence::None {
-            metrics.set("timing_s/ref", timings.reference);
-        }
-        metrics.set("timing_s/adv", timings.advantage);
-        metrics.set("timing_s/update_actor", timings.update);
-        if timings.test > 0.0 {
-            metrics.set("timing_s/testing", timings.test);
-        }
-        if timings.save > 0.0 {
-            metrics.set("timing_s/save_checkpoint", timings.save);
-        }
-        metrics.set("timing_s/step", step);
-        metrics.set("perf/time_per_step", step);
-        metrics.set("perf/throughput", num_tokens as f64 / step);
-        if num_generated > 0 {
-            metrics.set("timing_per_token_ms/gen", 1000.0 * timings.generate / num_generated as f64);
-        }
-        if num_tokens > 0 {
-            metrics.set("timing_per_token_ms/update_actor", 1000.0 * timings.update / num_tokens as f64);
-        }
     }
 
     /// Measures the policy on the held-out prompts.
