@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use tamis_config::load;
+use tamis_train::session::RunError;
 use tamis_train::evaluate::{EvaluateError, evaluate};
 
 use super::{notes, print};
@@ -60,8 +61,8 @@ pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
 fn find(source: &Path) -> Result<(PathBuf, Option<PathBuf>), Failure> {
     if source.join("checkpoints").is_dir() {
         let last = tamis_train::run_directory::last_checkpoint(source).map_err(|error| {
-            let hint = error.hint().map(str::to_owned);
-            Failure::of(FAILED, &error, hint)
+            let error = RunError::from(error);
+            Failure::of(FAILED, &error, error.hint())
         })?;
         let Some(last) = last else {
             return Err(Failure::told(

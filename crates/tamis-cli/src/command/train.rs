@@ -6,7 +6,7 @@ use tamis_config::load;
 use tamis_train::durable::Disk;
 use tamis_train::interrupt::{Interrupt, Reaction};
 use tamis_train::progress::Progress;
-use tamis_train::run_directory::RunDirectory;
+use tamis_train::run_directory::{RunDirectory, RunDirectoryError};
 use tamis_train::session::{Begin, ConfigText, Ending, RunError, Session, Summary};
 
 use super::{notes, print};
@@ -54,10 +54,7 @@ fn listen(interrupt: &Interrupt) -> Result<(), Failure> {
 }
 
 fn resume(arguments: &Train, path: &Path) -> Result<Begin, Failure> {
-    let directory = RunDirectory::open(&Disk::new(), path).map_err(|error| {
-        let hint = error.hint().map(str::to_owned);
-        Failure::of(FAILED, &error, hint)
-    })?;
+    let directory = RunDirectory::open(&Disk::new(), path).map_err(|error| fail(&error.into()))?;
     let (mut files, overrides) = arguments.layers.split();
     let own = directory.config();
     let refuse = |errors: tamis_config::ConfigErrors| Failure::told(USAGE, errors.to_string());
@@ -71,6 +68,7 @@ fn resume(arguments: &Train, path: &Path) -> Result<Begin, Failure> {
 fn fail(error: &RunError) -> Failure {
     let code = match error {
         RunError::Mismatch { .. } => MISMATCH,
+        RunError::Directory(RunDirectoryError::NotARun { .. } | RunDirectoryError::Name { .. }) => USAGE,
         _ => FAILED,
     };
     Failure::of(code, error, error.hint())
