@@ -18,7 +18,21 @@ fn filter_writes_kept_and_dropped_rows() {
     let folder = Folder::new().with("rollouts.jsonl", ROLLOUTS);
     let arguments =
         ["filter", "rollouts.jsonl", "--metric", "acc", "--kept", "kept.jsonl", "--dropped", "dropped.jsonl"];
-    insta::assert_snapshot!(folder.tamis(&arguments).shown(), @"");
+    insta::assert_snapshot!(folder.tamis(&arguments).shown(), @r#"
+    exit code 0
+    ----- stdout
+    Filter statistics (variance of acc):
+      - Total prompts: 3 (6 trajectories, 2 a prompt)
+      - Filtered (std=0): 2 (66.7%)
+          all wrong: 1 (33.3%)
+          all correct: 1 (33.3%)
+      - Kept (std>0): 1 (33.3%)
+      - Mean std: 0.167
+      - Mean metric: 0.500
+      - Pass rate: 50.0%
+      - Wrote kept.jsonl (2 rows)
+      - Wrote dropped.jsonl (4 rows)
+    "#);
     let rows = |places: [usize; 2]| {
         let lines: Vec<&str> = ROLLOUTS.lines().collect();
         places.map(|place| format!("{}\n", lines[place])).concat()
@@ -26,29 +40,86 @@ fn filter_writes_kept_and_dropped_rows() {
     assert_eq!(folder.read("kept.jsonl"), rows([0, 2]));
     assert_eq!(folder.read("dropped.jsonl").lines().count(), 4);
     // A second time it would overwrite.
-    insta::assert_snapshot!(folder.tamis(&arguments).shown(), @"");
+    insta::assert_snapshot!(folder.tamis(&arguments).shown(), @r#"
+    exit code 1
+    ----- stderr
+    error: kept.jsonl exists already; remove it, choose another output or allow overwriting
+    "#);
     assert_eq!(folder.read("kept.jsonl"), rows([0, 2]));
     folder.tamis(&[&arguments[..], &["--overwrite"]].concat()).succeeds();
 
     let json = folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--json"]).succeeds();
     let json: serde_json::Value = serde_json::from_str(&json.stdout).expect("one JSON object");
     assert!(json.is_object());
-    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--strategy", "mean_range", "--low", "0.25", "--high", "1", "--bounds", "closed"]).shown(), @"");
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--strategy", "mean_range", "--low", "0.25", "--high", "1", "--bounds", "closed"]).shown(), @r#"
+    exit code 0
+    ----- stdout
+    Filter statistics (mean_range of acc):
+      - Total prompts: 3 (6 trajectories, 2 a prompt)
+      - Filtered (mean outside [0.25, 1]): 1 (33.3%)
+          all wrong: 1 (33.3%)
+          all correct: 0 (0.0%)
+      - Kept (0.25<=mean<=1): 2 (66.7%)
+      - Mean std: 0.167
+      - Mean metric: 0.500
+      - Pass rate: 50.0%
+    "#);
+}
+
+#[test]
+fn filter_bounds_may_be_negative() {
+    let rows = ROLLOUTS.replace("\"acc\": 0", "\"acc\": -1");
+    let folder = Folder::new().with("rollouts.jsonl", &rows);
+    let bounds = ["--strategy", "mean_range", "--low", "-0.5", "--high", "0.5", "--json"];
+    let ended =
+        folder.tamis(&[&["filter", "rollouts.jsonl", "--metric", "acc"][..], &bounds].concat()).succeeds();
+    let summary: serde_json::Value = serde_json::from_str(&ended.stdout).expect("JSON");
+    assert_eq!(summary["num_kept"], 1, "{summary}");
 }
 
 #[test]
 fn filter_messages() {
     let folder = Folder::new().with("rollouts.jsonl", ROLLOUTS);
-    insta::assert_snapshot!(folder.tamis(&["filter", "missing.jsonl", "--metric", "acc"]).shown(), @"");
-    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "accuracy"]).shown(), @"");
-    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--group", "prompt"]).shown(), @"");
-    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "text"]).shown(), @"");
-    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--strategy", "mean_range"]).shown(), @"");
+    insta::assert_snapshot!(folder.tamis(&["filter", "missing.jsonl", "--metric", "acc"]).shown(), @r#"
+    exit code 1
+    ----- stderr
+    error: failed to open missing.jsonl
+      caused by: No such file or directory (os error 2)
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "accuracy"]).shown(), @r#"
+    exit code 1
+    ----- stderr
+    error: rollouts.jsonl has no column `accuracy` (did you mean `acc`?); it has `uid`, `acc`, `text`
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--group", "prompt"]).shown(), @r#"
+    exit code 1
+    ----- stderr
+    error: rollouts.jsonl has no column `prompt`; it has `uid`, `acc`, `text`
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "text"]).shown(), @r#"
+    exit code 1
+    ----- stderr
+    error: rollouts.jsonl, line 1: `text` must be a number, true, false or null, got the text "x"
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--strategy", "mean_range"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: --strategy mean_range needs --low and --high
+      hint: `--low 0 --high 1` keeps groups whose mean lies between, bounds excluded
+    "#);
     insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--tolerance", "-1"]).shown(), @"");
     folder.write("torn.jsonl", &ROLLOUTS[..ROLLOUTS.len() - 10]);
-    insta::assert_snapshot!(folder.tamis(&["filter", "torn.jsonl", "--metric", "acc"]).shown(), @"");
+    insta::assert_snapshot!(folder.tamis(&["filter", "torn.jsonl", "--metric", "acc"]).shown(), @r#"
+    exit code 1
+    ----- stderr
+    error: torn.jsonl, line 6: not valid JSON at column 26: EOF while parsing a string
+    "#);
     folder.write("rows.csv", "uid,acc\n");
-    insta::assert_snapshot!(folder.tamis(&["filter", "rows.csv", "--metric", "acc"]).shown(), @"");
+    insta::assert_snapshot!(folder.tamis(&["filter", "rows.csv", "--metric", "acc"]).shown(), @r#"
+    exit code 1
+    ----- stderr
+    error: rows.csv, line 1: not valid JSON at column 1: expected value
+    "#);
 }
 
 #[test]
@@ -61,8 +132,25 @@ fn filter_of_real_solutions() {
         arguments.extend(["--metric".to_owned(), format!("{model}.is_correct")]);
     }
     let shown = folder.tamis(&arguments).succeeds().shown().replace(&file, "model_solutions.jsonl");
-    insta::assert_snapshot!(shown, @"");
-    arguments.extend(["--kept".to_owned(), "kept.jsonl".to_owned(), "--dropped".to_owned(), "dropped.jsonl".to_owned()]);
+    insta::assert_snapshot!(shown, @r#"
+    exit code 0
+    ----- stdout
+    Filter statistics (variance of 6b_finetuning.is_correct, 6b_verification.is_correct, 175b_finetuning.is_correct, 175b_verification.is_correct):
+      - Total prompts: 660 (2640 trajectories, 4 a prompt)
+      - Filtered (std=0): 306 (46.4%)
+          all wrong: 221 (33.5%)
+          all correct: 85 (12.9%)
+      - Kept (std>0): 354 (53.6%)
+      - Mean std: 0.243
+      - Mean metric: 0.373
+      - Pass rate: 37.3%
+    "#);
+    arguments.extend([
+        "--kept".to_owned(),
+        "kept.jsonl".to_owned(),
+        "--dropped".to_owned(),
+        "dropped.jsonl".to_owned(),
+    ]);
     folder.tamis(&arguments).succeeds();
     assert_eq!(folder.read("kept.jsonl").lines().count(), 354);
     assert_eq!(folder.read("dropped.jsonl").lines().count(), 221 + 85);
@@ -72,12 +160,15 @@ fn filter_of_real_solutions() {
 fn filter_of_a_runs_own_rollouts() {
     let folder = Folder::tiny();
     folder.tamis(&["train", "tiny.yaml", "train.total_steps=1"]).succeeds();
-    let ended = folder.tamis(&["filter", "runs/tiny/rollouts/step_1.parquet", "--metric", "acc", "--json"]).succeeds();
+    let ended = folder
+        .tamis(&["filter", "runs/tiny/rollouts/step_1.parquet", "--metric", "acc", "--json"])
+        .succeeds();
     let summary: serde_json::Value = serde_json::from_str(&ended.stdout).expect("JSON");
     let metrics = folder.read("runs/tiny/metrics.jsonl");
-    let step: serde_json::Value = serde_json::from_str(metrics.lines().last().expect("a step")).expect("JSON");
+    let step: serde_json::Value =
+        serde_json::from_str(metrics.lines().last().expect("a step")).expect("JSON");
     // Offline the same groups are kept as in the run.
-    assert_eq!(summary["num_groups"].as_f64(), step["groups/generated"].as_f64(), "{summary}");
+    assert_eq!(summary["num_prompts"].as_f64(), step["groups/generated"].as_f64(), "{summary}");
     assert_eq!(summary["num_kept"].as_f64(), step["train/num_kept_prompts"].as_f64(), "{summary}");
 }
 
@@ -86,13 +177,26 @@ fn eval() {
     let folder = Folder::tiny();
     folder.tamis(&["train", "tiny.yaml", "train.total_steps=2"]).succeeds();
     let ended = folder.tamis(&["eval", "runs/tiny"]).succeeds();
-    insta::assert_snapshot!(ended.stdout, @"");
-    let json = folder.tamis(&["eval", "runs/tiny", "--json", "validate.n=2", "validate.temperature=1"]).succeeds();
+    insta::assert_snapshot!(ended.stdout, @r#"
+    checkpoint runs/tiny/checkpoints/step_2
+    8 prompts, 1 samples each
+    val-core/arithmetic/acc/mean@1                   0.0000
+    val-aux/arithmetic/number/mean@1                 0.0000
+    val-aux/arithmetic/reward/mean@1                 0.0000
+    val-aux/arithmetic/score/mean@1                  0.0000
+    val-aux/arithmetic/num_prompts                   8.0000
+    val-aux/arithmetic/num_unscored                  0.0000
+    val-aux/arithmetic/response_length/mean          2.3750
+    val-aux/arithmetic/response_length/clip_ratio    0.0000
+    "#);
+    let json =
+        folder.tamis(&["eval", "runs/tiny", "--json", "validate.n=2", "validate.temperature=1"]).succeeds();
     let json: serde_json::Value = serde_json::from_str(&json.stdout).expect("one JSON object");
     assert_eq!(json["num_samples"], 2, "{json}");
     // The figures of the run's own validation after its last step.
     let metrics = folder.read("runs/tiny/metrics.jsonl");
-    let step: serde_json::Value = serde_json::from_str(metrics.lines().last().expect("a step")).expect("JSON");
+    let step: serde_json::Value =
+        serde_json::from_str(metrics.lines().last().expect("a step")).expect("JSON");
     let same = folder.tamis(&["eval", "runs/tiny/checkpoints/step_2", "--json"]).succeeds();
     let same: serde_json::Value = serde_json::from_str(&same.stdout).expect("JSON");
     let name = "val-aux/arithmetic/response_length/mean";
@@ -158,7 +262,12 @@ fn every_shipped_configuration_is_sound() {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "yaml") {
                 let ended = Folder::new().tamis(&["config", "check", &path.display().to_string()]).succeeds();
-                assert!(ended.stdout.contains("the configuration is sound"), "{}: {}", path.display(), ended.shown());
+                assert!(
+                    ended.stdout.contains("the configuration is sound"),
+                    "{}: {}",
+                    path.display(),
+                    ended.shown()
+                );
                 count += 1;
             }
         }
@@ -169,16 +278,57 @@ fn every_shipped_configuration_is_sound() {
 #[test]
 fn config_commands() {
     let folder = Folder::tiny();
-    insta::assert_snapshot!(folder.tamis(&["config", "check", "tiny.yaml"]).shown(), @"");
-    insta::assert_snapshot!(folder.tamis(&["config", "explain", "schedule.on_limit"]).shown(), @"");
-    insta::assert_snapshot!(folder.tamis(&["config", "explain", "schedule.onlimit"]).shown(), @"");
-    insta::assert_snapshot!(folder.tamis(&["config", "import", "--", "algorithm.no_such_key=1"]).shown(), @"");
+    insta::assert_snapshot!(folder.tamis(&["config", "check", "tiny.yaml"]).shown(), @r#"
+    exit code 0
+    ----- stdout
+    the configuration is sound (0 warnings)
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["config", "explain", "schedule.on_limit"]).shown(), @r#"
+    exit code 0
+    ----- stdout
+    schedule.on_limit
+
+      What happens at that limit.
+
+      type       one of error, use_partial, skip
+      default    error
+      on resume  must stay
+      preset     dapo: error
+      preset     dapo_paper: error
+      values
+        error: The run stops with a diagnosis, as verl's.
+        use_partial: The groups there are get trained on, as in EasyR1's dynamic sampling.
+        skip: The groups are given up and the next step starts.
+      also known as
+        algorithm.filter_groups.enable (verl, default False there)
+        algorithm.use_dynamic_sample (EasyR1, default false there)
+        algorithm.online_filtering (EasyR1, default false there)
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["config", "explain", "schedule.onlimit"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: there is no key `schedule.onlimit`; did you mean `schedule.on_limit`?
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["config", "import", "--", "algorithm.no_such_key=1"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: `algorithm.no_such_key` is no key of verl that tamis knows
+     --> command line
+      |
+    1 | algorithm.no_such_key=1
+      | ^^^^^^^^^^^^^^^^^^^^^
+      hint: did you mean `algorithm.use_pf_ppo`?
+
+    1 error in the configuration
+    "#);
     let schema = folder.tamis(&["config", "schema"]).succeeds().stdout;
     serde_json::from_str::<serde_json::Value>(&schema).expect("JSON");
     // What `show` prints loads to the same.
     let shown = folder.tamis(&["config", "show", "tiny.yaml"]).succeeds().stdout;
     folder.write("shown.yaml", &shown);
     let again = folder.tamis(&["config", "show", "shown.yaml"]).succeeds().stdout;
-    let values = |text: &str| text.lines().map(|line| line.split("  #").next().unwrap_or_default().to_owned()).collect::<Vec<_>>();
+    let values = |text: &str| {
+        text.lines().map(|line| line.split("  #").next().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
     assert_eq!(values(&again), values(&shown));
 }

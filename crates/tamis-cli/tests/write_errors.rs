@@ -121,7 +121,9 @@ fn a_failing_disk_ends_the_run_and_loses_nothing() {
     assert!(operations > 100, "{operations}");
 
     // A prime stride, another start for each fault: all kinds of operation are met.
-    for (start, fault) in [Fault::DiskFull, Fault::ShortWrite, Fault::ReadOnly, Fault::Killed].into_iter().enumerate() {
+    for (start, fault) in
+        [Fault::DiskFull, Fault::ShortWrite, Fault::ReadOnly, Fault::Killed].into_iter().enumerate()
+    {
         for at in (7 * start..operations).step_by(operations / 5) {
             let target = Folder::new();
             let disk = Disk::failing(at, fault);

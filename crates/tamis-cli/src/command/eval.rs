@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use tamis_config::load;
-use tamis_train::session::RunError;
 use tamis_train::evaluate::{EvaluateError, evaluate};
+use tamis_train::session::RunError;
 
 use super::{notes, print};
 use crate::arguments::Eval;
@@ -67,7 +67,11 @@ fn find(source: &Path) -> Result<(PathBuf, Option<PathBuf>), Failure> {
         let Some(last) = last else {
             return Err(Failure::told(
                 FAILED,
-                format!("error: {} has no checkpoint yet\n  hint: continue it with `tamis train --resume {}`", source.display(), source.display()),
+                format!(
+                    "error: {} has no checkpoint yet\n  hint: continue it with `tamis train --resume {}`",
+                    source.display(),
+                    source.display()
+                ),
             ));
         };
         return Ok((last, Some(source.join("config.yaml"))));

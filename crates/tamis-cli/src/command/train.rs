@@ -42,7 +42,9 @@ fn listen(interrupt: &Interrupt) -> Result<(), Failure> {
     ctrlc::set_handler(move || {
         use std::io::Write as _;
         let told = match interrupt.signal() {
-            Reaction::FinishStep => "\nfinishing the step, then saving; Ctrl-C again ends at once (the step is lost)",
+            Reaction::FinishStep => {
+                "\nfinishing the step, then saving; Ctrl-C again ends at once (the step is lost)"
+            }
             Reaction::ExitNow => "\nended at once; the last checkpoint is whole",
         };
         let _ = writeln!(std::io::stderr().lock(), "{told}");
@@ -119,7 +121,8 @@ fn closing(summary: &Summary) -> String {
             let _ = writeln!(text, "next: tamis eval {run}");
         }
         Ending::Interrupted => {
-            let _ = writeln!(text, "interrupted after {} steps and saved, run directory {run}", summary.steps);
+            let _ =
+                writeln!(text, "interrupted after {} steps and saved, run directory {run}", summary.steps);
             let _ = writeln!(text, "next: tamis train --resume {run}");
         }
     }
