@@ -26,6 +26,15 @@ pub fn estimate(config: &Config, model: &ModelConfig) -> MemoryEstimate {
     MemoryEstimate::new(model, &plan)
 }
 
+/// Bytes of the trajectories of one round and of a batch, at their longest: ids, log-probabilities, masks, text, scores.
+pub fn rollouts(config: &Config) -> u64 {
+    const PER_TRAJECTORY: u64 = 1024;
+    const PER_TOKEN: u64 = 16;
+    let groups = config.gen_batch_size().max(config.data.train_batch_size) as u64;
+    let trajectory = PER_TRAJECTORY + PER_TOKEN * config.rollout.max_response_length as u64;
+    groups.saturating_mul(config.rollout.n as u64).saturating_mul(trajectory)
+}
+
 /// Bytes with a unit.
 pub fn human(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];

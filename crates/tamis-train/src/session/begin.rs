@@ -296,7 +296,7 @@ impl Session {
             },
             |update, loss, accuracy| {
                 let measured = accuracy.map_or_else(String::new, |accuracy| format!(", accuracy {:.1}%", 100.0 * accuracy));
-                if accuracy.is_some() || update % 50 == 0 || update == settings.steps {
+                if update % 50 == 0 || update == settings.steps {
                     progress.say(&format!(
                         "warm start: update {update} of {}, cross-entropy {loss:.3}{measured}",
                         settings.steps
@@ -486,15 +486,18 @@ fn learning_rate(config: &Config) -> LearningRate {
 /// Estimates the memory and refuses what cannot fit; the line that the run prints.
 fn memory(config: &Config, model: &Model) -> Result<String, RunError> {
     let estimate = crate::memory::estimate(config, model.config());
+    let rollouts = crate::memory::rollouts(config);
+    let needed = estimate.total().saturating_add(rollouts);
     let limit = config.model.memory_limit.map(|limit| limit.0).or_else(tamis_model::available_memory);
+    let rollouts = crate::memory::human(rollouts);
     if let Some(limit) = limit
-        && estimate.total() > limit
+        && needed > limit
     {
         return Err(RunError::Memory {
-            needed: crate::memory::human(estimate.total()),
+            needed: crate::memory::human(needed),
             limit: crate::memory::human(limit),
-            breakdown: estimate.to_string(),
+            breakdown: format!("{estimate}, and the trajectories of a round {rollouts}"),
         });
     }
-    Ok(format!("memory: {estimate}"))
+    Ok(format!("memory: {estimate}, and the trajectories of a round {rollouts}"))
 }

@@ -131,7 +131,7 @@ impl RunError {
                 "choose the verifier that fits the ground truth's form, or set data.check_gold=warn to go on".to_owned(),
             ),
             Self::Memory { .. } => Some(
-                "lower train.micro_batch_tokens or rollout.max_num_seqs, set model.recompute_activations=true, take a smaller \
+                "lower train.micro_batch_tokens, rollout.max_num_seqs or data.gen_batch_size, set model.recompute_activations=true, take a smaller \
                  model, or raise model.memory_limit"
                     .to_owned(),
             ),
