@@ -33,8 +33,8 @@ impl Failure {
         let mut source = error.source();
         while let Some(cause) = source {
             let shown = cause.to_string();
-            // A transparent wrapper says what it wraps.
-            if shown != last {
+            // A wrapper that says what it wraps need not say it twice.
+            if !last.ends_with(&shown) {
                 let _ = write!(text, "\n  caused by: {shown}");
             }
             last = shown;

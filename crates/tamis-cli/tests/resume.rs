@@ -84,6 +84,10 @@ fn through_kills(
             return (kills, torn, outcome);
         }
         kills += 1;
+        if begun(folder).is_none() {
+            // Killed before it was a run: there is nothing to resume, and the half-made folder is in nobody's way but ours.
+            let _ = std::fs::remove_dir_all(folder.join("runs"));
+        }
         torn += usize::from(begun(folder).is_some_and(|run| writes_a_checkpoint(&run)));
     }
 }

@@ -27,37 +27,163 @@ fn leaves_no_run(folder: &Folder) {
 #[test]
 fn arguments_and_configuration() {
     let folder = Folder::tiny();
-    insta::assert_snapshot!(folder.tamis(&["train"]).shown(), @"");
-    insta::assert_snapshot!(folder.tamis(&["train", "missing.yaml"]).shown(), @"");
-    insta::assert_snapshot!(folder.tamis(&["train", "tiny.yaml", "rollout.temprature=2"]).shown(), @"");
-    insta::assert_snapshot!(train(&folder, "rollout:\n  n: none\n  top_p: 1.5\ntrain: {total_stepps: 3}\n").shown(), @"");
-    insta::assert_snapshot!(train(&folder, "run: [1\n").shown(), @"");
-    insta::assert_snapshot!(folder.tamis(&["trian"]).shown(), @"");
-    insta::assert_snapshot!(train(&folder, &tiny(&[("train_batch_size: 4", "train_batch_size: 3")])).shown(), @"");
+    insta::assert_snapshot!(folder.tamis(&["train"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: no configuration was given
+      hint: `tamis train configs/quickstart.yaml`, or `tamis train --resume RUN_DIR`
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["train", "missing.yaml"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: failed to read missing.yaml: No such file or directory (os error 2)
+
+    1 error in the configuration
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["train", "tiny.yaml", "rollout.temprature=2"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: unknown key `rollout.temprature`
+     --> command line
+      |
+    1 | rollout.temprature=2
+      | ^^^^^^^^^^^^^^^^^^
+      hint: did you mean `rollout.temperature`?
+
+    1 error in the configuration
+    "#);
+    insta::assert_snapshot!(train(&folder, "rollout:\n  n: none\n  top_p: 1.5\ntrain: {total_stepps: 3}\n").shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: `rollout.n` must be a whole number, not the text "none"
+     --> config.yaml:2:6
+      |
+    2 |   n: none
+      |      ^^^^
+      hint: `tamis config explain rollout.n` says more
+
+    error: `rollout.top_p` must be greater than 0 and at most 1, got 1.5
+     --> config.yaml:3:10
+      |
+    3 |   top_p: 1.5
+      |          ^^^
+      hint: `tamis config explain rollout.top_p` says more
+
+    error: unknown key `train.total_stepps`
+     --> config.yaml:4:9
+      |
+    4 | train: {total_stepps: 3}
+      |         ^^^^^^^^^^^^
+      hint: did you mean `train.total_steps`?
+
+    error: there is no model: neither `model.path` nor `model.init` is set
+      hint: name a checkpoint with `model.path=DIR`, or describe a new model under `model.init`
+
+    error: there are no training prompts: neither `data.train` nor the task `arithmetic` is set
+      hint: set `data.train` to a JSONL or Parquet file, or `data.task: arithmetic`
+
+    error: there is no reward: `reward` is empty and there is no task that brings one
+      hint: add one, such as `reward: [{kind: math}]`
+
+    error: nothing says how long the run is: neither `train.total_steps` nor `train.total_epochs` is set
+     --> config.yaml:4:8
+      |
+    4 | train: {total_stepps: 3}
+      |        ^
+      hint: set `train.total_steps` or `train.total_epochs`
+
+    7 errors in the configuration
+    "#);
+    insta::assert_snapshot!(train(&folder, "run: [1\n").shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: invalid YAML: unclosed bracket '['
+     --> config.yaml:1:6
+      |
+    1 | run: [1
+      |      ^
+
+    1 error in the configuration
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["trian"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: unrecognized subcommand 'trian'
+
+      tip: a similar subcommand exists: 'train'
+
+    Usage: tamis <COMMAND>
+
+    For more information, try '--help'.
+    "#);
+    insta::assert_snapshot!(train(&folder, &tiny(&[("train_batch_size: 4", "train_batch_size: 1")])).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: `train.ppo_mini_batch_size` (2) is above `data.train_batch_size` (1); both count prompts
+      --> config.yaml:16:24
+       |
+    16 |   ppo_mini_batch_size: 2
+       |                        ^
+      hint: use 1 or less; null is one update a step
+
+    1 error in the configuration
+    "#);
     leaves_no_run(&folder);
 }
 
 #[test]
 fn resume() {
     let folder = Folder::tiny();
-    insta::assert_snapshot!(folder.tamis(&["train", "--resume", "runs/none"]).shown(), @"");
+    insta::assert_snapshot!(folder.tamis(&["train", "--resume", "runs/none"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: failed to open the run `runs/none`: there is no such folder
+      hint: name the folder that a run printed at its start; it holds `config.yaml`
+    "#);
     std::fs::create_dir(folder.join("empty")).expect("folder");
-    insta::assert_snapshot!(folder.tamis(&["train", "--resume", "empty"]).shown(), @"");
-    insta::assert_snapshot!(folder.tamis(&["train", "--resume", "tiny.yaml"]).shown(), @"");
+    insta::assert_snapshot!(folder.tamis(&["train", "--resume", "empty"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: failed to open the run `empty`: there is no `config.yaml` in it
+      hint: name the folder that a run printed at its start; it holds `config.yaml`
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["train", "--resume", "tiny.yaml"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: failed to open the run `tiny.yaml`: this is a file, not a folder
+      hint: name the folder that a run printed at its start; it holds `config.yaml`
+    "#);
 
     folder.tamis(&["train", "tiny.yaml", "train.total_steps=2"]).succeeds();
-    let refused = folder.tamis(&["train", "--resume", "runs/tiny", "rollout.n=8", "run.seed=4", "run.threads=2"]);
-    insta::assert_snapshot!(refused.shown(), @"");
+    let refused =
+        folder.tamis(&["train", "--resume", "runs/tiny", "rollout.n=8", "run.seed=4", "run.threads=2"]);
+    insta::assert_snapshot!(refused.shown(), @r#"
+    exit code 4
+    ----- stderr
+    error: the run in runs/tiny cannot be resumed with this configuration:
+    run.seed: 3 in the run, 4 now
+    rollout.n: 4 in the run, 8 now
+      hint: leave these keys as they were, or begin a new run; `tamis config explain KEY` says which may change
+    "#);
 
     // A second start never enters the first one's folder.
     let again = folder.tamis(&["train", "tiny.yaml", "train.total_steps=1"]).succeeds();
-    assert!(again.stdout.ends_with("run directory runs/tiny-2\nnext: tamis eval runs/tiny-2\n"), "{}", again.stdout);
+    assert!(
+        again.stdout.ends_with("run directory runs/tiny-2\nnext: tamis eval runs/tiny-2\n"),
+        "{}",
+        again.stdout
+    );
 
     // Held by another process.
     let lock = std::fs::File::options().write(true).open(folder.join("runs/tiny/run.lock")).expect("lock");
     lock.lock().expect("locked");
     let held = folder.tamis(&["train", "--resume", "runs/tiny"]);
-    insta::assert_snapshot!(without_process(&held.shown()), @"");
+    insta::assert_snapshot!(without_process(&held.shown()), @r#"
+    exit code 1
+    ----- stderr
+    error: failed to open the run `runs/tiny`: process N holds it
+      hint: wait for it or stop it (Ctrl-C saves first), then resume
+    "#);
     drop(lock);
 
     let damaged = |file: &str, content: &[u8]| {
@@ -68,10 +194,28 @@ fn resume() {
         std::fs::write(&path, whole).expect("write");
         said
     };
-    insta::assert_snapshot!(damaged("state.json", b"{"), @"");
-    insta::assert_snapshot!(damaged("state.json", b"{\"format\": 99}"), @"");
-    insta::assert_snapshot!(damaged("model.safetensors", b"not tensors"), @"");
-    insta::assert_snapshot!(damaged("optimizer.safetensors", &[0; 64]), @"");
+    insta::assert_snapshot!(damaged("state.json", b"{"), @r#"
+    exit code 1
+    error: failed to read runs/tiny/checkpoints/step_2/state.json: EOF while parsing an object at line 1 column 1
+      hint: the file was changed or damaged: remove this checkpoint's folder to continue from the one before
+    "#);
+    insta::assert_snapshot!(damaged("state.json", b"{\"format\": 99}"), @r#"
+    exit code 1
+    error: runs/tiny/checkpoints/step_2/state.json has layout version 99, this build of tamis reads 1
+      hint: continue the run with the version of tamis that began it
+    "#);
+    insta::assert_snapshot!(damaged("model.safetensors", b"not tensors"), @r#"
+    exit code 1
+    error: runs/tiny/checkpoints/step_2/model.safetensors is not a valid safetensors file
+      caused by: header too large
+      hint: the file was changed or damaged: remove this checkpoint's folder to continue from the one before
+    "#);
+    insta::assert_snapshot!(damaged("optimizer.safetensors", &[0; 64]), @r#"
+    exit code 1
+    error: runs/tiny/checkpoints/step_2/optimizer.safetensors is not a valid safetensors file
+      caused by: invalid JSON in header: EOF while parsing a value at line 1 column 0
+      hint: the file was changed or damaged: remove this checkpoint's folder to continue from the one before
+    "#);
     // Nothing of that was held against the run.
     folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=3"]).succeeds();
 }
@@ -99,20 +243,43 @@ fn of_file() -> String {
 #[test]
 fn data() {
     let folder = Folder::new();
-    insta::assert_snapshot!(train(&folder, &of_file()).failure(), @"");
+    insta::assert_snapshot!(train(&folder, &of_file()).failure(), @r#"
+    exit code 1
+    error: failed to open train.jsonl
+      caused by: No such file or directory (os error 2)
+    "#);
     folder.write("train.jsonl", "");
-    insta::assert_snapshot!(train(&folder, &of_file()).failure(), @"");
+    insta::assert_snapshot!(train(&folder, &of_file()).failure(), @r#"
+    exit code 1
+    error: no prompts in train.jsonl
+    "#);
     folder.write("train.jsonl", &format!("{ROWS}{{\"question\": \"1+1=\"\n"));
-    insta::assert_snapshot!(train(&folder, &of_file()).failure(), @"");
+    insta::assert_snapshot!(train(&folder, &of_file()).failure(), @r#"
+    exit code 1
+    error: train.jsonl, line 5: not valid JSON at column 19: EOF while parsing an object
+    "#);
     folder.write("train.jsonl", &format!("{ROWS}{{\"text\": \"1+1=\"}}\n"));
-    insta::assert_snapshot!(train(&folder, &of_file()).failure(), @"");
-    folder.write("train.jsonl", &format!("{ROWS}{{\"question\": \"1+1+1+1+1+1+1+1=\", \"answer\": \"8\"}}\n"));
-    insta::assert_snapshot!(train(&folder, &of_file()).failure(), @"");
+    insta::assert_snapshot!(train(&folder, &of_file()).failure(), @r#"
+    exit code 1
+    error: train.jsonl, line 5: expected a column `prompt` (text or messages), `question` or `problem`, but the row has `text`; name it with data.columns.prompt
+    "#);
+    folder
+        .write("train.jsonl", &format!("{ROWS}{{\"question\": \"1+1+1+1+1+1+1+1=\", \"answer\": \"8\"}}\n"));
+    insta::assert_snapshot!(train(&folder, &of_file()).failure(), @r#"
+    exit code 1
+    error: prompt 5 of the training data cannot be prepared
+      caused by: the prompt has 16 tokens, over the limit of 12; raise data.max_prompt_length to 16, or set data.overlong_prompts to drop, left, right or middle
+    "#);
     let cut = of_file().replace("max_prompt_length: 12", "max_prompt_length: 12\n  overlong_prompts: drop");
-    assert!(train(&folder, &cut).succeeds().stderr.contains("training: 1 prompts over 12 tokens left out, 0 cut"));
+    assert!(
+        train(&folder, &cut).succeeds().stderr.contains("training: 1 prompts over 12 tokens left out, 0 cut")
+    );
     let wrong = of_file().replace("train.jsonl", "train.parquet");
     folder.write("train.parquet", "PAR1 or so");
-    insta::assert_snapshot!(train(&folder, &wrong).failure(), @"");
+    insta::assert_snapshot!(train(&folder, &wrong).failure(), @r#"
+    exit code 1
+    error: failed to read train.parquet as Parquet: Parquet error: Invalid Parquet file. Corrupt footer
+    "#);
 }
 
 #[test]
@@ -120,9 +287,16 @@ fn gold() {
     let folder = Folder::new();
     folder.write("train.jsonl", &ROWS.replace("\"3\"", "\"three\""));
     let config = of_file().replace("  max_prompt_length", "  check_gold: error\n  max_prompt_length");
-    insta::assert_snapshot!(train(&folder, &config).failure(), @"");
+    insta::assert_snapshot!(train(&folder, &config).failure(), @r#"
+    exit code 1
+    error: gold answers are rejected by their own verifier:
+    reward `number` accepts 3 of 4 gold answers (0 rejected, 1 without an answer, 0 failed)
+      prompt 1, ground truth `three`: `three` gave no answer
+
+      hint: choose the verifier that fits the ground truth's form, or set data.check_gold=warn to go on
+    "#);
     let warned = train(&folder, &of_file()).stderr;
-    assert!(warned.contains("rejects") && warned.contains("three"), "{warned}");
+    assert!(warned.contains("accepts 3 of 4 gold answers") && warned.contains("`three`"), "{warned}");
 }
 
 #[test]
@@ -136,9 +310,15 @@ fn model() {
         .map(|line| if line.starts_with("  init:") { "  path: model" } else { line })
         .collect::<Vec<_>>()
         .join("\n");
-    insta::assert_snapshot!(train(&folder, &config).failure(), @"");
+    insta::assert_snapshot!(train(&folder, &config).failure(), @r#"
+    exit code 1
+    error: no tokenizer.json in model; save it with `AutoTokenizer.from_pretrained(...).save_pretrained(...)`
+    "#);
     std::fs::create_dir(folder.join("model")).expect("folder");
-    insta::assert_snapshot!(train(&folder, &config).failure(), @"");
+    insta::assert_snapshot!(train(&folder, &config).failure(), @r#"
+    exit code 1
+    error: no tokenizer.json in model; save it with `AutoTokenizer.from_pretrained(...).save_pretrained(...)`
+    "#);
     for entry in std::fs::read_dir(&from).expect("checkpoint") {
         let entry = entry.expect("entry");
         std::fs::copy(entry.path(), folder.join("model").join(entry.file_name())).expect("copied");
@@ -155,31 +335,66 @@ fn model() {
     let replaced = |from: &'static str, to: &'static str| {
         move |bytes: Vec<u8>| String::from_utf8(bytes).expect("text").replace(from, to).into_bytes()
     };
-    insta::assert_snapshot!(changed("config.json", &replaced("Qwen3ForCausalLM", "MambaForCausalLM")), @"");
-    insta::assert_snapshot!(changed("config.json", &replaced("{", "")), @"");
-    insta::assert_snapshot!(changed("config.json", &replaced("\"hidden_size\": 16", "\"hidden_size\": 32")), @"");
-    insta::assert_snapshot!(changed("model.safetensors", &|bytes| bytes[..bytes.len() / 2].to_vec()), @"");
+    insta::assert_snapshot!(changed("config.json", &replaced("Qwen3ForCausalLM", "MambaForCausalLM")), @r#"
+    exit code 1
+    error: failed to use the configuration in model
+      caused by: architecture `MambaForCausalLM` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)
+    "#);
+    insta::assert_snapshot!(changed("config.json", &replaced("{", "")), @r#"
+    exit code 1
+    error: failed to use the configuration in model
+      caused by: model/config.json is not valid JSON
+      caused by: trailing characters at line 2 column 18
+    "#);
+    insta::assert_snapshot!(changed("config.json", &replaced("\"hidden_size\": 16", "\"hidden_size\": 32")), @r#"
+    exit code 1
+    error: tensor `model.embed_tokens.weight` has shape [18, 16], expected [18, 32]
+    "#);
+    insta::assert_snapshot!(changed("model.safetensors", &|bytes| bytes[..bytes.len() / 2].to_vec()), @r#"
+    exit code 1
+    error: model/model.safetensors is not a valid safetensors file
+      caused by: incomplete metadata, file not fully covered
+    "#);
     insta::assert_snapshot!(changed("model.safetensors", &|bytes| {
         // The same length, another name.
         let at = bytes.windows(6).position(|window| window == b"q_proj").expect("a tensor");
         let mut bytes = bytes;
         bytes[at] = b'x';
         bytes
-    }), @"");
-    insta::assert_snapshot!(changed("tokenizer.json", &|_| b"{}".to_vec()), @"");
+    }), @r#"
+    exit code 1
+    error: tensor `model.layers.0.self_attn.x_proj.weight` in model/model.safetensors does not belong to this architecture
+    "#);
+    insta::assert_snapshot!(changed("tokenizer.json", &|_| b"{}".to_vec()), @r#"
+    exit code 1
+    error: model/tokenizer.json does not describe a tokenizer: Model missing. at line 1 column 2
+    "#);
     std::fs::remove_file(folder.join("model/model.safetensors")).expect("removed");
-    insta::assert_snapshot!(train(&folder, &config).failure(), @"");
+    insta::assert_snapshot!(train(&folder, &config).failure(), @r#"
+    exit code 1
+    error: model holds neither model.safetensors nor model.safetensors.index.json
+    "#);
 }
 
 /// A program that answers every request by an expression of Python; `request` is the request.
 fn answering(expression: &str) -> String {
-    format!("import json, os, sys, time\nfor line in sys.stdin:\n    request = json.loads(line)\n    {expression}\n    sys.stdout.flush()\n")
+    format!(
+        "import json, os, sys, time\nfor line in sys.stdin:\n    request = json.loads(line)\n    {expression}\n    sys.stdout.flush()\n"
+    )
 }
 
 fn with_program(program: &str) -> Ended {
+    with_program_restarted(program, 1)
+}
+
+fn with_program_restarted(program: &str, max_restarts: usize) -> Ended {
     let folder = Folder::new().with("program.py", program);
-    let reward = "reward: [{kind: number}, {kind: command, name: judge, argv: [python3, program.py], num_processes: 1, timeout: 300ms, max_restarts: 1}]";
-    let ended = train(&folder, &tiny(&[("reward: [{kind: number}]", reward), ("total_steps: 6", "total_steps: 2")]));
+    let reward = format!(
+        "reward: [{{kind: number}}, {{kind: command, name: judge, argv: [python3, program.py], num_processes: 1, \
+         timeout: 300ms, max_restarts: {max_restarts}}}]"
+    );
+    let ended =
+        train(&folder, &tiny(&[("reward: [{kind: number}]", &reward), ("total_steps: 6", "total_steps: 2")]));
     if ended.code == Some(1) && folder.join("runs/tiny/config.yaml").is_file() {
         // Whatever happened, the run can be taken up again once the program is mended.
         folder.write("program.py", &answering("print(json.dumps({'id': request['id'], 'score': 0.5}))"));
@@ -190,17 +405,37 @@ fn with_program(program: &str) -> Ended {
 
 #[test]
 fn rewards_that_break_down() {
-    let crash = "os._exit(3) if request['step'] == 1 else print(json.dumps({'id': request['id'], 'score': 1.0}))";
-    insta::assert_snapshot!(with_program(&answering(crash)).failure(), @"");
-    insta::assert_snapshot!(with_program("import sys\nprint('no such module', file=sys.stderr)\nsys.exit(1)\n").failure(), @"");
-    insta::assert_snapshot!(with_program(&answering("print('score: 1')")).failure(), @"");
-    insta::assert_snapshot!(with_program(&answering("print(json.dumps({'id': 7000000 + request['id'], 'score': 1}))")).failure(), @"");
+    let crash =
+        "os._exit(3) if request['step'] == 1 else print(json.dumps({'id': request['id'], 'score': 1.0}))";
+    insta::assert_snapshot!(with_program(&answering(crash)).failure(), @r#"
+    exit code 1
+    error: reward function `judge` cannot go on: its processes were restarted 1 times, which is the limit; the last failure: the process ended (exit status: 3) before it answered
+    "#);
+    insta::assert_snapshot!(with_program("import sys\nprint('no such module', file=sys.stderr)\nsys.exit(1)\n").failure(), @r#"
+    exit code 1
+    error: reward function `judge` cannot go on: its processes were restarted 1 times, which is the limit; the last failure: the process ended (exit status: 1) before it answered; its standard error ends:
+    no such module
+    "#);
+    insta::assert_snapshot!(with_program(&answering("print('score: 1')")).failure(), @r#"
+    exit code 1
+    error: reward function `judge` cannot go on: its processes were restarted 1 times, which is the limit; the last failure: expected one JSON object with `id` and `score` a line, got `score: 1`: not JSON (expected value at line 1 column 1); the process was killed
+    "#);
+    insta::assert_snapshot!(with_program(&answering("print(json.dumps({'id': 7000000 + request['id'], 'score': 1}))")).failure(), @r#"
+    exit code 1
+    error: reward function `judge` cannot go on: its processes were restarted 1 times, which is the limit; the last failure: expected one JSON object with `id` and `score` a line, got `{"id": 7000000, "score": 1}`: no completion with id 7000000 is waiting for an answer; the process was killed
+    "#);
 }
 
 #[test]
 fn rewards_that_hang_or_flood() {
-    insta::assert_snapshot!(with_program(&answering("time.sleep(1000) if request['step'] == 1 else print(json.dumps({'id': request['id'], 'score': 1.0}))")).failure(), @"");
-    insta::assert_snapshot!(with_program(&answering("sys.stdout.write('x' * (200 << 20))")).failure(), @"");
+    insta::assert_snapshot!(with_program_restarted(&answering("time.sleep(1000) if request['step'] == 1 else print(json.dumps({'id': request['id'], 'score': 1.0}))"), 0).failure(), @r#"
+    exit code 1
+    error: reward function `judge` cannot go on: its processes were restarted 0 times, which is the limit; the last failure: no answer within 0.3 s; the process was killed
+    "#);
+    insta::assert_snapshot!(with_program(&answering("sys.stdout.write('x' * (200 << 20))")).failure(), @r#"
+    exit code 1
+    error: reward function `judge` cannot go on: its processes were restarted 1 times, which is the limit; the last failure: an answer is longer than 1048576 bytes; the process was killed
+    "#);
 }
 
 #[test]
@@ -213,20 +448,45 @@ fn rewards_that_give_no_number_leave_the_row_out() {
     let only = "reward: [{kind: command, name: judge, argv: [python3, program.py], num_processes: 1}]";
     let folder = Folder::new()
         .with("program.py", &answering("print(json.dumps({'id': request['id'], 'score': None}))"));
-    let config = tiny(&[("reward: [{kind: number}]", only), ("filter: {kind: variance}", "filter: {kind: variance, metric: judge}")]);
+    let config = tiny(&[
+        ("reward: [{kind: number}]", only),
+        ("filter: {kind: variance}", "filter: {kind: variance, metric: judge}"),
+    ]);
     let config = config.replace("  task: arithmetic", "  task: arithmetic\n  check_gold: off");
     let ended = train(&folder, &config);
     assert_eq!(ended.code, Some(1), "{}", ended.shown());
-    insta::assert_snapshot!(ended.failure(), @"");
+    insta::assert_snapshot!(ended.failure(), @r#"
+    exit code 1
+    error: the run stopped for want of signal
+    stopped in step 1: no group was kept in all of epoch 0 (8 rounds)
+      by `judge`, of 64 groups (256 trajectories) generated:
+              0    0.0%  kept
+              0    0.0%  all correct
+              0    0.0%  all wrong
+              0    0.0%  other uniform
+             64  100.0%  unscored
+              0    0.0%  identical in text
+      no trajectory has a `judge`
+      what to change, the likeliest remedy first:
+      - reward: look at what it is given and returns (64 of 64 groups have no `judge` for two members: the reward function gave no answer)
+      hint: change the settings above in a new run; what was trained is in runs/tiny/checkpoints
+    "#);
 }
 
 #[test]
 fn a_program_that_is_not_there() {
     let reward = "reward: [{kind: command, argv: [no-such-program-of-ours]}]";
     let folder = Folder::new();
-    insta::assert_snapshot!(train(&folder, &tiny(&[("reward: [{kind: number}]", reward)])).failure(), @"");
+    insta::assert_snapshot!(train(&folder, &tiny(&[("reward: [{kind: number}]", reward)])).failure(), @r#"
+    exit code 1
+    error: reward `command` cannot start `no-such-program-of-ours`: No such file or directory (os error 2); is the program installed and on PATH?
+    "#);
     let reward = "reward: [{kind: python, path: missing.py}]";
-    insta::assert_snapshot!(train(&folder, &tiny(&[("reward: [{kind: number}]", reward)])).failure(), @"");
+    insta::assert_snapshot!(train(&folder, &tiny(&[("reward: [{kind: number}]", reward)])).failure(), @r#"
+    exit code 1
+    error: reward `python` is a Python file that is not there: missing.py
+      hint: set its `path`, which is taken from the folder in which tamis is started
+    "#);
 }
 
 #[test]
@@ -235,18 +495,42 @@ fn filters_and_limits() {
     let metric = tiny(&[("filter: {kind: variance}", "filter: {kind: variance, metric: accuracy}")]);
     let ended = train(&folder, &metric);
     assert!(!ended.stderr.contains("warm start"), "the metric is checked before anything is generated");
-    insta::assert_snapshot!(ended.failure(), @"");
+    insta::assert_snapshot!(ended.failure(), @r#"
+    exit code 2
+    error: there is no metric `accuracy`: there are acc, score, seq_reward, seq_final_reward, token_level_rewards, length, number
+      --> config.yaml:13:34
+       |
+    13 | filter: {kind: variance, metric: accuracy}
+       |                                  ^^^^^^^^
+      hint: a reward's score is a metric under its `name`; null takes the raw outcome
+
+    1 error in the configuration
+    "#);
 
     let single = tiny(&[("rollout: {n: 4", "rollout: {n: 1"), ("total_steps: 6", "total_steps: 1")]);
     let warned = train(&folder, &single).succeeds().stderr;
-    insta::assert_snapshot!(warned.lines().filter(|line| line.contains("rollout.n")).collect::<Vec<_>>().join("\n"), @"");
+    insta::assert_snapshot!(warned.lines().filter(|line| line.contains("rollout.n")).collect::<Vec<_>>().join("\n"), @r#"
+    warning: `rollout.n` is 1: a group of one has nothing to be compared with, every advantage is 0 and nothing is learned
+      hint: set `rollout.n` to 4 or more
+    warning: `rollout.n` is 1: every group has one member and `filter.singleton: keep` keeps it, so nothing is filtered
+      hint: set `rollout.n` to 4 or more
+    "#);
 
     let memory = tiny(&[("model:\n", "model:\n  memory_limit: 100KB\n")]);
-    insta::assert_snapshot!(train(&folder, &memory).failure(), @"");
+    let refused = train(&folder, &memory);
+    assert_eq!(refused.code, Some(1));
+    let told = refused.failure();
+    assert!(
+        told.contains("error: the run needs about ") && told.contains(" of memory, 97.7 KiB is there:"),
+        "{told}"
+    );
+    assert!(told.contains("or raise model.memory_limit"), "{told}");
 
     let wandb = folder.with("tiny.yaml", TINY);
-    let ended = wandb.tamis(&["train", "tiny.yaml", "trainer.logger=[console,wandb]", "train.total_steps=1"]).succeeds();
-    insta::assert_snapshot!(ended.stderr.lines().filter(|line| line.contains("wandb")).collect::<Vec<_>>().join("\n"), @"");
+    let ended = wandb
+        .tamis(&["train", "tiny.yaml", "trainer.logger=[console,wandb]", "train.total_steps=1"])
+        .succeeds();
+    insta::assert_snapshot!(ended.stderr.lines().filter(|line| line.contains("wandb")).collect::<Vec<_>>().join("\n"), @r#"trainer.logger=["console","wandb"] -> run.loggers: [console, jsonl] (warning: wandb is not there yet; metrics.jsonl holds the same figures, and TensorBoard files are there)"#);
 }
 
 #[test]
@@ -256,7 +540,25 @@ fn a_limit_that_is_reached_explains_itself_and_keeps_the_last_checkpoint() {
     let config = tiny(&[("max_num_gen_batches: 50", "max_num_gen_batches: 1")]);
     let ended = train(&folder, &config);
     assert_eq!(ended.code, Some(1));
-    insta::assert_snapshot!(ended.failure(), @"");
+    insta::assert_snapshot!(ended.failure(), @r#"
+    exit code 1
+    error: the run stopped for want of signal
+    stopped in step 1: 2 of 4 groups kept after 1 round (max_num_gen_batches = 1)
+      by `acc`, of 8 groups (32 trajectories) generated:
+              2   25.0%  kept
+              0    0.0%  all correct
+              6   75.0%  all wrong
+              0    0.0%  other uniform
+              0    0.0%  unscored
+              0    0.0%  identical in text
+      2 of 32 trajectories correct (6.2%)
+      what to change, the likeliest remedy first:
+      - rollout.n: 4 -> 16 (keeps about 64.4% of groups instead of 25.0%)
+      - schedule.max_num_gen_batches: 1 -> 15 (at 25.0% kept a batch of 4 takes about 2 rounds)
+      - data.train_batch_size: 4 -> 2 (2 groups were at hand when the rounds were used up)
+      - schedule.on_limit: -> use_partial (trains on what was kept instead of stopping)
+      hint: change the settings above in a new run; what was trained is in runs/tiny/checkpoints
+    "#);
     let again = folder.tamis(&["train", "--resume", "runs/tiny"]);
     assert_eq!(again.failure(), ended.failure(), "the same again, as nothing was changed");
     folder.tamis(&["eval", "runs/tiny"]).succeeds();

@@ -4,6 +4,7 @@
 //! `optimizer.safetensors` and `state.json` beside. [`crate::run_directory`] makes it appear whole or not at all.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -15,7 +16,7 @@ use tamis_model::{CheckpointError, Model, SaveDtype};
 use tamis_rollout::Record;
 use thiserror::Error;
 
-use crate::durable::{Disk, DiskError, UNFINISHED};
+use crate::durable::{Disk, DiskError, Operation, UNFINISHED};
 use crate::native::NativeEngine;
 use crate::run_directory::LogPositions;
 use crate::validation::ValidationReport;
@@ -100,7 +101,7 @@ impl RunState {
 #[derive(Debug, Error)]
 pub enum SaveError {
     /// The disk refused.
-    #[error(transparent)]
+    #[error("failed to {0}")]
     Disk(#[from] DiskError),
     /// Weights or moments cannot be written or read.
     #[error(transparent)]
@@ -138,11 +139,20 @@ impl SaveError {
         match self {
             Self::Disk(error) => error.hint(),
             Self::Format { .. } => Some("continue the run with the version of tamis that began it"),
-            Self::State { .. } => Some("the file was changed or damaged: remove this checkpoint's folder to continue from the one before"),
+            Self::State { .. } => Some(DAMAGED),
+            Self::Weights(CheckpointError::Write { source, .. }) => {
+                // The same advice as for every other file of the run.
+                DiskError::new(Operation::Write, Path::new(""), io::Error::from(source.kind())).hint()
+            }
+            Self::Weights(CheckpointError::Read { .. }) => None,
+            Self::Weights(_) => Some(DAMAGED),
             _ => None,
         }
     }
 }
+
+const DAMAGED: &str =
+    "the file was changed or damaged: remove this checkpoint's folder to continue from the one before";
 
 /// Folder of the weights that a resume reads, where the ones for use are saved in fewer bits.
 const MASTER: &str = "master";

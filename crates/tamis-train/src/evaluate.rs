@@ -1,6 +1,6 @@
 //! `tamis eval`: a checkpoint's policy on the validation prompts, without a run directory.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tamis_config::Config;
 use tamis_env::reward::RewardError;
 use tamis_rollout::{Scorer, ShellError};
@@ -36,10 +36,15 @@ pub struct Evaluation {
     pub num_prompts: usize,
     /// Samples of each.
     pub num_samples: usize,
-    /// Figures by name.
+    /// Figures by name, in JSON one object.
+    #[serde(serialize_with = "as_object")]
     pub metrics: Vec<(String, f64)>,
     /// Some completions.
     pub samples: Vec<Shown>,
+}
+
+fn as_object<S: Serializer>(metrics: &[(String, f64)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(metrics.iter().map(|(name, value)| (name, value)))
 }
 
 impl From<RewardError> for EvaluateError {

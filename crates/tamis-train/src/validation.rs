@@ -114,7 +114,11 @@ pub fn sample(
     let (mut sum, mut count, mut length) = (0.0, 0_usize, 0_usize);
     for ((prompt, samples), texts) in prompts.iter().zip(&samples).zip(&texts) {
         let mut row = PromptSamples {
-            source: prompt.prompt.data_source.clone(),
+            source: match prompt.prompt.data_source.as_str() {
+                // As verl names it where the data do not.
+                "" => "unknown".to_owned(),
+                source => source.to_owned(),
+            },
             num_samples: samples.len(),
             answers: Some(Vec::with_capacity(samples.len())),
             ..PromptSamples::default()

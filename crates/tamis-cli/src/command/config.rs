@@ -30,13 +30,13 @@ pub(crate) fn run(arguments: &Config) -> Result<u8, Failure> {
             print(&format!("{}\n", text.trim_end()))?;
         }
         Config::Schema => {
-            let text = serde_json::to_string_pretty(&json_schema())
-                .map_err(|error| Failure::told(FAILED, format!("error: failed to write the schema: {error}")))?;
+            let text = serde_json::to_string_pretty(&json_schema()).map_err(|error| {
+                Failure::told(FAILED, format!("error: failed to write the schema: {error}"))
+            })?;
             print(&format!("{text}\n"))?;
         }
         Config::Import { arguments } => {
-            let imported =
-                import(arguments).map_err(|errors| Failure::told(USAGE, errors.to_string()))?;
+            let imported = import(arguments).map_err(|errors| Failure::told(USAGE, errors.to_string()))?;
             let mut text = imported.yaml.trim_end().to_owned();
             text.push_str("\n\n# What each key became:\n");
             for note in &imported.notes {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tamis_config::load;
 use tamis_train::evaluate::{EvaluateError, evaluate};
+use tamis_train::session::RunError;
 
 use super::{notes, print};
 use crate::arguments::Eval;
@@ -60,13 +61,17 @@ pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
 fn find(source: &Path) -> Result<(PathBuf, Option<PathBuf>), Failure> {
     if source.join("checkpoints").is_dir() {
         let last = tamis_train::run_directory::last_checkpoint(source).map_err(|error| {
-            let hint = error.hint().map(str::to_owned);
-            Failure::of(FAILED, &error, hint)
+            let error = RunError::from(error);
+            Failure::of(FAILED, &error, error.hint())
         })?;
         let Some(last) = last else {
             return Err(Failure::told(
                 FAILED,
-                format!("error: {} has no checkpoint yet\n  hint: continue it with `tamis train --resume {}`", source.display(), source.display()),
+                format!(
+                    "error: {} has no checkpoint yet\n  hint: continue it with `tamis train --resume {}`",
+                    source.display(),
+                    source.display()
+                ),
             ));
         };
         return Ok((last, Some(source.join("config.yaml"))));

@@ -6,7 +6,7 @@ use tamis_config::load;
 use tamis_train::durable::Disk;
 use tamis_train::interrupt::{Interrupt, Reaction};
 use tamis_train::progress::Progress;
-use tamis_train::run_directory::RunDirectory;
+use tamis_train::run_directory::{RunDirectory, RunDirectoryError};
 use tamis_train::session::{Begin, ConfigText, Ending, RunError, Session, Summary};
 
 use super::{notes, print};
@@ -42,7 +42,9 @@ fn listen(interrupt: &Interrupt) -> Result<(), Failure> {
     ctrlc::set_handler(move || {
         use std::io::Write as _;
         let told = match interrupt.signal() {
-            Reaction::FinishStep => "\nfinishing the step, then saving; Ctrl-C again ends at once (the step is lost)",
+            Reaction::FinishStep => {
+                "\nfinishing the step, then saving; Ctrl-C again ends at once (the step is lost)"
+            }
             Reaction::ExitNow => "\nended at once; the last checkpoint is whole",
         };
         let _ = writeln!(std::io::stderr().lock(), "{told}");
@@ -54,10 +56,7 @@ fn listen(interrupt: &Interrupt) -> Result<(), Failure> {
 }
 
 fn resume(arguments: &Train, path: &Path) -> Result<Begin, Failure> {
-    let directory = RunDirectory::open(&Disk::new(), path).map_err(|error| {
-        let hint = error.hint().map(str::to_owned);
-        Failure::of(FAILED, &error, hint)
-    })?;
+    let directory = RunDirectory::open(&Disk::new(), path).map_err(|error| fail(&error.into()))?;
     let (mut files, overrides) = arguments.layers.split();
     let own = directory.config();
     let refuse = |errors: tamis_config::ConfigErrors| Failure::told(USAGE, errors.to_string());
@@ -71,6 +70,7 @@ fn resume(arguments: &Train, path: &Path) -> Result<Begin, Failure> {
 fn fail(error: &RunError) -> Failure {
     let code = match error {
         RunError::Mismatch { .. } => MISMATCH,
+        RunError::Directory(RunDirectoryError::NotARun { .. } | RunDirectoryError::Name { .. }) => USAGE,
         _ => FAILED,
     };
     Failure::of(code, error, error.hint())
@@ -121,7 +121,8 @@ fn closing(summary: &Summary) -> String {
             let _ = writeln!(text, "next: tamis eval {run}");
         }
         Ending::Interrupted => {
-            let _ = writeln!(text, "interrupted after {} steps and saved, run directory {run}", summary.steps);
+            let _ =
+                writeln!(text, "interrupted after {} steps and saved, run directory {run}", summary.steps);
             let _ = writeln!(text, "next: tamis train --resume {run}");
         }
     }

@@ -122,9 +122,8 @@ impl Folder {
     /// Waits for a started `tamis`.
     pub(crate) fn wait(&self, child: Child) -> Ended {
         let output = child.wait_with_output().expect("tamis ends");
-        let text = |bytes: &[u8]| {
-            String::from_utf8_lossy(bytes).replace(&self.path().display().to_string(), "DIR")
-        };
+        let text =
+            |bytes: &[u8]| String::from_utf8_lossy(bytes).replace(&self.path().display().to_string(), "DIR");
         Ended { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
     }
 
@@ -167,7 +166,11 @@ impl Left {
         assert_eq!(self.files.keys().collect::<Vec<_>>(), other.files.keys().collect::<Vec<_>>());
         for (name, ours) in &self.files {
             if name.ends_with("state.json") {
-                assert_eq!(String::from_utf8_lossy(ours), String::from_utf8_lossy(&other.files[name]), "{name}");
+                assert_eq!(
+                    String::from_utf8_lossy(ours),
+                    String::from_utf8_lossy(&other.files[name]),
+                    "{name}"
+                );
             }
             assert!(*ours == other.files[name], "{name} differs");
         }

@@ -139,6 +139,12 @@ fn plain(reward: &RewardConfig, folder: &Path, limit: usize) -> Result<Box<dyn R
             false,
         )?),
         RewardKind::Python { path, function, style, kwargs, python, num_processes, timeout, max_restarts } => {
+            if !path.is_file() {
+                return Err(AssembleError::setting(
+                    format!("reward `{}` is a Python file that is not there: {}", reward.name, path.display()),
+                    "set its `path`, which is taken from the folder in which tamis is started",
+                ));
+            }
             let function = PythonFunction {
                 interpreter: python.display().to_string(),
                 path: path.clone(),

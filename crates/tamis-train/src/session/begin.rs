@@ -274,6 +274,7 @@ impl Session {
         let (progress, scorer, prompts, validation) =
             (&self.progress, &mut self.scorer, &self.validation_prompts, &self.validation);
         let mut measured = 0;
+        let mut failed = None;
         let report = warm_start(
             &mut self.engine,
             &codec,
@@ -282,9 +283,16 @@ impl Session {
             |engine| {
                 measured += 1;
                 let journal = format!("warm_start/{measured}");
-                crate::validation::sample(engine, scorer, prompts, validation, &journal, 0)
-                    .ok()
-                    .map(|(_, report)| report.accuracy)
+                if failed.is_some() {
+                    return None;
+                }
+                match crate::validation::sample(engine, scorer, prompts, validation, &journal, 0) {
+                    Ok((_, report)) => Some(report.accuracy),
+                    Err(error) => {
+                        failed = Some(error);
+                        None
+                    }
+                }
             },
             |update, loss, accuracy| {
                 let measured = accuracy.map_or_else(String::new, |accuracy| format!(", accuracy {:.1}%", 100.0 * accuracy));
@@ -296,6 +304,9 @@ impl Session {
                 }
             },
         )?;
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
         self.progress.say(&format!(
             "warm start: {} updates of {} examples, cross-entropy {:.3}",
             report.num_updates, settings.batch_size, report.loss

@@ -44,10 +44,10 @@ pub enum RunError {
     #[error(transparent)]
     Assemble(#[from] AssembleError),
     /// The run directory.
-    #[error(transparent)]
+    #[error("failed to {0}")]
     Directory(#[from] RunDirectoryError),
     /// The disk.
-    #[error(transparent)]
+    #[error("failed to {0}")]
     Disk(#[from] crate::durable::DiskError),
     /// A checkpoint.
     #[error(transparent)]
@@ -74,10 +74,10 @@ pub enum RunError {
     #[error(transparent)]
     Position(#[from] PositionError),
     /// The journal of external answers.
-    #[error(transparent)]
+    #[error("failed to {0}")]
     Journal(#[from] JournalError),
     /// A logger.
-    #[error(transparent)]
+    #[error("failed to {0}")]
     Logger(#[from] LoggerError),
     /// A rollout file.
     #[error(transparent)]

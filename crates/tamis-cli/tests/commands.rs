@@ -1,0 +1,334 @@
+//! `tamis filter`, `tamis eval` and `tamis config` as a person types them.
+
+mod tamis;
+
+use tamis::Folder;
+
+const ROLLOUTS: &str = "\
+{\"uid\": \"a\", \"acc\": 1, \"text\": \"x\"}
+{\"uid\": \"b\", \"acc\": 0, \"text\": \"y\"}
+{\"uid\": \"a\", \"acc\": 0, \"text\": \"z\"}
+{\"uid\": \"b\", \"acc\": 0, \"text\": \"u\"}
+{\"uid\": \"c\", \"acc\": 1, \"text\": \"v\"}
+{\"uid\": \"c\", \"acc\": 1, \"text\": \"w\"}
+";
+
+#[test]
+fn filter_writes_kept_and_dropped_rows() {
+    let folder = Folder::new().with("rollouts.jsonl", ROLLOUTS);
+    let arguments =
+        ["filter", "rollouts.jsonl", "--metric", "acc", "--kept", "kept.jsonl", "--dropped", "dropped.jsonl"];
+    insta::assert_snapshot!(folder.tamis(&arguments).shown(), @r#"
+    exit code 0
+    ----- stdout
+    Filter statistics (variance of acc):
+      - Total prompts: 3 (6 trajectories, 2 a prompt)
+      - Filtered (std=0): 2 (66.7%)
+          all wrong: 1 (33.3%)
+          all correct: 1 (33.3%)
+      - Kept (std>0): 1 (33.3%)
+      - Mean std: 0.167
+      - Mean metric: 0.500
+      - Pass rate: 50.0%
+      - Wrote kept.jsonl (2 rows)
+      - Wrote dropped.jsonl (4 rows)
+    "#);
+    let rows = |places: [usize; 2]| {
+        let lines: Vec<&str> = ROLLOUTS.lines().collect();
+        places.map(|place| format!("{}\n", lines[place])).concat()
+    };
+    assert_eq!(folder.read("kept.jsonl"), rows([0, 2]));
+    assert_eq!(folder.read("dropped.jsonl").lines().count(), 4);
+    // A second time it would overwrite.
+    insta::assert_snapshot!(folder.tamis(&arguments).shown(), @r#"
+    exit code 1
+    ----- stderr
+    error: kept.jsonl exists already; remove it, choose another output or allow overwriting
+    "#);
+    assert_eq!(folder.read("kept.jsonl"), rows([0, 2]));
+    folder.tamis(&[&arguments[..], &["--overwrite"]].concat()).succeeds();
+
+    let json = folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--json"]).succeeds();
+    let json: serde_json::Value = serde_json::from_str(&json.stdout).expect("one JSON object");
+    assert!(json.is_object());
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--strategy", "mean_range", "--low", "0.25", "--high", "1", "--bounds", "closed"]).shown(), @r#"
+    exit code 0
+    ----- stdout
+    Filter statistics (mean_range of acc):
+      - Total prompts: 3 (6 trajectories, 2 a prompt)
+      - Filtered (mean outside [0.25, 1]): 1 (33.3%)
+          all wrong: 1 (33.3%)
+          all correct: 0 (0.0%)
+      - Kept (0.25<=mean<=1): 2 (66.7%)
+      - Mean std: 0.167
+      - Mean metric: 0.500
+      - Pass rate: 50.0%
+    "#);
+}
+
+#[test]
+fn filter_bounds_may_be_negative() {
+    let rows = ROLLOUTS.replace("\"acc\": 0", "\"acc\": -1");
+    let folder = Folder::new().with("rollouts.jsonl", &rows);
+    let bounds = ["--strategy", "mean_range", "--low", "-0.5", "--high", "0.5", "--json"];
+    let ended =
+        folder.tamis(&[&["filter", "rollouts.jsonl", "--metric", "acc"][..], &bounds].concat()).succeeds();
+    let summary: serde_json::Value = serde_json::from_str(&ended.stdout).expect("JSON");
+    assert_eq!(summary["num_kept"], 1, "{summary}");
+}
+
+#[test]
+fn filter_messages() {
+    let folder = Folder::new().with("rollouts.jsonl", ROLLOUTS);
+    insta::assert_snapshot!(folder.tamis(&["filter", "missing.jsonl", "--metric", "acc"]).shown(), @r#"
+    exit code 1
+    ----- stderr
+    error: failed to open missing.jsonl
+      caused by: No such file or directory (os error 2)
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "accuracy"]).shown(), @r#"
+    exit code 1
+    ----- stderr
+    error: rollouts.jsonl has no column `accuracy` (did you mean `acc`?); it has `uid`, `acc`, `text`
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--group", "prompt"]).shown(), @r#"
+    exit code 1
+    ----- stderr
+    error: rollouts.jsonl has no column `prompt`; it has `uid`, `acc`, `text`
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "text"]).shown(), @r#"
+    exit code 1
+    ----- stderr
+    error: rollouts.jsonl, line 1: `text` must be a number, true, false or null, got the text "x"
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--strategy", "mean_range"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: --strategy mean_range needs --low and --high
+      hint: `--low 0 --high 1` keeps groups whose mean lies between, bounds excluded
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--tolerance", "-1"]).shown(), @"");
+    folder.write("torn.jsonl", &ROLLOUTS[..ROLLOUTS.len() - 10]);
+    insta::assert_snapshot!(folder.tamis(&["filter", "torn.jsonl", "--metric", "acc"]).shown(), @r#"
+    exit code 1
+    ----- stderr
+    error: torn.jsonl, line 6: not valid JSON at column 26: EOF while parsing a string
+    "#);
+    folder.write("rows.csv", "uid,acc\n");
+    insta::assert_snapshot!(folder.tamis(&["filter", "rows.csv", "--metric", "acc"]).shown(), @r#"
+    exit code 1
+    ----- stderr
+    error: rows.csv, line 1: not valid JSON at column 1: expected value
+    "#);
+}
+
+#[test]
+fn filter_of_real_solutions() {
+    let Some(data) = tamis_golden::data("gsm8k") else { return };
+    let file = data.join("model_solutions.jsonl").display().to_string();
+    let folder = Folder::new();
+    let mut arguments = vec!["filter".to_owned(), file.clone()];
+    for model in ["6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification"] {
+        arguments.extend(["--metric".to_owned(), format!("{model}.is_correct")]);
+    }
+    let shown = folder.tamis(&arguments).succeeds().shown().replace(&file, "model_solutions.jsonl");
+    insta::assert_snapshot!(shown, @r#"
+    exit code 0
+    ----- stdout
+    Filter statistics (variance of 6b_finetuning.is_correct, 6b_verification.is_correct, 175b_finetuning.is_correct, 175b_verification.is_correct):
+      - Total prompts: 660 (2640 trajectories, 4 a prompt)
+      - Filtered (std=0): 306 (46.4%)
+          all wrong: 221 (33.5%)
+          all correct: 85 (12.9%)
+      - Kept (std>0): 354 (53.6%)
+      - Mean std: 0.243
+      - Mean metric: 0.373
+      - Pass rate: 37.3%
+    "#);
+    arguments.extend([
+        "--kept".to_owned(),
+        "kept.jsonl".to_owned(),
+        "--dropped".to_owned(),
+        "dropped.jsonl".to_owned(),
+    ]);
+    folder.tamis(&arguments).succeeds();
+    assert_eq!(folder.read("kept.jsonl").lines().count(), 354);
+    assert_eq!(folder.read("dropped.jsonl").lines().count(), 221 + 85);
+}
+
+#[test]
+fn filter_of_a_runs_own_rollouts() {
+    let folder = Folder::tiny();
+    folder.tamis(&["train", "tiny.yaml", "train.total_steps=1"]).succeeds();
+    let ended = folder
+        .tamis(&["filter", "runs/tiny/rollouts/step_1.parquet", "--metric", "acc", "--json"])
+        .succeeds();
+    let summary: serde_json::Value = serde_json::from_str(&ended.stdout).expect("JSON");
+    let metrics = folder.read("runs/tiny/metrics.jsonl");
+    let step: serde_json::Value =
+        serde_json::from_str(metrics.lines().last().expect("a step")).expect("JSON");
+    // Offline the same groups are kept as in the run.
+    assert_eq!(summary["num_prompts"].as_f64(), step["groups/generated"].as_f64(), "{summary}");
+    assert_eq!(summary["num_kept"].as_f64(), step["train/num_kept_prompts"].as_f64(), "{summary}");
+}
+
+#[test]
+fn eval() {
+    let folder = Folder::tiny();
+    folder.tamis(&["train", "tiny.yaml", "train.total_steps=2"]).succeeds();
+    let ended = folder.tamis(&["eval", "runs/tiny"]).succeeds();
+    insta::assert_snapshot!(ended.stdout, @r#"
+    checkpoint runs/tiny/checkpoints/step_2
+    8 prompts, 1 samples each
+    val-core/arithmetic/acc/mean@1                   0.0000
+    val-aux/arithmetic/number/mean@1                 0.0000
+    val-aux/arithmetic/reward/mean@1                 0.0000
+    val-aux/arithmetic/score/mean@1                  0.0000
+    val-aux/arithmetic/num_prompts                   8.0000
+    val-aux/arithmetic/num_unscored                  0.0000
+    val-aux/arithmetic/response_length/mean          2.3750
+    val-aux/arithmetic/response_length/clip_ratio    0.0000
+    "#);
+    let json =
+        folder.tamis(&["eval", "runs/tiny", "--json", "validate.n=2", "validate.temperature=1"]).succeeds();
+    let json: serde_json::Value = serde_json::from_str(&json.stdout).expect("one JSON object");
+    assert_eq!(json["num_samples"], 2, "{json}");
+    // The figures of the run's own validation after its last step.
+    let metrics = folder.read("runs/tiny/metrics.jsonl");
+    let step: serde_json::Value =
+        serde_json::from_str(metrics.lines().last().expect("a step")).expect("JSON");
+    let same = folder.tamis(&["eval", "runs/tiny/checkpoints/step_2", "--json"]).succeeds();
+    let same: serde_json::Value = serde_json::from_str(&same.stdout).expect("JSON");
+    let name = "val-aux/arithmetic/response_length/mean";
+    assert!(step[name].is_number());
+    assert_eq!(same["metrics"][name], step[name], "{same}");
+
+    insta::assert_snapshot!(folder.tamis(&["eval", "nowhere"]).shown(), @"");
+    std::fs::create_dir_all(folder.join("bare/checkpoints")).expect("folder");
+    insta::assert_snapshot!(folder.tamis(&["eval", "bare"]).shown(), @"");
+    std::fs::rename(folder.join("runs/tiny/checkpoints/step_2"), folder.join("alone")).expect("moved");
+    insta::assert_snapshot!(folder.tamis(&["eval", "alone"]).shown(), @"");
+    folder.tamis(&["eval", "alone", "tiny.yaml"]).succeeds();
+}
+
+/// The arguments of the complete command in the guide on filter groups.
+const GUIDE: &[&str] = &[
+    "algorithm.adv_estimator=dapo",
+    "algorithm.filter_groups.enable=True",
+    "algorithm.filter_groups.metric=acc",
+    "algorithm.filter_groups.max_num_gen_batches=15",
+    "data.train_files=['/data/math/train.parquet']",
+    "data.val_files=['/data/math/test.parquet']",
+    "data.train_batch_size=1024",
+    "data.max_prompt_length=2048",
+    "data.max_response_length=2048",
+    "actor_rollout_ref.model.path=Qwen/Qwen2-7B-Instruct",
+    "actor_rollout_ref.actor.optim.lr=1e-6",
+    "actor_rollout_ref.rollout.n=8",
+    "actor_rollout_ref.rollout.temperature=0.7",
+    "actor_rollout_ref.rollout.name=vllm",
+    "trainer.total_epochs=20",
+    "trainer.n_gpus_per_node=8",
+    "trainer.save_freq=5",
+    "trainer.test_freq=2",
+    r#"trainer.logger=["console","wandb"]"#,
+    "trainer.project_name=math_dapo_experiment",
+    "trainer.experiment_name=qwen2_7b_filtergroups_enabled",
+];
+
+#[test]
+fn config_import_of_the_guides_command() {
+    let folder = Folder::new();
+    let ended = folder.tamis(&[&["config", "import", "--"], GUIDE].concat()).succeeds();
+    for argument in GUIDE {
+        let key = argument.split('=').next().expect("a key");
+        assert!(ended.stdout.contains(key), "nothing says what {key} became:\n{}", ended.stdout);
+    }
+    assert!(ended.stdout.contains("wandb is not there yet"), "{}", ended.stdout);
+    // What was printed is a configuration.
+    folder.write("imported.yaml", &ended.stdout);
+    folder.tamis(&["config", "check", "imported.yaml"]).succeeds();
+}
+
+#[test]
+fn every_shipped_configuration_is_sound() {
+    let configs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs");
+    let mut folders = vec![configs];
+    let mut count = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("folder") {
+            let path = entry.expect("entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "yaml") {
+                let ended = Folder::new().tamis(&["config", "check", &path.display().to_string()]).succeeds();
+                assert!(
+                    ended.stdout.contains("the configuration is sound"),
+                    "{}: {}",
+                    path.display(),
+                    ended.shown()
+                );
+                count += 1;
+            }
+        }
+    }
+    assert!(count >= 11, "{count} configurations");
+}
+
+#[test]
+fn config_commands() {
+    let folder = Folder::tiny();
+    insta::assert_snapshot!(folder.tamis(&["config", "check", "tiny.yaml"]).shown(), @r#"
+    exit code 0
+    ----- stdout
+    the configuration is sound (0 warnings)
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["config", "explain", "schedule.on_limit"]).shown(), @r#"
+    exit code 0
+    ----- stdout
+    schedule.on_limit
+
+      What happens at that limit.
+
+      type       one of error, use_partial, skip
+      default    error
+      on resume  must stay
+      preset     dapo: error
+      preset     dapo_paper: error
+      values
+        error: The run stops with a diagnosis, as verl's.
+        use_partial: The groups there are get trained on, as in EasyR1's dynamic sampling.
+        skip: The groups are given up and the next step starts.
+      also known as
+        algorithm.filter_groups.enable (verl, default False there)
+        algorithm.use_dynamic_sample (EasyR1, default false there)
+        algorithm.online_filtering (EasyR1, default false there)
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["config", "explain", "schedule.onlimit"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: there is no key `schedule.onlimit`; did you mean `schedule.on_limit`?
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["config", "import", "--", "algorithm.no_such_key=1"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: `algorithm.no_such_key` is no key of verl that tamis knows
+     --> command line
+      |
+    1 | algorithm.no_such_key=1
+      | ^^^^^^^^^^^^^^^^^^^^^
+      hint: did you mean `algorithm.use_pf_ppo`?
+
+    1 error in the configuration
+    "#);
+    let schema = folder.tamis(&["config", "schema"]).succeeds().stdout;
+    serde_json::from_str::<serde_json::Value>(&schema).expect("JSON");
+    // What `show` prints loads to the same.
+    let shown = folder.tamis(&["config", "show", "tiny.yaml"]).succeeds().stdout;
+    folder.write("shown.yaml", &shown);
+    let again = folder.tamis(&["config", "show", "shown.yaml"]).succeeds().stdout;
+    let values = |text: &str| {
+        text.lines().map(|line| line.split("  #").next().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(values(&again), values(&shown));
+}

@@ -1,0 +1,144 @@
+//! A disk that fails in the middle of a run: the last checkpoint stays whole, and the run goes on from it as if nothing had
+//! happened once there is room again.
+
+mod tamis;
+
+use std::path::Path;
+
+use tamis::{Ended, Folder, Left, TINY};
+use tamis_config::load;
+use tamis_train::durable::{Disk, Fault};
+use tamis_train::interrupt::Interrupt;
+use tamis_train::progress::Progress;
+use tamis_train::run_directory::RunDirectory;
+use tamis_train::session::{Begin, ConfigText, Session};
+
+/// Noise on top of the verifier, so that there is a journal; the same each time, so that runs can be compared.
+const JUDGE: &str = "\
+import json, sys
+for line in sys.stdin:
+    request = json.loads(line)
+    print(json.dumps({'id': request['id'], 'score': len(request['completion']) % 3 / 10}), flush=True)
+";
+
+fn config(argument: &str) -> String {
+    let reward = format!(
+        "reward: [{{kind: number}}, {{kind: command, name: judge, argv: [python3, {argument}], num_processes: 1}}]"
+    );
+    TINY.replace("total_steps: 6", "total_steps: 4")
+        .replace("reward: [{kind: number}]", &reward)
+        .replace("gen_batch_size: 8", "gen_batch_size: 16")
+}
+
+fn resumed_equals(folder: &Folder, expected: &Left) {
+    let run = folder.join("runs/tiny");
+    assert!(run.join("config.yaml").is_file());
+    folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
+    expected.assert_same(&Left::by(&run));
+}
+
+/// Every folder under a final name is a whole checkpoint.
+fn checkpoints_are_whole(run: &Path) {
+    let Ok(entries) = std::fs::read_dir(run.join("checkpoints")) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.ends_with(".tmp") {
+            continue;
+        }
+        tamis_train::checkpoint::read_state(&entry.path()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        tamis_train::checkpoint::read_model(&entry.path()).unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+}
+
+/// Runs with files limited to so many bytes, as a full quota would.
+#[cfg(unix)]
+fn limited(folder: &Folder, kilobytes: usize) -> Ended {
+    let script = format!("trap '' XFSZ; ulimit -f {kilobytes}; exec \"$0\" train config.yaml");
+    let child = std::process::Command::new("bash")
+        .args(["-c", &script, env!("CARGO_BIN_EXE_tamis")])
+        .current_dir(folder.path())
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("bash");
+    folder.wait(child)
+}
+
+#[cfg(unix)]
+#[test]
+fn files_that_cannot_grow_end_the_run_and_lose_nothing() {
+    let config = config("judge.py");
+    let new = || Folder::new().with("config.yaml", &config).with("judge.py", JUDGE);
+    let folder = new();
+    folder.tamis(&["train", "config.yaml"]).succeeds();
+    let expected = Left::by(&folder.join("runs/tiny"));
+    let mut failed_on = std::collections::BTreeSet::new();
+    // Which file is the first that cannot be written depends on the limit.
+    for kilobytes in [1, 3, 6, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64] {
+        let folder = new();
+        let ended = limited(&folder, kilobytes);
+        assert!(!ended.stderr.contains("panicked"), "{kilobytes} KB: {}", ended.shown());
+        checkpoints_are_whole(&folder.join("runs/tiny"));
+        if ended.code != Some(0) {
+            assert_eq!(ended.code, Some(1), "{kilobytes} KB: {}", ended.shown());
+            let told = ended.failure();
+            assert!(told.contains("File too large"), "{kilobytes} KB: {told}");
+            failed_on.insert(told.split("runs/tiny/").nth(1).map(file_name).unwrap_or_default());
+        }
+        if folder.join("runs/tiny/config.yaml").is_file() {
+            resumed_equals(&folder, &expected);
+        }
+    }
+    println!("failed on {failed_on:?}");
+    assert!(failed_on.len() >= 3, "{failed_on:?}");
+}
+
+fn file_name(rest: &str) -> String {
+    rest.split(['`', ':', '\n', '\'']).next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_failing_disk_ends_the_run_and_loses_nothing() {
+    let folder = Folder::new();
+    let judge = folder.join("judge.py").display().to_string();
+    folder.write("judge.py", JUDGE);
+    folder.write("config.yaml", &config(&judge));
+    folder.tamis(&["train", "config.yaml"]).succeeds();
+    let expected = Left::by(&folder.join("runs/tiny"));
+
+    let run = |disk: &Disk, target: &Folder| -> Result<(), String> {
+        let directory = format!("run.dir={}", target.join("runs").display());
+        let loaded = load(&[folder.join("config.yaml")], &[directory]).expect("a sound configuration");
+        let config = ConfigText { text: loaded.show(), notes: Vec::new(), config: loaded.config };
+        let quiet = |total, done| Progress::plain(Box::new(std::io::sink()), total, done);
+        let session = Session::begin_on(disk, Begin::New(config), quiet, Interrupt::new());
+        session.and_then(Session::run).map(|_| ()).map_err(|error| error.to_string())
+    };
+    let counting = Disk::unflushed();
+    run(&counting, &Folder::new()).expect("nothing fails");
+    let operations = counting.num_operations();
+    assert!(operations > 100, "{operations}");
+
+    // A prime stride, another start for each fault: all kinds of operation are met.
+    for (start, fault) in
+        [Fault::DiskFull, Fault::ShortWrite, Fault::ReadOnly, Fault::Killed].into_iter().enumerate()
+    {
+        for at in (7 * start..operations).step_by(operations / 5) {
+            let target = Folder::new();
+            let disk = Disk::failing(at, fault);
+            let outcome = run(&disk, &target);
+            checkpoints_are_whole(&target.join("runs/tiny"));
+            if let Err(told) = &outcome {
+                assert!(told.starts_with("failed to "), "{fault:?} at {at}: {told}");
+            }
+            if !target.join("runs/tiny/config.yaml").is_file() {
+                continue;
+            }
+            // What the killed process would have let go of.
+            drop(RunDirectory::open(&Disk::new(), &target.join("runs/tiny")).expect("not held"));
+            target.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
+            expected.assert_same(&Left::by(&target.join("runs/tiny")));
+        }
+    }
+}
