@@ -43,7 +43,7 @@ def accuracies(file):
 def run(program, configuration, seed, folder, overrides):
     """(accuracy before, accuracy after, seconds) of one run."""
     name = f"{configuration}-{seed}"
-    # The command line's last word: what was measured lies where it is looked for.
+    # Last, so that no override moves the run away from where it is looked for.
     own = [f"run.seed={seed}", f"run.dir={folder}", f"run.name={name}"]
     command = [program, "train", f"configs/{configuration}.yaml", *overrides, *own]
     print(" ".join(map(str, command)), file=sys.stderr, flush=True)
