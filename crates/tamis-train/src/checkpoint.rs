@@ -47,7 +47,10 @@ impl CarriedGroup {
             group: record.group.clone(),
             step: record.step,
             round: record.round,
-            final_rewards: record.final_rewards.as_ref().map(|rewards| rewards.iter().map(of_member).collect()),
+            final_rewards: record
+                .final_rewards
+                .as_ref()
+                .map(|rewards| rewards.iter().map(of_member).collect()),
         }
     }
 

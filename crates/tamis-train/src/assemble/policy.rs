@@ -30,7 +30,9 @@ pub fn codec(config: &Config, alphabet: impl FnOnce() -> String) -> Result<Codec
         }
         (None, Some(init)) => {
             let tokenizer = match &init.tokenizer {
-                TokenizerSource::Character => Tokenizer::characters(&alphabet()).map_err(crate::codec::CodecError::from)?,
+                TokenizerSource::Character => {
+                    Tokenizer::characters(&alphabet()).map_err(crate::codec::CodecError::from)?
+                }
                 TokenizerSource::File(path) => load_tokenizer(path)?,
             };
             Ok(Codec::new(tokenizer, template, arguments, None)?)
@@ -47,7 +49,8 @@ fn no_model() -> AssembleError {
 }
 
 fn load_tokenizer(path: &Path) -> Result<Tokenizer, AssembleError> {
-    let folder = if path.is_file() { path.parent().map(Path::to_owned).unwrap_or_default() } else { path.to_owned() };
+    let folder =
+        if path.is_file() { path.parent().map(Path::to_owned).unwrap_or_default() } else { path.to_owned() };
     Ok(Tokenizer::load(&folder).map_err(crate::codec::CodecError::from)?)
 }
 
