@@ -11,16 +11,16 @@ use std::path::PathBuf;
 use tamis_config::Config;
 use tamis_core::advantage::{AdvantageError, Grpo};
 use tamis_core::objective::{KlState, Objective, ObjectiveError, ObjectiveState};
-use tamis_core::schedule::{Diagnosis, FinishReason, ScheduleError};
+use tamis_core::schedule::{Diagnosis, FinishReason, Rounds, ScheduleError};
 use tamis_data::rollouts::RolloutError;
-use tamis_data::sampler::PositionError;
+use tamis_data::sampler::{Position, PositionError};
 use tamis_rollout::{PreparedPrompt, Record, Scorer, Shell, ShellError};
 use thiserror::Error;
 
 use crate::assemble::AssembleError;
 use crate::assemble::objective::Divergence;
 use crate::assemble::schedule::Sieve;
-use crate::checkpoint::SaveError;
+use crate::checkpoint::{CarriedGroup, SaveError};
 use crate::interrupt::Interrupt;
 use crate::journal::JournalError;
 use crate::learner::LearnerError;
@@ -29,7 +29,7 @@ use crate::logger::{LoggerError, Loggers};
 use crate::native::NativeEngine;
 use crate::pool::PromptPool;
 use crate::progress::Progress;
-use crate::run_directory::{RunDirectory, RunDirectoryError};
+use crate::run_directory::{LogPositions, RunDirectory, RunDirectoryError};
 use crate::update::UpdateSettings;
 use crate::validation::{ValidationReport, ValidationSettings};
 use crate::warm_start::WarmStartError;
@@ -114,6 +114,12 @@ pub enum RunError {
         /// Where to resume from.
         run: PathBuf,
     },
+    /// Ctrl-C before there was anything to save.
+    #[error("interrupted before the first checkpoint")]
+    Interrupted {
+        /// The run directory.
+        run: PathBuf,
+    },
     /// Groups were lost or counted twice: a fault of tamis.
     #[error("the accounting of groups does not balance")]
     Accounting(#[from] tamis_core::schedule::Unbalanced),
@@ -142,6 +148,9 @@ impl RunError {
                 "change the settings above in a new run; what was trained is in {}",
                 run.join("checkpoints").display()
             )),
+            Self::Interrupted { run } => {
+                Some(format!("begin it again from its start with `tamis train --resume {}`", run.display()))
+            }
             _ => None,
         }
     }
@@ -173,8 +182,20 @@ pub struct Summary {
     pub after: Option<ValidationReport>,
 }
 
+/// Where scheduling stands between two steps: what a checkpoint saves. Attempts at a step that were skipped, and the end of a run, come
+/// after it and are replayed.
+struct Between {
+    machine: Rounds,
+    position: Position,
+    next_group: u64,
+    carried: Vec<CarriedGroup>,
+}
+
 /// A run in progress.
 pub struct Session {
+    between: Between,
+    data_crc32: u32,
+    base_logs: LogPositions,
     config: Config,
     directory: RunDirectory,
     progress: Progress,
