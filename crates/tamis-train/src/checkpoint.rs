@@ -47,7 +47,10 @@ impl CarriedGroup {
             group: record.group.clone(),
             step: record.step,
             round: record.round,
-            final_rewards: record.final_rewards.as_ref().map(|rewards| rewards.iter().map(of_member).collect()),
+            final_rewards: record
+                .final_rewards
+                .as_ref()
+                .map(|rewards| rewards.iter().map(of_member).collect()),
         }
     }
 
@@ -139,13 +142,12 @@ impl SaveError {
         match self {
             Self::Disk(error) => error.hint(),
             Self::Format { .. } => Some("continue the run with the version of tamis that began it"),
-            Self::State { .. } => Some(DAMAGED),
             Self::Weights(CheckpointError::Write { source, .. }) => {
                 // The same advice as for every other file of the run.
                 DiskError::new(Operation::Write, Path::new(""), io::Error::from(source.kind())).hint()
             }
             Self::Weights(CheckpointError::Read { .. }) => None,
-            Self::Weights(_) => Some(DAMAGED),
+            Self::State { .. } | Self::Weights(_) => Some(DAMAGED),
             _ => None,
         }
     }

@@ -25,7 +25,9 @@ pub enum EvaluateError {
     #[error("failed to make a temporary folder")]
     Folder(#[source] std::io::Error),
     /// There are no prompts to evaluate on.
-    #[error("there are no validation prompts; set data.val (or data.arithmetic.val_size for the task `arithmetic`)")]
+    #[error(
+        "there are no validation prompts; set data.val (or data.arithmetic.val_size for the task `arithmetic`)"
+    )]
     NoPrompts,
 }
 
@@ -83,7 +85,8 @@ fn evaluate_in(
     }
     let mut engine = NativeEngine::new(model, codec, engine_settings(config));
     let settings = validation_settings(config);
-    let (rows, report) = validation::sample(&mut engine, &mut scorer, &prepared.prompts, &settings, "eval", 0)?;
+    let (rows, report) =
+        validation::sample(&mut engine, &mut scorer, &prepared.prompts, &settings, "eval", 0)?;
     let mut metrics = Metrics::new();
     validation::metrics(&rows, &config.validate, &mut metrics);
     Ok(Evaluation {

@@ -140,7 +140,8 @@ pub fn sample(
                 });
             }
             for (name, score) in &scored.scores {
-                row.scores.entry(name.clone()).or_insert_with(|| vec![f64::NAN; samples.len()])[i] = score.value;
+                row.scores.entry(name.clone()).or_insert_with(|| vec![f64::NAN; samples.len()])[i] =
+                    score.value;
             }
             row.scores.entry("reward".to_owned()).or_insert_with(|| vec![f64::NAN; samples.len()])[i] =
                 scored.reward.value;

@@ -89,7 +89,11 @@ pub fn rewards(config: &Config, folder: &Path) -> Result<Assembled, AssembleErro
 }
 
 /// A function that stands alone.
-fn plain(reward: &RewardConfig, folder: &Path, limit: usize) -> Result<Box<dyn RewardFunction>, AssembleError> {
+fn plain(
+    reward: &RewardConfig,
+    folder: &Path,
+    limit: usize,
+) -> Result<Box<dyn RewardFunction>, AssembleError> {
     Ok(match &reward.kind {
         RewardKind::Exact {} => Box::new(Exact),
         RewardKind::Number {} => Box::new(Number),
@@ -138,10 +142,23 @@ fn plain(reward: &RewardConfig, folder: &Path, limit: usize) -> Result<Box<dyn R
             },
             false,
         )?),
-        RewardKind::Python { path, function, style, kwargs, python, num_processes, timeout, max_restarts } => {
+        RewardKind::Python {
+            path,
+            function,
+            style,
+            kwargs,
+            python,
+            num_processes,
+            timeout,
+            max_restarts,
+        } => {
             if !path.is_file() {
                 return Err(AssembleError::setting(
-                    format!("reward `{}` is a Python file that is not there: {}", reward.name, path.display()),
+                    format!(
+                        "reward `{}` is a Python file that is not there: {}",
+                        reward.name,
+                        path.display()
+                    ),
                     "set its `path`, which is taken from the folder in which tamis is started",
                 ));
             }

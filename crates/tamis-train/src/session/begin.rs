@@ -26,9 +26,9 @@ use crate::logger::tensorboard::TensorBoardLogger;
 use crate::metrics::Metrics;
 use crate::native::{EngineSettings, NativeEngine};
 use crate::pool::PromptPool;
+use crate::progress::Progress;
 use crate::run_directory::{LogPositions, RunDirectory};
 use crate::run_log::RunLog;
-use crate::progress::Progress;
 use crate::update::{MicroBatch, UpdateSettings};
 use crate::validation::ValidationSettings;
 use crate::warm_start::{WarmStartSettings, warm_start};
@@ -97,7 +97,8 @@ impl Session {
                 if !changed.is_empty() {
                     // The change holds from now on: a later resume without the override goes on with it.
                     directory.disk().write_file(&directory.config(), now.text.as_bytes())?;
-                    now.notes.extend(changed.iter().map(|difference| format!("changed on resume: {difference}")));
+                    now.notes
+                        .extend(changed.iter().map(|difference| format!("changed on resume: {difference}")));
                 }
                 (now, Some(directory))
             }
@@ -128,8 +129,9 @@ impl Session {
             Some(folder) => Some((checkpoint::read_state(&folder.path)?, folder.path.clone())),
             None => None,
         };
-        let (positions, at) =
-            state.as_ref().map_or((LogPositions::default(), 0), |(state, _)| (state.logs.clone(), state.step));
+        let (positions, at) = state
+            .as_ref()
+            .map_or((LogPositions::default(), 0), |(state, _)| (state.logs.clone(), state.step));
         if !is_new {
             directory.cut_back(&positions, at)?;
         }
@@ -140,7 +142,10 @@ impl Session {
                 ui.say(&format!("resuming {} after step {}", directory.path().display(), state.step));
             }
             (None, false) => {
-                ui.say(&format!("resuming {} from its beginning: there is no checkpoint", directory.path().display()));
+                ui.say(&format!(
+                    "resuming {} from its beginning: there is no checkpoint",
+                    directory.path().display()
+                ));
             }
             (_, true) => ui.say(&format!("run directory {}", directory.path().display())),
         }
@@ -152,7 +157,8 @@ impl Session {
         let assembled = rewards::rewards(&config, directory.path())?;
         let mut names = assembled.rewards.score_names();
         if config.data.check_gold != GoldCheck::Off {
-            let report = check_gold(&prompts.train, &assembled.rewards).map_err(crate::assemble::AssembleError::from)?;
+            let report = check_gold(&prompts.train, &assembled.rewards)
+                .map_err(crate::assemble::AssembleError::from)?;
             names.extend(report.score_names.iter().cloned());
             let text = report.to_string();
             if report.is_clean() {
@@ -195,7 +201,8 @@ impl Session {
             None => model,
         };
         let mut engine = NativeEngine::new(loaded, codec, engine_settings(&config));
-        let order = if config.data.shuffle { Order::Shuffled { seed: config.run.seed } } else { Order::Sequential };
+        let order =
+            if config.data.shuffle { Order::Shuffled { seed: config.run.seed } } else { Order::Sequential };
         let position = state.as_ref().map_or(Position::default(), |(state, _)| state.position);
         let pool = PromptPool::new(train.prompts, order, position)?;
         ui.say(&format!(
@@ -295,7 +302,8 @@ impl Session {
                 }
             },
             |update, loss, accuracy| {
-                let measured = accuracy.map_or_else(String::new, |accuracy| format!(", accuracy {:.1}%", 100.0 * accuracy));
+                let measured = accuracy
+                    .map_or_else(String::new, |accuracy| format!(", accuracy {:.1}%", 100.0 * accuracy));
                 if update % 50 == 0 || update == settings.steps {
                     progress.say(&format!(
                         "warm start: update {update} of {}, cross-entropy {loss:.3}{measured}",
@@ -398,10 +406,7 @@ fn optimizer(config: &Config) -> AdamWConfig {
 
 /// Worker threads of the run.
 pub(crate) fn threads(config: &Config) -> usize {
-    config
-        .run
-        .threads
-        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, NonZeroUsize::get))
+    config.run.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, NonZeroUsize::get))
 }
 
 pub(crate) fn engine_settings(config: &Config) -> EngineSettings {

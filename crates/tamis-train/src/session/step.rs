@@ -9,8 +9,8 @@ use tamis_core::ragged::Ragged;
 use tamis_core::schedule::RoundReport;
 use tamis_data::rollouts::{RolloutRow, write_rollouts};
 use tamis_rollout::{
-    Backend, Collected, Dependencies, End, Generator, GeneratorError, GroupRequest, Observer, Outcome, Record,
-    Sampling, ShellError,
+    Backend, Collected, Dependencies, End, Generator, GeneratorError, GroupRequest, Observer, Outcome,
+    Record, Sampling, ShellError,
 };
 
 use super::{Ending, RunError, Session, Summary};
@@ -20,9 +20,9 @@ use crate::checkpoint::{self, CarriedGroup, RunState};
 use crate::learner::{Learner, LearnerError, LearnerSequence};
 use crate::metrics::Metrics;
 use crate::native::NativeEngine;
+use crate::progress::{Progress, StepView};
 use crate::run_directory::{LogPositions, RUN_LOG};
 use crate::timings::{GENERATION, STEP, Timings, TokenCounts};
-use crate::progress::{Progress, StepView};
 use crate::update::{MicroBatch, TrainingBatch, micro_batches, update};
 use crate::validation;
 
@@ -106,8 +106,10 @@ fn penalised(
     let trajectories: Vec<_> = groups.iter().flat_map(|group| &group.trajectories).collect();
     let token_scores =
         Ragged::from_rows(trajectories.iter().map(|trajectory| vec![0.0; trajectory.token_ids.len()]));
-    let mask: Vec<bool> = trajectories.iter().flat_map(|trajectory| trajectory.loss_mask.iter().copied()).collect();
-    let old: Vec<f32> = trajectories.iter().flat_map(|trajectory| trajectory.logprobs.iter().copied()).collect();
+    let mask: Vec<bool> =
+        trajectories.iter().flat_map(|trajectory| trajectory.loss_mask.iter().copied()).collect();
+    let old: Vec<f32> =
+        trajectories.iter().flat_map(|trajectory| trajectory.logprobs.iter().copied()).collect();
     let penalty = kl::in_reward(estimator, coefficient, &token_scores, &mask, &old, reference.values())?;
     let rewards = trajectories
         .iter()
@@ -185,7 +187,8 @@ impl Session {
                     self.given_up.clear();
                 }
                 End::Skipped(why) => {
-                    self.progress.warn(&format!("step {step} is skipped ({}) and tried again", skip_reason(*why)));
+                    self.progress
+                        .warn(&format!("step {step} is skipped ({}) and tried again", skip_reason(*why)));
                     self.write_rollouts(step, &collected, None)?;
                     if self.config.rollout.save == tamis_config::SaveRollouts::All {
                         self.given_up.extend(collected.others);
@@ -225,7 +228,10 @@ impl Session {
     fn finish(&mut self) -> Result<(), RunError> {
         let steps = self.shell.machine().progress().steps;
         let validates = self.config.validate.test_freq != tamis_config::Frequency::NEVER;
-        if validates && !self.validation_prompts.is_empty() && self.latest.as_ref().is_none_or(|(at, _)| *at != steps) {
+        if validates
+            && !self.validation_prompts.is_empty()
+            && self.latest.as_ref().is_none_or(|(at, _)| *at != steps)
+        {
             let mut metrics = Metrics::new();
             self.validate(steps, &mut metrics)?;
             self.loggers.log(steps, &metrics)?;
@@ -245,14 +251,15 @@ impl Session {
         let micro_batch = self.micro_batch();
         // Before the filter only where the filter looks at rewards after KL: groups that are dropped cost no forward pass else.
         let penalty = match (self.divergence, &self.sieve.filter) {
-            (Divergence::InReward { estimator, controller }, Some(_)) if self.sieve.looks_at_final_reward() => {
+            (Divergence::InReward { estimator, controller }, Some(_))
+                if self.sieve.looks_at_final_reward() =>
+            {
                 Some((estimator, self.reward_kl.unwrap_or_else(|| controller.initial()).coef, micro_batch))
             }
             _ => None,
         };
         let mut backend = WithReference { engine: &mut self.engine, penalty };
-        let mut watch =
-            Watch { progress: &self.progress, target: self.config.data.train_batch_size as u64 };
+        let mut watch = Watch { progress: &self.progress, target: self.config.data.train_batch_size as u64 };
         let collected = self.shell.collect(Dependencies {
             source: &mut self.pool,
             backend: &mut backend,
@@ -498,7 +505,8 @@ impl Session {
         use tamis_config::SaveRollouts;
         let metric = if self.sieve.filter.is_some() { self.sieve.metric.to_string() } else { String::new() };
         let mut rows = Vec::new();
-        let others: &[Record] = if self.config.rollout.save == SaveRollouts::All { &collected.others } else { &[] };
+        let others: &[Record] =
+            if self.config.rollout.save == SaveRollouts::All { &collected.others } else { &[] };
         if self.config.rollout.save == SaveRollouts::Off {
             return Ok(());
         }
