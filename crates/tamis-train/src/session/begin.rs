@@ -239,6 +239,7 @@ impl Session {
             saved: state.as_ref().map(|(state, _)| state.step),
             latest: state.as_ref().and_then(|(state, _)| state.latest.clone()),
             given_up: Vec::new(),
+            step_start: None,
             validation_prompts: validation_prompts.prompts,
             config,
             directory,

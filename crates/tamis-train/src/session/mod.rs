@@ -11,16 +11,16 @@ use std::path::PathBuf;
 use tamis_config::Config;
 use tamis_core::advantage::{AdvantageError, Grpo};
 use tamis_core::objective::{KlState, Objective, ObjectiveError, ObjectiveState};
-use tamis_core::schedule::{Diagnosis, FinishReason, ScheduleError};
+use tamis_core::schedule::{Diagnosis, FinishReason, Rounds, ScheduleError};
 use tamis_data::rollouts::RolloutError;
-use tamis_data::sampler::PositionError;
+use tamis_data::sampler::{Position, PositionError};
 use tamis_rollout::{PreparedPrompt, Record, Scorer, Shell, ShellError};
 use thiserror::Error;
 
 use crate::assemble::AssembleError;
 use crate::assemble::objective::Divergence;
 use crate::assemble::schedule::Sieve;
-use crate::checkpoint::SaveError;
+use crate::checkpoint::{CarriedGroup, SaveError};
 use crate::interrupt::Interrupt;
 use crate::journal::JournalError;
 use crate::learner::LearnerError;
@@ -173,6 +173,15 @@ pub struct Summary {
     pub after: Option<ValidationReport>,
 }
 
+/// A place in the data and in the schedule, between two steps.
+#[derive(Debug, Clone)]
+struct Place {
+    position: Position,
+    machine: Rounds,
+    next_group: u64,
+    carried: Vec<CarriedGroup>,
+}
+
 /// A run in progress.
 pub struct Session {
     config: Config,
@@ -200,5 +209,7 @@ pub struct Session {
     latest: Option<(u64, ValidationReport)>,
     // Groups of attempts at the present step that were skipped: they go into its rollout file.
     given_up: Vec<Record>,
+    // Where the first attempt at the present step began; none between steps.
+    step_start: Option<Place>,
     saved: Option<u64>,
 }

@@ -13,7 +13,7 @@ use tamis_rollout::{
     Record, Sampling, ShellError,
 };
 
-use super::{Ending, RunError, Session, Summary};
+use super::{Ending, Place, RunError, Session, Summary};
 use crate::assemble::objective::Divergence;
 use crate::batch_metrics::{TrainedColumns, generated_metrics, trained_metrics};
 use crate::checkpoint::{self, CarriedGroup, RunState};
@@ -176,6 +176,9 @@ impl Session {
             if self.interrupt.is_requested() {
                 return self.interrupted();
             }
+            if self.step_start.is_none() {
+                self.step_start = Some(self.place());
+            }
             let began = Instant::now();
             let mut timings = Timings::new();
             self.progress.groups(0, self.config.data.train_batch_size as u64);
@@ -325,6 +328,7 @@ impl Session {
         )?;
         let version = self.engine.publish();
         self.shell.trained(version)?;
+        self.step_start = None;
         timings.add("update_actor", clock.elapsed());
         if report.num_skipped > 0 {
             self.progress.warn(&format!(
@@ -453,19 +457,31 @@ impl Session {
         Ok(())
     }
 
+    /// Where the run is in its data and its schedule.
+    fn place(&self) -> Place {
+        Place {
+            position: self.pool.position(),
+            machine: self.shell.machine().clone(),
+            next_group: self.shell.next_group(),
+            carried: self.shell.held().map(CarriedGroup::of).collect(),
+        }
+    }
+
     /// Writes a checkpoint of the state between two steps.
     pub(super) fn save(&mut self, step: u64) -> Result<(), RunError> {
         let mut logs = LogPositions::default();
         self.loggers.sync(&mut logs)?;
         logs.record(RUN_LOG, self.progress.sync()?);
+        // An attempt at a step that was skipped or that ended the run is repeated on resume, to the same end.
+        let place = self.step_start.clone().unwrap_or_else(|| self.place());
         let state = RunState {
             format: RunState::FORMAT,
             step,
             version: self.engine.version(),
-            position: self.pool.position(),
-            machine: self.shell.machine().clone(),
-            next_group: self.shell.next_group(),
-            carried: self.shell.held().map(CarriedGroup::of).collect(),
+            position: place.position,
+            machine: place.machine,
+            next_group: place.next_group,
+            carried: place.carried,
             objective: self.objective_state,
             reward_kl: self.reward_kl,
             logs,
