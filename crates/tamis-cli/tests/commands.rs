@@ -107,7 +107,11 @@ fn filter_messages() {
     error: --strategy mean_range needs --low and --high
       hint: `--low 0 --high 1` keeps groups whose mean lies between, bounds excluded
     "#);
-    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--tolerance", "-1"]).shown(), @"");
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--tolerance", "-1"]).shown(), @r#"
+    exit code 1
+    ----- stderr
+    error: the variance filter's tolerance must be a finite number of at least 0, got -1
+    "#);
     folder.write("torn.jsonl", &ROLLOUTS[..ROLLOUTS.len() - 10]);
     insta::assert_snapshot!(folder.tamis(&["filter", "torn.jsonl", "--metric", "acc"]).shown(), @r#"
     exit code 1
@@ -203,11 +207,26 @@ fn eval() {
     assert!(step[name].is_number());
     assert_eq!(same["metrics"][name], step[name], "{same}");
 
-    insta::assert_snapshot!(folder.tamis(&["eval", "nowhere"]).shown(), @"");
+    insta::assert_snapshot!(folder.tamis(&["eval", "nowhere"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: nowhere is neither a run directory nor a checkpoint folder
+      hint: a run directory holds `checkpoints/`, a checkpoint `config.json`
+    "#);
     std::fs::create_dir_all(folder.join("bare/checkpoints")).expect("folder");
-    insta::assert_snapshot!(folder.tamis(&["eval", "bare"]).shown(), @"");
+    insta::assert_snapshot!(folder.tamis(&["eval", "bare"]).shown(), @r#"
+    exit code 1
+    ----- stderr
+    error: bare has no checkpoint yet
+      hint: continue it with `tamis train --resume bare`
+    "#);
     std::fs::rename(folder.join("runs/tiny/checkpoints/step_2"), folder.join("alone")).expect("moved");
-    insta::assert_snapshot!(folder.tamis(&["eval", "alone"]).shown(), @"");
+    insta::assert_snapshot!(folder.tamis(&["eval", "alone"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: alone is a checkpoint outside a run, so nothing says what to evaluate it on
+      hint: name a configuration with data and reward: `tamis eval alone my.yaml`
+    "#);
     folder.tamis(&["eval", "alone", "tiny.yaml"]).succeeds();
 }
 

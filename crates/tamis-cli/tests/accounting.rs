@@ -1,0 +1,145 @@
+//! Every generated trajectory is in exactly one rollout file, whatever became of its group.
+
+mod tamis;
+
+use std::collections::BTreeMap;
+
+use tamis::{Folder, TINY};
+
+/// Groups in the rollout files, and how many of them by verdict where a step of the run counts them too.
+fn check(name: &str, changes: &[(&str, &str)], code: i32) {
+    let mut config = TINY.to_owned();
+    for (from, to) in changes {
+        assert!(config.contains(from), "{name}: {from}");
+        config = config.replace(from, to);
+    }
+    let folder = Folder::new().with("config.yaml", &config);
+    let ended = folder.tamis(&["train", "config.yaml"]);
+    assert_eq!(ended.code, Some(code), "{name}: {}", ended.shown());
+
+    let mut files: Vec<String> = std::fs::read_dir(folder.join("runs/tiny/rollouts"))
+        .expect("rollouts")
+        .map(|entry| entry.expect("entry").path().display().to_string())
+        .collect();
+    files.sort();
+    let mut arguments: Vec<String> =
+        ["filter", "--metric", "acc", "--group", "group_id", "--json"].map(str::to_owned).to_vec();
+    arguments.extend(files);
+    let summary = folder.tamis(&arguments).succeeds();
+    let summary: serde_json::Value = serde_json::from_str(&summary.stdout).expect("JSON");
+
+    let generated = num_generated(&ended.stderr);
+    assert!(generated > 0, "{name}: {}", ended.stderr);
+    assert_eq!(summary["num_prompts"], generated, "{name}: {summary}");
+    assert_eq!(summary["num_rows"], 4 * generated, "{name}: {summary}");
+    assert_eq!(summary["min_group_size"], 4, "{name}");
+
+    // The identity holds in every step, and from step to step.
+    let mut carried = 0.0;
+    for line in folder.read("runs/tiny/metrics.jsonl").lines() {
+        let step: BTreeMap<String, serde_json::Value> = serde_json::from_str(line).expect("JSON");
+        if !step.contains_key("groups/generated") {
+            continue;
+        }
+        let of = |name: &str| step[name].as_f64().expect("a number");
+        for what in ["groups", "trajectories"] {
+            let count = |name: &str| of(&format!("{what}/{name}"));
+            let out: f64 = ["trained", "dropped", "surplus", "stale", "failed", "aborted", "carried_out"]
+                .into_iter()
+                .map(count)
+                .sum();
+            assert_eq!(count("generated") + count("carried_in"), out, "{name}: {line}");
+        }
+        assert_eq!(of("groups/carried_in"), carried, "{name}: {line}");
+        carried = of("groups/carried_out");
+    }
+}
+
+/// Prompts of all rounds, as the run told them.
+fn num_generated(stderr: &str) -> u64 {
+    stderr
+        .lines()
+        .filter(|line| line.starts_with("step ") && line.contains(" round "))
+        .filter_map(|line| line.split(": ").nth(1)?.split(' ').next()?.parse::<u64>().ok())
+        .sum()
+}
+
+#[test]
+fn surplus_is_written() {
+    check("discarded", &[("gen_batch_size: 8", "gen_batch_size: 32")], 0);
+    check(
+        "carried",
+        &[
+            ("gen_batch_size: 8", "gen_batch_size: 32"),
+            ("schedule: {", "schedule: {surplus: carry, max_lag: 1, "),
+        ],
+        0,
+    );
+}
+
+#[test]
+fn skipped_attempts_are_written() {
+    let skip = ("max_num_gen_batches: 50", "max_num_gen_batches: 2, on_limit: skip");
+    check("skip at the limit", &[skip, ("total_steps: 6", "total_steps: 3")], 0);
+    let skip = ("max_num_gen_batches: 50", "max_num_gen_batches: 50, on_empty_round: skip");
+    check("skip at an empty round", &[skip, ("total_steps: 6", "total_steps: 3")], 0);
+}
+
+#[test]
+fn partial_batches_and_stops_are_written() {
+    let partial = ("max_num_gen_batches: 50", "max_num_gen_batches: 1, on_limit: use_partial");
+    check(
+        "partial",
+        &[partial, ("total_steps: 6", "total_steps: 2"), ("gen_batch_size: 8", "gen_batch_size: 32")],
+        0,
+    );
+    check("stopped", &[("max_num_gen_batches: 50", "max_num_gen_batches: 1")], 1);
+    let epochs = ("  total_steps: 6", "  total_epochs: 2");
+    check(
+        "the data end",
+        &[epochs, ("max_num_gen_batches: 50", "max_num_gen_batches: 50, on_exhausted: stop")],
+        0,
+    );
+    check(
+        "the data end partly filled",
+        &[epochs, ("max_num_gen_batches: 50", "max_num_gen_batches: 50, on_exhausted: use_partial")],
+        0,
+    );
+    check("epochs", &[epochs], 0);
+}
+
+#[test]
+fn a_run_that_stopped_says_so_again_when_it_is_resumed() {
+    // No checkpoint between steps: the last one is written when the run stops.
+    for frequency in ["save_freq: 0", "save_freq: 1"] {
+        let config = TINY
+            .replace("save_freq: 2", frequency)
+            .replace("max_num_gen_batches: 50", "max_num_gen_batches: 3")
+            .replace("total_steps: 6", "total_steps: 100");
+        let folder = Folder::new().with("config.yaml", &config);
+        let ended = folder.tamis(&["train", "config.yaml"]);
+        assert_eq!(ended.code, Some(1), "{}", ended.shown());
+        assert!(ended.failure().contains("stopped in step"), "{}", ended.shown());
+        let again = folder.tamis(&["train", "--resume", "runs/tiny"]);
+        assert_eq!(again.failure(), ended.failure(), "{frequency}");
+    }
+}
+
+#[test]
+fn a_run_that_ended_with_its_data_ends_again_when_it_is_resumed() {
+    for exhausted in ["stop", "use_partial"] {
+        let config = TINY
+            .replace("save_freq: 2", "save_freq: 0")
+            .replace(
+                "max_num_gen_batches: 50",
+                &format!("max_num_gen_batches: 50, on_exhausted: {exhausted}"),
+            )
+            .replace("  total_steps: 6", "  total_epochs: 1");
+        let folder = Folder::new().with("config.yaml", &config);
+        let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
+        let left = tamis::Left::by(&folder.join("runs/tiny"));
+        let again = folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
+        assert_eq!(again.stdout, ended.stdout);
+        left.assert_same(&tamis::Left::by(&folder.join("runs/tiny")));
+    }
+}
