@@ -84,8 +84,6 @@ pub struct RunState {
     pub reward_kl: Option<KlState>,
     /// CRC-32 of the training prompts as the model sees them: a resume on other data would not be exact.
     pub data_crc32: u32,
-    /// Bytes of the journal of external answers.
-    pub journal: u64,
     /// Length of every log when the checkpoint was written.
     pub logs: LogPositions,
     /// Prompt and completion tokens of all trajectories generated so far.

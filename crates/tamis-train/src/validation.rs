@@ -116,7 +116,8 @@ pub fn sample(
     }
     let mut scored = scorer.score(&inputs, &keys)?.into_iter();
     let mut rows = Vec::with_capacity(prompts.len());
-    let mut report = ValidationReport { num_prompts: prompts.len(), num_failed, ..ValidationReport::default() };
+    let mut report =
+        ValidationReport { num_prompts: prompts.len(), num_failed, ..ValidationReport::default() };
     let (mut sum, mut count, mut length) = (0.0, 0_usize, 0_usize);
     for ((prompt, samples), texts) in prompts.iter().zip(&samples).zip(&texts) {
         let mut row = PromptSamples {

@@ -58,11 +58,20 @@ fn load_tokenizer(path: &Path) -> Result<Tokenizer, AssembleError> {
 pub fn codec_of(config: &Config, checkpoint: &Path) -> Result<Codec, AssembleError> {
     let template = config.model.chat_template.as_deref();
     let arguments = config.data.chat_template_kwargs.0.clone();
-    Ok(Codec::new(load_tokenizer(checkpoint)?, template, arguments, Some(&checkpoint.join("generation_config.json")))?)
+    Ok(Codec::new(
+        load_tokenizer(checkpoint)?,
+        template,
+        arguments,
+        Some(&checkpoint.join("generation_config.json")),
+    )?)
 }
 
 /// The model's shape, before anything is allocated for it: that of a checkpoint, of `model.path`, or of `model.init`.
-pub fn shape(config: &Config, codec: &Codec, checkpoint: Option<&Path>) -> Result<ModelConfig, AssembleError> {
+pub fn shape(
+    config: &Config,
+    codec: &Codec,
+    checkpoint: Option<&Path>,
+) -> Result<ModelConfig, AssembleError> {
     let shape = match (checkpoint.or(config.model.path.as_deref()), &config.model.init) {
         (Some(path), _) => ModelConfig::load(path)?,
         (None, Some(init)) => shape_of(init, codec),

@@ -176,8 +176,7 @@ impl Session {
         ui.say(&sieve.announcement);
         let mut scorer = Scorer::new(assembled.rewards);
         if assembled.is_external {
-            let promised = state.as_ref().map_or(0, |(state, _)| state.journal);
-            let answers = RecordedAnswers::open(directory.disk(), &directory.journal(), promised)?;
+            let answers = RecordedAnswers::open(directory.disk(), &directory.journal())?;
             scorer = scorer.with_journal(Box::new(answers));
         }
 

@@ -453,7 +453,8 @@ impl Session {
         validation::metrics(&rows, &self.config.validate, metrics);
         let score = match self.config.checkpoint.keep_best.as_ref().and_then(|keep| keep.metric.as_deref()) {
             Some(name) => metrics.get(name).ok_or_else(|| {
-                let names: Vec<&str> = metrics.iter().map(|(name, _)| name).filter(|name| name.starts_with("val-")).collect();
+                let names: Vec<&str> =
+                    metrics.iter().map(|(name, _)| name).filter(|name| name.starts_with("val-")).collect();
                 AssembleError::setting(
                     format!("checkpoint.keep_best.metric: there is no figure `{name}` in this validation"),
                     format!("choose one of {}", names.join(", ")),
@@ -463,7 +464,8 @@ impl Session {
         };
         self.scores.insert(step, score);
         if report.num_failed > 0 {
-            self.progress.warn(&format!("{} validation prompts could not be generated from", report.num_failed));
+            self.progress
+                .warn(&format!("{} validation prompts could not be generated from", report.num_failed));
         }
         self.progress.say(&format!(
             "validation after step {step}: {:.1}% of {} prompts, mean length {:.1} tokens",
@@ -490,7 +492,6 @@ impl Session {
             next_group: self.between.next_group,
             carried: self.between.carried.clone(),
             data_crc32: self.data_crc32,
-            journal: self.scorer.journal_position(),
             objective: self.objective_state,
             reward_kl: self.reward_kl,
             logs,
