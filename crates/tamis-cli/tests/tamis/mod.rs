@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file takes what it needs")]
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -44,7 +45,7 @@ impl Ended {
         let mut text = format!("exit code {code}\n");
         for (name, stream) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
             if !stream.is_empty() {
-                text += &format!("----- {name}\n{stream}");
+                let _ = write!(text, "----- {name}\n{stream}");
             }
         }
         text
