@@ -67,10 +67,8 @@ pub fn assert_close(what: &str, actual: &[f64], expected: &[f64], rtol: f64, ato
 /// A folder of real data beside the repository (`../shared/data/<name>`), or `None` with a printed notice that the calling test
 /// was skipped. `TAMIS_DATA` names another parent folder.
 pub fn data(name: &str) -> Option<PathBuf> {
-    let parent = std::env::var_os("TAMIS_DATA").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
-        PathBuf::from,
-    );
+    let parent = std::env::var_os("TAMIS_DATA")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"), PathBuf::from);
     let folder = parent.join(name);
     if folder.is_dir() {
         return Some(folder);

@@ -31,6 +31,9 @@ pub trait AnswerJournal {
     /// What was recorded under the key.
     fn get(&self, key: &str) -> Option<Answer>;
 
+    /// Bytes that the journal holds; what a checkpoint counts on.
+    fn position(&self) -> u64;
+
     /// Records answers durably, before any of them is used.
     fn put(&mut self, answers: &[(String, Answer)]) -> Result<(), JournalError>;
 }
@@ -74,6 +77,11 @@ impl Scorer {
     /// The functions.
     pub fn rewards(&self) -> &Rewards {
         &self.rewards
+    }
+
+    /// Bytes of the journal; 0 without one.
+    pub fn journal_position(&self) -> u64 {
+        self.journal.as_ref().map_or(0, |journal| journal.position())
     }
 
     /// Warnings since the last call, each with the content of its first row.

@@ -282,7 +282,8 @@ impl Shell {
             let id = GroupId(self.next_group);
             self.next_group += 1;
             ids.push(id);
-            let key = Key::new(self.settings.seed, Purpose::Rollout).with(drawn.epoch).with(prompt.prompt.id.0);
+            let key =
+                Key::new(self.settings.seed, Purpose::Rollout).with(drawn.epoch).with(prompt.prompt.id.0);
             with.backend.submit(
                 GroupRequest {
                     ticket: id.0,
@@ -301,7 +302,15 @@ impl Shell {
             };
             self.held.insert(
                 id,
-                Record { group, prompt, step, round, judgement: None, final_rewards: None, fate: Fate::Carried },
+                Record {
+                    group,
+                    prompt,
+                    step,
+                    round,
+                    judgement: None,
+                    final_rewards: None,
+                    fate: Fate::Carried,
+                },
             );
         }
         answers.extend(self.machine.handle(Event::Dispatched {
@@ -357,8 +366,10 @@ impl Shell {
         self.score(with, step, &ids)?;
         // The machine hears of groups in the order in which they were completed; a synchronous generator's order is deterministic.
         let judgements = self.judge(with, &ids)?;
-        let completed: Vec<GroupId> =
-            finished.into_iter().chain(ids.iter().copied().filter(|id| !judgements.contains_key(id))).collect();
+        let completed: Vec<GroupId> = finished
+            .into_iter()
+            .chain(ids.iter().copied().filter(|id| !judgements.contains_key(id)))
+            .collect();
         for id in completed {
             let record = self.held.get_mut(&id).ok_or(ShellError::UnknownGroup(id.0))?;
             let event = match judgements.get(&id) {
@@ -439,8 +450,7 @@ impl Shell {
             .filter(|record| !matches!(record.fate, Fate::Failed(_)))
             .map(|record| record.group.clone())
             .collect();
-        let final_rewards =
-            if groups.is_empty() { None } else { with.backend.final_rewards(&groups)? };
+        let final_rewards = if groups.is_empty() { None } else { with.backend.final_rewards(&groups)? };
         let extra = ExtraColumns {
             final_reward: final_rewards.as_deref().map_or(FinalReward::IsReward, FinalReward::Column),
             entropy: None,

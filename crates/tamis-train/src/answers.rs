@@ -23,9 +23,10 @@ pub struct RecordedAnswers {
 
 impl RecordedAnswers {
     /// Opens the journal, cutting a torn tail, and reads what it holds.
-    pub fn open(disk: &Disk, path: &Path) -> Result<Self, JournalError> {
+    /// `promised` bytes must be whole: a checkpoint counts on them.
+    pub fn open(disk: &Disk, path: &Path, promised: u64) -> Result<Self, JournalError> {
         // One flush for each batch of answers, after it was appended.
-        let (journal, recovered) = Journal::open(disk, path, SyncPolicy::OnDemand, 0)?;
+        let (journal, recovered) = Journal::open(disk, path, SyncPolicy::OnDemand, promised)?;
         let known = recovered
             .records
             .iter()
@@ -44,6 +45,10 @@ impl RecordedAnswers {
 impl AnswerJournal for RecordedAnswers {
     fn get(&self, key: &str) -> Option<Answer> {
         self.known.get(key).cloned()
+    }
+
+    fn position(&self) -> u64 {
+        self.journal.position()
     }
 
     fn put(&mut self, answers: &[(String, Answer)]) -> Result<(), AnswerError> {

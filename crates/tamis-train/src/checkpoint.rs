@@ -82,6 +82,10 @@ pub struct RunState {
     pub objective: ObjectiveState,
     /// Coefficient of the divergence in the reward.
     pub reward_kl: Option<KlState>,
+    /// CRC-32 of the training prompts as the model sees them: a resume on other data would not be exact.
+    pub data_crc32: u32,
+    /// Bytes of the journal of external answers.
+    pub journal: u64,
     /// Length of every log when the checkpoint was written.
     pub logs: LogPositions,
     /// Prompt and completion tokens of all trajectories generated so far.
@@ -142,13 +146,13 @@ impl SaveError {
         match self {
             Self::Disk(error) => error.hint(),
             Self::Format { .. } => Some("continue the run with the version of tamis that began it"),
+            Self::State { .. } => Some(DAMAGED),
             Self::Weights(CheckpointError::Write { source, .. }) => {
                 // The same advice as for every other file of the run.
                 DiskError::new(Operation::Write, Path::new(""), io::Error::from(source.kind())).hint()
             }
-            Self::Weights(CheckpointError::Read { .. }) => None,
-            Self::State { .. } | Self::Weights(_) => Some(DAMAGED),
-            _ => None,
+            Self::Weights(CheckpointError::Read { .. }) | Self::Tokenizer(_) | Self::Shape { .. } => None,
+            Self::Weights(_) => Some(DAMAGED),
         }
     }
 }

@@ -173,11 +173,7 @@ impl Codec {
                 }
                 Ok(None) => prepared.num_dropped += 1,
                 Err(source) => {
-                    return Err(CodecError::Prompt {
-                        row: prompt.id.0 + 1,
-                        split,
-                        source: Box::new(source),
-                    });
+                    return Err(CodecError::Prompt { row: prompt.id.0 + 1, split, source: Box::new(source) });
                 }
             }
         }

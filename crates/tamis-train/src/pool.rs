@@ -14,7 +14,11 @@ pub struct PromptPool {
 
 impl PromptPool {
     /// At a place in the data; the default is its beginning.
-    pub fn new(prompts: Vec<PreparedPrompt>, order: Order, position: Position) -> Result<Self, PositionError> {
+    pub fn new(
+        prompts: Vec<PreparedPrompt>,
+        order: Order,
+        position: Position,
+    ) -> Result<Self, PositionError> {
         let ids = prompts.iter().map(|prepared| prepared.prompt.id).collect();
         let sampler = Sampler::resume(ids, order, position)?;
         let prompts = prompts.into_iter().map(|prepared| (prepared.prompt.id, prepared)).collect();

@@ -187,10 +187,8 @@ fn mini_batch(
         advantages.extend_from_slice(batch.advantages.row(place));
         for (i, trajectory) in group.trajectories.iter().enumerate() {
             old.extend_from_slice(&trajectory.logprobs);
-            sequences.push(LearnerSequence {
-                prompt: &group.prompt_token_ids,
-                completion: &trajectory.token_ids,
-            });
+            sequences
+                .push(LearnerSequence { prompt: &group.prompt_token_ids, completion: &trajectory.token_ids });
             lengths.push(group.prompt_token_ids.len() + trajectory.token_ids.len());
             if let Some(rows) = batch.reference {
                 reference.extend_from_slice(rows.row(first_row[place] + i));
@@ -207,7 +205,10 @@ fn mini_batch(
     for range in micro_batches(&live_lengths, settings.micro_batch) {
         let rows = &live[range];
         let cut = |values: &[f32]| -> Vec<f32> {
-            rows.iter().flat_map(|&row| &values[mask.offsets()[row]..mask.offsets()[row + 1]]).copied().collect()
+            rows.iter()
+                .flat_map(|&row| &values[mask.offsets()[row]..mask.offsets()[row + 1]])
+                .copied()
+                .collect()
         };
         let mask_n: Vec<bool> = rows.iter().flat_map(|&row| mask.row(row)).copied().collect();
         let old_n = cut(&old);
@@ -230,9 +231,13 @@ fn mini_batch(
             };
             objective.evaluate(&columns, &normalisers, state, &mut evaluation)?;
             coefficients.logprob.clear();
-            coefficients.logprob.extend(evaluation.derivatives.logprob.iter().map(|&derivative| derivative as f32));
+            coefficients
+                .logprob
+                .extend(evaluation.derivatives.logprob.iter().map(|&derivative| derivative as f32));
             coefficients.entropy.clear();
-            coefficients.entropy.extend(evaluation.derivatives.entropy.iter().map(|&derivative| derivative as f32));
+            coefficients
+                .entropy
+                .extend(evaluation.derivatives.entropy.iter().map(|&derivative| derivative as f32));
             for (&row, sums) in rows.iter().zip(&evaluation.sequences) {
                 accumulator.record(row, *sums)?;
             }

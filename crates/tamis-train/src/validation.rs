@@ -41,6 +41,9 @@ pub struct Shown {
 pub struct ValidationReport {
     /// Prompts.
     pub num_prompts: usize,
+    /// Prompts that could not be generated from.
+    #[serde(default)]
+    pub num_failed: usize,
     /// Mean outcome over prompts and samples; the figure that runs are compared by.
     pub accuracy: f64,
     /// Mean length of the completions in tokens.
@@ -70,7 +73,7 @@ pub fn sample(
         )?;
     }
     let mut samples = vec![Vec::new(); prompts.len()];
-    let mut num_done = 0;
+    let (mut num_done, mut num_failed) = (0, 0);
     while num_done < prompts.len() {
         let outcomes = generator.poll()?;
         if outcomes.is_empty() {
@@ -78,10 +81,13 @@ pub fn sample(
         }
         for outcome in outcomes {
             num_done += 1;
-            if let Outcome::Finished { ticket, samples: finished } = outcome
-                && let Some(place) = samples.get_mut(ticket as usize)
-            {
-                *place = finished;
+            match outcome {
+                Outcome::Finished { ticket, samples: finished } => {
+                    if let Some(place) = samples.get_mut(ticket as usize) {
+                        *place = finished;
+                    }
+                }
+                Outcome::Failed { .. } => num_failed += 1,
             }
         }
     }
@@ -110,7 +116,7 @@ pub fn sample(
     }
     let mut scored = scorer.score(&inputs, &keys)?.into_iter();
     let mut rows = Vec::with_capacity(prompts.len());
-    let mut report = ValidationReport { num_prompts: prompts.len(), ..ValidationReport::default() };
+    let mut report = ValidationReport { num_prompts: prompts.len(), num_failed, ..ValidationReport::default() };
     let (mut sum, mut count, mut length) = (0.0, 0_usize, 0_usize);
     for ((prompt, samples), texts) in prompts.iter().zip(&samples).zip(&texts) {
         let mut row = PromptSamples {

@@ -6,6 +6,7 @@ use tamis_text::tokenizer::TokenizerError;
 use thiserror::Error;
 
 use crate::codec::Codec;
+use crate::interrupt::Interrupt;
 use crate::learner::{Learner, LearnerError, LearnerSequence};
 use crate::learning_rate::{Decay, LearningRate};
 
@@ -40,6 +41,9 @@ pub enum WarmStartError {
         #[source]
         source: TokenizerError,
     },
+    /// Ctrl-C.
+    #[error("interrupted")]
+    Interrupted,
     /// There is nothing to imitate.
     #[error("the warm start has no examples: it needs text prompts with a ground truth")]
     NoExamples,
@@ -71,6 +75,7 @@ pub fn warm_start<L: Learner>(
     codec: &Codec,
     pairs: &[Supervised],
     settings: &WarmStartSettings,
+    interrupt: &Interrupt,
     mut measure: impl FnMut(&mut L) -> Option<f64>,
     mut progress: impl FnMut(usize, f64, Option<f64>),
 ) -> Result<WarmStartReport, WarmStartError> {
@@ -102,6 +107,9 @@ pub fn warm_start<L: Learner>(
     let mut report = WarmStartReport { num_updates: 0, loss: f64::NAN, accuracy: None };
     let mut order: Vec<usize> = Vec::new();
     for update in 0..settings.steps {
+        if interrupt.is_requested() {
+            return Err(WarmStartError::Interrupted);
+        }
         let batch: Vec<&Example> = (0..settings.batch_size)
             .map(|i| {
                 let draw = update * settings.batch_size + i;

@@ -7,13 +7,14 @@ use tamis_config::load;
 use tamis_train::evaluate::{EvaluateError, evaluate};
 use tamis_train::session::RunError;
 
-use super::{notes, print};
+use super::{new_notes, notes, print};
 use crate::arguments::Eval;
 use crate::failure::{FAILED, Failure, USAGE};
 
 pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
     let (mut files, overrides) = arguments.layers.split();
     let (checkpoint, own) = find(&arguments.source)?;
+    let belongs_to_run = own.is_some();
     if let Some(own) = own {
         files.insert(0, own);
     } else if files.is_empty() {
@@ -31,7 +32,9 @@ pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
         .chain(overrides)
         .collect();
     let loaded = load(&files, &overrides).map_err(|errors| Failure::told(USAGE, errors.to_string()))?;
-    for note in notes(&loaded) {
+    // A run's own configuration was talked about when the run began.
+    let own = files.first().filter(|_| belongs_to_run).and_then(|own| load(std::slice::from_ref(own), &[]).ok());
+    for note in own.as_ref().map_or_else(|| notes(&loaded), |own| new_notes(own, &loaded)) {
         use std::io::Write as _;
         let _ = writeln!(std::io::stderr().lock(), "{note}");
     }

@@ -63,13 +63,16 @@ fn resume(arguments: &Train, path: &Path) -> Result<Begin, Failure> {
     let was = load(std::slice::from_ref(&own), &[]).map_err(refuse)?;
     files.insert(0, own);
     let now = load(&files, &overrides).map_err(refuse)?;
-    let now = ConfigText { text: now.show(), notes: notes(&now), config: now.config };
+    let notes = super::new_notes(&was, &now);
+    let now = ConfigText { text: now.show(), notes, config: now.config };
     Ok(Begin::Resume { directory, was: Box::new(was.config), now })
 }
 
 fn fail(error: &RunError) -> Failure {
     let code = match error {
         RunError::Mismatch { .. } => MISMATCH,
+        RunError::Interrupted { .. } => INTERRUPTED,
+        RunError::Assemble(_) | RunError::Gold { .. } | RunError::Memory { .. } => USAGE,
         RunError::Directory(RunDirectoryError::NotARun { .. } | RunDirectoryError::Name { .. }) => USAGE,
         _ => FAILED,
     };

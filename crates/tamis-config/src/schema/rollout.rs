@@ -29,7 +29,7 @@ section! {
         /// What generates.
         backend: BackendKind = "native", Any, Fixed;
         /// Trajectories per prompt: the group size.
-        n: usize = "8", AtLeast(1.0), Fixed;
+        n: usize = "8", Between(1.0, 65536.0), Fixed;
         /// Sampling temperature.
         temperature: f64 = "1.0", Positive, Fixed;
         /// Smallest set of tokens whose probability reaches this is sampled from. 1: all.

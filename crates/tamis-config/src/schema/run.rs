@@ -26,7 +26,7 @@ section! {
         /// Seed of every random draw. The same configuration and seed give the same run, bit for bit, on one machine.
         seed: u64 = "1", Any, Fixed;
         /// Worker threads. Null: one per core. The results do not depend on it.
-        threads: Option<usize> = "null", AtLeast(1.0), Free;
+        threads: Option<usize> = "null", Between(1.0, 1024.0), Free;
         /// Where metrics go.
         loggers: Vec<LoggerKind> = "[console, jsonl, tensorboard]", Any, Free;
     }

@@ -25,7 +25,7 @@ section! {
         /// Validate before the first step.
         before_train: bool = "true", Any, Free;
         /// Samples per prompt.
-        n: usize = "1", AtLeast(1.0), Free;
+        n: usize = "1", Between(1.0, 65536.0), Free;
         /// Sampling temperature. 0: greedy.
         temperature: f64 = "0.0", NonNegative, Free;
         /// Smallest set of tokens whose probability reaches this is sampled from. 1: all.

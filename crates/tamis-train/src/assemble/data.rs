@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use tamis_config::{ArithmeticConfig, BadRows, Config, Operator, OverlongPrompts as ConfigOverlong, TaskKind};
+use tamis_config::{
+    ArithmeticConfig, BadRows, Config, Operator, OverlongPrompts as ConfigOverlong, TaskKind,
+};
 use tamis_core::random::{Key, Purpose};
 use tamis_data::dataset::{self, Columns, Dataset, ReadOptions};
 use tamis_data::overlong::OverlongPrompts;

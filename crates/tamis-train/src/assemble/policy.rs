@@ -30,7 +30,9 @@ pub fn codec(config: &Config, alphabet: impl FnOnce() -> String) -> Result<Codec
         }
         (None, Some(init)) => {
             let tokenizer = match &init.tokenizer {
-                TokenizerSource::Character => Tokenizer::characters(&alphabet()).map_err(crate::codec::CodecError::from)?,
+                TokenizerSource::Character => {
+                    Tokenizer::characters(&alphabet()).map_err(crate::codec::CodecError::from)?
+                }
                 TokenizerSource::File(path) => load_tokenizer(path)?,
             };
             Ok(Codec::new(tokenizer, template, arguments, None)?)
@@ -47,26 +49,34 @@ fn no_model() -> AssembleError {
 }
 
 fn load_tokenizer(path: &Path) -> Result<Tokenizer, AssembleError> {
-    let folder = if path.is_file() { path.parent().map(Path::to_owned).unwrap_or_default() } else { path.to_owned() };
+    let folder =
+        if path.is_file() { path.parent().map(Path::to_owned).unwrap_or_default() } else { path.to_owned() };
     Ok(Tokenizer::load(&folder).map_err(crate::codec::CodecError::from)?)
 }
 
-/// The model as the configuration describes it: loaded, or with random weights keyed by the run seed.
-pub fn model(config: &Config, codec: &Codec) -> Result<Model, AssembleError> {
-    let rows = codec.tokenizer().num_rows();
-    let model = match (&config.model.path, &config.model.init) {
-        (Some(path), _) => load(path)?,
-        (None, Some(init)) => Model::init(shape(init, codec), Key::new(config.run.seed, Purpose::Init))?,
+/// The codec of a checkpoint: its own tokenizer, so that ids mean what they meant when its weights were trained.
+pub fn codec_of(config: &Config, checkpoint: &Path) -> Result<Codec, AssembleError> {
+    let template = config.model.chat_template.as_deref();
+    let arguments = config.data.chat_template_kwargs.0.clone();
+    Ok(Codec::new(load_tokenizer(checkpoint)?, template, arguments, Some(&checkpoint.join("generation_config.json")))?)
+}
+
+/// The model's shape, before anything is allocated for it: that of a checkpoint, of `model.path`, or of `model.init`.
+pub fn shape(config: &Config, codec: &Codec, checkpoint: Option<&Path>) -> Result<ModelConfig, AssembleError> {
+    let shape = match (checkpoint.or(config.model.path.as_deref()), &config.model.init) {
+        (Some(path), _) => ModelConfig::load(path)?,
+        (None, Some(init)) => shape_of(init, codec),
         (None, None) => return Err(no_model()),
     };
-    if rows > model.config().vocab_size {
+    let rows = codec.tokenizer().num_rows();
+    if rows > shape.vocab_size {
         return Err(AssembleError::setting(
-            format!("the tokenizer has {rows} tokens, the model only {}", model.config().vocab_size),
+            format!("the tokenizer has {rows} tokens, the model only {}", shape.vocab_size),
             "use the tokenizer that belongs to the model",
         ));
     }
-    let longest = config.data.max_prompt_length + config.rollout.max_response_length;
-    let limit = model.config().max_position_embeddings;
+    let longest = config.data.max_prompt_length.saturating_add(config.rollout.max_response_length);
+    let limit = shape.max_position_embeddings;
     if longest > limit {
         return Err(AssembleError::setting(
             format!(
@@ -82,7 +92,16 @@ pub fn model(config: &Config, codec: &Codec) -> Result<Model, AssembleError> {
             "set eos_token in tokenizer_config.json or eos_token_id in generation_config.json",
         ));
     }
-    Ok(model)
+    Ok(shape)
+}
+
+/// The model as the configuration describes it: loaded, or with random weights keyed by the run seed.
+pub fn model(config: &Config, codec: &Codec) -> Result<Model, AssembleError> {
+    let shape = shape(config, codec, None)?;
+    match &config.model.path {
+        Some(path) => load(path),
+        None => Ok(Model::init(shape, Key::new(config.run.seed, Purpose::Init))?),
+    }
 }
 
 /// Loads a checkpoint folder.
@@ -95,7 +114,7 @@ pub fn reference_path(config: &Config) -> Option<&PathBuf> {
     config.model.reference.as_ref()
 }
 
-fn shape(init: &InitConfig, codec: &Codec) -> ModelConfig {
+fn shape_of(init: &InitConfig, codec: &Codec) -> ModelConfig {
     let architecture = match init.architecture {
         ConfigArchitecture::Qwen2 => Architecture::Qwen2,
         ConfigArchitecture::Qwen3 => Architecture::Qwen3,

@@ -162,6 +162,12 @@ fn plain(
                     "set its `path`, which is taken from the folder in which tamis is started",
                 ));
             }
+            if !path.is_file() {
+                return Err(AssembleError::setting(
+                    format!("reward `{}`: there is no file {}", reward.name, path.display()),
+                    "set `path` to the Python file that holds the function",
+                ));
+            }
             let function = PythonFunction {
                 interpreter: python.display().to_string(),
                 path: path.clone(),

@@ -1,10 +1,12 @@
 //! Filter and scheduling machine.
 
 use tamis_config::{
-    Bounds, Config, EmptyRound, FillOrder, FilterKind, OnExhausted as ConfigExhausted, OnLimit as ConfigLimit,
-    Singleton as ConfigSingleton, Surplus as ConfigSurplus,
+    Bounds, Config, EmptyRound, FillOrder, FilterKind, OnExhausted as ConfigExhausted,
+    OnLimit as ConfigLimit, Singleton as ConfigSingleton, Surplus as ConfigSurplus,
 };
-use tamis_core::filter::{AvailableMetrics, Ends, ExtraColumns, MeanRange, Metric, PointFilter, Singleton, Variance};
+use tamis_core::filter::{
+    AvailableMetrics, Ends, ExtraColumns, MeanRange, Metric, PointFilter, Singleton, Variance,
+};
 use tamis_core::schedule::{OnEmptyRound, OnExhausted, OnLimit, Order, RoundsSettings, Surplus};
 
 use tamis_rollout::Record;
@@ -45,8 +47,7 @@ impl Sieve {
 pub fn sieve(config: &Config, scores: impl IntoIterator<Item = String>) -> Result<Sieve, AssembleError> {
     let available = AvailableMetrics { scores: scores.into_iter().collect(), entropy: false };
     let Some(filter) = &config.filter else {
-        let metric =
-            Metric::default_of(&available).unwrap_or(Metric::SeqReward);
+        let metric = Metric::default_of(&available).unwrap_or(Metric::SeqReward);
         return Ok(Sieve {
             filter: None,
             metric,

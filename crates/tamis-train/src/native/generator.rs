@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tamis_core::group::{FinishReason, PolicyVersion};
 use tamis_model::{
-    Completion, FinishReason as EngineFinish, Generator as EngineGenerator, GeneratorSettings, Request, RequestId,
-    SamplingParams, StopCheck,
+    Completion, FinishReason as EngineFinish, Generator as EngineGenerator, GeneratorSettings, Request,
+    RequestId, SamplingParams, StopCheck,
 };
 use tamis_rollout::{Backend, Generator, GeneratorError, GroupRequest, Outcome, Sample, Sampling};
 use tamis_text::stop::StopStrings;
@@ -114,14 +114,10 @@ impl Generator for NativeEngine {
         let longest = sampling.stop.iter().map(String::len).max().unwrap_or(0);
         let stop = Arc::new(StopAt { strings, tokenizer: self.codec.tokenizer().clone(), longest });
         let num_samples = request.keys.len();
-        let settings = GeneratorSettings {
-            max_sequences: self.settings.max_num_seqs,
-            ..GeneratorSettings::default()
-        };
-        let engine = self
-            .generation
-            .engine
-            .get_or_insert_with(|| EngineGenerator::new(self.model.config(), settings));
+        let settings =
+            GeneratorSettings { max_sequences: self.settings.max_num_seqs, ..GeneratorSettings::default() };
+        let engine =
+            self.generation.engine.get_or_insert_with(|| EngineGenerator::new(self.model.config(), settings));
         let check: Option<Arc<dyn StopCheck>> =
             if stop.strings.is_empty() { None } else { Some(stop.clone()) };
         let submitted = engine.submit(Request {

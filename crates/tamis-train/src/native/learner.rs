@@ -77,14 +77,9 @@ impl Learner for NativeEngine {
         let tokens = joined(sequences);
         let batch = as_engine(&tokens, sequences);
         let reference = self.reference.as_ref().unwrap_or(&self.model);
-        let scores = score(
-            &self.threads,
-            reference,
-            &mut self.workspace,
-            &batch,
-            self.settings.temperature as f32,
-        )
-        .map_err(|error| LearnerError::Engine { reason: error.to_string() })?;
+        let scores =
+            score(&self.threads, reference, &mut self.workspace, &batch, self.settings.temperature as f32)
+                .map_err(|error| LearnerError::Engine { reason: error.to_string() })?;
         Ok(scores.logprobs.values().to_vec())
     }
 }

@@ -8,7 +8,7 @@ use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::Rounds;
 use tamis_data::sampler::{Order, Position};
 use tamis_env::reward::gold::check_gold;
-use tamis_model::{AdamWConfig, Model};
+use tamis_model::{AdamWConfig, ModelConfig};
 use tamis_rollout::{Fate, PreparedPrompt, Record, Sampling, Scorer, Shell, ShellSettings};
 
 use super::{RunError, Session};
@@ -16,6 +16,7 @@ use crate::answers::RecordedAnswers;
 use crate::assemble::objective::Divergence;
 use crate::assemble::{data, objective, policy, rewards, schedule};
 use crate::checkpoint::{self, RunState};
+use crate::checksum::crc32;
 use crate::durable::Disk;
 use crate::interrupt::Interrupt;
 use crate::learning_rate::{Decay, LearningRate};
@@ -31,7 +32,7 @@ use crate::run_directory::{LogPositions, RunDirectory};
 use crate::run_log::RunLog;
 use crate::update::{MicroBatch, UpdateSettings};
 use crate::validation::ValidationSettings;
-use crate::warm_start::{WarmStartSettings, warm_start};
+use crate::warm_start::{WarmStartError, WarmStartSettings, warm_start};
 
 /// A configuration with its text as `tamis config show` prints it.
 #[derive(Debug, Clone)]
@@ -94,21 +95,27 @@ impl Session {
                     });
                 }
                 let mut now = now;
-                if !changed.is_empty() {
-                    // The change holds from now on: a later resume without the override goes on with it.
-                    directory.disk().write_file(&directory.config(), now.text.as_bytes())?;
-                    now.notes
-                        .extend(changed.iter().map(|difference| format!("changed on resume: {difference}")));
-                }
+                now.notes.extend(changed.iter().map(|difference| format!("changed on resume: {difference}")));
                 (now, Some(directory))
             }
         };
         let config = given.config;
+        let state = match &existing {
+            Some(directory) => match directory.list_checkpoints()?.last() {
+                Some(folder) => Some((checkpoint::read_state(&folder.path)?, folder.path.clone())),
+                None => None,
+            },
+            None => None,
+        };
         // What needs no folder comes first, so that a mistake there leaves none behind.
         let prompts = data::prompts(&config)?;
-        let codec = policy::codec(&config, || prompts.alphabet())?;
-        let model = policy::model(&config, &codec)?;
-        let memory = memory(&config, &model)?;
+        let codec = match &state {
+            Some((_, folder)) => policy::codec_of(&config, folder)?,
+            None => policy::codec(&config, || prompts.alphabet())?,
+        };
+        let from = state.as_ref().map(|(_, folder)| folder.as_path());
+        let memory = memory(&config, &policy::shape(&config, &codec, from)?)?;
+        let (objective, divergence) = objective::objective(&config)?;
         let is_new = existing.is_none();
         let directory = if let Some(directory) = existing {
             directory
@@ -125,10 +132,6 @@ impl Session {
             .and_then(|text| text.trim().parse().ok())
             .unwrap_or(0);
         let codec = codec.with_now(started);
-        let state = match directory.list_checkpoints()?.last() {
-            Some(folder) => Some((checkpoint::read_state(&folder.path)?, folder.path.clone())),
-            None => None,
-        };
         let (positions, at) = state
             .as_ref()
             .map_or((LogPositions::default(), 0), |(state, _)| (state.logs.clone(), state.step));
@@ -173,7 +176,8 @@ impl Session {
         ui.say(&sieve.announcement);
         let mut scorer = Scorer::new(assembled.rewards);
         if assembled.is_external {
-            let answers = RecordedAnswers::open(directory.disk(), &directory.journal())?;
+            let promised = state.as_ref().map_or(0, |(state, _)| state.journal);
+            let answers = RecordedAnswers::open(directory.disk(), &directory.journal(), promised)?;
             scorer = scorer.with_journal(Box::new(answers));
         }
 
@@ -195,10 +199,19 @@ impl Session {
             }
         }
 
-        let (objective, divergence) = objective::objective(&config)?;
+        let data_crc32 = fingerprint(&train.prompts);
+        if let Some((state, _)) = &state
+            && state.data_crc32 != data_crc32
+        {
+            return Err(RunError::Mismatch {
+                run: directory.path().to_owned(),
+                differences: "the training prompts are not those that the run was begun with: a file of data.train has changed"
+                    .to_owned(),
+            });
+        }
         let loaded = match &state {
             Some((_, folder)) => checkpoint::read_model(folder)?,
-            None => model,
+            None => policy::model(&config, &codec)?,
         };
         let mut engine = NativeEngine::new(loaded, codec, engine_settings(&config));
         let order =
@@ -226,6 +239,9 @@ impl Session {
             None => Shell::new(shell_settings, Rounds::new(settings)?),
         };
         let mut session = Session {
+            between: Session::place(&shell, &pool),
+            data_crc32,
+            base_logs: positions,
             validation: validation_settings(&config),
             advantage: objective::advantage(&config),
             objective_state: state.as_ref().map_or(objective.initial_state(), |(state, _)| state.objective),
@@ -239,7 +255,6 @@ impl Session {
             saved: state.as_ref().map(|(state, _)| state.step),
             latest: state.as_ref().and_then(|(state, _)| state.latest.clone()),
             given_up: Vec::new(),
-            step_start: None,
             validation_prompts: validation_prompts.prompts,
             config,
             directory,
@@ -259,6 +274,10 @@ impl Session {
         session.keep_reference()?;
         if state.is_none() {
             session.first_measurement()?;
+        }
+        if !is_new {
+            // What was changed holds from now on: a later resume without the override goes on with it.
+            session.directory.disk().write_file(&session.directory.config(), given.text.as_bytes())?;
         }
         Ok(session)
     }
@@ -283,11 +302,13 @@ impl Session {
             (&self.progress, &mut self.scorer, &self.validation_prompts, &self.validation);
         let mut measured = 0;
         let mut failed = None;
+        let interrupt = self.interrupt.clone();
         let report = warm_start(
             &mut self.engine,
             &codec,
             pairs,
             &settings,
+            &interrupt,
             |engine| {
                 measured += 1;
                 let journal = format!("warm_start/{measured}");
@@ -312,7 +333,11 @@ impl Session {
                     ));
                 }
             },
-        )?;
+        )
+        .map_err(|error| match error {
+            WarmStartError::Interrupted => RunError::Interrupted { run: self.directory.path().to_owned() },
+            error => error.into(),
+        })?;
         if let Some(error) = failed {
             return Err(error.into());
         }
@@ -489,9 +514,20 @@ fn learning_rate(config: &Config) -> LearningRate {
     }
 }
 
+/// CRC-32 of prompts as the model sees them, with their ground truths.
+fn fingerprint(prompts: &[PreparedPrompt]) -> u32 {
+    let mut bytes = Vec::new();
+    for prompt in prompts {
+        bytes.extend(prompt.prompt.id.0.to_le_bytes());
+        bytes.extend(prompt.token_ids.iter().flat_map(|id| id.to_le_bytes()));
+        bytes.extend(prompt.prompt.ground_truth.iter().flat_map(|truth| truth.bytes()));
+    }
+    crc32(&bytes)
+}
+
 /// Estimates the memory and refuses what cannot fit; the line that the run prints.
-fn memory(config: &Config, model: &Model) -> Result<String, RunError> {
-    let estimate = crate::memory::estimate(config, model.config());
+fn memory(config: &Config, model: &ModelConfig) -> Result<String, RunError> {
+    let estimate = crate::memory::estimate(config, model);
     let rollouts = crate::memory::rollouts(config);
     let needed = estimate.total().saturating_add(rollouts);
     let limit = config.model.memory_limit.map(|limit| limit.0).or_else(tamis_model::available_memory);

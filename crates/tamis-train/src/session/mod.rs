@@ -29,7 +29,7 @@ use crate::logger::{LoggerError, Loggers};
 use crate::native::NativeEngine;
 use crate::pool::PromptPool;
 use crate::progress::Progress;
-use crate::run_directory::{RunDirectory, RunDirectoryError};
+use crate::run_directory::{LogPositions, RunDirectory, RunDirectoryError};
 use crate::update::UpdateSettings;
 use crate::validation::{ValidationReport, ValidationSettings};
 use crate::warm_start::WarmStartError;
@@ -114,6 +114,12 @@ pub enum RunError {
         /// Where to resume from.
         run: PathBuf,
     },
+    /// Ctrl-C before there was anything to save.
+    #[error("interrupted before the first checkpoint")]
+    Interrupted {
+        /// The run directory.
+        run: PathBuf,
+    },
     /// Groups were lost or counted twice: a fault of tamis.
     #[error("the accounting of groups does not balance")]
     Accounting(#[from] tamis_core::schedule::Unbalanced),
@@ -142,6 +148,9 @@ impl RunError {
                 "change the settings above in a new run; what was trained is in {}",
                 run.join("checkpoints").display()
             )),
+            Self::Interrupted { run } => {
+                Some(format!("begin it again from its start with `tamis train --resume {}`", run.display()))
+            }
             _ => None,
         }
     }
@@ -173,17 +182,20 @@ pub struct Summary {
     pub after: Option<ValidationReport>,
 }
 
-/// A place in the data and in the schedule, between two steps.
-#[derive(Debug, Clone)]
-struct Place {
-    position: Position,
+/// Where scheduling stands between two steps: what a checkpoint saves. Attempts at a step that were skipped, and the end of a run, come
+/// after it and are replayed.
+struct Between {
     machine: Rounds,
+    position: Position,
     next_group: u64,
     carried: Vec<CarriedGroup>,
 }
 
 /// A run in progress.
 pub struct Session {
+    between: Between,
+    data_crc32: u32,
+    base_logs: LogPositions,
     config: Config,
     directory: RunDirectory,
     progress: Progress,
@@ -209,7 +221,5 @@ pub struct Session {
     latest: Option<(u64, ValidationReport)>,
     // Groups of attempts at the present step that were skipped: they go into its rollout file.
     given_up: Vec<Record>,
-    // Where the first attempt at the present step began; none between steps.
-    step_start: Option<Place>,
     saved: Option<u64>,
 }

@@ -10,18 +10,20 @@ use tamis_core::schedule::RoundReport;
 use tamis_data::rollouts::{RolloutRow, write_rollouts};
 use tamis_rollout::{
     Backend, Collected, Dependencies, End, Generator, GeneratorError, GroupRequest, Observer, Outcome,
-    Record, Sampling, ShellError,
+    Record, Sampling, Shell, ShellError,
 };
 
-use super::{Ending, Place, RunError, Session, Summary};
+use super::{Between, Ending, RunError, Session, Summary};
+use crate::assemble::AssembleError;
 use crate::assemble::objective::Divergence;
 use crate::batch_metrics::{TrainedColumns, generated_metrics, trained_metrics};
 use crate::checkpoint::{self, CarriedGroup, RunState};
 use crate::learner::{Learner, LearnerError, LearnerSequence};
 use crate::metrics::Metrics;
 use crate::native::NativeEngine;
+use crate::pool::PromptPool;
 use crate::progress::{Progress, StepView};
-use crate::run_directory::{LogPositions, RUN_LOG};
+use crate::run_directory::RUN_LOG;
 use crate::timings::{GENERATION, STEP, Timings, TokenCounts};
 use crate::update::{MicroBatch, TrainingBatch, micro_batches, update};
 use crate::validation;
@@ -176,9 +178,6 @@ impl Session {
             if self.interrupt.is_requested() {
                 return self.interrupted();
             }
-            if self.step_start.is_none() {
-                self.step_start = Some(self.place());
-            }
             let began = Instant::now();
             let mut timings = Timings::new();
             self.progress.groups(0, self.config.data.train_batch_size as u64);
@@ -243,6 +242,16 @@ impl Session {
             self.save(steps)?;
         }
         Ok(())
+    }
+
+    /// Where scheduling stands now, between two steps.
+    pub(super) fn place(shell: &Shell, pool: &PromptPool) -> Between {
+        Between {
+            machine: shell.machine().clone(),
+            position: pool.position(),
+            next_group: shell.next_group(),
+            carried: shell.held().map(CarriedGroup::of).collect(),
+        }
     }
 
     fn micro_batch(&self) -> MicroBatch {
@@ -328,7 +337,7 @@ impl Session {
         )?;
         let version = self.engine.publish();
         self.shell.trained(version)?;
-        self.step_start = None;
+        self.between = Self::place(&self.shell, &self.pool);
         timings.add("update_actor", clock.elapsed());
         if report.num_skipped > 0 {
             self.progress.warn(&format!(
@@ -443,10 +452,19 @@ impl Session {
         }
         validation::metrics(&rows, &self.config.validate, metrics);
         let score = match self.config.checkpoint.keep_best.as_ref().and_then(|keep| keep.metric.as_deref()) {
-            Some(name) => metrics.get(name).unwrap_or(report.accuracy),
+            Some(name) => metrics.get(name).ok_or_else(|| {
+                let names: Vec<&str> = metrics.iter().map(|(name, _)| name).filter(|name| name.starts_with("val-")).collect();
+                AssembleError::setting(
+                    format!("checkpoint.keep_best.metric: there is no figure `{name}` in this validation"),
+                    format!("choose one of {}", names.join(", ")),
+                )
+            })?,
             None => report.accuracy,
         };
         self.scores.insert(step, score);
+        if report.num_failed > 0 {
+            self.progress.warn(&format!("{} validation prompts could not be generated from", report.num_failed));
+        }
         self.progress.say(&format!(
             "validation after step {step}: {:.1}% of {} prompts, mean length {:.1} tokens",
             100.0 * report.accuracy,
@@ -457,31 +475,22 @@ impl Session {
         Ok(())
     }
 
-    /// Where the run is in its data and its schedule.
-    fn place(&self) -> Place {
-        Place {
-            position: self.pool.position(),
-            machine: self.shell.machine().clone(),
-            next_group: self.shell.next_group(),
-            carried: self.shell.held().map(CarriedGroup::of).collect(),
-        }
-    }
-
     /// Writes a checkpoint of the state between two steps.
     pub(super) fn save(&mut self, step: u64) -> Result<(), RunError> {
-        let mut logs = LogPositions::default();
+        // A logger that is switched off keeps what it wrote before.
+        let mut logs = self.base_logs.clone();
         self.loggers.sync(&mut logs)?;
         logs.record(RUN_LOG, self.progress.sync()?);
-        // An attempt at a step that was skipped or that ended the run is repeated on resume, to the same end.
-        let place = self.step_start.clone().unwrap_or_else(|| self.place());
         let state = RunState {
             format: RunState::FORMAT,
             step,
             version: self.engine.version(),
-            position: place.position,
-            machine: place.machine,
-            next_group: place.next_group,
-            carried: place.carried,
+            position: self.between.position,
+            machine: self.between.machine.clone(),
+            next_group: self.between.next_group,
+            carried: self.between.carried.clone(),
+            data_crc32: self.data_crc32,
+            journal: self.scorer.journal_position(),
             objective: self.objective_state,
             reward_kl: self.reward_kl,
             logs,
