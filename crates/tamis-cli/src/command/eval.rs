@@ -33,7 +33,8 @@ pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
         .collect();
     let loaded = load(&files, &overrides).map_err(|errors| Failure::told(USAGE, errors.to_string()))?;
     // A run's own configuration was talked about when the run began.
-    let own = files.first().filter(|_| belongs_to_run).and_then(|own| load(std::slice::from_ref(own), &[]).ok());
+    let own =
+        files.first().filter(|_| belongs_to_run).and_then(|own| load(std::slice::from_ref(own), &[]).ok());
     for note in own.as_ref().map_or_else(|| notes(&loaded), |own| new_notes(own, &loaded)) {
         use std::io::Write as _;
         let _ = writeln!(std::io::stderr().lock(), "{note}");

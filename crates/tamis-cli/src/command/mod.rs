@@ -48,7 +48,9 @@ impl Layers {
 /// What is to be said about overrides on top of a run's own configuration. That one holds every default in so many words, and what was to
 /// be said about it was said when the run began.
 pub(crate) fn new_notes(own: &Loaded, now: &Loaded) -> Vec<String> {
-    let is_new = |warning: &&tamis_config::Diagnostic| !own.warnings.iter().any(|known| known.problem == warning.problem);
+    let is_new = |warning: &&tamis_config::Diagnostic| {
+        !own.warnings.iter().any(|known| known.problem == warning.problem)
+    };
     let mut notes: Vec<String> = now.warnings.iter().filter(is_new).map(ToString::to_string).collect();
     notes.extend(now.notes.iter().map(ToString::to_string));
     notes
