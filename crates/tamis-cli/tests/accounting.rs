@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use tamis::{Folder, TINY};
 
-/// Groups in the rollout files, and how many of them by verdict where a step of the run counts them too.
+/// Runs the tiny configuration with these changes to this exit code, and counts.
 fn check(name: &str, changes: &[(&str, &str)], code: i32) {
     let mut config = TINY.to_owned();
     for (from, to) in changes {
@@ -35,16 +35,16 @@ fn check(name: &str, changes: &[(&str, &str)], code: i32) {
     assert_eq!(summary["min_group_size"], 4, "{name}");
 
     // The identity holds in every step, and from step to step.
-    let mut carried = 0.0;
+    let mut carried = 0;
     for line in folder.read("runs/tiny/metrics.jsonl").lines() {
         let step: BTreeMap<String, serde_json::Value> = serde_json::from_str(line).expect("JSON");
         if !step.contains_key("groups/generated") {
             continue;
         }
-        let of = |name: &str| step[name].as_f64().expect("a number");
+        let of = |name: &str| step[name].as_f64().expect("a number") as u64;
         for what in ["groups", "trajectories"] {
             let count = |name: &str| of(&format!("{what}/{name}"));
-            let out: f64 = ["trained", "dropped", "surplus", "stale", "failed", "aborted", "carried_out"]
+            let out: u64 = ["trained", "dropped", "surplus", "stale", "failed", "aborted", "carried_out"]
                 .into_iter()
                 .map(count)
                 .sum();

@@ -42,7 +42,7 @@ fn checkpoints_are_whole(run: &Path) {
     let Ok(entries) = std::fs::read_dir(run.join("checkpoints")) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        if name.ends_with(".tmp") {
+        if entry.path().extension().is_some_and(|extension| extension == "tmp") {
             continue;
         }
         tamis_train::checkpoint::read_state(&entry.path()).unwrap_or_else(|error| panic!("{name}: {error}"));

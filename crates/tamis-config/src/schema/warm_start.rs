@@ -8,7 +8,7 @@ section! {
         /// Optimizer updates at most. 0: no warm start.
         steps: usize = "0", Any, Fixed;
         /// Examples per update.
-        batch_size: usize = "64", Between(1.0, 1048576.0), Fixed;
+        batch_size: usize = "64", Between(1.0, 1_048_576.0), Fixed;
         /// Learning rate, after its warm-up.
         learning_rate: f64 = "1e-3", Positive, Fixed;
         /// Updates over which the learning rate rises from zero.

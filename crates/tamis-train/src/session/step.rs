@@ -173,6 +173,8 @@ impl Session {
     }
 
     fn steps(&mut self) -> Result<Ending, RunError> {
+        // A kill may have come between a checkpoint and the removal of older ones.
+        self.prune()?;
         loop {
             let step = self.shell.machine().progress().steps + 1;
             if self.interrupt.is_requested() {
@@ -510,6 +512,11 @@ impl Session {
         let folder = pending.commit()?;
         self.saved = Some(step);
         self.progress.say(&format!("checkpoint {}", folder.path.display()));
+        self.prune()
+    }
+
+    /// Removes the checkpoints that need not be kept.
+    fn prune(&self) -> Result<(), RunError> {
         let keep = &self.config.checkpoint;
         self.directory.prune(
             crate::run_directory::Keep {
