@@ -144,13 +144,12 @@ impl SaveError {
         match self {
             Self::Disk(error) => error.hint(),
             Self::Format { .. } => Some("continue the run with the version of tamis that began it"),
-            Self::State { .. } => Some(DAMAGED),
             Self::Weights(CheckpointError::Write { source, .. }) => {
                 // The same advice as for every other file of the run.
                 DiskError::new(Operation::Write, Path::new(""), io::Error::from(source.kind())).hint()
             }
             Self::Weights(CheckpointError::Read { .. }) | Self::Tokenizer(_) | Self::Shape { .. } => None,
-            Self::Weights(_) => Some(DAMAGED),
+            Self::State { .. } | Self::Weights(_) => Some(DAMAGED),
         }
     }
 }

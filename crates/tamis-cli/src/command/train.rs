@@ -72,8 +72,10 @@ fn fail(error: &RunError) -> Failure {
     let code = match error {
         RunError::Mismatch { .. } => MISMATCH,
         RunError::Interrupted { .. } => INTERRUPTED,
-        RunError::Assemble(_) | RunError::Gold { .. } | RunError::Memory { .. } => USAGE,
-        RunError::Directory(RunDirectoryError::NotARun { .. } | RunDirectoryError::Name { .. }) => USAGE,
+        RunError::Assemble(_)
+        | RunError::Gold { .. }
+        | RunError::Memory { .. }
+        | RunError::Directory(RunDirectoryError::NotARun { .. } | RunDirectoryError::Name { .. }) => USAGE,
         _ => FAILED,
     };
     Failure::of(code, error, error.hint())
