@@ -1,7 +1,7 @@
 //! A run from its configuration to its last step.
 //!
-//! [`Session::begin`] makes a run directory and everything in it; [`Session::resume`] opens one and puts the state of its last checkpoint
-//! back; [`Session::run`] trains until the end, an interruption, or a stop with a diagnosis.
+//! [`Session::begin`] makes a run directory and everything in it, or opens one and puts the state of its last checkpoint back;
+//! [`Session::run`] trains until the end, an interruption, or a stop with a diagnosis.
 
 mod begin;
 mod step;
