@@ -274,7 +274,7 @@ rollout.n
 
   Trajectories per prompt: the group size.
 
-  type       a whole number, at least 1
+  type       a whole number, from 1 to 65536
   default    8
   on resume  must stay
   also known as
