@@ -8,6 +8,7 @@
 //! Shape letters: P prompts, G group size, B trajectories (P·G), T tokens of one trajectory, N = ΣT (ragged), V vocabulary.
 
 pub mod advantage;
+pub mod catalogue;
 pub mod filter;
 pub mod group;
 pub mod objective;

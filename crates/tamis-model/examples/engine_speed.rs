@@ -17,24 +17,53 @@ use tamis_model::{
     measure_peak,
 };
 
-fn small() -> ModelConfig {
-    ModelConfig::new(Architecture::Qwen2, 48, 128, 512, 4, 4, 512)
+/// What is measured for one model; the same as in `bench/peers/torch_engine.py`, which `bench/run.py` gives these numbers.
+struct Case {
+    name: &'static str,
+    config: ModelConfig,
+    /// Training sequences, evenly spread from the shortest to the longest.
+    sequences: usize,
+    lengths: (usize, usize),
+    /// Prompts of `generate_separate` (one sample each) and of `generate_grouped` (16 samples each).
+    prompts: (usize, usize),
 }
 
-fn mid() -> ModelConfig {
-    ModelConfig::new(Architecture::Qwen2, 8192, 512, 1536, 8, 8, 1024)
+const PROMPT: usize = 32;
+const NEW: usize = 32;
+
+fn cases() -> [Case; 2] {
+    let llama = |vocab, hidden, intermediate, layers, heads| {
+        ModelConfig::new(Architecture::Llama, vocab, hidden, intermediate, layers, heads, 256)
+    };
+    [
+        Case {
+            name: "small",
+            config: llama(64, 128, 384, 4, 4),
+            sequences: 256,
+            lengths: (32, 64),
+            prompts: (256, 16),
+        },
+        Case {
+            name: "mid",
+            config: llama(8192, 512, 1408, 8, 8),
+            sequences: 32,
+            lengths: (64, 128),
+            prompts: (64, 4),
+        },
+    ]
 }
 
-/// Runs until the time is over, after one run to warm up; units of work per second, best run.
-fn best_rate(seconds: f64, units: f64, mut run: impl FnMut()) -> f64 {
+/// Runs once to warm up, then at least 5 times and until the time is over; the median's units of work per second.
+fn median_rate(seconds: f64, units: f64, mut run: impl FnMut()) -> f64 {
     run();
-    let (begin, mut best) = (Instant::now(), 0.0f64);
-    while begin.elapsed().as_secs_f64() < seconds {
+    let (begin, mut times) = (Instant::now(), Vec::new());
+    while times.len() < 5 || begin.elapsed().as_secs_f64() < seconds {
         let start = Instant::now();
         run();
-        best = best.max(units / start.elapsed().as_secs_f64());
+        times.push(start.elapsed().as_secs_f64());
     }
-    best
+    times.sort_by(f64::total_cmp);
+    units / times[times.len() / 2]
 }
 
 /// Operations of one token's forward pass with `context` positions before it.
@@ -56,72 +85,112 @@ fn main() {
         threads.level(),
         peak / 1e9
     );
-    for (name, config, batch, len) in [("small", small(), 32, 64), ("mid", mid(), 16, 64)] {
-        let key = Key::new(1, Purpose::Init);
-        let Ok(mut model) = Model::init(config.clone(), key) else { return };
-        let parameters = model.num_parameters();
-        let report = |what: &str, rate: f64, operations: f64, more: &str| {
-            let share = rate * operations / peak;
-            println!(
-                r#"{{"what":"{what}","model":"{name}","tokens_per_s":{rate:.0},"peak_share":{share:.3},"parameters":{parameters}{more}}}"#
-            );
-        };
-        let token = |i: u64, t: u64| key.with(i).below(t, config.vocab_size as u64) as u32;
-        if "train".contains(&filter) {
-            let rows: Vec<Vec<u32>> = (0..batch).map(|i| (0..len).map(|t| token(i, t)).collect()).collect();
-            let sequences: Vec<_> = rows.iter().map(|tokens| Sequence { tokens, start: 1 }).collect();
-            let mut workspace = Workspace::default();
-            let mut gradients = Gradients::new(&model);
-            let mut optimizer = AdamW::new(&model, AdamWConfig::default());
-            let rate = best_rate(seconds, (batch * len) as f64, || {
-                gradients.clear();
-                let result = forward_backward(
-                    &threads,
-                    &model,
-                    &mut workspace,
-                    &sequences,
-                    PassOptions::default(),
-                    &mut gradients,
-                    |scores| Coefficients {
-                        logprob: vec![-1e-3; scores.logprobs.num_values()],
-                        entropy: None,
-                    },
-                );
-                assert!(result.is_ok());
-                optimizer.step(&threads, &mut model, &gradients, 1e-4, Some(1.0));
-            });
-            let more = format!(r#","sequences":{batch},"length":{len}"#);
-            report("train", rate, 3.0 * operations(&config, parameters, len as f64 / 2.0), &more);
+    for case in cases() {
+        if filter.is_empty() || "train".contains(&filter) {
+            train(&case, &threads, seconds, peak);
         }
-        for (what, prompts, samples, prompt_len, new) in
-            [("generate_separate", 64, 1, 32, 64), ("generate_groups", 16, 16, 32, 64)]
+        for (what, prompts, samples) in
+            [("generate_separate", case.prompts.0, 1), ("generate_grouped", case.prompts.1, 16)]
         {
-            if !what.contains(&filter) {
-                continue;
+            if what.contains(&filter) {
+                generate(&case, &threads, seconds, peak, what, (prompts, samples));
             }
-            let settings = GeneratorSettings { max_sequences: 256, ..GeneratorSettings::default() };
-            let mut generator = Generator::new(&config, settings);
-            let rate = best_rate(seconds, f64::from(prompts * samples * new), || {
-                for i in 0..prompts as u64 {
-                    let request = Request {
-                        prompt: (0..prompt_len).map(|t| token(i, t)).collect(),
-                        keys: (0..samples as u64).map(|sample| key.with(i).with(sample)).collect(),
-                        params: SamplingParams { max_new_tokens: new as usize, ..SamplingParams::default() },
-                        stop: None,
-                    };
-                    assert!(generator.submit(request).is_ok());
-                }
-                assert_eq!(generator.run(&threads, &model).len() as i32, prompts * samples);
-            });
-            let more = format!(
-                r#","prompts":{prompts},"samples":{samples},"prompt_length":{prompt_len},"new_tokens":{new}"#
-            );
-            report(
-                what,
-                rate,
-                operations(&config, parameters, prompt_len as f64 + f64::from(new) / 2.0),
-                &more,
-            );
         }
     }
+}
+
+fn train(case: &Case, threads: &Threads, seconds: f64, peak: f64) {
+    let Some((mut model, token)) = start(case) else { return };
+    let (shortest, longest) = case.lengths;
+    let lengths =
+        (0..case.sequences).map(|i| shortest + i * (longest - shortest) / (case.sequences - 1).max(1));
+    let rows: Vec<Vec<u32>> =
+        lengths.enumerate().map(|(i, len)| (0..len).map(|t| token(i, t)).collect()).collect();
+    let sequences: Vec<_> = rows.iter().map(|tokens| Sequence { tokens, start: 1 }).collect();
+    let tokens: usize = rows.iter().map(Vec::len).sum();
+    // The mean number of positions that a token attends to, itself counted half.
+    let context = rows.iter().map(|row| (row.len() * row.len()) as f64 / 2.0).sum::<f64>() / tokens as f64;
+    let mut workspace = Workspace::default();
+    let mut gradients = Gradients::new(&model);
+    let mut optimizer = AdamW::new(&model, AdamWConfig::default());
+    let rate = median_rate(seconds, tokens as f64, || {
+        gradients.clear();
+        let result = forward_backward(
+            threads,
+            &model,
+            &mut workspace,
+            &sequences,
+            PassOptions::default(),
+            &mut gradients,
+            |scores| Coefficients { logprob: vec![-1e-3; scores.logprobs.num_values()], entropy: None },
+        );
+        assert!(result.is_ok());
+        optimizer.step(threads, &mut model, &gradients, 1e-4, Some(1.0));
+    });
+    let more = format!(
+        r#","tokens":{tokens},"sequences":{},"shortest":{shortest},"longest":{longest}"#,
+        case.sequences
+    );
+    report(
+        case,
+        "train",
+        rate,
+        3.0 * operations(&case.config, model.num_parameters(), context) / peak,
+        &more,
+    );
+}
+
+fn generate(
+    case: &Case,
+    threads: &Threads,
+    seconds: f64,
+    peak: f64,
+    what: &str,
+    (prompts, samples): (usize, usize),
+) {
+    let Some((model, token)) = start(case) else { return };
+    let settings = GeneratorSettings { max_sequences: 256, ..GeneratorSettings::default() };
+    let mut generator = Generator::new(&case.config, settings);
+    let generated = prompts * samples * NEW;
+    let rate = median_rate(seconds, generated as f64, || {
+        for i in 0..prompts {
+            let key = Key::new(1, Purpose::Init).with(i as u64);
+            let request = Request {
+                prompt: (0..PROMPT).map(|t| token(i, t)).collect(),
+                keys: (0..samples as u64).map(|sample| key.with(sample)).collect(),
+                params: SamplingParams { max_new_tokens: NEW, ..SamplingParams::default() },
+                stop: None,
+            };
+            assert!(generator.submit(request).is_ok());
+        }
+        assert_eq!(generator.run(threads, &model).len(), prompts * samples);
+    });
+    let more = format!(
+        r#","tokens":{generated},"prompts":{prompts},"samples":{samples},"prompt_length":{PROMPT},"new_tokens":{NEW}"#
+    );
+    // Prompt tokens are work too: each prompt is computed once.
+    let per_prompt = operations(&case.config, model.num_parameters(), PROMPT as f64 / 2.0) * PROMPT as f64;
+    let per_token = operations(&case.config, model.num_parameters(), (PROMPT + NEW / 2) as f64);
+    let operations = per_token + per_prompt / (samples * NEW) as f64;
+    report(case, what, rate, operations / peak, &more);
+}
+
+/// A model from random weights, and the token at position `t` of sequence `i`.
+fn start(case: &Case) -> Option<(Model, impl Fn(usize, usize) -> u32)> {
+    let key = Key::new(1, Purpose::Init);
+    let vocab = case.config.vocab_size as u64;
+    let model = Model::init(case.config.clone(), key).ok()?;
+    Some((model, move |i, t| key.with(i as u64).below(t as u64, vocab) as u32))
+}
+
+/// Prints one measurement; `share` is the share of the peak for each token a second.
+fn report(case: &Case, what: &str, rate: f64, share: f64, more: &str) {
+    let ModelConfig {
+        hidden_size, num_layers, num_heads, num_kv_heads, intermediate_size, vocab_size, ..
+    } = case.config;
+    println!(
+        r#"{{"what":"{what}","model":"{}","tokens_per_s":{rate:.0},"peak_share":{:.3},"hidden":{hidden_size},"layers":{num_layers},"heads":{num_heads},"kv_heads":{num_kv_heads},"intermediate":{intermediate_size},"vocab":{vocab_size}{more}}}"#,
+        case.name,
+        rate * share
+    );
 }

@@ -4,7 +4,32 @@ use serde::{Deserialize, Serialize};
 
 use super::statistics::Moments;
 use super::{AdvantageBatch, AdvantageError, AdvantageEstimator, Advantages};
+use crate::catalogue::{Entry, Family};
 use crate::ragged::Ragged;
+
+/// The catalogue's entry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "grpo",
+    family: Family::Advantage,
+    meaning: "the reward measured against its own group",
+    formula: "A_i = (R_i - mean(R)) / (std(R) + epsilon) over the scored members of the group",
+    source: "Shao et al., DeepSeekMath, arXiv 2402.03300, section 4.1.2",
+    defaults: &[("scale", "group"), ("ddof", "1"), ("epsilon", "1e-6"), ("singleton", "zero")],
+    degenerate: &[
+        "unscored members are outside the statistics and get 0",
+        "a uniform group (max == min) gets exactly 0, and so does one with fewer than two scored members of several",
+        "a group of one gets 0, or its raw reward with `singleton: raw_reward`",
+    ],
+    known_as: &[
+        ("verl", "algorithm.adv_estimator=grpo"),
+        ("TRL", "scale_rewards=group|batch|none"),
+        ("EasyR1", "algorithm.adv_estimator=grpo"),
+    ],
+    differences: &[
+        "verl and TRL compute the deviation of a uniform group in floating point, so that rounding noise over epsilon can become an advantage; here it is zero",
+        "verl keeps the raw reward of a singleton, TRL gives 0; TRL's epsilon is 1e-4",
+    ],
+};
 
 /// What the centred reward is divided by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,10 +8,14 @@ pub mod statistics;
 
 use thiserror::Error;
 
+use crate::catalogue::Entry;
 use crate::ragged::Ragged;
 
 pub use grpo::{Grpo, Scale, Singleton};
 pub use statistics::RewardStatistics;
+
+/// The catalogue's entries of this module.
+pub const ENTRIES: &[Entry] = &[grpo::ENTRY];
 
 /// What an estimator may look at. Columns beyond the rewards are optional; an estimator that needs one says so in its error.
 #[derive(Debug, Clone, Copy)]

@@ -5,6 +5,23 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{DropReason, Filter, FilterError, GroupStatistics, OutcomeScale, Scope, Verdict};
+use crate::catalogue::{Entry, Family};
+
+/// The catalogue's entry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "mean_range",
+    family: Family::Filter,
+    meaning: "keeps a group that is neither too easy nor too hard",
+    formula: "low < mean(metric) < high over the scored members, or <= with `ends: closed`",
+    source: "EasyR1, online filtering; OpenRLHF, dynamic filtering",
+    defaults: &[("low", "0"), ("high", "1"), ("ends", "open")],
+    degenerate: &[
+        "a group of one is judged like any other",
+        "a uniform group inside the range is kept although its advantages are zero",
+    ],
+    known_as: &[("EasyR1", "algorithm.filter_low, algorithm.filter_high")],
+    differences: &[],
+};
 
 /// Whether a bound itself is inside the range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

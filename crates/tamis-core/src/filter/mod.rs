@@ -33,7 +33,11 @@ pub use statistics::GroupStatistics;
 pub use variance::{Singleton, Variance};
 pub use verdict::{DropReason, Judgement, OutcomeScale, Verdict};
 
+use crate::catalogue::Entry;
 use crate::group::Group;
+
+/// The catalogue's entries of this module.
+pub const ENTRIES: &[Entry] = &[variance::ENTRY, mean_range::ENTRY];
 
 /// How much a filter must see before it can judge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

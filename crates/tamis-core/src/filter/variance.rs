@@ -3,6 +3,25 @@
 use serde::{Deserialize, Serialize};
 
 use super::{DropReason, Filter, FilterError, GroupStatistics, OutcomeScale, Scope, Verdict};
+use crate::catalogue::{Entry, Family};
+
+/// The catalogue's entry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "variance",
+    family: Family::Filter,
+    meaning: "keeps a group whose scored members differ (dynamic sampling)",
+    formula: "max(metric) - min(metric) > tolerance",
+    source: "Yu et al., DAPO, arXiv 2503.14476, eq. 11",
+    defaults: &[("tolerance", "0"), ("singleton", "keep")],
+    degenerate: &[
+        "a group of one is kept, or dropped with `singleton: drop`",
+        "a group without a scored member, or with one of several, is dropped as `unscored`",
+    ],
+    known_as: &[("verl", "algorithm.filter_groups"), ("EasyR1", "algorithm.online_filtering")],
+    differences: &[
+        "verl keeps a group where numpy.std > 0, which rounding makes true for some uniform groups; here max == min decides",
+    ],
+};
 
 /// What becomes of a group of one, in which there is nothing to compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -38,7 +38,11 @@ pub use kl::{KlController, KlEstimator, KlKind, KlState, KlTerm};
 pub use preset::Preset;
 pub use value::ValueTerm;
 
+use crate::catalogue::Entry;
 use columns::Row;
+
+/// The catalogue's entries of this module.
+pub const ENTRIES: &[Entry] = &[clip::ENTRY];
 
 /// The policy loss of a token, before aggregation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
