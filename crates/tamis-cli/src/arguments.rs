@@ -6,7 +6,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Trains language models by reinforcement learning with verifiable rewards.
 #[derive(Debug, Parser)]
-#[command(name = "tamis", version, about, max_term_width = 110, disable_help_subcommand = true)]
+#[command(
+    name = "tamis",
+    version,
+    about = "Trains language models by reinforcement learning with verifiable rewards",
+    max_term_width = 110,
+    disable_help_subcommand = true
+)]
 #[command(
     after_help = "Exit codes: 0 done, 1 run failed, 2 usage or configuration, 3 a backend cannot be reached, \
                         4 resume does not match, 130 interrupted.\nResults go to stdout, progress and logs to stderr."
@@ -100,21 +106,21 @@ pub(crate) struct Filter {
     /// Which rule.
     #[arg(long, value_enum, default_value = "variance", alias = "kind")]
     pub(crate) strategy: Strategy,
-    /// variance: how far apart two members must be to differ (max - min > tolerance).
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
-    pub(crate) tolerance: f64,
-    /// What to do with a group of one.
-    #[arg(long, value_enum, default_value = "keep")]
-    pub(crate) singleton: Singleton,
+    /// variance: how far apart two members must be to differ (max - min > tolerance) [default: 0].
+    #[arg(long, allow_negative_numbers = true)]
+    pub(crate) tolerance: Option<f64>,
+    /// variance: what to do with a group of one [default: keep].
+    #[arg(long, value_enum)]
+    pub(crate) singleton: Option<Singleton>,
     /// mean_range: lower bound of the group's mean.
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) low: Option<f64>,
     /// mean_range: upper bound of the group's mean.
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) high: Option<f64>,
-    /// mean_range: whether the bounds themselves are kept (closed) or not (open).
-    #[arg(long, value_enum, default_value = "open")]
-    pub(crate) bounds: Bounds,
+    /// mean_range: whether the bounds themselves are kept (closed) or not (open) [default: open].
+    #[arg(long, value_enum)]
+    pub(crate) bounds: Option<Bounds>,
     /// Write the rows of kept groups here, in the input's format.
     #[arg(long, value_name = "FILE")]
     pub(crate) kept: Option<PathBuf>,

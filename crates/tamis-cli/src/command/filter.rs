@@ -8,12 +8,13 @@ use crate::arguments::{Bounds, Filter, Singleton, Strategy};
 use crate::failure::{FAILED, Failure, USAGE};
 
 pub(crate) fn run(arguments: &Filter) -> Result<u8, Failure> {
+    refuse_ignored(arguments)?;
     let filter = match arguments.strategy {
         Strategy::Variance => PointFilter::Variance(Variance {
-            tolerance: arguments.tolerance,
+            tolerance: arguments.tolerance.unwrap_or(0.0),
             singleton: match arguments.singleton {
-                Singleton::Keep => SingletonRule::Keep,
-                Singleton::Drop => SingletonRule::Drop,
+                None | Some(Singleton::Keep) => SingletonRule::Keep,
+                Some(Singleton::Drop) => SingletonRule::Drop,
             },
         }),
         Strategy::MeanRange => {
@@ -27,8 +28,8 @@ pub(crate) fn run(arguments: &Filter) -> Result<u8, Failure> {
                 low,
                 high,
                 ends: match arguments.bounds {
-                    Bounds::Open => Ends::Open,
-                    Bounds::Closed => Ends::Closed,
+                    None | Some(Bounds::Open) => Ends::Open,
+                    Some(Bounds::Closed) => Ends::Closed,
                 },
             })
         }
@@ -46,7 +47,10 @@ pub(crate) fn run(arguments: &Filter) -> Result<u8, Failure> {
         dropped: arguments.dropped.clone(),
         overwrite: arguments.overwrite,
     };
-    let summary = filter_file(&options).map_err(|error| Failure::of(FAILED, &error, None))?;
+    let summary = filter_file(&options).map_err(|error| {
+        let code = if error.is_usage() { USAGE } else { FAILED };
+        Failure::of(code, &error, error.hint())
+    })?;
     if arguments.json {
         let json = serde_json::to_string_pretty(&summary)
             .map_err(|error| Failure::told(FAILED, format!("error: failed to write the summary: {error}")))?;
@@ -55,4 +59,44 @@ pub(crate) fn run(arguments: &Filter) -> Result<u8, Failure> {
         print(&format!("{summary}\n"))?;
     }
     Ok(0)
+}
+
+/// Refuses options that the chosen strategy or layout would not look at.
+fn refuse_ignored(arguments: &Filter) -> Result<(), Failure> {
+    let of_variance =
+        [("--tolerance", arguments.tolerance.is_some()), ("--singleton", arguments.singleton.is_some())];
+    let of_mean_range = [
+        ("--low", arguments.low.is_some()),
+        ("--high", arguments.high.is_some()),
+        ("--bounds", arguments.bounds.is_some()),
+    ];
+    let named = |options: &[(&'static str, bool)]| -> Vec<&'static str> {
+        options.iter().filter(|(_, is_given)| *is_given).map(|(name, _)| *name).collect()
+    };
+    let (chosen, other, ignored) = match arguments.strategy {
+        Strategy::Variance => ("variance", "mean_range", named(&of_mean_range)),
+        Strategy::MeanRange => ("mean_range", "variance", named(&of_variance)),
+    };
+    if !ignored.is_empty() {
+        let ignored = ignored.join(" and ");
+        return Err(Failure::told(
+            USAGE,
+            format!(
+                "error: --strategy {chosen} does not look at {ignored}\n  hint: leave it out, or choose `--strategy {other}`"
+            ),
+        ));
+    }
+    if arguments.metric.len() > 1 && !arguments.group.is_empty() {
+        return Err(Failure::told(
+            USAGE,
+            "error: with several --metric each row is a group, so --group has nothing to do\n  hint: leave out --group, or give one --metric",
+        ));
+    }
+    if arguments.overwrite && arguments.kept.is_none() && arguments.dropped.is_none() {
+        return Err(Failure::told(
+            USAGE,
+            "error: --overwrite without an output to replace\n  hint: name one with --kept or --dropped",
+        ));
+    }
+    Ok(())
 }
