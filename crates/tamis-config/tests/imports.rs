@@ -15,6 +15,11 @@ fn loaded(import: &Import) -> Config {
     load_sources(&[source], &[]).unwrap_or_else(|errors| panic!("{errors}\n{}", import.yaml)).config
 }
 
+fn import_errors(arguments: &[&str]) -> String {
+    let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+    import(&arguments).map_or_else(|errors| errors.to_string(), |import| panic!("{}", import.yaml))
+}
+
 fn notes(import: &Import) -> String {
     import.notes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
@@ -379,6 +384,113 @@ fn online_filtering_of_easyr1() {
 }
 
 #[test]
+fn reward_function_of_easyr1() {
+    let import = converted(&[
+        "worker.reward.reward_function=./examples/reward_function/dapo.py:compute_score",
+        "worker.reward.reward_function_kwargs.max_response_length=2048",
+        "worker.reward.reward_function_kwargs={overlong_penalty_factor: 0.5}",
+        "worker.reward.reward_type=batch",
+        "algorithm.online_filtering=true",
+        "algorithm.filter_key=accuracy_normalized",
+        "data.train_files=t",
+        "worker.actor.model.model_path=m",
+        "worker.rollout.n=5",
+    ]);
+    let config = loaded(&import);
+    assert_snapshot!(serde_json::to_string(&config.reward).unwrap(), @r#"[{"name":"python","kind":"python","weight":1.0,"path":"./examples/reward_function/dapo.py","function":"compute_score","style":"easyr1","kwargs":{"max_response_length":2048,"overlong_penalty_factor":0.5},"python":"python3","num_processes":2,"timeout":"30s","max_restarts":10}]"#);
+    assert_eq!(config.filter.unwrap().metric.as_deref(), Some("accuracy_normalized"));
+    let function: Vec<String> =
+        notes(&import).lines().filter(|line| line.contains("worker.reward")).map(str::to_owned).collect();
+    assert_snapshot!(function.join("\n"), @r#"
+worker.reward.reward_function=./examples/reward_function/dapo.py:compute_score -> reward: [{kind: python, path: ./examples/reward_function/dapo.py, function: compute_score, style: easyr1, kwargs: {max_response_length: 2048, overlong_penalty_factor: 0.5}}]
+worker.reward.reward_function_kwargs.max_response_length=2048 goes into what worker.reward.reward_function becomes
+worker.reward.reward_function_kwargs={"overlong_penalty_factor":0.5} goes into what worker.reward.reward_function becomes
+worker.reward.reward_type=batch has no effect: that is what is done anyway
+"#);
+    // Without a name EasyR1 calls `main`.
+    let main = converted(&[
+        "worker.reward.reward_function=r.py",
+        "data.train_files=t",
+        "worker.actor.model.model_path=m",
+    ]);
+    assert!(main.yaml.contains("function: main"), "{}", main.yaml);
+    let refused =
+        import_errors(&["worker.reward.reward_function=r.py", "worker.reward.reward_type=sequential"]);
+    assert_snapshot!(refused, @r#"
+error: `worker.reward.reward_type=sequential` of EasyR1 cannot be followed: the file says how its function is called: write `REWARD_TYPE = "sequential"` into it
+ --> command line, EasyR1 key
+  |
+1 | worker.reward.reward_type=sequential
+  |                           ^^^^^^^^^^
+  hint: `tamis config explain worker.reward.reward_type` says what becomes of it
+
+1 error in the configuration
+"#);
+}
+
+/// RAGEN's base configuration is verl's with defaults of its own; mini-batches count trajectories there.
+#[test]
+fn defaults_of_ragen() {
+    let base = [
+        "algorithm.adv_estimator=grpo",
+        "model_path=m",
+        "data.train_files=t",
+        "agent_proxy.max_turn=1",
+        "actor_rollout_ref.actor.use_kl_loss=True",
+    ];
+    let with = |more: &[&str]| converted(&[&base[..], more].concat());
+    let import = with(&["data.val_files=v"]);
+    let config = loaded(&import);
+    assert_eq!(
+        (config.data.train_batch_size, config.rollout.n, config.train.ppo_mini_batch_size),
+        (8, 16, Some(2))
+    );
+    assert_eq!(
+        (config.train.total_steps, config.train.total_epochs, config.run.seed),
+        (Some(200), None, 10_000)
+    );
+    assert_eq!((config.objective.loss.clip_high, config.objective.entropy_coefficient), (0.28, 0.001));
+    assert_eq!((config.validate.temperature, config.validate.max_prompts), (0.5, Some(512)));
+    assert_eq!((config.rollout.max_response_length, config.filter.is_none()), (400, true));
+    assert_eq!((config.objective.kl.coefficient, config.objective.kl.estimator.as_str()), (0.0, "k1"));
+    let notes_of = |import: &Import, key: &str| -> Vec<String> {
+        notes(import).lines().filter(|line| line.starts_with(key)).map(str::to_owned).collect()
+    };
+    assert_snapshot!(notes_of(&import, "ppo_mini_batch_size").join("\n"), @"ppo_mini_batch_size is not given -> train.ppo_mini_batch_size: 2 (RAGEN's default of 32 trajectories, in groups of 16)");
+    // 64 trajectories are 4 groups of 16; with groups of 12 the default of 32 is no number of groups.
+    let larger = with(&["ppo_mini_batch_size=64", "micro_batch_size_per_gpu=4"]);
+    assert_eq!(loaded(&larger).train.ppo_mini_batch_size, Some(4));
+    assert_snapshot!(notes_of(&larger, "ppo_mini_batch_size").join("\n"), @"ppo_mini_batch_size=64 -> train.ppo_mini_batch_size: 4 (it counts trajectories there and prompts here: 64 in groups of 16)");
+    let uneven = with(&["es_manager.train.group_size=12"]);
+    assert_eq!(loaded(&uneven).train.ppo_mini_batch_size, None);
+    assert_snapshot!(notes_of(&uneven, "ppo_mini_batch_size").join("\n"), @"ppo_mini_batch_size is not given -> train.ppo_mini_batch_size: null (RAGEN's default of 32 trajectories is no number of groups of 12: one update a step)");
+    assert_snapshot!(import_errors(&["ppo_mini_batch_size=24", "model_path=m"]), @r#"
+error: `ppo_mini_batch_size=24` of RAGEN cannot be followed: it counts trajectories, which come in groups of 16: take a multiple of 16
+ --> command line, RAGEN key
+  |
+1 | ppo_mini_batch_size=24
+  |                     ^^
+  hint: `tamis config explain ppo_mini_batch_size` says what becomes of it
+
+1 error in the configuration
+"#);
+    // Without its switch the filter keeps everything; without the zeros it is DAPO's.
+    let zeros = with(&["actor_rollout_ref.rollout.rollout_filter_include_zero=False"]);
+    assert_eq!(loaded(&zeros).filter.unwrap().kind.as_str(), "variance");
+    // What is not said about turns is said.
+    let turns = converted(&["model_path=m", "data.train_files=t", "algorithm.adv_estimator=grpo"]);
+    assert_snapshot!(notes_of(&turns, "agent_proxy").join("\n"), @"agent_proxy.max_turn is not given: RAGEN's default is 5 turns, and multi-turn environments are not there yet: a trajectory is one turn");
+    // A command without a key of RAGEN's own is verl's.
+    let verl = converted(&[
+        "actor_rollout_ref.model.path=m",
+        "data.train_files=t",
+        "algorithm.adv_estimator=grpo",
+        "actor_rollout_ref.rollout.n=4",
+    ]);
+    assert_eq!(loaded(&verl).data.train_batch_size, 1024);
+}
+
+#[test]
 fn rollout_filter_of_ragen() {
     let import = converted(&[
         "algorithm.adv_estimator=grpo",
@@ -392,6 +504,8 @@ fn rollout_filter_of_ragen() {
         "trainer.total_training_steps=200",
     ]);
     assert_snapshot!(import.yaml, @r#"
+run:
+  seed: 10000  # RAGEN: seed.train (default)
 model:
   path: m  # verl: actor_rollout_ref.model.path=m
 data:
@@ -399,8 +513,9 @@ data:
   train_batch_size: 8  # RAGEN: es_manager.train.env_groups=8
 rollout:
   n: 16  # RAGEN: es_manager.train.group_size=16
+  max_response_length: 400  # RAGEN: actor_rollout_ref.rollout.response_length (default)
 reward:
-  - {kind: math}  # verl: guessed
+  - {kind: math}  # RAGEN: guessed
 filter:
   kind: variance  # RAGEN: actor_rollout_ref.rollout.rollout_filter_include_zero=False
   metric: seq_reward  # RAGEN: actor_rollout_ref.rollout.rollout_filter_include_zero=False
@@ -412,9 +527,14 @@ objective:
   advantage:
     estimator: grpo  # verl: algorithm.adv_estimator=grpo
     singleton: raw  # verl: algorithm.adv_estimator=grpo
+  loss:
+    clip_high: 0.28  # RAGEN: actor_rollout_ref.actor.clip_ratio_high (default)
+  entropy_coefficient: 0.001  # RAGEN: actor_rollout_ref.actor.entropy_coeff (default)
 train:
+  ppo_mini_batch_size: 2  # RAGEN: ppo_mini_batch_size (default)
   total_steps: 200  # verl: trainer.total_training_steps=200
-  total_epochs: 30  # verl: trainer.total_epochs (default)
+checkpoint:
+  save_freq: 100  # RAGEN: trainer.save_freq (default)
 "#);
     let off = converted(&[
         "actor_rollout_ref.rollout.rollout_filter_value=1.0",

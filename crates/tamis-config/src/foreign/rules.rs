@@ -11,9 +11,11 @@ pub(super) fn apply(rule: Rule, owner: Owner, t: &mut Translator) {
         Rule::DynamicSample => dynamic_sample(t),
         Rule::OnlineFiltering => online_filtering(t),
         Rule::RolloutFilter => rollout_filter(t),
+        Rule::RagenSizes => ragen_sizes(t),
         Rule::Kl => kl(t),
         Rule::EasyKl => easy_kl(t),
         Rule::Rewards => rewards(t),
+        Rule::EasyRewards => easy_rewards(t),
         Rule::TrlRewards => super::trl_rules::rewards(t),
         Rule::MicroBatch => micro_batch(t),
         Rule::LrSchedule => learning_rate(owner, t),
@@ -161,7 +163,10 @@ fn online_filtering(t: &mut Translator) {
     }
     let metric = match t.text(KEY).as_deref() {
         None | Some("overall") => "seq_reward".to_owned(),
-        Some("accuracy" | "accuracy_normalized") => "acc".to_owned(),
+        // A reward function of EasyR1's gives these numbers itself; ours is the raw outcome.
+        Some("accuracy" | "accuracy_normalized") if t.text("worker.reward.reward_function").is_none() => {
+            "acc".to_owned()
+        }
         Some(other) => other.to_owned(),
     };
     t.set(&[KEY, ENABLE], "filter.metric", &metric);
@@ -180,7 +185,7 @@ fn rollout_filter(t: &mut Translator) {
     const ZERO: &str = "actor_rollout_ref.rollout.rollout_filter_include_zero";
     const METRIC: &str = "actor_rollout_ref.rollout.rollout_filter_metric";
     let all = [STRATEGY, VALUE, RATIO, ZERO, METRIC];
-    let value = if t.find(VALUE).is_some() { t.number(VALUE) } else { t.number(RATIO) };
+    let value = if t.find(VALUE).is_some() { t.number(VALUE) } else { t.number(RATIO).or(Some(1.0)) };
     let is_top_p = t.text(STRATEGY).is_none_or(|strategy| strategy == "top_p");
     let by_variance =
         t.text(METRIC).is_none_or(|metric| matches!(metric.as_str(), "reward_variance" | "reward_std"));
@@ -216,6 +221,69 @@ fn rollout_filter(t: &mut Translator) {
     }
 }
 
+/// Groups of RAGEN, and its mini-batches: verl multiplies `ppo_mini_batch_size` by its own `rollout.n`, which is 1 in RAGEN, so there it
+/// counts trajectories.
+fn ragen_sizes(t: &mut Translator) {
+    const GROUP: &str = "es_manager.train.group_size";
+    const MINI: [&str; 2] = ["ppo_mini_batch_size", "actor_rollout_ref.actor.ppo_mini_batch_size"];
+    const LENGTH: &str = "actor_rollout_ref.rollout.response_length";
+    let group = t.number(GROUP);
+    if let Some(group) = group {
+        t.set(&[GROUP], "rollout.n", &group.to_string());
+    }
+    if let Some(length) = t.text(LENGTH) {
+        t.set(&[LENGTH], "rollout.max_response_length", &length);
+    }
+    let given = t.first_given(&MINI);
+    let trajectories = match &given {
+        Some(key) => t.number(key),
+        None if t.whole => Some(32.0),
+        None => None,
+    };
+    let Some(trajectories) = trajectories else { return };
+    let Some(group) = group.or(if t.whole { Some(16.0) } else { None }) else {
+        if let Some(key) = given {
+            t.refuse(&key, "in RAGEN it counts trajectories: give es_manager.train.group_size beside it, or train.ppo_mini_batch_size in prompts");
+        }
+        return;
+    };
+    let prompts = trajectories / group;
+    match given {
+        Some(key) if prompts.fract() != 0.0 || prompts < 1.0 => {
+            t.refuse(
+                &key,
+                format!(
+                    "it counts trajectories, which come in groups of {group}: take a multiple of {group}"
+                ),
+            );
+        }
+        Some(key) => {
+            t.set(&[&key], "train.ppo_mini_batch_size", &prompts.to_string());
+            t.remark(
+                &key,
+                &format!(
+                    "it counts trajectories there and prompts here: {trajectories} in groups of {group}"
+                ),
+            );
+        }
+        None if prompts.fract() == 0.0 && prompts >= 1.0 => {
+            t.default(Owner::Ragen, MINI[0], "train.ppo_mini_batch_size", &prompts.to_string());
+            t.remark(MINI[0], &format!("RAGEN's default of 32 trajectories, in groups of {group}"));
+        }
+        None => t.absent(
+            Owner::Ragen,
+            MINI[0],
+            &[("train.ppo_mini_batch_size", "null")],
+            &format!(
+                "RAGEN's default of 32 trajectories is no number of groups of {group}: one update a step"
+            ),
+        ),
+    }
+    for key in MINI {
+        t.part_of(key, MINI[0]);
+    }
+}
+
 fn estimator(kind: &str) -> Option<&'static str> {
     match kind {
         "kl" | "k1" => Some("k1"),
@@ -244,6 +312,9 @@ fn kl(t: &mut Translator) {
     const TYPE: &str = "algorithm.kl_ctrl.type";
     const HORIZON: &str = "algorithm.kl_ctrl.horizon";
     const TARGET: &str = "algorithm.kl_ctrl.target_kl";
+    // RAGEN has defaults of its own for a KL that is switched on.
+    let (default_coefficient, default_type) =
+        if t.has_key_of(Owner::Ragen) { (0.0, "kl") } else { (0.001, "low_var_kl") };
     let (in_loss, in_reward) = (t.flag(LOSS, false), t.flag(REWARD, false));
     if in_loss && in_reward {
         t.refuse(REWARD, "use_kl_loss is on too, and the KL enters in one place");
@@ -251,13 +322,13 @@ fn kl(t: &mut Translator) {
     }
     if in_loss {
         t.set(&[LOSS], "objective.kl.in", "loss");
-        let coefficient = t.number(LOSS_COEF).unwrap_or(0.001);
+        let coefficient = t.number(LOSS_COEF).unwrap_or(default_coefficient);
         t.set(&[LOSS_COEF, LOSS], "objective.kl.coefficient", &coefficient.to_string());
-        set_estimator(t, LOSS_TYPE, LOSS, "low_var_kl");
+        set_estimator(t, LOSS_TYPE, LOSS, default_type);
     } else if in_reward {
         t.set(&[REWARD], "objective.kl.in", "reward");
         set_estimator(t, PENALTY, REWARD, "kl");
-        set_controller(t, REWARD, COEF, TYPE, HORIZON, TARGET);
+        set_controller(t, REWARD, COEF, default_coefficient, [TYPE, HORIZON, TARGET]);
     } else if let Some(key) = t.first_given(&[LOSS, REWARD]) {
         t.set(&[&key], "objective.kl.in", "none");
     }
@@ -273,11 +344,10 @@ fn set_controller(
     t: &mut Translator,
     switch: &str,
     coefficient: &str,
-    kind: &str,
-    horizon: &str,
-    target: &str,
+    default_coefficient: f64,
+    [kind, horizon, target]: [&str; 3],
 ) {
-    let value = t.number(coefficient).unwrap_or(0.001);
+    let value = t.number(coefficient).unwrap_or(default_coefficient);
     t.set(&[coefficient, switch], "objective.kl.coefficient", &value.to_string());
     match t.text(kind).as_deref() {
         Some("adaptive") => {
@@ -317,7 +387,7 @@ fn easy_kl(t: &mut Translator) {
     let switch = t.first_given(&all).unwrap_or_default();
     set_estimator(t, PENALTY, &switch, "kl");
     if place == "reward" {
-        set_controller(t, &switch, COEF, TYPE, HORIZON, TARGET);
+        set_controller(t, &switch, COEF, 0.001, [TYPE, HORIZON, TARGET]);
     } else {
         let coefficient = t.number(COEF).unwrap_or(0.001);
         t.set(&[COEF, &switch], "objective.kl.coefficient", &coefficient.to_string());
@@ -375,6 +445,43 @@ fn rewards(t: &mut Translator) {
         t.given.iter().map(|given| given.key.clone()).filter(|key| key.starts_with(KWARGS)).collect();
     for key in rest {
         t.part_of(&key, "custom_reward_function.path");
+    }
+}
+
+fn easy_rewards(t: &mut Translator) {
+    const FUNCTION: &str = "worker.reward.reward_function";
+    const NAME: &str = "worker.reward.reward_function_name";
+    const KWARGS: &str = "worker.reward.reward_function_kwargs";
+    let mut kwargs = serde_json::Map::new();
+    let mut others = vec![NAME.to_owned()];
+    for given in &t.given {
+        if given.key == KWARGS {
+            kwargs.extend(given.node.to_json().as_object().cloned().unwrap_or_default());
+        } else if let Some(name) = given.key.strip_prefix(KWARGS).and_then(|rest| rest.strip_prefix('.')) {
+            kwargs.insert(name.to_owned(), given.node.to_json());
+        } else {
+            continue;
+        }
+        others.push(given.key.clone());
+    }
+    let Some(text) = t.text(FUNCTION) else {
+        t.no_effect(FUNCTION, "null leaves the default");
+        for key in others {
+            t.no_effect(&key, "there is no reward function");
+        }
+        return;
+    };
+    // `file.py:function`, as EasyR1 takes it apart.
+    let (path, name) =
+        text.rsplit_once(':').map_or((text.as_str(), None), |(path, name)| (path, Some(name.to_owned())));
+    let name = name.or_else(|| t.text(NAME)).unwrap_or_else(|| "main".to_owned());
+    let mut item = serde_json::json!({"kind": "python", "path": path, "function": name, "style": "easyr1"});
+    if !kwargs.is_empty() {
+        item["kwargs"] = serde_json::Value::Object(kwargs);
+    }
+    t.set(&[FUNCTION], "reward", &serde_json::Value::Array(vec![item]).to_string());
+    for key in others {
+        t.part_of(&key, FUNCTION);
     }
 }
 
