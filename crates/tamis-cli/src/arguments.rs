@@ -93,7 +93,7 @@ pub(crate) struct Filter {
     #[arg(value_name = "ROLLOUTS.{jsonl,parquet}", required = true)]
     pub(crate) files: Vec<PathBuf>,
     /// Column of the metric, dotted where nested (`acc`, `175b_finetuning.is_correct`); booleans count 0 and 1. Given more than
-    /// once, each row is a group and these columns are its members.
+    /// once, each row is a group and these columns are its members; so it is where the column holds a list.
     #[arg(long, value_name = "COLUMN", required = true)]
     pub(crate) metric: Vec<String>,
     /// The metric is no outcome (a length, say): uniform groups are not called all correct or all wrong.

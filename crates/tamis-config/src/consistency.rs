@@ -2,15 +2,16 @@
 
 use crate::conflict::Conflict;
 use crate::diagnostic::{Diagnostic, Severity};
-use crate::load::default_tree;
 use crate::schema::{
     AdvantageScale, Aggregation, Config, FilterConfig, FilterKind, KlPlace, LrScheduleKind, RAW_OUTCOME,
     RewardKind, ScheduleMode, Singleton, Surplus, TaskKind, ValidationMetric,
 };
 use crate::setting::Reader;
-use crate::source::SourceKind;
+use crate::source::{Source, SourceKind};
+use crate::table;
 use crate::tree::Node;
 use crate::value::Frequency;
+use crate::yaml;
 
 impl Config {
     /// Prompts of one generation round.
@@ -111,8 +112,10 @@ impl Checker<'_> {
     /// `config.yaml`) asks for nothing.
     fn ignored(&mut self, keys: &[&str], reason: &'static str) {
         for key in keys {
+            let spec = table::keys().iter().find(|entry| entry.path == *key).map(|entry| &entry.spec);
             let is_default = |node: &Node| {
-                default_tree().at(key).is_some_and(|default| default.to_json() == node.to_json())
+                spec.and_then(|spec| yaml::parse(&Source::new(SourceKind::Default, spec.default)).ok())
+                    .is_some_and(|default| default.to_json() == node.to_json())
             };
             let set = self
                 .tree

@@ -181,6 +181,95 @@ train:
 "#);
 }
 
+/// The command of DAPO's released run: nothing of it is refused, and all of it is accounted for.
+#[test]
+fn the_released_command_of_dapo() {
+    let arguments = [
+        "python3",
+        "-m",
+        "recipe.dapo.main_dapo",
+        "data.train_files=/d/dapo-math-17k.parquet",
+        "data.val_files=/d/aime-2024.parquet",
+        "data.prompt_key=prompt",
+        "data.truncation='left'",
+        "data.max_prompt_length=2048",
+        "data.max_response_length=20480",
+        "data.gen_batch_size=1536",
+        "data.train_batch_size=512",
+        "actor_rollout_ref.rollout.n=16",
+        "algorithm.adv_estimator=grpo",
+        "algorithm.use_kl_in_reward=False",
+        "algorithm.kl_ctrl.kl_coef=0.0",
+        "actor_rollout_ref.actor.use_kl_loss=False",
+        "actor_rollout_ref.actor.kl_loss_coef=0.0",
+        "actor_rollout_ref.actor.clip_ratio_low=0.2",
+        "actor_rollout_ref.actor.clip_ratio_high=0.28",
+        "actor_rollout_ref.actor.clip_ratio_c=10.0",
+        "algorithm.filter_groups.enable=True",
+        "algorithm.filter_groups.max_num_gen_batches=10",
+        "algorithm.filter_groups.metric=acc",
+        "actor_rollout_ref.model.use_remove_padding=True",
+        "+actor_rollout_ref.model.override_config.max_position_embeddings=32768",
+        "actor_rollout_ref.actor.use_dynamic_bsz=True",
+        "actor_rollout_ref.ref.log_prob_use_dynamic_bsz=True",
+        "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=True",
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=22528",
+        "actor_rollout_ref.model.path=/m",
+        "actor_rollout_ref.model.enable_gradient_checkpointing=True",
+        "actor_rollout_ref.actor.optim.lr=1e-6",
+        "actor_rollout_ref.actor.optim.lr_warmup_steps=10",
+        "actor_rollout_ref.actor.optim.weight_decay=0.1",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=32",
+        "actor_rollout_ref.actor.fsdp_config.param_offload=True",
+        "actor_rollout_ref.actor.entropy_coeff=0",
+        "actor_rollout_ref.actor.grad_clip=1.0",
+        "actor_rollout_ref.actor.loss_agg_mode=token-mean",
+        "actor_rollout_ref.actor.ulysses_sequence_parallel_size=8",
+        "actor_rollout_ref.rollout.gpu_memory_utilization=0.80",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size=4",
+        "actor_rollout_ref.rollout.enable_chunked_prefill=True",
+        "actor_rollout_ref.rollout.temperature=1.0",
+        "actor_rollout_ref.rollout.top_p=1.0",
+        "actor_rollout_ref.rollout.top_k=-1",
+        "actor_rollout_ref.rollout.val_kwargs.temperature=1.0",
+        "actor_rollout_ref.rollout.val_kwargs.top_p=0.7",
+        "actor_rollout_ref.rollout.val_kwargs.top_k=-1",
+        "actor_rollout_ref.rollout.val_kwargs.do_sample=True",
+        "actor_rollout_ref.rollout.val_kwargs.n=1",
+        "actor_rollout_ref.ref.fsdp_config.param_offload=True",
+        "actor_rollout_ref.ref.ulysses_sequence_parallel_size=8",
+        "actor_rollout_ref.actor.fsdp_config.fsdp_size=-1",
+        "reward_model.reward_manager=dapo",
+        "reward_model.overlong_buffer.enable=True",
+        "reward_model.overlong_buffer.len=4096",
+        "reward_model.overlong_buffer.penalty_factor=1.0",
+        "trainer.logger=['console','wandb']",
+        "trainer.project_name=DAPO",
+        "trainer.experiment_name=x",
+        "trainer.n_gpus_per_node=8",
+        "trainer.nnodes=16",
+        "trainer.val_before_train=True",
+        "trainer.test_freq=5",
+        "trainer.save_freq=5",
+        "trainer.total_epochs=1",
+        "trainer.default_local_dir=/c",
+        "trainer.resume_mode=auto",
+    ];
+    let import = converted(&arguments);
+    for argument in &arguments[3..] {
+        let key = argument.trim_start_matches('+').split('=').next().unwrap();
+        assert!(import.notes.iter().any(|note| note.key == key), "nothing is said about {key}");
+    }
+    let config = loaded(&import);
+    assert_eq!((config.gen_batch_size(), config.data.train_batch_size, config.mini_batch_size()), (1536, 512, 32));
+    assert_eq!((config.rollout.n, config.rollout.max_response_length, config.rollout.top_k), (16, 20_480, 0));
+    assert_eq!((config.objective.loss.clip_high, config.objective.loss.dual_clip), (0.28, Some(10.0)));
+    assert_eq!((config.validate.temperature, config.validate.top_p), (1.0, 0.7));
+    let rewards: Vec<&str> = config.reward.iter().map(|reward| reward.kind.as_str()).collect();
+    assert_eq!(rewards, ["math_dapo", "soft_overlong"]);
+    assert_eq!(config.schedule.max_num_gen_batches, Some(10));
+}
+
 #[test]
 fn custom_rewards_of_verl() {
     let import = converted(&[

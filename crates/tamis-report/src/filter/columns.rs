@@ -60,6 +60,9 @@ pub(super) fn read(inputs: &[PathBuf], layout: &Layout) -> Result<Columns, Filte
     for file in inputs {
         let mut seen = Seen::default();
         let rows = match layout {
+            Layout::Long { group_by, metric } if group_by.is_empty() && holds_lists(file, metric)? => {
+                lists(file, metric, &mut columns.groups, &mut seen)?
+            }
             Layout::Long { group_by, metric } => {
                 long(file, group_by, metric, &mut columns.groups, &mut seen)?
             }
@@ -234,22 +237,84 @@ fn wide(
     Ok(rows)
 }
 
+/// Whether the metric of the first row is a list, so that each row is a group.
+fn holds_lists(file: &Path, metric: &str) -> Result<bool, FilterFileError> {
+    let first = Records::open(file)?.next().transpose()?;
+    Ok(first.is_some_and(|record| matches!(lookup(&record.values, metric), Some(Value::Array(_)))))
+}
+
+/// One row a group, its members in a list.
+fn lists(
+    file: &Path,
+    metric: &str,
+    groups: &mut Vec<Vec<f64>>,
+    seen: &mut Seen,
+) -> Result<Vec<usize>, FilterFileError> {
+    let mut rows = Vec::new();
+    seen.asked.insert(metric.to_owned());
+    for record in Records::open(file)? {
+        let record = record?;
+        seen.look(&record);
+        let not_a_list = |actual: String| FilterFileError::NotAList {
+            place: record.place.clone(),
+            column: metric.to_owned(),
+            actual,
+        };
+        let members = match lookup(&record.values, metric) {
+            Some(Value::Array(members)) if members.is_empty() => {
+                return Err(not_a_list("an empty one".to_owned()));
+            }
+            Some(Value::Array(members)) => members,
+            Some(other) => return Err(not_a_list(described(other))),
+            None => return Err(not_a_list("nothing".to_owned())),
+        };
+        let members = members.iter().enumerate().map(|(place, member)| {
+            as_number(member).ok_or_else(|| FilterFileError::NotANumber {
+                place: record.place.clone(),
+                column: format!("{metric}[{place}]"),
+                actual: described(member),
+            })
+        });
+        let members: Result<Vec<f64>, _> = members.collect();
+        rows.push(groups.len());
+        groups.push(members?);
+    }
+    Ok(rows)
+}
+
 /// A metric's number in a row: NaN where null or not there.
 fn number(record: &Record, column: &str, seen: &mut Seen) -> Result<f64, FilterFileError> {
     let Some(value) = lookup(&record.values, column) else { return Ok(f64::NAN) };
     if !seen.asked.contains(column) {
         seen.asked.insert(column.to_owned());
     }
-    let actual = match value {
-        Value::Null => return Ok(f64::NAN),
-        Value::Bool(value) => return Ok(f64::from(u8::from(*value))),
-        Value::Number(number) => return Ok(number.as_f64().unwrap_or(f64::NAN)),
+    as_number(value).ok_or_else(|| FilterFileError::NotANumber {
+        place: record.place.clone(),
+        column: column.to_owned(),
+        actual: described(value),
+    })
+}
+
+/// A number or flag; NaN for null.
+fn as_number(value: &Value) -> Option<f64> {
+    match value {
+        Value::Null => Some(f64::NAN),
+        Value::Bool(value) => Some(f64::from(u8::from(*value))),
+        Value::Number(number) => Some(number.as_f64().unwrap_or(f64::NAN)),
+        Value::String(_) | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+/// What a value is, for messages.
+fn described(value: &Value) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(_) | Value::Number(_) => format!("the single value {value}"),
         Value::String(text) => format!("the text {:?}", text.chars().take(20).collect::<String>()),
         Value::Array(_) => "a list".to_owned(),
         Value::Object(inner) => {
             let inside: Vec<&String> = inner.keys().take(10).collect();
             format!("an object with {}", super::listed(&inside))
         }
-    };
-    Err(FilterFileError::NotANumber { place: record.place.clone(), column: column.to_owned(), actual })
+    }
 }

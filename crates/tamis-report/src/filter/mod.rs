@@ -23,7 +23,8 @@ pub use summary::FilterSummary;
 /// How rows make up groups. Columns may be nested: `175b_finetuning.is_correct`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Layout {
-    /// One row a trajectory.
+    /// One row a trajectory; or, where the metric of the first row is a list and no group is named, one row a group with a number a
+    /// trajectory.
     Long {
         /// Columns whose values together name the group; the rows of one need not stand together. Empty: the first there is of
         /// [`Layout::GROUP_COLUMNS`].
@@ -89,6 +90,16 @@ pub enum FilterFileError {
     /// A metric is not a number, a boolean or null.
     #[error("{place}: `{column}` must be a number, true, false or null, got {actual}")]
     NotANumber {
+        /// Where.
+        place: Place,
+        /// The column.
+        column: String,
+        /// What it is.
+        actual: String,
+    },
+    /// Rows of lists, and one that has none.
+    #[error("{place}: `{column}` must be a list of numbers, as in the first row, got {actual}")]
+    NotAList {
         /// Where.
         place: Place,
         /// The column.
@@ -188,7 +199,11 @@ impl FilterFileError {
             | Self::OutputExists { .. }
             | Self::Filter(_)
             | Self::Records(RecordError::Open { .. } | RecordError::Mixed { .. }) => true,
-            Self::Records(_) | Self::NoGroup { .. } | Self::NotANumber { .. } | Self::NoRows { .. } => false,
+            Self::Records(_)
+            | Self::NoGroup { .. }
+            | Self::NotANumber { .. }
+            | Self::NotAList { .. }
+            | Self::NoRows { .. } => false,
         }
     }
 

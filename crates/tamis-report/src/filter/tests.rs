@@ -216,6 +216,28 @@ fn parquet_rows() {
 }
 
 #[test]
+fn rows_that_hold_a_list_are_groups() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = "{\"r\": {\"acc\": [1, 0, 1, 1]}}\n{\"r\": {\"acc\": [0, 0.0, null]}}\n{\"r\": {\"acc\": [true, 1]}}\n";
+    let input = write(&folder, "lists.jsonl", rows);
+    let kept = folder.path().join("kept.jsonl");
+    let summary =
+        filter_file(&FilterOptions { kept: Some(kept.clone()), ..options(vec![input], long(&[], "r.acc")) })
+            .unwrap();
+    assert_eq!((summary.num_prompts, summary.num_trajectories, summary.num_kept), (3, 9, 1));
+    assert_eq!((summary.dropped.all_wrong, summary.dropped.all_correct), (1, 1));
+    assert_eq!(std::fs::read_to_string(kept).unwrap(), format!("{}\n", rows.lines().next().unwrap()));
+    let refused = |second: &str| {
+        let input = write(&folder, "bad.jsonl", &format!("{{\"acc\": [1, 0]}}\n{second}\n"));
+        shown(&filter_file(&options(vec![input], long(&[], "acc"))).unwrap_err(), &folder)
+    };
+    insta::assert_snapshot!(refused("{\"acc\": 1}"), @"FOLDER/bad.jsonl, line 2: `acc` must be a list of numbers, as in the first row, got the single value 1");
+    insta::assert_snapshot!(refused("{\"acc\": []}"), @"FOLDER/bad.jsonl, line 2: `acc` must be a list of numbers, as in the first row, got an empty one");
+    insta::assert_snapshot!(refused("{}"), @"FOLDER/bad.jsonl, line 2: `acc` must be a list of numbers, as in the first row, got nothing");
+    insta::assert_snapshot!(refused("{\"acc\": [1, \"0\"]}"), @r#"FOLDER/bad.jsonl, line 2: `acc[1]` must be a number, true, false or null, got the text "0""#);
+}
+
+#[test]
 fn groups_do_not_reach_over_files() {
     let folder = tempfile::tempdir().unwrap();
     let one = write(&folder, "1.jsonl", "{\"group_id\": 1, \"acc\": 1}\n{\"group_id\": 1, \"acc\": 1}\n");
