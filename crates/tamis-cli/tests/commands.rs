@@ -181,12 +181,29 @@ fn filter_of_parquet_in_every_usual_compression() {
             ["filter", &name, "--metric", "extra_info.index", "--group", "ability", "--no-outcome", "--json"];
         let ended = folder.tamis(&[&arguments[..], &["--kept", &format!("{codec}.parquet")]].concat());
         if codec == "zstd" && !cfg!(feature = "zstd") {
-            assert!(ended.stderr.contains("is compressed with zstd, which this build cannot read"), "{}", ended.shown());
+            assert!(
+                ended.stderr.contains("is compressed with zstd, which this build cannot read"),
+                "{}",
+                ended.shown()
+            );
             continue;
         }
         let summary: serde_json::Value = serde_json::from_str(&ended.succeeds().stdout).expect("JSON");
-        assert_eq!((&summary["num_rows"], &summary["num_kept"]), (&2.into(), &1.into()), "{codec}: {summary}");
-        folder.tamis(&["filter", &format!("{codec}.parquet"), "--metric", "extra_info.index", "--group", "ability"]).succeeds();
+        assert_eq!(
+            (&summary["num_rows"], &summary["num_kept"]),
+            (&2.into(), &1.into()),
+            "{codec}: {summary}"
+        );
+        folder
+            .tamis(&[
+                "filter",
+                &format!("{codec}.parquet"),
+                "--metric",
+                "extra_info.index",
+                "--group",
+                "ability",
+            ])
+            .succeeds();
     }
 }
 

@@ -7,8 +7,10 @@
 
 mod defaults;
 mod easyr1;
+mod easyr1_rules;
 mod import;
 mod ragen;
+mod ragen_rules;
 mod rules;
 mod translate;
 mod trl;

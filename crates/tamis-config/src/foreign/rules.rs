@@ -8,14 +8,14 @@ pub(super) fn apply(rule: Rule, owner: Owner, t: &mut Translator) {
     match rule {
         Rule::Advantage => advantage(owner, t),
         Rule::FilterGroups => filter_groups(t),
-        Rule::DynamicSample => dynamic_sample(t),
-        Rule::OnlineFiltering => online_filtering(t),
-        Rule::RolloutFilter => rollout_filter(t),
-        Rule::RagenSizes => ragen_sizes(t),
+        Rule::DynamicSample => super::easyr1_rules::dynamic_sample(t),
+        Rule::OnlineFiltering => super::easyr1_rules::online_filtering(t),
+        Rule::RolloutFilter => super::ragen_rules::rollout_filter(t),
+        Rule::RagenSizes => super::ragen_rules::sizes(t),
         Rule::Kl => kl(t),
-        Rule::EasyKl => easy_kl(t),
+        Rule::EasyKl => super::easyr1_rules::kl(t),
         Rule::Rewards => rewards(t),
-        Rule::EasyRewards => easy_rewards(t),
+        Rule::EasyRewards => super::easyr1_rules::rewards(t),
         Rule::TrlRewards => super::trl_rules::rewards(t),
         Rule::MicroBatch => micro_batch(t),
         Rule::LrSchedule => learning_rate(owner, t),
@@ -24,7 +24,7 @@ pub(super) fn apply(rule: Rule, owner: Owner, t: &mut Translator) {
         Rule::Validation => validation(t),
         Rule::Loggers => loggers(t),
         Rule::Names => names(owner, t),
-        Rule::LossAverage => loss_average(t),
+        Rule::LossAverage => super::easyr1_rules::loss_average(t),
         Rule::TrlBatch => super::trl_rules::batch(t),
         Rule::TrlKl => super::trl_rules::kl(t),
         Rule::TrlClip => super::trl_rules::clip(t),
@@ -101,187 +101,8 @@ fn filter_groups(t: &mut Translator) {
 }
 
 /// A limit where 0 and less mean none.
-fn limit_text(limit: f64) -> String {
+pub(super) fn limit_text(limit: f64) -> String {
     if limit > 0.0 { limit.to_string() } else { "null".to_owned() }
-}
-
-fn dynamic_sample(t: &mut Translator) {
-    const ENABLE: &str = "algorithm.use_dynamic_sample";
-    const LIMIT: &str = "algorithm.dynamic_sample_max_gen_batches";
-    if !t.flag(ENABLE, false) {
-        if t.find(ENABLE).is_some() && t.find("algorithm.online_filtering").is_none() {
-            t.set(&[ENABLE], "filter", "null");
-        }
-        t.no_effect(ENABLE, "that is the default");
-        t.no_effect(LIMIT, "algorithm.use_dynamic_sample is false");
-        return;
-    }
-    for (ours, value) in [
-        ("filter.kind", "variance"),
-        ("filter.metric", "seq_reward"),
-        ("filter.singleton", "keep"),
-        ("filter.tolerance", "0.0"),
-        ("schedule.refill", "true"),
-        ("schedule.on_limit", "use_partial"),
-        ("schedule.on_empty_round", "retry"),
-        ("schedule.on_exhausted", "use_partial"),
-        ("schedule.surplus", "discard"),
-        ("schedule.order", "dispatch"),
-    ] {
-        t.set(&[ENABLE], ours, value);
-    }
-    let limit = t.number(LIMIT).unwrap_or(3.0);
-    t.set(&[LIMIT, ENABLE], "schedule.max_num_gen_batches", &limit_text(limit));
-}
-
-fn online_filtering(t: &mut Translator) {
-    const ENABLE: &str = "algorithm.online_filtering";
-    const KEY: &str = "algorithm.filter_key";
-    const LOW: &str = "algorithm.filter_low";
-    const HIGH: &str = "algorithm.filter_high";
-    const LIMIT: &str = "trainer.max_try_make_batch";
-    if !t.flag(ENABLE, false) {
-        for key in [ENABLE, KEY, LOW, HIGH, LIMIT] {
-            t.no_effect(key, "algorithm.online_filtering is false");
-        }
-        return;
-    }
-    if t.flag("algorithm.use_dynamic_sample", false) {
-        t.refuse(ENABLE, "algorithm.use_dynamic_sample is on too, and there is one filter");
-        return;
-    }
-    for (ours, value) in [
-        ("filter.kind", "mean_range"),
-        ("filter.bounds", "open"),
-        ("schedule.refill", "true"),
-        ("schedule.on_limit", "error"),
-        ("schedule.on_empty_round", "error"),
-        ("schedule.on_exhausted", "next_epoch"),
-        ("schedule.surplus", "discard"),
-    ] {
-        t.set(&[ENABLE], ours, value);
-    }
-    let metric = match t.text(KEY).as_deref() {
-        None | Some("overall") => "seq_reward".to_owned(),
-        // A reward function of EasyR1's gives these numbers itself; ours is the raw outcome.
-        Some("accuracy" | "accuracy_normalized") if t.text("worker.reward.reward_function").is_none() => {
-            "acc".to_owned()
-        }
-        Some(other) => other.to_owned(),
-    };
-    t.set(&[KEY, ENABLE], "filter.metric", &metric);
-    let low = t.number(LOW).unwrap_or(0.01);
-    let high = t.number(HIGH).unwrap_or(0.99);
-    t.set(&[LOW, ENABLE], "filter.low", &low.to_string());
-    t.set(&[HIGH, ENABLE], "filter.high", &high.to_string());
-    let limit = t.number(LIMIT).unwrap_or(20.0);
-    t.set(&[LIMIT, ENABLE], "schedule.max_num_gen_batches", &limit_text(limit));
-}
-
-fn rollout_filter(t: &mut Translator) {
-    const STRATEGY: &str = "actor_rollout_ref.rollout.rollout_filter_strategy";
-    const VALUE: &str = "actor_rollout_ref.rollout.rollout_filter_value";
-    const RATIO: &str = "actor_rollout_ref.rollout.rollout_filter_ratio";
-    const ZERO: &str = "actor_rollout_ref.rollout.rollout_filter_include_zero";
-    const METRIC: &str = "actor_rollout_ref.rollout.rollout_filter_metric";
-    let all = [STRATEGY, VALUE, RATIO, ZERO, METRIC];
-    let value = if t.find(VALUE).is_some() { t.number(VALUE) } else { t.number(RATIO).or(Some(1.0)) };
-    let is_top_p = t.text(STRATEGY).is_none_or(|strategy| strategy == "top_p");
-    let by_variance =
-        t.text(METRIC).is_none_or(|metric| matches!(metric.as_str(), "reward_variance" | "reward_std"));
-    let keeps_all = is_top_p && value.is_some_and(|value| value >= 1.0);
-    if keeps_all && t.flag(ZERO, true) {
-        t.set(&all, "filter", "null");
-        for key in all {
-            t.no_effect(key, "with the value 1 and include_zero every group is kept");
-        }
-        return;
-    }
-    if keeps_all && by_variance {
-        for (ours, value) in [
-            ("filter.kind", "variance"),
-            ("filter.metric", "seq_reward"),
-            ("filter.singleton", "drop"),
-            ("schedule.refill", "false"),
-            ("schedule.on_empty_round", "skip"),
-        ] {
-            t.set(&[ZERO], ours, value);
-        }
-        for key in all {
-            t.no_effect(key, "every group with a spread is kept");
-        }
-        return;
-    }
-    if let Some(key) = t.first_given(&all) {
-        t.refuse(
-            &key,
-            "filters over the pool of a round (top_p, top_k, min_p) are not there yet; what there is of RAGEN is \
-             rollout_filter_value=1.0 with rollout_filter_include_zero=False, which drops the groups without spread",
-        );
-    }
-}
-
-/// Groups of RAGEN, and its mini-batches: verl multiplies `ppo_mini_batch_size` by its own `rollout.n`, which is 1 in RAGEN, so there it
-/// counts trajectories.
-fn ragen_sizes(t: &mut Translator) {
-    const GROUP: &str = "es_manager.train.group_size";
-    const MINI: [&str; 2] = ["ppo_mini_batch_size", "actor_rollout_ref.actor.ppo_mini_batch_size"];
-    const LENGTH: &str = "actor_rollout_ref.rollout.response_length";
-    let group = t.number(GROUP);
-    if let Some(group) = group {
-        t.set(&[GROUP], "rollout.n", &group.to_string());
-    }
-    if let Some(length) = t.text(LENGTH) {
-        t.set(&[LENGTH], "rollout.max_response_length", &length);
-    }
-    let given = t.first_given(&MINI);
-    let trajectories = match &given {
-        Some(key) => t.number(key),
-        None if t.whole => Some(32.0),
-        None => None,
-    };
-    let Some(trajectories) = trajectories else { return };
-    let Some(group) = group.or(if t.whole { Some(16.0) } else { None }) else {
-        if let Some(key) = given {
-            t.refuse(&key, "in RAGEN it counts trajectories: give es_manager.train.group_size beside it, or train.ppo_mini_batch_size in prompts");
-        }
-        return;
-    };
-    let prompts = trajectories / group;
-    match given {
-        Some(key) if prompts.fract() != 0.0 || prompts < 1.0 => {
-            t.refuse(
-                &key,
-                format!(
-                    "it counts trajectories, which come in groups of {group}: take a multiple of {group}"
-                ),
-            );
-        }
-        Some(key) => {
-            t.set(&[&key], "train.ppo_mini_batch_size", &prompts.to_string());
-            t.remark(
-                &key,
-                &format!(
-                    "it counts trajectories there and prompts here: {trajectories} in groups of {group}"
-                ),
-            );
-        }
-        None if prompts.fract() == 0.0 && prompts >= 1.0 => {
-            t.default(Owner::Ragen, MINI[0], "train.ppo_mini_batch_size", &prompts.to_string());
-            t.remark(MINI[0], &format!("RAGEN's default of 32 trajectories, in groups of {group}"));
-        }
-        None => t.absent(
-            Owner::Ragen,
-            MINI[0],
-            &[("train.ppo_mini_batch_size", "null")],
-            &format!(
-                "RAGEN's default of 32 trajectories is no number of groups of {group}: one update a step"
-            ),
-        ),
-    }
-    for key in MINI {
-        t.part_of(key, MINI[0]);
-    }
 }
 
 fn estimator(kind: &str) -> Option<&'static str> {
@@ -294,7 +115,7 @@ fn estimator(kind: &str) -> Option<&'static str> {
     }
 }
 
-fn set_estimator(t: &mut Translator, key: &str, switch: &str, default: &str) {
+pub(super) fn set_estimator(t: &mut Translator, key: &str, switch: &str, default: &str) {
     let kind = t.text(key).unwrap_or_else(|| default.to_owned());
     match estimator(&kind) {
         Some(ours) => t.set(&[key, switch], "objective.kl.estimator", ours),
@@ -340,7 +161,7 @@ fn kl(t: &mut Translator) {
     }
 }
 
-fn set_controller(
+pub(super) fn set_controller(
     t: &mut Translator,
     switch: &str,
     coefficient: &str,
@@ -363,37 +184,6 @@ fn set_controller(
             }
         }
         Some(_) => t.bad_value(kind, "fixed or adaptive"),
-    }
-}
-
-fn easy_kl(t: &mut Translator) {
-    const DISABLE: &str = "algorithm.disable_kl";
-    const LOSS: &str = "algorithm.use_kl_loss";
-    const PENALTY: &str = "algorithm.kl_penalty";
-    const COEF: &str = "algorithm.kl_coef";
-    const TYPE: &str = "algorithm.kl_type";
-    const HORIZON: &str = "algorithm.kl_horizon";
-    const TARGET: &str = "algorithm.kl_target";
-    let all = [DISABLE, LOSS, PENALTY, COEF, TYPE, HORIZON, TARGET];
-    if t.flag(DISABLE, false) {
-        t.set(&[DISABLE], "objective.kl.in", "none");
-        for key in all {
-            t.no_effect(key, "algorithm.disable_kl is true");
-        }
-        return;
-    }
-    let place = if t.flag(LOSS, false) { "loss" } else { "reward" };
-    t.set(&[LOSS, DISABLE, COEF, PENALTY], "objective.kl.in", place);
-    let switch = t.first_given(&all).unwrap_or_default();
-    set_estimator(t, PENALTY, &switch, "kl");
-    if place == "reward" {
-        set_controller(t, &switch, COEF, 0.001, [TYPE, HORIZON, TARGET]);
-    } else {
-        let coefficient = t.number(COEF).unwrap_or(0.001);
-        t.set(&[COEF, &switch], "objective.kl.coefficient", &coefficient.to_string());
-        for key in [TYPE, HORIZON, TARGET] {
-            t.no_effect(key, "a KL in the loss has a fixed coefficient");
-        }
     }
 }
 
@@ -445,43 +235,6 @@ fn rewards(t: &mut Translator) {
         t.given.iter().map(|given| given.key.clone()).filter(|key| key.starts_with(KWARGS)).collect();
     for key in rest {
         t.part_of(&key, "custom_reward_function.path");
-    }
-}
-
-fn easy_rewards(t: &mut Translator) {
-    const FUNCTION: &str = "worker.reward.reward_function";
-    const NAME: &str = "worker.reward.reward_function_name";
-    const KWARGS: &str = "worker.reward.reward_function_kwargs";
-    let mut kwargs = serde_json::Map::new();
-    let mut others = vec![NAME.to_owned()];
-    for given in &t.given {
-        if given.key == KWARGS {
-            kwargs.extend(given.node.to_json().as_object().cloned().unwrap_or_default());
-        } else if let Some(name) = given.key.strip_prefix(KWARGS).and_then(|rest| rest.strip_prefix('.')) {
-            kwargs.insert(name.to_owned(), given.node.to_json());
-        } else {
-            continue;
-        }
-        others.push(given.key.clone());
-    }
-    let Some(text) = t.text(FUNCTION) else {
-        t.no_effect(FUNCTION, "null leaves the default");
-        for key in others {
-            t.no_effect(&key, "there is no reward function");
-        }
-        return;
-    };
-    // `file.py:function`, as EasyR1 takes it apart.
-    let (path, name) =
-        text.rsplit_once(':').map_or((text.as_str(), None), |(path, name)| (path, Some(name.to_owned())));
-    let name = name.or_else(|| t.text(NAME)).unwrap_or_else(|| "main".to_owned());
-    let mut item = serde_json::json!({"kind": "python", "path": path, "function": name, "style": "easyr1"});
-    if !kwargs.is_empty() {
-        item["kwargs"] = serde_json::Value::Object(kwargs);
-    }
-    t.set(&[FUNCTION], "reward", &serde_json::Value::Array(vec![item]).to_string());
-    for key in others {
-        t.part_of(&key, FUNCTION);
     }
 }
 
@@ -679,13 +432,4 @@ fn names(owner: Owner, t: &mut Translator) {
 /// A text that YAML takes for nothing else.
 pub(super) fn quoted(text: &str) -> String {
     serde_json::Value::String(text.to_owned()).to_string()
-}
-
-fn loss_average(t: &mut Translator) {
-    const KEY: &str = "worker.actor.loss_avg_mode";
-    match t.text(KEY).as_deref() {
-        None | Some("token") => t.set(&[KEY], "objective.aggregation", "token-mean"),
-        Some("seq") => t.set(&[KEY], "objective.aggregation", "seq-mean-token-mean"),
-        Some(_) => t.bad_value(KEY, "token or seq"),
-    }
 }

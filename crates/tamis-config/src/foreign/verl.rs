@@ -73,9 +73,15 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key(
         "actor_rollout_ref.model.override_config.max_position_embeddings",
         "",
-        NoEffect("positions are computed as they come; a limit in the checkpoint's `config.json` is raised there"),
+        NoEffect(
+            "positions are computed as they come; a limit in the checkpoint's `config.json` is raised there",
+        ),
     ),
-    key("actor_rollout_ref.model.override_config.attention_dropout", "0", Unless(&["0", "0.", "0.0"], NO_DROPOUT)),
+    key(
+        "actor_rollout_ref.model.override_config.attention_dropout",
+        "0",
+        Unless(&["0", "0.", "0.0"], NO_DROPOUT),
+    ),
     key("actor_rollout_ref.model.override_config.embd_pdrop", "0", Unless(&["0", "0.", "0.0"], NO_DROPOUT)),
     key("actor_rollout_ref.model.override_config.resid_pdrop", "0", Unless(&["0", "0.", "0.0"], NO_DROPOUT)),
     key("actor_rollout_ref.model.override_config.*", "", Unless(&[], "edit the checkpoint's `config.json`")),

@@ -70,7 +70,8 @@ fn what_is_sent() {
 /// The page for users names every field that is sent, and every one that is understood.
 #[test]
 fn the_page_on_rewards_names_every_field() {
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/rewards.md")).unwrap();
+    let page =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/rewards.md")).unwrap();
     let prompt = prompt(3, "5");
     let line = protocol::request(7, 1, &RewardInput::text(&prompt, "5"));
     let sent: Map<String, Value> = serde_json::from_slice(&line).unwrap();
