@@ -312,7 +312,7 @@ fn model() {
         .join("\n");
     insta::assert_snapshot!(train(&folder, &config).failure(), @r#"
     exit code 2
-    error: no tokenizer.json in model; save it with `AutoTokenizer.from_pretrained(...).save_pretrained(...)`
+    error: there is no folder model: a model is read from disk, and a name on a hub is downloaded first (`hf download NAME --local-dir FOLDER`)
     "#);
     std::fs::create_dir(folder.join("model")).expect("folder");
     insta::assert_snapshot!(train(&folder, &config).failure(), @r#"

@@ -1,11 +1,11 @@
 """Answers tamis's reward requests with a user's own Python function, unchanged.
 
-    python3 tamis_reward.py --path FILE --name FUNCTION --kind verl|trl|easyr1 [--kwargs JSON]
+    python3 tamis_reward.py --path FILE --name FUNCTION --kind verl|trl|easyr1|easyr1_sequential [--kwargs JSON]
 
 verl:   FUNCTION(data_source, solution_str, ground_truth, extra_info, **kwargs) -> number | {"score": number, ...} | None
 trl:    FUNCTION(prompts=, completions=, completion_ids=, <columns>=, trainer_state=, log_extra=, log_metric=, **kwargs) -> [number | None]
 easyr1: FUNCTION([{"response": str, "response_length": int, "ground_truth": str}], **kwargs) -> [{"overall": number, ...}], and where the
-        file says REWARD_TYPE = "sequential" one of each
+        file says REWARD_TYPE = "sequential", or the kind is easyr1_sequential, one of each
 
 Each may be `async def`. Requests and answers are JSON lines on standard input and output; whatever the function prints goes to
 standard error. An exception is the answer "error" of that completion.
@@ -143,8 +143,8 @@ async def call_easyr1(function, items, kwargs, sequential):
     return [{"scores": easyr1_numbers(result)} for result in results]
 
 
-async def answer_easyr1(function, items, kwargs):
-    kind = getattr(sys.modules[MODULE], "REWARD_TYPE", "batch")
+async def answer_easyr1(function, items, kwargs, default="batch"):
+    kind = getattr(sys.modules[MODULE], "REWARD_TYPE", default)
     if kind not in ("batch", "sequential"):
         return [{"error": f"REWARD_TYPE must be \"batch\" or \"sequential\", not {kind!r}"}] * len(items)
     try:
@@ -153,7 +153,11 @@ async def answer_easyr1(function, items, kwargs):
         if len(items) == 1:
             return [{"error": traceback.format_exc()}]
     # As for TRL: one completion must not cost the others their reward.
-    return [answer for item in items for answer in await answer_easyr1(function, [item], kwargs)]
+    return [answer for item in items for answer in await answer_easyr1(function, [item], kwargs, default)]
+
+
+async def answer_easyr1_sequential(function, items, kwargs):
+    return await answer_easyr1(function, items, kwargs, "sequential")
 
 
 async def answer_trl(function, items, kwargs):
@@ -164,6 +168,14 @@ async def answer_trl(function, items, kwargs):
             return [{"error": traceback.format_exc()}]
     # One completion must not cost the others their reward: each is asked again alone.
     return [answer for item in items for answer in await answer_trl(function, [item], kwargs)]
+
+
+KINDS = {
+    "verl": answer_verl,
+    "trl": answer_trl,
+    "easyr1": answer_easyr1,
+    "easyr1_sequential": answer_easyr1_sequential,
+}
 
 
 def load(path, name):
@@ -185,7 +197,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--path", required=True)
     parser.add_argument("--name", default="compute_score")
-    parser.add_argument("--kind", choices=("verl", "trl", "easyr1"), default="verl")
+    parser.add_argument("--kind", choices=tuple(KINDS), default="verl")
     parser.add_argument("--kwargs", type=json.loads, default={})
     arguments = parser.parse_args()
 
@@ -198,7 +210,7 @@ def main():
     os.dup2(null, 0)
 
     function = load(arguments.path, arguments.name)
-    answer = {"verl": answer_verl, "trl": answer_trl, "easyr1": answer_easyr1}[arguments.kind]
+    answer = KINDS[arguments.kind]
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     items = []

@@ -140,14 +140,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("worker.reward.reward_function_name", "main", By(Rule::EasyRewards, "reward")),
     key("worker.reward.reward_function_kwargs", "{}", By(Rule::EasyRewards, "reward")),
     key("worker.reward.reward_function_kwargs.*", "", By(Rule::EasyRewards, "reward")),
-    key(
-        "worker.reward.reward_type",
-        "batch",
-        Unless(
-            &["batch", "function"],
-            "the file says how its function is called: write `REWARD_TYPE = \"sequential\"` into it",
-        ),
-    ),
+    key("worker.reward.reward_type", "batch", By(Rule::EasyRewards, "reward")),
     key(
         "worker.reward.skip_special_tokens",
         "true",

@@ -111,8 +111,9 @@ pub(super) fn rewards(t: &mut Translator) {
     const FUNCTION: &str = "worker.reward.reward_function";
     const NAME: &str = "worker.reward.reward_function_name";
     const KWARGS: &str = "worker.reward.reward_function_kwargs";
+    const TYPE: &str = "worker.reward.reward_type";
     let mut kwargs = serde_json::Map::new();
-    let mut others = vec![NAME.to_owned()];
+    let mut others = vec![NAME.to_owned(), TYPE.to_owned()];
     for given in &t.given {
         if given.key == KWARGS {
             kwargs.extend(given.node.to_json().as_object().cloned().unwrap_or_default());
@@ -134,7 +135,15 @@ pub(super) fn rewards(t: &mut Translator) {
     let (path, name) =
         text.rsplit_once(':').map_or((text.as_str(), None), |(path, name)| (path, Some(name.to_owned())));
     let name = name.or_else(|| t.text(NAME)).unwrap_or_else(|| "main".to_owned());
-    let mut item = serde_json::json!({"kind": "python", "path": path, "function": name, "style": "easyr1"});
+    let style = match t.text(TYPE).as_deref() {
+        None | Some("batch" | "function") => "easyr1",
+        Some("sequential") => "easyr1_sequential",
+        Some(_) => {
+            t.bad_value(TYPE, "batch or sequential");
+            return;
+        }
+    };
+    let mut item = serde_json::json!({"kind": "python", "path": path, "function": name, "style": style});
     if !kwargs.is_empty() {
         item["kwargs"] = serde_json::Value::Object(kwargs);
     }

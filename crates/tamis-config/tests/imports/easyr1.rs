@@ -131,7 +131,7 @@ fn reward_function_of_easyr1() {
 worker.reward.reward_function=./examples/reward_function/dapo.py:compute_score -> reward: [{kind: python, path: ./examples/reward_function/dapo.py, function: compute_score, style: easyr1, kwargs: {max_response_length: 2048, overlong_penalty_factor: 0.5}}]
 worker.reward.reward_function_kwargs.max_response_length=2048 goes into what worker.reward.reward_function becomes
 worker.reward.reward_function_kwargs={"overlong_penalty_factor":0.5} goes into what worker.reward.reward_function becomes
-worker.reward.reward_type=batch has no effect: that is what is done anyway
+worker.reward.reward_type=batch goes into what worker.reward.reward_function becomes
 "#);
     // Without a name EasyR1 calls `main`.
     let main = converted(&[
@@ -140,14 +140,20 @@ worker.reward.reward_type=batch has no effect: that is what is done anyway
         "worker.actor.model.model_path=m",
     ]);
     assert!(main.yaml.contains("function: main"), "{}", main.yaml);
-    let refused =
-        import_errors(&["worker.reward.reward_function=r.py", "worker.reward.reward_type=sequential"]);
+    let sequential = converted(&[
+        "worker.reward.reward_function=r.py:f",
+        "worker.reward.reward_type=sequential",
+        "data.train_files=t",
+        "worker.actor.model.model_path=m",
+    ]);
+    assert!(sequential.yaml.contains("style: easyr1_sequential"), "{}", sequential.yaml);
+    let refused = import_errors(&["worker.reward.reward_function=r.py", "worker.reward.reward_type=one"]);
     assert_snapshot!(refused, @r#"
-error: `worker.reward.reward_type=sequential` of EasyR1 cannot be followed: the file says how its function is called: write `REWARD_TYPE = "sequential"` into it
+error: `worker.reward.reward_type` of EasyR1 must be batch or sequential, not `one`
  --> command line, EasyR1 key
   |
-1 | worker.reward.reward_type=sequential
-  |                           ^^^^^^^^^^
+1 | worker.reward.reward_type=one
+  |                           ^^^
   hint: `tamis config explain worker.reward.reward_type` says what becomes of it
 
 1 error in the configuration

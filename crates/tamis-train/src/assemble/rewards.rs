@@ -170,6 +170,7 @@ fn plain(
                     PythonStyle::Verl => Kind::Verl,
                     PythonStyle::Trl => Kind::Trl,
                     PythonStyle::EasyR1 => Kind::EasyR1,
+                    PythonStyle::EasyR1Sequential => Kind::EasyR1Sequential,
                 },
                 kwargs: kwargs.0.clone(),
             };

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// The program: `python3 tamis_reward.py --path FILE --name FUNCTION --kind verl|trl|easyr1 [--kwargs JSON]`.
+/// The program: `python3 tamis_reward.py --path FILE --name FUNCTION --kind verl|trl|easyr1|easyr1_sequential [--kwargs JSON]`.
 pub const PROGRAM: &str = include_str!("../../../python/tamis_reward.py");
 
 /// How the function is called.
@@ -22,6 +22,9 @@ pub enum Kind {
     /// says `REWARD_TYPE = "sequential"`, returning dictionaries whose `overall` is the score.
     #[serde(rename = "easyr1")]
     EasyR1,
+    /// EasyR1, one completion a call where the file does not say otherwise.
+    #[serde(rename = "easyr1_sequential")]
+    EasyR1Sequential,
 }
 
 impl Kind {
@@ -30,6 +33,7 @@ impl Kind {
             Self::Verl => "verl",
             Self::Trl => "trl",
             Self::EasyR1 => "easyr1",
+            Self::EasyR1Sequential => "easyr1_sequential",
         }
     }
 }
