@@ -86,10 +86,10 @@ fn arguments_and_configuration() {
       hint: add one, such as `reward: [{kind: math}]`
 
     error: nothing says how long the run is: neither `train.total_steps` nor `train.total_epochs` is set
-     --> config.yaml:4:8
+     --> config.yaml:4:1
       |
     4 | train: {total_stepps: 3}
-      |        ^
+      | ^^^^^
       hint: set `train.total_steps` or `train.total_epochs`
 
     7 errors in the configuration
