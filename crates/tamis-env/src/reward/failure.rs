@@ -80,12 +80,15 @@ pub enum RewardFailure {
         /// The last failure.
         last: Box<RewardFailure>,
     },
+    /// Whoever waits for the answer does not want it any more.
+    #[error("interrupted")]
+    Interrupted,
 }
 
 impl RewardFailure {
     /// Whether no later call can succeed.
     pub fn is_fatal(&self) -> bool {
-        matches!(self, Self::Start { .. } | Self::RestartLimit { .. })
+        matches!(self, Self::Start { .. } | Self::RestartLimit { .. } | Self::Interrupted)
     }
 }
 

@@ -9,6 +9,9 @@
 //! alone is reported as [`RewardFailure`] and stays without this score, the others are scored. After `max_restarts` restarts over the whole run
 //! the function has broken down ([`RewardFailure::RestartLimit`]).
 //!
+//! **Nothing hangs in silence.** The listener of [`Command::heard_by`] hears of every restart, and of an answer that is waited for longer than a few
+//! seconds; it may give up the wait.
+//!
 //! **Numbers.** NaN (also as the bare word that Python writes) is no answer; an infinite score is a failure.
 
 mod process;
@@ -18,14 +21,14 @@ pub mod python;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tamis_data::prompt::Prompt;
 
-use self::process::{Process, Request};
-use super::{Outcome, RewardError, RewardFailure, RewardFunction, RewardInput};
+use self::process::{Process, Request, Wait};
+use super::{Listener, Nobody, Outcome, RewardError, RewardFailure, RewardFunction, RewardInput};
 
 /// How a command is run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -83,6 +86,10 @@ pub struct Command {
     health: Mutex<Health>,
     next_id: AtomicU64,
     is_shaping: bool,
+    name: String,
+    listener: Arc<dyn Listener>,
+    // When a wait was last told of: the processes of the pool do not each say the same.
+    told: Mutex<Option<Instant>>,
 }
 
 /// A panic in another thread leaves the pool usable: every state it can be left in is a valid one.
@@ -111,7 +118,50 @@ impl Command {
             slots.push(Mutex::new(Slot { process: Some(process), was_started: true }));
         }
         let health = Mutex::default();
-        Ok(Self { config, slots, health, next_id: AtomicU64::new(0), is_shaping })
+        Ok(Self {
+            name: config.argv.first().cloned().unwrap_or_default(),
+            config,
+            slots,
+            health,
+            next_id: AtomicU64::new(0),
+            is_shaping,
+            listener: Arc::new(Nobody),
+            told: Mutex::default(),
+        })
+    }
+
+    /// Tells a listener of restarts and long waits, under the function's name.
+    #[must_use]
+    pub fn heard_by(mut self, name: &str, listener: Arc<dyn Listener>) -> Self {
+        name.clone_into(&mut self.name);
+        self.listener = listener;
+        self
+    }
+
+    /// Passes a wait on to the listener. Returns whether to go on waiting.
+    fn waits(&self, wait: &Wait) -> bool {
+        if self.listener.is_interrupted() {
+            return false;
+        }
+        if wait.is_long {
+            let mut told = lock(&self.told);
+            if told.is_none_or(|told| told.elapsed() >= process::PATIENCE) {
+                *told = Some(Instant::now());
+                let more = if wait.is_fresh {
+                    " (a fresh process; `startup_timeout` is part of that)"
+                } else {
+                    ""
+                };
+                self.listener.say(&format!(
+                    "reward `{}`: no answer yet from `{}` for {:.0} s; it is given up after {} s{more}",
+                    self.name,
+                    self.config.argv.join(" "),
+                    wait.waited.as_secs_f64(),
+                    wait.allowed.as_secs_f64(),
+                ));
+            }
+        }
+        true
     }
 
     /// Restarts so far.
@@ -127,6 +177,9 @@ impl Command {
         requests: &[Request<'_>],
         answered: &mut dyn FnMut(usize, Outcome),
     ) -> Result<(), RewardFailure> {
+        if self.listener.is_interrupted() {
+            return Err(RewardFailure::Interrupted);
+        }
         let process = if let Some(process) = &mut slot.process {
             process
         } else {
@@ -145,6 +198,11 @@ impl Command {
                     return Err(failure);
                 }
                 health.restarts += 1;
+                let why = health.last.as_ref().map_or_else(String::new, |failure| format!(": {failure}"));
+                self.listener.warn(&format!(
+                    "reward `{}`: its process is started again, restart {} of at most {}{why}",
+                    self.name, health.restarts, self.config.max_restarts
+                ));
             }
             match Process::start(&self.config) {
                 Ok(process) => {
@@ -157,7 +215,7 @@ impl Command {
                 }
             }
         };
-        let result = process.ask(requests, &self.config, answered);
+        let result = process.ask(requests, &self.config, answered, &|wait| self.waits(wait));
         if let Err(failure) = &result {
             slot.process = None;
             lock(&self.health).last = Some(failure.clone());
@@ -180,10 +238,10 @@ impl Command {
         let Err(failure) = self.ask(slot, requests, &mut set) else { return };
         let owed: Vec<&Request<'_>> =
             requests.iter().zip(&open).filter(|(_, is_open)| **is_open).map(|(request, _)| request).collect();
-        if let [request] = owed[..]
-            && requests.len() == 1
-        {
-            lock(outcomes)[request.row] = Some(Outcome::Failed(failure));
+        if requests.len() == 1 || failure == RewardFailure::Interrupted {
+            for request in owed {
+                lock(outcomes)[request.row] = Some(Outcome::Failed(failure.clone()));
+            }
             return;
         }
         for request in owed {
@@ -237,6 +295,10 @@ impl RewardFunction for Command {
 
     fn is_shaping(&self) -> bool {
         self.is_shaping
+    }
+
+    fn is_external(&self) -> bool {
+        true
     }
 
     /// What the program expects is not known: the ground truth as it stands, after `#### `, in `\boxed{}`, after `Answer: `, in `<answer>` tags, and
