@@ -7,7 +7,8 @@
 //! **When a process misbehaves** (it ends, does not answer in time, answers something that is no answer or a line that is too long) it is killed
 //! with its process group and started again, and the completions of the chunk that it still owed are sent one at a time: the one that fails
 //! alone is reported as [`RewardFailure`] and stays without this score, the others are scored. After `max_restarts` restarts over the whole run
-//! the function has broken down ([`RewardFailure::RestartLimit`]).
+//! the function has broken down ([`RewardFailure::RestartLimit`]); before that where two restarts for each process were not followed by a
+//! single answer ([`RewardFailure::NeverAnswered`]): a program that cannot work is not started over and over.
 //!
 //! **Nothing hangs in silence.** The listener of [`Command::heard_by`] hears of every restart, and of an answer that is waited for longer than a few
 //! seconds; it may give up the wait.
@@ -75,6 +76,9 @@ struct Slot {
 #[derive(Default)]
 struct Health {
     restarts: u32,
+    has_answered: bool,
+    // The failure that was told in full: the same one is not told twice.
+    told: Option<RewardFailure>,
     last: Option<RewardFailure>,
     broken: Option<RewardFailure>,
 }
@@ -147,11 +151,8 @@ impl Command {
             let mut told = lock(&self.told);
             if told.is_none_or(|told| told.elapsed() >= process::PATIENCE) {
                 *told = Some(Instant::now());
-                let more = if wait.is_fresh {
-                    " (a fresh process; `startup_timeout` is part of that)"
-                } else {
-                    ""
-                };
+                let more =
+                    if wait.is_fresh { " (a fresh process; `startup_timeout` is part of that)" } else { "" };
                 self.listener.say(&format!(
                     "reward `{}`: no answer yet from `{}` for {:.0} s; it is given up after {} s{more}",
                     self.name,
@@ -188,21 +189,7 @@ impl Command {
                 return Err(broken.clone());
             }
             if slot.was_started {
-                if health.restarts >= self.config.max_restarts {
-                    let last = Box::new(health.last.clone().unwrap_or(RewardFailure::Ended {
-                        status: "unknown".to_owned(),
-                        stderr: String::new(),
-                    }));
-                    let failure = RewardFailure::RestartLimit { limit: self.config.max_restarts, last };
-                    health.broken = Some(failure.clone());
-                    return Err(failure);
-                }
-                health.restarts += 1;
-                let why = health.last.as_ref().map_or_else(String::new, |failure| format!(": {failure}"));
-                self.listener.warn(&format!(
-                    "reward `{}`: its process is started again, restart {} of at most {}{why}",
-                    self.name, health.restarts, self.config.max_restarts
-                ));
+                self.restart(&mut health)?;
             }
             match Process::start(&self.config) {
                 Ok(process) => {
@@ -215,12 +202,54 @@ impl Command {
                 }
             }
         };
-        let result = process.ask(requests, &self.config, answered, &|wait| self.waits(wait));
+        let mut any = false;
+        let mut answered = |row: usize, outcome: Outcome| {
+            any = true;
+            answered(row, outcome);
+        };
+        let result = process.ask(requests, &self.config, &mut answered, &|wait| self.waits(wait));
+        if any {
+            lock(&self.health).has_answered = true;
+        }
         if let Err(failure) = &result {
             slot.process = None;
             lock(&self.health).last = Some(failure.clone());
         }
         result
+    }
+
+    /// Counts a restart and tells of it, or says why there is none.
+    fn restart(&self, health: &mut Health) -> Result<(), RewardFailure> {
+        let last = || {
+            Box::new(
+                health
+                    .last
+                    .clone()
+                    .unwrap_or(RewardFailure::Ended { status: "unknown".to_owned(), stderr: String::new() }),
+            )
+        };
+        let limit = self.config.max_restarts;
+        let hopeless = u32::try_from(2 * self.slots.len()).unwrap_or(u32::MAX);
+        let failure = if health.restarts >= limit {
+            RewardFailure::RestartLimit { limit, last: last() }
+        } else if !health.has_answered && health.restarts >= hopeless {
+            RewardFailure::NeverAnswered { restarts: health.restarts, last: last() }
+        } else {
+            health.restarts += 1;
+            let why = match &health.last {
+                Some(failure) if health.told.as_ref() == Some(failure) => ": the same failure".to_owned(),
+                Some(failure) => format!(": {failure}"),
+                None => String::new(),
+            };
+            health.told.clone_from(&health.last);
+            self.listener.warn(&format!(
+                "reward `{}`: its process is started again, restart {} of at most {limit}{why}",
+                self.name, health.restarts
+            ));
+            return Ok(());
+        };
+        health.broken = Some(failure.clone());
+        Err(failure)
     }
 
     /// Scores one chunk on one slot.

@@ -231,12 +231,33 @@ fn a_long_wait_is_told_and_a_restart_too() {
     insta::assert_snapshot!(told, @"reward `judge`: no answer yet from `python3 -c SLOW` for 5 s; it is given up after 61.5 s (a fresh process; `startup_timeout` is part of that)");
 
     let heard = Arc::new(Heard::default());
-    let config = CommandConfig { max_restarts: 1, ..super::tests::config(&["sh", "-c", "echo oh >&2; exit 3"]) };
+    let config =
+        CommandConfig { max_restarts: 1, ..super::tests::config(&["sh", "-c", "echo oh >&2; exit 3"]) };
     let command = Command::new(config, false).unwrap().heard_by("judge", heard.clone());
     outcomes(&command, 3);
     insta::assert_snapshot!(heard.text(), @r"
     warning: reward `judge`: its process is started again, restart 1 of at most 1: the process ended (exit status: 3) before it answered; its standard error ends:
     oh
+    ");
+}
+
+#[test]
+fn a_program_that_never_answers_is_not_started_over_and_over() {
+    let heard = Arc::new(Heard::default());
+    let command = shell("echo broken >&2; exit 3").heard_by("judge", heard.clone());
+    let said = outcomes(&command, 40);
+    let last = said.last().and_then(|outcome| match outcome {
+        Outcome::Failed(failure) => Some(failure.to_string()),
+        _ => None,
+    });
+    insta::assert_snapshot!(last.unwrap(), @r"
+    not one of its processes ever answered, in 2 restarts; the last failure: the process ended (exit status: 3) before it answered; its standard error ends:
+    broken
+    ");
+    insta::assert_snapshot!(heard.text(), @r"
+    warning: reward `judge`: its process is started again, restart 1 of at most 100: the process ended (exit status: 3) before it answered; its standard error ends:
+    broken
+    warning: reward `judge`: its process is started again, restart 2 of at most 100: the same failure
     ");
 }
 
