@@ -41,7 +41,7 @@ fn check(name: &str, changes: &[(&str, &str)], code: i32) {
 
     // The identity holds in every step, and from step to step; what every step generated is all that was generated up to the last that
     // trained. A step has one row.
-    let (mut carried, mut counted, mut num_tokens, mut last) = (0, 0, 0, None);
+    let (mut carried, mut counted, mut given_up, mut num_tokens, mut last) = (0, 0, 0, 0, None);
     for line in folder.read("runs/tiny/metrics.jsonl").lines() {
         let step: BTreeMap<String, serde_json::Value> = serde_json::from_str(line).expect("JSON");
         let of = |name: &str| step[name].as_f64().expect("a number") as u64;
@@ -51,6 +51,7 @@ fn check(name: &str, changes: &[(&str, &str)], code: i32) {
             continue;
         }
         counted += of("groups/generated");
+        given_up += of("dynamic_sampling/num_given_up_attempts");
         num_tokens = of("num_tokens");
         for what in ["groups", "trajectories"] {
             let count = |name: &str| of(&format!("{what}/{name}"));
@@ -63,6 +64,7 @@ fn check(name: &str, changes: &[(&str, &str)], code: i32) {
         assert_eq!(of("groups/carried_in"), carried, "{name}: {line}");
         carried = of("groups/carried_out");
     }
+    assert_eq!(given_up > 0, name.starts_with("skip"), "{name}: attempts that were given up");
     let upto = last.unwrap_or(0);
     let (groups, tokens) = written(&folder.join("runs/tiny/rollouts"), upto);
     assert_eq!(counted, groups, "{name}: groups generated for the steps that trained");

@@ -325,7 +325,7 @@ fn ctrl_c_gives_up_what_hangs_and_a_resume_does_it_again() {
         let start = Instant::now();
         interrupt(&child);
         let ended = folder.wait(child);
-        assert!(start.elapsed() < Duration::from_secs(5), "{place}: {:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(20), "{place}: {:?}", start.elapsed());
         assert_eq!(ended.code, Some(130), "{place}: {}", ended.shown());
         let said = format!("{}{}", ended.stderr, ended.stdout);
         assert!(said.contains(told), "{place}: {}", ended.shown());
@@ -362,7 +362,7 @@ fn ctrl_c_gives_up_generation_between_two_tokens() {
     let start = Instant::now();
     interrupt(&child);
     let ended = folder.wait(child);
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     assert_eq!(ended.code, Some(130), "{}", ended.shown());
     assert!(ended.stdout.contains("interrupted after 0 steps"), "{}", ended.shown());
 }

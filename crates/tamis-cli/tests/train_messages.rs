@@ -414,6 +414,7 @@ fn rewards_that_break_down() {
     insta::assert_snapshot!(with_program(&answering(crash)).failure(), @r#"
     exit code 1
     error: reward function `judge` cannot go on: its processes were restarted 1 times, which is the limit; the last failure: the process ended (exit status: 3) before it answered
+      hint: mend the program, then continue with `tamis train --resume` and the run's directory: nothing that was answered is asked again
     "#);
     insta::assert_snapshot!(with_program("import sys\nprint('no such module', file=sys.stderr)\nsys.exit(1)\n").failure(), @r#"
     exit code 2
@@ -435,6 +436,7 @@ fn rewards_that_hang_or_flood() {
     insta::assert_snapshot!(with_program_restarted(&answering("time.sleep(1000) if request['step'] == 1 else print(json.dumps({'id': request['id'], 'score': 1.0}))"), 0).failure(), @r#"
     exit code 1
     error: reward function `judge` cannot go on: its processes were restarted 0 times, which is the limit; the last failure: no answer within 0.3 s; the process was killed
+      hint: mend the program, then continue with `tamis train --resume` and the run's directory: nothing that was answered is asked again
     "#);
     insta::assert_snapshot!(with_program(&answering("sys.stdout.write('x' * (200 << 20))")).failure(), @r#"
     exit code 2

@@ -106,12 +106,9 @@ impl Session {
                 return Err(if error.is_interruption() { RunError::NotBegun } else { error });
             }
         };
-        if let Some(pairs) = &first {
-            session.first_weights(pairs)?;
-        }
-        session.keep_reference()?;
-        if first.is_some() {
-            session.first_measurement()?;
+        if let Err(error) = session.first_state(first.as_deref()) {
+            session.note_failure(&error);
+            return Err(error);
         }
         if !is_new {
             // What was changed holds from now on: a later resume without the override goes on with it.
@@ -248,6 +245,18 @@ impl Session {
             divergence,
         };
         Ok((session, pairs))
+    }
+
+    /// Weights, reference and first measurement; `pairs` where the run begins.
+    fn first_state(&mut self, pairs: Option<&[Supervised]>) -> Result<(), RunError> {
+        if let Some(pairs) = pairs {
+            self.first_weights(pairs)?;
+        }
+        self.keep_reference()?;
+        if pairs.is_some() {
+            self.first_measurement()?;
+        }
+        Ok(())
     }
 
     /// The warm start, where there is one.

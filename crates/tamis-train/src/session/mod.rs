@@ -156,6 +156,10 @@ impl RunError {
                 "change the settings above in a new run; what was trained is in {}",
                 run.join("checkpoints").display()
             )),
+            Self::Shell(ShellError::Score(ScoreError::Reward(RewardError::BrokenDown { .. }))) => Some(
+                "mend the program, then continue with `tamis train --resume` and the run's directory: nothing that was answered is asked again"
+                    .to_owned(),
+            ),
             Self::Interrupted { run } => {
                 Some(format!("begin it again from its start with `tamis train --resume {}`", run.display()))
             }

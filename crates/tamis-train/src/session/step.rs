@@ -1,5 +1,6 @@
 //! The step loop.
 
+use std::fmt::Write as _;
 use std::time::Instant;
 
 use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Advantages};
@@ -23,6 +24,7 @@ use crate::metrics::Metrics;
 use crate::native::NativeEngine;
 use crate::pool::PromptPool;
 use crate::progress::StepView;
+use crate::run_log::Level;
 use crate::timings::{GENERATION, STEP, TokenCounts};
 use crate::update::{MicroBatch, TrainingBatch, micro_batches, update};
 
@@ -140,10 +142,21 @@ impl Session {
                 })
             }
             Err(error) => {
-                self.progress.warn(&format!("the run ends with an error: {error}"));
+                self.note_failure(&error);
                 Err(error)
             }
         }
+    }
+
+    /// Writes an error into the run log; the command line prints it.
+    pub(super) fn note_failure(&self, error: &RunError) {
+        let mut text = format!("the run ends with an error: {error}");
+        let mut source = std::error::Error::source(error);
+        while let Some(cause) = source {
+            let _ = write!(text, "\n  caused by: {cause}");
+            source = cause.source();
+        }
+        self.progress.note(Level::Error, &text);
     }
 
     fn steps(&mut self) -> Result<Ending, RunError> {

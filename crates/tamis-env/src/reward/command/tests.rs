@@ -280,7 +280,7 @@ fn a_wait_can_be_given_up() {
     let prompts: Vec<Prompt> = (0..40).map(|id| prompt(id, &id.to_string())).collect();
     let inputs: Vec<RewardInput<'_>> = prompts.iter().map(|prompt| RewardInput::text(prompt, "1")).collect();
     assert!(matches!(rewards.score(&inputs), Err(RewardError::Interrupted)));
-    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     stop.join().unwrap();
     // And nothing is asked or started again after that.
     let gold = crate::reward::gold::check_gold_heard(&prompts, &rewards, &*heard);
