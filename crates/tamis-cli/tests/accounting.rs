@@ -29,19 +29,30 @@ fn check(name: &str, changes: &[(&str, &str)], code: i32) {
     let summary: serde_json::Value = serde_json::from_str(&summary.stdout).expect("JSON");
 
     let generated = num_generated(&ended.stderr);
+    assert!(
+        ended.stderr.contains(&format!("groups of the run: {generated} generated = ")),
+        "{name}: {}",
+        ended.stderr
+    );
     assert!(generated > 0, "{name}: {}", ended.stderr);
     assert_eq!(summary["num_prompts"], generated, "{name}: {summary}");
     assert_eq!(summary["num_rows"], 4 * generated, "{name}: {summary}");
     assert_eq!(summary["min_group_size"], 4, "{name}");
 
-    // The identity holds in every step, and from step to step.
-    let mut carried = 0;
+    // The identity holds in every step, and from step to step; what every step generated is all that was generated up to the last that
+    // trained. A step has one row.
+    let (mut carried, mut counted, mut given_up, mut num_tokens, mut last) = (0, 0, 0, 0, None);
     for line in folder.read("runs/tiny/metrics.jsonl").lines() {
         let step: BTreeMap<String, serde_json::Value> = serde_json::from_str(line).expect("JSON");
+        let of = |name: &str| step[name].as_f64().expect("a number") as u64;
+        assert!(last.is_none_or(|last| last < of("step")), "{name}: a second row of step {}", of("step"));
+        last = Some(of("step"));
         if !step.contains_key("groups/generated") {
             continue;
         }
-        let of = |name: &str| step[name].as_f64().expect("a number") as u64;
+        counted += of("groups/generated");
+        given_up += of("dynamic_sampling/num_given_up_attempts");
+        num_tokens = of("num_tokens");
         for what in ["groups", "trajectories"] {
             let count = |name: &str| of(&format!("{what}/{name}"));
             let out: u64 = ["trained", "dropped", "surplus", "stale", "failed", "aborted", "carried_out"]
@@ -53,6 +64,33 @@ fn check(name: &str, changes: &[(&str, &str)], code: i32) {
         assert_eq!(of("groups/carried_in"), carried, "{name}: {line}");
         carried = of("groups/carried_out");
     }
+    assert_eq!(given_up > 0, name.starts_with("skip"), "{name}: attempts that were given up");
+    let upto = last.unwrap_or(0);
+    let (groups, tokens) = written(&folder.join("runs/tiny/rollouts"), upto);
+    assert_eq!(counted, groups, "{name}: groups generated for the steps that trained");
+    assert_eq!(num_tokens, tokens, "{name}: tokens of the steps that trained");
+    let metrics = folder.read("runs/tiny/metrics.jsonl");
+    let end = metrics.lines().last().unwrap_or_default();
+    assert!(code != 0 || end.contains("\"val-core/"), "{name}: the last step was measured: {end}");
+}
+
+/// Groups, and prompt and completion tokens of their trajectories, in the rollout files of the steps up to one.
+fn written(rollouts: &std::path::Path, upto: u64) -> (u64, u64) {
+    let mut groups = std::collections::BTreeSet::new();
+    let mut tokens = 0;
+    for entry in std::fs::read_dir(rollouts).expect("rollouts") {
+        for row in tamis_data::records::Records::open(&entry.expect("entry").path()).expect("rows") {
+            let row = row.expect("a row").values;
+            if row["step"].as_u64().is_some_and(|step| step <= upto) {
+                groups.insert(row["group_id"].as_u64().expect("an id"));
+                tokens += ["prompt_ids", "token_ids"]
+                    .map(|name| row[name].as_array().map_or(0, Vec::len) as u64)
+                    .iter()
+                    .sum::<u64>();
+            }
+        }
+    }
+    (groups.len() as u64, tokens)
 }
 
 /// Prompts of all rounds, as the run told them.

@@ -251,7 +251,7 @@ fn ctrl_c_finishes_the_step_saves_and_says_how_to_go_on() {
     interrupt(&child);
     let ended = folder.wait(child);
     assert_eq!(ended.code, Some(130), "{}", ended.shown());
-    assert!(ended.stderr.contains("finishing the step, then saving"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("stopping: saves the last finished step"), "{}", ended.stderr);
     let steps: usize = ended
         .stdout
         .split("interrupted after ")
@@ -272,4 +272,129 @@ fn ctrl_c_finishes_the_step_saves_and_says_how_to_go_on() {
         let file = format!("checkpoints/step_{}/{file}", steps + 3);
         assert!(resumed.files[&file] == whole.files[&file], "{file}");
     }
+}
+
+/// Hangs at the place that the file `hang` names, and makes `hanging` there; scores else.
+const HANGS: &str = "\
+import json, os, sys, time
+def is_there(request):
+    place = open('hang').read().strip() if os.path.exists('hang') else ''
+    kind, _, step = place.partition(' ')
+    gold = not os.path.exists('runs/tiny/metrics.jsonl')
+    trained = os.path.exists('runs/tiny/rollouts/step_%s.parquet' % request['step']) or request['step'] == 0
+    now = 'gold' if gold else 'validation' if trained else 'rollout'
+    return now == kind and str(request['step']) == step
+for line in sys.stdin:
+    request = json.loads(line)
+    if is_there(request):
+        open('hanging', 'w').close()
+        time.sleep(1000)
+    print(json.dumps({'id': request['id'], 'score': len(request['completion']) % 3 / 10}), flush=True)
+";
+
+#[test]
+fn ctrl_c_gives_up_what_hangs_and_a_resume_does_it_again() {
+    let reward = "reward: [{kind: number}, {kind: command, name: judge, argv: [python3, judge.py], num_processes: 1, timeout: 600s}]";
+    let config = TINY
+        .replace("reward: [{kind: number}]", reward)
+        .replace("total_steps: 6", "total_steps: 4")
+        .replace("save_freq: 2", "save_freq: 1, keep_last: null");
+    let new = || Folder::new().with("config.yaml", &config).with("judge.py", HANGS);
+    let whole = new();
+    let uninterrupted = whole.tamis(&["train", "config.yaml"]).succeeds();
+    let expected = Left::by(&whole.join("runs/tiny"));
+
+    let folder = new();
+    let mut arguments = vec!["train", "config.yaml"];
+    for (place, told) in [
+        ("gold 0", "error: interrupted before the run began; nothing was changed\n"),
+        ("validation 0", "interrupted after 0 steps and saved, run directory runs/tiny\n"),
+        ("rollout 1", "interrupted after 0 steps and saved, run directory runs/tiny\n"),
+        ("validation 2", "interrupted after 2 steps and saved, run directory runs/tiny\n"),
+        ("rollout 4", "interrupted after 3 steps and saved, run directory runs/tiny\n"),
+        ("validation 4", "interrupted after 4 steps and saved, run directory runs/tiny\n"),
+    ] {
+        folder.write("hang", place);
+        let _ = std::fs::remove_file(folder.join("hanging"));
+        let child = folder.start(&arguments);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !folder.join("hanging").exists() {
+            assert!(Instant::now() < deadline, "{place}: nothing hangs");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let start = Instant::now();
+        interrupt(&child);
+        let ended = folder.wait(child);
+        assert!(start.elapsed() < Duration::from_secs(20), "{place}: {:?}", start.elapsed());
+        assert_eq!(ended.code, Some(130), "{place}: {}", ended.shown());
+        let said = format!("{}{}", ended.stderr, ended.stdout);
+        assert!(said.contains(told), "{place}: {}", ended.shown());
+        if place == "gold 0" {
+            assert!(!folder.join("runs/tiny").exists(), "{}", ended.shown());
+        } else {
+            assert!(ended.stdout.ends_with("next: tamis train --resume runs/tiny\n"), "{}", ended.shown());
+            arguments = vec!["train", "--resume", "runs/tiny"];
+        }
+    }
+    folder.write("hang", "");
+    let ended = folder.tamis(&arguments).succeeds();
+    assert_eq!(ended.stdout, uninterrupted.stdout);
+    expected.assert_same(&Left::by(&folder.join("runs/tiny")));
+}
+
+#[test]
+fn ctrl_c_gives_up_generation_between_two_tokens() {
+    // One round takes minutes: nobody waits for its end.
+    let long = TINY
+        .replace("max_position_embeddings: 32", "max_position_embeddings: 4096")
+        .replace("max_response_length: 4", "max_response_length: 4000")
+        .replace("warm_start: {steps: 40, batch_size: 32, learning_rate: 1e-2}\n", "")
+        .replace("rollout: {n: 4", "rollout: {n: 64")
+        .replace("before_train: true", "before_train: false");
+    let folder = Folder::new().with("config.yaml", &long);
+    let child = folder.start(&["train", "config.yaml"]);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !folder.join("runs/tiny/checkpoints/step_0").exists() {
+        assert!(Instant::now() < deadline, "no checkpoint");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let start = Instant::now();
+    interrupt(&child);
+    let ended = folder.wait(child);
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    assert_eq!(ended.code, Some(130), "{}", ended.shown());
+    assert!(ended.stdout.contains("interrupted after 0 steps"), "{}", ended.shown());
+}
+
+#[test]
+fn a_journal_that_is_damaged_where_a_checkpoint_counts_on_it_is_refused() {
+    let config = noisy().replace("total_steps: 10", "total_steps: 4");
+    let folder = Folder::new().with("config.yaml", &config).with("noise.py", NOISE);
+    folder.tamis(&["train", "config.yaml"]).succeeds();
+    let journal = folder.join("runs/tiny/journal.bin");
+    let whole = std::fs::read(&journal).expect("read");
+    let longer = ["train", "--resume", "runs/tiny", "train.total_steps=5"];
+
+    let mut damaged = whole.clone();
+    damaged[30] ^= 1;
+    std::fs::write(&journal, &damaged).expect("write");
+    let refused = folder.tamis(&longer);
+    let told = refused.failure().replace(&whole.len().to_string(), "ALL");
+    insta::assert_snapshot!(told, @r"
+    exit code 1
+    error: failed to read `runs/tiny/journal.bin`: damaged at byte 8, but the checkpoint counts on the first ALL bytes; resume from an earlier checkpoint
+      hint: the file was changed, damaged or lost: put it back as it was; or remove the newest folders of `checkpoints/`, up to one that was written before the damaged place
+    ");
+    assert_eq!(std::fs::read(&journal).expect("read"), damaged, "nothing is cut");
+    std::fs::remove_file(&journal).expect("removed");
+    insta::assert_snapshot!(folder.tamis(&longer).failure().replace(&whole.len().to_string(), "ALL"), @r"
+    exit code 1
+    error: failed to read `runs/tiny/journal.bin`: damaged at byte 0, but the checkpoint counts on the first ALL bytes; resume from an earlier checkpoint
+      hint: the file was changed, damaged or lost: put it back as it was; or remove the newest folders of `checkpoints/`, up to one that was written before the damaged place
+    ");
+
+    // A torn tail after it is cut, and the run goes on.
+    std::fs::write(&journal, [&whole[..], &[9; 20]].concat()).expect("write");
+    folder.tamis(&longer).succeeds();
 }

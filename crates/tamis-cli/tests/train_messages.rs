@@ -19,9 +19,10 @@ fn train(folder: &Folder, config: &str) -> Ended {
     folder.tamis(&["train", "config.yaml"])
 }
 
-/// No run directory was made.
+/// No run directory is there.
 fn leaves_no_run(folder: &Folder) {
-    assert!(!folder.join("runs").exists(), "a run directory was left behind");
+    let left = std::fs::read_dir(folder.join("runs")).map_or(0, Iterator::count);
+    assert_eq!(left, 0, "a run directory was left behind");
 }
 
 #[test]
@@ -295,6 +296,7 @@ fn gold() {
 
       hint: choose the verifier that fits the ground truth's form, or set data.check_gold=warn to go on
     "#);
+    leaves_no_run(&folder);
     let warned = train(&folder, &of_file()).stderr;
     assert!(warned.contains("accepts 3 of 4 gold answers") && warned.contains("`three`"), "{warned}");
 }
@@ -312,7 +314,8 @@ fn model() {
         .join("\n");
     insta::assert_snapshot!(train(&folder, &config).failure(), @r#"
     exit code 2
-    error: there is no folder model: a model is read from disk, and a name on a hub is downloaded first (`hf download NAME --local-dir FOLDER`)
+    error: model.path: there is no folder model
+      hint: name a folder with config.json, model.safetensors and tokenizer.json; a relative one is taken from where tamis is started
     "#);
     std::fs::create_dir(folder.join("model")).expect("folder");
     insta::assert_snapshot!(train(&folder, &config).failure(), @r#"
@@ -393,6 +396,9 @@ fn with_program_restarted(program: &str, max_restarts: usize) -> Ended {
     );
     let ended =
         train(&folder, &tiny(&[("reward: [{kind: number}]", &reward), ("total_steps: 6", "total_steps: 2")]));
+    if ended.code == Some(2) {
+        leaves_no_run(&folder);
+    }
     if ended.code != Some(0) && folder.join("runs/tiny/config.yaml").is_file() {
         // Whatever happened, the run can be taken up again once the program is mended.
         folder.write("program.py", &answering("print(json.dumps({'id': request['id'], 'score': 0.5}))"));
@@ -408,6 +414,7 @@ fn rewards_that_break_down() {
     insta::assert_snapshot!(with_program(&answering(crash)).failure(), @r#"
     exit code 1
     error: reward function `judge` cannot go on: its processes were restarted 1 times, which is the limit; the last failure: the process ended (exit status: 3) before it answered
+      hint: mend the program, then continue with `tamis train --resume` and the run's directory: nothing that was answered is asked again
     "#);
     insta::assert_snapshot!(with_program("import sys\nprint('no such module', file=sys.stderr)\nsys.exit(1)\n").failure(), @r#"
     exit code 2
@@ -429,11 +436,29 @@ fn rewards_that_hang_or_flood() {
     insta::assert_snapshot!(with_program_restarted(&answering("time.sleep(1000) if request['step'] == 1 else print(json.dumps({'id': request['id'], 'score': 1.0}))"), 0).failure(), @r#"
     exit code 1
     error: reward function `judge` cannot go on: its processes were restarted 0 times, which is the limit; the last failure: no answer within 0.3 s; the process was killed
+      hint: mend the program, then continue with `tamis train --resume` and the run's directory: nothing that was answered is asked again
     "#);
     insta::assert_snapshot!(with_program(&answering("sys.stdout.write('x' * (200 << 20))")).failure(), @r#"
     exit code 2
     error: reward function `judge` cannot go on: its processes were restarted 1 times, which is the limit; the last failure: an answer is longer than 1048576 bytes; the process was killed
     "#);
+}
+
+#[test]
+fn rewards_that_keep_waiting_are_told_of() {
+    let sleepy = answering("print(json.dumps({'id': request['id'], 'score': 1.0}))")
+        .replace("import json, os, sys, time\n", "import json, os, sys, time\ntime.sleep(7)\n");
+    let folder = Folder::new().with("program.py", &sleepy);
+    let reward = "reward: [{kind: number}, {kind: command, name: judge, argv: [python3, program.py], num_processes: 1, timeout: 1s, startup_timeout: 5s, max_restarts: 0}]";
+    let ended = train(&folder, &tiny(&[("reward: [{kind: number}]", reward)]));
+    let from = ended.stderr.find("checking ").unwrap_or_default();
+    insta::assert_snapshot!(&ended.stderr[from..], @r"
+    checking 64 gold answers with reward `judge`
+    reward `judge`: no answer yet from `python3 program.py` for 5 s; it is given up after 6 s (a fresh process; `startup_timeout` is part of that)
+    nothing was trained: the run directory runs/tiny is removed again
+    error: reward function `judge` cannot go on: its processes were restarted 0 times, which is the limit; the last failure: no answer within 6 s; the process was killed
+    ");
+    leaves_no_run(&folder);
 }
 
 #[test]
@@ -477,7 +502,8 @@ fn a_program_that_is_not_there() {
     let folder = Folder::new();
     insta::assert_snapshot!(train(&folder, &tiny(&[("reward: [{kind: number}]", reward)])).failure(), @r#"
     exit code 2
-    error: reward `command` cannot start `no-such-program-of-ours`: No such file or directory (os error 2); is the program installed and on PATH?
+    error: reward `command` cannot start `no-such-program-of-ours`: No such file or directory (os error 2)
+      hint: is the program installed and on PATH? Its path is taken from the folder in which tamis is started
     "#);
     let reward = "reward: [{kind: python, path: missing.py}]";
     insta::assert_snapshot!(train(&folder, &tiny(&[("reward: [{kind: number}]", reward)])).failure(), @r#"
@@ -485,6 +511,7 @@ fn a_program_that_is_not_there() {
     error: reward `python` is a Python file that is not there: missing.py
       hint: set its `path`, which is taken from the folder in which tamis is started
     "#);
+    leaves_no_run(&folder);
 }
 
 #[test]
@@ -523,6 +550,13 @@ fn filters_and_limits() {
         "{told}"
     );
     assert!(told.contains("or raise model.memory_limit"), "{told}");
+    // A validation that holds more than a round counts.
+    let enough =
+        tiny(&[("model:\n", "model:\n  memory_limit: 24MB\n"), ("total_steps: 6", "total_steps: 1")]);
+    train(&folder, &enough).succeeds();
+    let refused = train(&folder, &enough.replace("validate: {", "validate: {n: 20000, "));
+    assert_eq!(refused.code, Some(2), "{}", refused.shown());
+    assert!(refused.failure().contains("validate.n or validate.max_prompts"), "{}", refused.shown());
 
     let wandb = folder.with("tiny.yaml", TINY);
     let ended = wandb

@@ -148,8 +148,13 @@ fn score(row: &RolloutRow<'_>, name: &str) -> Option<f64> {
 pub fn write_rollouts(path: &Path, rows: &[RolloutRow<'_>]) -> Result<(), RolloutError> {
     let failed = |source| RolloutError { path: path.to_owned(), source };
     let mut file = WholeFile::create(path).map_err(failed)?;
-    write_parquet(&mut file, rows).map_err(|error| failed(io_error(error)))?;
+    write_rollouts_to(&mut file, rows).map_err(failed)?;
     file.commit().map_err(failed)
+}
+
+/// The bytes of [`write_rollouts`], for a file that someone else makes and keeps safe.
+pub fn write_rollouts_to(out: impl Write + Send, rows: &[RolloutRow<'_>]) -> std::io::Result<()> {
+    write_parquet(out, rows).map_err(io_error)
 }
 
 /// The same rows as JSON lines, one object per trajectory with the same names.

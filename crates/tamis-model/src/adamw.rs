@@ -152,13 +152,18 @@ impl AdamW {
 
     /// Writes moments (`first.NAME`, `second.NAME`, f32) and the step count as one safetensors file.
     pub fn save(&self, path: &Path) -> Result<(), CheckpointError> {
+        checkpoint::write_file(path, |out| self.write(out))
+    }
+
+    /// The bytes of [`Self::save`].
+    pub fn write(&self, out: &mut dyn std::io::Write) -> std::io::Result<()> {
         let tensors: Vec<_> = [("first.", &self.first), ("second.", &self.second)]
             .into_iter()
             .flat_map(|(prefix, buffer)| {
                 self.layout.tensors.iter().map(move |tensor| (prefix, tensor, &buffer[..]))
             })
             .collect();
-        checkpoint::write_tensors(path, &tensors, &[("step", self.step.to_string())], SaveDtype::F32)
+        checkpoint::write_tensors(out, &tensors, &[("step", self.step.to_string())], SaveDtype::F32)
     }
 
     /// Reads what [`Self::save`] wrote, exactly.

@@ -26,7 +26,7 @@ mod training;
 mod vocabulary;
 
 pub use adamw::{AdamW, AdamWConfig, StepReport, norm as gradient_norm};
-pub use checkpoint::{CheckpointError, SaveDtype, write_file};
+pub use checkpoint::{CheckpointError, Fill, SaveDtype, write_file};
 pub use config::{Architecture, ConfigError, Llama3Scaling, ModelConfig};
 pub use generation::{
     Completion, FinishReason, Generator, GeneratorSettings, Request, RequestError, RequestId, SamplingError,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tamis_core::random::Key;
 
-use crate::checkpoint::{self, CheckpointError, SaveDtype};
+use crate::checkpoint::{self, CheckpointError, Fill, SaveDtype};
 use crate::config::{ConfigError, ModelConfig};
 use crate::floats::Floats;
 use crate::layout::{Layout, Role, Tensor};
@@ -66,6 +66,18 @@ impl Model {
     ) -> Result<(), CheckpointError> {
         std::fs::create_dir_all(folder)
             .map_err(|source| CheckpointError::Write { path: folder.to_owned(), source })?;
+        self.save_through(dtype, max_bytes, |name, fill| {
+            checkpoint::write_file(&folder.join(name), |out| fill(out))
+        })
+    }
+
+    /// The files of [`Self::save_sharded`] in the order in which they are to be written: `put` is given the name of each and what fills it.
+    pub fn save_through<E>(
+        &self,
+        dtype: SaveDtype,
+        max_bytes: u64,
+        mut put: impl FnMut(&str, &mut Fill<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
         let size = |tensor: &Tensor| {
             (tensor.shape.iter().product::<usize>() * if dtype == SaveDtype::F32 { 4 } else { 2 }) as u64
         };
@@ -88,18 +100,19 @@ impl Model {
                 format!("model-{:05}-of-{:05}.safetensors", i + 1, shards.len())
             };
             let tensors: Vec<_> = shard.iter().map(|tensor| ("", *tensor, &self.weights[..])).collect();
-            checkpoint::write_tensors(&folder.join(&file), &tensors, &[], dtype)?;
+            put(&file, &mut |out| checkpoint::write_tensors(out, &tensors, &[], dtype))?;
             for tensor in shard {
                 map.insert(tensor.name.clone(), file.clone().into());
             }
         }
         if shards.len() > 1 {
             let index = serde_json::json!({"metadata": {"total_size": total}, "weight_map": map});
-            write_json(&folder.join("model.safetensors.index.json"), &index)?;
+            put("model.safetensors.index.json", &mut |out| write_json(out, &index))?;
         }
-        write_json(&folder.join("config.json"), &self.config.to_json(dtype.name()))?;
+        let config = self.config.to_json(dtype.name());
+        put("config.json", &mut |out| write_json(out, &config))?;
         if let Some(generation) = self.config.generation_json() {
-            write_json(&folder.join("generation_config.json"), &generation)?;
+            put("generation_config.json", &mut |out| write_json(out, &generation))?;
         }
         Ok(())
     }
@@ -164,9 +177,7 @@ impl Model {
     }
 }
 
-fn write_json(path: &Path, value: &serde_json::Value) -> Result<(), CheckpointError> {
-    checkpoint::write_file(path, |out: &mut dyn Write| {
-        serde_json::to_writer_pretty(&mut *out, value)?;
-        out.write_all(b"\n")
-    })
+fn write_json(out: &mut dyn Write, value: &serde_json::Value) -> std::io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value)?;
+    out.write_all(b"\n")
 }

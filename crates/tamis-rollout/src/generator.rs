@@ -80,6 +80,9 @@ pub enum GeneratorError {
         /// What it said.
         reason: String,
     },
+    /// What was in flight is not wanted any more.
+    #[error("interrupted")]
+    Interrupted,
 }
 
 /// Samples completions of prompts.

@@ -33,6 +33,9 @@ pub trait AnswerJournal {
 
     /// Records answers durably, before any of them is used.
     fn put(&mut self, answers: &[(String, Answer)]) -> Result<(), JournalError>;
+
+    /// How far it reaches, in bytes: what a checkpoint counts on.
+    fn position(&self) -> u64;
 }
 
 /// The journal cannot be written.
@@ -74,6 +77,11 @@ impl Scorer {
     /// The functions.
     pub fn rewards(&self) -> &Rewards {
         &self.rewards
+    }
+
+    /// How far the journal reaches, in bytes; `None` without one.
+    pub fn journal_position(&self) -> Option<u64> {
+        self.journal.as_ref().map(|journal| journal.position())
     }
 
     /// Warnings since the last call, each with the content of its first row.

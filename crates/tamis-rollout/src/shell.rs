@@ -108,6 +108,9 @@ pub trait Observer {
     /// So many of the round's groups are complete; so many tokens were generated since the last call.
     fn groups_finished(&mut self, finished: usize, num_tokens: u64);
 
+    /// The rewards of the round's trajectories, NaN for those without.
+    fn scored(&mut self, rewards: &[f64]);
+
     /// A round was judged.
     fn round_complete(&mut self, report: &RoundReport);
 
@@ -418,6 +421,8 @@ impl Shell {
         }
         let scored = with.scorer.score(&inputs, &keys)?;
         drop(inputs);
+        let rewards: Vec<f64> = scored.iter().map(|scored| scored.reward.value).collect();
+        with.observer.scored(&rewards);
         for warning in with.scorer.take_warnings() {
             with.observer.warn(&warning);
         }

@@ -346,6 +346,11 @@ impl Tokenizer {
         Ok(ids)
     }
 
+    /// The files by name (`/` between folder and name), byte for byte as they were read.
+    pub fn files(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()))
+    }
+
     /// Writes the files into a folder, byte for byte as they were read, so that `transformers` loads what it wrote. The folder is
     /// created where absent; each file is flushed to disk.
     pub fn save(&self, folder: &Path) -> Result<(), TokenizerError> {

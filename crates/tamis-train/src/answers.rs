@@ -22,10 +22,14 @@ pub struct RecordedAnswers {
 }
 
 impl RecordedAnswers {
-    /// Opens the journal, cutting a torn tail, and reads what it holds.
-    pub fn open(disk: &Disk, path: &Path) -> Result<Self, JournalError> {
+    /// Opens the journal and reads what it holds. A torn tail is cut where it comes after the first `promised` bytes, which a checkpoint
+    /// counts on (0 without one): the steps after it are done again, and so is the asking.
+    ///
+    /// # Errors
+    /// Damage before `promised`: what was answered then was trained on, and another answer now would not be the same run.
+    pub fn open(disk: &Disk, path: &Path, promised: u64) -> Result<Self, JournalError> {
         // One flush for each batch of answers, after it was appended.
-        let (journal, recovered) = Journal::open(disk, path, SyncPolicy::OnDemand, 0)?;
+        let (journal, recovered) = Journal::open(disk, path, SyncPolicy::OnDemand, promised)?;
         let known = recovered
             .records
             .iter()
@@ -55,5 +59,9 @@ impl AnswerJournal for RecordedAnswers {
         self.journal.sync().map_err(|error| AnswerError(Box::new(error)))?;
         self.known.extend(answers.iter().cloned());
         Ok(())
+    }
+
+    fn position(&self) -> u64 {
+        self.journal.position()
     }
 }

@@ -4,7 +4,6 @@
 //! `optimizer.safetensors` and `state.json` beside. [`crate::run_directory`] makes it appear whole or not at all.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -16,7 +15,7 @@ use tamis_model::{CheckpointError, Model, SaveDtype};
 use tamis_rollout::Record;
 use thiserror::Error;
 
-use crate::durable::{Disk, DiskError, Operation, UNFINISHED};
+use crate::durable::{Disk, DiskError, UNFINISHED};
 use crate::native::NativeEngine;
 use crate::run_directory::LogPositions;
 use crate::validation::ValidationReport;
@@ -86,6 +85,12 @@ pub struct RunState {
     pub data_crc32: u32,
     /// Length of every log when the checkpoint was written.
     pub logs: LogPositions,
+    /// Length of the journal of answers then, where there is one: up to there it must be whole.
+    #[serde(default)]
+    pub journal: Option<u64>,
+    /// Whether the validation after this step is still to be made: the run was interrupted in it.
+    #[serde(default)]
+    pub is_unmeasured: bool,
     /// Prompt and completion tokens of all trajectories generated so far.
     pub num_tokens: u64,
     /// Validation figures by step, for keeping the best checkpoints.
@@ -108,12 +113,9 @@ pub enum SaveError {
     /// The disk refused.
     #[error("failed to {0}")]
     Disk(#[from] DiskError),
-    /// Weights or moments cannot be written or read.
+    /// Weights or moments cannot be read.
     #[error(transparent)]
     Weights(#[from] CheckpointError),
-    /// The tokenizer cannot be written.
-    #[error(transparent)]
-    Tokenizer(#[from] tamis_text::tokenizer::TokenizerError),
     /// `state.json` cannot be understood.
     #[error("failed to read {path}: {source}")]
     State {
@@ -144,11 +146,7 @@ impl SaveError {
         match self {
             Self::Disk(error) => error.hint(),
             Self::Format { .. } => Some("continue the run with the version of tamis that began it"),
-            Self::Weights(CheckpointError::Write { source, .. }) => {
-                // The same advice as for every other file of the run.
-                DiskError::new(Operation::Write, Path::new(""), io::Error::from(source.kind())).hint()
-            }
-            Self::Weights(CheckpointError::Read { .. }) | Self::Tokenizer(_) | Self::Shape { .. } => None,
+            Self::Weights(CheckpointError::Read { .. }) | Self::Shape { .. } => None,
             Self::State { .. } | Self::Weights(_) => Some(DAMAGED),
         }
     }
@@ -170,18 +168,28 @@ pub fn write(
     state: &RunState,
     dtype: SaveDtype,
 ) -> Result<(), SaveError> {
-    engine.model().save(folder, dtype)?;
+    write_model(disk, folder, engine.model(), dtype)?;
     if dtype != SaveDtype::F32 {
-        disk.create_new_folder(&folder.join(MASTER))?;
-        engine.model().save(&folder.join(MASTER), SaveDtype::F32)?;
+        let master = folder.join(MASTER);
+        disk.create_new_folder(&master)?;
+        write_model(disk, &master, engine.model(), SaveDtype::F32)?;
     }
-    engine.codec().tokenizer().save(folder)?;
-    engine.optimizer().save(&folder.join(OPTIMIZER))?;
+    for (name, bytes) in engine.codec().tokenizer().files() {
+        let path = folder.join(name);
+        disk.create_folder(path.parent().unwrap_or(folder))?;
+        disk.write_file(&path, bytes)?;
+    }
+    disk.write_file_with(&folder.join(OPTIMIZER), |out| engine.optimizer().write(out))?;
     let path = folder.join(STATE);
     let json =
         serde_json::to_vec_pretty(state).map_err(|source| SaveError::State { path: path.clone(), source })?;
     disk.write_file(&path, &json)?;
     Ok(())
+}
+
+fn write_model(disk: &Disk, folder: &Path, model: &Model, dtype: SaveDtype) -> Result<(), DiskError> {
+    model
+        .save_through(dtype, u64::MAX, |name, fill| disk.write_file_with(&folder.join(name), |out| fill(out)))
 }
 
 /// Writes the reference policy, whole or not at all.
@@ -191,7 +199,7 @@ pub fn write_reference(disk: &Disk, folder: &Path, model: &Model) -> Result<(), 
     let unfinished = PathBuf::from(unfinished);
     disk.remove_folder(&unfinished)?;
     disk.create_new_folder(&unfinished)?;
-    model.save(&unfinished, SaveDtype::F32)?;
+    write_model(disk, &unfinished, model, SaveDtype::F32)?;
     disk.sync_folder(&unfinished)?;
     disk.rename(&unfinished, folder)?;
     Ok(())

@@ -16,7 +16,7 @@ pub use faults::Fault;
 use faults::{Decision, Faults};
 
 /// What was attempted on the disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
     /// Create a file, empty.
     CreateFile,
@@ -129,6 +129,11 @@ impl Disk {
         self.faults.as_ref().map_or(0, |faults| faults.count())
     }
 
+    /// For tests: these operations in order, each with its path; none for a real handle.
+    pub fn operations(&self) -> Vec<(Operation, PathBuf)> {
+        self.faults.as_ref().map_or_else(Vec::new, |faults| faults.met())
+    }
+
     fn perform<T>(
         &self,
         operation: Operation,
@@ -157,7 +162,7 @@ impl Disk {
     pub fn write_file_with(
         &self,
         path: &Path,
-        fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+        fill: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>,
     ) -> Result<(), DiskError> {
         let temporary = temporary_beside(path);
         let outcome = self
@@ -177,7 +182,7 @@ impl Disk {
     fn fill_and_sync(
         &self,
         path: &Path,
-        fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+        fill: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>,
     ) -> Result<(), DiskError> {
         let file = self.perform(Operation::CreateFile, path, || File::create(path))?;
         let mut writer = BufWriter::with_capacity(1 << 20, Gate { disk: self, path, file: &file });
@@ -304,6 +309,13 @@ impl AppendFile {
             return Err(DiskError::new(Operation::Write, &self.path, cause));
         }
         self.length += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Cuts the file back to `length` bytes, for the last of them to be written anew.
+    pub fn cut(&mut self, length: u64) -> Result<(), DiskError> {
+        self.disk.perform(Operation::Cut, &self.path, || self.file.set_len(length))?;
+        self.length = self.length.min(length);
         Ok(())
     }
 

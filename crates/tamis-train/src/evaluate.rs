@@ -1,14 +1,20 @@
 //! `tamis eval`: a checkpoint's policy on the validation prompts, without a run directory.
 
+use std::sync::Arc;
+
 use serde::{Serialize, Serializer};
 use tamis_config::Config;
-use tamis_env::reward::RewardError;
+use tamis_env::reward::{Listener, RewardError};
 use tamis_rollout::{Scorer, ShellError};
 use thiserror::Error;
 
 use crate::assemble::{AssembleError, data, policy, rewards};
+use crate::durable::Disk;
+use crate::interrupt::Interrupt;
+use crate::listener::RunListener;
 use crate::metrics::Metrics;
 use crate::native::NativeEngine;
+use crate::progress::Progress;
 use crate::session::{engine_settings, validation_settings};
 use crate::validation::{self, Shown};
 
@@ -55,14 +61,14 @@ impl From<RewardError> for EvaluateError {
     }
 }
 
-/// Evaluates `model.path` on the validation prompts as `validate` says.
-pub fn evaluate(config: &Config) -> Result<Evaluation, EvaluateError> {
+/// Evaluates `model.path` on the validation prompts as `validate` says, and says through `progress` what takes long.
+pub fn evaluate(config: &Config, progress: &Progress) -> Result<Evaluation, EvaluateError> {
     let prompts = data::prompts(config)?;
     let codec = policy::codec(config, || prompts.alphabet())?;
     let model = policy::model(config, &codec)?;
     let folder = std::env::temp_dir().join(format!("tamis-eval-{}", std::process::id()));
     std::fs::create_dir_all(&folder).map_err(EvaluateError::Folder)?;
-    let result = evaluate_in(config, &folder, prompts, codec, model);
+    let result = evaluate_in(config, progress, &folder, prompts, codec, model);
     // Only the shipped reward runner was in it.
     let _ = std::fs::remove_dir_all(&folder);
     result
@@ -70,12 +76,14 @@ pub fn evaluate(config: &Config) -> Result<Evaluation, EvaluateError> {
 
 fn evaluate_in(
     config: &Config,
+    progress: &Progress,
     folder: &std::path::Path,
     prompts: data::Prompts,
     codec: crate::codec::Codec,
     model: tamis_model::Model,
 ) -> Result<Evaluation, EvaluateError> {
-    let mut scorer = Scorer::new(rewards::rewards(config, folder)?.rewards);
+    let listener: Arc<dyn Listener> = RunListener::new(progress, &Interrupt::new());
+    let mut scorer = Scorer::new(rewards::rewards(config, &Disk::new(), folder, &listener)?);
     let overlong = data::overlong(config.data.overlong_prompts);
     let prepared = codec
         .prepare(prompts.validation, "validation", overlong, config.data.max_prompt_length)
@@ -85,8 +93,12 @@ fn evaluate_in(
     }
     let mut engine = NativeEngine::new(model, codec, engine_settings(config));
     let settings = validation_settings(config);
+    progress.say(&format!("evaluating {} prompts, {} samples of each", prepared.prompts.len(), settings.n));
     let (rows, report) =
-        validation::sample(&mut engine, &mut scorer, &prepared.prompts, &settings, "eval", 0)?;
+        validation::sample(&mut engine, &mut scorer, &prepared.prompts, &settings, "eval", 0, &mut |_| {})?;
+    for warning in scorer.take_warnings() {
+        progress.warn(&warning);
+    }
     let mut metrics = Metrics::new();
     validation::metrics(&rows, &config.validate, &mut metrics);
     Ok(Evaluation {

@@ -60,6 +60,20 @@ pub enum JournalError {
     },
 }
 
+impl JournalError {
+    /// What to do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Disk(error) => error.hint(),
+            Self::NotAJournal { .. } | Self::Damaged { .. } => Some(
+                "the file was changed, damaged or lost: put it back as it was; or remove the newest folders of `checkpoints/`, up to one that \
+                 was written before the damaged place",
+            ),
+            Self::TooLong { .. } => None,
+        }
+    }
+}
+
 /// What opening a journal found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Recovered {

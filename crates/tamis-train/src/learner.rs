@@ -44,6 +44,9 @@ pub enum LearnerError {
         /// What it said.
         reason: String,
     },
+    /// What was asked for is not wanted any more.
+    #[error("interrupted")]
+    Interrupted,
 }
 
 /// Asked between forward and backward: log-probabilities and entropies in (flat \[N\]), derivatives out.

@@ -39,6 +39,9 @@ pub trait Logger: Send {
     /// Writes the metrics of a step; steps come in increasing order.
     fn log(&mut self, step: u64, metrics: &Metrics) -> Result<(), DiskError>;
 
+    /// Adds metrics to a step that was logged already: its closing validation.
+    fn amend(&mut self, step: u64, added: &Metrics) -> Result<(), DiskError>;
+
     /// Flushes what was written to the device and records the lengths of the logger's files.
     fn sync(&mut self, positions: &mut LogPositions) -> Result<(), DiskError>;
 }
@@ -65,6 +68,12 @@ impl Loggers {
     pub fn log(&mut self, step: u64, metrics: &Metrics) -> Result<(), LoggerError> {
         self.last_step = step;
         self.each(|logger| logger.log(step, metrics))
+    }
+
+    /// Adds metrics to a step that was logged already. All loggers are tried; the first error is returned.
+    pub fn amend(&mut self, step: u64, added: &Metrics) -> Result<(), LoggerError> {
+        self.last_step = step;
+        self.each(|logger| logger.amend(step, added))
     }
 
     /// Flushes every logger and records how far each of its files goes.

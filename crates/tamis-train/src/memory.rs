@@ -5,34 +5,39 @@ use tamis_model::{MemoryEstimate, MemoryPlan, ModelConfig};
 
 use crate::native::KEEP_LOGITS_BYTES;
 
-/// The estimate for a run: its largest micro-batch, a reference where a divergence needs one, and `rollout.max_num_seqs` sequences of full
-/// length in the generator.
-pub fn estimate(config: &Config, model: &ModelConfig) -> MemoryEstimate {
+/// The estimate for a run: its largest micro-batch, a reference where a divergence needs one, and in the generator the sequences of a round or
+/// of a validation at full length, `rollout.max_num_seqs` of them at most.
+pub fn estimate(config: &Config, model: &ModelConfig, num_validation_prompts: usize) -> MemoryEstimate {
     let longest = (config.data.max_prompt_length + config.rollout.max_response_length)
         .min(model.max_position_embeddings);
     let micro_batch_tokens = match config.train.micro_batch_size {
         Some(size) => size * longest,
         None => config.train.micro_batch_tokens.max(longest),
     };
-    let sequences = config.rollout.max_num_seqs.min(config.gen_batch_size() * config.rollout.n);
+    let round = config.gen_batch_size().saturating_mul(config.rollout.n);
+    let validation = num_validation_prompts.saturating_mul(config.validate.n);
+    let sequences = config.rollout.max_num_seqs.min(round.max(validation));
     let plan = MemoryPlan {
         trains: true,
         num_copies: usize::from(config.objective.kl.place != tamis_config::KlPlace::None),
         micro_batch_tokens,
         recompute: config.model.recompute_activations,
         keep_logits_bytes: KEEP_LOGITS_BYTES,
-        cached_tokens: sequences * longest,
+        cached_tokens: sequences.saturating_mul(longest),
     };
     MemoryEstimate::new(model, &plan)
 }
 
-/// Bytes of the trajectories of one round and of a batch, at their longest: ids, log-probabilities, masks, text, scores.
-pub fn rollouts(config: &Config) -> u64 {
+/// Bytes of the trajectories that are held at once, at their longest (ids, log-probabilities, masks, text, scores): those of a round or of a
+/// batch, and beside them those of a validation.
+pub fn trajectories(config: &Config, num_validation_prompts: usize) -> u64 {
     const PER_TRAJECTORY: u64 = 1024;
     const PER_TOKEN: u64 = 16;
-    let groups = config.gen_batch_size().max(config.data.train_batch_size) as u64;
+    let groups = config.gen_batch_size().max(config.data.train_batch_size);
+    let round = groups.saturating_mul(config.rollout.n);
+    let validation = num_validation_prompts.saturating_mul(config.validate.n);
     let trajectory = PER_TRAJECTORY + PER_TOKEN * config.rollout.max_response_length as u64;
-    groups.saturating_mul(config.rollout.n as u64).saturating_mul(trajectory)
+    (round.saturating_add(validation) as u64).saturating_mul(trajectory)
 }
 
 /// Bytes with a unit.

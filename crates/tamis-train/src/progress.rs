@@ -37,6 +37,23 @@ impl StepView {
     }
 }
 
+/// Positions of the bar in one step.
+const GRAIN: u64 = 1000;
+
+/// Before a round has shown it, so many of its groups are thought to be kept.
+const KEEP_RATE: f64 = 0.5;
+
+/// What is being done.
+#[derive(Debug, Clone, PartialEq)]
+enum Stage {
+    /// Nothing worth a word.
+    Between,
+    /// A round is generated.
+    Round { round: u64, finished: usize, total: usize, tokens: u64, began: Instant },
+    /// Something with a name.
+    Named(String),
+}
+
 /// The run's voice; clones speak to the same screen and log.
 #[derive(Debug, Clone)]
 pub struct Progress {
@@ -53,7 +70,11 @@ struct Inner {
     first: u64,
     done: u64,
     started: Instant,
+    // When `done` was reached.
+    reached: Instant,
     groups: Option<(u64, u64)>,
+    keep_rate: f64,
+    stage: Stage,
     view: StepView,
 }
 
@@ -83,6 +104,11 @@ impl Progress {
         }
     }
 
+    /// Plain lines on stderr, without a bar, for what has no steps.
+    pub fn lines_on_stderr() -> Self {
+        Self::plain(Box::new(std::io::stderr()), None, 0)
+    }
+
     /// Plain lines to a writer.
     pub fn plain(writer: Box<dyn Write + Send>, total: Option<u64>, done: u64) -> Self {
         Self::new(Screen::Plain(writer), total, done)
@@ -90,17 +116,17 @@ impl Progress {
 
     /// A bar on a terminal.
     pub fn with_target(target: ProgressDrawTarget, total: Option<u64>, done: u64) -> Self {
-        let bar = ProgressBar::with_draw_target(total, target);
+        let bar = ProgressBar::with_draw_target(total.map(|total| total.saturating_mul(GRAIN)), target);
         // The colour is left out by the library where NO_COLOR is set.
         let template = if total.is_some() {
-            "{bar:20.cyan} step {pos}/{len}{msg}  {elapsed}"
+            "{bar:20.cyan} {wide_msg}  {elapsed}"
         } else {
-            "{spinner} step {pos}{msg}  {elapsed}"
+            "{spinner} {wide_msg}  {elapsed}"
         };
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }
-        bar.set_position(done);
+        bar.set_position(done.saturating_mul(GRAIN));
         bar.enable_steady_tick(Duration::from_millis(500));
         Self::new(Screen::Bar(bar), total, done)
     }
@@ -114,7 +140,10 @@ impl Progress {
             first: done,
             done,
             started: Instant::now(),
+            reached: Instant::now(),
             groups: None,
+            keep_rate: KEEP_RATE,
+            stage: Stage::Between,
             view: StepView::default(),
         };
         Self { inner: Arc::new(Mutex::new(inner)) }
@@ -152,7 +181,50 @@ impl Progress {
     /// Shows how many groups of the running step are kept, of how many wanted; moves the bar only.
     pub fn groups(&self, kept: u64, target: u64) {
         let mut inner = self.inner();
+        let before = inner.groups.map_or(0, |(before, _)| before);
+        if let Stage::Round { total, .. } = inner.stage
+            && total > 0
+        {
+            inner.keep_rate = kept.saturating_sub(before) as f64 / total as f64;
+        }
         inner.groups = Some((kept, target));
+        inner.stage = Stage::Between;
+        inner.redraw();
+    }
+
+    /// Shows that a round of so many prompts is generated; moves the bar only.
+    pub fn round(&self, round: u64, num_prompts: usize) {
+        let mut inner = self.inner();
+        inner.stage =
+            Stage::Round { round, finished: 0, total: num_prompts, tokens: 0, began: Instant::now() };
+        inner.redraw();
+    }
+
+    /// Shows how many groups of the round are complete, and how fast it goes; moves the bar only.
+    pub fn groups_finished(&self, num_finished: usize, num_tokens: u64) {
+        let mut inner = self.inner();
+        if let Stage::Round { finished, tokens, began, .. } = &mut inner.stage {
+            *finished = num_finished;
+            *tokens += num_tokens;
+            let seconds = began.elapsed().as_secs_f64();
+            let speed = (seconds > 0.0).then(|| *tokens as f64 / seconds);
+            inner.view.tokens_per_second = speed.or(inner.view.tokens_per_second);
+        }
+        inner.redraw();
+    }
+
+    /// Shows what is known of a round that was scored; what is `None` stays as it was. Moves the bar only.
+    pub fn scored(&self, pass_rate: Option<f64>, reward: Option<f64>) {
+        let mut inner = self.inner();
+        inner.view.pass_rate = pass_rate.or(inner.view.pass_rate);
+        inner.view.reward = reward.or(inner.view.reward);
+        inner.redraw();
+    }
+
+    /// Shows what is being done beside generation; moves the bar only.
+    pub fn stage(&self, name: &str) {
+        let mut inner = self.inner();
+        inner.stage = Stage::Named(visible(name));
         inner.redraw();
     }
 
@@ -160,7 +232,9 @@ impl Progress {
     pub fn step(&self, step: u64, view: &StepView) {
         let mut inner = self.inner();
         inner.done = step;
+        inner.reached = Instant::now();
         inner.groups = None;
+        inner.stage = Stage::Between;
         inner.view = *view;
         inner.redraw();
     }
@@ -228,15 +302,41 @@ impl Inner {
     }
 
     fn redraw(&mut self) {
-        let message = self.message();
         if let Screen::Bar(bar) = &self.screen {
-            bar.set_position(self.done);
-            bar.set_message(message);
+            bar.set_position(self.position());
+            bar.set_message(self.message());
         }
     }
 
+    /// Steps done and the share of the running one, in [`GRAIN`]s. What a round in the making will keep is guessed from the one before.
+    fn position(&self) -> u64 {
+        let mut share = 0.0;
+        if let Some((kept, target)) = self.groups
+            && target > 0
+        {
+            share = kept as f64;
+            if let Stage::Round { finished, .. } = self.stage {
+                share += finished as f64 * self.keep_rate;
+            }
+            share = (share / target as f64).min(1.0);
+        }
+        self.done.saturating_mul(GRAIN) + (share * GRAIN as f64) as u64
+    }
+
     fn message(&self) -> String {
-        let mut message = String::new();
+        let mut message = format!("step {}", self.done);
+        if let Some(total) = self.total {
+            let _ = write!(message, "/{total}");
+        }
+        match &self.stage {
+            Stage::Between => {}
+            Stage::Round { round, finished, total, .. } => {
+                let _ = write!(message, "  round {round}: {finished}/{total}");
+            }
+            Stage::Named(name) => {
+                let _ = write!(message, "  {name}");
+            }
+        }
         if let Some((kept, target)) = self.groups {
             let _ = write!(message, "  groups {kept}/{target}");
         }
@@ -258,8 +358,9 @@ impl Inner {
     fn time_left(&self) -> Option<Duration> {
         let steps = self.done.checked_sub(self.first).filter(|&steps| steps > 0)?;
         let left = self.total?.saturating_sub(self.done);
-        let seconds = self.started.elapsed().as_secs_f64() / steps as f64 * left as f64;
-        Duration::try_from_secs_f64(seconds).ok()
+        let pace = self.reached.saturating_duration_since(self.started).as_secs_f64() / steps as f64;
+        let left = Duration::try_from_secs_f64(pace * left as f64).ok()?;
+        Some(left.saturating_sub(self.reached.elapsed()))
     }
 }
 
@@ -382,16 +483,52 @@ mod tests {
     #[test]
     fn the_bar_shows_what_matters() {
         let progress = Progress::with_target(ProgressDrawTarget::hidden(), Some(200), 50);
-        assert_eq!(progress.inner().message(), "");
+        assert_eq!(progress.inner().message(), "step 50/200");
         assert_eq!(progress.time_left(), None, "no step of this session yet");
         progress.groups(12, 32);
-        assert_eq!(progress.inner().message(), "  groups 12/32");
+        assert_eq!(progress.inner().message(), "step 50/200  groups 12/32");
         let view =
             StepView { pass_rate: Some(0.469), reward: Some(0.5312), tokens_per_second: Some(12_345.0) };
         progress.inner().started = Instant::now().checked_sub(Duration::from_secs(10)).expect("a past");
         progress.step(60, &view);
         // 10 steps in 10 s, 140 to go.
-        assert_eq!(progress.inner().message(), "  pass 46.9%  reward 0.531  12.3k tok/s  2m 20s left");
+        let message = progress.inner().message();
+        let expected = "step 60/200  pass 46.9%  reward 0.531  12.3k tok/s  2m ";
+        assert!(message.starts_with(expected) && message.ends_with("s left"), "{message}");
+        assert!(progress.time_left().is_some_and(|left| (135..=140).contains(&left.as_secs())));
+        progress.finish();
+    }
+
+    #[test]
+    fn the_bar_moves_with_every_group_of_a_round() {
+        let progress = Progress::with_target(ProgressDrawTarget::hidden(), Some(10), 2);
+        let position = || match &progress.inner().screen {
+            Screen::Bar(bar) => bar.position(),
+            Screen::Plain(_) => unreachable!("a bar"),
+        };
+        progress.groups(0, 32);
+        progress.round(1, 64);
+        assert_eq!(
+            (position(), progress.inner().message().as_str()),
+            (2000, "step 2/10  round 1: 0/64  groups 0/32")
+        );
+        progress.groups_finished(16, 400);
+        // A quarter of the round, half of which is thought to be kept: 8 of 32.
+        assert_eq!(position(), 2250);
+        let message = progress.inner().message();
+        assert!(message.starts_with("step 2/10  round 1: 16/64  groups 0/32  "), "{message}");
+        assert!(message.contains(" tok/s"), "{message}");
+        progress.groups_finished(64, 400);
+        progress.scored(Some(0.125), Some(0.25));
+        progress.groups(8, 32);
+        assert_eq!(position(), 2250);
+        assert!(progress.inner().message().contains("  pass 12.5%  reward 0.250  "));
+        progress.round(2, 64);
+        progress.groups_finished(32, 400);
+        // An eighth of the first round was kept, so 4 more of 32.
+        assert_eq!(position(), 2375);
+        progress.stage("validating 3/8");
+        assert!(progress.inner().message().starts_with("step 2/10  validating 3/8  groups 8/32"));
         progress.finish();
     }
 

@@ -116,6 +116,10 @@ impl RunDirectoryError {
 pub struct LogPositions {
     /// Path and length.
     pub files: BTreeMap<String, u64>,
+    /// The last row of `metrics.jsonl`, with its end of line, which comes after the recorded length: a validation at the end of a run adds
+    /// to it, so it is not final.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_row: Option<String>,
 }
 
 impl LogPositions {
@@ -284,6 +288,7 @@ impl RunDirectory {
     ///
     /// - `metrics.jsonl`, `run.log` and the event files to their recorded lengths (one that is not recorded is emptied, an event
     ///   file removed); what is cut from `run.log` goes to `run.superseded.log`;
+    /// - the last row of `metrics.jsonl` as it was;
     /// - rollout files of later steps are removed.
     ///
     /// Cutting twice is the same as once, so a crash in between does no harm.
@@ -316,6 +321,9 @@ impl RunDirectory {
             if path.exists() {
                 self.disk.cut_file(path, length)?;
             }
+        }
+        if let Some(row) = &positions.last_row {
+            self.disk.append_to(&self.metrics())?.append(row.as_bytes())?;
         }
         for name in names(&self.tensorboard())? {
             let path = self.tensorboard().join(&name);

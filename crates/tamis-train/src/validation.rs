@@ -1,12 +1,15 @@
 //! Validation: completions of held-out prompts, scored, and what they say of the policy.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::{Deserialize, Serialize};
-use tamis_config::{ValidateConfig, ValidationMetric};
+use tamis_config::{Config, GoldCheck, ValidateConfig, ValidationMetric};
 use tamis_core::group::FinishReason;
 use tamis_core::random::{Key, Purpose};
 use tamis_env::reward::RewardInput;
 use tamis_rollout::{Generator, GroupRequest, Outcome, PreparedPrompt, Sampling, Scorer, ShellError};
 
+use crate::assemble::AssembleError;
 use crate::metrics::Metrics;
 use crate::validation_metrics::{PromptSamples, validation_metrics};
 
@@ -52,7 +55,8 @@ pub struct ValidationReport {
     pub shown: Vec<Shown>,
 }
 
-/// Completes and scores the prompts. `journal` is a prefix of the trajectories' journal keys, different for every validation of a run.
+/// Completes and scores the prompts. `journal` is a prefix of the trajectories' journal keys, different for every validation of a run;
+/// `progress` hears how many prompts are done.
 pub fn sample(
     generator: &mut dyn Generator,
     scorer: &mut Scorer,
@@ -60,6 +64,7 @@ pub fn sample(
     settings: &ValidationSettings,
     journal: &str,
     step: u64,
+    progress: &mut dyn FnMut(usize),
 ) -> Result<(Vec<PromptSamples>, ValidationReport), ShellError> {
     for (row, prompt) in prompts.iter().enumerate() {
         let key = Key::new(settings.seed, Purpose::Validation).with(prompt.prompt.id.0);
@@ -90,6 +95,7 @@ pub fn sample(
                 Outcome::Failed { .. } => num_failed += 1,
             }
         }
+        progress(num_done);
     }
     generator.take_num_generated_tokens();
     let texts: Vec<Vec<String>> = prompts
@@ -121,11 +127,7 @@ pub fn sample(
     let (mut sum, mut count, mut length) = (0.0, 0_usize, 0_usize);
     for ((prompt, samples), texts) in prompts.iter().zip(&samples).zip(&texts) {
         let mut row = PromptSamples {
-            source: match prompt.prompt.data_source.as_str() {
-                // As verl names it where the data do not.
-                "" => "unknown".to_owned(),
-                source => source.to_owned(),
-            },
+            source: source_of(&prompt.prompt.data_source).to_owned(),
             num_samples: samples.len(),
             answers: Some(Vec::with_capacity(samples.len())),
             ..PromptSamples::default()
@@ -162,6 +164,57 @@ pub fn sample(
     let num_samples: usize = samples.iter().map(Vec::len).sum();
     report.mean_length = if num_samples == 0 { 0.0 } else { length as f64 / num_samples as f64 };
     Ok((rows, report))
+}
+
+/// Whether the figure that `checkpoint.keep_best` goes by will be there, as far as that can be known: scores of external functions are known
+/// only where the gold answers were checked.
+pub fn check_best(
+    config: &Config,
+    prompts: &[PreparedPrompt],
+    score_names: &BTreeSet<String>,
+) -> Result<(), AssembleError> {
+    let Some(name) = config.checkpoint.keep_best.as_ref().and_then(|keep| keep.metric.as_deref()) else {
+        return Ok(());
+    };
+    let is_guess = config.data.check_gold == GoldCheck::Off
+        && config.reward.iter().any(|reward| reward.kind.is_external());
+    if is_guess || prompts.is_empty() {
+        return Ok(());
+    }
+    let n = config.validate.n;
+    let sources: BTreeSet<&str> =
+        prompts.iter().map(|prompt| source_of(&prompt.prompt.data_source)).collect();
+    let names = score_names.iter().map(String::as_str).chain(["reward"]);
+    let scores: BTreeMap<String, Vec<f64>> = names.map(|name| (name.to_owned(), vec![0.0; n])).collect();
+    let rows: Vec<PromptSamples> = sources
+        .into_iter()
+        .map(|source| PromptSamples {
+            source: source.to_owned(),
+            num_samples: n,
+            scores: scores.clone(),
+            lengths: vec![1; n],
+            answers: Some(vec![String::new(); n]),
+            ..PromptSamples::default()
+        })
+        .collect();
+    let mut expected = Metrics::new();
+    metrics(&rows, &config.validate, &mut expected);
+    if expected.get(name).is_some() { Ok(()) } else { Err(no_figure(name, &expected)) }
+}
+
+/// There is no figure of this name among these.
+pub fn no_figure(name: &str, metrics: &Metrics) -> AssembleError {
+    let names: Vec<&str> =
+        metrics.iter().map(|(name, _)| name).filter(|name| name.starts_with("val-")).collect();
+    AssembleError::setting(
+        format!("checkpoint.keep_best.metric: there is no figure `{name}` in this run's validation"),
+        format!("choose one of {}", names.join(", ")),
+    )
+}
+
+/// As verl names it where the data do not.
+fn source_of(data_source: &str) -> &str {
+    if data_source.is_empty() { "unknown" } else { data_source }
 }
 
 /// Sets the validation's metrics: those of `validate.metrics`, and lengths and counts.

@@ -1,7 +1,9 @@
 //! Supervised warm start: cross-entropy on gold answers, for models that begin with random weights.
 
 use tamis_core::random::{Key, Purpose};
+use tamis_env::reward::RewardError;
 use tamis_env::task::Supervised;
+use tamis_rollout::{GeneratorError, ScoreError, ShellError};
 use tamis_text::tokenizer::TokenizerError;
 use thiserror::Error;
 
@@ -50,6 +52,19 @@ pub enum WarmStartError {
     /// The learner broke down.
     #[error(transparent)]
     Learner(#[from] LearnerError),
+    /// The accuracy cannot be measured.
+    #[error(transparent)]
+    Measure(ShellError),
+}
+
+impl From<ShellError> for WarmStartError {
+    fn from(error: ShellError) -> Self {
+        match error {
+            ShellError::Generator(GeneratorError::Interrupted)
+            | ShellError::Score(ScoreError::Reward(RewardError::Interrupted)) => Self::Interrupted,
+            error => Self::Measure(error),
+        }
+    }
 }
 
 /// A tokenized pair.
@@ -76,7 +91,7 @@ pub fn warm_start<L: Learner>(
     pairs: &[Supervised],
     settings: &WarmStartSettings,
     interrupt: &Interrupt,
-    mut measure: impl FnMut(&mut L) -> Option<f64>,
+    mut measure: impl FnMut(&mut L) -> Result<f64, ShellError>,
     mut progress: impl FnMut(usize, f64, Option<f64>),
 ) -> Result<WarmStartReport, WarmStartError> {
     let end = codec.end_token_ids().first().copied();
@@ -139,9 +154,10 @@ pub fn warm_start<L: Learner>(
         if let Some(target) = settings.target_accuracy
             && (update + 1) % settings.test_freq.max(1) == 0
         {
-            report.accuracy = measure(learner);
+            let accuracy = measure(learner)?;
+            report.accuracy = Some(accuracy);
             progress(update + 1, loss, report.accuracy);
-            if report.accuracy.is_some_and(|accuracy| accuracy >= target) {
+            if accuracy >= target {
                 break;
             }
         } else {

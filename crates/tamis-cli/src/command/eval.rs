@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tamis_config::load;
 use tamis_train::evaluate::{EvaluateError, evaluate};
+use tamis_train::progress::Progress;
 use tamis_train::session::RunError;
 
 use super::{new_errors, new_notes, notes, print};
@@ -35,11 +36,11 @@ pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
     let own =
         files.first().filter(|_| belongs_to_run).and_then(|own| load(std::slice::from_ref(own), &[]).ok());
     let loaded = load(&files, &overrides).map_err(|errors| new_errors(own.as_ref(), errors))?;
+    let progress = Progress::lines_on_stderr();
     for note in own.as_ref().map_or_else(|| notes(&loaded), |own| new_notes(own, &loaded)) {
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stderr().lock(), "{note}");
+        progress.say(&note);
     }
-    let evaluation = evaluate(&loaded.config).map_err(|error| {
+    let evaluation = evaluate(&loaded.config, &progress).map_err(|error| {
         let (code, hint) = match &error {
             EvaluateError::Assemble(error) => (USAGE, error.hint().map(str::to_owned)),
             EvaluateError::NoPrompts => (USAGE, None),

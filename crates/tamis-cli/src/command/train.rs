@@ -36,19 +36,21 @@ pub(crate) fn run(arguments: &Train) -> Result<u8, Failure> {
     })
 }
 
-/// Ctrl-C finishes the step and saves; a second one ends the process.
+/// Ctrl-C stops soon and saves; a second one ends the process.
 fn listen(interrupt: &Interrupt) -> Result<(), Failure> {
     let interrupt = interrupt.clone();
     ctrlc::set_handler(move || {
         use std::io::Write as _;
-        let told = match interrupt.signal() {
-            Reaction::FinishStep => {
-                "\nfinishing the step, then saving; Ctrl-C again ends at once (the step is lost)"
+        let reaction = interrupt.signal();
+        let told = match reaction {
+            Reaction::StopSoon => {
+                "\nstopping: saves the last finished step; Ctrl-C again ends at once, without saving"
             }
+            Reaction::SameAsBefore => return,
             Reaction::ExitNow => "\nended at once; the last checkpoint is whole",
         };
         let _ = writeln!(std::io::stderr().lock(), "{told}");
-        if told.contains("ended at once") {
+        if reaction == Reaction::ExitNow {
             std::process::exit(i32::from(INTERRUPTED));
         }
     })
@@ -70,7 +72,7 @@ fn resume(arguments: &Train, path: &Path) -> Result<Begin, Failure> {
 fn fail(error: &RunError) -> Failure {
     let code = match error {
         RunError::Mismatch { .. } => MISMATCH,
-        RunError::Interrupted { .. } => INTERRUPTED,
+        RunError::Interrupted { .. } | RunError::NotBegun => INTERRUPTED,
         RunError::Assemble(_)
         | RunError::Gold { .. }
         | RunError::Memory { .. }

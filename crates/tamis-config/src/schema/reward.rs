@@ -117,6 +117,8 @@ tagged! {
             num_processes: usize = "2", AtLeast(1.0), Free;
             /// How long an answer may take.
             timeout: Duration = "30s", Any, Free;
+            /// Added to it until a process that was just started has answered once (imports, a model to load).
+            startup_timeout: Duration = "60s", Any, Free;
             /// Restarts of crashed or late processes in a run, at most.
             max_restarts: usize = "10", Any, Free;
         }
@@ -136,6 +138,8 @@ tagged! {
             num_processes: usize = "2", AtLeast(1.0), Free;
             /// How long an answer may take.
             timeout: Duration = "30s", Any, Free;
+            /// Added to it until a process that was just started has answered once (imports, a model to load).
+            startup_timeout: Duration = "60s", Any, Free;
             /// Restarts of crashed or late processes in a run, at most.
             max_restarts: usize = "10", Any, Free;
         }

@@ -125,10 +125,7 @@ impl Rewards {
             });
             let failures: Vec<_> = failures.collect();
             if let Some((failure, _)) = failures.iter().find(|(failure, _)| failure.is_fatal()) {
-                return Err(RewardError::BrokenDown {
-                    name: named.name.clone(),
-                    failure: (*failure).clone(),
-                });
+                return Err(RewardError::fatal(&named.name, failure));
             }
             if let Some((failure, input)) = failures.first() {
                 warnings.push(format!(

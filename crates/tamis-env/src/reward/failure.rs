@@ -80,12 +80,26 @@ pub enum RewardFailure {
         /// The last failure.
         last: Box<RewardFailure>,
     },
+    /// The processes of a command were restarted and not one of them ever answered.
+    #[error("not one of its processes ever answered, in {restarts} restarts; the last failure: {last}")]
+    NeverAnswered {
+        /// Restarts.
+        restarts: u32,
+        /// The last failure.
+        last: Box<RewardFailure>,
+    },
+    /// Whoever waits for the answer does not want it any more.
+    #[error("interrupted")]
+    Interrupted,
 }
 
 impl RewardFailure {
     /// Whether no later call can succeed.
     pub fn is_fatal(&self) -> bool {
-        matches!(self, Self::Start { .. } | Self::RestartLimit { .. })
+        matches!(
+            self,
+            Self::Start { .. } | Self::RestartLimit { .. } | Self::NeverAnswered { .. } | Self::Interrupted
+        )
     }
 }
 

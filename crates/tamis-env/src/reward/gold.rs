@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::time::{Duration, Instant};
 
 use tamis_data::prompt::Prompt;
 
 use super::combine::excerpt;
-use super::{Outcome, RewardError, RewardInput, Rewards};
+use super::{Listener, Nobody, Outcome, RewardError, RewardInput, Rewards};
 
 /// Rejected answers that are kept as examples, for each function.
 const NUM_EXAMPLES: usize = 3;
@@ -16,6 +17,9 @@ const FIRST_BLOCK: usize = 64;
 
 /// Prompts of a later block, scored in one call.
 const BLOCK: usize = 1024;
+
+/// How often a check that takes long says how far it is.
+const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// A gold answer that its verifier rejects.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,6 +100,16 @@ impl fmt::Display for GoldReport {
 /// Scores the ground truth of every prompt with every function that has a notion of a right answer, in the forms that
 /// [`super::RewardFunction::gold_completions`] names, until one is accepted. Fails only where a function broke down for good.
 pub fn check_gold(prompts: &[Prompt], rewards: &Rewards) -> Result<GoldReport, RewardError> {
+    check_gold_heard(prompts, rewards, &Nobody)
+}
+
+/// [`check_gold`], told to a listener: what is asked of an external function before it is asked, how far a check is that takes long. Gives
+/// up between two blocks of prompts (and an external function within one) with [`RewardError::Interrupted`] where the listener wants that.
+pub fn check_gold_heard(
+    prompts: &[Prompt],
+    rewards: &Rewards,
+    listener: &dyn Listener,
+) -> Result<GoldReport, RewardError> {
     let with_truth: Vec<&Prompt> = prompts.iter().filter(|prompt| prompt.ground_truth.is_some()).collect();
     let mut score_names = rewards.score_names();
     let mut functions = Vec::new();
@@ -107,12 +121,16 @@ pub fn check_gold(prompts: &[Prompt], rewards: &Rewards) -> Result<GoldReport, R
             continue;
         }
         let checked = asked.len();
+        let mut pace = Pace::begin(&named.name, checked, named.function.is_external(), listener);
         let mut said: Vec<Option<(usize, Outcome)>> = vec![None; with_truth.len()];
         let num_forms = candidates.iter().map(Vec::len).max().unwrap_or(0);
         // The form that was accepted most comes first in the next block: external functions are asked about once a prompt.
         let mut forms: Vec<(usize, usize)> = (0..num_forms).map(|form| (0, form)).collect();
         let (first, rest) = asked.split_at(checked.min(FIRST_BLOCK));
         for block in std::iter::once(first).chain(rest.chunks(BLOCK)) {
+            if listener.is_interrupted() {
+                return Err(RewardError::Interrupted);
+            }
             let mut open = block.to_vec();
             for (num_accepted, form) in &mut forms {
                 let form = *form;
@@ -128,8 +146,7 @@ pub fn check_gold(prompts: &[Prompt], rewards: &Rewards) -> Result<GoldReport, R
                 for (row, outcome) in rows.into_iter().zip(named.function.score(&inputs)) {
                     match &outcome {
                         Outcome::Failed(failure) if failure.is_fatal() => {
-                            let failure = failure.clone();
-                            return Err(RewardError::BrokenDown { name: named.name.clone(), failure });
+                            return Err(RewardError::fatal(&named.name, failure));
                         }
                         Outcome::Scored(scores) => score_names.extend(scores.keys().cloned()),
                         Outcome::NoAnswer | Outcome::Failed(_) => {}
@@ -143,6 +160,7 @@ pub fn check_gold(prompts: &[Prompt], rewards: &Rewards) -> Result<GoldReport, R
                 open.retain(|&row| !said[row].as_ref().is_some_and(|(_, outcome)| is_accepted(outcome)));
             }
             forms.sort_by_key(|&(num_accepted, form)| (std::cmp::Reverse(num_accepted), form));
+            pace.advance(block.len());
         }
         let is_open = |row: &usize| !said[*row].as_ref().is_some_and(|(_, outcome)| is_accepted(outcome));
         let open: Vec<usize> = asked.into_iter().filter(is_open).collect();
@@ -188,6 +206,33 @@ pub fn check_gold(prompts: &[Prompt], rewards: &Rewards) -> Result<GoldReport, R
         functions.push(function);
     }
     Ok(GoldReport { functions, without_ground_truth: prompts.len() - with_truth.len(), score_names })
+}
+
+/// Says how far a long check is.
+struct Pace<'a> {
+    name: &'a str,
+    done: usize,
+    total: usize,
+    told: Instant,
+    listener: &'a dyn Listener,
+}
+
+impl<'a> Pace<'a> {
+    fn begin(name: &'a str, total: usize, is_external: bool, listener: &'a dyn Listener) -> Self {
+        if is_external {
+            listener.say(&format!("checking {total} gold answers with reward `{name}`"));
+        }
+        Self { name, done: 0, total, told: Instant::now(), listener }
+    }
+
+    fn advance(&mut self, by: usize) {
+        self.done += by;
+        if self.told.elapsed() >= TELL_EVERY && self.done < self.total {
+            self.told = Instant::now();
+            let Self { name, done, total, .. } = self;
+            self.listener.say(&format!("reward `{name}`: {done} of {total} gold answers checked"));
+        }
+    }
 }
 
 fn rank(outcome: &Outcome) -> u8 {

@@ -19,6 +19,7 @@ pub mod format;
 pub mod gold;
 pub mod gsm8k;
 pub mod length;
+pub mod listener;
 pub mod math;
 pub mod math_dapo;
 pub mod number;
@@ -34,6 +35,7 @@ use thiserror::Error;
 
 pub use combine::{NamedReward, Rewards, Scored, Scoring};
 pub use failure::RewardFailure;
+pub use listener::{Listener, Nobody};
 
 /// One completion to be scored.
 #[derive(Debug, Clone, Copy)]
@@ -112,6 +114,11 @@ pub trait RewardFunction: Send + Sync {
         &[]
     }
 
+    /// Whether its answers come from outside and may take long, so that a person is told before they are waited for.
+    fn is_external(&self) -> bool {
+        false
+    }
+
     /// Completions that say the ground truth in the forms this function may expect, the likeliest first; empty where it has no
     /// notion of a right answer.
     fn gold_completions(&self, _prompt: &Prompt) -> Vec<String> {
@@ -176,6 +183,19 @@ pub enum RewardError {
         /// How.
         failure: RewardFailure,
     },
+    /// Whoever waits for the scores does not want them any more.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl RewardError {
+    /// A failure of a function that no later call can mend.
+    fn fatal(name: &str, failure: &RewardFailure) -> Self {
+        match failure {
+            RewardFailure::Interrupted => Self::Interrupted,
+            failure => Self::BrokenDown { name: name.to_owned(), failure: failure.clone() },
+        }
+    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use thiserror::Error;
 use crate::config::ConfigError;
 use crate::layout::{Layout, Tensor};
 pub(crate) use write::write_tensors;
-pub use write::{SaveDtype, write_file};
+pub use write::{Fill, SaveDtype, write_file};
 
 /// A checkpoint cannot be read or written.
 #[derive(Debug, Error)]

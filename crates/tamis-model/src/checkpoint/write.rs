@@ -81,13 +81,16 @@ pub fn write_file(
     result.map_err(fail)
 }
 
-/// Writes tensors, each named `prefix + name` and taken from its own buffer, as one safetensors file.
+/// Fills a file that someone else makes and keeps safe.
+pub type Fill<'a> = dyn FnMut(&mut dyn Write) -> std::io::Result<()> + 'a;
+
+/// Writes tensors, each named `prefix + name` and taken from its own buffer, as the bytes of one safetensors file.
 pub(crate) fn write_tensors(
-    path: &Path,
+    out: &mut dyn Write,
     tensors: &[(&str, &Tensor, &[f32])],
     metadata: &[(&str, String)],
     dtype: SaveDtype,
-) -> Result<(), CheckpointError> {
+) -> std::io::Result<()> {
     let mut header = Map::new();
     let mut notes = Map::new();
     notes.insert("format".to_owned(), json!("pt"));
@@ -104,12 +107,10 @@ pub(crate) fn write_tensors(
     }
     let mut header = serde_json::Value::from(header).to_string().into_bytes();
     header.resize(header.len().next_multiple_of(8), b' ');
-    write_file(path, |out| {
-        out.write_all(&(header.len() as u64).to_le_bytes())?;
-        out.write_all(&header)?;
-        for (_, tensor, buffer) in tensors {
-            out.write_all(&dtype.bytes(&tensor.to_rows(buffer)))?;
-        }
-        Ok(())
-    })
+    out.write_all(&(header.len() as u64).to_le_bytes())?;
+    out.write_all(&header)?;
+    for (_, tensor, buffer) in tensors {
+        out.write_all(&dtype.bytes(&tensor.to_rows(buffer)))?;
+    }
+    Ok(())
 }

@@ -8,8 +8,6 @@ pub mod policy;
 pub mod rewards;
 pub mod schedule;
 
-use std::path::PathBuf;
-
 use tamis_core::advantage::AdvantageError;
 use tamis_core::filter::{FilterError, MetricError};
 use tamis_core::objective::ObjectiveError;
@@ -21,6 +19,7 @@ use tamis_model::{CheckpointError, ConfigError};
 use thiserror::Error;
 
 use crate::codec::CodecError;
+use crate::durable::DiskError;
 
 /// A part of the run cannot be built.
 #[derive(Debug, Error)]
@@ -46,14 +45,8 @@ pub enum AssembleError {
     #[error(transparent)]
     Reward(#[from] RewardError),
     /// The shipped reward program cannot be written.
-    #[error("failed to write the reward runner into {folder}")]
-    RewardRunner {
-        /// Where.
-        folder: PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
+    #[error("failed to {0}")]
+    RewardRunner(#[from] DiskError),
     /// The model's configuration is wrong.
     #[error(transparent)]
     ModelConfig(#[from] ConfigError),
@@ -86,6 +79,7 @@ impl AssembleError {
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Setting { hint, .. } => Some(hint),
+            Self::RewardRunner(error) => error.hint(),
             _ => None,
         }
     }

@@ -24,6 +24,10 @@ pub fn codec(config: &Config, alphabet: impl FnOnce() -> String) -> Result<Codec
     let template = config.model.chat_template.as_deref();
     let arguments = config.data.chat_template_kwargs.0.clone();
     match (&config.model.path, &config.model.init) {
+        (Some(path), _) if !path.is_dir() => Err(AssembleError::setting(
+            format!("model.path: there is no folder {}", path.display()),
+            "name a folder with config.json, model.safetensors and tokenizer.json; a relative one is taken from where tamis is started",
+        )),
         (Some(path), _) => {
             let tokenizer = load_tokenizer(path)?;
             Ok(Codec::new(tokenizer, template, arguments, Some(&path.join("generation_config.json")))?)

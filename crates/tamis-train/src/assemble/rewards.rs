@@ -1,9 +1,11 @@
 //! The reward functions of a run.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use tamis_config::{Config, Gsm8kMethod, OverlongForm, PythonStyle, RewardConfig, RewardKind, TaskKind};
-use tamis_env::reward::command::python::{Kind, PythonFunction};
+use tamis_env::reward::command::python::{self, Kind, PythonFunction};
 use tamis_env::reward::command::{Command, CommandConfig};
 use tamis_env::reward::cosine::{Cosine, CosineSchedule};
 use tamis_env::reward::exact::Exact;
@@ -16,20 +18,30 @@ use tamis_env::reward::number::Number;
 use tamis_env::reward::repetition::Repetition;
 use tamis_env::reward::soft_overlong::{Form, SoftOverlong};
 use tamis_env::reward::think_format::ThinkFormat;
-use tamis_env::reward::{NamedReward, RewardFunction, Rewards};
+use tamis_env::reward::{Listener, NamedReward, RewardError, RewardFunction, Rewards};
 
 use super::AssembleError;
+use crate::durable::Disk;
 
-/// The reward functions, and whether any of them asks a process outside, whose answers must be journalled.
-pub struct Assembled {
-    /// The functions.
-    pub rewards: Rewards,
-    /// Whether an answer may differ when asked again.
-    pub is_external: bool,
+/// What reward functions are built with.
+struct Surroundings<'a> {
+    /// Where programs that tamis ships are written.
+    folder: &'a Path,
+    disk: &'a Disk,
+    /// Hears of what external functions keep waiting.
+    listener: &'a Arc<dyn Listener>,
+    /// `rollout.max_response_length`.
+    max_length: usize,
 }
 
-/// Builds the reward functions; `folder` is where programs that tamis ships are written for the run.
-pub fn rewards(config: &Config, folder: &Path) -> Result<Assembled, AssembleError> {
+/// Builds the reward functions; `folder` is where programs that tamis ships are written for the run, and `listener` hears of restarts and
+/// long waits of external functions.
+pub fn rewards(
+    config: &Config,
+    disk: &Disk,
+    folder: &Path,
+    listener: &Arc<dyn Listener>,
+) -> Result<Rewards, AssembleError> {
     let own: Vec<RewardConfig>;
     let list = if config.reward.iter().any(|reward| reward.kind.is_verifier()) || config.data.task.is_none() {
         &config.reward
@@ -50,6 +62,7 @@ pub fn rewards(config: &Config, folder: &Path) -> Result<Assembled, AssembleErro
         ));
     }
     let limit = config.rollout.max_response_length;
+    let surroundings = Surroundings { folder, disk, listener, max_length: limit };
     let mut functions = Vec::with_capacity(list.len());
     for reward in list {
         let function: Box<dyn RewardFunction> = match &reward.kind {
@@ -68,7 +81,7 @@ pub fn rewards(config: &Config, folder: &Path) -> Result<Assembled, AssembleErro
                         )
                     })?;
                 Box::new(Cosine::new(
-                    plain(verifier, folder, limit)?,
+                    plain(verifier, &surroundings)?,
                     CosineSchedule {
                         max_length: max_length.unwrap_or(limit) as u64,
                         min_value_wrong: *min_value_wrong,
@@ -78,22 +91,19 @@ pub fn rewards(config: &Config, folder: &Path) -> Result<Assembled, AssembleErro
                     },
                 )?)
             }
-            _ => plain(reward, folder, limit)?,
+            _ => plain(reward, &surroundings)?,
         };
         functions.push(NamedReward { name: reward.name.clone(), weight: reward.weight, function });
     }
-    let is_external = list
-        .iter()
-        .any(|reward| matches!(reward.kind, RewardKind::Command { .. } | RewardKind::Python { .. }));
-    Ok(Assembled { rewards: Rewards::new(functions)?, is_external })
+    Ok(Rewards::new(functions)?)
 }
 
 /// A function that stands alone.
 fn plain(
     reward: &RewardConfig,
-    folder: &Path,
-    limit: usize,
+    surroundings: &Surroundings<'_>,
 ) -> Result<Box<dyn RewardFunction>, AssembleError> {
+    let limit = surroundings.max_length;
     Ok(match &reward.kind {
         RewardKind::Exact {} => Box::new(Exact),
         RewardKind::Number {} => Box::new(Number),
@@ -132,24 +142,19 @@ fn plain(
                 },
             )?)
         }
-        RewardKind::Command { argv, num_processes, timeout, max_restarts } => Box::new(Command::new(
-            CommandConfig {
-                argv: argv.clone(),
-                num_processes: *num_processes,
-                timeout: *timeout,
-                max_restarts: u32::try_from(*max_restarts).unwrap_or(u32::MAX),
-                ..CommandConfig::default()
-            },
-            false,
-        )?),
+        RewardKind::Command { argv, num_processes, timeout, startup_timeout, max_restarts } => {
+            let pool = pool(*num_processes, *timeout, *startup_timeout, *max_restarts);
+            external(reward, CommandConfig { argv: argv.clone(), ..pool }, surroundings)?
+        }
         RewardKind::Python {
             path,
             function,
             style,
             kwargs,
-            python,
+            python: interpreter,
             num_processes,
             timeout,
+            startup_timeout,
             max_restarts,
         } => {
             if !path.is_file() {
@@ -163,7 +168,7 @@ fn plain(
                 ));
             }
             let function = PythonFunction {
-                interpreter: python.display().to_string(),
+                interpreter: interpreter.display().to_string(),
                 path: path.clone(),
                 name: function.clone(),
                 kind: match style {
@@ -174,19 +179,43 @@ fn plain(
                 },
                 kwargs: kwargs.0.clone(),
             };
-            let argv = function
-                .argv(folder)
-                .map_err(|source| AssembleError::RewardRunner { folder: folder.to_owned(), source })?;
-            Box::new(Command::new(
-                CommandConfig {
-                    argv,
-                    num_processes: *num_processes,
-                    timeout: *timeout,
-                    max_restarts: u32::try_from(*max_restarts).unwrap_or(u32::MAX),
-                    ..CommandConfig::default()
-                },
-                false,
-            )?)
+            let program = surroundings.folder.join(python::FILE);
+            surroundings.disk.write_file(&program, python::PROGRAM.as_bytes())?;
+            let argv = function.command_line(&program);
+            let pool = pool(*num_processes, *timeout, *startup_timeout, *max_restarts);
+            external(reward, CommandConfig { argv, ..pool }, surroundings)?
         }
     })
+}
+
+/// How the processes of an external function are kept.
+fn pool(
+    num_processes: usize,
+    timeout: Duration,
+    startup_timeout: Duration,
+    max_restarts: usize,
+) -> CommandConfig {
+    CommandConfig {
+        num_processes,
+        timeout,
+        startup_timeout,
+        max_restarts: u32::try_from(max_restarts).unwrap_or(u32::MAX),
+        ..CommandConfig::default()
+    }
+}
+
+/// A function whose processes are started, heard under its name.
+fn external(
+    reward: &RewardConfig,
+    config: CommandConfig,
+    surroundings: &Surroundings<'_>,
+) -> Result<Box<dyn RewardFunction>, AssembleError> {
+    let command = Command::new(config, false).map_err(|error| match error {
+        RewardError::Start { failure } => AssembleError::setting(
+            format!("reward `{}` {failure}", reward.name),
+            "is the program installed and on PATH? Its path is taken from the folder in which tamis is started",
+        ),
+        error => error.into(),
+    })?;
+    Ok(Box::new(command.heard_by(&reward.name, Arc::clone(surroundings.listener))))
 }

@@ -110,6 +110,7 @@ pub const CATALOGUE: &[Section] = &[
             metric(Source::Tamis, "dynamic_sampling/num_prompts_used", "groups", "Groups trained on."),
             metric(Source::Tamis, "dynamic_sampling/num_trajectories_used", "trajectories", "Trajectories trained on."),
             metric(Source::Tamis, "dynamic_sampling/skipped", "", "1 where nothing was trained on in the step, else 0."),
+            metric(Source::Tamis, "dynamic_sampling/num_given_up_attempts", "attempts", "Attempts at the step that were skipped before the one that trained (`schedule.on_limit: skip`); what they generated is counted in the step."),
             metric(Source::Tamis, "train/filter_metric/mean", "", "Mean of the filter metric over the trained trajectories."),
             metric(Source::Tamis, "all/filter_metric/mean", "", "Mean of the filter metric over all generated trajectories."),
             metric(Source::Tamis, "groups/{place}", "groups", "Groups that ended in this place: `generated` + `carried_in` = `trained` + `dropped` + `surplus` + `stale` + `failed` + `aborted` + `carried_out`, in every step."),

@@ -37,6 +37,7 @@ pub(super) struct Faults {
     at: usize,
     fault: Fault,
     count: AtomicUsize,
+    met: Mutex<Vec<(Operation, PathBuf)>>,
     volatile: Mutex<Volatile>,
 }
 
@@ -59,7 +60,7 @@ enum Entry {
 
 impl Faults {
     pub(super) fn new(at: usize, fault: Fault) -> Self {
-        Self { at, fault, count: AtomicUsize::new(0), volatile: Mutex::default() }
+        Self { at, fault, count: AtomicUsize::new(0), met: Mutex::default(), volatile: Mutex::default() }
     }
 
     pub(super) fn count(&self) -> usize {
@@ -70,7 +71,15 @@ impl Faults {
         self.volatile.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    pub(super) fn before(&self, operation: Operation, _path: &Path) -> Decision {
+    /// Every operation so far with its path, in order.
+    pub(super) fn met(&self) -> Vec<(Operation, PathBuf)> {
+        self.met.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn before(&self, operation: Operation, path: &Path) -> Decision {
+        let mut met = self.met.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        met.push((operation, path.to_owned()));
+        drop(met);
         let number = self.count.fetch_add(1, Ordering::SeqCst);
         if number < self.at {
             return Decision::Go;

@@ -3,6 +3,9 @@
 //! `{"step":12,"critic/rewards/mean":0.53,...}`, the names in the order of the step. JSON has no infinities and no NaN: NaN (no
 //! value) is `null`, infinities are the strings `"Infinity"` and `"-Infinity"`, so that a divergence is not taken for a missing
 //! value. Numbers are the shortest decimals that read back as the same f64.
+//!
+//! A step has one row. What comes later of the last one (the validation at the end of a run that its data ended) is added to its row, which is
+//! then written anew; so a checkpoint records the file's length before the last row, and the row itself.
 
 use std::path::Path;
 
@@ -18,12 +21,39 @@ use crate::run_directory::{LogPositions, METRICS};
 #[derive(Debug)]
 pub struct JsonlLogger {
     file: AppendFile,
+    last: Option<LastRow>,
+}
+
+#[derive(Debug)]
+struct LastRow {
+    step: u64,
+    row: Map<String, Value>,
+    start: u64,
 }
 
 impl JsonlLogger {
     /// Opens the file for appending, creating it where it is not there.
     pub fn open(disk: &Disk, path: &Path) -> Result<Self, DiskError> {
-        Ok(Self { file: disk.append_to(path)? })
+        Ok(Self { file: disk.append_to(path)?, last: None })
+    }
+
+    /// Goes on after the last row of a file that was cut back to a checkpoint, which may still be added to. A row that is not the end of the
+    /// file, or not a row, is left alone.
+    #[must_use]
+    pub fn going_on_after(mut self, row: Option<&str>) -> Self {
+        self.last = row.and_then(|row| {
+            let object: Map<String, Value> = serde_json::from_str(row).ok()?;
+            let step = object.get("step")?.as_u64()?;
+            let start = self.file.length().checked_sub(row.len() as u64)?;
+            Some(LastRow { step, row: object, start })
+        });
+        self
+    }
+
+    fn write(&mut self, step: u64, row: Map<String, Value>) -> Result<(), DiskError> {
+        let start = self.file.length();
+        let last = self.last.insert(LastRow { step, row, start });
+        self.file.append(text(&last.row).as_bytes())
     }
 }
 
@@ -33,26 +63,40 @@ impl Logger for JsonlLogger {
     }
 
     fn log(&mut self, step: u64, metrics: &Metrics) -> Result<(), DiskError> {
-        let mut line = line(step, metrics);
-        line.push('\n');
-        self.file.append(line.as_bytes())
+        self.write(step, row(step, metrics))
+    }
+
+    fn amend(&mut self, step: u64, added: &Metrics) -> Result<(), DiskError> {
+        let Some(last) = self.last.take_if(|last| last.step == step) else { return self.log(step, added) };
+        let mut whole = last.row;
+        for (name, value) in added.iter() {
+            whole.insert(name.to_owned(), number(value));
+        }
+        self.file.cut(last.start)?;
+        self.write(step, whole)
     }
 
     fn sync(&mut self, positions: &mut LogPositions) -> Result<(), DiskError> {
         self.file.sync()?;
-        positions.record(METRICS, self.file.length());
+        positions.record(METRICS, self.last.as_ref().map_or(self.file.length(), |last| last.start));
+        positions.last_row = self.last.as_ref().map(|last| text(&last.row));
         Ok(())
     }
 }
 
-/// The line of a step, without its end.
-pub fn line(step: u64, metrics: &Metrics) -> String {
+fn row(step: u64, metrics: &Metrics) -> Map<String, Value> {
     let mut object = Map::new();
     object.insert("step".to_owned(), Value::Number(step.into()));
     for (name, value) in metrics.iter() {
         object.insert(name.to_owned(), number(value));
     }
-    Value::Object(object).to_string()
+    object
+}
+
+/// A row with its end of line.
+fn text(row: &Map<String, Value>) -> String {
+    // The values are finite numbers, texts and null: nothing that cannot be written.
+    serde_json::to_string(row).unwrap_or_default() + "\n"
 }
 
 fn number(value: f64) -> Value {
@@ -106,7 +150,7 @@ mod tests {
         metrics.set("actor/grad_norm", f64::INFINITY);
         metrics.set("actor/kl_loss", f64::NEG_INFINITY);
         metrics.set("timing_s/step", 0.1 + 0.2);
-        insta::assert_snapshot!(line(12, &metrics), @r#"{"step":12,"training/global_step":12.0,"actor/lr":1e-6,"actor/pg_loss":null,"actor/grad_norm":"Infinity","actor/kl_loss":"-Infinity","timing_s/step":0.30000000000000004}"#);
+        insta::assert_snapshot!(text(&row(12, &metrics)), @r#"{"step":12,"training/global_step":12.0,"actor/lr":1e-6,"actor/pg_loss":null,"actor/grad_norm":"Infinity","actor/kl_loss":"-Infinity","timing_s/step":0.30000000000000004}"#);
     }
 
     proptest::proptest! {
@@ -114,9 +158,45 @@ mod tests {
         fn numbers_read_back_bit_for_bit(value in proptest::num::f64::NORMAL | proptest::num::f64::SUBNORMAL | proptest::num::f64::ZERO) {
             let mut metrics = Metrics::new();
             metrics.set("actor/lr", value);
-            let read: Value = serde_json::from_str(&line(1, &metrics)).expect("json");
+            let read: Value = serde_json::from_str(&text(&row(1, &metrics))).expect("json");
             let read = read["actor/lr"].as_f64().expect("a number");
             proptest::prop_assert_eq!(read.to_bits(), value.to_bits());
+        }
+    }
+
+    #[test]
+    fn a_step_that_is_added_to_keeps_one_row_through_a_resume() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("metrics.jsonl");
+        let disk = Disk::unflushed();
+        let one = |name: &str, value: f64| {
+            let mut metrics = Metrics::new();
+            metrics.set(name, value);
+            metrics
+        };
+        let mut logger = JsonlLogger::open(&disk, &path).expect("open");
+        logger.log(1, &one("actor/lr", 0.5)).expect("log");
+        logger.log(2, &one("actor/lr", 0.25)).expect("log");
+        let mut positions = LogPositions::default();
+        logger.sync(&mut positions).expect("sync");
+        assert_eq!(positions.files[METRICS], 26, "before the last row");
+        logger.amend(2, &one("loss", 3.0)).expect("amend");
+        let whole = "{\"step\":1,\"actor/lr\":0.5}\n{\"step\":2,\"actor/lr\":0.25,\"loss\":3.0}\n";
+        assert_eq!(std::fs::read_to_string(&path).expect("read"), whole);
+        // A crash at any place of the amendment, and a resume from the checkpoint before it.
+        for torn in [26, 40, whole.len() as u64] {
+            disk.append_to(&path).expect("open").cut(torn).expect("cut");
+            disk.cut_file(&path, positions.files[METRICS]).expect("cut");
+            let row = positions.last_row.clone().expect("a row");
+            disk.append_to(&path).expect("open").append(row.as_bytes()).expect("append");
+            let mut logger = JsonlLogger::open(&disk, &path).expect("open").going_on_after(Some(&row));
+            logger.amend(2, &one("loss", 3.0)).expect("amend");
+            assert_eq!(std::fs::read_to_string(&path).expect("read"), whole);
+            // What belongs to no row that can be added to is a row of its own.
+            logger.amend(3, &one("loss", 1.0)).expect("amend");
+            logger.amend(3, &one("actor/lr", 2.0)).expect("amend");
+            let longer = format!("{whole}{{\"step\":3,\"loss\":1.0,\"actor/lr\":2.0}}\n");
+            assert_eq!(std::fs::read_to_string(&path).expect("read"), longer);
         }
     }
 

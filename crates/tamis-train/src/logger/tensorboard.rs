@@ -62,6 +62,10 @@ impl Logger for TensorBoardLogger {
         self.file.append(&record(&scalars_event(seconds(), step, metrics)))
     }
 
+    fn amend(&mut self, step: u64, added: &Metrics) -> Result<(), DiskError> {
+        self.log(step, added)
+    }
+
     fn sync(&mut self, positions: &mut LogPositions) -> Result<(), DiskError> {
         self.file.sync()?;
         for (name, length) in &self.earlier {

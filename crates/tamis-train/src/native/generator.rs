@@ -153,6 +153,9 @@ impl Generator for NativeEngine {
             if engine.is_idle() {
                 break;
             }
+            if self.interrupt.is_requested() {
+                return Err(GeneratorError::Interrupted);
+            }
             for completion in engine.step(&self.threads, &self.model) {
                 outcomes.extend(self.finish(completion)?);
             }

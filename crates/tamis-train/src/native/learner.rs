@@ -74,6 +74,9 @@ impl Learner for NativeEngine {
     }
 
     fn reference_logprobs(&mut self, sequences: &[LearnerSequence<'_>]) -> Result<Vec<f32>, LearnerError> {
+        if self.interrupt.is_requested() {
+            return Err(LearnerError::Interrupted);
+        }
         let tokens = joined(sequences);
         let batch = as_engine(&tokens, sequences);
         let reference = self.reference.as_ref().unwrap_or(&self.model);

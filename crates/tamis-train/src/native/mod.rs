@@ -9,6 +9,7 @@ use tamis_core::group::PolicyVersion;
 use tamis_model::{AdamW, AdamWConfig, Gradients, Model, Threads, Workspace};
 
 use crate::codec::Codec;
+use crate::interrupt::Interrupt;
 
 /// What the engine needs to know beside its weights.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,6 +40,7 @@ pub struct NativeEngine {
     workspace: Workspace,
     version: PolicyVersion,
     generation: generator::Generation,
+    interrupt: Interrupt,
 }
 
 impl NativeEngine {
@@ -52,11 +54,20 @@ impl NativeEngine {
             version: PolicyVersion(0),
             generation: generator::Generation::default(),
             reference: None,
+            interrupt: Interrupt::new(),
             threads,
             settings,
             codec,
             model,
         }
+    }
+
+    /// Gives up generation (after each token) and passes of the reference once this interrupt is requested. What trains is never given up
+    /// half-way.
+    #[must_use]
+    pub fn interrupted_by(mut self, interrupt: &Interrupt) -> Self {
+        self.interrupt = interrupt.clone();
+        self
     }
 
     /// Worker threads.

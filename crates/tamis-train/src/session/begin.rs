@@ -1,37 +1,40 @@
 //! Beginning a run, and resuming one.
 
 use std::num::NonZeroUsize;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
 
-use tamis_config::{Config, GoldCheck, LoggerKind, LrScheduleKind, ResumeDifference, resume_differences};
+use tamis_config::{Config, LoggerKind, LrScheduleKind};
 use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::Rounds;
 use tamis_data::sampler::{Order, Position};
-use tamis_env::reward::gold::check_gold;
-use tamis_model::{AdamWConfig, ModelConfig};
+use tamis_env::reward::Listener;
+use tamis_env::task::Supervised;
+use tamis_model::AdamWConfig;
 use tamis_rollout::{Fate, PreparedPrompt, Record, Sampling, Scorer, Shell, ShellSettings};
 
+use super::attempts::Attempts;
+use super::start::{STARTED, Start, new_directory, opening, prepared, score_names, settled};
 use super::{RunError, Session};
 use crate::answers::RecordedAnswers;
 use crate::assemble::objective::Divergence;
-use crate::assemble::{data, objective, policy, rewards, schedule};
+use crate::assemble::{objective, policy, rewards, schedule};
 use crate::checkpoint::{self, RunState};
 use crate::checksum::crc32;
 use crate::durable::Disk;
 use crate::interrupt::Interrupt;
 use crate::learning_rate::{Decay, LearningRate};
+use crate::listener::RunListener;
 use crate::logger::Loggers;
 use crate::logger::console::ConsoleLogger;
 use crate::logger::jsonl::JsonlLogger;
 use crate::logger::tensorboard::TensorBoardLogger;
-use crate::metrics::Metrics;
 use crate::native::{EngineSettings, NativeEngine};
 use crate::pool::PromptPool;
 use crate::progress::Progress;
 use crate::run_directory::{LogPositions, RunDirectory};
 use crate::run_log::RunLog;
 use crate::update::{MicroBatch, UpdateSettings};
-use crate::validation::ValidationSettings;
+use crate::validation::{self, ValidationSettings};
 use crate::warm_start::{WarmStartError, WarmStartSettings, warm_start};
 
 /// A configuration with its text as `tamis config show` prints it.
@@ -60,8 +63,6 @@ pub enum Begin {
     },
 }
 
-const STARTED: &str = "started";
-
 impl Session {
     /// Prepares a run up to its first step: data, model, rewards, sieve, warm start; or the state of its last checkpoint.
     ///
@@ -81,51 +82,54 @@ impl Session {
         progress: impl FnOnce(Option<u64>, u64) -> Progress,
         interrupt: Interrupt,
     ) -> Result<Self, RunError> {
-        let (given, existing) = match begin {
-            Begin::New(config) => (config, None),
-            Begin::Resume { directory, was, now } => {
-                let (refused, changed): (Vec<_>, Vec<_>) = resume_differences(&was, &now.config)
-                    .into_iter()
-                    .partition(|difference: &ResumeDifference| difference.refused);
-                if !refused.is_empty() {
-                    let lines: Vec<String> = refused.iter().map(ResumeDifference::to_string).collect();
-                    return Err(RunError::Mismatch {
-                        run: directory.path().to_owned(),
-                        differences: lines.join("\n"),
-                    });
+        let (given, existing) = settled(begin)?;
+        let start = Start::look(&given.config, existing.as_ref())?;
+        let is_new = existing.is_none();
+        let directory = match existing {
+            Some(directory) => directory,
+            None => new_directory(disk, &given)?,
+        };
+        let path = directory.path().to_owned();
+        let at = start.state.as_ref().map_or(0, |(state, _)| state.step);
+        let ui = progress(given.config.train.total_steps.map(|steps| steps as u64), at);
+        let text = given.text.clone();
+        let (mut session, first) = match Self::prepare(given, start, directory, is_new, ui.clone(), interrupt)
+        {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                if is_new && disk.remove_folder(&path).is_ok() {
+                    ui.say(&format!(
+                        "nothing was trained: the run directory {} is removed again",
+                        path.display()
+                    ));
                 }
-                let mut now = now;
-                now.notes.extend(changed.iter().map(|difference| format!("changed on resume: {difference}")));
-                (now, Some(directory))
+                return Err(if error.is_interruption() { RunError::NotBegun } else { error });
             }
         };
-        let config = given.config;
-        let state = match &existing {
-            Some(directory) => match directory.list_checkpoints()?.last() {
-                Some(folder) => Some((checkpoint::read_state(&folder.path)?, folder.path.clone())),
-                None => None,
-            },
-            None => None,
-        };
-        // What needs no folder comes first, so that a mistake there leaves none behind.
-        let prompts = data::prompts(&config)?;
-        let codec = match &state {
-            Some((_, folder)) => policy::codec_of(&config, folder)?,
-            None => policy::codec(&config, || prompts.alphabet())?,
-        };
-        let from = state.as_ref().map(|(_, folder)| folder.as_path());
-        let memory = memory(&config, &policy::shape(&config, &codec, from)?)?;
+        if let Err(error) = session.first_state(first.as_deref()) {
+            session.note_failure(&error);
+            return Err(error);
+        }
+        if !is_new {
+            // What was changed holds from now on: a later resume without the override goes on with it.
+            session.directory.disk().write_file(&session.directory.config(), text.as_bytes())?;
+        }
+        Ok(session)
+    }
+
+    /// Everything up to the first weights: whatever is wrong with the configuration shows here. With the pairs that a warm start imitates,
+    /// where the run begins.
+    fn prepare(
+        given: ConfigText,
+        start: Start,
+        directory: RunDirectory,
+        is_new: bool,
+        ui: Progress,
+        interrupt: Interrupt,
+    ) -> Result<(Self, Option<Vec<Supervised>>), RunError> {
+        let ConfigText { config, notes, .. } = given;
+        let Start { state, prompts, codec, memory } = start;
         let (objective, divergence) = objective::objective(&config)?;
-        let is_new = existing.is_none();
-        let directory = if let Some(directory) = existing {
-            directory
-        } else {
-            let directory = RunDirectory::create(disk, &config.run.dir, &config.run.name)?;
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
-            directory.disk().write_file(&directory.path().join(STARTED), now.to_string().as_bytes())?;
-            directory.disk().write_file(&directory.config(), given.text.as_bytes())?;
-            directory
-        };
         // Templates that show the date show that of the first start, or a resumed run would see other prompts.
         let started = std::fs::read_to_string(directory.path().join(STARTED))
             .ok()
@@ -135,70 +139,41 @@ impl Session {
         let (positions, at) = state
             .as_ref()
             .map_or((LogPositions::default(), 0), |(state, _)| (state.logs.clone(), state.step));
+        // What a checkpoint counts on is looked at before anything is cut.
+        let promised = state.as_ref().and_then(|(state, _)| state.journal).unwrap_or(0);
+        let answers = if config.reward.iter().any(|reward| reward.kind.is_external()) {
+            Some(RecordedAnswers::open(directory.disk(), &directory.journal(), promised)?)
+        } else {
+            None
+        };
         if !is_new {
             directory.cut_back(&positions, at)?;
         }
-        let ui = progress(config.train.total_steps.map(|steps| steps as u64), at);
         ui.copy_to(RunLog::open(directory.disk(), &directory.run_log())?);
-        match (&state, is_new) {
-            (Some((state, _)), false) => {
-                ui.say(&format!("resuming {} after step {}", directory.path().display(), state.step));
-            }
-            (None, false) => {
-                ui.say(&format!(
-                    "resuming {} from its beginning: there is no checkpoint",
-                    directory.path().display()
-                ));
-            }
-            (_, true) => ui.say(&format!("run directory {}", directory.path().display())),
-        }
-        for note in given.notes.iter().chain(&prompts.notes) {
+        ui.say(&opening(&directory, state.as_ref().map(|(state, _)| state.step), is_new));
+        for note in notes.iter().chain(&prompts.notes) {
             ui.say(note);
         }
         ui.say(&memory);
 
-        let assembled = rewards::rewards(&config, directory.path())?;
-        let mut names = assembled.rewards.score_names();
-        if config.data.check_gold != GoldCheck::Off {
-            let report = check_gold(&prompts.train, &assembled.rewards)
-                .map_err(crate::assemble::AssembleError::from)?;
-            names.extend(report.score_names.iter().cloned());
-            let text = report.to_string();
-            if report.is_clean() {
-                text.lines().for_each(|line| ui.say(line));
-            } else if config.data.check_gold == GoldCheck::Error {
-                return Err(RunError::Gold { report: text });
-            } else {
-                ui.warn(text.trim_end());
-            }
-        }
+        let listener: Arc<dyn Listener> = RunListener::new(&ui, &interrupt);
+        let rewards = rewards::rewards(&config, directory.disk(), directory.path(), &listener)?;
+        let names = score_names(&config, &prompts, &rewards, &ui, &*listener)?;
+        let score_names = names.clone();
         let sieve = schedule::sieve(&config, names)?;
         ui.say(&sieve.announcement);
-        let mut scorer = Scorer::new(assembled.rewards);
-        if assembled.is_external {
-            let answers = RecordedAnswers::open(directory.disk(), &directory.journal())?;
+        let mut scorer = Scorer::new(rewards);
+        if let Some(answers) = answers {
             scorer = scorer.with_journal(Box::new(answers));
         }
 
-        let pairs = prompts.supervised(config.run.seed, config.warm_start.examples);
-        let limit = config.data.max_prompt_length;
-        let overlong = data::overlong(config.data.overlong_prompts);
-        let train = codec
-            .prepare(prompts.train, "training", overlong, limit)
-            .map_err(crate::assemble::AssembleError::from)?;
-        let validation_prompts = codec
-            .prepare(prompts.validation, "validation", overlong, limit)
-            .map_err(crate::assemble::AssembleError::from)?;
-        for (split, prepared) in [("training", &train), ("validation", &validation_prompts)] {
-            if prepared.num_dropped + prepared.num_truncated > 0 {
-                ui.say(&format!(
-                    "{split}: {} prompts over {limit} tokens left out, {} cut",
-                    prepared.num_dropped, prepared.num_truncated
-                ));
-            }
-        }
+        let pairs = state.is_none().then(|| prompts.supervised(config.run.seed, config.warm_start.examples));
+        let train = prepared(&codec, &config, prompts.train, "training", &ui)?;
+        let validation_prompts = prepared(&codec, &config, prompts.validation, "validation", &ui)?;
 
-        let data_crc32 = fingerprint(&train.prompts);
+        validation::check_best(&config, &validation_prompts, &score_names)?;
+
+        let data_crc32 = fingerprint(&train);
         if let Some((state, _)) = &state
             && state.data_crc32 != data_crc32
         {
@@ -212,16 +187,17 @@ impl Session {
             Some((_, folder)) => checkpoint::read_model(folder)?,
             None => policy::model(&config, &codec)?,
         };
-        let mut engine = NativeEngine::new(loaded, codec, engine_settings(&config));
+        let mut engine =
+            NativeEngine::new(loaded, codec, engine_settings(&config)).interrupted_by(&interrupt);
         let order =
             if config.data.shuffle { Order::Shuffled { seed: config.run.seed } } else { Order::Sequential };
         let position = state.as_ref().map_or(Position::default(), |(state, _)| state.position);
-        let pool = PromptPool::new(train.prompts, order, position)?;
+        let pool = PromptPool::new(train, order, position)?;
         ui.say(&format!(
             "model: {} parameters, {} training prompts, {} validation prompts, {} threads",
             engine.model().num_parameters(),
             pool.num_prompts(),
-            validation_prompts.prompts.len(),
+            validation_prompts.len(),
             engine.num_threads(),
         ));
 
@@ -237,24 +213,25 @@ impl Session {
             }
             None => Shell::new(shell_settings, Rounds::new(settings)?),
         };
-        let mut session = Session {
+        let session = Session {
             between: Session::place(&shell, &pool),
             data_crc32,
-            base_logs: positions,
             validation: validation_settings(&config),
             advantage: objective::advantage(&config),
             objective_state: state.as_ref().map_or(objective.initial_state(), |(state, _)| state.objective),
             reward_kl: state.as_ref().and_then(|(state, _)| state.reward_kl),
             update: update_settings(&config),
             learning_rate: learning_rate(&config),
-            loggers: loggers(&config, &directory, at + 1, &ui)?,
+            loggers: loggers(&config, &directory, at + 1, positions.last_row.as_deref(), &ui)?,
+            base_logs: positions,
             num_tokens: state.as_ref().map_or(0, |(state, _)| state.num_tokens),
             scores: state.as_ref().map(|(state, _)| state.scores.clone()).unwrap_or_default(),
             before: state.as_ref().and_then(|(state, _)| state.before.clone()),
             saved: state.as_ref().map(|(state, _)| state.step),
             latest: state.as_ref().and_then(|(state, _)| state.latest.clone()),
-            given_up: Vec::new(),
-            validation_prompts: validation_prompts.prompts,
+            is_unmeasured: state.as_ref().is_some_and(|(state, _)| state.is_unmeasured),
+            attempts: Attempts::new(),
+            validation_prompts,
             config,
             directory,
             progress: ui,
@@ -267,22 +244,23 @@ impl Session {
             objective,
             divergence,
         };
-        if state.is_none() {
-            session.first_weights(&pairs)?;
+        Ok((session, pairs))
+    }
+
+    /// Weights, reference and first measurement; `pairs` where the run begins.
+    fn first_state(&mut self, pairs: Option<&[Supervised]>) -> Result<(), RunError> {
+        if let Some(pairs) = pairs {
+            self.first_weights(pairs)?;
         }
-        session.keep_reference()?;
-        if state.is_none() {
-            session.first_measurement()?;
+        self.keep_reference()?;
+        if pairs.is_some() {
+            self.first_measurement()?;
         }
-        if !is_new {
-            // What was changed holds from now on: a later resume without the override goes on with it.
-            session.directory.disk().write_file(&session.directory.config(), given.text.as_bytes())?;
-        }
-        Ok(session)
+        Ok(())
     }
 
     /// The warm start, where there is one.
-    fn first_weights(&mut self, pairs: &[tamis_env::task::Supervised]) -> Result<(), RunError> {
+    fn first_weights(&mut self, pairs: &[Supervised]) -> Result<(), RunError> {
         let config = &self.config.warm_start;
         if config.steps == 0 {
             return Ok(());
@@ -300,7 +278,6 @@ impl Session {
         let (progress, scorer, prompts, validation) =
             (&self.progress, &mut self.scorer, &self.validation_prompts, &self.validation);
         let mut measured = 0;
-        let mut failed = None;
         let interrupt = self.interrupt.clone();
         let report = warm_start(
             &mut self.engine,
@@ -311,37 +288,33 @@ impl Session {
             |engine| {
                 measured += 1;
                 let journal = format!("warm_start/{measured}");
-                if failed.is_some() {
-                    return None;
-                }
-                match crate::validation::sample(engine, scorer, prompts, validation, &journal, 0) {
-                    Ok((_, report)) => Some(report.accuracy),
-                    Err(error) => {
-                        failed = Some(error);
-                        None
-                    }
-                }
+                let (_, report) =
+                    validation::sample(engine, scorer, prompts, validation, &journal, 0, &mut |_| {})?;
+                Ok(report.accuracy)
             },
             |update, loss, accuracy| {
                 let measured = accuracy
                     .map_or_else(String::new, |accuracy| format!(", accuracy {:.1}%", 100.0 * accuracy));
-                if update % 50 == 0 || update == settings.steps {
+                progress.stage(&format!("warm start {update}/{}", settings.steps));
+                if update % 50 == 0 && update < settings.steps {
                     progress.say(&format!(
                         "warm start: update {update} of {}, cross-entropy {loss:.3}{measured}",
                         settings.steps
                     ));
                 }
             },
-        )
-        .map_err(|error| match error {
-            WarmStartError::Interrupted => RunError::Interrupted { run: self.directory.path().to_owned() },
-            error => error.into(),
-        })?;
-        if let Some(error) = failed {
-            return Err(error.into());
-        }
+        );
+        let report = match report.map_err(RunError::from) {
+            Err(RunError::WarmStart(WarmStartError::Interrupted)) => {
+                return Err(RunError::Interrupted { run: self.directory.path().to_owned() });
+            }
+            report => report?,
+        };
+        let accuracy = report
+            .accuracy
+            .map_or_else(String::new, |accuracy| format!(", accuracy {:.1}%", 100.0 * accuracy));
         self.progress.say(&format!(
-            "warm start: {} updates of {} examples, cross-entropy {:.3}",
+            "warm start: {} updates of {} examples, cross-entropy {:.3}{accuracy}",
             report.num_updates, settings.batch_size, report.loss
         ));
         // Reinforcement learning begins with moments of its own.
@@ -367,30 +340,23 @@ impl Session {
         self.engine.set_reference(reference);
         Ok(())
     }
-
-    /// Validation before the first step and the checkpoint of step 0.
-    fn first_measurement(&mut self) -> Result<(), RunError> {
-        if self.config.validate.before_train && !self.validation_prompts.is_empty() {
-            let mut metrics = Metrics::new();
-            self.validate(0, &mut metrics)?;
-            self.loggers.log(0, &metrics)?;
-            self.before = self.latest.take().map(|(_, report)| report);
-        }
-        self.save(0)
-    }
 }
 
 fn loggers(
     config: &Config,
     directory: &RunDirectory,
     first_step: u64,
+    last_row: Option<&str>,
     progress: &Progress,
 ) -> Result<Loggers, RunError> {
     let mut loggers = Loggers::new();
     for kind in &config.run.loggers {
         match kind {
             LoggerKind::Console => loggers.add(ConsoleLogger::new(progress.clone())),
-            LoggerKind::Jsonl => loggers.add(JsonlLogger::open(directory.disk(), &directory.metrics())?),
+            LoggerKind::Jsonl => {
+                let logger = JsonlLogger::open(directory.disk(), &directory.metrics())?;
+                loggers.add(logger.going_on_after(last_row));
+            }
             LoggerKind::Tensorboard => {
                 loggers.add(TensorBoardLogger::open(directory.disk(), &directory.tensorboard(), first_step)?);
             }
@@ -522,23 +488,4 @@ fn fingerprint(prompts: &[PreparedPrompt]) -> u32 {
         bytes.extend(prompt.prompt.ground_truth.iter().flat_map(|truth| truth.bytes()));
     }
     crc32(&bytes)
-}
-
-/// Estimates the memory and refuses what cannot fit; the line that the run prints.
-fn memory(config: &Config, model: &ModelConfig) -> Result<String, RunError> {
-    let estimate = crate::memory::estimate(config, model);
-    let rollouts = crate::memory::rollouts(config);
-    let needed = estimate.total().saturating_add(rollouts);
-    let limit = config.model.memory_limit.map(|limit| limit.0).or_else(tamis_model::available_memory);
-    let rollouts = crate::memory::human(rollouts);
-    if let Some(limit) = limit
-        && needed > limit
-    {
-        return Err(RunError::Memory {
-            needed: crate::memory::human(needed),
-            limit: crate::memory::human(limit),
-            breakdown: format!("{estimate}, and the trajectories of a round {rollouts}"),
-        });
-    }
-    Ok(format!("memory: {estimate}, and the trajectories of a round {rollouts}"))
 }

@@ -3,8 +3,13 @@
 //! [`Session::begin`] makes a run directory and everything in it, or opens one and puts the state of its last checkpoint back;
 //! [`Session::run`] trains until the end, an interruption, or a stop with a diagnosis.
 
+mod attempts;
 mod begin;
+mod measure;
+mod save;
+mod start;
 mod step;
+mod watch;
 
 use std::path::PathBuf;
 
@@ -12,9 +17,9 @@ use tamis_config::Config;
 use tamis_core::advantage::{AdvantageError, Grpo};
 use tamis_core::objective::{KlState, Objective, ObjectiveError, ObjectiveState};
 use tamis_core::schedule::{Diagnosis, FinishReason, Rounds, ScheduleError};
-use tamis_data::rollouts::RolloutError;
 use tamis_data::sampler::{Position, PositionError};
-use tamis_rollout::{PreparedPrompt, Record, Scorer, Shell, ShellError};
+use tamis_env::reward::RewardError;
+use tamis_rollout::{GeneratorError, PreparedPrompt, ScoreError, Scorer, Shell, ShellError};
 use thiserror::Error;
 
 use crate::assemble::AssembleError;
@@ -33,6 +38,8 @@ use crate::run_directory::{LogPositions, RunDirectory, RunDirectoryError};
 use crate::update::UpdateSettings;
 use crate::validation::{ValidationReport, ValidationSettings};
 use crate::warm_start::WarmStartError;
+
+use attempts::Attempts;
 
 pub use begin::{Begin, ConfigText};
 pub(crate) use begin::{engine_settings, validation_settings};
@@ -79,9 +86,6 @@ pub enum RunError {
     /// A logger.
     #[error("failed to {0}")]
     Logger(#[from] LoggerError),
-    /// A rollout file.
-    #[error(transparent)]
-    Rollouts(#[from] RolloutError),
     /// A verifier rejects its own gold answers, and the run was told to stop then.
     #[error("gold answers are rejected by their own verifier:\n{report}")]
     Gold {
@@ -120,6 +124,9 @@ pub enum RunError {
         /// The run directory.
         run: PathBuf,
     },
+    /// Ctrl-C while the run was prepared.
+    #[error("interrupted before the run began; nothing was changed")]
+    NotBegun,
     /// Groups were lost or counted twice: a fault of tamis.
     #[error("the accounting of groups does not balance")]
     Accounting(#[from] tamis_core::schedule::Unbalanced),
@@ -131,14 +138,15 @@ impl RunError {
         match self {
             Self::Assemble(error) => error.hint().map(str::to_owned),
             Self::Directory(error) => error.hint().map(str::to_owned),
+            Self::Journal(error) => error.hint().map(str::to_owned),
             Self::Disk(error) => error.hint().map(str::to_owned),
             Self::Checkpoint(error) => error.hint().map(str::to_owned),
             Self::Gold { .. } => Some(
                 "choose the verifier that fits the ground truth's form, or set data.check_gold=warn to go on".to_owned(),
             ),
             Self::Memory { .. } => Some(
-                "lower train.micro_batch_tokens, rollout.max_num_seqs or data.gen_batch_size, set model.recompute_activations=true, take a smaller \
-                 model, or raise model.memory_limit"
+                "lower train.micro_batch_tokens, rollout.max_num_seqs, data.gen_batch_size, validate.n or validate.max_prompts, set \
+                 model.recompute_activations=true, take a smaller model, or raise model.memory_limit"
                     .to_owned(),
             ),
             Self::Mismatch { .. } => {
@@ -148,11 +156,27 @@ impl RunError {
                 "change the settings above in a new run; what was trained is in {}",
                 run.join("checkpoints").display()
             )),
+            Self::Shell(ShellError::Score(ScoreError::Reward(RewardError::BrokenDown { .. }))) => Some(
+                "mend the program, then continue with `tamis train --resume` and the run's directory: nothing that was answered is asked again"
+                    .to_owned(),
+            ),
             Self::Interrupted { run } => {
                 Some(format!("begin it again from its start with `tamis train --resume {}`", run.display()))
             }
             _ => None,
         }
+    }
+
+    /// Whether it is no failure: something was given up because of Ctrl-C.
+    fn is_interruption(&self) -> bool {
+        matches!(
+            self,
+            Self::Shell(
+                ShellError::Generator(GeneratorError::Interrupted)
+                    | ShellError::Score(ScoreError::Reward(RewardError::Interrupted))
+            ) | Self::Learner(LearnerError::Interrupted)
+                | Self::Assemble(AssembleError::Reward(RewardError::Interrupted))
+        )
     }
 }
 
@@ -219,7 +243,8 @@ pub struct Session {
     scores: std::collections::BTreeMap<u64, f64>,
     before: Option<ValidationReport>,
     latest: Option<(u64, ValidationReport)>,
-    // Groups of attempts at the present step that were skipped: they go into its rollout file.
-    given_up: Vec<Record>,
+    attempts: Attempts,
     saved: Option<u64>,
+    // The validation after the last step was interrupted, and is still to be made.
+    is_unmeasured: bool,
 }

@@ -1,32 +1,32 @@
 //! The step loop.
 
+use std::fmt::Write as _;
 use std::time::Instant;
 
 use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Advantages};
 use tamis_core::group::Group;
 use tamis_core::objective::{KlController, KlEstimator, KlState, kl};
 use tamis_core::ragged::Ragged;
-use tamis_core::schedule::RoundReport;
-use tamis_data::rollouts::{RolloutRow, write_rollouts};
+use tamis_core::schedule::Accounting;
 use tamis_rollout::{
-    Backend, Collected, Dependencies, End, Generator, GeneratorError, GroupRequest, Observer, Outcome,
-    Record, Sampling, Shell, ShellError,
+    Backend, Collected, Dependencies, End, Generator, GeneratorError, GroupRequest, Outcome, Sampling, Shell,
+    ShellError,
 };
 
+use super::attempts::Attempts;
+use super::watch::Watch;
 use super::{Between, Ending, RunError, Session, Summary};
-use crate::assemble::AssembleError;
 use crate::assemble::objective::Divergence;
 use crate::batch_metrics::{TrainedColumns, generated_metrics, trained_metrics};
-use crate::checkpoint::{self, CarriedGroup, RunState};
+use crate::checkpoint::CarriedGroup;
 use crate::learner::{Learner, LearnerError, LearnerSequence};
 use crate::metrics::Metrics;
 use crate::native::NativeEngine;
 use crate::pool::PromptPool;
-use crate::progress::{Progress, StepView};
-use crate::run_directory::RUN_LOG;
-use crate::timings::{GENERATION, STEP, Timings, TokenCounts};
+use crate::progress::StepView;
+use crate::run_log::Level;
+use crate::timings::{GENERATION, STEP, TokenCounts};
 use crate::update::{MicroBatch, TrainingBatch, micro_batches, update};
-use crate::validation;
 
 /// The engine during a collection: generates, and runs the reference pass where the filter wants rewards after KL.
 struct WithReference<'a> {
@@ -61,8 +61,11 @@ impl Backend for WithReference<'_> {
         let Some((estimator, coefficient, micro_batch)) = self.penalty else { return Ok(None) };
         let groups: Vec<&Group> = groups.iter().collect();
         let failed = |error: RunError| ShellError::Reference { reason: error.to_string() };
-        let reference = reference_logprobs(self.engine, &groups, micro_batch)
-            .map_err(|error| failed(RunError::Learner(error)))?;
+        let reference =
+            reference_logprobs(self.engine, &groups, micro_batch).map_err(|error| match error {
+                LearnerError::Interrupted => ShellError::Generator(GeneratorError::Interrupted),
+                error => failed(RunError::Learner(error)),
+            })?;
         let (rewards, _) = penalised(estimator, coefficient, &groups, &reference).map_err(failed)?;
         Ok(Some(rewards))
     }
@@ -121,33 +124,6 @@ fn penalised(
     Ok((rewards, penalty.mean_kl))
 }
 
-/// Passes what the shell sees on to the person who watches.
-struct Watch<'a> {
-    progress: &'a Progress,
-    target: u64,
-}
-
-impl Observer for Watch<'_> {
-    fn round_begins(&mut self, _step: u64, _round: u64, _num_prompts: usize) {}
-
-    fn groups_finished(&mut self, _finished: usize, _num_tokens: u64) {}
-
-    fn round_complete(&mut self, report: &RoundReport) {
-        self.progress.groups(report.num_accumulated as u64, self.target);
-        if report.is_filtered {
-            self.progress.say(&report.to_string());
-        }
-    }
-
-    fn epoch_begins(&mut self, epoch: u64) {
-        self.progress.say(&format!("epoch {} begins", epoch + 1));
-    }
-
-    fn warn(&mut self, message: &str) {
-        self.progress.warn(message);
-    }
-}
-
 impl Session {
     /// Trains until the run ends.
     pub fn run(mut self) -> Result<Summary, RunError> {
@@ -166,37 +142,57 @@ impl Session {
                 })
             }
             Err(error) => {
-                self.progress.warn(&format!("the run ends with an error: {error}"));
+                self.note_failure(&error);
                 Err(error)
             }
         }
     }
 
+    /// Writes an error into the run log; the command line prints it.
+    pub(super) fn note_failure(&self, error: &RunError) {
+        let mut text = format!("the run ends with an error: {error}");
+        let mut source = std::error::Error::source(error);
+        while let Some(cause) = source {
+            let _ = write!(text, "\n  caused by: {cause}");
+            source = cause.source();
+        }
+        self.progress.note(Level::Error, &text);
+    }
+
     fn steps(&mut self) -> Result<Ending, RunError> {
         // A kill may have come between a checkpoint and the removal of older ones.
         self.prune()?;
+        match self.go_on() {
+            Err(error) if error.is_interruption() => self.interrupted(),
+            ended => ended,
+        }
+    }
+
+    fn go_on(&mut self) -> Result<Ending, RunError> {
+        if self.is_unmeasured {
+            self.make_up_measurement()?;
+        }
+        self.attempts = Attempts::new();
         loop {
             let step = self.shell.machine().progress().steps + 1;
             if self.interrupt.is_requested() {
                 return self.interrupted();
             }
-            let began = Instant::now();
-            let mut timings = Timings::new();
             self.progress.groups(0, self.config.data.train_batch_size as u64);
-            let collected = self.collect(&mut timings)?;
+            let collected = self.collect()?;
             collected.report.accounting.check()?;
             match &collected.end {
+                // Nothing is changed yet: a resume collects the same batch.
+                End::Ready if self.interrupt.is_requested() => return self.interrupted(),
                 End::Ready => {
-                    self.train(step, &collected, began, timings)?;
-                    self.given_up.clear();
+                    self.train(step, &collected)?;
+                    self.attempts = Attempts::new();
                 }
                 End::Skipped(why) => {
                     self.progress
                         .warn(&format!("step {step} is skipped ({}) and tried again", skip_reason(*why)));
                     self.write_rollouts(step, &collected, None)?;
-                    if self.config.rollout.save == tamis_config::SaveRollouts::All {
-                        self.given_up.extend(collected.others);
-                    }
+                    self.attempts.give_up(collected);
                 }
                 End::Finished(why) => {
                     let why = *why;
@@ -219,7 +215,7 @@ impl Session {
         }
     }
 
-    /// Saves what is not saved yet and says how to go on.
+    /// Saves the state after the last trained step, where it is not saved yet. What was begun after it is done again by a resume.
     fn interrupted(&mut self) -> Result<Ending, RunError> {
         let steps = self.shell.machine().progress().steps;
         if self.saved != Some(steps) {
@@ -230,16 +226,11 @@ impl Session {
 
     /// The last validation and checkpoint, where they have not been made.
     fn finish(&mut self) -> Result<(), RunError> {
+        let totals = self.shell.machine().totals();
+        totals.check()?;
+        self.progress.say(&told(totals));
+        self.last_measurement()?;
         let steps = self.shell.machine().progress().steps;
-        let validates = self.config.validate.test_freq != tamis_config::Frequency::NEVER;
-        if validates
-            && !self.validation_prompts.is_empty()
-            && self.latest.as_ref().is_none_or(|(at, _)| *at != steps)
-        {
-            let mut metrics = Metrics::new();
-            self.validate(steps, &mut metrics)?;
-            self.loggers.log(steps, &metrics)?;
-        }
         if self.saved != Some(steps) {
             self.save(steps)?;
         }
@@ -260,7 +251,7 @@ impl Session {
         self.update.micro_batch
     }
 
-    fn collect(&mut self, timings: &mut Timings) -> Result<Collected, RunError> {
+    fn collect(&mut self) -> Result<Collected, RunError> {
         let began = Instant::now();
         let micro_batch = self.micro_batch();
         // Before the filter only where the filter looks at rewards after KL: groups that are dropped cost no forward pass else.
@@ -280,24 +271,20 @@ impl Session {
             scorer: &mut self.scorer,
             observer: &mut watch,
         })?;
-        timings.add(GENERATION, began.elapsed());
+        self.attempts.timings.add(GENERATION, began.elapsed());
         Ok(collected)
     }
 
     /// Trains on a complete batch, publishes, logs, validates and saves.
-    fn train(
-        &mut self,
-        step: u64,
-        collected: &Collected,
-        began: Instant,
-        mut timings: Timings,
-    ) -> Result<(), RunError> {
+    fn train(&mut self, step: u64, collected: &Collected) -> Result<(), RunError> {
+        let mut timings = std::mem::take(&mut self.attempts.timings);
         let groups: Vec<&Group> = collected.trained.iter().map(|record| &record.group).collect();
         let mut metrics = Metrics::new();
         metrics.set("training/global_step", step as f64);
         metrics.set("training/epoch", collected.report.epoch as f64);
 
         let clock = Instant::now();
+        self.progress.stage("training");
         let reference = match self.divergence {
             Divergence::None => None,
             Divergence::InLoss | Divergence::InReward { .. } => {
@@ -362,10 +349,13 @@ impl Session {
             max_prompt_length: Some(self.config.data.max_prompt_length),
         };
         trained_metrics(&groups, &columns, &mut metrics);
+        let whole = self.attempts.whole(&collected.report);
+        whole.accounting.check()?;
         let generated: Vec<&Group> = collected
             .trained
             .iter()
             .chain(&collected.others)
+            .chain(&self.attempts.given_up)
             .filter(|record| record.step == step && !record.group.trajectories.is_empty())
             .map(|record| &record.group)
             .chain(
@@ -377,8 +367,9 @@ impl Session {
             .collect();
         generated_metrics(&generated, &mut metrics);
         let num_generated: usize = generated.iter().map(|group| group.num_tokens()).sum();
-        metrics.extend(collected.report.metrics());
-        for (reason, number) in collected.report.all.dropped_by() {
+        metrics.extend(whole.metrics());
+        metrics.set("dynamic_sampling/num_given_up_attempts", self.attempts.num_given_up as f64);
+        for (reason, number) in whole.all.dropped_by() {
             let reason = reason.replace(' ', "_").replace("other_", "");
             metrics.set(format!("train/num_dropped/{reason}"), number as f64);
         }
@@ -391,23 +382,25 @@ impl Session {
 
         let advantages_of_trained: Vec<Vec<f64>> = advantages.rows().map(<[f64]>::to_vec).collect();
         self.write_rollouts(step, collected, Some(&advantages_of_trained))?;
-        self.progress.say(&collected.report.to_string());
+        self.progress.say(&whole.to_string());
 
         let is_last = collected.report.is_last;
-        let frequency = self.config.validate.test_freq;
-        if !self.validation_prompts.is_empty()
-            && (frequency.is_due(step) || (is_last && frequency != tamis_config::Frequency::NEVER))
-        {
+        // Before validation, so that its figures come last even where they are added later.
+        metrics.add_aliases();
+        if self.measures_after(step, is_last) {
             let clock = Instant::now();
-            self.validate(step, &mut metrics)?;
+            match self.validate(step, &mut metrics) {
+                Err(error) if error.is_interruption() => self.is_unmeasured = true,
+                measured => measured?,
+            }
             timings.add("testing", clock.elapsed());
         }
-        timings.add(STEP, began.elapsed());
+        timings.add(STEP, self.attempts.began.elapsed());
         timings.metrics(TokenCounts { generated: num_generated, trained: num_tokens }, &mut metrics);
         metrics.add_aliases();
         self.loggers.log(step, &metrics)?;
         self.progress.step(step, &StepView::of(&metrics));
-        if self.config.checkpoint.save_freq.is_due(step) || is_last {
+        if self.config.checkpoint.save_freq.is_due(step) || is_last || self.is_unmeasured {
             self.save(step)?;
         }
         Ok(())
@@ -438,138 +431,19 @@ impl Session {
             .map_err(|error| RunError::Learner(LearnerError::Engine { reason: error.to_string() }))?;
         Ok((rows, finals))
     }
+}
 
-    /// Measures the policy on the held-out prompts.
-    pub(super) fn validate(&mut self, step: u64, metrics: &mut Metrics) -> Result<(), RunError> {
-        let (rows, report) = validation::sample(
-            &mut self.engine,
-            &mut self.scorer,
-            &self.validation_prompts,
-            &self.validation,
-            &format!("validation/{step}"),
-            step,
-        )?;
-        for warning in self.scorer.take_warnings() {
-            self.progress.warn(&warning);
-        }
-        validation::metrics(&rows, &self.config.validate, metrics);
-        let score = match self.config.checkpoint.keep_best.as_ref().and_then(|keep| keep.metric.as_deref()) {
-            Some(name) => metrics.get(name).ok_or_else(|| {
-                let names: Vec<&str> =
-                    metrics.iter().map(|(name, _)| name).filter(|name| name.starts_with("val-")).collect();
-                AssembleError::setting(
-                    format!("checkpoint.keep_best.metric: there is no figure `{name}` in this validation"),
-                    format!("choose one of {}", names.join(", ")),
-                )
-            })?,
-            None => report.accuracy,
-        };
-        self.scores.insert(step, score);
-        if report.num_failed > 0 {
-            self.progress
-                .warn(&format!("{} validation prompts could not be generated from", report.num_failed));
-        }
-        self.progress.say(&format!(
-            "validation after step {step}: {:.1}% of {} prompts, mean length {:.1} tokens",
-            100.0 * report.accuracy,
-            report.num_prompts,
-            report.mean_length
-        ));
-        self.latest = Some((step, report));
-        Ok(())
-    }
-
-    /// Writes a checkpoint of the state between two steps.
-    pub(super) fn save(&mut self, step: u64) -> Result<(), RunError> {
-        // A logger that is switched off keeps what it wrote before.
-        let mut logs = self.base_logs.clone();
-        self.loggers.sync(&mut logs)?;
-        logs.record(RUN_LOG, self.progress.sync()?);
-        let state = RunState {
-            format: RunState::FORMAT,
-            step,
-            version: self.engine.version(),
-            position: self.between.position,
-            machine: self.between.machine.clone(),
-            next_group: self.between.next_group,
-            carried: self.between.carried.clone(),
-            data_crc32: self.data_crc32,
-            objective: self.objective_state,
-            reward_kl: self.reward_kl,
-            logs,
-            num_tokens: self.num_tokens,
-            scores: self.scores.clone(),
-            before: self.before.clone(),
-            latest: self.latest.clone(),
-        };
-        let pending = self.directory.begin_checkpoint(step)?;
-        let dtype = match self.config.model.save_dtype {
-            tamis_config::SaveDtype::F32 => tamis_model::SaveDtype::F32,
-            tamis_config::SaveDtype::Bf16 => tamis_model::SaveDtype::Bf16,
-            tamis_config::SaveDtype::F16 => tamis_model::SaveDtype::F16,
-        };
-        checkpoint::write(self.directory.disk(), pending.path(), &self.engine, &state, dtype)?;
-        let folder = pending.commit()?;
-        self.saved = Some(step);
-        self.progress.say(&format!("checkpoint {}", folder.path.display()));
-        self.prune()
-    }
-
-    /// Removes the checkpoints that need not be kept.
-    fn prune(&self) -> Result<(), RunError> {
-        let keep = &self.config.checkpoint;
-        self.directory.prune(
-            crate::run_directory::Keep {
-                last: keep.keep_last.unwrap_or(usize::MAX),
-                best: keep.keep_best.as_ref().map_or(0, |best| best.k),
-            },
-            &self.scores,
-        )?;
-        Ok(())
-    }
-
-    /// Writes what was generated in the step, as far as the configuration wants it.
-    fn write_rollouts(
-        &mut self,
-        step: u64,
-        collected: &Collected,
-        advantages: Option<&[Vec<f64>]>,
-    ) -> Result<(), RunError> {
-        use tamis_config::SaveRollouts;
-        let metric = if self.sieve.filter.is_some() { self.sieve.metric.to_string() } else { String::new() };
-        let mut rows = Vec::new();
-        let others: &[Record] =
-            if self.config.rollout.save == SaveRollouts::All { &collected.others } else { &[] };
-        if self.config.rollout.save == SaveRollouts::Off {
-            return Ok(());
-        }
-        // Attempts at this step that were skipped before are in the same file, which is written anew.
-        for (place, record) in collected.trained.iter().chain(others).chain(&self.given_up).enumerate() {
-            for (i, trajectory) in record.group.trajectories.iter().enumerate() {
-                let advantage = advantages
-                    .filter(|_| place < collected.trained.len())
-                    .and_then(|rows| rows.get(place)?.get(i).copied());
-                rows.push(RolloutRow {
-                    step: record.step,
-                    round: record.round,
-                    group: &record.group,
-                    trajectory,
-                    data_source: &record.prompt.prompt.data_source,
-                    prompt: &record.prompt.text,
-                    ground_truth: record.prompt.prompt.ground_truth.as_deref(),
-                    advantage,
-                    metric: &metric,
-                    metric_value: self.sieve.value_of(record, i),
-                    verdict: record.fate.name(),
-                });
-            }
-        }
-        if rows.is_empty() {
-            return Ok(());
-        }
-        write_rollouts(&self.directory.rollout(step), &rows)?;
-        Ok(())
-    }
+/// Where the groups of the whole run went, in one line.
+fn told(totals: &Accounting) -> String {
+    let [(_, generated), (_, carried_in), places @ ..] = totals.places();
+    let went: Vec<String> = places
+        .into_iter()
+        .filter(|(_, count)| count.groups > 0)
+        .map(|(place, count)| format!("{} {}", count.groups, place.replace('_', " ")))
+        .collect();
+    let went = if went.is_empty() { "0".to_owned() } else { went.join(" + ") };
+    // Nothing is carried into a run.
+    format!("groups of the run: {} generated = {went}", generated.groups + carried_in.groups)
 }
 
 fn moved(controller: KlController, state: KlState, mean_kl: f64, num_trajectories: usize) -> KlState {
@@ -581,5 +455,25 @@ fn skip_reason(why: tamis_core::schedule::SkipReason) -> &'static str {
         tamis_core::schedule::SkipReason::LimitReached => "the limit on rounds was reached",
         tamis_core::schedule::SkipReason::EmptyRound => "a round kept no group",
         tamis_core::schedule::SkipReason::DataExhausted => "the data ended and nothing was kept",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tamis_core::schedule::Count;
+
+    use super::*;
+
+    #[test]
+    fn the_groups_of_a_run_in_one_line() {
+        assert_eq!(told(&Accounting::default()), "groups of the run: 0 generated = 0");
+        let totals = Accounting {
+            generated: Count::of(10, 4),
+            trained: Count::of(4, 4),
+            dropped: Count::of(5, 4),
+            surplus: Count::of(1, 4),
+            ..Accounting::default()
+        };
+        assert_eq!(told(&totals), "groups of the run: 10 generated = 4 trained + 5 dropped + 1 surplus");
     }
 }

@@ -7,7 +7,11 @@
 //! **When a process misbehaves** (it ends, does not answer in time, answers something that is no answer or a line that is too long) it is killed
 //! with its process group and started again, and the completions of the chunk that it still owed are sent one at a time: the one that fails
 //! alone is reported as [`RewardFailure`] and stays without this score, the others are scored. After `max_restarts` restarts over the whole run
-//! the function has broken down ([`RewardFailure::RestartLimit`]).
+//! the function has broken down ([`RewardFailure::RestartLimit`]); before that where two restarts for each process were not followed by a
+//! single answer ([`RewardFailure::NeverAnswered`]): a program that cannot work is not started over and over.
+//!
+//! **Nothing hangs in silence.** The listener of [`Command::heard_by`] hears of every restart, and of an answer that is waited for longer than a few
+//! seconds; it may give up the wait.
 //!
 //! **Numbers.** NaN (also as the bare word that Python writes) is no answer; an infinite score is a failure.
 
@@ -18,14 +22,14 @@ pub mod python;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tamis_data::prompt::Prompt;
 
-use self::process::{Process, Request};
-use super::{Outcome, RewardError, RewardFailure, RewardFunction, RewardInput};
+use self::process::{Process, Request, Wait};
+use super::{Listener, Nobody, Outcome, RewardError, RewardFailure, RewardFunction, RewardInput};
 
 /// How a command is run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -72,6 +76,9 @@ struct Slot {
 #[derive(Default)]
 struct Health {
     restarts: u32,
+    has_answered: bool,
+    // The failure that was told in full: the same one is not told twice.
+    told: Option<RewardFailure>,
     last: Option<RewardFailure>,
     broken: Option<RewardFailure>,
 }
@@ -83,6 +90,10 @@ pub struct Command {
     health: Mutex<Health>,
     next_id: AtomicU64,
     is_shaping: bool,
+    name: String,
+    listener: Arc<dyn Listener>,
+    // When a wait was last told of: the processes of the pool do not each say the same.
+    told: Mutex<Option<Instant>>,
 }
 
 /// A panic in another thread leaves the pool usable: every state it can be left in is a valid one.
@@ -111,7 +122,47 @@ impl Command {
             slots.push(Mutex::new(Slot { process: Some(process), was_started: true }));
         }
         let health = Mutex::default();
-        Ok(Self { config, slots, health, next_id: AtomicU64::new(0), is_shaping })
+        Ok(Self {
+            name: config.argv.first().cloned().unwrap_or_default(),
+            config,
+            slots,
+            health,
+            next_id: AtomicU64::new(0),
+            is_shaping,
+            listener: Arc::new(Nobody),
+            told: Mutex::default(),
+        })
+    }
+
+    /// Tells a listener of restarts and long waits, under the function's name.
+    #[must_use]
+    pub fn heard_by(mut self, name: &str, listener: Arc<dyn Listener>) -> Self {
+        name.clone_into(&mut self.name);
+        self.listener = listener;
+        self
+    }
+
+    /// Passes a wait on to the listener. Returns whether to go on waiting.
+    fn waits(&self, wait: &Wait) -> bool {
+        if self.listener.is_interrupted() {
+            return false;
+        }
+        if wait.is_long {
+            let mut told = lock(&self.told);
+            if told.is_none_or(|told| told.elapsed() >= process::PATIENCE) {
+                *told = Some(Instant::now());
+                let more =
+                    if wait.is_fresh { " (a fresh process; `startup_timeout` is part of that)" } else { "" };
+                self.listener.say(&format!(
+                    "reward `{}`: no answer yet from `{}` for {:.0} s; it is given up after {} s{more}",
+                    self.name,
+                    self.config.argv.join(" "),
+                    wait.waited.as_secs_f64(),
+                    wait.allowed.as_secs_f64(),
+                ));
+            }
+        }
+        true
     }
 
     /// Restarts so far.
@@ -127,6 +178,9 @@ impl Command {
         requests: &[Request<'_>],
         answered: &mut dyn FnMut(usize, Outcome),
     ) -> Result<(), RewardFailure> {
+        if self.listener.is_interrupted() {
+            return Err(RewardFailure::Interrupted);
+        }
         let process = if let Some(process) = &mut slot.process {
             process
         } else {
@@ -135,16 +189,7 @@ impl Command {
                 return Err(broken.clone());
             }
             if slot.was_started {
-                if health.restarts >= self.config.max_restarts {
-                    let last = Box::new(health.last.clone().unwrap_or(RewardFailure::Ended {
-                        status: "unknown".to_owned(),
-                        stderr: String::new(),
-                    }));
-                    let failure = RewardFailure::RestartLimit { limit: self.config.max_restarts, last };
-                    health.broken = Some(failure.clone());
-                    return Err(failure);
-                }
-                health.restarts += 1;
+                self.restart(&mut health)?;
             }
             match Process::start(&self.config) {
                 Ok(process) => {
@@ -157,12 +202,54 @@ impl Command {
                 }
             }
         };
-        let result = process.ask(requests, &self.config, answered);
+        let mut any = false;
+        let mut answered = |row: usize, outcome: Outcome| {
+            any = true;
+            answered(row, outcome);
+        };
+        let result = process.ask(requests, &self.config, &mut answered, &|wait| self.waits(wait));
+        if any {
+            lock(&self.health).has_answered = true;
+        }
         if let Err(failure) = &result {
             slot.process = None;
             lock(&self.health).last = Some(failure.clone());
         }
         result
+    }
+
+    /// Counts a restart and tells of it, or says why there is none.
+    fn restart(&self, health: &mut Health) -> Result<(), RewardFailure> {
+        let last = || {
+            Box::new(
+                health
+                    .last
+                    .clone()
+                    .unwrap_or(RewardFailure::Ended { status: "unknown".to_owned(), stderr: String::new() }),
+            )
+        };
+        let limit = self.config.max_restarts;
+        let hopeless = u32::try_from(2 * self.slots.len()).unwrap_or(u32::MAX);
+        let failure = if health.restarts >= limit {
+            RewardFailure::RestartLimit { limit, last: last() }
+        } else if !health.has_answered && health.restarts >= hopeless {
+            RewardFailure::NeverAnswered { restarts: health.restarts, last: last() }
+        } else {
+            health.restarts += 1;
+            let why = match &health.last {
+                Some(failure) if health.told.as_ref() == Some(failure) => ": the same failure".to_owned(),
+                Some(failure) => format!(": {failure}"),
+                None => String::new(),
+            };
+            health.told.clone_from(&health.last);
+            self.listener.warn(&format!(
+                "reward `{}`: its process is started again, restart {} of at most {limit}{why}",
+                self.name, health.restarts
+            ));
+            return Ok(());
+        };
+        health.broken = Some(failure.clone());
+        Err(failure)
     }
 
     /// Scores one chunk on one slot.
@@ -180,10 +267,10 @@ impl Command {
         let Err(failure) = self.ask(slot, requests, &mut set) else { return };
         let owed: Vec<&Request<'_>> =
             requests.iter().zip(&open).filter(|(_, is_open)| **is_open).map(|(request, _)| request).collect();
-        if let [request] = owed[..]
-            && requests.len() == 1
-        {
-            lock(outcomes)[request.row] = Some(Outcome::Failed(failure));
+        if requests.len() == 1 || failure == RewardFailure::Interrupted {
+            for request in owed {
+                lock(outcomes)[request.row] = Some(Outcome::Failed(failure.clone()));
+            }
             return;
         }
         for request in owed {
@@ -237,6 +324,10 @@ impl RewardFunction for Command {
 
     fn is_shaping(&self) -> bool {
         self.is_shaping
+    }
+
+    fn is_external(&self) -> bool {
+        true
     }
 
     /// What the program expects is not known: the ground truth as it stands, after `#### `, in `\boxed{}`, after `Answer: `, in `<answer>` tags, and

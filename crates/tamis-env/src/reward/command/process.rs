@@ -21,6 +21,23 @@ const STDERR_LINES: usize = 12;
 /// How long a process may take to end by itself once its input is closed.
 const GRACE: Duration = Duration::from_millis(300);
 
+/// How often a wait looks whether it is still wanted.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// A wait is long after so much time, and again whenever it has doubled.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A wait for the next answer, as it stands.
+pub(super) struct Wait {
+    /// So far.
+    pub(super) waited: Duration,
+    /// At most.
+    pub(super) allowed: Duration,
+    /// Whether a person should hear of it now.
+    pub(super) is_long: bool,
+    /// Whether the process has not answered anything yet.
+    pub(super) is_fresh: bool,
+}
+
 /// One completion on its way to a process.
 #[derive(Clone)]
 pub(super) struct Request<'a> {
@@ -97,12 +114,14 @@ impl Process {
         Ok(process)
     }
 
-    /// Sends requests and hands on each answer. On a failure the process must be dropped.
+    /// Sends requests and hands on each answer. `goes_on` hears of the wait several times a second and may end it. On a failure the process
+    /// must be dropped.
     pub(super) fn ask(
         &mut self,
         requests: &[Request<'_>],
         config: &CommandConfig,
         answered: &mut dyn FnMut(usize, Outcome),
+        goes_on: &dyn Fn(&Wait) -> bool,
     ) -> Result<(), RewardFailure> {
         for request in requests {
             let line = protocol::request(request.id, request.remaining, request.input);
@@ -112,18 +131,27 @@ impl Process {
         let mut owed: std::collections::HashMap<u64, usize> =
             requests.iter().map(|request| (request.id, request.row)).collect();
         let mut last_progress = Instant::now();
+        let mut long = PATIENCE;
         while !owed.is_empty() {
             let allowed = if self.has_answered {
                 config.timeout
             } else {
                 config.timeout.saturating_add(config.startup_timeout)
             };
-            let left = allowed.saturating_sub(last_progress.elapsed());
+            let waited = last_progress.elapsed();
+            let left = allowed.saturating_sub(waited);
             if left.is_zero() {
                 let stderr = self.kill();
                 return Err(RewardFailure::TimedOut { timeout: allowed, stderr });
             }
-            match self.lines.recv_timeout(left) {
+            let is_long = waited >= long;
+            if is_long {
+                long *= 2;
+            }
+            if !goes_on(&Wait { waited, allowed, is_long, is_fresh: !self.has_answered }) {
+                return Err(RewardFailure::Interrupted);
+            }
+            match self.lines.recv_timeout(left.min(LOOK_EVERY)) {
                 Ok(Output::Line(line)) if line.trim().is_empty() => {}
                 Ok(Output::Line(line)) => {
                     let (id, outcome) = protocol::answer(&line)?;
@@ -135,6 +163,7 @@ impl Process {
                     answered(row, outcome);
                     self.has_answered = true;
                     last_progress = Instant::now();
+                    long = PATIENCE;
                 }
                 Ok(Output::TooLong) => {
                     return Err(RewardFailure::LineTooLong { limit: config.max_line_bytes });

@@ -53,12 +53,20 @@ pub struct PythonFunction {
     pub kwargs: serde_json::Map<String, serde_json::Value>,
 }
 
+/// Name of the program's file.
+pub const FILE: &str = "tamis_reward.py";
+
 impl PythonFunction {
     /// Writes the shipped program into `folder` (as `tamis_reward.py`, replacing one that is there) and returns the command line for
     /// [`super::CommandConfig::argv`].
     pub fn argv(&self, folder: &Path) -> io::Result<Vec<String>> {
-        let program = folder.join("tamis_reward.py");
+        let program = folder.join(FILE);
         std::fs::write(&program, PROGRAM)?;
+        Ok(self.command_line(&program))
+    }
+
+    /// The command line, where the shipped program lies at `program`.
+    pub fn command_line(&self, program: &Path) -> Vec<String> {
         let mut argv = vec![
             self.interpreter.clone(),
             program.display().to_string(),
@@ -73,6 +81,6 @@ impl PythonFunction {
             argv.push("--kwargs".to_owned());
             argv.push(serde_json::Value::Object(self.kwargs.clone()).to_string());
         }
-        Ok(argv)
+        argv
     }
 }

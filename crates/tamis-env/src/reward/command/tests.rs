@@ -7,6 +7,7 @@ use tamis_data::prompt::{Message, PromptContent};
 
 use super::python::{Kind, PythonFunction};
 use super::*;
+use crate::reward::listener::Heard;
 use crate::reward::{NamedReward, Rewards};
 
 fn prompt(id: u64, truth: &str) -> Prompt {
@@ -215,6 +216,92 @@ fn one_bad_completion_does_not_cost_the_others() {
             _ => assert_eq!(outcome.get("score"), Some(1.0), "{i}"),
         }
     }
+}
+
+/// Takes its time over the first completion that it is asked about.
+const SLOW_TO_START: &str = "
+import json, sys, time
+time.sleep(6)
+for line in sys.stdin:
+    print(json.dumps({'id': json.loads(line)['id'], 'score': 1}), flush=True)
+";
+
+#[test]
+fn a_long_wait_is_told_and_a_restart_too() {
+    if !has_python() {
+        return;
+    }
+    let heard = Arc::new(Heard::default());
+    let config = CommandConfig {
+        num_processes: 2,
+        batch_size: 1,
+        startup_timeout: Duration::from_secs(60),
+        timeout: Duration::from_millis(1500),
+        ..config(&["python3", "-c", SLOW_TO_START])
+    };
+    let command = Command::new(config, false).unwrap().heard_by("judge", heard.clone());
+    let said = outcomes(&command, 4);
+    assert!(said.iter().all(|outcome| outcome.get("score") == Some(1.0)), "{said:?}");
+    let told = heard.text().replace(SLOW_TO_START, "SLOW");
+    // Both processes waited as long; one line says so.
+    insta::assert_snapshot!(told, @"reward `judge`: no answer yet from `python3 -c SLOW` for 5 s; it is given up after 61.5 s (a fresh process; `startup_timeout` is part of that)");
+
+    let heard = Arc::new(Heard::default());
+    let config =
+        CommandConfig { max_restarts: 1, ..super::tests::config(&["sh", "-c", "echo oh >&2; exit 3"]) };
+    let command = Command::new(config, false).unwrap().heard_by("judge", heard.clone());
+    outcomes(&command, 3);
+    insta::assert_snapshot!(heard.text(), @r"
+    warning: reward `judge`: its process is started again, restart 1 of at most 1: the process ended (exit status: 3) before it answered; its standard error ends:
+    oh
+    ");
+}
+
+#[test]
+fn a_program_that_never_answers_is_not_started_over_and_over() {
+    let heard = Arc::new(Heard::default());
+    let command = shell("echo broken >&2; exit 3").heard_by("judge", heard.clone());
+    let said = outcomes(&command, 40);
+    let last = said.last().and_then(|outcome| match outcome {
+        Outcome::Failed(failure) => Some(failure.to_string()),
+        _ => None,
+    });
+    insta::assert_snapshot!(last.unwrap(), @r"
+    not one of its processes ever answered, in 2 restarts; the last failure: the process ended (exit status: 3) before it answered; its standard error ends:
+    broken
+    ");
+    insta::assert_snapshot!(heard.text(), @r"
+    warning: reward `judge`: its process is started again, restart 1 of at most 100: the process ended (exit status: 3) before it answered; its standard error ends:
+    broken
+    warning: reward `judge`: its process is started again, restart 2 of at most 100: the same failure
+    ");
+}
+
+#[test]
+fn a_wait_can_be_given_up() {
+    let heard = Arc::new(Heard::default());
+    let command = shell("cat > /dev/null").heard_by("judge", heard.clone());
+    let later = Arc::clone(&heard);
+    let stop = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(200));
+        later.interrupted.store(true, Ordering::SeqCst);
+    });
+    let start = Instant::now();
+    let rewards = Rewards::new(vec![NamedReward {
+        name: "judge".to_owned(),
+        weight: 1.0,
+        function: Box::new(command),
+    }])
+    .unwrap();
+    let prompts: Vec<Prompt> = (0..40).map(|id| prompt(id, &id.to_string())).collect();
+    let inputs: Vec<RewardInput<'_>> = prompts.iter().map(|prompt| RewardInput::text(prompt, "1")).collect();
+    assert!(matches!(rewards.score(&inputs), Err(RewardError::Interrupted)));
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    stop.join().unwrap();
+    // And nothing is asked or started again after that.
+    let gold = crate::reward::gold::check_gold_heard(&prompts, &rewards, &*heard);
+    assert!(matches!(gold, Err(RewardError::Interrupted)));
+    insta::assert_snapshot!(heard.text(), @"checking 40 gold answers with reward `judge`");
 }
 
 #[test]

@@ -1,0 +1,58 @@
+//! Who waits for scores: hears what the wait is for, and may give it up.
+
+/// Hears what is going on while scores are waited for. Called from any thread.
+pub trait Listener: Send + Sync {
+    /// Something a person may want to know.
+    fn say(&self, message: &str);
+
+    /// Something a person should look at.
+    fn warn(&self, message: &str);
+
+    /// Whether the scores are not wanted any more: whoever works on them gives up soon, with
+    /// [`RewardFailure::Interrupted`](super::RewardFailure::Interrupted).
+    fn is_interrupted(&self) -> bool;
+}
+
+/// Nobody listens, and every score is waited for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Nobody;
+
+impl Listener for Nobody {
+    fn say(&self, _message: &str) {}
+
+    fn warn(&self, _message: &str) {}
+
+    fn is_interrupted(&self) -> bool {
+        false
+    }
+}
+
+/// What was said, for the tests of those who say it.
+#[cfg(test)]
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    pub(crate) lines: std::sync::Mutex<Vec<String>>,
+    pub(crate) interrupted: std::sync::atomic::AtomicBool,
+}
+
+#[cfg(test)]
+impl Heard {
+    pub(crate) fn text(&self) -> String {
+        self.lines.lock().expect("lock").join("\n")
+    }
+}
+
+#[cfg(test)]
+impl Listener for Heard {
+    fn say(&self, message: &str) {
+        self.lines.lock().expect("lock").push(message.to_owned());
+    }
+
+    fn warn(&self, message: &str) {
+        self.say(&format!("warning: {message}"));
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.interrupted.load(std::sync::atomic::Ordering::SeqCst)
+    }
+}

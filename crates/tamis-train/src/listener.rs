@@ -1,0 +1,36 @@
+//! The run as the listener of what it waits for: reward functions outside speak through its progress, and stop at Ctrl-C.
+
+use std::sync::Arc;
+
+use tamis_env::reward::Listener;
+
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+
+/// Says what it hears through the run's progress, and passes Ctrl-C on.
+#[derive(Debug, Clone)]
+pub struct RunListener {
+    progress: Progress,
+    interrupt: Interrupt,
+}
+
+impl RunListener {
+    /// Between a run's voice and its interrupt.
+    pub fn new(progress: &Progress, interrupt: &Interrupt) -> Arc<Self> {
+        Arc::new(Self { progress: progress.clone(), interrupt: interrupt.clone() })
+    }
+}
+
+impl Listener for RunListener {
+    fn say(&self, message: &str) {
+        self.progress.say(message);
+    }
+
+    fn warn(&self, message: &str) {
+        self.progress.warn(message);
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.interrupt.is_requested()
+    }
+}

@@ -1,0 +1,53 @@
+//! Attempts at a step: those that end without training count with the one that trains.
+
+use std::time::Instant;
+
+use tamis_core::schedule::StepReport;
+use tamis_rollout::{Collected, Record};
+
+use crate::timings::Timings;
+
+/// The present step, from the beginning of its first attempt.
+#[derive(Debug)]
+pub(super) struct Attempts {
+    /// When the first began.
+    pub(super) began: Instant,
+    /// Time of the stages of all of them.
+    pub(super) timings: Timings,
+    /// What left the machine in those that were given up.
+    pub(super) given_up: Vec<Record>,
+    /// How many were given up.
+    pub(super) num_given_up: usize,
+    report: Option<StepReport>,
+}
+
+impl Attempts {
+    /// Before the first attempt at a step.
+    pub(super) fn new() -> Self {
+        Self {
+            began: Instant::now(),
+            timings: Timings::new(),
+            given_up: Vec::new(),
+            num_given_up: 0,
+            report: None,
+        }
+    }
+
+    /// Keeps what an attempt generated that ended without training.
+    pub(super) fn give_up(&mut self, collected: Collected) {
+        self.report = Some(self.whole(&collected.report));
+        self.given_up.extend(collected.others);
+        self.num_given_up += 1;
+    }
+
+    /// The report of the step: that of its last attempt, with all that was generated in the earlier ones.
+    pub(super) fn whole(&self, last: &StepReport) -> StepReport {
+        let Some(earlier) = &self.report else { return *last };
+        let mut whole = StepReport { rounds: earlier.rounds + last.rounds, ..*last };
+        whole.all = earlier.all;
+        whole.all.append(&last.all);
+        whole.accounting = earlier.accounting;
+        whole.accounting.append(&last.accounting);
+        whole
+    }
+}

@@ -1,0 +1,90 @@
+//! Validation: before the first step, after some, at the end; and the one that an interruption left to be made.
+
+use tamis_config::Frequency;
+
+use super::{RunError, Session};
+use crate::metrics::Metrics;
+use crate::validation;
+
+impl Session {
+    /// Whether the policy is measured after a step.
+    pub(super) fn measures_after(&self, step: u64, is_last: bool) -> bool {
+        let frequency = self.config.validate.test_freq;
+        !self.validation_prompts.is_empty()
+            && (frequency.is_due(step) || (is_last && frequency != Frequency::NEVER))
+    }
+
+    /// Validation before the first step, where it is wanted.
+    pub(super) fn first_measurement(&mut self) -> Result<(), RunError> {
+        if !self.config.validate.before_train || self.validation_prompts.is_empty() {
+            return self.save(0);
+        }
+        self.is_unmeasured = true;
+        match self.make_up_measurement() {
+            // The run begins all the same, and stops at once with what it has: the warm start need not be made again.
+            Err(error) if error.is_interruption() => Ok(()),
+            other => other,
+        }
+    }
+
+    /// The validation after the last step that an interruption left out: its figures go into the step's row, as if nothing had happened.
+    pub(super) fn make_up_measurement(&mut self) -> Result<(), RunError> {
+        let step = self.shell.machine().progress().steps;
+        let mut metrics = Metrics::new();
+        self.validate(step, &mut metrics)?;
+        self.is_unmeasured = false;
+        self.loggers.amend(step, &metrics)?;
+        if step == 0 {
+            self.before = self.latest.take().map(|(_, report)| report);
+        }
+        self.save(step)
+    }
+
+    /// The validation after the last step of a run that its data ended, where it has not been made.
+    pub(super) fn last_measurement(&mut self) -> Result<(), RunError> {
+        let step = self.shell.machine().progress().steps;
+        let is_made =
+            self.latest.as_ref().is_some_and(|(at, _)| *at == step) || (step == 0 && self.before.is_some());
+        if is_made || !self.measures_after(step, true) {
+            return Ok(());
+        }
+        let mut metrics = Metrics::new();
+        self.validate(step, &mut metrics)?;
+        Ok(self.loggers.amend(step, &metrics)?)
+    }
+
+    /// Measures the policy on the held-out prompts.
+    pub(super) fn validate(&mut self, step: u64, metrics: &mut Metrics) -> Result<(), RunError> {
+        let (progress, num_prompts) = (&self.progress, self.validation_prompts.len());
+        let (rows, report) = validation::sample(
+            &mut self.engine,
+            &mut self.scorer,
+            &self.validation_prompts,
+            &self.validation,
+            &format!("validation/{step}"),
+            step,
+            &mut |done| progress.stage(&format!("validating {done}/{num_prompts}")),
+        )?;
+        for warning in self.scorer.take_warnings() {
+            self.progress.warn(&warning);
+        }
+        validation::metrics(&rows, &self.config.validate, metrics);
+        let score = match self.config.checkpoint.keep_best.as_ref().and_then(|keep| keep.metric.as_deref()) {
+            Some(name) => metrics.get(name).ok_or_else(|| validation::no_figure(name, metrics))?,
+            None => report.accuracy,
+        };
+        self.scores.insert(step, score);
+        if report.num_failed > 0 {
+            self.progress
+                .warn(&format!("{} validation prompts could not be generated from", report.num_failed));
+        }
+        self.progress.say(&format!(
+            "validation after step {step}: {:.1}% of {} prompts, mean length {:.1} tokens",
+            100.0 * report.accuracy,
+            report.num_prompts,
+            report.mean_length
+        ));
+        self.latest = Some((step, report));
+        Ok(())
+    }
+}

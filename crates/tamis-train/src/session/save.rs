@@ -1,0 +1,104 @@
+//! What a run writes between two steps: checkpoints, and every trajectory that was generated.
+
+use tamis_data::rollouts::{RolloutRow, write_rollouts_to};
+use tamis_rollout::{Collected, Generator, Record};
+
+use super::{RunError, Session};
+use crate::checkpoint::{self, RunState};
+use crate::run_directory::RUN_LOG;
+
+impl Session {
+    /// Writes a checkpoint of the state between two steps.
+    pub(super) fn save(&mut self, step: u64) -> Result<(), RunError> {
+        // A logger that is switched off keeps what it wrote before.
+        let mut logs = self.base_logs.clone();
+        self.loggers.sync(&mut logs)?;
+        logs.record(RUN_LOG, self.progress.sync()?);
+        let state = RunState {
+            format: RunState::FORMAT,
+            step,
+            version: self.engine.version(),
+            position: self.between.position,
+            machine: self.between.machine.clone(),
+            next_group: self.between.next_group,
+            carried: self.between.carried.clone(),
+            data_crc32: self.data_crc32,
+            objective: self.objective_state,
+            reward_kl: self.reward_kl,
+            logs,
+            journal: self.scorer.journal_position(),
+            is_unmeasured: self.is_unmeasured,
+            num_tokens: self.num_tokens,
+            scores: self.scores.clone(),
+            before: self.before.clone(),
+            latest: self.latest.clone(),
+        };
+        let pending = self.directory.begin_checkpoint(step)?;
+        let dtype = match self.config.model.save_dtype {
+            tamis_config::SaveDtype::F32 => tamis_model::SaveDtype::F32,
+            tamis_config::SaveDtype::Bf16 => tamis_model::SaveDtype::Bf16,
+            tamis_config::SaveDtype::F16 => tamis_model::SaveDtype::F16,
+        };
+        checkpoint::write(self.directory.disk(), pending.path(), &self.engine, &state, dtype)?;
+        let folder = pending.commit()?;
+        self.saved = Some(step);
+        self.progress.say(&format!("checkpoint {}", folder.path.display()));
+        self.prune()
+    }
+
+    /// Removes the checkpoints that need not be kept.
+    pub(super) fn prune(&self) -> Result<(), RunError> {
+        let keep = &self.config.checkpoint;
+        self.directory.prune(
+            crate::run_directory::Keep {
+                last: keep.keep_last.unwrap_or(usize::MAX),
+                best: keep.keep_best.as_ref().map_or(0, |best| best.k),
+            },
+            &self.scores,
+        )?;
+        Ok(())
+    }
+
+    /// Writes what was generated in the step, as far as the configuration wants it.
+    pub(super) fn write_rollouts(
+        &mut self,
+        step: u64,
+        collected: &Collected,
+        advantages: Option<&[Vec<f64>]>,
+    ) -> Result<(), RunError> {
+        use tamis_config::SaveRollouts;
+        let metric = if self.sieve.filter.is_some() { self.sieve.metric.to_string() } else { String::new() };
+        let mut rows = Vec::new();
+        // Attempts at this step that were given up before are in the same file, which is written anew.
+        let (others, given_up): (&[Record], &[Record]) = match self.config.rollout.save {
+            SaveRollouts::All => (&collected.others, &self.attempts.given_up),
+            SaveRollouts::Kept => (&[], &[]),
+            SaveRollouts::Off => return Ok(()),
+        };
+        for (place, record) in collected.trained.iter().chain(others).chain(given_up).enumerate() {
+            for (i, trajectory) in record.group.trajectories.iter().enumerate() {
+                let advantage = advantages
+                    .filter(|_| place < collected.trained.len())
+                    .and_then(|rows| rows.get(place)?.get(i).copied());
+                rows.push(RolloutRow {
+                    step: record.step,
+                    round: record.round,
+                    group: &record.group,
+                    trajectory,
+                    data_source: &record.prompt.prompt.data_source,
+                    prompt: &record.prompt.text,
+                    ground_truth: record.prompt.prompt.ground_truth.as_deref(),
+                    advantage,
+                    metric: &metric,
+                    metric_value: self.sieve.value_of(record, i),
+                    verdict: record.fate.name(),
+                });
+            }
+        }
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let path = self.directory.rollout(step);
+        Ok(self.directory.disk().write_file_with(&path, |out| write_rollouts_to(out, &rows))?)
+    }
+}

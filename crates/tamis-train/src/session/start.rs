@@ -1,0 +1,155 @@
+//! What a start looks at before there are weights: the directory, the prompts, the memory, the gold answers.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tamis_config::{Config, GoldCheck, ResumeDifference, resume_differences};
+use tamis_data::prompt::Prompt;
+use tamis_env::reward::gold::check_gold_heard;
+use tamis_env::reward::{Listener, Rewards};
+use tamis_model::ModelConfig;
+use tamis_rollout::PreparedPrompt;
+
+use super::RunError;
+use super::begin::{Begin, ConfigText};
+use crate::assemble::{AssembleError, data, objective, policy};
+use crate::checkpoint::{self, RunState};
+use crate::codec::Codec;
+use crate::durable::Disk;
+use crate::progress::Progress;
+use crate::run_directory::RunDirectory;
+
+/// When the run was begun, in seconds since 1970.
+pub(super) const STARTED: &str = "started";
+
+/// The configuration, and the directory of a run to be resumed, whose differences are allowed.
+pub(super) fn settled(begin: Begin) -> Result<(ConfigText, Option<RunDirectory>), RunError> {
+    let (directory, was, mut now) = match begin {
+        Begin::New(config) => return Ok((config, None)),
+        Begin::Resume { directory, was, now } => (directory, was, now),
+    };
+    let (refused, changed): (Vec<_>, Vec<_>) = resume_differences(&was, &now.config)
+        .into_iter()
+        .partition(|difference: &ResumeDifference| difference.refused);
+    if !refused.is_empty() {
+        let lines: Vec<String> = refused.iter().map(ResumeDifference::to_string).collect();
+        return Err(RunError::Mismatch { run: directory.path().to_owned(), differences: lines.join("\n") });
+    }
+    now.notes.extend(changed.iter().map(|difference| format!("changed on resume: {difference}")));
+    Ok((now, Some(directory)))
+}
+
+/// What can be looked at without a folder: mistakes found here leave none behind.
+pub(super) struct Start {
+    /// The state of the last checkpoint and its folder.
+    pub(super) state: Option<(RunState, PathBuf)>,
+    pub(super) prompts: data::Prompts,
+    pub(super) codec: Codec,
+    /// What the run says of its memory.
+    pub(super) memory: String,
+}
+
+impl Start {
+    pub(super) fn look(config: &Config, existing: Option<&RunDirectory>) -> Result<Self, RunError> {
+        let last = match existing {
+            Some(directory) => directory.list_checkpoints()?.pop(),
+            None => None,
+        };
+        let state = match last {
+            Some(folder) => Some((checkpoint::read_state(&folder.path)?, folder.path)),
+            None => None,
+        };
+        let prompts = data::prompts(config)?;
+        let codec = match &state {
+            Some((_, folder)) => policy::codec_of(config, folder)?,
+            None => policy::codec(config, || prompts.alphabet())?,
+        };
+        let from = state.as_ref().map(|(_, folder)| folder.as_path());
+        let memory = memory(config, &policy::shape(config, &codec, from)?, prompts.validation.len())?;
+        objective::objective(config)?;
+        Ok(Self { state, prompts, codec, memory })
+    }
+}
+
+pub(super) fn new_directory(disk: &Disk, given: &ConfigText) -> Result<RunDirectory, RunError> {
+    let directory = RunDirectory::create(disk, &given.config.run.dir, &given.config.run.name)?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
+    directory.disk().write_file(&directory.path().join(STARTED), now.to_string().as_bytes())?;
+    directory.disk().write_file(&directory.config(), given.text.as_bytes())?;
+    Ok(directory)
+}
+
+/// The first line: where the run is, and where it goes on.
+pub(super) fn opening(directory: &RunDirectory, step: Option<u64>, is_new: bool) -> String {
+    let path = directory.path().display();
+    match (step, is_new) {
+        (_, true) => format!("run directory {path}"),
+        (Some(step), false) => format!("resuming {path} after step {step}"),
+        (None, false) => format!("resuming {path} from its beginning: there is no checkpoint"),
+    }
+}
+
+/// Names of the numbers that trajectories will have, after a check of the gold answers where that is wanted.
+pub(super) fn score_names(
+    config: &Config,
+    prompts: &data::Prompts,
+    rewards: &Rewards,
+    ui: &Progress,
+    listener: &dyn Listener,
+) -> Result<BTreeSet<String>, RunError> {
+    let mut names = rewards.score_names();
+    if config.data.check_gold == GoldCheck::Off {
+        return Ok(names);
+    }
+    let report = check_gold_heard(&prompts.train, rewards, listener).map_err(AssembleError::from)?;
+    names.extend(report.score_names.iter().cloned());
+    let text = report.to_string();
+    if report.is_clean() {
+        text.lines().for_each(|line| ui.say(line));
+    } else if config.data.check_gold == GoldCheck::Error {
+        return Err(RunError::Gold { report: text });
+    } else {
+        ui.warn(text.trim_end());
+    }
+    Ok(names)
+}
+
+/// The prompts of a split as the model sees them; says what was left out or cut.
+pub(super) fn prepared(
+    codec: &Codec,
+    config: &Config,
+    prompts: Vec<Prompt>,
+    split: &'static str,
+    ui: &Progress,
+) -> Result<Vec<PreparedPrompt>, RunError> {
+    let limit = config.data.max_prompt_length;
+    let overlong = data::overlong(config.data.overlong_prompts);
+    let prepared = codec.prepare(prompts, split, overlong, limit).map_err(AssembleError::from)?;
+    if prepared.num_dropped + prepared.num_truncated > 0 {
+        ui.say(&format!(
+            "{split}: {} prompts over {limit} tokens left out, {} cut",
+            prepared.num_dropped, prepared.num_truncated
+        ));
+    }
+    Ok(prepared.prompts)
+}
+
+/// Estimates the memory and refuses what cannot fit; the line that the run prints.
+fn memory(config: &Config, model: &ModelConfig, num_validation_prompts: usize) -> Result<String, RunError> {
+    let estimate = crate::memory::estimate(config, model, num_validation_prompts);
+    let trajectories = crate::memory::trajectories(config, num_validation_prompts);
+    let needed = estimate.total().saturating_add(trajectories);
+    let limit = config.model.memory_limit.map(|limit| limit.0).or_else(tamis_model::available_memory);
+    let trajectories = crate::memory::human(trajectories);
+    if let Some(limit) = limit
+        && needed > limit
+    {
+        return Err(RunError::Memory {
+            needed: crate::memory::human(needed),
+            limit: crate::memory::human(limit),
+            breakdown: format!("{estimate}, and the trajectories held at once {trajectories}"),
+        });
+    }
+    Ok(format!("memory: {estimate}, and the trajectories held at once {trajectories}"))
+}
