@@ -9,6 +9,7 @@
 
 pub mod advantage;
 pub mod catalogue;
+pub mod correction;
 pub mod filter;
 pub mod group;
 pub mod objective;
