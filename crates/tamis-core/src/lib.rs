@@ -8,8 +8,10 @@
 //! Shape letters: P prompts, G group size, B trajectories (P·G), T tokens of one trajectory, N = ΣT (ragged), V vocabulary.
 
 pub mod advantage;
+pub mod balance;
 pub mod catalogue;
 pub mod correction;
+pub mod diagnostics;
 pub mod filter;
 pub mod group;
 pub mod objective;
