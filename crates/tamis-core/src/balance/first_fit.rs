@@ -1,7 +1,7 @@
 //! First fit: each sequence goes into the first micro-batch that has room.
 
 use super::{BalanceError, Order};
-use crate::catalogue::{Entry, Family};
+use crate::entry::{Entry, Family};
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {

@@ -4,7 +4,7 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use super::{BalanceError, check};
-use crate::catalogue::{Entry, Family};
+use crate::entry::{Entry, Family};
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {

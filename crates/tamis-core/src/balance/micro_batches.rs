@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{BalanceError, Cost, Order, first_fit, karmarkar_karp};
-use crate::catalogue::{Entry, Family};
+use crate::entry::{Entry, Family};
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {

@@ -27,7 +27,7 @@ pub use imbalance::Imbalance;
 pub use karmarkar_karp::karmarkar_karp;
 pub use micro_batches::{Arrangement, micro_batches};
 
-use crate::catalogue::Entry;
+use crate::entry::Entry;
 use crate::ragged::Ragged;
 
 /// The catalogue's entries of this module.

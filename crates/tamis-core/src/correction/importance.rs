@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::spread::Spread;
 use super::{CorrectionError, SamplerColumns};
-use crate::catalogue::{Entry, Family};
+use crate::entry::{Entry, Family};
 use crate::objective::Real;
 
 /// Settings that all entries share.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{CorrectionError, OffPolicy};
-use crate::catalogue::{Entry, Family};
+use crate::entry::{Entry, Family};
 
 /// The catalogue's entry.
 pub(super) const TOP_ENTROPY: Entry = Entry {

@@ -40,7 +40,7 @@ pub use off_policy::OffPolicy;
 pub use preset::{CORRECTION_PRESETS, CorrectionPreset};
 pub use rejection::{Rejection, RejectionMetrics, Scope, Statistic};
 
-use crate::catalogue::Entry;
+use crate::entry::Entry;
 use crate::objective::Real;
 
 /// The catalogue's entries of this module.

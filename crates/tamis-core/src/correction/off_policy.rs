@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{CorrectionError, SamplerColumns};
-use crate::catalogue::{Entry, Family};
+use crate::entry::{Entry, Family};
 use crate::objective::Real;
 
 /// The catalogue's entry.

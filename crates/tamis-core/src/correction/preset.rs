@@ -3,7 +3,7 @@
 use super::importance::{Importance, Level, Outside};
 use super::rejection::{Rejection, Scope, Statistic};
 use super::{Correction, Mode};
-use crate::catalogue::{Entry, Family};
+use crate::entry::{Entry, Family};
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {

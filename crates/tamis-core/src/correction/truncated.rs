@@ -1,7 +1,7 @@
 //! Truncated completions stay out of the loss: what was cut off says nothing about how it would have ended.
 
 use super::CorrectionError;
-use crate::catalogue::{Entry, Family};
+use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
 
 /// The catalogue's entry.

@@ -1,7 +1,7 @@
 //! Collapse, measured without a second model: completions that no longer differ, or no longer depend on the prompt.
 
 use crate::advantage::statistics::Moments;
-use crate::catalogue::{Entry, Family};
+use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
 
 /// The catalogue's entry of diversity.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::advantage::statistics::Moments;
-use crate::catalogue::{Entry, Family};
+use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
 
 /// The catalogue's entry.

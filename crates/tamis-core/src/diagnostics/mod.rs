@@ -15,7 +15,7 @@ pub use pass_rates::PassRates;
 pub use variance_buckets::{Bucket, BucketTable, Buckets, BucketsError, coefficient_norms};
 pub use zero_advantage::ZeroAdvantage;
 
-use crate::catalogue::Entry;
+use crate::entry::Entry;
 
 /// The catalogue's entries of this module.
 pub const ENTRIES: &[Entry] = &[

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::catalogue::{Entry, Family};
+use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
 
 /// The catalogue's entry.

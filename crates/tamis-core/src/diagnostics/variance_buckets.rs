@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::catalogue::{Entry, Family};
+use crate::entry::{Entry, Family};
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {

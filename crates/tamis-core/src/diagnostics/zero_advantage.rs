@@ -1,6 +1,6 @@
 //! How much of a batch has no advantage, and so no policy gradient.
 
-use crate::catalogue::{Entry, Family};
+use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
 
 /// The catalogue's entry.

@@ -33,7 +33,7 @@ pub use statistics::GroupStatistics;
 pub use variance::{Singleton, Variance};
 pub use verdict::{DropReason, Judgement, OutcomeScale, Verdict};
 
-use crate::catalogue::Entry;
+use crate::entry::Entry;
 use crate::group::Group;
 
 /// The catalogue's entries of this module.
