@@ -54,7 +54,9 @@ pub fn first_fit(lengths: &[usize], limit: usize, order: Order) -> Result<Vec<Ve
             room[node] = room[2 * node].max(room[2 * node + 1]);
         }
     }
-    bins.iter_mut().for_each(|bin| bin.sort_unstable());
+    for bin in &mut bins {
+        bin.sort_unstable();
+    }
     Ok(bins)
 }
 

@@ -73,7 +73,9 @@ pub fn greedy(
             *top = Reverse((items + usize::from(equal_size), cost + costs[item], part));
         }
     }
-    shares.iter_mut().for_each(|share| share.sort_unstable());
+    for share in &mut shares {
+        share.sort_unstable();
+    }
     Ok(shares)
 }
 

@@ -253,6 +253,7 @@ impl Balance {
 }
 
 #[cfg(test)]
+#[expect(clippy::single_range_in_vec_init, reason = "a step of one optimizer batch")]
 mod tests {
     use super::*;
 

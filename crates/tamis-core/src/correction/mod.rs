@@ -265,6 +265,17 @@ impl<'a, T: Real> SamplerRow<'a, T> {
     }
 }
 
+/// Tokens between the first offset and the last, where no trajectory goes backwards.
+pub(crate) fn num_tokens(offsets: &[usize]) -> Result<usize, CorrectionError> {
+    if let Some(row) = offsets.windows(2).position(|pair| pair[0] > pair[1]) {
+        return Err(CorrectionError::Offsets { row });
+    }
+    Ok(match (offsets.first(), offsets.last()) {
+        (Some(first), Some(last)) => last - first,
+        _ => 0,
+    })
+}
+
 impl<'a, T: Real> SamplerColumns<'a, T> {
     /// B.
     pub fn num_sequences(&self) -> usize {
@@ -276,13 +287,7 @@ impl<'a, T: Real> SamplerColumns<'a, T> {
     /// # Errors
     /// [`CorrectionError::Offsets`] and [`CorrectionError::Length`] with the first that does not.
     pub fn check(&self) -> Result<(), CorrectionError> {
-        if let Some(row) = self.offsets.windows(2).position(|pair| pair[0] > pair[1]) {
-            return Err(CorrectionError::Offsets { row });
-        }
-        let expected = match (self.offsets.first(), self.offsets.last()) {
-            (Some(first), Some(last)) => last - first,
-            _ => 0,
-        };
+        let expected = num_tokens(self.offsets)?;
         for (column, actual) in
             [("mask", self.mask.len()), ("old", self.old.len()), ("behaviour", self.behaviour.len())]
         {
@@ -366,5 +371,55 @@ impl Correction {
             self.rejections.iter().map(|rejection| rejection.reject(columns, limit, &mut mask)).collect();
         let metrics = CorrectionMetrics::of(columns, &mask, mismatch, importance, rejections, counted);
         Ok(Corrected { weights, mask, metrics })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_and_settings_that_do_not_fit_are_refused() {
+        let refused = |correction: &Correction, offsets: &[usize], behaviour: &[f64]| {
+            let columns = SamplerColumns { offsets, mask: &[true; 2], old: &[-1.0; 2], behaviour };
+            correction.correct(&columns).unwrap_err().to_string()
+        };
+        let plain = Correction::default();
+        insta::assert_snapshot!(refused(&plain, &[0, 2], &[0.0]), @"column `behaviour` has 1 values, expected 2");
+        insta::assert_snapshot!(refused(&plain, &[0, 3], &[0.0; 2]), @"column `mask` has 2 values, expected 3");
+        insta::assert_snapshot!(refused(&plain, &[2, 0], &[0.0; 2]), @"offsets of trajectory 0 go backwards");
+        let limited = Correction { log_ratio_limit: Some(0.0), ..Correction::default() };
+        insta::assert_snapshot!(
+            refused(&limited, &[0, 2], &[0.0; 2]),
+            @"correction setting `log_ratio_limit` is 0; expected a number above 0"
+        );
+    }
+
+    #[test]
+    fn an_empty_batch_has_nothing_to_correct() {
+        let columns = SamplerColumns::<f32> { offsets: &[], mask: &[], old: &[], behaviour: &[] };
+        for preset in CORRECTION_PRESETS {
+            let corrected = (preset.build)().correct(&columns).expect("fits");
+            assert!(corrected.mask.is_empty() && corrected.weights.unwrap_or_default().is_empty());
+        }
+    }
+
+    #[test]
+    fn weights_reach_the_loss_where_its_ratio_has_not_got_them() {
+        let columns = SamplerColumns {
+            offsets: &[0, 1],
+            mask: &[true],
+            old: &[0.5_f64.ln()],
+            behaviour: &[0.25_f64.ln()],
+        };
+        let importance = Some(Importance::truncated_tokens(3.0));
+        for (mode, applied) in
+            [(Mode::Decoupled, true), (Mode::BypassReinforce, true), (Mode::BypassClip, false)]
+        {
+            let correction = Correction { mode, importance, ..Correction::default() };
+            let corrected = correction.correct(&columns).expect("fits");
+            assert_eq!(corrected.weights.is_some(), applied, "{mode:?}");
+            assert!(corrected.metrics.importance.is_some());
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{CorrectionError, SamplerColumns};
+use super::{CorrectionError, SamplerColumns, num_tokens};
 use crate::entry::{Entry, Family};
 use crate::objective::Real;
 
@@ -94,15 +94,13 @@ impl OffPolicy {
 /// # Errors
 /// Lengths that do not fit together; weights are unchanged then.
 pub fn weigh_out(offsets: &[usize], keep: &[bool], weights: &mut [f64]) -> Result<(), CorrectionError> {
-    let columns: SamplerColumns<'_, f64> =
-        SamplerColumns { offsets, mask: &vec![false; weights.len()], old: weights, behaviour: weights };
-    columns.check()?;
-    if keep.len() != columns.num_sequences() {
-        return Err(CorrectionError::Length {
-            column: "keep",
-            expected: columns.num_sequences(),
-            actual: keep.len(),
-        });
+    let sequences = offsets.len().saturating_sub(1);
+    for (column, expected, actual) in
+        [("weight", num_tokens(offsets)?, weights.len()), ("keep", sequences, keep.len())]
+    {
+        if actual != expected {
+            return Err(CorrectionError::Length { column, expected, actual });
+        }
     }
     let base = offsets.first().copied().unwrap_or(0);
     for (pair, _) in offsets.windows(2).zip(keep).filter(|(_, keep)| !**keep) {
@@ -127,7 +125,7 @@ mod tests {
         assert_eq!(OffPolicy { threshold: 0.75 }.keep(&columns, &[0.0; 4]), Ok(vec![true; 4]));
         let mut weights = [1.0, 2.0, 3.0, 4.0];
         weigh_out(&offsets, &keep, &mut weights).expect("fits");
-        assert_eq!(weights, [0.0, 0.0, 3.0, 4.0]);
+        assert_eq!(weights.map(f64::to_bits), [0.0, 0.0, 3.0, 4.0].map(f64::to_bits));
         assert!(weigh_out(&offsets, &keep, &mut weights[1..]).is_err());
         assert!(weigh_out(&offsets, &keep[1..], &mut weights).is_err());
     }

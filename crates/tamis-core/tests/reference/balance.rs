@@ -15,7 +15,9 @@ fn parts(value: &Value) -> Vec<Vec<usize>> {
 }
 
 fn ascending(mut parts: Vec<Vec<usize>>) -> Vec<Vec<usize>> {
-    parts.iter_mut().for_each(|part| part.sort_unstable());
+    for part in &mut parts {
+        part.sort_unstable();
+    }
     parts
 }
 
