@@ -25,12 +25,14 @@ fn lengths(sequences: usize) -> Vec<usize> {
     (0..sequences).map(|_| 32 + ((uniform() * uniform() * uniform()) >> 17) as usize).collect()
 }
 
+/// A way to share costs out over ranks.
+type Share = fn(&[u64], usize) -> Result<Vec<Vec<usize>>, BalanceError>;
+
 fn main() -> Result<(), BalanceError> {
     let mut arguments = std::env::args().skip(1);
     let mut number = |otherwise| arguments.next().and_then(|text| text.parse().ok()).unwrap_or(otherwise);
     let (sequences, ranks) = (number(65_536), number(256));
     let lengths = lengths(sequences);
-    type Share = fn(&[u64], usize) -> Result<Vec<Vec<usize>>, BalanceError>;
     let methods: [(&str, Share); 3] = [
         ("karmarkar_karp_equal", |costs, ranks| karmarkar_karp(costs, ranks, true)),
         ("karmarkar_karp_free", |costs, ranks| karmarkar_karp(costs, ranks, false)),

@@ -45,7 +45,7 @@ pub enum Arrangement {
 ///
 /// ```
 /// use tamis_core::balance::{Arrangement, Cost, micro_batches};
-/// assert_eq!(micro_batches(&[6, 5, 4, 3], 9, 1, Cost::Tokens, Arrangement::AsFound)?, [vec![0, 3], vec![1, 2]]);
+/// assert_eq!(micro_batches(&[6, 5, 4, 3], 9, 1, Cost::Tokens, Arrangement::AsFound)?, [vec![1, 2], vec![0, 3]]);
 /// # Ok::<(), tamis_core::balance::BalanceError>(())
 /// ```
 pub fn micro_batches(

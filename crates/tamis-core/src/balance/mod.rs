@@ -195,7 +195,7 @@ impl Balance {
     /// use tamis_core::ragged::Ragged;
     /// let lengths = Ragged::from_rows([vec![9, 1], vec![2, 8], vec![3, 4], vec![4, 3]]);
     /// let shares = Balance { cost: Cost::Tokens, ..Balance::default() }.over_ranks(&lengths, &[0..2, 2..4], 2)?;
-    /// assert_eq!(shares, [[vec![0, 1], vec![2, 3]], [vec![4, 5], vec![6, 7]]]);
+    /// assert_eq!(shares, [[vec![2, 3], vec![0, 1]], [vec![4, 6], vec![5, 7]]]);
     /// # Ok::<(), tamis_core::balance::BalanceError>(())
     /// ```
     pub fn over_ranks(
