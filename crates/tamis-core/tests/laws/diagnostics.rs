@@ -40,7 +40,9 @@ proptest! {
         prop_assert!(found.distinct_share.is_nan() || (found.distinct_share > 0.0 && found.distinct_share <= 1.0));
         // The order of members says nothing.
         let mut turned = groups.clone();
-        turned.iter_mut().for_each(|group| group.reverse());
+        for group in &mut turned {
+            group.reverse();
+        }
         let turned = Diversity::of(&Ragged::from_rows(turned.iter()));
         prop_assert_eq!(turned.entropy.to_bits(), found.entropy.to_bits());
         prop_assert_eq!(turned.conditional_entropy.to_bits(), found.conditional_entropy.to_bits());
