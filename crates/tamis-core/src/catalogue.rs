@@ -9,8 +9,14 @@ pub use crate::entry::{Entry, Family};
 
 /// All entries, family by family in the order of the modules.
 pub fn entries() -> impl Iterator<Item = &'static Entry> {
-    let tables: [&[Entry]; 3] =
-        [crate::advantage::ENTRIES, crate::objective::ENTRIES, crate::filter::ENTRIES];
+    let tables: [&[Entry]; 6] = [
+        crate::advantage::ENTRIES,
+        crate::objective::ENTRIES,
+        crate::correction::ENTRIES,
+        crate::filter::ENTRIES,
+        crate::diagnostics::ENTRIES,
+        crate::balance::ENTRIES,
+    ];
     tables.into_iter().flatten()
 }
 

@@ -2,13 +2,17 @@
 //!
 //! Nothing here does I/O, waits, looks at a clock or knows a tensor framework. Data flows one way through the modules:
 //! [`group`] (what was sampled) → [`filter`] (which groups carry signal) → [`schedule`] (what is generated next, what is
-//! trained on) → [`advantage`] → [`objective`] (a loss value and one derivative per token). [`random`] gives every draw its own
-//! key; [`ragged`] is how per-token data is laid out.
+//! trained on) → [`advantage`] → [`correction`] (weights and masks) → [`objective`] (a loss value and one derivative per token), shared
+//! out over ranks and micro-batches by [`balance`]; [`diagnostics`] measure a batch. [`random`] gives every draw its own key; [`ragged`]
+//! is how per-token data is laid out.
 //!
 //! Shape letters: P prompts, G group size, B trajectories (P·G), T tokens of one trajectory, N = ΣT (ragged), V vocabulary.
 
 pub mod advantage;
+pub mod balance;
 pub mod catalogue;
+pub mod correction;
+pub mod diagnostics;
 pub mod entry;
 pub mod filter;
 pub mod group;

@@ -7,6 +7,8 @@
 #![expect(clippy::unwrap_used, reason = "a reference file that does not parse has failed")]
 
 mod advantage;
+mod balance;
+mod correction;
 mod kl;
 mod trl_loss;
 mod verl_loss;

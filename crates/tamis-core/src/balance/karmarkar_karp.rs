@@ -1,0 +1,201 @@
+//! The largest differencing method: repeatedly merges the two partial solutions that differ most, heaviest part onto lightest.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+
+use super::{BalanceError, check};
+use crate::entry::{Entry, Family};
+
+/// The catalogue's entry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "karmarkar_karp",
+    family: Family::Balancing,
+    meaning: "parts of nearly equal cost by the largest differencing method, of equal size or free",
+    formula: "a solution is k parts; of all solutions the two of largest max - min are merged, the i-th heaviest part of one with the i-th lightest of the other",
+    source: "Karmarkar and Karp, The differencing method of set partitioning, UCB/CSD 82/113, 1982; k parts: Korf, IJCAI 2009",
+    defaults: &[("cost", "24576·L + L²"), ("equal_size", "true"), ("whole_groups", "false")],
+    degenerate: &[
+        "fewer sequences than parts, and numbers that do not come out even where sizes are equal, are refused",
+        "equal costs are told apart by size and index, so that the result is one",
+    ],
+    known_as: &[("verl", "trainer.balance_batch=True")],
+    differences: &[
+        "verl balances the whole step, which changes the trajectories that share an optimizer batch; here each optimizer batch is balanced by itself",
+        "the same parts as verl's, indices ascending within each",
+    ],
+};
+
+/// Ends a list of items.
+const END: u32 = u32::MAX;
+
+/// A part: its items are a list from `first` to `last`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Part {
+    cost: u64,
+    items: u32,
+    first: u32,
+    last: u32,
+}
+
+impl Part {
+    /// Heavier first; of equal cost the larger, then the one whose first item comes later.
+    fn order(&self) -> impl Ord + use<> {
+        Reverse((self.cost, self.items, self.first))
+    }
+}
+
+/// A partial solution: its parts that are not empty, heaviest first. Items differ between solutions, so no two are equal.
+#[derive(Debug, PartialEq, Eq)]
+struct Solution {
+    parts: Vec<Part>,
+    spread: u64,
+}
+
+impl Solution {
+    /// With what is missing to `k` parts taken as empty.
+    fn new(parts: Vec<Part>, k: usize) -> Self {
+        let mut solution = Self { parts, spread: 0 };
+        solution.measure(k);
+        solution
+    }
+
+    fn measure(&mut self, k: usize) {
+        let heaviest = self.parts.first().map_or(0, |part| part.cost);
+        let lightest = self.parts.last().filter(|_| self.parts.len() == k).map_or(0, |part| part.cost);
+        self.spread = heaviest - lightest;
+    }
+}
+
+impl Ord for Solution {
+    /// The one of largest spread is the greatest; of equal spread the one whose heaviest part is.
+    fn cmp(&self, other: &Self) -> Ordering {
+        let heaviest = |solution: &Self| solution.parts.first().map(Part::order);
+        // The order of parts is reversed.
+        self.spread.cmp(&other.spread).then_with(|| heaviest(other).cmp(&heaviest(self)))
+    }
+}
+
+impl PartialOrd for Solution {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Shares items of the given costs out over `parts`: the indices of each, ascending, parts from the heaviest to the lightest.
+///
+/// With `equal_size` every part gets the same number of items. `O(n log n + n·k)` time; memory is linear, because a part is a list
+/// and a solution holds its non-empty parts alone.
+///
+/// # Errors
+/// No parts, fewer items than parts, a number that does not come out even where sizes are equal, a sum beyond 64 bits.
+///
+/// ```
+/// use tamis_core::balance::karmarkar_karp;
+/// // Differences 8 - 7 and 6 - 5, then 4 - 1, then 3 - 1: parts of 16 and 14, one more than the best.
+/// assert_eq!(karmarkar_karp(&[8, 7, 6, 5, 4], 2, false)?, [vec![1, 3, 4], vec![0, 2]]);
+/// # Ok::<(), tamis_core::balance::BalanceError>(())
+/// ```
+pub fn karmarkar_karp(
+    costs: &[u64],
+    parts: usize,
+    equal_size: bool,
+) -> Result<Vec<Vec<usize>>, BalanceError> {
+    check(costs, parts, equal_size)?;
+    let mut next = vec![END; costs.len()];
+    let part = |&item: &u32| Part { cost: costs[item as usize], items: 1, first: item, last: item };
+    let mut order: Vec<u32> = (0..costs.len() as u32).collect();
+    order.sort_unstable_by_key(|&item| (costs[item as usize], item));
+    // Of equal sizes, each solution begins with one item for each part, those of similar cost together.
+    let size = if equal_size { parts } else { 1 };
+    let begin = |items: &[u32]| Solution::new(items.iter().rev().map(part).collect(), parts);
+    let mut solutions: BinaryHeap<Solution> = order.chunks(size).map(begin).collect();
+    let mut scratch = Vec::new();
+    let last = loop {
+        let Some(mut one) = solutions.pop() else { break None };
+        let Some(other) = solutions.pop() else { break Some(one) };
+        merge(&mut one.parts, &other.parts, parts, &mut next, &mut scratch);
+        one.measure(parts);
+        solutions.push(one);
+    };
+    let mut shares: Vec<Vec<usize>> = Vec::with_capacity(parts);
+    for part in last.map(|solution| solution.parts).unwrap_or_default() {
+        let mut share = Vec::with_capacity(part.items as usize);
+        let mut item = part.first;
+        while item != END {
+            share.push(item as usize);
+            item = next[item as usize];
+        }
+        share.sort_unstable();
+        shares.push(share);
+    }
+    Ok(shares)
+}
+
+/// Merges the parts of `other` into `one`: the i-th heaviest of one with the i-th lightest of the other, of `k` each.
+fn merge(one: &mut Vec<Part>, other: &[Part], k: usize, next: &mut [u32], scratch: &mut Vec<Part>) {
+    // Parts of one that meet an empty part of the other, and the reverse, are as they were, and in order.
+    let mine = one.len().min(k - other.len());
+    let theirs = other.len().min(k - one.len());
+    scratch.clear();
+    for (i, part) in one.iter().enumerate().skip(mine) {
+        let met = other[k - 1 - i];
+        next[part.last as usize] = met.first;
+        scratch.push(Part {
+            cost: part.cost + met.cost,
+            items: part.items + met.items,
+            first: part.first,
+            last: met.last,
+        });
+    }
+    one.truncate(mine);
+    if theirs + scratch.len() == 1 {
+        // A single new part, as when one solution is a single item: into its place.
+        let part = scratch.first().or(other.first()).copied();
+        if let Some(part) = part {
+            let place = one.partition_point(|present| present.order() < part.order());
+            one.insert(place, part);
+        }
+        return;
+    }
+    one.extend_from_slice(&other[..theirs]);
+    one.append(scratch);
+    one.sort_by_key(Part::order);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn costs_of(costs: &[u64], shares: &[Vec<usize>]) -> Vec<u64> {
+        shares.iter().map(|share| share.iter().map(|&item| costs[item]).sum()).collect()
+    }
+
+    #[test]
+    fn two_parts_by_hand() {
+        // 8-7 = 1, 6-5 = 1, 4: 4-1 = 3, 3-1 = 2. Parts 16 and 14.
+        let costs = [8, 7, 6, 5, 4];
+        assert_eq!(costs_of(&costs, &karmarkar_karp(&costs, 2, false).expect("shares")), [16, 14]);
+    }
+
+    #[test]
+    fn three_parts_by_hand() {
+        // Singles 5, 5, 4, 3, 3 over three parts: (5|5|0) first of largest spread, then 4 onto the empty one, and so on.
+        let costs = [5, 5, 4, 3, 3];
+        let mut found = costs_of(&costs, &karmarkar_karp(&costs, 3, false).expect("shares"));
+        found.sort_unstable();
+        assert_eq!(found, [5, 7, 8]);
+    }
+
+    #[test]
+    fn equal_sizes_are_equal() {
+        let costs: Vec<u64> = (0..24).map(|i| i * i).collect();
+        let shares = karmarkar_karp(&costs, 4, true).expect("shares");
+        assert!(shares.iter().all(|share| share.len() == 6), "{shares:?}");
+    }
+
+    #[test]
+    fn items_without_cost_are_shared_out_too() {
+        let shares = karmarkar_karp(&[0, 0, 0, 7], 2, false).expect("shares");
+        assert_eq!(shares.iter().map(Vec::len).sum::<usize>(), 4);
+    }
+}

@@ -1,0 +1,500 @@
+//! Importance sampling: a weight for what the sampler drew too often or too seldom.
+
+use serde::{Deserialize, Serialize};
+
+use super::spread::Spread;
+use super::{CorrectionError, SamplerColumns};
+use crate::entry::{Entry, Family};
+use crate::objective::Real;
+
+/// Settings that all entries share.
+const KNOWN: &[(&str, &str)] = &[
+    ("verl", "algorithm.rollout_correction.rollout_is=token|sequence"),
+    ("TRL", "vllm_importance_sampling_mode=token_truncate|token_mask|sequence_truncate|sequence_mask"),
+];
+
+/// The catalogue's entry of token weights.
+pub(super) const TOKEN: Entry = Entry {
+    name: "token_is",
+    family: Family::Correction,
+    meaning: "each token is weighted by how much likelier the policy finds it than the sampler did, up to a bound",
+    formula: "w_t = clamp(exp(d_t), min, max), d = old - behaviour",
+    source: "truncated importance sampling: Ionides, JCGS 2008; Yao et al., Your efficient RL framework secretly brings you off-policy RL training, 2025",
+    defaults: &[
+        ("level", "token"),
+        ("outside", "truncate"),
+        ("min", "null"),
+        ("max", "2.0"),
+        ("batch_normalize", "false"),
+    ],
+    degenerate: &[
+        "an unknown behaviour log-probability has ratio 1 and is counted",
+        "masked tokens have weight 0",
+    ],
+    known_as: KNOWN,
+    differences: &[
+        "verl clamps the log-ratio to 20 in size first (`log_ratio_limit: 20`), TRL does not (`log_ratio_limit: null`)",
+        "TRL reports metrics of the clipped weight only; here the raw ones stand beside them (`rollout_corr/rollout_is_raw_*`)",
+    ],
+};
+
+/// The catalogue's entry of trajectory weights.
+pub(super) const SEQUENCE: Entry = Entry {
+    name: "sequence_is",
+    family: Family::Correction,
+    meaning: "each trajectory is weighted by how much likelier the policy finds it than the sampler did, up to a bound",
+    formula: "w_i = clamp(exp(Σ_t d_t), min, max), the same for each of its tokens",
+    source: "as token_is; unbiased for the trajectory where no bound binds",
+    defaults: &[
+        ("level", "sequence"),
+        ("outside", "truncate"),
+        ("min", "null"),
+        ("max", "2.0"),
+        ("batch_normalize", "false"),
+    ],
+    degenerate: &[
+        "the variance of the weight grows with the length of the trajectory; watch `rollout_corr/rollout_is_eff_sample_size`",
+    ],
+    known_as: KNOWN,
+    differences: &["TRL's default is this with `outside: mask` and `max: 3.0` (sequence_mask)"],
+};
+
+/// The catalogue's entry of masked weights.
+pub(super) const ICEPOP: Entry = Entry {
+    name: "icepop",
+    family: Family::Correction,
+    meaning: "weights outside two bounds become 0 instead of the bound",
+    formula: "w = exp(d) where min <= exp(d) <= max, else 0",
+    source: "IcePop, Ling team, Small leak can sink a great ship, 2025; TRL *_mask",
+    defaults: &[("outside", "mask"), ("min", "0.5"), ("max", "5.0")],
+    degenerate: &[
+        "a token of weight 0 still counts in the loss's denominator; to take it out, reject it instead",
+    ],
+    known_as: &[
+        ("verl", "rollout_is_threshold=\"0.5_5.0\""),
+        ("TRL", "vllm_importance_sampling_mode=token_mask|sequence_mask"),
+    ],
+    differences: &[],
+};
+
+/// The catalogue's entry of the normalisation.
+pub(super) const BATCH_NORMALIZE: Entry = Entry {
+    name: "batch_normalize",
+    family: Family::Correction,
+    meaning: "weights are divided by their mean over the optimizer batch, so that the loss keeps its scale",
+    formula: "w / mean(w), the mean over unmasked tokens, or over trajectories where the weight is theirs; after bounds",
+    source: "self-normalised importance sampling; verl rollout_is_batch_normalize",
+    defaults: &[("batch_normalize", "false")],
+    degenerate: &["a mean of 0 or one that is not finite divides nothing"],
+    known_as: &[("verl", "algorithm.rollout_correction.rollout_is_batch_normalize")],
+    differences: &["the mean is of the whole optimizer batch over all micro-batches"],
+};
+
+/// What one weight belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// A token.
+    Token,
+    /// A trajectory: the product of its tokens' ratios.
+    Sequence,
+}
+
+/// What becomes of a ratio outside the bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outside {
+    /// The bound.
+    Truncate,
+    /// 0; the bounds themselves are inside.
+    Mask,
+}
+
+/// Importance weights of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Importance {
+    /// What one weight belongs to.
+    pub level: Level,
+    /// What becomes of a ratio outside the bounds.
+    pub outside: Outside,
+    /// Lower bound of the ratio, at least 0.
+    #[serde(default)]
+    pub min: Option<f64>,
+    /// Upper bound of the ratio, above 0. Without bounds this is plain importance sampling, whose variance has none either.
+    #[serde(default)]
+    pub max: Option<f64>,
+    /// Divide by the mean weight of the batch.
+    #[serde(default)]
+    pub batch_normalize: bool,
+}
+
+/// Weights before and after the bounds; means are over tokens, `sequence_*` over trajectories of their token mean.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WeightStatistics {
+    /// Mean over tokens.
+    pub mean: f64,
+    /// Population deviation over tokens.
+    pub deviation: f64,
+    /// Smallest.
+    pub min: f64,
+    /// Largest.
+    pub max: f64,
+    /// `(Σw)² / (n·Σw²)` over tokens: the share of the batch that the weights leave, 1 where all are equal.
+    pub effective_share: f64,
+    /// Mean over trajectories.
+    pub sequence_mean: f64,
+    /// Sample deviation over trajectories; NaN with fewer than two.
+    pub sequence_deviation: f64,
+    /// Smallest of a trajectory.
+    pub sequence_min: f64,
+    /// Largest of a trajectory.
+    pub sequence_max: f64,
+}
+
+/// What [`Importance::weigh`] measures.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ImportanceMetrics {
+    /// What one weight belongs to.
+    pub level: Level,
+    /// What became of ratios outside the bounds.
+    pub outside: Outside,
+    /// Before bounds.
+    pub raw: WeightStatistics,
+    /// After bounds, before the normalisation.
+    pub bounded: WeightStatistics,
+    /// Share of ratios above the upper bound, of tokens or of trajectories as the level is.
+    pub share_above: f64,
+    /// Share of ratios below the lower bound; where only `max` is set, below `1/max` (verl reports that).
+    pub share_below: f64,
+    /// Share of trajectories whose mean raw weight is above the upper bound.
+    pub sequence_share_above: f64,
+    /// Share of trajectories whose mean raw weight is below the lower bound.
+    pub sequence_share_below: f64,
+    /// Share of tokens whose weight became 0, where [`Outside::Mask`].
+    pub masked_share: Option<f64>,
+    /// What weights were divided by, where they were.
+    pub normalisation: Option<f64>,
+}
+
+/// Collects [`WeightStatistics`].
+struct Tally {
+    tokens: Spread,
+    sequences: Spread,
+}
+
+impl Tally {
+    fn new() -> Self {
+        Self { tokens: Spread::around(1.0), sequences: Spread::around(1.0) }
+    }
+
+    fn finish(&self) -> WeightStatistics {
+        let (min, max) = self.tokens.extremes();
+        let (sequence_min, sequence_max) = self.sequences.extremes();
+        WeightStatistics {
+            mean: self.tokens.mean(),
+            deviation: self.tokens.deviation(0.0),
+            min,
+            max,
+            effective_share: self.tokens.effective_share(),
+            sequence_mean: self.sequences.mean(),
+            sequence_deviation: self.sequences.deviation(1.0),
+            sequence_min,
+            sequence_max,
+        }
+    }
+}
+
+impl Importance {
+    /// Token weights of at most `max` (verl `decoupled_token_is`).
+    pub fn truncated_tokens(max: f64) -> Self {
+        Self {
+            level: Level::Token,
+            outside: Outside::Truncate,
+            min: None,
+            max: Some(max),
+            batch_normalize: false,
+        }
+    }
+
+    /// Trajectory weights of at most `max` (verl `decoupled_seq_is`).
+    pub fn truncated_sequences(max: f64) -> Self {
+        Self { level: Level::Sequence, ..Self::truncated_tokens(max) }
+    }
+
+    /// verl's `rollout_is` with a `rollout_is_threshold` as it writes them: a number truncates, `lo_hi` masks outside (IcePop).
+    ///
+    /// # Errors
+    /// [`CorrectionError::Threshold`] where it is neither.
+    pub fn verl(level: Level, threshold: &str) -> Result<Self, CorrectionError> {
+        Ok(match super::rejection::threshold(threshold)? {
+            (None, max) => Self { level, ..Self::truncated_tokens(max) },
+            (min, max) => Self { level, outside: Outside::Mask, min, max: Some(max), batch_normalize: false },
+        })
+    }
+
+    /// TRL's `vllm_importance_sampling_mode` with its two bounds. Its log-ratios have no limit: set
+    /// [`Correction::log_ratio_limit`](super::Correction::log_ratio_limit) to `None` beside it.
+    ///
+    /// # Errors
+    /// [`CorrectionError::UnknownMode`].
+    pub fn trl(mode: &str, min: Option<f64>, max: Option<f64>) -> Result<Self, CorrectionError> {
+        let (level, outside) = match mode {
+            "token_truncate" => (Level::Token, Outside::Truncate),
+            "token_mask" => (Level::Token, Outside::Mask),
+            "sequence_truncate" => (Level::Sequence, Outside::Truncate),
+            "sequence_mask" => (Level::Sequence, Outside::Mask),
+            _ => return Err(CorrectionError::UnknownMode { name: mode.to_owned() }),
+        };
+        Ok(Self { level, outside, min, max, batch_normalize: false })
+    }
+
+    pub(super) fn check(&self) -> Result<(), CorrectionError> {
+        let setting = |setting, value: f64, expected| CorrectionError::Setting { setting, value, expected };
+        if let Some(min) = self.min
+            && !(min >= 0.0 && min.is_finite())
+        {
+            return Err(setting("importance.min", min, "a number of at least 0"));
+        }
+        if let Some(max) = self.max
+            && !(max > 0.0 && max.is_finite())
+        {
+            return Err(setting("importance.max", max, "a number above 0"));
+        }
+        match (self.min, self.max) {
+            (Some(min), Some(max)) if min >= max => {
+                Err(CorrectionError::Bounds { setting: "importance", min, max })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The weight of a ratio, before any normalisation. NaN stays.
+    #[inline]
+    pub fn bound(&self, ratio: f64) -> f64 {
+        let (min, max) = (self.min.unwrap_or(0.0), self.max.unwrap_or(f64::INFINITY));
+        let replaced = |bound| match self.outside {
+            Outside::Truncate => bound,
+            Outside::Mask => 0.0,
+        };
+        if ratio < min {
+            replaced(min)
+        } else if ratio > max {
+            replaced(max)
+        } else {
+            ratio
+        }
+    }
+
+    /// Weights \[N\] and metrics; columns have been checked.
+    pub(super) fn weigh<T: Real>(
+        &self,
+        columns: &SamplerColumns<'_, T>,
+        limit: f64,
+        count_masked: bool,
+    ) -> (Vec<f64>, ImportanceMetrics) {
+        let mut weights = vec![0.0; columns.mask.len()];
+        let (mut raw, mut bounded) = (Tally::new(), Tally::new());
+        let high = self.max.unwrap_or(f64::INFINITY);
+        let low = self.min.unwrap_or(1.0 / high);
+        let (mut above, mut below, mut masked) = (0_usize, 0_usize, 0_usize);
+        let (mut sequences_above, mut sequences_below, mut sequences) = (0_usize, 0_usize, 0_usize);
+        for row in columns.rows() {
+            let (mut tokens, mut total) = (0_usize, 0.0);
+            let (mut raw_sum, mut bounded_sum) = (0.0, 0.0);
+            for token in row.tokens() {
+                tokens += 1;
+                match self.level {
+                    Level::Token => {
+                        let ratio = token.log_ratio().clamp(-limit, limit).exp();
+                        let weight = self.bound(ratio);
+                        above += usize::from(ratio > high);
+                        below += usize::from(ratio < low);
+                        masked += usize::from(self.is_outside(ratio));
+                        raw.tokens.add(ratio);
+                        bounded.tokens.add(weight);
+                        raw_sum += ratio;
+                        bounded_sum += weight;
+                        weights[token.place] = weight;
+                    }
+                    Level::Sequence => total += token.log_ratio(),
+                }
+            }
+            if tokens == 0 && !count_masked {
+                continue;
+            }
+            sequences += 1;
+            let (raw_mean, bounded_mean) = match self.level {
+                // A fully masked one counts as 0, as in verl.
+                Level::Token => (raw_sum / tokens.max(1) as f64, bounded_sum / tokens.max(1) as f64),
+                Level::Sequence => {
+                    let ratio = total.clamp(-limit, limit).exp();
+                    let weight = self.bound(ratio);
+                    above += usize::from(ratio > high);
+                    below += usize::from(ratio < low);
+                    if tokens > 0 {
+                        masked += if self.is_outside(ratio) { tokens } else { 0 };
+                        raw.tokens.add_times(ratio, tokens as f64);
+                        bounded.tokens.add_times(weight, tokens as f64);
+                        for token in row.tokens() {
+                            weights[token.place] = weight;
+                        }
+                        (ratio, weight)
+                    } else {
+                        (0.0, 0.0)
+                    }
+                }
+            };
+            raw.sequences.add(raw_mean);
+            bounded.sequences.add(bounded_mean);
+            sequences_above += usize::from(raw_mean > high);
+            sequences_below += usize::from(raw_mean < low);
+        }
+        let num_tokens = columns.mask.iter().filter(|&&on| on).count();
+        let units = match self.level {
+            Level::Token => num_tokens,
+            Level::Sequence => sequences,
+        };
+        let share = |part: usize, whole: usize| part as f64 / whole as f64;
+        let normalisation = if self.batch_normalize {
+            self.normalise(columns, &mut weights, bounded.tokens.mean())
+        } else {
+            None
+        };
+        let metrics = ImportanceMetrics {
+            level: self.level,
+            outside: self.outside,
+            raw: raw.finish(),
+            bounded: bounded.finish(),
+            share_above: share(above, units),
+            share_below: share(below, units),
+            sequence_share_above: share(sequences_above, sequences),
+            sequence_share_below: share(sequences_below, sequences),
+            masked_share: (self.outside == Outside::Mask).then(|| share(masked, num_tokens)),
+            normalisation,
+        };
+        (weights, metrics)
+    }
+
+    fn is_outside(&self, ratio: f64) -> bool {
+        ratio < self.min.unwrap_or(0.0) || ratio > self.max.unwrap_or(f64::INFINITY)
+    }
+
+    /// Divides weights by their mean and returns it; `None` where there is nothing to divide by.
+    fn normalise<T: Real>(
+        &self,
+        columns: &SamplerColumns<'_, T>,
+        weights: &mut [f64],
+        token_mean: f64,
+    ) -> Option<f64> {
+        let mean = match self.level {
+            Level::Token => token_mean,
+            Level::Sequence => {
+                let mut of_sequences = Spread::around(1.0);
+                for row in columns.rows() {
+                    if let Some(token) = row.tokens().next() {
+                        of_sequences.add(weights[token.place]);
+                    }
+                }
+                of_sequences.mean()
+            }
+        };
+        if !(mean > 0.0 && mean.is_finite()) {
+            return None;
+        }
+        for weight in weights {
+            *weight /= mean;
+        }
+        Some(mean)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::correction::Correction;
+
+    fn weigh(importance: Importance, old: &[f64], behaviour: &[f64]) -> (Vec<f64>, ImportanceMetrics) {
+        let offsets = [0, 2, 3];
+        let columns = SamplerColumns { offsets: &offsets, mask: &[true; 3], old, behaviour };
+        importance.weigh(&columns, 20.0, false)
+    }
+
+    #[test]
+    fn tokens_by_hand() {
+        let importance = Importance { min: Some(0.5), ..Importance::truncated_tokens(2.0) };
+        let (weights, metrics) = weigh(importance, &[4_f64.ln(), 0.0, 0.25_f64.ln()], &[0.0, f64::NAN, 0.0]);
+        assert_eq!(weights, [2.0, 1.0, 0.5]);
+        assert!(
+            (metrics.raw.mean - 5.25 / 3.0).abs() < 1e-15 && (metrics.bounded.mean - 3.5 / 3.0).abs() < 1e-15
+        );
+        assert!((metrics.raw.effective_share - 5.25 * 5.25 / (3.0 * (17.0 + 0.0625))).abs() < 1e-14);
+        assert!(
+            (metrics.share_above - 1.0 / 3.0).abs() < 1e-15
+                && (metrics.share_below - 1.0 / 3.0).abs() < 1e-15
+        );
+        assert!((metrics.bounded.sequence_max - 1.5).abs() < 1e-15);
+        let (weights, metrics) = weigh(
+            Importance { outside: Outside::Mask, ..importance },
+            &[4_f64.ln(), 0.0, 0.25_f64.ln()],
+            &[0.0, f64::NAN, 0.0],
+        );
+        assert_eq!(weights, [0.0, 1.0, 0.0]);
+        assert!((metrics.masked_share.expect("masks") - 2.0 / 3.0).abs() < 1e-15);
+    }
+
+    #[test]
+    fn trajectories_by_hand() {
+        // Log-ratios sum to ln 4 and to ln(1/2).
+        let (old, behaviour) = ([2_f64.ln(), 2_f64.ln(), 0.5_f64.ln()], [0.0; 3]);
+        let (weights, metrics) = weigh(Importance::truncated_sequences(3.0), &old, &behaviour);
+        assert_eq!(weights, [3.0, 3.0, 0.5]);
+        assert!((metrics.bounded.mean - 6.5 / 3.0).abs() < 1e-15);
+        assert!(
+            (metrics.bounded.sequence_mean - 1.75).abs() < 1e-15 && (metrics.share_above - 0.5).abs() < 1e-15
+        );
+        let normalised = Importance { batch_normalize: true, ..Importance::truncated_sequences(3.0) };
+        let (weights, metrics) = weigh(normalised, &old, &behaviour);
+        assert_eq!(metrics.normalisation, Some(1.75));
+        assert!((weights[0] - 3.0 / 1.75).abs() < 1e-15 && (weights[2] - 0.5 / 1.75).abs() < 1e-15);
+    }
+
+    #[test]
+    fn weights_of_nothing_are_divided_by_nothing() {
+        let importance = Importance {
+            outside: Outside::Mask,
+            min: Some(0.9),
+            batch_normalize: true,
+            ..Importance::truncated_tokens(1.1)
+        };
+        let (weights, metrics) = weigh(importance, &[1.0; 3], &[0.0; 3]);
+        assert_eq!((weights, metrics.normalisation), (vec![0.0; 3], None));
+        assert!(metrics.bounded.effective_share.is_nan());
+    }
+
+    #[test]
+    fn settings_out_of_range_are_refused() {
+        let refused = |importance| {
+            Correction { importance: Some(importance), ..Correction::default() }
+                .check()
+                .unwrap_err()
+                .to_string()
+        };
+        insta::assert_snapshot!(
+            refused(Importance { min: Some(-1.0), ..Importance::truncated_tokens(2.0) }),
+            @"correction setting `importance.min` is -1; expected a number of at least 0"
+        );
+        insta::assert_snapshot!(
+            refused(Importance::truncated_tokens(0.0)),
+            @"correction setting `importance.max` is 0; expected a number above 0"
+        );
+        insta::assert_snapshot!(
+            refused(Importance { min: Some(2.0), ..Importance::truncated_tokens(2.0) }),
+            @"correction setting `importance` has bounds 2 and 2; the lower must be below the upper"
+        );
+        insta::assert_snapshot!(
+            Importance::trl("token", None, None).unwrap_err(),
+            @"unknown importance sampling mode `token`; known are token_truncate, token_mask, sequence_truncate, sequence_mask"
+        );
+    }
+}

@@ -1,0 +1,425 @@
+//! Correction for a sampler that is not the policy, and the masks that leave tokens or trajectories out of the loss.
+//!
+//! The engine that sampled and the engine that trains disagree on the log-probability of the same token: other kernels, other
+//! precision, older weights. A [`Correction`] turns that gap into a weight per token ([`Importance`]) and into a smaller mask
+//! ([`Rejection`]), and measures it ([`Mismatch`]).
+//!
+//! ```text
+//! old, behaviour, mask ─┬─ mismatch    what separates the two             ─ metrics
+//!                       ├─ importance  weight per token or per trajectory ─ Columns.weight
+//!                       └─ rejection   tokens and trajectories left out   ─ Columns.mask
+//! finish reasons ─ truncated ─ Columns.mask            advantages, behaviour ─ off_policy ─ Columns.weight
+//! ```
+//!
+//! Everything here is a pure function of a whole optimizer batch. Weights and masks of a trajectory depend on that trajectory alone,
+//! so that they have the same bits however the batch is cut; `batch_normalize` alone looks at the others, and must be given them all.
+//!
+//! Notation: `d = old - behaviour` of a token, `r = exp(d)` its importance ratio.
+//!
+//! A behaviour log-probability that is not finite (a sampler that reported nothing) is *unknown*: its ratio is 1, it is left out of
+//! the mismatch metrics, and it is counted (`rollout_corr/unknown_fraction`).
+
+pub mod importance;
+pub mod masks;
+pub mod metrics;
+pub mod mismatch;
+pub mod off_policy;
+pub mod preset;
+pub mod rejection;
+mod spread;
+pub mod truncated;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+pub use importance::{Importance, ImportanceMetrics, Level, Outside};
+pub use masks::{Masks, TopEntropy};
+pub use metrics::CorrectionMetrics;
+pub use mismatch::Mismatch;
+pub use off_policy::OffPolicy;
+pub use preset::{CORRECTION_PRESETS, CorrectionPreset};
+pub use rejection::{Rejection, RejectionMetrics, Scope, Statistic};
+
+use crate::entry::Entry;
+use crate::objective::Real;
+
+/// The catalogue's entries of this module.
+pub const ENTRIES: &[Entry] = &[
+    truncated::ENTRY,
+    off_policy::ENTRY,
+    masks::TOP_ENTROPY,
+    importance::TOKEN,
+    importance::SEQUENCE,
+    importance::ICEPOP,
+    importance::BATCH_NORMALIZE,
+    rejection::ENTRY,
+    preset::ENTRY,
+    preset::BYPASS,
+];
+
+/// What the correction reads: B trajectories, per-token columns flat \[N\], in nats.
+///
+/// Where the mask is `false` nothing of the other columns is read.
+#[derive(Debug, Clone, Copy)]
+pub struct SamplerColumns<'a, T> {
+    /// Where trajectories begin and the last ends \[B + 1\]; need not begin at 0.
+    pub offsets: &'a [usize],
+    /// Which tokens are trained on \[N\].
+    pub mask: &'a [bool],
+    /// Log-probability under the policy: at the start of the step, or in bypass mode the one being trained \[N\].
+    pub old: &'a [T],
+    /// Log-probability as the sampler gave it \[N\]; not finite: unknown.
+    pub behaviour: &'a [T],
+}
+
+/// Which policy stands in the denominator of the loss's ratio.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// The policy at the start of the step is computed anew; the correction bridges it and the sampler (three policies).
+    #[default]
+    Decoupled,
+    /// `old` is what the sampler gave (two policies): the ratio of the clipped loss holds the correction already, so that importance
+    /// weights are not applied; rejection is, and is judged with the policy being trained.
+    BypassClip,
+    /// No ratio in the loss: REINFORCE weighted by the importance of the policy being trained over the sampler.
+    BypassReinforce,
+}
+
+impl Mode {
+    /// Whether the trainer gives the sampler's log-probabilities as `old`, and so saves a forward pass.
+    pub fn is_bypass(self) -> bool {
+        self != Self::Decoupled
+    }
+
+    /// Whether importance weights reach the loss.
+    pub fn applies_weights(self) -> bool {
+        self != Self::BypassClip
+    }
+}
+
+/// How a batch from a sampler that is not the policy is corrected. The default does nothing but measure.
+///
+/// Source: verl `algorithm.rollout_correction`; TRL `vllm_importance_sampling_*`. See [`preset`] for the named settings of either.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Correction {
+    /// Which policy stands in the denominator of the loss's ratio.
+    pub mode: Mode,
+    /// Weights; `None`: every weight is 1.
+    pub importance: Option<Importance>,
+    /// What is left out; a token stays where every one of them lets it stay.
+    pub rejections: Vec<Rejection>,
+    /// `d`, and its sum over a trajectory, are clamped to plus and minus this before they are exponentiated (verl 20); `None`: not
+    /// (TRL).
+    pub log_ratio_limit: Option<f64>,
+    /// Metrics over trajectories count those that are fully masked too, as if their ratio were 0 and their perplexity 1 (verl). Weights
+    /// and masks do not depend on it.
+    pub count_masked_trajectories: bool,
+}
+
+impl Default for Correction {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Decoupled,
+            importance: None,
+            rejections: Vec::new(),
+            log_ratio_limit: Some(20.0),
+            count_masked_trajectories: false,
+        }
+    }
+}
+
+/// What [`Correction::correct`] returns.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Corrected {
+    /// Weight of each token's policy loss \[N\], 0 where the mask was `false`; `None` where there is no importance sampling or the mode
+    /// does not apply it. A constant: nothing is differentiated through it.
+    pub weights: Option<Vec<f64>>,
+    /// Which tokens are still trained on \[N\]: never one that was not before.
+    pub mask: Vec<bool>,
+    /// What was measured.
+    pub metrics: CorrectionMetrics,
+}
+
+/// The correction has a setting out of range or columns that do not fit together.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum CorrectionError {
+    /// A column of the wrong length.
+    #[error("column `{column}` has {actual} values, expected {expected}")]
+    Length {
+        /// Its name.
+        column: &'static str,
+        /// Values that the offsets imply.
+        expected: usize,
+        /// Values that it has.
+        actual: usize,
+    },
+    /// Offsets go backwards.
+    #[error("offsets of trajectory {row} go backwards")]
+    Offsets {
+        /// The trajectory.
+        row: usize,
+    },
+    /// A setting outside its range.
+    #[error("correction setting `{setting}` is {value}; expected {expected}")]
+    Setting {
+        /// Name of the setting.
+        setting: &'static str,
+        /// What it was.
+        value: f64,
+        /// What it may be.
+        expected: &'static str,
+    },
+    /// Both bounds are set and the lower is not below the upper.
+    #[error("correction setting `{setting}` has bounds {min} and {max}; the lower must be below the upper")]
+    Bounds {
+        /// Name of the setting.
+        setting: &'static str,
+        /// The lower.
+        min: f64,
+        /// The upper.
+        max: f64,
+    },
+    /// A rejection without any bound would reject nothing.
+    #[error("rejection by `{statistic}` has no bound; set `min`, `max` or both")]
+    NoBound {
+        /// The statistic as verl writes it.
+        statistic: String,
+    },
+    /// A threshold that does not parse.
+    #[error(
+        "threshold `{text}` is {problem}; expected a number above 0, or two as `0.5_2.0` where the statistic has two sides"
+    )]
+    Threshold {
+        /// As given.
+        text: String,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// A statistic that does not exist.
+    #[error(
+        "unknown rejection statistic `{name}`; known are token_k1, token_k2, token_k3, seq_sum_k1, seq_sum_k2, seq_sum_k3, seq_mean_k1, seq_mean_k2, seq_mean_k3, seq_max_k2, seq_max_k3"
+    )]
+    UnknownStatistic {
+        /// As given.
+        name: String,
+    },
+    /// Statistics and thresholds in different numbers.
+    #[error(
+        "{statistics} rejection statistics have {thresholds} thresholds; give one for each, or one for all"
+    )]
+    ThresholdCount {
+        /// Statistics given.
+        statistics: usize,
+        /// Thresholds given.
+        thresholds: usize,
+    },
+    /// An importance sampling mode that does not exist.
+    #[error(
+        "unknown importance sampling mode `{name}`; known are token_truncate, token_mask, sequence_truncate, sequence_mask"
+    )]
+    UnknownMode {
+        /// As given.
+        name: String,
+    },
+}
+
+/// One trajectory of the columns.
+#[derive(Clone, Copy)]
+pub(crate) struct SamplerRow<'a, T> {
+    pub(crate) start: usize,
+    mask: &'a [bool],
+    old: &'a [T],
+    behaviour: &'a [T],
+}
+
+/// An unmasked token of a trajectory.
+#[derive(Clone, Copy)]
+pub(crate) struct SampledToken {
+    /// Place in the flat columns.
+    pub(crate) place: usize,
+    pub(crate) old: f64,
+    /// The sampler's; the policy's own where unknown.
+    pub(crate) behaviour: f64,
+    pub(crate) known: bool,
+}
+
+impl SampledToken {
+    /// `d`, 0 where unknown.
+    pub(crate) fn log_ratio(&self) -> f64 {
+        if self.known { self.old - self.behaviour } else { 0.0 }
+    }
+}
+
+impl<'a, T: Real> SamplerRow<'a, T> {
+    /// Unmasked tokens in order.
+    pub(crate) fn tokens(self) -> impl Iterator<Item = SampledToken> + 'a {
+        let Self { start, mask, old, behaviour } = self;
+        mask.iter().zip(old.iter().zip(behaviour)).enumerate().filter(|(_, (on, _))| **on).map(
+            move |(t, (_, (&old, &behaviour)))| {
+                let (old, behaviour): (f64, f64) = (old.into(), behaviour.into());
+                SampledToken { place: start + t, old, behaviour, known: behaviour.is_finite() }
+            },
+        )
+    }
+}
+
+/// Tokens between the first offset and the last, where no trajectory goes backwards.
+pub(crate) fn num_tokens(offsets: &[usize]) -> Result<usize, CorrectionError> {
+    if let Some(row) = offsets.windows(2).position(|pair| pair[0] > pair[1]) {
+        return Err(CorrectionError::Offsets { row });
+    }
+    Ok(match (offsets.first(), offsets.last()) {
+        (Some(first), Some(last)) => last - first,
+        _ => 0,
+    })
+}
+
+impl<'a, T: Real> SamplerColumns<'a, T> {
+    /// B.
+    pub fn num_sequences(&self) -> usize {
+        self.offsets.len().saturating_sub(1)
+    }
+
+    /// Whether all lengths fit together.
+    ///
+    /// # Errors
+    /// [`CorrectionError::Offsets`] and [`CorrectionError::Length`] with the first that does not.
+    pub fn check(&self) -> Result<(), CorrectionError> {
+        let expected = num_tokens(self.offsets)?;
+        for (column, actual) in
+            [("mask", self.mask.len()), ("old", self.old.len()), ("behaviour", self.behaviour.len())]
+        {
+            if actual != expected {
+                return Err(CorrectionError::Length { column, expected, actual });
+            }
+        }
+        Ok(())
+    }
+
+    /// Trajectories in order; lengths have been checked.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = SamplerRow<'a, T>> {
+        let Self { offsets, mask, old, behaviour } = *self;
+        let base = offsets.first().copied().unwrap_or(0);
+        offsets.windows(2).map(move |pair| {
+            let tokens = pair[0] - base..pair[1] - base;
+            SamplerRow {
+                start: tokens.start,
+                mask: &mask[tokens.clone()],
+                old: &old[tokens.clone()],
+                behaviour: &behaviour[tokens],
+            }
+        })
+    }
+}
+
+impl Correction {
+    /// Whether every setting is in range.
+    ///
+    /// # Errors
+    /// The first that is not.
+    pub fn check(&self) -> Result<(), CorrectionError> {
+        if let Some(limit) = self.log_ratio_limit
+            && !(limit > 0.0 && limit.is_finite())
+        {
+            return Err(CorrectionError::Setting {
+                setting: "log_ratio_limit",
+                value: limit,
+                expected: "a number above 0",
+            });
+        }
+        self.importance.as_ref().map_or(Ok(()), Importance::check)?;
+        self.rejections.iter().try_for_each(Rejection::check)
+    }
+
+    /// Weights, mask and metrics of a whole optimizer batch. Linear in N.
+    ///
+    /// Rejections are all judged on the mask as it came in. Degenerate: without an unmasked token there is nothing to weigh or to
+    /// reject, and means are NaN; a fully masked trajectory has weight 0 and stays fully masked.
+    ///
+    /// # Errors
+    /// Columns that do not fit together, settings out of range. NaN in `old` is not an error: it ends up in the weight, and from there
+    /// in loss and gradient, where the learner finds it.
+    ///
+    /// ```
+    /// use tamis_core::correction::{Correction, Importance, SamplerColumns};
+    ///
+    /// // The policy finds the first token twice as likely as the sampler did, the second exactly as likely.
+    /// let half = 0.5_f64.ln();
+    /// let columns = SamplerColumns { offsets: &[0, 2], mask: &[true; 2], old: &[half, half], behaviour: &[2.0 * half, half] };
+    /// let correction =
+    ///     Correction { importance: Some(Importance::truncated_tokens(1.5)), ..Correction::default() };
+    /// let corrected = correction.correct(&columns)?;
+    /// assert_eq!(corrected.weights, Some(vec![1.5, 1.0]));
+    /// # Ok::<(), tamis_core::correction::CorrectionError>(())
+    /// ```
+    pub fn correct<T: Real>(&self, columns: &SamplerColumns<'_, T>) -> Result<Corrected, CorrectionError> {
+        self.check()?;
+        columns.check()?;
+        let limit = self.log_ratio_limit.unwrap_or(f64::INFINITY);
+        let counted = self.count_masked_trajectories;
+        let mismatch = Mismatch::of(columns, limit, counted);
+        let mut weights = None;
+        let importance = self.importance.map(|importance| {
+            let (weighed, metrics) = importance.weigh(columns, limit, counted);
+            weights = self.mode.applies_weights().then_some(weighed);
+            metrics
+        });
+        let mut mask = columns.mask.to_vec();
+        let rejections =
+            self.rejections.iter().map(|rejection| rejection.reject(columns, limit, &mut mask)).collect();
+        let metrics = CorrectionMetrics::of(columns, &mask, mismatch, importance, rejections, counted);
+        Ok(Corrected { weights, mask, metrics })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_and_settings_that_do_not_fit_are_refused() {
+        let refused = |correction: &Correction, offsets: &[usize], behaviour: &[f64]| {
+            let columns = SamplerColumns { offsets, mask: &[true; 2], old: &[-1.0; 2], behaviour };
+            correction.correct(&columns).unwrap_err().to_string()
+        };
+        let plain = Correction::default();
+        insta::assert_snapshot!(refused(&plain, &[0, 2], &[0.0]), @"column `behaviour` has 1 values, expected 2");
+        insta::assert_snapshot!(refused(&plain, &[0, 3], &[0.0; 2]), @"column `mask` has 2 values, expected 3");
+        insta::assert_snapshot!(refused(&plain, &[2, 0], &[0.0; 2]), @"offsets of trajectory 0 go backwards");
+        let limited = Correction { log_ratio_limit: Some(0.0), ..Correction::default() };
+        insta::assert_snapshot!(
+            refused(&limited, &[0, 2], &[0.0; 2]),
+            @"correction setting `log_ratio_limit` is 0; expected a number above 0"
+        );
+    }
+
+    #[test]
+    fn an_empty_batch_has_nothing_to_correct() {
+        let columns = SamplerColumns::<f32> { offsets: &[], mask: &[], old: &[], behaviour: &[] };
+        for preset in CORRECTION_PRESETS {
+            let corrected = (preset.build)().correct(&columns).expect("fits");
+            assert!(corrected.mask.is_empty() && corrected.weights.unwrap_or_default().is_empty());
+        }
+    }
+
+    #[test]
+    fn weights_reach_the_loss_where_its_ratio_has_not_got_them() {
+        let columns = SamplerColumns {
+            offsets: &[0, 1],
+            mask: &[true],
+            old: &[0.5_f64.ln()],
+            behaviour: &[0.25_f64.ln()],
+        };
+        let importance = Some(Importance::truncated_tokens(3.0));
+        for (mode, applied) in
+            [(Mode::Decoupled, true), (Mode::BypassReinforce, true), (Mode::BypassClip, false)]
+        {
+            let correction = Correction { mode, importance, ..Correction::default() };
+            let corrected = correction.correct(&columns).expect("fits");
+            assert_eq!(corrected.weights.is_some(), applied, "{mode:?}");
+            assert!(corrected.metrics.importance.is_some());
+        }
+    }
+}

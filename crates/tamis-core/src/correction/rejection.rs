@@ -1,0 +1,426 @@
+//! Rejection: tokens and trajectories too far from the policy that sampled them leave the loss.
+
+use serde::{Deserialize, Serialize};
+
+use super::spread::Spread;
+use super::{CorrectionError, SamplerColumns, SamplerRow};
+use crate::entry::{Entry, Family};
+use crate::objective::Real;
+
+/// The catalogue's entry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "rejection",
+    family: Family::Correction,
+    meaning: "tokens, or whole trajectories, whose divergence from the sampler is outside bounds leave the mask",
+    formula: "kept where min <= s <= max; s of a token: k1 = -d, k2 = d²/2, k3 = exp(d) - 1 - d; of a trajectory: their sum, mean or maximum",
+    source: "verl rollout_corr_helper; estimators: Schulman, Approximating KL divergence, 2020",
+    defaults: &[("statistic", "k1"), ("scope", "seq_mean"), ("min", "null"), ("max", "null")],
+    degenerate: &[
+        "an unknown behaviour log-probability counts as d = 0",
+        "a trajectory without unmasked tokens is neither judged nor counted",
+        "everything may be rejected; loss and gradient are 0 then",
+    ],
+    known_as: &[("verl", "algorithm.rollout_correction.rollout_rs, rollout_rs_threshold")],
+    differences: &[
+        "bounds are in nats of the statistic; verl's `lo_hi` for k1 bounds exp(k1), which is behaviour over policy, the inverse of the importance ratio",
+        "verl's loss is NaN where everything is rejected",
+    ],
+};
+
+/// Estimator of the divergence of the sampler from the policy at one token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Statistic {
+    /// `-d = behaviour - old`: two-sided.
+    K1,
+    /// `d²/2`: never negative.
+    K2,
+    /// `exp(d) - 1 - d`: never negative.
+    K3,
+}
+
+impl Statistic {
+    /// Of a log-ratio.
+    #[inline]
+    pub fn of(self, log_ratio: f64) -> f64 {
+        match self {
+            Self::K1 => -log_ratio,
+            Self::K2 => 0.5 * log_ratio * log_ratio,
+            Self::K3 => log_ratio.exp_m1() - log_ratio,
+        }
+    }
+}
+
+/// What is judged and left out: a token, or a trajectory by a summary of its tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// Each token alone.
+    Token,
+    /// The trajectory by the sum over its tokens.
+    SeqSum,
+    /// The trajectory by the mean over its tokens.
+    SeqMean,
+    /// The trajectory by the largest of its tokens.
+    SeqMax,
+}
+
+/// One criterion.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rejection {
+    /// The estimator.
+    pub statistic: Statistic,
+    /// What is judged.
+    pub scope: Scope,
+    /// Smallest value that stays, in nats.
+    #[serde(default)]
+    pub min: Option<f64>,
+    /// Largest value that stays, in nats.
+    #[serde(default)]
+    pub max: Option<f64>,
+}
+
+/// Values of the statistic, and how much went.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RejectionMetrics {
+    /// The criterion.
+    pub rejection: Rejection,
+    /// Mean over tokens; a trajectory's value counts once for each of its tokens.
+    pub mean: f64,
+    /// Population deviation over tokens of the value clamped to the bounds.
+    pub bounded_deviation: f64,
+    /// Smallest.
+    pub min: f64,
+    /// Largest.
+    pub max: f64,
+    /// Share of tokens, or of trajectories, above the upper bound.
+    pub share_above: f64,
+    /// Share below the lower.
+    pub share_below: f64,
+    /// Mean over trajectories of their value, or of the mean of their tokens'.
+    pub sequence_mean: f64,
+    /// Sample deviation of the same; NaN with fewer than two trajectories.
+    pub sequence_deviation: f64,
+    /// Smallest of the same.
+    pub sequence_min: f64,
+    /// Largest of the same.
+    pub sequence_max: f64,
+    /// Share of trajectories of which it is above the upper bound.
+    pub sequence_share_above: f64,
+    /// Share of trajectories of which it is below the lower bound.
+    pub sequence_share_below: f64,
+    /// Share of tokens that this criterion leaves out.
+    pub rejected_share: f64,
+    /// Share of trajectories of which it leaves out something.
+    pub sequence_rejected_share: f64,
+}
+
+/// Parses verl's threshold: one number above 0, or `lo_hi`.
+pub(super) fn threshold(text: &str) -> Result<(Option<f64>, f64), CorrectionError> {
+    let problem = |problem| CorrectionError::Threshold { text: text.to_owned(), problem };
+    let number = |part: &str| match part.trim().parse::<f64>() {
+        Ok(value) if value > 0.0 && value.is_finite() => Ok(value),
+        Ok(_) => Err(problem("out of range")),
+        Err(_) => Err(problem("no number")),
+    };
+    match text.split_once('_') {
+        None => Ok((None, number(text)?)),
+        Some((low, high)) => {
+            let (low, high) = (number(low)?, number(high)?);
+            if low < high { Ok((Some(low), high)) } else { Err(problem("not in order")) }
+        }
+    }
+}
+
+impl Rejection {
+    /// verl's name of the criterion: `seq_mean_k1`.
+    pub fn name(&self) -> String {
+        let scope = match self.scope {
+            Scope::Token => "token",
+            Scope::SeqSum => "seq_sum",
+            Scope::SeqMean => "seq_mean",
+            Scope::SeqMax => "seq_max",
+        };
+        let statistic = match self.statistic {
+            Statistic::K1 => "k1",
+            Statistic::K2 => "k2",
+            Statistic::K3 => "k3",
+        };
+        format!("{scope}_{statistic}")
+    }
+
+    /// verl's `rollout_rs` with its `rollout_rs_threshold`, each a comma-separated list; one threshold serves several criteria.
+    ///
+    /// For `k1` a threshold `x` stands for the bounds `[-ln x, ln x]` and `lo_hi` for `[ln lo, ln hi]`; `k2` and `k3` have an upper
+    /// bound alone.
+    ///
+    /// # Errors
+    /// Unknown names, thresholds that do not parse or are too many or too few.
+    ///
+    /// ```
+    /// use tamis_core::correction::Rejection;
+    /// let rejections = Rejection::verl("token_k1,seq_mean_k3", "0.5_2.0,0.05")?;
+    /// assert_eq!(rejections[0].max, Some(2_f64.ln()));
+    /// assert_eq!((rejections[1].min, rejections[1].max), (None, Some(0.05)));
+    /// # Ok::<(), tamis_core::correction::CorrectionError>(())
+    /// ```
+    pub fn verl(names: &str, thresholds: &str) -> Result<Vec<Self>, CorrectionError> {
+        let names: Vec<&str> = names.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+        let thresholds: Vec<&str> = thresholds.split(',').map(str::trim).collect();
+        if thresholds.len() != 1 && thresholds.len() != names.len() {
+            return Err(CorrectionError::ThresholdCount {
+                statistics: names.len(),
+                thresholds: thresholds.len(),
+            });
+        }
+        let one = |(i, name): (usize, &&str)| {
+            let text = thresholds.get(i).or(thresholds.first()).copied().unwrap_or_default();
+            Self::verl_one(name, text)
+        };
+        names.iter().enumerate().map(one).collect()
+    }
+
+    fn verl_one(name: &str, text: &str) -> Result<Self, CorrectionError> {
+        let unknown = || CorrectionError::UnknownStatistic { name: name.to_owned() };
+        let (scope, statistic) = name.rsplit_once('_').ok_or_else(unknown)?;
+        let statistic = match statistic {
+            "k1" => Statistic::K1,
+            "k2" => Statistic::K2,
+            "k3" => Statistic::K3,
+            _ => return Err(unknown()),
+        };
+        let scope = match scope {
+            "token" => Scope::Token,
+            "seq_sum" => Scope::SeqSum,
+            "seq_mean" => Scope::SeqMean,
+            "seq_max" if statistic != Statistic::K1 => Scope::SeqMax,
+            _ => return Err(unknown()),
+        };
+        let (min, max) = match (statistic, threshold(text)?) {
+            (Statistic::K1, (low, high)) => {
+                let low = low.unwrap_or(1.0 / high);
+                (Some(low.ln()), high.ln())
+            }
+            (_, (None, high)) => (None, high),
+            (_, (Some(_), _)) => {
+                return Err(CorrectionError::Threshold {
+                    text: text.to_owned(),
+                    problem: "two-sided, but this statistic is never negative",
+                });
+            }
+        };
+        let rejection = Self { statistic, scope, min, max: Some(max) };
+        rejection.check().map(|()| rejection)
+    }
+
+    pub(super) fn check(&self) -> Result<(), CorrectionError> {
+        for (setting, bound) in [("rejections.min", self.min), ("rejections.max", self.max)] {
+            if let Some(value) = bound
+                && !value.is_finite()
+            {
+                return Err(CorrectionError::Setting { setting, value, expected: "a finite number" });
+            }
+        }
+        match (self.min, self.max) {
+            (None, None) => Err(CorrectionError::NoBound { statistic: self.name() }),
+            (Some(min), Some(max)) if min >= max => {
+                Err(CorrectionError::Bounds { setting: "rejections", min, max })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a value stays. NaN does: it must reach the loss, where it is found.
+    fn keeps(&self, value: f64) -> bool {
+        !(self.min.is_some_and(|min| value < min) || self.max.is_some_and(|max| value > max))
+    }
+
+    /// Takes what it rejects out of `mask`; columns have been checked, `mask` has their length.
+    pub(super) fn reject<T: Real>(
+        &self,
+        columns: &SamplerColumns<'_, T>,
+        limit: f64,
+        mask: &mut [bool],
+    ) -> RejectionMetrics {
+        let (low, high) = (self.min.unwrap_or(f64::NEG_INFINITY), self.max.unwrap_or(f64::INFINITY));
+        let mut all = Spread::around(0.0);
+        let mut bounded = Spread::around(0.0);
+        let mut sequences = Spread::around(0.0);
+        let (mut tokens, mut judged) = (0_usize, 0_usize);
+        let [mut above, mut below, mut sequences_above, mut sequences_below] = [0_usize; 4];
+        let (mut rejected, mut sequences_rejected) = (0_usize, 0_usize);
+        for row in columns.rows() {
+            let (length, summary) = self.summary(row, limit);
+            if length == 0 {
+                continue;
+            }
+            tokens += length;
+            judged += 1;
+            let gone = if self.scope == Scope::Token {
+                let mut gone = 0;
+                for token in row.tokens() {
+                    let value = self.statistic.of(token.log_ratio().clamp(-limit, limit));
+                    all.add(value);
+                    bounded.add(value.clamp(low, high));
+                    above += usize::from(value > high);
+                    below += usize::from(value < low);
+                    if !self.keeps(value) {
+                        mask[token.place] = false;
+                        gone += 1;
+                    }
+                }
+                gone
+            } else {
+                all.add_times(summary, length as f64);
+                bounded.add_times(summary.clamp(low, high), length as f64);
+                above += usize::from(summary > high);
+                below += usize::from(summary < low);
+                if self.keeps(summary) {
+                    0
+                } else {
+                    for token in row.tokens() {
+                        mask[token.place] = false;
+                    }
+                    length
+                }
+            };
+            rejected += gone;
+            sequences_rejected += usize::from(gone > 0);
+            sequences.add(summary);
+            sequences_above += usize::from(summary > high);
+            sequences_below += usize::from(summary < low);
+        }
+        let share = |part: usize, whole: usize| part as f64 / whole as f64;
+        let units = if self.scope == Scope::Token { tokens } else { judged };
+        let (min, max) = all.extremes();
+        let (sequence_min, sequence_max) = sequences.extremes();
+        RejectionMetrics {
+            rejection: *self,
+            mean: all.mean(),
+            bounded_deviation: bounded.deviation(0.0),
+            min,
+            max,
+            share_above: share(above, units),
+            share_below: share(below, units),
+            sequence_mean: sequences.mean(),
+            sequence_deviation: sequences.deviation(1.0),
+            sequence_min,
+            sequence_max,
+            sequence_share_above: share(sequences_above, judged),
+            sequence_share_below: share(sequences_below, judged),
+            rejected_share: share(rejected, tokens),
+            sequence_rejected_share: share(sequences_rejected, judged),
+        }
+    }
+
+    /// Unmasked tokens of a trajectory and its value: the mean for tokens that are judged alone.
+    fn summary<T: Real>(&self, row: SamplerRow<'_, T>, limit: f64) -> (usize, f64) {
+        let (mut length, mut sum, mut largest) = (0_usize, 0.0, f64::NEG_INFINITY);
+        for token in row.tokens() {
+            let value = self.statistic.of(token.log_ratio().clamp(-limit, limit));
+            length += 1;
+            sum += value;
+            largest = if value > largest || value.is_nan() { value } else { largest };
+        }
+        let summary = match self.scope {
+            Scope::SeqSum => sum,
+            Scope::SeqMax => largest,
+            Scope::Token | Scope::SeqMean => sum / length as f64,
+        };
+        (length, summary)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Log-ratios ln 2, 0 and -ln 4 of a trajectory of two tokens and one of one.
+    fn reject(rejection: Rejection) -> (Vec<bool>, RejectionMetrics) {
+        let offsets = [0, 2, 3];
+        let (old, behaviour) = ([2_f64.ln(), 0.0, 0.25_f64.ln()], [0.0; 3]);
+        let columns =
+            SamplerColumns { offsets: &offsets, mask: &[true; 3], old: &old, behaviour: &behaviour };
+        let mut mask = vec![true; 3];
+        let metrics = rejection.reject(&columns, 20.0, &mut mask);
+        (mask, metrics)
+    }
+
+    #[test]
+    fn tokens_by_hand() {
+        let (mask, metrics) = reject(Rejection {
+            statistic: Statistic::K1,
+            scope: Scope::Token,
+            min: Some(-0.5),
+            max: Some(1.0),
+        });
+        // k1: -ln 2, 0, ln 4.
+        assert_eq!(mask, [false, true, false]);
+        assert!((metrics.mean - 2_f64.ln() / 3.0).abs() < 1e-15);
+        assert!(
+            (metrics.share_above - 1.0 / 3.0).abs() < 1e-15
+                && (metrics.share_below - 1.0 / 3.0).abs() < 1e-15
+        );
+        assert_eq!((metrics.sequence_rejected_share, metrics.sequence_share_above), (1.0, 0.5));
+    }
+
+    #[test]
+    fn trajectories_by_hand() {
+        for (scope, expected) in [
+            (Scope::SeqSum, 2_f64.ln().powi(2) / 2.0),
+            (Scope::SeqMean, 2_f64.ln().powi(2) / 4.0),
+            (Scope::SeqMax, 2_f64.ln().powi(2) / 2.0),
+        ] {
+            let (mask, metrics) =
+                reject(Rejection { statistic: Statistic::K2, scope, min: None, max: Some(expected + 1e-12) });
+            assert_eq!(mask, [true, true, false], "{scope:?}");
+            assert!((metrics.sequence_min - expected).abs() < 1e-15, "{scope:?}");
+            assert!((metrics.rejected_share - 1.0 / 3.0).abs() < 1e-15);
+        }
+    }
+
+    #[test]
+    fn k3_is_exact_near_zero() {
+        let tiny = 1e-9;
+        assert!(
+            (Statistic::K3.of(tiny) / (0.5 * tiny * tiny) - 1.0).abs() < 1e-6
+                || Statistic::K3.of(tiny) >= 0.0
+        );
+        assert!((Statistic::K3.of(2_f64.ln()) - (1.0 - 2_f64.ln())).abs() < 1e-15);
+    }
+
+    #[test]
+    fn names_and_thresholds_that_do_not_parse_are_refused() {
+        let refused = |names, thresholds| Rejection::verl(names, thresholds).unwrap_err().to_string();
+        insta::assert_snapshot!(
+            refused("seq_max_k1", "2.0"),
+            @"unknown rejection statistic `seq_max_k1`; known are token_k1, token_k2, token_k3, seq_sum_k1, seq_sum_k2, seq_sum_k3, seq_mean_k1, seq_mean_k2, seq_mean_k3, seq_max_k2, seq_max_k3"
+        );
+        insta::assert_snapshot!(
+            refused("token_k1", "two"),
+            @"threshold `two` is no number; expected a number above 0, or two as `0.5_2.0` where the statistic has two sides"
+        );
+        insta::assert_snapshot!(
+            refused("token_k1", "2.0_0.5"),
+            @"threshold `2.0_0.5` is not in order; expected a number above 0, or two as `0.5_2.0` where the statistic has two sides"
+        );
+        insta::assert_snapshot!(
+            refused("token_k3", "0.5_2.0"),
+            @"threshold `0.5_2.0` is two-sided, but this statistic is never negative; expected a number above 0, or two as `0.5_2.0` where the statistic has two sides"
+        );
+        insta::assert_snapshot!(
+            refused("token_k1,token_k2,token_k3", "1.5,2.0"),
+            @"3 rejection statistics have 2 thresholds; give one for each, or one for all"
+        );
+        let unbounded = Rejection { statistic: Statistic::K1, scope: Scope::Token, min: None, max: None };
+        insta::assert_snapshot!(
+            unbounded.check().unwrap_err(),
+            @"rejection by `token_k1` has no bound; set `min`, `max` or both"
+        );
+        insta::assert_snapshot!(
+            Rejection { min: Some(1.0), max: Some(0.0), ..unbounded }.check().unwrap_err(),
+            @"correction setting `rejections` has bounds 1 and 0; the lower must be below the upper"
+        );
+    }
+}

@@ -1,0 +1,95 @@
+//! Sums from which mean, deviation and extremes follow.
+
+/// Sums of a number around a shift, so that values close to the shift do not cancel.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Spread {
+    shift: f64,
+    count: f64,
+    first: f64,
+    second: f64,
+    min: f64,
+    max: f64,
+}
+
+impl Spread {
+    /// Nothing yet; `shift` is where values are expected.
+    pub(crate) fn around(shift: f64) -> Self {
+        Self { shift, count: 0.0, first: 0.0, second: 0.0, min: f64::INFINITY, max: f64::NEG_INFINITY }
+    }
+
+    /// Adds a value.
+    pub(crate) fn add(&mut self, value: f64) {
+        self.add_times(value, 1.0);
+    }
+
+    /// Adds a value that `times` tokens share.
+    pub(crate) fn add_times(&mut self, value: f64, times: f64) {
+        let offset = value - self.shift;
+        self.count += times;
+        self.first += times * offset;
+        self.second += times * (offset * offset);
+        self.min = if value < self.min || value.is_nan() { value } else { self.min };
+        self.max = if value > self.max || value.is_nan() { value } else { self.max };
+    }
+
+    /// Values added.
+    pub(crate) fn count(&self) -> f64 {
+        self.count
+    }
+
+    /// Mean; NaN of nothing.
+    pub(crate) fn mean(&self) -> f64 {
+        self.shift + self.first / self.count
+    }
+
+    /// Standard deviation; NaN with fewer than `ddof + 1` values.
+    pub(crate) fn deviation(&self, ddof: f64) -> f64 {
+        let freedom = self.count - ddof;
+        if freedom <= 0.0 {
+            return f64::NAN;
+        }
+        let squares = self.second - self.first * (self.first / self.count);
+        // Equal values have none; rounding may leave others a little below 0. NaN stays.
+        if self.min >= self.max || squares < 0.0 { 0.0 } else { (squares / freedom).sqrt() }
+    }
+
+    /// Kish's effective sample size as a share of the sample, `(Σw)² / (n·Σw²)`; NaN of nothing and where every weight is 0.
+    pub(crate) fn effective_share(&self) -> f64 {
+        let sum = self.count * self.shift + self.first;
+        let squares = self.count * (self.shift * self.shift) + 2.0 * (self.shift * self.first) + self.second;
+        sum * sum / (self.count * squares)
+    }
+
+    /// Smallest and largest; NaN of nothing.
+    pub(crate) fn extremes(&self) -> (f64, f64) {
+        if self.count > 0.0 { (self.min, self.max) } else { (f64::NAN, f64::NAN) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_by_hand() {
+        let mut spread = Spread::around(1.0);
+        spread.add(1.0);
+        spread.add_times(3.0, 2.0);
+        assert!((spread.mean() - 7.0 / 3.0).abs() < 1e-15);
+        // Deviations -4/3, 2/3, 2/3: squares 16/9 + 4/9 + 4/9 = 8/3.
+        assert!((spread.deviation(1.0) - (4.0_f64 / 3.0).sqrt()).abs() < 1e-15);
+        assert!((spread.effective_share() - 49.0 / (3.0 * 19.0)).abs() < 1e-15);
+        assert_eq!(spread.extremes(), (1.0, 3.0));
+    }
+
+    #[test]
+    fn nothing_has_no_mean_and_equal_values_have_no_deviation() {
+        let mut spread = Spread::around(0.0);
+        assert!(spread.mean().is_nan() && spread.deviation(0.0).is_nan() && spread.extremes().0.is_nan());
+        spread.add(0.1);
+        assert!(spread.deviation(1.0).is_nan());
+        spread.add(0.1);
+        spread.add(0.1);
+        assert_eq!(spread.deviation(1.0).to_bits(), 0);
+    }
+}

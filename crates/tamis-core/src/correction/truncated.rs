@@ -1,0 +1,72 @@
+//! Truncated completions stay out of the loss: what was cut off says nothing about how it would have ended.
+
+use super::CorrectionError;
+use crate::entry::{Entry, Family};
+use crate::ragged::Ragged;
+
+/// The catalogue's entry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "truncated",
+    family: Family::Mask,
+    meaning: "completions that the response limit cut off leave the loss; their reward still counts in their group's advantage",
+    formula: "m_t = 0 for every token of a trajectory whose finish reason is the length",
+    source: "overlong filtering: DAPO, arXiv 2503.14476, section 3.4",
+    defaults: &[("truncated", "false")],
+    degenerate: &[
+        "a batch of truncated completions has loss and gradient 0",
+        "an empty completion is not truncated; TRL raises there",
+    ],
+    known_as: &[("TRL", "mask_truncated_completions")],
+    differences: &[
+        "TRL looks for an end or padding token at the end of the ids, so that a completion ended by a stop string counts as truncated; here the finish reason decides, and `ends_with` is for ids without one",
+        "TRL takes the masked tokens out of the denominator too, and so does this",
+    ],
+};
+
+/// Whether ids end in one of the end (or padding) tokens: TRL's test of a finished completion, for data without a finish reason. Empty
+/// ids are finished.
+///
+/// ```
+/// use tamis_core::correction::truncated::ends_with;
+/// assert!(ends_with(&[7, 8, 2], &[2, 0]) && ends_with(&[], &[2]));
+/// assert!(!ends_with(&[2, 7], &[2, 0]));
+/// ```
+pub fn ends_with(token_ids: &[u32], end_ids: &[u32]) -> bool {
+    token_ids.last().is_none_or(|last| end_ids.contains(last))
+}
+
+/// Masks every token of truncated trajectories: mask `[B][T]`, truncated \[B\].
+///
+/// # Errors
+/// [`CorrectionError::Length`] where the flags are not one per trajectory; the mask is unchanged then.
+pub fn mask_truncated(mask: &mut Ragged<bool>, truncated: &[bool]) -> Result<(), CorrectionError> {
+    if truncated.len() != mask.num_rows() {
+        return Err(CorrectionError::Length {
+            column: "truncated",
+            expected: mask.num_rows(),
+            actual: truncated.len(),
+        });
+    }
+    for (row, &truncated) in truncated.iter().enumerate() {
+        if truncated {
+            mask.row_mut(row).fill(false);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_truncated_ones_go() {
+        let mut mask = Ragged::from_rows([vec![true, false], vec![true], vec![]]);
+        mask_truncated(&mut mask, &[false, true, true]).expect("fits");
+        assert_eq!(mask, Ragged::from_rows([vec![true, false], vec![false], vec![]]));
+        insta::assert_snapshot!(
+            mask_truncated(&mut mask, &[true]).unwrap_err(),
+            @"column `truncated` has 1 values, expected 3"
+        );
+    }
+}

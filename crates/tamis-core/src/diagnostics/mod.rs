@@ -1,0 +1,28 @@
+//! Measurements of a batch that say whether it can teach, and whether the policy is collapsing.
+//!
+//! Pure functions of rewards, advantages, completions and derivatives; the trainer calls them on *all* generated groups or on the
+//! trained ones and logs what they return.
+
+pub mod collapse;
+pub mod group_scores;
+pub mod pass_rates;
+pub mod variance_buckets;
+pub mod zero_advantage;
+
+pub use collapse::{Diversity, VarianceShares};
+pub use group_scores::{GroupScore, group_scores};
+pub use pass_rates::PassRates;
+pub use variance_buckets::{Bucket, BucketTable, Buckets, BucketsError, coefficient_norms};
+pub use zero_advantage::ZeroAdvantage;
+
+use crate::entry::Entry;
+
+/// The catalogue's entries of this module.
+pub const ENTRIES: &[Entry] = &[
+    variance_buckets::ENTRY,
+    zero_advantage::ENTRY,
+    group_scores::ENTRY,
+    pass_rates::ENTRY,
+    collapse::DIVERSITY,
+    collapse::VARIANCE,
+];

@@ -1,0 +1,130 @@
+//! How much of a batch has no advantage, and so no policy gradient.
+
+use crate::entry::{Entry, Family};
+use crate::ragged::Ragged;
+
+/// The catalogue's entry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "zero_advantage",
+    family: Family::Diagnostic,
+    meaning: "share of tokens, trajectories and groups whose advantage is exactly 0: computed for nothing, and still in the loss's denominator",
+    formula: "Σ m_t [A_t = 0] / Σ m_t",
+    source: "what a token-mean loss is diluted by; DAPO, arXiv 2503.14476, section 3.2",
+    defaults: &[],
+    degenerate: &[
+        "fully masked trajectories and groups are not counted",
+        "shares of nothing are NaN",
+        "-0 is 0; NaN is not",
+    ],
+    known_as: &[("TRL", "frac_reward_zero_std, by groups")],
+    differences: &["exact zeros; TRL asks whether a deviation in floating point is close to 0"],
+};
+
+/// Counts of an optimizer batch; those of several add up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ZeroAdvantage {
+    /// Unmasked tokens.
+    pub tokens: usize,
+    /// Of them, those with advantage 0.
+    pub zero_tokens: usize,
+    /// Trajectories with an unmasked token.
+    pub trajectories: usize,
+    /// Of them, those with advantage 0.
+    pub zero_trajectories: usize,
+    /// Groups with an unmasked token.
+    pub groups: usize,
+    /// Of them, those in which every trajectory with an unmasked token has advantage 0.
+    pub zero_groups: usize,
+}
+
+impl ZeroAdvantage {
+    /// Of advantages `[P][G]` and the unmasked tokens of each trajectory \[B\]; trajectories without a count have none.
+    ///
+    /// ```
+    /// use tamis_core::diagnostics::ZeroAdvantage;
+    /// use tamis_core::ragged::Ragged;
+    /// let advantages = Ragged::from_rows([vec![1.0, -1.0], vec![0.0, 0.0]]);
+    /// let found = ZeroAdvantage::of(&advantages, &[10, 20, 30, 40]);
+    /// assert_eq!((found.token_share(), found.group_share()), (0.7, 0.5));
+    /// ```
+    pub fn of(advantages: &Ragged<f64>, tokens: &[usize]) -> Self {
+        let mut found = Self::default();
+        let mut tokens = tokens.iter();
+        for advantages_g in advantages.rows() {
+            let (mut trained, mut zero) = (0, 0);
+            for (advantage, &tokens) in advantages_g.iter().zip(tokens.by_ref()) {
+                if tokens == 0 {
+                    continue;
+                }
+                trained += 1;
+                found.tokens += tokens;
+                if *advantage == 0.0 {
+                    zero += 1;
+                    found.zero_tokens += tokens;
+                }
+            }
+            found.trajectories += trained;
+            found.zero_trajectories += zero;
+            found.groups += usize::from(trained > 0);
+            found.zero_groups += usize::from(trained > 0 && zero == trained);
+        }
+        found
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn merged(self, other: Self) -> Self {
+        Self {
+            tokens: self.tokens + other.tokens,
+            zero_tokens: self.zero_tokens + other.zero_tokens,
+            trajectories: self.trajectories + other.trajectories,
+            zero_trajectories: self.zero_trajectories + other.zero_trajectories,
+            groups: self.groups + other.groups,
+            zero_groups: self.zero_groups + other.zero_groups,
+        }
+    }
+
+    /// Share of tokens; NaN of none.
+    pub fn token_share(&self) -> f64 {
+        self.zero_tokens as f64 / self.tokens as f64
+    }
+
+    /// Share of groups; NaN of none.
+    pub fn group_share(&self) -> f64 {
+        self.zero_groups as f64 / self.groups as f64
+    }
+
+    /// Names as logged.
+    pub fn named(&self) -> [(&'static str, f64); 3] {
+        [
+            ("diagnostics/zero_advantage/tokens", self.token_share()),
+            (
+                "diagnostics/zero_advantage/trajectories",
+                self.zero_trajectories as f64 / self.trajectories as f64,
+            ),
+            ("diagnostics/zero_advantage/groups", self.group_share()),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masked_ones_are_not_counted_and_parts_add_up() {
+        let advantages = Ragged::from_rows([vec![0.0, 2.0], vec![-0.0], vec![f64::NAN]]);
+        let found = ZeroAdvantage::of(&advantages, &[5, 0, 3, 2]);
+        let expected = ZeroAdvantage {
+            tokens: 10,
+            zero_tokens: 8,
+            trajectories: 3,
+            zero_trajectories: 2,
+            groups: 3,
+            zero_groups: 2,
+        };
+        assert_eq!(found, expected);
+        assert_eq!(found.merged(ZeroAdvantage::default()), found);
+        assert!(ZeroAdvantage::default().token_share().is_nan());
+    }
+}

@@ -1,0 +1,130 @@
+//! Laws of sharing sequences out.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use tamis_core::balance::{
+    Arrangement, Balance, Cost, Method, Order, first_fit, greedy, karmarkar_karp, micro_batches,
+};
+use tamis_core::ragged::Ragged;
+
+/// Every index once, ascending within a part.
+fn covers(parts: &[Vec<usize>], items: usize) -> Result<(), TestCaseError> {
+    let mut all: Vec<usize> = parts.concat();
+    all.sort_unstable();
+    prop_assert_eq!(all, (0..items).collect::<Vec<_>>());
+    for part in parts {
+        prop_assert!(part.is_sorted());
+    }
+    Ok(())
+}
+
+fn spread(costs: &[u64], parts: &[Vec<usize>]) -> u64 {
+    let sums: Vec<u64> = parts.iter().map(|part| part.iter().map(|&item| costs[item]).sum()).collect();
+    sums.iter().max().unwrap() - sums.iter().min().unwrap()
+}
+
+/// Costs with many ties, and a number of parts that they fill.
+fn costs() -> impl Strategy<Value = (Vec<u64>, usize)> {
+    (1_usize..9).prop_flat_map(|parts| {
+        let cost = prop_oneof![0_u64..4, 0_u64..100_000];
+        (vec(cost, parts..80), Just(parts))
+    })
+}
+
+proptest! {
+    #[test]
+    fn parts_hold_every_item_once_and_differ_by_one_item_at_most((costs, parts) in costs()) {
+        let largest = costs.iter().copied().max().unwrap();
+        let found = [
+            karmarkar_karp(&costs, parts, false).unwrap(),
+            greedy(&costs, parts, false, Order::Given).unwrap(),
+            greedy(&costs, parts, false, Order::LongestFirst).unwrap(),
+        ];
+        for found in found {
+            prop_assert_eq!(found.len(), parts);
+            covers(&found, costs.len())?;
+            // Merging two solutions never makes one that differs more than the worse of the two.
+            prop_assert!(spread(&costs, &found) <= largest);
+        }
+    }
+
+    #[test]
+    fn equal_sizes_are_equal((costs, parts) in costs()) {
+        let items = costs.len() / parts * parts;
+        let costs = &costs[..items];
+        for found in [
+            karmarkar_karp(costs, parts, true).unwrap(),
+            greedy(costs, parts, true, Order::LongestFirst).unwrap(),
+        ] {
+            covers(&found, items)?;
+            prop_assert!(found.iter().all(|part| part.len() == items / parts));
+        }
+        // Items of similar cost begin together, and merging never makes it worse.
+        let mut sorted = costs.to_vec();
+        sorted.sort_unstable();
+        let worst = sorted.chunks(parts).map(|chunk| chunk[parts - 1] - chunk[0]).max().unwrap();
+        prop_assert!(spread(costs, &karmarkar_karp(costs, parts, true).unwrap()) <= worst);
+    }
+
+    #[test]
+    fn micro_batches_hold_every_sequence_once_and_the_limit(
+        (lengths, limit, least) in (vec(0_usize..50, 0..60), 50_usize..200, 0_usize..6)
+    ) {
+        for arrangement in [Arrangement::AsFound, Arrangement::SmallAtEnds] {
+            let found = micro_batches(&lengths, limit, least, Cost::VERL, arrangement).unwrap();
+            covers(&found, lengths.len())?;
+            prop_assert!(found.len() >= least.min(lengths.len()));
+            prop_assert!(found.iter().all(|part| !part.is_empty()));
+            prop_assert!(found.iter().all(|part| part.iter().map(|&i| lengths[i]).sum::<usize>() <= limit));
+        }
+    }
+
+    #[test]
+    fn first_fit_opens_no_micro_batch_without_need(
+        (lengths, limit) in (vec(1_usize..80, 0..60), 1_usize..100)
+    ) {
+        for order in [Order::Given, Order::LongestFirst] {
+            let found = first_fit(&lengths, limit, order).unwrap();
+            covers(&found, lengths.len())?;
+            let tokens: Vec<usize> = found.iter().map(|part| part.iter().map(|&i| lengths[i]).sum()).collect();
+            for (part, &tokens) in found.iter().zip(&tokens) {
+                prop_assert!(tokens <= limit || part.len() == 1);
+            }
+            // The first sequence of a later one fitted into none before it, so two are never half empty.
+            let half_empty = tokens.iter().filter(|&&tokens| 2 * tokens <= limit).count();
+            prop_assert!(half_empty <= 1, "{:?}", found);
+        }
+    }
+
+    #[test]
+    fn optimizer_batches_and_groups_stay_as_they_are(
+        (groups, cut, ranks, whole_groups, longest) in
+            (vec(vec(1_usize..200, 1..5), 6..20), 1_usize..3, 1_usize..3, any::<bool>(), any::<bool>())
+    ) {
+        let lengths = Ragged::from_rows(groups.iter());
+        let middle = groups.len() / 2 + cut - 1;
+        let batches = [0..middle, middle..groups.len()];
+        let method = if longest { Method::Greedy } else { Method::KarmarkarKarp };
+        let balance = Balance { method, cost: Cost::VERL, equal_size: false, whole_groups };
+        let shares = balance.over_ranks(&lengths, &batches, ranks).unwrap();
+        let mut group_of = Vec::new();
+        for (group, members) in groups.iter().enumerate() {
+            group_of.resize(group_of.len() + members.len(), group);
+        }
+        prop_assert_eq!(shares.len(), 2);
+        for (share, batch) in shares.iter().zip(&batches) {
+            prop_assert_eq!(share.len(), ranks);
+            let mut all = share.concat();
+            all.sort_unstable();
+            let expected: Vec<usize> = (0..group_of.len()).filter(|&i| batch.contains(&group_of[i])).collect();
+            prop_assert_eq!(all, expected);
+            if whole_groups {
+                for group in batch.clone() {
+                    let holders =
+                        share.iter().filter(|rank| rank.iter().any(|&i| group_of[i] == group)).count();
+                    prop_assert_eq!(holders, 1);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Laws of the correction for the sampler, the off-policy mask and truncation.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use tamis_core::correction::{
+    Correction, Importance, Level, Mode, OffPolicy, Outside, Rejection, SamplerColumns, Scope, Statistic,
+};
+
+/// One trajectory: mask, old, behaviour (sometimes unknown).
+type Trajectory = (Vec<bool>, Vec<f64>, Vec<f64>);
+
+fn trajectory() -> impl Strategy<Value = Trajectory> {
+    (0_usize..7).prop_flat_map(|length| {
+        let behaviour = prop_oneof![8 => -4.0..0.0_f64, 1 => Just(f64::NAN), 1 => Just(-40.0)];
+        (vec(any::<bool>(), length), vec(-4.0..0.0_f64, length), vec(behaviour, length))
+    })
+}
+
+fn batch() -> impl Strategy<Value = Vec<Trajectory>> {
+    vec(trajectory(), 0..8)
+}
+
+fn importance() -> impl Strategy<Value = Importance> {
+    (any::<bool>(), any::<bool>(), proptest::option::of(0.0..0.9_f64), proptest::option::of(1.0..4.0_f64))
+        .prop_map(|(token, mask, min, max)| Importance {
+            level: if token { Level::Token } else { Level::Sequence },
+            outside: if mask { Outside::Mask } else { Outside::Truncate },
+            min,
+            max,
+            batch_normalize: false,
+        })
+}
+
+fn rejection() -> impl Strategy<Value = Rejection> {
+    let statistic = prop_oneof![Just(Statistic::K1), Just(Statistic::K2), Just(Statistic::K3)];
+    let scope =
+        prop_oneof![Just(Scope::Token), Just(Scope::SeqSum), Just(Scope::SeqMean), Just(Scope::SeqMax)];
+    (statistic, scope, proptest::option::of(-1.0..-0.01_f64), 0.0..1.0_f64)
+        .prop_map(|(statistic, scope, min, max)| Rejection { statistic, scope, min, max: Some(max) })
+}
+
+fn correction() -> impl Strategy<Value = Correction> {
+    (proptest::option::of(importance()), vec(rejection(), 0..3), any::<bool>()).prop_map(
+        |(importance, rejections, limited)| Correction {
+            mode: Mode::Decoupled,
+            importance,
+            rejections,
+            log_ratio_limit: limited.then_some(20.0),
+            count_masked_trajectories: false,
+        },
+    )
+}
+
+struct Flat {
+    offsets: Vec<usize>,
+    mask: Vec<bool>,
+    old: Vec<f64>,
+    behaviour: Vec<f64>,
+}
+
+impl Flat {
+    fn of(batch: &[Trajectory]) -> Self {
+        let mut flat = Self { offsets: vec![0], mask: Vec::new(), old: Vec::new(), behaviour: Vec::new() };
+        for (mask, old, behaviour) in batch {
+            flat.mask.extend(mask);
+            flat.old.extend(old);
+            flat.behaviour.extend(behaviour);
+            flat.offsets.push(flat.mask.len());
+        }
+        flat
+    }
+
+    fn columns(&self) -> SamplerColumns<'_, f64> {
+        let Self { offsets, mask, old, behaviour } = self;
+        SamplerColumns { offsets, mask, old, behaviour }
+    }
+}
+
+fn bits(weights: Option<Vec<f64>>) -> Vec<u64> {
+    weights.unwrap_or_default().iter().map(|weight| weight.to_bits()).collect()
+}
+
+proptest! {
+    #[test]
+    fn weights_are_within_bounds_and_masks_only_shrink((batch, correction) in (batch(), correction())) {
+        let flat = Flat::of(&batch);
+        let corrected = correction.correct(&flat.columns()).unwrap();
+        for (&after, &before) in corrected.mask.iter().zip(&flat.mask) {
+            prop_assert!(before || !after);
+        }
+        if correction.rejections.is_empty() {
+            prop_assert_eq!(&corrected.mask, &flat.mask);
+        }
+        if let (Some(weights), Some(importance)) = (&corrected.weights, correction.importance) {
+            for (&weight, &on) in weights.iter().zip(&flat.mask) {
+                let within = weight >= importance.min.unwrap_or(0.0) && weight <= importance.max.unwrap_or(f64::INFINITY);
+                let allowed = if on { within || (weight == 0.0 && importance.outside == Outside::Mask) } else { weight == 0.0 };
+                prop_assert!(allowed, "{} {}", weight, on);
+            }
+            let share = corrected.metrics.importance.unwrap().bounded.effective_share;
+            prop_assert!(share.is_nan() || (share > 0.0 && share <= 1.0 + 1e-12), "{}", share);
+        }
+        let divergence = corrected.metrics.mismatch.k3_kl;
+        prop_assert!(divergence.is_nan() || divergence > -1e-12, "{}", divergence);
+    }
+
+    #[test]
+    fn a_trajectory_does_not_depend_on_the_others((batch, correction, cut) in (batch(), correction(), 0_usize..8)) {
+        let cut = cut.min(batch.len());
+        let whole = correction.correct(&Flat::of(&batch).columns()).unwrap();
+        let parts = [&batch[..cut], &batch[cut..]].map(|part| correction.correct(&Flat::of(part).columns()).unwrap());
+        let [first, second] = parts;
+        prop_assert_eq!(bits(whole.weights), [bits(first.weights), bits(second.weights)].concat());
+        prop_assert_eq!(whole.mask, [first.mask, second.mask].concat());
+    }
+
+    #[test]
+    fn a_view_into_a_larger_batch_is_the_same((batch, correction, shift) in (batch(), correction(), 0_usize..9)) {
+        let mut flat = Flat::of(&batch);
+        let here = correction.correct(&flat.columns()).unwrap();
+        flat.offsets.iter_mut().for_each(|offset| *offset += shift);
+        let there = correction.correct(&flat.columns()).unwrap();
+        prop_assert_eq!((bits(here.weights), here.mask), (bits(there.weights), there.mask));
+    }
+
+    #[test]
+    fn masked_tokens_are_not_read((batch, correction) in (batch(), correction())) {
+        let mut flat = Flat::of(&batch);
+        let before = correction.correct(&flat.columns()).unwrap();
+        for t in 0..flat.mask.len() {
+            if !flat.mask[t] {
+                (flat.old[t], flat.behaviour[t]) = (f64::NAN, f64::INFINITY);
+            }
+        }
+        let after = correction.correct(&flat.columns()).unwrap();
+        let named = |corrected: &tamis_core::correction::Corrected| -> Vec<u64> {
+            corrected.metrics.named().iter().map(|(_, value)| value.to_bits()).collect()
+        };
+        prop_assert_eq!(named(&before), named(&after));
+        prop_assert_eq!((bits(before.weights), before.mask), (bits(after.weights), after.mask));
+    }
+
+    #[test]
+    fn on_policy_nothing_happens((batch, correction) in (batch(), correction())) {
+        let mut flat = Flat::of(&batch);
+        flat.behaviour.clone_from(&flat.old);
+        let corrected = correction.correct(&flat.columns()).unwrap();
+        prop_assert_eq!(&corrected.mask, &flat.mask);
+        for (&weight, &on) in corrected.weights.iter().flatten().zip(&flat.mask) {
+            prop_assert_eq!(weight, f64::from(u8::from(on)));
+        }
+    }
+
+    #[test]
+    fn normalised_weights_have_mean_one((batch, importance) in (batch(), importance())) {
+        let flat = Flat::of(&batch);
+        let correction =
+            Correction { importance: Some(Importance { batch_normalize: true, ..importance }), ..Correction::default() };
+        let corrected = correction.correct(&flat.columns()).unwrap();
+        if corrected.metrics.importance.unwrap().normalisation.is_some() {
+            let weights = corrected.weights.unwrap();
+            // Of a trajectory the weight of its first token, where the weight is the trajectory's.
+            let counted: Vec<f64> = match importance.level {
+                Level::Token => (0..weights.len()).filter(|&t| flat.mask[t]).map(|t| weights[t]).collect(),
+                Level::Sequence => flat
+                    .offsets
+                    .windows(2)
+                    .filter_map(|pair| (pair[0]..pair[1]).find(|&t| flat.mask[t]))
+                    .map(|t| weights[t])
+                    .collect(),
+            };
+            let mean = counted.iter().sum::<f64>() / counted.len() as f64;
+            prop_assert!((mean - 1.0).abs() < 1e-9, "{}", mean);
+        }
+    }
+
+    #[test]
+    fn a_wider_threshold_keeps_more(
+        (batch, advantages, low, more) in (batch(), vec(-1.0..1.0_f64, 8), 0.0..1.0_f64, 0.0..1.0_f64)
+    ) {
+        let flat = Flat::of(&batch);
+        let keep = |threshold| OffPolicy { threshold }.keep(&flat.columns(), &advantages[..batch.len()]).unwrap();
+        for ((narrow, wide), advantage) in keep(low).into_iter().zip(keep(low + more)).zip(&advantages) {
+            prop_assert!(wide || !narrow);
+            prop_assert!(narrow || *advantage < 0.0);
+        }
+    }
+}
