@@ -2,7 +2,7 @@
 //!
 //! A row's scores are single chains over the head; its softmax sums sixteen lanes by position; its mix of values is one chain over
 //! positions. None of that depends on how keys are stored, so a row computed against a cache in pieces (generation) has the bits
-//! of the same row computed in a block (training).
+//! of the same row computed in a block (training), and a row that follows a shared prompt those of the same row in a sequence alone.
 
 use crate::floats::Floats;
 use crate::lanes::{LANES, Lanes, dot, exp, padded, tree};
@@ -113,44 +113,239 @@ pub(crate) fn mix(
     );
 }
 
-/// One key and value head of one sequence of `len` tokens, with the query heads that share it.
+/// One key and value head of the rows of a group, with the query heads that share it: a prompt (possibly of no rows), then the
+/// rows of each member, which see the prompt and their own.
 pub(crate) struct Group<'a> {
-    pub len: usize,
-    /// `[heads][len][stride]`.
+    /// Rows of the prompt.
+    pub prompt: usize,
+    /// Rows of each member.
+    pub members: &'a [usize],
+    /// `[heads][rows]` rows of `stride`.
     pub q: &'a [f32],
-    /// `[len][stride]`.
+    /// `[rows][stride]`.
     pub k: &'a [f32],
-    /// `[len][stride]`.
+    /// `[rows][stride]`.
     pub v: &'a [f32],
 }
 
-/// Attention of a group: `out` as `q`; `lse` `[heads][len]` receives `log sum e^(scale * s)`.
-pub(crate) fn forward(level: Level, head: Head, group: &Group, out: &mut [f32], lse: &mut [f32]) {
-    let len = group.len;
-    let width = len.next_multiple_of(PANEL);
-    let mut keys = Floats::zeros(panels::len(len, head.dim));
-    pack_rows(group.k, len, head.dim, head.stride, &mut keys);
-    let mut scores = Floats::zeros(BLOCK * width);
-    let heads = group.q.chunks_exact(len * head.stride).zip(out.chunks_exact_mut(len * head.stride));
-    for ((q, out), lse) in heads.zip(lse.chunks_exact_mut(len)) {
-        for first in (0..len).step_by(BLOCK) {
-            let rows = (len - first).min(BLOCK);
-            let end = first + rows;
-            let span = Span { keys: &keys, values: group.v, len: end };
-            score(level, head, &q[first * head.stride..], rows, &span, &mut scores, width);
-            let mut sums = [0.0; BLOCK];
-            for (i, row) in scores.chunks_exact_mut(width).take(rows).enumerate() {
-                let (max, sum) = softmax(level, row, first + i + 1, end, head.scale);
-                sums[i] = sum;
-                lse[first + i] = max * head.scale + sum.ln();
-            }
-            let out = &mut out[first * head.stride..][..rows * head.stride];
-            mix(level, head, &scores, width, rows, &span, out, Begin::Zero);
-            for (row, sum) in out.chunks_exact_mut(head.stride).zip(sums) {
-                normalise(level, row, sum);
+/// Consecutive rows that are causal among themselves and see `prefix` positions before them.
+#[derive(Clone, Copy)]
+struct Stretch {
+    first: usize,
+    rows: usize,
+    prefix: usize,
+    /// Where its panels begin.
+    panels: usize,
+}
+
+/// Rows of a stretch within a block of queries: `from..to`, the first of them at `at` in the block.
+#[derive(Clone, Copy)]
+struct Piece {
+    stretch: Stretch,
+    from: usize,
+    to: usize,
+    at: usize,
+}
+
+impl Piece {
+    /// Positions that the last row sees.
+    fn end(&self) -> usize {
+        self.stretch.prefix + self.to
+    }
+
+    /// Positions that row `i` of the piece sees.
+    fn visible(&self, i: usize) -> usize {
+        self.stretch.prefix + self.from + i + 1
+    }
+}
+
+/// Query rows `first..first + rows` of a group: one piece of the prompt, or pieces of several members.
+struct Block {
+    first: usize,
+    rows: usize,
+    prefix: usize,
+    pieces: Vec<Piece>,
+}
+
+/// A group's rows cut into stretches and blocks.
+struct Plan {
+    rows: usize,
+    stretches: Vec<Stretch>,
+    blocks: Vec<Block>,
+    /// Values of all panels of a `[rows][dim]` matrix.
+    packed: usize,
+    /// Between rows of scores.
+    width: usize,
+}
+
+impl Plan {
+    fn new(head: Head, prompt: usize, members: &[usize]) -> Self {
+        let mut plan = Self { rows: 0, stretches: Vec::new(), blocks: Vec::new(), packed: 0, width: 0 };
+        for (i, &rows) in std::iter::once(&prompt).chain(members).enumerate() {
+            let prefix = if i == 0 { 0 } else { prompt };
+            if rows > 0 {
+                plan.stretches.push(Stretch { first: plan.rows, rows, prefix, panels: plan.packed });
+                plan.packed += panels::len(rows, head.dim);
+                plan.rows += rows;
+                // Scores are written in whole panels from the prefix's end on.
+                plan.width = plan.width.max((prefix + rows.next_multiple_of(PANEL)).next_multiple_of(PANEL));
             }
         }
+        for stretch in &plan.stretches {
+            let mut from = 0;
+            while from < stretch.rows {
+                // Rows after a prompt share a block with their neighbours' while there is room.
+                let joins = |block: &Block| stretch.prefix > 0 && block.prefix > 0 && block.rows < BLOCK;
+                if !plan.blocks.last().is_some_and(joins) {
+                    let first = stretch.first + from;
+                    plan.blocks.push(Block { first, rows: 0, prefix: stretch.prefix, pieces: Vec::new() });
+                }
+                let Some(block) = plan.blocks.last_mut() else { break };
+                let to = stretch.rows.min(from + BLOCK - block.rows);
+                block.pieces.push(Piece { stretch: *stretch, from, to, at: block.rows });
+                block.rows += to - from;
+                from = to;
+            }
+        }
+        plan
     }
+
+    /// Packs the rows of every stretch into panels of its own.
+    fn pack(&self, head: Head, source: &[f32], out: &mut Floats) {
+        out.resize(self.packed);
+        for stretch in &self.stretches {
+            let out = &mut out[stretch.panels..][..panels::len(stretch.rows, head.dim)];
+            pack_rows(&source[stretch.first * head.stride..], stretch.rows, head.dim, head.stride, out);
+        }
+    }
+}
+
+/// Products of a block's queries with what they see (packed in panels), into rows `width` apart.
+fn score_block(
+    level: Level,
+    head: Head,
+    queries: &[f32],
+    block: &Block,
+    packed: &[f32],
+    scores: &mut [f32],
+    width: usize,
+) {
+    if block.prefix > 0 {
+        let span = Span { keys: packed, values: &[], len: block.prefix };
+        score(level, head, queries, block.rows, &span, scores, width);
+    }
+    for piece in &block.pieces {
+        let span = Span { keys: &packed[piece.stretch.panels..], values: &[], len: piece.to };
+        let queries = &queries[piece.at * head.stride..];
+        let scores = &mut scores[piece.at * width + piece.stretch.prefix..];
+        score(level, head, queries, piece.to - piece.from, &span, scores, width);
+    }
+}
+
+/// Sets each row of a block to its weights' mix of the rows of `source` that it sees.
+fn mix_block(
+    level: Level,
+    head: Head,
+    weights: &[f32],
+    width: usize,
+    block: &Block,
+    source: &[f32],
+    out: &mut [f32],
+) {
+    let stride = head.stride;
+    let mut begin = Begin::Zero;
+    if block.prefix > 0 {
+        let span = Span { keys: &[], values: source, len: block.prefix };
+        mix(level, head, weights, width, block.rows, &span, out, begin);
+        begin = Begin::Output;
+    }
+    for piece in &block.pieces {
+        let span = Span { keys: &[], values: &source[piece.stretch.first * stride..], len: piece.to };
+        let (weights, out) =
+            (&weights[piece.at * width + piece.stretch.prefix..], &mut out[piece.at * stride..]);
+        mix(level, head, weights, width, piece.to - piece.from, &span, out, begin);
+    }
+}
+
+/// Adds to the rows of `out` that a block sees the block's rows, each by its weights.
+fn spread_block(
+    level: Level,
+    head: Head,
+    weights: &[f32],
+    width: usize,
+    block: &Block,
+    rows: &[f32],
+    out: &mut [f32],
+) {
+    let stride = head.stride;
+    let add = |weights: &[f32], rows: &[f32], shape: Shape, out: &mut [f32]| {
+        product(
+            level,
+            shape,
+            &Left::columns(weights, width),
+            &Right::rows(rows, stride),
+            &mut Out::rows(out, stride),
+            Begin::Output,
+        );
+    };
+    if block.prefix > 0 {
+        add(weights, rows, Shape { m: block.prefix, n: stride, k: block.rows }, out);
+    }
+    for piece in &block.pieces {
+        add(
+            &weights[piece.at * width + piece.stretch.prefix..],
+            &rows[piece.at * stride..],
+            Shape { m: piece.to, n: stride, k: piece.to - piece.from },
+            &mut out[piece.stretch.first * stride..],
+        );
+    }
+}
+
+/// Buffers of a thread.
+#[derive(Default)]
+struct Scratch {
+    keys: Floats,
+    values: Floats,
+    scores: Floats,
+    dp: Floats,
+}
+
+thread_local! {
+    static SCRATCH: std::cell::RefCell<Scratch> = std::cell::RefCell::default();
+}
+
+/// Attention of a group: `out` as `q`; `lse` `[heads][rows]` receives `log sum e^(scale * s)`.
+pub(crate) fn forward(level: Level, head: Head, group: &Group, out: &mut [f32], lse: &mut [f32]) {
+    let plan = Plan::new(head, group.prompt, group.members);
+    let (len, width, stride) = (plan.rows, plan.width, head.stride);
+    if len == 0 {
+        return;
+    }
+    SCRATCH.with_borrow_mut(|Scratch { keys, scores, .. }| {
+        plan.pack(head, group.k, keys);
+        scores.resize(BLOCK * width);
+        let heads = group.q.chunks_exact(len * stride).zip(out.chunks_exact_mut(len * stride));
+        for ((q, out), lse) in heads.zip(lse.chunks_exact_mut(len)) {
+            for block in &plan.blocks {
+                score_block(level, head, &q[block.first * stride..], block, keys, scores, width);
+                let mut sums = [0.0; BLOCK];
+                for piece in &block.pieces {
+                    for i in 0..piece.to - piece.from {
+                        let at = piece.at + i;
+                        let row = &mut scores[at * width..][..width];
+                        let (max, sum) = softmax(level, row, piece.visible(i), piece.end(), head.scale);
+                        sums[at] = sum;
+                        lse[block.first + at] = max * head.scale + sum.ln();
+                    }
+                }
+                let out = &mut out[block.first * stride..][..block.rows * stride];
+                mix_block(level, head, scores, width, block, group.v, out);
+                for (row, sum) in out.chunks_exact_mut(stride).zip(sums) {
+                    normalise(level, row, sum);
+                }
+            }
+        }
+    });
 }
 
 multiversion! {
@@ -182,13 +377,13 @@ multiversion! {
 
 /// What flows back through a group.
 pub(crate) struct Back<'a> {
-    /// Derivative by the output `[heads][len][stride]`.
+    /// Derivative by the output `[heads][rows][stride]`.
     pub out: &'a [f32],
-    /// `[heads][len]` of [`forward`].
+    /// `[heads][rows]` of [`forward`].
     pub lse: &'a [f32],
 }
 
-/// Derivatives by q, k and v; `dk` and `dv` are zero on entry.
+/// Derivatives by q, k and v; `dk` and `dv` are zero on entry. Those of the prompt gather over the members in order.
 pub(crate) fn backward(
     level: Level,
     head: Head,
@@ -198,63 +393,37 @@ pub(crate) fn backward(
     dk: &mut [f32],
     dv: &mut [f32],
 ) {
-    let (len, stride) = (group.len, head.stride);
-    let width = len.next_multiple_of(PANEL);
-    let mut keys = Floats::zeros(panels::len(len, head.dim));
-    let mut values = Floats::zeros(panels::len(len, head.dim));
-    pack_rows(group.k, len, head.dim, stride, &mut keys);
-    pack_rows(group.v, len, head.dim, stride, &mut values);
-    let (mut scores, mut dp) = (Floats::zeros(BLOCK * width), Floats::zeros(BLOCK * width));
-    for (index, q) in group.q.chunks_exact(len * stride).enumerate() {
-        let this = index * len * stride..(index + 1) * len * stride;
-        let (dout, dq) = (&back.out[this.clone()], &mut dq[this]);
-        let lse = &back.lse[index * len..][..len];
-        for first in (0..len).step_by(BLOCK) {
-            let rows = (len - first).min(BLOCK);
-            let end = first + rows;
-            let here = first * stride..end * stride;
-            let (q, dout) = (&q[here.clone()], &dout[here.clone()]);
-            score(level, head, q, rows, &Span { keys: &keys, values: group.v, len: end }, &mut scores, width);
-            score(
-                level,
-                head,
-                dout,
-                rows,
-                &Span { keys: &values, values: group.v, len: end },
-                &mut dp,
-                width,
-            );
-            let both = scores.chunks_exact_mut(width).zip(dp.chunks_exact_mut(width));
-            for (i, (s, d)) in both.take(rows).enumerate() {
-                let at = first + i;
-                softmax_backward(level, s, d, at + 1, end, head.scale, lse[at]);
-            }
-            let shape = Shape { m: rows, n: stride, k: end };
-            product(
-                level,
-                shape,
-                &Left::rows(&dp, width),
-                &Right::rows(group.k, stride),
-                &mut Out::rows(&mut dq[here], stride),
-                Begin::Zero,
-            );
-            let shape = Shape { m: end, n: stride, k: rows };
-            product(
-                level,
-                shape,
-                &Left::columns(&dp, width),
-                &Right::rows(q, stride),
-                &mut Out::rows(dk, stride),
-                Begin::Output,
-            );
-            product(
-                level,
-                shape,
-                &Left::columns(&scores, width),
-                &Right::rows(dout, stride),
-                &mut Out::rows(dv, stride),
-                Begin::Output,
-            );
-        }
+    let plan = Plan::new(head, group.prompt, group.members);
+    let (len, width, stride) = (plan.rows, plan.width, head.stride);
+    if len == 0 {
+        return;
     }
+    SCRATCH.with_borrow_mut(|Scratch { keys, values, scores, dp }| {
+        plan.pack(head, group.k, keys);
+        plan.pack(head, group.v, values);
+        scores.resize(BLOCK * width);
+        dp.resize(BLOCK * width);
+        for (index, q) in group.q.chunks_exact(len * stride).enumerate() {
+            let this = index * len * stride..(index + 1) * len * stride;
+            let (dout, dq) = (&back.out[this.clone()], &mut dq[this]);
+            let lse = &back.lse[index * len..][..len];
+            for block in &plan.blocks {
+                let here = block.first * stride..(block.first + block.rows) * stride;
+                let (q, dout) = (&q[here.clone()], &dout[here.clone()]);
+                score_block(level, head, q, block, keys, scores, width);
+                score_block(level, head, dout, block, values, dp, width);
+                for piece in &block.pieces {
+                    for i in 0..piece.to - piece.from {
+                        let at = piece.at + i;
+                        let (s, d) = (&mut scores[at * width..][..width], &mut dp[at * width..][..width]);
+                        let lse = lse[block.first + at];
+                        softmax_backward(level, s, d, piece.visible(i), piece.end(), head.scale, lse);
+                    }
+                }
+                mix_block(level, head, dp, width, block, group.k, &mut dq[here]);
+                spread_block(level, head, dp, width, block, q, dk);
+                spread_block(level, head, scores, width, block, dout, dv);
+            }
+        }
+    });
 }

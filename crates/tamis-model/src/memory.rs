@@ -14,7 +14,7 @@ pub struct MemoryPlan {
     pub trains: bool,
     /// Further copies of the weights (a reference).
     pub num_copies: usize,
-    /// Tokens of the largest micro-batch.
+    /// Tokens of the largest micro-batch, a prompt that several sequences share counted once.
     pub micro_batch_tokens: usize,
     /// Activations are computed again in the backward pass.
     pub recompute: bool,

@@ -82,16 +82,15 @@ multiversion! {
     }
 }
 
-/// Derivatives that flow into one row: by the log-probability of `target` and by the entropy.
+/// Derivatives that flow into one row, summed over its targets: by their log-probabilities and by the entropy.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RowBack {
-    pub target: u32,
     pub logprob: f32,
     pub entropy: f32,
 }
 
-/// Replaces a row of logits by `coef * d logp / d logits + ent_coef * d H / d logits`:
-/// `-p (coef + ent_coef (log p + H)) / temperature`, plus `coef / temperature` at the target.
+/// Replaces a row of logits by `coef * d logp / d logits + ent_coef * d H / d logits` but for what is left to the caller, the
+/// targets' own `coef / temperature`: `-p (coef + ent_coef (log p + H)) / temperature`.
 pub(crate) fn backward(
     level: Level,
     logits: &mut [f32],
@@ -106,9 +105,6 @@ pub(crate) fn backward(
         back.logprob + back.entropy * (row.entropy() - log_sum)
     };
     spread(level, logits, inverse_temperature, row.max, 1.0 / row.sum, constant, back.entropy);
-    if let Some(at) = logits.get_mut(back.target as usize) {
-        *at += back.logprob * inverse_temperature;
-    }
 }
 
 multiversion! {
@@ -168,8 +164,9 @@ mod tests {
         let mut gradient = logits.clone();
         let inverse = (1.0 / temperature) as f32;
         let row = statistics(Level::detect(), &logits, inverse);
-        let back = RowBack { target: target as u32, logprob: coef as f32, entropy: entropy_coef as f32 };
+        let back = RowBack { logprob: coef as f32, entropy: entropy_coef as f32 };
         backward(Level::detect(), &mut gradient, inverse, &row, back);
+        gradient[target] += coef as f32 * inverse;
         let exact: Vec<f64> = logits.iter().map(|&x| f64::from(x)).collect();
         for i in 0..exact.len() {
             let (mut up, mut down) = (exact.clone(), exact.clone());

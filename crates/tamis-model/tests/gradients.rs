@@ -27,15 +27,19 @@ fn models() -> Vec<Model> {
     .collect()
 }
 
+/// Sequences alone, then groups with one prompt: members with nothing scored, a single token, and equal ones; a prompt of one token.
 fn rows() -> Vec<(Vec<u32>, usize)> {
     let key = Key::new(4, Purpose::Task);
-    [(30usize, 3usize), (1, 1), (7, 7), (26, 1), (2, 1)]
-        .iter()
-        .enumerate()
-        .map(|(i, &(len, start))| {
-            ((0..len as u64).map(|t| key.with(i as u64).below(t, VOCAB as u64) as u32).collect(), start)
-        })
-        .collect()
+    let draw = |salt: u64, len: usize| -> Vec<u32> {
+        (0..len as u64).map(|t| key.with(salt).below(t, VOCAB as u64) as u32).collect()
+    };
+    let alone = [(30usize, 3usize), (1, 1), (7, 7), (26, 1), (2, 1)];
+    let alone = alone.iter().enumerate().map(|(i, &(len, start))| (draw(i as u64, len), start));
+    let groups = [(10u64, 18usize, &[(0u64, 1usize), (1, 0), (2, 33), (3, 6), (2, 33)][..]), (11, 1, &[(4, 4), (5, 7)])];
+    let groups = groups.iter().flat_map(|&(prompt, len, members)| {
+        members.iter().map(move |&(salt, more)| ([draw(prompt, len), draw(20 + salt, more)].concat(), len))
+    });
+    alone.chain(groups).collect()
 }
 
 fn coefficients(first: u64, scores: &Scores) -> Coefficients {
@@ -121,10 +125,14 @@ fn gradients_do_not_depend_on_threads_micro_batches_or_recomputation() {
                 let again = PassOptions { recompute: true, keep_logits_bytes: 0, ..plain };
                 assert!(gradients(&threads, &model, again, &[]).same_bits(&reference));
             }
-            let cut = gradients(&Threads::with_level(1, level), &model, plain, &[1, 3]);
-            for ((name, _, a), (_, _, b)) in reference.tensors().zip(cut.tensors()) {
-                let largest = a.iter().fold(1e-3f32, |max, x| max.max(x.abs()));
-                assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1e-5 * largest), "{name}");
+            // In pieces, and every sequence alone, so that no prompt is shared.
+            let each: Vec<usize> = (1..rows().len()).collect();
+            for cuts in [&[1, 3][..], &[6, 8, 11], &each] {
+                let cut = gradients(&Threads::with_level(1, level), &model, plain, cuts);
+                for ((name, _, a), (_, _, b)) in reference.tensors().zip(cut.tensors()) {
+                    let largest = a.iter().fold(1e-3f32, |max, x| max.max(x.abs()));
+                    assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1e-5 * largest), "{name}");
+                }
             }
         }
     }

@@ -108,6 +108,18 @@ proptest! {
                 prop_assert!(stopped || completion.tokens.len() == 40);
                 outcome[i][completion.sample] = (completion.tokens, expected);
             }
+            // All in one pass, in which a group's prompt is computed once: the same bits again.
+            let all: Vec<(Vec<u32>, usize)> = outcome.iter().enumerate().flat_map(|(i, group)| {
+                let prompt = request(i).prompt;
+                group.iter().map(move |(tokens, _)| ([&prompt[..], tokens].concat(), prompt.len()))
+            }).collect();
+            let sequences: Vec<_> = all.iter().map(|(tokens, start)| Sequence { tokens, start: *start }).collect();
+            let scores = score(&threads, &model, &mut Workspace::default(), &sequences, temperature).unwrap();
+            for (i, (_, expected)) in outcome.iter().flatten().enumerate() {
+                prop_assert_eq!(&bits(scores.logprobs.row(i)), expected, "sequence {}", i);
+                let alone = score(&threads, &model, &mut Workspace::default(), &sequences[i..=i], temperature).unwrap();
+                prop_assert_eq!(bits(scores.entropies.row(i)), bits(alone.entropies.row(0)));
+            }
             seen = if seen.is_empty() { outcome } else {
                 prop_assert_eq!(&seen, &outcome);
                 outcome

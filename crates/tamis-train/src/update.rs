@@ -18,7 +18,7 @@ use crate::learner::{Coefficients, Learner, LearnerError, LearnerSequence};
 /// gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MicroBatch {
-    /// At most this many tokens, prompts included; a longer sequence passes alone.
+    /// At most this many tokens, a prompt that neighbours share counted once; a longer sequence passes alone.
     Tokens(usize),
     /// This many sequences.
     Sequences(usize),
@@ -76,24 +76,38 @@ fn mask_of(group: &Group, mask_truncated: bool) -> impl Iterator<Item = Vec<bool
     })
 }
 
-/// Cuts sequences of the given lengths (prompt and completion) into micro-batches, in order.
-pub fn micro_batches(lengths: &[usize], micro_batch: MicroBatch) -> Vec<Range<usize>> {
-    let mut ranges = Vec::new();
-    let (mut start, mut tokens) = (0, 0);
-    for (i, &length) in lengths.iter().enumerate() {
-        let full = match micro_batch {
-            MicroBatch::Tokens(limit) => tokens + length > limit,
-            MicroBatch::Sequences(limit) => i - start >= limit.max(1),
-        };
-        if full && i > start {
-            ranges.push(start..i);
-            start = i;
-            tokens = 0;
+/// Cuts sequences into micro-batches, in order. By tokens, neighbours with the same prompt (which the learner computes once) stay
+/// together where a micro-batch holds them all.
+pub fn micro_batches(sequences: &[LearnerSequence<'_>], micro_batch: MicroBatch) -> Vec<Range<usize>> {
+    let limit = match micro_batch {
+        MicroBatch::Tokens(limit) => limit,
+        MicroBatch::Sequences(limit) => {
+            let (limit, len) = (limit.max(1), sequences.len());
+            return (0..len).step_by(limit).map(|start| start..len.min(start + limit)).collect();
         }
-        tokens += length;
+    };
+    let mut ranges = Vec::new();
+    let (mut start, mut at, mut tokens) = (0, 0, 0);
+    for group in sequences.chunk_by(|a, b| a.prompt == b.prompt) {
+        let whole = group.iter().map(|sequence| sequence.completion.len()).sum::<usize>() + group[0].prompt.len();
+        if at > start && tokens + whole > limit && whole <= limit {
+            ranges.push(start..at);
+            (start, tokens) = (at, 0);
+        }
+        for (i, sequence) in group.iter().enumerate() {
+            let prompt = if i == 0 || at == start { sequence.prompt.len() } else { 0 };
+            let mut more = sequence.completion.len() + prompt;
+            if at > start && tokens + more > limit {
+                ranges.push(start..at);
+                (start, tokens) = (at, 0);
+                more = sequence.completion.len() + sequence.prompt.len();
+            }
+            tokens += more;
+            at += 1;
+        }
     }
-    if start < lengths.len() {
-        ranges.push(start..lengths.len());
+    if start < at {
+        ranges.push(start..at);
     }
     ranges
 }
@@ -176,7 +190,6 @@ fn mini_batch(
     let mut mask = Ragged::default();
     let mut sizes = Vec::with_capacity(places.len());
     let mut sequences = Vec::new();
-    let mut lengths = Vec::new();
     let (mut old, mut advantages, mut reference) = (Vec::new(), Vec::new(), Vec::new());
     for &place in places {
         let group = batch.groups[place];
@@ -189,7 +202,6 @@ fn mini_batch(
             old.extend_from_slice(&trajectory.logprobs);
             sequences
                 .push(LearnerSequence { prompt: &group.prompt_token_ids, completion: &trajectory.token_ids });
-            lengths.push(group.prompt_token_ids.len() + trajectory.token_ids.len());
             if let Some(rows) = batch.reference {
                 reference.extend_from_slice(rows.row(first_row[place] + i));
             }
@@ -200,10 +212,10 @@ fn mini_batch(
     // Sequences without a token to train on cost no forward pass.
     let live: Vec<usize> =
         (0..sequences.len()).filter(|&row| mask.row(row).iter().any(|&trained| trained)).collect();
-    let live_lengths: Vec<usize> = live.iter().map(|&row| lengths[row]).collect();
+    let live_sequences: Vec<LearnerSequence<'_>> = live.iter().map(|&row| sequences[row]).collect();
     let mut evaluation = Evaluation::default();
-    for range in micro_batches(&live_lengths, settings.micro_batch) {
-        let rows = &live[range];
+    for range in micro_batches(&live_sequences, settings.micro_batch) {
+        let (rows, micro) = (&live[range.clone()], &live_sequences[range]);
         let cut = |values: &[f32]| -> Vec<f32> {
             rows.iter()
                 .flat_map(|&row| &values[mask.offsets()[row]..mask.offsets()[row + 1]])
@@ -220,8 +232,7 @@ fn mini_batch(
             *end += mask.row(row).len();
             Some(*end)
         }));
-        let micro: Vec<LearnerSequence<'_>> = rows.iter().map(|&row| sequences[row]).collect();
-        learner.forward_backward(&micro, &mut |logprobs, entropies, coefficients: &mut Coefficients| {
+        learner.forward_backward(micro, &mut |logprobs, entropies, coefficients: &mut Coefficients| {
             let columns = Columns {
                 old: Some(&old_n),
                 reference: reference_n.as_deref(),
@@ -251,10 +262,35 @@ fn mini_batch(
 mod tests {
     use super::*;
 
+    /// Sequences by (prompt, its length, length of the completion).
+    fn cut(sequences: &[(u32, usize, usize)], micro_batch: MicroBatch) -> Vec<Range<usize>> {
+        let tokens: Vec<(Vec<u32>, Vec<u32>)> = sequences
+            .iter()
+            .map(|&(prompt, len, completion)| (vec![prompt; len], vec![0; completion]))
+            .collect();
+        let sequences: Vec<_> =
+            tokens.iter().map(|(prompt, completion)| LearnerSequence { prompt, completion }).collect();
+        micro_batches(&sequences, micro_batch)
+    }
+
     #[test]
     fn micro_batches_fill_up_to_the_budget_in_order() {
-        assert_eq!(micro_batches(&[3, 3, 3, 9, 1], MicroBatch::Tokens(6)), [0..2, 2..3, 3..4, 4..5]);
-        assert_eq!(micro_batches(&[3, 3, 3, 9, 1], MicroBatch::Sequences(2)), [0..2, 2..4, 4..5]);
-        assert!(micro_batches(&[], MicroBatch::Tokens(6)).is_empty());
+        let apart = [(0, 1, 2), (1, 1, 2), (2, 1, 2), (3, 1, 8), (4, 1, 0)];
+        assert_eq!(cut(&apart, MicroBatch::Tokens(6)), [0..2, 2..3, 3..4, 4..5]);
+        assert_eq!(cut(&apart, MicroBatch::Sequences(2)), [0..2, 2..4, 4..5]);
+        assert!(cut(&[], MicroBatch::Tokens(6)).is_empty());
+        assert!(cut(&[], MicroBatch::Sequences(6)).is_empty());
+    }
+
+    #[test]
+    fn a_shared_prompt_counts_once_and_keeps_its_members_together() {
+        // 4 + 3 x 2 tokens each: one group fits into 10, and neither is split to fill 12.
+        let groups = [(0, 4, 2), (0, 4, 2), (0, 4, 2), (1, 4, 2), (1, 4, 2), (1, 4, 2)];
+        assert_eq!(cut(&groups, MicroBatch::Tokens(10)), [0..3, 3..6]);
+        assert_eq!(cut(&groups, MicroBatch::Tokens(19)), [0..3, 3..6]);
+        assert_eq!(cut(&groups, MicroBatch::Tokens(20)), [0..6; 1]);
+        // Too large for one: the prompt counts again in each.
+        assert_eq!(cut(&groups, MicroBatch::Tokens(8)), [0..2, 2..3, 3..5, 5..6]);
+        assert_eq!(cut(&groups, MicroBatch::Tokens(1)), [0..1, 1..2, 2..3, 3..4, 4..5, 5..6]);
     }
 }

@@ -65,11 +65,11 @@ pub(super) fn forward(
     let config = model.config();
     let (width, size) = (config.hidden_size, config.vocab_size);
     let vocab = size.next_multiple_of(PANEL);
-    let scored: Vec<(usize, u32)> = batch.scored().collect();
+    let scored = &batch.scored;
     let Buffers { rows, normed, logits: values, statistics, .. } = buffers;
     rows.resize(scored.len() * width);
     normed.resize(scored.len() * width);
-    for (&(row, _), out) in scored.iter().zip(rows.chunks_exact_mut(width)) {
+    for (&row, out) in scored.iter().zip(rows.chunks_exact_mut(width)) {
         out.copy_from_slice(&stream[row * width..][..width]);
     }
     norm::forward(threads, rows, model.weight(model.layout().norm), config.rms_norm_eps as f32, normed);
@@ -79,7 +79,8 @@ pub(super) fn forward(
     let none = Statistics { max: 0.0, sum: 1.0, weighted: 0.0 };
     statistics.clear();
     statistics.resize(scored.len(), none);
-    let (mut logprobs, mut entropies) = (vec![0.0; scored.len()], vec![0.0; scored.len()]);
+    // In the order of the targets; a row may have several.
+    let mut logprobs = vec![0.0; batch.targets.len()];
     let inverse = 1.0 / options.temperature;
     for first in (0..scored.len()).step_by(block) {
         let count = (scored.len() - first).min(block);
@@ -87,26 +88,39 @@ pub(super) fn forward(
         let values = &mut values[place..place + count * vocab];
         logits(context, &normed[first * width..][..count * width], values, vocab);
         let values = &*values;
+        let begin = |task: usize| batch.first_target[(first + task * ROWS).min(first + count)];
+        let num_tasks = count.div_ceil(ROWS);
         let parts = (
             Parts::chunks(&mut statistics[first..first + count], ROWS),
-            Parts::chunks(&mut logprobs[first..first + count], ROWS),
-            Parts::chunks(&mut entropies[first..first + count], ROWS),
+            Parts::new(
+                &mut logprobs[begin(0)..begin(num_tasks)],
+                (0..num_tasks).map(|task| begin(task + 1) - begin(task)),
+            ),
         );
-        threads.run(count.div_ceil(ROWS), |task| {
-            let (statistics, logprobs, entropies) =
-                (parts.0.take(task), parts.1.take(task), parts.2.take(task));
-            for i in 0..statistics.len() {
+        threads.run(num_tasks, |task| {
+            let (statistics, logprobs) = (parts.0.take(task), parts.1.take(task));
+            let mut logprobs = logprobs.iter_mut();
+            for (i, statistics) in statistics.iter_mut().enumerate() {
                 let at = task * ROWS + i;
                 let row = &values[at * vocab..][..size];
-                statistics[i] = vocabulary::statistics(threads.level(), row, inverse);
-                logprobs[i] = statistics[i].logprob(row[scored[first + at].1 as usize], inverse);
-                entropies[i] = statistics[i].entropy();
+                *statistics = vocabulary::statistics(threads.level(), row, inverse);
+                for (target, out) in batch.targets_of(first + at).iter().zip(&mut logprobs) {
+                    *out = statistics.logprob(row[target.token as usize], inverse);
+                }
             }
         });
     }
-    let lengths = batch.scored_lengths();
-    let ragged = |values: Vec<f32>| Ragged::from_lengths(values, &lengths).unwrap_or_default();
-    Scores { logprobs: ragged(logprobs), entropies: ragged(entropies) }
+    let (mut flat, mut entropies) = (vec![0.0; logprobs.len()], vec![0.0; logprobs.len()]);
+    let mut logprobs = logprobs.into_iter();
+    for (i, row) in statistics.iter().enumerate() {
+        let entropy = row.entropy();
+        for (target, logprob) in batch.targets_of(i).iter().zip(&mut logprobs) {
+            flat[target.flat as usize] = logprob;
+            entropies[target.flat as usize] = entropy;
+        }
+    }
+    let ragged = |values: Vec<f32>| Ragged::from_lengths(values, &batch.scored_lengths).unwrap_or_default();
+    Scores { logprobs: ragged(flat), entropies: ragged(entropies) }
 }
 
 /// Sets `out` (the derivative by the last layer's output) and adds to the gradients of the head and the final norm.
@@ -123,7 +137,7 @@ pub(super) fn backward(
     let config = model.config();
     let (width, size) = (config.hidden_size, config.vocab_size);
     let vocab = size.next_multiple_of(PANEL);
-    let scored: Vec<(usize, u32)> = batch.scored().collect();
+    let scored = &batch.scored;
     let Buffers { rows, normed, logits: values, statistics, derivative, packed, flipped } = buffers;
     let keep = kept(options, scored.len(), vocab);
     let block = block_rows(vocab).min(scored.len().max(1));
@@ -143,13 +157,17 @@ pub(super) fn backward(
             threads.run(count.div_ceil(ROWS), |task| {
                 for (i, row) in parts.take(task).chunks_exact_mut(vocab).enumerate() {
                     let at = first + task * ROWS + i;
-                    let back = RowBack {
-                        target: scored[at].1,
-                        logprob: coefficients.logprob[at],
-                        entropy: coefficients.entropy.as_ref().map_or(0.0, |entropy| entropy[at]),
-                    };
+                    let (mut logprob, mut entropy) = (0.0, 0.0);
+                    for target in batch.targets_of(at) {
+                        logprob += coefficients.logprob[target.flat as usize];
+                        entropy += coefficients.entropy.as_ref().map_or(0.0, |entropy| entropy[target.flat as usize]);
+                    }
                     let (live, padding) = row.split_at_mut(size);
+                    let back = RowBack { logprob, entropy };
                     vocabulary::backward(threads.level(), live, inverse, &statistics[at], back);
+                    for target in batch.targets_of(at) {
+                        live[target.token as usize] += coefficients.logprob[target.flat as usize] * inverse;
+                    }
                     padding.fill(0.0);
                 }
             });
@@ -174,7 +192,7 @@ pub(super) fn backward(
     norm::backward(threads, rows, model.weight(norm), eps, derivative, normed, gradients.of_mut(norm));
     debug_assert_eq!(stream.len(), out.len());
     out.fill(0.0);
-    for (&(row, _), from) in scored.iter().zip(normed.chunks_exact(width)) {
+    for (&row, from) in scored.iter().zip(normed.chunks_exact(width)) {
         out[row * width..][..width].copy_from_slice(from);
     }
 }

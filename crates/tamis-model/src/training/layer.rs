@@ -1,6 +1,7 @@
 //! One transformer layer over ragged rows, forward and backward.
 
-use super::{Batch, Gradients};
+use super::Gradients;
+use super::batch::{self, Batch};
 use crate::activation;
 use crate::attention::{self, Back, Group, Head};
 use crate::floats::Floats;
@@ -21,7 +22,7 @@ pub(super) struct Context<'a> {
     pub threads: &'a Threads,
     pub model: &'a Model,
     pub rotary: &'a Rotary,
-    pub batch: &'a Batch<'a>,
+    pub batch: &'a Batch,
 }
 
 /// What the backward pass needs of a layer's forward pass.
@@ -30,11 +31,11 @@ pub(super) struct Saved {
     /// Before norm and rotation `[N][heads * dim]`, kept where heads are normalised.
     raw_q: Floats,
     raw_k: Floats,
-    /// By sequence: `[heads][T][stride]`.
+    /// By group of sequences: `[heads][rows][stride]`.
     q: Floats,
     k: Floats,
     v: Floats,
-    /// By sequence: `[heads][T]`.
+    /// By group: `[heads][rows]`.
     lse: Floats,
     /// Attention's output `[N][heads * dim]`.
     mixed: Floats,
@@ -103,25 +104,21 @@ impl Context<'_> {
         }
     }
 
-    /// Lengths of the parts of a `[sequence][kv head]` buffer with `per_token` values each.
-    fn parts(&self, per_token: usize) -> impl Iterator<Item = usize> + '_ {
+    /// Lengths of the parts of a `[group][kv head]` buffer with `per_row` values each.
+    fn parts(&self, per_row: usize) -> impl Iterator<Item = usize> + '_ {
         let kv = self.model.config().num_kv_heads;
-        self.batch
-            .sequences
-            .iter()
-            .flat_map(move |sequence| std::iter::repeat_n(sequence.tokens.len() * per_token, kv))
+        self.batch.groups.iter().flat_map(move |group| std::iter::repeat_n(group.rows.len() * per_row, kv))
     }
 
-    /// Sequence, kv head and first value (of `per_token` each) of a part.
-    fn part(&self, task: usize, per_token: usize) -> (usize, usize, usize) {
+    /// Group, kv head and first value (of `per_row` each) of a part.
+    fn part(&self, task: usize, per_row: usize) -> (&batch::Group, usize, usize) {
         let kv = self.model.config().num_kv_heads;
-        let (sequence, head) = (task / kv, task % kv);
-        let first = (self.batch.offsets[sequence] * kv + head * self.batch.len(sequence)) * per_token;
-        (sequence, head, first)
+        let (group, head) = (&self.batch.groups[task / kv], task % kv);
+        (group, head, (group.rows.start * kv + head * group.rows.len()) * per_row)
     }
 
     fn num_parts(&self) -> usize {
-        self.batch.sequences.len() * self.model.config().num_kv_heads
+        self.batch.groups.len() * self.model.config().num_kv_heads
     }
 }
 
@@ -215,12 +212,11 @@ fn split_heads(context: &Context, tensors: &Layer, saved: &mut Saved, raw_v: &[f
     );
     let (raw_q, raw_k) = (&saved.raw_q, &saved.raw_k);
     threads.run(context.num_parts(), |task| {
-        let (sequence, kv_head, _) = context.part(task, 0);
+        let (group, kv_head, _) = context.part(task, 0);
         let (q, k, v) = (parts.0.take(task), parts.1.take(task), parts.2.take(task));
-        let len = batch.len(sequence);
-        for t in 0..len {
-            let row = batch.offsets[sequence] + t;
-            let angles = rotary.at(t);
+        let len = group.rows.len();
+        for (t, row) in group.rows.clone().enumerate() {
+            let angles = rotary.at(batch.rows[row].position as usize);
             for i in 0..shared {
                 let raw = &raw_q[(row * heads + kv_head * shared + i) * head.dim..][..head.dim];
                 let out = &mut q[(i * len + t) * head.stride..][..head.stride];
@@ -236,7 +232,7 @@ fn split_heads(context: &Context, tensors: &Layer, saved: &mut Saved, raw_v: &[f
     });
 }
 
-/// Attention of every sequence and head into `out`, laid out as q.
+/// Attention of every group and head into `out`, laid out as q.
 fn attend(context: &Context, saved: &mut Saved, out: &mut Floats) {
     let Context { threads, batch, .. } = *context;
     let Shape { heads, shared, head, .. } = context.shape();
@@ -249,18 +245,22 @@ fn attend(context: &Context, saved: &mut Saved, out: &mut Floats) {
     let Saved { q, k, v, .. } = saved;
     threads.run(context.num_parts(), |task| {
         let group = group(context, q, k, v, task);
-        if group.len > 0 {
-            attention::forward(threads.level(), head, &group, parts.0.take(task), parts.1.take(task));
-        }
+        attention::forward(threads.level(), head, &group, parts.0.take(task), parts.1.take(task));
     });
 }
 
-fn group<'a>(context: &Context, q: &'a [f32], k: &'a [f32], v: &'a [f32], task: usize) -> Group<'a> {
+fn group<'a>(context: &Context<'a>, q: &'a [f32], k: &'a [f32], v: &'a [f32], task: usize) -> Group<'a> {
     let Shape { shared, head, .. } = context.shape();
-    let (sequence, _, first) = context.part(task, head.stride);
-    let len = context.batch.len(sequence);
-    let size = len * head.stride;
-    Group { len, q: &q[first * shared..][..size * shared], k: &k[first..][..size], v: &v[first..][..size] }
+    let (_, _, first) = context.part(task, head.stride);
+    let rows = &context.batch.groups[task / context.model.config().num_kv_heads];
+    let size = rows.rows.len() * head.stride;
+    Group {
+        prompt: rows.shared,
+        members: &rows.members,
+        q: &q[first * shared..][..size * shared],
+        k: &k[first..][..size],
+        v: &v[first..][..size],
+    }
 }
 
 /// From heads back to rows.
@@ -281,11 +281,10 @@ fn merge_heads(context: &Context, heads_out: &[f32], rows_out: &mut Floats) {
     });
 }
 
-/// Index of a row's head in a `[sequence][heads][T]` buffer.
+/// Index of a row's head in a `[group][heads][rows]` buffer.
 fn place(context: &Context, row: usize, head: usize, heads: usize) -> usize {
-    let (sequence, position) = context.batch.rows[row];
-    let sequence = sequence as usize;
-    context.batch.offsets[sequence] * heads + head * context.batch.len(sequence) + position as usize
+    let rows = &context.batch.groups[context.batch.rows[row].group as usize].rows;
+    rows.start * heads + head * rows.len() + row - rows.start
 }
 
 /// From the derivative by the layer's output in `stream` to that by its input, adding to the weights' gradients.
@@ -355,7 +354,7 @@ pub(super) fn backward(
 
 /// From the derivative by attention's rows (`drows`) to those by its heads (`dq`, `dk`, `dv`).
 fn attend_backward(context: &Context, saved: &Saved, scratch: &mut Scratch) {
-    let Context { threads, batch, .. } = *context;
+    let threads = context.threads;
     let Shape { heads, shared, head, .. } = context.shape();
     let Scratch { drows, dheads, dq, dk, dv, .. } = scratch;
     dheads.resize(saved.q.len());
@@ -370,13 +369,14 @@ fn attend_backward(context: &Context, saved: &Saved, scratch: &mut Scratch) {
     );
     threads.run(context.num_parts(), |task| {
         let group = group(context, &saved.q, &saved.k, &saved.v, task);
-        let (sequence, kv_head, first) = context.part(task, shared);
+        let (rows, kv_head, first) = context.part(task, shared);
+        let len = rows.rows.len();
         let dout = parts.0.take(task);
         let (dq, dk, dv) = (parts.1.take(task), parts.2.take(task), parts.3.take(task));
         for i in 0..shared {
-            for t in 0..group.len {
-                let from = ((batch.offsets[sequence] + t) * heads + kv_head * shared + i) * head.dim;
-                let at = i * group.len + t;
+            for (t, row) in rows.rows.clone().enumerate() {
+                let from = (row * heads + kv_head * shared + i) * head.dim;
+                let at = i * len + t;
                 let (live, padding) = dout[at * head.stride..][..head.stride].split_at_mut(head.dim);
                 live.copy_from_slice(&drows[from..][..head.dim]);
                 padding.fill(0.0);
@@ -384,7 +384,7 @@ fn attend_backward(context: &Context, saved: &Saved, scratch: &mut Scratch) {
         }
         dk.fill(0.0);
         dv.fill(0.0);
-        let back = Back { out: dout, lse: &saved.lse[first..][..shared * group.len] };
+        let back = Back { out: dout, lse: &saved.lse[first..][..shared * len] };
         attention::backward(threads.level(), head, &group, &back, dq, dk, dv);
     });
 }
@@ -417,7 +417,7 @@ fn rows_backward(
             let mut head_buffer = vec![0.0; head.dim];
             for (i, out) in parts.take(task).chunks_exact_mut(width).enumerate() {
                 let row = task * ROWS + i;
-                let angles = rotary.at(batch.rows[row].1 as usize);
+                let angles = rotary.at(batch.rows[row].position as usize);
                 for (h, out) in out.chunks_exact_mut(head.dim).enumerate() {
                     let from = &source[place(context, row, h, count) * head.stride..][..head.dim];
                     out.copy_from_slice(from);

@@ -1,8 +1,10 @@
 //! The training pass: log-probabilities and entropies of given tokens, and the gradient of an objective of them.
 //!
-//! Sequences are laid end to end, never padded: N rows in all. Only positions whose next token is scored reach the vocabulary
-//! product. Weight gradients are one chain over rows per weight, so they are bit-equal for any number of threads.
+//! Sequences are laid end to end, never padded, and consecutive sequences with the same context share its rows (see [`batch`]): N
+//! rows in all. Only rows whose next token is scored reach the vocabulary product. Weight gradients are one chain over rows per weight,
+//! so they are bit-equal for any number of threads.
 
+mod batch;
 mod head;
 mod layer;
 
@@ -19,6 +21,7 @@ use crate::panels;
 use crate::product::Begin;
 use crate::rotary::Rotary;
 use crate::threads::Threads;
+use batch::Batch;
 pub(crate) use layer::place_head;
 use layer::{Saved, Scratch};
 
@@ -194,58 +197,6 @@ impl Workspace {
     }
 }
 
-/// Sequences laid end to end.
-#[derive(Debug, Clone)]
-pub(crate) struct Batch<'a> {
-    sequences: &'a [Sequence<'a>],
-    /// First row of each sequence, and N.
-    offsets: Vec<usize>,
-    /// Sequence and position of each row.
-    rows: Vec<(u32, u32)>,
-}
-
-impl<'a> Batch<'a> {
-    fn new(config: &ModelConfig, sequences: &'a [Sequence<'a>]) -> Result<Self, SequenceError> {
-        let mut offsets = vec![0];
-        let mut rows = Vec::new();
-        for (sequence, Sequence { tokens, start }) in sequences.iter().enumerate() {
-            let len = tokens.len();
-            if len > config.max_position_embeddings {
-                return Err(SequenceError::TooLong { sequence, len, limit: config.max_position_embeddings });
-            }
-            if *start < 1 || *start > len {
-                return Err(SequenceError::Start { sequence, start: *start, len });
-            }
-            if let Some(position) = tokens.iter().position(|&token| token as usize >= config.vocab_size) {
-                let (token, vocab_size) = (tokens[position], config.vocab_size);
-                return Err(SequenceError::Token { sequence, position, token, vocab_size });
-            }
-            rows.extend((0..len as u32).map(|position| (sequence as u32, position)));
-            offsets.push(rows.len());
-        }
-        Ok(Self { sequences, offsets, rows })
-    }
-
-    fn num_rows(&self) -> usize {
-        self.rows.len()
-    }
-
-    fn len(&self, sequence: usize) -> usize {
-        self.sequences[sequence].tokens.len()
-    }
-
-    /// Rows whose next token is scored, with that token.
-    fn scored(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
-        self.sequences.iter().zip(&self.offsets).flat_map(|(sequence, &offset)| {
-            (sequence.start..sequence.tokens.len()).map(move |t| (offset + t - 1, sequence.tokens[t]))
-        })
-    }
-
-    fn scored_lengths(&self) -> Vec<usize> {
-        self.sequences.iter().map(|sequence| sequence.tokens.len() - sequence.start).collect()
-    }
-}
-
 /// Log-probabilities and entropies of the scored tokens; no gradient, and no activations kept.
 pub fn score(
     threads: &Threads,
@@ -280,8 +231,7 @@ pub fn logits(
     tokens: &[u32],
 ) -> Result<Vec<f32>, SequenceError> {
     let config = model.config();
-    let sequences = [Sequence { tokens, start: tokens.len() }];
-    let batch = Batch::new(config, &sequences)?;
+    let batch = Batch::whole(config, tokens)?;
     let rotary = workspace.rotary(config, tokens.len());
     let context = layer::Context { threads, model, rotary: &rotary, batch: &batch };
     let Workspace { inputs, saved, scratch, .. } = workspace;
@@ -376,8 +326,7 @@ fn pass(
 /// Rows of the embedding.
 fn embed(model: &Model, batch: &Batch, out: &mut [f32]) {
     let width = model.config().hidden_size;
-    let tokens = batch.sequences.iter().flat_map(|sequence| sequence.tokens);
-    for (&token, row) in tokens.zip(out.chunks_exact_mut(width)) {
+    for (&token, row) in batch.tokens.iter().zip(out.chunks_exact_mut(width)) {
         embed_token(model, token, row);
     }
 }
@@ -398,8 +347,7 @@ fn embed_backward(model: &Model, batch: &Batch, stream: &[f32], gradients: &mut 
     let width = model.config().hidden_size;
     let tied = model.config().tie_word_embeddings;
     let gradient = gradients.of_mut(model.layout().embedding);
-    let tokens = batch.sequences.iter().flat_map(|sequence| sequence.tokens);
-    for (&token, row) in tokens.zip(stream.chunks_exact(width)) {
+    for (&token, row) in batch.tokens.iter().zip(stream.chunks_exact(width)) {
         if tied {
             let lane = &mut gradient[panels::place(width, token as usize, 0)..];
             lane.iter_mut().step_by(crate::simd::PANEL).zip(row).for_each(|(out, &value)| *out += value);

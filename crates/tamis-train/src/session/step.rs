@@ -86,10 +86,8 @@ fn reference_logprobs(
             })
         })
         .collect();
-    let lengths: Vec<usize> =
-        sequences.iter().map(|sequence| sequence.prompt.len() + sequence.completion.len()).collect();
     let mut rows = Ragged::default();
-    for range in micro_batches(&lengths, micro_batch) {
+    for range in micro_batches(&sequences, micro_batch) {
         let values = engine.reference_logprobs(&sequences[range.clone()])?;
         let mut rest = values.as_slice();
         for sequence in &sequences[range] {

@@ -1,0 +1,197 @@
+//! Which rows a pass computes: each context once, then what follows it in every sequence that has it.
+//!
+//! Consecutive sequences with the same context (`tokens[..start]`), as the members of a rollout group are, form a group. Its rows
+//! are those of the context, computed once, and then each member's own. The last row of the context gives the distribution of every
+//! member's first scored token. The row of a sequence's last token is left out: nothing follows it.
+
+use std::ops::Range;
+
+use super::{Sequence, SequenceError};
+use crate::config::ModelConfig;
+
+/// Consecutive sequences with the same context.
+#[derive(Debug, Clone)]
+pub(super) struct Group {
+    pub rows: Range<usize>,
+    /// How many of the rows are the shared context; 0 where there is one sequence alone.
+    pub shared: usize,
+    /// Rows of each member beyond the shared ones.
+    pub members: Vec<usize>,
+}
+
+/// A row's place.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Row {
+    pub group: u32,
+    /// Position in its sequence.
+    pub position: u32,
+}
+
+/// A scored token and where it lies in the flat order of the sequences.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Target {
+    pub token: u32,
+    pub flat: u32,
+}
+
+/// The rows of a pass.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Batch {
+    pub groups: Vec<Group>,
+    pub rows: Vec<Row>,
+    /// Token of each row.
+    pub tokens: Vec<u32>,
+    /// Rows that reach the vocabulary, ascending.
+    pub scored: Vec<usize>,
+    /// Their targets, and where those of each scored row begin.
+    pub targets: Vec<Target>,
+    pub first_target: Vec<usize>,
+    /// Scored tokens of each sequence.
+    pub scored_lengths: Vec<usize>,
+}
+
+impl Batch {
+    pub(super) fn new(config: &ModelConfig, sequences: &[Sequence]) -> Result<Self, SequenceError> {
+        for (index, sequence) in sequences.iter().enumerate() {
+            check(config, index, sequence)?;
+        }
+        let mut batch = Self {
+            scored_lengths: sequences.iter().map(|sequence| sequence.tokens.len() - sequence.start).collect(),
+            ..Self::default()
+        };
+        let mut flat = 0;
+        for members in sequences.chunk_by(|a, b| a.tokens[..a.start] == b.tokens[..b.start]) {
+            batch.push(members, flat);
+            flat += members.iter().map(|member| (member.tokens.len() - member.start) as u32).sum::<u32>();
+        }
+        batch.first_target.push(batch.targets.len());
+        Ok(batch)
+    }
+
+    /// Every row of one sequence, the last included; nothing is scored.
+    pub(super) fn whole(config: &ModelConfig, tokens: &[u32]) -> Result<Self, SequenceError> {
+        check(config, 0, &Sequence { tokens, start: tokens.len() })?;
+        let mut batch = Self::default();
+        batch.extend(tokens, 0);
+        batch.groups.push(Group { rows: 0..tokens.len(), shared: 0, members: vec![tokens.len()] });
+        Ok(batch)
+    }
+
+    /// Rows of the tokens from position `first` on, for the group to come.
+    fn extend(&mut self, tokens: &[u32], first: usize) {
+        let group = self.groups.len() as u32;
+        self.rows.extend((first..first + tokens.len()).map(|position| Row { group, position: position as u32 }));
+        self.tokens.extend_from_slice(tokens);
+    }
+
+    /// A row that scores the targets pushed after this.
+    fn score(&mut self, row: usize) {
+        self.scored.push(row);
+        self.first_target.push(self.targets.len());
+    }
+
+    /// The rows of one group, whose scored tokens begin at `flat`.
+    fn push(&mut self, members: &[Sequence], mut flat: u32) {
+        let begin = self.rows.len();
+        let live = members.iter().filter(|member| member.start < member.tokens.len());
+        let Some(Sequence { tokens, start }) = live.clone().next() else { return };
+        // A sequence alone is one stretch of rows.
+        let shared = if live.clone().count() > 1 { *start } else { 0 };
+        self.extend(&tokens[..shared], 0);
+        if shared > 0 {
+            self.score(begin + shared - 1);
+            let mut flat = flat;
+            for member in members {
+                if let Some(&token) = member.tokens.get(*start) {
+                    self.targets.push(Target { token, flat });
+                }
+                flat += (member.tokens.len() - start) as u32;
+            }
+        }
+        let mut rows = Vec::with_capacity(members.len());
+        for member in members {
+            let len = member.tokens.len();
+            if len > *start {
+                let first = self.rows.len();
+                self.extend(&member.tokens[shared..len - 1], shared);
+                // The first scored token belongs to the row before it, which is the context's where that is shared.
+                let unscored = if shared > 0 { 1 } else { 0 };
+                for position in start + unscored..len {
+                    self.score(first + position - 1 - shared);
+                    let at = flat + (position - start) as u32;
+                    self.targets.push(Target { token: member.tokens[position], flat: at });
+                }
+                rows.push(len - 1 - shared);
+            }
+            flat += (len - start) as u32;
+        }
+        self.groups.push(Group { rows: begin..self.rows.len(), shared, members: rows });
+    }
+
+    pub(super) fn num_rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Targets of scored row `index`.
+    pub(super) fn targets_of(&self, index: usize) -> &[Target] {
+        &self.targets[self.first_target[index]..self.first_target[index + 1]]
+    }
+}
+
+fn check(config: &ModelConfig, sequence: usize, Sequence { tokens, start }: &Sequence) -> Result<(), SequenceError> {
+    let (len, start) = (tokens.len(), *start);
+    if len > config.max_position_embeddings {
+        return Err(SequenceError::TooLong { sequence, len, limit: config.max_position_embeddings });
+    }
+    if start < 1 || start > len {
+        return Err(SequenceError::Start { sequence, start, len });
+    }
+    if let Some(position) = tokens.iter().position(|&token| token as usize >= config.vocab_size) {
+        let (token, vocab_size) = (tokens[position], config.vocab_size);
+        return Err(SequenceError::Token { sequence, position, token, vocab_size });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::config::Architecture;
+
+    fn batch(sequences: &[(&[u32], usize)]) -> Batch {
+        let config = ModelConfig::new(Architecture::Llama, 32, 16, 32, 1, 1, 64);
+        let sequences: Vec<_> = sequences.iter().map(|&(tokens, start)| Sequence { tokens, start }).collect();
+        Batch::new(&config, &sequences).unwrap()
+    }
+
+    #[test]
+    fn a_context_is_laid_out_once() {
+        let batch = batch(&[
+            (&[1, 2, 3, 4], 2),
+            (&[1, 2, 5], 2),
+            (&[1, 2], 2),
+            (&[1, 2, 3, 6], 2),
+            (&[1, 2, 3, 6], 3),
+        ]);
+        // Context 1 2, then 3 | nothing | 3; the row of a last token is never there. The fifth has another context.
+        assert_eq!(batch.tokens, [1, 2, 3, 3, 1, 2, 3]);
+        let positions: Vec<u32> = batch.rows.iter().map(|row| row.position).collect();
+        assert_eq!(positions, [0, 1, 2, 2, 0, 1, 2]);
+        assert_eq!(batch.groups.len(), 2);
+        assert_eq!((batch.groups[0].shared, &batch.groups[0].members[..]), (2, &[1, 0, 1][..]));
+        assert_eq!((batch.groups[1].shared, &batch.groups[1].members[..]), (0, &[3][..]));
+        assert_eq!(batch.scored, [1, 2, 3, 6]);
+        let targets = |i| batch.targets_of(i).iter().map(|target| (target.token, target.flat)).collect::<Vec<_>>();
+        assert_eq!(targets(0), [(3, 0), (5, 2), (3, 3)]);
+        assert_eq!((targets(1), targets(2), targets(3)), (vec![(4, 1)], vec![(6, 4)], vec![(6, 5)]));
+        assert_eq!(batch.scored_lengths, [2, 1, 0, 2, 1]);
+    }
+
+    #[test]
+    fn nothing_scored_is_no_row() {
+        let batch = batch(&[(&[1, 2], 2), (&[3], 1)]);
+        assert_eq!((batch.num_rows(), batch.groups.len(), batch.targets.len()), (0, 0, 0));
+        assert_eq!(batch.scored_lengths, [0, 0]);
+    }
+}
