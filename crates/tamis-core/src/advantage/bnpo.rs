@@ -175,7 +175,8 @@ impl AdvantageEstimator for Bnpo {
     fn check(&self) -> Result<(), AdvantageError> {
         zero_or_one("ddof", self.ddof)?;
         check_bounds(self.low, self.high)?;
-        for (setting, value) in [("alpha", self.alpha), ("beta", self.beta), ("max_weight", Some(self.max_weight))]
+        for (setting, value) in
+            [("alpha", self.alpha), ("beta", self.beta), ("max_weight", Some(self.max_weight))]
         {
             if let Some(value) = value {
                 in_range(setting, value, value > 0.0 && value.is_finite(), "a finite number above 0")?;

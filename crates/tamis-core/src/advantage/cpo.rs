@@ -165,7 +165,11 @@ impl Cpo {
             (CpoWrap::NegonlySeqKl, true) => self.pos_alpha * k,
             (CpoWrap::NegonlyTokKl, true) => self.pos_alpha * u,
             (CpoWrap::NegonlySeqKl | CpoWrap::NegonlyTokKl, false) => {
-                if group == Difficulty::AllWrong { self.neg_alpha * k } else { 0.0 }
+                if group == Difficulty::AllWrong {
+                    self.neg_alpha * k
+                } else {
+                    0.0
+                }
             }
         }
     }
@@ -246,7 +250,8 @@ impl AdvantageEstimator for Cpo {
         let mask = batch.mask(self.name())?;
         let old = batch.tokens(Column::OldLogprobs, self.name())?;
         let gold = batch.tokens(Column::GoldLogprobs, self.name())?;
-        let entropy = if self.reads_entropy() { Some(batch.tokens(Column::Entropy, self.name())?) } else { None };
+        let entropy =
+            if self.reads_entropy() { Some(batch.tokens(Column::Entropy, self.name())?) } else { None };
         let mut advantages = self.grpo.of(batch.rewards);
         let mut per_token = Ragged::default();
         let mut i = 0;
@@ -268,7 +273,9 @@ impl AdvantageEstimator for Cpo {
                             return 0.0;
                         }
                         let k = (completion.gold_t[t] - completion.old_t[t]).clamp(-10.0, 10.0);
-                        let u = completion.entropy_t.map_or(0.0, |entropy_t| (entropy_t[t] - least) / (width + 1e-8));
+                        let u = completion
+                            .entropy_t
+                            .map_or(0.0, |entropy_t| (entropy_t[t] - least) / (width + 1e-8));
                         *advantage + self.shift(*advantage, is_right, difficulty, k, u)
                     }));
                 } else if !reward.is_nan() {

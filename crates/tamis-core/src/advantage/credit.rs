@@ -47,16 +47,12 @@ pub(crate) fn credit(
 }
 
 /// Turns credits into discounted rewards to go, in place: `G_t = c_t + gamma·G_next`, next the next unmasked token; 0 at masked tokens.
-///
-/// With `reset` nothing is carried back over a masked token.
-pub(crate) fn rewards_to_go(credit_t: &mut [f64], mask_t: &[bool], gamma: f64, reset: bool) {
+pub(crate) fn rewards_to_go(credit_t: &mut [f64], mask_t: &[bool], gamma: f64) {
     let mut to_go = 0.0;
     for (credit, &on) in credit_t.iter_mut().zip(mask_t).rev() {
         if on {
             to_go = *credit + gamma * to_go;
             *credit = to_go;
-        } else if reset {
-            to_go = 0.0;
         }
     }
 }
@@ -90,10 +86,7 @@ mod tests {
     #[test]
     fn the_discount_does_not_count_masked_tokens() {
         let mut to_go = [0.0, 2.0, 12.0, 0.0, 48.0, 0.0];
-        rewards_to_go(&mut to_go, &MASK, 0.5, false);
+        rewards_to_go(&mut to_go, &MASK, 0.5);
         assert_eq!(to_go, [0.0, 20.0, 36.0, 0.0, 48.0, 0.0]);
-        let mut reset = [0.0, 2.0, 12.0, 0.0, 48.0, 0.0];
-        rewards_to_go(&mut reset, &MASK, 0.5, true);
-        assert_eq!(reset, [0.0, 8.0, 12.0, 0.0, 48.0, 0.0]);
     }
 }

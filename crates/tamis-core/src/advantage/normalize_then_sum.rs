@@ -86,7 +86,8 @@ impl AdvantageEstimator for NormalizeThenSum {
         let divisor = moments.deviation(1) + self.epsilon;
         for group in 0..advantages.num_rows() {
             for sum in advantages.row_mut(group) {
-                *sum = if moments.is_uniform() { 0.0 } else { finite_or_zero((*sum - moments.mean) / divisor) };
+                *sum =
+                    if moments.is_uniform() { 0.0 } else { finite_or_zero((*sum - moments.mean) / divisor) };
             }
         }
         Ok(Estimate::per_trajectory(advantages, state))

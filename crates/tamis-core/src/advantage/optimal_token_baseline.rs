@@ -19,12 +19,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the reward to go less its group mean at the same position, weighted by the gradient energy of each trajectory so far",
     formula: "w_t = (1 - 2·pi_t + sum(pi²))·rho_t², W_t = sum(w_s, s <= t), B_t = sum_i(G_it·W_it) / (sum_i(W_it) + epsilon), A_t = G_t - B_t",
     source: "verl 0.9.1 core_algos.compute_optimal_token_baseline_advantage; Li et al., The optimal token baseline, 2025",
-    defaults: &[
-        ("tail", "zeroed"),
-        ("epsilon", "0"),
-        ("singleton", "zero"),
-        ("masked_rewards", "credited"),
-    ],
+    defaults: &[("tail", "zeroed"), ("epsilon", "0"), ("singleton", "zero"), ("masked_rewards", "credited")],
     degenerate: &[
         "at a position where all rewards to go are equal every advantage is exactly 0 (with `epsilon: 0`), where all weights are 0 the plain mean is taken",
         "beyond the second longest trajectory of a group the longest has no one to be compared with: baseline 0 there, or with `tail: kept` its own reward, so advantage 0",
@@ -149,8 +144,7 @@ pub struct OptimalTokenBaseline {
 }
 
 impl OptimalTokenBaseline {
-    pub(super) const NEEDS: &'static [Column] =
-        &[Column::Mask, Column::OldLogprobs, Column::SumPiSquared];
+    pub(super) const NEEDS: &'static [Column] = &[Column::Mask, Column::OldLogprobs, Column::SumPiSquared];
     pub(super) const USES: &'static [Column] = &[Column::TokenRewards, Column::RolloutWeights];
 
     pub(super) fn by_position(
@@ -168,7 +162,7 @@ impl OptimalTokenBaseline {
             if reward.is_nan() {
                 credit_t.fill(0.0);
             }
-            rewards_to_go(&mut credit_t, mask_t, 1.0, false);
+            rewards_to_go(&mut credit_t, mask_t, 1.0);
             returns.push_row(credit_t.iter().copied());
         }
         let mut advantages: Vec<f64> = vec![0.0; returns.num_values()];
@@ -187,7 +181,8 @@ impl OptimalTokenBaseline {
             for row in rows.zip(rewards_g).filter(|(_, reward)| !reward.is_nan()).map(|(row, _)| row) {
                 let mut member =
                     Member { tokens: mask.offsets()[row]..mask.offsets()[row + 1], num_unmasked: 0, end: 0 };
-                for (t, token) in member.tokens.clone().enumerate().filter(|(_, token)| mask.values()[*token]) {
+                for (t, token) in member.tokens.clone().enumerate().filter(|(_, token)| mask.values()[*token])
+                {
                     let place = match position {
                         Position::All => t,
                         Position::Unmasked => member.num_unmasked,
@@ -207,7 +202,8 @@ impl OptimalTokenBaseline {
             let tail = self.tail_of(&members);
             for (m, member) in members.iter().enumerate() {
                 let mut num_unmasked = 0;
-                for (t, token) in member.tokens.clone().enumerate().filter(|(_, token)| mask.values()[*token]) {
+                for (t, token) in member.tokens.clone().enumerate().filter(|(_, token)| mask.values()[*token])
+                {
                     let place = match position {
                         Position::All => t,
                         Position::Unmasked => num_unmasked,

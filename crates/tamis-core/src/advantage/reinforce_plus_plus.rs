@@ -18,12 +18,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "discounted rewards to go of every token, whitened over the tokens of the batch; groups play no part",
     formula: "G_t = r_t + gamma·G_(t+1), A_t = (G_t - mean(G)) / sqrt(var(G) + 1e-8) over the unmasked tokens of the batch",
     source: "Hu, REINFORCE++, arXiv 2501.03262, eq. 5 and 6",
-    defaults: &[
-        ("gamma", "1"),
-        ("whiten", "true"),
-        ("masked_rewards", "credited"),
-        ("reset_at_masked", "false"),
-    ],
+    defaults: &[("gamma", "1"), ("whiten", "true"), ("masked_rewards", "credited")],
     degenerate: &[
         "unscored trajectories are outside the statistics and get 0",
         "where all returns of the batch are equal, or there is one token, every advantage is 0; a uniform group is not 0 unless the batch is",
@@ -34,7 +29,7 @@ pub(super) const ENTRY: Entry = Entry {
         ("EasyR1", "algorithm.adv_estimator=reinforce_plus_plus"),
     ],
     differences: &[
-        "verl carries no return back over a masked token (`reset_at_masked: true`), so that a reward after a tool call never reaches the turns before it, and loses rewards on masked tokens (`masked_rewards: lost`)",
+        "verl loses rewards on masked tokens (`masked_rewards: lost`); its versions of early 2026 carried no return back over one, so that a reward after a tool call never reached the turns before it",
         "verl adds 1e-8 to the number of tokens and raises where there is one",
     ],
 };
@@ -66,13 +61,11 @@ pub struct ReinforcePlusPlus {
     pub whiten: bool,
     /// What becomes of rewards on masked tokens.
     pub masked_rewards: MaskedRewards,
-    /// Whether masked tokens cut a trajectory into parts that know nothing of each other's rewards (verl).
-    pub reset_at_masked: bool,
 }
 
 impl Default for ReinforcePlusPlus {
     fn default() -> Self {
-        Self { gamma: 1.0, whiten: true, masked_rewards: MaskedRewards::Credited, reset_at_masked: false }
+        Self { gamma: 1.0, whiten: true, masked_rewards: MaskedRewards::Credited }
     }
 }
 
@@ -106,7 +99,7 @@ impl AdvantageEstimator for ReinforcePlusPlus {
                 continue;
             }
             credit(batch, i, mask_t, self.masked_rewards, &mut credit_t);
-            rewards_to_go(&mut credit_t, mask_t, self.gamma, self.reset_at_masked);
+            rewards_to_go(&mut credit_t, mask_t, self.gamma);
             returns.push_row(credit_t.iter().copied());
         }
         let mut advantages = returns.clone();

@@ -22,10 +22,7 @@ pub(super) const ENTRY: Entry = Entry {
         "unscored trajectories get 0, and so do all of a prompt whose greedy completion is unscored",
         "a uniform group is 0 only where its greedy completion scores the same; a singleton is like any other",
     ],
-    known_as: &[
-        ("verl", "algorithm.adv_estimator=remax"),
-        ("EasyR1", "algorithm.adv_estimator=remax"),
-    ],
+    known_as: &[("verl", "algorithm.adv_estimator=remax"), ("EasyR1", "algorithm.adv_estimator=remax")],
     differences: &[
         "verl leaves the reward to go at masked tokens, and loses rewards on them (`masked_rewards: lost`)",
         "filters that drop uniform groups drop signal here",
@@ -100,7 +97,7 @@ impl AdvantageEstimator for Remax {
                 if reward.is_nan() {
                     credit_t.fill(0.0);
                 } else {
-                    rewards_to_go(&mut credit_t, mask_t, 1.0, false);
+                    rewards_to_go(&mut credit_t, mask_t, 1.0);
                 }
                 per_token.push_row(credit_t.iter().zip(mask_t).map(|(to_go, &on)| {
                     if on && !reward.is_nan() { finite_or_zero(to_go - baseline) } else { 0.0 }

@@ -11,8 +11,8 @@ pub(crate) struct Moments {
     pub(crate) mean: f64,
     /// Sum of squared differences from the mean.
     squares: f64,
-    pub(crate) min: f64,
-    pub(crate) max: f64,
+    min: f64,
+    max: f64,
     sum: f64,
 }
 
@@ -32,42 +32,20 @@ impl Moments {
         Self { count, mean, squares, min, max, sum }
     }
 
-    /// Of numbers that each stand for `weight` equal ones: of trajectories by their lengths, say. Weight 0 and NaN are outside.
-    pub(crate) fn weighted(values: &[f64], weight: impl Fn(usize) -> usize) -> Self {
-        let weighted = || {
-            let scored = values.iter().copied().enumerate().filter(|(_, value)| !value.is_nan());
-            scored.map(|(i, value)| (value, weight(i))).filter(|&(_, weight)| weight > 0)
-        };
+    /// Of numbers that each stand for a count of equal ones: of trajectories by their lengths, say. NaN is outside.
+    ///
+    /// The function is called twice, and must give the same numbers both times.
+    pub(crate) fn weighted<I: Iterator<Item = (f64, usize)>>(numbers: impl Fn() -> I) -> Self {
+        let scored = || numbers().filter(|(value, weight)| !value.is_nan() && *weight > 0);
         let (mut count, mut sum, mut min, mut max) = (0_usize, 0.0, f64::INFINITY, f64::NEG_INFINITY);
-        for (value, weight) in weighted() {
+        for (value, weight) in scored() {
             count += weight;
             sum += value * weight as f64;
             min = min.min(value);
             max = max.max(value);
         }
         let mean = sum / count as f64;
-        let squares = weighted().map(|(value, weight)| weight as f64 * (value - mean) * (value - mean)).sum();
-        Self { count, mean, squares, min, max, sum }
-    }
-
-    /// Of the values of some places of some rows.
-    pub(crate) fn counted(values: &Ragged<f64>, is_counted: impl Fn(usize, usize) -> bool) -> Self {
-        let counted = || {
-            values.rows().enumerate().flat_map(|(row, values)| {
-                let is_counted = &is_counted;
-                let counted = values.iter().enumerate().filter(move |&(place, _)| is_counted(row, place));
-                counted.map(|(_, &value)| value)
-            })
-        };
-        let (mut count, mut sum, mut min, mut max) = (0_usize, 0.0, f64::INFINITY, f64::NEG_INFINITY);
-        for value in counted() {
-            count += 1;
-            sum += value;
-            min = min.min(value);
-            max = max.max(value);
-        }
-        let mean = sum / count as f64;
-        let squares = counted().map(|value| (value - mean) * (value - mean)).sum();
+        let squares = scored().map(|(value, weight)| weight as f64 * (value - mean) * (value - mean)).sum();
         Self { count, mean, squares, min, max, sum }
     }
 

@@ -31,7 +31,8 @@ impl Whitening {
 
 /// Whitens one number per trajectory over tokens: each counts as often as `length` says. NaN stays outside and becomes 0.
 pub(crate) fn by_length(values: &mut Ragged<f64>, length: impl Fn(usize) -> usize) {
-    let whitening = Whitening::of(&Moments::weighted(values.values(), length));
+    let numbers = || values.values().iter().enumerate().map(|(i, &value)| (value, length(i)));
+    let whitening = Whitening::of(&Moments::weighted(numbers));
     for row in 0..values.num_rows() {
         for value in values.row_mut(row) {
             *value = whitening.apply(*value);
@@ -41,11 +42,13 @@ pub(crate) fn by_length(values: &mut Ragged<f64>, length: impl Fn(usize) -> usiz
 
 /// Whitens unmasked tokens of scored trajectories; everything else becomes 0.
 pub(crate) fn by_token(values: &mut Ragged<f64>, mask: &Ragged<bool>, rewards: &[f64]) {
-    let moments = {
-        let is_counted = |trajectory: usize| !rewards[trajectory].is_nan();
-        Moments::counted(values, |trajectory, token| is_counted(trajectory) && mask.row(trajectory)[token])
+    let numbers = || {
+        let scored = values.rows().zip(mask.rows()).zip(rewards).filter(|(_, reward)| !reward.is_nan());
+        scored.flat_map(|((values_t, mask_t), _)| {
+            values_t.iter().zip(mask_t).map(|(&value, &on)| (value, usize::from(on)))
+        })
     };
-    let whitening = Whitening::of(&moments);
+    let whitening = Whitening::of(&Moments::weighted(numbers));
     for (trajectory, reward) in rewards.iter().enumerate() {
         let mask_t = mask.row(trajectory);
         for (value, &on) in values.row_mut(trajectory).iter_mut().zip(mask_t) {

@@ -53,7 +53,8 @@ impl ClipAdvantage {
     }
 
     pub(super) fn apply(&self, shaped: &mut Shaped) {
-        let (Advantages::PerTrajectory(advantages) | Advantages::PerToken(advantages)) = &mut shaped.advantages;
+        let (Advantages::PerTrajectory(advantages) | Advantages::PerToken(advantages)) =
+            &mut shaped.advantages;
         for row in 0..advantages.num_rows() {
             for advantage in advantages.row_mut(row) {
                 *advantage = self.clip(*advantage);

@@ -13,7 +13,9 @@ pub(in crate::advantage) const ENTRY: Entry = Entry {
     formula: "factor = kept/generated (linear) or its square root (sqrt), groups of the step's rounds before the batch is cut to size",
     source: "Wang et al., RAGEN-2, arXiv 2604.06268; RAGEN actor.filter_loss_scaling",
     defaults: &[("by", "none")],
-    degenerate: &["where nothing was generated, or nothing filtered, the factor is 1; where nothing was kept it is 0"],
+    degenerate: &[
+        "where nothing was generated, or nothing filtered, the factor is 1; where nothing was kept it is 0",
+    ],
     known_as: &[("RAGEN", "actor_rollout_ref.actor.filter_loss_scaling")],
     differences: &[
         "RAGEN multiplies the advantages, which is the same for losses in which they stand as a factor; losses that choose tokens by advantage see them unscaled here",

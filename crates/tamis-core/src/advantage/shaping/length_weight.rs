@@ -14,7 +14,9 @@ pub(in crate::advantage) const ENTRY: Entry = Entry {
     formula: "A = A·mean(L)/L, L the tokens trained on",
     source: "RAGEN grpo_advantage_length_weight",
     defaults: &[],
-    degenerate: &["trajectories without a token to train on, and unscored ones, are outside the mean and keep their advantage"],
+    degenerate: &[
+        "trajectories without a token to train on, and unscored ones, are outside the mean and keep their advantage",
+    ],
     known_as: &[("RAGEN", "grpo_advantage_length_weight=True")],
     differences: &["RAGEN adds 1e-6 to each length, and counts unscored trajectories in the mean"],
 };
