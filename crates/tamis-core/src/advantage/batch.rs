@@ -1,5 +1,7 @@
 //! What an estimator may look at: rewards, and the columns that some need beyond them.
 
+use std::borrow::Cow;
+
 use super::{AdvantageError, Generated};
 use crate::ragged::Ragged;
 
@@ -207,6 +209,24 @@ impl<'a> AdvantageBatch<'a> {
             (None, Some(mask)) => mask.row(i).iter().filter(|&&on| on).count(),
             (None, None) => 0,
         }
+    }
+
+    /// Rewards of a component, NaN where the trajectory is unscored: it is outside that component's statistics too.
+    pub(crate) fn component(&self, component: &Component<'a>) -> Cow<'a, Ragged<f64>> {
+        let (rewards, answers) = (self.rewards.values(), component.rewards.values());
+        let is_outside = |(reward, answer): (&f64, &f64)| reward.is_nan() && !answer.is_nan();
+        if !rewards.iter().zip(answers).any(is_outside) {
+            return Cow::Borrowed(component.rewards);
+        }
+        let mut scored = component.rewards.clone();
+        for group in 0..scored.num_rows() {
+            for (answer, reward) in scored.row_mut(group).iter_mut().zip(self.rewards.row(group)) {
+                if reward.is_nan() {
+                    *answer = f64::NAN;
+                }
+            }
+        }
+        Cow::Owned(scored)
     }
 
     /// Whether all lengths fit together, all needed columns are there, and what will be read is finite. Linear in what is checked.

@@ -198,8 +198,9 @@ impl AdvantageEstimator for Bnpo {
         if let Some(components) = batch.components {
             let share = 1.0 / components.len() as f64;
             for (component, generated) in components.iter().zip(generated.components) {
-                check_range(self.name(), component.rewards, range)?;
-                self.add(component.rewards, generated, share, &mut total);
+                let rewards = batch.component(component);
+                check_range(self.name(), &rewards, range)?;
+                self.add(&rewards, generated, share, &mut total);
             }
         } else {
             check_range(self.name(), batch.rewards, range)?;

@@ -91,7 +91,8 @@ pub(super) fn normalised_sum(
             for component in components {
                 let fine = component.weight.is_finite();
                 in_range("component weight", component.weight, fine, "a finite number")?;
-                for (total, advantage) in total.iter_mut().zip(grpo.of(component.rewards).values()) {
+                for (total, advantage) in total.iter_mut().zip(grpo.of(&batch.component(component)).values())
+                {
                     *total += component.weight * advantage;
                 }
             }

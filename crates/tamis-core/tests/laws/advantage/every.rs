@@ -302,7 +302,20 @@ fn a_missing_column_is_named_with_who_needs_it() {
         .filter(|estimator| !estimator.needs().is_empty())
         .map(|estimator| estimator.advantages(&AdvantageBatch::of_rewards(&rewards)).unwrap_err().to_string())
         .collect();
-    insta::assert_snapshot!(refusals.join("\n"), @"");
+    insta::assert_snapshot!(refusals.join("\n"), @r"
+    column `mask` is missing; `reinforce_plus_plus` needs it: which tokens the policy produced
+    column `lengths` is missing; `reinforce_plus_plus_baseline` needs it: number of tokens trained on of each trajectory
+    column `greedy_rewards` is missing; `remax` needs it: the reward of one greedy completion of each prompt
+    column `lengths` is missing; `opo` needs it: number of tokens trained on of each trajectory
+    column `lengths` is missing; `gdpo` needs it: number of tokens trained on of each trajectory
+    column `mask` is missing; `optimal_token_baseline` needs it: which tokens the policy produced
+    column `mask` is missing; `tir_optimal_token_baseline` needs it: which tokens the policy produced
+    column `mask` is missing; `gae` needs it: which tokens the policy produced
+    column `mask` is missing; `bi_level_gae` needs it: which tokens the policy produced
+    column `generated` is missing; `bnpo` needs it: statistics of all groups of the step before filtering
+    column `generated` is missing; `bnpo_running` needs it: statistics of all groups of the step before filtering
+    column `mask` is missing; `cpo` needs it: which tokens the policy produced
+    ");
     for estimator in Advantage::all().iter().filter(|estimator| estimator.needs().is_empty()) {
         assert_eq!(estimator.advantages(&AdvantageBatch::of_rewards(&rewards)).unwrap().values().len(), 2);
     }
