@@ -34,14 +34,15 @@ fn ln_gamma(x: f64) -> f64 {
 ///
 /// `p^(alpha - 1)·(1 - p)^(beta - 1) / B(alpha, beta)`.
 pub(super) fn density(p: f64, alpha: f64, beta: f64) -> f64 {
-    if alpha == 1.0 && beta == 1.0 {
+    let exponents = [alpha - 1.0, beta - 1.0];
+    if exponents.iter().all(|exponent| *exponent == 0.0) {
         // Uniform, and exactly so.
         return 1.0;
     }
     // An exponent of 0 makes its factor 1 even where the base is 0.
     let log_factor = |base: f64, exponent: f64| if exponent == 0.0 { 0.0 } else { exponent * base.ln() };
     let log_norm = ln_gamma(alpha) + ln_gamma(beta) - ln_gamma(alpha + beta);
-    (log_factor(p, alpha - 1.0) + log_factor(1.0 - p, beta - 1.0) - log_norm).exp()
+    (log_factor(p, exponents[0]) + log_factor(1.0 - p, exponents[1]) - log_norm).exp()
 }
 
 #[cfg(test)]

@@ -183,18 +183,18 @@ impl Cpo {
     }
 }
 
-/// The unmasked part of one completion's columns.
+/// One completion's columns \[T\].
 struct Completion<'a> {
-    mask_t: &'a [bool],
-    old_t: &'a [f64],
-    gold_t: &'a [f64],
-    entropy_t: Option<&'a [f64]>,
+    mask: &'a [bool],
+    old: &'a [f64],
+    gold: &'a [f64],
+    entropy: Option<&'a [f64]>,
 }
 
 impl Completion<'_> {
     fn mean(&self, value: impl Fn(usize) -> f64) -> f64 {
         let (mut sum, mut count) = (0.0, 0_usize);
-        for t in (0..self.mask_t.len()).filter(|&t| self.mask_t[t]) {
+        for t in (0..self.mask.len()).filter(|&t| self.mask[t]) {
             sum += value(t);
             count += 1;
         }
@@ -202,17 +202,17 @@ impl Completion<'_> {
     }
 
     fn contrast(&self) -> f64 {
-        self.mean(|t| self.gold_t[t] - self.old_t[t])
+        self.mean(|t| self.gold[t] - self.old[t])
     }
 
     fn uncertainty(&self) -> f64 {
-        self.entropy_t.map_or(0.0, |entropy_t| self.mean(|t| entropy_t[t]))
+        self.entropy.map_or(0.0, |entropy_t| self.mean(|t| entropy_t[t]))
     }
 
     /// Least entropy and the width of its range.
     fn entropy_range(&self) -> (f64, f64) {
-        let Some(entropy_t) = self.entropy_t else { return (0.0, 0.0) };
-        let unmasked = entropy_t.iter().zip(self.mask_t).filter(|&(_, &on)| on).map(|(&entropy, _)| entropy);
+        let Some(entropy_t) = self.entropy else { return (0.0, 0.0) };
+        let unmasked = entropy_t.iter().zip(self.mask).filter(|&(_, &on)| on).map(|(&entropy, _)| entropy);
         let (min, max) = unmasked.fold((f64::INFINITY, f64::NEG_INFINITY), |(min, max), entropy| {
             (min.min(entropy), max.max(entropy))
         });
@@ -259,22 +259,22 @@ impl AdvantageEstimator for Cpo {
             let difficulty = self.difficulty(rewards_g);
             for (advantage, &reward) in advantages.row_mut(group).iter_mut().zip(rewards_g) {
                 let completion = Completion {
-                    mask_t: mask.row(i),
-                    old_t: old.row(i),
-                    gold_t: gold.row(i),
-                    entropy_t: entropy.map(|entropy| entropy.row(i)),
+                    mask: mask.row(i),
+                    old: old.row(i),
+                    gold: gold.row(i),
+                    entropy: entropy.map(|entropy| entropy.row(i)),
                 };
                 i += 1;
                 let is_right = reward >= self.right;
                 if self.is_per_token() {
                     let (least, width) = completion.entropy_range();
-                    per_token.push_row(completion.mask_t.iter().enumerate().map(|(t, &on)| {
+                    per_token.push_row(completion.mask.iter().enumerate().map(|(t, &on)| {
                         if !on || reward.is_nan() {
                             return 0.0;
                         }
-                        let k = (completion.gold_t[t] - completion.old_t[t]).clamp(-10.0, 10.0);
+                        let k = (completion.gold[t] - completion.old[t]).clamp(-10.0, 10.0);
                         let u = completion
-                            .entropy_t
+                            .entropy
                             .map_or(0.0, |entropy_t| (entropy_t[t] - least) / (width + 1e-8));
                         *advantage + self.shift(*advantage, is_right, difficulty, k, u)
                     }));

@@ -58,6 +58,7 @@ pub(crate) fn rewards_to_go(credit_t: &mut [f64], mask_t: &[bool], gamma: f64) {
 }
 
 #[cfg(test)]
+#[expect(clippy::float_cmp, reason = "sums of small integers are exact")]
 mod tests {
     use super::*;
     use crate::ragged::Ragged;

@@ -1,5 +1,7 @@
 //! The optimal baseline per token position: rewards to go of a group weighted by how much each trajectory moves the gradient so far.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use super::credit::{credit, rewards_to_go};
@@ -55,6 +57,17 @@ pub(super) enum Position {
     Unmasked,
 }
 
+impl Position {
+    /// Position and flat place of the unmasked tokens of a row.
+    fn unmasked(self, mask: &[bool], tokens: Range<usize>) -> impl Iterator<Item = (usize, usize)> {
+        let unmasked = tokens.enumerate().filter(|(_, token)| mask[*token]).enumerate();
+        unmasked.map(move |(num_unmasked, (t, token))| match self {
+            Self::All => (t, token),
+            Self::Unmasked => (num_unmasked, token),
+        })
+    }
+}
+
 /// Per position of a group, over its members that have an unmasked token there.
 #[derive(Clone, Copy)]
 struct Baseline {
@@ -94,7 +107,7 @@ impl Baseline {
 /// One trajectory's tokens while its group is at work.
 struct Member {
     /// Where its rows begin in the flat columns.
-    tokens: std::ops::Range<usize>,
+    tokens: Range<usize>,
     num_unmasked: usize,
     /// One past its last unmasked position.
     end: usize,
@@ -181,12 +194,7 @@ impl OptimalTokenBaseline {
             for row in rows.zip(rewards_g).filter(|(_, reward)| !reward.is_nan()).map(|(row, _)| row) {
                 let mut member =
                     Member { tokens: mask.offsets()[row]..mask.offsets()[row + 1], num_unmasked: 0, end: 0 };
-                for (t, token) in member.tokens.clone().enumerate().filter(|(_, token)| mask.values()[*token])
-                {
-                    let place = match position {
-                        Position::All => t,
-                        Position::Unmasked => member.num_unmasked,
-                    };
+                for (place, token) in position.unmasked(mask.values(), member.tokens.clone()) {
                     if place >= baselines.len() {
                         baselines.resize(place + 1, Baseline::EMPTY);
                     }
@@ -201,14 +209,7 @@ impl OptimalTokenBaseline {
             }
             let tail = self.tail_of(&members);
             for (m, member) in members.iter().enumerate() {
-                let mut num_unmasked = 0;
-                for (t, token) in member.tokens.clone().enumerate().filter(|(_, token)| mask.values()[*token])
-                {
-                    let place = match position {
-                        Position::All => t,
-                        Position::Unmasked => num_unmasked,
-                    };
-                    num_unmasked += 1;
+                for (place, token) in position.unmasked(mask.values(), member.tokens.clone()) {
                     let to_go = returns.values()[token];
                     advantages[token] = match tail {
                         Some((longest, start)) if longest == m && place >= start => to_go,

@@ -118,21 +118,21 @@ fn keep(ratio: f64, sign: f64, purpose: u64, shaped: &mut Shaped, batch: &Shapin
 }
 
 impl KeepNegRatio {
-    pub(super) fn check(&self) -> Result<(), AdvantageError> {
+    pub(super) fn check(self) -> Result<(), AdvantageError> {
         unit_interval("ratio", self.ratio)
     }
 
-    pub(super) fn apply(&self, shaped: &mut Shaped, batch: &ShapingBatch<'_>) {
+    pub(super) fn apply(self, shaped: &mut Shaped, batch: &ShapingBatch<'_>) {
         keep(self.ratio, -1.0, 1, shaped, batch);
     }
 }
 
 impl KeepPosRatio {
-    pub(super) fn check(&self) -> Result<(), AdvantageError> {
+    pub(super) fn check(self) -> Result<(), AdvantageError> {
         unit_interval("ratio", self.ratio)
     }
 
-    pub(super) fn apply(&self, shaped: &mut Shaped, batch: &ShapingBatch<'_>) {
+    pub(super) fn apply(self, shaped: &mut Shaped, batch: &ShapingBatch<'_>) {
         keep(self.ratio, 1.0, 2, shaped, batch);
     }
 }

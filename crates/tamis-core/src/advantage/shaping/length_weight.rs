@@ -29,16 +29,15 @@ pub(in crate::advantage) const ENTRY: Entry = Entry {
 #[serde(default, deny_unknown_fields)]
 pub struct LengthWeight {}
 
-impl LengthWeight {
-    pub(super) fn apply(self, shaped: &mut Shaped, batch: &AdvantageBatch<'_>) {
-        let rewards = batch.rewards.values();
-        let lengths: Vec<f64> = rewards
-            .iter()
-            .enumerate()
-            .map(|(i, reward)| if reward.is_nan() { 0.0 } else { batch.length(i) as f64 })
-            .collect();
-        let count = lengths.iter().filter(|&&length| length > 0.0).count();
-        let mean = lengths.iter().sum::<f64>() / count as f64;
-        shaped.scale(|i| if lengths[i] > 0.0 { mean / lengths[i] } else { 1.0 });
-    }
+/// Scales advantages by the mean length over the trajectory's own.
+pub(super) fn apply(shaped: &mut Shaped, batch: &AdvantageBatch<'_>) {
+    let rewards = batch.rewards.values();
+    let lengths: Vec<f64> = rewards
+        .iter()
+        .enumerate()
+        .map(|(i, reward)| if reward.is_nan() { 0.0 } else { batch.length(i) as f64 })
+        .collect();
+    let count = lengths.iter().filter(|&&length| length > 0.0).count();
+    let mean = lengths.iter().sum::<f64>() / count as f64;
+    shaped.scale(|i| if lengths[i] > 0.0 { mean / lengths[i] } else { 1.0 });
 }

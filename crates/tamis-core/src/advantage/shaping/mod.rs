@@ -181,7 +181,7 @@ impl Shaping {
             Self::KeepPosRatio(shaping) => shaping.apply(&mut shaped, batch),
             Self::FilterLossScaling(shaping) => shaped.policy_factor *= shaping.factor(batch.groups),
             Self::SoftReweight(shaping) => shaping.apply(&mut shaped, batch.batch.rewards),
-            Self::LengthWeight(shaping) => shaping.apply(&mut shaped, &batch.batch),
+            Self::LengthWeight(LengthWeight {}) => length_weight::apply(&mut shaped, &batch.batch),
         }
         Ok(shaped)
     }
