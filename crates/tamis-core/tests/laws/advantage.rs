@@ -1,6 +1,7 @@
 //! Laws of advantages: of `grpo` in particular here, of every estimator and of shaping in the modules.
 
 mod batches;
+mod by_hand;
 mod every;
 mod shaping;
 
