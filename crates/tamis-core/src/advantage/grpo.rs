@@ -2,8 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::error::{not_negative, zero_or_one};
+use super::singleton::finite_or_zero;
 use super::statistics::Moments;
-use super::{AdvantageBatch, AdvantageError, AdvantageEstimator, Advantages};
+use super::{AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, Singleton};
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
 
@@ -22,12 +24,14 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     known_as: &[
         ("verl", "algorithm.adv_estimator=grpo"),
+        ("verl", "algorithm.adv_estimator=grpo_vectorized"),
         ("TRL", "scale_rewards=group|batch|none"),
         ("EasyR1", "algorithm.adv_estimator=grpo"),
     ],
     differences: &[
         "verl and TRL compute the deviation of a uniform group in floating point, so that rounding noise over epsilon can become an advantage; here it is zero",
-        "verl keeps the raw reward of a singleton, TRL gives 0; TRL's epsilon is 1e-4",
+        "verl keeps the raw reward of a singleton (`singleton: raw_reward`), TRL gives 0; TRL's epsilon is 1e-4",
+        "verl's vectorised form works in single precision and, before 0.9.1, took the variance for at least 1e-6",
     ],
 };
 
@@ -41,16 +45,6 @@ pub enum Scale {
     Batch,
     /// Nothing (Dr. GRPO; TRL `scale_rewards="none"`, verl `norm_adv_by_std_in_grpo=False`).
     None,
-}
-
-/// What a group of one member gets: it has no one to be compared with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Singleton {
-    /// Its own reward, taken as mean 0 and deviation 1, so divided by `1 + epsilon` where the scale is [`Scale::Group`] (verl).
-    RawReward,
-    /// Zero (TRL).
-    Zero,
 }
 
 /// GRPO's advantage: `A_i = (r_i - mean(r)) / (std(r) + epsilon)` over the scored members of the group.
@@ -86,7 +80,7 @@ pub enum Singleton {
 /// # Ok::<(), tamis_core::advantage::AdvantageError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct Grpo {
     /// What the centred reward is divided by.
     pub scale: Scale,
@@ -114,58 +108,23 @@ impl Grpo {
         Self { scale: Scale::None, ..Self::verl() }
     }
 
-    fn check(&self, rewards: &Ragged<f64>) -> Result<(), AdvantageError> {
-        if !(self.epsilon >= 0.0 && self.epsilon.is_finite()) {
-            return Err(AdvantageError::Setting {
-                setting: "epsilon",
-                value: self.epsilon,
-                expected: "a finite number of at least 0",
-            });
-        }
-        if self.ddof > 1 {
-            return Err(AdvantageError::Setting {
-                setting: "ddof",
-                value: f64::from(self.ddof),
-                expected: "0 (population) or 1 (sample)",
-            });
-        }
-        for (group, rewards_g) in rewards.rows().enumerate() {
-            if let Some(trajectory) = rewards_g.iter().position(|reward| reward.is_infinite()) {
-                return Err(AdvantageError::InfiniteReward {
-                    group,
-                    trajectory,
-                    reward: rewards_g[trajectory],
-                });
-            }
-        }
-        Ok(())
-    }
-}
-
-impl AdvantageEstimator for Grpo {
-    fn name(&self) -> &'static str {
-        "grpo"
-    }
-
-    fn advantages(&self, batch: &AdvantageBatch<'_>) -> Result<Advantages, AdvantageError> {
-        let rewards = batch.rewards;
-        self.check(rewards)?;
+    /// Advantages of rewards `[P][G]` that have been checked.
+    pub(crate) fn of(&self, rewards: &Ragged<f64>) -> Ragged<f64> {
         // Of the whole batch, so that it is computed once; unused under the other scales.
         let batch_deviation = match self.scale {
             Scale::Batch => Moments::of(rewards.values()).deviation(self.ddof),
             Scale::Group | Scale::None => 0.0,
         };
+        let divisor_of = |deviation: f64| match self.scale {
+            Scale::Group => deviation + self.epsilon,
+            Scale::Batch => batch_deviation + self.epsilon,
+            Scale::None => 1.0,
+        };
         let mut advantages = rewards.clone();
         for group in 0..advantages.num_rows() {
             let advantages_g = advantages.row_mut(group);
-            let divisor_of = |deviation: f64| match self.scale {
-                Scale::Group => deviation + self.epsilon,
-                Scale::Batch => batch_deviation + self.epsilon,
-                Scale::None => 1.0,
-            };
-            if let ([reward], Singleton::RawReward) = (&mut *advantages_g, self.singleton) {
-                *reward /= divisor_of(1.0);
-                *reward = finite_or_zero(*reward);
+            if let [reward] = advantages_g {
+                *reward = finite_or_zero(self.singleton.advantage(*reward) / divisor_of(1.0));
                 continue;
             }
             let moments = Moments::of(advantages_g);
@@ -178,11 +137,31 @@ impl AdvantageEstimator for Grpo {
                 *reward = finite_or_zero((*reward - moments.mean) / divisor);
             }
         }
-        Ok(Advantages::PerTrajectory(advantages))
+        advantages
     }
 }
 
-/// 0 for an unscored member, and where a deviation that underflowed to 0 meets an epsilon of 0.
-fn finite_or_zero(advantage: f64) -> f64 {
-    if advantage.is_finite() { advantage } else { 0.0 }
+impl Default for Grpo {
+    fn default() -> Self {
+        Self { singleton: Singleton::Zero, ..Self::verl() }
+    }
+}
+
+impl AdvantageEstimator for Grpo {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn check(&self) -> Result<(), AdvantageError> {
+        not_negative("epsilon", self.epsilon)?;
+        zero_or_one("ddof", self.ddof)
+    }
+
+    fn compute(
+        &self,
+        batch: &AdvantageBatch<'_>,
+        state: &AdvantageState,
+    ) -> Result<Estimate, AdvantageError> {
+        Ok(Estimate::per_trajectory(self.of(batch.rewards), state))
+    }
 }

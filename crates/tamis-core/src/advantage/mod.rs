@@ -1,77 +1,92 @@
-//! Advantages: how much better than its group a trajectory did.
+//! Advantages: how much better than expected a trajectory, a turn or a token did.
 //!
-//! Rewards `[P][G]` come in as one row per group (NaN = unscored), an [`AdvantageEstimator`] turns them into [`Advantages`], and
-//! the [objective](crate::objective) takes those as a column. One file per estimator, named by the field's term.
+//! Rewards `[P][G]` come in as one row per group (NaN = unscored), with further columns where an estimator needs them
+//! ([`AdvantageBatch`]). An [`AdvantageEstimator`], chosen by [`Advantage`], turns them into [`Advantages`], with returns for a critic
+//! and the state for the next step ([`Estimate`]). [`shaping`] then changes finished advantages, and the [objective](crate::objective)
+//! takes them as a column. One file per estimator, named by the field's term.
 
-pub mod grpo;
-pub mod statistics;
+pub mod shaping;
 
-use thiserror::Error;
+mod batch;
+mod beta;
+mod bi_level_gae;
+mod bnpo;
+mod bnpo_running;
+mod cpo;
+mod credit;
+mod dr_grpo;
+mod error;
+mod estimator;
+mod gae;
+mod gdpo;
+mod generated;
+mod gpg;
+mod grpo;
+mod grpo_passk;
+mod normalize_then_sum;
+mod opo;
+mod optimal_token_baseline;
+mod reinforce_plus_plus;
+mod reinforce_plus_plus_baseline;
+mod remax;
+mod rloo;
+mod singleton;
+mod statistics;
+mod tir_optimal_token_baseline;
+mod whitening;
 
 use crate::entry::Entry;
-use crate::ragged::Ragged;
 
-pub use grpo::{Grpo, Scale, Singleton};
+pub use batch::{AdvantageBatch, Column, Component};
+pub use bi_level_gae::BiLevelGae;
+pub use bnpo::Bnpo;
+pub use bnpo_running::BnpoRunning;
+pub use cpo::{Cpo, CpoDifficulty, CpoWrap};
+pub use credit::MaskedRewards;
+pub use dr_grpo::DrGrpo;
+pub use error::AdvantageError;
+pub use estimator::{Advantage, AdvantageEstimator, AdvantageState, Advantages, Estimate, RecentStep};
+pub use gae::Gae;
+pub use gdpo::Gdpo;
+pub use generated::{Generated, GeneratedStatistics};
+pub use gpg::{Gpg, GpgAlpha};
+pub use grpo::{Grpo, Scale};
+pub use grpo_passk::GrpoPassk;
+pub use normalize_then_sum::NormalizeThenSum;
+pub use opo::Opo;
+pub use optimal_token_baseline::{OptimalTokenBaseline, Tail};
+pub use reinforce_plus_plus::ReinforcePlusPlus;
+pub use reinforce_plus_plus_baseline::ReinforcePlusPlusBaseline;
+pub use remax::Remax;
+pub use rloo::Rloo;
+pub use singleton::Singleton;
 pub use statistics::RewardStatistics;
+pub use tir_optimal_token_baseline::TirOptimalTokenBaseline;
 
 /// The catalogue's entries of this module.
-pub const ENTRIES: &[Entry] = &[grpo::ENTRY];
-
-/// What an estimator may look at. Columns beyond the rewards are optional; an estimator that needs one says so in its error.
-#[derive(Debug, Clone, Copy)]
-pub struct AdvantageBatch<'a> {
-    /// Reward of each trajectory, one row per group `[P][G]`; NaN: unscored.
-    pub rewards: &'a Ragged<f64>,
-}
-
-impl<'a> AdvantageBatch<'a> {
-    /// A batch of outcome rewards alone.
-    pub fn of_rewards(rewards: &'a Ragged<f64>) -> Self {
-        Self { rewards }
-    }
-}
-
-/// What an estimator returns.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Advantages {
-    /// One number per trajectory `[P][G]`, the same for each of its tokens.
-    PerTrajectory(Ragged<f64>),
-    /// One number per token, one row per trajectory `[B][T]`.
-    PerToken(Ragged<f64>),
-}
-
-/// Advantages cannot be computed from this batch.
-#[derive(Debug, Clone, PartialEq, Error)]
-pub enum AdvantageError {
-    /// A reward is infinite: no statistic of its group means anything.
-    #[error(
-        "reward of trajectory {trajectory} in group {group} is {reward}; rewards must be finite, or NaN for unscored"
-    )]
-    InfiniteReward {
-        /// Row of the batch.
-        group: usize,
-        /// Place in the row.
-        trajectory: usize,
-        /// The reward.
-        reward: f64,
-    },
-    /// A setting outside its range.
-    #[error("advantage setting `{setting}` is {value}; expected {expected}")]
-    Setting {
-        /// Name of the setting.
-        setting: &'static str,
-        /// What it was.
-        value: f64,
-        /// What it may be.
-        expected: &'static str,
-    },
-}
-
-/// A way to turn rewards into advantages.
-pub trait AdvantageEstimator {
-    /// The field's name of it, as in the configuration.
-    fn name(&self) -> &'static str;
-
-    /// One advantage per trajectory or per token, in the batch's order. Pure: the same batch gives the same bits.
-    fn advantages(&self, batch: &AdvantageBatch<'_>) -> Result<Advantages, AdvantageError>;
-}
+pub const ENTRIES: &[Entry] = &[
+    grpo::ENTRY,
+    dr_grpo::ENTRY,
+    grpo_passk::ENTRY,
+    rloo::ENTRY,
+    reinforce_plus_plus::ENTRY,
+    reinforce_plus_plus_baseline::ENTRY,
+    remax::ENTRY,
+    opo::ENTRY,
+    gpg::ENTRY,
+    gdpo::ENTRY,
+    normalize_then_sum::ENTRY,
+    optimal_token_baseline::ENTRY,
+    tir_optimal_token_baseline::ENTRY,
+    gae::ENTRY,
+    bi_level_gae::ENTRY,
+    bnpo::ENTRY,
+    bnpo_running::ENTRY,
+    cpo::ENTRY,
+    shaping::clip_advantage::ENTRY,
+    shaping::keep_ratio::NEG_ENTRY,
+    shaping::keep_ratio::POS_ENTRY,
+    shaping::filter_loss_scaling::ENTRY,
+    shaping::soft_reweight::ENTRY,
+    shaping::length_weight::ENTRY,
+];

@@ -13,6 +13,7 @@ pub(crate) struct Moments {
     squares: f64,
     min: f64,
     max: f64,
+    sum: f64,
 }
 
 impl Moments {
@@ -28,7 +29,29 @@ impl Moments {
         }
         let mean = sum / count as f64;
         let squares = scored().map(|value| (value - mean) * (value - mean)).sum();
-        Self { count, mean, squares, min, max }
+        Self { count, mean, squares, min, max, sum }
+    }
+
+    /// Of numbers that each stand for a count of equal ones: of trajectories by their lengths, say. NaN is outside.
+    ///
+    /// The function is called twice, and must give the same numbers both times.
+    pub(crate) fn weighted<I: Iterator<Item = (f64, usize)>>(numbers: impl Fn() -> I) -> Self {
+        let scored = || numbers().filter(|(value, weight)| !value.is_nan() && *weight > 0);
+        let (mut count, mut sum, mut min, mut max) = (0_usize, 0.0, f64::INFINITY, f64::NEG_INFINITY);
+        for (value, weight) in scored() {
+            count += weight;
+            sum += value * weight as f64;
+            min = min.min(value);
+            max = max.max(value);
+        }
+        let mean = sum / count as f64;
+        let squares = scored().map(|(value, weight)| weight as f64 * (value - mean) * (value - mean)).sum();
+        Self { count, mean, squares, min, max, sum }
+    }
+
+    /// Sum of those that are not NaN.
+    pub(crate) fn sum(&self) -> f64 {
+        self.sum
     }
 
     /// Whether the scored members do not differ: max == min, or at most one of them.

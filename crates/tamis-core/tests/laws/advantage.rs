@@ -1,4 +1,9 @@
-//! Laws of the group-relative advantage.
+//! Laws of advantages: of `grpo` in particular here, of every estimator and of shaping in the modules.
+
+mod batches;
+mod by_hand;
+mod every;
+mod shaping;
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -1,0 +1,367 @@
+//! What an estimator may look at: rewards, and the columns that some need beyond them.
+
+use std::borrow::Cow;
+
+use super::{AdvantageError, Generated};
+use crate::ragged::Ragged;
+
+/// A column of an [`AdvantageBatch`] beyond the rewards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Column {
+    /// Tokens trained on, per trajectory; counted from the mask where that is given.
+    Lengths,
+    /// Which tokens the policy produced.
+    Mask,
+    /// Rewards per token.
+    TokenRewards,
+    /// Rewards per turn.
+    TurnRewards,
+    /// Turn of each token.
+    Turns,
+    /// Values of a critic.
+    Values,
+    /// Entropy of the policy.
+    Entropy,
+    /// Log-probabilities at the start of the step.
+    OldLogprobs,
+    /// Log-probabilities given the gold answer.
+    GoldLogprobs,
+    /// Sum of squared probabilities over the vocabulary.
+    SumPiSquared,
+    /// Importance weights of the rollout correction.
+    RolloutWeights,
+    /// Named rewards.
+    Components,
+    /// Rewards of greedy completions.
+    GreedyRewards,
+    /// Statistics of all generated groups.
+    Generated,
+}
+
+impl Column {
+    /// The field of [`AdvantageBatch`] that holds it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lengths => "lengths",
+            Self::Mask => "mask",
+            Self::TokenRewards => "token_rewards",
+            Self::TurnRewards => "turn_rewards",
+            Self::Turns => "turns",
+            Self::Values => "values",
+            Self::Entropy => "entropy",
+            Self::OldLogprobs => "old_logprobs",
+            Self::GoldLogprobs => "gold_logprobs",
+            Self::SumPiSquared => "sum_pi_squared",
+            Self::RolloutWeights => "rollout_weights",
+            Self::Components => "components",
+            Self::GreedyRewards => "greedy_rewards",
+            Self::Generated => "generated",
+        }
+    }
+
+    /// What it is and what provides it, to complete a refusal.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Lengths => "number of tokens trained on of each trajectory",
+            Self::Mask => "which tokens the policy produced",
+            Self::TokenRewards => "a reward per token",
+            Self::TurnRewards => "a reward per turn",
+            Self::Turns => "the turn of each token",
+            Self::Values => "values of a critic at each token",
+            Self::Entropy => "entropy of the policy at each token",
+            Self::OldLogprobs => "log-probabilities under the policy at the start of the step",
+            Self::GoldLogprobs => {
+                "log-probabilities of the same tokens under the policy given the gold answer, from a second forward pass"
+            }
+            Self::SumPiSquared => "sum of squared probabilities over the vocabulary at each token",
+            Self::RolloutWeights => "importance weights of the rollout correction",
+            Self::Components => "the named rewards before they are summed",
+            Self::GreedyRewards => "the reward of one greedy completion of each prompt",
+            Self::Generated => "statistics of all groups of the step before filtering",
+        }
+    }
+}
+
+/// One of several rewards.
+#[derive(Debug, Clone, Copy)]
+pub struct Component<'a> {
+    /// Its name (`acc`, `format`).
+    pub name: &'a str,
+    /// Its weight in the sum.
+    pub weight: f64,
+    /// Reward of each trajectory `[P][G]`; NaN: it gave no answer.
+    pub rewards: &'a Ragged<f64>,
+}
+
+/// What an estimator may look at. Columns beyond the rewards are optional; an estimator that needs one says so
+/// ([`AdvantageEstimator::needs`](super::AdvantageEstimator::needs)) and refuses a batch without it.
+///
+/// Trajectories are counted through the groups: trajectory i of `[B]` is the i-th value of `rewards`, B = P·G. Every per-token column has
+/// one row of the same length T per trajectory, masked tokens included; at masked tokens, and anywhere in an unscored trajectory,
+/// values may be anything, NaN included (except rewards, which masked tokens may carry).
+#[derive(Debug, Clone, Copy)]
+pub struct AdvantageBatch<'a> {
+    /// Reward of each trajectory, one row per group `[P][G]`; NaN: unscored.
+    pub rewards: &'a Ragged<f64>,
+    /// Tokens trained on of each trajectory \[B\]. Not needed where the mask is given.
+    pub lengths: Option<&'a [usize]>,
+    /// Which tokens the policy produced `[B][T]`; `false` for tool and environment output.
+    pub mask: Option<&'a Ragged<bool>>,
+    /// Rewards per token `[B][T]` (process rewards, KL penalties). `None`: the trajectory's reward stands at its last unmasked token.
+    pub token_rewards: Option<&'a Ragged<f64>>,
+    /// Rewards per turn `[B][turns]`.
+    pub turn_rewards: Option<&'a Ragged<f64>>,
+    /// Turn of each token `[B][T]`, not decreasing within a trajectory. `None`: each run of unmasked tokens is a turn.
+    pub turns: Option<&'a Ragged<u32>>,
+    /// Values of a critic `[B][T]`.
+    pub values: Option<&'a Ragged<f64>>,
+    /// Entropy of the policy at the start of the step, in nats `[B][T]`.
+    pub entropy: Option<&'a Ragged<f64>>,
+    /// Log-probability under the policy at the start of the step `[B][T]`.
+    pub old_logprobs: Option<&'a Ragged<f64>>,
+    /// Log-probability of the same tokens under the same policy with the gold answer in the prompt `[B][T]`.
+    pub gold_logprobs: Option<&'a Ragged<f64>>,
+    /// Σ over the vocabulary of squared probabilities `[B][T]`.
+    pub sum_pi_squared: Option<&'a Ragged<f64>>,
+    /// Importance weights of the rollout correction `[B][T]`.
+    pub rollout_weights: Option<&'a Ragged<f64>>,
+    /// The rewards that `rewards` is the weighted sum of \[K\].
+    pub components: Option<&'a [Component<'a>]>,
+    /// Reward of a greedy completion of each prompt \[P\]; NaN: unscored.
+    pub greedy_rewards: Option<&'a [f64]>,
+    /// Statistics of all groups of the step before filtering.
+    pub generated: Option<Generated<'a>>,
+}
+
+impl<'a> AdvantageBatch<'a> {
+    /// A batch of outcome rewards alone.
+    pub fn of_rewards(rewards: &'a Ragged<f64>) -> Self {
+        Self {
+            rewards,
+            lengths: None,
+            mask: None,
+            token_rewards: None,
+            turn_rewards: None,
+            turns: None,
+            values: None,
+            entropy: None,
+            old_logprobs: None,
+            gold_logprobs: None,
+            sum_pi_squared: None,
+            rollout_weights: None,
+            components: None,
+            greedy_rewards: None,
+            generated: None,
+        }
+    }
+
+    /// B.
+    pub fn num_trajectories(&self) -> usize {
+        self.rewards.num_values()
+    }
+
+    /// Whether a column can be read.
+    pub fn has(&self, column: Column) -> bool {
+        match column {
+            Column::Lengths => self.lengths.is_some() || self.mask.is_some(),
+            Column::Mask => self.mask.is_some(),
+            Column::TurnRewards => self.turn_rewards.is_some(),
+            Column::Turns => self.turns.is_some(),
+            Column::Components => self.components.is_some(),
+            Column::GreedyRewards => self.greedy_rewards.is_some(),
+            Column::Generated => self.generated.is_some(),
+            _ => self.numbers(column).is_some(),
+        }
+    }
+
+    /// A per-token column of numbers; `None` where it was not given or is none.
+    fn numbers(&self, column: Column) -> Option<&'a Ragged<f64>> {
+        match column {
+            Column::TokenRewards => self.token_rewards,
+            Column::Values => self.values,
+            Column::Entropy => self.entropy,
+            Column::OldLogprobs => self.old_logprobs,
+            Column::GoldLogprobs => self.gold_logprobs,
+            Column::SumPiSquared => self.sum_pi_squared,
+            Column::RolloutWeights => self.rollout_weights,
+            _ => None,
+        }
+    }
+
+    /// A per-token column that an estimator cannot do without.
+    pub(crate) fn tokens(
+        &self,
+        column: Column,
+        estimator: &'static str,
+    ) -> Result<&'a Ragged<f64>, AdvantageError> {
+        self.numbers(column).ok_or(AdvantageError::Missing { column, estimator })
+    }
+
+    /// The mask, for an estimator that cannot do without.
+    pub(crate) fn mask(&self, estimator: &'static str) -> Result<&'a Ragged<bool>, AdvantageError> {
+        self.mask.ok_or(AdvantageError::Missing { column: Column::Mask, estimator })
+    }
+
+    /// Tokens trained on of trajectory i, from the lengths or else the mask; 0 where neither is given.
+    pub(crate) fn length(&self, i: usize) -> usize {
+        match (self.lengths, self.mask) {
+            (Some(lengths), _) => lengths[i],
+            (None, Some(mask)) => mask.row(i).iter().filter(|&&on| on).count(),
+            (None, None) => 0,
+        }
+    }
+
+    /// Rewards of a component, NaN where the trajectory is unscored: it is outside that component's statistics too.
+    pub(crate) fn component(&self, component: &Component<'a>) -> Cow<'a, Ragged<f64>> {
+        let (rewards, answers) = (self.rewards.values(), component.rewards.values());
+        let is_outside = |(reward, answer): (&f64, &f64)| reward.is_nan() && !answer.is_nan();
+        if !rewards.iter().zip(answers).any(is_outside) {
+            return Cow::Borrowed(component.rewards);
+        }
+        let mut scored = component.rewards.clone();
+        for group in 0..scored.num_rows() {
+            for (answer, reward) in scored.row_mut(group).iter_mut().zip(self.rewards.row(group)) {
+                if reward.is_nan() {
+                    *answer = f64::NAN;
+                }
+            }
+        }
+        Cow::Owned(scored)
+    }
+
+    /// Whether all lengths fit together, all needed columns are there, and what will be read is finite. Linear in what is checked.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, named.
+    pub(crate) fn check(
+        &self,
+        estimator: &'static str,
+        needs: &[Column],
+        uses: &[Column],
+    ) -> Result<(), AdvantageError> {
+        if let Some(&column) = needs.iter().find(|&&column| !self.has(column)) {
+            return Err(AdvantageError::Missing { column, estimator });
+        }
+        finite_rewards("reward", self.rewards)?;
+        let rows = |column, unit, expected, actual| {
+            if expected == actual {
+                Ok(())
+            } else {
+                Err(AdvantageError::Rows { column, unit, expected, actual })
+            }
+        };
+        let (num_groups, num_trajectories) = (self.rewards.num_rows(), self.num_trajectories());
+        if let Some(lengths) = self.lengths {
+            rows(Column::Lengths, "trajectory", num_trajectories, lengths.len())?;
+        }
+        if let Some(mask) = self.mask {
+            rows(Column::Mask, "trajectory", num_trajectories, mask.num_rows())?;
+        }
+        for &column in needs.iter().chain(uses) {
+            match column {
+                Column::Turns => {
+                    if let Some(turns) = self.turns {
+                        self.same_rows(column, turns.offsets())?;
+                    }
+                }
+                Column::TurnRewards => {
+                    if let Some(rewards) = self.turn_rewards {
+                        rows(column, "trajectory", num_trajectories, rewards.num_rows())?;
+                        self.finite(column, rewards, false)?;
+                    }
+                }
+                Column::Components => {
+                    for component in self.components.into_iter().flatten() {
+                        rows(column, "group", num_groups, component.rewards.num_rows())?;
+                        row_lengths(column, self.rewards.offsets(), component.rewards.offsets())?;
+                        finite_rewards(&format!("reward `{}`", component.name), component.rewards)?;
+                    }
+                }
+                Column::GreedyRewards => {
+                    if let Some(rewards) = self.greedy_rewards {
+                        rows(column, "group", num_groups, rewards.len())?;
+                        if let Some(group) = rewards.iter().position(|reward| reward.is_infinite()) {
+                            return Err(AdvantageError::InfiniteGreedyReward {
+                                group,
+                                reward: rewards[group],
+                            });
+                        }
+                    }
+                }
+                Column::Generated => {
+                    if let Some(generated) = self.generated {
+                        let expected = self.components.map_or(0, <[_]>::len);
+                        rows(column, "component", expected, generated.components.len())?;
+                    }
+                }
+                Column::Lengths | Column::Mask => {}
+                _ => {
+                    if let Some(numbers) = self.numbers(column) {
+                        self.same_rows(column, numbers.offsets())?;
+                        self.finite(column, numbers, column != Column::TokenRewards)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a per-token column is cut like the mask.
+    fn same_rows(&self, column: Column, offsets: &[usize]) -> Result<(), AdvantageError> {
+        let (expected, actual) = (self.num_trajectories(), offsets.len() - 1);
+        if expected != actual {
+            return Err(AdvantageError::Rows { column, unit: "trajectory", expected, actual });
+        }
+        self.mask.map_or(Ok(()), |mask| row_lengths(column, mask.offsets(), offsets))
+    }
+
+    /// Whether what an estimator reads of a column is finite: all of a scored trajectory's row, or its unmasked tokens.
+    fn finite(
+        &self,
+        column: Column,
+        numbers: &Ragged<f64>,
+        only_unmasked: bool,
+    ) -> Result<(), AdvantageError> {
+        for (trajectory, (reward, row)) in self.rewards.values().iter().zip(numbers.rows()).enumerate() {
+            if reward.is_nan() {
+                continue;
+            }
+            let is_read = |token: usize| match self.mask {
+                Some(mask) if only_unmasked => mask.row(trajectory)[token],
+                _ => true,
+            };
+            if let Some(token) = (0..row.len()).find(|&token| !row[token].is_finite() && is_read(token)) {
+                return Err(AdvantageError::NotFinite { column, trajectory, token, value: row[token] });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn row_lengths(column: Column, expected: &[usize], actual: &[usize]) -> Result<(), AdvantageError> {
+    if expected == actual {
+        return Ok(());
+    }
+    let length = |pair: &[usize]| pair[1] - pair[0];
+    for (row, (expected, actual)) in expected.windows(2).zip(actual.windows(2)).enumerate() {
+        let (expected, actual) = (length(expected), length(actual));
+        if expected != actual {
+            return Err(AdvantageError::RowLength { column, row, expected, actual });
+        }
+    }
+    Ok(())
+}
+
+fn finite_rewards(name: &str, rewards: &Ragged<f64>) -> Result<(), AdvantageError> {
+    // One pass over the flat values; which group it was is looked up only where there is something to report.
+    let Some(place) = rewards.values().iter().position(|reward| reward.is_infinite()) else {
+        return Ok(());
+    };
+    let group = rewards.offsets().partition_point(|&offset| offset <= place) - 1;
+    Err(AdvantageError::InfiniteReward {
+        name: name.to_owned(),
+        group,
+        trajectory: place - rewards.offsets()[group],
+        reward: rewards.values()[place],
+    })
+}

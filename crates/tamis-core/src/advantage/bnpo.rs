@@ -1,0 +1,221 @@
+//! BNPO: rewards centred on the group's success rate and divided by a Beta density fitted to the success rates of the batch.
+
+use serde::{Deserialize, Serialize};
+
+use super::beta::density;
+use super::error::{in_range, zero_or_one};
+use super::singleton::finite_or_zero;
+use super::statistics::Moments;
+use super::{
+    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, GeneratedStatistics,
+};
+use crate::entry::{Entry, Family};
+use crate::ragged::Ragged;
+
+/// The catalogue's entry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "bnpo",
+    family: Family::Advantage,
+    meaning: "the reward less its group's success rate, divided by the density of a Beta fitted to the success rates of all prompts of the step",
+    formula: "A_i = (R_i - p) / f(p; alpha, beta), alpha = 1 + a/3, beta = 1 + b/3, a = c·E[p], b = c·(1 - E[p]), c = E[p](1 - E[p])/Var[p] - 1, over all prompts before filtering",
+    source: "Xiao et al., BNPO, arXiv 2506.02864, eq. 7, theorem 1 and section 4.3",
+    defaults: &[
+        ("alpha", "null"),
+        ("beta", "null"),
+        ("ddof", "0"),
+        ("at_least_one", "true"),
+        ("max_weight", "1e6"),
+        ("low", "0"),
+        ("high", "1"),
+    ],
+    degenerate: &[
+        "with fewer than two prompts, or success rates that do not differ, nothing can be fitted: alpha = beta = 1, so A_i = R_i - p",
+        "a uniform group gets exactly 0, and so do singletons, unscored members and groups with fewer than two scored members",
+        "a density so low that 1/f exceeds `max_weight` counts as that",
+        "several rewards: the mean of their advantages, each with its own alpha and beta; a component without an answer adds 0",
+        "rewards outside `low` to `high` are refused",
+    ],
+    known_as: &[("BNPO's code", "recipe/bnpo (changyi7231/BNPO)")],
+    differences: &[
+        "the paper leaves the estimator of Var[p] open: `ddof: 0` keeps alpha and beta at 1 or above; BNPO's code takes `ddof: 1` and clamps (`at_least_one`)",
+        "BNPO's code takes p = 0 for a prompt with one sample, and NaN where success rates do not differ",
+        "TRL's `loss_type=bnpo` is another thing: a token mean over the local micro-batch",
+    ],
+};
+
+/// `A_i = (R_i - p) / f(p; alpha, beta)` with p the mean reward of the group and f the density of a Beta distribution, fitted by moments to
+/// the success rates of all prompts that the step generated.
+///
+/// Source: Xiao et al., arXiv 2506.02864: eq. 7, theorem 1 (`alpha = 1 + a/3`, `beta = 1 + b/3` minimise the variance of the gradient), section
+/// 4.3 (several rewards). `alpha = beta = 1` is REINFORCE with a baseline, `3/2` is GRPO with population deviation times π/8. A filter that drops
+/// uniform groups changes the moments, so they come from before it ([`AdvantageBatch::generated`]).
+///
+/// Shapes: rewards `[P][G]` in `low..=high`, mapped to `[0, 1]`, to advantages `[P][G]`; linear. With components the mean over them, each
+/// with its own statistics. Degenerate cases: see the catalogue's entry.
+///
+/// ```
+/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Bnpo, Generated, GeneratedStatistics};
+/// use tamis_core::ragged::Ragged;
+/// let rewards = Ragged::from_rows([[1.0, 0.0, 0.0, 0.0]]);
+/// let generated = Generated { reward: GeneratedStatistics::of(rewards.rows()), components: &[] };
+/// let batch = AdvantageBatch { generated: Some(generated), ..AdvantageBatch::of_rewards(&rewards) };
+/// // f(1/4; 2, 2) = 6·1/4·3/4 = 9/8.
+/// let fixed = Bnpo { alpha: Some(2.0), beta: Some(2.0), ..Bnpo::default() };
+/// assert!((fixed.advantages(&batch)?.values()[0] - 2.0 / 3.0).abs() < 1e-14);
+/// // One prompt says nothing about the spread.
+/// assert_eq!(Bnpo::default().advantages(&batch)?.values(), [0.75, -0.25, -0.25, -0.25]);
+/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Bnpo {
+    /// Alpha where it is not fitted; above 0.
+    pub alpha: Option<f64>,
+    /// Beta where it is not fitted; above 0.
+    pub beta: Option<f64>,
+    /// Delta degrees of freedom of the variance over prompts: 0 population, 1 sample.
+    pub ddof: u8,
+    /// Whether fitted parameters below 1 are taken as 1 (they can only be with `ddof: 1`).
+    pub at_least_one: bool,
+    /// Largest `1/f`; above 0.
+    pub max_weight: f64,
+    /// Reward of a failure.
+    pub low: f64,
+    /// Reward of a success; above `low`.
+    pub high: f64,
+}
+
+impl Default for Bnpo {
+    fn default() -> Self {
+        Self { alpha: None, beta: None, ddof: 0, at_least_one: true, max_weight: 1e6, low: 0.0, high: 1.0 }
+    }
+}
+
+/// Whether all scored rewards are in the range that an estimator is defined on.
+pub(super) fn check_range(
+    estimator: &'static str,
+    rewards: &Ragged<f64>,
+    (low, high): (f64, f64),
+) -> Result<(), AdvantageError> {
+    let outside = |reward: &f64| *reward < low || *reward > high;
+    let Some(place) = rewards.values().iter().position(outside) else { return Ok(()) };
+    let group = rewards.offsets().partition_point(|&offset| offset <= place) - 1;
+    Err(AdvantageError::RewardRange {
+        estimator,
+        group,
+        trajectory: place - rewards.offsets()[group],
+        reward: rewards.values()[place],
+        low,
+        high,
+    })
+}
+
+/// Whether a range is one.
+pub(super) fn check_bounds(low: f64, high: f64) -> Result<(), AdvantageError> {
+    in_range("low", low, low.is_finite(), "a finite number")?;
+    in_range("high", high, high > low && high.is_finite(), "a finite number above `low`")
+}
+
+impl Bnpo {
+    /// What BNPO's code computes: sample variance, fitted parameters of at least 1.
+    pub fn official() -> Self {
+        Self { ddof: 1, at_least_one: true, ..Self::default() }
+    }
+
+    /// Alpha and beta for the statistics of a step, whose rewards lie in `low..=high`.
+    pub fn parameters(&self, generated: &GeneratedStatistics) -> (f64, f64) {
+        let width = self.high - self.low;
+        let mean = (generated.mean() - self.low) / width;
+        let variance = generated.variance(self.ddof) / (width * width);
+        let c = mean * (1.0 - mean) / variance - 1.0;
+        let fit = |share: f64| {
+            let parameter = 1.0 + c * share / 3.0;
+            if self.at_least_one { parameter.max(1.0) } else { parameter }
+        };
+        let (alpha, beta) = (fit(mean), fit(1.0 - mean));
+        let is_fitted = variance > 0.0 && [alpha, beta].iter().all(|value| *value > 0.0 && value.is_finite());
+        let (alpha, beta) = if is_fitted { (alpha, beta) } else { (1.0, 1.0) };
+        (self.alpha.unwrap_or(alpha), self.beta.unwrap_or(beta))
+    }
+
+    /// Adds `share` times the advantages of one reward.
+    fn add(&self, rewards: &Ragged<f64>, generated: &GeneratedStatistics, share: f64, into: &mut [f64]) {
+        let (alpha, beta) = self.parameters(generated);
+        let width = self.high - self.low;
+        let mut rest = into;
+        for rewards_g in rewards.rows() {
+            let (into_g, after) = rest.split_at_mut(rewards_g.len());
+            rest = after;
+            let moments = Moments::of(rewards_g);
+            if moments.is_uniform() {
+                continue;
+            }
+            let p = (moments.mean - self.low) / width;
+            let weight = share * (1.0 / density(p, alpha, beta)).min(self.max_weight) / width;
+            for (into, reward) in into_g.iter_mut().zip(rewards_g) {
+                *into += finite_or_zero(weight * (reward - moments.mean));
+            }
+        }
+    }
+}
+
+impl AdvantageEstimator for Bnpo {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn needs(&self) -> &'static [Column] {
+        &[Column::Generated]
+    }
+
+    fn uses(&self) -> &'static [Column] {
+        &[Column::Components]
+    }
+
+    fn check(&self) -> Result<(), AdvantageError> {
+        zero_or_one("ddof", self.ddof)?;
+        check_bounds(self.low, self.high)?;
+        for (setting, value) in
+            [("alpha", self.alpha), ("beta", self.beta), ("max_weight", Some(self.max_weight))]
+        {
+            if let Some(value) = value {
+                in_range(setting, value, value > 0.0 && value.is_finite(), "a finite number above 0")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn compute(
+        &self,
+        batch: &AdvantageBatch<'_>,
+        state: &AdvantageState,
+    ) -> Result<Estimate, AdvantageError> {
+        let generated = batch
+            .generated
+            .ok_or(AdvantageError::Missing { column: Column::Generated, estimator: self.name() })?;
+        let mut total = vec![0.0; batch.num_trajectories()];
+        let range = (self.low, self.high);
+        if let Some(components) = batch.components {
+            let share = 1.0 / components.len() as f64;
+            for (component, generated) in components.iter().zip(generated.components) {
+                let rewards = batch.component(component);
+                check_range(self.name(), &rewards, range)?;
+                self.add(&rewards, generated, share, &mut total);
+            }
+        } else {
+            check_range(self.name(), batch.rewards, range)?;
+            self.add(batch.rewards, &generated.reward, 1.0, &mut total);
+        }
+        let mut advantages = batch.rewards.clone();
+        let mut rest = total.as_slice();
+        for group in 0..advantages.num_rows() {
+            let advantages_g = advantages.row_mut(group);
+            let (total_g, after) = rest.split_at(advantages_g.len());
+            rest = after;
+            for (advantage, total) in advantages_g.iter_mut().zip(total_g) {
+                *advantage = if advantage.is_nan() { 0.0 } else { *total };
+            }
+        }
+        Ok(Estimate::per_trajectory(advantages, state))
+    }
+}

@@ -1,0 +1,123 @@
+//! The running form of BNPO: one success rate for the whole batch, from a Beta over the rewards of recent steps.
+
+use serde::{Deserialize, Serialize};
+
+use super::bnpo::{check_bounds, check_range};
+use super::error::{in_range, not_negative};
+use super::singleton::finite_or_zero;
+use super::{
+    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, RecentStep,
+};
+use crate::entry::{Entry, Family};
+
+/// The catalogue's entry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "bnpo_running",
+    family: Family::Advantage,
+    meaning: "the reward less a success rate held over recent steps, divided by the deviation of a Bernoulli of that rate",
+    formula: "A_i = (R_i - mu) / sqrt(mu·(1 - mu) + delta), mu = alpha/(alpha + beta), alpha = prior + successes, beta = prior + failures of all trajectories of the last `window` steps, this one included, before filtering",
+    source: "a Chinese summary of TRL's objectives (reference: GRPO formulas at a glance), which gives mu as Beta(alpha, beta) estimated over the last N steps; no paper",
+    defaults: &[("window", "10"), ("prior", "1"), ("delta", "1e-4"), ("low", "0"), ("high", "1")],
+    degenerate: &[
+        "unscored trajectories are outside the counts and get 0; singletons are like any other",
+        "a uniform group is not 0: the baseline is not its own, and a filter that drops it drops signal",
+        "without any scored trajectory mu is 1/2; rewards outside `low` to `high` are refused",
+    ],
+    known_as: &[],
+    differences: &[
+        "the source does not say how the parameters are estimated or whether mu is drawn: here they are the conjugate counts, and mu is the mean",
+        "BNPO's paper normalises by a fitted density of each prompt's own success rate: see `bnpo`",
+    ],
+};
+
+/// `A_i = (R_i - mu) / sqrt(mu·(1 - mu) + delta)`, mu the mean of a Beta whose parameters count the rewards of the last `window` steps.
+///
+/// Source: none published; see the catalogue's entry for what is our reading. The counts of recent steps are the state.
+///
+/// Shapes: rewards `[P][G]` in `low..=high`, mapped to `[0, 1]`, to advantages `[P][G]`; linear. Degenerate cases: see the catalogue's entry.
+///
+/// ```
+/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, AdvantageState, BnpoRunning, Generated, GeneratedStatistics};
+/// use tamis_core::ragged::Ragged;
+/// let rewards = Ragged::from_rows([[1.0, 0.0]]);
+/// // Six more failures were generated and dropped.
+/// let reward = GeneratedStatistics::of([&[1.0, 0.0][..], &[0.0; 6][..]]);
+/// let generated = Generated { reward, components: &[] };
+/// let batch = AdvantageBatch { generated: Some(generated), ..AdvantageBatch::of_rewards(&rewards) };
+/// let running = BnpoRunning { delta: 0.0, ..BnpoRunning::default() };
+/// let estimate = running.estimate(&batch, &AdvantageState::default())?;
+/// // Beta(2, 8): mu 1/5, deviation 2/5.
+/// assert!((estimate.advantages.values()[0] - 2.0).abs() < 1e-15);
+/// assert_eq!(estimate.state.recent.len(), 1);
+/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BnpoRunning {
+    /// Steps that are counted, this one included; at least 1.
+    pub window: usize,
+    /// Successes and failures taken for granted; above 0.
+    pub prior: f64,
+    /// Added to the variance; at least 0.
+    pub delta: f64,
+    /// Reward of a failure.
+    pub low: f64,
+    /// Reward of a success; above `low`.
+    pub high: f64,
+}
+
+impl Default for BnpoRunning {
+    fn default() -> Self {
+        Self { window: 10, prior: 1.0, delta: 1e-4, low: 0.0, high: 1.0 }
+    }
+}
+
+impl AdvantageEstimator for BnpoRunning {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn needs(&self) -> &'static [Column] {
+        &[Column::Generated]
+    }
+
+    fn check(&self) -> Result<(), AdvantageError> {
+        in_range("window", self.window as f64, self.window > 0, "a number of steps of at least 1")?;
+        let fine = self.prior > 0.0 && self.prior.is_finite();
+        in_range("prior", self.prior, fine, "a finite number above 0")?;
+        not_negative("delta", self.delta)?;
+        check_bounds(self.low, self.high)
+    }
+
+    fn compute(
+        &self,
+        batch: &AdvantageBatch<'_>,
+        state: &AdvantageState,
+    ) -> Result<Estimate, AdvantageError> {
+        check_range(self.name(), batch.rewards, (self.low, self.high))?;
+        let width = self.high - self.low;
+        let missing = AdvantageError::Missing { column: Column::Generated, estimator: self.name() };
+        let generated = batch.generated.ok_or(missing)?.reward;
+        let count = generated.num_trajectories() as f64;
+        let successes = (generated.reward_sum() - self.low * count) / width;
+        let mut state = state.clone();
+        state.recent.push_back(RecentStep { successes, failures: count - successes });
+        while state.recent.len() > self.window {
+            state.recent.pop_front();
+        }
+        let (mut alpha, mut beta) = (self.prior, self.prior);
+        for step in &state.recent {
+            alpha += step.successes;
+            beta += step.failures;
+        }
+        let mu = alpha / (alpha + beta);
+        let divisor = (mu * (1.0 - mu) + self.delta).sqrt();
+        let mut advantages = batch.rewards.clone();
+        for group in 0..advantages.num_rows() {
+            for reward in advantages.row_mut(group) {
+                *reward = finite_or_zero(((*reward - self.low) / width - mu) / divisor);
+            }
+        }
+        Ok(Estimate::per_trajectory(advantages, &state))
+    }
+}

@@ -1,0 +1,93 @@
+//! Which token a reward belongs to, and what is still to come from there.
+
+use serde::{Deserialize, Serialize};
+
+use super::AdvantageBatch;
+
+/// What becomes of a reward that stands on a masked token (tool or environment output).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MaskedRewards {
+    /// It belongs to the last unmasked token before it, whose consequence it is. Before the first unmasked token it belongs to nothing.
+    #[default]
+    Credited,
+    /// It is lost (verl's `gae`, `reinforce_plus_plus`, `remax` and token baselines: a reward on a masked last token trains nothing).
+    Lost,
+}
+
+/// Rewards of trajectory i by the unmasked token that they belong to, into a vector \[T\] of the caller; 0 at masked tokens.
+///
+/// Without rewards per token the trajectory's reward stands at its last unmasked token.
+pub(crate) fn credit(
+    batch: &AdvantageBatch<'_>,
+    i: usize,
+    mask_t: &[bool],
+    masked: MaskedRewards,
+    credit_t: &mut Vec<f64>,
+) {
+    credit_t.clear();
+    credit_t.resize(mask_t.len(), 0.0);
+    let Some(rewards) = batch.token_rewards else {
+        if let Some(last) = mask_t.iter().rposition(|&on| on) {
+            credit_t[last] = batch.rewards.values()[i];
+        }
+        return;
+    };
+    let mut owner = None;
+    for (t, (&reward, &on)) in rewards.row(i).iter().zip(mask_t).enumerate() {
+        if on {
+            owner = Some(t);
+        } else if masked == MaskedRewards::Lost {
+            continue;
+        }
+        if let Some(owner) = owner {
+            credit_t[owner] += reward;
+        }
+    }
+}
+
+/// Turns credits into discounted rewards to go, in place: `G_t = c_t + gamma·G_next`, next the next unmasked token; 0 at masked tokens.
+pub(crate) fn rewards_to_go(credit_t: &mut [f64], mask_t: &[bool], gamma: f64) {
+    let mut to_go = 0.0;
+    for (credit, &on) in credit_t.iter_mut().zip(mask_t).rev() {
+        if on {
+            to_go = *credit + gamma * to_go;
+            *credit = to_go;
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::float_cmp, reason = "sums of small integers are exact")]
+mod tests {
+    use super::*;
+    use crate::ragged::Ragged;
+
+    const MASK: [bool; 6] = [false, true, true, false, true, false];
+
+    fn credits(token_rewards: Option<[f64; 6]>, masked: MaskedRewards) -> Vec<f64> {
+        let rewards = Ragged::from_rows([[7.0]]);
+        let token_rewards = token_rewards.map(|row| Ragged::from_rows([row]));
+        let batch =
+            AdvantageBatch { token_rewards: token_rewards.as_ref(), ..AdvantageBatch::of_rewards(&rewards) };
+        let mut credit_t = Vec::new();
+        credit(&batch, 0, &MASK, masked, &mut credit_t);
+        credit_t
+    }
+
+    #[test]
+    fn rewards_on_masked_tokens_belong_to_the_token_before() {
+        let rewards = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
+        assert_eq!(credits(Some(rewards), MaskedRewards::Credited), [0.0, 2.0, 12.0, 0.0, 48.0, 0.0]);
+        assert_eq!(credits(Some(rewards), MaskedRewards::Lost), [0.0, 2.0, 4.0, 0.0, 16.0, 0.0]);
+        // An outcome stands at the last token of the policy, whatever follows it.
+        assert_eq!(credits(None, MaskedRewards::Lost), [0.0, 0.0, 0.0, 0.0, 7.0, 0.0]);
+    }
+
+    #[test]
+    fn the_discount_does_not_count_masked_tokens() {
+        let mut to_go = [0.0, 2.0, 12.0, 0.0, 48.0, 0.0];
+        rewards_to_go(&mut to_go, &MASK, 0.5);
+        assert_eq!(to_go, [0.0, 20.0, 36.0, 0.0, 48.0, 0.0]);
+    }
+}

@@ -1,0 +1,68 @@
+//! Dr. GRPO's advantage: centred on the group, divided by nothing.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, Grpo, Scale, Singleton,
+};
+use crate::entry::{Entry, Family};
+
+/// The catalogue's entry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "dr_grpo",
+    family: Family::Advantage,
+    meaning: "the reward less the mean of its group, not divided by its deviation",
+    formula: "A_i = R_i - mean(R) over the scored members of the group",
+    source: "Liu et al., Understanding R1-Zero-like training, arXiv 2503.20783, section 3.2",
+    defaults: &[("singleton", "zero")],
+    degenerate: &[
+        "unscored members are outside the mean and get 0",
+        "a uniform group (max == min) gets exactly 0, and so does one with fewer than two scored members of several",
+        "a group of one gets 0, or its raw reward with `singleton: raw_reward`",
+    ],
+    known_as: &[
+        ("verl", "algorithm.adv_estimator=grpo with norm_adv_by_std_in_grpo=False"),
+        ("TRL", "scale_rewards=none"),
+    ],
+    differences: &[
+        "it is `grpo` with `scale: none`; the paper's other half, the constant divisor of the loss, is an aggregation (`preset: dr_grpo` sets both)",
+    ],
+};
+
+/// [`Grpo`] with [`Scale::None`]: `A_i = R_i - mean(R)`.
+///
+/// Source: Liu et al., arXiv 2503.20783, section 3.2. Shapes, cost and degenerate cases as [`Grpo`].
+///
+/// ```
+/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, DrGrpo};
+/// use tamis_core::ragged::Ragged;
+/// let rewards = Ragged::from_rows([[1.0, 0.0, 0.0, 0.0]]);
+/// let advantages = DrGrpo::default().advantages(&AdvantageBatch::of_rewards(&rewards))?;
+/// assert_eq!(advantages.values(), [0.75, -0.25, -0.25, -0.25]);
+/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DrGrpo {
+    /// What a group of one member gets.
+    pub singleton: Singleton,
+}
+
+impl AdvantageEstimator for DrGrpo {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn check(&self) -> Result<(), AdvantageError> {
+        Ok(())
+    }
+
+    fn compute(
+        &self,
+        batch: &AdvantageBatch<'_>,
+        state: &AdvantageState,
+    ) -> Result<Estimate, AdvantageError> {
+        let grpo = Grpo { scale: Scale::None, singleton: self.singleton, ..Grpo::default() };
+        Ok(Estimate::per_trajectory(grpo.of(batch.rewards), state))
+    }
+}

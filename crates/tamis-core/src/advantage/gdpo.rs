@@ -1,0 +1,150 @@
+//! Several rewards, each normalised within its group before they are summed, then whitened over tokens.
+
+use serde::{Deserialize, Serialize};
+
+use super::error::{in_range, not_negative};
+use super::{
+    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, Grpo, Scale,
+    Singleton, whitening,
+};
+use crate::entry::{Entry, Family};
+use crate::ragged::Ragged;
+
+/// The catalogue's entry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "gdpo",
+    family: Family::Advantage,
+    meaning: "each of several rewards normalised within its group, their weighted sum whitened over the tokens of the batch",
+    formula: "S_i = sum_k w_k·(R_ki - mean(R_k))/(std(R_k) + epsilon) within the group, A_i = (S_i - mean(S)) / sqrt(var(S) + 1e-8) over the batch, each S as often as its tokens",
+    source: "Liu et al., GDPO, arXiv 2601.05242, eq. 4 to 6",
+    defaults: &[("epsilon", "1e-6"), ("whiten", "true"), ("singleton", "zero")],
+    degenerate: &[
+        "without components the reward itself is the only one",
+        "a component without an answer for a member adds 0 to it, and so does one that is uniform in the group; unscored members are outside and get 0",
+        "where all sums of the batch are equal, or there are fewer than two tokens, every advantage is 0",
+        "a group of one has sum 0, or with `singleton: raw_reward` that of its raw rewards over 1 + epsilon",
+    ],
+    known_as: &[
+        ("verl", "algorithm.adv_estimator=gdpo"),
+        ("TRL", "multi_objective_aggregation=normalize_then_sum"),
+    ],
+    differences: &[
+        "TRL whitens over trajectories instead of tokens, with deviation + 1e-4: see `normalize_then_sum`",
+        "verl keeps the raw reward of a singleton (`singleton: raw_reward`), adds 1e-8 to the number of tokens, and works in single precision",
+    ],
+};
+
+/// Group-decoupled normalisation: `S_i = Σ_k w_k·z_ki` with `z_k` the GRPO advantage of component k alone, whitened over tokens.
+///
+/// Source: Liu et al., arXiv 2601.05242, eq. 4 to 6: summing rewards before normalising them lets different combinations collapse into
+/// one advantage.
+///
+/// Shapes: components K × `[P][G]` and lengths \[B\] to advantages `[P][G]`; linear in K·B. Degenerate cases: see the catalogue's entry.
+///
+/// ```
+/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Component, Gdpo};
+/// use tamis_core::ragged::Ragged;
+/// let (acc, format) = (Ragged::from_rows([[1.0, 0.0]]), Ragged::from_rows([[0.0, 1.0]]));
+/// let components = [
+///     Component { name: "acc", weight: 3.0, rewards: &acc },
+///     Component { name: "format", weight: 1.0, rewards: &format },
+/// ];
+/// let sum = Ragged::from_rows([[3.0, 1.0]]);
+/// let batch = AdvantageBatch {
+///     lengths: Some(&[5, 5]),
+///     components: Some(&components),
+///     ..AdvantageBatch::of_rewards(&sum)
+/// };
+/// let gdpo = Gdpo { epsilon: 0.0, whiten: false, ..Gdpo::default() };
+/// // Each component alone is ±1/√2; 3 - 1 = 2 of them.
+/// assert!((gdpo.advantages(&batch)?.values()[0] - 2.0_f64.sqrt()).abs() < 1e-15);
+/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Gdpo {
+    /// Added to each component's deviation; at least 0.
+    pub epsilon: f64,
+    /// Whether the sums are whitened over the batch.
+    pub whiten: bool,
+    /// What a group of one member gets in each component.
+    pub singleton: Singleton,
+}
+
+impl Default for Gdpo {
+    fn default() -> Self {
+        Self { epsilon: 1e-6, whiten: true, singleton: Singleton::Zero }
+    }
+}
+
+/// Weighted sum over components of each one's advantage within its group; NaN for unscored members.
+pub(super) fn normalised_sum(
+    batch: &AdvantageBatch<'_>,
+    epsilon: f64,
+    singleton: Singleton,
+) -> Result<Ragged<f64>, AdvantageError> {
+    let grpo = Grpo { scale: Scale::Group, ddof: 1, epsilon, singleton };
+    let mut sums = match batch.components {
+        None => grpo.of(batch.rewards),
+        Some(components) => {
+            let mut total = vec![0.0; batch.num_trajectories()];
+            for component in components {
+                let fine = component.weight.is_finite();
+                in_range("component weight", component.weight, fine, "a finite number")?;
+                for (total, advantage) in total.iter_mut().zip(grpo.of(&batch.component(component)).values())
+                {
+                    *total += component.weight * advantage;
+                }
+            }
+            let mut sums = batch.rewards.clone();
+            let mut rest = total.as_slice();
+            for group in 0..sums.num_rows() {
+                let sums_g = sums.row_mut(group);
+                let (total_g, after) = rest.split_at(sums_g.len());
+                sums_g.copy_from_slice(total_g);
+                rest = after;
+            }
+            sums
+        }
+    };
+    for group in 0..sums.num_rows() {
+        for (sum, reward) in sums.row_mut(group).iter_mut().zip(batch.rewards.row(group)) {
+            if reward.is_nan() {
+                *sum = f64::NAN;
+            }
+        }
+    }
+    Ok(sums)
+}
+
+impl AdvantageEstimator for Gdpo {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn needs(&self) -> &'static [Column] {
+        &[Column::Lengths]
+    }
+
+    fn uses(&self) -> &'static [Column] {
+        &[Column::Components]
+    }
+
+    fn check(&self) -> Result<(), AdvantageError> {
+        not_negative("epsilon", self.epsilon)
+    }
+
+    fn compute(
+        &self,
+        batch: &AdvantageBatch<'_>,
+        state: &AdvantageState,
+    ) -> Result<Estimate, AdvantageError> {
+        let mut advantages = normalised_sum(batch, self.epsilon, self.singleton)?;
+        if self.whiten {
+            whitening::by_length(&mut advantages, |i| batch.length(i));
+        } else {
+            whitening::fill_unscored(&mut advantages);
+        }
+        Ok(Estimate::per_trajectory(advantages, state))
+    }
+}

@@ -1,0 +1,124 @@
+//! Group policy gradient: centred rewards, made larger by the share of trajectories that carry no signal.
+
+use serde::{Deserialize, Serialize};
+
+use super::error::in_range;
+use super::singleton::finite_or_zero;
+use super::statistics::Moments;
+use super::{AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, Singleton};
+use crate::entry::{Entry, Family};
+
+/// The catalogue's entry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "gpg",
+    family: Family::Advantage,
+    meaning: "the reward less the mean of its group, scaled up by the share of trajectories without signal",
+    formula: "A_i = alpha·(R_i - mean(R)) / divisor, alpha = B / (trajectories in groups whose rewards differ)",
+    source: "Chu et al., GPG, arXiv 2504.02546, eq. 5 and 6",
+    defaults: &[("alpha", "mixed_groups"), ("divisor", "1"), ("singleton", "zero")],
+    degenerate: &[
+        "unscored members are outside the mean and both counts and get 0",
+        "a uniform group (max == min) gets exactly 0; where all groups are uniform alpha is 1",
+        "a group of one gets 0, or alpha times its raw reward with `singleton: raw_reward`",
+    ],
+    known_as: &[("verl", "algorithm.adv_estimator=gpg")],
+    differences: &[
+        "verl divides by the number of rewards that are not 0 instead (`alpha: nonzero_rewards`), so that with rewards of -1 and 1 alpha is always 1",
+    ],
+};
+
+/// What the batch is divided by for the factor alpha.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GpgAlpha {
+    /// Scored trajectories in groups whose rewards differ (the paper's valid samples).
+    #[default]
+    MixedGroups,
+    /// Rewards that are not 0, uniform groups and all (verl).
+    NonzeroRewards,
+}
+
+/// `A_i = alpha·(R_i - mean(R)) / divisor`, with `alpha` = scored trajectories of the batch over those that carry a gradient.
+///
+/// Source: Chu et al., arXiv 2504.02546, eq. 5 and 6: where a share of the groups is uniform, the mean over the batch shrinks the gradient
+/// of the rest, and alpha undoes it.
+///
+/// Shapes: rewards `[P][G]` to advantages `[P][G]`, linear. Alpha sees the whole batch. Degenerate cases: unscored members are outside and
+/// get 0; uniform groups get exactly 0; nothing to divide by gives alpha 1 ([`GpgAlpha::NonzeroRewards`]: the batch over 1); a group
+/// of one follows [`Singleton`].
+///
+/// ```
+/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Gpg};
+/// use tamis_core::ragged::Ragged;
+/// let rewards = Ragged::from_rows([[1.0, 0.0], [1.0, 1.0]]);
+/// // Two of four trajectories carry a gradient: alpha 2.
+/// assert_eq!(Gpg::default().advantages(&AdvantageBatch::of_rewards(&rewards))?.values(), [1.0, -1.0, 0.0, 0.0]);
+/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Gpg {
+    /// How alpha counts.
+    pub alpha: GpgAlpha,
+    /// A constant that the centred reward is divided by; above 0 (the paper's `F_norm`).
+    pub divisor: f64,
+    /// What a group of one member gets.
+    pub singleton: Singleton,
+}
+
+impl Default for Gpg {
+    fn default() -> Self {
+        Self { alpha: GpgAlpha::MixedGroups, divisor: 1.0, singleton: Singleton::Zero }
+    }
+}
+
+impl AdvantageEstimator for Gpg {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn check(&self) -> Result<(), AdvantageError> {
+        let fine = self.divisor > 0.0 && self.divisor.is_finite();
+        in_range("divisor", self.divisor, fine, "a finite number above 0")
+    }
+
+    fn compute(
+        &self,
+        batch: &AdvantageBatch<'_>,
+        state: &AdvantageState,
+    ) -> Result<Estimate, AdvantageError> {
+        let mut advantages = batch.rewards.clone();
+        let (mut scored, mut mixed, mut nonzero) = (0_usize, 0_usize, 0_usize);
+        for group in 0..advantages.num_rows() {
+            let advantages_g = advantages.row_mut(group);
+            let moments = Moments::of(advantages_g);
+            scored += moments.count;
+            nonzero += advantages_g.iter().filter(|&&reward| reward != 0.0 && !reward.is_nan()).count();
+            if let [reward] = advantages_g {
+                *reward = self.singleton.advantage(*reward);
+                mixed += usize::from(*reward != 0.0);
+                continue;
+            }
+            if moments.is_uniform() {
+                advantages_g.fill(0.0);
+                continue;
+            }
+            mixed += moments.count;
+            for reward in advantages_g {
+                *reward = finite_or_zero(*reward - moments.mean);
+            }
+        }
+        let alpha = match self.alpha {
+            GpgAlpha::MixedGroups if mixed == 0 => 1.0,
+            GpgAlpha::MixedGroups => scored as f64 / mixed as f64,
+            GpgAlpha::NonzeroRewards => scored as f64 / nonzero.max(1) as f64,
+        };
+        let factor = alpha / self.divisor;
+        for group in 0..advantages.num_rows() {
+            for advantage in advantages.row_mut(group) {
+                *advantage = finite_or_zero(*advantage * factor);
+            }
+        }
+        Ok(Estimate::per_trajectory(advantages, state))
+    }
+}

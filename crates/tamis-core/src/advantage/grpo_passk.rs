@@ -1,0 +1,108 @@
+//! The pass@k advantage: only the best of a group is rewarded, by its lead over the second.
+
+use serde::{Deserialize, Serialize};
+
+use super::error::{not_negative, zero_or_one};
+use super::singleton::finite_or_zero;
+use super::statistics::Moments;
+use super::{AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, Singleton};
+use crate::entry::{Entry, Family};
+
+/// The catalogue's entry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "grpo_passk",
+    family: Family::Advantage,
+    meaning: "the best of a group gets its lead over the second, all others nothing",
+    formula: "A_best = (R_best - R_second) / (std(R) + epsilon), A_i = 0 else, over the scored members of the group",
+    source: "Tang et al., Optimizing language models for inference time objectives, arXiv 2503.19595, section 3.2",
+    defaults: &[("divide", "true"), ("ddof", "1"), ("epsilon", "1e-6"), ("singleton", "zero")],
+    degenerate: &[
+        "where two share the best reward the lead is 0, and so is every advantage: a mixed group such as 1, 1, 0, 0 carries no signal",
+        "unscored members are outside and get 0; with fewer than two scored members of several all get 0",
+        "a group of one gets 0, or its raw reward with `singleton: raw_reward`",
+    ],
+    known_as: &[
+        ("verl", "algorithm.adv_estimator=grpo_passk"),
+        ("EasyR1", "algorithm.adv_estimator=grpo_passk"),
+    ],
+    differences: &[
+        "verl refuses a group of one",
+        "advantages of a group do not sum to zero; filters that drop uniform groups keep tied ones",
+    ],
+};
+
+/// Pass@k advantage with k = G: `R_best - R_second`, divided by `std + epsilon` unless `divide` is off, for the best member; 0 for the rest.
+///
+/// Source: Tang et al., arXiv 2503.19595, section 3.2 (leave-one-out of the maximum); verl `grpo_passk`.
+///
+/// Shapes: rewards `[P][G]` to advantages `[P][G]`, linear. Degenerate cases: ties for the best give 0 throughout; unscored members are
+/// outside; a group of one follows [`Singleton`].
+///
+/// ```
+/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, GrpoPassk};
+/// use tamis_core::ragged::Ragged;
+/// let rewards = Ragged::from_rows([[0.5, 3.0, 1.0], [1.0, 1.0, 0.0]]);
+/// let passk = GrpoPassk { divide: false, ..GrpoPassk::default() };
+/// let advantages = passk.advantages(&AdvantageBatch::of_rewards(&rewards))?;
+/// assert_eq!(advantages.values(), [0.0, 2.0, 0.0, 0.0, 0.0, 0.0]);
+/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GrpoPassk {
+    /// Whether the lead is divided by the group's deviation.
+    pub divide: bool,
+    /// Delta degrees of freedom of the deviation: 0 population, 1 sample.
+    pub ddof: u8,
+    /// Added to the deviation; at least 0.
+    pub epsilon: f64,
+    /// What a group of one member gets.
+    pub singleton: Singleton,
+}
+
+impl Default for GrpoPassk {
+    fn default() -> Self {
+        Self { divide: true, ddof: 1, epsilon: 1e-6, singleton: Singleton::Zero }
+    }
+}
+
+impl AdvantageEstimator for GrpoPassk {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn check(&self) -> Result<(), AdvantageError> {
+        not_negative("epsilon", self.epsilon)?;
+        zero_or_one("ddof", self.ddof)
+    }
+
+    fn compute(
+        &self,
+        batch: &AdvantageBatch<'_>,
+        state: &AdvantageState,
+    ) -> Result<Estimate, AdvantageError> {
+        let mut advantages = batch.rewards.clone();
+        for group in 0..advantages.num_rows() {
+            let advantages_g = advantages.row_mut(group);
+            if let [reward] = advantages_g {
+                *reward = self.singleton.advantage(*reward);
+                continue;
+            }
+            let moments = Moments::of(advantages_g);
+            let (mut best, mut second, mut place) = (f64::NEG_INFINITY, f64::NEG_INFINITY, None);
+            for (i, &reward) in advantages_g.iter().enumerate() {
+                if reward > best {
+                    (second, best, place) = (best, reward, Some(i));
+                } else if reward > second {
+                    second = reward;
+                }
+            }
+            advantages_g.fill(0.0);
+            if let (Some(place), false) = (place, moments.is_uniform()) {
+                let divisor = if self.divide { moments.deviation(self.ddof) + self.epsilon } else { 1.0 };
+                advantages_g[place] = finite_or_zero((best - second) / divisor);
+            }
+        }
+        Ok(Estimate::per_trajectory(advantages, state))
+    }
+}

@@ -1,0 +1,100 @@
+//! The variance-minimising baseline under the length approximation: the group's mean reward weighted by length.
+
+use serde::{Deserialize, Serialize};
+
+use super::singleton::finite_or_zero;
+use super::statistics::Moments;
+use super::{
+    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, Singleton,
+};
+use crate::entry::{Entry, Family};
+
+/// The catalogue's entry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "opo",
+    family: Family::Advantage,
+    meaning: "the reward less the mean of its group weighted by length, the baseline of least variance",
+    formula: "A_i = R_i - sum_j(L_j·R_j) / sum_j(L_j) over the scored members of the group, L the tokens trained on",
+    source: "Hao et al., On-policy RL with optimal reward baseline, arXiv 2505.23585, eq. 7",
+    defaults: &[("singleton", "zero")],
+    degenerate: &[
+        "unscored members are outside the mean and get 0",
+        "a uniform group (max == min) gets exactly 0, and so does one with fewer than two scored members of several",
+        "where no scored member has a token the plain mean is taken",
+        "a group of one gets 0, or its raw reward with `singleton: raw_reward`",
+    ],
+    known_as: &[("verl", "algorithm.adv_estimator=opo")],
+    differences: &["verl keeps the raw reward of a singleton (`singleton: raw_reward`)"],
+};
+
+/// `A_i = R_i - Σ_j L_j·R_j / Σ_j L_j` over the scored members, `L_j` the tokens trained on.
+///
+/// Source: Hao et al., arXiv 2505.23585, eq. 7: the optimal baseline weights rewards by the squared norm of each trajectory's score
+/// function, which is taken to grow with its length. The advantages weighted by length sum to zero within a group.
+///
+/// Shapes: rewards `[P][G]` and lengths \[B\] to advantages `[P][G]`, linear. Degenerate cases: unscored members are outside and get 0;
+/// uniform groups get exactly 0; groups without a token use the plain mean; a group of one follows [`Singleton`].
+///
+/// ```
+/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Opo};
+/// use tamis_core::ragged::Ragged;
+/// let rewards = Ragged::from_rows([[1.0, 0.0]]);
+/// let batch = AdvantageBatch { lengths: Some(&[1, 3]), ..AdvantageBatch::of_rewards(&rewards) };
+/// // Baseline 1·1/4.
+/// assert_eq!(Opo::default().advantages(&batch)?.values(), [0.75, -0.25]);
+/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Opo {
+    /// What a group of one member gets.
+    pub singleton: Singleton,
+}
+
+impl AdvantageEstimator for Opo {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn needs(&self) -> &'static [Column] {
+        &[Column::Lengths]
+    }
+
+    fn check(&self) -> Result<(), AdvantageError> {
+        Ok(())
+    }
+
+    fn compute(
+        &self,
+        batch: &AdvantageBatch<'_>,
+        state: &AdvantageState,
+    ) -> Result<Estimate, AdvantageError> {
+        let mut advantages = batch.rewards.clone();
+        let mut first = 0;
+        for group in 0..advantages.num_rows() {
+            let advantages_g = advantages.row_mut(group);
+            let start = first;
+            first += advantages_g.len();
+            if let [reward] = advantages_g {
+                *reward = self.singleton.advantage(*reward);
+                continue;
+            }
+            let moments = Moments::of(advantages_g);
+            if moments.is_uniform() {
+                advantages_g.fill(0.0);
+                continue;
+            }
+            let (mut rewards, mut tokens) = (0.0, 0.0);
+            for (i, &reward) in advantages_g.iter().enumerate().filter(|(_, reward)| !reward.is_nan()) {
+                let length = batch.length(start + i) as f64;
+                rewards += length * reward;
+                tokens += length;
+            }
+            let baseline = if tokens > 0.0 { rewards / tokens } else { moments.mean };
+            for reward in advantages_g {
+                *reward = finite_or_zero(*reward - baseline);
+            }
+        }
+        Ok(Estimate::per_trajectory(advantages, state))
+    }
+}

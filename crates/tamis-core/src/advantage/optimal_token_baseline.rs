@@ -1,0 +1,299 @@
+//! The optimal baseline per token position: rewards to go of a group weighted by how much each trajectory moves the gradient so far.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use super::credit::{credit, rewards_to_go};
+use super::error::not_negative;
+use super::singleton::finite_or_zero;
+use super::{
+    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, MaskedRewards,
+    Singleton,
+};
+use crate::entry::{Entry, Family};
+use crate::ragged::Ragged;
+
+/// The catalogue's entry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "optimal_token_baseline",
+    family: Family::Advantage,
+    meaning: "the reward to go less its group mean at the same position, weighted by the gradient energy of each trajectory so far",
+    formula: "w_t = (1 - 2·pi_t + sum(pi²))·rho_t², W_t = sum(w_s, s <= t), B_t = sum_i(G_it·W_it) / (sum_i(W_it) + epsilon), A_t = G_t - B_t",
+    source: "verl 0.9.1 core_algos.compute_optimal_token_baseline_advantage; Li et al., The optimal token baseline, 2025",
+    defaults: &[("tail", "zeroed"), ("epsilon", "0"), ("singleton", "zero"), ("masked_rewards", "credited")],
+    degenerate: &[
+        "at a position where all rewards to go are equal every advantage is exactly 0 (with `epsilon: 0`), where all weights are 0 the plain mean is taken",
+        "beyond the second longest trajectory of a group the longest has no one to be compared with: baseline 0 there, or with `tail: kept` its own reward, so advantage 0",
+        "unscored trajectories are outside and get 0; with fewer than two scored members of several all get 0",
+        "a group of one gets 0, or its rewards to go with `singleton: raw_reward`",
+    ],
+    known_as: &[("verl", "algorithm.adv_estimator=optimal_token_baseline")],
+    differences: &[
+        "verl adds 1e-8 to the weights (`epsilon: 1e-8`), keeps the raw reward of a singleton, and loses rewards on masked tokens (`masked_rewards: lost`)",
+        "verl finds the tail by comparing counts of unmasked tokens but cuts it by position (`tail: zeroed_by_count`), which differ where tokens are masked",
+    ],
+};
+
+/// What stands for the baseline where only the longest trajectory of a group still has tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tail {
+    /// 0: the whole reward to go counts (verl `handle_zero_tail=True` where no token is masked).
+    #[default]
+    Zeroed,
+    /// As [`Tail::Zeroed`], from the position that equals the second largest number of unmasked tokens (verl).
+    ZeroedByCount,
+    /// Its own reward to go, so that nothing counts (verl `handle_zero_tail=False`).
+    Kept,
+}
+
+/// Which tokens of two trajectories stand at the same position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Position {
+    /// Counted over all tokens.
+    All,
+    /// Counted over unmasked tokens, so that tool output shifts nothing.
+    Unmasked,
+}
+
+impl Position {
+    /// Position and flat place of the unmasked tokens of a row.
+    fn unmasked(self, mask: &[bool], tokens: Range<usize>) -> impl Iterator<Item = (usize, usize)> {
+        let unmasked = tokens.enumerate().filter(|(_, token)| mask[*token]).enumerate();
+        unmasked.map(move |(num_unmasked, (t, token))| match self {
+            Self::All => (t, token),
+            Self::Unmasked => (num_unmasked, token),
+        })
+    }
+}
+
+/// Per position of a group, over its members that have an unmasked token there.
+#[derive(Clone, Copy)]
+struct Baseline {
+    weighted: f64,
+    weights: f64,
+    sum: f64,
+    count: usize,
+    min: f64,
+    max: f64,
+}
+
+impl Baseline {
+    const EMPTY: Self =
+        Self { weighted: 0.0, weights: 0.0, sum: 0.0, count: 0, min: f64::INFINITY, max: f64::NEG_INFINITY };
+
+    fn add(&mut self, to_go: f64, weight: f64) {
+        self.weighted += to_go * weight;
+        self.weights += weight;
+        self.sum += to_go;
+        self.count += 1;
+        self.min = self.min.min(to_go);
+        self.max = self.max.max(to_go);
+    }
+
+    fn advantage(&self, to_go: f64, epsilon: f64) -> f64 {
+        let weights = self.weights + epsilon;
+        if epsilon == 0.0 && self.min >= self.max {
+            0.0
+        } else if weights > 0.0 {
+            finite_or_zero(to_go - self.weighted / weights)
+        } else {
+            finite_or_zero(to_go - self.sum / self.count as f64)
+        }
+    }
+}
+
+/// One trajectory's tokens while its group is at work.
+struct Member {
+    /// Where its rows begin in the flat columns.
+    tokens: Range<usize>,
+    num_unmasked: usize,
+    /// One past its last unmasked position.
+    end: usize,
+}
+
+/// Optimal baseline per token position.
+///
+/// `w_t = (1 - 2π_t + Σπ²)·ρ_t²` is the squared norm of the gradient of the token's log-probability with respect to the logits (times the
+/// squared rollout weight, where there is one), `W_t` its sum up to t, `G_t` the reward to go. `B_t = Σ_i G_it·W_it / (Σ_i W_it + epsilon)` over
+/// the members of the group with an unmasked token at position t, `A_t = G_t - B_t`; the returns are `G`.
+///
+/// Source: verl 0.9.1 `optimal_token_baseline` (Li et al., "The optimal token baseline", 2025).
+///
+/// Shapes: mask, old log-probabilities, Σπ² and (where given) token rewards and rollout weights `[B][T]` to advantages and returns
+/// `[B][T]`, 0 at masked tokens. Linear in N. Degenerate cases: see the catalogue's entry. Positions count every token; for trajectories
+/// with tool output see [`TirOptimalTokenBaseline`](super::TirOptimalTokenBaseline).
+///
+/// ```
+/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, OptimalTokenBaseline};
+/// use tamis_core::ragged::Ragged;
+/// let rewards = Ragged::from_rows([[1.0, 0.0]]);
+/// let mask = Ragged::from_rows([vec![true], vec![true]]);
+/// let logprobs = Ragged::from_rows([vec![0.5_f64.ln()], vec![0.25_f64.ln()]]);
+/// let sum_pi_squared = Ragged::from_rows([vec![0.5], vec![0.5]]);
+/// let batch = AdvantageBatch {
+///     mask: Some(&mask),
+///     old_logprobs: Some(&logprobs),
+///     sum_pi_squared: Some(&sum_pi_squared),
+///     ..AdvantageBatch::of_rewards(&rewards)
+/// };
+/// // Weights 1/2 and 1: baseline 1/3.
+/// let advantages = OptimalTokenBaseline::default().advantages(&batch)?;
+/// assert!((advantages.values()[0] - 2.0 / 3.0).abs() < 1e-15 && (advantages.values()[1] + 1.0 / 3.0).abs() < 1e-15);
+/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct OptimalTokenBaseline {
+    /// What the longest trajectory of a group is compared with beyond the second longest.
+    pub tail: Tail,
+    /// Added to the sum of weights; at least 0 (verl 1e-8).
+    pub epsilon: f64,
+    /// What a group of one member gets.
+    pub singleton: Singleton,
+    /// What becomes of rewards on masked tokens.
+    pub masked_rewards: MaskedRewards,
+}
+
+impl OptimalTokenBaseline {
+    pub(super) const NEEDS: &'static [Column] = &[Column::Mask, Column::OldLogprobs, Column::SumPiSquared];
+    pub(super) const USES: &'static [Column] = &[Column::TokenRewards, Column::RolloutWeights];
+
+    pub(super) fn by_position(
+        &self,
+        position: Position,
+        estimator: &'static str,
+        batch: &AdvantageBatch<'_>,
+        state: &AdvantageState,
+    ) -> Result<Estimate, AdvantageError> {
+        let mask = batch.mask(estimator)?;
+        let weights = cumulative_weights(batch, estimator)?;
+        let (mut returns, mut credit_t) = (Ragged::default(), Vec::new());
+        for (i, (reward, mask_t)) in batch.rewards.values().iter().zip(mask.rows()).enumerate() {
+            credit(batch, i, mask_t, self.masked_rewards, &mut credit_t);
+            if reward.is_nan() {
+                credit_t.fill(0.0);
+            }
+            rewards_to_go(&mut credit_t, mask_t, 1.0);
+            returns.push_row(credit_t.iter().copied());
+        }
+        let mut advantages: Vec<f64> = vec![0.0; returns.num_values()];
+        let (mut members, mut baselines): (Vec<Member>, Vec<Baseline>) = (Vec::new(), Vec::new());
+        let mut first = 0;
+        for rewards_g in batch.rewards.rows() {
+            let rows = first..first + rewards_g.len();
+            first = rows.end;
+            if let ([_], Singleton::RawReward) = (rewards_g, self.singleton) {
+                let tokens = mask.offsets()[rows.start]..mask.offsets()[rows.end];
+                advantages[tokens.clone()].copy_from_slice(&returns.values()[tokens]);
+                continue;
+            }
+            members.clear();
+            baselines.clear();
+            for row in rows.zip(rewards_g).filter(|(_, reward)| !reward.is_nan()).map(|(row, _)| row) {
+                let mut member =
+                    Member { tokens: mask.offsets()[row]..mask.offsets()[row + 1], num_unmasked: 0, end: 0 };
+                for (place, token) in position.unmasked(mask.values(), member.tokens.clone()) {
+                    if place >= baselines.len() {
+                        baselines.resize(place + 1, Baseline::EMPTY);
+                    }
+                    baselines[place].add(returns.values()[token], weights[token]);
+                    member.num_unmasked += 1;
+                    member.end = place + 1;
+                }
+                members.push(member);
+            }
+            if members.len() < 2 {
+                continue;
+            }
+            let tail = self.tail_of(&members);
+            for (m, member) in members.iter().enumerate() {
+                for (place, token) in position.unmasked(mask.values(), member.tokens.clone()) {
+                    let to_go = returns.values()[token];
+                    advantages[token] = match tail {
+                        Some((longest, start)) if longest == m && place >= start => to_go,
+                        _ => baselines[place].advantage(to_go, self.epsilon),
+                    };
+                }
+            }
+        }
+        let mut rest = advantages.as_slice();
+        let mut per_token = Ragged::default();
+        for mask_t in mask.rows() {
+            let (row, after) = rest.split_at(mask_t.len());
+            per_token.push_row(row.iter().copied());
+            rest = after;
+        }
+        Ok(Estimate::per_token(per_token, returns, state))
+    }
+
+    /// The member that outlasts all others, and the position from which it is alone.
+    fn tail_of(&self, members: &[Member]) -> Option<(usize, usize)> {
+        let length = |member: &Member| match self.tail {
+            Tail::Zeroed => member.end,
+            Tail::ZeroedByCount => member.num_unmasked,
+            Tail::Kept => 0,
+        };
+        let (mut longest, mut most, mut second) = (0, 0, 0);
+        for (m, member) in members.iter().enumerate() {
+            let length = length(member);
+            if length > most {
+                (longest, second, most) = (m, most, length);
+            } else {
+                second = second.max(length);
+            }
+        }
+        (most > second).then_some((longest, second))
+    }
+}
+
+/// `W_t` of every token, flat \[N\].
+fn cumulative_weights(
+    batch: &AdvantageBatch<'_>,
+    estimator: &'static str,
+) -> Result<Vec<f64>, AdvantageError> {
+    let mask = batch.mask(estimator)?;
+    let logprobs = batch.tokens(Column::OldLogprobs, estimator)?.values();
+    let sum_pi_squared = batch.tokens(Column::SumPiSquared, estimator)?.values();
+    let mut weights = Vec::with_capacity(mask.num_values());
+    for pair in mask.offsets().windows(2) {
+        let mut total = 0.0;
+        for token in pair[0]..pair[1] {
+            if mask.values()[token] {
+                let rho = batch.rollout_weights.map_or(1.0, |weights| weights.values()[token]);
+                // (1 - π)² plus the squares of the others; below 0 by rounding alone.
+                let energy = (1.0 - 2.0 * logprobs[token].exp() + sum_pi_squared[token]).max(0.0);
+                total += energy * rho * rho;
+            }
+            weights.push(total);
+        }
+    }
+    Ok(weights)
+}
+
+impl AdvantageEstimator for OptimalTokenBaseline {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn needs(&self) -> &'static [Column] {
+        Self::NEEDS
+    }
+
+    fn uses(&self) -> &'static [Column] {
+        Self::USES
+    }
+
+    fn check(&self) -> Result<(), AdvantageError> {
+        not_negative("epsilon", self.epsilon)
+    }
+
+    fn compute(
+        &self,
+        batch: &AdvantageBatch<'_>,
+        state: &AdvantageState,
+    ) -> Result<Estimate, AdvantageError> {
+        self.by_position(Position::All, self.name(), batch, state)
+    }
+}

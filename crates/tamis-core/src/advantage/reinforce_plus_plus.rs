@@ -1,0 +1,111 @@
+//! REINFORCE++: discounted rewards to go per token, whitened over the batch, without a critic and without groups.
+
+use serde::{Deserialize, Serialize};
+
+use super::credit::{credit, rewards_to_go};
+use super::error::unit_interval;
+use super::{
+    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, MaskedRewards,
+    whitening,
+};
+use crate::entry::{Entry, Family};
+use crate::ragged::Ragged;
+
+/// The catalogue's entry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "reinforce_plus_plus",
+    family: Family::Advantage,
+    meaning: "discounted rewards to go of every token, whitened over the tokens of the batch; groups play no part",
+    formula: "G_t = r_t + gamma·G_(t+1), A_t = (G_t - mean(G)) / sqrt(var(G) + 1e-8) over the unmasked tokens of the batch",
+    source: "Hu, REINFORCE++, arXiv 2501.03262, eq. 5 and 6",
+    defaults: &[("gamma", "1"), ("whiten", "true"), ("masked_rewards", "credited")],
+    degenerate: &[
+        "unscored trajectories are outside the statistics and get 0",
+        "where all returns of the batch are equal, or there is one token, every advantage is 0; a uniform group is not 0 unless the batch is",
+        "singletons are members of the batch like any other",
+    ],
+    known_as: &[
+        ("verl", "algorithm.adv_estimator=reinforce_plus_plus"),
+        ("EasyR1", "algorithm.adv_estimator=reinforce_plus_plus"),
+    ],
+    differences: &[
+        "verl loses rewards on masked tokens (`masked_rewards: lost`); its versions of early 2026 carried no return back over one, so that a reward after a tool call never reached the turns before it",
+        "verl adds 1e-8 to the number of tokens and raises where there is one",
+    ],
+};
+
+/// `G_t = r_t + gamma·G_(t+1)` over unmasked tokens, whitened over all unmasked tokens of the batch; the returns are `G` itself.
+///
+/// Source: Hu, arXiv 2501.03262, eq. 5 and 6; verl `reinforce_plus_plus`. The discount counts tokens of the policy only.
+///
+/// Shapes: rewards `[P][G]` or token rewards `[B][T]`, mask `[B][T]` to advantages and returns `[B][T]`, 0 at masked tokens. Linear in N.
+/// Degenerate cases: unscored trajectories are outside and get 0; equal returns throughout, or fewer than two tokens, give 0.
+///
+/// ```
+/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, AdvantageState, ReinforcePlusPlus};
+/// use tamis_core::ragged::Ragged;
+/// let rewards = Ragged::from_rows([[1.0, 0.0]]);
+/// let mask = Ragged::from_rows([vec![true, false, true], vec![true]]);
+/// let batch = AdvantageBatch { mask: Some(&mask), ..AdvantageBatch::of_rewards(&rewards) };
+/// let plain = ReinforcePlusPlus { gamma: 0.5, whiten: false, ..ReinforcePlusPlus::default() };
+/// let estimate = plain.estimate(&batch, &AdvantageState::default())?;
+/// assert_eq!(estimate.advantages.values(), [0.5, 0.0, 1.0, 0.0]);
+/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ReinforcePlusPlus {
+    /// Discount per token of the policy, in `[0, 1]`.
+    pub gamma: f64,
+    /// Whether returns are whitened over the batch.
+    pub whiten: bool,
+    /// What becomes of rewards on masked tokens.
+    pub masked_rewards: MaskedRewards,
+}
+
+impl Default for ReinforcePlusPlus {
+    fn default() -> Self {
+        Self { gamma: 1.0, whiten: true, masked_rewards: MaskedRewards::Credited }
+    }
+}
+
+impl AdvantageEstimator for ReinforcePlusPlus {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn needs(&self) -> &'static [Column] {
+        &[Column::Mask]
+    }
+
+    fn uses(&self) -> &'static [Column] {
+        &[Column::TokenRewards]
+    }
+
+    fn check(&self) -> Result<(), AdvantageError> {
+        unit_interval("gamma", self.gamma)
+    }
+
+    fn compute(
+        &self,
+        batch: &AdvantageBatch<'_>,
+        state: &AdvantageState,
+    ) -> Result<Estimate, AdvantageError> {
+        let mask = batch.mask(self.name())?;
+        let (mut returns, mut credit_t) = (Ragged::default(), Vec::new());
+        for (i, (reward, mask_t)) in batch.rewards.values().iter().zip(mask.rows()).enumerate() {
+            if reward.is_nan() {
+                returns.push_row(mask_t.iter().map(|_| 0.0));
+                continue;
+            }
+            credit(batch, i, mask_t, self.masked_rewards, &mut credit_t);
+            rewards_to_go(&mut credit_t, mask_t, self.gamma);
+            returns.push_row(credit_t.iter().copied());
+        }
+        let mut advantages = returns.clone();
+        if self.whiten {
+            whitening::by_token(&mut advantages, mask, batch.rewards.values());
+        }
+        Ok(Estimate::per_token(advantages, returns, state))
+    }
+}

@@ -1,0 +1,105 @@
+//! REINFORCE++ with a group baseline: centred on the group, whitened over the batch.
+
+use serde::{Deserialize, Serialize};
+
+use super::statistics::Moments;
+use super::{
+    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, Singleton,
+    whitening,
+};
+use crate::entry::{Entry, Family};
+
+/// The catalogue's entry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "reinforce_plus_plus_baseline",
+    family: Family::Advantage,
+    meaning: "the reward less the mean of its group, whitened over the tokens of the batch",
+    formula: "D_i = R_i - mean(R) within the group, A_i = (D_i - mean(D)) / sqrt(var(D) + 1e-8) over the batch, each D as often as its tokens",
+    source: "Hu, REINFORCE++, arXiv 2501.03262, section 3 (REINFORCE++-baseline)",
+    defaults: &[("whiten", "true"), ("singleton", "zero")],
+    degenerate: &[
+        "unscored members are outside both statistics and get 0",
+        "a uniform group gets -mean(D)/deviation, the same for all its members: 0 only where lengths and rewards are unrelated",
+        "where all D of the batch are equal, or there are fewer than two tokens, every advantage is 0",
+        "a group of one has D = 0, or its raw reward with `singleton: raw_reward`",
+    ],
+    known_as: &[("verl", "algorithm.adv_estimator=reinforce_plus_plus_baseline")],
+    differences: &[
+        "verl keeps the raw reward of a singleton (`singleton: raw_reward`), and adds 1e-8 to the number of tokens",
+    ],
+};
+
+/// `D_i = R_i - mean_group(R)`, whitened over the batch with every trajectory counted once per token.
+///
+/// Source: Hu, arXiv 2501.03262; verl `reinforce_plus_plus_baseline`.
+///
+/// Shapes: rewards `[P][G]` and lengths \[B\] to advantages `[P][G]`, linear in B. Degenerate cases: unscored members are outside and get
+/// 0; a batch without a difference gives 0; a group of one follows [`Singleton`]; trajectories without tokens do not count.
+///
+/// ```
+/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, ReinforcePlusPlusBaseline};
+/// use tamis_core::ragged::Ragged;
+/// let rewards = Ragged::from_rows([[1.0, 0.0]]);
+/// let batch = AdvantageBatch { lengths: Some(&[1, 1]), ..AdvantageBatch::of_rewards(&rewards) };
+/// let advantages = ReinforcePlusPlusBaseline::default().advantages(&batch)?;
+/// // ±1/2 with sample variance 1/2.
+/// assert!((advantages.values()[0] - 0.5_f64.sqrt()).abs() < 1e-7);
+/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ReinforcePlusPlusBaseline {
+    /// Whether the centred rewards are whitened over the batch.
+    pub whiten: bool,
+    /// What a group of one member gets before whitening.
+    pub singleton: Singleton,
+}
+
+impl Default for ReinforcePlusPlusBaseline {
+    fn default() -> Self {
+        Self { whiten: true, singleton: Singleton::Zero }
+    }
+}
+
+impl AdvantageEstimator for ReinforcePlusPlusBaseline {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn needs(&self) -> &'static [Column] {
+        &[Column::Lengths]
+    }
+
+    fn check(&self) -> Result<(), AdvantageError> {
+        Ok(())
+    }
+
+    fn compute(
+        &self,
+        batch: &AdvantageBatch<'_>,
+        state: &AdvantageState,
+    ) -> Result<Estimate, AdvantageError> {
+        let mut advantages = batch.rewards.clone();
+        for group in 0..advantages.num_rows() {
+            let advantages_g = advantages.row_mut(group);
+            if let [reward] = advantages_g {
+                // NaN stays NaN, so that whitening leaves it out.
+                if !reward.is_nan() {
+                    *reward = self.singleton.advantage(*reward);
+                }
+                continue;
+            }
+            let moments = Moments::of(advantages_g);
+            let is_uniform = moments.is_uniform();
+            for reward in advantages_g.iter_mut().filter(|reward| !reward.is_nan()) {
+                *reward = if is_uniform { 0.0 } else { *reward - moments.mean };
+            }
+        }
+        if self.whiten {
+            whitening::by_length(&mut advantages, |i| batch.length(i));
+        } else {
+            whitening::fill_unscored(&mut advantages);
+        }
+        Ok(Estimate::per_trajectory(advantages, state))
+    }
+}

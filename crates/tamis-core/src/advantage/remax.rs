@@ -1,0 +1,110 @@
+//! ReMax: the reward measured against that of the prompt's greedy completion.
+
+use serde::{Deserialize, Serialize};
+
+use super::credit::{credit, rewards_to_go};
+use super::singleton::finite_or_zero;
+use super::{
+    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, MaskedRewards,
+};
+use crate::entry::{Entry, Family};
+use crate::ragged::Ragged;
+
+/// The catalogue's entry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "remax",
+    family: Family::Advantage,
+    meaning: "the reward less that of a greedy completion of the same prompt",
+    formula: "A_t = sum(r_s, s >= t) - b, b the reward of the prompt's greedy completion",
+    source: "Li et al., ReMax, arXiv 2310.10505, eq. 6 and algorithm 1",
+    defaults: &[("masked_rewards", "credited")],
+    degenerate: &[
+        "unscored trajectories get 0, and so do all of a prompt whose greedy completion is unscored",
+        "a uniform group is 0 only where its greedy completion scores the same; a singleton is like any other",
+    ],
+    known_as: &[("verl", "algorithm.adv_estimator=remax"), ("EasyR1", "algorithm.adv_estimator=remax")],
+    differences: &[
+        "verl leaves the reward to go at masked tokens, and loses rewards on them (`masked_rewards: lost`)",
+        "filters that drop uniform groups drop signal here",
+    ],
+};
+
+/// `A_t = Σ_{s >= t} r_s - b` with `b` the reward of one greedy completion of the prompt; the returns are the rewards to go.
+///
+/// Source: Li et al., arXiv 2310.10505, eq. 6; verl `remax`.
+///
+/// Shapes: rewards `[P][G]` and greedy rewards \[P\] to advantages `[P][G]`; with token rewards and mask `[B][T]` to advantages and
+/// returns `[B][T]`, 0 at masked tokens. Linear. Degenerate cases: unscored trajectories, and all those of a prompt whose greedy
+/// completion is unscored, get 0.
+///
+/// ```
+/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Remax};
+/// use tamis_core::ragged::Ragged;
+/// let rewards = Ragged::from_rows([[1.0, 0.0], [1.0, 1.0]]);
+/// let batch = AdvantageBatch { greedy_rewards: Some(&[1.0, 0.0]), ..AdvantageBatch::of_rewards(&rewards) };
+/// assert_eq!(Remax::default().advantages(&batch)?.values(), [0.0, -1.0, 1.0, 1.0]);
+/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Remax {
+    /// What becomes of rewards on masked tokens.
+    pub masked_rewards: MaskedRewards,
+}
+
+impl AdvantageEstimator for Remax {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn needs(&self) -> &'static [Column] {
+        &[Column::GreedyRewards]
+    }
+
+    fn uses(&self) -> &'static [Column] {
+        &[Column::TokenRewards]
+    }
+
+    fn check(&self) -> Result<(), AdvantageError> {
+        Ok(())
+    }
+
+    fn compute(
+        &self,
+        batch: &AdvantageBatch<'_>,
+        state: &AdvantageState,
+    ) -> Result<Estimate, AdvantageError> {
+        let missing = AdvantageError::Missing { column: Column::GreedyRewards, estimator: self.name() };
+        let greedy = batch.greedy_rewards.ok_or(missing)?;
+        let mut advantages = batch.rewards.clone();
+        for (group, baseline) in greedy.iter().enumerate() {
+            for reward in advantages.row_mut(group) {
+                *reward -= baseline;
+            }
+        }
+        if batch.token_rewards.is_none() {
+            super::whitening::fill_unscored(&mut advantages);
+            return Ok(Estimate::per_trajectory(advantages, state));
+        }
+        let mask = batch.mask(self.name())?;
+        let (mut per_token, mut returns, mut credit_t) = (Ragged::default(), Ragged::default(), Vec::new());
+        let mut i = 0;
+        for (rewards_g, baseline) in batch.rewards.rows().zip(greedy) {
+            for reward in rewards_g {
+                let mask_t = mask.row(i);
+                credit(batch, i, mask_t, self.masked_rewards, &mut credit_t);
+                i += 1;
+                if reward.is_nan() {
+                    credit_t.fill(0.0);
+                } else {
+                    rewards_to_go(&mut credit_t, mask_t, 1.0);
+                }
+                per_token.push_row(credit_t.iter().zip(mask_t).map(|(to_go, &on)| {
+                    if on && !reward.is_nan() { finite_or_zero(to_go - baseline) } else { 0.0 }
+                }));
+                returns.push_row(credit_t.iter().copied());
+            }
+        }
+        Ok(Estimate::per_token(per_token, returns, state))
+    }
+}

@@ -1,0 +1,87 @@
+//! Leave-one-out: the reward measured against the mean of the others.
+
+use serde::{Deserialize, Serialize};
+
+use super::singleton::finite_or_zero;
+use super::statistics::Moments;
+use super::{AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, Singleton};
+use crate::entry::{Entry, Family};
+
+/// The catalogue's entry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "rloo",
+    family: Family::Advantage,
+    meaning: "the reward less the mean reward of the other members",
+    formula: "A_i = R_i - mean(R_j, j != i) = n/(n - 1)·(R_i - mean(R)) over the n scored members of the group",
+    source: "Ahmadian et al., Back to basics, arXiv 2402.14740, section 2.2; Kool et al., Buy 4 REINFORCE samples, 2019",
+    defaults: &[("singleton", "zero")],
+    degenerate: &[
+        "unscored members are nobody's other and get 0",
+        "a uniform group (max == min) gets exactly 0, and so does one with fewer than two scored members of several",
+        "a group of one gets 0, or its raw reward with `singleton: raw_reward`",
+    ],
+    known_as: &[
+        ("verl", "algorithm.adv_estimator=rloo"),
+        ("verl", "algorithm.adv_estimator=rloo_vectorized"),
+        ("EasyR1", "algorithm.adv_estimator=rloo"),
+    ],
+    differences: &[
+        "verl's `rloo` keeps the raw reward of a singleton (`singleton: raw_reward`), its `rloo_vectorized` gives 0",
+    ],
+};
+
+/// REINFORCE leave-one-out: `A_i = n/(n - 1)·(R_i - mean(R))`, n the scored members of the group. Unbiased, not divided by a deviation.
+///
+/// Source: Ahmadian et al., arXiv 2402.14740, section 2.2. Shapes: rewards `[P][G]` to advantages `[P][G]`, linear. Degenerate cases:
+/// unscored members are outside and get 0; uniform groups get exactly 0; a group of one follows [`Singleton`].
+///
+/// ```
+/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Rloo};
+/// use tamis_core::ragged::Ragged;
+/// let rewards = Ragged::from_rows([[1.0, 0.0, 0.5]]);
+/// let advantages = Rloo::default().advantages(&AdvantageBatch::of_rewards(&rewards))?;
+/// // The others' means: 1/4, 3/4, 1/2.
+/// assert_eq!(advantages.values(), [0.75, -0.75, 0.0]);
+/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Rloo {
+    /// What a group of one member gets.
+    pub singleton: Singleton,
+}
+
+impl AdvantageEstimator for Rloo {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn check(&self) -> Result<(), AdvantageError> {
+        Ok(())
+    }
+
+    fn compute(
+        &self,
+        batch: &AdvantageBatch<'_>,
+        state: &AdvantageState,
+    ) -> Result<Estimate, AdvantageError> {
+        let mut advantages = batch.rewards.clone();
+        for group in 0..advantages.num_rows() {
+            let advantages_g = advantages.row_mut(group);
+            if let [reward] = advantages_g {
+                *reward = self.singleton.advantage(*reward);
+                continue;
+            }
+            let moments = Moments::of(advantages_g);
+            if moments.is_uniform() {
+                advantages_g.fill(0.0);
+                continue;
+            }
+            let factor = moments.count as f64 / (moments.count as f64 - 1.0);
+            for reward in advantages_g {
+                *reward = finite_or_zero(factor * (*reward - moments.mean));
+            }
+        }
+        Ok(Estimate::per_trajectory(advantages, state))
+    }
+}

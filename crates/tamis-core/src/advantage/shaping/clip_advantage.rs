@@ -1,0 +1,64 @@
+//! Bounds on advantages.
+
+use serde::{Deserialize, Serialize};
+
+use super::Shaped;
+use crate::advantage::error::in_range;
+use crate::advantage::{AdvantageError, Advantages};
+use crate::entry::{Entry, Family};
+
+/// The catalogue's entry.
+pub(in crate::advantage) const ENTRY: Entry = Entry {
+    name: "clip_advantage",
+    family: Family::Shaping,
+    meaning: "advantages are held between two bounds",
+    formula: "A = clamp(A, low, high)",
+    source: "a common safeguard; e.g. prime-rl's and OpenRLHF's clip ranges on advantages and rewards",
+    defaults: &[("low", "null"), ("high", "null")],
+    degenerate: &["without a bound nothing changes; advantages of a group need not sum to zero afterwards"],
+    known_as: &[],
+    differences: &[],
+};
+
+/// `A = clamp(A, low, high)`, per trajectory or per token.
+///
+/// ```
+/// use tamis_core::advantage::shaping::ClipAdvantage;
+/// assert_eq!(ClipAdvantage { low: None, high: Some(2.0) }.clip(3.5), 2.0);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ClipAdvantage {
+    /// Lower bound; at most 0, so that no sign changes.
+    pub low: Option<f64>,
+    /// Upper bound; at least 0.
+    pub high: Option<f64>,
+}
+
+impl ClipAdvantage {
+    pub(super) fn check(&self) -> Result<(), AdvantageError> {
+        if let Some(low) = self.low {
+            in_range("low", low, low <= 0.0 && low.is_finite(), "a finite number of at most 0")?;
+        }
+        if let Some(high) = self.high {
+            in_range("high", high, high >= 0.0 && high.is_finite(), "a finite number of at least 0")?;
+        }
+        Ok(())
+    }
+
+    /// One advantage.
+    pub fn clip(&self, advantage: f64) -> f64 {
+        let raised = self.low.map_or(advantage, |low| advantage.max(low));
+        self.high.map_or(raised, |high| raised.min(high))
+    }
+
+    pub(super) fn apply(&self, shaped: &mut Shaped) {
+        let (Advantages::PerTrajectory(advantages) | Advantages::PerToken(advantages)) =
+            &mut shaped.advantages;
+        for row in 0..advantages.num_rows() {
+            for advantage in advantages.row_mut(row) {
+                *advantage = self.clip(*advantage);
+            }
+        }
+    }
+}

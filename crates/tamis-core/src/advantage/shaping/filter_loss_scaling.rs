@@ -1,0 +1,68 @@
+//! A smaller policy term where the filter dropped much.
+
+use serde::{Deserialize, Serialize};
+
+use super::GroupCounts;
+use crate::entry::{Entry, Family};
+
+/// The catalogue's entry.
+pub(in crate::advantage) const ENTRY: Entry = Entry {
+    name: "filter_loss_scaling",
+    family: Family::Shaping,
+    meaning: "the policy term is multiplied by the share of groups that the filter kept, or its root",
+    formula: "factor = kept/generated (linear) or its square root (sqrt), groups of the step's rounds before the batch is cut to size",
+    source: "Wang et al., RAGEN-2, arXiv 2604.06268; RAGEN actor.filter_loss_scaling",
+    defaults: &[("by", "none")],
+    degenerate: &[
+        "where nothing was generated, or nothing filtered, the factor is 1; where nothing was kept it is 0",
+    ],
+    known_as: &[("RAGEN", "actor_rollout_ref.actor.filter_loss_scaling")],
+    differences: &[
+        "RAGEN multiplies the advantages, which is the same for losses in which they stand as a factor; losses that choose tokens by advantage see them unscaled here",
+    ],
+};
+
+/// How the factor follows the kept share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LossScaling {
+    /// Not at all.
+    #[default]
+    None,
+    /// In proportion.
+    Linear,
+    /// By its square root.
+    Sqrt,
+}
+
+/// A factor for the policy term by the share of groups that the filter kept; advantages stay as they are.
+///
+/// Source: RAGEN `filter_loss_scaling`. Entropy, KL and value terms are not multiplied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FilterLossScaling {
+    /// How the factor follows the kept share.
+    pub by: LossScaling,
+}
+
+impl FilterLossScaling {
+    /// The factor.
+    ///
+    /// ```
+    /// use tamis_core::advantage::shaping::{FilterLossScaling, GroupCounts, LossScaling};
+    /// let groups = GroupCounts { kept: 2, generated: 8 };
+    /// assert_eq!(FilterLossScaling { by: LossScaling::Linear }.factor(groups), 0.25);
+    /// assert_eq!(FilterLossScaling { by: LossScaling::Sqrt }.factor(groups), 0.5);
+    /// ```
+    pub fn factor(&self, groups: GroupCounts) -> f64 {
+        if groups.generated == 0 {
+            return 1.0;
+        }
+        let share = groups.kept as f64 / groups.generated as f64;
+        match self.by {
+            LossScaling::None => 1.0,
+            LossScaling::Linear => share,
+            LossScaling::Sqrt => share.sqrt(),
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Fewer losers, or fewer winners: only a share of a group's negative or positive trajectories is trained on.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Shaped, ShapingBatch};
+use crate::advantage::AdvantageError;
+use crate::advantage::error::unit_interval;
+use crate::entry::{Entry, Family};
+use crate::ragged::Ragged;
+
+/// The catalogue's entry of [`KeepNegRatio`].
+pub(in crate::advantage) const NEG_ENTRY: Entry = Entry {
+    name: "keep_neg_ratio",
+    family: Family::Shaping,
+    meaning: "of the trajectories of a group with negative advantage only a share is trained on, the worst first",
+    formula: "keep the max(1, floor(ratio·n)) most negative of the n negative ones of each group, none where ratio is 0",
+    source: "the fork Coobiw/EasyR1-Brian (2025-10), algorithm.keep_neg_ratio",
+    defaults: &[("ratio", "1")],
+    degenerate: &[
+        "what is left out has advantage 0 and leaves the loss, entropy and KL included; advantages of 0 stay in",
+        "equally bad ones are chosen by a keyed draw",
+    ],
+    known_as: &[("EasyR1-Brian", "algorithm.keep_neg_ratio")],
+    differences: &[
+        "the fork takes equally bad ones in the order of its sort, truncates ratio·n in floating point, and does so for GRPO alone; its `compute_new_adv`, which normalises what is kept again, is not here",
+    ],
+};
+
+/// The catalogue's entry of [`KeepPosRatio`].
+pub(in crate::advantage) const POS_ENTRY: Entry = Entry {
+    name: "keep_pos_ratio",
+    family: Family::Shaping,
+    meaning: "of the trajectories of a group with positive advantage only a share is trained on, the best first",
+    formula: "keep the max(1, floor(ratio·n)) most positive of the n positive ones of each group, none where ratio is 0",
+    source: "the fork Coobiw/EasyR1-Brian (2025-11), algorithm.keep_pos_ratio",
+    defaults: &[("ratio", "1")],
+    degenerate: &[
+        "what is left out has advantage 0 and leaves the loss, entropy and KL included; advantages of 0 stay in",
+        "equally good ones are chosen by a keyed draw",
+    ],
+    known_as: &[("EasyR1-Brian", "algorithm.keep_pos_ratio")],
+    differences: &["as `keep_neg_ratio`"],
+};
+
+/// Of the n negative trajectories of each group keeps the `max(1, floor(ratio·n))` worst; none where the ratio is 0.
+///
+/// With advantages per token the sum over a trajectory's tokens decides. Which of equally bad ones stay is a keyed draw, so that it
+/// depends on neither their order nor the rest of the batch.
+///
+/// Source: the fork Coobiw/EasyR1-Brian. Cost: sorting within groups.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct KeepNegRatio {
+    /// Share of a group's negative trajectories, in `[0, 1]`.
+    pub ratio: f64,
+}
+
+/// As [`KeepNegRatio`] for positive trajectories, the best first.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct KeepPosRatio {
+    /// Share of a group's positive trajectories, in `[0, 1]`.
+    pub ratio: f64,
+}
+
+impl Default for KeepNegRatio {
+    fn default() -> Self {
+        Self { ratio: 1.0 }
+    }
+}
+
+impl Default for KeepPosRatio {
+    fn default() -> Self {
+        Self { ratio: 1.0 }
+    }
+}
+
+/// How many of n stay.
+fn num_kept(ratio: f64, n: usize) -> usize {
+    if ratio <= 0.0 || n == 0 {
+        return 0;
+    }
+    // 0.29·100 is 28.999… in floating point, and means 29.
+    ((ratio * n as f64 + 1e-9).floor() as usize).clamp(1, n)
+}
+
+/// Drops the least extreme of the trajectories whose advantage has the given sign.
+fn keep(ratio: f64, sign: f64, purpose: u64, shaped: &mut Shaped, batch: &ShapingBatch<'_>) {
+    let rewards = batch.batch.rewards;
+    let mut kept = match shaped.kept.take() {
+        Some(kept) => kept,
+        None => Ragged::from_rows(rewards.rows().map(|rewards_g| vec![true; rewards_g.len()])),
+    };
+    // (extremity, draw, place in the group)
+    let mut candidates: Vec<(f64, u64, usize)> = Vec::new();
+    let mut dropped = vec![false; rewards.num_values()];
+    for (group, offset) in rewards.offsets().iter().copied().take(rewards.num_rows()).enumerate() {
+        let id = batch.group_ids.and_then(|ids| ids.get(group)).map_or(group as u64, |id| id.0);
+        let key = batch.key.with(purpose).with(id);
+        candidates.clear();
+        for place in 0..rewards.row(group).len() {
+            let extremity = sign * shaped.of_trajectory(offset + place);
+            if extremity > 0.0 {
+                candidates.push((extremity, key.bits(place as u64), place));
+            }
+        }
+        let num_kept = num_kept(ratio, candidates.len());
+        if num_kept < candidates.len() {
+            candidates.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
+            for &(.., place) in &candidates[num_kept..] {
+                kept.row_mut(group)[place] = false;
+                dropped[offset + place] = true;
+            }
+        }
+    }
+    shaped.scale(|i| if dropped[i] { 0.0 } else { 1.0 });
+    shaped.kept = Some(kept);
+}
+
+impl KeepNegRatio {
+    pub(super) fn check(self) -> Result<(), AdvantageError> {
+        unit_interval("ratio", self.ratio)
+    }
+
+    pub(super) fn apply(self, shaped: &mut Shaped, batch: &ShapingBatch<'_>) {
+        keep(self.ratio, -1.0, 1, shaped, batch);
+    }
+}
+
+impl KeepPosRatio {
+    pub(super) fn check(self) -> Result<(), AdvantageError> {
+        unit_interval("ratio", self.ratio)
+    }
+
+    pub(super) fn apply(self, shaped: &mut Shaped, batch: &ShapingBatch<'_>) {
+        keep(self.ratio, 1.0, 2, shaped, batch);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::num_kept;
+
+    #[test]
+    fn at_least_one_unless_the_ratio_is_zero() {
+        let kept = |ratio| [0, 1, 3, 4, 100].map(|n| num_kept(ratio, n));
+        assert_eq!(kept(0.0), [0; 5]);
+        assert_eq!(kept(0.29), [0, 1, 1, 1, 29]);
+        assert_eq!(kept(0.5), [0, 1, 1, 2, 50]);
+        assert_eq!(kept(1.0), [0, 1, 3, 4, 100]);
+    }
+}

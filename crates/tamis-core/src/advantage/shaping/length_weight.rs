@@ -1,0 +1,43 @@
+//! Long trajectories weigh less.
+
+use serde::{Deserialize, Serialize};
+
+use super::Shaped;
+use crate::advantage::AdvantageBatch;
+use crate::entry::{Entry, Family};
+
+/// The catalogue's entry.
+pub(in crate::advantage) const ENTRY: Entry = Entry {
+    name: "length_weight",
+    family: Family::Shaping,
+    meaning: "advantages are divided by the trajectory's length relative to the mean length of the batch",
+    formula: "A = A·mean(L)/L, L the tokens trained on",
+    source: "RAGEN grpo_advantage_length_weight",
+    defaults: &[],
+    degenerate: &[
+        "trajectories without a token to train on, and unscored ones, are outside the mean and keep their advantage",
+    ],
+    known_as: &[("RAGEN", "grpo_advantage_length_weight=True")],
+    differences: &["RAGEN adds 1e-6 to each length, and counts unscored trajectories in the mean"],
+};
+
+/// Divides each trajectory's advantages by its length over the mean length of the batch, so that every trajectory moves a sum over tokens by
+/// the same amount.
+///
+/// Source: RAGEN `grpo_advantage_length_weight`. Linear. Lengths are tokens trained on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LengthWeight {}
+
+/// Scales advantages by the mean length over the trajectory's own.
+pub(super) fn apply(shaped: &mut Shaped, batch: &AdvantageBatch<'_>) {
+    let rewards = batch.rewards.values();
+    let lengths: Vec<f64> = rewards
+        .iter()
+        .enumerate()
+        .map(|(i, reward)| if reward.is_nan() { 0.0 } else { batch.length(i) as f64 })
+        .collect();
+    let count = lengths.iter().filter(|&&length| length > 0.0).count();
+    let mean = lengths.iter().sum::<f64>() / count as f64;
+    shaped.scale(|i| if lengths[i] > 0.0 { mean / lengths[i] } else { 1.0 });
+}

@@ -1,0 +1,77 @@
+//! Groups weigh as much as their rewards differ.
+
+use serde::{Deserialize, Serialize};
+
+use super::Shaped;
+use crate::advantage::AdvantageError;
+use crate::advantage::error::{not_negative, zero_or_one};
+use crate::advantage::statistics::Moments;
+use crate::entry::{Entry, Family};
+use crate::ragged::Ragged;
+
+/// The catalogue's entry.
+pub(in crate::advantage) const ENTRY: Entry = Entry {
+    name: "soft_reweight",
+    family: Family::Shaping,
+    meaning: "advantages of a group are multiplied by its reward deviation over the largest of the batch",
+    formula: "A = A·std_g/(max_g(std_g) + epsilon)",
+    source: "RAGEN algorithm.soft_advantage_reweight",
+    defaults: &[("ddof", "1"), ("epsilon", "1e-6")],
+    degenerate: &[
+        "groups with fewer than ddof + 1 scored members have weight 0, and so has every group where none has a deviation",
+    ],
+    known_as: &[("RAGEN", "algorithm.soft_advantage_reweight=True")],
+    differences: &["RAGEN's weight of a group of one is NaN"],
+};
+
+/// Multiplies the advantages of each group by `std_g/(max std + epsilon)`, the soft form of dropping groups of low deviation.
+///
+/// Source: RAGEN `soft_advantage_reweight`. Linear. Metrics `train/soft_reweight_min`, `_max` and `_mean` over groups. With `grpo`'s own division
+/// by the deviation the two cancel but for a constant.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SoftReweight {
+    /// Delta degrees of freedom of the deviation: 0 population, 1 sample.
+    pub ddof: u8,
+    /// Added to the largest deviation; at least 0.
+    pub epsilon: f64,
+}
+
+impl Default for SoftReweight {
+    fn default() -> Self {
+        Self { ddof: 1, epsilon: 1e-6 }
+    }
+}
+
+impl SoftReweight {
+    pub(super) fn check(&self) -> Result<(), AdvantageError> {
+        zero_or_one("ddof", self.ddof)?;
+        not_negative("epsilon", self.epsilon)
+    }
+
+    pub(super) fn apply(&self, shaped: &mut Shaped, rewards: &Ragged<f64>) {
+        // NaN, where there is no deviation, becomes 0.
+        let deviation = |rewards_g| Moments::of(rewards_g).deviation(self.ddof).max(0.0);
+        let mut weights: Vec<f64> = rewards.rows().map(deviation).collect();
+        let largest = weights.iter().fold(0.0_f64, |largest, weight| largest.max(*weight));
+        let divisor = largest + self.epsilon;
+        for weight in &mut weights {
+            *weight = if divisor > 0.0 { *weight / divisor } else { 0.0 };
+        }
+        if !weights.is_empty() {
+            let min = weights.iter().fold(f64::INFINITY, |min, weight| min.min(*weight));
+            let max = weights.iter().fold(0.0_f64, |max, weight| max.max(*weight));
+            let mean = weights.iter().sum::<f64>() / weights.len() as f64;
+            shaped.metrics.extend([
+                ("train/soft_reweight_min", min),
+                ("train/soft_reweight_max", max),
+                ("train/soft_reweight_mean", mean),
+            ]);
+        }
+        let mut of_trajectory = Vec::with_capacity(rewards.num_values());
+        for (rewards_g, weight) in rewards.rows().zip(&weights) {
+            of_trajectory.extend(std::iter::repeat_n(*weight, rewards_g.len()));
+        }
+        shaped.scale(|i| of_trajectory[i]);
+    }
+}

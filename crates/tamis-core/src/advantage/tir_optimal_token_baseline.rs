@@ -1,0 +1,73 @@
+//! The optimal token baseline for trajectories with tool output: positions count the policy's own tokens.
+
+use serde::{Deserialize, Serialize};
+
+use super::error::not_negative;
+use super::optimal_token_baseline::{OptimalTokenBaseline, Position, Tail};
+use super::{
+    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, MaskedRewards,
+    Singleton,
+};
+use crate::entry::{Entry, Family};
+
+/// The catalogue's entry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "tir_optimal_token_baseline",
+    family: Family::Advantage,
+    meaning: "`optimal_token_baseline` for several turns: positions are counted over the policy's own tokens",
+    formula: "as optimal_token_baseline, t counting unmasked tokens only",
+    source: "verl 0.9.1 core_algos.compute_multi_turn_optimal_token_baseline_advantage",
+    defaults: &[("tail", "zeroed"), ("epsilon", "0"), ("singleton", "zero"), ("masked_rewards", "credited")],
+    degenerate: &[
+        "as `optimal_token_baseline`; where no token is masked it is the same",
+        "the tail is the same under both readings, since positions are counts",
+    ],
+    known_as: &[("verl", "algorithm.adv_estimator=tir_optimal_token_baseline")],
+    differences: &[
+        "verl adds 1e-8 to the weights (`epsilon: 1e-8`), keeps the raw reward of a singleton, and loses rewards on masked tokens (`masked_rewards: lost`)",
+    ],
+};
+
+/// [`OptimalTokenBaseline`] whose positions count unmasked tokens only, so that the length of tool output shifts nothing.
+///
+/// Source: verl 0.9.1 `tir_optimal_token_baseline`. Settings, shapes, cost and degenerate cases as [`OptimalTokenBaseline`].
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TirOptimalTokenBaseline {
+    /// What the longest trajectory of a group is compared with beyond the second longest.
+    pub tail: Tail,
+    /// Added to the sum of weights; at least 0 (verl 1e-8).
+    pub epsilon: f64,
+    /// What a group of one member gets.
+    pub singleton: Singleton,
+    /// What becomes of rewards on masked tokens.
+    pub masked_rewards: MaskedRewards,
+}
+
+impl AdvantageEstimator for TirOptimalTokenBaseline {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn needs(&self) -> &'static [Column] {
+        OptimalTokenBaseline::NEEDS
+    }
+
+    fn uses(&self) -> &'static [Column] {
+        OptimalTokenBaseline::USES
+    }
+
+    fn check(&self) -> Result<(), AdvantageError> {
+        not_negative("epsilon", self.epsilon)
+    }
+
+    fn compute(
+        &self,
+        batch: &AdvantageBatch<'_>,
+        state: &AdvantageState,
+    ) -> Result<Estimate, AdvantageError> {
+        let Self { tail, epsilon, singleton, masked_rewards } = *self;
+        let baseline = OptimalTokenBaseline { tail, epsilon, singleton, masked_rewards };
+        baseline.by_position(Position::Unmasked, self.name(), batch, state)
+    }
+}
