@@ -6,3 +6,4 @@
 mod advantage;
 mod batch;
 mod objective;
+mod oracle;
