@@ -169,11 +169,12 @@ impl Accumulator {
         let [tokens, clipped, dual, low, high, value_clipped] = totals.map(|total| total as f64);
         let mean = |value: f64| value / tokens;
         let per_sequence = |value: f64| value / trained as f64;
-        let (low_share, high_share) = if objective.policy.importance(objective.importance) == Importance::Token {
-            (mean(low), mean(high))
-        } else {
-            (per_sequence(low_shares), per_sequence(high_shares))
-        };
+        let (low_share, high_share) =
+            if objective.policy.importance(objective.importance) == Importance::Token {
+                (mean(low), mean(high))
+            } else {
+                (per_sequence(low_shares), per_sequence(high_shares))
+            };
         let or_nan = |value: f64| if tokens > 0.0 { value } else { f64::NAN };
         let kl_state = objective.kl_state(state);
         let mut loss = sum.policy_loss;

@@ -38,8 +38,13 @@ pub(super) const ENTRIES: [Entry; 7] = {
             "every token of the optimizer batch weighs the same",
             "sum_it m l / sum_it m",
             "Yu et al., DAPO, arXiv 2503.14476, as released",
-            &[("verl", "loss_agg_mode=token-mean"), ("TRL", "loss_type=dapo|cispo|vespo (all ranks), bnpo (one micro-batch)")],
-            &["TRL's dapo divides by the tokens of the whole generation batch, truncated completions left out"],
+            &[
+                ("verl", "loss_agg_mode=token-mean"),
+                ("TRL", "loss_type=dapo|cispo|vespo (all ranks), bnpo (one micro-batch)"),
+            ],
+            &[
+                "TRL's dapo divides by the tokens of the whole generation batch, truncated completions left out",
+            ],
         ),
         entry(
             "seq-mean-token-sum",
@@ -62,8 +67,13 @@ pub(super) const ENTRIES: [Entry; 7] = {
             "token sums over a constant, the response limit",
             "(1/B) sum_i (1/L) sum_t m l",
             "Liu et al., Understanding R1-Zero-like training, arXiv 2503.20783, section 3.2",
-            &[("verl", "loss_agg_mode=seq-mean-token-sum-norm with loss_scale_factor"), ("TRL", "loss_type=dr_grpo")],
-            &["verl takes the padded width of the micro-batch where no scale is given; here the scale is the response limit"],
+            &[
+                ("verl", "loss_agg_mode=seq-mean-token-sum-norm with loss_scale_factor"),
+                ("TRL", "loss_type=dr_grpo"),
+            ],
+            &[
+                "verl takes the padded width of the micro-batch where no scale is given; here the scale is the response limit",
+            ],
         ),
         entry(
             "group-token-mean",
@@ -81,14 +91,7 @@ pub(super) const ENTRIES: [Entry; 7] = {
             &[],
             &["equal to seq-mean-token-mean where all groups have as many trained trajectories"],
         ),
-        entry(
-            "token-sum",
-            "undivided",
-            "sum_it m l",
-            "verl",
-            &[("verl", "loss_agg_mode=token-sum")],
-            &[],
-        ),
+        entry("token-sum", "undivided", "sum_it m l", "verl", &[("verl", "loss_agg_mode=token-sum")], &[]),
     ]
 };
 

@@ -45,7 +45,7 @@ pub struct Columns<'a, T> {
     /// Log-probability under the policy at the start of the step \[N\]. `None`: the policy itself, so that every ratio is 1.
     pub old: Option<&'a [T]>,
     /// Log-probability under the policy that sampled, as the sampler gave it \[N\]. Metrics read it, decoupled PPO and the mask
-    /// `off_policy`.
+    /// `off_policy`; NaN (the sampler did not say) is agreement to both of these.
     pub behaviour: Option<&'a [T]>,
     /// Log-probability under the reference policy \[N\].
     pub reference: Option<&'a [T]>,
@@ -185,7 +185,8 @@ impl<'a, T: Real> Columns<'a, T> {
         if let Some(column) = self.selection {
             length("selection", expected, column.len())?;
         }
-        for (name, column) in [("group_tokens", self.group_tokens), ("group_sequences", self.group_sequences)] {
+        for (name, column) in [("group_tokens", self.group_tokens), ("group_sequences", self.group_sequences)]
+        {
             if let Some(column) = column {
                 length(name, self.num_sequences(), column.len())?;
             }

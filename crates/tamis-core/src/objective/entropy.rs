@@ -21,7 +21,9 @@ pub(super) const ENTRIES: [Entry; 2] = [
         defaults: &[("coef", "0"), ("aggregation", "as the policy loss")],
         degenerate: &["nothing to train on: 0"],
         known_as: &[("verl", "actor.entropy_coeff"), ("TRL", "entropy_coef")],
-        differences: &["TRL takes the token mean of the micro-batch whatever the loss does (`aggregation: token-mean`)"],
+        differences: &[
+            "TRL takes the token mean of the micro-batch whatever the loss does (`aggregation: token-mean`)",
+        ],
     },
     Entry {
         name: "adaptive_entropy",
@@ -80,9 +82,19 @@ impl EntropyBonus {
     pub(crate) fn check(&self) -> Result<(), ObjectiveError> {
         in_range("entropy.coef", self.coef, self.coef.is_finite(), "a finite number")?;
         if let Some(AdaptiveEntropy { min, max, delta, target }) = self.adaptive {
-            in_range("entropy.adaptive.min", min, min.is_finite() && min <= max, "a number of at most the largest")?;
+            in_range(
+                "entropy.adaptive.min",
+                min,
+                min.is_finite() && min <= max,
+                "a number of at most the largest",
+            )?;
             in_range("entropy.adaptive.max", max, max.is_finite(), "a finite number")?;
-            in_range("entropy.adaptive.delta", delta, delta >= 0.0 && delta.is_finite(), "a number of at least 0")?;
+            in_range(
+                "entropy.adaptive.delta",
+                delta,
+                delta >= 0.0 && delta.is_finite(),
+                "a number of at least 0",
+            )?;
             in_range("entropy.adaptive.target", target, target.is_finite(), "a number of nats")?;
         }
         self.aggregation.as_ref().map_or(Ok(()), Aggregation::check)

@@ -160,7 +160,11 @@ impl Objective {
             (self.entropy.is_some() && columns.entropy.is_none(), "entropy", "the entropy bonus"),
             (self.value.is_some() && columns.values.is_none(), "values", "the value loss"),
             (decoupled && columns.behaviour.is_none(), "behaviour", "decoupled PPO"),
-            (self.needs_selection() && columns.selection.is_none(), "selection", "a choice over the whole batch"),
+            (
+                self.needs_selection() && columns.selection.is_none(),
+                "selection",
+                "a choice over the whole batch",
+            ),
         ];
         match missing.iter().find(|(missing, ..)| *missing) {
             Some(&(_, column, needed_by)) => Err(ObjectiveError::Missing { column, needed_by }),
@@ -262,14 +266,19 @@ impl Settings<'_> {
     }
 }
 
-/// `mean_t(behaviour - logprob)`, with `old` where the sampler's own log-probabilities are not given; 0 where neither is.
+/// `mean_t(behaviour - logprob)`, with `old` where the sampler's own log-probabilities are not given; 0 where neither is. A token
+/// whose `behaviour` is NaN (the sampler did not say) counts 0.
 fn drift<T: Real>(row: &Row<'_, T>, tokens: usize, scratch: &mut Scratch) -> f64 {
     let sampled = row.behaviour.or(row.old).unwrap_or(row.logprob);
     let mut sum = Lanes::ZERO;
     for block in blocks(row.mask.len()) {
         let mask = (tokens < row.mask.len()).then(|| &row.mask[block.clone()]);
         let gap = &mut scratch.log_ratio[..block.len()];
-        differences(mask, &sampled[block.clone()], &row.logprob[block], gap);
+        differences(mask, &sampled[block.clone()], &row.logprob[block.clone()], gap);
+        for (gap, &sampled) in gap.iter_mut().zip(&sampled[block]) {
+            let sampled: f64 = sampled.into();
+            *gap = if sampled.is_nan() { 0.0 } else { *gap };
+        }
         sum.add(gap);
     }
     sum.total() / tokens as f64

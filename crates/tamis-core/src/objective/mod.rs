@@ -41,8 +41,8 @@ pub use entropy::{AdaptiveEntropy, EntropyBonus, EntropyState};
 pub use evaluate::Evaluation;
 pub use kl::{KlController, KlEstimator, KlKind, KlState, KlTerm};
 pub use loss::{
-    Cispo, CispoBound, Clip, ClipCov, Decoupled, Dppo, Dro, GeoMean, Gspo, GspoForm, Importance, KlCov, PolicyLoss,
-    Sapo, Vespo,
+    Cispo, CispoBound, Clip, ClipCov, Decoupled, Dppo, Dro, GeoMean, Gspo, GspoForm, Importance, KlCov,
+    PolicyLoss, Sapo, Vespo,
 };
 pub use preset::Preset;
 pub use selection::{LossMasks, Selection};

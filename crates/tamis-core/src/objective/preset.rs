@@ -96,10 +96,7 @@ impl Preset {
     pub fn dapo() -> Self {
         Self {
             advantage: Grpo { singleton: Singleton::Zero, ..Grpo::verl() },
-            objective: Objective::of(
-                PolicyLoss::Clip(Clip::verl(0.2, 0.28, 10.0)),
-                Aggregation::TokenMean,
-            ),
+            objective: Objective::of(PolicyLoss::Clip(Clip::verl(0.2, 0.28, 10.0)), Aggregation::TokenMean),
             soft_overlong: true,
             dynamic_sampling: true,
         }
@@ -152,7 +149,8 @@ mod tests {
 
     #[test]
     fn dapo_and_its_paper_differ_in_aggregation_and_dual_clip_only() {
-        let (PolicyLoss::Clip(clip), mut paper) = (Preset::dapo().objective.policy, Preset::dapo_paper()) else {
+        let (PolicyLoss::Clip(clip), mut paper) = (Preset::dapo().objective.policy, Preset::dapo_paper())
+        else {
             panic!("not the clipped ratio");
         };
         assert_eq!(clip.dual, Some(10.0));

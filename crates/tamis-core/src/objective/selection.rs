@@ -24,7 +24,10 @@ pub(super) const ENTRIES: [Entry; 2] = [
         formula: "keep t where H_t >= the (1 - share) quantile of H over the unmasked tokens of the optimizer batch, linearly interpolated",
         source: "Wang et al., Beyond the 80/20 rule, arXiv 2506.01939, eq. 5",
         defaults: &[("masks.top_entropy", "null (all)")],
-        degenerate: &["a share of 0 keeps the tokens of the largest entropy", "ties at the threshold are all kept"],
+        degenerate: &[
+            "a share of 0 keeps the tokens of the largest entropy",
+            "ties at the threshold are all kept",
+        ],
         known_as: &[("TRL", "top_entropy_quantile")],
         differences: &[
             "TRL takes the quantile of each micro-batch over all ranks; here it is that of the whole optimizer batch",
@@ -156,7 +159,10 @@ fn unmasked<T: Real>(columns: &Columns<'_, T>) -> impl Iterator<Item = (usize, f
     rows.flat_map(move |i| {
         let row = columns.row(i);
         let tokens = row.tokens.clone();
-        tokens.enumerate().filter(move |(t, _)| row.mask[*t]).map(move |(t, token)| (token, row.advantage.at(t)))
+        tokens
+            .enumerate()
+            .filter(move |(t, _)| row.mask[*t])
+            .map(move |(t, token)| (token, row.advantage.at(t)))
     })
 }
 
@@ -186,7 +192,9 @@ impl ClipCov {
         let old = columns.old.unwrap_or(columns.logprob);
         covariances(columns)
             .filter(|&(_, _, covariance)| covariance > self.cov_low && covariance < self.cov_high)
-            .filter(|&(t, advantage, _)| !self.is_clipped(columns.logprob[t].into() - old[t].into(), advantage))
+            .filter(|&(t, advantage, _)| {
+                !self.is_clipped(columns.logprob[t].into() - old[t].into(), advantage)
+            })
             .map(|(t, ..)| t)
             .collect()
     }

@@ -3,9 +3,9 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tamis_core::objective::{
-    AdaptiveEntropy, AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, ClipCov, Columns, Decoupled, Dppo, Dro,
-    EntropyBonus, GeoMean, Gspo, GspoForm, Importance, KlController, KlCov, KlEstimator, KlKind, KlTerm, LossMasks,
-    Normalisers, Objective, PolicyLoss, Sapo, ValueColumns, ValueTerm, Vespo,
+    AdaptiveEntropy, AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, ClipCov, Columns, Decoupled,
+    Dppo, Dro, EntropyBonus, GeoMean, Gspo, GspoForm, Importance, KlController, KlCov, KlEstimator, KlKind,
+    KlTerm, LossMasks, Normalisers, Objective, PolicyLoss, Sapo, ValueColumns, ValueTerm, Vespo,
 };
 use tamis_core::ragged::Ragged;
 
@@ -139,7 +139,9 @@ pub(crate) fn batch() -> impl Strategy<Value = Batch> {
         let mask = Ragged::from_rows(trajectories.iter().map(|trajectory| trajectory.mask.clone()));
         let (normalisers, group_tokens) = Normalisers::of(&mask, &group_sizes).unwrap();
         let group_sequences = Normalisers::group_sequences(&mask, &group_sizes).unwrap();
-        for ((trajectory, tokens), sequences) in trajectories.iter_mut().zip(group_tokens).zip(group_sequences) {
+        for ((trajectory, tokens), sequences) in
+            trajectories.iter_mut().zip(group_tokens).zip(group_sequences)
+        {
             trajectory.group_tokens = tokens;
             trajectory.group_sequences = sequences;
         }
@@ -168,7 +170,13 @@ fn clip() -> impl Strategy<Value = Clip> {
         prop::option::of(1.1..3.0_f64),
         prop_oneof![Just(None), Just(Some(20.0)), Just(Some(0.8))],
     )
-        .prop_map(|(low, high, dual, cap, log_ratio_limit)| Clip { low, high, dual, cap, log_ratio_limit })
+        .prop_map(|(low, high, dual, cap, log_ratio_limit)| Clip {
+            low,
+            high,
+            dual,
+            cap,
+            log_ratio_limit,
+        })
 }
 
 /// Any policy loss.
@@ -236,16 +244,18 @@ pub(crate) fn objective() -> impl Strategy<Value = Objective> {
     );
     let value = (0.1..2.0_f64, prop::option::of(0.2..1.0_f64), prop::option::of(aggregation()))
         .prop_map(|(coef, clip, aggregation)| ValueTerm { coef, clip, aggregation });
-    let importance =
-        prop_oneof![3 => Just(Importance::Token), 1 => Just(Importance::Sequence), 1 => Just(Importance::SequenceToken)];
+    let importance = prop_oneof![3 => Just(Importance::Token), 1 => Just(Importance::Sequence), 1 => Just(Importance::SequenceToken)];
     let masks = (prop::option::of(0.0..1.0_f64), prop::option::of(-0.2..0.5_f64))
         .prop_map(|(top_entropy, off_policy)| LossMasks { top_entropy, off_policy });
     let terms = (prop::option::of(kl), prop::option::of(entropy), prop::option::of(value));
     (policy(), importance, aggregation(), terms, prop_oneof![Just(LossMasks::default()), masks]).prop_map(
         |(policy, importance, aggregation, (kl, entropy, value), masks)| {
             let importance = if policy.has_importance_levels() { importance } else { Importance::Token };
-            let aggregation =
-                if matches!(policy, PolicyLoss::Luspo(_)) { Aggregation::SeqMeanTokenSum } else { aggregation };
+            let aggregation = if matches!(policy, PolicyLoss::Luspo(_)) {
+                Aggregation::SeqMeanTokenSum
+            } else {
+                aggregation
+            };
             Objective { policy, importance, aggregation, kl, entropy, value, masks }
         },
     )

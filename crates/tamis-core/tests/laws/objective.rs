@@ -3,13 +3,13 @@
 use proptest::prelude::*;
 use tamis_core::objective::{
     Accumulator, AdvantageColumn, Aggregation, CispoBound, Clip, ClipCov, Columns, Derivatives, EntropyBonus,
-    Evaluation, GroupCounts, KlController, KlCov, KlEstimator, KlKind, KlTerm, LossMasks, Normalisers, Objective,
-    Outcome, PolicyLoss, Preset, Selection,
+    Evaluation, GroupCounts, KlController, KlCov, KlEstimator, KlKind, KlTerm, LossMasks, Normalisers,
+    Objective, Outcome, PolicyLoss, Preset, Selection,
 };
 use tamis_core::ragged::Ragged;
 
-use crate::oracle;
 use crate::batch::{Batch, Gathered, batch, objective};
+use crate::oracle;
 
 fn evaluate(objective: &Objective, gathered: &Gathered, normalisers: &Normalisers) -> (Outcome, Derivatives) {
     objective.value_and_gradient(&gathered.columns(), normalisers, &objective.initial_state()).unwrap()

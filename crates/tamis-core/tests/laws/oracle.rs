@@ -38,9 +38,7 @@ fn ratios(row: &[At], importance: Importance, bound: impl Fn(f64) -> f64) -> Vec
         .map(|at| match importance {
             Importance::Token => bound(at.logprob - at.old).exp(),
             Importance::Sequence => bound(mean(row, |at| at.logprob - at.old)).exp(),
-            Importance::SequenceToken => {
-                bound(mean(row, |at| at.base - at.old) + at.logprob - at.base).exp()
-            }
+            Importance::SequenceToken => bound(mean(row, |at| at.base - at.old) + at.logprob - at.base).exp(),
         })
         .collect()
 }
@@ -100,7 +98,8 @@ fn policy(objective: &Objective, row: &[At]) -> Vec<f64> {
             let clip = Clip { high: loss.high, ..Clip::symmetric(loss.low) };
             let ratios = ratios(row, Importance::Token, |d| d);
             let each = row.iter().zip(ratios);
-            each.map(|(at, ratio)| if at.selected { 0.0 } else { clipped(&clip, ratio, at.advantage) }).collect()
+            each.map(|(at, ratio)| if at.selected { 0.0 } else { clipped(&clip, ratio, at.advantage) })
+                .collect()
         }
         PolicyLoss::KlCov(loss) => row
             .iter()
@@ -121,7 +120,8 @@ fn policy(objective: &Objective, row: &[At]) -> Vec<f64> {
                 sign * (sign * d).min(sign * held)
             });
             let weight = over(&|at| (at.weight + loss.weight_epsilon).ln()).exp();
-            let loss = if kept.is_empty() { 0.0 } else { -over(&|at| at.advantage) * log_ratio.exp() * weight };
+            let loss =
+                if kept.is_empty() { 0.0 } else { -over(&|at| at.advantage) * log_ratio.exp() * weight };
             vec![loss; row.len()]
         }
         PolicyLoss::Cispo(loss) => {
@@ -173,7 +173,10 @@ fn policy(objective: &Objective, row: &[At]) -> Vec<f64> {
             each.collect()
         }
     };
-    let is_far = objective.masks.off_policy.is_some_and(|threshold| mean(row, |at| at.behaviour - at.base) > threshold);
+    let is_far = objective
+        .masks
+        .off_policy
+        .is_some_and(|threshold| mean(row, |at| at.behaviour - at.base) > threshold);
     for (loss, at) in losses.iter_mut().zip(row) {
         if weighted {
             *loss *= if at.left_out { 0.0 } else { at.weight };
@@ -213,7 +216,12 @@ fn bound(policy: &PolicyLoss) -> (f64, f64) {
 }
 
 /// The whole loss of a gathered batch whose log-probabilities were `base` where the derivative is taken.
-pub(crate) fn loss(objective: &Objective, gathered: &Gathered, base: &[f64], normalisers: &Normalisers) -> f64 {
+pub(crate) fn loss(
+    objective: &Objective,
+    gathered: &Gathered,
+    base: &[f64],
+    normalisers: &Normalisers,
+) -> f64 {
     let columns: Columns<'_, f64> = gathered.columns();
     let [logprob, old, behaviour, reference, entropy, weight, value, old_value, returns] = &gathered.columns;
     let state = objective.initial_state();
@@ -271,7 +279,9 @@ pub(crate) fn loss(objective: &Objective, gathered: &Gathered, base: &[f64], nor
         if let Some(term) = objective.value {
             let scale = scale(&term.aggregation.unwrap_or(objective.aggregation));
             for &t in &tokens {
-                let held = term.clip.map_or(value[t], |clip| value[t].max(old_value[t] - clip).min(old_value[t] + clip));
+                let held = term
+                    .clip
+                    .map_or(value[t], |clip| value[t].max(old_value[t] - clip).min(old_value[t] + clip));
                 let error = (value[t] - returns[t]).powi(2).max((held - returns[t]).powi(2));
                 total += scale * term.coef * error / 2.0;
             }

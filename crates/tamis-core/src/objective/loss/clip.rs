@@ -74,7 +74,12 @@ impl Clip {
     /// Whether the settings are in range.
     pub(super) fn check(&self) -> Result<(), ObjectiveError> {
         in_range("clip.low", self.low, (0.0..=1.0).contains(&self.low), "a number from 0 to 1")?;
-        in_range("clip.high", self.high, self.high >= 0.0 && self.high.is_finite(), "a number of at least 0")?;
+        in_range(
+            "clip.high",
+            self.high,
+            self.high >= 0.0 && self.high.is_finite(),
+            "a number of at least 0",
+        )?;
         if let Some(dual) = self.dual {
             in_range("clip.dual", dual, dual > 1.0 && dual.is_finite(), "a number above 1")?;
         }
@@ -158,7 +163,8 @@ impl Kernel for ClipKernel {
         let is_clipped = clipped > unclipped;
         let loss = if is_clipped { clipped } else { unclipped };
         // Equal, or NaN, which must not vanish: half of each.
-        let dloss = if unclipped > clipped { unclipped_slope } else { 0.5 * (unclipped_slope + clipped_slope) };
+        let dloss =
+            if unclipped > clipped { unclipped_slope } else { 0.5 * (unclipped_slope + clipped_slope) };
         let dloss = if is_clipped { clipped_slope } else { dloss };
         let (is_good, is_bad) = (advantage > 0.0, advantage < 0.0);
         let bound = -advantage * self.dual;

@@ -15,8 +15,14 @@ pub(super) const ENTRY: Entry = Entry {
     formula: "cov_t = (A_t - mean A)·(logprob_t - mean logprob); of the unclipped tokens with cov_low < cov < cov_high, max(1, floor(share·N)) drawn by key have loss 0",
     source: "Cui et al., The entropy mechanism of reinforcement learning, arXiv 2505.22617, eq. 11 and 12",
     defaults: &[("low", "0.2"), ("high", "0.2"), ("share", "2e-4"), ("cov_low", "1"), ("cov_high", "5")],
-    degenerate: &["without a candidate no token is taken out", "a batch of equal advantages has no candidate for cov_low >= 0"],
-    known_as: &[("verl", "actor.policy_loss.loss_mode=clip_cov with clip_cov_ratio, clip_cov_lb, clip_cov_ub")],
+    degenerate: &[
+        "without a candidate no token is taken out",
+        "a batch of equal advantages has no candidate for cov_low >= 0",
+    ],
+    known_as: &[(
+        "verl",
+        "actor.policy_loss.loss_mode=clip_cov with clip_cov_ratio, clip_cov_lb, clip_cov_ub",
+    )],
     differences: &[
         "means, candidates and draw are those of the whole optimizer batch; verl takes every micro-batch by itself, so that its selection depends on the cut",
         "the draw is keyed; verl's is torch.randperm without a seed",
@@ -43,9 +49,24 @@ pub struct ClipCov {
 impl ClipCov {
     pub(super) fn check(&self) -> Result<(), ObjectiveError> {
         in_range("clip_cov.low", self.low, (0.0..=1.0).contains(&self.low), "a number from 0 to 1")?;
-        in_range("clip_cov.high", self.high, self.high >= 0.0 && self.high.is_finite(), "a number of at least 0")?;
-        in_range("clip_cov.share", self.share, self.share > 0.0 && self.share <= 1.0, "a share above 0, at most 1")?;
-        in_range("clip_cov.cov_low", self.cov_low, self.cov_low < self.cov_high, "a number below clip_cov.cov_high")
+        in_range(
+            "clip_cov.high",
+            self.high,
+            self.high >= 0.0 && self.high.is_finite(),
+            "a number of at least 0",
+        )?;
+        in_range(
+            "clip_cov.share",
+            self.share,
+            self.share > 0.0 && self.share <= 1.0,
+            "a share above 0, at most 1",
+        )?;
+        in_range(
+            "clip_cov.cov_low",
+            self.cov_low,
+            self.cov_low < self.cov_high,
+            "a number below clip_cov.cov_high",
+        )
     }
 
     pub(super) fn kernel(&self) -> ClipCovKernel {

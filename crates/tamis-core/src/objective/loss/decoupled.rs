@@ -15,8 +15,13 @@ pub(super) const ENTRY: Entry = Entry {
     source: "Hilton et al., Batch size-invariance for policy optimization, arXiv 2110.00641, eq. 3; asynchronous training: AReaL, arXiv 2505.24298, eq. 5",
     defaults: &[("clip", "as `clip`"), ("weight_cap", "null")],
     degenerate: &["where sampler and proximal policy agree it is `clip`"],
-    known_as: &[("AReaL", "use_decoupled_loss"), ("verl", "rollout_correction preset decoupled_token_is (weight_cap 2)")],
-    differences: &["the weight is per token, with `weight_cap` its upper bound; `objective.correction` gives the other forms"],
+    known_as: &[
+        ("AReaL", "use_decoupled_loss"),
+        ("verl", "rollout_correction preset decoupled_token_is (weight_cap 2)"),
+    ],
+    differences: &[
+        "the weight is per token, with `weight_cap` its upper bound; `objective.correction` gives the other forms",
+    ],
 };
 
 /// The clipped ratio to the proximal policy, weighted by the ratio of that to the behaviour policy.

@@ -17,7 +17,10 @@ pub(super) const ENTRIES: [Entry; 2] = [
         source: "DPPO, divergence proximal policy optimization, arXiv 2602.04879, binary total variation",
         defaults: &[("low", "0.2"), ("high", "0.2"), ("ratio_cap", "20"), ("log_ratio_limit", "20")],
         degenerate: &["a token at its old probability is always trained on"],
-        known_as: &[("verl", "actor.policy_loss.loss_mode=dppo_tv with clip_ratio_low, clip_ratio_high, clip_ratio_c")],
+        known_as: &[(
+            "verl",
+            "actor.policy_loss.loss_mode=dppo_tv with clip_ratio_low, clip_ratio_high, clip_ratio_c",
+        )],
         differences: &["verl's code defaults to a cap of 20, its configuration to 3"],
     },
     Entry {
@@ -28,8 +31,13 @@ pub(super) const ENTRIES: [Entry; 2] = [
         source: "DPPO, divergence proximal policy optimization, arXiv 2602.04879, binary KL",
         defaults: &[("low", "0.2"), ("high", "0.2"), ("ratio_cap", "20"), ("log_ratio_limit", "20")],
         degenerate: &["a token at its old probability is always trained on"],
-        known_as: &[("verl", "actor.policy_loss.loss_mode=dppo_kl with clip_ratio_low, clip_ratio_high, clip_ratio_c")],
-        differences: &["1e-8 is added to both complements inside the logarithm, as in verl, so that certain tokens are defined"],
+        known_as: &[(
+            "verl",
+            "actor.policy_loss.loss_mode=dppo_kl with clip_ratio_low, clip_ratio_high, clip_ratio_c",
+        )],
+        differences: &[
+            "1e-8 is added to both complements inside the logarithm, as in verl, so that certain tokens are defined",
+        ],
     },
 ];
 
@@ -70,7 +78,11 @@ impl Dppo {
         let is_capped = at.ratio > self.ratio_cap;
         let ratio = if is_capped { self.ratio_cap } else { at.ratio };
         let slope = if is_trained { -at.advantage * ratio } else { 0.0 };
-        Token { is_clipped: !is_trained, is_dual: is_capped & is_trained, ..Token::new(slope * at.logprob, slope) }
+        Token {
+            is_clipped: !is_trained,
+            is_dual: is_capped & is_trained,
+            ..Token::new(slope * at.logprob, slope)
+        }
     }
 }
 

@@ -22,7 +22,10 @@ pub(super) const ENTRY: Entry = Entry {
         "a trajectory without a token to train on contributes nothing; TRL adds -A to the value of the loss",
         "a token with advantage 0 counts as ratio 1",
     ],
-    known_as: &[("verl", "actor.policy_loss.loss_mode=geo_mean"), ("TRL", "GMPOTrainer with epsilon, epsilon_high")],
+    known_as: &[
+        ("verl", "actor.policy_loss.loss_mode=geo_mean"),
+        ("TRL", "GMPOTrainer with epsilon, epsilon_high"),
+    ],
     differences: &[
         "bounds are in log space: 0.4 allows ratios from 0.67 to 1.49",
         "verl adds 1e-8 to lengths and 1e-10 to weights (`length_epsilon: 1e-8`, `weight_epsilon: 1e-10`) and takes the mean over all trajectories whatever the aggregation; here that is seq-mean-token-mean",
@@ -72,7 +75,8 @@ impl GeoMean {
         sums: &mut SequenceSums,
     ) {
         let old = row.old.unwrap_or(row.logprob);
-        let is_kept = |t: usize| row.mask[t] && row.selection.is_none_or(|flags| flags[t] & Selection::LEFT_OUT == 0);
+        let is_kept =
+            |t: usize| row.mask[t] && row.selection.is_none_or(|flags| flags[t] & Selection::LEFT_OUT == 0);
         let (mut logs, mut advantages, mut weights, mut kept) = (0.0, 0.0, 0.0, 0_usize);
         for (t, derivative) in dlogprob_t.iter_mut().enumerate() {
             *derivative = 0.0;

@@ -65,7 +65,12 @@ pub struct Gspo {
 impl Gspo {
     pub(super) fn check(&self) -> Result<(), ObjectiveError> {
         in_range("gspo.low", self.low, (0.0..=1.0).contains(&self.low), "a number from 0 to 1")?;
-        in_range("gspo.high", self.high, self.high >= 0.0 && self.high.is_finite(), "a number of at least 0")?;
+        in_range(
+            "gspo.high",
+            self.high,
+            self.high >= 0.0 && self.high.is_finite(),
+            "a number of at least 0",
+        )?;
         self.log_ratio_limit.map_or(Ok(()), |limit| {
             in_range("gspo.log_ratio_limit", limit, limit > 0.0 && limit.is_finite(), "a number above 0")
         })

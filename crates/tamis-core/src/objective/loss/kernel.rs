@@ -231,7 +231,12 @@ pub(crate) fn clamp(value: f64, (low, high): (f64, f64)) -> f64 {
 }
 
 /// Advantages of a block, 0 where masked.
-fn advantages(mask: Option<&[bool]>, advantage: RowAdvantage<'_>, block: &std::ops::Range<usize>, into: &mut [f64]) {
+fn advantages(
+    mask: Option<&[bool]>,
+    advantage: RowAdvantage<'_>,
+    block: &std::ops::Range<usize>,
+    into: &mut [f64],
+) {
     match (advantage, mask) {
         (RowAdvantage::Same(same), None) => into.fill(same),
         (RowAdvantage::Same(same), Some(mask)) => {
@@ -261,8 +266,10 @@ fn weights<T: Real>(
         let old = &row.old.unwrap_or(row.logprob)[block.clone()];
         for (t, into) in into.iter_mut().enumerate() {
             let on = mask.is_none_or(|mask| mask[t]);
-            let weight = exp(old[t].into() - behaviour[block.start + t].into());
+            let behaviour: f64 = behaviour[block.start + t].into();
+            let weight = exp(old[t].into() - behaviour);
             let weight = if weight > cap { cap } else { weight };
+            let weight = if behaviour.is_nan() { 1.0 } else { weight };
             *into = if on { *into * weight } else { 0.0 };
         }
     }
@@ -292,7 +299,8 @@ pub(crate) fn run<K: Kernel, T: Real>(
     let old = row.old.unwrap_or(row.logprob);
     let limits = kernel.limits();
     let column = row.weight.filter(|_| K::WEIGHTED);
-    let is_weighted = column.is_some() || pass.off_policy || pass.proximal_cap.is_some() || row.selection.is_some();
+    let is_weighted =
+        column.is_some() || pass.off_policy || pass.proximal_cap.is_some() || row.selection.is_some();
     let per_trajectory = pass.importance != Importance::Token;
 
     let (mut log_ratios, mut ratios, mut losses) = (Lanes::ZERO, Lanes::ZERO, Lanes::ZERO);
@@ -350,7 +358,8 @@ pub(crate) fn run<K: Kernel, T: Real>(
         if K::SELECTS {
             match row.selection {
                 Some(flags) => {
-                    for ((t, selected), &flags) in selected.iter_mut().enumerate().zip(&flags[block.clone()]) {
+                    for ((t, selected), &flags) in selected.iter_mut().enumerate().zip(&flags[block.clone()])
+                    {
                         *selected = flags & Selection::BY_COVARIANCE != 0 && mask.is_none_or(|mask| mask[t]);
                     }
                 }

@@ -35,8 +35,18 @@ pub struct KlCov {
 
 impl KlCov {
     pub(super) fn check(&self) -> Result<(), ObjectiveError> {
-        in_range("kl_cov.share", self.share, self.share > 0.0 && self.share <= 1.0, "a share above 0, at most 1")?;
-        in_range("kl_cov.coef", self.coef, self.coef >= 0.0 && self.coef.is_finite(), "a number of at least 0")
+        in_range(
+            "kl_cov.share",
+            self.share,
+            self.share > 0.0 && self.share <= 1.0,
+            "a share above 0, at most 1",
+        )?;
+        in_range(
+            "kl_cov.coef",
+            self.coef,
+            self.coef >= 0.0 && self.coef.is_finite(),
+            "a number of at least 0",
+        )
     }
 }
 
@@ -48,6 +58,9 @@ impl Kernel for KlCov {
         let sign = if at.log_ratio > 0.0 { 1.0 } else { 0.0 } - if at.log_ratio < 0.0 { 1.0 } else { 0.0 };
         let coef = if at.selected { self.coef } else { 0.0 };
         let slope = -at.advantage * at.ratio;
-        Token { is_clipped: at.selected, ..Token::new(slope + coef * at.log_ratio.abs(), slope + coef * sign) }
+        Token {
+            is_clipped: at.selected,
+            ..Token::new(slope + coef * at.log_ratio.abs(), slope + coef * sign)
+        }
     }
 }

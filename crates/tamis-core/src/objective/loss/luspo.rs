@@ -25,6 +25,9 @@ impl Objective {
     /// LUSPO with these bounds on the trajectory's ratio, nothing else.
     pub fn luspo(low: f64, high: f64) -> Self {
         let clip = Clip { high, ..Clip::symmetric(low) };
-        Self { importance: Importance::Sequence, ..Self::of(PolicyLoss::Luspo(clip), Aggregation::SeqMeanTokenSum) }
+        Self {
+            importance: Importance::Sequence,
+            ..Self::of(PolicyLoss::Luspo(clip), Aggregation::SeqMeanTokenSum)
+        }
     }
 }

@@ -153,7 +153,12 @@ impl PolicyLoss {
     pub fn has_importance_levels(&self) -> bool {
         matches!(
             self,
-            Self::Clip(_) | Self::Luspo(_) | Self::Decoupled(_) | Self::Cispo(_) | Self::Sapo(_) | Self::Vespo(_)
+            Self::Clip(_)
+                | Self::Luspo(_)
+                | Self::Decoupled(_)
+                | Self::Cispo(_)
+                | Self::Sapo(_)
+                | Self::Vespo(_)
         )
     }
 
@@ -168,7 +173,11 @@ impl PolicyLoss {
     }
 
     /// Whether the settings are in range and go together.
-    pub(super) fn check(&self, importance: Importance, aggregation: &Aggregation) -> Result<(), ObjectiveError> {
+    pub(super) fn check(
+        &self,
+        importance: Importance,
+        aggregation: &Aggregation,
+    ) -> Result<(), ObjectiveError> {
         if importance != Importance::Token && !self.has_importance_levels() {
             return Err(ObjectiveError::Importance { loss: self.name(), importance: importance.name() });
         }
@@ -201,7 +210,9 @@ impl PolicyLoss {
     /// Bounds on the log-ratio inside its exponential.
     pub(super) fn limits(&self) -> (f64, f64) {
         match self {
-            Self::Clip(clip) | Self::Luspo(clip) | Self::Decoupled(Decoupled { clip, .. }) => clip.kernel().limits(),
+            Self::Clip(clip) | Self::Luspo(clip) | Self::Decoupled(Decoupled { clip, .. }) => {
+                clip.kernel().limits()
+            }
             Self::Gspo(gspo) => gspo.kernel().limits(),
             Self::Cispo(loss) => loss.kernel().limits(),
             Self::Sapo(loss) => loss.limits(),
@@ -236,7 +247,9 @@ impl PolicyLoss {
                 let pass = Pass { proximal_cap: Some(loss.weight_cap.unwrap_or(f64::INFINITY)), ..*pass };
                 run(loss.clip.kernel(), row, &pass, dlogprob_t, sums, scratch);
             }
-            Self::Reinforce | Self::Gpg => run(reinforce::ReinforceKernel, row, pass, dlogprob_t, sums, scratch),
+            Self::Reinforce | Self::Gpg => {
+                run(reinforce::ReinforceKernel, row, pass, dlogprob_t, sums, scratch)
+            }
             Self::ClipCov(loss) => run(loss.kernel(), row, pass, dlogprob_t, sums, scratch),
             Self::KlCov(loss) => {
                 run(*loss, row, pass, dlogprob_t, sums, scratch);
@@ -255,7 +268,8 @@ impl PolicyLoss {
                     RowAdvantage::Same(advantage) => kernel.phi(advantage),
                     RowAdvantage::PerToken(column) => {
                         let unmasked = column.iter().zip(row.mask).filter(|(_, on)| **on);
-                        unmasked.map(|(&advantage, _)| kernel.phi(advantage)).sum::<f64>() / pass.tokens as f64
+                        unmasked.map(|(&advantage, _)| kernel.phi(advantage)).sum::<f64>()
+                            / pass.tokens as f64
                     }
                 };
             }

@@ -14,7 +14,9 @@ pub(super) const ENTRIES: [Entry; 2] = [
         defaults: &[],
         degenerate: &["the value of the loss means nothing, only its gradient does"],
         known_as: &[("verl", "rollout_correction.loss_type=reinforce in bypass mode")],
-        differences: &["old log-probabilities enter the metrics only; off-policy weights come from `objective.correction`"],
+        differences: &[
+            "old log-probabilities enter the metrics only; off-policy weights come from `objective.correction`",
+        ],
     },
     Entry {
         name: "gpg",

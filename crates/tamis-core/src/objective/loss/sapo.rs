@@ -20,7 +20,10 @@ pub(super) const ENTRY: Entry = Entry {
         ("verl", "actor.policy_loss.loss_mode=sapo with tau_pos, tau_neg"),
         ("TRL", "loss_type=sapo with sapo_temperature_pos, sapo_temperature_neg"),
     ],
-    differences: &["verl and TRL always aggregate by seq-mean-token-mean", "TRL has no limit on the log-ratio"],
+    differences: &[
+        "verl and TRL always aggregate by seq-mean-token-mean",
+        "TRL has no limit on the log-ratio",
+    ],
 };
 
 /// Soft adaptive policy optimisation. Derivative: `-4·σ·(1 - σ)·r·A`, 0 beyond the limit.
