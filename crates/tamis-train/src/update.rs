@@ -196,6 +196,7 @@ fn mini_batch(
         }
     }
     let (normalisers, group_tokens) = Normalisers::of(&mask, &sizes)?;
+    let group_sequences = Normalisers::group_sequences(&mask, &sizes)?;
     let mut accumulator = Accumulator::new(sequences.len());
     // Sequences without a token to train on cost no forward pass.
     let live: Vec<usize> =
@@ -215,6 +216,7 @@ fn mini_batch(
         let reference_n = batch.reference.map(|_| cut(&reference));
         let advantages_b: Vec<f64> = rows.iter().map(|&row| advantages[row]).collect();
         let group_tokens_b: Vec<f64> = rows.iter().map(|&row| group_tokens[row]).collect();
+        let group_sequences_b: Vec<f64> = rows.iter().map(|&row| group_sequences[row]).collect();
         let mut offsets = vec![0];
         offsets.extend(rows.iter().scan(0, |end, &row| {
             *end += mask.row(row).len();
@@ -227,6 +229,7 @@ fn mini_batch(
                 reference: reference_n.as_deref(),
                 entropy: Some(entropies),
                 group_tokens: Some(&group_tokens_b),
+                group_sequences: Some(&group_sequences_b),
                 ..Columns::new(&offsets, &mask_n, logprobs, AdvantageColumn::PerTrajectory(&advantages_b))
             };
             objective.evaluate(&columns, &normalisers, state, &mut evaluation)?;

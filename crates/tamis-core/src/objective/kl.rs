@@ -283,6 +283,15 @@ pub(crate) struct KlPass {
     pub(crate) limits: (f64, f64),
 }
 
+impl KlPass {
+    /// The ratio within its bounds, and 1 where it moves with the log-ratio, 0 where a bound holds it.
+    #[inline(always)]
+    fn ratio(&self, log_ratio: f64) -> (f64, f64) {
+        let is_held = (log_ratio < self.limits.0) | (log_ratio > self.limits.1);
+        (exp(clamp(log_ratio, self.limits)), if is_held { 0.0 } else { 1.0 })
+    }
+}
+
 impl KlTerm {
     /// Adds a trajectory's divergence to its sums and derivatives. `sums.kl_loss` is before the coefficient.
     pub(crate) fn sequence<T: Real>(
@@ -299,14 +308,14 @@ impl KlTerm {
         let old = row.old.unwrap_or(row.logprob);
         let tokens = f64::from(sums.tokens);
         // One ratio for all tokens, where the level is the trajectory's.
-        let whole_ratio = (self.bias_corrected && pass.importance != Importance::Token).then(|| {
+        let whole = (self.bias_corrected && pass.importance != Importance::Token).then(|| {
             let mut log_ratios = Lanes::ZERO;
             for block in blocks(row.mask.len()) {
                 let log_ratio = &mut scratch.log_ratio[..block.len()];
                 differences(mask_of(&block), &row.logprob[block.clone()], &old[block], log_ratio);
                 log_ratios.add(log_ratio);
             }
-            exp(clamp(log_ratios.total() / tokens, pass.limits))
+            pass.ratio(log_ratios.total() / tokens)
         });
         let mut kl = Lanes::ZERO;
         for block in blocks(row.mask.len()) {
@@ -324,17 +333,20 @@ impl KlTerm {
                 }
             }
             if self.bias_corrected {
-                let ratio = &mut scratch.ratio[..n];
-                if let Some(whole) = whole_ratio {
+                let (ratio, moves) = (&mut scratch.ratio[..n], &mut scratch.log_ratio[..n]);
+                if let Some((whole, whole_moves)) = whole {
                     ratio.fill(whole);
+                    // A trajectory's ratio moves with all of its tokens; their shares are added below.
+                    moves.fill(if pass.importance == Importance::Sequence { 0.0 } else { whole_moves });
                 } else {
                     differences(mask, logprob, &old[block.clone()], ratio);
-                    for ratio in &mut *ratio {
-                        *ratio = exp(clamp(*ratio, pass.limits));
+                    for (ratio, moves) in ratio.iter_mut().zip(&mut *moves) {
+                        (*ratio, *moves) = pass.ratio(*ratio);
                     }
                 }
-                let moves = if pass.importance == Importance::Sequence { 0.0 } else { 1.0 };
-                for ((value, slope), &ratio) in value.iter_mut().zip(&mut *slope).zip(&*ratio) {
+                for (((value, slope), &ratio), &moves) in
+                    value.iter_mut().zip(&mut *slope).zip(&*ratio).zip(&*moves)
+                {
                     *value *= ratio;
                     *slope = *slope * ratio + moves * *value;
                 }
@@ -345,8 +357,8 @@ impl KlTerm {
             }
         }
         let kl = kl.total();
-        if self.bias_corrected && pass.importance == Importance::Sequence {
-            let slope = pass.scale * (pass.coef * (kl / tokens));
+        if let (Some((_, moves)), Importance::Sequence) = (whole, pass.importance) {
+            let slope = pass.scale * (pass.coef * (moves * kl / tokens));
             for (derivative, _) in dlogprob_t.iter_mut().zip(row.mask).filter(|(_, on)| **on) {
                 *derivative += slope;
             }

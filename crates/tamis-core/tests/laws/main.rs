@@ -5,5 +5,6 @@
 
 mod advantage;
 mod batch;
+mod losses;
 mod objective;
 mod oracle;

@@ -29,7 +29,7 @@ fn bits(outcome: &Outcome) -> Vec<u64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
     fn derivatives_are_central_differences(objective in objective(), batch in batch(), probes in any::<u64>()) {

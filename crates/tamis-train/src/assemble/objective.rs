@@ -96,8 +96,8 @@ pub fn objective(config: &Config) -> Result<(Objective, Divergence), AssembleErr
             (None, Divergence::InReward { estimator: estimator(config), controller: controller(config) })
         }
     };
-    let entropy = (settings.entropy_coefficient != 0.0)
-        .then_some(EntropyBonus::constant(settings.entropy_coefficient));
+    let entropy =
+        (settings.entropy_coefficient != 0.0).then_some(EntropyBonus::constant(settings.entropy_coefficient));
     let policy = PolicyLoss::Clip(Clip {
         low: loss.clip_low,
         high: loss.clip_high,

@@ -74,15 +74,11 @@ impl Dppo {
     }
 
     #[inline(always)]
-    fn answer(&self, at: At, is_trained: bool) -> Token {
+    fn answer(&self, at: At, is_held: bool) -> Token {
         let is_capped = at.ratio > self.ratio_cap;
         let ratio = if is_capped { self.ratio_cap } else { at.ratio };
-        let slope = if is_trained { -at.advantage * ratio } else { 0.0 };
-        Token {
-            is_clipped: !is_trained,
-            is_dual: is_capped & is_trained,
-            ..Token::new(slope * at.logprob, slope)
-        }
+        let slope = if is_held { 0.0 } else { -at.advantage * ratio };
+        Token { is_clipped: is_held, is_dual: is_capped & !is_held, ..Token::new(slope * at.logprob, slope) }
     }
 }
 
@@ -101,8 +97,9 @@ impl Kernel for DppoTv {
     #[inline(always)]
     fn token(&self, at: At) -> Token {
         let moved = exp(at.logprob) - exp(at.logprob - at.log_ratio);
-        let is_trained = if at.advantage > 0.0 { moved <= self.0.high } else { moved >= -self.0.low };
-        self.0.answer(at, is_trained)
+        // A NaN is held by nothing, and so seen.
+        let is_held = if at.advantage > 0.0 { moved > self.0.high } else { moved < -self.0.low };
+        self.0.answer(at, is_held)
     }
 }
 
@@ -122,11 +119,11 @@ impl Kernel for DppoKl {
     fn token(&self, at: At) -> Token {
         let (new, old) = (exp(at.logprob), exp(at.logprob - at.log_ratio));
         let divergence = -old * at.log_ratio + (1.0 - old) * ((1.0 - old + 1e-8) / (1.0 - new + 1e-8)).ln();
-        let is_trained = if at.advantage > 0.0 {
-            (divergence <= self.0.high) | (new <= old)
+        let is_held = if at.advantage > 0.0 {
+            (divergence > self.0.high) & (new > old)
         } else {
-            (divergence <= self.0.low) | (new >= old)
+            (divergence > self.0.low) & (new < old)
         };
-        self.0.answer(at, is_trained)
+        self.0.answer(at, is_held)
     }
 }

@@ -268,8 +268,13 @@ impl PolicyLoss {
                     RowAdvantage::Same(advantage) => kernel.phi(advantage),
                     RowAdvantage::PerToken(column) => {
                         let unmasked = column.iter().zip(row.mask).filter(|(_, on)| **on);
-                        unmasked.map(|(&advantage, _)| kernel.phi(advantage)).sum::<f64>()
-                            / pass.tokens as f64
+                        let negative = unmasked.filter(|(advantage, _)| **advantage < 0.0).count();
+                        let share = negative as f64 / pass.tokens as f64;
+                        if negative == pass.tokens {
+                            kernel.negative
+                        } else {
+                            (1.0 - share) * kernel.positive + share * kernel.negative
+                        }
                     }
                 };
             }
