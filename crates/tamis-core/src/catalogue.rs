@@ -9,15 +9,13 @@ pub use crate::entry::{Entry, Family};
 
 /// All entries, family by family in the order of the modules.
 pub fn entries() -> impl Iterator<Item = &'static Entry> {
-    let tables: [&[Entry]; 6] = [
-        crate::advantage::ENTRIES,
-        crate::objective::ENTRIES,
+    let one_by_one = [
         crate::correction::ENTRIES,
         crate::filter::ENTRIES,
         crate::diagnostics::ENTRIES,
         crate::balance::ENTRIES,
     ];
-    tables.into_iter().flatten()
+    std::iter::once(crate::advantage::ENTRIES).chain(crate::objective::ENTRIES).chain(one_by_one).flatten()
 }
 
 /// The entries of a name: usually one, several where families share it (`grpo` is a preset and an advantage).

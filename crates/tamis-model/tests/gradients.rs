@@ -35,7 +35,10 @@ fn rows() -> Vec<(Vec<u32>, usize)> {
     };
     let alone = [(30usize, 3usize), (1, 1), (7, 7), (26, 1), (2, 1)];
     let alone = alone.iter().enumerate().map(|(i, &(len, start))| (draw(i as u64, len), start));
-    let groups = [(10u64, 18usize, &[(0u64, 1usize), (1, 0), (2, 33), (3, 6), (2, 33)][..]), (11, 1, &[(4, 4), (5, 7)])];
+    let groups = [
+        (10u64, 18usize, &[(0u64, 1usize), (1, 0), (2, 33), (3, 6), (2, 33)][..]),
+        (11, 1, &[(4, 4), (5, 7)]),
+    ];
     let groups = groups.iter().flat_map(|&(prompt, len, members)| {
         members.iter().map(move |&(salt, more)| ([draw(prompt, len), draw(20 + salt, more)].concat(), len))
     });

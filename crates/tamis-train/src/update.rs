@@ -89,7 +89,8 @@ pub fn micro_batches(sequences: &[LearnerSequence<'_>], micro_batch: MicroBatch)
     let mut ranges = Vec::new();
     let (mut start, mut at, mut tokens) = (0, 0, 0);
     for group in sequences.chunk_by(|a, b| a.prompt == b.prompt) {
-        let whole = group.iter().map(|sequence| sequence.completion.len()).sum::<usize>() + group[0].prompt.len();
+        let whole =
+            group.iter().map(|sequence| sequence.completion.len()).sum::<usize>() + group[0].prompt.len();
         if at > start && tokens + whole > limit && whole <= limit {
             ranges.push(start..at);
             (start, tokens) = (at, 0);
@@ -208,6 +209,7 @@ fn mini_batch(
         }
     }
     let (normalisers, group_tokens) = Normalisers::of(&mask, &sizes)?;
+    let group_sequences = Normalisers::group_sequences(&mask, &sizes)?;
     let mut accumulator = Accumulator::new(sequences.len());
     // Sequences without a token to train on cost no forward pass.
     let live: Vec<usize> =
@@ -227,6 +229,7 @@ fn mini_batch(
         let reference_n = batch.reference.map(|_| cut(&reference));
         let advantages_b: Vec<f64> = rows.iter().map(|&row| advantages[row]).collect();
         let group_tokens_b: Vec<f64> = rows.iter().map(|&row| group_tokens[row]).collect();
+        let group_sequences_b: Vec<f64> = rows.iter().map(|&row| group_sequences[row]).collect();
         let mut offsets = vec![0];
         offsets.extend(rows.iter().scan(0, |end, &row| {
             *end += mask.row(row).len();
@@ -238,6 +241,7 @@ fn mini_batch(
                 reference: reference_n.as_deref(),
                 entropy: Some(entropies),
                 group_tokens: Some(&group_tokens_b),
+                group_sequences: Some(&group_sequences_b),
                 ..Columns::new(&offsets, &mask_n, logprobs, AdvantageColumn::PerTrajectory(&advantages_b))
             };
             objective.evaluate(&columns, &normalisers, state, &mut evaluation)?;

@@ -31,7 +31,7 @@ mod reinforce_plus_plus_baseline;
 mod remax;
 mod rloo;
 mod singleton;
-mod statistics;
+pub(crate) mod statistics;
 mod tir_optimal_token_baseline;
 mod whitening;
 

@@ -1,7 +1,7 @@
 //! Sums per trajectory, and their merge over micro-batches and ranks into one loss and one set of metrics.
 
-use super::clip::ClippedToken;
-use super::{Objective, ObjectiveError, ObjectiveState};
+use super::loss::OwnMetric;
+use super::{Importance, Objective, ObjectiveError, ObjectiveState};
 
 /// What one trajectory contributes, each a sum over its unmasked tokens in token order.
 ///
@@ -10,9 +10,10 @@ use super::{Objective, ObjectiveError, ObjectiveState};
 pub struct SequenceSums {
     /// Unmasked tokens.
     pub tokens: u32,
-    /// Clipped branch active.
+    /// Held by the loss's bound: clipped branch active; taken out or chosen by covariance; outside the trust region; GMPO: outside
+    /// with positive advantage.
     pub clipped: u32,
-    /// Dual clip active.
+    /// Held by the loss's second bound: dual clip, cap of the ratio; GMPO: outside with negative advantage.
     pub dual: u32,
     /// Below the low bound with negative advantage.
     pub low: u32,
@@ -36,7 +37,7 @@ pub struct SequenceSums {
     pub old_kl: f64,
     /// `ratio - 1 - ln(ratio)`.
     pub old_kl_k3: f64,
-    /// Ratio.
+    /// Ratio; the trajectory's, once for each token, where the loss has one for all.
     pub ratio: f64,
     /// Largest ratio; -inf without tokens.
     pub ratio_max: f64,
@@ -46,6 +47,8 @@ pub struct SequenceSums {
     pub behaviour_kl: f64,
     /// `exp(old - behaviour) - 1 - (old - behaviour)`.
     pub behaviour_kl_k3: f64,
+    /// What the loss measures beside this: `Σ|logprob - old|` of `kl_cov`, the weight phi of `vespo`.
+    pub own: f64,
 }
 
 impl SequenceSums {
@@ -69,20 +72,8 @@ impl SequenceSums {
         ratio_min: f64::INFINITY,
         behaviour_kl: 0.0,
         behaviour_kl_k3: 0.0,
+        own: 0.0,
     };
-
-    #[inline]
-    pub(crate) fn add_ratio(&mut self, token: &ClippedToken) {
-        self.clipped += u32::from(token.is_clipped);
-        self.dual += u32::from(token.is_dual);
-        self.low += u32::from(token.is_low);
-        self.high += u32::from(token.is_high);
-        self.old_kl -= token.log_ratio;
-        self.old_kl_k3 += token.ratio - 1.0 - token.log_ratio;
-        self.ratio += token.ratio;
-        self.ratio_max = self.ratio_max.max(token.ratio);
-        self.ratio_min = self.ratio_min.min(token.ratio);
-    }
 }
 
 /// Collects the sums of a whole optimizer batch, whatever micro-batches and ranks they come from, and adds them up in batch order:
@@ -143,6 +134,7 @@ impl Accumulator {
         let mut sum = SequenceSums::EMPTY;
         let mut totals = [0_u64; 6];
         let (mut low_min, mut high_max, mut trained) = (f64::NAN, f64::NAN, 0_usize);
+        let (mut low_shares, mut high_shares) = (0.0, 0.0);
         for row in self.rows.iter().flatten() {
             sum.policy_loss += row.policy_loss;
             sum.kl_loss += row.kl_loss;
@@ -165,20 +157,33 @@ impl Accumulator {
             sum.ratio_min = sum.ratio_min.min(row.ratio_min);
             sum.behaviour_kl += row.behaviour_kl;
             sum.behaviour_kl_k3 += row.behaviour_kl_k3;
+            sum.own += row.own;
+            let low_share = f64::from(row.low) / f64::from(row.tokens);
+            let high_share = f64::from(row.high) / f64::from(row.tokens);
+            low_shares += low_share;
+            high_shares += high_share;
             // f64::min and max pass over the NaN of the start.
-            low_min = low_min.min(f64::from(row.low) / f64::from(row.tokens));
-            high_max = high_max.max(f64::from(row.high) / f64::from(row.tokens));
+            low_min = low_min.min(low_share);
+            high_max = high_max.max(high_share);
         }
         let [tokens, clipped, dual, low, high, value_clipped] = totals.map(|total| total as f64);
         let mean = |value: f64| value / tokens;
+        let per_sequence = |value: f64| value / trained as f64;
+        let (low_share, high_share) =
+            if objective.policy.importance(objective.importance) == Importance::Token {
+                (mean(low), mean(high))
+            } else {
+                (per_sequence(low_shares), per_sequence(high_shares))
+            };
         let or_nan = |value: f64| if tokens > 0.0 { value } else { f64::NAN };
         let kl_state = objective.kl_state(state);
         let mut loss = sum.policy_loss;
         if let Some(kl) = kl_state {
             loss += kl.coef * sum.kl_loss;
         }
-        if let Some(bonus) = objective.entropy {
-            loss -= bonus.coef * sum.entropy_loss;
+        let entropy_coef = objective.entropy_coef(state);
+        if let Some(coef) = entropy_coef {
+            loss -= coef * sum.entropy_loss;
         }
         if let Some(term) = objective.value {
             loss += term.coef * sum.value_loss;
@@ -189,8 +194,8 @@ impl Accumulator {
             policy_loss: sum.policy_loss,
             clip_share: mean(clipped),
             clip_share_dual: mean(dual),
-            clip_share_low: mean(low),
-            clip_share_high: mean(high),
+            clip_share_low: low_share,
+            clip_share_high: high_share,
             clip_share_low_min: low_min,
             clip_share_high_max: high_max,
             ratio_mean: mean(sum.ratio),
@@ -205,14 +210,24 @@ impl Accumulator {
             value_clip_share: objective.value.map(|_| mean(value_clipped)),
             entropy: mean(sum.entropy),
             entropy_loss: sum.entropy_loss,
+            entropy_coef,
             behaviour_kl: mean(sum.behaviour_kl),
             behaviour_kl_k3: mean(sum.behaviour_kl_k3),
+            own: objective.policy.own_metric().map(|own| match own {
+                OwnMetric::PerToken(name) => (name, mean(sum.own)),
+                OwnMetric::PerSequence(name) => (name, per_sequence(sum.own)),
+                OwnMetric::HighShare(name) => (name, high_share),
+            }),
         };
         let kl = objective
             .kl
             .zip(kl_state)
             .map(|(term, kl)| term.controller.updated(kl, metrics.kl.unwrap_or(f64::NAN), metrics.sequences));
-        Outcome { loss, metrics, state: ObjectiveState { kl } }
+        let entropy = objective
+            .entropy
+            .zip(objective.entropy_state(state))
+            .map(|(bonus, state)| bonus.updated(state, metrics.entropy));
+        Outcome { loss, metrics, state: ObjectiveState { kl, entropy } }
     }
 }
 
@@ -237,13 +252,13 @@ pub struct Metrics {
     pub sequences: f64,
     /// Policy loss as aggregated.
     pub policy_loss: f64,
-    /// Share of tokens on the clipped branch.
+    /// Share of tokens that the loss's bound holds ([`SequenceSums::clipped`]).
     pub clip_share: f64,
-    /// Share of tokens on the dual clip.
+    /// Share of tokens that its second bound holds ([`SequenceSums::dual`]).
     pub clip_share_dual: f64,
-    /// Share of tokens below the low bound with negative advantage.
+    /// Share of tokens below the low bound with negative advantage; with one ratio per trajectory, of trajectories.
     pub clip_share_low: f64,
-    /// Share of tokens above the high bound with positive advantage.
+    /// Share of tokens above the high bound with positive advantage; with one ratio per trajectory, of trajectories.
     pub clip_share_high: f64,
     /// Smallest low share of a trajectory.
     pub clip_share_low_min: f64,
@@ -273,10 +288,14 @@ pub struct Metrics {
     pub entropy: f64,
     /// Entropy as aggregated, before the coefficient.
     pub entropy_loss: f64,
+    /// Coefficient of the entropy bonus that this batch used, where the objective has one.
+    pub entropy_coef: Option<f64>,
     /// Mean of `behaviour - old`: what separates the sampler from the trainer.
     pub behaviour_kl: f64,
     /// Its k3 estimate.
     pub behaviour_kl_k3: f64,
+    /// What the policy loss measures beside these, by the name that its package gives it.
+    pub own: Option<(&'static str, f64)>,
 }
 
 impl Metrics {
@@ -303,6 +322,8 @@ impl Metrics {
         named.extend(self.kl.map(|kl| ("kl", kl)));
         named.extend(self.kl_loss.map(|kl| ("actor/kl_loss", kl)));
         named.extend(self.kl_coef.map(|coef| ("actor/kl_coef", coef)));
+        named.extend(self.entropy_coef.map(|coef| ("entropy_coef", coef)));
+        named.extend(self.own);
         named.extend(self.value_loss.map(|loss| ("critic/vf_loss", loss)));
         named.extend(self.value_clip_share.map(|share| ("critic/vf_clipfrac", share)));
         named

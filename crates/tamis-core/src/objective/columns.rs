@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use super::ObjectiveError;
+use super::aggregation::GroupCounts;
 
 /// A number that a column may hold: `f32` from an engine, `f64` from a test. All arithmetic is in `f64`.
-pub trait Real: Copy + Into<f64> {}
+pub trait Real: Copy + Into<f64> + Send + Sync {}
 
 impl Real for f32 {}
 impl Real for f64 {}
@@ -43,7 +44,8 @@ pub struct Columns<'a, T> {
     pub logprob: &'a [T],
     /// Log-probability under the policy at the start of the step \[N\]. `None`: the policy itself, so that every ratio is 1.
     pub old: Option<&'a [T]>,
-    /// Log-probability under the policy that sampled, as the sampler gave it \[N\]; only metrics read it.
+    /// Log-probability under the policy that sampled, as the sampler gave it \[N\]. Metrics read it, decoupled PPO and the mask
+    /// `off_policy`; NaN (the sampler did not say) is agreement to both of these.
     pub behaviour: Option<&'a [T]>,
     /// Log-probability under the reference policy \[N\].
     pub reference: Option<&'a [T]>,
@@ -52,6 +54,9 @@ pub struct Columns<'a, T> {
     /// Weight of each token's policy loss \[N\] (importance correction, selection correction); a constant. KL and entropy are not
     /// multiplied by it.
     pub weight: Option<&'a [T]>,
+    /// Which tokens were chosen over the whole optimizer batch, one set of flags per token \[N\]
+    /// ([`Selection`](super::Selection)).
+    pub selection: Option<&'a [u8]>,
     /// A critic's columns.
     pub values: Option<ValueColumns<'a, T>>,
     /// Advantages; constants.
@@ -59,6 +64,9 @@ pub struct Columns<'a, T> {
     /// Unmasked tokens of the trajectory's whole group in the optimizer batch \[B\], for `group-token-mean`
     /// ([`Normalisers::of`](super::Normalisers::of) counts them).
     pub group_tokens: Option<&'a [f64]>,
+    /// Trajectories with an unmasked token in the trajectory's whole group \[B\], for `group-seq-mean`
+    /// ([`Normalisers::group_sequences`](super::Normalisers::group_sequences) counts them).
+    pub group_sequences: Option<&'a [f64]>,
 }
 
 impl<T> ValueColumns<'_, T> {
@@ -88,9 +96,11 @@ impl<'a, T: Real> Columns<'a, T> {
             reference: None,
             entropy: None,
             weight: None,
+            selection: None,
             values: None,
             advantage,
             group_tokens: None,
+            group_sequences: None,
         }
     }
 
@@ -126,6 +136,7 @@ impl<'a, T: Real> Columns<'a, T> {
             reference: cut(self.reference),
             entropy: cut(self.entropy),
             weight: cut(self.weight),
+            selection: self.selection.map(|column| &column[tokens.clone()]),
             values: self.values.map(|values| values.cut(&tokens)),
             advantage: match self.advantage {
                 AdvantageColumn::PerTrajectory(column) => {
@@ -133,7 +144,8 @@ impl<'a, T: Real> Columns<'a, T> {
                 }
                 AdvantageColumn::PerToken(column) => AdvantageColumn::PerToken(&column[tokens]),
             },
-            group_tokens: self.group_tokens.map(|column| &column[range]),
+            group_tokens: self.group_tokens.map(|column| &column[range.clone()]),
+            group_sequences: self.group_sequences.map(|column| &column[range]),
         }
     }
 
@@ -170,8 +182,14 @@ impl<'a, T: Real> Columns<'a, T> {
             AdvantageColumn::PerToken(column) => (expected, column.len()),
         };
         length("advantage", values, advantages)?;
-        if let Some(column) = self.group_tokens {
-            length("group_tokens", self.num_sequences(), column.len())?;
+        if let Some(column) = self.selection {
+            length("selection", expected, column.len())?;
+        }
+        for (name, column) in [("group_tokens", self.group_tokens), ("group_sequences", self.group_sequences)]
+        {
+            if let Some(column) = column {
+                length(name, self.num_sequences(), column.len())?;
+            }
         }
         Ok(())
     }
@@ -189,12 +207,16 @@ impl<'a, T: Real> Columns<'a, T> {
             reference: cut(self.reference),
             entropy: cut(self.entropy),
             weight: cut(self.weight),
+            selection: self.selection.map(|column| &column[tokens.clone()]),
             values: self.values.map(|values| values.cut(&tokens)),
             advantage: match self.advantage {
                 AdvantageColumn::PerTrajectory(column) => RowAdvantage::Same(column[i]),
                 AdvantageColumn::PerToken(column) => RowAdvantage::PerToken(&column[tokens.clone()]),
             },
-            group_tokens: self.group_tokens.map(|column| column[i]),
+            group: GroupCounts {
+                tokens: self.group_tokens.map(|column| column[i]),
+                sequences: self.group_sequences.map(|column| column[i]),
+            },
             tokens,
         }
     }
@@ -210,9 +232,10 @@ pub(crate) struct Row<'a, T> {
     pub(crate) reference: Option<&'a [T]>,
     pub(crate) entropy: Option<&'a [T]>,
     pub(crate) weight: Option<&'a [T]>,
+    pub(crate) selection: Option<&'a [u8]>,
     pub(crate) values: Option<ValueColumns<'a, T>>,
     pub(crate) advantage: RowAdvantage<'a>,
-    pub(crate) group_tokens: Option<f64>,
+    pub(crate) group: GroupCounts,
 }
 
 /// Advantage of a trajectory's tokens.

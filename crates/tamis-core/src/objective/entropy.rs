@@ -6,6 +6,60 @@ use super::ObjectiveError;
 use super::accumulator::SequenceSums;
 use super::aggregation::Aggregation;
 use super::columns::{Real, Row};
+use super::in_range;
+use super::loss::kernel::{Lanes, Scratch, blocks, widened};
+use crate::entry::{Entry, Family};
+
+/// The catalogue's entries.
+pub(super) const ENTRIES: [Entry; 2] = [
+    Entry {
+        name: "entropy_bonus",
+        family: Family::Entropy,
+        meaning: "rewards entropy with a constant coefficient",
+        formula: "- coef * aggregated H_t",
+        source: "Williams and Peng, Connection Science 3 (1991)",
+        defaults: &[("coef", "0"), ("aggregation", "as the policy loss")],
+        degenerate: &["nothing to train on: 0"],
+        known_as: &[("verl", "actor.entropy_coeff"), ("TRL", "entropy_coef")],
+        differences: &[
+            "TRL takes the token mean of the micro-batch whatever the loss does (`aggregation: token-mean`)",
+        ],
+    },
+    Entry {
+        name: "adaptive_entropy",
+        family: Family::Entropy,
+        meaning: "moves the coefficient of the entropy bonus towards a target entropy, and only pays while entropy is at or below it",
+        formula: "after each optimizer batch coef += delta if H <= target else -= delta, within [min, max]; used: coef where the last H <= target, else 0",
+        source: "He et al., Skywork Open Reasoner 1, arXiv 2505.22312, section 4.3",
+        defaults: &[("min", "0"), ("max", "1"), ("delta", "0.005"), ("target", "0.2")],
+        degenerate: &["a batch with nothing to train on leaves the state alone", "the first batch pays"],
+        known_as: &[("TRL", "use_adaptive_entropy with entropy_coef_min, _max, _delta, entropy_target")],
+        differences: &["the entropy is that of the optimizer batch over all ranks, as TRL's window is"],
+    },
+];
+
+/// A coefficient that holds the policy's entropy at a target.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AdaptiveEntropy {
+    /// Smallest coefficient.
+    pub min: f64,
+    /// Largest.
+    pub max: f64,
+    /// What one optimizer batch moves it by; at least 0.
+    pub delta: f64,
+    /// Token mean of the entropy to hold, in nats.
+    pub target: f64,
+}
+
+/// The coefficient of the entropy bonus, saved in checkpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct EntropyState {
+    /// The coefficient of the next optimizer batch, where it pays.
+    pub coef: f64,
+    /// Token mean of the entropy in the last one, in nats; 0 before the first.
+    pub last: f64,
+}
 
 /// Rewards entropy: `- coef · aggregated H_t`, so that the policy does not collapse onto few answers.
 ///
@@ -18,19 +72,63 @@ pub struct EntropyBonus {
     /// How entropies are aggregated; `None`: as the policy loss (verl). TRL takes `token-mean` whatever its loss does.
     #[serde(default)]
     pub aggregation: Option<Aggregation>,
+    /// Moves the coefficient, which is then only the first. `None`: constant.
+    #[serde(default)]
+    pub adaptive: Option<AdaptiveEntropy>,
 }
 
 impl EntropyBonus {
     /// Whether the settings are in range.
     pub(crate) fn check(&self) -> Result<(), ObjectiveError> {
-        if !self.coef.is_finite() {
-            return Err(ObjectiveError::Setting {
-                setting: "entropy.coef",
-                value: self.coef,
-                expected: "a finite number",
-            });
+        in_range("entropy.coef", self.coef, self.coef.is_finite(), "a finite number")?;
+        if let Some(AdaptiveEntropy { min, max, delta, target }) = self.adaptive {
+            in_range(
+                "entropy.adaptive.min",
+                min,
+                min.is_finite() && min <= max,
+                "a number of at most the largest",
+            )?;
+            in_range("entropy.adaptive.max", max, max.is_finite(), "a finite number")?;
+            in_range(
+                "entropy.adaptive.delta",
+                delta,
+                delta >= 0.0 && delta.is_finite(),
+                "a number of at least 0",
+            )?;
+            in_range("entropy.adaptive.target", target, target.is_finite(), "a number of nats")?;
         }
         self.aggregation.as_ref().map_or(Ok(()), Aggregation::check)
+    }
+
+    /// A constant coefficient, aggregated as the policy loss.
+    pub fn constant(coef: f64) -> Self {
+        Self { coef, aggregation: None, adaptive: None }
+    }
+
+    /// State at the start of a run.
+    pub fn initial(&self) -> EntropyState {
+        EntropyState { coef: self.coef, last: 0.0 }
+    }
+
+    /// The coefficient that the next optimizer batch uses.
+    pub fn used(&self, state: EntropyState) -> f64 {
+        match self.adaptive {
+            None => self.coef,
+            Some(adaptive) if state.last <= adaptive.target => state.coef,
+            Some(_) => 0.0,
+        }
+    }
+
+    /// State after an optimizer batch of that token mean of the entropy; unchanged where it is NaN (nothing was trained on).
+    #[must_use]
+    pub fn updated(&self, state: EntropyState, entropy: f64) -> EntropyState {
+        match self.adaptive {
+            Some(AdaptiveEntropy { min, max, delta, target }) if !entropy.is_nan() => {
+                let moved = if entropy <= target { state.coef + delta } else { state.coef - delta };
+                EntropyState { coef: moved.max(min).min(max), last: entropy }
+            }
+            _ => state,
+        }
     }
 }
 
@@ -43,15 +141,22 @@ pub(crate) fn sequence<T: Real>(
     coef: Option<f64>,
     dentropy_t: Option<&mut [f64]>,
     sums: &mut SequenceSums,
+    scratch: &mut Scratch,
 ) {
-    sums.entropy = row.mask.iter().zip(entropy).filter(|(on, _)| **on).map(|(_, &value)| value.into()).sum();
+    let is_whole = sums.tokens as usize == row.mask.len();
+    let mut sum = Lanes::ZERO;
+    for block in blocks(row.mask.len()) {
+        let mask = (!is_whole).then(|| &row.mask[block.clone()]);
+        let values = &mut scratch.loss[..block.len()];
+        widened(mask, &entropy[block], values);
+        sum.add(values);
+    }
+    sums.entropy = sum.total();
     sums.entropy_loss = scale * sums.entropy;
     if let (Some(coef), Some(dentropy_t)) = (coef, dentropy_t) {
         let slope = -(coef * scale);
         for (derivative, &on) in dentropy_t.iter_mut().zip(row.mask) {
-            if on {
-                *derivative = slope;
-            }
+            *derivative = if on { slope } else { 0.0 };
         }
     }
 }

@@ -10,7 +10,58 @@ use thiserror::Error;
 use super::ObjectiveError;
 use super::accumulator::SequenceSums;
 use super::columns::{Real, Row};
+use super::exponential::{exp, exp_m1};
+use super::loss::Importance;
+use super::loss::kernel::{BLOCK, Lanes, Scratch, blocks, clamp, differences};
+use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
+
+/// The catalogue's entries.
+pub(super) const ENTRIES: [Entry; 4] = {
+    const fn entry(
+        name: &'static str,
+        meaning: &'static str,
+        formula: &'static str,
+        known_as: &'static [(&'static str, &'static str)],
+        differences: &'static [&'static str],
+    ) -> Entry {
+        Entry {
+            name,
+            family: Family::Divergence,
+            meaning,
+            formula,
+            source: "Schulman, Approximating KL divergence (2020); as a loss: Tang and Munos, arXiv 2506.09477",
+            defaults: &[("straight_through", "false"), ("clamped", "false"), ("bias_corrected", "false")],
+            degenerate: &["0 where the policy is the reference"],
+            known_as,
+            differences,
+        }
+    }
+    [
+        entry(
+            "k1",
+            "unbiased, high variance, negative for half of the tokens",
+            "d = logprob - reference",
+            &[("verl", "kl|k1")],
+            &["as a loss its gradient has expectation zero; use it in the reward"],
+        ),
+        entry("abs", "the distance of the log-probabilities", "|d|", &[("verl", "abs")], &[]),
+        entry(
+            "k2",
+            "biased; its gradient as a loss is unbiased for the divergence",
+            "d^2 / 2",
+            &[("verl", "mse|k2")],
+            &["verl's trailing + (`straight_through: true`) gives any estimator this gradient"],
+        ),
+        entry(
+            "k3",
+            "unbiased, never negative",
+            "exp(-d) - 1 + d",
+            &[("verl", "low_var_kl|k3"), ("TRL", "beta; use_bias_correction_kl for `bias_corrected`")],
+            &["verl holds the value at 10 with derivative 0 (`clamped: true`); TRL does not"],
+        ),
+    ]
+};
 
 /// Estimator of `KL(policy || reference)` from one sampled token. Source: Schulman, "Approximating KL divergence" (2020).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,12 +149,44 @@ impl KlEstimator {
             KlKind::K2 => (0.5 * d * d, d),
             KlKind::K3 => {
                 // exp(-d) - 1 without cancellation near 0.
-                let growth = (-d).exp_m1();
+                let growth = exp_m1(-d);
                 let value = growth + d;
                 if self.clamped && value > 10.0 { (10.0, 0.0) } else { (value, -growth) }
             }
         };
         (value, if self.straight_through { d } else { slope })
+    }
+
+    /// As [`Self::token`] for a block: `value` holds `d` and is overwritten.
+    fn block(&self, value: &mut [f64], slope: &mut [f64]) {
+        let through = self.straight_through;
+        let each = |value: &mut [f64], slope: &mut [f64], of: fn(f64) -> (f64, f64)| {
+            for (value, slope) in value.iter_mut().zip(slope) {
+                (*value, *slope) = of(*value);
+            }
+        };
+        let mut distance = [0.0; BLOCK];
+        if through {
+            distance[..value.len()].copy_from_slice(value);
+        }
+        match self.kind {
+            KlKind::K1 => each(value, slope, |d| (d, 1.0)),
+            KlKind::Abs => each(value, slope, |d| (d.abs(), if d == 0.0 { 0.0 } else { d.signum() })),
+            KlKind::K2 => each(value, slope, |d| (0.5 * d * d, d)),
+            KlKind::K3 => {
+                let most = if self.clamped { 10.0 } else { f64::INFINITY };
+                for (value, slope) in value.iter_mut().zip(&mut *slope) {
+                    let growth = exp_m1(-*value);
+                    let estimate = growth + *value;
+                    let is_held = estimate > most;
+                    *value = if is_held { most } else { estimate };
+                    *slope = if is_held { 0.0 } else { -growth };
+                }
+            }
+        }
+        if through {
+            slope.copy_from_slice(&distance[..slope.len()]);
+        }
     }
 }
 
@@ -181,6 +264,32 @@ pub struct KlTerm {
     pub estimator: KlEstimator,
     /// The coefficient.
     pub controller: KlController,
+    /// Multiplies the estimate by the importance ratio, through which it is differentiated too: unbiased where the samples come from
+    /// an older policy. DeepSeek-V3.2, arXiv 2512.02556 eq. 7 (TRL `use_bias_correction_kl`).
+    #[serde(default)]
+    pub bias_corrected: bool,
+}
+
+/// What the divergence of a trajectory is multiplied by.
+#[derive(Clone, Copy)]
+pub(crate) struct KlPass {
+    /// What each token's estimate is multiplied by.
+    pub(crate) scale: f64,
+    /// The coefficient.
+    pub(crate) coef: f64,
+    /// What the ratio is a ratio of, where the estimate is multiplied by it.
+    pub(crate) importance: Importance,
+    /// Bounds on the log-ratio inside its exponential.
+    pub(crate) limits: (f64, f64),
+}
+
+impl KlPass {
+    /// The ratio within its bounds, and 1 where it moves with the log-ratio, 0 where a bound holds it.
+    #[inline(always)]
+    fn ratio(&self, log_ratio: f64) -> (f64, f64) {
+        let is_held = (log_ratio < self.limits.0) | (log_ratio > self.limits.1);
+        (exp(clamp(log_ratio, self.limits)), if is_held { 0.0 } else { 1.0 })
+    }
 }
 
 impl KlTerm {
@@ -189,21 +298,73 @@ impl KlTerm {
         &self,
         row: &Row<'_, T>,
         reference: &[T],
-        scale: f64,
-        coef: f64,
+        pass: KlPass,
         dlogprob_t: &mut [f64],
         sums: &mut SequenceSums,
+        scratch: &mut Scratch,
     ) {
-        let mut kl = 0.0;
-        for t in 0..row.mask.len() {
-            if row.mask[t] {
-                let (value, slope) = self.estimator.token(row.logprob[t].into(), reference[t].into());
-                kl += value;
-                dlogprob_t[t] += scale * (coef * slope);
+        let is_whole = sums.tokens as usize == row.mask.len();
+        let mask_of = |block: &std::ops::Range<usize>| (!is_whole).then(|| &row.mask[block.clone()]);
+        let old = row.old.unwrap_or(row.logprob);
+        let tokens = f64::from(sums.tokens);
+        // One ratio for all tokens, where the level is the trajectory's.
+        let whole = (self.bias_corrected && pass.importance != Importance::Token).then(|| {
+            let mut log_ratios = Lanes::ZERO;
+            for block in blocks(row.mask.len()) {
+                let log_ratio = &mut scratch.log_ratio[..block.len()];
+                differences(mask_of(&block), &row.logprob[block.clone()], &old[block], log_ratio);
+                log_ratios.add(log_ratio);
+            }
+            pass.ratio(log_ratios.total() / tokens)
+        });
+        let mut kl = Lanes::ZERO;
+        for block in blocks(row.mask.len()) {
+            let n = block.len();
+            let mask = mask_of(&block);
+            let logprob = &row.logprob[block.clone()];
+            let value = &mut scratch.loss[..n];
+            let slope = &mut scratch.weight[..n];
+            differences(mask, logprob, &reference[block.clone()], value);
+            self.estimator.block(value, slope);
+            if let Some(mask) = mask {
+                // The estimate is 0 there, its slope need not be.
+                for (slope, &on) in slope.iter_mut().zip(mask) {
+                    *slope = if on { *slope } else { 0.0 };
+                }
+            }
+            if self.bias_corrected {
+                let (ratio, moves) = (&mut scratch.ratio[..n], &mut scratch.log_ratio[..n]);
+                if let Some((whole, whole_moves)) = whole {
+                    ratio.fill(whole);
+                    // A trajectory's ratio moves with all of its tokens; their shares are added below.
+                    moves.fill(if pass.importance == Importance::Sequence { 0.0 } else { whole_moves });
+                } else {
+                    differences(mask, logprob, &old[block.clone()], ratio);
+                    for (ratio, moves) in ratio.iter_mut().zip(&mut *moves) {
+                        (*ratio, *moves) = pass.ratio(*ratio);
+                    }
+                }
+                for (((value, slope), &ratio), &moves) in
+                    value.iter_mut().zip(&mut *slope).zip(&*ratio).zip(&*moves)
+                {
+                    *value *= ratio;
+                    *slope = *slope * ratio + moves * *value;
+                }
+            }
+            kl.add(value);
+            for (derivative, &slope) in dlogprob_t[block].iter_mut().zip(&*slope) {
+                *derivative += pass.scale * (pass.coef * slope);
+            }
+        }
+        let kl = kl.total();
+        if let (Some((_, moves)), Importance::Sequence) = (whole, pass.importance) {
+            let slope = pass.scale * (pass.coef * (moves * kl / tokens));
+            for (derivative, _) in dlogprob_t.iter_mut().zip(row.mask).filter(|(_, on)| **on) {
+                *derivative += slope;
             }
         }
         sums.kl = kl;
-        sums.kl_loss = scale * kl;
+        sums.kl_loss = pass.scale * kl;
     }
 }
 

@@ -76,14 +76,15 @@ impl Preset {
         Self {
             advantage: Grpo { singleton: Singleton::Zero, ..Grpo::verl() },
             objective: Objective {
-                policy: PolicyLoss::Clip(Clip { log_ratio_limit: Some(20.0), ..Clip::symmetric(0.2) }),
-                aggregation: Aggregation::SeqMeanTokenMean { length_epsilon: 0.0 },
                 kl: Some(KlTerm {
                     estimator: KlEstimator { clamped: true, ..KlEstimator::plain(KlKind::K3) },
                     controller: KlController::Fixed { coef: 0.04 },
+                    bias_corrected: false,
                 }),
-                entropy: None,
-                value: None,
+                ..Objective::of(
+                    PolicyLoss::Clip(Clip { log_ratio_limit: Some(20.0), ..Clip::symmetric(0.2) }),
+                    Aggregation::SeqMeanTokenMean { length_epsilon: 0.0 },
+                )
             },
             soft_overlong: false,
             dynamic_sampling: false,
@@ -95,13 +96,7 @@ impl Preset {
     pub fn dapo() -> Self {
         Self {
             advantage: Grpo { singleton: Singleton::Zero, ..Grpo::verl() },
-            objective: Objective {
-                policy: PolicyLoss::Clip(Clip::verl(0.2, 0.28, 10.0)),
-                aggregation: Aggregation::TokenMean,
-                kl: None,
-                entropy: None,
-                value: None,
-            },
+            objective: Objective::of(PolicyLoss::Clip(Clip::verl(0.2, 0.28, 10.0)), Aggregation::TokenMean),
             soft_overlong: true,
             dynamic_sampling: true,
         }
@@ -128,13 +123,10 @@ impl Preset {
     pub fn dr_grpo(max_response_length: usize) -> Self {
         Self {
             advantage: Grpo { scale: Scale::None, singleton: Singleton::Zero, ..Grpo::verl() },
-            objective: Objective {
-                policy: PolicyLoss::Clip(Clip { log_ratio_limit: Some(20.0), ..Clip::symmetric(0.2) }),
-                aggregation: Aggregation::SeqMeanTokenSumNorm { scale: max_response_length as f64 },
-                kl: None,
-                entropy: None,
-                value: None,
-            },
+            objective: Objective::of(
+                PolicyLoss::Clip(Clip { log_ratio_limit: Some(20.0), ..Clip::symmetric(0.2) }),
+                Aggregation::SeqMeanTokenSumNorm { scale: max_response_length as f64 },
+            ),
             soft_overlong: false,
             dynamic_sampling: false,
         }
@@ -157,7 +149,10 @@ mod tests {
 
     #[test]
     fn dapo_and_its_paper_differ_in_aggregation_and_dual_clip_only() {
-        let (PolicyLoss::Clip(clip), mut paper) = (Preset::dapo().objective.policy, Preset::dapo_paper());
+        let (PolicyLoss::Clip(clip), mut paper) = (Preset::dapo().objective.policy, Preset::dapo_paper())
+        else {
+            panic!("not the clipped ratio");
+        };
         assert_eq!(clip.dual, Some(10.0));
         paper.objective.policy = PolicyLoss::Clip(clip);
         paper.objective.aggregation = Aggregation::TokenMean;

@@ -6,6 +6,46 @@ use super::ObjectiveError;
 use super::accumulator::SequenceSums;
 use super::aggregation::Aggregation;
 use super::columns::{Real, Row, ValueColumns};
+use crate::entry::{Entry, Family};
+
+/// The catalogue's entry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "value_loss",
+    family: Family::Critic,
+    meaning: "squared error of the critic, the value kept near its old one",
+    formula: "l = max((v - R)^2, (clamp(v, old - clip, old + clip) - R)^2) / 2",
+    source: "Schulman et al.'s PPO code; verl compute_value_loss",
+    defaults: &[("coef", "1"), ("clip", "null")],
+    degenerate: &["nothing to train on: 0"],
+    known_as: &[("verl", "critic.cliprange_value")],
+    differences: &["verl clips at 0.5 unless set"],
+};
+
+/// `1 - Var(R - v) / Var(R)` over the unmasked tokens: 1 for a perfect critic, 0 for one that says the same everywhere, negative for a
+/// worse one. NaN where the returns do not vary or nothing is unmasked.
+///
+/// Shapes: all \[N\]; the shortest counts. Source: verl `critic/vf_explained_var`.
+///
+/// ```
+/// use tamis_core::objective::explained_variance;
+/// let mask = [true, true, true];
+/// assert_eq!(explained_variance(&[1.0, 2.0, 3.0], &[1.0, 2.0, 3.0], &mask), 1.0);
+/// assert_eq!(explained_variance(&[2.0, 2.0, 2.0], &[1.0, 2.0, 3.0], &mask), 0.0);
+/// assert!(explained_variance(&[2.0, 2.0], &[1.0, 1.0], &mask).is_nan());
+/// ```
+pub fn explained_variance<T: Real>(values: &[T], returns: &[T], mask: &[bool]) -> f64 {
+    let unmasked = || {
+        let pairs = values.iter().zip(returns).zip(mask).filter(|(_, on)| **on);
+        pairs.map(|((&value, &target), _)| (value.into(), target.into()))
+    };
+    let count = unmasked().count() as f64;
+    let variance = |of: fn((f64, f64)) -> f64| {
+        let mean = unmasked().map(of).sum::<f64>() / count;
+        unmasked().map(|pair| (of(pair) - mean).powi(2)).sum::<f64>() / count
+    };
+    let total = variance(|(_, target)| target);
+    if total > 0.0 { 1.0 - variance(|(value, target)| target - value) / total } else { f64::NAN }
+}
 
 /// Squared error of the critic, `+ coef · aggregated l_t`, with the value kept near its old one.
 ///
@@ -93,7 +133,11 @@ impl ValueTerm {
         sums: &mut SequenceSums,
     ) {
         let mut loss = 0.0;
-        for (t, derivative) in dvalue_t.iter_mut().enumerate().filter(|(t, _)| row.mask[*t]) {
+        for (t, derivative) in dvalue_t.iter_mut().enumerate() {
+            *derivative = 0.0;
+            if !row.mask[t] {
+                continue;
+            }
             let (value, slope, is_clipped) =
                 self.token(values.value[t].into(), values.old[t].into(), values.returns[t].into());
             loss += value;

@@ -3,8 +3,9 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tamis_core::objective::{
-    AdvantageColumn, Aggregation, Clip, Columns, EntropyBonus, KlController, KlEstimator, KlKind, KlTerm,
-    Normalisers, Objective, PolicyLoss, ValueColumns, ValueTerm,
+    AdaptiveEntropy, AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, ClipCov, Columns, Decoupled,
+    Dppo, Dro, EntropyBonus, GeoMean, Gspo, GspoForm, Importance, KlController, KlCov, KlEstimator, KlKind,
+    KlTerm, LossMasks, Normalisers, Objective, PolicyLoss, Sapo, ValueColumns, ValueTerm, Vespo,
 };
 use tamis_core::ragged::Ragged;
 
@@ -16,6 +17,9 @@ pub(crate) struct Trajectory {
     pub(crate) columns: [Vec<f64>; 9],
     pub(crate) advantage: f64,
     pub(crate) group_tokens: f64,
+    pub(crate) group_sequences: f64,
+    /// As a selection over the batch would set them.
+    pub(crate) selection: Vec<u8>,
 }
 
 #[derive(Debug, Clone)]
@@ -32,6 +36,8 @@ pub(crate) struct Gathered {
     pub(crate) columns: [Vec<f64>; 9],
     pub(crate) advantage: Vec<f64>,
     pub(crate) group_tokens: Vec<f64>,
+    pub(crate) group_sequences: Vec<f64>,
+    pub(crate) selection: Vec<u8>,
 }
 
 impl Batch {
@@ -42,6 +48,8 @@ impl Batch {
             columns: std::array::from_fn(|_| Vec::new()),
             advantage: Vec::new(),
             group_tokens: Vec::new(),
+            group_sequences: Vec::new(),
+            selection: Vec::new(),
         };
         for &index in indices {
             let trajectory = &self.trajectories[index];
@@ -52,6 +60,8 @@ impl Batch {
             }
             gathered.advantage.push(trajectory.advantage);
             gathered.group_tokens.push(trajectory.group_tokens);
+            gathered.group_sequences.push(trajectory.group_sequences);
+            gathered.selection.extend(&trajectory.selection);
         }
         gathered
     }
@@ -76,6 +86,8 @@ impl Gathered {
             values: Some(ValueColumns { value, old: old_value, returns }),
             advantage: AdvantageColumn::PerTrajectory(&self.advantage),
             group_tokens: Some(&self.group_tokens),
+            group_sequences: Some(&self.group_sequences),
+            selection: Some(&self.selection),
         }
     }
 }
@@ -90,7 +102,10 @@ fn trajectory() -> impl Strategy<Value = Trajectory> {
         (0.0..3.0_f64, 0.1..2.0_f64),
         (-2.0..2.0_f64, -2.0..2.0_f64, -2.0..2.0_f64),
     );
-    (vec(token, 0..7), prop_oneof![1 => Just(0.0), 5 => -2.5..2.5_f64]).prop_map(|(tokens, advantage)| {
+    // Mostly a few tokens; now and then more than one block of the kernel, with huge ratios among them.
+    let length = prop_oneof![12 => 0..7_usize, 1 => 250..600_usize];
+    let tokens = length.prop_flat_map(move |length| (vec(token.clone(), length), vec(0..4_u8, length)));
+    (tokens, prop_oneof![1 => Just(0.0), 5 => -2.5..2.5_f64]).prop_map(|((tokens, flags), advantage)| {
         let mut columns: [Vec<f64>; 9] = std::array::from_fn(|_| Vec::new());
         let mut mask = Vec::new();
         for (on, logprob, old, behaviour, reference, (entropy, weight), (value, old_value, returns)) in tokens
@@ -111,7 +126,8 @@ fn trajectory() -> impl Strategy<Value = Trajectory> {
                 column.push(number);
             }
         }
-        Trajectory { mask, columns, advantage, group_tokens: 0.0 }
+        let selection = flags[..mask.len()].to_vec();
+        Trajectory { mask, columns, advantage, group_tokens: 0.0, group_sequences: 0.0, selection }
     })
 }
 
@@ -122,8 +138,12 @@ pub(crate) fn batch() -> impl Strategy<Value = Batch> {
         let mut trajectories: Vec<Trajectory> = groups.into_iter().flatten().collect();
         let mask = Ragged::from_rows(trajectories.iter().map(|trajectory| trajectory.mask.clone()));
         let (normalisers, group_tokens) = Normalisers::of(&mask, &group_sizes).unwrap();
-        for (trajectory, tokens) in trajectories.iter_mut().zip(group_tokens) {
+        let group_sequences = Normalisers::group_sequences(&mask, &group_sizes).unwrap();
+        for ((trajectory, tokens), sequences) in
+            trajectories.iter_mut().zip(group_tokens).zip(group_sequences)
+        {
             trajectory.group_tokens = tokens;
+            trajectory.group_sequences = sequences;
         }
         Batch { trajectories, group_sizes, normalisers }
     })
@@ -137,13 +157,13 @@ pub(crate) fn aggregation() -> impl Strategy<Value = Aggregation> {
             .prop_map(|length_epsilon| Aggregation::SeqMeanTokenMean { length_epsilon }),
         Just(Aggregation::SeqMeanTokenSumNorm { scale: 6.0 }),
         Just(Aggregation::GroupMeanTokenMean),
+        Just(Aggregation::GroupMeanSeqMean),
         Just(Aggregation::TokenSum),
     ]
 }
 
-/// Any combination of settings.
-pub(crate) fn objective() -> impl Strategy<Value = Objective> {
-    let clip = (
+fn clip() -> impl Strategy<Value = Clip> {
+    (
         0.05..0.5_f64,
         0.05..0.5_f64,
         prop::option::of(1.5..4.0_f64),
@@ -156,31 +176,87 @@ pub(crate) fn objective() -> impl Strategy<Value = Objective> {
             dual,
             cap,
             log_ratio_limit,
-        });
-    let kind = prop_oneof![Just(KlKind::K1), Just(KlKind::Abs), Just(KlKind::K2), Just(KlKind::K3)];
-    let kl =
-        (kind, any::<bool>(), -0.5..0.5_f64, any::<bool>()).prop_map(|(kind, clamped, coef, adaptive)| {
-            KlTerm {
-                // The straight-through gradient is by design not that of the value.
-                estimator: KlEstimator { kind, straight_through: false, clamped },
-                controller: if adaptive {
-                    KlController::Adaptive { initial: coef, target: 0.1, horizon: 100.0 }
-                } else {
-                    KlController::Fixed { coef }
-                },
+        })
+}
+
+/// Any policy loss.
+pub(crate) fn policy() -> impl Strategy<Value = PolicyLoss> {
+    let limit = || prop_oneof![Just(None), Just(Some(20.0)), Just(Some(0.8))];
+    let dppo = (0.01..0.3_f64, 0.01..0.3_f64, 1.0..4.0_f64, limit())
+        .prop_map(|(low, high, ratio_cap, log_ratio_limit)| Dppo { low, high, ratio_cap, log_ratio_limit });
+    let gspo = (0.05..0.5_f64, 0.05..0.5_f64, any::<bool>(), prop::option::of(0.3..2.0_f64));
+    let bound = prop_oneof![
+        (0.05..1.0_f64, 0.05..0.5_f64).prop_map(|(low, high)| CispoBound::Relative { low, high }),
+        (0.2..5.0_f64).prop_map(|max| CispoBound::Absolute { max }),
+    ];
+    prop_oneof![
+        4 => clip().prop_map(PolicyLoss::Clip),
+        1 => clip().prop_map(PolicyLoss::Luspo),
+        2 => gspo.prop_map(|(low, high, token, log_ratio_limit)| {
+            let form = if token { GspoForm::Token } else { GspoForm::Sequence };
+            PolicyLoss::Gspo(Gspo { low, high, form, log_ratio_limit })
+        }),
+        1 => (clip(), prop::option::of(0.5..2.0_f64))
+            .prop_map(|(clip, weight_cap)| PolicyLoss::Decoupled(Decoupled { clip, weight_cap })),
+        1 => prop_oneof![Just(PolicyLoss::Reinforce), Just(PolicyLoss::Gpg)],
+        1 => (0.05..0.5_f64, 0.05..0.5_f64, 0.01..1.0_f64).prop_map(|(low, high, share)| {
+            PolicyLoss::ClipCov(ClipCov { low, high, share, cov_low: -0.3, cov_high: 2.0 })
+        }),
+        1 => (0.01..1.0_f64, 0.0..2.0_f64).prop_map(|(share, coef)| PolicyLoss::KlCov(KlCov { share, coef })),
+        2 => (0.0..0.6_f64, 0.0..0.6_f64, prop_oneof![Just(0.0), Just(1e-8)]).prop_map(|(low, high, epsilon)| {
+            PolicyLoss::GeoMean(GeoMean { low, high, length_epsilon: epsilon, weight_epsilon: epsilon })
+        }),
+        1 => (bound, limit()).prop_map(|(bound, log_ratio_limit)| PolicyLoss::Cispo(Cispo { bound, log_ratio_limit })),
+        2 => (0.3..3.0_f64, 0.3..3.0_f64, limit()).prop_map(|(tau_positive, tau_negative, log_ratio_limit)| {
+            PolicyLoss::Sapo(Sapo { tau_positive, tau_negative, log_ratio_limit })
+        }),
+        1 => dppo.clone().prop_map(PolicyLoss::DppoTv),
+        1 => dppo.prop_map(PolicyLoss::DppoKl),
+        1 => (0.0..2.0_f64).prop_map(|beta| PolicyLoss::Dro(Dro { beta })),
+        1 => (0.0..4.0_f64, 0.0..4.0_f64, 0.0..4.0_f64, 0.0..4.0_f64).prop_map(
+            |(k_positive, lambda_positive, k_negative, lambda_negative)| {
+                PolicyLoss::Vespo(Vespo { k_positive, lambda_positive, k_negative, lambda_negative })
             }
-        });
-    let entropy = (-0.5..0.5_f64, prop::option::of(aggregation()))
-        .prop_map(|(coef, aggregation)| EntropyBonus { coef, aggregation });
+        ),
+    ]
+}
+
+/// Any combination of settings that go together.
+pub(crate) fn objective() -> impl Strategy<Value = Objective> {
+    let kind = prop_oneof![Just(KlKind::K1), Just(KlKind::Abs), Just(KlKind::K2), Just(KlKind::K3)];
+    let kl = (kind, any::<bool>(), any::<bool>(), -0.5..0.5_f64, any::<bool>(), any::<bool>()).prop_map(
+        |(kind, straight_through, clamped, coef, adaptive, bias_corrected)| KlTerm {
+            estimator: KlEstimator { kind, straight_through, clamped },
+            controller: if adaptive {
+                KlController::Adaptive { initial: coef, target: 0.1, horizon: 100.0 }
+            } else {
+                KlController::Fixed { coef }
+            },
+            bias_corrected,
+        },
+    );
+    let entropy = (-0.5..0.5_f64, prop::option::of(aggregation()), any::<bool>()).prop_map(
+        |(coef, aggregation, adaptive)| EntropyBonus {
+            coef,
+            aggregation,
+            adaptive: adaptive.then_some(AdaptiveEntropy { min: -1.0, max: 1.0, delta: 0.01, target: 1.0 }),
+        },
+    );
     let value = (0.1..2.0_f64, prop::option::of(0.2..1.0_f64), prop::option::of(aggregation()))
         .prop_map(|(coef, clip, aggregation)| ValueTerm { coef, clip, aggregation });
-    (clip, aggregation(), prop::option::of(kl), prop::option::of(entropy), prop::option::of(value)).prop_map(
-        |(clip, aggregation, kl, entropy, value)| Objective {
-            policy: PolicyLoss::Clip(clip),
-            aggregation,
-            kl,
-            entropy,
-            value,
+    let importance = prop_oneof![3 => Just(Importance::Token), 1 => Just(Importance::Sequence), 1 => Just(Importance::SequenceToken)];
+    let masks = (prop::option::of(0.0..1.0_f64), prop::option::of(-0.2..0.5_f64))
+        .prop_map(|(top_entropy, off_policy)| LossMasks { top_entropy, off_policy });
+    let terms = (prop::option::of(kl), prop::option::of(entropy), prop::option::of(value));
+    (policy(), importance, aggregation(), terms, prop_oneof![Just(LossMasks::default()), masks]).prop_map(
+        |(policy, importance, aggregation, (kl, entropy, value), masks)| {
+            let importance = if policy.has_importance_levels() { importance } else { Importance::Token };
+            let aggregation = if matches!(policy, PolicyLoss::Luspo(_)) {
+                Aggregation::SeqMeanTokenSum
+            } else {
+                aggregation
+            };
+            Objective { policy, importance, aggregation, kl, entropy, value, masks }
         },
     )
 }

@@ -8,4 +8,6 @@ mod balance;
 mod batch;
 mod correction;
 mod diagnostics;
+mod losses;
 mod objective;
+mod oracle;

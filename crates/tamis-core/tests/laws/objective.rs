@@ -2,12 +2,14 @@
 
 use proptest::prelude::*;
 use tamis_core::objective::{
-    Accumulator, AdvantageColumn, Aggregation, Clip, Columns, Derivatives, EntropyBonus, Evaluation,
-    KlController, KlEstimator, KlKind, KlTerm, Normalisers, Objective, Outcome, PolicyLoss, Preset,
+    Accumulator, AdvantageColumn, Aggregation, CispoBound, Clip, ClipCov, Columns, Derivatives, EntropyBonus,
+    Evaluation, GroupCounts, KlController, KlCov, KlEstimator, KlKind, KlTerm, LossMasks, Normalisers,
+    Objective, Outcome, PolicyLoss, Preset, Selection,
 };
 use tamis_core::ragged::Ragged;
 
 use crate::batch::{Batch, Gathered, batch, objective};
+use crate::oracle;
 
 fn evaluate(objective: &Objective, gathered: &Gathered, normalisers: &Normalisers) -> (Outcome, Derivatives) {
     objective.value_and_gradient(&gathered.columns(), normalisers, &objective.initial_state()).unwrap()
@@ -27,30 +29,34 @@ fn bits(outcome: &Outcome) -> Vec<u64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn derivatives_are_central_differences(objective in objective(), batch in batch()) {
+    fn derivatives_are_central_differences(objective in objective(), batch in batch(), probes in any::<u64>()) {
         let mut gathered = batch.whole();
-        let (_, derivatives) = evaluate(&objective, &gathered, &batch.normalisers);
+        let (outcome, derivatives) = evaluate(&objective, &gathered, &batch.normalisers);
+        let base = gathered.columns[0].clone();
+        let value = oracle::loss(&objective, &gathered, &base, &batch.normalisers);
+        prop_assert!((outcome.loss - value).abs() <= 1e-10 * (1.0 + value.abs()), "{} against {}", outcome.loss, value);
         // Log-probability, entropy and value: their place among the columns.
         let analytic = [(0, &derivatives.logprob), (4, &derivatives.entropy), (6, &derivatives.value)];
+        let probes = tamis_core::random::Key::new(probes, tamis_core::random::Purpose::Bootstrap).permutation(base.len());
         for (column, derivative) in analytic {
-            for (t, &derivative) in derivative.iter().enumerate() {
+            for &t in probes.iter().take(12).filter(|&&t| t < derivative.len()) {
+                let derivative = derivative[t];
                 let at = gathered.columns[column][t];
                 let mut difference = |step: f64| {
                     gathered.columns[column][t] = at + step;
-                    let high = loss(&objective, &gathered, &batch.normalisers);
+                    let high = oracle::loss(&objective, &gathered, &base, &batch.normalisers);
                     gathered.columns[column][t] = at - step;
-                    let low = loss(&objective, &gathered, &batch.normalisers);
+                    let low = oracle::loss(&objective, &gathered, &base, &batch.normalisers);
                     gathered.columns[column][t] = at;
                     ((high - low) / (2.0 * step), high, low)
                 };
                 let step = 1e-5;
                 let (slope, high, low) = difference(step);
                 // At a kink the two sides differ; there any value between them is a derivative.
-                let middle = loss(&objective, &gathered, &batch.normalisers);
-                let (left, right) = ((middle - low) / step, (high - middle) / step);
+                let (left, right) = ((value - low) / step, (high - value) / step);
                 let tolerance = 1e-6 * (1.0 + slope.abs());
                 if (left - right).abs() < 1e-3 * (1.0 + slope.abs()) {
                     prop_assert!((slope - derivative).abs() <= 1e-3 * (left - right).abs() + tolerance * 10.0,
@@ -62,6 +68,86 @@ proptest! {
                 }
             }
         }
+    }
+
+    #[test]
+    fn threads_change_no_bit(objective in objective(), batch in batch(), threads in 0..6_usize) {
+        let gathered = batch.whole();
+        let state = objective.initial_state();
+        let mut one = Evaluation::default();
+        objective.evaluate(&gathered.columns(), &batch.normalisers, &state, &mut one).unwrap();
+        // What was there before does not matter.
+        let mut several = Evaluation::default();
+        several.derivatives.logprob.resize(5000, f64::NAN);
+        objective.evaluate_on(threads, &gathered.columns(), &batch.normalisers, &state, &mut several).unwrap();
+        let bits = |evaluation: &Evaluation| format!("{evaluation:?}");
+        prop_assert_eq!(bits(&one), bits(&several));
+    }
+
+    #[test]
+    fn permuting_trajectories_permutes_their_derivatives(objective in objective(), batch in batch(), order in any::<u64>()) {
+        let key = tamis_core::random::Key::new(order, tamis_core::random::Purpose::MiniBatch);
+        let order = key.permutation(batch.trajectories.len());
+        let (whole, moved) = (batch.whole(), batch.gather(&order));
+        let (expected, derivatives) = evaluate(&objective, &whole, &batch.normalisers);
+        let (outcome, after) = evaluate(&objective, &moved, &batch.normalisers);
+        prop_assert!((outcome.loss - expected.loss).abs() <= 1e-12 * (1.0 + expected.loss.abs()));
+        for (place, &index) in order.iter().enumerate() {
+            let here = moved.offsets[place]..moved.offsets[place + 1];
+            let there = whole.offsets[index]..whole.offsets[index + 1];
+            prop_assert_eq!(&after.logprob[here], &derivatives.logprob[there]);
+        }
+    }
+
+    #[test]
+    fn a_choice_over_the_batch_is_the_same_whatever_the_order(batch in batch(), share in 0.01..1.0_f64, order in any::<u64>()) {
+        let key = tamis_core::random::Key::new(order, tamis_core::random::Purpose::MiniBatch);
+        let order = key.permutation(batch.trajectories.len());
+        let (whole, moved) = (batch.whole(), batch.gather(&order));
+        // By value, not by draw: the two whose choice has no randomness.
+        let kl_cov = PolicyLoss::KlCov(KlCov { share, coef: 1.0 });
+        let top = LossMasks { top_entropy: Some(share), off_policy: None };
+        for objective in [
+            Objective::of(kl_cov, Aggregation::TokenMean),
+            Objective { masks: top, ..Objective::of(PolicyLoss::Reinforce, Aggregation::TokenMean) },
+        ] {
+            prop_assert!(objective.needs_selection());
+            let expected = objective.select(&whole.columns(), key).unwrap().flags;
+            let flags = objective.select(&moved.columns(), key).unwrap().flags;
+            let count = |flags: &[u8]| flags.iter().filter(|&&flags| flags != 0).count();
+            prop_assert_eq!(count(&flags), count(&expected));
+            for (place, &index) in order.iter().enumerate() {
+                let (here, there) = (moved.offsets[place]..moved.offsets[place + 1], whole.offsets[index]..whole.offsets[index + 1]);
+                for (here, there) in here.zip(there) {
+                    prop_assert!(expected[there] == 0 || whole.mask[there]);
+                    // Rounding of the means may swap near ties, but only those.
+                    if objective.masks.top_entropy.is_some() {
+                        prop_assert_eq!(flags[here], expected[there]);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn clip_cov_takes_out_candidates_only_and_as_many_as_asked(batch in batch(), share in 0.01..1.0_f64, seed in any::<u64>()) {
+        let loss = ClipCov { low: 0.2, high: 0.2, share, cov_low: -0.1, cov_high: 1.0 };
+        let objective = Objective::of(PolicyLoss::ClipCov(loss), Aggregation::TokenMean);
+        let gathered = batch.whole();
+        let columns = gathered.columns();
+        let key = tamis_core::random::Key::new(seed, tamis_core::random::Purpose::MiniBatch);
+        let flags = objective.select(&columns, key).unwrap().flags;
+        prop_assert_eq!(&flags, &objective.select(&columns, key).unwrap().flags);
+        let chosen: Vec<usize> = (0..flags.len()).filter(|&t| flags[t] == Selection::BY_COVARIANCE).collect();
+        let candidates = loss.candidates(&columns);
+        prop_assert!(chosen.iter().all(|t| candidates.contains(t) && gathered.mask[*t]));
+        prop_assert_eq!(chosen.len(), candidates.len().min(loss.count(&columns)));
+        let columns = Columns { selection: Some(&flags), ..columns };
+        let (outcome, derivatives) =
+            objective.value_and_gradient(&columns, &batch.normalisers, &objective.initial_state()).unwrap();
+        prop_assert!(chosen.iter().all(|&t| derivatives.logprob[t] == 0.0));
+        let tokens = outcome.metrics.tokens;
+        prop_assert!(tokens == 0.0 || (outcome.metrics.clip_share * tokens - chosen.len() as f64).abs() < 1e-9);
     }
 
     #[test]
@@ -175,6 +261,8 @@ proptest! {
             values: Some(tamis_core::objective::ValueColumns { value: &single[6], old: &single[7], returns: &single[8] }),
             advantage: wide.advantage,
             group_tokens: wide.group_tokens,
+            group_sequences: wide.group_sequences,
+            selection: wide.selection,
         };
         let state = objective.initial_state();
         let expected = objective.value_and_gradient(&wide, &batch.normalisers, &state).unwrap();
@@ -201,6 +289,8 @@ proptest! {
 
     #[test]
     fn without_advantage_or_regulariser_there_is_nothing_to_learn(objective in objective(), batch in batch()) {
+        // The two losses that pull towards the old policy do so without an advantage.
+        prop_assume!(!matches!(objective.policy, PolicyLoss::KlCov(_) | PolicyLoss::Dro(_)));
         let objective = Objective { kl: None, entropy: None, value: None, ..objective };
         let mut gathered = batch.whole();
         gathered.advantage.fill(0.0);
@@ -211,23 +301,33 @@ proptest! {
 
     #[test]
     fn on_policy_the_gradient_is_minus_advantage_times_weight(objective in objective(), batch in batch()) {
-        let PolicyLoss::Clip(clip) = objective.policy;
-        let objective = Objective { kl: None, entropy: None, value: None, policy: PolicyLoss::Clip(clip), ..objective };
+        // All but those that read the ratio's own bound as a value (TRL's CISPO) are the policy gradient where every ratio is 1.
+        let bounded_below_one = match objective.policy {
+            PolicyLoss::Cispo(loss) => matches!(loss.bound, CispoBound::Absolute { max } if max < 1.0),
+            PolicyLoss::GeoMean(loss) => loss.length_epsilon > 0.0,
+            PolicyLoss::Decoupled(_) => true,
+            _ => false,
+        };
+        prop_assume!(!bounded_below_one);
+        let masks = LossMasks::default();
+        let objective = Objective { kl: None, entropy: None, value: None, masks, ..objective };
         let gathered = batch.whole();
-        let columns = Columns { old: None, weight: None, ..gathered.columns() };
+        let nothing = vec![0; gathered.mask.len()];
+        let columns = Columns { old: None, weight: None, selection: Some(&nothing), ..gathered.columns() };
         let (outcome, derivatives) =
             objective.value_and_gradient(&columns, &batch.normalisers, &objective.initial_state()).unwrap();
         let mut start = 0;
         for trajectory in &batch.trajectories {
             let tokens = trajectory.mask.iter().filter(|&&on| on).count();
-            let weight = objective.aggregation.weight(tokens, Some(trajectory.group_tokens), &batch.normalisers).unwrap();
+            let weight = objective.aggregation.weight(tokens, GroupCounts { tokens: Some(trajectory.group_tokens), sequences: Some(trajectory.group_sequences) }, &batch.normalisers).unwrap();
             for (&on, derivative) in trajectory.mask.iter().zip(&derivatives.logprob[start..]) {
                 let expected = if on { -trajectory.advantage * weight } else { 0.0 };
-                prop_assert!((derivative - expected).abs() <= 1e-15 * expected.abs());
+                prop_assert!((derivative - expected).abs() <= 1e-12 * expected.abs());
             }
             start += trajectory.mask.len();
         }
         prop_assert!(outcome.metrics.tokens == 0.0 || (outcome.metrics.ratio_max == 1.0 && outcome.metrics.old_kl == 0.0));
+        prop_assert!(outcome.metrics.tokens == 0.0 || outcome.metrics.old_kl_k3.abs() < 1e-15);
     }
 
     #[test]
@@ -279,13 +379,7 @@ fn aggregations_by_hand() {
         (Aggregation::TokenSum, -2.0, [-1.0, 1.0, -2.0]),
     ];
     for (aggregation, loss, [first, second, third]) in expected {
-        let objective = Objective {
-            policy: PolicyLoss::Clip(Clip::symmetric(0.2)),
-            aggregation,
-            kl: None,
-            entropy: None,
-            value: None,
-        };
+        let objective = Objective::of(PolicyLoss::Clip(Clip::symmetric(0.2)), aggregation);
         let columns = Columns {
             group_tokens: Some(&group_tokens),
             ..Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&advantage))
@@ -310,7 +404,7 @@ fn presets_side_by_side() {
     let mut lines = Vec::new();
     for entry in tamis_core::objective::preset::PRESETS {
         let Objective { policy, aggregation, .. } = (entry.build)(4).objective;
-        let objective = Objective { policy, aggregation, kl: None, entropy: None, value: None };
+        let objective = Objective::of(policy, aggregation);
         let columns = Columns {
             group_tokens: Some(&group_tokens),
             ..Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&advantage))
@@ -338,6 +432,7 @@ fn nothing_to_train_on_is_zero_and_moves_nothing() {
     let term = KlTerm {
         estimator: KlEstimator::plain(KlKind::K3),
         controller: KlController::Adaptive { initial: 0.3, target: 0.1, horizon: 10.0 },
+        bias_corrected: false,
     };
     for aggregation in [
         Aggregation::TokenMean,
@@ -348,11 +443,9 @@ fn nothing_to_train_on_is_zero_and_moves_nothing() {
         Aggregation::TokenSum,
     ] {
         let objective = Objective {
-            policy: PolicyLoss::Clip(Clip::verl(0.2, 0.28, 3.0)),
-            aggregation,
             kl: Some(term),
-            entropy: Some(EntropyBonus { coef: 0.1, aggregation: None }),
-            value: None,
+            entropy: Some(EntropyBonus::constant(0.1)),
+            ..Objective::of(PolicyLoss::Clip(Clip::verl(0.2, 0.28, 3.0)), aggregation)
         };
         let masked = (vec![0, 2, 2, 3], vec![false; 3], vec![-1.0; 3], vec![1.0, 0.5, -1.0], vec![2, 1]);
         let empty = (vec![0], vec![], vec![], vec![], vec![]);
@@ -438,10 +531,12 @@ fn nothing_weighs_nothing() {
         Aggregation::SeqMeanTokenMean { length_epsilon: 0.0 },
         Aggregation::SeqMeanTokenSumNorm { scale: 8.0 },
         Aggregation::GroupMeanTokenMean,
+        Aggregation::GroupMeanSeqMean,
     ] {
-        assert_eq!(aggregation.weight(0, Some(0.0), &normalisers), Ok(0.0), "{}", aggregation.name());
+        let group = GroupCounts { tokens: Some(0.0), sequences: Some(0.0) };
+        assert_eq!(aggregation.weight(0, group, &normalisers), Ok(0.0), "{}", aggregation.name());
         // A fully masked trajectory, or group, beside others.
-        assert!(aggregation.weight(0, Some(0.0), &some).unwrap().is_finite(), "{}", aggregation.name());
+        assert!(aggregation.weight(0, group, &some).unwrap().is_finite(), "{}", aggregation.name());
     }
 }
 
@@ -479,6 +574,7 @@ fn an_adaptive_coefficient_moves_with_the_divergence() {
     let term = KlTerm {
         estimator: KlEstimator::plain(KlKind::K1),
         controller: KlController::Adaptive { initial: 0.5, target: 1.0, horizon: 10.0 },
+        bias_corrected: false,
     };
     let objective = Objective { kl: Some(term), ..Preset::grpo().objective };
     let (offsets, mask, logprob, advantage) = small();
@@ -520,7 +616,7 @@ fn errors_name_what_is_wrong() {
     insta::assert_snapshot!(message(dapo, Columns { offsets: &[], ..fine }), @"column `mask` has 6 values, expected 0");
     insta::assert_snapshot!(message(Preset::grpo().objective, fine), @"column `reference` is missing; the KL term needs it");
     insta::assert_snapshot!(message(Preset::dapo_paper().objective, fine), @"column `group_tokens` is missing; aggregation `group-token-mean` needs it");
-    let bonus = EntropyBonus { coef: 0.1, aggregation: None };
+    let bonus = EntropyBonus::constant(0.1);
     insta::assert_snapshot!(message(Objective { entropy: Some(bonus), ..dapo }, fine), @"column `entropy` is missing; the entropy bonus needs it");
     let value = tamis_core::objective::ValueTerm { coef: 1.0, clip: Some(0.5), aggregation: None };
     insta::assert_snapshot!(message(Objective { value: Some(value), ..dapo }, fine), @"column `values` is missing; the value loss needs it");
@@ -534,14 +630,14 @@ fn errors_name_what_is_wrong() {
     let epsilon = Aggregation::SeqMeanTokenMean { length_epsilon: -1.0 };
     insta::assert_snapshot!(message(Objective { aggregation: epsilon, ..dapo }, fine), @"objective setting `length_epsilon` is -1; expected a finite number of at least 0");
     let kl = |controller| Objective {
-        kl: Some(KlTerm { estimator: KlEstimator::plain(KlKind::K3), controller }),
+        kl: Some(KlTerm { estimator: KlEstimator::plain(KlKind::K3), controller, bias_corrected: false }),
         ..dapo
     };
     insta::assert_snapshot!(message(kl(KlController::Fixed { coef: f64::INFINITY }), fine), @"objective setting `kl.coef` is inf; expected a finite number");
     insta::assert_snapshot!(message(kl(KlController::Adaptive { initial: f64::NAN, target: 0.1, horizon: 1.0 }), fine), @"objective setting `kl.initial` is NaN; expected a finite number");
     insta::assert_snapshot!(message(kl(KlController::Adaptive { initial: 0.1, target: 0.0, horizon: 1.0 }), fine), @"objective setting `kl.target` is 0; expected a number above 0");
     insta::assert_snapshot!(message(kl(KlController::Adaptive { initial: 0.1, target: 0.1, horizon: 0.0 }), fine), @"objective setting `kl.horizon` is 0; expected a number above 0");
-    let infinite = EntropyBonus { coef: f64::INFINITY, aggregation: None };
+    let infinite = EntropyBonus::constant(f64::INFINITY);
     insta::assert_snapshot!(message(Objective { entropy: Some(infinite), ..dapo }, fine), @"objective setting `entropy.coef` is inf; expected a finite number");
     let unclipped = tamis_core::objective::ValueTerm { clip: Some(0.0), ..value };
     insta::assert_snapshot!(message(Objective { value: Some(unclipped), ..dapo }, fine), @"objective setting `value.clip` is 0; expected a number above 0");

@@ -9,7 +9,7 @@ use tamis_core::correction::{
     SamplerColumns,
 };
 use tamis_core::objective::{
-    AdvantageColumn, Aggregation, Clip, Columns, Normalisers, Objective, PolicyLoss, Preset,
+    AdvantageColumn, Aggregation, Clip, Columns, GroupCounts, Normalisers, Objective, PolicyLoss, Preset,
 };
 use tamis_core::ragged::Ragged;
 use tamis_golden::{cases, numbers};
@@ -208,8 +208,11 @@ fn verl_loss_bypass_mode() {
                 for pair in offsets.windows(2) {
                     let tokens = pair[0]..pair[1];
                     let count = mask[tokens.clone()].iter().filter(|&&on| on).count();
-                    let scale =
-                        if count > 0 { aggregation.weight(count, None, &normalisers).unwrap() } else { 0.0 };
+                    let scale = if count > 0 {
+                        aggregation.weight(count, GroupCounts::default(), &normalisers).unwrap()
+                    } else {
+                        0.0
+                    };
                     for t in tokens.filter(|&t| mask[t]) {
                         loss -= scale * weights[t] * advantage[t] * logprob[t];
                         derivative[t] = -scale * weights[t] * advantage[t];

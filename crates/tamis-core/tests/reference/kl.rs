@@ -6,12 +6,13 @@ use tamis_core::objective::{KlController, KlEstimator, KlState};
 use tamis_core::ragged::Ragged;
 use tamis_golden::{cases, numbers};
 
-use crate::{Tally, close, lengths, mask, number, tolerance};
+use crate::{Tally, close, lengths, mask, number, only_known, tolerance};
 
 #[test]
 fn verl_kl_penalty() {
     let mut tally = Tally::new("verl_kl_penalty");
     for case in cases("verl_kl_penalty") {
+        only_known(&case, "params", &["kl_penalty"]);
         let estimator = case["params"]["kl_penalty"].as_str().unwrap().parse::<KlEstimator>();
         let estimator = match estimator {
             Ok(estimator) => estimator,
@@ -47,6 +48,7 @@ fn controller(params: &Value, kind: &str, coef: f64) -> KlController {
 fn verl_kl_controller() {
     let mut tally = Tally::new("verl_kl_controller");
     for case in cases("verl_kl_controller") {
+        only_known(&case, "params", &["type", "init_kl_coef", "target_kl", "horizon"]);
         let params = &case["params"];
         let controller =
             controller(params, params["type"].as_str().unwrap(), number(&params["init_kl_coef"]));
@@ -69,6 +71,7 @@ fn verl_kl_controller() {
 fn verl_kl_in_reward() {
     let mut tally = Tally::new("verl_kl_in_reward");
     for case in cases("verl_kl_in_reward") {
+        only_known(&case, "params", &["kl_penalty", "controller", "coef", "target_kl", "horizon"]);
         let (params, inputs, outputs) = (&case["params"], &case["inputs"], &case["outputs"]);
         let estimator: KlEstimator = match params["kl_penalty"].as_str().unwrap().parse() {
             Ok(estimator) => estimator,

@@ -12,6 +12,7 @@ mod correction;
 mod kl;
 mod trl_loss;
 mod verl_loss;
+mod verl_policy;
 
 use serde_json::Value;
 use tamis_golden::numbers;
@@ -51,6 +52,14 @@ fn tolerance(case: &Value) -> (f64, f64) {
         Some("float32") => F32,
         Some("float32-stats") => (1e-4, 1e-6),
         _ => F64,
+    }
+}
+
+/// Fails on a field of the case that the test does not know, so that none is passed over in silence.
+#[track_caller]
+fn only_known(case: &Value, part: &str, known: &[&str]) {
+    for field in case[part].as_object().into_iter().flat_map(|fields| fields.keys()) {
+        assert!(known.contains(&field.as_str()), "{}: unknown {part} field `{field}`", name(case));
     }
 }
 

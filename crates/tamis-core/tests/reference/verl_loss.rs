@@ -1,15 +1,16 @@
-//! verl's `vanilla` policy loss and its aggregation modes.
+//! verl's aggregation modes and its value loss.
 
 use serde_json::Value;
 use tamis_core::objective::{
-    AdvantageColumn, Aggregation, Clip, Columns, Normalisers, Objective, PolicyLoss, ValueColumns, ValueTerm,
+    AdvantageColumn, Aggregation, Clip, Columns, GroupCounts, Normalisers, Objective, PolicyLoss,
+    ValueColumns, ValueTerm,
 };
 use tamis_golden::{cases, numbers};
 
-use crate::{Tally, close, column, lengths, mask, name, number, offsets, tolerance};
+use crate::{Tally, close, column, lengths, mask, name, number, offsets, only_known, tolerance};
 
 /// verl's mode, with the 1e-8 that it adds to lengths and the padded width that it divides by where no scale is given.
-fn aggregation(case: &Value, mode: &str, global: &Value) -> Option<Aggregation> {
+pub(crate) fn aggregation(case: &Value, mode: &str, global: &Value) -> Option<Aggregation> {
     let scale = &global["loss_scale_factor"];
     Some(match mode {
         "token-mean" => Aggregation::TokenMean,
@@ -24,7 +25,7 @@ fn aggregation(case: &Value, mode: &str, global: &Value) -> Option<Aggregation> 
 }
 
 /// verl's global counts where given, else those of the micro-batch (fully masked trajectories left out).
-fn normalisers(global: &Value, lengths: &[usize], mask: &[bool]) -> Normalisers {
+pub(crate) fn normalisers(global: &Value, lengths: &[usize], mask: &[bool]) -> Normalisers {
     let mut rows = mask;
     let mut trained = 0;
     for &length in lengths {
@@ -45,23 +46,25 @@ fn normalisers(global: &Value, lengths: &[usize], mask: &[bool]) -> Normalisers 
 fn verl_agg_loss() {
     let mut tally = Tally::new("verl_agg_loss");
     for case in cases("verl_agg_loss") {
+        only_known(
+            &case,
+            "params",
+            &["loss_agg_mode", "dp_size", "batch_num_tokens", "global_batch_size", "loss_scale_factor"],
+        );
         if let Some(error) = case["outputs"]["error"].as_str() {
             tally.skip(&case, &format!("the reference raises ({error}); counts are never optional here"));
             continue;
         }
         let params = &case["params"];
         let mode = params["loss_agg_mode"].as_str().unwrap();
-        let Some(aggregation) = aggregation(&case, mode, params) else {
-            tally.skip(&case, &format!("aggregation {mode}"));
-            continue;
-        };
+        let aggregation = aggregation(&case, mode, params).unwrap_or_else(|| panic!("aggregation {mode}"));
         let (lengths, mask, loss) = (lengths(&case), mask(&case), numbers(&case["inputs"]["loss"]));
         let normalisers = normalisers(params, &lengths, &mask);
         let (mut value, mut derivative, mut start) = (0.0, Vec::new(), 0);
         for &length in &lengths {
             let tokens = start..start + length;
             let count = mask[tokens.clone()].iter().filter(|&&on| on).count();
-            let weight = aggregation.weight(count, None, &normalisers).unwrap();
+            let weight = aggregation.weight(count, GroupCounts::default(), &normalisers).unwrap();
             let derivative_t = |t: usize| if mask[t] { weight } else { 0.0 };
             value += weight * tokens.clone().filter(|&t| mask[t]).map(|t| loss[t]).sum::<f64>();
             derivative.extend(tokens.map(derivative_t));
@@ -83,95 +86,17 @@ fn verl_agg_loss() {
 }
 
 #[test]
-fn verl_loss_vanilla() {
-    let mut tally = Tally::new("verl_loss_vanilla");
-    for case in cases("verl_loss_vanilla") {
-        let params = &case["params"];
-        let global = &params["global_batch_info"];
-        let mode = params["loss_agg_mode"].as_str().unwrap();
-        let Some(aggregation) = aggregation(&case, mode, global) else {
-            tally.skip(&case, &format!("aggregation {mode}"));
-            continue;
-        };
-        if params["loss_mode"] != "vanilla" {
-            tally.skip(&case, "not the clipped ratio");
-            continue;
-        }
-        let objective = Objective {
-            policy: PolicyLoss::Clip(Clip::verl(
-                number(&params["clip_ratio_low"]),
-                number(&params["clip_ratio_high"]),
-                number(&params["clip_ratio_c"]),
-            )),
-            aggregation,
-            kl: None,
-            entropy: None,
-            value: None,
-        };
-        let (lengths, mask) = (lengths(&case), mask(&case));
-        let offsets = offsets(&lengths);
-        let (logprob, old) = (column(&case, "logp").unwrap(), column(&case, "old_logp").unwrap());
-        let (advantage, weight) = (column(&case, "advantage").unwrap(), column(&case, "rollout_is_weight"));
-        let columns = Columns {
-            old: Some(&old),
-            weight: weight.as_deref(),
-            ..Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerToken(&advantage))
-        };
-        let normalisers = normalisers(global, &lengths, &mask);
-        let (outcome, derivatives) =
-            objective.value_and_gradient(&columns, &normalisers, &objective.initial_state()).unwrap();
-        let outputs = &case["outputs"];
-        if !mask.contains(&true) {
-            assert_eq!(
-                outcome.loss,
-                0.0,
-                "{}: nothing to train on is 0 here, NaN in the reference",
-                name(&case)
-            );
-            assert!(derivatives.logprob.iter().all(|derivative| *derivative == 0.0));
-            tally.ran += 1;
-            continue;
-        }
-        close(&case, "loss", &[outcome.loss], &[number(&outputs["loss"])], tolerance(&case));
-        close(
-            &case,
-            "dloss_dlogp",
-            &derivatives.logprob,
-            &numbers(&outputs["dloss_dlogp"]),
-            tolerance(&case),
-        );
-        // The reference divides by the number of tokens + 1e-8.
-        let tokens = outcome.metrics.tokens;
-        for (metric, actual) in outcome.metrics.named() {
-            if let Some(expected) = outputs["metrics"][metric].as_f64() {
-                let expected = expected * (tokens + 1e-8) / tokens;
-                close(&case, metric, &[actual], &[expected], tolerance(&case));
-            }
-        }
-        for metric in outputs["metrics"].as_object().unwrap().keys() {
-            assert!(outcome.metrics.named().iter().any(|(ours, _)| ours == metric), "no metric {metric}");
-        }
-        tally.ran += 1;
-    }
-    tally.finish();
-}
-
-#[test]
 fn verl_value_loss() {
     let mut tally = Tally::new("verl_value_loss");
     for case in cases("verl_value_loss") {
         let params = &case["params"];
         let mode = params["loss_agg_mode"].as_str().unwrap();
-        let Some(aggregation) = aggregation(&case, mode, &Value::Null) else {
-            tally.skip(&case, &format!("aggregation {mode}"));
-            continue;
-        };
+        only_known(&case, "params", &["loss_agg_mode", "cliprange_value"]);
+        let aggregation =
+            aggregation(&case, mode, &Value::Null).unwrap_or_else(|| panic!("aggregation {mode}"));
         let objective = Objective {
-            policy: PolicyLoss::Clip(Clip::symmetric(0.2)),
-            aggregation,
-            kl: None,
-            entropy: None,
             value: Some(ValueTerm { coef: 1.0, clip: params["cliprange_value"].as_f64(), aggregation: None }),
+            ..Objective::of(PolicyLoss::Clip(Clip::symmetric(0.2)), aggregation)
         };
         let (lengths, mask) = (lengths(&case), mask(&case));
         let offsets = offsets(&lengths);

@@ -80,7 +80,8 @@ impl Batch {
     /// Rows of the tokens from position `first` on, for the group to come.
     fn extend(&mut self, tokens: &[u32], first: usize) {
         let group = self.groups.len() as u32;
-        self.rows.extend((first..first + tokens.len()).map(|position| Row { group, position: position as u32 }));
+        self.rows
+            .extend((first..first + tokens.len()).map(|position| Row { group, position: position as u32 }));
         self.tokens.extend_from_slice(tokens);
     }
 
@@ -138,7 +139,11 @@ impl Batch {
     }
 }
 
-fn check(config: &ModelConfig, sequence: usize, Sequence { tokens, start }: &Sequence) -> Result<(), SequenceError> {
+fn check(
+    config: &ModelConfig,
+    sequence: usize,
+    Sequence { tokens, start }: &Sequence,
+) -> Result<(), SequenceError> {
     let (len, start) = (tokens.len(), *start);
     if len > config.max_position_embeddings {
         return Err(SequenceError::TooLong { sequence, len, limit: config.max_position_embeddings });
@@ -182,7 +187,8 @@ mod tests {
         assert_eq!((batch.groups[0].shared, &batch.groups[0].members[..]), (2, &[1, 0, 1][..]));
         assert_eq!((batch.groups[1].shared, &batch.groups[1].members[..]), (0, &[3][..]));
         assert_eq!(batch.scored, [1, 2, 3, 6]);
-        let targets = |i| batch.targets_of(i).iter().map(|target| (target.token, target.flat)).collect::<Vec<_>>();
+        let targets =
+            |i| batch.targets_of(i).iter().map(|target| (target.token, target.flat)).collect::<Vec<_>>();
         assert_eq!(targets(0), [(3, 0), (5, 2), (3, 3)]);
         assert_eq!((targets(1), targets(2), targets(3)), (vec![(4, 1)], vec![(6, 4)], vec![(6, 5)]));
         assert_eq!(batch.scored_lengths, [2, 1, 0, 2, 1]);

@@ -160,7 +160,10 @@ pub(super) fn backward(
                     let (mut logprob, mut entropy) = (0.0, 0.0);
                     for target in batch.targets_of(at) {
                         logprob += coefficients.logprob[target.flat as usize];
-                        entropy += coefficients.entropy.as_ref().map_or(0.0, |entropy| entropy[target.flat as usize]);
+                        entropy += coefficients
+                            .entropy
+                            .as_ref()
+                            .map_or(0.0, |entropy| entropy[target.flat as usize]);
                     }
                     let (live, padding) = row.split_at_mut(size);
                     let back = RowBack { logprob, entropy };

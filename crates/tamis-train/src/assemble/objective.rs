@@ -85,28 +85,27 @@ pub fn objective(config: &Config) -> Result<(Objective, Divergence), AssembleErr
     let (kl, divergence) = match settings.kl.place {
         KlPlace::None => (None, Divergence::None),
         KlPlace::Loss => (
-            Some(KlTerm { estimator: estimator(config), controller: controller(config) }),
+            Some(KlTerm {
+                estimator: estimator(config),
+                controller: controller(config),
+                bias_corrected: false,
+            }),
             Divergence::InLoss,
         ),
         KlPlace::Reward => {
             (None, Divergence::InReward { estimator: estimator(config), controller: controller(config) })
         }
     };
-    let entropy = (settings.entropy_coefficient != 0.0)
-        .then_some(EntropyBonus { coef: settings.entropy_coefficient, aggregation: None });
-    let objective = Objective {
-        policy: PolicyLoss::Clip(Clip {
-            low: loss.clip_low,
-            high: loss.clip_high,
-            dual: loss.dual_clip,
-            cap: loss.delta,
-            log_ratio_limit: Some(20.0),
-        }),
-        aggregation,
-        kl,
-        entropy,
-        value: None,
-    };
+    let entropy =
+        (settings.entropy_coefficient != 0.0).then_some(EntropyBonus::constant(settings.entropy_coefficient));
+    let policy = PolicyLoss::Clip(Clip {
+        low: loss.clip_low,
+        high: loss.clip_high,
+        dual: loss.dual_clip,
+        cap: loss.delta,
+        log_ratio_limit: Some(20.0),
+    });
+    let objective = Objective { kl, entropy, ..Objective::of(policy, aggregation) };
     objective.check()?;
     Ok((objective, divergence))
 }

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ObjectiveError;
-use super::accumulator::SequenceSums;
-use super::columns::{Real, Row};
+use super::super::exponential::exp;
+use super::super::{ObjectiveError, in_range};
+use super::kernel::{At, Kernel, Token};
 use crate::entry::{Entry, Family};
 
 /// The catalogue's entry.
@@ -72,20 +72,21 @@ impl Clip {
     }
 
     /// Whether the settings are in range.
-    pub(crate) fn check(&self) -> Result<(), ObjectiveError> {
-        let range = |setting, value: f64, fine: bool, expected| {
-            if fine { Ok(()) } else { Err(ObjectiveError::Setting { setting, value, expected }) }
-        };
-        range("clip.low", self.low, (0.0..=1.0).contains(&self.low), "a number from 0 to 1")?;
-        range("clip.high", self.high, self.high >= 0.0 && self.high.is_finite(), "a number of at least 0")?;
+    pub(super) fn check(&self) -> Result<(), ObjectiveError> {
+        in_range("clip.low", self.low, (0.0..=1.0).contains(&self.low), "a number from 0 to 1")?;
+        in_range(
+            "clip.high",
+            self.high,
+            self.high >= 0.0 && self.high.is_finite(),
+            "a number of at least 0",
+        )?;
         if let Some(dual) = self.dual {
-            range("clip.dual", dual, dual > 1.0 && dual.is_finite(), "a number above 1")?;
+            in_range("clip.dual", dual, dual > 1.0 && dual.is_finite(), "a number above 1")?;
         }
-        if let Some(cap) = self.cap {
-            range("clip.cap", cap, cap > 0.0 && cap.is_finite(), "a number above 0")?;
-        }
-        if let Some(limit) = self.log_ratio_limit {
-            range("clip.log_ratio_limit", limit, limit > 0.0 && limit.is_finite(), "a number above 0")?;
+        for (setting, value) in [("clip.cap", self.cap), ("clip.log_ratio_limit", self.log_ratio_limit)] {
+            if let Some(value) = value {
+                in_range(setting, value, value > 0.0 && value.is_finite(), "a number above 0")?;
+            }
         }
         Ok(())
     }
@@ -106,78 +107,76 @@ impl Clip {
     /// ```
     #[inline]
     pub fn token(&self, log_ratio: f64, advantage: f64) -> ClippedToken {
-        let limited = self.log_ratio_limit.is_some_and(|limit| log_ratio.abs() > limit);
-        let log_ratio = match self.log_ratio_limit {
-            Some(limit) if limited => limit.copysign(log_ratio),
-            _ => log_ratio,
-        };
-        let ratio = log_ratio.exp();
-        let slope = if limited { 0.0 } else { -advantage * ratio };
-        let (low, high) = (1.0 - self.low, 1.0 + self.high);
-        let (unclipped_ratio, unclipped_slope) = match self.cap {
-            Some(cap) if ratio > cap => (cap, 0.0),
-            _ => (ratio, slope),
-        };
-        let clipped_ratio = if ratio < low {
-            low
-        } else if ratio > high {
-            high
-        } else {
-            ratio
-        };
-        let clipped_slope = if clipped_ratio.to_bits() == ratio.to_bits() { slope } else { 0.0 };
-        let (unclipped, clipped) = (-advantage * unclipped_ratio, -advantage * clipped_ratio);
-        let is_clipped = clipped > unclipped;
-        let (mut loss, mut dloss) = if is_clipped {
-            (clipped, clipped_slope)
-        } else if unclipped > clipped {
-            (unclipped, unclipped_slope)
-        } else {
-            // Equal, or NaN, which must not vanish.
-            (unclipped, 0.5 * (unclipped_slope + clipped_slope))
-        };
-        let mut is_dual = false;
-        if let Some(dual) = self.dual
-            && advantage < 0.0
-            && loss > -advantage * dual
-        {
-            (loss, dloss, is_dual) = (-advantage * dual, 0.0, true);
-        }
-        ClippedToken {
-            loss,
-            dloss,
-            log_ratio,
-            ratio,
-            is_clipped,
-            is_dual,
-            is_low: advantage < 0.0 && unclipped_ratio < low,
-            is_high: advantage > 0.0 && unclipped_ratio > high,
-        }
+        let kernel = self.kernel();
+        let limited = log_ratio.clamp(-kernel.limit, kernel.limit);
+        let ratio = exp(limited);
+        let token = kernel.token(At { logprob: 0.0, log_ratio, ratio, advantage, selected: false });
+        let Token { loss, dloss, is_clipped, is_dual, is_low, is_high } = token;
+        ClippedToken { loss, dloss, log_ratio: limited, ratio, is_clipped, is_dual, is_low, is_high }
     }
 
-    /// Adds a trajectory's weighted policy loss to its sums and derivatives.
-    pub(crate) fn sequence<T: Real>(
-        &self,
-        row: &Row<'_, T>,
-        scale: f64,
-        dlogprob_t: &mut [f64],
-        sums: &mut SequenceSums,
-    ) {
-        let mut loss = 0.0;
-        for t in 0..row.mask.len() {
-            if !row.mask[t] {
-                continue;
-            }
-            let logprob: f64 = row.logprob[t].into();
-            // Without old log-probabilities the policy is its own old one: 0 here, NaN where the log-probability is not finite.
-            let log_ratio = logprob - row.old.map_or(logprob, |old| old[t].into());
-            let token = self.token(log_ratio, row.advantage.at(t));
-            let weight = row.weight.map_or(1.0, |weight| weight[t].into());
-            loss += weight * token.loss;
-            dlogprob_t[t] += scale * (weight * token.dloss);
-            sums.add_ratio(&token);
+    pub(super) fn kernel(&self) -> ClipKernel {
+        let or_none = |bound: Option<f64>| bound.unwrap_or(f64::INFINITY);
+        ClipKernel {
+            dual: or_none(self.dual),
+            cap: or_none(self.cap),
+            limit: or_none(self.log_ratio_limit),
+            ..ClipKernel::bounds(self.low, self.high)
         }
-        sums.policy_loss = scale * loss;
+    }
+}
+
+/// The clip with its bounds as ratios; what is not set is infinite and never reached.
+#[derive(Clone, Copy)]
+pub(super) struct ClipKernel {
+    low: f64,
+    high: f64,
+    dual: f64,
+    cap: f64,
+    limit: f64,
+}
+
+impl ClipKernel {
+    /// The clipped ratio and nothing else.
+    pub(super) fn bounds(low: f64, high: f64) -> Self {
+        let none = f64::INFINITY;
+        Self { low: 1.0 - low, high: 1.0 + high, dual: none, cap: none, limit: none }
+    }
+}
+
+impl Kernel for ClipKernel {
+    fn limits(&self) -> (f64, f64) {
+        (-self.limit, self.limit)
+    }
+
+    #[inline(always)]
+    fn token(&self, At { log_ratio, ratio, advantage, .. }: At) -> Token {
+        let slope = if log_ratio.abs() > self.limit { 0.0 } else { -advantage * ratio };
+        let is_capped = ratio > self.cap;
+        let unclipped_ratio = if is_capped { self.cap } else { ratio };
+        let unclipped_slope = if is_capped { 0.0 } else { slope };
+        let (is_below, is_above) = (ratio < self.low, ratio > self.high);
+        let clipped_ratio = if is_below { self.low } else { ratio };
+        let clipped_ratio = if is_above { self.high } else { clipped_ratio };
+        let clipped_slope = if is_below | is_above { 0.0 } else { slope };
+        let (unclipped, clipped) = (-advantage * unclipped_ratio, -advantage * clipped_ratio);
+        let is_clipped = clipped > unclipped;
+        let loss = if is_clipped { clipped } else { unclipped };
+        // Equal, or NaN, which must not vanish: half of each.
+        let dloss =
+            if unclipped > clipped { unclipped_slope } else { 0.5 * (unclipped_slope + clipped_slope) };
+        let dloss = if is_clipped { clipped_slope } else { dloss };
+        let (is_good, is_bad) = (advantage > 0.0, advantage < 0.0);
+        let bound = -advantage * self.dual;
+        let is_dual = is_bad & (loss > bound);
+        Token {
+            loss: if is_dual { bound } else { loss },
+            dloss: if is_dual { 0.0 } else { dloss },
+            is_clipped,
+            is_dual,
+            is_low: is_bad & (unclipped_ratio < self.low),
+            is_high: is_good & (unclipped_ratio > self.high),
+        }
     }
 }
 
@@ -259,9 +258,9 @@ mod tests {
     fn the_limit_holds_value_and_gradient() {
         let clip = Clip { log_ratio_limit: Some(1.0), ..Clip::symmetric(0.2) };
         let token = clip.token(3.0, -1.0);
-        assert_eq!((token.loss.to_bits(), token.dloss.to_bits()), (1_f64.exp().to_bits(), 0_f64.to_bits()));
+        assert_eq!((token.loss.to_bits(), token.dloss.to_bits()), (exp(1.0).to_bits(), 0_f64.to_bits()));
         assert_eq!(token.log_ratio.to_bits(), 1_f64.to_bits());
         // The bound itself is inside.
-        assert_eq!(clip.token(1.0, -1.0).dloss.to_bits(), 1_f64.exp().to_bits());
+        assert_eq!(clip.token(1.0, -1.0).dloss.to_bits(), exp(1.0).to_bits());
     }
 }

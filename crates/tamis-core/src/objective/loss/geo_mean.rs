@@ -1,0 +1,138 @@
+//! GMPO: one ratio per trajectory, the geometric mean of its tokens' clipped ratios.
+
+use serde::{Deserialize, Serialize};
+
+use super::super::accumulator::SequenceSums;
+use super::super::columns::{Real, Row};
+use super::super::exponential::exp;
+use super::super::selection::Selection;
+use super::super::{ObjectiveError, in_range};
+use super::kernel::Pass;
+use crate::entry::{Entry, Family};
+
+/// The catalogue's entry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "geo_mean",
+    family: Family::PolicyLoss,
+    meaning: "GMPO: the geometric mean of the token ratios, each clipped in log space, times the trajectory's advantage",
+    formula: "q_t = min(d, high) where A > 0, max(d, -low) where A < 0; l = -mean_t(A)·exp(mean_t q_t)·exp(mean_t ln(weight_t))",
+    source: "Zhao et al., Geometric-mean policy optimization, arXiv 2507.20673, eq. 4",
+    defaults: &[("low", "0.4"), ("high", "0.4"), ("length_epsilon", "0"), ("weight_epsilon", "0")],
+    degenerate: &[
+        "a trajectory without a token to train on contributes nothing; TRL adds -A to the value of the loss",
+        "a token with advantage 0 counts as ratio 1",
+    ],
+    known_as: &[
+        ("verl", "actor.policy_loss.loss_mode=geo_mean"),
+        ("TRL", "GMPOTrainer with epsilon, epsilon_high"),
+    ],
+    differences: &[
+        "bounds are in log space: 0.4 allows ratios from 0.67 to 1.49",
+        "verl adds 1e-8 to lengths and 1e-10 to weights (`length_epsilon: 1e-8`, `weight_epsilon: 1e-10`) and takes the mean over all trajectories whatever the aggregation; here that is seq-mean-token-mean",
+    ],
+};
+
+/// Geometric-mean policy optimisation.
+///
+/// One loss per trajectory, `-Ā·g·w`, with `g = exp(mean_t q_t)`; its share of the batch's loss is that times its length times the
+/// aggregation's weight, so that `seq-mean-token-mean` is the paper's mean over trajectories. Derivative of a token: an equal share
+/// where its `d` is not held by the bound, else 0.
+///
+/// Tokens left out by a mask over the optimizer batch are left out of all means.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GeoMean {
+    /// `d` counts down to minus this where the advantage is negative; at least 0, in nats.
+    pub low: f64,
+    /// `d` counts up to this where the advantage is positive; at least 0, in nats.
+    pub high: f64,
+    /// Added to the length in means; verl 1e-8.
+    #[serde(default)]
+    pub length_epsilon: f64,
+    /// Added to the weights before their logarithm; verl 1e-10.
+    #[serde(default)]
+    pub weight_epsilon: f64,
+}
+
+impl GeoMean {
+    pub(super) fn check(&self) -> Result<(), ObjectiveError> {
+        for (setting, value) in [
+            ("geo_mean.low", self.low),
+            ("geo_mean.high", self.high),
+            ("geo_mean.length_epsilon", self.length_epsilon),
+            ("geo_mean.weight_epsilon", self.weight_epsilon),
+        ] {
+            in_range(setting, value, value >= 0.0 && value.is_finite(), "a number of at least 0")?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn run<T: Real>(
+        &self,
+        row: &Row<'_, T>,
+        pass: &Pass,
+        dlogprob_t: &mut [f64],
+        sums: &mut SequenceSums,
+    ) {
+        let old = row.old.unwrap_or(row.logprob);
+        let is_kept =
+            |t: usize| row.mask[t] && row.selection.is_none_or(|flags| flags[t] & Selection::LEFT_OUT == 0);
+        let (mut logs, mut advantages, mut weights, mut kept) = (0.0, 0.0, 0.0, 0_usize);
+        for (t, derivative) in dlogprob_t.iter_mut().enumerate() {
+            *derivative = 0.0;
+            if !row.mask[t] {
+                continue;
+            }
+            let log_ratio = row.logprob[t].into() - old[t].into();
+            let advantage = row.advantage.at(t);
+            sums.old_kl -= log_ratio;
+            let is_out = log_ratio > self.high || log_ratio < -self.low;
+            sums.clipped += u32::from(is_out && advantage > 0.0);
+            sums.dual += u32::from(is_out && advantage < 0.0);
+            sums.low += u32::from(log_ratio < -self.low && advantage < 0.0);
+            sums.high += u32::from(log_ratio > self.high && advantage > 0.0);
+            if !is_kept(t) {
+                continue;
+            }
+            kept += 1;
+            advantages += advantage;
+            if let Some(weight) = row.weight {
+                weights += (weight[t].into() + self.weight_epsilon).ln();
+            }
+            let (value, is_free) = self.held(log_ratio, advantage);
+            logs += value;
+            *derivative = if is_free { 1.0 } else { 0.0 };
+        }
+        let length = kept as f64 + self.length_epsilon;
+        let tokens = pass.tokens as f64;
+        let (ratio, advantage, weight) = if kept == 0 {
+            (1.0, 0.0, 1.0)
+        } else {
+            let weight = if row.weight.is_some() { exp(weights / length) } else { 1.0 };
+            (exp(logs / length), advantages / length, weight)
+        };
+        let off_policy = pass.off_policy && advantage < 0.0;
+        let loss = if off_policy { 0.0 } else { -advantage * ratio * weight };
+        let share = pass.scale * (tokens * loss) / length;
+        for derivative in dlogprob_t {
+            *derivative = if *derivative > 0.0 { share } else { 0.0 };
+        }
+        sums.policy_loss = pass.scale * (tokens * loss);
+        sums.ratio = ratio * tokens;
+        (sums.ratio_min, sums.ratio_max) = (ratio, ratio);
+        sums.old_kl_k3 = (sums.ratio - tokens) + sums.old_kl;
+    }
+
+    /// `q` and whether it moves with `d`.
+    fn held(&self, log_ratio: f64, advantage: f64) -> (f64, bool) {
+        if advantage > 0.0 && log_ratio > self.high {
+            (self.high, false)
+        } else if advantage < 0.0 && log_ratio < -self.low {
+            (-self.low, false)
+        } else if advantage == 0.0 {
+            (0.0, false)
+        } else {
+            (log_ratio, true)
+        }
+    }
+}

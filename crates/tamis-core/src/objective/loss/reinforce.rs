@@ -1,0 +1,45 @@
+//! REINFORCE and GPG: the log-probability times the advantage, no ratio.
+
+use super::kernel::{At, Kernel, Token};
+use crate::entry::{Entry, Family};
+
+/// The catalogue's entries.
+pub(super) const ENTRIES: [Entry; 2] = [
+    Entry {
+        name: "reinforce",
+        family: Family::PolicyLoss,
+        meaning: "the plain policy gradient",
+        formula: "l = -A·logprob",
+        source: "Williams, Machine Learning 8 (1992); as a baseline for LLMs: Ahmadian et al., arXiv 2402.14740",
+        defaults: &[],
+        degenerate: &["the value of the loss means nothing, only its gradient does"],
+        known_as: &[("verl", "rollout_correction.loss_type=reinforce in bypass mode")],
+        differences: &[
+            "old log-probabilities enter the metrics only; off-policy weights come from `objective.correction`",
+        ],
+    },
+    Entry {
+        name: "gpg",
+        family: Family::PolicyLoss,
+        meaning: "the plain policy gradient, as GPG uses it with its own advantages",
+        formula: "l = -A·logprob",
+        source: "Chu et al., GPG, arXiv 2504.02546, eq. 5",
+        defaults: &[],
+        degenerate: &["the value of the loss means nothing, only its gradient does"],
+        known_as: &[("verl", "actor.policy_loss.loss_mode=gpg")],
+        differences: &["the same loss as `reinforce`; what sets GPG apart is its advantage"],
+    },
+];
+
+#[derive(Clone, Copy)]
+pub(super) struct ReinforceKernel;
+
+impl Kernel for ReinforceKernel {
+    const LOGPROB: bool = true;
+    const THROUGH_RATIO: bool = false;
+
+    #[inline(always)]
+    fn token(&self, at: At) -> Token {
+        Token::new(-at.advantage * at.logprob, -at.advantage)
+    }
+}
