@@ -87,10 +87,13 @@ fn num_kept(ratio: f64, n: usize) -> usize {
 /// Drops the least extreme of the trajectories whose advantage has the given sign.
 fn keep(ratio: f64, sign: f64, purpose: u64, shaped: &mut Shaped, batch: &ShapingBatch<'_>) {
     let rewards = batch.batch.rewards;
-    let mut kept = match shaped.kept.take() {
-        Some(kept) => kept,
-        None => Ragged::from_rows(rewards.rows().map(|rewards_g| vec![true; rewards_g.len()])),
-    };
+    let mut kept = shaped.kept.take().unwrap_or_else(|| {
+        let mut all = Ragged::default();
+        for rewards_g in rewards.rows() {
+            all.push_row(std::iter::repeat_n(true, rewards_g.len()));
+        }
+        all
+    });
     // (extremity, draw, place in the group)
     let mut candidates: Vec<(f64, u64, usize)> = Vec::new();
     let mut dropped = vec![false; rewards.num_values()];
