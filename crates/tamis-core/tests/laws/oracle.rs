@@ -148,7 +148,10 @@ fn policy(objective: &Objective, row: &[At]) -> Vec<f64> {
         PolicyLoss::DppoKl(loss) => dppo(loss, row, |at| {
             let (new, old) = (at.base.exp(), at.old.exp());
             let kl = old * (at.old - at.base) + (1.0 - old) * ((1.0 - old + 1e-8) / (1.0 - new + 1e-8)).ln();
-            if at.advantage > 0.0 { kl <= loss.high || new <= old } else { kl <= loss.low || new >= old }
+            // A log-probability above 0 has no divergence: NaN holds nothing.
+            let is_held =
+                if at.advantage > 0.0 { kl > loss.high && new > old } else { kl > loss.low && new < old };
+            !is_held
         }),
         PolicyLoss::Dro(loss) => row
             .iter()
