@@ -128,8 +128,12 @@ impl Entry {
 
 /// All entries, family by family in the order of the modules.
 pub fn entries() -> impl Iterator<Item = &'static Entry> {
-    let tables: [&[Entry]; 3] =
-        [crate::advantage::ENTRIES, crate::objective::ENTRIES, crate::filter::ENTRIES];
+    let tables: [&[Entry]; 4] = [
+        crate::advantage::ENTRIES,
+        crate::objective::ENTRIES,
+        crate::filter::ENTRIES,
+        crate::early_stop::ENTRIES,
+    ];
     tables.into_iter().flatten()
 }
 

@@ -3,12 +3,13 @@
 //! Nothing here does I/O, waits, looks at a clock or knows a tensor framework. Data flows one way through the modules:
 //! [`group`] (what was sampled) → [`filter`] (which groups carry signal) → [`schedule`] (what is generated next, what is
 //! trained on) → [`advantage`] → [`objective`] (a loss value and one derivative per token). [`random`] gives every draw its own
-//! key; [`ragged`] is how per-token data is laid out.
+//! key; [`ragged`] is how per-token data is laid out; [`early_stop`] says when a run goes on for nothing.
 //!
 //! Shape letters: P prompts, G group size, B trajectories (P·G), T tokens of one trajectory, N = ΣT (ragged), V vocabulary.
 
 pub mod advantage;
 pub mod catalogue;
+pub mod early_stop;
 pub mod filter;
 pub mod group;
 pub mod objective;

@@ -9,6 +9,7 @@ mod defaults;
 mod easyr1;
 mod import;
 mod ragen;
+mod ragen_rules;
 mod rules;
 mod translate;
 mod trl;

@@ -10,7 +10,7 @@ pub(super) fn apply(rule: Rule, owner: Owner, t: &mut Translator) {
         Rule::FilterGroups => filter_groups(t),
         Rule::DynamicSample => dynamic_sample(t),
         Rule::OnlineFiltering => online_filtering(t),
-        Rule::RolloutFilter => rollout_filter(t),
+        Rule::RolloutFilter => super::ragen_rules::rollout_filter(t),
         Rule::Kl => kl(t),
         Rule::EasyKl => easy_kl(t),
         Rule::Rewards => rewards(t),
@@ -171,49 +171,6 @@ fn online_filtering(t: &mut Translator) {
     t.set(&[HIGH, ENABLE], "filter.high", &high.to_string());
     let limit = t.number(LIMIT).unwrap_or(20.0);
     t.set(&[LIMIT, ENABLE], "schedule.max_num_gen_batches", &limit_text(limit));
-}
-
-fn rollout_filter(t: &mut Translator) {
-    const STRATEGY: &str = "actor_rollout_ref.rollout.rollout_filter_strategy";
-    const VALUE: &str = "actor_rollout_ref.rollout.rollout_filter_value";
-    const RATIO: &str = "actor_rollout_ref.rollout.rollout_filter_ratio";
-    const ZERO: &str = "actor_rollout_ref.rollout.rollout_filter_include_zero";
-    const METRIC: &str = "actor_rollout_ref.rollout.rollout_filter_metric";
-    let all = [STRATEGY, VALUE, RATIO, ZERO, METRIC];
-    let value = if t.find(VALUE).is_some() { t.number(VALUE) } else { t.number(RATIO) };
-    let is_top_p = t.text(STRATEGY).is_none_or(|strategy| strategy == "top_p");
-    let by_variance =
-        t.text(METRIC).is_none_or(|metric| matches!(metric.as_str(), "reward_variance" | "reward_std"));
-    let keeps_all = is_top_p && value.is_some_and(|value| value >= 1.0);
-    if keeps_all && t.flag(ZERO, true) {
-        t.set(&all, "filter", "null");
-        for key in all {
-            t.no_effect(key, "with the value 1 and include_zero every group is kept");
-        }
-        return;
-    }
-    if keeps_all && by_variance {
-        for (ours, value) in [
-            ("filter.kind", "variance"),
-            ("filter.metric", "seq_reward"),
-            ("filter.singleton", "drop"),
-            ("schedule.refill", "false"),
-            ("schedule.on_empty_round", "skip"),
-        ] {
-            t.set(&[ZERO], ours, value);
-        }
-        for key in all {
-            t.no_effect(key, "every group with a spread is kept");
-        }
-        return;
-    }
-    if let Some(key) = t.first_given(&all) {
-        t.refuse(
-            &key,
-            "filters over the pool of a round (top_p, top_k, min_p) are not there yet; what there is of RAGEN is \
-             rollout_filter_value=1.0 with rollout_filter_include_zero=False, which drops the groups without spread",
-        );
-    }
 }
 
 fn estimator(kind: &str) -> Option<&'static str> {
