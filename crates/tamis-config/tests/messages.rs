@@ -1166,16 +1166,6 @@ error: `algorithm.filter_groups.enable` of verl must be true or false, not `yes`
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("", &["actor_rollout_ref.rollout.rollout_filter_strategy=top_p"]), @r#"
-error: `actor_rollout_ref.rollout.rollout_filter_strategy=top_p` of RAGEN cannot be followed: filters over the pool of a round (top_p, top_k, min_p) are not there yet; what there is of RAGEN is rollout_filter_value=1.0 with rollout_filter_include_zero=False, which drops the groups without spread
- --> command line, RAGEN key
-  |
-1 | actor_rollout_ref.rollout.rollout_filter_strategy=top_p
-  |                                                   ^^^^^
-  hint: `tamis config explain actor_rollout_ref.rollout.rollout_filter_strategy` says what becomes of it
-
-1 error in the configuration
-"#);
     assert_snapshot!(said("", &["algorithm.adv_estimator=gae", "algorithm.keep_neg_ratio=0.5"]), @r#"
 error: `algorithm.keep_neg_ratio=0.5` of EasyR1 cannot be followed: dropping single trajectories of a group is not there: groups are kept or dropped whole
  --> command line, EasyR1 key
@@ -1267,4 +1257,183 @@ error: `algorithm.use_kl_in_reward=True` of verl cannot be followed: use_kl_loss
 
 2 errors in the configuration
 "#);
+}
+
+#[test]
+fn pool_filters() {
+    assert_snapshot!(said("filter: {kind: top_p}\nschedule: {refill: false}", &[]), @r#"
+error: `filter.kind: top_p` needs `filter.p`
+ --> run.yaml:1:16
+  |
+1 | filter: {kind: top_p}
+  |                ^^^^^
+  hint: set `filter.p: 0.9`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("filter: {kind: min_p}\nschedule: {refill: false}", &[]), @r#"
+error: `filter.kind: min_p` needs `filter.p`
+ --> run.yaml:1:16
+  |
+1 | filter: {kind: min_p}
+  |                ^^^^^
+  hint: set `filter.p: 0.5`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("filter: {kind: top_k}\nschedule: {refill: false}", &[]), @r#"
+error: `filter.kind: top_k` needs `filter.k` or `filter.fraction`
+ --> run.yaml:1:16
+  |
+1 | filter: {kind: top_k}
+  |                ^^^^^
+  hint: set `filter.fraction: 0.5`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("filter: {kind: top_k, k: 2, fraction: 0.5}\nschedule: {refill: false}", &[]), @r#"
+error: `filter.k` and `filter.fraction` are both set
+ --> run.yaml:1:26
+  |
+1 | filter: {kind: top_k, k: 2, fraction: 0.5}
+  |                          ^
+  hint: remove one of the two
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("filter: {kind: within_group, k: 1}", &[]), @r#"
+error: `filter.kind: within_group` with `filter.k: 1` leaves one member of each group, which has nothing to be compared with
+ --> run.yaml:1:33
+  |
+1 | filter: {kind: within_group, k: 1}
+  |                                 ^
+  hint: set `filter.k: 2` or more
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("filter: {kind: percentile, high: 25}\nschedule: {refill: false}", &[]), @r#"
+error: `filter.low` (0) and `filter.high` (25) are shares of a ranking, from 0 to 1
+ --> run.yaml:1:34
+  |
+1 | filter: {kind: percentile, high: 25}
+  |                                  ^^
+  hint: `low: 0, high: 0.25` is the best quarter
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("filter: {kind: top_p, p: 0.5, mass: variance, score: mean}\nschedule: {refill: false}", &[]), @r#"
+error: `filter.mass: variance` is the square of the deviation, and `filter.score` is `mean`
+ --> run.yaml:1:37
+  |
+1 | filter: {kind: top_p, p: 0.5, mass: variance, score: mean}
+  |                                     ^^^^^^^^
+  hint: use `filter.score: deviation`, or `filter.mass: linear`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("filter: {kind: top_p, p: 0.5, slack: 0.1, tolerance: 1.0}\nschedule: {refill: false}", &[]), @r#"
+warning: `filter.tolerance` has no effect: the filter's kind is `top_p`
+ --> run.yaml:1:54
+  |
+1 | filter: {kind: top_p, p: 0.5, slack: 0.1, tolerance: 1.0}
+  |                                                      ^^^
+  hint: remove `filter.tolerance`
+
+warning: `filter.slack` has no effect: the mass is `softmax`
+ --> run.yaml:1:38
+  |
+1 | filter: {kind: top_p, p: 0.5, slack: 0.1, tolerance: 1.0}
+  |                                      ^^^
+  hint: remove `filter.slack`
+"#);
+    assert_snapshot!(said("filter: {kind: top_p, p: 0.5, mass: linear, temperature: 0.1, score: mean, ddof: 1}\nschedule: {refill: false}", &[]), @r#"
+warning: `filter.temperature` has no effect: the mass is not `softmax`
+ --> run.yaml:1:58
+  |
+1 | filter: {kind: top_p, p: 0.5, mass: linear, temperature: 0.1, score: mean, ddof: 1}
+  |                                                          ^^^
+  hint: remove `filter.temperature`
+
+warning: `filter.ddof` has no effect: the filter's score is neither deviation nor variance
+ --> run.yaml:1:82
+  |
+1 | filter: {kind: top_p, p: 0.5, mass: linear, temperature: 0.1, score: mean, ddof: 1}
+  |                                                                                  ^
+  hint: remove `filter.ddof`
+"#);
+    assert_snapshot!(said("filter: {kind: top_k, k: 2}", &[]), @r#"
+warning: `filter.kind: top_k` selects among the groups of a round, and `schedule.refill` repeats rounds until 64 groups are kept: each round is selected by itself
+ --> run.yaml:1:16
+  |
+1 | filter: {kind: top_k, k: 2}
+  |                ^^^^^
+  hint: `schedule.refill: false` trains on what one round leaves, as RAGEN does
+"#);
+    assert_snapshot!(said("filter: {kind: top_k, k: 2}\nschedule: {refill: false}", &["rollout.n=1", "objective.advantage.singleton=raw"]), @r#"
+warning: `rollout.n` is 1: a group of one has nothing to be compared with, the advantage is the reward itself
+ --> command line
+  |
+1 | rollout.n=1
+  |           ^
+  hint: set `rollout.n` to 4 or more
+
+warning: `rollout.n` is 1: a group of one has no deviation, so the filter's ranking says nothing
+ --> command line
+  |
+1 | rollout.n=1
+  |           ^
+  hint: set `rollout.n` to 4 or more
+"#);
+    assert_snapshot!(said("filter: {kind: within_group, k: 2}", &["rollout.n=1", "objective.advantage.singleton=raw"]), @r#"
+warning: `rollout.n` is 1: a group of one has nothing to be compared with, the advantage is the reward itself
+ --> command line
+  |
+1 | rollout.n=1
+  |           ^
+  hint: set `rollout.n` to 4 or more
+
+warning: `rollout.n` is 1: there is nothing to choose from within a group
+ --> command line
+  |
+1 | rollout.n=1
+  |           ^
+  hint: set `rollout.n` to 4 or more
+"#);
+    assert_eq!(said("filter: {kind: top_p, p: 0.9}\nschedule: {refill: false}", &[]), "");
+    assert_eq!(said("filter: {kind: within_group, fraction: 0.5}", &[]), "");
+}
+
+#[test]
+fn early_stops() {
+    assert_snapshot!(said("train: {early_stop: {low_success: {}}}", &["data.arithmetic.val_size=0", "validate.test_freq=0"]), @r#"
+error: `train.early_stop.low_success` looks at validation, and there is none
+ --> run.yaml:1:35
+  |
+1 | train: {early_stop: {low_success: {}}}
+  |                                   ^
+  hint: set `data.val` and `validate.test_freq`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("train: {early_stop: {reward_collapse: {share: 1.0}}}", &[]), @r#"
+error: `train.early_stop.reward_collapse.share` is 1: half of all runs would stop at once
+ --> run.yaml:1:47
+  |
+1 | train: {early_stop: {reward_collapse: {share: 1.0}}}
+  |                                               ^^^
+  hint: use 0.1
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("train: {early_stop: {reward_collapse: {window: 0}}}", &[]), @r#"
+error: `train.early_stop.reward_collapse.window` must be at least 1, got 0
+ --> run.yaml:1:48
+  |
+1 | train: {early_stop: {reward_collapse: {window: 0}}}
+  |                                                ^
+  hint: `tamis config explain train.early_stop.reward_collapse.window` says more
+
+1 error in the configuration
+"#);
+    assert_eq!(said("train: {early_stop: {reward_collapse: {}, empty_steps: {patience: 3}}}", &[]), "");
 }

@@ -7,7 +7,7 @@ const fn key(key: &'static str, default: &'static str, becomes: super::Becomes) 
     ForeignKey { key, default, becomes }
 }
 
-const FILTER: &str = "filter, filter.kind, filter.p, filter.k, filter.fraction";
+const FILTER: &str = "filter filter.kind filter.p filter.k filter.fraction";
 const TURNS: &str = "multi-turn environments are not there yet";
 
 pub(super) const KEYS: &[ForeignKey] = &[
@@ -17,42 +17,42 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key(
         "actor_rollout_ref.rollout.rollout_filter_include_zero",
         "True",
-        By(Rule::RolloutFilter, "filter, filter.include_zero"),
+        By(Rule::RolloutFilter, "filter filter.include_zero"),
     ),
     key(
         "actor_rollout_ref.rollout.rollout_filter_metric",
         "reward_variance",
-        By(Rule::RolloutFilter, "filter, filter.metric, filter.score, filter.ddof"),
+        By(Rule::RolloutFilter, "filter filter.metric filter.score filter.ddof"),
     ),
     key(
         "actor_rollout_ref.rollout.rollout_filter_type",
         "largest",
-        By(Rule::RolloutFilter, "filter, filter.prefer"),
+        By(Rule::RolloutFilter, "filter filter.prefer"),
     ),
     key(
         "actor_rollout_ref.rollout.rollout_filter_top_p_prob_mode",
         "softmax",
-        By(Rule::RolloutFilter, "filter, filter.mass"),
+        By(Rule::RolloutFilter, "filter filter.mass"),
     ),
     key(
         "actor_rollout_ref.rollout.rollout_filter_selection_eps",
         "0.01",
-        By(Rule::RolloutFilter, "filter, filter.slack"),
+        By(Rule::RolloutFilter, "filter filter.slack"),
     ),
     key(
         "actor_rollout_ref.rollout.rollout_filter_percentile_low",
         "0.0",
-        By(Rule::RolloutFilter, "filter, filter.low"),
+        By(Rule::RolloutFilter, "filter filter.low"),
     ),
     key(
         "actor_rollout_ref.rollout.rollout_filter_percentile_high",
         "1.0",
-        By(Rule::RolloutFilter, "filter, filter.high"),
+        By(Rule::RolloutFilter, "filter filter.high"),
     ),
     key(
         "actor_rollout_ref.rollout.rollout_filter_empty_stop_steps",
         "",
-        By(Rule::RolloutFilter, "schedule.on_empty_round, train.early_stop.empty_steps"),
+        By(Rule::RolloutFilter, "schedule.on_empty_round train.early_stop.empty_steps"),
     ),
     key(
         "actor_rollout_ref.actor.filter_loss_scaling",

@@ -308,7 +308,18 @@ fn pool_filters_compare_the_groups_of_all_files() {
     let layout = long(&["uid"], "r");
     let summary =
         filter_file(&FilterOptions { filter, scale: None, ..options(vec![first, second], layout) }).unwrap();
-    insta::assert_snapshot!(summary, @"");
+    insta::assert_snapshot!(summary, @"
+    Filter statistics (top_k of r):
+      - Total prompts: 3 (6 trajectories, 2 a prompt)
+      - Filtered (not among the best 1): 2 (66.7%)
+          all wrong: 0 (0.0%)
+          all correct: 0 (0.0%)
+          other uniform: 1 (33.3%)
+          outside pool: 1 (33.3%)
+      - Kept (best 1, by largest deviation): 1 (33.3%)
+      - Mean std: 0.833
+      - Mean metric: 1.833
+    ");
 }
 
 #[test]
