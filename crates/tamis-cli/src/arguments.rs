@@ -24,6 +24,11 @@ pub(crate) enum Command {
     Eval(Eval),
     /// Apply a group filter offline to rollouts that anyone produced (JSONL or Parquet).
     Filter(Filter),
+    /// Say what an algorithm, estimator, loss or filter is: formula, source, defaults, what other systems call it.
+    Explain {
+        /// Its name (`rloo`, `dapo`, `variance`); without one, every name there is.
+        name: Option<String>,
+    },
     /// Show, check, explain and import configurations.
     #[command(subcommand)]
     Config(Config),
@@ -216,6 +221,9 @@ pub(crate) enum Config {
     /// Print the reference page of all keys (the source of docs/configuration.md).
     #[command(hide = true)]
     Reference,
+    /// Print the catalogue of algorithms (the source of docs/algorithms.md).
+    #[command(hide = true)]
+    Algorithms,
     /// Print the catalogue of metrics (the source of docs/metrics.md).
     #[command(hide = true)]
     Metrics,

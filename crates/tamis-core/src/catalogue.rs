@@ -1,130 +1,11 @@
 //! What there is, by its name in the field: one entry per estimator, loss, filter and correction.
 //!
-//! Every module states its own entries beside the code that they describe ([`entries`] chains them). Help texts, `tamis explain NAME`
-//! and the generated page `docs/algorithms.md` read this table and nothing else.
+//! Every module states its own [entries](crate::entry) beside the code that they describe; here they become one table. Help texts,
+//! `tamis explain NAME` and the generated page `docs/algorithms.md` read this table and nothing else.
 
 use std::fmt::Write;
 
-/// What kind of thing an entry names: the configuration key that takes its name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
-    /// A whole algorithm (`preset`).
-    Preset,
-    /// An advantage estimator (`objective.advantage`).
-    Advantage,
-    /// A change to finished advantages (`objective.shaping`).
-    Shaping,
-    /// A policy loss (`objective.loss`).
-    PolicyLoss,
-    /// How tokens become one number (`objective.aggregation`).
-    Aggregation,
-    /// A divergence from the reference (`objective.kl`).
-    Divergence,
-    /// Entropy bonus (`objective.entropy`).
-    Entropy,
-    /// The critic (`train.critic`).
-    Critic,
-    /// Which tokens and sequences are left out of the loss (`objective.masks`).
-    Mask,
-    /// Correction for a sampler that is not the policy (`objective.correction`).
-    Correction,
-    /// A filter over groups (`filter`).
-    Filter,
-    /// A reason to end a run (`train.early_stop`).
-    EarlyStop,
-    /// A measurement of a batch.
-    Diagnostic,
-    /// Sharing sequences out over ranks and micro-batches.
-    Balancing,
-}
-
-impl Family {
-    /// All, in the order of the page.
-    pub const ALL: [Self; 14] = [
-        Self::Preset,
-        Self::Advantage,
-        Self::Shaping,
-        Self::PolicyLoss,
-        Self::Aggregation,
-        Self::Divergence,
-        Self::Entropy,
-        Self::Critic,
-        Self::Mask,
-        Self::Correction,
-        Self::Filter,
-        Self::EarlyStop,
-        Self::Diagnostic,
-        Self::Balancing,
-    ];
-
-    /// The heading of its part of the page.
-    pub fn heading(self) -> &'static str {
-        match self {
-            Self::Preset => "Presets",
-            Self::Advantage => "Advantages",
-            Self::Shaping => "Advantage shaping",
-            Self::PolicyLoss => "Policy losses",
-            Self::Aggregation => "Aggregation",
-            Self::Divergence => "Divergence from the reference",
-            Self::Entropy => "Entropy",
-            Self::Critic => "Critic",
-            Self::Mask => "Masks",
-            Self::Correction => "Correction for the sampler",
-            Self::Filter => "Filters",
-            Self::EarlyStop => "Early stopping",
-            Self::Diagnostic => "Diagnostics",
-            Self::Balancing => "Balancing",
-        }
-    }
-}
-
-/// One named thing. Formulas use the notation of the code: `r` ratio, `d` log-ratio, `A` advantage, `R` reward, `w_t` weight of a token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entry {
-    /// The name in the configuration.
-    pub name: &'static str,
-    /// What it is.
-    pub family: Family,
-    /// What it does, in one line.
-    pub meaning: &'static str,
-    /// How it is computed, in one line of plain text.
-    pub formula: &'static str,
-    /// Paper with its arXiv number and equation, or the package that introduced it.
-    pub source: &'static str,
-    /// Settings with their defaults: `("epsilon", "1e-6")`. Empty: it has none.
-    pub defaults: &'static [(&'static str, &'static str)],
-    /// What it gives for singletons, uniform groups, unscored members, empty batches, one sentence each.
-    pub degenerate: &'static [&'static str],
-    /// Who calls it what: `("verl", "algorithm.adv_estimator=rloo")`.
-    pub known_as: &'static [(&'static str, &'static str)],
-    /// Where it departs from those, and by which setting their numbers are had, one sentence each.
-    pub differences: &'static [&'static str],
-}
-
-impl Entry {
-    /// The entry as a section of Markdown under a heading of the given level.
-    pub fn markdown(&self, level: usize) -> String {
-        let mut page = format!("{} `{}`\n\n{}\n\n", "#".repeat(level), self.name, self.meaning);
-        // Writing to a string cannot fail.
-        let _ = write!(page, "    {}\n\n- source: {}\n", self.formula, self.source);
-        if !self.defaults.is_empty() {
-            let settings: Vec<_> =
-                self.defaults.iter().map(|(setting, value)| format!("`{setting}: {value}`")).collect();
-            let _ = writeln!(page, "- defaults: {}", settings.join(", "));
-        }
-        if !self.known_as.is_empty() {
-            let names: Vec<_> =
-                self.known_as.iter().map(|(system, name)| format!("{system} `{name}`")).collect();
-            let _ = writeln!(page, "- known as: {}", names.join(", "));
-        }
-        for (title, sentences) in [("degenerate", self.degenerate), ("differs", self.differences)] {
-            for sentence in sentences {
-                let _ = writeln!(page, "- {title}: {sentence}");
-            }
-        }
-        page
-    }
-}
+pub use crate::entry::{Entry, Family};
 
 /// All entries, family by family in the order of the modules.
 pub fn entries() -> impl Iterator<Item = &'static Entry> {
@@ -140,6 +21,38 @@ pub fn entries() -> impl Iterator<Item = &'static Entry> {
 /// The entries of a name: usually one, several where families share it (`grpo` is a preset and an advantage).
 pub fn named(name: &str) -> Vec<&'static Entry> {
     entries().filter(|entry| entry.name == name).collect()
+}
+
+/// Names that `name` may have been meant for, the nearest first; at most three.
+pub fn nearest(name: &str) -> Vec<&'static str> {
+    let distance = |entry: &Entry| strsim::osa_distance(&name.to_lowercase(), entry.name);
+    let mut near: Vec<_> = entries()
+        .map(|entry| (distance(entry), entry.name))
+        .filter(|(distance, known)| *distance <= 2 + known.len() / 4)
+        .collect();
+    near.sort_unstable();
+    near.dedup_by_key(|(_, known)| *known);
+    near.into_iter().map(|(_, known)| known).take(3).collect()
+}
+
+/// The whole catalogue as a page of Markdown.
+pub fn markdown() -> String {
+    let mut page = String::from(
+        "# Algorithms by name\n\n<!-- Generated from the entries in crates/tamis-core/src by scripts/generate; do not edit. -->\n\n`tamis explain NAME` \
+         prints any entry of this page.\n",
+    );
+    for family in Family::ALL {
+        let mut entries = entries().filter(|entry| entry.family == family).peekable();
+        if entries.peek().is_none() {
+            continue;
+        }
+        // Writing to a string cannot fail.
+        let _ = write!(page, "\n## {}\n", family.heading());
+        for entry in entries {
+            let _ = write!(page, "\n{}", entry.markdown(3));
+        }
+    }
+    page
 }
 
 #[cfg(test)]
@@ -164,5 +77,15 @@ mod tests {
     fn an_entry_is_found_by_its_name() {
         assert!(named("grpo").iter().any(|entry| entry.family == Family::Advantage));
         assert!(named("nothing of that name").is_empty());
+        assert_eq!(nearest("varience"), ["variance"]);
+        assert!(nearest("something else altogether").is_empty());
+    }
+
+    #[test]
+    fn the_page_has_every_entry_under_its_family() {
+        let page = markdown();
+        for entry in entries() {
+            assert!(page.contains(&format!("### `{}`\n\n{}", entry.name, entry.meaning)), "{}", entry.name);
+        }
     }
 }

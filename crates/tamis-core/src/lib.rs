@@ -10,6 +10,7 @@
 pub mod advantage;
 pub mod catalogue;
 pub mod early_stop;
+pub mod entry;
 pub mod filter;
 pub mod group;
 pub mod objective;

@@ -53,6 +53,7 @@ pub(crate) fn run(arguments: &Config) -> Result<u8, Failure> {
             print(&text)?;
         }
         Config::Reference => print(&reference_markdown())?,
+        Config::Algorithms => print(&tamis_core::catalogue::markdown())?,
         Config::Metrics => print(&tamis_train::catalogue::catalogue_markdown())?,
     }
     Ok(0)

@@ -2,6 +2,7 @@
 
 pub(crate) mod config;
 pub(crate) mod eval;
+pub(crate) mod explain;
 pub(crate) mod filter;
 pub(crate) mod train;
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::statistics::Moments;
 use super::{AdvantageBatch, AdvantageError, AdvantageEstimator, Advantages};
-use crate::catalogue::{Entry, Family};
+use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
 
 /// The catalogue's entry.

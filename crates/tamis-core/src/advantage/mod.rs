@@ -8,7 +8,7 @@ pub mod statistics;
 
 use thiserror::Error;
 
-use crate::catalogue::Entry;
+use crate::entry::Entry;
 use crate::ragged::Ragged;
 
 pub use grpo::{Grpo, Scale, Singleton};

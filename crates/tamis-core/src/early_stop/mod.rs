@@ -23,7 +23,7 @@ pub use empty_steps::{EmptySteps, EmptyStepsState};
 pub use low_success::{LowSuccess, LowSuccessState};
 pub use reward_collapse::{Attempt, CollapseForm, RewardCollapse, RewardCollapseState};
 
-use crate::catalogue::Entry;
+use crate::entry::Entry;
 
 /// The catalogue's entries of this module.
 pub const ENTRIES: &[Entry] = &[reward_collapse::ENTRY, low_success::ENTRY, empty_steps::ENTRY];

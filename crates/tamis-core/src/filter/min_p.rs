@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::pool::SLACK;
 use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Prefer, Scope, Verdict};
-use crate::catalogue::{Entry, Family};
+use crate::entry::{Entry, Family};
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {

@@ -56,7 +56,7 @@ pub use variance::{Singleton, Variance};
 pub use verdict::{DropReason, Judgement, OutcomeScale, Verdict};
 pub use within_group::WithinGroup;
 
-use crate::catalogue::Entry;
+use crate::entry::Entry;
 use crate::group::Group;
 
 /// The catalogue's entries of this module.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{DropReason, Filter, FilterError, GroupStatistics, OutcomeScale, Scope, Verdict};
-use crate::catalogue::{Entry, Family};
+use crate::entry::{Entry, Family};
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {

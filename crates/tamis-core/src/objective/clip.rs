@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::ObjectiveError;
 use super::accumulator::SequenceSums;
 use super::columns::{Real, Row};
-use crate::catalogue::{Entry, Family};
+use crate::entry::{Entry, Family};
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {

@@ -38,7 +38,7 @@ pub use kl::{KlController, KlEstimator, KlKind, KlState, KlTerm};
 pub use preset::Preset;
 pub use value::ValueTerm;
 
-use crate::catalogue::Entry;
+use crate::entry::Entry;
 use columns::Row;
 
 /// The catalogue's entries of this module.

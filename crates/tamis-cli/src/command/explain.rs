@@ -1,0 +1,51 @@
+//! `tamis explain`.
+
+use std::fmt::Write as _;
+
+use tamis_core::catalogue::{self, Family};
+
+use super::print;
+use crate::failure::{Failure, USAGE};
+
+pub(crate) fn run(name: Option<&str>) -> Result<u8, Failure> {
+    let Some(name) = name else {
+        print(&listing())?;
+        return Ok(0);
+    };
+    let entries = catalogue::named(name);
+    if entries.is_empty() {
+        return Err(Failure::told(USAGE, unknown(name)));
+    }
+    let mut text = String::new();
+    for entry in entries {
+        let _ = writeln!(text, "{}", entry.plain());
+    }
+    print(&format!("{}\n", text.trim_end()))?;
+    Ok(0)
+}
+
+/// Every name with its meaning, family by family.
+fn listing() -> String {
+    let width = catalogue::entries().map(|entry| entry.name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for family in Family::ALL {
+        let mut entries = catalogue::entries().filter(|entry| entry.family == family).peekable();
+        if entries.peek().is_none() {
+            continue;
+        }
+        let _ = writeln!(text, "{}{}", if text.is_empty() { "" } else { "\n" }, family.heading());
+        for entry in entries {
+            let _ = writeln!(text, "  {:width$}  {}", entry.name, entry.meaning);
+        }
+    }
+    text
+}
+
+fn unknown(name: &str) -> String {
+    let hint = match catalogue::nearest(name).as_slice() {
+        [] => "`tamis explain` lists every name; `tamis config explain KEY` explains configuration keys"
+            .to_owned(),
+        near => format!("did you mean {}? `tamis explain` lists every name", near.join(" or ")),
+    };
+    format!("error: nothing is called `{name}`\n  hint: {hint}")
+}
