@@ -338,7 +338,7 @@ impl Conflict {
                 "name a checkpoint with `model.path=DIR`, or describe a new model under `model.init`"
                     .to_owned()
             }
-            Self::TwoModels => "remove one of the two".to_owned(),
+            Self::TwoModels | Self::TwoQuotas => "remove one of the two".to_owned(),
             Self::NoValueHead => {
                 "use a group-relative advantage (`objective.advantage.estimator: grpo`)".to_owned()
             }
@@ -392,7 +392,6 @@ impl Conflict {
                 FilterKind::MinP => "set `filter.p: 0.5`".to_owned(),
                 _ => "set `filter.fraction: 0.5`".to_owned(),
             },
-            Self::TwoQuotas => "remove one of the two".to_owned(),
             Self::OneMember => "set `filter.k: 2` or more".to_owned(),
             Self::BandOutside { .. } => "`low: 0, high: 0.25` is the best quarter".to_owned(),
             Self::VarianceMass { .. } => "use `filter.score: deviation`, or `filter.mass: linear`".to_owned(),

@@ -322,7 +322,8 @@ impl Checker<'_> {
             "k",
             "fraction",
         ] {
-            if !own.contains(&key) && !(filter.kind.is_pool() && POOL.contains(&key)) {
+            let is_used = own.contains(&key) || filter.kind.is_pool() && POOL.contains(&key);
+            if !is_used {
                 self.ignored(&[&format!("filter.{key}")], reason);
             }
         }

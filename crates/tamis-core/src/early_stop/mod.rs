@@ -50,6 +50,8 @@ pub struct EarlyStopState {
     pub low_success: LowSuccessState,
     /// Of [`EmptySteps`].
     pub empty_steps: EmptyStepsState,
+    /// Why the run was stopped, once it was.
+    pub stopped: Option<StopReason>,
 }
 
 /// Why a run was stopped early. `Display` is what the person is told.
@@ -170,10 +172,26 @@ impl EarlyStop {
         Ok(Self { settings, state: EarlyStopState::default() })
     }
 
-    /// With the state of a checkpoint. What was seen stays seen where a setting changed; a window made shorter keeps its latest.
+    /// With the state of a checkpoint. What was seen stays seen where a setting changed; a window made shorter keeps its latest. A run
+    /// that was stopped stays so, unless that stop is switched off now.
     #[must_use]
-    pub fn resumed(self, state: EarlyStopState) -> Self {
+    pub fn resumed(self, mut state: EarlyStopState) -> Self {
+        state.stopped = state.stopped.filter(|reason| match reason {
+            StopReason::RewardCollapse { .. } => self.settings.reward_collapse.is_some(),
+            StopReason::LowSuccess { .. } => self.settings.low_success.is_some(),
+            StopReason::EmptySteps { .. } => self.settings.empty_steps.is_some(),
+        });
         Self { state, ..self }
+    }
+
+    /// Why the run is to end, once a stop has fired: the first that did.
+    pub fn stopped(&self) -> Option<StopReason> {
+        self.state.stopped
+    }
+
+    fn note(&mut self, reason: Option<StopReason>) -> Option<StopReason> {
+        self.state.stopped = self.state.stopped.or(reason);
+        reason
     }
 
     /// What it was told to look for.
@@ -187,18 +205,24 @@ impl EarlyStop {
     }
 
     /// A generation round was judged.
+    ///
+    /// This and the two below say whether a stop fires now; [`Self::stopped`] remembers it.
     pub fn attempt(&mut self, attempt: Attempt) -> Option<StopReason> {
-        self.settings.reward_collapse.as_ref()?.observe(&mut self.state.reward_collapse, attempt)
+        let reason =
+            self.settings.reward_collapse.as_ref()?.observe(&mut self.state.reward_collapse, attempt);
+        self.note(reason)
     }
 
     /// A validation gave these success rates, one for each data source or task; those that are not numbers say nothing.
     pub fn validation(&mut self, successes: &[f64]) -> Option<StopReason> {
-        self.settings.low_success.as_ref()?.observe(&mut self.state.low_success, successes)
+        let reason = self.settings.low_success.as_ref()?.observe(&mut self.state.low_success, successes);
+        self.note(reason)
     }
 
     /// A step was trained, or skipped for want of groups.
     pub fn step(&mut self, is_trained: bool) -> Option<StopReason> {
-        self.settings.empty_steps.as_ref()?.observe(&mut self.state.empty_steps, is_trained)
+        let reason = self.settings.empty_steps?.observe(&mut self.state.empty_steps, is_trained);
+        self.note(reason)
     }
 }
 

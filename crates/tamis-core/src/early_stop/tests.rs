@@ -70,6 +70,19 @@ fn low_success_must_last() {
 }
 
 #[test]
+fn a_stopped_run_stays_stopped_until_its_stop_is_switched_off() {
+    let settings = EarlyStopSettings { empty_steps: Some(EmptySteps { patience: 1 }), ..Default::default() };
+    let mut early_stop = EarlyStop::new(settings).unwrap();
+    assert_eq!(early_stop.stopped(), None);
+    assert_eq!(early_stop.step(false), early_stop.stopped());
+    assert_eq!(early_stop.step(true), None);
+    let state = early_stop.state().clone();
+    let resumed = |settings| EarlyStop::new(settings).unwrap().resumed(state.clone()).stopped();
+    assert_eq!(resumed(settings), Some(StopReason::EmptySteps { steps: 1 }));
+    assert_eq!(resumed(EarlyStopSettings::default()), None);
+}
+
+#[test]
 fn what_the_person_is_told() {
     let say = |reason: StopReason| format!("{}: {reason}", reason.name());
     insta::assert_snapshot!(say(StopReason::RewardCollapse { window: 10, largest: 0.0123, baseline: 0.25, share: 0.1 }), @"reward_collapse: the reward's deviation within groups has collapsed: at most 0.0123 in each of the last 10 rounds, below 10% of the 0.2500 it began with");

@@ -100,7 +100,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`FilterError::Ddof`] where `ddof` is neither 0 nor 1.
-    pub(super) fn check(&self) -> Result<(), FilterError> {
+    pub(super) fn check(self) -> Result<(), FilterError> {
         if self.ddof > 1 { Err(FilterError::Ddof(self.ddof)) } else { Ok(()) }
     }
 
@@ -114,7 +114,7 @@ impl Pool {
     /// assert_eq!(score(PoolScore::Variance, 1), Some(2.0));
     /// assert_eq!(score(PoolScore::Sum, 0), Some(8.0));
     /// ```
-    pub fn score_of(&self, group: &GroupStatistics) -> Option<f64> {
+    pub fn score_of(self, group: &GroupStatistics) -> Option<f64> {
         if group.is_unscored() {
             return None;
         }
@@ -132,7 +132,7 @@ impl Pool {
     }
 
     /// Ranks the groups of a round.
-    pub(super) fn rank(&self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Ranking {
+    pub(super) fn rank(self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Ranking {
         let mut verdicts = Vec::with_capacity(groups.len());
         let mut places = Vec::with_capacity(groups.len());
         for (i, group) in groups.iter().enumerate() {
@@ -156,7 +156,7 @@ impl Pool {
         Ranking { verdicts, places }
     }
 
-    fn name_zero(&self, group: &GroupStatistics, scale: Option<OutcomeScale>) -> DropReason {
+    fn name_zero(self, group: &GroupStatistics, scale: Option<OutcomeScale>) -> DropReason {
         let by_spread = matches!(self.score, PoolScore::Deviation | PoolScore::Variance);
         if group.size == 1 && by_spread {
             DropReason::Singleton

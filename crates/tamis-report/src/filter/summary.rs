@@ -100,8 +100,7 @@ fn conditions(filter: &GroupFilter) -> (String, String) {
                 Mass::Linear => "linear",
                 Mass::Variance => "variance",
             };
-            let condition =
-                format!("best {} of the {mass} mass, {}", percent(filter.p), ranked(&filter.pool));
+            let condition = format!("best {} of the {mass} mass, {}", percent(filter.p), ranked(filter.pool));
             (condition, "outside the mass".to_owned())
         }
         GroupFilter::TopK(filter) => {
@@ -109,16 +108,16 @@ fn conditions(filter: &GroupFilter) -> (String, String) {
                 Quota::Count(count) => count.to_string(),
                 Quota::Fraction(fraction) => percent(fraction),
             };
-            (format!("best {number}, {}", ranked(&filter.pool)), format!("not among the best {number}"))
+            (format!("best {number}, {}", ranked(filter.pool)), format!("not among the best {number}"))
         }
         GroupFilter::MinP(filter) => {
             let share = percent(filter.p);
-            let condition = format!("within {share} of the best, {}", ranked(&filter.pool));
+            let condition = format!("within {share} of the best, {}", ranked(filter.pool));
             (condition, format!("not within {share} of the best"))
         }
         GroupFilter::Percentile(filter) => {
             let band = format!("{} to {} of the ranking", percent(filter.low), percent(filter.high));
-            (format!("{band}, {}", ranked(&filter.pool)), format!("outside {band}"))
+            (format!("{band}, {}", ranked(filter.pool)), format!("outside {band}"))
         }
         GroupFilter::WithinGroup(filter) => {
             let zero = if filter.include_zero { "any" } else { "std>0" };
@@ -131,7 +130,7 @@ fn percent(share: f64) -> String {
     format!("{}%", 100.0 * share)
 }
 
-fn ranked(pool: &Pool) -> String {
+fn ranked(pool: Pool) -> String {
     let prefer = if pool.prefer == Prefer::Largest { "largest" } else { "smallest" };
     format!("by {prefer} {}", pool.score)
 }

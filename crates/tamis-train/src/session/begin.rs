@@ -172,6 +172,10 @@ impl Session {
                 ui.warn(text.trim_end());
             }
         }
+        let mut early_stop = super::early_stop::early_stop(&config.train.early_stop)?;
+        if let Some((state, _)) = &state {
+            early_stop = early_stop.resumed(state.early_stop.clone());
+        }
         let sieve = schedule::sieve(&config, names)?;
         ui.say(&sieve.announcement);
         let mut scorer = Scorer::new(assembled.rewards);
@@ -253,6 +257,8 @@ impl Session {
             before: state.as_ref().and_then(|(state, _)| state.before.clone()),
             saved: state.as_ref().map(|(state, _)| state.step),
             latest: state.as_ref().and_then(|(state, _)| state.latest.clone()),
+            early_stop_between: early_stop.state().clone(),
+            early_stop,
             given_up: Vec::new(),
             validation_prompts: validation_prompts.prompts,
             config,

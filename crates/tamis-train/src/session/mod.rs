@@ -4,12 +4,14 @@
 //! [`Session::run`] trains until the end, an interruption, or a stop with a diagnosis.
 
 mod begin;
+mod early_stop;
 mod step;
 
 use std::path::PathBuf;
 
 use tamis_config::Config;
 use tamis_core::advantage::{AdvantageError, Grpo};
+use tamis_core::early_stop::{EarlyStop, EarlyStopState, StopReason};
 use tamis_core::objective::{KlState, Objective, ObjectiveError, ObjectiveState};
 use tamis_core::schedule::{Diagnosis, FinishReason, Rounds, ScheduleError};
 use tamis_data::rollouts::RolloutError;
@@ -67,6 +69,9 @@ pub enum RunError {
     /// The objective.
     #[error(transparent)]
     Objective(#[from] ObjectiveError),
+    /// An early stop's settings.
+    #[error(transparent)]
+    EarlyStop(#[from] tamis_core::early_stop::EarlyStopError),
     /// The scheduler.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
@@ -161,6 +166,8 @@ impl RunError {
 pub enum Ending {
     /// As planned.
     Finished(FinishReason),
+    /// An early stop fired: saved, and no failure.
+    StoppedEarly(StopReason),
     /// Ctrl-C: saved, and to be resumed.
     Interrupted,
 }
@@ -222,4 +229,7 @@ pub struct Session {
     // Groups of attempts at the present step that were skipped: they go into its rollout file.
     given_up: Vec<Record>,
     saved: Option<u64>,
+    early_stop: EarlyStop,
+    // As it stood after the last trained step: skipped attempts after it are replayed.
+    early_stop_between: EarlyStopState,
 }

@@ -176,6 +176,9 @@ impl Session {
         // A kill may have come between a checkpoint and the removal of older ones.
         self.prune()?;
         loop {
+            if let Some(reason) = self.early_stop.stopped() {
+                return self.stopped_early(reason);
+            }
             let step = self.shell.machine().progress().steps + 1;
             if self.interrupt.is_requested() {
                 return self.interrupted();
@@ -183,8 +186,12 @@ impl Session {
             let began = Instant::now();
             let mut timings = Timings::new();
             self.progress.groups(0, self.config.data.train_batch_size as u64);
+            let first = self.shell.next_group();
             let collected = self.collect(&mut timings)?;
             collected.report.accounting.check()?;
+            if matches!(collected.end, End::Ready | End::Skipped(_)) {
+                self.observe_rounds(&collected, first, matches!(collected.end, End::Ready));
+            }
             match &collected.end {
                 End::Ready => {
                     self.train(step, &collected, began, timings)?;
@@ -229,7 +236,7 @@ impl Session {
     }
 
     /// The last validation and checkpoint, where they have not been made.
-    fn finish(&mut self) -> Result<(), RunError> {
+    pub(super) fn finish(&mut self) -> Result<(), RunError> {
         let steps = self.shell.machine().progress().steps;
         let validates = self.config.validate.test_freq != tamis_config::Frequency::NEVER;
         if validates
@@ -292,7 +299,11 @@ impl Session {
         began: Instant,
         mut timings: Timings,
     ) -> Result<(), RunError> {
-        let groups: Vec<&Group> = collected.trained.iter().map(|record| &record.group).collect();
+        let thinned = self.thinned(&collected.trained);
+        let groups: Vec<&Group> = match &thinned {
+            Some(groups) => groups.iter().collect(),
+            None => collected.trained.iter().map(|record| &record.group).collect(),
+        };
         let mut metrics = Metrics::new();
         metrics.set("training/global_step", step as f64);
         metrics.set("training/epoch", collected.report.epoch as f64);
@@ -400,8 +411,10 @@ impl Session {
         {
             let clock = Instant::now();
             self.validate(step, &mut metrics)?;
+            self.observe_validation(&metrics);
             timings.add("testing", clock.elapsed());
         }
+        self.early_stop_between = self.early_stop.state().clone();
         timings.add(STEP, began.elapsed());
         timings.metrics(TokenCounts { generated: num_generated, trained: num_tokens }, &mut metrics);
         metrics.add_aliases();
@@ -411,6 +424,20 @@ impl Session {
             self.save(step)?;
         }
         Ok(())
+    }
+
+    /// The groups as they are trained, where the filter chooses among their members: those that are not chosen are unscored to advantages and
+    /// loss. `None` where all members train.
+    fn thinned(&self, trained: &[Record]) -> Option<Vec<Group>> {
+        let thin = |record: &Record| {
+            let chosen = self.sieve.chosen_of(record)?;
+            let mut group = record.group.clone();
+            for (trajectory, _) in group.trajectories.iter_mut().zip(chosen).filter(|(_, chosen)| !chosen) {
+                trajectory.reward = f64::NAN;
+            }
+            Some(group)
+        };
+        trained.iter().map(thin).collect()
     }
 
     /// Rewards `[P][G]` that advantages are made of, and those after KL where it is in the reward \[B\].
@@ -501,6 +528,7 @@ impl Session {
             scores: self.scores.clone(),
             before: self.before.clone(),
             latest: self.latest.clone(),
+            early_stop: self.early_stop_between.clone(),
         };
         let pending = self.directory.begin_checkpoint(step)?;
         let dtype = match self.config.model.save_dtype {
