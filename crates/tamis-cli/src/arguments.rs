@@ -6,7 +6,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Trains language models by reinforcement learning with verifiable rewards.
 #[derive(Debug, Parser)]
-#[command(name = "tamis", version, about, max_term_width = 110, disable_help_subcommand = true)]
+#[command(
+    name = "tamis",
+    version,
+    about = "Trains language models by reinforcement learning with verifiable rewards",
+    max_term_width = 110,
+    disable_help_subcommand = true
+)]
 #[command(
     after_help = "Exit codes: 0 done, 1 run failed, 2 usage or configuration, 3 a backend cannot be reached, \
                         4 resume does not match, 130 interrupted.\nResults go to stdout, progress and logs to stderr."
@@ -88,6 +94,21 @@ pub(crate) enum Strategy {
     WithinGroup,
 }
 
+impl Strategy {
+    /// The name on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Variance => "variance",
+            Self::MeanRange => "mean_range",
+            Self::TopP => "top_p",
+            Self::TopK => "top_k",
+            Self::MinP => "min_p",
+            Self::Percentile => "percentile",
+            Self::WithinGroup => "within_group",
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Score {
     Deviation,
@@ -127,7 +148,7 @@ pub(crate) struct Filter {
     #[arg(value_name = "ROLLOUTS.{jsonl,parquet}", required = true)]
     pub(crate) files: Vec<PathBuf>,
     /// Column of the metric, dotted where nested (`acc`, `175b_finetuning.is_correct`); booleans count 0 and 1. Given more than
-    /// once, each row is a group and these columns are its members.
+    /// once, each row is a group and these columns are its members; so it is where the column holds a list.
     #[arg(long, value_name = "COLUMN", required = true)]
     pub(crate) metric: Vec<String>,
     /// The metric is no outcome (a length, say): uniform groups are not called all correct or all wrong.
@@ -140,21 +161,21 @@ pub(crate) struct Filter {
     /// Which rule.
     #[arg(long, value_enum, default_value = "variance", alias = "kind")]
     pub(crate) strategy: Strategy,
-    /// variance: how far apart two members must be to differ (max - min > tolerance).
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
-    pub(crate) tolerance: f64,
-    /// What to do with a group of one.
-    #[arg(long, value_enum, default_value = "keep")]
-    pub(crate) singleton: Singleton,
-    /// mean_range: lower bound of the group's mean; percentile: where the band begins.
+    /// variance: how far apart two members must be to differ (max - min > tolerance) [default: 0].
+    #[arg(long, allow_negative_numbers = true)]
+    pub(crate) tolerance: Option<f64>,
+    /// variance: what to do with a group of one [default: keep].
+    #[arg(long, value_enum)]
+    pub(crate) singleton: Option<Singleton>,
+    /// mean_range: lower bound of the group's mean; percentile: where the band begins [default: 0].
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) low: Option<f64>,
-    /// mean_range: upper bound of the group's mean; percentile: where the band ends.
+    /// mean_range: upper bound of the group's mean; percentile: where the band ends [default: 1].
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) high: Option<f64>,
-    /// mean_range: whether the bounds themselves are kept (closed) or not (open).
-    #[arg(long, value_enum, default_value = "open")]
-    pub(crate) bounds: Bounds,
+    /// mean_range: whether the bounds themselves are kept (closed) or not (open) [default: open].
+    #[arg(long, value_enum)]
+    pub(crate) bounds: Option<Bounds>,
     /// top_p: share of the mass to keep; min_p: share of the best score that a group needs.
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) p: Option<f64>,
@@ -164,27 +185,27 @@ pub(crate) struct Filter {
     /// The same as a part of all, in place of --k.
     #[arg(long, conflicts_with = "k", allow_negative_numbers = true)]
     pub(crate) fraction: Option<f64>,
-    /// Pool strategies (top_p, top_k, min_p, percentile; all files are one round): what groups are ranked by.
-    #[arg(long, value_enum, default_value = "deviation")]
-    pub(crate) score: Score,
-    /// Pool strategies: 0 for deviations of a population, 1 for those of a sample.
-    #[arg(long, default_value_t = 0)]
-    pub(crate) ddof: u8,
-    /// Pool strategies: which scores are the good ones.
-    #[arg(long, value_enum, default_value = "largest")]
-    pub(crate) prefer: Prefer,
-    /// Pool strategies: drop groups whose score is 0 first; within_group: drop uniform groups.
+    /// top_p, top_k, min_p, percentile (all files are one round): what groups are ranked by [default: deviation].
+    #[arg(long, value_enum)]
+    pub(crate) score: Option<Score>,
+    /// Likewise: 0 for deviations of a population, 1 for those of a sample [default: 0].
+    #[arg(long)]
+    pub(crate) ddof: Option<u8>,
+    /// Likewise: which scores are the good ones [default: largest].
+    #[arg(long, value_enum)]
+    pub(crate) prefer: Option<Prefer>,
+    /// Likewise: drop groups whose score is 0 first; within_group: drop uniform groups.
     #[arg(long)]
     pub(crate) exclude_zero: bool,
-    /// top_p: what a group weighs.
-    #[arg(long, value_enum, default_value = "softmax")]
-    pub(crate) mass: Mass,
-    /// top_p with mass softmax: divides scores.
-    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
-    pub(crate) temperature: f64,
-    /// top_p with mass linear or variance: mass that may be missing.
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
-    pub(crate) slack: f64,
+    /// top_p: what a group weighs [default: softmax].
+    #[arg(long, value_enum)]
+    pub(crate) mass: Option<Mass>,
+    /// top_p with mass softmax: divides scores [default: 1].
+    #[arg(long, allow_negative_numbers = true)]
+    pub(crate) temperature: Option<f64>,
+    /// top_p with mass linear or variance: mass that may be missing [default: 0].
+    #[arg(long, allow_negative_numbers = true)]
+    pub(crate) slack: Option<f64>,
     /// Write the rows of kept groups here, in the input's format.
     #[arg(long, value_name = "FILE")]
     pub(crate) kept: Option<PathBuf>,

@@ -41,9 +41,10 @@ fn filter_writes_kept_and_dropped_rows() {
     assert_eq!(folder.read("dropped.jsonl").lines().count(), 4);
     // A second time it would overwrite.
     insta::assert_snapshot!(folder.tamis(&arguments).shown(), @r#"
-    exit code 1
+    exit code 2
     ----- stderr
-    error: kept.jsonl exists already; remove it, choose another output or allow overwriting
+    error: kept.jsonl exists already
+      hint: `--overwrite` replaces it
     "#);
     assert_eq!(folder.read("kept.jsonl"), rows([0, 2]));
     folder.tamis(&[&arguments[..], &["--overwrite"]].concat()).succeeds();
@@ -81,20 +82,20 @@ fn filter_bounds_may_be_negative() {
 fn filter_messages() {
     let folder = Folder::new().with("rollouts.jsonl", ROLLOUTS);
     insta::assert_snapshot!(folder.tamis(&["filter", "missing.jsonl", "--metric", "acc"]).shown(), @r#"
-    exit code 1
+    exit code 2
     ----- stderr
     error: failed to open missing.jsonl
       caused by: No such file or directory (os error 2)
     "#);
     insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "accuracy"]).shown(), @r#"
-    exit code 1
+    exit code 2
     ----- stderr
-    error: rollouts.jsonl has no column `accuracy` (did you mean `acc`?); it has `uid`, `acc`, `text`
+    error: rollouts.jsonl has no metric column `accuracy` (did you mean `acc`?); it has `uid`, `acc`, `text`
     "#);
     insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--group", "prompt"]).shown(), @r#"
-    exit code 1
+    exit code 2
     ----- stderr
-    error: rollouts.jsonl has no column `prompt`; it has `uid`, `acc`, `text`
+    error: rollouts.jsonl has no group column `prompt`; it has `uid`, `acc`, `text`
     "#);
     insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "text"]).shown(), @r#"
     exit code 1
@@ -108,9 +109,51 @@ fn filter_messages() {
       hint: `--low 0 --high 1` keeps groups whose mean lies between, bounds excluded
     "#);
     insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--tolerance", "-1"]).shown(), @r#"
-    exit code 1
+    exit code 2
     ----- stderr
     error: the variance filter's tolerance must be a finite number of at least 0, got -1
+    "#);
+    // Misspelt names are told together; options that nothing looks at are refused.
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "accuracy", "--group", "uuid"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: rollouts.jsonl has no metric column `accuracy` (did you mean `acc`?) and no group column `uuid` (did you mean `uid`?); it has `uid`, `acc`, `text`
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--low", "0.2", "--bounds", "closed"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: --strategy variance does not look at --low and --bounds
+      hint: leave it out, or choose `--strategy mean_range`
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--strategy", "mean_range", "--low", "0", "--high", "1", "--singleton", "drop"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: --strategy mean_range does not look at --singleton
+      hint: leave it out, or choose `--strategy variance`
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--metric", "acc2", "--group", "uid"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: with several --metric each row is a group, so --group has nothing to do
+      hint: leave out --group, or give one --metric
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--overwrite"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: --overwrite without an output to replace
+      hint: name one with --kept or --dropped
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--kept", "kept.parquet"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: kept.parquet would hold JSON lines, as rollouts.jsonl does
+      hint: rows keep the format they come in: name it kept.jsonl
+    "#);
+    folder.write("nan.jsonl", "{\"uid\": 1, \"acc\": 1.0}\n{\"uid\": 1, \"acc\": NaN}\n");
+    insta::assert_snapshot!(folder.tamis(&["filter", "nan.jsonl", "--metric", "acc"]).shown(), @r#"
+    exit code 1
+    ----- stderr
+    error: nan.jsonl, line 2: not valid JSON at column 19: `NaN` is no JSON number; write null where there is no value (Python: json.dumps(row, allow_nan=False) refuses such numbers)
     "#);
     folder.write("torn.jsonl", &ROLLOUTS[..ROLLOUTS.len() - 10]);
     insta::assert_snapshot!(folder.tamis(&["filter", "torn.jsonl", "--metric", "acc"]).shown(), @r#"
@@ -123,7 +166,45 @@ fn filter_messages() {
     exit code 1
     ----- stderr
     error: rows.csv, line 1: not valid JSON at column 1: expected value
+      hint: rollouts are read as JSON lines (one object a line) or as Parquet
     "#);
+}
+
+#[test]
+fn filter_of_parquet_in_every_usual_compression() {
+    let files = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tamis-data/tests/files");
+    let folder = Folder::new();
+    for codec in ["none", "gzip", "lz4", "zstd"] {
+        let name = format!("verl_{codec}.parquet");
+        std::fs::copy(files.join(&name), folder.join(&name)).expect("copied");
+        let arguments =
+            ["filter", &name, "--metric", "extra_info.index", "--group", "ability", "--no-outcome", "--json"];
+        let ended = folder.tamis(&[&arguments[..], &["--kept", &format!("{codec}.parquet")]].concat());
+        if codec == "zstd" && !cfg!(feature = "zstd") {
+            assert!(
+                ended.stderr.contains("is compressed with zstd, which this build cannot read"),
+                "{}",
+                ended.shown()
+            );
+            continue;
+        }
+        let summary: serde_json::Value = serde_json::from_str(&ended.succeeds().stdout).expect("JSON");
+        assert_eq!(
+            (&summary["num_rows"], &summary["num_kept"]),
+            (&2.into(), &1.into()),
+            "{codec}: {summary}"
+        );
+        folder
+            .tamis(&[
+                "filter",
+                &format!("{codec}.parquet"),
+                "--metric",
+                "extra_info.index",
+                "--group",
+                "ability",
+            ])
+            .succeeds();
+    }
 }
 
 #[test]
@@ -207,6 +288,29 @@ fn eval() {
     assert!(step[name].is_number());
     assert_eq!(same["metrics"][name], step[name], "{same}");
 
+    // What is wrong with an override is all that is told: the run's own configuration was talked about when it began.
+    insta::assert_snapshot!(folder.tamis(&["eval", "runs/tiny", "validate.temprature=1"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: unknown key `validate.temprature`
+     --> command line
+      |
+    1 | validate.temprature=1
+      | ^^^^^^^^^^^^^^^^^^^
+      hint: did you mean `validate.temperature`?
+
+    1 error in the configuration
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["eval", "runs/tiny", "data.arithmetic.val_size=0", "validate.test_freq=-1"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: there are no validation prompts; set data.val (or data.arithmetic.val_size for the task `arithmetic`)
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["config", "check", "runs/tiny/config.yaml"]).shown(), @r#"
+    exit code 0
+    ----- stdout
+    the configuration is sound (0 warnings)
+    "#);
     insta::assert_snapshot!(folder.tamis(&["eval", "nowhere"]).shown(), @r#"
     exit code 2
     ----- stderr

@@ -86,10 +86,10 @@ fn arguments_and_configuration() {
       hint: add one, such as `reward: [{kind: math}]`
 
     error: nothing says how long the run is: neither `train.total_steps` nor `train.total_epochs` is set
-     --> config.yaml:4:8
+     --> config.yaml:4:1
       |
     4 | train: {total_stepps: 3}
-      |        ^
+      | ^^^^^
       hint: set `train.total_steps` or `train.total_epochs`
 
     7 errors in the configuration
@@ -312,7 +312,7 @@ fn model() {
         .join("\n");
     insta::assert_snapshot!(train(&folder, &config).failure(), @r#"
     exit code 2
-    error: no tokenizer.json in model; save it with `AutoTokenizer.from_pretrained(...).save_pretrained(...)`
+    error: there is no folder model: a model is read from disk, and a name on a hub is downloaded first (`hf download NAME --local-dir FOLDER`)
     "#);
     std::fs::create_dir(folder.join("model")).expect("folder");
     insta::assert_snapshot!(train(&folder, &config).failure(), @r#"

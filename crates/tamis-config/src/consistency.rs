@@ -7,9 +7,11 @@ use crate::schema::{
     RAW_OUTCOME, RewardKind, ScheduleMode, Singleton, Surplus, TaskKind, ValidationMetric,
 };
 use crate::setting::Reader;
-use crate::source::SourceKind;
+use crate::source::{Source, SourceKind};
+use crate::table;
 use crate::tree::Node;
 use crate::value::Frequency;
+use crate::yaml;
 
 impl Config {
     /// Prompts of one generation round.
@@ -93,8 +95,7 @@ impl Checker<'_> {
         }
         let origin = keys
             .iter()
-            .filter_map(|key| self.tree.at(&key.replace('[', ".").replace(']', "")))
-            .map(|node| &node.origin)
+            .filter_map(|key| self.tree.place_of(&key.replace('[', ".").replace(']', "")))
             .find(|origin| origin.is_from_user())
             .cloned();
         self.found.push(Diagnostic { severity, problem: Box::new(conflict.into()), origin });
@@ -108,10 +109,19 @@ impl Checker<'_> {
         self.report(Severity::Warning, keys, conflict);
     }
 
-    /// Warns of each of the keys that a user set although nothing looks at it.
+    /// Warns of each of the keys that a user set although nothing looks at it. A default that is written out (as in a run's own
+    /// `config.yaml`) asks for nothing.
     fn ignored(&mut self, keys: &[&str], reason: &'static str) {
         for key in keys {
-            let set = self.tree.at(key).is_some_and(|node| node.origin.is_from_user() && !node.is_null());
+            let spec = table::keys().iter().find(|entry| entry.path == *key).map(|entry| &entry.spec);
+            let is_default = |node: &Node| {
+                spec.and_then(|spec| yaml::parse(&Source::new(SourceKind::Default, spec.default)).ok())
+                    .is_some_and(|default| default.to_json() == node.to_json())
+            };
+            let set = self
+                .tree
+                .at(key)
+                .is_some_and(|node| node.origin.is_from_user() && !node.is_null() && !is_default(node));
             if set {
                 self.warn(&[key], Conflict::Ignored { key: (*key).to_owned(), reason });
             }

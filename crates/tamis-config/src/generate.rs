@@ -307,6 +307,16 @@ fn reference_owner(text: &mut String, owner: Owner) {
         let default = if entry.default.is_empty() { String::new() } else { format!("`{}`", entry.default) };
         let _ = writeln!(text, "| `{}` | {default} | {} |", entry.key, cell(&becomes_text(entry.becomes)));
     }
+    let defaults = foreign::own_defaults(owner);
+    if !defaults.is_empty() {
+        let _ = write!(
+            text,
+            "\nDefaults that {owner} has of its own, taken by `tamis config import`:\n\n| key | its default | becomes |\n|---|---|---|\n"
+        );
+        for (key, default, ours) in defaults {
+            let _ = writeln!(text, "| `{key}` | `{default}` | {} |", cell(&ours));
+        }
+    }
 }
 
 fn becomes_text(becomes: Becomes) -> String {
@@ -443,6 +453,26 @@ fn explain_foreign(key: &str) -> Option<String> {
                 let _ = writeln!(text, "  its default  {}", entry.default);
             }
             let _ = writeln!(text, "  becomes      {}", becomes_text(entry.becomes).replace('`', ""));
+        }
+    }
+    if text.is_empty() {
+        // A section of another system: what it holds.
+        for owner in Owner::ALL {
+            let within = |entry: &&foreign::ForeignKey| {
+                entry.key.strip_prefix(key).is_some_and(|rest| rest.starts_with('.'))
+            };
+            let keys: Vec<&foreign::ForeignKey> = owner.keys().iter().filter(within).collect();
+            if !keys.is_empty() {
+                let _ = writeln!(text, "{key}\n\n  A section of {owner}.\n");
+                for entry in keys {
+                    let _ = writeln!(
+                        text,
+                        "  {}  becomes {}",
+                        entry.key,
+                        becomes_text(entry.becomes).replace('`', "")
+                    );
+                }
+            }
         }
     }
     (!text.is_empty()).then_some(text)

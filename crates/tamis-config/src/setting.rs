@@ -313,7 +313,9 @@ impl Reader {
             if check.accepts(&value) {
                 return Some(value);
             }
-            self.report(section, Problem::Missing { key: full.clone(), expected: T::shape().describe() });
+            // What asks for the key is the kind, where there is one.
+            let asking = section.get("kind").filter(|kind| kind.origin.is_from_user()).unwrap_or(section);
+            self.report(asking, Problem::Missing { key: full.clone(), expected: T::shape().describe() });
             self.unsound.push(full);
             return Some(value);
         };

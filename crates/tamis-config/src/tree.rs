@@ -84,6 +84,18 @@ impl Node {
         })
     }
 
+    /// The place to show for the value at a path: the value itself; of a whole section its key, where a user wrote that.
+    pub(crate) fn place_of(&self, path: &str) -> Option<&Origin> {
+        let node = self.at(path)?;
+        let (parent, name) =
+            path.rsplit_once('.').map_or((Some(self), path), |(parent, name)| (self.at(parent), name));
+        let entry = parent.and_then(|parent| parent.entries().iter().find(|entry| entry.key == name));
+        match (&node.value, entry) {
+            (Value::Map(_), Some(entry)) if entry.origin.is_from_user() => Some(&entry.origin),
+            _ => Some(&node.origin),
+        }
+    }
+
     /// Puts `other` over this: mappings key by key, anything else replaced.
     pub fn merge(&mut self, other: Node) {
         match (&mut self.value, other.value) {

@@ -89,10 +89,12 @@ impl Builder<'_> {
                     self.stack.push(Open::Map { entries: Vec::new(), key: None, origin, anchor });
                 }
                 Event::SequenceEnd | Event::MappingEnd => match self.stack.pop() {
-                    Some(Open::List { items, origin, anchor }) => {
+                    Some(Open::List { items, mut origin, anchor }) => {
+                        widen(&mut origin, span, None);
                         self.finish(Node { value: Value::List(items), origin }, anchor, 1);
                     }
-                    Some(Open::Map { entries, origin, anchor, .. }) => {
+                    Some(Open::Map { entries, mut origin, anchor, .. }) => {
+                        widen(&mut origin, span, entries.first());
                         self.finish(Node { value: Value::Map(entries), origin }, anchor, 1);
                     }
                     None => {}
@@ -169,6 +171,22 @@ impl Builder<'_> {
             length: length.max(1),
         }
     }
+}
+
+/// Lets the position of a collection cover what a reader takes for it: in flow style all between its brackets (of the first line), in
+/// block style the first key.
+fn widen(origin: &mut Origin, end: Span, first: Option<&Entry>) {
+    let line = origin.excerpt().unwrap_or_default();
+    let is_flow = matches!(line.chars().nth(origin.column - 1), Some('{' | '['));
+    let end_column = match (is_flow, first) {
+        (true, _) if end.end.line() == origin.line => end.end.col() + 1,
+        (true, _) => line.trim_end().chars().count() + 1,
+        (false, Some(first)) if (first.origin.line, first.origin.column) == (origin.line, origin.column) => {
+            first.origin.column + first.origin.length
+        }
+        (false, _) => return,
+    };
+    origin.length = end_column.saturating_sub(origin.column).max(1);
 }
 
 fn count(node: &Node) -> usize {

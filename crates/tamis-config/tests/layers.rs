@@ -366,6 +366,16 @@ algorithm.use_dynamic_sample
   its default  false
   becomes      filter.kind, filter.metric, schedule.refill, schedule.on_limit, schedule.on_exhausted, schedule.surplus, with related keys
 "#);
+    assert_snapshot!(explain("algorithm.kl_ctrl").unwrap(), @r#"
+algorithm.kl_ctrl
+
+  A section of verl.
+
+  algorithm.kl_ctrl.type  becomes objective.kl.adaptive, with related keys
+  algorithm.kl_ctrl.kl_coef  becomes objective.kl.coefficient, with related keys
+  algorithm.kl_ctrl.horizon  becomes objective.kl.adaptive, with related keys
+  algorithm.kl_ctrl.target_kl  becomes objective.kl.adaptive, with related keys
+"#);
     assert_snapshot!(explain("rollout.temprature").unwrap_err(), @"there is no key `rollout.temprature`; did you mean `rollout.temperature`?");
     assert_snapshot!(explain("zzz").unwrap_err(), @"there is no key `zzz`");
 }

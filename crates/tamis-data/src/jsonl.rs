@@ -84,11 +84,24 @@ fn parse(bytes: &[u8]) -> Result<Map<String, Value>, RowFault> {
         Ok(Value::Object(values)) => Ok(values),
         Ok(other) => Err(RowFault::NotAnObject { actual: crate::records::kind(&other) }),
         Err(error) => {
+            if let Some((column, literal)) = python_number(bytes, error.column()) {
+                return Err(RowFault::NoJsonNumber { column, literal });
+            }
             let text = error.to_string();
             let detail = text.rsplit_once(" at line ").map_or(text.as_str(), |(detail, _)| detail).to_owned();
             Err(RowFault::Json { column: error.column(), detail })
         }
     }
+}
+
+/// A number as Python's `json` writes it at (or, as the parser counts, just before) a column from 1, and where it begins.
+fn python_number(bytes: &[u8], column: usize) -> Option<(usize, &'static str)> {
+    (column.saturating_sub(2)..=column).find_map(|start| {
+        let rest = bytes.get(start..)?;
+        let literal =
+            ["NaN", "Infinity", "-Infinity"].into_iter().find(|word| rest.starts_with(word.as_bytes()))?;
+        Some((start + 1, literal))
+    })
 }
 
 pub(crate) fn open(path: &Path) -> Result<File, RecordError> {

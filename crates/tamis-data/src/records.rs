@@ -55,6 +55,16 @@ pub enum RowFault {
         /// What the parser expected.
         detail: String,
     },
+    /// A number that Python writes and JSON does not know.
+    #[error(
+        "not valid JSON at column {column}: `{literal}` is no JSON number; write null where there is no value (Python: json.dumps(row, allow_nan=False) refuses such numbers)"
+    )]
+    NoJsonNumber {
+        /// Byte of the line, from 1.
+        column: usize,
+        /// `NaN`, `Infinity` or `-Infinity`.
+        literal: &'static str,
+    },
     /// It is JSON, but not an object.
     #[error("expected a JSON object, got {actual}")]
     NotAnObject {

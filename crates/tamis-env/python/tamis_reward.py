@@ -1,11 +1,13 @@
 """Answers tamis's reward requests with a user's own Python function, unchanged.
 
-    python3 tamis_reward.py --path FILE --name FUNCTION --kind verl|trl [--kwargs JSON]
+    python3 tamis_reward.py --path FILE --name FUNCTION --kind verl|trl|easyr1|easyr1_sequential [--kwargs JSON]
 
-verl: FUNCTION(data_source, solution_str, ground_truth, extra_info, **kwargs) -> number | {"score": number, ...} | None
-trl:  FUNCTION(prompts=, completions=, completion_ids=, <columns>=, trainer_state=, log_extra=, log_metric=, **kwargs) -> [number | None]
+verl:   FUNCTION(data_source, solution_str, ground_truth, extra_info, **kwargs) -> number | {"score": number, ...} | None
+trl:    FUNCTION(prompts=, completions=, completion_ids=, <columns>=, trainer_state=, log_extra=, log_metric=, **kwargs) -> [number | None]
+easyr1: FUNCTION([{"response": str, "response_length": int, "ground_truth": str}], **kwargs) -> [{"overall": number, ...}], and where the
+        file says REWARD_TYPE = "sequential", or the kind is easyr1_sequential, one of each
 
-Either may be `async def`. Requests and answers are JSON lines on standard input and output; whatever the function prints goes to
+Each may be `async def`. Requests and answers are JSON lines on standard input and output; whatever the function prints goes to
 standard error. An exception is the answer "error" of that completion.
 """
 
@@ -19,6 +21,8 @@ import os
 import sys
 import traceback
 import types
+
+MODULE = "tamis_user_reward"
 
 
 def number(value):
@@ -108,6 +112,54 @@ async def call_trl(function, items, kwargs):
     return [{"score": number(reward)} for reward in rewards]
 
 
+def easyr1_numbers(result):
+    """The named numbers of one EasyR1 result: `overall` is the score, `accuracy` the raw outcome (right above 0) where there is one."""
+    if not isinstance(result, dict) or "overall" not in result:
+        found = sorted(map(str, result)) if isinstance(result, dict) else type(result).__name__
+        raise ValueError(f"an EasyR1 function returns dictionaries with `overall`, this one has {found}")
+    scores = named_numbers({"score": result["overall"], **{name: value for name, value in result.items() if name not in ("overall", "score")}})
+    accuracy = scores.get("accuracy")
+    if accuracy is not None and "acc" not in scores:
+        scores["acc"] = max(accuracy, 0.0)
+    return scores
+
+
+async def call_easyr1(function, items, kwargs, sequential):
+    requests = [
+        {
+            "response": item["completion"],
+            "response_length": len(item["completion_ids"]),
+            "ground_truth": item["ground_truth"],
+        }
+        for item in items
+    ]
+    if sequential:
+        results = [await finished(function(request, **kwargs)) for request in requests]
+    else:
+        results = list(await finished(function(requests, **kwargs)))
+    if len(results) != len(items):
+        message = f"the function returned {len(results)} rewards for {len(items)} completions"
+        return [{"error": message}] * len(items)
+    return [{"scores": easyr1_numbers(result)} for result in results]
+
+
+async def answer_easyr1(function, items, kwargs, default="batch"):
+    kind = getattr(sys.modules[MODULE], "REWARD_TYPE", default)
+    if kind not in ("batch", "sequential"):
+        return [{"error": f"REWARD_TYPE must be \"batch\" or \"sequential\", not {kind!r}"}] * len(items)
+    try:
+        return await call_easyr1(function, items, kwargs, kind == "sequential")
+    except Exception:
+        if len(items) == 1:
+            return [{"error": traceback.format_exc()}]
+    # As for TRL: one completion must not cost the others their reward.
+    return [answer for item in items for answer in await answer_easyr1(function, [item], kwargs, default)]
+
+
+async def answer_easyr1_sequential(function, items, kwargs):
+    return await answer_easyr1(function, items, kwargs, "sequential")
+
+
 async def answer_trl(function, items, kwargs):
     try:
         return await call_trl(function, items, kwargs)
@@ -118,10 +170,18 @@ async def answer_trl(function, items, kwargs):
     return [answer for item in items for answer in await answer_trl(function, [item], kwargs)]
 
 
+KINDS = {
+    "verl": answer_verl,
+    "trl": answer_trl,
+    "easyr1": answer_easyr1,
+    "easyr1_sequential": answer_easyr1_sequential,
+}
+
+
 def load(path, name):
     # Imported like a script beside its own modules.
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
-    spec = importlib.util.spec_from_file_location("tamis_user_reward", path)
+    spec = importlib.util.spec_from_file_location(MODULE, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
@@ -137,7 +197,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--path", required=True)
     parser.add_argument("--name", default="compute_score")
-    parser.add_argument("--kind", choices=("verl", "trl"), default="verl")
+    parser.add_argument("--kind", choices=tuple(KINDS), default="verl")
     parser.add_argument("--kwargs", type=json.loads, default={})
     arguments = parser.parse_args()
 
@@ -150,7 +210,7 @@ def main():
     os.dup2(null, 0)
 
     function = load(arguments.path, arguments.name)
-    answer = answer_verl if arguments.kind == "verl" else answer_trl
+    answer = KINDS[arguments.kind]
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     items = []

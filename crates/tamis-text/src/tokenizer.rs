@@ -45,6 +45,15 @@ pub enum TokenizerError {
         #[source]
         source: std::io::Error,
     },
+    /// The folder is not there: a misspelt path, or a name on a hub.
+    #[error(
+        "there is no folder {}: a model is read from disk, and a name on a hub is downloaded first (`hf download NAME --local-dir FOLDER`)",
+        folder.display()
+    )]
+    NoFolder {
+        /// The folder.
+        folder: PathBuf,
+    },
     /// The folder holds no `tokenizer.json`.
     #[error(
         "no tokenizer.json in {}; save it with `AutoTokenizer.from_pretrained(...).save_pretrained(...)`",
@@ -155,6 +164,9 @@ impl Tokenizer {
     /// `eos_token`, `pad_token` and `bos_token` come from `tokenizer_config.json`, else from `special_tokens_map.json`. Truncation
     /// and padding that `tokenizer.json` declares are switched off: limits are the caller's, as in `transformers`.
     pub fn load(folder: &Path) -> Result<Self, TokenizerError> {
+        if !folder.is_dir() {
+            return Err(TokenizerError::NoFolder { folder: folder.to_owned() });
+        }
         let mut files = BTreeMap::new();
         for name in FILES {
             let path = folder.join(name);

@@ -7,7 +7,7 @@ use tamis_config::load;
 use tamis_train::evaluate::{EvaluateError, evaluate};
 use tamis_train::session::RunError;
 
-use super::{new_notes, notes, print};
+use super::{new_errors, new_notes, notes, print};
 use crate::arguments::Eval;
 use crate::failure::{FAILED, Failure, USAGE};
 
@@ -31,20 +31,21 @@ pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
         .chain(["model.init=null".to_owned()])
         .chain(overrides)
         .collect();
-    let loaded = load(&files, &overrides).map_err(|errors| Failure::told(USAGE, errors.to_string()))?;
     // A run's own configuration was talked about when the run began.
     let own =
         files.first().filter(|_| belongs_to_run).and_then(|own| load(std::slice::from_ref(own), &[]).ok());
+    let loaded = load(&files, &overrides).map_err(|errors| new_errors(own.as_ref(), errors))?;
     for note in own.as_ref().map_or_else(|| notes(&loaded), |own| new_notes(own, &loaded)) {
         use std::io::Write as _;
         let _ = writeln!(std::io::stderr().lock(), "{note}");
     }
     let evaluation = evaluate(&loaded.config).map_err(|error| {
-        let hint = match &error {
-            EvaluateError::Assemble(error) => error.hint().map(str::to_owned),
-            _ => None,
+        let (code, hint) = match &error {
+            EvaluateError::Assemble(error) => (USAGE, error.hint().map(str::to_owned)),
+            EvaluateError::NoPrompts => (USAGE, None),
+            _ => (FAILED, None),
         };
-        Failure::of(FAILED, &error, hint)
+        Failure::of(code, &error, hint)
     })?;
     if arguments.json {
         let json = serde_json::to_string_pretty(&evaluation)

@@ -9,7 +9,7 @@ pub(crate) mod train;
 use std::io::Write as _;
 use std::path::PathBuf;
 
-use tamis_config::{Loaded, load};
+use tamis_config::{ConfigErrors, Diagnostic, Loaded, Severity, load};
 
 use crate::arguments::Layers;
 use crate::failure::{FAILED, Failure, USAGE};
@@ -46,12 +46,19 @@ impl Layers {
     }
 }
 
+/// What is wrong with overrides on top of a run's own configuration, without what was to be said about that one when the run began.
+pub(crate) fn new_errors(own: Option<&Loaded>, mut errors: ConfigErrors) -> Failure {
+    let known: &[Diagnostic] = own.map_or(&[], |own| &own.warnings);
+    errors.diagnostics.retain(|found| {
+        found.severity == Severity::Error || !known.iter().any(|known| known.problem == found.problem)
+    });
+    Failure::told(USAGE, errors.to_string())
+}
+
 /// What is to be said about overrides on top of a run's own configuration. That one holds every default in so many words, and what was to
 /// be said about it was said when the run began.
 pub(crate) fn new_notes(own: &Loaded, now: &Loaded) -> Vec<String> {
-    let is_new = |warning: &&tamis_config::Diagnostic| {
-        !own.warnings.iter().any(|known| known.problem == warning.problem)
-    };
+    let is_new = |warning: &&Diagnostic| !own.warnings.iter().any(|known| known.problem == warning.problem);
     let mut notes: Vec<String> = now.warnings.iter().filter(is_new).map(ToString::to_string).collect();
     notes.extend(now.notes.iter().map(ToString::to_string));
     notes

@@ -9,7 +9,7 @@ use tamis_train::progress::Progress;
 use tamis_train::run_directory::{RunDirectory, RunDirectoryError};
 use tamis_train::session::{Begin, ConfigText, Ending, RunError, Session, Summary};
 
-use super::{notes, print};
+use super::{new_errors, notes, print};
 use crate::arguments::Train;
 use crate::failure::{FAILED, Failure, INTERRUPTED, MISMATCH, USAGE};
 
@@ -59,10 +59,9 @@ fn resume(arguments: &Train, path: &Path) -> Result<Begin, Failure> {
     let directory = RunDirectory::open(&Disk::new(), path).map_err(|error| fail(&error.into()))?;
     let (mut files, overrides) = arguments.layers.split();
     let own = directory.config();
-    let refuse = |errors: tamis_config::ConfigErrors| Failure::told(USAGE, errors.to_string());
-    let was = load(std::slice::from_ref(&own), &[]).map_err(refuse)?;
+    let was = load(std::slice::from_ref(&own), &[]).map_err(|errors| new_errors(None, errors))?;
     files.insert(0, own);
-    let now = load(&files, &overrides).map_err(refuse)?;
+    let now = load(&files, &overrides).map_err(|errors| new_errors(Some(&was), errors))?;
     let notes = super::new_notes(&was, &now);
     let now = ConfigText { text: now.show(), notes, config: now.config };
     Ok(Begin::Resume { directory, was: Box::new(was.config), now })

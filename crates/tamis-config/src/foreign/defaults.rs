@@ -1,12 +1,13 @@
 //! What a whole configuration of another system leaves out takes its owner's default, where that is not ours.
 
-use super::Owner;
 use super::translate::Translator;
+use super::{Owner, ragen};
 
 /// Takes an owner's defaults for what was not given.
 pub(super) fn complete(owner: Owner, t: &mut Translator) {
     match owner {
-        Owner::Verl | Owner::Ragen => verl(t),
+        Owner::Verl => verl(t),
+        Owner::Ragen => ragen_defaults(t),
         Owner::EasyR1 => easyr1(t),
         Owner::Trl => trl(t),
     }
@@ -14,19 +15,45 @@ pub(super) fn complete(owner: Owner, t: &mut Translator) {
 
 fn verl(t: &mut Translator) {
     let owner = Owner::Verl;
-    if t.find("algorithm.adv_estimator").is_none() {
-        t.absent(
-            owner,
-            "algorithm.adv_estimator",
-            &[("objective.advantage.estimator", "grpo")],
-            "warning: verl's default is gae, which needs a critic",
-        );
-    }
+    estimator(owner, t);
     t.default(owner, "data.train_batch_size", "data.train_batch_size", "1024");
     mini_batch(owner, "actor_rollout_ref.actor.ppo_mini_batch_size", t);
     t.default(owner, "actor_rollout_ref.rollout.n", "rollout.n", "1");
     t.default(owner, "trainer.total_epochs", "train.total_epochs", "30");
     verifier(owner, "custom_reward_function.path", "verl picks it by each row's data_source", t);
+}
+
+/// verl and RAGEN have the same default, which is not there.
+fn estimator(owner: Owner, t: &mut Translator) {
+    if t.find("algorithm.adv_estimator").is_none() {
+        t.absent(
+            owner,
+            "algorithm.adv_estimator",
+            &[("objective.advantage.estimator", "grpo")],
+            &format!("warning: {owner}'s default is gae, which needs a critic"),
+        );
+    }
+}
+
+fn ragen_defaults(t: &mut Translator) {
+    let owner = Owner::Ragen;
+    estimator(owner, t);
+    for (key, _, ours, value) in ragen::DEFAULTS {
+        t.default(owner, key, ours, value);
+    }
+    if t.has_set("data.val") {
+        for (key, _, ours, value) in ragen::VALIDATION_DEFAULTS {
+            t.default(owner, key, ours, value);
+        }
+    }
+    if t.find("agent_proxy.max_turn").is_none() {
+        t.absent_without_effect(
+            owner,
+            "agent_proxy.max_turn",
+            "RAGEN's default is 5 turns, and multi-turn environments are not there yet: a trajectory is one turn",
+        );
+    }
+    verifier(owner, "custom_envs", "RAGEN's environments give the reward", t);
 }
 
 fn easyr1(t: &mut Translator) {

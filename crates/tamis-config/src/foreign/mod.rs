@@ -7,6 +7,7 @@
 
 mod defaults;
 mod easyr1;
+mod easyr1_rules;
 mod import;
 mod ragen;
 mod ragen_rules;
@@ -77,6 +78,23 @@ pub struct ForeignKey {
     pub becomes: Becomes,
 }
 
+/// Defaults that a system has beside its own keys, instead of those of the system it is built on: its key, its default, and what that
+/// becomes.
+pub(crate) fn own_defaults(owner: Owner) -> Vec<(&'static str, &'static str, String)> {
+    if owner != Owner::Ragen {
+        return Vec::new();
+    }
+    let of = |(key, default, ours, value): &(&'static str, &'static str, &'static str, &'static str)| {
+        (*key, *default, format!("{ours}: {value}"))
+    };
+    let mini = (
+        "ppo_mini_batch_size",
+        "32",
+        "train.ppo_mini_batch_size: 2, which counts prompts (32 trajectories in groups of 16)".to_owned(),
+    );
+    ragen::DEFAULTS.iter().chain(ragen::VALIDATION_DEFAULTS).map(of).chain([mini]).collect()
+}
+
 /// What becomes of a key.
 #[derive(Debug, Clone, Copy)]
 pub enum Becomes {
@@ -103,12 +121,16 @@ pub enum Rule {
     OnlineFiltering,
     /// RAGEN's rollout filter.
     RolloutFilter,
+    /// RAGEN's group size, and its mini-batches, which count trajectories.
+    RagenSizes,
     /// KL in the loss or in the reward (verl).
     Kl,
     /// KL in the loss or in the reward (EasyR1).
     EasyKl,
     /// Reward functions and overlong punishment (verl).
     Rewards,
+    /// Reward functions (EasyR1).
+    EasyRewards,
     /// Reward functions (TRL).
     TrlRewards,
     /// Micro-batches by tokens or by number.
@@ -217,6 +239,7 @@ const SECTIONS: &[(&str, Owner)] = &[
     ("agent_proxy", Owner::Ragen),
     ("custom_envs", Owner::Ragen),
     ("ctx_manager", Owner::Ragen),
+    ("collapse_detection", Owner::Ragen),
 ];
 
 /// The entry of a key in an owner's table.

@@ -10,7 +10,50 @@ const fn key(key: &'static str, default: &'static str, becomes: super::Becomes) 
 const FILTER: &str = "filter filter.kind filter.p filter.k filter.fraction";
 const TURNS: &str = "multi-turn environments are not there yet";
 
+/// Defaults of RAGEN's base configuration where it has others than verl: its key, its default, ours, and the value of ours.
+pub(super) const DEFAULTS: &[(&str, &str, &str, &str)] = &[
+    ("es_manager.train.env_groups", "8", "data.train_batch_size", "8"),
+    ("es_manager.train.group_size", "16", "rollout.n", "16"),
+    ("actor_rollout_ref.rollout.response_length", "400", "rollout.max_response_length", "400"),
+    ("actor_rollout_ref.actor.clip_ratio_high", "0.28", "objective.loss.clip_high", "0.28"),
+    ("actor_rollout_ref.actor.entropy_coeff", "0.001", "objective.entropy_coefficient", "0.001"),
+    ("seed.train", "10000", "run.seed", "10000"),
+    ("trainer.total_training_steps", "200", "train.total_steps", "200"),
+    ("trainer.save_freq", "100", "checkpoint.save_freq", "100"),
+];
+
+/// As [`DEFAULTS`], where there are validation prompts.
+pub(super) const VALIDATION_DEFAULTS: &[(&str, &str, &str, &str)] = &[
+    ("trainer.test_freq", "10", "validate.test_freq", "10"),
+    ("es_manager.val.env_groups", "512", "validate.max_prompts", "512"),
+    ("actor_rollout_ref.rollout.val_kwargs.temperature", "0.5", "validate.temperature", "0.5"),
+];
+
 pub(super) const KEYS: &[ForeignKey] = &[
+    key("model_path", "", Key("model.path")),
+    key("seed.train", "10000", Key("run.seed")),
+    key("seed.val", "123", NoEffect("`run.seed` keys every draw, those of validation too")),
+    key("ppo_mini_batch_size", "32", By(Rule::RagenSizes, "train.ppo_mini_batch_size")),
+    key("micro_batch_size_per_gpu", "4", Key("train.micro_batch_size")),
+    key(
+        "log_prob_micro_batch_size_per_gpu",
+        "4",
+        NoEffect("the log-probabilities of generation are kept: there is no second pass"),
+    ),
+    key(
+        "enable_response_mask",
+        "True",
+        Unless(&["True", "true"], "only completions are trained on, never prompts"),
+    ),
+    key(
+        "grpo_advantage_length_weight",
+        "False",
+        Unless(&["False", "false"], "weighting advantages by length is not there yet"),
+    ),
+    key("lora.rank", "0", Unless(&["0"], "all weights are trained; there are no adapters")),
+    key("lora.*", "", NoEffect("there are no adapters")),
+    key("system.*", "", NoEffect("the native engine runs on the CPU of one machine")),
+    key("collapse_detection.*", "", NoEffect("its metrics are not there yet")),
     key("actor_rollout_ref.rollout.rollout_filter_strategy", "top_p", By(Rule::RolloutFilter, FILTER)),
     key("actor_rollout_ref.rollout.rollout_filter_value", "1.0", By(Rule::RolloutFilter, FILTER)),
     key("actor_rollout_ref.rollout.rollout_filter_ratio", "", By(Rule::RolloutFilter, FILTER)),
@@ -60,7 +103,9 @@ pub(super) const KEYS: &[ForeignKey] = &[
         Unless(&["none"], "scaling the loss by the kept share is not there yet"),
     ),
     key("es_manager.train.env_groups", "8", Key("data.train_batch_size")),
-    key("es_manager.train.group_size", "16", Key("rollout.n")),
+    key("es_manager.train.group_size", "16", By(Rule::RagenSizes, "rollout.n train.ppo_mini_batch_size")),
+    key("es_manager.val.env_groups", "512", Key("validate.max_prompts")),
+    key("es_manager.val.group_size", "1", Key("validate.n")),
     key("es_manager.*", "", Unless(&[], TURNS)),
     key("agent_proxy.max_turn", "5", Unless(&["1"], TURNS)),
     key("agent_proxy.*", "", NoEffect(TURNS)),
@@ -69,8 +114,29 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("algorithm.bi_level_gae", "False", Unless(&["False", "false"], "there is no critic yet")),
     key("algorithm.high_level_gamma", "0.95", NoEffect("there is no critic yet")),
     key(
+        "algorithm.zero_task_advantage",
+        "False",
+        Unless(&["False", "false"], "switching the task's advantage off is not there"),
+    ),
+    key(
         "algorithm.soft_advantage_reweight",
         "False",
         Unless(&["False", "false"], "weighting groups by their deviation is not there yet"),
+    ),
+    key("trainer.local_log_dir", "results/", NoEffect("logs are in the run folder, `run.dir/run.name`")),
+    key(
+        "trainer.validation_steps",
+        "1",
+        NoEffect("every validation prompt is used, up to `validate.max_prompts`"),
+    ),
+    key(
+        "trainer.generations_to_log_to_wandb.*",
+        "",
+        NoEffect("`validate.num_samples_shown` says how many are printed"),
+    ),
+    key(
+        "trainer.gradient_analysis_mode",
+        "False",
+        Unless(&["False", "false"], "gradients by reward variance are not there yet"),
     ),
 ];

@@ -1,6 +1,7 @@
-//! RAGEN's rollout filter, as its filtering document means it (2026-01): `top_p` is a softmax nucleus, `top_k` a count, and a rollout that
-//! keeps nothing is tried again.
+//! Keys of RAGEN that mean something only together. Its rollout filter is taken as its filtering document means it (2026-01): `top_p` is a
+//! softmax nucleus, `top_k` a count, and a rollout that keeps nothing is tried again.
 
+use super::Owner;
 use super::translate::Translator;
 
 const STRATEGY: &str = "actor_rollout_ref.rollout.rollout_filter_strategy";
@@ -179,5 +180,68 @@ fn empty_rounds(t: &mut Translator, from: &[&str]) {
         }
         Some(_) => t.set(&[EMPTY], "schedule.on_empty_round", "skip"),
         None => t.set(from, "schedule.on_empty_round", "retry:9"),
+    }
+}
+
+/// Groups of RAGEN, and its mini-batches: verl multiplies `ppo_mini_batch_size` by its own `rollout.n`, which is 1 in RAGEN, so there it
+/// counts trajectories.
+pub(super) fn sizes(t: &mut Translator) {
+    const GROUP: &str = "es_manager.train.group_size";
+    const MINI: [&str; 2] = ["ppo_mini_batch_size", "actor_rollout_ref.actor.ppo_mini_batch_size"];
+    const LENGTH: &str = "actor_rollout_ref.rollout.response_length";
+    let group = t.number(GROUP);
+    if let Some(group) = group {
+        t.set(&[GROUP], "rollout.n", &group.to_string());
+    }
+    if let Some(length) = t.text(LENGTH) {
+        t.set(&[LENGTH], "rollout.max_response_length", &length);
+    }
+    let given = t.first_given(&MINI);
+    let trajectories = match &given {
+        Some(key) => t.number(key),
+        None if t.whole => Some(32.0),
+        None => None,
+    };
+    let Some(trajectories) = trajectories else { return };
+    let Some(group) = group.or(if t.whole { Some(16.0) } else { None }) else {
+        if let Some(key) = given {
+            t.refuse(&key, "in RAGEN it counts trajectories: give es_manager.train.group_size beside it, or train.ppo_mini_batch_size in prompts");
+        }
+        return;
+    };
+    let prompts = trajectories / group;
+    match given {
+        Some(key) if prompts.fract() != 0.0 || prompts < 1.0 => {
+            t.refuse(
+                &key,
+                format!(
+                    "it counts trajectories, which come in groups of {group}: take a multiple of {group}"
+                ),
+            );
+        }
+        Some(key) => {
+            t.set(&[&key], "train.ppo_mini_batch_size", &prompts.to_string());
+            t.remark(
+                &key,
+                &format!(
+                    "it counts trajectories there and prompts here: {trajectories} in groups of {group}"
+                ),
+            );
+        }
+        None if prompts.fract() == 0.0 && prompts >= 1.0 => {
+            t.default(Owner::Ragen, MINI[0], "train.ppo_mini_batch_size", &prompts.to_string());
+            t.remark(MINI[0], &format!("RAGEN's default of 32 trajectories, in groups of {group}"));
+        }
+        None => t.absent(
+            Owner::Ragen,
+            MINI[0],
+            &[("train.ppo_mini_batch_size", "null")],
+            &format!(
+                "RAGEN's default of 32 trajectories is no number of groups of {group}: one update a step"
+            ),
+        ),
+    }
+    for key in MINI {
+        t.part_of(key, MINI[0]);
     }
 }

@@ -8,12 +8,14 @@ pub(super) fn apply(rule: Rule, owner: Owner, t: &mut Translator) {
     match rule {
         Rule::Advantage => advantage(owner, t),
         Rule::FilterGroups => filter_groups(t),
-        Rule::DynamicSample => dynamic_sample(t),
-        Rule::OnlineFiltering => online_filtering(t),
+        Rule::DynamicSample => super::easyr1_rules::dynamic_sample(t),
+        Rule::OnlineFiltering => super::easyr1_rules::online_filtering(t),
         Rule::RolloutFilter => super::ragen_rules::rollout_filter(t),
+        Rule::RagenSizes => super::ragen_rules::sizes(t),
         Rule::Kl => kl(t),
-        Rule::EasyKl => easy_kl(t),
+        Rule::EasyKl => super::easyr1_rules::kl(t),
         Rule::Rewards => rewards(t),
+        Rule::EasyRewards => super::easyr1_rules::rewards(t),
         Rule::TrlRewards => super::trl_rules::rewards(t),
         Rule::MicroBatch => micro_batch(t),
         Rule::LrSchedule => learning_rate(owner, t),
@@ -22,7 +24,7 @@ pub(super) fn apply(rule: Rule, owner: Owner, t: &mut Translator) {
         Rule::Validation => validation(t),
         Rule::Loggers => loggers(t),
         Rule::Names => names(owner, t),
-        Rule::LossAverage => loss_average(t),
+        Rule::LossAverage => super::easyr1_rules::loss_average(t),
         Rule::TrlBatch => super::trl_rules::batch(t),
         Rule::TrlKl => super::trl_rules::kl(t),
         Rule::TrlClip => super::trl_rules::clip(t),
@@ -99,78 +101,8 @@ fn filter_groups(t: &mut Translator) {
 }
 
 /// A limit where 0 and less mean none.
-fn limit_text(limit: f64) -> String {
+pub(super) fn limit_text(limit: f64) -> String {
     if limit > 0.0 { limit.to_string() } else { "null".to_owned() }
-}
-
-fn dynamic_sample(t: &mut Translator) {
-    const ENABLE: &str = "algorithm.use_dynamic_sample";
-    const LIMIT: &str = "algorithm.dynamic_sample_max_gen_batches";
-    if !t.flag(ENABLE, false) {
-        if t.find(ENABLE).is_some() && t.find("algorithm.online_filtering").is_none() {
-            t.set(&[ENABLE], "filter", "null");
-        }
-        t.no_effect(ENABLE, "that is the default");
-        t.no_effect(LIMIT, "algorithm.use_dynamic_sample is false");
-        return;
-    }
-    for (ours, value) in [
-        ("filter.kind", "variance"),
-        ("filter.metric", "seq_reward"),
-        ("filter.singleton", "keep"),
-        ("filter.tolerance", "0.0"),
-        ("schedule.refill", "true"),
-        ("schedule.on_limit", "use_partial"),
-        ("schedule.on_empty_round", "retry"),
-        ("schedule.on_exhausted", "use_partial"),
-        ("schedule.surplus", "discard"),
-        ("schedule.order", "dispatch"),
-    ] {
-        t.set(&[ENABLE], ours, value);
-    }
-    let limit = t.number(LIMIT).unwrap_or(3.0);
-    t.set(&[LIMIT, ENABLE], "schedule.max_num_gen_batches", &limit_text(limit));
-}
-
-fn online_filtering(t: &mut Translator) {
-    const ENABLE: &str = "algorithm.online_filtering";
-    const KEY: &str = "algorithm.filter_key";
-    const LOW: &str = "algorithm.filter_low";
-    const HIGH: &str = "algorithm.filter_high";
-    const LIMIT: &str = "trainer.max_try_make_batch";
-    if !t.flag(ENABLE, false) {
-        for key in [ENABLE, KEY, LOW, HIGH, LIMIT] {
-            t.no_effect(key, "algorithm.online_filtering is false");
-        }
-        return;
-    }
-    if t.flag("algorithm.use_dynamic_sample", false) {
-        t.refuse(ENABLE, "algorithm.use_dynamic_sample is on too, and there is one filter");
-        return;
-    }
-    for (ours, value) in [
-        ("filter.kind", "mean_range"),
-        ("filter.bounds", "open"),
-        ("schedule.refill", "true"),
-        ("schedule.on_limit", "error"),
-        ("schedule.on_empty_round", "error"),
-        ("schedule.on_exhausted", "next_epoch"),
-        ("schedule.surplus", "discard"),
-    ] {
-        t.set(&[ENABLE], ours, value);
-    }
-    let metric = match t.text(KEY).as_deref() {
-        None | Some("overall") => "seq_reward".to_owned(),
-        Some("accuracy" | "accuracy_normalized") => "acc".to_owned(),
-        Some(other) => other.to_owned(),
-    };
-    t.set(&[KEY, ENABLE], "filter.metric", &metric);
-    let low = t.number(LOW).unwrap_or(0.01);
-    let high = t.number(HIGH).unwrap_or(0.99);
-    t.set(&[LOW, ENABLE], "filter.low", &low.to_string());
-    t.set(&[HIGH, ENABLE], "filter.high", &high.to_string());
-    let limit = t.number(LIMIT).unwrap_or(20.0);
-    t.set(&[LIMIT, ENABLE], "schedule.max_num_gen_batches", &limit_text(limit));
 }
 
 fn estimator(kind: &str) -> Option<&'static str> {
@@ -183,7 +115,7 @@ fn estimator(kind: &str) -> Option<&'static str> {
     }
 }
 
-fn set_estimator(t: &mut Translator, key: &str, switch: &str, default: &str) {
+pub(super) fn set_estimator(t: &mut Translator, key: &str, switch: &str, default: &str) {
     let kind = t.text(key).unwrap_or_else(|| default.to_owned());
     match estimator(&kind) {
         Some(ours) => t.set(&[key, switch], "objective.kl.estimator", ours),
@@ -201,6 +133,9 @@ fn kl(t: &mut Translator) {
     const TYPE: &str = "algorithm.kl_ctrl.type";
     const HORIZON: &str = "algorithm.kl_ctrl.horizon";
     const TARGET: &str = "algorithm.kl_ctrl.target_kl";
+    // RAGEN has defaults of its own for a KL that is switched on.
+    let (default_coefficient, default_type) =
+        if t.has_key_of(Owner::Ragen) { (0.0, "kl") } else { (0.001, "low_var_kl") };
     let (in_loss, in_reward) = (t.flag(LOSS, false), t.flag(REWARD, false));
     if in_loss && in_reward {
         t.refuse(REWARD, "use_kl_loss is on too, and the KL enters in one place");
@@ -208,13 +143,13 @@ fn kl(t: &mut Translator) {
     }
     if in_loss {
         t.set(&[LOSS], "objective.kl.in", "loss");
-        let coefficient = t.number(LOSS_COEF).unwrap_or(0.001);
+        let coefficient = t.number(LOSS_COEF).unwrap_or(default_coefficient);
         t.set(&[LOSS_COEF, LOSS], "objective.kl.coefficient", &coefficient.to_string());
-        set_estimator(t, LOSS_TYPE, LOSS, "low_var_kl");
+        set_estimator(t, LOSS_TYPE, LOSS, default_type);
     } else if in_reward {
         t.set(&[REWARD], "objective.kl.in", "reward");
         set_estimator(t, PENALTY, REWARD, "kl");
-        set_controller(t, REWARD, COEF, TYPE, HORIZON, TARGET);
+        set_controller(t, REWARD, COEF, default_coefficient, [TYPE, HORIZON, TARGET]);
     } else if let Some(key) = t.first_given(&[LOSS, REWARD]) {
         t.set(&[&key], "objective.kl.in", "none");
     }
@@ -226,15 +161,14 @@ fn kl(t: &mut Translator) {
     }
 }
 
-fn set_controller(
+pub(super) fn set_controller(
     t: &mut Translator,
     switch: &str,
     coefficient: &str,
-    kind: &str,
-    horizon: &str,
-    target: &str,
+    default_coefficient: f64,
+    [kind, horizon, target]: [&str; 3],
 ) {
-    let value = t.number(coefficient).unwrap_or(0.001);
+    let value = t.number(coefficient).unwrap_or(default_coefficient);
     t.set(&[coefficient, switch], "objective.kl.coefficient", &value.to_string());
     match t.text(kind).as_deref() {
         Some("adaptive") => {
@@ -250,37 +184,6 @@ fn set_controller(
             }
         }
         Some(_) => t.bad_value(kind, "fixed or adaptive"),
-    }
-}
-
-fn easy_kl(t: &mut Translator) {
-    const DISABLE: &str = "algorithm.disable_kl";
-    const LOSS: &str = "algorithm.use_kl_loss";
-    const PENALTY: &str = "algorithm.kl_penalty";
-    const COEF: &str = "algorithm.kl_coef";
-    const TYPE: &str = "algorithm.kl_type";
-    const HORIZON: &str = "algorithm.kl_horizon";
-    const TARGET: &str = "algorithm.kl_target";
-    let all = [DISABLE, LOSS, PENALTY, COEF, TYPE, HORIZON, TARGET];
-    if t.flag(DISABLE, false) {
-        t.set(&[DISABLE], "objective.kl.in", "none");
-        for key in all {
-            t.no_effect(key, "algorithm.disable_kl is true");
-        }
-        return;
-    }
-    let place = if t.flag(LOSS, false) { "loss" } else { "reward" };
-    t.set(&[LOSS, DISABLE, COEF, PENALTY], "objective.kl.in", place);
-    let switch = t.first_given(&all).unwrap_or_default();
-    set_estimator(t, PENALTY, &switch, "kl");
-    if place == "reward" {
-        set_controller(t, &switch, COEF, TYPE, HORIZON, TARGET);
-    } else {
-        let coefficient = t.number(COEF).unwrap_or(0.001);
-        t.set(&[COEF, &switch], "objective.kl.coefficient", &coefficient.to_string());
-        for key in [TYPE, HORIZON, TARGET] {
-            t.no_effect(key, "a KL in the loss has a fixed coefficient");
-        }
     }
 }
 
@@ -529,13 +432,4 @@ fn names(owner: Owner, t: &mut Translator) {
 /// A text that YAML takes for nothing else.
 pub(super) fn quoted(text: &str) -> String {
     serde_json::Value::String(text.to_owned()).to_string()
-}
-
-fn loss_average(t: &mut Translator) {
-    const KEY: &str = "worker.actor.loss_avg_mode";
-    match t.text(KEY).as_deref() {
-        None | Some("token") => t.set(&[KEY], "objective.aggregation", "token-mean"),
-        Some("seq") => t.set(&[KEY], "objective.aggregation", "seq-mean-token-mean"),
-        Some(_) => t.bad_value(KEY, "token or seq"),
-    }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Becomes, ForeignKey, ForeignProblem, Owner, defaults, entry, rules, section_owner};
+use super::{Becomes, ForeignKey, ForeignProblem, Owner, Rule, defaults, entry, rules, section_owner};
 use crate::diagnostic::Diagnostic;
 use crate::override_argument::{Operation, Override};
 use crate::source::{Origin, Source, SourceKind};
@@ -51,6 +51,7 @@ impl fmt::Display for Note {
                 }
             }
             Outcome::PartOf(key) => write!(f, " goes into what {key} becomes")?,
+            Outcome::NoEffect(reason) if self.value.is_none() => write!(f, ": {reason}")?,
             Outcome::NoEffect(reason) => write!(f, " has no effect: {reason}")?,
         }
         match &self.remark {
@@ -156,6 +157,8 @@ impl Translator {
         let mut simple = Vec::new();
         for given in &self.given {
             match given.entry.becomes {
+                // Comes after the others, below.
+                Becomes::Rule(Rule::RagenSizes, _) => {}
                 Becomes::Rule(rule, _) => {
                     if !groups.contains(&(rule, given.owner)) {
                         groups.push((rule, given.owner));
@@ -196,8 +199,16 @@ impl Translator {
         for (rule, owner) in groups {
             rules::apply(rule, owner, self);
         }
+        // RAGEN's mini-batches count trajectories even where no key says how many a group has.
+        if self.has_key_of(Owner::Ragen) {
+            rules::apply(Rule::RagenSizes, Owner::Ragen, self);
+        }
         for (key, ours) in simple {
             let Some(given) = self.find(&key) else { continue };
+            // A rule of another key took it.
+            if self.notes.iter().any(|note| note.key == key) {
+                continue;
+            }
             let node = given.node.clone();
             let text = show(&node);
             // null says nothing in the other systems; the default here says the same.
@@ -213,8 +224,8 @@ impl Translator {
         if self.whole {
             let mut owners: Vec<Owner> = self.given.iter().map(|given| given.owner).collect();
             owners.dedup();
-            // One table is the base of the others: its defaults are taken once.
-            let main = [Owner::EasyR1, Owner::Trl, Owner::Verl, Owner::Ragen]
+            // One table is the base of the others: the most particular one's defaults are taken.
+            let main = [Owner::EasyR1, Owner::Trl, Owner::Ragen, Owner::Verl]
                 .into_iter()
                 .find(|owner| owners.contains(owner));
             if let Some(main) = main {
@@ -373,6 +384,17 @@ impl Translator {
             outcome: Outcome::Became(pairs),
             remark: Some(remark.to_owned()),
         });
+    }
+
+    /// Says that a default which was not asked for is not followed.
+    pub(super) fn absent_without_effect(&mut self, owner: Owner, key: &str, reason: &str) {
+        let outcome = Outcome::NoEffect(reason.to_owned());
+        self.notes.push(Note { owner, key: key.to_owned(), value: None, outcome, remark: None });
+    }
+
+    /// Whether there is a key that only this system has.
+    pub(super) fn has_key_of(&self, owner: Owner) -> bool {
+        self.given.iter().any(|given| given.owner == owner)
     }
 
     /// Refuses what was given.

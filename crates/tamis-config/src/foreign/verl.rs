@@ -9,6 +9,7 @@ const RAGGED: &str = "sequences are ragged here, nothing is padded";
 const KEPT: &str = "the log-probabilities of generation are kept: there is no second pass";
 const NO_CRITIC: &str = "group-relative advantages have no critic";
 const RESUME: &str = "a run is resumed with `tamis train --resume RUN_DIR`";
+const NO_DROPOUT: &str = "there is no dropout";
 const EXTERNAL: &str = "models and data are read as they are; nothing in them is run";
 
 const fn key(key: &'static str, default: &'static str, becomes: super::Becomes) -> ForeignKey {
@@ -69,6 +70,20 @@ pub(super) const KEYS: &[ForeignKey] = &[
     ),
     key("actor_rollout_ref.model.lora_alpha", "", NoEffect("there are no adapters")),
     key("actor_rollout_ref.model.target_modules", "", NoEffect("there are no adapters")),
+    key(
+        "actor_rollout_ref.model.override_config.max_position_embeddings",
+        "",
+        NoEffect(
+            "positions are computed as they come; a limit in the checkpoint's `config.json` is raised there",
+        ),
+    ),
+    key(
+        "actor_rollout_ref.model.override_config.attention_dropout",
+        "0",
+        Unless(&["0", "0.", "0.0"], NO_DROPOUT),
+    ),
+    key("actor_rollout_ref.model.override_config.embd_pdrop", "0", Unless(&["0", "0.", "0.0"], NO_DROPOUT)),
+    key("actor_rollout_ref.model.override_config.resid_pdrop", "0", Unless(&["0", "0.", "0.0"], NO_DROPOUT)),
     key("actor_rollout_ref.model.override_config.*", "", Unless(&[], "edit the checkpoint's `config.json`")),
     key("actor_rollout_ref.hybrid_engine", "True", NoEffect("generation and training share the weights")),
     key("actor_rollout_ref.nccl_timeout", "", NoEffect(DEVICES)),

@@ -35,6 +35,11 @@ choice! {
         Verl = "verl",
         /// TRL: `f(prompts, completions, completion_ids, **columns)`, a batch a call.
         Trl = "trl",
+        /// EasyR1: `compute_score([{response, response_length, ground_truth}])`, a batch a call, or one where the file says `REWARD_TYPE =
+        /// "sequential"`; `overall` is the score.
+        EasyR1 = "easyr1",
+        /// As `easyr1`, one completion a call where the file does not say otherwise (EasyR1's `reward_type: sequential`).
+        EasyR1Sequential = "easyr1_sequential",
     }
 }
 

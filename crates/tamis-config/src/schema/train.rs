@@ -49,7 +49,8 @@ section! {
     /// Mini-batches, optimizer, learning rate and length of the run.
     pub struct TrainConfig {
         /// Prompts (groups) of one optimizer update. verl's users often take it for trajectories or for one GPU's share: it counts
-        /// prompts, over all devices. Null: `data.train_batch_size`, one update a step.
+        /// prompts, over all devices. A batch that is no multiple of it (a partial one, say) ends with a smaller mini-batch, whose means
+        /// are over what it holds. Null: `data.train_batch_size`, one update a step.
         ppo_mini_batch_size: Option<usize> = "null", AtLeast(1.0), Fixed;
         /// Passes over each batch.
         ppo_epochs: usize = "1", AtLeast(1.0), Fixed;

@@ -1,6 +1,6 @@
 use std::fmt::Write;
 
-use proptest::test_runner::TestRunner;
+use proptest::test_runner::{RngAlgorithm, TestRng};
 use serde_json::json;
 
 use super::*;
@@ -117,6 +117,10 @@ fn files_that_cannot_be_read() {
     insta::assert_snapshot!(error(&write("d.jsonl", &[0x1f, 0x8b, 8, 0])), @"FOLDER/d.jsonl is compressed as a whole (gzip or zstd); decompress it first");
     insta::assert_snapshot!(error(&write("e.jsonl", b"{\"a\": 1}\n{\"a\": \xff}\n")), @"FOLDER/e.jsonl, line 2: not valid JSON at column 7: expected value");
     insta::assert_snapshot!(error(&write("f.jsonl", "[".repeat(2).replace('[', "{\"a\":").as_bytes())), @"FOLDER/f.jsonl, line 1: not valid JSON at column 10: EOF while parsing a value");
+    insta::assert_snapshot!(error(&write("i.jsonl", b"{\"a\": 1, \"b\": NaN}\n")), @"FOLDER/i.jsonl, line 1: not valid JSON at column 15: `NaN` is no JSON number; write null where there is no value (Python: json.dumps(row, allow_nan=False) refuses such numbers)");
+    insta::assert_snapshot!(error(&write("i.jsonl", b"{\"a\": [1, -Infinity]}\n")), @"FOLDER/i.jsonl, line 1: not valid JSON at column 11: `-Infinity` is no JSON number; write null where there is no value (Python: json.dumps(row, allow_nan=False) refuses such numbers)");
+    insta::assert_snapshot!(error(&write("i.jsonl", b"{\"a\":Infinity}\n")), @"FOLDER/i.jsonl, line 1: not valid JSON at column 6: `Infinity` is no JSON number; write null where there is no value (Python: json.dumps(row, allow_nan=False) refuses such numbers)");
+    insta::assert_snapshot!(error(&write("i.jsonl", b"{\"a\": \"NaN\", b: 1}\n")), @"FOLDER/i.jsonl, line 1: not valid JSON at column 14: key must be a string");
     let bytes = std::fs::read(files().join("verl.parquet")).unwrap();
     let mut broken = bytes.clone();
     broken[40..400].fill(0xa5);
@@ -194,9 +198,18 @@ fn copies_that_cannot_be() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
 }
 
-/// Bytes changed, cut out or doubled anywhere: rows or errors, never a panic, never endless.
+/// Bytes changed, cut out or doubled anywhere: rows or errors, never a panic, never endless. Two halves, so that they run side by side.
 #[test]
 fn mutated_files_never_panic() {
+    mutate_files(5000, [7; 32]);
+}
+
+#[test]
+fn more_mutated_files_never_panic() {
+    mutate_files(5000, [8; 32]);
+}
+
+fn mutate_files(num_mutants: usize, seed: [u8; 32]) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mutant");
     let target = folder.path().join("copy");
@@ -205,11 +218,10 @@ fn mutated_files_never_panic() {
     for name in ["verl", "types", "pandas", "verl_gzip", "verl_lz4"] {
         sources.push(std::fs::read(files().join(format!("{name}.parquet"))).unwrap());
     }
-    let mut runner = TestRunner::deterministic();
-    let random = runner.rng();
-    let mut below = |bound: usize| rand_below(random, bound);
+    let mut random = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+    let mut below = |bound: usize| rand_below(&mut random, bound);
     let mut num_errors = 0;
-    for round in 0..2400 {
+    for round in 0..num_mutants {
         let mut bytes = sources[below(sources.len())].clone();
         for _ in 0..=below(3) {
             let at = below(bytes.len());
@@ -229,7 +241,7 @@ fn mutated_files_never_panic() {
             crate::dataset::ReadOptions { bad_rows: crate::dataset::BadRows::Skip, ..Default::default() };
         num_errors += usize::from(crate::dataset::Dataset::read(&[&path], &options).is_err());
         // Each copy waits for the disk, so not every mutant is copied.
-        if round % 8 == 0 {
+        if round % 32 == 0 {
             let _ = copy_rows(std::slice::from_ref(&path), |_, row| row % 2 == 0, &target);
         }
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 use tamis_data::records::{Record, Records, lookup};
 
-use super::{FilterFileError, Layout};
+use super::{Absent, FilterFileError, Layout};
 
 /// The metric of every trajectory and the group of every row.
 #[derive(Debug, Default)]
@@ -66,6 +66,9 @@ pub(super) fn read(inputs: &[PathBuf], layout: &Layout) -> Result<Columns, Filte
     for file in inputs {
         let mut seen = Seen::default();
         let rows = match layout {
+            Layout::Long { group_by, metric } if group_by.is_empty() && holds_lists(file, metric)? => {
+                lists(file, metric, &mut columns.groups, &mut seen)?
+            }
             Layout::Long { group_by, metric } => {
                 long(file, group_by, metric, &mut columns.groups, &mut seen)?
             }
@@ -74,12 +77,13 @@ pub(super) fn read(inputs: &[PathBuf], layout: &Layout) -> Result<Columns, Filte
         if rows.is_empty() {
             return Err(FilterFileError::NoRows { file: file.clone() });
         }
-        let asked: Vec<&String> = match layout {
-            Layout::Long { metric, .. } => vec![metric],
-            Layout::Wide { metrics } => metrics.iter().collect(),
+        let asked: &[String] = match layout {
+            Layout::Long { metric, .. } => std::slice::from_ref(metric),
+            Layout::Wide { metrics } => metrics,
         };
-        if let Some(column) = asked.into_iter().find(|column| !seen.asked.contains(*column)) {
-            return Err(seen.missing(file, column));
+        let absent = seen.absent_metrics(asked);
+        if !absent.is_empty() {
+            return Err(seen.missing(file, absent));
         }
         columns.rows.push(rows);
     }
@@ -120,24 +124,48 @@ impl Seen {
         }
     }
 
-    fn missing(&self, file: &Path, column: &str) -> FilterFileError {
+    fn missing(&self, file: &Path, absent: Vec<Absent>) -> FilterFileError {
+        FilterFileError::MissingColumns { file: file.to_owned(), absent, columns: self.columns.clone() }
+    }
+
+    fn absent_metrics(&self, metrics: &[String]) -> Vec<Absent> {
+        let absent = metrics.iter().filter(|metric| !self.asked.contains(*metric));
+        absent
+            .map(|metric| Absent::Metric { column: metric.clone(), nearest: self.nearest(metric) })
+            .collect()
+    }
+
+    fn nearest(&self, column: &str) -> Option<String> {
         let last = |path: &str| path.rsplit('.').next().unwrap_or_default().to_owned();
-        let nearest = self
-            .columns
+        self.columns
             .iter()
             .map(|name| {
                 let whole = strsim::jaro_winkler(column, name);
                 (whole.max(strsim::jaro_winkler(&last(column), &last(name)) - 0.05), name)
             })
-            .filter(|(similarity, _)| *similarity > 0.8)
+            .filter(|(similarity, _)| *similarity > 0.78)
             .max_by(|a, b| a.0.total_cmp(&b.0))
-            .map(|(_, name)| name.clone());
-        FilterFileError::MissingColumn {
-            file: file.to_owned(),
-            column: column.to_owned(),
-            columns: self.columns.clone(),
-            nearest,
+            .map(|(_, name)| name.clone())
+    }
+
+    /// The error of group columns that the first row does not have, together with the metric, if no row has that either.
+    fn no_group(
+        &mut self,
+        file: &Path,
+        first: &Record,
+        mut absent: Vec<Absent>,
+        metric: &str,
+        rest: Records,
+    ) -> FilterFileError {
+        let has_metric = lookup(&first.values, metric).is_some()
+            || rest.map_while(Result::ok).any(|record| {
+                self.look(&record);
+                lookup(&record.values, metric).is_some()
+            });
+        if !has_metric {
+            absent.insert(0, Absent::Metric { column: metric.to_owned(), nearest: self.nearest(metric) });
         }
+        self.missing(file, absent)
     }
 }
 
@@ -152,23 +180,30 @@ fn long(
     let mut rows = Vec::new();
     let mut by_key: HashMap<String, usize> = HashMap::new();
     let mut inferred: Vec<String> = Vec::new();
-    for record in Records::open(file)? {
+    let mut records = Records::open(file)?;
+    while let Some(record) = records.next() {
         let record = record?;
         seen.look(&record);
         if group_by.is_empty() && inferred.is_empty() {
             let known = Layout::GROUP_COLUMNS.iter().find(|name| lookup(&record.values, name).is_some());
-            inferred = vec![
-                (*known.ok_or_else(|| FilterFileError::NoGroupColumn {
-                    file: file.to_owned(),
-                    columns: seen.columns.clone(),
-                })?)
-                .to_owned(),
-            ];
+            match known {
+                Some(name) => inferred.push((*name).to_owned()),
+                None => return Err(seen.no_group(file, &record, vec![Absent::AnyGroup], metric, records)),
+            }
+        }
+        let columns = if group_by.is_empty() { &inferred } else { group_by };
+        if rows.is_empty() {
+            let absent = columns.iter().filter(|column| lookup(&record.values, column).is_none());
+            let absent: Vec<Absent> = absent
+                .map(|column| Absent::Group { column: column.clone(), nearest: seen.nearest(column) })
+                .collect();
+            if !absent.is_empty() {
+                return Err(seen.no_group(file, &record, absent, metric, records));
+            }
         }
         let mut key = String::new();
-        for column in if group_by.is_empty() { &inferred } else { group_by } {
+        for column in columns {
             match lookup(&record.values, column) {
-                None if rows.is_empty() => return Err(seen.missing(file, column)),
                 None | Some(Value::Null) => {
                     return Err(FilterFileError::NoGroup { place: record.place, column: column.clone() });
                 }
@@ -210,22 +245,84 @@ fn wide(
     Ok(rows)
 }
 
+/// Whether the metric of the first row is a list, so that each row is a group.
+fn holds_lists(file: &Path, metric: &str) -> Result<bool, FilterFileError> {
+    let first = Records::open(file)?.next().transpose()?;
+    Ok(first.is_some_and(|record| matches!(lookup(&record.values, metric), Some(Value::Array(_)))))
+}
+
+/// One row a group, its members in a list.
+fn lists(
+    file: &Path,
+    metric: &str,
+    groups: &mut Vec<Vec<f64>>,
+    seen: &mut Seen,
+) -> Result<Vec<usize>, FilterFileError> {
+    let mut rows = Vec::new();
+    seen.asked.insert(metric.to_owned());
+    for record in Records::open(file)? {
+        let record = record?;
+        seen.look(&record);
+        let not_a_list = |actual: String| FilterFileError::NotAList {
+            place: record.place.clone(),
+            column: metric.to_owned(),
+            actual,
+        };
+        let members = match lookup(&record.values, metric) {
+            Some(Value::Array(members)) if members.is_empty() => {
+                return Err(not_a_list("an empty one".to_owned()));
+            }
+            Some(Value::Array(members)) => members,
+            Some(other) => return Err(not_a_list(described(other))),
+            None => return Err(not_a_list("nothing".to_owned())),
+        };
+        let members = members.iter().enumerate().map(|(place, member)| {
+            as_number(member).ok_or_else(|| FilterFileError::NotANumber {
+                place: record.place.clone(),
+                column: format!("{metric}[{place}]"),
+                actual: described(member),
+            })
+        });
+        let members: Result<Vec<f64>, _> = members.collect();
+        rows.push(groups.len());
+        groups.push(members?);
+    }
+    Ok(rows)
+}
+
 /// A metric's number in a row: NaN where null or not there.
 fn number(record: &Record, column: &str, seen: &mut Seen) -> Result<f64, FilterFileError> {
     let Some(value) = lookup(&record.values, column) else { return Ok(f64::NAN) };
     if !seen.asked.contains(column) {
         seen.asked.insert(column.to_owned());
     }
-    let actual = match value {
-        Value::Null => return Ok(f64::NAN),
-        Value::Bool(value) => return Ok(f64::from(u8::from(*value))),
-        Value::Number(number) => return Ok(number.as_f64().unwrap_or(f64::NAN)),
+    as_number(value).ok_or_else(|| FilterFileError::NotANumber {
+        place: record.place.clone(),
+        column: column.to_owned(),
+        actual: described(value),
+    })
+}
+
+/// A number or flag; NaN for null.
+fn as_number(value: &Value) -> Option<f64> {
+    match value {
+        Value::Null => Some(f64::NAN),
+        Value::Bool(value) => Some(f64::from(u8::from(*value))),
+        Value::Number(number) => Some(number.as_f64().unwrap_or(f64::NAN)),
+        Value::String(_) | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+/// What a value is, for messages.
+fn described(value: &Value) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(_) | Value::Number(_) => format!("the single value {value}"),
         Value::String(text) => format!("the text {:?}", text.chars().take(20).collect::<String>()),
         Value::Array(_) => "a list".to_owned(),
         Value::Object(inner) => {
             let inside: Vec<&String> = inner.keys().take(10).collect();
             format!("an object with {}", super::listed(&inside))
         }
-    };
-    Err(FilterFileError::NotANumber { place: record.place.clone(), column: column.to_owned(), actual })
+    }
 }

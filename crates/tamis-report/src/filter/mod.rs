@@ -15,7 +15,7 @@ mod summary;
 use std::path::{Path, PathBuf};
 
 use tamis_core::filter::{Filter, FilterError, GroupFilter, OutcomeScale, judge_columns};
-use tamis_data::records::{Place, RecordError, copy_rows};
+use tamis_data::records::{Format, Place, RecordError, RowFault, copy_rows};
 use thiserror::Error;
 
 pub use summary::FilterSummary;
@@ -23,7 +23,8 @@ pub use summary::FilterSummary;
 /// How rows make up groups. Columns may be nested: `175b_finetuning.is_correct`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Layout {
-    /// One row a trajectory.
+    /// One row a trajectory; or, where the metric of the first row is a list and no group is named, one row a group with a number a
+    /// trajectory.
     Long {
         /// Columns whose values together name the group; the rows of one need not stand together. Empty: the first there is of
         /// [`Layout::GROUP_COLUMNS`].
@@ -68,34 +69,14 @@ pub enum FilterFileError {
     /// A file could not be read, or a copy not written.
     #[error(transparent)]
     Records(#[from] RecordError),
-    /// No row has such a column.
-    #[error(
-        "{} has no column `{column}`{}; it has {}",
-        file.display(),
-        nearest.as_ref().map(|name| format!(" (did you mean `{name}`?)")).unwrap_or_default(),
-        listed(columns)
-    )]
-    MissingColumn {
+    /// Columns asked for that no row has: all of them at once.
+    #[error("{} has {}; it has {}", file.display(), all_of(absent), listed(columns))]
+    MissingColumns {
         /// The file.
         file: PathBuf,
-        /// The column asked for.
-        column: String,
+        /// What there is not.
+        absent: Vec<Absent>,
         /// The columns there are, nested ones by their path.
-        columns: Vec<String>,
-        /// The most similar of them, if one is.
-        nearest: Option<String>,
-    },
-    /// No group column was named and none of the usual ones is there.
-    #[error(
-        "{} has no column that is known to name the group ({}); name it; it has {}",
-        file.display(),
-        listed(&Layout::GROUP_COLUMNS),
-        listed(columns)
-    )]
-    NoGroupColumn {
-        /// The file.
-        file: PathBuf,
-        /// The columns there are.
         columns: Vec<String>,
     },
     /// A row does not say which group it belongs to.
@@ -109,6 +90,16 @@ pub enum FilterFileError {
     /// A metric is not a number, a boolean or null.
     #[error("{place}: `{column}` must be a number, true, false or null, got {actual}")]
     NotANumber {
+        /// Where.
+        place: Place,
+        /// The column.
+        column: String,
+        /// What it is.
+        actual: String,
+    },
+    /// Rows of lists, and one that has none.
+    #[error("{place}: `{column}` must be a list of numbers, as in the first row, got {actual}")]
+    NotAList {
         /// Where.
         place: Place,
         /// The column.
@@ -136,8 +127,18 @@ pub enum FilterFileError {
         /// What else it is.
         other: &'static str,
     },
+    /// An output's name promises another format than its rows would have.
+    #[error("{} would hold {}, as {} does", path.display(), named(*format), input.display())]
+    OutputFormat {
+        /// The output.
+        path: PathBuf,
+        /// The input that is copied from.
+        input: PathBuf,
+        /// The input's format.
+        format: Format,
+    },
     /// The output is there already.
-    #[error("{} exists already; remove it, choose another output or allow overwriting", path.display())]
+    #[error("{} exists already", path.display())]
     OutputExists {
         /// The output.
         path: PathBuf,
@@ -145,6 +146,112 @@ pub enum FilterFileError {
     /// The filter's settings do not make sense.
     #[error(transparent)]
     Filter(#[from] FilterError),
+}
+
+/// A column asked for that a file does not have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Absent {
+    /// The metric's column.
+    Metric {
+        /// The column.
+        column: String,
+        /// The most similar of those there are, if one is.
+        nearest: Option<String>,
+    },
+    /// A column that should name the group.
+    Group {
+        /// The column.
+        column: String,
+        /// The most similar of those there are, if one is.
+        nearest: Option<String>,
+    },
+    /// No group column was named, and none of the usual ones is there.
+    AnyGroup,
+}
+
+impl std::fmt::Display for Absent {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (role, column, nearest) = match self {
+            Self::Metric { column, nearest } => ("metric", column, nearest),
+            Self::Group { column, nearest } => ("group", column, nearest),
+            Self::AnyGroup => {
+                return write!(
+                    formatter,
+                    "no column that is known to name the group ({})",
+                    listed(&Layout::GROUP_COLUMNS)
+                );
+            }
+        };
+        write!(formatter, "no {role} column `{column}`")?;
+        nearest.as_ref().map_or(Ok(()), |name| write!(formatter, " (did you mean `{name}`?)"))
+    }
+}
+
+impl FilterFileError {
+    /// Whether what was asked for is wrong, rather than what the files hold.
+    pub fn is_usage(&self) -> bool {
+        match self {
+            Self::MissingColumns { .. }
+            | Self::NoMetricColumns
+            | Self::NoInput
+            | Self::OutputClash { .. }
+            | Self::OutputFormat { .. }
+            | Self::OutputExists { .. }
+            | Self::Filter(_)
+            | Self::Records(RecordError::Open { .. } | RecordError::Mixed { .. }) => true,
+            Self::Records(_)
+            | Self::NoGroup { .. }
+            | Self::NotANumber { .. }
+            | Self::NotAList { .. }
+            | Self::NoRows { .. } => false,
+        }
+    }
+
+    /// The fix, where one is known.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::MissingColumns { absent, columns, .. } if absent.contains(&Absent::AnyGroup) => {
+                // Where nothing but the prompt says what belongs together (verl's own dumps), the prompt does.
+                let prompt = ["prompt", "input", "question"]
+                    .into_iter()
+                    .find(|name| columns.iter().any(|column| column == name));
+                Some(prompt.map_or_else(
+                    || "name it with `--group COLUMN`; where each row holds a whole group, give `--metric` once for each of its columns".to_owned(),
+                    |prompt| format!("name it with `--group COLUMN`; `--group {prompt}` puts rows of the same {prompt} together"),
+                ))
+            }
+            Self::OutputFormat { path, format, .. } => {
+                let path = path.with_extension(ending(*format));
+                Some(format!("rows keep the format they come in: name it {}", path.display()))
+            }
+            Self::Records(RecordError::Row { place, fault: RowFault::Json { .. } }) if place.row == 1 => {
+                Some("rollouts are read as JSON lines (one object a line) or as Parquet".to_owned())
+            }
+            Self::OutputExists { .. } => Some("`--overwrite` replaces it".to_owned()),
+            Self::NoGroup { .. } => {
+                Some("a row without a group cannot be judged; take such rows out first".to_owned())
+            }
+            _ => None,
+        }
+    }
+}
+
+fn named(format: Format) -> &'static str {
+    match format {
+        Format::Jsonl => "JSON lines",
+        Format::Parquet => "Parquet",
+    }
+}
+
+fn ending(format: Format) -> &'static str {
+    match format {
+        Format::Jsonl => "jsonl",
+        Format::Parquet => "parquet",
+    }
+}
+
+fn all_of(absent: &[Absent]) -> String {
+    absent.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
 }
 
 fn listed(names: &[impl AsRef<str>]) -> String {
@@ -208,8 +315,22 @@ fn check_outputs(options: &FilterOptions) -> Result<(), FilterFileError> {
     {
         return Err(FilterFileError::OutputClash { path: kept.clone(), other: "the other output" });
     }
-    match outputs.into_iter().find(|path| !options.overwrite && path.exists()) {
-        Some(path) => Err(FilterFileError::OutputExists { path: path.clone() }),
+    if let Some(path) = outputs.iter().find(|path| !options.overwrite && path.exists()) {
+        return Err(FilterFileError::OutputExists { path: (*path).clone() });
+    }
+    let Some(input) = options.inputs.first().filter(|_| !outputs.is_empty()) else { return Ok(()) };
+    let format = Format::of(input)?;
+    let promises_other = |path: &&PathBuf| {
+        let promised =
+            path.extension().and_then(|ending| match ending.to_string_lossy().to_lowercase().as_str() {
+                "parquet" => Some(Format::Parquet),
+                "jsonl" | "json" | "ndjson" => Some(Format::Jsonl),
+                _ => None,
+            });
+        promised.is_some_and(|promised| promised != format)
+    };
+    match outputs.into_iter().find(promises_other) {
+        Some(path) => Err(FilterFileError::OutputFormat { path: path.clone(), input: input.clone(), format }),
         None => Ok(()),
     }
 }

@@ -218,6 +218,28 @@ fn parquet_rows() {
 }
 
 #[test]
+fn rows_that_hold_a_list_are_groups() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = "{\"r\": {\"acc\": [1, 0, 1, 1]}}\n{\"r\": {\"acc\": [0, 0.0, null]}}\n{\"r\": {\"acc\": [true, 1]}}\n";
+    let input = write(&folder, "lists.jsonl", rows);
+    let kept = folder.path().join("kept.jsonl");
+    let summary =
+        filter_file(&FilterOptions { kept: Some(kept.clone()), ..options(vec![input], long(&[], "r.acc")) })
+            .unwrap();
+    assert_eq!((summary.num_prompts, summary.num_trajectories, summary.num_kept), (3, 9, 1));
+    assert_eq!((summary.dropped.all_wrong, summary.dropped.all_correct), (1, 1));
+    assert_eq!(std::fs::read_to_string(kept).unwrap(), format!("{}\n", rows.lines().next().unwrap()));
+    let refused = |second: &str| {
+        let input = write(&folder, "bad.jsonl", &format!("{{\"acc\": [1, 0]}}\n{second}\n"));
+        shown(&filter_file(&options(vec![input], long(&[], "acc"))).unwrap_err(), &folder)
+    };
+    insta::assert_snapshot!(refused("{\"acc\": 1}"), @"FOLDER/bad.jsonl, line 2: `acc` must be a list of numbers, as in the first row, got the single value 1");
+    insta::assert_snapshot!(refused("{\"acc\": []}"), @"FOLDER/bad.jsonl, line 2: `acc` must be a list of numbers, as in the first row, got an empty one");
+    insta::assert_snapshot!(refused("{}"), @"FOLDER/bad.jsonl, line 2: `acc` must be a list of numbers, as in the first row, got nothing");
+    insta::assert_snapshot!(refused("{\"acc\": [1, \"0\"]}"), @r#"FOLDER/bad.jsonl, line 2: `acc[1]` must be a number, true, false or null, got the text "0""#);
+}
+
+#[test]
 fn groups_do_not_reach_over_files() {
     let folder = tempfile::tempdir().unwrap();
     let one = write(&folder, "1.jsonl", "{\"group_id\": 1, \"acc\": 1}\n{\"group_id\": 1, \"acc\": 1}\n");
@@ -231,9 +253,15 @@ fn what_cannot_be_filtered() {
     let folder = tempfile::tempdir().unwrap();
     let input = write(&folder, "rollouts.jsonl", ROWS);
     let mut text = String::new();
+    // Which of them are to blame on what was asked for.
+    let mut is_usage = String::new();
     let mut refuse = |options: &FilterOptions| {
         let error = filter_file(options).unwrap_err();
         writeln!(text, "{}", shown(&error, &folder)).unwrap();
+        if let Some(hint) = error.hint() {
+            writeln!(text, "  hint: {}", shown(&hint, &folder)).unwrap();
+        }
+        is_usage.push(if error.is_usage() { 'u' } else { '.' });
     };
     let nested = write(
         &folder,
@@ -245,11 +273,19 @@ fn what_cannot_be_filtered() {
     refuse(&on(&input, long(&["prompt"], "acc")));
     refuse(&on(&nested, long(&["id"], "is_correct")));
     refuse(&on(&nested, long(&[], "model.is_correct")));
+    // What is misspelt is told together, and a metric that only a later row has is not called missing.
+    refuse(&on(&input, long(&["uud"], "accuracy")));
+    refuse(&on(&nested, long(&["idd", "tag"], "model.correct")));
+    refuse(&on(
+        &write(&folder, "verl.jsonl", "{\"input\": \"a\"}\n{\"input\": \"b\", \"score\": 1}\n"),
+        long(&[], "score"),
+    ));
+    refuse(&on(&write(&folder, "verl.jsonl", "{\"input\": \"a\", \"score\": 1}\n"), long(&[], "scores")));
     refuse(&on(&nested, long(&["id"], "model.is_correct")));
     refuse(&on(&nested, long(&["id"], "model")));
     refuse(&on(&nested, long(&["id"], "model.text")));
     refuse(&on(&nested, wide(&["tags"])));
-    refuse(&on(&nested, wide(&["model.is_correct", "model.was_correct"])));
+    refuse(&on(&nested, wide(&["model.is_correct", "model.was_correct", "model.will_be"])));
     refuse(&on(&nested, wide(&[])));
     refuse(&on(&write(&folder, "empty.jsonl", "\n"), wide(&["x"])));
     refuse(&on(&write(&folder, "broken.jsonl", "{\"x\": 1}\n{\"x\": NaN}\n"), wide(&["x"])));
@@ -267,29 +303,51 @@ fn what_cannot_be_filtered() {
     refuse(&FilterOptions { kept: Some(same.clone()), dropped: Some(same), ..good.clone() });
     refuse(&FilterOptions { kept: Some(there.clone()), ..good.clone() });
     refuse(&FilterOptions { kept: Some(folder.path().join("no/folder.jsonl")), ..good.clone() });
+    refuse(&FilterOptions { kept: Some(folder.path().join("kept.parquet")), ..good.clone() });
+    let verl = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tamis-data/tests/files/verl.parquet");
+    std::fs::copy(verl, folder.path().join("verl.parquet")).unwrap();
+    refuse(&FilterOptions {
+        dropped: Some(folder.path().join("dropped.json")),
+        ..on(&folder.path().join("verl.parquet"), long(&["ability"], "extra_info.index"))
+    });
     let filter = GroupFilter::Variance(Variance { tolerance: -1.0, singleton: Singleton::Keep });
     refuse(&FilterOptions { filter, ..good });
     assert_eq!(std::fs::read_to_string(there).unwrap(), "precious");
+    insta::assert_snapshot!(is_usage, @"uu.uuuuu....uu..uuuuuu.uuu");
     insta::assert_snapshot!(text, @r#"
-    FOLDER/rollouts.jsonl has no column `accuracy` (did you mean `acc`?); it has `uid`, `acc`, `n`
-    FOLDER/rollouts.jsonl has no column `prompt`; it has `uid`, `acc`, `n`
+    FOLDER/rollouts.jsonl has no metric column `accuracy` (did you mean `acc`?); it has `uid`, `acc`, `n`
+    FOLDER/rollouts.jsonl has no group column `prompt`; it has `uid`, `acc`, `n`
     FOLDER/nested.jsonl, line 2: no value in the group column `id`
-    FOLDER/nested.jsonl has no column that is known to name the group (`group_id`, `uid`, `group`, `prompt_id`); name it; it has `id`, `model.is_correct`, `model.text`, `tags`
+      hint: a row without a group cannot be judged; take such rows out first
+    FOLDER/nested.jsonl has no column that is known to name the group (`group_id`, `uid`, `group`, `prompt_id`); it has `id`, `model.is_correct`, `model.text`, `tags`
+      hint: name it with `--group COLUMN`; where each row holds a whole group, give `--metric` once for each of its columns
+    FOLDER/rollouts.jsonl has no metric column `accuracy` (did you mean `acc`?) and no group column `uud` (did you mean `uid`?); it has `uid`, `acc`, `n`
+    FOLDER/nested.jsonl has no metric column `model.correct` (did you mean `model.is_correct`?) and no group column `idd` (did you mean `id`?) and no group column `tag` (did you mean `tags`?); it has `id`, `model.is_correct`, `model.text`, `tags`, `model`
+    FOLDER/verl.jsonl has no column that is known to name the group (`group_id`, `uid`, `group`, `prompt_id`); it has `input`, `score`
+      hint: name it with `--group COLUMN`; `--group input` puts rows of the same input together
+    FOLDER/verl.jsonl has no metric column `scores` (did you mean `score`?) and no column that is known to name the group (`group_id`, `uid`, `group`, `prompt_id`); it has `input`, `score`
+      hint: name it with `--group COLUMN`; `--group input` puts rows of the same input together
     FOLDER/nested.jsonl, line 2: no value in the group column `id`
+      hint: a row without a group cannot be judged; take such rows out first
     FOLDER/nested.jsonl, line 1: `model` must be a number, true, false or null, got an object with `is_correct`, `text`
     FOLDER/nested.jsonl, line 1: `model.text` must be a number, true, false or null, got the text "x"
     FOLDER/nested.jsonl, line 1: `tags` must be a number, true, false or null, got a list
-    FOLDER/nested.jsonl has no column `model.was_correct` (did you mean `model.is_correct`?); it has `id`, `model.is_correct`, `model.text`, `tags`, `model`
+    FOLDER/nested.jsonl has no metric column `model.was_correct` (did you mean `model.is_correct`?) and no metric column `model.will_be` (did you mean `model`?); it has `id`, `model.is_correct`, `model.text`, `tags`, `model`
     the wide layout needs at least one metric column
     FOLDER/empty.jsonl has no rows
-    FOLDER/broken.jsonl, line 2: not valid JSON at column 7: expected value
+    FOLDER/broken.jsonl, line 2: not valid JSON at column 7: `NaN` is no JSON number; write null where there is no value (Python: json.dumps(row, allow_nan=False) refuses such numbers)
     failed to open FOLDER/absent.jsonl
     no rollout file was given
     FOLDER/rollouts.jsonl is an input too; choose another output
     FOLDER/./rollouts.jsonl is an input too; choose another output
     FOLDER/same.jsonl is the other output too; choose another output
-    FOLDER/there.jsonl exists already; remove it, choose another output or allow overwriting
+    FOLDER/there.jsonl exists already
+      hint: `--overwrite` replaces it
     failed to write FOLDER/no/folder.jsonl
+    FOLDER/kept.parquet would hold JSON lines, as FOLDER/rollouts.jsonl does
+      hint: rows keep the format they come in: name it FOLDER/kept.jsonl
+    FOLDER/dropped.json would hold Parquet, as FOLDER/verl.parquet does
+      hint: rows keep the format they come in: name it FOLDER/dropped.parquet
     the variance filter's tolerance must be a finite number of at least 0, got -1
     "#);
 }

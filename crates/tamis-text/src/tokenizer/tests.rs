@@ -252,6 +252,8 @@ fn errors_of_loading() {
     insta::assert_snapshot!(load(), @"no tokenizer.json in FOLDER; save it with `AutoTokenizer.from_pretrained(...).save_pretrained(...)`");
     std::fs::create_dir(at.join("tokenizer.json")).unwrap();
     insta::assert_snapshot!(load(), @"failed to read FOLDER/tokenizer.json: Is a directory (os error 21)");
+    let absent = Tokenizer::load(&at.join("Qwen/Qwen2-7B")).unwrap_err();
+    insta::assert_snapshot!(chain(&absent, at), @"there is no folder FOLDER/Qwen/Qwen2-7B: a model is read from disk, and a name on a hub is downloaded first (`hf download NAME --local-dir FOLDER`)");
 }
 
 #[test]

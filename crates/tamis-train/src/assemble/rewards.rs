@@ -162,12 +162,6 @@ fn plain(
                     "set its `path`, which is taken from the folder in which tamis is started",
                 ));
             }
-            if !path.is_file() {
-                return Err(AssembleError::setting(
-                    format!("reward `{}`: there is no file {}", reward.name, path.display()),
-                    "set `path` to the Python file that holds the function",
-                ));
-            }
             let function = PythonFunction {
                 interpreter: python.display().to_string(),
                 path: path.clone(),
@@ -175,6 +169,8 @@ fn plain(
                 kind: match style {
                     PythonStyle::Verl => Kind::Verl,
                     PythonStyle::Trl => Kind::Trl,
+                    PythonStyle::EasyR1 => Kind::EasyR1,
+                    PythonStyle::EasyR1Sequential => Kind::EasyR1Sequential,
                 },
                 kwargs: kwargs.0.clone(),
             };

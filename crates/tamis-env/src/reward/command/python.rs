@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// The program: `python3 tamis_reward.py --path FILE --name FUNCTION --kind verl|trl [--kwargs JSON]`.
+/// The program: `python3 tamis_reward.py --path FILE --name FUNCTION --kind verl|trl|easyr1|easyr1_sequential [--kwargs JSON]`.
 pub const PROGRAM: &str = include_str!("../../../python/tamis_reward.py");
 
 /// How the function is called.
@@ -18,6 +18,13 @@ pub enum Kind {
     /// TRL: `f(prompts=, completions=, completion_ids=, **columns, trainer_state=, log_extra=, log_metric=)` for a list of completions,
     /// returning a list of numbers or None.
     Trl,
+    /// EasyR1: `compute_score([{response, response_length, ground_truth}], **kwargs)` for a list of completions, or for one where the file
+    /// says `REWARD_TYPE = "sequential"`, returning dictionaries whose `overall` is the score.
+    #[serde(rename = "easyr1")]
+    EasyR1,
+    /// EasyR1, one completion a call where the file does not say otherwise.
+    #[serde(rename = "easyr1_sequential")]
+    EasyR1Sequential,
 }
 
 impl Kind {
@@ -25,6 +32,8 @@ impl Kind {
         match self {
             Self::Verl => "verl",
             Self::Trl => "trl",
+            Self::EasyR1 => "easyr1",
+            Self::EasyR1Sequential => "easyr1_sequential",
         }
     }
 }

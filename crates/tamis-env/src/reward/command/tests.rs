@@ -67,6 +67,22 @@ fn what_is_sent() {
     insta::assert_snapshot!(line(&RewardInput::text(&prompt, "five")), @r#"{"id":7,"remaining":1,"prompt_id":3,"prompt":[{"role":"user","content":"5?"}],"completion":"five","messages":[{"role":"assistant","content":"five"}],"completion_ids":[],"ground_truth":null,"data_source":"test","columns":{"level":3},"step":0,"epoch":0}"#);
 }
 
+/// The page for users names every field that is sent, and every one that is understood.
+#[test]
+fn the_page_on_rewards_names_every_field() {
+    let page =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/rewards.md")).unwrap();
+    let prompt = prompt(3, "5");
+    let line = protocol::request(7, 1, &RewardInput::text(&prompt, "5"));
+    let sent: Map<String, Value> = serde_json::from_slice(&line).unwrap();
+    let understood = ["id", "score", "scores", "per_token", "per_turn", "error"];
+    for field in sent.keys().map(String::as_str).chain(understood) {
+        assert!(page.contains(&format!("\n| `{field}` |")), "`{field}` is not in docs/rewards.md");
+    }
+    let startup = CommandConfig::default().startup_timeout.as_secs();
+    assert!(page.contains(&format!("{startup} s more")), "the start-up time-out is {startup} s");
+}
+
 #[test]
 fn what_is_understood() {
     let read = |line: &str| match protocol::answer(line) {
@@ -333,6 +349,61 @@ def short(completions, **kwargs):
     insta::assert_snapshot!(said(&outcomes(&command, 2)), @"score=1; score=1");
     let (_folder, command) = python(source, "short", Kind::Trl, &Value::Null);
     insta::assert_snapshot!(said(&outcomes(&command, 2)), @"error the function returned 1 rewards for 2 completions; error the function returned 1 rewards for 2 completions");
+}
+
+#[test]
+fn easyr1_functions_run_unchanged() {
+    if !has_python() {
+        return;
+    }
+    let batch = r#"
+REWARD_NAME = "test"
+REWARD_TYPE = "batch"
+
+def compute_score(reward_inputs, format_weight=0.1):
+    print("printed")
+    scores = []
+    for item in reward_inputs:
+        if item["response"] == "2": raise ValueError("two")
+        if item["response"] == "3": scores.append({"accuracy": 1.0}); continue
+        accuracy = 1.0 if item["response"] == item["ground_truth"] and item["response"] != "1" else -1.0
+        scores.append({"overall": accuracy + format_weight * 1.0, "format": 1.0, "accuracy": accuracy, "accuracy_normalized": 0.5 * (accuracy + 1.0)})
+    return scores
+
+def lengths(reward_inputs):
+    return [{"overall": item["response_length"]} for item in reward_inputs]
+
+def numbers(reward_inputs):
+    return [1.0 for item in reward_inputs]
+
+def main(reward_inputs):
+    return []
+"#;
+    let (_folder, command) = python(batch, "compute_score", Kind::EasyR1, &json!({"format_weight": 0.5}));
+    insta::assert_snapshot!(said(&outcomes(&command, 4)), @r#"acc=1 accuracy=1 accuracy_normalized=1 format=1 score=1.5; acc=0 accuracy=-1 accuracy_normalized=0 format=1 score=-0.5; error ValueError: two; error ValueError: an EasyR1 function returns dictionaries with `overall`, this one has ['accuracy']"#);
+    let (_folder, command) = python(batch, "lengths", Kind::EasyR1, &Value::Null);
+    let first = prompt(0, "1");
+    let input = RewardInput { completion_ids: &[4, 2, 7], ..RewardInput::text(&first, "1") };
+    insta::assert_snapshot!(said(&command.score(&[input])), @"score=3");
+    let (_folder, command) = python(batch, "numbers", Kind::EasyR1, &Value::Null);
+    insta::assert_snapshot!(said(&outcomes(&command, 1)), @"error ValueError: an EasyR1 function returns dictionaries with `overall`, this one has float");
+    let (_folder, command) = python(batch, "main", Kind::EasyR1, &Value::Null);
+    insta::assert_snapshot!(said(&outcomes(&command, 1)), @"error the function returned 0 rewards for 1 completions");
+
+    let sequential = r#"
+REWARD_TYPE = "sequential"
+
+def compute_score(reward_input):
+    return {"overall": float(reward_input["response"] == reward_input["ground_truth"]), "format": None}
+"#;
+    let (_folder, command) = python(sequential, "compute_score", Kind::EasyR1, &Value::Null);
+    insta::assert_snapshot!(said(&outcomes(&command, 2)), @"score=1; score=1");
+    let unsaid = sequential.replace("REWARD_TYPE = \"sequential\"", "");
+    let (_folder, command) = python(&unsaid, "compute_score", Kind::EasyR1Sequential, &Value::Null);
+    insta::assert_snapshot!(said(&outcomes(&command, 2)), @"score=1; score=1");
+    let wrong = sequential.replace("sequential", "single");
+    let (_folder, command) = python(&wrong, "compute_score", Kind::EasyR1, &Value::Null);
+    insta::assert_snapshot!(said(&outcomes(&command, 1)), @r#"error REWARD_TYPE must be "batch" or "sequential", not 'single'"#);
 }
 
 #[test]

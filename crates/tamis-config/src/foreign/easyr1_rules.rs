@@ -1,0 +1,163 @@
+//! Keys of EasyR1 and its fork that mean something only together.
+
+use super::rules::{limit_text, set_controller, set_estimator};
+use super::translate::Translator;
+
+pub(super) fn dynamic_sample(t: &mut Translator) {
+    const ENABLE: &str = "algorithm.use_dynamic_sample";
+    const LIMIT: &str = "algorithm.dynamic_sample_max_gen_batches";
+    if !t.flag(ENABLE, false) {
+        if t.find(ENABLE).is_some() && t.find("algorithm.online_filtering").is_none() {
+            t.set(&[ENABLE], "filter", "null");
+        }
+        t.no_effect(ENABLE, "that is the default");
+        t.no_effect(LIMIT, "algorithm.use_dynamic_sample is false");
+        return;
+    }
+    for (ours, value) in [
+        ("filter.kind", "variance"),
+        ("filter.metric", "seq_reward"),
+        ("filter.singleton", "keep"),
+        ("filter.tolerance", "0.0"),
+        ("schedule.refill", "true"),
+        ("schedule.on_limit", "use_partial"),
+        ("schedule.on_empty_round", "retry"),
+        ("schedule.on_exhausted", "use_partial"),
+        ("schedule.surplus", "discard"),
+        ("schedule.order", "dispatch"),
+    ] {
+        t.set(&[ENABLE], ours, value);
+    }
+    let limit = t.number(LIMIT).unwrap_or(3.0);
+    t.set(&[LIMIT, ENABLE], "schedule.max_num_gen_batches", &limit_text(limit));
+}
+
+pub(super) fn online_filtering(t: &mut Translator) {
+    const ENABLE: &str = "algorithm.online_filtering";
+    const KEY: &str = "algorithm.filter_key";
+    const LOW: &str = "algorithm.filter_low";
+    const HIGH: &str = "algorithm.filter_high";
+    const LIMIT: &str = "trainer.max_try_make_batch";
+    if !t.flag(ENABLE, false) {
+        for key in [ENABLE, KEY, LOW, HIGH, LIMIT] {
+            t.no_effect(key, "algorithm.online_filtering is false");
+        }
+        return;
+    }
+    if t.flag("algorithm.use_dynamic_sample", false) {
+        t.refuse(ENABLE, "algorithm.use_dynamic_sample is on too, and there is one filter");
+        return;
+    }
+    for (ours, value) in [
+        ("filter.kind", "mean_range"),
+        ("filter.bounds", "open"),
+        ("schedule.refill", "true"),
+        ("schedule.on_limit", "error"),
+        ("schedule.on_empty_round", "error"),
+        ("schedule.on_exhausted", "next_epoch"),
+        ("schedule.surplus", "discard"),
+    ] {
+        t.set(&[ENABLE], ours, value);
+    }
+    let metric = match t.text(KEY).as_deref() {
+        None | Some("overall") => "seq_reward".to_owned(),
+        // A reward function of EasyR1's gives these numbers itself; ours is the raw outcome.
+        Some("accuracy" | "accuracy_normalized") if t.text("worker.reward.reward_function").is_none() => {
+            "acc".to_owned()
+        }
+        Some(other) => other.to_owned(),
+    };
+    t.set(&[KEY, ENABLE], "filter.metric", &metric);
+    let low = t.number(LOW).unwrap_or(0.01);
+    let high = t.number(HIGH).unwrap_or(0.99);
+    t.set(&[LOW, ENABLE], "filter.low", &low.to_string());
+    t.set(&[HIGH, ENABLE], "filter.high", &high.to_string());
+    let limit = t.number(LIMIT).unwrap_or(20.0);
+    t.set(&[LIMIT, ENABLE], "schedule.max_num_gen_batches", &limit_text(limit));
+}
+
+pub(super) fn kl(t: &mut Translator) {
+    const DISABLE: &str = "algorithm.disable_kl";
+    const LOSS: &str = "algorithm.use_kl_loss";
+    const PENALTY: &str = "algorithm.kl_penalty";
+    const COEF: &str = "algorithm.kl_coef";
+    const TYPE: &str = "algorithm.kl_type";
+    const HORIZON: &str = "algorithm.kl_horizon";
+    const TARGET: &str = "algorithm.kl_target";
+    let all = [DISABLE, LOSS, PENALTY, COEF, TYPE, HORIZON, TARGET];
+    if t.flag(DISABLE, false) {
+        t.set(&[DISABLE], "objective.kl.in", "none");
+        for key in all {
+            t.no_effect(key, "algorithm.disable_kl is true");
+        }
+        return;
+    }
+    let place = if t.flag(LOSS, false) { "loss" } else { "reward" };
+    t.set(&[LOSS, DISABLE, COEF, PENALTY], "objective.kl.in", place);
+    let switch = t.first_given(&all).unwrap_or_default();
+    set_estimator(t, PENALTY, &switch, "kl");
+    if place == "reward" {
+        set_controller(t, &switch, COEF, 0.001, [TYPE, HORIZON, TARGET]);
+    } else {
+        let coefficient = t.number(COEF).unwrap_or(0.001);
+        t.set(&[COEF, &switch], "objective.kl.coefficient", &coefficient.to_string());
+        for key in [TYPE, HORIZON, TARGET] {
+            t.no_effect(key, "a KL in the loss has a fixed coefficient");
+        }
+    }
+}
+
+pub(super) fn rewards(t: &mut Translator) {
+    const FUNCTION: &str = "worker.reward.reward_function";
+    const NAME: &str = "worker.reward.reward_function_name";
+    const KWARGS: &str = "worker.reward.reward_function_kwargs";
+    const TYPE: &str = "worker.reward.reward_type";
+    let mut kwargs = serde_json::Map::new();
+    let mut others = vec![NAME.to_owned(), TYPE.to_owned()];
+    for given in &t.given {
+        if given.key == KWARGS {
+            kwargs.extend(given.node.to_json().as_object().cloned().unwrap_or_default());
+        } else if let Some(name) = given.key.strip_prefix(KWARGS).and_then(|rest| rest.strip_prefix('.')) {
+            kwargs.insert(name.to_owned(), given.node.to_json());
+        } else {
+            continue;
+        }
+        others.push(given.key.clone());
+    }
+    let Some(text) = t.text(FUNCTION) else {
+        t.no_effect(FUNCTION, "null leaves the default");
+        for key in others {
+            t.no_effect(&key, "there is no reward function");
+        }
+        return;
+    };
+    // `file.py:function`, as EasyR1 takes it apart.
+    let (path, name) =
+        text.rsplit_once(':').map_or((text.as_str(), None), |(path, name)| (path, Some(name.to_owned())));
+    let name = name.or_else(|| t.text(NAME)).unwrap_or_else(|| "main".to_owned());
+    let style = match t.text(TYPE).as_deref() {
+        None | Some("batch" | "function") => "easyr1",
+        Some("sequential") => "easyr1_sequential",
+        Some(_) => {
+            t.bad_value(TYPE, "batch or sequential");
+            return;
+        }
+    };
+    let mut item = serde_json::json!({"kind": "python", "path": path, "function": name, "style": style});
+    if !kwargs.is_empty() {
+        item["kwargs"] = serde_json::Value::Object(kwargs);
+    }
+    t.set(&[FUNCTION], "reward", &serde_json::Value::Array(vec![item]).to_string());
+    for key in others {
+        t.part_of(&key, FUNCTION);
+    }
+}
+
+pub(super) fn loss_average(t: &mut Translator) {
+    const KEY: &str = "worker.actor.loss_avg_mode";
+    match t.text(KEY).as_deref() {
+        None | Some("token") => t.set(&[KEY], "objective.aggregation", "token-mean"),
+        Some("seq") => t.set(&[KEY], "objective.aggregation", "seq-mean-token-mean"),
+        Some(_) => t.bad_value(KEY, "token or seq"),
+    }
+}

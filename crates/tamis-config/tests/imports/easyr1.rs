@@ -1,0 +1,161 @@
+//! Files and commands of EasyR1 and its fork.
+
+use insta::assert_snapshot;
+
+use crate::{converted, import_errors, loaded, notes};
+
+#[test]
+fn example_files_of_easyr1() {
+    let folder = tempfile::tempdir().unwrap();
+    let standard = "data:\n  rollout_batch_size: 128\n  train_files: math.parquet\n\nalgorithm:\n  adv_estimator: grpo\n  use_dynamic_sample: \
+                    true\n  dynamic_sample_max_gen_batches: 3\n\nworker:\n  actor:\n    model: {model_path: m}\n  rollout:\n    n: 16\n";
+    let path = folder.path().join("standard.yaml");
+    std::fs::write(&path, standard).unwrap();
+    let import = converted(&[path.to_str().unwrap()]);
+    let yaml = import.yaml.replace(folder.path().to_str().unwrap(), "DIR");
+    assert_snapshot!(yaml, @r#"
+model:
+  path: m  # DIR/standard.yaml:12
+data:
+  train: math.parquet  # DIR/standard.yaml:3
+  train_batch_size: 128  # DIR/standard.yaml:2
+  overlong_prompts: drop  # EasyR1: data.filter_overlong_prompts (default)
+rollout:
+  n: 16  # DIR/standard.yaml:14
+reward:
+  - {kind: math}  # EasyR1: guessed
+filter:
+  kind: variance  # DIR/standard.yaml:7
+  metric: seq_reward  # DIR/standard.yaml:7
+  tolerance: 0.0  # DIR/standard.yaml:7
+  singleton: keep  # DIR/standard.yaml:7
+schedule:
+  refill: true  # DIR/standard.yaml:7
+  max_num_gen_batches: 3  # DIR/standard.yaml:8
+  on_limit: use_partial  # DIR/standard.yaml:7
+  on_empty_round: retry  # DIR/standard.yaml:7
+  on_exhausted: use_partial  # DIR/standard.yaml:7
+  surplus: discard  # DIR/standard.yaml:7
+  order: dispatch  # DIR/standard.yaml:7
+objective:
+  advantage:
+    estimator: grpo  # DIR/standard.yaml:6
+    singleton: raw  # DIR/standard.yaml:6
+  loss:
+    clip_high: 0.3  # EasyR1: worker.actor.clip_ratio_high (default)
+  kl:
+    in: reward  # EasyR1: algorithm.use_kl_loss (default)
+    estimator: k1  # EasyR1: algorithm.kl_penalty (default)
+    coefficient: 0.001  # EasyR1: algorithm.kl_coef (default)
+train:
+  total_epochs: 15  # EasyR1: trainer.total_epochs (default)
+"#);
+    assert_snapshot!(notes(&import), @r#"
+data.rollout_batch_size=128 -> data.train_batch_size: 128
+data.train_files=math.parquet -> data.train: math.parquet
+algorithm.adv_estimator=grpo -> objective.advantage.estimator: grpo, objective.advantage.singleton: raw
+algorithm.use_dynamic_sample=true -> filter.kind: variance, filter.metric: seq_reward, filter.singleton: keep, filter.tolerance: 0.0, schedule.refill: true, schedule.on_limit: use_partial, schedule.on_empty_round: retry, schedule.on_exhausted: use_partial, schedule.surplus: discard, schedule.order: dispatch
+algorithm.dynamic_sample_max_gen_batches=3 -> schedule.max_num_gen_batches: 3
+worker.actor.model.model_path=m -> model.path: m
+worker.rollout.n=16 -> rollout.n: 16
+worker.actor.global_batch_size is not given -> train.ppo_mini_batch_size: null (its default of 256 is above the batch: one update a step)
+worker.actor.clip_ratio_high is not given -> objective.loss.clip_high: 0.3 (EasyR1's default)
+data.filter_overlong_prompts is not given -> data.overlong_prompts: drop (EasyR1's default)
+algorithm.use_kl_loss is not given -> objective.kl.in: reward (EasyR1's default)
+algorithm.kl_penalty is not given -> objective.kl.estimator: k1 (EasyR1's default)
+algorithm.kl_coef is not given -> objective.kl.coefficient: 0.001 (EasyR1's default)
+trainer.total_epochs is not given -> train.total_epochs: 15 (EasyR1's default)
+worker.reward.reward_function is not given -> reward: [{kind: math}] (warning: EasyR1 has none of its own; guessed from the name of the data, choose another kind if it is wrong)
+"#);
+
+    let limitless = converted(&[
+        "algorithm.use_dynamic_sample=true",
+        "algorithm.dynamic_sample_max_gen_batches=0",
+        "data.rollout_batch_size=64",
+        "worker.rollout.n=32",
+        "data.train_files=t",
+        "worker.actor.model.model_path=m",
+    ]);
+    assert_eq!(loaded(&limitless).schedule.max_num_gen_batches, None);
+    // Only the switch: the limit is the owner's 3.
+    let switch = converted(&[
+        "algorithm.use_dynamic_sample=true",
+        "data.train_files=t",
+        "worker.actor.model.model_path=m",
+        "worker.rollout.n=4",
+    ]);
+    assert_eq!(loaded(&switch).schedule.max_num_gen_batches, Some(3));
+    let off = converted(&[
+        "algorithm.use_dynamic_sample=false",
+        "data.train_files=t",
+        "worker.actor.model.model_path=m",
+        "worker.rollout.n=4",
+    ]);
+    assert_eq!(loaded(&off).filter, None);
+}
+
+#[test]
+fn online_filtering_of_easyr1() {
+    let import = converted(&[
+        "algorithm.online_filtering=true",
+        "algorithm.filter_key=accuracy",
+        "data.train_files=t",
+        "worker.actor.model.model_path=m",
+        "worker.rollout.n=5",
+    ]);
+    let config = loaded(&import);
+    let filter = config.filter.unwrap();
+    assert_eq!((filter.low, filter.high, filter.metric.as_deref()), (0.01, 0.99, Some("acc")));
+    assert_eq!(config.schedule.max_num_gen_batches, Some(20));
+}
+
+#[test]
+fn reward_function_of_easyr1() {
+    let import = converted(&[
+        "worker.reward.reward_function=./examples/reward_function/dapo.py:compute_score",
+        "worker.reward.reward_function_kwargs.max_response_length=2048",
+        "worker.reward.reward_function_kwargs={overlong_penalty_factor: 0.5}",
+        "worker.reward.reward_type=batch",
+        "algorithm.online_filtering=true",
+        "algorithm.filter_key=accuracy_normalized",
+        "data.train_files=t",
+        "worker.actor.model.model_path=m",
+        "worker.rollout.n=5",
+    ]);
+    let config = loaded(&import);
+    assert_snapshot!(serde_json::to_string(&config.reward).unwrap(), @r#"[{"name":"python","kind":"python","weight":1.0,"path":"./examples/reward_function/dapo.py","function":"compute_score","style":"easyr1","kwargs":{"max_response_length":2048,"overlong_penalty_factor":0.5},"python":"python3","num_processes":2,"timeout":"30s","max_restarts":10}]"#);
+    assert_eq!(config.filter.unwrap().metric.as_deref(), Some("accuracy_normalized"));
+    let function: Vec<String> =
+        notes(&import).lines().filter(|line| line.contains("worker.reward")).map(str::to_owned).collect();
+    assert_snapshot!(function.join("\n"), @r#"
+worker.reward.reward_function=./examples/reward_function/dapo.py:compute_score -> reward: [{kind: python, path: ./examples/reward_function/dapo.py, function: compute_score, style: easyr1, kwargs: {max_response_length: 2048, overlong_penalty_factor: 0.5}}]
+worker.reward.reward_function_kwargs.max_response_length=2048 goes into what worker.reward.reward_function becomes
+worker.reward.reward_function_kwargs={"overlong_penalty_factor":0.5} goes into what worker.reward.reward_function becomes
+worker.reward.reward_type=batch goes into what worker.reward.reward_function becomes
+"#);
+    // Without a name EasyR1 calls `main`.
+    let main = converted(&[
+        "worker.reward.reward_function=r.py",
+        "data.train_files=t",
+        "worker.actor.model.model_path=m",
+    ]);
+    assert!(main.yaml.contains("function: main"), "{}", main.yaml);
+    let sequential = converted(&[
+        "worker.reward.reward_function=r.py:f",
+        "worker.reward.reward_type=sequential",
+        "data.train_files=t",
+        "worker.actor.model.model_path=m",
+    ]);
+    assert!(sequential.yaml.contains("style: easyr1_sequential"), "{}", sequential.yaml);
+    let refused = import_errors(&["worker.reward.reward_function=r.py", "worker.reward.reward_type=one"]);
+    assert_snapshot!(refused, @r#"
+error: `worker.reward.reward_type` of EasyR1 must be batch or sequential, not `one`
+ --> command line, EasyR1 key
+  |
+1 | worker.reward.reward_type=one
+  |                           ^^^
+  hint: `tamis config explain worker.reward.reward_type` says what becomes of it
+
+1 error in the configuration
+"#);
+}

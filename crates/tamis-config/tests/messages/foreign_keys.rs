@@ -1,0 +1,147 @@
+//! Keys of other systems.
+
+use insta::assert_snapshot;
+
+use crate::{imported, said};
+
+#[test]
+fn foreign_keys() {
+    assert_snapshot!(said("algorithm: {filter_groups: {enable: true}}\nworker: {rollout: {n: 4}}", &[]), @r#"
+error: unknown key `algorithm`
+ --> run.yaml:1:1
+  |
+1 | algorithm: {filter_groups: {enable: true}}
+  | ^^^^^^^^^
+  hint: this is a key of verl: pass it as `key=value` on the command line, or convert the whole file with `tamis config import`
+
+error: unknown key `worker`
+ --> run.yaml:2:1
+  |
+2 | worker: {rollout: {n: 4}}
+  | ^^^^^^
+  hint: this is a key of EasyR1: pass it as `key=value` on the command line, or convert the whole file with `tamis config import`
+
+2 errors in the configuration
+"#);
+    assert_snapshot!(said("", &["algorithm.filter_groups.enabled=True"]), @r#"
+error: `algorithm.filter_groups.enabled` is no key of verl that tamis knows
+ --> command line
+  |
+1 | algorithm.filter_groups.enabled=True
+  | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  hint: did you mean `algorithm.filter_groups.enable`?
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("", &["algorithm.filter_groups.enable=yes"]), @r#"
+error: `algorithm.filter_groups.enable` of verl must be true or false, not `yes`
+ --> command line, verl key
+  |
+1 | algorithm.filter_groups.enable=yes
+  |                                ^^^
+  hint: `tamis config explain algorithm.filter_groups.enable` says what becomes of it
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("", &["actor_rollout_ref.rollout.rollout_filter_value=0.9"]), @r#"
+error: `actor_rollout_ref.rollout.rollout_filter_value=0.9` of RAGEN cannot be followed: filters over the pool of a round (top_p, top_k, min_p) are not there yet; what there is of RAGEN is rollout_filter_value=1.0 with rollout_filter_include_zero=False, which drops the groups without spread
+ --> command line, RAGEN key
+  |
+1 | actor_rollout_ref.rollout.rollout_filter_value=0.9
+  |                                                ^^^
+  hint: `tamis config explain actor_rollout_ref.rollout.rollout_filter_value` says what becomes of it
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("", &["algorithm.adv_estimator=gae", "algorithm.keep_neg_ratio=0.5"]), @r#"
+error: `algorithm.keep_neg_ratio=0.5` of EasyR1 cannot be followed: dropping single trajectories of a group is not there: groups are kept or dropped whole
+ --> command line, EasyR1 key
+  |
+1 | algorithm.keep_neg_ratio=0.5
+  |                          ^^^
+  hint: `tamis config explain algorithm.keep_neg_ratio` says what becomes of it
+
+error: `algorithm.adv_estimator=gae` of EasyR1 cannot be followed: it needs a critic, which is not there yet: use grpo
+ --> command line, EasyR1 key
+  |
+1 | algorithm.adv_estimator=gae
+  |                         ^^^
+  hint: `tamis config explain algorithm.adv_estimator` says what becomes of it
+
+2 errors in the configuration
+"#);
+    assert_snapshot!(said("", &["actor_rollout_ref.actor.loss_agg_mode=token-sum"]), @r#"
+error: `objective.aggregation` cannot be `token-sum`: it is one of token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm, group-token-mean
+ --> command line, verl key
+  |
+1 | actor_rollout_ref.actor.loss_agg_mode=token-sum
+  |                                       ^^^^^^^^^
+  hint: did you mean `token-mean`?
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("", &["actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1"]), @r#"
+error: `actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1` of verl cannot be followed: the number of steps is not known, and with a filter it cannot be: give the warm-up in steps
+ --> command line, verl key
+  |
+1 | actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1
+  |                                                     ^^^
+  hint: `tamis config explain actor_rollout_ref.actor.optim.lr_warmup_steps_ratio` says what becomes of it
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("", &["per_device_train_batch_size=3", "loss_type=sapo"]), @r#"
+error: `per_device_train_batch_size=3` of TRL cannot be followed: 3 completions a generation and 3 an update are not whole groups of 8 (num_generations); a group is never split here
+ --> command line, TRL key
+  |
+1 | per_device_train_batch_size=3
+  |                             ^
+  hint: `tamis config explain per_device_train_batch_size` says what becomes of it
+
+error: `loss_type=sapo` of TRL cannot be followed: the losses are grpo, bnpo, dr_grpo and dapo
+ --> command line, TRL key
+  |
+1 | loss_type=sapo
+  |           ^^^^
+  hint: `tamis config explain loss_type` says what becomes of it
+
+2 errors in the configuration
+"#);
+    assert_snapshot!(said("", &["data.val_batchsize=3"]), @r#"
+error: unknown key `data.val_batchsize`
+ --> command line
+  |
+1 | data.val_batchsize=3
+  | ^^^^^^^^^^^^^^^^^^
+  hint: the keys here are task, arithmetic, train, val, train_batch_size, gen_batch_size, max_prompt_length, overlong_prompts, bad_rows, shuffle, check_gold, columns, chat_template_kwargs
+
+1 error in the configuration
+"#);
+    assert_snapshot!(imported(&["rollout", "--config-name=x", "python3", "-m", "verl.trainer.main_ppo"]), @r#"
+error: `rollout` is neither `key=value` nor a YAML file
+ --> command line
+  |
+1 | rollout
+  | ^
+  hint: for example: tamis config import -- data.train_batch_size=512
+
+1 error in the configuration
+"#);
+    assert_snapshot!(imported(&["critic.model.path=x", "trainer.nnodes=1", "nope=3", "algorithm.use_kl_in_reward=True", "actor_rollout_ref.actor.use_kl_loss=True"]), @r#"
+error: `nope` is no key of verl that tamis knows
+ --> command line
+  |
+1 | nope=3
+  | ^^^^
+  hint: remove it, and say what it was for in a native key
+
+error: `algorithm.use_kl_in_reward=True` of verl cannot be followed: use_kl_loss is on too, and the KL enters in one place
+ --> command line, verl key
+  |
+1 | algorithm.use_kl_in_reward=True
+  |                            ^^^^
+  hint: `tamis config explain algorithm.use_kl_in_reward` says what becomes of it
+
+2 errors in the configuration
+"#);
+}

@@ -1,0 +1,132 @@
+//! Every message that a configuration can cause, as it is printed; one file for each part of the configuration.
+
+mod filters;
+mod foreign_keys;
+mod model_and_data;
+mod objectives;
+mod overrides;
+mod rewards;
+mod schedules;
+mod syntax;
+mod training;
+mod values;
+
+use insta::assert_snapshot;
+use tamis_config::source::{Source, SourceKind};
+use tamis_config::{ConfigErrors, Loaded, import, load_sources};
+
+fn try_load(yaml: &str, arguments: &[&str]) -> Result<Loaded, ConfigErrors> {
+    let source = Source::new(SourceKind::File("run.yaml".into()), yaml);
+    let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+    load_sources(&[source], &arguments)
+}
+
+/// What is said about a text and overrides over a configuration that is sound.
+fn said(yaml: &str, arguments: &[&str]) -> String {
+    let base = ["model.path=m", "data.task=arithmetic", "train.total_steps=10"];
+    let arguments: Vec<&str> = base.iter().chain(arguments).copied().collect();
+    raw(yaml, &arguments)
+}
+
+/// What is said about a text and overrides alone.
+fn raw(yaml: &str, arguments: &[&str]) -> String {
+    match try_load(yaml, arguments) {
+        Ok(loaded) => loaded.warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n\n"),
+        Err(errors) => errors.to_string(),
+    }
+}
+
+fn imported(arguments: &[&str]) -> String {
+    let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+    import(&arguments).map_or_else(|errors| errors.to_string(), |import| import.yaml)
+}
+
+#[test]
+fn a_sound_configuration_says_nothing() {
+    assert_eq!(said("", &[]), "");
+}
+
+#[test]
+fn all_violations_are_reported_at_once() {
+    let yaml = "
+rollot: {n: 4}
+rollout:
+  n: many
+  temprature: 0.7
+  top_p: 1.5
+train:
+  ppo_mini_batch_size: 128
+  optimizer: {learning_rate: -1}
+objective:
+\taggregation: token_mean
+";
+    assert_snapshot!(said(yaml, &["data.train_batch_size=64"]), @r#"
+error: invalid YAML: tabs disallowed within this context (block indentation)
+  --> run.yaml:11:2
+   |
+11 |  aggregation: token_mean
+   |  ^
+  hint: indent with spaces
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said(&yaml.replace('\t', "  "), &["data.train_batch_size=64", "rollout.m=3"]), @r#"
+error: unknown key `rollout.m`
+ --> command line
+  |
+1 | rollout.m=3
+  | ^^^^^^^^^
+  hint: did you mean `rollout.n`?
+
+error: unknown key `rollot`
+ --> run.yaml:2:1
+  |
+2 | rollot: {n: 4}
+  | ^^^^^^
+  hint: did you mean `rollout`?
+
+error: unknown key `rollout.temprature`
+ --> run.yaml:5:3
+  |
+5 |   temprature: 0.7
+  |   ^^^^^^^^^^
+  hint: did you mean `rollout.temperature`?
+
+error: `rollout.n` must be a whole number, not the text "many"
+ --> run.yaml:4:6
+  |
+4 |   n: many
+  |      ^^^^
+  hint: `tamis config explain rollout.n` says more
+
+error: `rollout.top_p` must be greater than 0 and at most 1, got 1.5
+ --> run.yaml:6:10
+  |
+6 |   top_p: 1.5
+  |          ^^^
+  hint: `tamis config explain rollout.top_p` says more
+
+error: `objective.aggregation` cannot be `token_mean`: it is one of token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm, group-token-mean
+  --> run.yaml:11:16
+   |
+11 |   aggregation: token_mean
+   |                ^^^^^^^^^^
+  hint: did you mean `token-mean`?
+
+error: `train.optimizer.learning_rate` must be greater than 0, got -1
+ --> run.yaml:9:30
+  |
+9 |   optimizer: {learning_rate: -1}
+  |                              ^^
+  hint: `tamis config explain train.optimizer.learning_rate` says more
+
+error: `train.ppo_mini_batch_size` (128) is above `data.train_batch_size` (64); both count prompts
+ --> run.yaml:8:24
+  |
+8 |   ppo_mini_batch_size: 128
+  |                        ^^^
+  hint: use 64 or less; null is one update a step
+
+8 errors in the configuration
+"#);
+}

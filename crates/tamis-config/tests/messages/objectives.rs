@@ -1,0 +1,74 @@
+//! Advantages, losses and the KL.
+
+use insta::assert_snapshot;
+
+use crate::said;
+
+#[test]
+fn objectives() {
+    assert_snapshot!(said("objective: {kl: {estimator: k1, coefficient: 0.1}}\nmodel: {reference: r}", &[]), @r#"
+warning: `objective.kl.estimator` has no effect: `objective.kl.in` is `none`
+ --> run.yaml:1:29
+  |
+1 | objective: {kl: {estimator: k1, coefficient: 0.1}}
+  |                             ^^
+  hint: remove `objective.kl.estimator`
+
+warning: `objective.kl.coefficient` has no effect: `objective.kl.in` is `none`
+ --> run.yaml:1:46
+  |
+1 | objective: {kl: {estimator: k1, coefficient: 0.1}}
+  |                                              ^^^
+  hint: remove `objective.kl.coefficient`
+
+warning: `model.reference` has no effect: `objective.kl.in` is `none`
+ --> run.yaml:2:20
+  |
+2 | model: {reference: r}
+  |                    ^
+  hint: remove `model.reference`
+"#);
+    assert_snapshot!(said("objective: {kl: {in: loss, coefficient: 0}}", &[]), @r#"
+warning: `objective.kl.in: loss` with `objective.kl.coefficient: 0`: the reference is loaded and run for nothing but its metric
+ --> run.yaml:1:41
+  |
+1 | objective: {kl: {in: loss, coefficient: 0}}
+  |                                         ^
+  hint: set `objective.kl.in: none`
+"#);
+    assert_snapshot!(said("objective: {kl: {in: loss, adaptive: {target: 0.1}}}", &[]), @r#"
+error: `objective.kl.adaptive` adapts the coefficient of a KL in the reward, and it is `in: loss`
+ --> run.yaml:1:28
+  |
+1 | objective: {kl: {in: loss, adaptive: {target: 0.1}}}
+  |                            ^^^^^^^^
+  hint: set `objective.kl.in: reward`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("objective: {loss_scale_factor: 100, advantage: {norm_by_std: false, ddof: 0}}", &[]), @r#"
+warning: `objective.advantage.ddof` has no effect: advantages are not divided by a deviation
+ --> run.yaml:1:75
+  |
+1 | objective: {loss_scale_factor: 100, advantage: {norm_by_std: false, ddof: 0}}
+  |                                                                           ^
+  hint: remove `objective.advantage.ddof`
+
+warning: `objective.loss_scale_factor` has no effect: only the aggregation `seq-mean-token-sum-norm` has a divisor
+ --> run.yaml:1:32
+  |
+1 | objective: {loss_scale_factor: 100, advantage: {norm_by_std: false, ddof: 0}}
+  |                                ^^^
+  hint: remove `objective.loss_scale_factor`
+"#);
+    assert_snapshot!(said("objective: {loss: {dual_clip: 1}}", &[]), @r#"
+error: `objective.loss.dual_clip` must be greater than 1, got 1
+ --> run.yaml:1:31
+  |
+1 | objective: {loss: {dual_clip: 1}}
+  |                               ^
+  hint: `tamis config explain objective.loss.dual_clip` says more
+
+1 error in the configuration
+"#);
+}

@@ -1,0 +1,144 @@
+//! The list of rewards.
+
+use insta::assert_snapshot;
+
+use crate::{raw, said};
+
+#[test]
+fn rewards() {
+    assert_snapshot!(said("reward: [{name: a}]", &[]), @r#"
+error: `reward[0].kind` is missing: it is one of exact, number, gsm8k, math, math_dapo, format, think_format, length, cosine, repetition, soft_overlong, command, python
+ --> run.yaml:1:10
+  |
+1 | reward: [{name: a}]
+  |          ^^^^^^^^^
+  hint: `tamis config explain reward.kind` says more
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("reward: [{kind: gsm}]", &[]), @r#"
+error: `reward[0].kind` cannot be `gsm`: it is one of exact, number, gsm8k, math, math_dapo, format, think_format, length, cosine, repetition, soft_overlong, command, python
+ --> run.yaml:1:17
+  |
+1 | reward: [{kind: gsm}]
+  |                 ^^^
+  hint: did you mean `gsm8k`?
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("reward: [{kind: gsm8k, pattern: x}]", &[]), @r#"
+error: unknown key `reward[0].pattern`
+ --> run.yaml:1:24
+  |
+1 | reward: [{kind: gsm8k, pattern: x}]
+  |                        ^^^^^^^
+  hint: the keys here are kind, name, weight, method, format_score
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("reward: [{kind: format}]", &[]), @r#"
+error: `reward[0].pattern` is missing: a text
+ --> run.yaml:1:17
+  |
+1 | reward: [{kind: format}]
+  |                 ^^^^^^
+  hint: `tamis config explain reward.pattern` says more
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("reward: [{kind: command, argv: [./score], timeout: soon}]", &[]), @r#"
+error: `reward[0].timeout` must be a duration such as 500ms, 30s, 5m, 1h, or a number of seconds, not the text "soon"
+ --> run.yaml:1:52
+  |
+1 | reward: [{kind: command, argv: [./score], timeout: soon}]
+  |                                                    ^^^^
+  hint: `tamis config explain reward.timeout` says more
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("reward: [{kind: exact, name: score}]", &[]), @r#"
+error: a reward cannot be called `score`: tamis computes a number of that name
+ --> run.yaml:1:30
+  |
+1 | reward: [{kind: exact, name: score}]
+  |                              ^^^^^
+  hint: give each reward a `name` of its own
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("reward: [{kind: exact, name: acc}]", &[]), @r#"
+warning: `reward[0].name` has no effect: `acc` is the raw outcome of the first verifier anyway; this score is called by its kind
+ --> run.yaml:1:30
+  |
+1 | reward: [{kind: exact, name: acc}]
+  |                              ^^^
+  hint: remove `reward[0].name`
+"#);
+    assert_snapshot!(said("rollout: {top_k: -1}", &[]), @r#"
+error: `rollout.top_k` must be a whole number, not the number -1
+ --> run.yaml:1:18
+  |
+1 | rollout: {top_k: -1}
+  |                  ^^
+  hint: `tamis config explain rollout.top_k` says what switches it off
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("filter: {}", &["~data.task", "data.train=t", "reward=[{kind: length}]"]), @r#"
+warning: the filter looks at `score`, a sum with shaping in it (length): groups that are all wrong but differ in shaping are kept and trained on
+ --> run.yaml:1:1
+  |
+1 | filter: {}
+  | ^^^^^^
+  hint: filter on the raw outcome: `filter.metric: acc`
+"#);
+    assert_snapshot!(said("reward: [{kind: exact}, {kind: exact}]", &[]), @r#"
+error: two rewards are called `exact`
+ --> run.yaml:1:25
+  |
+1 | reward: [{kind: exact}, {kind: exact}]
+  |                         ^^^^^^^^^^^^^
+  hint: give each reward a `name` of its own
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("reward: [{kind: exact, weight: 0}]", &[]), @r#"
+error: every weight in `reward` is 0: there is nothing to train on
+ --> run.yaml:1:9
+  |
+1 | reward: [{kind: exact, weight: 0}]
+  |         ^^^^^^^^^^^^^^^^^^^^^^^^^^
+  hint: give the verifier `weight: 1.0`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("reward: [{kind: exact}, {kind: repetition, max_penalty: 0.5}]", &[]), @r#"
+error: `reward[1].max_penalty` is 0.5: a penalty is 0 or less
+ --> run.yaml:1:57
+  |
+1 | reward: [{kind: exact}, {kind: repetition, max_penalty: 0.5}]
+  |                                                         ^^^
+  hint: write -0.5
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("reward: [{kind: exact}, {kind: soft_overlong, buffer: 600}]", &[]), @r#"
+error: `reward[1].buffer` (600) is above the response limit (512)
+ --> run.yaml:1:55
+  |
+1 | reward: [{kind: exact}, {kind: soft_overlong, buffer: 600}]
+  |                                                       ^^^
+  hint: use 512 or less
+
+1 error in the configuration
+"#);
+    assert_snapshot!(raw("", &["model.path=m", "data.train=t.jsonl", "train.total_steps=9", "preset=dapo"]), @r#"
+error: there is no reward: `reward` is empty and there is no task that brings one
+  hint: add one, such as `reward: [{kind: math}]`
+
+error: there is no metric `acc`: there are score, seq_reward, seq_final_reward, token_level_rewards, length, overlong
+  hint: a reward's score is a metric under its `name`; null takes the raw outcome
+
+2 errors in the configuration
+"#);
+}

@@ -1,0 +1,205 @@
+//! Texts that are no YAML, keys given twice, files that cannot be read.
+
+use insta::assert_snapshot;
+use tamis_config::load;
+
+use crate::{raw, said};
+
+#[test]
+fn syntax() {
+    assert_snapshot!(said("run: [1, 2", &[]), @r#"
+error: invalid YAML: unclosed bracket '['
+ --> run.yaml:1:6
+  |
+1 | run: [1, 2
+  |      ^
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("run: {name: a}\nrun: {name: b}\n", &[]), @r#"
+error: `run` is given twice, first on line 1
+ --> run.yaml:2:1
+  |
+2 | run: {name: b}
+  | ^^^
+  hint: remove one of the two
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("run:\n  name: a\n---\nrun: {}\n", &[]), @r#"
+error: invalid YAML: a configuration is one document, and a second one starts here
+ --> run.yaml:3:1
+  |
+3 | ---
+  | ^^^
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("[1]: 2\n", &[]), @r#"
+error: invalid YAML: a key is a text, not a list or a mapping
+ --> run.yaml:1:1
+  |
+1 | [1]: 2
+  | ^^^
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("just a text", &[]), @r#"
+error: a configuration is a mapping of sections
+ --> run.yaml:1:1
+  |
+1 | just a text
+  | ^^^^^^^^^^^
+  hint: for example: `rollout: {n: 8}`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("- 1\n", &[]), @r#"
+error: a configuration is a mapping of sections
+ --> run.yaml:1:1
+  |
+1 | - 1
+  | ^
+  hint: for example: `rollout: {n: 8}`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("run: *nobody\n", &[]), @r#"
+error: invalid YAML: while parsing node, found unknown anchor
+ --> run.yaml:1:6
+  |
+1 | run: *nobody
+  |      ^
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("\u{1}", &[]), @r#"
+error: invalid YAML: unexpected character: `\u{1}'
+ --> run.yaml:1:1
+  |
+1 |  
+  | ^
+
+1 error in the configuration
+"#);
+    let laughs = "a: &a [x,x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d \
+                  [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: [*e,*e,*e]\n";
+    assert_snapshot!(said(laughs, &[]), @r#"
+error: invalid YAML: more than 100,000 values: aliases that multiply?
+ --> run.yaml:5:29
+  |
+5 | e: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]
+  |                             ^^
+
+1 error in the configuration
+"#);
+}
+
+#[test]
+fn files() {
+    assert_snapshot!(load(&["no/such/file.yaml".into()], &[]).unwrap_err(), @r#"
+error: failed to read no/such/file.yaml: No such file or directory (os error 2)
+
+1 error in the configuration
+"#);
+}
+
+/// A line in flow style holds many keys: what is shown is the key or the value itself.
+#[test]
+fn places_in_flow_style() {
+    assert_snapshot!(said("reward: [{kind: format, weight: 0.5}, {weight: 1}]\nrollout: {n: {a: 1}, top_p: [1,\n  2], temprature: 1}", &[]), @r#"
+error: unknown key `rollout.temprature`
+ --> run.yaml:3:7
+  |
+3 |   2], temprature: 1}
+  |       ^^^^^^^^^^
+  hint: did you mean `rollout.temperature`?
+
+error: `rollout.n` must be a whole number, not a mapping
+ --> run.yaml:2:14
+  |
+2 | rollout: {n: {a: 1}, top_p: [1,
+  |              ^^^^^^
+  hint: `tamis config explain rollout.n` says more
+
+error: `rollout.top_p` must be a number, not a list of 2
+ --> run.yaml:2:29
+  |
+2 | rollout: {n: {a: 1}, top_p: [1,
+  |                             ^^^
+  hint: `tamis config explain rollout.top_p` says more
+
+error: `reward[0].pattern` is missing: a text
+ --> run.yaml:1:17
+  |
+1 | reward: [{kind: format, weight: 0.5}, {weight: 1}]
+  |                 ^^^^^^
+  hint: `tamis config explain reward.pattern` says more
+
+error: `reward[1].kind` is missing: it is one of exact, number, gsm8k, math, math_dapo, format, think_format, length, cosine, repetition, soft_overlong, command, python
+ --> run.yaml:1:39
+  |
+1 | reward: [{kind: format, weight: 0.5}, {weight: 1}]
+  |                                       ^^^^^^^^^^^
+  hint: `tamis config explain reward.kind` says more
+
+5 errors in the configuration
+"#);
+    assert_snapshot!(said("reward:\n  - weight: 0.5\n    kind: format\n  - weight: 1\n", &[]), @r#"
+error: `reward[0].pattern` is missing: a text
+ --> run.yaml:3:11
+  |
+3 |     kind: format
+  |           ^^^^^^
+  hint: `tamis config explain reward.pattern` says more
+
+error: `reward[1].kind` is missing: it is one of exact, number, gsm8k, math, math_dapo, format, think_format, length, cosine, repetition, soft_overlong, command, python
+ --> run.yaml:4:5
+  |
+4 |   - weight: 1
+  |     ^^^^^^
+  hint: `tamis config explain reward.kind` says more
+
+2 errors in the configuration
+"#);
+    assert_snapshot!(said("{train: {lr_schedule: {kind: cosine}, total_steps: null, total_epochs: 2}, filter: {kind: mean_range, low: 0.9, high: 0.1}}", &["train.total_steps=null"]), @r#"
+error: `filter.low` (0.9) is not below `filter.high` (0.1): no group is ever kept
+ --> run.yaml:1:108
+  |
+1 | ...s: 2}, filter: {kind: mean_range, low: 0.9, high: 0.1}}
+  |                                           ^^^
+  hint: exchange the two
+
+error: `train.lr_schedule.kind: cosine` falls towards the last step, and the number of steps is not known (with a filter, epochs do not give it)
+ --> run.yaml:1:30
+  |
+1 | {train: {lr_schedule: {kind: cosine}, total_steps: null, total_epochs: 2}, filter: {kind: mean_range, low: 0.9, high: 0....
+  |                              ^^^^^^
+  hint: set `train.total_steps`, or `train.lr_schedule.kind: constant`
+
+2 errors in the configuration
+"#);
+    assert_snapshot!(raw("run: {name: a}\nmodel: {}\ntrain: {total_steps: null, ppo_epochs: 2}\n", &[]), @r#"
+error: there is no model: neither `model.path` nor `model.init` is set
+ --> run.yaml:2:1
+  |
+2 | model: {}
+  | ^^^^^
+  hint: name a checkpoint with `model.path=DIR`, or describe a new model under `model.init`
+
+error: there are no training prompts: neither `data.train` nor the task `arithmetic` is set
+  hint: set `data.train` to a JSONL or Parquet file, or `data.task: arithmetic`
+
+error: there is no reward: `reward` is empty and there is no task that brings one
+  hint: add one, such as `reward: [{kind: math}]`
+
+error: nothing says how long the run is: neither `train.total_steps` nor `train.total_epochs` is set
+ --> run.yaml:3:22
+  |
+3 | train: {total_steps: null, ppo_epochs: 2}
+  |                      ^^^^
+  hint: set `train.total_steps` or `train.total_epochs`
+
+4 errors in the configuration
+"#);
+}

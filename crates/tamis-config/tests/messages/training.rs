@@ -1,0 +1,141 @@
+//! The length of a run, its learning rate and its validation.
+
+use insta::assert_snapshot;
+
+use crate::{raw, said};
+
+#[test]
+fn length_and_learning_rate() {
+    assert_snapshot!(raw("", &["model.path=m", "data.task=arithmetic"]), @r#"
+error: nothing says how long the run is: neither `train.total_steps` nor `train.total_epochs` is set
+  hint: set `train.total_steps` or `train.total_epochs`
+
+1 error in the configuration
+"#);
+    let cosine = ["~train.total_steps", "train.total_epochs=2", "train.lr_schedule.kind=cosine"];
+    assert_snapshot!(said("filter: {}", &cosine), @r#"
+error: `train.lr_schedule.kind: cosine` falls towards the last step, and the number of steps is not known (with a filter, epochs do not give it)
+ --> command line
+  |
+1 | train.lr_schedule.kind=cosine
+  |                        ^^^^^^
+  hint: set `train.total_steps`, or `train.lr_schedule.kind: constant`
+
+1 error in the configuration
+"#);
+    assert_eq!(said("", &cosine), "", "without a filter the number of steps follows from the epochs");
+    assert_snapshot!(said("", &["train.lr_schedule.warmup_steps=10"]), @r#"
+warning: `train.lr_schedule.warmup_steps` (10) is not below `train.total_steps` (10): the learning rate only rises
+ --> command line
+  |
+1 | train.lr_schedule.warmup_steps=10
+  |                                ^^
+  hint: use fewer than 10 warm-up steps
+"#);
+    assert_snapshot!(said("", &["train.lr_schedule.min_ratio=0.1"]), @r#"
+warning: `train.lr_schedule.min_ratio` has no effect: the learning rate is constant
+ --> command line
+  |
+1 | train.lr_schedule.min_ratio=0.1
+  |                             ^^^
+  hint: remove `train.lr_schedule.min_ratio`
+"#);
+}
+
+#[test]
+fn validation() {
+    let files = ["~data.task", "data.train=t.jsonl", "reward=[{kind: exact}]"];
+    assert_snapshot!(said("validate: {test_freq: 5}", &files), @r#"
+error: `validate.test_freq` is set and there are no validation prompts
+ --> run.yaml:1:23
+  |
+1 | validate: {test_freq: 5}
+  |                       ^
+  hint: set `data.val` to a file
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("validate: {before_train: false, n: 4}", &files), @r#"
+warning: `validate.before_train` has no effect: there are no validation prompts
+ --> run.yaml:1:26
+  |
+1 | validate: {before_train: false, n: 4}
+  |                          ^^^^^
+  hint: remove `validate.before_train`
+
+warning: `validate.n` has no effect: there are no validation prompts
+ --> run.yaml:1:36
+  |
+1 | validate: {before_train: false, n: 4}
+  |                                    ^
+  hint: remove `validate.n`
+
+warning: `validate.n` is 4 with `validate.temperature: 0`: greedy samples of one prompt are all the same
+ --> run.yaml:1:36
+  |
+1 | validate: {before_train: false, n: 4}
+  |                                    ^
+  hint: set `validate.temperature` above 0, or `validate.n: 1`
+"#);
+    assert_snapshot!(said("validate: {metrics: ['mean@k', 'pass@k', 'maj@k']}", &[]), @r#"
+warning: `validate.metrics` has pass@k, maj@k, which with `validate.n: 1` are mean@1
+ --> run.yaml:1:21
+  |
+1 | validate: {metrics: ['mean@k', 'pass@k', 'maj@k']}
+  |                     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  hint: raise `validate.n`
+"#);
+    assert_snapshot!(said("validate: {n: 4}", &[]), @r#"
+warning: `validate.n` is 4 with `validate.temperature: 0`: greedy samples of one prompt are all the same
+ --> run.yaml:1:15
+  |
+1 | validate: {n: 4}
+  |               ^
+  hint: set `validate.temperature` above 0, or `validate.n: 1`
+"#);
+    assert_snapshot!(said("checkpoint: {keep_best: {}}", &[]), @r#"
+error: `checkpoint.keep_best` compares validation figures, and `validate.test_freq` is off
+ --> run.yaml:1:14
+  |
+1 | checkpoint: {keep_best: {}}
+  |              ^^^^^^^^^
+  hint: set `validate.test_freq`
+
+1 error in the configuration
+"#);
+}
+
+#[test]
+fn early_stops() {
+    assert_snapshot!(said("train: {early_stop: {low_success: {}}}", &["data.arithmetic.val_size=0", "validate.test_freq=0"]), @r#"
+error: `train.early_stop.low_success` looks at validation, and there is none
+ --> run.yaml:1:35
+  |
+1 | train: {early_stop: {low_success: {}}}
+  |                                   ^
+  hint: set `data.val` and `validate.test_freq`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("train: {early_stop: {reward_collapse: {share: 1.0}}}", &[]), @r#"
+error: `train.early_stop.reward_collapse.share` is 1: half of all runs would stop at once
+ --> run.yaml:1:47
+  |
+1 | train: {early_stop: {reward_collapse: {share: 1.0}}}
+  |                                               ^^^
+  hint: use 0.1
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("train: {early_stop: {reward_collapse: {window: 0}}}", &[]), @r#"
+error: `train.early_stop.reward_collapse.window` must be at least 1, got 0
+ --> run.yaml:1:48
+  |
+1 | train: {early_stop: {reward_collapse: {window: 0}}}
+  |                                                ^
+  hint: `tamis config explain train.early_stop.reward_collapse.window` says more
+
+1 error in the configuration
+"#);
+    assert_eq!(said("train: {early_stop: {reward_collapse: {}, empty_steps: {patience: 3}}}", &[]), "");
+}

@@ -1,0 +1,169 @@
+//! Values of another type or outside their range.
+
+use insta::assert_snapshot;
+
+use crate::said;
+
+#[test]
+fn types_and_values() {
+    assert_snapshot!(said("rollout: {n: 2.5}", &[]), @r#"
+error: `rollout.n` must be a whole number, not the number 2.5
+ --> run.yaml:1:14
+  |
+1 | rollout: {n: 2.5}
+  |              ^^^
+  hint: `tamis config explain rollout.n` says more
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("rollout: 3", &[]), @r#"
+error: `rollout` must be a section, not the number 3
+ --> run.yaml:1:10
+  |
+1 | rollout: 3
+  |          ^
+  hint: `tamis config explain rollout` says more
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("run: {loggers: console}", &[]), @r#"
+error: `run.loggers` must be a list, each one of console, jsonl, tensorboard, not the text "console"
+ --> run.yaml:1:16
+  |
+1 | run: {loggers: console}
+  |                ^^^^^^^
+  hint: write [console]
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("data: {shuffle: maybe}", &[]), @r#"
+error: `data.shuffle` must be true or false, not the text "maybe"
+ --> run.yaml:1:17
+  |
+1 | data: {shuffle: maybe}
+  |                 ^^^^^
+  hint: `tamis config explain data.shuffle` says more
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("model: {memory_limit: 4 parsecs}", &[]), @r#"
+error: `model.memory_limit` must be a number of bytes, with a unit if wanted (512MiB, 8GiB, 1GB), not the text "4 parsecs"
+ --> run.yaml:1:23
+  |
+1 | model: {memory_limit: 4 parsecs}
+  |                       ^^^^^^^^^
+  hint: `tamis config explain model.memory_limit` says more
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("rollout: {temperature: .nan}", &[]), @r#"
+error: `rollout.temperature` must be a number, not the text ".nan"
+ --> run.yaml:1:24
+  |
+1 | rollout: {temperature: .nan}
+  |                        ^^^^
+  hint: `tamis config explain rollout.temperature` says more
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("train: {optimizer: {betas: [0.9]}}", &[]), @r#"
+error: `train.optimizer.betas` must be a list of 2, each a number, not a list of 1
+ --> run.yaml:1:28
+  |
+1 | train: {optimizer: {betas: [0.9]}}
+  |                            ^^^^^
+  hint: `tamis config explain train.optimizer.betas` says more
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("train: {optimizer: {betas: [0.9, 1.0]}}", &[]), @r#"
+error: `train.optimizer.betas` must be from 0 to below 1, got [0.9,1.0]
+ --> run.yaml:1:28
+  |
+1 | train: {optimizer: {betas: [0.9, 1.0]}}
+  |                            ^^^^^^^^^^
+  hint: `tamis config explain train.optimizer.betas` says more
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("data: {overlong_prompts: truncate}", &[]), @r#"
+error: `data.overlong_prompts` cannot be `truncate`: it is one of error, drop, left, right, middle
+ --> run.yaml:1:26
+  |
+1 | data: {overlong_prompts: truncate}
+  |                          ^^^^^^^^
+  hint: `tamis config explain data.overlong_prompts` says more
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("objective: {aggregation: token_mean}", &[]), @r#"
+error: `objective.aggregation` cannot be `token_mean`: it is one of token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm, group-token-mean
+ --> run.yaml:1:26
+  |
+1 | objective: {aggregation: token_mean}
+  |                          ^^^^^^^^^^
+  hint: did you mean `token-mean`?
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("schedule: {on_empty_round: 'retry:0'}", &[]), @r#"
+error: `schedule.on_empty_round` must be a text: retry, retry:N, skip or error, not the text "retry:0"
+ --> run.yaml:1:28
+  |
+1 | schedule: {on_empty_round: 'retry:0'}
+  |                            ^^^^^^^^^
+  hint: `tamis config explain schedule.on_empty_round` says more
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("data: {train: {a: 1}}", &[]), @r#"
+error: `data.train` must be a path or a list of such, not a mapping
+ --> run.yaml:1:15
+  |
+1 | data: {train: {a: 1}}
+  |               ^^^^^^
+  hint: `tamis config explain data.train` says more
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("validate: {test_freq: often}", &[]), @r#"
+error: `validate.test_freq` must be a whole number of steps (0 or negative: never), not the text "often"
+ --> run.yaml:1:23
+  |
+1 | validate: {test_freq: often}
+  |                       ^^^^^
+  hint: `tamis config explain validate.test_freq` says more
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("run: {name: ''}", &[]), @r#"
+error: `run.name` must be non-empty, got ""
+ --> run.yaml:1:13
+  |
+1 | run: {name: ''}
+  |             ^^
+  hint: `tamis config explain run.name` says more
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("rollout: {max_num_seqs: 0}", &[]), @r#"
+error: `rollout.max_num_seqs` must be at least 1, got 0
+ --> run.yaml:1:25
+  |
+1 | rollout: {max_num_seqs: 0}
+  |                         ^
+  hint: `tamis config explain rollout.max_num_seqs` says more
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("preset: ppo", &[]), @r#"
+error: `preset` cannot be `ppo`: it is one of grpo, dapo, dapo_paper, dr_grpo
+ --> run.yaml:1:9
+  |
+1 | preset: ppo
+  |         ^^^
+  hint: `tamis config explain preset` says more
+
+1 error in the configuration
+"#);
+}
