@@ -257,7 +257,7 @@ fn lists(
     metric: &str,
     groups: &mut Vec<Vec<f64>>,
     seen: &mut Seen,
-) -> Result<Vec<usize>, FilterFileError> {
+) -> Result<Vec<(usize, Option<usize>)>, FilterFileError> {
     let mut rows = Vec::new();
     seen.asked.insert(metric.to_owned());
     for record in Records::open(file)? {
@@ -284,7 +284,7 @@ fn lists(
             })
         });
         let members: Result<Vec<f64>, _> = members.collect();
-        rows.push(groups.len());
+        rows.push((groups.len(), None));
         groups.push(members?);
     }
     Ok(rows)
