@@ -4,6 +4,7 @@
 
 mod checkpoint;
 mod data;
+mod early_stop;
 mod filter;
 mod model;
 mod objective;
@@ -20,7 +21,10 @@ pub use data::{
     ArithmeticConfig, ArithmeticLevel, BadRows, ColumnsConfig, DataConfig, GoldCheck, Operator,
     OverlongPrompts, TaskKind,
 };
-pub use filter::{Bounds, FilterConfig, FilterKind, Singleton};
+pub use early_stop::{
+    CollapseForm, EarlyStopConfig, EmptyStepsConfig, LowSuccessConfig, RewardCollapseConfig,
+};
+pub use filter::{Bounds, FilterConfig, FilterKind, Mass, PoolScore, Prefer, Singleton};
 pub use model::{Architecture, InitConfig, ModelConfig, SaveDtype};
 pub use objective::{
     AdaptiveKlConfig, AdvantageConfig, AdvantageScale, Aggregation, Estimator, KlConfig, KlEstimator,

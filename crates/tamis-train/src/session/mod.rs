@@ -5,6 +5,7 @@
 
 mod attempts;
 mod begin;
+mod early_stop;
 mod measure;
 mod save;
 mod start;
@@ -15,6 +16,7 @@ use std::path::PathBuf;
 
 use tamis_config::Config;
 use tamis_core::advantage::{AdvantageError, Grpo};
+use tamis_core::early_stop::{EarlyStop, EarlyStopState, StopReason};
 use tamis_core::objective::{KlState, Objective, ObjectiveError, ObjectiveState};
 use tamis_core::schedule::{Diagnosis, FinishReason, Rounds, ScheduleError};
 use tamis_data::sampler::{Position, PositionError};
@@ -74,6 +76,9 @@ pub enum RunError {
     /// The objective.
     #[error(transparent)]
     Objective(#[from] ObjectiveError),
+    /// An early stop's settings.
+    #[error(transparent)]
+    EarlyStop(#[from] tamis_core::early_stop::EarlyStopError),
     /// The scheduler.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
@@ -185,6 +190,8 @@ impl RunError {
 pub enum Ending {
     /// As planned.
     Finished(FinishReason),
+    /// An early stop fired: saved, and no failure.
+    StoppedEarly(StopReason),
     /// Ctrl-C: saved, and to be resumed.
     Interrupted,
 }
@@ -247,4 +254,7 @@ pub struct Session {
     saved: Option<u64>,
     // The validation after the last step was interrupted, and is still to be made.
     is_unmeasured: bool,
+    early_stop: EarlyStop,
+    // As it stood after the last trained step: skipped attempts after it are replayed.
+    early_stop_between: EarlyStopState,
 }
