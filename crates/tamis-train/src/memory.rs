@@ -4,6 +4,7 @@ use tamis_config::Config;
 use tamis_model::{MemoryEstimate, MemoryPlan, ModelConfig};
 
 use crate::native::KEEP_LOGITS_BYTES;
+use crate::session::threads;
 
 /// The estimate for a run: its largest micro-batch, a reference where a divergence needs one, and `rollout.max_num_seqs` sequences of full
 /// length in the generator.
@@ -19,6 +20,7 @@ pub fn estimate(config: &Config, model: &ModelConfig) -> MemoryEstimate {
         trains: true,
         num_copies: usize::from(config.objective.kl.place != tamis_config::KlPlace::None),
         micro_batch_tokens,
+        num_threads: threads(config),
         recompute: config.model.recompute_activations,
         keep_logits_bytes: KEEP_LOGITS_BYTES,
         cached_tokens: sequences * longest,

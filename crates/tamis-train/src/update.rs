@@ -89,7 +89,8 @@ pub fn micro_batches(sequences: &[LearnerSequence<'_>], micro_batch: MicroBatch)
     let mut ranges = Vec::new();
     let (mut start, mut at, mut tokens) = (0, 0, 0);
     for group in sequences.chunk_by(|a, b| a.prompt == b.prompt) {
-        let whole = group.iter().map(|sequence| sequence.completion.len()).sum::<usize>() + group[0].prompt.len();
+        let whole =
+            group.iter().map(|sequence| sequence.completion.len()).sum::<usize>() + group[0].prompt.len();
         if at > start && tokens + whole > limit && whole <= limit {
             ranges.push(start..at);
             (start, tokens) = (at, 0);
