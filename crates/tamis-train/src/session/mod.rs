@@ -44,7 +44,7 @@ use crate::warm_start::WarmStartError;
 use attempts::Attempts;
 
 pub use begin::{Begin, ConfigText};
-pub(crate) use begin::{engine_settings, validation_settings};
+pub(crate) use begin::{engine_settings, threads, validation_settings};
 
 /// A run cannot begin or go on.
 #[derive(Debug, Error)]
