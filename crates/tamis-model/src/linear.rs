@@ -96,12 +96,11 @@ pub(crate) fn backward_input(
 ) {
     let (n, k) = sizes(model, weight);
     let rows = dx.len() / k;
-    let flipped = match flipped.all {
-        Some(all) => &all[weight],
-        None => {
-            flip(threads, model, weight, flipped.scratch);
-            &*flipped.scratch
-        }
+    let flipped = if let Some(all) = flipped.all {
+        &all[weight]
+    } else {
+        flip(threads, model, weight, flipped.scratch);
+        &*flipped.scratch
     };
     let shape = Shape { m: rows, n: k, k: n };
     product_parallel(

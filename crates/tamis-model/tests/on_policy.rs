@@ -31,6 +31,9 @@ fn prompt(seed: u64, index: u64, len: usize) -> Vec<u32> {
     (0..len as u64).map(|i| key.below(i, 53) as u32).collect()
 }
 
+/// Bits of a completion's log-probabilities and entropies.
+type Bits = (Vec<u32>, Vec<u32>);
+
 /// The log-probabilities and entropies of the training pass for a completion alone.
 fn trained(
     threads: &Threads,
@@ -38,7 +41,7 @@ fn trained(
     prompt: &[u32],
     completion: &Completion,
     temperature: f32,
-) -> (Vec<u32>, Vec<u32>) {
+) -> Bits {
     let mut tokens = prompt.to_vec();
     tokens.extend(&completion.tokens);
     let sequence = Sequence { tokens: &tokens, start: prompt.len() };
@@ -75,7 +78,7 @@ proptest! {
             params: params.clone(),
             stop: None,
         };
-        let mut seen: Vec<Vec<(Vec<u32>, (Vec<u32>, Vec<u32>))>> = Vec::new();
+        let mut seen: Vec<Vec<(Vec<u32>, Bits)>> = Vec::new();
         for num_threads in [1, 2] {
             let threads = Threads::with_level(num_threads, level);
             let settings = GeneratorSettings { max_sequences, max_cached_tokens: 100 * num_threads };
@@ -98,7 +101,7 @@ proptest! {
             done.extend(generator.run(&threads, &model));
             prop_assert!(generator.is_idle() && generator.num_running() == 0);
             prop_assert_eq!(done.len(), lengths.iter().map(|l| l.1).sum::<usize>());
-            let mut outcome: Vec<Vec<(Vec<u32>, (Vec<u32>, Vec<u32>))>> = lengths.iter().map(|l| vec![Default::default(); l.1]).collect();
+            let mut outcome: Vec<Vec<(Vec<u32>, Bits)>> = lengths.iter().map(|l| vec![Default::default(); l.1]).collect();
             for completion in done {
                 let i = ids.iter().find(|id| id.0 == completion.request).unwrap().1;
                 let expected = trained(&threads, &model, &request(i).prompt, &completion, temperature);

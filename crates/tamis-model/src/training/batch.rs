@@ -153,7 +153,7 @@ impl Batch {
                 let first = self.rows.len();
                 self.extend(&member.tokens[shared..len - 1], shared);
                 // The first scored token belongs to the row before it, which is the context's where that is shared.
-                let unscored = if shared > 0 { 1 } else { 0 };
+                let unscored = usize::from(shared > 0);
                 for position in start + unscored..len {
                     self.score(first + position - 1 - shared);
                     let at = flat + (position - start) as u32;

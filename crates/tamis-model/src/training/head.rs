@@ -70,7 +70,8 @@ fn logits(context: &Context, normed: &[f32], out: &mut [f32], vocab: usize) {
     linear::forward(threads, model, model.layout().head, None, normed, out, vocab, Begin::Zero);
 }
 
-/// Log-probabilities and entropies of a chunk's targets into `out`, in the order of its sequences.
+/// Log-probabilities and entropies of a chunk's targets, in the order of its sequences.
+#[expect(clippy::too_many_arguments, reason = "a pass with its buffers")]
 pub(super) fn forward(
     context: &Context,
     stream: &[f32],
@@ -78,7 +79,8 @@ pub(super) fn forward(
     keep: bool,
     kept: &mut Kept,
     scratch: &mut Scratch,
-    out: (&mut [f32], &mut [f32]),
+    out_logprobs: &mut [f32],
+    out_entropies: &mut [f32],
 ) {
     let Context { threads, model, batch, .. } = *context;
     let config = model.config();
@@ -133,8 +135,8 @@ pub(super) fn forward(
     for (i, row) in statistics.iter().enumerate() {
         let entropy = row.entropy();
         for (target, logprob) in batch.targets_of(i).iter().zip(&mut logprobs) {
-            out.0[target.flat as usize] = logprob;
-            out.1[target.flat as usize] = entropy;
+            out_logprobs[target.flat as usize] = logprob;
+            out_entropies[target.flat as usize] = entropy;
         }
     }
 }

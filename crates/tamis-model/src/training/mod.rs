@@ -350,7 +350,9 @@ fn forward(
         inputs[to] = out;
     }
     let last = if keep { num_layers } else { num_layers % 2 };
-    head::forward(context, &inputs[last], options, keep_logits, head, &mut work.head, out);
+    let (logprobs, entropies) = out;
+    let scratch = &mut work.head;
+    head::forward(context, &inputs[last], options, keep_logits, head, scratch, logprobs, entropies);
 }
 
 /// Adds a chunk's gradients.
