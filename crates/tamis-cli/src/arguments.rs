@@ -29,7 +29,7 @@ pub(crate) enum Command {
     /// Evaluate a run's or a checkpoint's policy on its validation task: mean@k, pass@k, best@k, maj@k.
     Eval(Eval),
     /// Apply a group filter offline to rollouts that anyone produced (JSONL or Parquet).
-    Filter(Filter),
+    Filter(Box<Filter>),
     /// Say what an algorithm, estimator, loss or filter is: formula, source, defaults, what other systems call it.
     Explain {
         /// Its name (`rloo`, `dapo`, `variance`); without one, every name there is.

@@ -51,7 +51,7 @@ fn a_selection_without_refill_trains_on_what_survived() {
             (step["groups/generated"], step["groups/trained"], step["groups/dropped"]),
             (8.0, 2.0, 6.0)
         );
-        assert_eq!(step["train/num_dropped/outside_pool"], 6.0);
+        assert_eq!(step["train/num_dropped/outside_pool"] as u64, 6);
         assert!(step["rollout/in_group_reward_std"] >= 0.0);
     }
 }
@@ -107,7 +107,7 @@ fn members_that_are_not_chosen_have_no_advantage() {
     assert_eq!(summary["num_unscored_trajectories"], 48, "{summary}");
     for step in steps(&folder) {
         assert_eq!((step["groups/trained"], step["trajectories/trained"]), (4.0, 16.0));
-        assert_eq!(step["train/num_unscored"], 0.0);
+        assert_eq!(step["train/num_unscored"] as u64, 0);
     }
 }
 
