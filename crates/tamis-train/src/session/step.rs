@@ -351,8 +351,15 @@ impl Session {
         metrics.set("actor/num_updates", report.num_updates as f64);
         metrics.set("actor/num_skipped_updates", report.num_skipped as f64);
         metrics.extend(report.metrics.iter().map(|(name, value)| (name.as_str(), *value)));
+        // Members that the filter did not choose have no advantage; their scores are the group's all the same.
+        let mut of_members = advantages.values().to_vec();
+        let members = thinned.iter().flatten().flat_map(|group| &group.trajectories);
+        for (advantage, _) in of_members.iter_mut().zip(members).filter(|(_, member)| !member.is_scored()) {
+            *advantage = f64::NAN;
+        }
+        let groups: Vec<&Group> = collected.trained.iter().map(|record| &record.group).collect();
         let columns = TrainedColumns {
-            advantages: Some(advantages.values()),
+            advantages: Some(&of_members),
             returns: None,
             final_rewards: final_rewards.as_deref(),
             max_prompt_length: Some(self.config.data.max_prompt_length),
@@ -389,7 +396,15 @@ impl Session {
         self.num_tokens += crate::batch_metrics::num_tokens(&generated) as u64;
         metrics.set("num_tokens", self.num_tokens as f64);
 
-        let advantages_of_trained: Vec<Vec<f64>> = advantages.rows().map(<[f64]>::to_vec).collect();
+        let mut rest = of_members.as_slice();
+        let advantages_of_trained: Vec<Vec<f64>> = advantages
+            .rows()
+            .map(|row| {
+                let (own, after) = rest.split_at(row.len().min(rest.len()));
+                rest = after;
+                own.to_vec()
+            })
+            .collect();
         self.write_rollouts(step, collected, Some(&advantages_of_trained))?;
         self.progress.say(&whole.to_string());
 
