@@ -81,8 +81,8 @@ pub(super) const KEYS: &[ForeignKey] = &[
             "objective.advantage.scale objective.advantage.norm_by_std objective.advantage.epsilon",
         ),
     ),
-    key("mask_truncated_completions", "False", Key("objective.mask_truncated")),
-    key("entropy_coef", "0.0", Key("objective.entropy_coefficient")),
+    key("mask_truncated_completions", "False", Key("objective.masks.truncated")),
+    key("entropy_coef", "0.0", Key("objective.entropy.coefficient")),
     key(
         "use_adaptive_entropy",
         "False",

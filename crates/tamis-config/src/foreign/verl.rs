@@ -118,7 +118,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
         Unless(&["vanilla"], "only the clipped surrogate is there yet"),
     ),
     key("actor_rollout_ref.actor.policy_loss.*", "", NoEffect("parameters of other losses than `vanilla`")),
-    key("actor_rollout_ref.actor.entropy_coeff", "0", Key("objective.entropy_coefficient")),
+    key("actor_rollout_ref.actor.entropy_coeff", "0", Key("objective.entropy.coefficient")),
     key("actor_rollout_ref.actor.calculate_entropy", "", NoEffect("the entropy is always measured")),
     key("actor_rollout_ref.actor.use_kl_loss", "False", By(Rule::Kl, "objective.kl.in")),
     key("actor_rollout_ref.actor.kl_loss_coef", "0.001", By(Rule::Kl, "objective.kl.coefficient")),

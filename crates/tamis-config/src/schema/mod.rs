@@ -2,7 +2,9 @@
 //! type, default, allowed values, whether it may change on resume, and its documentation; the embedded `defaults.yaml`, the JSON Schema, the
 //! reference page and `tamis config explain` are generated from these definitions.
 
+mod advantage;
 mod checkpoint;
+mod correction;
 mod data;
 mod filter;
 mod model;
@@ -15,7 +17,15 @@ mod train;
 mod validate;
 mod warm_start;
 
+pub use advantage::{
+    AdvantageConfig, AdvantageScale, BaselineTail, CpoDifficulty, CpoWrap, Estimator, GpgAlpha, LossScaling,
+    MaskedRewards, ShapingConfig, SingletonAdvantage,
+};
 pub use checkpoint::{CheckpointConfig, KeepBestConfig};
+pub use correction::{
+    CorrectionConfig, CorrectionLevel, CorrectionPreset, CorrectionWeightsConfig, OutsideBounds,
+    RejectionConfig,
+};
 pub use data::{
     ArithmeticConfig, ArithmeticLevel, BadRows, ColumnsConfig, DataConfig, GoldCheck, Operator,
     OverlongPrompts, TaskKind,
@@ -23,8 +33,9 @@ pub use data::{
 pub use filter::{Bounds, FilterConfig, FilterKind, Singleton};
 pub use model::{Architecture, InitConfig, ModelConfig, SaveDtype};
 pub use objective::{
-    AdaptiveKlConfig, AdvantageConfig, AdvantageScale, Aggregation, Estimator, KlConfig, KlEstimator,
-    KlPlace, LossConfig, ObjectiveConfig, SingletonAdvantage,
+    AdaptiveEntropyConfig, AdaptiveKlConfig, Aggregation, CispoBound, EntropyConfig, GspoForm,
+    ImportanceLevel, KlConfig, KlEstimator, KlPlace, LossConfig, LossKind, MasksConfig, ObjectiveConfig,
+    ZeroGroups,
 };
 pub(crate) use reward::RAW_OUTCOME;
 pub use reward::{Gsm8kMethod, OverlongForm, PythonStyle, RewardCommon, RewardConfig, RewardKind};

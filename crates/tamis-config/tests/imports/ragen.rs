@@ -26,7 +26,7 @@ fn defaults_of_ragen() {
         (config.train.total_steps, config.train.total_epochs, config.run.seed),
         (Some(200), None, 10_000)
     );
-    assert_eq!((config.objective.loss.clip_high, config.objective.entropy_coefficient), (0.28, 0.001));
+    assert_eq!((config.objective.loss.clip_high, config.objective.entropy.coefficient), (Some(0.28), 0.001));
     assert_eq!((config.validate.temperature, config.validate.max_prompts), (0.5, Some(512)));
     assert_eq!((config.rollout.max_response_length, config.filter.is_none()), (400, true));
     assert_eq!((config.objective.kl.coefficient, config.objective.kl.estimator.as_str()), (0.0, "k1"));
