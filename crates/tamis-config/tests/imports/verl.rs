@@ -346,6 +346,6 @@ fn kl_in_the_reward() {
     let kl = loaded(&import).objective.kl;
     assert_eq!(
         serde_json::to_string(&kl).unwrap(),
-        r#"{"in":"reward","estimator":"k1","coefficient":0.001,"adaptive":{"target":0.05,"horizon":10000.0}}"#
+        r#"{"in":"reward","estimator":"k1","coefficient":0.001,"straight_through":false,"bias_corrected":false,"adaptive":{"target":0.05,"horizon":10000.0}}"#
     );
 }
