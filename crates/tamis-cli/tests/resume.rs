@@ -132,7 +132,7 @@ fn noisy() -> String {
         )
         .replace("filter: {kind: variance}", "filter: {kind: variance, metric: seq_final_reward, tolerance: 0.35}")
         .replace("schedule: {", "schedule: {surplus: carry, max_lag: 2, ")
-        + "objective: {kl: {in: reward, estimator: k1, coefficient: 0.05, adaptive: {target: 0.05, horizon: 50}}, entropy_coefficient: 0.001}\n"
+        + "objective: {kl: {in: reward, estimator: k1, coefficient: 0.05, adaptive: {target: 0.05, horizon: 50}}, entropy: {coefficient: 0.001}}\n"
 }
 
 #[test]

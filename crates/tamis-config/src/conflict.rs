@@ -1,6 +1,9 @@
 //! Settings that do not fit each other, each with the numbers and the fix.
 
-use crate::schema::{FilterKind, KlPlace, LrScheduleKind, PoolScore, ScheduleMode, SingletonAdvantage};
+use crate::schema::{
+    Aggregation, FilterKind, ImportanceLevel, KlPlace, LossKind, LrScheduleKind, PoolScore, ScheduleMode,
+    SingletonAdvantage,
+};
 
 /// Settings that do not fit each other, or that the run will not do what one may think with.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -291,6 +294,37 @@ pub enum Conflict {
         /// Where the KL enters.
         place: KlPlace,
     },
+    /// A setting that the choice beside it does not read.
+    #[error("`{key}` has no effect: the {what} `{chosen}` does not read it")]
+    NotRead {
+        /// The key.
+        key: String,
+        /// What was chosen: an estimator, a loss.
+        what: &'static str,
+        /// Its name.
+        chosen: String,
+    },
+    /// LUSPO is a sum over tokens.
+    #[error(
+        "`objective.loss.kind: luspo` with `objective.aggregation: {aggregation}`: its length weighting is a sum over tokens"
+    )]
+    LuspoAggregation {
+        /// The aggregation.
+        aggregation: Aggregation,
+    },
+    /// DRO without its strength.
+    #[error("`objective.loss.kind: dro` needs `objective.loss.beta`, the strength of its pull")]
+    NoBeta,
+    /// A loss whose ratio has no such level.
+    #[error(
+        "`objective.importance: {importance}` has no meaning with `objective.loss.kind: {loss}`, which decides it itself"
+    )]
+    NoImportanceLevel {
+        /// The loss.
+        loss: LossKind,
+        /// The level.
+        importance: ImportanceLevel,
+    },
     /// Validation without prompts.
     #[error("`validate.test_freq` is set and there are no validation prompts")]
     NoValidationData,
@@ -416,7 +450,10 @@ impl Conflict {
             Self::StopWithoutValidation => "set `data.val` and `validate.test_freq`".to_owned(),
             Self::ShareOfAll => "use 0.1".to_owned(),
             Self::BestWithoutValidation => "set `validate.test_freq`".to_owned(),
-            Self::Ignored { key, .. } => format!("remove `{key}`"),
+            Self::LuspoAggregation { .. } => "set `objective.aggregation: seq-mean-token-sum`".to_owned(),
+            Self::NoBeta => "set it, such as `objective.loss.beta: 0.5`".to_owned(),
+            Self::NoImportanceLevel { .. } => "set `objective.importance: token`".to_owned(),
+            Self::Ignored { key, .. } | Self::NotRead { key, .. } => format!("remove `{key}`"),
         }
     }
 }

@@ -3,8 +3,9 @@
 use crate::conflict::Conflict;
 use crate::diagnostic::{Diagnostic, Severity};
 use crate::schema::{
-    AdvantageScale, Aggregation, Config, FilterConfig, FilterKind, KlPlace, LrScheduleKind, Mass, PoolScore,
-    RAW_OUTCOME, RewardKind, ScheduleMode, Singleton, Surplus, TaskKind, ValidationMetric,
+    AdvantageScale, Aggregation, Config, Estimator, FilterConfig, FilterKind, ImportanceLevel, KlPlace,
+    LossKind, LrScheduleKind, Mass, PoolScore, RAW_OUTCOME, RewardKind, ScheduleMode, Singleton, Surplus,
+    TaskKind, ValidationMetric,
 };
 use crate::setting::Reader;
 use crate::source::{Source, SourceKind};
@@ -35,7 +36,7 @@ impl Config {
         self.objective.loss_scale_factor.unwrap_or(self.rollout.max_response_length as f64)
     }
 
-    /// Whether advantages are divided by a deviation.
+    /// Whether advantages of `grpo` are divided by a deviation.
     pub fn divides_by_std(&self) -> bool {
         self.objective.advantage.norm_by_std && self.objective.advantage.scale != AdvantageScale::None
     }
@@ -61,6 +62,98 @@ impl Config {
 
 /// Numbers that every run has.
 const COMPUTED: [&str; 5] = ["score", "seq_reward", "seq_final_reward", "token_level_rewards", "length"];
+
+/// The estimators that read each setting of the advantage.
+const ADVANTAGE_READERS: &[(&str, &[Estimator])] = {
+    use Estimator::{
+        BiLevelGae, Bnpo, BnpoRunning, Cpo, DrGrpo, Gae, Gdpo, Gpg, Grpo, GrpoPassk, NormalizeThenSum, Opo,
+        OptimalTokenBaseline, ReinforcePlusPlus, ReinforcePlusPlusBaseline, Remax, Rloo,
+        TirOptimalTokenBaseline,
+    };
+    &[
+        ("norm_by_std", &[Grpo, GrpoPassk, Cpo]),
+        ("ddof", &[Grpo, GrpoPassk, Cpo, Bnpo]),
+        (
+            "epsilon",
+            &[Grpo, GrpoPassk, Cpo, Gdpo, NormalizeThenSum, OptimalTokenBaseline, TirOptimalTokenBaseline],
+        ),
+        ("scale", &[Grpo, Cpo]),
+        (
+            "singleton",
+            &[
+                Grpo,
+                DrGrpo,
+                GrpoPassk,
+                Rloo,
+                ReinforcePlusPlusBaseline,
+                Opo,
+                Gpg,
+                Gdpo,
+                NormalizeThenSum,
+                OptimalTokenBaseline,
+                TirOptimalTokenBaseline,
+                Cpo,
+            ],
+        ),
+        ("whiten", &[ReinforcePlusPlus, ReinforcePlusPlusBaseline, Gdpo, Gae, BiLevelGae]),
+        ("gamma", &[ReinforcePlusPlus, Gae, BiLevelGae]),
+        ("lambda", &[Gae, BiLevelGae]),
+        ("turn_gamma", &[BiLevelGae]),
+        (
+            "masked_rewards",
+            &[ReinforcePlusPlus, Remax, OptimalTokenBaseline, TirOptimalTokenBaseline, Gae, BiLevelGae],
+        ),
+        ("tail", &[OptimalTokenBaseline, TirOptimalTokenBaseline]),
+        ("gpg_alpha", &[Gpg]),
+        ("divisor", &[Gpg]),
+        ("alpha", &[Bnpo]),
+        ("beta", &[Bnpo]),
+        ("at_least_one", &[Bnpo]),
+        ("max_weight", &[Bnpo]),
+        ("low", &[Bnpo, BnpoRunning]),
+        ("high", &[Bnpo, BnpoRunning]),
+        ("window", &[BnpoRunning]),
+        ("prior", &[BnpoRunning]),
+        ("delta", &[BnpoRunning]),
+        ("wrap", &[Cpo]),
+        ("difficulty", &[Cpo]),
+        ("pos_alpha", &[Cpo]),
+        ("neg_alpha", &[Cpo]),
+        ("right", &[Cpo]),
+    ]
+};
+
+/// The losses that read each setting of the loss.
+const LOSS_READERS: &[(&str, &[LossKind])] = {
+    use LossKind::{
+        Cispo, Clip, ClipCov, Decoupled, DppoKl, DppoTv, Dro, GeoMean, Gspo, KlCov, Luspo, Sapo, Vespo,
+    };
+    &[
+        ("clip_low", &[Clip, Gspo, Luspo, Decoupled, ClipCov, GeoMean, Cispo, DppoTv, DppoKl]),
+        ("clip_high", &[Clip, Gspo, Luspo, Decoupled, ClipCov, GeoMean, Cispo, DppoTv, DppoKl]),
+        ("dual_clip", &[Clip, Decoupled]),
+        ("delta", &[Clip]),
+        ("form", &[Gspo]),
+        ("bound", &[Cispo]),
+        ("max_ratio", &[Cispo, DppoTv, DppoKl]),
+        ("weight_cap", &[Decoupled]),
+        ("share", &[ClipCov, KlCov]),
+        ("cov_low", &[ClipCov]),
+        ("cov_high", &[ClipCov]),
+        ("cov_coefficient", &[KlCov]),
+        ("tau_positive", &[Sapo]),
+        ("tau_negative", &[Sapo]),
+        ("beta", &[Dro]),
+        ("k_positive", &[Vespo]),
+        ("lambda_positive", &[Vespo]),
+        ("k_negative", &[Vespo]),
+        ("lambda_negative", &[Vespo]),
+    ]
+};
+
+/// The losses whose ratio may be the trajectory's.
+const LEVELLED: [LossKind; 6] =
+    [LossKind::Clip, LossKind::Luspo, LossKind::Decoupled, LossKind::Cispo, LossKind::Sapo, LossKind::Vespo];
 
 /// Names that no score can have, beside that of the raw outcome.
 const RESERVED: [&str; 5] = ["score", "reward", "seq_reward", "seq_final_reward", "token_level_rewards"];
@@ -113,19 +206,39 @@ impl Checker<'_> {
     /// `config.yaml`) asks for nothing.
     fn ignored(&mut self, keys: &[&str], reason: &'static str) {
         for key in keys {
-            let spec = table::keys().iter().find(|entry| entry.path == *key).map(|entry| &entry.spec);
-            let is_default = |node: &Node| {
-                spec.and_then(|spec| yaml::parse(&Source::new(SourceKind::Default, spec.default)).ok())
-                    .is_some_and(|default| default.to_json() == node.to_json())
-            };
-            let set = self
-                .tree
-                .at(key)
-                .is_some_and(|node| node.origin.is_from_user() && !node.is_null() && !is_default(node));
-            if set {
+            if self.is_asked_for(key) {
                 self.warn(&[key], Conflict::Ignored { key: (*key).to_owned(), reason });
             }
         }
+    }
+
+    /// Warns of each key of a section that a user set and that the choice made there does not read.
+    fn unread<C: Copy + PartialEq + std::fmt::Display>(
+        &mut self,
+        section: &str,
+        what: &'static str,
+        chosen: C,
+        readers: &[(&str, &[C])],
+    ) {
+        for (key, readers) in readers {
+            let key = format!("{section}.{key}");
+            if !readers.contains(&chosen) && self.is_asked_for(&key) {
+                let conflict = Conflict::NotRead { key: key.clone(), what, chosen: chosen.to_string() };
+                self.warn(&[&key], conflict);
+            }
+        }
+    }
+
+    /// Whether a user set a key to something else than its default.
+    fn is_asked_for(&self, key: &str) -> bool {
+        let spec = table::keys().iter().find(|entry| entry.path == key).map(|entry| &entry.spec);
+        let is_default = |node: &Node| {
+            spec.and_then(|spec| yaml::parse(&Source::new(SourceKind::Default, spec.default)).ok())
+                .is_some_and(|default| default.to_json() == node.to_json())
+        };
+        self.tree
+            .at(key)
+            .is_some_and(|node| node.origin.is_from_user() && !node.is_null() && !is_default(node))
     }
 
     fn model(&mut self) {
@@ -256,7 +369,17 @@ impl Checker<'_> {
     fn filter(&mut self) {
         let config = self.config;
         let n = config.rollout.n;
-        if n == 1 {
+        if n == 1
+            && !matches!(
+                config.objective.advantage.estimator,
+                Estimator::ReinforcePlusPlus
+                    | Estimator::Remax
+                    | Estimator::Gae
+                    | Estimator::BiLevelGae
+                    | Estimator::Bnpo
+                    | Estimator::BnpoRunning
+            )
+        {
             let advantage = config.objective.advantage.singleton;
             self.warn(&["rollout.n"], Conflict::SingletonGroups { advantage });
         }
@@ -424,7 +547,21 @@ impl Checker<'_> {
 
     fn objective(&mut self) {
         let objective = &self.config.objective;
-        if !self.config.divides_by_std() {
+        let loss = objective.loss.kind;
+        self.unread("objective.advantage", "estimator", objective.advantage.estimator, ADVANTAGE_READERS);
+        self.unread("objective.loss", "loss", loss, LOSS_READERS);
+        if loss == LossKind::Luspo && objective.aggregation != Aggregation::SeqMeanTokenSum {
+            let keys = ["objective.aggregation", "objective.loss.kind"];
+            self.error(&keys, Conflict::LuspoAggregation { aggregation: objective.aggregation });
+        }
+        if loss == LossKind::Dro && objective.loss.beta.is_none() {
+            self.error(&["objective.loss.beta", "objective.loss.kind"], Conflict::NoBeta);
+        }
+        if objective.importance != ImportanceLevel::Token && !LEVELLED.contains(&loss) {
+            let conflict = Conflict::NoImportanceLevel { loss, importance: objective.importance };
+            self.error(&["objective.importance", "objective.loss.kind"], conflict);
+        }
+        if objective.advantage.estimator == Estimator::Grpo && !self.config.divides_by_std() {
             let keys = ["objective.advantage.ddof", "objective.advantage.epsilon"];
             self.ignored(&keys, "advantages are not divided by a deviation");
         }
@@ -436,6 +573,8 @@ impl Checker<'_> {
         if kl.place == KlPlace::None {
             let keys = [
                 "objective.kl.estimator",
+                "objective.kl.straight_through",
+                "objective.kl.bias_corrected",
                 "objective.kl.coefficient",
                 "objective.kl.adaptive",
                 "model.reference",
@@ -445,6 +584,10 @@ impl Checker<'_> {
         }
         if kl.coefficient == 0.0 {
             self.warn(&["objective.kl.coefficient"], Conflict::KlWithoutWeight { place: kl.place });
+        }
+        if kl.place == KlPlace::Reward {
+            let keys = ["objective.kl.straight_through", "objective.kl.bias_corrected"];
+            self.ignored(&keys, "the KL is in the reward, through which nothing is differentiated");
         }
         if kl.adaptive.is_some() && kl.place != KlPlace::Reward {
             self.error(&["objective.kl.adaptive"], Conflict::AdaptiveKl { place: kl.place });

@@ -54,7 +54,7 @@ mod tests {
     fn defaults_are_read() {
         let config = Config::default();
         assert_eq!(config.rollout.n, 8);
-        assert_eq!(config.objective.advantage.epsilon.to_bits(), 1e-6_f64.to_bits());
+        assert_eq!(config.objective.loss.tau_negative.to_bits(), 1.05_f64.to_bits());
         assert_eq!(config.data.arithmetic.levels[0].operators, [Operator::Add, Operator::Subtract]);
         assert_eq!(config.filter, None);
     }

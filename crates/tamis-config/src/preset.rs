@@ -18,6 +18,17 @@ pub const fn preset_yaml(preset: Preset) -> &'static str {
         Preset::Dapo => include_str!("../presets/dapo.yaml"),
         Preset::DapoPaper => include_str!("../presets/dapo_paper.yaml"),
         Preset::DrGrpo => include_str!("../presets/dr_grpo.yaml"),
+        Preset::Rloo => include_str!("../presets/rloo.yaml"),
+        Preset::ReinforcePlusPlus => include_str!("../presets/reinforce_plus_plus.yaml"),
+        Preset::ReinforcePlusPlusBaseline => include_str!("../presets/reinforce_plus_plus_baseline.yaml"),
+        Preset::Remax => include_str!("../presets/remax.yaml"),
+        Preset::Opo => include_str!("../presets/opo.yaml"),
+        Preset::Gpg => include_str!("../presets/gpg.yaml"),
+        Preset::Bnpo => include_str!("../presets/bnpo.yaml"),
+        Preset::Gspo => include_str!("../presets/gspo.yaml"),
+        Preset::Gmpo => include_str!("../presets/gmpo.yaml"),
+        Preset::Cispo => include_str!("../presets/cispo.yaml"),
+        Preset::Sapo => include_str!("../presets/sapo.yaml"),
     }
 }
 

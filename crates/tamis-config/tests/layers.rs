@@ -40,7 +40,7 @@ fn later_layers_win_and_every_value_has_its_origin() {
 #[test]
 fn an_empty_section_changes_nothing() {
     let loaded = sound(&[BASE, "preset: dapo\nrollout:\nobjective:\n  loss:\n"], &[]);
-    assert!((loaded.config.objective.loss.clip_high - 0.28).abs() < 1e-12);
+    assert_eq!(loaded.config.objective.loss.clip_high, Some(0.28));
     assert_eq!(sound(&[BASE, ""], &[]).config, sound(&[BASE], &[]).config);
     assert_eq!(sound(&[BASE, "# nothing\n"], &[]).config, sound(&[BASE], &[]).config);
 }
@@ -186,13 +186,15 @@ preset: dapo  # command line: preset=dapo
     norm_by_std: true  # preset dapo
     scale: group  # preset dapo
     singleton: zero  # preset dapo
+    kind: clip  # preset dapo
     clip_low: 0.2  # preset dapo
     clip_high: 0.28  # preset dapo
     dual_clip: 10.0  # preset dapo
     delta: null  # preset dapo
   aggregation: token-mean  # preset dapo
     in: none  # preset dapo
-  entropy_coefficient: 0.0  # preset dapo
+    coefficient: 0.0  # preset dapo
+    preset: null  # default
     learning_rate: 1e-6  # default
     kind: constant  # default
   early_stop:
@@ -284,12 +286,12 @@ rollout.n
     es_manager.train.group_size (RAGEN, default 16 there)
     num_generations (TRL, default 8 there)
 "#);
-    assert_snapshot!(explain("objective.aggregation").unwrap(), @r#"
+    assert_snapshot!(explain("objective.aggregation").unwrap(), @"
 objective.aggregation
 
   How the loss of tokens becomes one number, over an optimizer mini-batch.
 
-  type       one of token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm, group-token-mean
+  type       one of token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm, group-token-mean, group-seq-mean, token-sum
   default    token-mean
   on resume  must stay
   preset     grpo: seq-mean-token-mean
@@ -302,11 +304,13 @@ objective.aggregation
     seq-mean-token-mean: Mean over the tokens of a sequence, mean over sequences (GRPO as published).
     seq-mean-token-sum-norm: Sum over the tokens of a sequence, divided by `loss_scale_factor`, mean over sequences (Dr. GRPO).
     group-token-mean: Mean over the tokens of a group, mean over groups (DAPO as written in its paper).
+    group-seq-mean: Mean over the tokens of a sequence, mean over the sequences of a group, mean over groups.
+    token-sum: Sum over all tokens of the mini-batch, undivided.
   also known as
     actor_rollout_ref.actor.loss_agg_mode (verl, default token-mean there)
     worker.actor.loss_avg_mode (EasyR1, default token there)
     loss_type (TRL, default dapo there)
-"#);
+");
     assert_snapshot!(explain("schedule.max_num_gen_batches").unwrap(), @r#"
 schedule.max_num_gen_batches
 

@@ -25,6 +25,8 @@ pub enum Purpose {
     MiniBatch = 7,
     /// Resampling in statistics.
     Bootstrap = 8,
+    /// What an objective draws: tokens that a loss leaves out, trajectories that a shaping drops.
+    Objective = 9,
 }
 
 /// A 64-bit Philox key folded from a seed and coordinates.

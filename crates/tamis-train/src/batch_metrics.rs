@@ -3,8 +3,10 @@
 //! Pure functions of [`Group`]s; the [catalogue](crate::catalogue) says what each name means. Unscored trajectories (NaN) are
 //! outside every statistic of scores and rewards, inside those of lengths. A statistic over nothing is not set.
 
+use tamis_core::advantage::Advantages;
 use tamis_core::filter::{GroupStatistics, Pool};
 use tamis_core::group::{Group, Trajectory};
+use tamis_core::ragged::Ragged;
 
 use crate::metrics::Metrics;
 
@@ -59,13 +61,42 @@ pub fn has_one_value(values: impl IntoIterator<Item = f64>) -> bool {
     Summary::of(values).is_some_and(|summary| summary.count > 1 && summary.min == summary.max)
 }
 
+/// Numbers of a batch, which count once for every token that bears loss.
+#[derive(Debug, Clone, Copy)]
+pub enum Spread<'a> {
+    /// One number per trajectory, in order \[B\]; NaN where there is none.
+    PerTrajectory(&'a [f64]),
+    /// One number per token `[B][T]`.
+    PerToken(&'a Ragged<f64>),
+}
+
+impl<'a> From<&'a Advantages> for Spread<'a> {
+    fn from(advantages: &'a Advantages) -> Self {
+        match advantages {
+            Advantages::PerTrajectory(advantages) => Self::PerTrajectory(advantages.values()),
+            Advantages::PerToken(advantages) => Self::PerToken(advantages),
+        }
+    }
+}
+
+impl Spread<'_> {
+    fn summary(self, members: &[&Trajectory], loss_tokens: &[usize]) -> Option<Summary> {
+        match self {
+            Self::PerTrajectory(values) => weighted(values, loss_tokens),
+            Self::PerToken(rows) => Summary::of(rows.rows().zip(members).flat_map(|(row, member)| {
+                row.iter().zip(&member.loss_mask).filter(|(_, on)| **on).map(|(value, _)| *value)
+            })),
+        }
+    }
+}
+
 /// What was trained on, beside the groups themselves.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TrainedColumns<'a> {
-    /// Advantage of each trajectory of the batch, in order \[B\]; NaN where there is none.
-    pub advantages: Option<&'a [f64]>,
-    /// Return of each trajectory \[B\], where the estimator distinguishes it from the advantage.
-    pub returns: Option<&'a [f64]>,
+    /// Advantages of the batch.
+    pub advantages: Option<Spread<'a>>,
+    /// Returns, where the estimator distinguishes them from advantages.
+    pub returns: Option<Spread<'a>>,
     /// Reward of each trajectory after the KL term \[B\], where the KL is part of the reward.
     pub final_rewards: Option<&'a [f64]>,
     /// The configuration's limit of prompt tokens, for `prompt_length/clip_ratio`.
@@ -85,9 +116,9 @@ pub fn trained_metrics(groups: &[&Group], columns: &TrainedColumns<'_>, metrics:
     let loss_tokens: Vec<usize> =
         members.iter().map(|member| member.loss_mask.iter().filter(|&&on| on).count()).collect();
     if let Some(advantages) = columns.advantages {
-        set_extremes(metrics, "critic/advantages", weighted(advantages, &loss_tokens));
+        set_extremes(metrics, "critic/advantages", advantages.summary(&members, &loss_tokens));
         let returns = columns.returns.unwrap_or(advantages);
-        set_extremes(metrics, "critic/returns", weighted(returns, &loss_tokens));
+        set_extremes(metrics, "critic/returns", returns.summary(&members, &loss_tokens));
     }
     scores(groups, "", metrics);
     lengths(groups, "", metrics);

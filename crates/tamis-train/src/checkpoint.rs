@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use tamis_core::advantage::AdvantageState;
 use tamis_core::early_stop::EarlyStopState;
 use tamis_core::group::{Group, PolicyVersion};
 use tamis_core::objective::{KlState, ObjectiveState};
@@ -80,6 +81,9 @@ pub struct RunState {
     pub carried: Vec<CarriedGroup>,
     /// State of the objective.
     pub objective: ObjectiveState,
+    /// What the advantage estimator carries from step to step.
+    #[serde(default)]
+    pub advantage: AdvantageState,
     /// Coefficient of the divergence in the reward.
     pub reward_kl: Option<KlState>,
     /// CRC-32 of the training prompts as the model sees them: a resume on other data would not be exact.

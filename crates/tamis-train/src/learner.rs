@@ -38,6 +38,9 @@ pub enum LearnerError {
     /// The objective refused its columns.
     #[error("the objective could not be evaluated: {0}")]
     Objective(#[from] tamis_core::objective::ObjectiveError),
+    /// The correction refused its columns.
+    #[error("the correction could not be made: {0}")]
+    Correction(#[from] tamis_core::correction::CorrectionError),
     /// The engine refused a sequence.
     #[error("the engine could not learn from the batch: {reason}")]
     Engine {
@@ -52,6 +55,15 @@ pub enum LearnerError {
 /// Asked between forward and backward: log-probabilities and entropies in (flat \[N\]), derivatives out.
 pub type AskObjective<'a> = dyn FnMut(&[f32], &[f32], &mut Coefficients) -> Result<(), LearnerError> + 'a;
 
+/// What a forward pass says of completions, flat over the sequences \[N\].
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PolicyScores {
+    /// Log-probabilities in nats.
+    pub logprobs: Vec<f32>,
+    /// Entropies in nats.
+    pub entropies: Vec<f32>,
+}
+
 /// A trainable policy.
 pub trait Learner {
     /// Forward over the sequences, then backward of `Σ_t logprob_t·coef_t + entropy_t·ent_coef_t` into the gradient buffer.
@@ -63,6 +75,10 @@ pub trait Learner {
 
     /// Takes a step with the gathered gradient and clears it. A gradient that is not finite changes nothing but is reported.
     fn optimizer_step(&mut self, learning_rate: f64) -> Result<OptimizerReport, LearnerError>;
+
+    /// Log-probabilities and entropies of the completions under the policy as it is, flat \[N\] each; the same bits as in
+    /// [`Self::forward_backward`].
+    fn policy_scores(&mut self, sequences: &[LearnerSequence<'_>]) -> Result<PolicyScores, LearnerError>;
 
     /// Log-probabilities of the completions under the reference policy, flat \[N\].
     fn reference_logprobs(&mut self, sequences: &[LearnerSequence<'_>]) -> Result<Vec<f32>, LearnerError>;

@@ -4,15 +4,18 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
+use tamis_core::advantage::Advantages;
+use tamis_core::correction::{Correction, SamplerColumns};
 use tamis_core::group::Group;
 use tamis_core::objective::{
     Accumulator, AdvantageColumn, Columns, Evaluation, Metrics, Normalisers, Objective, ObjectiveState,
+    Selection, ZeroGroups,
 };
 use tamis_core::ragged::Ragged;
 use tamis_core::random::Key;
 use tamis_core::schedule::mini_batches;
 
-use crate::learner::{Coefficients, Learner, LearnerError, LearnerSequence};
+use crate::learner::{Coefficients, Learner, LearnerError, LearnerSequence, PolicyScores};
 
 /// How an optimizer batch is cut for the forward pass; the result does not depend on it beyond the order of f32 additions into the
 /// gradient.
@@ -37,6 +40,10 @@ pub struct UpdateSettings {
     pub micro_batch: MicroBatch,
     /// Leave truncated trajectories out of the loss.
     pub mask_truncated: bool,
+    /// Correction for a sampler that is not the policy.
+    pub correction: Option<Correction>,
+    /// Key of the choices that the objective draws.
+    pub key: Key,
 }
 
 /// A step's batch: whole groups with what was computed for them.
@@ -44,8 +51,16 @@ pub struct UpdateSettings {
 pub struct TrainingBatch<'a> {
     /// Kept groups \[P\].
     pub groups: &'a [&'a Group],
-    /// Advantages `[P][G]`.
-    pub advantages: &'a Ragged<f64>,
+    /// Advantages.
+    pub advantages: &'a Advantages,
+    /// Which trajectories stay in the loss `[P][G]`; `None`: all.
+    pub kept: Option<&'a Ragged<bool>>,
+    /// Factor of the policy term.
+    pub policy_factor: f64,
+    /// Log-probabilities under the policy at the start of the step, one row per trajectory `[B][T]`. `None`: those that generation gave.
+    pub old: Option<&'a Ragged<f32>>,
+    /// What the filter dropped, where it stays in the denominators.
+    pub dropped: Option<Normalisers>,
     /// Log-probabilities of the reference, one row per trajectory `[B][T]`.
     pub reference: Option<&'a Ragged<f32>>,
 }
@@ -66,7 +81,7 @@ pub struct UpdateReport {
 }
 
 /// Which tokens are trained on: those of the policy, in scored (and, where asked for, untruncated) trajectories.
-fn mask_of(group: &Group, mask_truncated: bool) -> impl Iterator<Item = Vec<bool>> {
+pub fn mask_of(group: &Group, mask_truncated: bool) -> impl Iterator<Item = Vec<bool>> {
     group.trajectories.iter().map(move |trajectory| {
         if trajectory.is_scored() && !(mask_truncated && trajectory.is_truncated()) {
             trajectory.loss_mask.clone()
@@ -115,7 +130,7 @@ pub fn micro_batches(sequences: &[LearnerSequence<'_>], micro_batch: MicroBatch)
 
 /// Trains on a batch: `epochs` passes, one optimizer update per mini-batch. `state` moves on with every update.
 ///
-/// Old log-probabilities are those kept from generation. Metrics are means over the updates, as verl reduces them.
+/// Metrics are means over the updates, as verl reduces them.
 pub fn update(
     learner: &mut dyn Learner,
     objective: &Objective,
@@ -141,9 +156,11 @@ pub fn update(
             Some(key) => key.with(epoch as u64).permutation(batch.groups.len()),
             None => (0..batch.groups.len()).collect(),
         };
-        for range in mini_batches(order.len(), settings.mini_batch_size) {
+        for (index, range) in mini_batches(order.len(), settings.mini_batch_size).into_iter().enumerate() {
             let places = &order[range];
-            let outcome = mini_batch(learner, objective, state, batch, &first_row, places, settings)?;
+            let mini = MiniBatch::of(batch, &first_row, places, settings)?;
+            let key = settings.key.with(epoch as u64).with(index as u64);
+            let (outcome, corrected) = mini.pass(learner, objective, state, settings, key)?;
             let step = learner.optimizer_step(learning_rate)?;
             if step.skipped {
                 report.num_skipped += 1;
@@ -153,16 +170,22 @@ pub fn update(
             }
             report.loss += outcome.loss;
             *state = outcome.state;
-            for (name, value) in named(&outcome.metrics) {
+            let of_objective =
+                named(&outcome.metrics).into_iter().map(|(name, value)| (name.to_owned(), value));
+            // What the correction measured of the policy that sampled stands in place of the objective's own figure of that name.
+            let of_objective = of_objective
+                .filter(|(name, _)| corrected.iter().all(|(other, _)| other != name))
+                .collect::<Vec<_>>();
+            for (name, value) in of_objective.into_iter().chain(corrected) {
                 if value.is_nan() {
                     continue;
                 }
-                match totals.iter_mut().find(|(known, ..)| known == name) {
+                match totals.iter_mut().find(|(known, ..)| *known == name) {
                     Some((_, total, count)) => {
                         *total += value;
                         *count += 1;
                     }
-                    None => totals.push((name.to_owned(), value, 1)),
+                    None => totals.push((name, value, 1)),
                 }
             }
         }
@@ -178,88 +201,269 @@ fn named(metrics: &Metrics) -> Vec<(&'static str, f64)> {
     metrics.named()
 }
 
-/// Forward and backward over one mini-batch, the groups at `places` of the batch.
-fn mini_batch(
-    learner: &mut dyn Learner,
-    objective: &Objective,
-    state: &ObjectiveState,
-    batch: TrainingBatch<'_>,
-    first_row: &[usize],
-    places: &[usize],
-    settings: &UpdateSettings,
-) -> Result<tamis_core::objective::Outcome, LearnerError> {
-    let mut mask = Ragged::default();
-    let mut sizes = Vec::with_capacity(places.len());
-    let mut sequences = Vec::new();
-    let (mut old, mut advantages, mut reference) = (Vec::new(), Vec::new(), Vec::new());
-    for &place in places {
-        let group = batch.groups[place];
-        sizes.push(group.trajectories.len());
-        for mask_t in mask_of(group, settings.mask_truncated) {
-            mask.push_row(mask_t);
-        }
-        advantages.extend_from_slice(batch.advantages.row(place));
-        for (i, trajectory) in group.trajectories.iter().enumerate() {
-            old.extend_from_slice(&trajectory.logprobs);
-            sequences
-                .push(LearnerSequence { prompt: &group.prompt_token_ids, completion: &trajectory.token_ids });
-            if let Some(rows) = batch.reference {
-                reference.extend_from_slice(rows.row(first_row[place] + i));
-            }
-        }
-    }
-    let (normalisers, group_tokens) = Normalisers::of(&mask, &sizes)?;
-    let group_sequences = Normalisers::group_sequences(&mask, &sizes)?;
-    let mut accumulator = Accumulator::new(sequences.len());
-    // Sequences without a token to train on cost no forward pass.
-    let live: Vec<usize> =
-        (0..sequences.len()).filter(|&row| mask.row(row).iter().any(|&trained| trained)).collect();
-    let live_sequences: Vec<LearnerSequence<'_>> = live.iter().map(|&row| sequences[row]).collect();
-    let mut evaluation = Evaluation::default();
-    for range in micro_batches(&live_sequences, settings.micro_batch) {
-        let (rows, micro) = (&live[range.clone()], &live_sequences[range]);
-        let cut = |values: &[f32]| -> Vec<f32> {
-            rows.iter()
-                .flat_map(|&row| &values[mask.offsets()[row]..mask.offsets()[row + 1]])
-                .copied()
-                .collect()
+/// The columns of one optimizer batch.
+struct MiniBatch<'a> {
+    sequences: Vec<LearnerSequence<'a>>,
+    mask: Ragged<bool>,
+    /// As generation gave them \[N\].
+    behaviour: Vec<f32>,
+    /// Under the policy at the start of the step, where that was computed anew \[N\].
+    old: Option<Vec<f32>>,
+    reference: Option<Vec<f32>>,
+    /// One per trajectory \[B\] or per token \[N\].
+    advantages: Vec<f64>,
+    is_per_token: bool,
+    policy_factor: f64,
+    sizes: Vec<usize>,
+    dropped: Option<Normalisers>,
+}
+
+impl<'a> MiniBatch<'a> {
+    /// The groups at `places` of the batch.
+    fn of(
+        batch: TrainingBatch<'a>,
+        first_row: &[usize],
+        places: &[usize],
+        settings: &UpdateSettings,
+    ) -> Result<Self, LearnerError> {
+        let mut mini = Self {
+            sequences: Vec::new(),
+            mask: Ragged::default(),
+            behaviour: Vec::new(),
+            old: batch.old.map(|_| Vec::new()),
+            reference: batch.reference.map(|_| Vec::new()),
+            advantages: Vec::new(),
+            is_per_token: matches!(batch.advantages, Advantages::PerToken(_)),
+            policy_factor: batch.policy_factor,
+            sizes: Vec::with_capacity(places.len()),
+            // Each optimizer batch bears its share of what was dropped.
+            dropped: batch.dropped.map(|dropped| {
+                let share = places.len() as f64 / batch.groups.len().max(1) as f64;
+                Normalisers {
+                    tokens: dropped.tokens * share,
+                    sequences: dropped.sequences * share,
+                    groups: dropped.groups * share,
+                    dp_size: dropped.dp_size,
+                }
+            }),
         };
-        let mask_n: Vec<bool> = rows.iter().flat_map(|&row| mask.row(row)).copied().collect();
-        let old_n = cut(&old);
-        let reference_n = batch.reference.map(|_| cut(&reference));
-        let advantages_b: Vec<f64> = rows.iter().map(|&row| advantages[row]).collect();
-        let group_tokens_b: Vec<f64> = rows.iter().map(|&row| group_tokens[row]).collect();
-        let group_sequences_b: Vec<f64> = rows.iter().map(|&row| group_sequences[row]).collect();
-        let mut offsets = vec![0];
-        offsets.extend(rows.iter().scan(0, |end, &row| {
-            *end += mask.row(row).len();
-            Some(*end)
-        }));
-        learner.forward_backward(micro, &mut |logprobs, entropies, coefficients: &mut Coefficients| {
-            let columns = Columns {
-                old: Some(&old_n),
-                reference: reference_n.as_deref(),
-                entropy: Some(entropies),
-                group_tokens: Some(&group_tokens_b),
-                group_sequences: Some(&group_sequences_b),
-                ..Columns::new(&offsets, &mask_n, logprobs, AdvantageColumn::PerTrajectory(&advantages_b))
-            };
-            objective.evaluate(&columns, &normalisers, state, &mut evaluation)?;
-            coefficients.logprob.clear();
-            coefficients
-                .logprob
-                .extend(evaluation.derivatives.logprob.iter().map(|&derivative| derivative as f32));
-            coefficients.entropy.clear();
-            coefficients
-                .entropy
-                .extend(evaluation.derivatives.entropy.iter().map(|&derivative| derivative as f32));
-            for (&row, sums) in rows.iter().zip(&evaluation.sequences) {
-                accumulator.record(row, *sums)?;
+        for &place in places {
+            let group = batch.groups[place];
+            mini.sizes.push(group.trajectories.len());
+            for (i, mut mask_t) in mask_of(group, settings.mask_truncated).enumerate() {
+                if batch.kept.is_some_and(|kept| !kept.row(place)[i]) {
+                    mask_t.fill(false);
+                }
+                mini.mask.push_row(mask_t);
             }
-            Ok(())
-        })?;
+            if let Advantages::PerTrajectory(advantages) = batch.advantages {
+                mini.advantages.extend_from_slice(advantages.row(place));
+            }
+            for (i, trajectory) in group.trajectories.iter().enumerate() {
+                let row = first_row[place] + i;
+                if let Advantages::PerToken(advantages) = batch.advantages {
+                    mini.advantages.extend_from_slice(advantages.row(row));
+                }
+                mini.behaviour.extend_from_slice(&trajectory.logprobs);
+                mini.sequences.push(LearnerSequence {
+                    prompt: &group.prompt_token_ids,
+                    completion: &trajectory.token_ids,
+                });
+                if let (Some(column), Some(rows)) = (&mut mini.reference, batch.reference) {
+                    column.extend_from_slice(rows.row(row));
+                }
+                if let (Some(column), Some(rows)) = (&mut mini.old, batch.old) {
+                    column.extend_from_slice(rows.row(row));
+                }
+            }
+        }
+        Ok(mini)
     }
-    Ok(accumulator.finish(objective, state))
+
+    /// Sequences with a token to train on; the others cost no forward pass.
+    fn live(&self) -> Vec<usize> {
+        (0..self.sequences.len()).filter(|&row| self.mask.row(row).contains(&true)).collect()
+    }
+
+    fn old(&self) -> &[f32] {
+        self.old.as_deref().unwrap_or(&self.behaviour)
+    }
+
+    fn advantage(&self) -> AdvantageColumn<'_> {
+        if self.is_per_token {
+            AdvantageColumn::PerToken(&self.advantages)
+        } else {
+            AdvantageColumn::PerTrajectory(&self.advantages)
+        }
+    }
+
+    /// The policy's log-probabilities and entropies over the whole optimizer batch \[N\]; 0 in sequences that are not trained on.
+    fn scores(
+        &self,
+        learner: &mut dyn Learner,
+        settings: &UpdateSettings,
+    ) -> Result<PolicyScores, LearnerError> {
+        let num_tokens = self.mask.num_values();
+        let mut all = PolicyScores { logprobs: vec![0.0; num_tokens], entropies: vec![0.0; num_tokens] };
+        let live = self.live();
+        let sequences: Vec<LearnerSequence<'_>> = live.iter().map(|&row| self.sequences[row]).collect();
+        for range in micro_batches(&sequences, settings.micro_batch) {
+            let scores = learner.policy_scores(&sequences[range.clone()])?;
+            let mut from = 0;
+            for &row in &live[range] {
+                let tokens = self.mask.offsets()[row]..self.mask.offsets()[row + 1];
+                let to = from + tokens.len();
+                all.logprobs[tokens.clone()].copy_from_slice(&scores.logprobs[from..to]);
+                all.entropies[tokens].copy_from_slice(&scores.entropies[from..to]);
+                from = to;
+            }
+        }
+        Ok(all)
+    }
+
+    /// Forward and backward: correction and choices over the whole, then micro-batch by micro-batch.
+    fn pass(
+        mut self,
+        learner: &mut dyn Learner,
+        objective: &Objective,
+        state: &ObjectiveState,
+        settings: &UpdateSettings,
+        key: Key,
+    ) -> Result<(tamis_core::objective::Outcome, Vec<(String, f64)>), LearnerError> {
+        let judges_policy = |correction: &Correction| {
+            correction.mode.is_bypass()
+                && (correction.importance.is_some() || !correction.rejections.is_empty())
+        };
+        let needs_scores =
+            objective.needs_selection() || settings.correction.as_ref().is_some_and(judges_policy);
+        let scores = if needs_scores { Some(self.scores(learner, settings)?) } else { None };
+        let mut weight: Option<Vec<f32>> = None;
+        let mut corrected_metrics = Vec::new();
+        if let Some(correction) = &settings.correction {
+            let old = match &scores {
+                Some(scores) if judges_policy(correction) => &scores.logprobs,
+                _ => self.old(),
+            };
+            let columns = SamplerColumns {
+                offsets: self.mask.offsets(),
+                mask: self.mask.values(),
+                old,
+                behaviour: &self.behaviour,
+            };
+            let corrected = correction.correct(&columns)?;
+            weight = corrected.weights.map(|weights| weights.iter().map(|&weight| weight as f32).collect());
+            corrected_metrics = corrected.metrics.named();
+            for row in 0..self.mask.num_rows() {
+                let tokens = self.mask.offsets()[row]..self.mask.offsets()[row + 1];
+                self.mask.row_mut(row).copy_from_slice(&corrected.mask[tokens]);
+            }
+        }
+        #[expect(clippy::float_cmp, reason = "1 is the factor of a batch without such a shaping, exactly")]
+        if self.policy_factor != 1.0 {
+            let factor = self.policy_factor as f32;
+            let weights = weight.get_or_insert_with(|| vec![1.0; self.mask.num_values()]);
+            weights.iter_mut().for_each(|weight| *weight *= factor);
+        }
+        let selection = match &scores {
+            Some(scores) if objective.needs_selection() => {
+                let columns = Columns {
+                    old: Some(self.old()),
+                    entropy: Some(&scores.entropies),
+                    ..Columns::new(
+                        self.mask.offsets(),
+                        self.mask.values(),
+                        &scores.logprobs,
+                        self.advantage(),
+                    )
+                };
+                Some(objective.select(&columns, key)?)
+            }
+            _ => None,
+        };
+        let outcome =
+            self.micro_batches(learner, objective, state, settings, weight.as_deref(), selection.as_ref())?;
+        Ok((outcome, corrected_metrics))
+    }
+
+    fn micro_batches(
+        &self,
+        learner: &mut dyn Learner,
+        objective: &Objective,
+        state: &ObjectiveState,
+        settings: &UpdateSettings,
+        weight: Option<&[f32]>,
+        selection: Option<&Selection>,
+    ) -> Result<tamis_core::objective::Outcome, LearnerError> {
+        let mask = &self.mask;
+        let (mut normalisers, group_tokens) = Normalisers::of(mask, &self.sizes)?;
+        if let Some(dropped) = self.dropped {
+            normalisers = normalisers.with_dropped(dropped, ZeroGroups::Mask);
+        }
+        let group_sequences = Normalisers::group_sequences(mask, &self.sizes)?;
+        let mut accumulator = Accumulator::new(self.sequences.len());
+        let live = self.live();
+        let live_sequences: Vec<LearnerSequence<'_>> = live.iter().map(|&row| self.sequences[row]).collect();
+        let mut evaluation = Evaluation::default();
+        for range in micro_batches(&live_sequences, settings.micro_batch) {
+            let (rows, micro) = (&live[range.clone()], &live_sequences[range]);
+            let mask_n: Vec<bool> = rows.iter().flat_map(|&row| mask.row(row)).copied().collect();
+            let old_n = cut(self.old(), mask, rows);
+            let behaviour_n = self.old.as_ref().map(|_| cut(&self.behaviour, mask, rows));
+            let reference_n = self.reference.as_ref().map(|column| cut(column, mask, rows));
+            let weight_n = weight.map(|column| cut(column, mask, rows));
+            let selection_n = selection.map(|selection| cut(&selection.flags, mask, rows));
+            let advantages: Vec<f64> = if self.is_per_token {
+                cut(&self.advantages, mask, rows)
+            } else {
+                rows.iter().map(|&row| self.advantages[row]).collect()
+            };
+            let advantage = if self.is_per_token {
+                AdvantageColumn::PerToken(&advantages)
+            } else {
+                AdvantageColumn::PerTrajectory(&advantages)
+            };
+            let group_tokens_b: Vec<f64> = rows.iter().map(|&row| group_tokens[row]).collect();
+            let group_sequences_b: Vec<f64> = rows.iter().map(|&row| group_sequences[row]).collect();
+            let mut offsets = vec![0];
+            offsets.extend(rows.iter().scan(0, |end, &row| {
+                *end += mask.row(row).len();
+                Some(*end)
+            }));
+            learner.forward_backward(
+                micro,
+                &mut |logprobs, entropies, coefficients: &mut Coefficients| {
+                    let columns = Columns {
+                        old: Some(&old_n),
+                        behaviour: behaviour_n.as_deref(),
+                        reference: reference_n.as_deref(),
+                        entropy: Some(entropies),
+                        weight: weight_n.as_deref(),
+                        selection: selection_n.as_deref(),
+                        group_tokens: Some(&group_tokens_b),
+                        group_sequences: Some(&group_sequences_b),
+                        ..Columns::new(&offsets, &mask_n, logprobs, advantage)
+                    };
+                    objective.evaluate(&columns, &normalisers, state, &mut evaluation)?;
+                    let as_f32 = |values: &[f64], into: &mut Vec<f32>| {
+                        into.clear();
+                        into.extend(values.iter().map(|&value| value as f32));
+                    };
+                    as_f32(&evaluation.derivatives.logprob, &mut coefficients.logprob);
+                    as_f32(&evaluation.derivatives.entropy, &mut coefficients.entropy);
+                    for (&row, sums) in rows.iter().zip(&evaluation.sequences) {
+                        accumulator.record(row, *sums)?;
+                    }
+                    Ok(())
+                },
+            )?;
+        }
+        Ok(accumulator.finish(objective, state))
+    }
+}
+
+/// The tokens of some rows of a flat column.
+fn cut<T: Copy>(values: &[T], mask: &Ragged<bool>, rows: &[usize]) -> Vec<T> {
+    rows.iter().flat_map(|&row| &values[mask.offsets()[row]..mask.offsets()[row + 1]]).copied().collect()
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("data.max_pixels", "", NoEffect("there are no images in text tasks")),
     // algorithm
     key("algorithm.adv_estimator", "grpo", By(Rule::Advantage, "objective.advantage.estimator preset")),
-    key("algorithm.gamma", "1.0", NoEffect("the reward is one number per trajectory, at its end")),
+    key("algorithm.gamma", "1.0", Key("objective.advantage.gamma")),
     key("algorithm.lam", "1.0", NoEffect("group-relative advantages have no critic")),
     key(
         "algorithm.use_dynamic_sample",
@@ -73,22 +73,8 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("algorithm.kl_type", "fixed", By(Rule::EasyKl, "objective.kl.adaptive")),
     key("algorithm.kl_horizon", "10000", By(Rule::EasyKl, "objective.kl.adaptive")),
     key("algorithm.kl_target", "0.1", By(Rule::EasyKl, "objective.kl.adaptive")),
-    key(
-        "algorithm.keep_neg_ratio",
-        "1.0",
-        Unless(
-            &["1", "1.0"],
-            "dropping single trajectories of a group is not there: groups are kept or dropped whole",
-        ),
-    ),
-    key(
-        "algorithm.keep_pos_ratio",
-        "1.0",
-        Unless(
-            &["1", "1.0"],
-            "dropping single trajectories of a group is not there: groups are kept or dropped whole",
-        ),
-    ),
+    key("algorithm.keep_neg_ratio", "1.0", By(Rule::KeepRatios, "objective.shaping")),
+    key("algorithm.keep_pos_ratio", "1.0", By(Rule::KeepRatios, "objective.shaping")),
     key(
         "algorithm.compute_new_adv",
         "false",
@@ -109,7 +95,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("worker.actor.clip_ratio_low", "0.2", Key("objective.loss.clip_low")),
     key("worker.actor.clip_ratio_high", "0.3", Key("objective.loss.clip_high")),
     key("worker.actor.clip_ratio_dual", "3.0", Key("objective.loss.dual_clip")),
-    key("worker.actor.loss_type", "default", Unless(&["default"], "only the clipped surrogate is there yet")),
+    key("worker.actor.loss_type", "default", By(Rule::EasyLoss, "objective.loss.kind objective.importance")),
     key("worker.actor.loss_avg_mode", "token", By(Rule::LossAverage, "objective.aggregation")),
     key("worker.actor.ppo_epochs", "1", Key("train.ppo_epochs")),
     key("worker.actor.model.model_path", "", Key("model.path")),

@@ -9,6 +9,7 @@ mod defaults;
 mod easyr1;
 mod easyr1_rules;
 mod import;
+mod objective_rules;
 mod ragen;
 mod ragen_rules;
 mod rules;
@@ -159,6 +160,20 @@ pub enum Rule {
     TrlLoss,
     /// TRL's `scale_rewards`.
     TrlScale,
+    /// verl's policy loss with its parameters.
+    PolicyLoss,
+    /// verl's rollout correction.
+    Correction,
+    /// EasyR1's shares of trajectories.
+    KeepRatios,
+    /// EasyR1's `loss_type`.
+    EasyLoss,
+    /// TRL's adaptive entropy bonus.
+    AdaptiveEntropy,
+    /// TRL's normalisation of several rewards.
+    SeveralRewards,
+    /// TRL's masks by entropy and divergence.
+    Masks,
     /// When TRL evaluates and saves.
     TrlIntervals,
 }

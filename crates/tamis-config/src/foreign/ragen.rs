@@ -16,7 +16,7 @@ pub(super) const DEFAULTS: &[(&str, &str, &str, &str)] = &[
     ("es_manager.train.group_size", "16", "rollout.n", "16"),
     ("actor_rollout_ref.rollout.response_length", "400", "rollout.max_response_length", "400"),
     ("actor_rollout_ref.actor.clip_ratio_high", "0.28", "objective.loss.clip_high", "0.28"),
-    ("actor_rollout_ref.actor.entropy_coeff", "0.001", "objective.entropy_coefficient", "0.001"),
+    ("actor_rollout_ref.actor.entropy_coeff", "0.001", "objective.entropy.coefficient", "0.001"),
     ("seed.train", "10000", "run.seed", "10000"),
     ("trainer.total_training_steps", "200", "train.total_steps", "200"),
     ("trainer.save_freq", "100", "checkpoint.save_freq", "100"),

@@ -1,5 +1,6 @@
 //! Keys that mean something only together.
 
+use super::objective_rules;
 use super::translate::Translator;
 use super::{Owner, Rule};
 
@@ -30,6 +31,13 @@ pub(super) fn apply(rule: Rule, owner: Owner, t: &mut Translator) {
         Rule::TrlClip => super::trl_rules::clip(t),
         Rule::TrlLoss => super::trl_rules::loss(t),
         Rule::TrlScale => super::trl_rules::scale(t),
+        Rule::PolicyLoss => objective_rules::policy_loss(t),
+        Rule::Correction => objective_rules::correction(t),
+        Rule::KeepRatios => objective_rules::keep_ratios(t),
+        Rule::EasyLoss => objective_rules::easyr1_loss(t),
+        Rule::AdaptiveEntropy => objective_rules::adaptive_entropy(t),
+        Rule::SeveralRewards => objective_rules::several_rewards(t),
+        Rule::Masks => objective_rules::masks(t),
         Rule::TrlIntervals => super::trl_rules::intervals(t),
     }
 }
@@ -38,10 +46,6 @@ fn advantage(owner: Owner, t: &mut Translator) {
     const ESTIMATOR: &str = "algorithm.adv_estimator";
     const BY_STD: &str = "algorithm.norm_adv_by_std_in_grpo";
     match t.text(ESTIMATOR).as_deref() {
-        Some("grpo") => {
-            t.set(&[ESTIMATOR], "objective.advantage.estimator", "grpo");
-            t.set(&[ESTIMATOR], "objective.advantage.singleton", "raw");
-        }
         Some("dapo") => {
             t.set(&[ESTIMATOR], "preset", "dapo");
             t.remark(
@@ -50,9 +54,22 @@ fn advantage(owner: Owner, t: &mut Translator) {
                  mean, soft overlong punishment, dynamic sampling, no KL",
             );
         }
-        Some("gae") => t.refuse(ESTIMATOR, "it needs a critic, which is not there yet: use grpo"),
-        Some("cpo") => t.refuse(ESTIMATOR, "the fork's CPO is not there: use grpo"),
-        Some(_) => t.refuse(ESTIMATOR, "this estimator is not there yet: use grpo"),
+        Some("gae" | "bi_level_gae") => {
+            t.refuse(ESTIMATOR, "it needs a critic, which is not there yet: use grpo");
+        }
+        Some("cpo") => t.refuse(ESTIMATOR, "the pass with the gold answer is not there yet: use grpo"),
+        Some("optimal_token_baseline" | "tir_optimal_token_baseline") => {
+            t.refuse(ESTIMATOR, "it needs sums of squared probabilities, which are not there yet: use opo");
+        }
+        Some(name) => match objective_rules::estimator(name) {
+            Some(ours) => {
+                t.set(&[ESTIMATOR], "objective.advantage.estimator", ours);
+                if objective_rules::has_singletons(ours) {
+                    t.set(&[ESTIMATOR], "objective.advantage.singleton", "raw");
+                }
+            }
+            None => t.refuse(ESTIMATOR, "no estimator of this name is known: use grpo"),
+        },
         None => {}
     }
     if t.find(BY_STD).is_some() {
@@ -106,7 +123,7 @@ pub(super) fn limit_text(limit: f64) -> String {
 }
 
 fn estimator(kind: &str) -> Option<&'static str> {
-    match kind {
+    match kind.trim_end_matches('+') {
         "kl" | "k1" => Some("k1"),
         "abs" => Some("abs"),
         "mse" | "k2" => Some("k2"),
@@ -118,7 +135,12 @@ fn estimator(kind: &str) -> Option<&'static str> {
 pub(super) fn set_estimator(t: &mut Translator, key: &str, switch: &str, default: &str) {
     let kind = t.text(key).unwrap_or_else(|| default.to_owned());
     match estimator(&kind) {
-        Some(ours) => t.set(&[key, switch], "objective.kl.estimator", ours),
+        Some(ours) => {
+            t.set(&[key, switch], "objective.kl.estimator", ours);
+            if kind.ends_with('+') {
+                t.set(&[key], "objective.kl.straight_through", "true");
+            }
+        }
         None => t.refuse(key, "the estimators are kl, abs, mse and low_var_kl"),
     }
 }

@@ -49,6 +49,12 @@ pub(super) fn kl(t: &mut Translator) {
 pub(super) fn clip(t: &mut Translator) {
     let low = t.number("epsilon").unwrap_or(0.2);
     let high = t.number("epsilon_high").unwrap_or(low);
+    if t.text("loss_type").as_deref() == Some("cispo") {
+        // TRL's bound of CISPO is the ratio itself.
+        t.set(&["epsilon_high", "epsilon"], "objective.loss.max_ratio", &high.to_string());
+        t.part_of("epsilon", "epsilon_high");
+        return;
+    }
     t.set(&["epsilon", "epsilon_high"], "objective.loss.clip_low", &low.to_string());
     t.set(&["epsilon_high", "epsilon"], "objective.loss.clip_high", &high.to_string());
     t.set(&["epsilon", "epsilon_high"], "objective.loss.dual_clip", "null");
@@ -57,16 +63,36 @@ pub(super) fn clip(t: &mut Translator) {
 
 pub(super) fn loss(t: &mut Translator) {
     const KEY: &str = "loss_type";
+    let kind = match t.text(KEY).as_deref() {
+        Some("cispo") => {
+            t.set(&[KEY], "objective.loss.bound", "absolute");
+            if t.first_given(&["epsilon", "epsilon_high"]).is_none() {
+                t.set(&[KEY], "objective.loss.max_ratio", "0.2");
+                t.remark(KEY, "TRL bounds the ratio by epsilon_high itself, 0.2 unless set; ScaleRL takes 5");
+            }
+            Some("cispo")
+        }
+        Some(kind @ ("sapo" | "vespo" | "luspo")) => Some(match kind {
+            "sapo" => "sapo",
+            "vespo" => "vespo",
+            _ => "luspo",
+        }),
+        _ => None,
+    };
+    if let Some(kind) = kind {
+        t.set(&[KEY], "objective.loss.kind", kind);
+    }
     let (aggregation, remark) = match t.text(KEY).as_deref() {
-        Some("grpo") => ("seq-mean-token-mean", None),
-        None | Some("dapo") => ("token-mean", None),
+        Some("grpo" | "sapo") => ("seq-mean-token-mean", None),
+        Some("luspo") => ("seq-mean-token-sum", None),
+        None | Some("dapo" | "cispo" | "vespo") => ("token-mean", None),
         Some("bnpo") => (
             "token-mean",
             Some("TRL's bnpo takes the mean per device's micro-batch; here it is the mini-batch's"),
         ),
         Some("dr_grpo") => ("seq-mean-token-sum-norm", None),
         Some(_) => {
-            t.refuse(KEY, "the losses are grpo, bnpo, dr_grpo and dapo");
+            t.refuse(KEY, "the losses are grpo, bnpo, dr_grpo, dapo, cispo, sapo, luspo and vespo");
             return;
         }
     };

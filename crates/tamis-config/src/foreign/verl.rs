@@ -115,10 +115,37 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key(
         "actor_rollout_ref.actor.policy_loss.loss_mode",
         "vanilla",
-        Unless(&["vanilla"], "only the clipped surrogate is there yet"),
+        By(Rule::PolicyLoss, "objective.loss.kind objective.loss.form"),
     ),
-    key("actor_rollout_ref.actor.policy_loss.*", "", NoEffect("parameters of other losses than `vanilla`")),
-    key("actor_rollout_ref.actor.entropy_coeff", "0", Key("objective.entropy_coefficient")),
+    key(
+        "actor_rollout_ref.actor.policy_loss.clip_cov_ratio",
+        "0.0002",
+        By(Rule::PolicyLoss, "objective.loss.share"),
+    ),
+    key(
+        "actor_rollout_ref.actor.policy_loss.clip_cov_lb",
+        "1.0",
+        By(Rule::PolicyLoss, "objective.loss.cov_low"),
+    ),
+    key(
+        "actor_rollout_ref.actor.policy_loss.clip_cov_ub",
+        "5.0",
+        By(Rule::PolicyLoss, "objective.loss.cov_high"),
+    ),
+    key(
+        "actor_rollout_ref.actor.policy_loss.kl_cov_ratio",
+        "0.0002",
+        By(Rule::PolicyLoss, "objective.loss.share"),
+    ),
+    key(
+        "actor_rollout_ref.actor.policy_loss.ppo_kl_coef",
+        "0.1",
+        By(Rule::PolicyLoss, "objective.loss.cov_coefficient"),
+    ),
+    key("actor_rollout_ref.actor.tau_pos", "1.0", By(Rule::PolicyLoss, "objective.loss.tau_positive")),
+    key("actor_rollout_ref.actor.tau_neg", "1.05", By(Rule::PolicyLoss, "objective.loss.tau_negative")),
+    key("actor_rollout_ref.actor.policy_loss.*", "", NoEffect("no loss of tamis reads it")),
+    key("actor_rollout_ref.actor.entropy_coeff", "0", Key("objective.entropy.coefficient")),
     key("actor_rollout_ref.actor.calculate_entropy", "", NoEffect("the entropy is always measured")),
     key("actor_rollout_ref.actor.use_kl_loss", "False", By(Rule::Kl, "objective.kl.in")),
     key("actor_rollout_ref.actor.kl_loss_coef", "0.001", By(Rule::Kl, "objective.kl.coefficient")),
@@ -244,7 +271,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     // algorithm
     key("algorithm.adv_estimator", "gae", By(Rule::Advantage, "objective.advantage.estimator preset")),
     key("algorithm.norm_adv_by_std_in_grpo", "True", By(Rule::Advantage, "objective.advantage.norm_by_std")),
-    key("algorithm.gamma", "1.0", NoEffect("the reward is one number per trajectory, at its end")),
+    key("algorithm.gamma", "1.0", Key("objective.advantage.gamma")),
     key("algorithm.lam", "1.0", NoEffect(NO_CRITIC)),
     key(
         "algorithm.filter_groups.enable",
@@ -279,10 +306,37 @@ pub(super) const KEYS: &[ForeignKey] = &[
     ),
     key("algorithm.pf_ppo.*", "", NoEffect("resampling by reward is not there yet")),
     key(
-        "algorithm.rollout_correction.*",
-        "",
-        NoEffect("generation and training agree bit for bit here, there is nothing to correct"),
+        "algorithm.rollout_correction.rollout_is",
+        "null",
+        By(Rule::Correction, "objective.correction.weights"),
     ),
+    key(
+        "algorithm.rollout_correction.rollout_is_threshold",
+        "2.0",
+        By(Rule::Correction, "objective.correction.weights"),
+    ),
+    key(
+        "algorithm.rollout_correction.rollout_is_batch_normalize",
+        "False",
+        By(Rule::Correction, "objective.correction.weights"),
+    ),
+    key(
+        "algorithm.rollout_correction.rollout_rs",
+        "null",
+        By(Rule::Correction, "objective.correction.rejections"),
+    ),
+    key(
+        "algorithm.rollout_correction.rollout_rs_threshold",
+        "null",
+        By(Rule::Correction, "objective.correction.rejections"),
+    ),
+    key(
+        "algorithm.rollout_correction.bypass_mode",
+        "False",
+        By(Rule::Correction, "objective.correction.preset"),
+    ),
+    key("algorithm.rollout_correction.loss_type", "ppo_clip", By(Rule::Correction, "objective.loss.kind")),
+    key("algorithm.rollout_correction.*", "", NoEffect("no correction of tamis reads it")),
     key(
         "algorithm.rollout_is",
         "",

@@ -2,7 +2,9 @@
 //! type, default, allowed values, whether it may change on resume, and its documentation; the embedded `defaults.yaml`, the JSON Schema, the
 //! reference page and `tamis config explain` are generated from these definitions.
 
+mod advantage;
 mod checkpoint;
+mod correction;
 mod data;
 mod early_stop;
 mod filter;
@@ -16,7 +18,15 @@ mod train;
 mod validate;
 mod warm_start;
 
+pub use advantage::{
+    AdvantageConfig, AdvantageScale, BaselineTail, CpoDifficulty, CpoWrap, Estimator, GpgAlpha, LossScaling,
+    MaskedRewards, ShapingConfig, SingletonAdvantage,
+};
 pub use checkpoint::{CheckpointConfig, KeepBestConfig};
+pub use correction::{
+    CorrectionConfig, CorrectionLevel, CorrectionPreset, CorrectionWeightsConfig, OutsideBounds,
+    RejectionConfig,
+};
 pub use data::{
     ArithmeticConfig, ArithmeticLevel, BadRows, ColumnsConfig, DataConfig, GoldCheck, Operator,
     OverlongPrompts, TaskKind,
@@ -27,8 +37,9 @@ pub use early_stop::{
 pub use filter::{Bounds, FilterConfig, FilterKind, Mass, PoolScore, Prefer, Singleton};
 pub use model::{Architecture, InitConfig, ModelConfig, SaveDtype};
 pub use objective::{
-    AdaptiveKlConfig, AdvantageConfig, AdvantageScale, Aggregation, Estimator, KlConfig, KlEstimator,
-    KlPlace, LossConfig, ObjectiveConfig, SingletonAdvantage,
+    AdaptiveEntropyConfig, AdaptiveKlConfig, Aggregation, CispoBound, EntropyConfig, GspoForm,
+    ImportanceLevel, KlConfig, KlEstimator, KlPlace, LossConfig, LossKind, MasksConfig, ObjectiveConfig,
+    ZeroGroups,
 };
 pub(crate) use reward::RAW_OUTCOME;
 pub use reward::{Gsm8kMethod, OverlongForm, PythonStyle, RewardCommon, RewardConfig, RewardKind};
@@ -53,6 +64,28 @@ choice! {
         DapoPaper = "dapo_paper",
         /// Dr. GRPO (2503.20783): no division by deviation or length.
         DrGrpo = "dr_grpo",
+        /// RLOO (2402.14740): the others of the group as baseline, plain policy gradient, KL in the reward.
+        Rloo = "rloo",
+        /// REINFORCE++ (2501.03262): rewards to go with the KL per token, whitened over the batch.
+        ReinforcePlusPlus = "reinforce_plus_plus",
+        /// REINFORCE++ with the mean of the group as baseline (2501.03262).
+        ReinforcePlusPlusBaseline = "reinforce_plus_plus_baseline",
+        /// ReMax (2310.10505): a greedy completion as baseline.
+        Remax = "remax",
+        /// OPO (2505.23585): the length-weighted mean of the group as baseline, exactly on-policy.
+        Opo = "opo",
+        /// GPG (2504.02546): the plain policy gradient, scaled by the share of groups with signal.
+        Gpg = "gpg",
+        /// BNPO (2506.02864): rewards normalised by a Beta distribution over the prompts of the step.
+        Bnpo = "bnpo",
+        /// GSPO (2507.18071): the clipped ratio of the whole trajectory.
+        Gspo = "gspo",
+        /// GMPO (2507.20673): the geometric mean of clipped ratios.
+        Gmpo = "gmpo",
+        /// CISPO (MiniMax-M1, 2506.13585): the policy gradient weighted by the bounded ratio, dynamic sampling.
+        Cispo = "cispo",
+        /// SAPO (2511.20347): a soft gate in place of the clip.
+        Sapo = "sapo",
     }
 }
 

@@ -123,7 +123,7 @@ fn reward_function_of_easyr1() {
         "worker.rollout.n=5",
     ]);
     let config = loaded(&import);
-    assert_snapshot!(serde_json::to_string(&config.reward).unwrap(), @r#"[{"name":"python","kind":"python","weight":1.0,"path":"./examples/reward_function/dapo.py","function":"compute_score","style":"easyr1","kwargs":{"max_response_length":2048,"overlong_penalty_factor":0.5},"python":"python3","num_processes":2,"timeout":"30s","max_restarts":10}]"#);
+    assert_snapshot!(serde_json::to_string(&config.reward).unwrap(), @r#"[{"name":"python","kind":"python","weight":1.0,"path":"./examples/reward_function/dapo.py","function":"compute_score","style":"easyr1","kwargs":{"max_response_length":2048,"overlong_penalty_factor":0.5},"python":"python3","num_processes":2,"timeout":"30s","startup_timeout":"60s","max_restarts":10}]"#);
     assert_eq!(config.filter.unwrap().metric.as_deref(), Some("accuracy_normalized"));
     let function: Vec<String> =
         notes(&import).lines().filter(|line| line.contains("worker.reward")).map(str::to_owned).collect();

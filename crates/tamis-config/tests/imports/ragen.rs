@@ -26,7 +26,7 @@ fn defaults_of_ragen() {
         (config.train.total_steps, config.train.total_epochs, config.run.seed),
         (Some(200), None, 10_000)
     );
-    assert_eq!((config.objective.loss.clip_high, config.objective.entropy_coefficient), (0.28, 0.001));
+    assert_eq!((config.objective.loss.clip_high, config.objective.entropy.coefficient), (Some(0.28), 0.001));
     assert_eq!((config.validate.temperature, config.validate.max_prompts), (0.5, Some(512)));
     assert_eq!((config.rollout.max_response_length, config.filter.is_none()), (400, true));
     assert_eq!((config.objective.kl.coefficient, config.objective.kl.estimator.as_str()), (0.0, "k1"));
@@ -80,7 +80,7 @@ fn rollout_filter_of_ragen() {
         "actor_rollout_ref.actor.filter_loss_scaling=none",
         "trainer.total_training_steps=200",
     ]);
-    assert_snapshot!(import.yaml, @r#"
+    assert_snapshot!(import.yaml, @"
 run:
   seed: 10000  # RAGEN: seed.train (default)
 model:
@@ -106,13 +106,14 @@ objective:
     singleton: raw  # verl: algorithm.adv_estimator=grpo
   loss:
     clip_high: 0.28  # RAGEN: actor_rollout_ref.actor.clip_ratio_high (default)
-  entropy_coefficient: 0.001  # RAGEN: actor_rollout_ref.actor.entropy_coeff (default)
+  entropy:
+    coefficient: 0.001  # RAGEN: actor_rollout_ref.actor.entropy_coeff (default)
 train:
   ppo_mini_batch_size: 2  # RAGEN: ppo_mini_batch_size (default)
   total_steps: 200  # verl: trainer.total_training_steps=200
 checkpoint:
   save_freq: 100  # RAGEN: trainer.save_freq (default)
-"#);
+");
     let off = converted(&[
         "actor_rollout_ref.rollout.rollout_filter_value=1.0",
         "actor_rollout_ref.model.path=m",

@@ -246,7 +246,7 @@ fn the_released_command_of_dapo() {
         (1536, 512, 32)
     );
     assert_eq!((config.rollout.n, config.rollout.max_response_length, config.rollout.top_k), (16, 20_480, 0));
-    assert_eq!((config.objective.loss.clip_high, config.objective.loss.dual_clip), (0.28, Some(10.0)));
+    assert_eq!((config.objective.loss.clip_high, config.objective.loss.dual_clip), (Some(0.28), Some(10.0)));
     assert_eq!((config.validate.temperature, config.validate.top_p), (1.0, 0.7));
     let rewards: Vec<&str> = config.reward.iter().map(|reward| reward.kind.as_str()).collect();
     assert_eq!(rewards, ["math_dapo", "soft_overlong"]);
@@ -346,6 +346,6 @@ fn kl_in_the_reward() {
     let kl = loaded(&import).objective.kl;
     assert_eq!(
         serde_json::to_string(&kl).unwrap(),
-        r#"{"in":"reward","estimator":"k1","coefficient":0.001,"adaptive":{"target":0.05,"horizon":10000.0}}"#
+        r#"{"in":"reward","estimator":"k1","coefficient":0.001,"straight_through":false,"bias_corrected":false,"adaptive":{"target":0.05,"horizon":10000.0}}"#
     );
 }

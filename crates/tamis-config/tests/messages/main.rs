@@ -106,7 +106,7 @@ error: `rollout.top_p` must be greater than 0 and at most 1, got 1.5
   |          ^^^
   hint: `tamis config explain rollout.top_p` says more
 
-error: `objective.aggregation` cannot be `token_mean`: it is one of token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm, group-token-mean
+error: `objective.aggregation` cannot be `token_mean`: it is one of token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm, group-token-mean, group-seq-mean, token-sum
   --> run.yaml:11:16
    |
 11 |   aggregation: token_mean

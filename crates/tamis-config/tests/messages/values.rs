@@ -96,8 +96,8 @@ error: `data.overlong_prompts` cannot be `truncate`: it is one of error, drop, l
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("objective: {aggregation: token_mean}", &[]), @r#"
-error: `objective.aggregation` cannot be `token_mean`: it is one of token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm, group-token-mean
+    assert_snapshot!(said("objective: {aggregation: token_mean}", &[]), @"
+error: `objective.aggregation` cannot be `token_mean`: it is one of token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm, group-token-mean, group-seq-mean, token-sum
  --> run.yaml:1:26
   |
 1 | objective: {aggregation: token_mean}
@@ -105,7 +105,7 @@ error: `objective.aggregation` cannot be `token_mean`: it is one of token-mean, 
   hint: did you mean `token-mean`?
 
 1 error in the configuration
-"#);
+");
     assert_snapshot!(said("schedule: {on_empty_round: 'retry:0'}", &[]), @r#"
 error: `schedule.on_empty_round` must be a text: retry, retry:N, skip or error, not the text "retry:0"
  --> run.yaml:1:28

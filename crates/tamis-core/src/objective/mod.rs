@@ -28,6 +28,7 @@ mod exponential;
 pub mod kl;
 pub mod loss;
 pub mod preset;
+mod preset_entries;
 pub mod selection;
 pub mod value;
 
@@ -51,7 +52,8 @@ pub use value::{ValueTerm, explained_variance};
 use crate::entry::Entry;
 
 /// The catalogue's entries of this module.
-pub const ENTRIES: [&[Entry]; 6] = [
+pub const ENTRIES: [&[Entry]; 7] = [
+    preset_entries::ENTRIES,
     loss::ENTRIES,
     &aggregation::ENTRIES,
     &kl::ENTRIES,

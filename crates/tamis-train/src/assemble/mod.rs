@@ -2,6 +2,7 @@
 //!
 //! Nothing here trains: each file turns one part of the configuration into one ready object, or says what is wrong with it.
 
+pub mod advantage;
 pub mod data;
 pub mod objective;
 pub mod policy;
@@ -9,6 +10,7 @@ pub mod rewards;
 pub mod schedule;
 
 use tamis_core::advantage::AdvantageError;
+use tamis_core::correction::CorrectionError;
 use tamis_core::filter::{FilterError, MetricError};
 use tamis_core::objective::ObjectiveError;
 use tamis_core::schedule::ScheduleError;
@@ -65,6 +67,9 @@ pub enum AssembleError {
     /// The advantage's settings are out of range.
     #[error(transparent)]
     Advantage(#[from] AdvantageError),
+    /// The correction's settings are out of range.
+    #[error(transparent)]
+    Correction(#[from] CorrectionError),
     /// The schedule's settings contradict themselves.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),

@@ -1,12 +1,15 @@
-//! Advantage and objective.
+//! The objective and its correction.
 
 use tamis_config::{
-    AdvantageScale, Aggregation as ConfigAggregation, Config, Estimator, KlEstimator as ConfigKl, KlPlace,
-    SingletonAdvantage,
+    Aggregation as ConfigAggregation, CispoBound as ConfigBound, Config, CorrectionLevel,
+    GspoForm as ConfigForm, ImportanceLevel, KlEstimator as ConfigKl, KlPlace, LossConfig, LossKind,
+    OutsideBounds,
 };
-use tamis_core::advantage::{Grpo, Scale, Singleton};
+use tamis_core::correction::{Correction, Importance as CorrectionWeights, Level, Mode, Outside, Rejection};
 use tamis_core::objective::{
-    Aggregation, Clip, EntropyBonus, KlController, KlEstimator, KlKind, KlTerm, Objective, PolicyLoss,
+    AdaptiveEntropy, Aggregation, Cispo, CispoBound, Clip, ClipCov, Decoupled, Dppo, Dro, EntropyBonus,
+    GeoMean, Gspo, GspoForm, Importance, KlController, KlCov, KlEstimator, KlKind, KlTerm, LossMasks,
+    Objective, PolicyLoss, Sapo, Vespo,
 };
 
 use super::AssembleError;
@@ -27,25 +30,6 @@ pub enum Divergence {
     },
 }
 
-/// The advantage estimator.
-pub fn advantage(config: &Config) -> Grpo {
-    let settings = &config.objective.advantage;
-    let Estimator::Grpo = settings.estimator;
-    Grpo {
-        scale: match (settings.norm_by_std, settings.scale) {
-            (false, _) | (_, AdvantageScale::None) => Scale::None,
-            (true, AdvantageScale::Group) => Scale::Group,
-            (true, AdvantageScale::Batch) => Scale::Batch,
-        },
-        ddof: settings.ddof as u8,
-        epsilon: settings.epsilon,
-        singleton: match settings.singleton {
-            SingletonAdvantage::Raw => Singleton::RawReward,
-            SingletonAdvantage::Zero => Singleton::Zero,
-        },
-    }
-}
-
 fn controller(config: &Config) -> KlController {
     let kl = &config.objective.kl;
     match &kl.adaptive {
@@ -59,36 +43,170 @@ fn controller(config: &Config) -> KlController {
 }
 
 fn estimator(config: &Config) -> KlEstimator {
-    let kind = match config.objective.kl.estimator {
+    let kl = &config.objective.kl;
+    let kind = match kl.estimator {
         ConfigKl::K1 => KlKind::K1,
         ConfigKl::K2 => KlKind::K2,
         ConfigKl::K3 => KlKind::K3,
         ConfigKl::Abs => KlKind::Abs,
     };
     // verl's clamps: they only bind where the policy has left the reference altogether, and keep one token from drowning the rest.
-    KlEstimator { clamped: true, ..KlEstimator::plain(kind) }
+    KlEstimator { kind, clamped: true, straight_through: kl.straight_through && kl.place == KlPlace::Loss }
+}
+
+/// verl's bound on log-ratios inside an exponential: it binds only where a token's probability has moved by a factor of 4.8e8.
+const LOG_RATIO_LIMIT: Option<f64> = Some(20.0);
+
+/// The policy loss with the settings that it reads; the others are warned of when the configuration is checked.
+fn policy_loss(settings: &LossConfig) -> PolicyLoss {
+    let bounds = |low: f64, high: f64| (settings.clip_low.unwrap_or(low), settings.clip_high.unwrap_or(high));
+    let clip = |low, high, dual, cap| {
+        let (low, high) = bounds(low, high);
+        Clip { low, high, dual, cap, log_ratio_limit: LOG_RATIO_LIMIT }
+    };
+    match settings.kind {
+        LossKind::Clip => PolicyLoss::Clip(clip(0.2, 0.2, settings.dual_clip, settings.delta)),
+        LossKind::Luspo => PolicyLoss::Luspo(clip(2e-3, 2.5e-3, None, None)),
+        LossKind::Decoupled => PolicyLoss::Decoupled(Decoupled {
+            clip: clip(0.2, 0.2, settings.dual_clip, None),
+            weight_cap: settings.weight_cap,
+        }),
+        LossKind::Gspo => {
+            let (low, high) = bounds(3e-4, 4e-4);
+            let form = match settings.form {
+                ConfigForm::Sequence => GspoForm::Sequence,
+                ConfigForm::Token => GspoForm::Token,
+            };
+            PolicyLoss::Gspo(Gspo { low, high, form, log_ratio_limit: Some(10.0) })
+        }
+        LossKind::Reinforce => PolicyLoss::Reinforce,
+        LossKind::Gpg => PolicyLoss::Gpg,
+        LossKind::ClipCov => {
+            let (low, high) = bounds(0.2, 0.2);
+            let LossConfig { share, cov_low, cov_high, .. } = *settings;
+            PolicyLoss::ClipCov(ClipCov { low, high, share, cov_low, cov_high })
+        }
+        LossKind::KlCov => PolicyLoss::KlCov(KlCov { share: settings.share, coef: settings.cov_coefficient }),
+        LossKind::GeoMean => {
+            let (low, high) = bounds(0.4, 0.4);
+            PolicyLoss::GeoMean(GeoMean { low, high, length_epsilon: 0.0, weight_epsilon: 0.0 })
+        }
+        LossKind::Cispo => {
+            let (low, high) = bounds(0.2, 0.2);
+            let bound = match settings.bound {
+                ConfigBound::Relative => CispoBound::Relative { low, high },
+                ConfigBound::Absolute => CispoBound::Absolute { max: settings.max_ratio.unwrap_or(5.0) },
+            };
+            PolicyLoss::Cispo(Cispo { bound, log_ratio_limit: LOG_RATIO_LIMIT })
+        }
+        LossKind::Sapo => {
+            let LossConfig { tau_positive, tau_negative, .. } = *settings;
+            PolicyLoss::Sapo(Sapo { tau_positive, tau_negative, log_ratio_limit: LOG_RATIO_LIMIT })
+        }
+        LossKind::DppoTv | LossKind::DppoKl => {
+            let (low, high) = bounds(0.2, 0.2);
+            let ratio_cap = settings.max_ratio.unwrap_or(20.0);
+            let loss = Dppo { low, high, ratio_cap, log_ratio_limit: LOG_RATIO_LIMIT };
+            if settings.kind == LossKind::DppoTv {
+                PolicyLoss::DppoTv(loss)
+            } else {
+                PolicyLoss::DppoKl(loss)
+            }
+        }
+        // The configuration's check refuses a `dro` without it.
+        LossKind::Dro => PolicyLoss::Dro(Dro { beta: settings.beta.unwrap_or(0.0) }),
+        LossKind::Vespo => {
+            let LossConfig { k_positive, lambda_positive, k_negative, lambda_negative, .. } = *settings;
+            PolicyLoss::Vespo(Vespo { k_positive, lambda_positive, k_negative, lambda_negative })
+        }
+    }
+}
+
+fn aggregation(config: &Config, name: ConfigAggregation) -> Aggregation {
+    match name {
+        ConfigAggregation::TokenMean => Aggregation::TokenMean,
+        ConfigAggregation::SeqMeanTokenSum => Aggregation::SeqMeanTokenSum,
+        ConfigAggregation::SeqMeanTokenMean => Aggregation::SeqMeanTokenMean { length_epsilon: 0.0 },
+        ConfigAggregation::SeqMeanTokenSumNorm => {
+            Aggregation::SeqMeanTokenSumNorm { scale: config.loss_scale_factor() }
+        }
+        ConfigAggregation::GroupTokenMean => Aggregation::GroupMeanTokenMean,
+        ConfigAggregation::GroupSeqMean => Aggregation::GroupMeanSeqMean,
+        ConfigAggregation::TokenSum => Aggregation::TokenSum,
+    }
+}
+
+/// The entropy bonus; `None` where it would pay nothing.
+fn entropy(config: &Config) -> Option<EntropyBonus> {
+    let settings = &config.objective.entropy;
+    let adaptive = settings.adaptive.as_ref().map(|adaptive| AdaptiveEntropy {
+        min: adaptive.min,
+        max: adaptive.max,
+        delta: adaptive.delta,
+        target: adaptive.target,
+    });
+    (settings.coefficient != 0.0 || adaptive.is_some()).then(|| EntropyBonus {
+        coef: settings.coefficient,
+        aggregation: settings.aggregation.map(|name| aggregation(config, name)),
+        adaptive,
+    })
+}
+
+/// The correction for a sampler that is not the policy; `None`: the loss's ratio is to the policy that sampled, and nothing else.
+pub fn correction(config: &Config) -> Result<Option<Correction>, AssembleError> {
+    let settings = &config.objective.correction;
+    if settings.preset.is_none() && settings.weights.is_none() && settings.rejections.is_empty() {
+        return Ok(None);
+    }
+    let mut correction =
+        settings.preset.and_then(|preset| Correction::named(preset.as_str())).unwrap_or_default();
+    if let Some(weights) = &settings.weights {
+        correction.importance = Some(CorrectionWeights {
+            level: match weights.level {
+                CorrectionLevel::Token => Level::Token,
+                CorrectionLevel::Sequence => Level::Sequence,
+            },
+            outside: match weights.outside {
+                OutsideBounds::Truncate => Outside::Truncate,
+                OutsideBounds::Mask => Outside::Mask,
+            },
+            min: weights.min,
+            max: Some(weights.max),
+            batch_normalize: weights.batch_normalize,
+        });
+    }
+    if !settings.rejections.is_empty() {
+        correction.rejections.clear();
+        for rejection in &settings.rejections {
+            correction.rejections.extend(Rejection::verl(&rejection.statistic, &rejection.threshold)?);
+        }
+    }
+    correction.check()?;
+    if correction.mode == Mode::BypassReinforce
+        && !matches!(config.objective.loss.kind, LossKind::Reinforce | LossKind::Gpg)
+    {
+        let preset = settings.preset.map_or("bypass_pg", |preset| preset.as_str());
+        return Err(AssembleError::setting(
+            format!(
+                "objective.correction.preset: `{preset}` weights the plain policy gradient, and objective.loss.kind is `{}`",
+                config.objective.loss.kind
+            ),
+            "set objective.loss.kind=reinforce",
+        ));
+    }
+    Ok(Some(correction))
 }
 
 /// The objective and where the divergence enters.
 pub fn objective(config: &Config) -> Result<(Objective, Divergence), AssembleError> {
     let settings = &config.objective;
-    let loss = &settings.loss;
-    let aggregation = match settings.aggregation {
-        ConfigAggregation::TokenMean => Aggregation::TokenMean,
-        ConfigAggregation::SeqMeanTokenSum => Aggregation::SeqMeanTokenSum,
-        ConfigAggregation::SeqMeanTokenMean => Aggregation::SeqMeanTokenMean { length_epsilon: 0.0 },
-        ConfigAggregation::SeqMeanTokenSumNorm => Aggregation::SeqMeanTokenSumNorm {
-            scale: settings.loss_scale_factor.unwrap_or(config.rollout.max_response_length as f64),
-        },
-        ConfigAggregation::GroupTokenMean => Aggregation::GroupMeanTokenMean,
-    };
     let (kl, divergence) = match settings.kl.place {
         KlPlace::None => (None, Divergence::None),
         KlPlace::Loss => (
             Some(KlTerm {
                 estimator: estimator(config),
                 controller: controller(config),
-                bias_corrected: false,
+                bias_corrected: settings.kl.bias_corrected,
             }),
             Divergence::InLoss,
         ),
@@ -96,16 +214,17 @@ pub fn objective(config: &Config) -> Result<(Objective, Divergence), AssembleErr
             (None, Divergence::InReward { estimator: estimator(config), controller: controller(config) })
         }
     };
-    let entropy =
-        (settings.entropy_coefficient != 0.0).then_some(EntropyBonus::constant(settings.entropy_coefficient));
-    let policy = PolicyLoss::Clip(Clip {
-        low: loss.clip_low,
-        high: loss.clip_high,
-        dual: loss.dual_clip,
-        cap: loss.delta,
-        log_ratio_limit: Some(20.0),
-    });
-    let objective = Objective { kl, entropy, ..Objective::of(policy, aggregation) };
+    let objective = Objective {
+        importance: match settings.importance {
+            ImportanceLevel::Token => Importance::Token,
+            ImportanceLevel::Sequence => Importance::Sequence,
+            ImportanceLevel::SequenceToken => Importance::SequenceToken,
+        },
+        kl,
+        entropy: entropy(config),
+        masks: LossMasks { top_entropy: settings.masks.top_entropy, off_policy: settings.masks.off_policy },
+        ..Objective::of(policy_loss(&settings.loss), aggregation(config, settings.aggregation))
+    };
     objective.check()?;
     Ok((objective, divergence))
 }

@@ -58,7 +58,7 @@ fn trained_by_hand() {
     let [first, second] = by_hand();
     let mut metrics = Metrics::new();
     let columns = TrainedColumns {
-        advantages: Some(&[1.0, -1.0, 0.0, 0.0, f64::NAN]),
+        advantages: Some(Spread::PerTrajectory(&[1.0, -1.0, 0.0, 0.0, f64::NAN])),
         max_prompt_length: Some(5),
         ..TrainedColumns::default()
     };

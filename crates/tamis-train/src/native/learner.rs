@@ -3,7 +3,9 @@
 use tamis_model::{PassOptions, Sequence, forward_backward, score};
 
 use super::NativeEngine;
-use crate::learner::{AskObjective, Coefficients, Learner, LearnerError, LearnerSequence, OptimizerReport};
+use crate::learner::{
+    AskObjective, Coefficients, Learner, LearnerError, LearnerSequence, OptimizerReport, PolicyScores,
+};
 
 /// Logits kept from the forward pass for the backward pass, at most; beyond it they are computed again.
 pub(crate) const KEEP_LOGITS_BYTES: usize = 256 << 20;
@@ -71,6 +73,18 @@ impl Learner for NativeEngine {
         );
         self.gradients.clear();
         Ok(OptimizerReport { grad_norm: report.grad_norm, skipped: report.skipped })
+    }
+
+    fn policy_scores(&mut self, sequences: &[LearnerSequence<'_>]) -> Result<PolicyScores, LearnerError> {
+        let tokens = joined(sequences);
+        let batch = as_engine(&tokens, sequences);
+        let temperature = self.settings.temperature as f32;
+        let scores = score(&self.threads, &self.model, &mut self.workspace, &batch, temperature)
+            .map_err(|error| LearnerError::Engine { reason: error.to_string() })?;
+        Ok(PolicyScores {
+            logprobs: scores.logprobs.values().to_vec(),
+            entropies: scores.entropies.values().to_vec(),
+        })
     }
 
     fn reference_logprobs(&mut self, sequences: &[LearnerSequence<'_>]) -> Result<Vec<f32>, LearnerError> {

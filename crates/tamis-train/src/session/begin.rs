@@ -17,7 +17,7 @@ use super::start::{STARTED, Start, new_directory, opening, prepared, score_names
 use super::{RunError, Session};
 use crate::answers::RecordedAnswers;
 use crate::assemble::objective::Divergence;
-use crate::assemble::{objective, policy, rewards, schedule};
+use crate::assemble::{advantage, objective, policy, rewards, schedule};
 use crate::checkpoint::{self, RunState};
 use crate::checksum::crc32;
 use crate::durable::Disk;
@@ -221,10 +221,12 @@ impl Session {
             between: Session::place(&shell, &pool),
             data_crc32,
             validation: validation_settings(&config),
-            advantage: objective::advantage(&config),
+            advantage: advantage::advantage(&config)?,
+            advantage_state: state.as_ref().map(|(state, _)| state.advantage.clone()).unwrap_or_default(),
+            shapings: advantage::shapings(&config)?,
             objective_state: state.as_ref().map_or(objective.initial_state(), |(state, _)| state.objective),
             reward_kl: state.as_ref().and_then(|(state, _)| state.reward_kl),
-            update: update_settings(&config),
+            update: update_settings(&config)?,
             learning_rate: learning_rate(&config),
             loggers: loggers(&config, &directory, at + 1, positions.last_row.as_deref(), &ui)?,
             base_logs: positions,
@@ -456,10 +458,10 @@ fn shell_settings(config: &Config, sieve: &schedule::Sieve) -> ShellSettings {
     }
 }
 
-fn update_settings(config: &Config) -> UpdateSettings {
+fn update_settings(config: &Config) -> Result<UpdateSettings, RunError> {
     let train = &config.train;
     let mini = train.ppo_mini_batch_size.unwrap_or(config.data.train_batch_size);
-    UpdateSettings {
+    Ok(UpdateSettings {
         mini_batch_size: NonZeroUsize::new(mini).unwrap_or(NonZeroUsize::MIN),
         epochs: train.ppo_epochs,
         shuffle: train.shuffle_mini_batches.then(|| Key::new(config.run.seed, Purpose::MiniBatch)),
@@ -467,8 +469,10 @@ fn update_settings(config: &Config) -> UpdateSettings {
             Some(size) => MicroBatch::Sequences(size),
             None => MicroBatch::Tokens(train.micro_batch_tokens),
         },
-        mask_truncated: config.objective.mask_truncated,
-    }
+        mask_truncated: config.objective.masks.truncated,
+        correction: objective::correction(config)?,
+        key: Key::new(config.run.seed, Purpose::Objective),
+    })
 }
 
 fn learning_rate(config: &Config) -> LearningRate {

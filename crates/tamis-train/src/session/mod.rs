@@ -3,6 +3,7 @@
 //! [`Session::begin`] makes a run directory and everything in it, or opens one and puts the state of its last checkpoint back;
 //! [`Session::run`] trains until the end, an interruption, or a stop with a diagnosis.
 
+mod advantages;
 mod attempts;
 mod begin;
 mod early_stop;
@@ -15,7 +16,8 @@ mod watch;
 use std::path::PathBuf;
 
 use tamis_config::Config;
-use tamis_core::advantage::{AdvantageError, Grpo};
+use tamis_core::advantage::shaping::Shaping;
+use tamis_core::advantage::{Advantage, AdvantageError, AdvantageState};
 use tamis_core::early_stop::{EarlyStop, EarlyStopState, StopReason};
 use tamis_core::objective::{KlState, Objective, ObjectiveError, ObjectiveState};
 use tamis_core::schedule::{Diagnosis, FinishReason, Rounds, ScheduleError};
@@ -238,7 +240,9 @@ pub struct Session {
     scorer: Scorer,
     sieve: Sieve,
     shell: Shell,
-    advantage: Grpo,
+    advantage: Advantage,
+    advantage_state: AdvantageState,
+    shapings: Vec<Shaping>,
     objective: Objective,
     divergence: Divergence,
     objective_state: ObjectiveState,

@@ -24,6 +24,7 @@ impl Session {
             carried: self.between.carried.clone(),
             data_crc32: self.data_crc32,
             objective: self.objective_state,
+            advantage: self.advantage_state.clone(),
             reward_kl: self.reward_kl,
             logs,
             journal: self.scorer.journal_position(),
@@ -65,11 +66,12 @@ impl Session {
         &mut self,
         step: u64,
         collected: &Collected,
-        advantages: Option<&[Vec<f64>]>,
+        advantages: Option<&[f64]>,
     ) -> Result<(), RunError> {
         use tamis_config::SaveRollouts;
         let metric = if self.sieve.filter.is_some() { self.sieve.metric.to_string() } else { String::new() };
         let mut rows = Vec::new();
+        let mut of_trained = advantages.unwrap_or_default().iter();
         // Attempts at this step that were given up before are in the same file, which is written anew.
         let (others, given_up): (&[Record], &[Record]) = match self.config.rollout.save {
             SaveRollouts::All => (&collected.others, &self.attempts.given_up),
@@ -78,9 +80,8 @@ impl Session {
         };
         for (place, record) in collected.trained.iter().chain(others).chain(given_up).enumerate() {
             for (i, trajectory) in record.group.trajectories.iter().enumerate() {
-                let advantage = advantages
-                    .filter(|_| place < collected.trained.len())
-                    .and_then(|rows| rows.get(place)?.get(i).copied());
+                let advantage =
+                    if place < collected.trained.len() { of_trained.next().copied() } else { None };
                 rows.push(RolloutRow {
                     step: record.step,
                     round: record.round,

@@ -13,7 +13,7 @@ use tamis_rollout::PreparedPrompt;
 
 use super::RunError;
 use super::begin::{Begin, ConfigText};
-use crate::assemble::{AssembleError, data, objective, policy};
+use crate::assemble::{AssembleError, advantage, data, objective, policy};
 use crate::checkpoint::{self, RunState};
 use crate::codec::Codec;
 use crate::durable::Disk;
@@ -68,6 +68,9 @@ impl Start {
         let from = state.as_ref().map(|(_, folder)| folder.as_path());
         let memory = memory(config, &policy::shape(config, &codec, from)?, prompts.validation.len())?;
         objective::objective(config)?;
+        objective::correction(config)?;
+        advantage::advantage(config)?;
+        advantage::shapings(config)?;
         Ok(Self { state, prompts, codec, memory })
     }
 }

@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 use std::time::Instant;
 
-use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Advantages};
-use tamis_core::group::Group;
-use tamis_core::objective::{KlController, KlEstimator, KlState, kl};
+use tamis_core::advantage::Advantages;
+use tamis_core::advantage::shaping::GroupCounts;
+use tamis_core::group::{Group, Trajectory};
+use tamis_core::objective::{KlController, KlEstimator, KlState, PolicyLoss, kl};
 use tamis_core::ragged::Ragged;
 use tamis_core::schedule::Accounting;
 use tamis_rollout::{
@@ -13,11 +14,12 @@ use tamis_rollout::{
     Sampling, Shell, ShellError,
 };
 
+use super::advantages::{Credited, StepRewards};
 use super::attempts::Attempts;
 use super::watch::Watch;
 use super::{Between, Ending, RunError, Session, Summary};
 use crate::assemble::objective::Divergence;
-use crate::batch_metrics::{TrainedColumns, generated_metrics, trained_metrics};
+use crate::batch_metrics::{Spread, TrainedColumns, generated_metrics, trained_metrics};
 use crate::checkpoint::CarriedGroup;
 use crate::learner::{Learner, LearnerError, LearnerSequence};
 use crate::metrics::Metrics;
@@ -66,7 +68,7 @@ impl Backend for WithReference<'_> {
                 LearnerError::Interrupted => ShellError::Generator(GeneratorError::Interrupted),
                 error => failed(RunError::Learner(error)),
             })?;
-        let (rewards, _) = penalised(estimator, coefficient, &groups, &reference).map_err(failed)?;
+        let (rewards, ..) = penalised(estimator, coefficient, &groups, &reference).map_err(failed)?;
         Ok(Some(rewards))
     }
 }
@@ -77,35 +79,59 @@ fn reference_logprobs(
     groups: &[&Group],
     micro_batch: MicroBatch,
 ) -> Result<Ragged<f32>, LearnerError> {
-    let sequences: Vec<LearnerSequence<'_>> = groups
-        .iter()
-        .flat_map(|group| {
-            group.trajectories.iter().map(|trajectory| LearnerSequence {
-                prompt: &group.prompt_token_ids,
-                completion: &trajectory.token_ids,
-            })
-        })
-        .collect();
+    let sequences = sequences(groups);
     let mut rows = Ragged::default();
     for range in micro_batches(&sequences, micro_batch) {
         let values = engine.reference_logprobs(&sequences[range.clone()])?;
-        let mut rest = values.as_slice();
-        for sequence in &sequences[range] {
-            let (row, after) = rest.split_at(sequence.completion.len().min(rest.len()));
-            rows.push_row(row.iter().copied());
-            rest = after;
-        }
+        push_rows(&mut rows, &sequences[range], &values);
     }
     Ok(rows)
 }
 
-/// Rewards after the KL penalty \[B\], and the mean divergence.
+fn sequences<'a>(groups: &[&'a Group]) -> Vec<LearnerSequence<'a>> {
+    let of_group = |group: &&'a Group| {
+        let prompt: &'a [u32] = &group.prompt_token_ids;
+        let trajectories: &'a [Trajectory] = &group.trajectories;
+        trajectories
+            .iter()
+            .map(move |trajectory| LearnerSequence { prompt, completion: &trajectory.token_ids })
+    };
+    groups.iter().flat_map(of_group).collect()
+}
+
+/// Appends what a pass said of some sequences, flat over them, one row each.
+fn push_rows(rows: &mut Ragged<f32>, sequences: &[LearnerSequence<'_>], values: &[f32]) {
+    let mut rest = values;
+    for sequence in sequences {
+        let (row, after) = rest.split_at(sequence.completion.len().min(rest.len()));
+        rows.push_row(row.iter().copied());
+        rest = after;
+    }
+}
+
+/// One advantage per trajectory for the rollout file \[B\]: its own, or the mean over the tokens that the policy produced.
+fn of_trajectories(advantages: &Advantages, groups: &[&Group]) -> Vec<f64> {
+    match advantages {
+        Advantages::PerTrajectory(advantages) => advantages.values().to_vec(),
+        Advantages::PerToken(advantages) => groups
+            .iter()
+            .flat_map(|group| &group.trajectories)
+            .zip(advantages.rows())
+            .map(|(trajectory, row)| {
+                let num_tokens = trajectory.loss_mask.iter().filter(|&&on| on).count();
+                row.iter().sum::<f64>() / num_tokens.max(1) as f64
+            })
+            .collect(),
+    }
+}
+
+/// Rewards after the KL penalty \[B\], what each token was charged with \[N\], and the mean divergence.
 fn penalised(
     estimator: KlEstimator,
     coefficient: f64,
     groups: &[&Group],
     reference: &Ragged<f32>,
-) -> Result<(Vec<f64>, f64), RunError> {
+) -> Result<(Vec<f64>, Vec<f64>, f64), RunError> {
     let trajectories: Vec<_> = groups.iter().flat_map(|group| &group.trajectories).collect();
     let token_scores =
         Ragged::from_rows(trajectories.iter().map(|trajectory| vec![0.0; trajectory.token_ids.len()]));
@@ -119,7 +145,8 @@ fn penalised(
         .zip(&penalty.penalties)
         .map(|(trajectory, penalty)| trajectory.reward - penalty)
         .collect();
-    Ok((rewards, penalty.mean_kl))
+    let token_penalties = penalty.token_rewards.iter().map(|reward| -reward).collect();
+    Ok((rewards, token_penalties, penalty.mean_kl))
 }
 
 impl Session {
@@ -305,29 +332,46 @@ impl Session {
         }
 
         let clock = Instant::now();
+        let greedy = self.greedy_rewards(step, collected, &mut metrics)?;
+        if greedy.is_some() {
+            timings.add("gen_max", clock.elapsed());
+        }
+        let clock = Instant::now();
+        let whole = self.attempts.whole(&collected.report);
+        whole.accounting.check()?;
         let (rewards, final_rewards) = self.final_rewards(&groups, reference.as_ref(), &mut metrics)?;
-        let Advantages::PerTrajectory(advantages) =
-            self.advantage.advantages(&AdvantageBatch::of_rewards(&rewards))?
-        else {
-            // The only estimator there is gives one number per trajectory.
-            return Err(RunError::Learner(LearnerError::Engine {
-                reason: "advantages per token are not supported by this estimator".to_owned(),
-            }));
-        };
+        let generated = self.generated(step, collected);
+        let counts = GroupCounts { kept: whole.all.kept, generated: whole.all.groups };
+        let Credited { shaped, returns, state } =
+            self.credited(step, &groups, &generated, &rewards, greedy.as_deref(), counts)?;
+        self.advantage_state = state;
+        metrics.extend(shaped.metrics.iter().copied());
+        let dropped = self.dropped(collected)?;
         timings.add("adv", clock.elapsed());
+
+        let clock = Instant::now();
+        let old = self.old_logprobs(&groups)?;
+        if old.is_some() {
+            timings.add("old_log_prob", clock.elapsed());
+        }
 
         let clock = Instant::now();
         let total = self.config.train.total_steps.unwrap_or(0) as u64;
         let learning_rate = self.learning_rate.rate(step - 1, total);
         let mut settings = self.update.clone();
         settings.shuffle = settings.shuffle.map(|key| key.with(step));
+        settings.key = settings.key.with(step);
         let report = update(
             &mut self.engine,
             &self.objective,
             &mut self.objective_state,
             TrainingBatch {
                 groups: &groups,
-                advantages: &advantages,
+                advantages: &shaped.advantages,
+                kept: shaped.kept.as_ref(),
+                policy_factor: shaped.policy_factor,
+                old: old.as_ref(),
+                dropped,
                 reference: reference.as_ref().filter(|_| self.divergence == Divergence::InLoss),
             },
             &settings,
@@ -351,36 +395,16 @@ impl Session {
         metrics.set("actor/num_updates", report.num_updates as f64);
         metrics.set("actor/num_skipped_updates", report.num_skipped as f64);
         metrics.extend(report.metrics.iter().map(|(name, value)| (name.as_str(), *value)));
-        // Members that the filter did not choose have no advantage; their scores are the group's all the same.
-        let mut of_members = advantages.values().to_vec();
-        let members = thinned.iter().flatten().flat_map(|group| &group.trajectories);
-        for (advantage, _) in of_members.iter_mut().zip(members).filter(|(_, member)| !member.is_scored()) {
-            *advantage = f64::NAN;
-        }
+        let credited = without_unchosen(&shaped.advantages, thinned.as_deref());
         let groups: Vec<&Group> = collected.trained.iter().map(|record| &record.group).collect();
         let columns = TrainedColumns {
-            advantages: Some(&of_members),
-            returns: None,
+            advantages: Some(Spread::from(&credited)),
+            returns: returns.as_ref().map(Spread::PerToken),
             final_rewards: final_rewards.as_deref(),
             max_prompt_length: Some(self.config.data.max_prompt_length),
         };
         trained_metrics(&groups, &columns, &mut metrics);
-        let whole = self.attempts.whole(&collected.report);
-        whole.accounting.check()?;
-        let generated: Vec<&Group> = collected
-            .trained
-            .iter()
-            .chain(&collected.others)
-            .chain(&self.attempts.given_up)
-            .filter(|record| record.step == step && !record.group.trajectories.is_empty())
-            .map(|record| &record.group)
-            .chain(
-                self.shell
-                    .held()
-                    .filter(|record| record.step == step && collected.carried_out.contains(&record.group.id))
-                    .map(|record| &record.group),
-            )
-            .collect();
+        let generated = self.generated(step, collected);
         generated_metrics(&generated, &mut metrics);
         let num_generated: usize = generated.iter().map(|group| group.num_tokens()).sum();
         metrics.extend(whole.metrics());
@@ -393,19 +417,11 @@ impl Session {
         let share = position.position as f64 / self.pool.num_prompts().max(1) as f64;
         metrics.set("epoch", position.epoch as f64 + share);
         let num_tokens = crate::batch_metrics::num_tokens(&groups);
-        self.num_tokens += crate::batch_metrics::num_tokens(&generated) as u64;
+        let num_tokens_generated = crate::batch_metrics::num_tokens(&generated) as u64;
+        self.num_tokens += num_tokens_generated;
         metrics.set("num_tokens", self.num_tokens as f64);
 
-        let mut rest = of_members.as_slice();
-        let advantages_of_trained: Vec<Vec<f64>> = advantages
-            .rows()
-            .map(|row| {
-                let (own, after) = rest.split_at(row.len().min(rest.len()));
-                rest = after;
-                own.to_vec()
-            })
-            .collect();
-        self.write_rollouts(step, collected, Some(&advantages_of_trained))?;
+        self.write_rollouts(step, collected, Some(&of_trajectories(&credited, &groups)))?;
         self.progress.say(&whole.to_string());
 
         let is_last = collected.report.is_last;
@@ -448,30 +464,70 @@ impl Session {
         trained.iter().map(thin).collect()
     }
 
+    /// Everything that the step generated, in all of its attempts and before any filter.
+    fn generated<'a>(&'a self, step: u64, collected: &'a Collected) -> Vec<&'a Group> {
+        collected
+            .trained
+            .iter()
+            .chain(&collected.others)
+            .chain(&self.attempts.given_up)
+            .filter(|record| record.step == step && !record.group.trajectories.is_empty())
+            .map(|record| &record.group)
+            .chain(
+                self.shell
+                    .held()
+                    .filter(|record| record.step == step && collected.carried_out.contains(&record.group.id))
+                    .map(|record| &record.group),
+            )
+            .collect()
+    }
+
+    /// Log-probabilities under the policy at the start of the step, where they are asked for and are not those of generation: this
+    /// engine samples from the policy that it trains, so that only groups of an earlier version differ.
+    fn old_logprobs(&mut self, groups: &[&Group]) -> Result<Option<Ragged<f32>>, RunError> {
+        let is_decoupled = matches!(self.objective.policy, PolicyLoss::Decoupled(_))
+            || self.update.correction.as_ref().is_some_and(|correction| !correction.mode.is_bypass());
+        let version = self.engine.version();
+        let is_stale = |group: &&Group| {
+            group.trajectories.iter().any(|trajectory| trajectory.versions != (version, version))
+        };
+        if !is_decoupled || !groups.iter().any(is_stale) {
+            return Ok(None);
+        }
+        let sequences = sequences(groups);
+        let mut rows = Ragged::default();
+        for range in micro_batches(&sequences, self.update.micro_batch) {
+            let scores = self.engine.policy_scores(&sequences[range.clone()])?;
+            push_rows(&mut rows, &sequences[range], &scores.logprobs);
+        }
+        Ok(Some(rows))
+    }
+
     /// Rewards `[P][G]` that advantages are made of, and those after KL where it is in the reward \[B\].
     fn final_rewards(
         &mut self,
         groups: &[&Group],
         reference: Option<&Ragged<f32>>,
         metrics: &mut Metrics,
-    ) -> Result<(Ragged<f64>, Option<Vec<f64>>), RunError> {
+    ) -> Result<(StepRewards, Option<Vec<f64>>), RunError> {
         let sizes: Vec<usize> = groups.iter().map(|group| group.trajectories.len()).collect();
         let plain: Vec<f64> =
             groups.iter().flat_map(|group| &group.trajectories).map(|trajectory| trajectory.reward).collect();
-        let (values, finals) = match (self.divergence, reference) {
+        let (values, finals, token_penalties) = match (self.divergence, reference) {
             (Divergence::InReward { estimator, controller }, Some(reference)) => {
                 let state = self.reward_kl.unwrap_or_else(|| controller.initial());
-                let (rewards, mean_kl) = penalised(estimator, state.coef, groups, reference)?;
+                let (rewards, token_penalties, mean_kl) =
+                    penalised(estimator, state.coef, groups, reference)?;
                 metrics.set("actor/reward_kl_penalty", mean_kl);
                 metrics.set("actor/reward_kl_penalty_coeff", state.coef);
                 self.reward_kl = Some(moved(controller, state, mean_kl, plain.len()));
-                (rewards.clone(), Some(rewards))
+                (rewards.clone(), Some(rewards), Some(token_penalties))
             }
-            _ => (plain, None),
+            _ => (plain, None, None),
         };
         let rows = Ragged::from_lengths(values, &sizes)
             .map_err(|error| RunError::Learner(LearnerError::Engine { reason: error.to_string() }))?;
-        Ok((rows, finals))
+        Ok((StepRewards { rewards: rows, token_penalties }, finals))
     }
 }
 
@@ -498,6 +554,24 @@ fn skip_reason(why: tamis_core::schedule::SkipReason) -> &'static str {
         tamis_core::schedule::SkipReason::EmptyRound => "a round kept no group",
         tamis_core::schedule::SkipReason::DataExhausted => "the data ended and nothing was kept",
     }
+}
+
+/// Advantages as they are told: members that the filter did not choose have none (NaN); their scores are the group's all the same.
+fn without_unchosen(advantages: &Advantages, thinned: Option<&[Group]>) -> Advantages {
+    let mut told = advantages.clone();
+    let mut trajectory = 0;
+    for (place, group) in thinned.unwrap_or_default().iter().enumerate() {
+        for (i, member) in group.trajectories.iter().enumerate() {
+            if !member.is_scored() {
+                match &mut told {
+                    Advantages::PerTrajectory(rows) => rows.row_mut(place)[i] = f64::NAN,
+                    Advantages::PerToken(rows) => rows.row_mut(trajectory).fill(f64::NAN),
+                }
+            }
+            trajectory += 1;
+        }
+    }
+    told
 }
 
 #[cfg(test)]

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Trains the quickstart's task with every named algorithm from one shared warm-started checkpoint and prints a table of learning curves.
+
+    cargo build --release
+    python3 bench/algorithms.py                         all of them, 40 steps each
+    python3 bench/algorithms.py gspo rloo --steps 80    some of them
+    python3 bench/algorithms.py --check --small         a handful on a smaller model and task, as CI runs it
+
+Reward is the mean over all generated trajectories (`all/critic/score/mean`), those that a filter dropped too. With --check the program ends
+with 1 if an algorithm's last quarter is not above its first, or a loss is not finite. Needs python3's standard library alone.
+"""
+
+import argparse
+import json
+import math
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# What is set over the quickstart's own settings, which are the preset `dapo`.
+PRESETS = [
+    "grpo", "dapo", "dapo_paper", "dr_grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "remax", "opo", "gpg", "bnpo",
+    "gspo", "gmpo", "cispo", "sapo",
+]
+GRPO = ["preset=grpo", "objective.kl.in=none"]
+ALGORITHMS = {name: [f"preset={name}"] for name in PRESETS} | {
+    "grpo_passk": [*GRPO, "objective.advantage.estimator=grpo_passk"],
+    "gdpo": [*GRPO, "objective.advantage.estimator=gdpo"],
+    "normalize_then_sum": [*GRPO, "objective.advantage.estimator=normalize_then_sum"],
+    "bnpo_running": [*GRPO, "objective.advantage.estimator=bnpo_running"],
+    "luspo": [*GRPO, "objective.loss.kind=luspo", "objective.aggregation=seq-mean-token-sum"],
+    "decoupled": [*GRPO, "objective.loss.kind=decoupled"],
+    "reinforce": [*GRPO, "objective.loss.kind=reinforce"],
+    "clip_cov": [*GRPO, "objective.loss.kind=clip_cov"],
+    "kl_cov": [*GRPO, "objective.loss.kind=kl_cov"],
+    "dppo_tv": [*GRPO, "objective.loss.kind=dppo_tv"],
+    "dppo_kl": [*GRPO, "objective.loss.kind=dppo_kl"],
+    "dro": [*GRPO, "objective.loss.kind=dro", "objective.loss.beta=0.1"],
+    "vespo": [*GRPO, "objective.loss.kind=vespo"],
+    "top_entropy": [*GRPO, "objective.masks.top_entropy=0.2"],
+    "decoupled_token_is": [*GRPO, "objective.correction.preset=decoupled_token_is"],
+}
+HANDFUL = ["dapo", "rloo", "reinforce_plus_plus", "gspo", "cispo"]
+SMALL = [
+    "model.init.hidden_size=64", "model.init.intermediate_size=128", "model.init.num_layers=2", "data.train_batch_size=16",
+    "data.gen_batch_size=32", "train.ppo_mini_batch_size=8", "warm_start.steps=250", "warm_start.batch_size=64",
+]
+
+
+def train(program, overrides, folder, name):
+    own = [f"run.dir={folder}", f"run.name={name}", "validate.test_freq=0", "validate.before_train=false", "rollout.save=off"]
+    command = [program, "train", "configs/quickstart.yaml", *overrides, *own]
+    start = time.monotonic()
+    result = subprocess.run(list(map(str, command)), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if result.returncode != 0:
+        raise SystemExit(f"{name} ended with {result.returncode}:\n{result.stderr[-2000:]}")
+    rows = [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if "loss" in row], time.monotonic() - start
+
+
+def quarters(values):
+    size = max(1, len(values) // 4)
+    return [sum(values[at : at + size]) / size for at in (0, size, 2 * size, len(values) - size)]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("algorithms", nargs="*", help="names; default all (--small: a handful)")
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--small", action="store_true", help="a smaller model and task")
+    parser.add_argument("--check", action="store_true", help="end with 1 where the reward did not rise")
+    parser.add_argument("--program", type=pathlib.Path, default=ROOT / "target" / "release" / "tamis")
+    arguments = parser.parse_args()
+    names = arguments.algorithms or (HANDFUL if arguments.small else list(ALGORITHMS))
+    unknown = [name for name in names if name not in ALGORITHMS]
+    if unknown:
+        parser.error(f"there is no algorithm {', '.join(unknown)}; there are {', '.join(ALGORITHMS)}")
+    if not arguments.program.exists():
+        parser.error(f"{arguments.program} is not there: cargo build --release, or name it with --program")
+    program = arguments.program.resolve()
+
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="tamis-algorithms-"))
+    missed = []
+    try:
+        shared = [f"run.seed={arguments.seed}", *(SMALL if arguments.small else [])]
+        # One step without an effect, for its checkpoint.
+        start = ["train.total_steps=1", "train.optimizer.learning_rate=1e-12", "checkpoint.save_freq=1"]
+        train(program, [*shared, *start], folder, "start")
+        checkpoint = next((folder / "start" / "checkpoints").glob("step_*"))
+        begin = [f"model.path={checkpoint}", "model.init=null", "warm_start.steps=0", f"train.total_steps={arguments.steps}"]
+        shared = [setting for setting in shared if not setting.startswith(("model.init", "warm_start"))]
+        print(f"mean reward of all generated trajectories, by quarters of {arguments.steps} steps")
+        print(f"{'algorithm':<30} {'1st':>7} {'2nd':>7} {'3rd':>7} {'4th':>7} {'change':>8} {'seconds':>8}", flush=True)
+        for name in names:
+            rows, seconds = train(program, [*shared, *begin, *ALGORITHMS[name]], folder, name)
+            four = quarters([row["all/critic/score/mean"] for row in rows])
+            fine = four[3] > four[0] and all(math.isfinite(row["loss"]) for row in rows)
+            if not fine:
+                missed.append(name)
+            curve = " ".join(f"{value:>7.3f}" for value in four)
+            print(f"{name:<30} {curve} {four[3] - four[0]:>+8.3f} {seconds:>8.0f}" + ("" if fine else "  missed"), flush=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if missed and arguments.check:
+        raise SystemExit(f"missed by {', '.join(missed)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+//! Estimators, losses, shapings and corrections of verl, EasyR1 and TRL.
+
+use super::translate::Translator;
+
+/// verl's and EasyR1's estimators by our names.
+pub(super) fn estimator(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "grpo" => "grpo",
+        "grpo_passk" => "grpo_passk",
+        "rloo" | "rloo_vectorized" => "rloo",
+        "reinforce_plus_plus" => "reinforce_plus_plus",
+        "reinforce_plus_plus_baseline" => "reinforce_plus_plus_baseline",
+        "remax" => "remax",
+        "opo" => "opo",
+        "gpg" => "gpg",
+        "gdpo" => "gdpo",
+        "optimal_token_baseline" => "optimal_token_baseline",
+        "tir_optimal_token_baseline" => "tir_optimal_token_baseline",
+        "gae" => "gae",
+        "bi_level_gae" => "bi_level_gae",
+        "cpo" => "cpo",
+        _ => return None,
+    })
+}
+
+/// Of those, the ones that keep the raw reward of a group of one, as verl does.
+pub(super) fn has_singletons(ours: &str) -> bool {
+    !matches!(ours, "reinforce_plus_plus" | "remax" | "gae" | "bi_level_gae")
+}
+
+/// verl's `policy_loss.loss_mode` with its parameters.
+pub(super) fn policy_loss(t: &mut Translator) {
+    const MODE: &str = "actor_rollout_ref.actor.policy_loss.loss_mode";
+    const LOW: &str = "actor_rollout_ref.actor.clip_ratio_low";
+    const HIGH: &str = "actor_rollout_ref.actor.clip_ratio_high";
+    let mode = t.text(MODE).unwrap_or_else(|| "vanilla".to_owned());
+    let kind = match mode.as_str() {
+        "vanilla" => "clip",
+        "gspo" | "sapo" | "gpg" | "clip_cov" | "kl_cov" | "geo_mean" | "cispo" | "dppo_tv" | "dppo_kl" => {
+            mode.as_str()
+        }
+        _ => {
+            t.refuse(
+                MODE,
+                "the losses are vanilla, gspo, sapo, gpg, clip_cov, kl_cov, geo_mean, cispo, dppo_tv and dppo_kl",
+            );
+            return;
+        }
+    };
+    if t.find(MODE).is_some() {
+        t.set(&[MODE], "objective.loss.kind", kind);
+        match kind {
+            "gspo" => {
+                t.set(&[MODE], "objective.loss.form", "token");
+                t.set(&[MODE], "objective.aggregation", "seq-mean-token-mean");
+            }
+            "sapo" => t.set(&[MODE], "objective.aggregation", "seq-mean-token-mean"),
+            _ => {}
+        }
+        // verl's bounds are 0.2 whatever the loss.
+        for (key, ours) in [(LOW, "objective.loss.clip_low"), (HIGH, "objective.loss.clip_high")] {
+            let reads = matches!(kind, "gspo" | "clip_cov" | "geo_mean" | "cispo" | "dppo_tv" | "dppo_kl");
+            if reads && t.find(key).is_none() {
+                t.set(&[MODE], ours, "0.2");
+            }
+        }
+    }
+    let of = |name: &str| format!("actor_rollout_ref.actor.policy_loss.{name}");
+    for (key, readers, ours) in [
+        (of("clip_cov_ratio"), "clip_cov", "objective.loss.share"),
+        (of("clip_cov_lb"), "clip_cov", "objective.loss.cov_low"),
+        (of("clip_cov_ub"), "clip_cov", "objective.loss.cov_high"),
+        (of("kl_cov_ratio"), "kl_cov", "objective.loss.share"),
+        ("actor_rollout_ref.actor.tau_pos".to_owned(), "sapo", "objective.loss.tau_positive"),
+        ("actor_rollout_ref.actor.tau_neg".to_owned(), "sapo", "objective.loss.tau_negative"),
+    ] {
+        if kind == readers
+            && let Some(value) = t.number(&key)
+        {
+            t.set(&[&key], ours, &value.to_string());
+        }
+        t.no_effect(&key, &format!("the loss `{mode}` does not read it"));
+    }
+    let cost = of("ppo_kl_coef");
+    if kind == "kl_cov" {
+        let value = t.number(&cost).unwrap_or(0.1);
+        t.set(&[&cost, MODE], "objective.loss.cov_coefficient", &value.to_string());
+    }
+    t.no_effect(&cost, &format!("the loss `{mode}` does not read it"));
+}
+
+/// verl's `rollout_correction`.
+pub(super) fn correction(t: &mut Translator) {
+    const PREFIX: &str = "algorithm.rollout_correction.";
+    let of = |name: &str| format!("{PREFIX}{name}");
+    let (weights, limit, normalise) =
+        (of("rollout_is"), of("rollout_is_threshold"), of("rollout_is_batch_normalize"));
+    let (rejections, bounds) = (of("rollout_rs"), of("rollout_rs_threshold"));
+    let (bypass, loss) = (of("bypass_mode"), of("loss_type"));
+    let given =
+        |t: &Translator, key: &str| t.text(key).filter(|text| !matches!(text.as_str(), "null" | "None" | ""));
+    let bypasses = t.flag(&bypass, false);
+    let level = given(t, &weights);
+    if bypasses {
+        if given(t, &loss).as_deref() == Some("reinforce") {
+            if level.is_none() {
+                t.refuse(
+                    &loss,
+                    "the plain gradient is weighted by `rollout_is`: set it to token or sequence",
+                );
+                return;
+            }
+            t.set(&[&bypass], "objective.correction.preset", "bypass_pg_is");
+            t.set(&[&loss], "objective.loss.kind", "reinforce");
+        } else {
+            t.set(&[&bypass], "objective.correction.preset", "bypass_ppo_clip");
+            t.no_effect(&loss, "ppo_clip is what the bypass does");
+        }
+    } else if t.find(&bypass).is_some() {
+        t.no_effect(
+            &bypass,
+            "the policy at the start of the step is computed anew where it is not the one that sampled",
+        );
+    }
+    if let Some(level) = level {
+        if !matches!(level.as_str(), "token" | "sequence") {
+            t.bad_value(&weights, "token, sequence or null");
+            return;
+        }
+        let limit_text = given(t, &limit).unwrap_or_else(|| "2.0".to_owned());
+        let limits = match limit_text.split_once('_') {
+            Some((min, max)) => format!("outside: mask, min: {min}, max: {max}"),
+            None => format!("outside: truncate, max: {limit_text}"),
+        };
+        let normalised = t.flag(&normalise, false);
+        let text = format!("{{level: {level}, {limits}, batch_normalize: {normalised}}}");
+        t.set(&[&weights], "objective.correction.weights", &text);
+        t.part_of(&limit, &weights);
+        t.part_of(&normalise, &weights);
+    }
+    if let Some(names) = given(t, &rejections) {
+        let Some(thresholds) = given(t, &bounds) else {
+            t.refuse(&rejections, "it has no threshold: set rollout_rs_threshold");
+            return;
+        };
+        let names: Vec<&str> = names.split(',').map(str::trim).collect();
+        let thresholds: Vec<&str> = thresholds.split(',').map(str::trim).collect();
+        if thresholds.len() != 1 && thresholds.len() != names.len() {
+            t.refuse(&bounds, format!("{} thresholds for {} statistics", thresholds.len(), names.len()));
+            return;
+        }
+        let items: Vec<String> = names
+            .iter()
+            .enumerate()
+            .filter_map(|(i, name)| {
+                let threshold = thresholds.get(i).or(thresholds.first())?;
+                Some(format!("{{statistic: {name}, threshold: '{threshold}'}}"))
+            })
+            .collect();
+        t.set(&[&rejections], "objective.correction.rejections", &format!("[{}]", items.join(", ")));
+        t.part_of(&bounds, &rejections);
+    }
+    for key in [&weights, &limit, &normalise, &rejections, &bounds, &loss] {
+        t.no_effect(key, "nothing is corrected unless `rollout_is` or `rollout_rs` says so");
+    }
+}
+
+/// EasyR1's shares of a group's trajectories.
+pub(super) fn keep_ratios(t: &mut Translator) {
+    for (key, kind) in
+        [("algorithm.keep_neg_ratio", "keep_neg_ratio"), ("algorithm.keep_pos_ratio", "keep_pos_ratio")]
+    {
+        match t.number(key) {
+            Some(ratio) if ratio < 1.0 => {
+                t.append(&[key], "objective.shaping", &format!("{{kind: {kind}, ratio: {ratio}}}"));
+            }
+            _ => t.no_effect(key, "1 keeps all"),
+        }
+    }
+}
+
+/// EasyR1's `loss_type`.
+pub(super) fn easyr1_loss(t: &mut Translator) {
+    const KEY: &str = "worker.actor.loss_type";
+    match t.text(KEY).as_deref() {
+        None | Some("default") => t.no_effect(KEY, "the clipped ratio is the default"),
+        Some("gspo") => {
+            t.set(&[KEY], "objective.loss.kind", "clip");
+            t.set(&[KEY], "objective.importance", "sequence");
+        }
+        Some("gspo_token") => {
+            t.set(&[KEY], "objective.loss.kind", "clip");
+            t.set(&[KEY], "objective.importance", "sequence_token");
+        }
+        Some("cispo") => t.set(&[KEY], "objective.loss.kind", "cispo"),
+        Some(_) => t.refuse(KEY, "the losses are default, gspo, gspo_token and cispo"),
+    }
+}
+
+/// TRL's adaptive entropy bonus.
+pub(super) fn adaptive_entropy(t: &mut Translator) {
+    const SWITCH: &str = "use_adaptive_entropy";
+    let settings = [
+        ("entropy_coef_min", "min", 0.0),
+        ("entropy_coef_max", "max", 1.0),
+        ("entropy_coef_delta", "delta", 0.005),
+        ("entropy_target", "target", 0.2),
+    ];
+    if t.flag(SWITCH, false) {
+        let parts: Vec<String> = settings
+            .iter()
+            .map(|(key, ours, default)| format!("{ours}: {}", t.number(key).unwrap_or(*default)))
+            .collect();
+        t.set(&[SWITCH], "objective.entropy.adaptive", &format!("{{{}}}", parts.join(", ")));
+        t.set(&[SWITCH], "objective.entropy.aggregation", "token-mean");
+        for (key, ..) in settings {
+            t.part_of(key, SWITCH);
+        }
+    }
+    for key in [SWITCH, "entropy_coef_min", "entropy_coef_max", "entropy_coef_delta", "entropy_target"] {
+        t.no_effect(key, "use_adaptive_entropy is false");
+    }
+}
+
+/// TRL's `multi_objective_aggregation`.
+pub(super) fn several_rewards(t: &mut Translator) {
+    const KEY: &str = "multi_objective_aggregation";
+    match t.text(KEY).as_deref() {
+        None | Some("sum_then_normalize") => t.no_effect(KEY, "rewards are summed first"),
+        Some("normalize_then_sum") => t.set(&[KEY], "objective.advantage.estimator", "normalize_then_sum"),
+        Some(_) => t.bad_value(KEY, "sum_then_normalize or normalize_then_sum"),
+    }
+}
+
+/// A share or threshold of TRL where a value means "off".
+pub(super) fn masks(t: &mut Translator) {
+    match t.number("top_entropy_quantile") {
+        Some(share) if share < 1.0 => {
+            t.set(&["top_entropy_quantile"], "objective.masks.top_entropy", &share.to_string());
+        }
+        _ => t.no_effect("top_entropy_quantile", "1 keeps all tokens"),
+    }
+    let threshold =
+        t.text("off_policy_mask_threshold").filter(|text| !matches!(text.as_str(), "null" | "None"));
+    match threshold {
+        Some(threshold) => t.set(&["off_policy_mask_threshold"], "objective.masks.off_policy", &threshold),
+        None => t.no_effect("off_policy_mask_threshold", "null is no bound"),
+    }
+}

@@ -1,0 +1,226 @@
+//! From the groups of a step to advantages: the columns that the estimator reads, greedy completions included, then the shapings.
+
+use tamis_core::advantage::shaping::{GroupCounts, Shaped, ShapingBatch, shape};
+use tamis_core::advantage::{
+    AdvantageBatch, AdvantageEstimator, AdvantageState, Column, Component, Estimate, Generated,
+    GeneratedStatistics,
+};
+use tamis_core::group::{Group, GroupId, Trajectory};
+use tamis_core::objective::Normalisers;
+use tamis_core::ragged::Ragged;
+use tamis_core::random::{Key, Purpose};
+use tamis_rollout::{Collected, Fate, PreparedPrompt, Sampling};
+
+use super::{RunError, Session};
+use crate::batch_metrics::Summary;
+use crate::learner::LearnerError;
+use crate::metrics::Metrics;
+use crate::update::mask_of;
+use crate::validation::{ValidationSettings, sample};
+
+/// What a step's advantages became.
+pub(super) struct Credited {
+    /// Advantages after the shapings.
+    pub(super) shaped: Shaped,
+    /// Returns per token, where the estimator forms them `[B][T]`.
+    pub(super) returns: Option<Ragged<f64>>,
+    /// What the estimator carries on.
+    pub(super) state: AdvantageState,
+}
+
+/// Rewards of a step after what was added to them.
+pub(super) struct StepRewards {
+    /// Of each trajectory `[P][G]`.
+    pub(super) rewards: Ragged<f64>,
+    /// The divergence that each token was charged with \[N\], where it is in the reward.
+    pub(super) token_penalties: Option<Vec<f64>>,
+}
+
+fn not_rectangular(error: tamis_core::ragged::RaggedError) -> RunError {
+    RunError::Learner(LearnerError::Engine { reason: error.to_string() })
+}
+
+/// Rewards per token `[B][T]`: what scores said of single tokens, what is left of the reward at the last token, less the divergence.
+fn token_rewards(
+    trajectories: &[&Trajectory],
+    weights: &[(String, f64)],
+    penalties: Option<&[f64]>,
+) -> Ragged<f64> {
+    let mut rows = Ragged::default();
+    let mut start = 0;
+    for trajectory in trajectories {
+        let len = trajectory.token_ids.len();
+        let mut row = vec![0.0; len];
+        let mut rest = trajectory.reward;
+        for (name, weight) in weights {
+            let parts = trajectory.scores.get(name).and_then(|score| score.per_token.as_ref());
+            if let Some(parts) = parts.filter(|parts| parts.len() == len) {
+                for (sum, part) in row.iter_mut().zip(parts) {
+                    *sum += weight * part;
+                    rest -= weight * part;
+                }
+            }
+        }
+        if let Some(last) = row.last_mut().filter(|_| !rest.is_nan()) {
+            *last += rest;
+        }
+        if let Some(penalties) = penalties {
+            for (sum, penalty) in row.iter_mut().zip(&penalties[start..start + len]) {
+                *sum -= penalty;
+            }
+        }
+        rows.push_row(row);
+        start += len;
+    }
+    rows
+}
+
+impl Session {
+    /// Rewards of one greedy completion of each trained prompt \[P\], NaN where it is unscored; they are not trained on.
+    pub(super) fn greedy_rewards(
+        &mut self,
+        step: u64,
+        collected: &Collected,
+        metrics: &mut Metrics,
+    ) -> Result<Option<Vec<f64>>, RunError> {
+        if !self.advantage.needs().contains(&Column::GreedyRewards) {
+            return Ok(None);
+        }
+        let prompts: Vec<PreparedPrompt> =
+            collected.trained.iter().map(|record| record.prompt.clone()).collect();
+        let settings = ValidationSettings {
+            seed: self.config.run.seed,
+            n: 1,
+            sampling: Sampling {
+                temperature: 0.0,
+                top_k: None,
+                top_p: 1.0,
+                min_p: 0.0,
+                ..self.validation.sampling.clone()
+            },
+            num_samples_shown: 0,
+        };
+        let journal = format!("greedy/{step}");
+        let (rows, report) =
+            sample(&mut self.engine, &mut self.scorer, &prompts, &settings, &journal, step, &mut |_| {})?;
+        let rewards: Vec<f64> = rows
+            .iter()
+            .map(|row| {
+                row.scores.get("reward").and_then(|values| values.first()).copied().unwrap_or(f64::NAN)
+            })
+            .collect();
+        metrics
+            .set_some("greedy/reward/mean", Summary::of(rewards.iter().copied()).map(|summary| summary.mean));
+        metrics.set("greedy/num_completions", (report.num_prompts - report.num_failed) as f64);
+        metrics.set("greedy/response_length/mean", report.mean_length);
+        Ok(Some(rewards))
+    }
+
+    /// Advantages of the trained groups, shaped. `generated` is everything that the step generated.
+    pub(super) fn credited(
+        &self,
+        step: u64,
+        groups: &[&Group],
+        generated: &[&Group],
+        given: &StepRewards,
+        greedy: Option<&[f64]>,
+        counts: GroupCounts,
+    ) -> Result<Credited, RunError> {
+        let reads = |column: Column| {
+            self.advantage.needs().contains(&column) || self.advantage.uses().contains(&column)
+        };
+        let trajectories: Vec<&Trajectory> = groups.iter().flat_map(|group| &group.trajectories).collect();
+        let sizes: Vec<usize> = groups.iter().map(|group| group.trajectories.len()).collect();
+        let weights: Vec<(String, f64)> = self
+            .scorer
+            .rewards()
+            .functions()
+            .iter()
+            .filter(|named| named.weight != 0.0)
+            .map(|named| (named.name.clone(), named.weight))
+            .collect();
+        let mask = Ragged::from_rows(trajectories.iter().map(|trajectory| &trajectory.loss_mask));
+        let lengths: Vec<usize> = mask.rows().map(|mask_t| mask_t.iter().filter(|&&on| on).count()).collect();
+        let has_tokens = given.token_penalties.is_some()
+            || trajectories.iter().any(|one| one.scores.values().any(|score| score.per_token.is_some()));
+        let token_rewards = (reads(Column::TokenRewards) && has_tokens)
+            .then(|| token_rewards(&trajectories, &weights, given.token_penalties.as_deref()));
+        let old = reads(Column::OldLogprobs).then(|| {
+            Ragged::from_rows(
+                trajectories
+                    .iter()
+                    .map(|one| one.logprobs.iter().map(|&logprob| f64::from(logprob)).collect::<Vec<_>>()),
+            )
+        });
+        let value_of =
+            |one: &Trajectory, name: &str| one.scores.get(name).map_or(f64::NAN, |score| score.value);
+        let mut columns = Vec::new();
+        let mut statistics = Vec::new();
+        if reads(Column::Components) {
+            for (name, _) in &weights {
+                let values = trajectories.iter().map(|one| value_of(one, name)).collect();
+                columns.push(Ragged::from_lengths(values, &sizes).map_err(not_rectangular)?);
+                let mut of_generated = GeneratedStatistics::default();
+                for group in generated {
+                    let row: Vec<f64> = group.trajectories.iter().map(|one| value_of(one, name)).collect();
+                    of_generated.add(&row);
+                }
+                statistics.push(of_generated);
+            }
+        }
+        let components: Vec<Component<'_>> = weights
+            .iter()
+            .zip(&columns)
+            .map(|((name, weight), rewards)| Component { name, weight: *weight, rewards })
+            .collect();
+        let rewards_of =
+            |group: &&Group| -> Vec<f64> { group.trajectories.iter().map(|one| one.reward).collect() };
+        let mut of_generated = GeneratedStatistics::default();
+        for group in generated {
+            of_generated.add(&rewards_of(group));
+        }
+        let batch = AdvantageBatch {
+            lengths: Some(&lengths),
+            mask: Some(&mask),
+            token_rewards: token_rewards.as_ref(),
+            old_logprobs: old.as_ref(),
+            components: (!components.is_empty()).then_some(components.as_slice()),
+            greedy_rewards: greedy,
+            generated: Some(Generated { reward: of_generated, components: &statistics }),
+            ..AdvantageBatch::of_rewards(&given.rewards)
+        };
+        let Estimate { advantages, returns, state } =
+            self.advantage.estimate(&batch, &self.advantage_state)?;
+        let ids: Vec<GroupId> = groups.iter().map(|group| group.id).collect();
+        let shaped = shape(
+            &self.shapings,
+            advantages,
+            &ShapingBatch {
+                batch,
+                groups: counts,
+                key: Key::new(self.config.run.seed, Purpose::Objective).with(step),
+                group_ids: Some(&ids),
+            },
+        )?;
+        Ok(Credited { shaped, returns, state })
+    }
+
+    /// What the filter dropped in the step, where it stays in the denominators of the loss.
+    pub(super) fn dropped(&self, collected: &Collected) -> Result<Option<Normalisers>, RunError> {
+        if self.config.objective.zero_groups == tamis_config::ZeroGroups::Drop {
+            return Ok(None);
+        }
+        let mut mask = Ragged::default();
+        let mut sizes = Vec::new();
+        for record in collected.others.iter().chain(&self.attempts.given_up) {
+            if !matches!(record.fate, Fate::Dropped(_)) {
+                continue;
+            }
+            sizes.push(record.group.trajectories.len());
+            for mask_t in mask_of(&record.group, self.update.mask_truncated) {
+                mask.push_row(mask_t);
+            }
+        }
+        Ok(Some(Normalisers::of(&mask, &sizes)?.0))
+    }
+}
