@@ -2,17 +2,18 @@
 """Runs tamis and its peers in turn on 2 threads of this machine and prints how many times as fast tamis is.
 
     bench/install_peers.sh                once; without it the peers are skipped and tamis's own figures printed
-    python3 bench/run.py                  everything (10 to 15 minutes, building included, on 2 quiet cores)
+    python3 bench/run.py                  everything (about 10 minutes and the build, on 2 quiet cores)
     python3 bench/run.py --only filter    one part of: engine, step, filter
     python3 bench/run.py --rounds 5 --json ratios.json
 
 Needs python3 and cargo; only the standard library is imported here.
 
-How a ratio comes about. In every round tamis's program runs, then the peer's (A B A B), on the same two cores. A program reports the median
-of its own repetitions; a ratio is taken within its round, and the table shows the median ratio of the rounds with its range. Each peer case
-is measured in several forms (see `peers/torch_engine.py`) and with two settings of the C allocator: as glibc comes, and told to keep freed
-memory (`keep-memory`: what PyTorch's tuning guide gets from tcmalloc or jemalloc). The first round tries them all; the later rounds go on with the
-quickest, and the ratio is against that one. `--as-users-run-it` adds the rows against transformers and TRL as they come.
+How a ratio comes about. Each peer case has several forms (see `peers/torch_engine.py`) and two settings of the C allocator: as glibc comes, and told
+to keep freed memory (`keep-memory`: what PyTorch's tuning guide gets from tcmalloc or jemalloc). A first pass, one repetition each, tries every form, and
+the quickest two of each case with the other allocator. The quickest of all and, where it is within a tenth of it, the next go on to the rounds. In every round
+tamis's program runs, then the peer's (A B A B), on the same two cores. A program reports the median of its own repetitions; a ratio is taken within its
+round, against the form that is the quickest over the rounds, and the table shows the median ratio of the rounds with its range and names that form.
+`--as-users-run-it` adds the rows against transformers and TRL as they come.
 
 The share of peak is the part of the machine's measured single-precision matrix-product speed (2 threads) that the case's products reach in tamis,
 prompt and attention counted. `engine_speed` measures and prints both; PyTorch's own peak is printed beside it.
@@ -171,7 +172,7 @@ class Part:
         raise NotImplementedError
 
     def theirs(self, forms):
-        """`forms`: None for all, else {(what, model): (form, allocator)} to measure only the quickest."""
+        """`forms`: None for a first pass over all, else {(what, model): [(form, allocator)]} to measure only those."""
         raise NotImplementedError
 
 
@@ -190,19 +191,31 @@ class Engine(Part):
         self.work = workload(lines)
         return lines
 
+    def run(self, allocator, *more):
+        extra = KEEP_MEMORY if allocator == "keep-memory" else {}
+        command = [
+            PYTHON, PEERS / "torch_engine.py", "--threads", str(THREADS), "--models", self.models,
+            "--workload", json.dumps(self.work), *more,
+        ]  # fmt: skip
+        return [line | {"allocator": allocator} for line in json_lines(command, extra)]
+
     def theirs(self, forms):
+        if forms is None:
+            once = ("--repetitions", "1", "--limit", "0")
+            lines = self.run("glibc", *once)
+            cases = {case: {} for case in map(key, lines) if case in CASES}
+            for line in lines:
+                if key(line) in cases:
+                    cases[key(line)][line["form"]] = speed(line)
+            best = {case: sorted(speeds, key=speeds.get)[-2:] for case, speeds in cases.items()}
+            wanted = [f"{what}:{model}:{form}" for (what, model), names in best.items() for form in names]
+            return lines + self.run("keep-memory", *once, "--what", "train,generate", "--only", ",".join(wanted))
         lines = []
-        for allocator, extra in (("glibc", {}), ("keep-memory", KEEP_MEMORY)):
-            command = [
-                PYTHON, PEERS / "torch_engine.py", "--threads", str(THREADS), "--models", self.models,
-                "--repetitions", str(self.repetitions), "--limit", str(self.limit), "--workload", json.dumps(self.work),
-            ]  # fmt: skip
-            if forms is not None:
-                wanted = [f"{what}:{model}:{form}" for (what, model), (form, a) in forms.items() if a == allocator]
-                if not wanted:
-                    continue
-                command += ["--what", "train,generate", "--only", ",".join(wanted)]
-            lines += [line | {"allocator": allocator} for line in json_lines(command, extra)]
+        for allocator in ("glibc", "keep-memory"):
+            wanted = [f"{what}:{model}:{form}" for (what, model), some in forms.items() for form, a in some if a == allocator]
+            if wanted:
+                measured = ("--repetitions", str(self.repetitions), "--limit", str(self.limit))
+                lines += self.run(allocator, *measured, "--what", "train,generate", "--only", ",".join(wanted))
         return lines
 
 
@@ -245,9 +258,10 @@ class Step(Part):
     def theirs(self, forms):
         lines = []
         for allocator, extra in (("glibc", {}), ("keep-memory", KEEP_MEMORY)):
-            if forms is not None and forms[("grpo_step", "small")][1] != allocator:
+            if forms is not None and allocator not in [a for _, a in forms[("grpo_step", "small")]]:
                 continue
-            command = [PYTHON, PEERS / "trl_step.py", "--threads", str(THREADS), "--steps", str(self.steps), "--limit", str(self.limit)]
+            steps, limit = (1, 0) if forms is None else (self.steps, self.limit)
+            command = [PYTHON, PEERS / "trl_step.py", "--threads", str(THREADS), "--steps", str(steps), "--limit", str(limit)]
             lines += [line | {"allocator": allocator} for line in json_lines(command, extra)]
         return lines
 
@@ -268,22 +282,44 @@ class Filter(Part):
         ]
 
 
-def quickest_forms(lines):
-    """{(what, model): (form, allocator)} of the quickest line; verl's own logic is what the filter is compared with."""
-    best = {}
+def quickest_forms(lines, margin=0.9):
+    """{(what, model): [(form, allocator)]}: the quickest, and the next where it is near; the filter is compared with verl's own logic."""
+    cases = {}
     for line in lines:
         if key(line) in CASES and (line["what"] != "filter" or line["form"] == "verl"):
-            if key(line) not in best or speed(line) > speed(best[key(line)]):
-                best[key(line)] = line
-    return {case: (line["form"], line["allocator"]) for case, line in best.items()}
+            cases.setdefault(key(line), []).append(line)
+    quickest = {}
+    for case, some in cases.items():
+        some = sorted(some, key=speed, reverse=True)[:2]
+        quickest[case] = [(line["form"], line["allocator"]) for line in some if speed(line) >= margin * speed(some[0])]
+    return quickest
+
+
+def winners(measured, forms):
+    """{(what, model): (form, allocator)}: of the forms measured in the rounds the one with the best median."""
+    best = {}
+    for case, some in forms.items():
+        medians = {}
+        for form in some:
+            speeds = [
+                speed(line)
+                for _, lines in measured
+                for line in lines
+                if key(line) == case and (line["form"], line["allocator"]) == form
+            ]
+            if speeds:
+                medians[form] = statistics.median(speeds)
+        if medians:
+            best[case] = max(medians, key=medians.get)
+    return best
 
 
 def as_users_run_it(lines):
-    """{(what, model): (form, allocator)}: the library forms with the allocator as it comes, where the quickest is another."""
+    """{(what, model): (form, allocator)}: the quickest library form with the allocator as it comes."""
     return {
         key(line): (line["form"], line["allocator"])
-        for line in lines
-        if line["allocator"] == "glibc" and line["form"] in ("transformers", "transformers/whole", "trl")
+        for line in sorted(lines, key=speed)
+        if key(line) in CASES and line["allocator"] == "glibc" and line["form"].split("/")[0] in ("transformers", "trl")
     }
 
 
@@ -291,32 +327,34 @@ def peaks(lines):
     return [line["gflops"] for line in lines if line["what"] == "matmul_peak"]
 
 
-def measure(part, rounds):
-    """[(our lines, their lines)] of each round; either is empty where that side cannot be run."""
+def measure(part, rounds, users):
+    """[(our lines, their lines)] of each round, either empty where that side cannot be run; and the lines of the first pass."""
     sides = {"ours": True, "theirs": True}
-    for side, check in (("ours", part.prepare), ("theirs", require_peers)):
-        try:
-            check()
-        except Unavailable as reason:
-            say(f"{part.name}: skipping {side}: {reason}")
-            sides[side] = False
-    measured, forms, known = [], None, []
-    for number in range(1, rounds + 1):
-        lines = {"ours": [], "theirs": []}
-        for side in sides:
-            if not sides[side]:
-                continue
-            say(f"{part.name}: round {number} of {rounds}, {'tamis' if side == 'ours' else 'peer'}")
+
+    def run(side, program, what):
+        if sides[side]:
+            say(f"{part.name}: {what}, {'tamis' if side == 'ours' else 'peer'}")
             try:
-                lines[side] = part.ours() if side == "ours" else part.theirs(forms)
+                return program()
             except Unavailable as reason:
                 say(f"{part.name}: skipping {side}: {reason}")
                 sides[side] = False
-        if number == 1 and lines["theirs"]:
-            known = lines["theirs"]
+        return []
+
+    run("ours", lambda: part.prepare() or [], "preparing")
+    run("theirs", lambda: require_peers() or [], "preparing")
+    measured, forms, known = [], {}, []
+    for number in range(1, rounds + 1):
+        ours = run("ours", part.ours, f"round {number} of {rounds}")
+        if number == 1:
+            # Here, since our lines say what work the peer is given.
+            known = run("theirs", lambda: part.theirs(None), "first pass over all forms")
             forms = quickest_forms(known)
-        measured.append((lines["ours"], lines["theirs"]))
-    return measured, forms or {}, known
+            for case, form in (as_users_run_it(known) if users else {}).items():
+                if form not in forms[case]:
+                    forms[case].append(form)
+        measured.append((ours, run("theirs", lambda: part.theirs(forms), f"round {number} of {rounds}")))
+    return measured, forms, known
 
 
 def rows_of(measured, forms, known, users):
@@ -404,14 +442,14 @@ def table(rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", help="parts, separated by commas: engine, step, filter")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--models", default="small,mid", help="models of the engine's part")
-    parser.add_argument("--repetitions", type=int, default=5, help="repetitions of a peer's case within a round")
+    parser.add_argument("--repetitions", type=int, default=3, help="repetitions of a peer's case within a round")
     parser.add_argument("--limit", type=float, default=20.0, help="seconds to wait for undisturbed repetitions of a peer's case")
     parser.add_argument("--as-users-run-it", action="store_true", help="add rows against transformers and TRL as they come")
     parser.add_argument("--json", help="also write rows and raw lines to this file")
     arguments = parser.parse_args()
-    parts = [Engine(arguments.models, arguments.repetitions, arguments.limit), Step(max(3, arguments.repetitions), 2 * arguments.limit), Filter()]
+    parts = [Engine(arguments.models, arguments.repetitions, arguments.limit), Step(2 + arguments.repetitions, 2 * arguments.limit), Filter()]
     if arguments.only:
         unknown = set(arguments.only.split(",")) - {part.name for part in parts}
         if unknown:
@@ -420,12 +458,13 @@ def main():
 
     rows, raw = [], {}
     for part in parts:
-        measured, forms, known = measure(part, max(1, arguments.rounds))
+        measured, forms, known = measure(part, max(1, arguments.rounds), arguments.as_users_run_it)
         users = as_users_run_it(known) if arguments.as_users_run_it else None
-        rows += rows_of(measured, forms, known, users)
-        raw[part.name] = measured
+        rows += rows_of(measured, winners(measured, forms), known, users)
+        raw[part.name] = {"first_pass": known, "rounds": measured}
         for side, who in ((0, "tamis"), (1, "PyTorch")):
-            peak = max(peaks([line for pair in measured for line in pair[side]]), default=None)
+            lines = [line for pair in measured for line in pair[side]] + (known if side == 1 else [])
+            peak = max(peaks(lines), default=None)
             if peak:
                 print(f"matrix-product peak on {THREADS} threads, {who}: {peak:.0f} GFLOP/s")
     if not rows:

@@ -29,7 +29,7 @@ pub(crate) enum Command {
     /// Evaluate a run's or a checkpoint's policy on its validation task: mean@k, pass@k, best@k, maj@k.
     Eval(Eval),
     /// Apply a group filter offline to rollouts that anyone produced (JSONL or Parquet).
-    Filter(Filter),
+    Filter(Box<Filter>),
     /// Say what an algorithm, estimator, loss or filter is: formula, source, defaults, what other systems call it.
     Explain {
         /// Its name (`rloo`, `dapo`, `variance`); without one, every name there is.
@@ -78,6 +78,56 @@ pub(crate) enum Strategy {
     /// Keep groups whose mean metric lies between --low and --high.
     #[value(name = "mean_range", alias = "mean-range")]
     MeanRange,
+    /// Keep the best groups that together hold the share --p of the mass.
+    #[value(name = "top_p", alias = "top-p")]
+    TopP,
+    /// Keep the --k best groups, or the --fraction best.
+    #[value(name = "top_k", alias = "top-k")]
+    TopK,
+    /// Keep groups whose score is at least the share --p of the best.
+    #[value(name = "min_p", alias = "min-p")]
+    MinP,
+    /// Keep groups ranked from the share --low to the share --high, best first.
+    Percentile,
+    /// Keep every group, and of its rows the --k (or --fraction) whose metric varies most.
+    #[value(name = "within_group", alias = "within-group")]
+    WithinGroup,
+}
+
+impl Strategy {
+    /// The name on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Variance => "variance",
+            Self::MeanRange => "mean_range",
+            Self::TopP => "top_p",
+            Self::TopK => "top_k",
+            Self::MinP => "min_p",
+            Self::Percentile => "percentile",
+            Self::WithinGroup => "within_group",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Score {
+    Deviation,
+    Variance,
+    Mean,
+    Sum,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Prefer {
+    Largest,
+    Smallest,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mass {
+    Softmax,
+    Linear,
+    Variance,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -117,15 +167,45 @@ pub(crate) struct Filter {
     /// variance: what to do with a group of one [default: keep].
     #[arg(long, value_enum)]
     pub(crate) singleton: Option<Singleton>,
-    /// mean_range: lower bound of the group's mean.
+    /// mean_range: lower bound of the group's mean; percentile: where the band begins [default: 0].
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) low: Option<f64>,
-    /// mean_range: upper bound of the group's mean.
+    /// mean_range: upper bound of the group's mean; percentile: where the band ends [default: 1].
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) high: Option<f64>,
     /// mean_range: whether the bounds themselves are kept (closed) or not (open) [default: open].
     #[arg(long, value_enum)]
     pub(crate) bounds: Option<Bounds>,
+    /// top_p: share of the mass to keep; min_p: share of the best score that a group needs.
+    #[arg(long, allow_negative_numbers = true)]
+    pub(crate) p: Option<f64>,
+    /// top_k: groups to keep; within_group: members of each group to keep.
+    #[arg(long)]
+    pub(crate) k: Option<usize>,
+    /// The same as a part of all, in place of --k.
+    #[arg(long, conflicts_with = "k", allow_negative_numbers = true)]
+    pub(crate) fraction: Option<f64>,
+    /// top_p, top_k, min_p, percentile (all files are one round): what groups are ranked by [default: deviation].
+    #[arg(long, value_enum)]
+    pub(crate) score: Option<Score>,
+    /// Likewise: 0 for deviations of a population, 1 for those of a sample [default: 0].
+    #[arg(long)]
+    pub(crate) ddof: Option<u8>,
+    /// Likewise: which scores are the good ones [default: largest].
+    #[arg(long, value_enum)]
+    pub(crate) prefer: Option<Prefer>,
+    /// Likewise: drop groups whose score is 0 first; within_group: drop uniform groups.
+    #[arg(long)]
+    pub(crate) exclude_zero: bool,
+    /// top_p: what a group weighs [default: softmax].
+    #[arg(long, value_enum)]
+    pub(crate) mass: Option<Mass>,
+    /// top_p with mass softmax: divides scores [default: 1].
+    #[arg(long, allow_negative_numbers = true)]
+    pub(crate) temperature: Option<f64>,
+    /// top_p with mass linear or variance: mass that may be missing [default: 0].
+    #[arg(long, allow_negative_numbers = true)]
+    pub(crate) slack: Option<f64>,
     /// Write the rows of kept groups here, in the input's format.
     #[arg(long, value_name = "FILE")]
     pub(crate) kept: Option<PathBuf>,

@@ -9,7 +9,10 @@ use tamis::{Folder, TINY};
 /// Trains the tiny task with `objective` for three steps.
 fn trained(objective: &str) -> (Folder, tamis::Ended) {
     let folder = Folder::new();
-    let config = TINY.replace("total_steps: 6", "total_steps: 3").replace("warm_start: {steps: 40", "warm_start: {steps: 20");
+    let config = TINY
+        .replace("total_steps: 6", "total_steps: 3")
+        .replace("warm_start: {steps: 40", "warm_start: {steps: 60")
+        .replace("max_num_gen_batches: 50", "max_num_gen_batches: 400");
     folder.write("config.yaml", &format!("{config}objective: {objective}\n"));
     let ended = folder.tamis(&["train", "config.yaml"]);
     (folder, ended)
@@ -17,7 +20,8 @@ fn trained(objective: &str) -> (Folder, tamis::Ended) {
 
 /// The rows of the metrics file.
 fn metrics(folder: &Folder) -> Vec<serde_json::Value> {
-    let text = std::fs::read_to_string(folder.join("runs/tiny/metrics.jsonl")).expect("there is a metrics file");
+    let text =
+        std::fs::read_to_string(folder.join("runs/tiny/metrics.jsonl")).expect("there is a metrics file");
     text.lines().map(|line| serde_json::from_str(line).expect("is JSON")).collect()
 }
 
@@ -29,7 +33,10 @@ fn trains(objective: &str) -> Vec<serde_json::Value> {
     assert_eq!(rows.len(), 3, "{objective}");
     for row in &rows {
         assert!(row["loss"].as_f64().is_some_and(f64::is_finite), "{objective}: {row}");
-        assert!(row["actor/grad_norm"].as_f64().is_some_and(|norm| norm.is_finite() && norm > 0.0), "{objective}: {row}");
+        assert!(
+            row["actor/grad_norm"].as_f64().is_some_and(|norm| norm.is_finite() && norm > 0.0),
+            "{objective}: {row}"
+        );
         assert_eq!(row["actor/num_skipped_updates"], 0.0, "{objective}");
     }
     rows
@@ -38,8 +45,18 @@ fn trains(objective: &str) -> Vec<serde_json::Value> {
 #[test]
 fn every_estimator_trains() {
     for name in [
-        "grpo, scale: batch", "dr_grpo", "grpo_passk", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "opo", "gpg",
-        "gdpo", "normalize_then_sum", "bnpo", "bnpo_running",
+        "grpo, scale: batch",
+        "dr_grpo",
+        "grpo_passk",
+        "rloo",
+        "reinforce_plus_plus",
+        "reinforce_plus_plus_baseline",
+        "opo",
+        "gpg",
+        "gdpo",
+        "normalize_then_sum",
+        "bnpo",
+        "bnpo_running",
     ] {
         trains(&format!("{{advantage: {{estimator: {name}}}}}"));
     }
@@ -49,16 +66,30 @@ fn every_estimator_trains() {
         assert!(row["greedy/reward/mean"].is_number());
     }
     // With the divergence in the reward the token estimators credit each token with its own.
-    trains("{advantage: {estimator: reinforce_plus_plus, gamma: 0.9}, kl: {in: reward, estimator: k1, coefficient: 0.1}}");
+    trains(
+        "{advantage: {estimator: reinforce_plus_plus, gamma: 0.9}, kl: {in: reward, estimator: k1, coefficient: 0.1}}",
+    );
 }
 
 #[test]
 fn every_loss_trains() {
     for loss in [
-        "{kind: clip, delta: 4.0}", "{kind: gspo}", "{kind: gspo, form: token}", "{kind: decoupled, weight_cap: 2.0}",
-        "{kind: reinforce}", "{kind: gpg}", "{kind: clip_cov, share: 0.1, cov_low: 0.0}", "{kind: kl_cov, share: 0.1}",
-        "{kind: geo_mean}", "{kind: cispo}", "{kind: cispo, bound: absolute}", "{kind: sapo}", "{kind: dppo_tv}",
-        "{kind: dppo_kl}", "{kind: dro, beta: 0.5}", "{kind: vespo}",
+        "{kind: clip, delta: 4.0}",
+        "{kind: gspo}",
+        "{kind: gspo, form: token}",
+        "{kind: decoupled, weight_cap: 2.0}",
+        "{kind: reinforce}",
+        "{kind: gpg}",
+        "{kind: clip_cov, share: 0.1, cov_low: 0.0}",
+        "{kind: kl_cov, share: 0.1}",
+        "{kind: geo_mean}",
+        "{kind: cispo}",
+        "{kind: cispo, bound: absolute}",
+        "{kind: sapo}",
+        "{kind: dppo_tv}",
+        "{kind: dppo_kl}",
+        "{kind: dro, beta: 0.5}",
+        "{kind: vespo}",
     ] {
         trains(&format!("{{loss: {loss}}}"));
     }
@@ -71,13 +102,20 @@ fn every_loss_trains() {
 #[test]
 fn every_aggregation_divergence_and_entropy_term_trains() {
     for aggregation in [
-        "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm", "group-token-mean", "group-seq-mean",
+        "token-mean",
+        "seq-mean-token-sum",
+        "seq-mean-token-mean",
+        "seq-mean-token-sum-norm",
+        "group-token-mean",
+        "group-seq-mean",
         "token-sum",
     ] {
         trains(&format!("{{aggregation: {aggregation}, zero_groups: mask}}"));
     }
     trains("{kl: {in: loss, estimator: k1, straight_through: true, bias_corrected: true}}");
-    let rows = trains("{entropy: {coefficient: 0.01, aggregation: token-sum, adaptive: {target: 3.0, delta: 0.01}}}");
+    let rows = trains(
+        "{entropy: {coefficient: 0.01, aggregation: token-sum, adaptive: {target: 3.0, delta: 0.01}}}",
+    );
     // Two updates a step, each of which raises it while the entropy is below the target.
     assert_eq!(rows[0]["entropy_coef"].as_f64().map(|coef| (coef * 1e3).round()), Some(15.0));
     assert_eq!(rows[1]["entropy_coef"].as_f64().map(|coef| (coef * 1e3).round()), Some(35.0));
@@ -91,15 +129,24 @@ fn shapings_masks_and_corrections_train() {
     );
     trains("{masks: {truncated: true, top_entropy: 0.5, off_policy: 0.1}}");
     for preset in [
-        "disabled", "decoupled_token_is", "decoupled_seq_is", "decoupled_token_icepop", "decoupled_seq_is_rs", "decoupled_geo_rs",
-        "decoupled_k3_rs_token_tis", "bypass_ppo_clip", "trl",
+        "disabled",
+        "decoupled_token_is",
+        "decoupled_seq_is",
+        "decoupled_token_icepop",
+        "decoupled_seq_is_rs",
+        "decoupled_geo_rs",
+        "decoupled_k3_rs_token_tis",
+        "bypass_ppo_clip",
+        "trl",
     ] {
         let rows = trains(&format!("{{correction: {{preset: {preset}}}}}"));
         // The engine samples from the policy that it trains: there is nothing to correct, to the last bit.
         assert_eq!(rows[0]["rollout_corr/kl"], 0.0, "{preset}");
     }
     trains("{loss: {kind: reinforce}, correction: {preset: bypass_pg_is}}");
-    trains("{correction: {weights: {level: sequence, max: 3.0, batch_normalize: true}, rejections: [{statistic: token_k1, threshold: '0.5_2.0'}]}}");
+    trains(
+        "{correction: {weights: {level: sequence, max: 3.0, batch_normalize: true}, rejections: [{statistic: token_k1, threshold: '0.5_2.0'}]}}",
+    );
 }
 
 #[test]

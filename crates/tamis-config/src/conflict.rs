@@ -1,7 +1,7 @@
 //! Settings that do not fit each other, each with the numbers and the fix.
 
 use crate::schema::{
-    Aggregation, FilterKind, ImportanceLevel, KlPlace, LossKind, LrScheduleKind, ScheduleMode,
+    Aggregation, FilterKind, ImportanceLevel, KlPlace, LossKind, LrScheduleKind, PoolScore, ScheduleMode,
     SingletonAdvantage,
 };
 
@@ -191,6 +191,48 @@ pub enum Conflict {
         /// Upper bound.
         high: f64,
     },
+    /// A filter without its parameter.
+    #[error("`filter.kind: {kind}` needs {}", match kind {
+        FilterKind::TopP | FilterKind::MinP => "`filter.p`",
+        _ => "`filter.k` or `filter.fraction`",
+    })]
+    FilterNeeds {
+        /// The filter.
+        kind: FilterKind,
+    },
+    /// A count and a fraction.
+    #[error("`filter.k` and `filter.fraction` are both set")]
+    TwoQuotas,
+    /// A group of one chosen out of a group.
+    #[error(
+        "`filter.kind: within_group` with `filter.k: 1` leaves one member of each group, which has nothing to be compared with"
+    )]
+    OneMember,
+    /// A band beyond the ranking.
+    #[error("`filter.low` ({low}) and `filter.high` ({high}) are shares of a ranking, from 0 to 1")]
+    BandOutside {
+        /// Where it begins.
+        low: f64,
+        /// Where it ends.
+        high: f64,
+    },
+    /// Shares of the variance of something else.
+    #[error("`filter.mass: variance` is the square of the deviation, and `filter.score` is `{score}`")]
+    VarianceMass {
+        /// The score.
+        score: PoolScore,
+    },
+    /// A selection of each round, and rounds until the batch is full.
+    #[error(
+        "`filter.kind: {kind}` selects among the groups of a round, and `schedule.refill` repeats rounds until {train} groups are \
+         kept: each round is selected by itself"
+    )]
+    PoolRefills {
+        /// The filter.
+        kind: FilterKind,
+        /// Groups of a step.
+        train: usize,
+    },
     /// A metric that nothing computes.
     #[error("there is no metric `{metric}`: there are {}", known.join(", "))]
     NoSuchMetric {
@@ -220,6 +262,8 @@ pub enum Conflict {
         FilterKind::Variance if *kept => "`rollout.n` is 1: every group has one member and `filter.singleton: keep` keeps it, so nothing is filtered",
         FilterKind::Variance => "`rollout.n` is 1: every group has one member and `filter.singleton: drop` drops it, so no step is ever filled",
         FilterKind::MeanRange => "`rollout.n` is 1: the filter judges every group by a single trajectory",
+        FilterKind::WithinGroup => "`rollout.n` is 1: there is nothing to choose from within a group",
+        _ => "`rollout.n` is 1: a group of one has no deviation, so the filter's ranking says nothing",
     })]
     SingletonFilter {
         /// The filter.
@@ -301,6 +345,12 @@ pub enum Conflict {
     /// Best by a figure that is never computed.
     #[error("`checkpoint.keep_best` compares validation figures, and `validate.test_freq` is off")]
     BestWithoutValidation,
+    /// A stop by a figure that is never computed.
+    #[error("`train.early_stop.low_success` looks at validation, and there is none")]
+    StopWithoutValidation,
+    /// A threshold at the baseline itself.
+    #[error("`train.early_stop.reward_collapse.share` is 1: half of all runs would stop at once")]
+    ShareOfAll,
     /// A target that cannot be measured.
     #[error("`warm_start.target_accuracy` is measured on validation prompts, and there are none")]
     TargetWithoutValidation,
@@ -322,7 +372,7 @@ impl Conflict {
                 "name a checkpoint with `model.path=DIR`, or describe a new model under `model.init`"
                     .to_owned()
             }
-            Self::TwoModels => "remove one of the two".to_owned(),
+            Self::TwoModels | Self::TwoQuotas => "remove one of the two".to_owned(),
             Self::NoValueHead => {
                 "use a group-relative advantage (`objective.advantage.estimator: grpo`)".to_owned()
             }
@@ -371,6 +421,17 @@ impl Conflict {
             Self::ModeNotThere { .. } => "use `schedule.mode: rounds`".to_owned(),
             Self::CarryWithoutLag => "set `schedule.max_lag: 1`".to_owned(),
             Self::EmptyRange { .. } => "exchange the two".to_owned(),
+            Self::FilterNeeds { kind } => match kind {
+                FilterKind::TopP => "set `filter.p: 0.9`".to_owned(),
+                FilterKind::MinP => "set `filter.p: 0.5`".to_owned(),
+                _ => "set `filter.fraction: 0.5`".to_owned(),
+            },
+            Self::OneMember => "set `filter.k: 2` or more".to_owned(),
+            Self::BandOutside { .. } => "`low: 0, high: 0.25` is the best quarter".to_owned(),
+            Self::VarianceMass { .. } => "use `filter.score: deviation`, or `filter.mass: linear`".to_owned(),
+            Self::PoolRefills { .. } => {
+                "`schedule.refill: false` trains on what one round leaves, as RAGEN does".to_owned()
+            }
             Self::NoSuchMetric { .. } => {
                 "a reward's score is a metric under its `name`; null takes the raw outcome".to_owned()
             }
@@ -386,6 +447,8 @@ impl Conflict {
             Self::NoValidationData | Self::TargetWithoutValidation => "set `data.val` to a file".to_owned(),
             Self::MetricsNeedSamples { .. } => "raise `validate.n`".to_owned(),
             Self::GreedySamples { .. } => "set `validate.temperature` above 0, or `validate.n: 1`".to_owned(),
+            Self::StopWithoutValidation => "set `data.val` and `validate.test_freq`".to_owned(),
+            Self::ShareOfAll => "use 0.1".to_owned(),
             Self::BestWithoutValidation => "set `validate.test_freq`".to_owned(),
             Self::LuspoAggregation { .. } => "set `objective.aggregation: seq-mean-token-sum`".to_owned(),
             Self::NoBeta => "set it, such as `objective.loss.beta: 0.5`".to_owned(),

@@ -4,8 +4,8 @@ use crate::conflict::Conflict;
 use crate::diagnostic::{Diagnostic, Severity};
 use crate::schema::{
     AdvantageScale, Aggregation, Config, Estimator, FilterConfig, FilterKind, ImportanceLevel, KlPlace,
-    LossKind, LrScheduleKind, RAW_OUTCOME, RewardKind, ScheduleMode, Singleton, Surplus, TaskKind,
-    ValidationMetric,
+    LossKind, LrScheduleKind, Mass, PoolScore, RAW_OUTCOME, RewardKind, ScheduleMode, Singleton, Surplus,
+    TaskKind, ValidationMetric,
 };
 use crate::setting::Reader;
 use crate::source::{Source, SourceKind};
@@ -168,6 +168,7 @@ pub(crate) fn check(config: &Config, tree: &Node, reader: &Reader) -> Vec<Diagno
     checker.schedule();
     checker.objective();
     checker.train();
+    checker.early_stop();
     checker.validation();
     checker.found
 }
@@ -383,26 +384,90 @@ impl Checker<'_> {
             self.warn(&["rollout.n"], Conflict::SingletonGroups { advantage });
         }
         let Some(filter) = &config.filter else { return };
-        if n == 1 {
+        let by_spread = matches!(filter.score, PoolScore::Deviation | PoolScore::Variance);
+        if n == 1 && (by_spread || !filter.kind.is_pool()) {
             let kept = filter.singleton == Singleton::Keep;
             self.warn(&["rollout.n"], Conflict::SingletonFilter { kind: filter.kind, kept });
         }
+        self.filter_keys(filter);
         match filter.kind {
-            FilterKind::Variance => {
-                self.ignored(
-                    &["filter.low", "filter.high", "filter.bounds"],
-                    "the filter's kind is `variance`",
-                );
-            }
-            FilterKind::MeanRange => {
-                self.ignored(&["filter.tolerance", "filter.singleton"], "the filter's kind is `mean_range`");
-                if filter.low >= filter.high {
-                    let conflict = Conflict::EmptyRange { low: filter.low, high: filter.high };
-                    self.error(&["filter.low", "filter.high"], conflict);
+            FilterKind::MeanRange | FilterKind::Percentile => {
+                let (low, high) = (filter.low, filter.high);
+                let keys = ["filter.low", "filter.high"];
+                if filter.kind == FilterKind::Percentile && (low < 0.0 || high > 1.0) {
+                    self.error(&keys, Conflict::BandOutside { low, high });
+                } else if low >= high {
+                    self.error(&keys, Conflict::EmptyRange { low, high });
                 }
             }
+            FilterKind::TopP | FilterKind::MinP if filter.p.is_none() => {
+                self.error(&["filter.kind"], Conflict::FilterNeeds { kind: filter.kind });
+            }
+            FilterKind::TopP if filter.mass == Mass::Variance && filter.score != PoolScore::Deviation => {
+                let keys = ["filter.mass", "filter.score"];
+                self.error(&keys, Conflict::VarianceMass { score: filter.score });
+            }
+            FilterKind::TopK | FilterKind::WithinGroup => match (filter.k, filter.fraction) {
+                (None, None) => self.error(&["filter.kind"], Conflict::FilterNeeds { kind: filter.kind }),
+                (Some(_), Some(_)) => self.error(&["filter.k", "filter.fraction"], Conflict::TwoQuotas),
+                (Some(1), None) if filter.kind == FilterKind::WithinGroup => {
+                    self.error(&["filter.k"], Conflict::OneMember);
+                }
+                _ => {}
+            },
+            FilterKind::Variance | FilterKind::TopP | FilterKind::MinP => {}
+        }
+        if filter.kind.is_pool() && config.schedule.refill {
+            let conflict = Conflict::PoolRefills { kind: filter.kind, train: config.data.train_batch_size };
+            self.warn(&["filter.kind", "schedule.refill"], conflict);
         }
         self.metric(filter);
+    }
+
+    /// Warns of the keys that the filter's kind does not look at.
+    fn filter_keys(&mut self, filter: &FilterConfig) {
+        const POOL: [&str; 4] = ["score", "ddof", "prefer", "include_zero"];
+        let (own, reason): (&[&str], _) = match filter.kind {
+            FilterKind::Variance => (&["tolerance", "singleton"], "the filter's kind is `variance`"),
+            FilterKind::MeanRange => (&["low", "high", "bounds"], "the filter's kind is `mean_range`"),
+            FilterKind::TopP => (&["p", "mass", "temperature", "slack"], "the filter's kind is `top_p`"),
+            FilterKind::TopK => (&["k", "fraction"], "the filter's kind is `top_k`"),
+            FilterKind::MinP => (&["p"], "the filter's kind is `min_p`"),
+            FilterKind::Percentile => (&["low", "high"], "the filter's kind is `percentile`"),
+            FilterKind::WithinGroup => {
+                (&["k", "fraction", "include_zero"], "the filter's kind is `within_group`")
+            }
+        };
+        for key in [
+            "tolerance",
+            "singleton",
+            "low",
+            "high",
+            "bounds",
+            "score",
+            "ddof",
+            "prefer",
+            "include_zero",
+            "p",
+            "mass",
+            "temperature",
+            "slack",
+            "k",
+            "fraction",
+        ] {
+            let is_used = own.contains(&key) || filter.kind.is_pool() && POOL.contains(&key);
+            if !is_used {
+                self.ignored(&[&format!("filter.{key}")], reason);
+            }
+        }
+        if filter.kind == FilterKind::TopP && filter.mass == Mass::Softmax {
+            self.ignored(&["filter.slack"], "the mass is `softmax`");
+        } else if filter.kind == FilterKind::TopP {
+            self.ignored(&["filter.temperature"], "the mass is not `softmax`");
+        }
+        if filter.kind.is_pool() && matches!(filter.score, PoolScore::Mean | PoolScore::Sum) {
+            self.ignored(&["filter.ddof"], "the filter's score is neither deviation nor variance");
+        }
     }
 
     fn metric(&mut self, filter: &FilterConfig) {
@@ -570,6 +635,20 @@ impl Checker<'_> {
             let warmup = train.lr_schedule.warmup_steps;
             let keys = ["train.lr_schedule.warmup_steps", "train.total_steps"];
             self.warn(&keys, Conflict::WarmupTooLong { warmup, total });
+        }
+    }
+
+    fn early_stop(&mut self) {
+        let config = self.config;
+        let early_stop = &config.train.early_stop;
+        if early_stop.low_success.is_some()
+            && (!config.has_validation_data() || config.validate.test_freq == Frequency::NEVER)
+        {
+            let keys = ["train.early_stop.low_success", "train.early_stop"];
+            self.error(&keys, Conflict::StopWithoutValidation);
+        }
+        if early_stop.reward_collapse.as_ref().is_some_and(|stop| stop.share >= 1.0) {
+            self.error(&["train.early_stop.reward_collapse.share"], Conflict::ShareOfAll);
         }
     }
 

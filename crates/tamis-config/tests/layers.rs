@@ -197,6 +197,7 @@ preset: dapo  # command line: preset=dapo
     preset: null  # default
     learning_rate: 1e-6  # default
     kind: constant  # default
+  early_stop:
   n: 1  # default
 "#);
 }
@@ -249,7 +250,7 @@ fn resumption() {
 allowed run.threads: null in the run, 2 now
 allowed run.loggers: [console, jsonl, tensorboard] in the run, [console] now
 refused rollout.n: 8 in the run, 4 now
-refused filter: null in the run, {kind: variance, metric: null, tolerance: 0.0, singleton: keep, low: 0.0, high: 1.0, bounds: open} now
+refused filter: null in the run, {kind: variance, metric: null, tolerance: 0.0, singleton: keep, low: 0.0, high: 1.0, bounds: open, score: deviation, ddof: 0, prefer: largest, include_zero: true, p: null, mass: softmax, temperature: 1.0, slack: 0.0, k: null, fraction: null} now
 allowed train.total_steps: 10 in the run, 20 now
 allowed validate.test_freq: 0 in the run, 2 now
 "#);
@@ -355,6 +356,11 @@ filter
     actor_rollout_ref.rollout.rollout_filter_ratio (RAGEN)
     actor_rollout_ref.rollout.rollout_filter_include_zero (RAGEN, default True there)
     actor_rollout_ref.rollout.rollout_filter_metric (RAGEN, default reward_variance there)
+    actor_rollout_ref.rollout.rollout_filter_type (RAGEN, default largest there)
+    actor_rollout_ref.rollout.rollout_filter_top_p_prob_mode (RAGEN, default softmax there)
+    actor_rollout_ref.rollout.rollout_filter_selection_eps (RAGEN, default 0.01 there)
+    actor_rollout_ref.rollout.rollout_filter_percentile_low (RAGEN, default 0.0 there)
+    actor_rollout_ref.rollout.rollout_filter_percentile_high (RAGEN, default 1.0 there)
 "#);
     assert_snapshot!(explain("algorithm.use_dynamic_sample").unwrap(), @r#"
 algorithm.use_dynamic_sample

@@ -12,6 +12,7 @@ pub fn entries() -> impl Iterator<Item = &'static Entry> {
     let one_by_one = [
         crate::correction::ENTRIES,
         crate::filter::ENTRIES,
+        crate::early_stop::ENTRIES,
         crate::diagnostics::ENTRIES,
         crate::balance::ENTRIES,
     ];

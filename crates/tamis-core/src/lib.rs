@@ -3,7 +3,8 @@
 //! Nothing here does I/O, waits, looks at a clock or knows a tensor framework. Data flows one way through the modules:
 //! [`group`] (what was sampled) → [`filter`] (which groups carry signal) → [`schedule`] (what is generated next, what is
 //! trained on) → [`advantage`] → [`correction`] (weights and masks) → [`objective`] (a loss value and one derivative per token), shared
-//! out over ranks and micro-batches by [`balance`]; [`diagnostics`] measure a batch. [`random`] gives every draw its own key; [`ragged`]
+//! out over ranks and micro-batches by [`balance`]; [`diagnostics`] measure a batch and [`early_stop`]
+//! says when a run goes on for nothing. [`random`] gives every draw its own key; [`ragged`]
 //! is how per-token data is laid out.
 //!
 //! Shape letters: P prompts, G group size, B trajectories (P·G), T tokens of one trajectory, N = ΣT (ragged), V vocabulary.
@@ -13,6 +14,7 @@ pub mod balance;
 pub mod catalogue;
 pub mod correction;
 pub mod diagnostics;
+pub mod early_stop;
 pub mod entry;
 pub mod filter;
 pub mod group;

@@ -3,9 +3,6 @@
 //! The order itself comes from torch's generator and is taken from the vectors. TRL drops an incomplete last batch; here the caller
 //! decides, and drops it to compare.
 
-#![expect(clippy::unwrap_used, reason = "a reference file that does not parse has failed")]
-#![expect(clippy::print_stdout, reason = "tests report what they compared")]
-
 use serde_json::Value;
 use tamis_core::group::PromptId;
 use tamis_data::sampler::{Order, Sampler};

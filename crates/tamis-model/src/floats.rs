@@ -31,9 +31,12 @@ impl Floats {
         Self { lines: vec![Line([0.0; LINE]); len.div_ceil(LINE)], len }
     }
 
-    /// Makes the length `len`; what was there stays (stale values included), what is new is zero.
+    /// Makes the length `len`; memory is kept, and what lies beyond the old length may be stale.
     pub(crate) fn resize(&mut self, len: usize) {
-        self.lines.resize(len.div_ceil(LINE), Line([0.0; LINE]));
+        let lines = len.div_ceil(LINE);
+        if lines > self.lines.len() {
+            self.lines.resize(lines, Line([0.0; LINE]));
+        }
         self.len = len;
     }
 }
@@ -73,6 +76,8 @@ mod tests {
         assert_eq!((floats.len(), floats[16], floats[39]), (40, 2.0, 0.0));
         floats.resize(3);
         assert_eq!(&floats[..], [0.0; 3]);
+        floats.resize(17);
+        assert_eq!((floats.len(), floats[16]), (17, 2.0));
         assert!(Floats::default().is_empty());
     }
 }

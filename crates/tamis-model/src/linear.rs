@@ -47,7 +47,42 @@ pub(crate) fn forward(
     product_parallel(threads, shape, &Left::rows(input, k), &right, &mut Out::rows(out, stride), begin);
 }
 
-/// `dx = dy·W` or `dx += dy·W`. Rows of `dy` are `stride` apart; `flipped` is scratch.
+/// Weights in the order in which [`backward_input`] reads them.
+pub(crate) struct Flipped<'a> {
+    /// What [`flip_all`] made, by tensor.
+    pub all: Option<&'a [Floats]>,
+    /// Takes one weight at a time where nothing was made before.
+    pub scratch: &'a mut Floats,
+}
+
+/// Every matrix as [`backward_input`] reads it, by tensor.
+pub(crate) fn flip_all(threads: &Threads, model: &Model, out: &mut Vec<Floats>) {
+    out.resize_with(model.layout().tensors.len(), Floats::new);
+    for (weight, out) in out.iter_mut().enumerate() {
+        // An embedding that is no head lies in rows and is no product's operand.
+        if weight != model.layout().embedding || weight == model.layout().head {
+            flip(threads, model, weight, out);
+        }
+    }
+}
+
+fn flip(threads: &Threads, model: &Model, weight: usize, out: &mut Floats) {
+    let (n, k) = sizes(model, weight);
+    let num_slabs = k.div_ceil(PANEL);
+    out.resize(num_slabs * n * PANEL);
+    if n > 0 {
+        let parts = Parts::chunks(out, n * PANEL);
+        let panels = model.weight(weight);
+        threads.run(num_slabs, |slab| flip_slab(panels, n, k, slab, parts.take(slab)));
+    }
+}
+
+thread_local! {
+    /// Columns of the derivative that a task multiplies with.
+    static COLUMNS: std::cell::RefCell<Floats> = const { std::cell::RefCell::new(Floats::new()) };
+}
+
+/// `dx = dy·W` or `dx += dy·W`. Rows of `dy` are `stride` apart.
 #[expect(clippy::too_many_arguments, reason = "a product's operands with their sizes")]
 pub(crate) fn backward_input(
     threads: &Threads,
@@ -56,18 +91,17 @@ pub(crate) fn backward_input(
     dy: &[f32],
     stride: usize,
     dx: &mut [f32],
-    flipped: &mut Floats,
+    flipped: &mut Flipped,
     begin: Begin,
 ) {
     let (n, k) = sizes(model, weight);
     let rows = dx.len() / k;
-    let num_slabs = k.div_ceil(PANEL);
-    flipped.resize(num_slabs * n * PANEL);
-    {
-        let parts = Parts::chunks(flipped, n * PANEL);
-        let panels = model.weight(weight);
-        threads.run(num_slabs, |slab| flip_slab(panels, n, k, slab, parts.take(slab)));
-    }
+    let flipped = if let Some(all) = flipped.all {
+        &all[weight]
+    } else {
+        flip(threads, model, weight, flipped.scratch);
+        &*flipped.scratch
+    };
     let shape = Shape { m: rows, n: k, k: n };
     product_parallel(
         threads,
@@ -110,19 +144,14 @@ pub(crate) fn backward_weight(
     threads.run(num_panels.div_ceil(width), |task| {
         let gradient = parts.take(task);
         let mine = gradient.len() / (k * PANEL);
-        let mut columns = Floats::zeros(mine * rows * PANEL);
-        pack_slabs(dy, task * width, n, stride, PANEL, rows, &mut columns);
-        let level = threads.level();
-        let shape = Shape { m: k, n: mine * PANEL, k: rows };
-        let left = Left::packed_columns(packed, level, rows);
-        product(
-            level,
-            shape,
-            &left,
-            &Right::panels(&columns, rows),
-            &mut Out::panels(gradient, k),
-            Begin::Output,
-        );
+        COLUMNS.with_borrow_mut(|columns| {
+            columns.resize(mine * rows * PANEL);
+            pack_slabs(dy, task * width, n, stride, PANEL, rows, columns);
+            let level = threads.level();
+            let shape = Shape { m: k, n: mine * PANEL, k: rows };
+            let (left, right) = (Left::packed_columns(packed, level, rows), Right::panels(columns, rows));
+            product(level, shape, &left, &right, &mut Out::panels(gradient, k), Begin::Output);
+        });
     });
 }
 

@@ -54,14 +54,39 @@ impl Rotary {
 }
 
 multiversion! {
-    /// Rotates one head in place by the angles of a position; backwards with negated sines.
-    fn rotate<F>(head: &mut [f32], cosines: &[f32], sines: &[f32], backwards: bool) {
+    /// Rotates one head in place by the angles of a position.
+    fn rotate<F>(head: &mut [f32], cosines: &[f32], sines: &[f32]) {
         let (first, second) = head.split_at_mut(cosines.len());
-        let sign = if backwards { -1.0 } else { 1.0 };
         for (((a, b), &cos), &sin) in first.iter_mut().zip(second).zip(cosines).zip(sines) {
-            let (x, y, sin) = (*a, *b, sign * sin);
+            let (x, y) = (*a, *b);
             *a = F::fma(x, cos, -(y * sin));
             *b = F::fma(y, cos, x * sin);
+        }
+    }
+}
+
+multiversion! {
+    /// One head, rotated by the angles of a position as [`rotate`] does, into `out`.
+    fn rotate_into<F>(head: &[f32], cosines: &[f32], sines: &[f32], out: &mut [f32]) {
+        let half = cosines.len();
+        let ((first, second), (low, high)) = (head.split_at(half), out.split_at_mut(half));
+        let angles = cosines.iter().zip(sines);
+        for (((&x, &y), (a, b)), (&cos, &sin)) in first.iter().zip(second).zip(low.iter_mut().zip(high)).zip(angles) {
+            *a = F::fma(x, cos, -(y * sin));
+            *b = F::fma(y, cos, x * sin);
+        }
+    }
+}
+
+multiversion! {
+    /// One head, rotated back, into `out`.
+    fn rotate_back<F>(head: &[f32], cosines: &[f32], sines: &[f32], out: &mut [f32]) {
+        let half = cosines.len();
+        let ((first, second), (low, high)) = (head.split_at(half), out.split_at_mut(half));
+        let angles = cosines.iter().zip(sines);
+        for (((&x, &y), (a, b)), (&cos, &sin)) in first.iter().zip(second).zip(low.iter_mut().zip(high)).zip(angles) {
+            *a = F::fma(x, cos, y * sin);
+            *b = F::fma(y, cos, -(x * sin));
         }
     }
 }
@@ -82,10 +107,13 @@ mod tests {
         // head_dim 4: frequencies 1 and 1/10.
         assert!((cosines[1] - 0.3f32.cos()).abs() < 1e-7 && (sines[0] - 3.0f32.sin()).abs() < 1e-7);
         let mut head = [1.0, 2.0, 3.0, 4.0];
-        rotate(Level::detect(), &mut head, cosines, sines, false);
+        rotate(Level::detect(), &mut head, cosines, sines);
         assert!((head[0] - (3.0f32.cos() - 3.0 * 3.0f32.sin())).abs() < 1e-6);
         assert!((head[3] - (4.0 * 0.3f32.cos() + 2.0 * 0.3f32.sin())).abs() < 1e-6);
-        rotate(Level::detect(), &mut head, cosines, sines, true);
+        let mut again = [0.0; 4];
+        rotate_into(Level::detect(), &[1.0, 2.0, 3.0, 4.0], cosines, sines, &mut again);
+        assert_eq!(head.map(f32::to_bits), again.map(f32::to_bits));
+        rotate_back(Level::detect(), &again, cosines, sines, &mut head);
         assert!(head.iter().zip([1.0, 2.0, 3.0, 4.0]).all(|(a, b)| (a - b).abs() < 1e-6), "{head:?}");
     }
 }

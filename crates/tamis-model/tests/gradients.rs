@@ -141,6 +141,36 @@ fn gradients_do_not_depend_on_threads_micro_batches_or_recomputation() {
     }
 }
 
+/// Enough rows for several chunks and shards, groups of four.
+#[test]
+fn shards_do_not_depend_on_threads_and_sum_to_the_whole() {
+    let key = Key::new(5, Purpose::Task);
+    let draw = |salt: u64, len: u64| (0..len).map(move |t| key.with(salt).below(t, VOCAB as u64) as u32);
+    let rows: Vec<Vec<u32>> =
+        (0..60u64).map(|i| draw(i / 4, 12).chain(draw(100 + i, 10 + i % 30)).collect()).collect();
+    let sequences: Vec<_> = rows.iter().map(|tokens| Sequence { tokens, start: 12 }).collect();
+    for model in models() {
+        let run = |num_threads: usize, size: usize| {
+            let (threads, mut workspace) = (Threads::new(num_threads), Workspace::default());
+            let (mut gradients, mut first) = (Gradients::new(&model), 0);
+            for part in sequences.chunks(size) {
+                let options = PassOptions::default();
+                let answer = |scores: &Scores| coefficients(first, scores);
+                let scores =
+                    forward_backward(&threads, &model, &mut workspace, part, options, &mut gradients, answer);
+                first += scores.unwrap().logprobs.num_values() as u64;
+            }
+            gradients
+        };
+        let whole = run(1, 60);
+        assert!(run(2, 60).same_bits(&whole) && run(3, 60).same_bits(&whole));
+        for ((name, _, a), (_, _, b)) in whole.tensors().zip(run(1, 1).tensors()) {
+            let largest = a.iter().fold(1e-3f32, |max, x| max.max(x.abs()));
+            assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1e-5 * largest), "{name}");
+        }
+    }
+}
+
 #[test]
 fn levels_agree() {
     let Some(model) = models().pop() else { panic!("no model") };
@@ -261,6 +291,7 @@ fn activations_are_estimated() {
         let plan = MemoryPlan {
             trains: true,
             micro_batch_tokens: 2000,
+            num_threads: 1,
             recompute,
             keep_logits_bytes,
             ..MemoryPlan::default()

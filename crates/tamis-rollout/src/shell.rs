@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tamis_core::filter::{
-    DropReason, ExtraColumns, FilterError, FinalReward, Judgement, Metric, PointFilter, Variance, Verdict,
+    DropReason, ExtraColumns, FilterError, FinalReward, GroupFilter, Judgement, Metric, Variance, Verdict,
     judge_groups,
 };
 use tamis_core::group::{Group, GroupId, Trajectory};
@@ -141,7 +141,7 @@ pub struct ShellSettings {
     /// How tokens are drawn.
     pub sampling: Sampling,
     /// The sieve; `None`: every group is trained on.
-    pub filter: Option<PointFilter>,
+    pub filter: Option<GroupFilter>,
     /// What the filter looks at, and what reports are about without one.
     pub metric: Metric,
 }
@@ -188,6 +188,14 @@ impl From<RewardError> for ShellError {
     fn from(error: RewardError) -> Self {
         Self::Score(ScoreError::Reward(error))
     }
+}
+
+/// Whether a command ends the step.
+fn is_end(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::StepReady(_) | Command::SkipStep { .. } | Command::Finish { .. } | Command::Stop { .. }
+    )
 }
 
 /// Drives a [`Rounds`] machine: one call of [`Shell::collect`] per step.
@@ -276,51 +284,22 @@ impl Shell {
         round: u64,
         num_prompts: usize,
     ) -> Result<Vec<Command>, ShellError> {
-        let drawn = with.source.draw(num_prompts);
-        with.observer.round_begins(step, round, drawn.prompts.len());
-        let version = with.backend.version();
-        let mut answers = Vec::new();
-        let mut ids = Vec::with_capacity(drawn.prompts.len());
-        for prompt in drawn.prompts {
-            let id = GroupId(self.next_group);
-            self.next_group += 1;
-            ids.push(id);
-            let key =
-                Key::new(self.settings.seed, Purpose::Rollout).with(drawn.epoch).with(prompt.prompt.id.0);
-            with.backend.submit(
-                GroupRequest {
-                    ticket: id.0,
-                    prompt_token_ids: prompt.token_ids.clone(),
-                    keys: (0..self.settings.group_size as u64).map(|sample| key.with(sample)).collect(),
-                },
-                &self.settings.sampling,
-            )?;
-            let group = Group {
-                id,
-                prompt: prompt.prompt.id,
-                epoch: drawn.epoch,
-                dispatched: version,
-                prompt_token_ids: prompt.token_ids.to_vec(),
-                trajectories: Vec::new(),
-            };
-            self.held.insert(
-                id,
-                Record {
-                    group,
-                    prompt,
-                    step,
-                    round,
-                    judgement: None,
-                    final_rewards: None,
-                    fate: Fate::Carried,
-                },
-            );
+        let (mut ids, mut answers) = self.dispatch(with, step, round, num_prompts)?;
+        // A round that goes over the end of an epoch is drawn in parts, and judged whole: a filter may compare all its groups.
+        while let [Command::NextEpoch { epoch }, Command::Draw { step, round, num_prompts }] = answers[..] {
+            with.source.next_epoch();
+            with.observer.epoch_begins(epoch);
+            let (more, next) = self.dispatch(with, step, round, num_prompts)?;
+            ids.extend(more);
+            answers = next;
         }
-        answers.extend(self.machine.handle(Event::Dispatched {
-            groups: ids.clone(),
-            version,
-            exhausted: drawn.exhausted,
-        })?);
+        if answers.iter().any(is_end) {
+            // What is in flight cannot make a batch any more.
+            for id in &ids {
+                with.backend.abort(id.0);
+            }
+            return Ok(answers);
+        }
         let mut waiting: BTreeSet<GroupId> = ids.iter().copied().collect();
         let mut finished = Vec::with_capacity(ids.len());
         while !waiting.is_empty() {
@@ -390,6 +369,61 @@ impl Shell {
             answers.extend(self.machine.handle(event)?);
         }
         Ok(answers)
+    }
+
+    /// Draws prompts and starts a group for each.
+    fn dispatch(
+        &mut self,
+        with: &mut Dependencies<'_>,
+        step: u64,
+        round: u64,
+        num_prompts: usize,
+    ) -> Result<(Vec<GroupId>, Vec<Command>), ShellError> {
+        let drawn = with.source.draw(num_prompts);
+        with.observer.round_begins(step, round, drawn.prompts.len());
+        let version = with.backend.version();
+        let mut ids = Vec::with_capacity(drawn.prompts.len());
+        for prompt in drawn.prompts {
+            let id = GroupId(self.next_group);
+            self.next_group += 1;
+            ids.push(id);
+            let key =
+                Key::new(self.settings.seed, Purpose::Rollout).with(drawn.epoch).with(prompt.prompt.id.0);
+            with.backend.submit(
+                GroupRequest {
+                    ticket: id.0,
+                    prompt_token_ids: prompt.token_ids.clone(),
+                    keys: (0..self.settings.group_size as u64).map(|sample| key.with(sample)).collect(),
+                },
+                &self.settings.sampling,
+            )?;
+            let group = Group {
+                id,
+                prompt: prompt.prompt.id,
+                epoch: drawn.epoch,
+                dispatched: version,
+                prompt_token_ids: prompt.token_ids.to_vec(),
+                trajectories: Vec::new(),
+            };
+            self.held.insert(
+                id,
+                Record {
+                    group,
+                    prompt,
+                    step,
+                    round,
+                    judgement: None,
+                    final_rewards: None,
+                    fate: Fate::Carried,
+                },
+            );
+        }
+        let answers = self.machine.handle(Event::Dispatched {
+            groups: ids.clone(),
+            version,
+            exhausted: drawn.exhausted,
+        })?;
+        Ok((ids, answers))
     }
 
     fn score(&mut self, with: &mut Dependencies<'_>, step: u64, ids: &[GroupId]) -> Result<(), ShellError> {

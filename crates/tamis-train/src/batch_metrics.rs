@@ -4,6 +4,7 @@
 //! outside every statistic of scores and rewards, inside those of lengths. A statistic over nothing is not set.
 
 use tamis_core::advantage::Advantages;
+use tamis_core::filter::{GroupStatistics, Pool};
 use tamis_core::group::{Group, Trajectory};
 use tamis_core::ragged::Ragged;
 
@@ -138,9 +139,21 @@ pub fn generated_metrics(groups: &[&Group], metrics: &mut Metrics) {
     scores(groups, "all/", metrics);
     lengths(groups, "all/", metrics);
     metrics.set_some("all/pass_rate", pass_rate(&members));
+    metrics.set_some("rollout/in_group_reward_std", in_group_reward_std(groups));
     metrics.set("all/num_unscored", unscored(&members));
     let identical = groups.iter().filter(|group| group.is_identical_in_text()).count();
     metrics.set("train/num_identical_in_text", identical as f64);
+}
+
+/// Mean over groups of the sample deviation (ddof 1) of the reward within the group, 0 for a group of one; groups with too few scored members
+/// are left out, `None` where all are. RAGEN's `rollout/in_group_reward_std`.
+pub fn in_group_reward_std(groups: &[&Group]) -> Option<f64> {
+    let pool = Pool { ddof: 1, ..Pool::default() };
+    let deviation = |group: &&Group| {
+        let rewards: Vec<f64> = group.trajectories.iter().map(|member| member.reward).collect();
+        pool.score_of(&GroupStatistics::of(&rewards, None))
+    };
+    Summary::of(groups.iter().filter_map(deviation)).map(|summary| summary.mean)
 }
 
 /// Prompt tokens (once per trajectory) and completion tokens of some groups.

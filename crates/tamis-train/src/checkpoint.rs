@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use tamis_core::advantage::AdvantageState;
+use tamis_core::early_stop::EarlyStopState;
 use tamis_core::group::{Group, PolicyVersion};
 use tamis_core::objective::{KlState, ObjectiveState};
 use tamis_core::schedule::Rounds;
@@ -104,6 +105,9 @@ pub struct RunState {
     /// The last validation and the step it came after: it is not made again on resume.
     #[serde(default)]
     pub latest: Option<(u64, ValidationReport)>,
+    /// What the early stops have seen.
+    #[serde(default)]
+    pub early_stop: EarlyStopState,
 }
 
 impl RunState {

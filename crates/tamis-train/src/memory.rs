@@ -4,6 +4,7 @@ use tamis_config::Config;
 use tamis_model::{MemoryEstimate, MemoryPlan, ModelConfig};
 
 use crate::native::KEEP_LOGITS_BYTES;
+use crate::session::threads;
 
 /// The estimate for a run: its largest micro-batch, a reference where a divergence needs one, and in the generator the sequences of a round or
 /// of a validation at full length, `rollout.max_num_seqs` of them at most.
@@ -21,6 +22,7 @@ pub fn estimate(config: &Config, model: &ModelConfig, num_validation_prompts: us
         trains: true,
         num_copies: usize::from(config.objective.kl.place != tamis_config::KlPlace::None),
         micro_batch_tokens,
+        num_threads: threads(config),
         recompute: config.model.recompute_activations,
         keep_logits_bytes: KEEP_LOGITS_BYTES,
         cached_tokens: sequences.saturating_mul(longest),

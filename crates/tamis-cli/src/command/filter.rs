@@ -1,16 +1,53 @@
 //! `tamis filter`.
 
-use tamis_core::filter::{Ends, MeanRange, OutcomeScale, PointFilter, Singleton as SingletonRule, Variance};
+use tamis_core::filter::{
+    Ends, GroupFilter, Mass as MassOf, MeanRange, MinP, OutcomeScale, Percentile, Pool, PoolScore,
+    Prefer as PreferOf, Quota, Singleton as SingletonRule, TopK, TopP, Variance, WithinGroup,
+};
 use tamis_report::filter::{FilterOptions, Layout, filter_file};
 
 use super::print;
-use crate::arguments::{Bounds, Filter, Singleton, Strategy};
+use crate::arguments::{Bounds, Filter, Mass, Prefer, Score, Singleton, Strategy};
 use crate::failure::{FAILED, Failure, USAGE};
 
-pub(crate) fn run(arguments: &Filter) -> Result<u8, Failure> {
-    refuse_ignored(arguments)?;
-    let filter = match arguments.strategy {
-        Strategy::Variance => PointFilter::Variance(Variance {
+/// What a strategy lacks, with an example.
+fn lacking(strategy: &str, what: &str, hint: &str) -> Failure {
+    Failure::told(USAGE, format!("error: --strategy {strategy} needs {what}\n  hint: {hint}"))
+}
+
+fn pool(arguments: &Filter) -> Pool {
+    Pool {
+        score: match arguments.score {
+            None | Some(Score::Deviation) => PoolScore::Deviation,
+            Some(Score::Variance) => PoolScore::Variance,
+            Some(Score::Mean) => PoolScore::Mean,
+            Some(Score::Sum) => PoolScore::Sum,
+        },
+        ddof: arguments.ddof.unwrap_or(0),
+        prefer: match arguments.prefer {
+            None | Some(Prefer::Largest) => PreferOf::Largest,
+            Some(Prefer::Smallest) => PreferOf::Smallest,
+        },
+        include_zero: !arguments.exclude_zero,
+    }
+}
+
+fn quota(arguments: &Filter, strategy: &str) -> Result<Quota, Failure> {
+    match (arguments.k, arguments.fraction) {
+        (Some(k), _) => Ok(Quota::Count(k)),
+        (None, Some(fraction)) => Ok(Quota::Fraction(fraction)),
+        (None, None) => Err(lacking(
+            strategy,
+            "--k or --fraction",
+            "`--k 4` keeps four, `--fraction 0.5` the better half",
+        )),
+    }
+}
+
+fn filter(arguments: &Filter) -> Result<GroupFilter, Failure> {
+    let pool = pool(arguments);
+    Ok(match arguments.strategy {
+        Strategy::Variance => GroupFilter::Variance(Variance {
             tolerance: arguments.tolerance.unwrap_or(0.0),
             singleton: match arguments.singleton {
                 None | Some(Singleton::Keep) => SingletonRule::Keep,
@@ -19,12 +56,10 @@ pub(crate) fn run(arguments: &Filter) -> Result<u8, Failure> {
         }),
         Strategy::MeanRange => {
             let (Some(low), Some(high)) = (arguments.low, arguments.high) else {
-                return Err(Failure::told(
-                    USAGE,
-                    "error: --strategy mean_range needs --low and --high\n  hint: `--low 0 --high 1` keeps groups whose mean lies between, bounds excluded",
-                ));
+                let hint = "`--low 0 --high 1` keeps groups whose mean lies between, bounds excluded";
+                return Err(lacking("mean_range", "--low and --high", hint));
             };
-            PointFilter::MeanRange(MeanRange {
+            GroupFilter::MeanRange(MeanRange {
                 low,
                 high,
                 ends: match arguments.bounds {
@@ -33,7 +68,42 @@ pub(crate) fn run(arguments: &Filter) -> Result<u8, Failure> {
                 },
             })
         }
-    };
+        Strategy::TopP => {
+            let hint = "`--p 0.9` keeps the groups that hold nine tenths of the mass";
+            let p = arguments.p.ok_or_else(|| lacking("top_p", "--p", hint))?;
+            let mass = match arguments.mass {
+                None | Some(Mass::Softmax) => MassOf::Softmax,
+                Some(Mass::Linear) => MassOf::Linear,
+                Some(Mass::Variance) => MassOf::Variance,
+            };
+            GroupFilter::TopP(TopP {
+                p,
+                mass,
+                temperature: arguments.temperature.unwrap_or(1.0),
+                slack: arguments.slack.unwrap_or(0.0),
+                pool,
+            })
+        }
+        Strategy::TopK => GroupFilter::TopK(TopK { k: quota(arguments, "top_k")?, pool }),
+        Strategy::MinP => {
+            let hint = "`--p 0.5` keeps groups with at least half of the best score";
+            GroupFilter::MinP(MinP { p: arguments.p.ok_or_else(|| lacking("min_p", "--p", hint))?, pool })
+        }
+        Strategy::Percentile => GroupFilter::Percentile(Percentile {
+            low: arguments.low.unwrap_or(0.0),
+            high: arguments.high.unwrap_or(1.0),
+            pool,
+        }),
+        Strategy::WithinGroup => GroupFilter::WithinGroup(WithinGroup {
+            k: quota(arguments, "within_group")?,
+            include_zero: pool.include_zero,
+        }),
+    })
+}
+
+pub(crate) fn run(arguments: &Filter) -> Result<u8, Failure> {
+    refuse_ignored(arguments)?;
+    let filter = filter(arguments)?;
     let layout = match arguments.metric.as_slice() {
         [metric] => Layout::Long { group_by: arguments.group.clone(), metric: metric.clone() },
         metrics => Layout::Wide { metrics: metrics.to_vec() },
@@ -63,26 +133,39 @@ pub(crate) fn run(arguments: &Filter) -> Result<u8, Failure> {
 
 /// Refuses options that the chosen strategy or layout would not look at.
 fn refuse_ignored(arguments: &Filter) -> Result<(), Failure> {
-    let of_variance =
-        [("--tolerance", arguments.tolerance.is_some()), ("--singleton", arguments.singleton.is_some())];
-    let of_mean_range = [
-        ("--low", arguments.low.is_some()),
-        ("--high", arguments.high.is_some()),
-        ("--bounds", arguments.bounds.is_some()),
+    use Strategy::{MeanRange, MinP, Percentile, TopK, TopP, Variance, WithinGroup};
+    const POOL: &[Strategy] = &[TopP, TopK, MinP, Percentile];
+    // Which strategies look at an option, the likeliest first.
+    let options: [(&str, bool, &[Strategy]); 15] = [
+        ("--tolerance", arguments.tolerance.is_some(), &[Variance]),
+        ("--singleton", arguments.singleton.is_some(), &[Variance]),
+        ("--low", arguments.low.is_some(), &[MeanRange, Percentile]),
+        ("--high", arguments.high.is_some(), &[MeanRange, Percentile]),
+        ("--bounds", arguments.bounds.is_some(), &[MeanRange]),
+        ("--p", arguments.p.is_some(), &[TopP, MinP]),
+        ("--k", arguments.k.is_some(), &[TopK, WithinGroup]),
+        ("--fraction", arguments.fraction.is_some(), &[TopK, WithinGroup]),
+        ("--score", arguments.score.is_some(), POOL),
+        ("--ddof", arguments.ddof.is_some(), POOL),
+        ("--prefer", arguments.prefer.is_some(), POOL),
+        ("--exclude-zero", arguments.exclude_zero, &[TopP, TopK, MinP, Percentile, WithinGroup]),
+        ("--mass", arguments.mass.is_some(), &[TopP]),
+        ("--temperature", arguments.temperature.is_some(), &[TopP]),
+        ("--slack", arguments.slack.is_some(), &[TopP]),
     ];
-    let named = |options: &[(&'static str, bool)]| -> Vec<&'static str> {
-        options.iter().filter(|(_, is_given)| *is_given).map(|(name, _)| *name).collect()
-    };
-    let (chosen, other, ignored) = match arguments.strategy {
-        Strategy::Variance => ("variance", "mean_range", named(&of_mean_range)),
-        Strategy::MeanRange => ("mean_range", "variance", named(&of_variance)),
-    };
-    if !ignored.is_empty() {
-        let ignored = ignored.join(" and ");
+    let ignored: Vec<_> = options
+        .iter()
+        .filter(|(_, is_given, strategies)| *is_given && !strategies.contains(&arguments.strategy))
+        .collect();
+    if let Some((_, _, strategies)) = ignored.first() {
+        let names: Vec<&str> = ignored.iter().map(|(name, _, _)| *name).collect();
+        let other = strategies.first().map_or("variance", |strategy| strategy.name());
         return Err(Failure::told(
             USAGE,
             format!(
-                "error: --strategy {chosen} does not look at {ignored}\n  hint: leave it out, or choose `--strategy {other}`"
+                "error: --strategy {} does not look at {}\n  hint: leave it out, or choose `--strategy {other}`",
+                arguments.strategy.name(),
+                names.join(" and ")
             ),
         ));
     }

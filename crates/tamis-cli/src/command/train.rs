@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &Train) -> Result<u8, Failure> {
     let summary = session.run().map_err(|error| fail(&error))?;
     print(&closing(&summary))?;
     Ok(match summary.ending {
-        Ending::Finished(_) => 0,
+        Ending::Finished(_) | Ending::StoppedEarly(_) => 0,
         Ending::Interrupted => INTERRUPTED,
     })
 }
@@ -124,6 +124,15 @@ fn closing(summary: &Summary) -> String {
     match summary.ending {
         Ending::Finished(_) => {
             let _ = writeln!(text, "done: {} steps, run directory {run}", summary.steps);
+            let _ = writeln!(text, "next: tamis eval {run}");
+        }
+        Ending::StoppedEarly(reason) => {
+            let _ = writeln!(
+                text,
+                "stopped early after {} steps ({}): {reason}\nsaved, run directory {run}",
+                summary.steps,
+                reason.name()
+            );
             let _ = writeln!(text, "next: tamis eval {run}");
         }
         Ending::Interrupted => {

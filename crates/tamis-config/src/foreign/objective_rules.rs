@@ -36,7 +36,9 @@ pub(super) fn policy_loss(t: &mut Translator) {
     let mode = t.text(MODE).unwrap_or_else(|| "vanilla".to_owned());
     let kind = match mode.as_str() {
         "vanilla" => "clip",
-        "gspo" | "sapo" | "gpg" | "clip_cov" | "kl_cov" | "geo_mean" | "cispo" | "dppo_tv" | "dppo_kl" => mode.as_str(),
+        "gspo" | "sapo" | "gpg" | "clip_cov" | "kl_cov" | "geo_mean" | "cispo" | "dppo_tv" | "dppo_kl" => {
+            mode.as_str()
+        }
         _ => {
             t.refuse(
                 MODE,
@@ -95,13 +97,17 @@ pub(super) fn correction(t: &mut Translator) {
         (of("rollout_is"), of("rollout_is_threshold"), of("rollout_is_batch_normalize"));
     let (rejections, bounds) = (of("rollout_rs"), of("rollout_rs_threshold"));
     let (bypass, loss) = (of("bypass_mode"), of("loss_type"));
-    let given = |t: &Translator, key: &str| t.text(key).filter(|text| !matches!(text.as_str(), "null" | "None" | ""));
+    let given =
+        |t: &Translator, key: &str| t.text(key).filter(|text| !matches!(text.as_str(), "null" | "None" | ""));
     let bypasses = t.flag(&bypass, false);
     let level = given(t, &weights);
     if bypasses {
         if given(t, &loss).as_deref() == Some("reinforce") {
             if level.is_none() {
-                t.refuse(&loss, "the plain gradient is weighted by `rollout_is`: set it to token or sequence");
+                t.refuse(
+                    &loss,
+                    "the plain gradient is weighted by `rollout_is`: set it to token or sequence",
+                );
                 return;
             }
             t.set(&[&bypass], "objective.correction.preset", "bypass_pg_is");
@@ -111,7 +117,10 @@ pub(super) fn correction(t: &mut Translator) {
             t.no_effect(&loss, "ppo_clip is what the bypass does");
         }
     } else if t.find(&bypass).is_some() {
-        t.no_effect(&bypass, "the policy at the start of the step is computed anew where it is not the one that sampled");
+        t.no_effect(
+            &bypass,
+            "the policy at the start of the step is computed anew where it is not the one that sampled",
+        );
     }
     if let Some(level) = level {
         if !matches!(level.as_str(), "token" | "sequence") {
@@ -231,7 +240,8 @@ pub(super) fn masks(t: &mut Translator) {
         }
         _ => t.no_effect("top_entropy_quantile", "1 keeps all tokens"),
     }
-    let threshold = t.text("off_policy_mask_threshold").filter(|text| !matches!(text.as_str(), "null" | "None"));
+    let threshold =
+        t.text("off_policy_mask_threshold").filter(|text| !matches!(text.as_str(), "null" | "None"));
     match threshold {
         Some(threshold) => t.set(&["off_policy_mask_threshold"], "objective.masks.off_policy", &threshold),
         None => t.no_effect("off_policy_mask_threshold", "null is no bound"),

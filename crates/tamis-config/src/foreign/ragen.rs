@@ -7,8 +7,8 @@ const fn key(key: &'static str, default: &'static str, becomes: super::Becomes) 
     ForeignKey { key, default, becomes }
 }
 
+const FILTER: &str = "filter filter.kind filter.p filter.k filter.fraction";
 const TURNS: &str = "multi-turn environments are not there yet";
-const WHOLE: &str = "part of the pool filter that `rollout_filter_strategy` names";
 
 /// Defaults of RAGEN's base configuration where it has others than verl: its key, its default, ours, and the value of ours.
 pub(super) const DEFAULTS: &[(&str, &str, &str, &str)] = &[
@@ -54,19 +54,49 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("lora.*", "", NoEffect("there are no adapters")),
     key("system.*", "", NoEffect("the native engine runs on the CPU of one machine")),
     key("collapse_detection.*", "", NoEffect("its metrics are not there yet")),
-    key("actor_rollout_ref.rollout.rollout_filter_strategy", "top_p", By(Rule::RolloutFilter, "filter")),
-    key("actor_rollout_ref.rollout.rollout_filter_value", "1.0", By(Rule::RolloutFilter, "filter")),
-    key("actor_rollout_ref.rollout.rollout_filter_ratio", "", By(Rule::RolloutFilter, "filter")),
-    key("actor_rollout_ref.rollout.rollout_filter_include_zero", "True", By(Rule::RolloutFilter, "filter")),
+    key("actor_rollout_ref.rollout.rollout_filter_strategy", "top_p", By(Rule::RolloutFilter, FILTER)),
+    key("actor_rollout_ref.rollout.rollout_filter_value", "1.0", By(Rule::RolloutFilter, FILTER)),
+    key("actor_rollout_ref.rollout.rollout_filter_ratio", "", By(Rule::RolloutFilter, FILTER)),
+    key(
+        "actor_rollout_ref.rollout.rollout_filter_include_zero",
+        "True",
+        By(Rule::RolloutFilter, "filter filter.include_zero"),
+    ),
     key(
         "actor_rollout_ref.rollout.rollout_filter_metric",
         "reward_variance",
-        By(Rule::RolloutFilter, "filter"),
+        By(Rule::RolloutFilter, "filter filter.metric filter.score filter.ddof"),
     ),
-    key("actor_rollout_ref.rollout.rollout_filter_type", "largest", NoEffect(WHOLE)),
-    key("actor_rollout_ref.rollout.rollout_filter_top_p_prob_mode", "linear", NoEffect(WHOLE)),
-    key("actor_rollout_ref.rollout.rollout_filter_selection_eps", "0.01", NoEffect(WHOLE)),
-    key("actor_rollout_ref.rollout.rollout_filter_empty_stop_steps", "5", NoEffect(WHOLE)),
+    key(
+        "actor_rollout_ref.rollout.rollout_filter_type",
+        "largest",
+        By(Rule::RolloutFilter, "filter filter.prefer"),
+    ),
+    key(
+        "actor_rollout_ref.rollout.rollout_filter_top_p_prob_mode",
+        "softmax",
+        By(Rule::RolloutFilter, "filter filter.mass"),
+    ),
+    key(
+        "actor_rollout_ref.rollout.rollout_filter_selection_eps",
+        "0.01",
+        By(Rule::RolloutFilter, "filter filter.slack"),
+    ),
+    key(
+        "actor_rollout_ref.rollout.rollout_filter_percentile_low",
+        "0.0",
+        By(Rule::RolloutFilter, "filter filter.low"),
+    ),
+    key(
+        "actor_rollout_ref.rollout.rollout_filter_percentile_high",
+        "1.0",
+        By(Rule::RolloutFilter, "filter filter.high"),
+    ),
+    key(
+        "actor_rollout_ref.rollout.rollout_filter_empty_stop_steps",
+        "",
+        By(Rule::RolloutFilter, "schedule.on_empty_round train.early_stop.empty_steps"),
+    ),
     key(
         "actor_rollout_ref.actor.filter_loss_scaling",
         "none",

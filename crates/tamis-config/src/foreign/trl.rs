@@ -105,11 +105,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
         By(Rule::SeveralRewards, "objective.advantage.estimator"),
     ),
     key("top_entropy_quantile", "1.0", By(Rule::Masks, "objective.masks.top_entropy")),
-    key(
-        "off_policy_mask_threshold",
-        "null",
-        By(Rule::Masks, "objective.masks.off_policy"),
-    ),
+    key("off_policy_mask_threshold", "null", By(Rule::Masks, "objective.masks.off_policy")),
     key("use_bias_correction_kl", "False", Key("objective.kl.bias_corrected")),
     key("sync_ref_model", "False", Unless(&["False", "false"], "a moving reference is not there yet")),
     key("ref_model_mixup_alpha", "", NoEffect("a moving reference is not there yet")),

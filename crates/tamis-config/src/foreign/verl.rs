@@ -117,10 +117,26 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "vanilla",
         By(Rule::PolicyLoss, "objective.loss.kind objective.loss.form"),
     ),
-    key("actor_rollout_ref.actor.policy_loss.clip_cov_ratio", "0.0002", By(Rule::PolicyLoss, "objective.loss.share")),
-    key("actor_rollout_ref.actor.policy_loss.clip_cov_lb", "1.0", By(Rule::PolicyLoss, "objective.loss.cov_low")),
-    key("actor_rollout_ref.actor.policy_loss.clip_cov_ub", "5.0", By(Rule::PolicyLoss, "objective.loss.cov_high")),
-    key("actor_rollout_ref.actor.policy_loss.kl_cov_ratio", "0.0002", By(Rule::PolicyLoss, "objective.loss.share")),
+    key(
+        "actor_rollout_ref.actor.policy_loss.clip_cov_ratio",
+        "0.0002",
+        By(Rule::PolicyLoss, "objective.loss.share"),
+    ),
+    key(
+        "actor_rollout_ref.actor.policy_loss.clip_cov_lb",
+        "1.0",
+        By(Rule::PolicyLoss, "objective.loss.cov_low"),
+    ),
+    key(
+        "actor_rollout_ref.actor.policy_loss.clip_cov_ub",
+        "5.0",
+        By(Rule::PolicyLoss, "objective.loss.cov_high"),
+    ),
+    key(
+        "actor_rollout_ref.actor.policy_loss.kl_cov_ratio",
+        "0.0002",
+        By(Rule::PolicyLoss, "objective.loss.share"),
+    ),
     key(
         "actor_rollout_ref.actor.policy_loss.ppo_kl_coef",
         "0.1",
@@ -289,7 +305,11 @@ pub(super) const KEYS: &[ForeignKey] = &[
         Unless(&["False", "false"], "resampling by reward is not there yet"),
     ),
     key("algorithm.pf_ppo.*", "", NoEffect("resampling by reward is not there yet")),
-    key("algorithm.rollout_correction.rollout_is", "null", By(Rule::Correction, "objective.correction.weights")),
+    key(
+        "algorithm.rollout_correction.rollout_is",
+        "null",
+        By(Rule::Correction, "objective.correction.weights"),
+    ),
     key(
         "algorithm.rollout_correction.rollout_is_threshold",
         "2.0",
@@ -300,13 +320,21 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "False",
         By(Rule::Correction, "objective.correction.weights"),
     ),
-    key("algorithm.rollout_correction.rollout_rs", "null", By(Rule::Correction, "objective.correction.rejections")),
+    key(
+        "algorithm.rollout_correction.rollout_rs",
+        "null",
+        By(Rule::Correction, "objective.correction.rejections"),
+    ),
     key(
         "algorithm.rollout_correction.rollout_rs_threshold",
         "null",
         By(Rule::Correction, "objective.correction.rejections"),
     ),
-    key("algorithm.rollout_correction.bypass_mode", "False", By(Rule::Correction, "objective.correction.preset")),
+    key(
+        "algorithm.rollout_correction.bypass_mode",
+        "False",
+        By(Rule::Correction, "objective.correction.preset"),
+    ),
     key("algorithm.rollout_correction.loss_type", "ppo_clip", By(Rule::Correction, "objective.loss.kind")),
     key("algorithm.rollout_correction.*", "", NoEffect("no correction of tamis reads it")),
     key(

@@ -6,6 +6,7 @@ mod advantage;
 mod checkpoint;
 mod correction;
 mod data;
+mod early_stop;
 mod filter;
 mod model;
 mod objective;
@@ -30,7 +31,10 @@ pub use data::{
     ArithmeticConfig, ArithmeticLevel, BadRows, ColumnsConfig, DataConfig, GoldCheck, Operator,
     OverlongPrompts, TaskKind,
 };
-pub use filter::{Bounds, FilterConfig, FilterKind, Singleton};
+pub use early_stop::{
+    CollapseForm, EarlyStopConfig, EmptyStepsConfig, LowSuccessConfig, RewardCollapseConfig,
+};
+pub use filter::{Bounds, FilterConfig, FilterKind, Mass, PoolScore, Prefer, Singleton};
 pub use model::{Architecture, InitConfig, ModelConfig, SaveDtype};
 pub use objective::{
     AdaptiveEntropyConfig, AdaptiveKlConfig, Aggregation, CispoBound, EntropyConfig, GspoForm,

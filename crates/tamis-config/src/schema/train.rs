@@ -1,5 +1,6 @@
 //! `train`: mini-batches, optimizer, learning rate and length of the run.
 
+use super::EarlyStopConfig;
 use crate::define::{choice, section};
 
 choice! {
@@ -67,5 +68,7 @@ section! {
         total_steps: Option<usize> = "null", AtLeast(1.0), Free;
         /// Passes over the training data. Null: as many as `total_steps` needs; with both, the first reached ends the run.
         total_epochs: Option<usize> = "null", AtLeast(1.0), Free;
+        /// Reasons to end the run before that.
+        early_stop: EarlyStopConfig = "{}", Any, Free;
     }
 }

@@ -1,7 +1,7 @@
 //! Commands of RAGEN.
 
 use insta::assert_snapshot;
-use tamis_config::Import;
+use tamis_config::{Import, import};
 
 use crate::{converted, import_errors, loaded, notes};
 
@@ -99,7 +99,7 @@ filter:
   singleton: drop  # RAGEN: actor_rollout_ref.rollout.rollout_filter_include_zero=False
 schedule:
   refill: false  # RAGEN: actor_rollout_ref.rollout.rollout_filter_include_zero=False
-  on_empty_round: skip  # RAGEN: actor_rollout_ref.rollout.rollout_filter_include_zero=False
+  on_empty_round: "retry:9"  # RAGEN: actor_rollout_ref.rollout.rollout_filter_include_zero=False
 objective:
   advantage:
     estimator: grpo  # verl: algorithm.adv_estimator=grpo
@@ -120,4 +120,72 @@ checkpoint:
         "data.train_files=t",
     ]);
     assert_eq!(loaded(&off).filter, None);
+}
+
+/// The document's four settings and RAGEN's later ones: what each becomes.
+#[test]
+fn pool_filters_of_ragen() {
+    let say = |arguments: &[&str]| {
+        let base = ["actor_rollout_ref.model.path=m", "data.train_files=t", "actor_rollout_ref.rollout.n=8"];
+        let given: Vec<String> = base
+            .iter()
+            .map(|argument| (*argument).to_owned())
+            .chain(arguments.iter().map(|key| format!("actor_rollout_ref.rollout.rollout_filter_{key}")))
+            .collect();
+        match import(&given) {
+            Ok(import) => {
+                let notes = import.notes.iter().filter(|note| note.key.contains("rollout_filter_"));
+                let text: Vec<String> = notes
+                    .map(|note| note.to_string().replace("actor_rollout_ref.rollout.rollout_filter_", "…"))
+                    .collect();
+                text.join("\n")
+            }
+            Err(errors) => errors.to_string().lines().next().unwrap_or_default().to_owned(),
+        }
+    };
+    assert_snapshot!(say(&["strategy=top_p", "value=0.9", "include_zero=False"]), @r#"
+…strategy=top_p -> filter.kind: top_p, filter.mass: softmax, filter.metric: seq_reward, filter.score: deviation, filter.ddof: 1, filter.prefer: largest, schedule.refill: false, schedule.on_empty_round: "retry:9" (the softmax nucleus, unless rollout_filter_top_p_prob_mode=linear)
+…value=0.9 -> filter.p: 0.9
+…include_zero=False -> filter.include_zero: false
+"#);
+    assert_snapshot!(say(&["strategy=top_k", "value=4"]), @r#"
+…strategy=top_k -> filter.kind: top_k, filter.metric: seq_reward, filter.score: deviation, filter.ddof: 1, filter.prefer: largest, filter.include_zero: true, schedule.refill: false, schedule.on_empty_round: "retry:9" (a count of groups, as in RAGEN's filtering document)
+…value=4 -> filter.k: 4
+"#);
+    assert_snapshot!(say(&["strategy=top_k", "value=0.5", "metric=length", "type=smallest"]), @r#"
+…strategy=top_k -> filter.kind: top_k, filter.include_zero: true, schedule.refill: false, schedule.on_empty_round: "retry:9" (a fraction of the round's groups, as RAGEN has it since 2026-01-25)
+…value=0.5 -> filter.fraction: 0.5
+…metric=length -> filter.metric: length, filter.score: mean
+…type=smallest -> filter.prefer: smallest
+"#);
+    assert_snapshot!(say(&["strategy=min_p", "value=0.8", "metric=reward"]), @r#"
+…strategy=min_p -> filter.kind: min_p, filter.prefer: largest, filter.include_zero: true, schedule.refill: false, schedule.on_empty_round: "retry:9"
+…value=0.8 -> filter.p: 0.8
+…metric=reward -> filter.metric: seq_reward, filter.score: mean
+"#);
+    assert_snapshot!(say(&["value=0.9", "top_p_prob_mode=linear", "empty_stop_steps=5"]), @r#"
+…value=0.9 -> filter.kind: top_p, filter.p: 0.9, filter.metric: seq_reward, filter.score: deviation, filter.ddof: 1, filter.prefer: largest, filter.include_zero: true, schedule.refill: false
+…top_p_prob_mode=linear -> filter.mass: linear, filter.slack: 0.01
+…empty_stop_steps=5 -> schedule.on_empty_round: skip, train.early_stop.empty_steps.patience: 5
+"#);
+    assert_snapshot!(say(&["strategy=percentile_range", "percentile_high=0.25"]), @r#"
+…strategy=percentile_range -> filter.kind: percentile, filter.low: 0, filter.metric: seq_reward, filter.score: deviation, filter.ddof: 1, filter.prefer: largest, filter.include_zero: true, schedule.refill: false, schedule.on_empty_round: "retry:9"
+…percentile_high=0.25 -> filter.high: 0.25
+"#);
+    assert_snapshot!(say(&["strategy=within_group", "value=0.5"]), @r#"
+…strategy=within_group -> filter.kind: within_group, filter.metric: seq_reward, filter.include_zero: true, schedule.refill: false, schedule.on_empty_round: "retry:9"
+…value=0.5 -> filter.fraction: 0.5
+"#);
+    assert_snapshot!(say(&["strategy=top_p", "empty_stop_steps=5"]), @r#"
+…strategy=top_p -> filter: null
+…empty_stop_steps=5 has no effect: with the value 1 and include_zero every group is kept
+"#);
+    assert_snapshot!(say(&["strategy=top_k", "value=2.5"]), @"error: `actor_rollout_ref.rollout.rollout_filter_value=2.5` of RAGEN cannot be followed: top_k takes a whole number of groups, or a fraction of them below 1");
+    assert_snapshot!(say(&["strategy=min_p", "value=1.5"]), @"error: `actor_rollout_ref.rollout.rollout_filter_value=1.5` of RAGEN cannot be followed: min_p takes a share of the best score, above 0 and at most 1");
+    assert_snapshot!(say(&["strategy=best", "value=0.5"]), @"error: `actor_rollout_ref.rollout.rollout_filter_strategy` of RAGEN must be top_p, top_k, top_k_abs, top_f, min_p, percentile_range or within_group, not `best`");
+    assert_snapshot!(say(&["value=0.5", "metric=regret"]), @"error: `actor_rollout_ref.rollout.rollout_filter_metric` of RAGEN must be reward_variance, reward, reward_sum, length, entropy or entropy_variance, not `regret`");
+    assert_snapshot!(say(&["value=0.5", "top_p_prob_mode=cubic"]), @"error: `actor_rollout_ref.rollout.rollout_filter_top_p_prob_mode` of RAGEN must be softmax or linear, not `cubic`");
+    assert_snapshot!(say(&["value=0.5", "type=middle"]), @"error: `actor_rollout_ref.rollout.rollout_filter_type` of RAGEN must be largest or smallest, not `middle`");
+    assert_snapshot!(say(&["value=-0.5"]), @"error: `actor_rollout_ref.rollout.rollout_filter_value=-0.5` of RAGEN cannot be followed: a share of the mass lies above 0");
+    assert_snapshot!(say(&["strategy=within_group", "value=4"]), @"error: `actor_rollout_ref.rollout.rollout_filter_value=4` of RAGEN cannot be followed: within_group takes a fraction of the members, above 0 and at most 1");
 }

@@ -103,3 +103,147 @@ warning: `rollout.n` is 1: the filter judges every group by a single trajectory
   hint: set `rollout.n` to 4 or more
 "#);
 }
+
+#[test]
+fn pool_filters() {
+    assert_snapshot!(said("filter: {kind: top_p}\nschedule: {refill: false}", &[]), @r#"
+error: `filter.kind: top_p` needs `filter.p`
+ --> run.yaml:1:16
+  |
+1 | filter: {kind: top_p}
+  |                ^^^^^
+  hint: set `filter.p: 0.9`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("filter: {kind: min_p}\nschedule: {refill: false}", &[]), @r#"
+error: `filter.kind: min_p` needs `filter.p`
+ --> run.yaml:1:16
+  |
+1 | filter: {kind: min_p}
+  |                ^^^^^
+  hint: set `filter.p: 0.5`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("filter: {kind: top_k}\nschedule: {refill: false}", &[]), @r#"
+error: `filter.kind: top_k` needs `filter.k` or `filter.fraction`
+ --> run.yaml:1:16
+  |
+1 | filter: {kind: top_k}
+  |                ^^^^^
+  hint: set `filter.fraction: 0.5`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("filter: {kind: top_k, k: 2, fraction: 0.5}\nschedule: {refill: false}", &[]), @r#"
+error: `filter.k` and `filter.fraction` are both set
+ --> run.yaml:1:26
+  |
+1 | filter: {kind: top_k, k: 2, fraction: 0.5}
+  |                          ^
+  hint: remove one of the two
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("filter: {kind: within_group, k: 1}", &[]), @r#"
+error: `filter.kind: within_group` with `filter.k: 1` leaves one member of each group, which has nothing to be compared with
+ --> run.yaml:1:33
+  |
+1 | filter: {kind: within_group, k: 1}
+  |                                 ^
+  hint: set `filter.k: 2` or more
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("filter: {kind: percentile, high: 25}\nschedule: {refill: false}", &[]), @r#"
+error: `filter.low` (0) and `filter.high` (25) are shares of a ranking, from 0 to 1
+ --> run.yaml:1:34
+  |
+1 | filter: {kind: percentile, high: 25}
+  |                                  ^^
+  hint: `low: 0, high: 0.25` is the best quarter
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("filter: {kind: top_p, p: 0.5, mass: variance, score: mean}\nschedule: {refill: false}", &[]), @r#"
+error: `filter.mass: variance` is the square of the deviation, and `filter.score` is `mean`
+ --> run.yaml:1:37
+  |
+1 | filter: {kind: top_p, p: 0.5, mass: variance, score: mean}
+  |                                     ^^^^^^^^
+  hint: use `filter.score: deviation`, or `filter.mass: linear`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("filter: {kind: top_p, p: 0.5, slack: 0.1, tolerance: 1.0}\nschedule: {refill: false}", &[]), @r#"
+warning: `filter.tolerance` has no effect: the filter's kind is `top_p`
+ --> run.yaml:1:54
+  |
+1 | filter: {kind: top_p, p: 0.5, slack: 0.1, tolerance: 1.0}
+  |                                                      ^^^
+  hint: remove `filter.tolerance`
+
+warning: `filter.slack` has no effect: the mass is `softmax`
+ --> run.yaml:1:38
+  |
+1 | filter: {kind: top_p, p: 0.5, slack: 0.1, tolerance: 1.0}
+  |                                      ^^^
+  hint: remove `filter.slack`
+"#);
+    assert_snapshot!(said("filter: {kind: top_p, p: 0.5, mass: linear, temperature: 0.1, score: mean, ddof: 1}\nschedule: {refill: false}", &[]), @r#"
+warning: `filter.temperature` has no effect: the mass is not `softmax`
+ --> run.yaml:1:58
+  |
+1 | filter: {kind: top_p, p: 0.5, mass: linear, temperature: 0.1, score: mean, ddof: 1}
+  |                                                          ^^^
+  hint: remove `filter.temperature`
+
+warning: `filter.ddof` has no effect: the filter's score is neither deviation nor variance
+ --> run.yaml:1:82
+  |
+1 | filter: {kind: top_p, p: 0.5, mass: linear, temperature: 0.1, score: mean, ddof: 1}
+  |                                                                                  ^
+  hint: remove `filter.ddof`
+"#);
+    assert_snapshot!(said("filter: {kind: top_k, k: 2}", &[]), @r#"
+warning: `filter.kind: top_k` selects among the groups of a round, and `schedule.refill` repeats rounds until 64 groups are kept: each round is selected by itself
+ --> run.yaml:1:16
+  |
+1 | filter: {kind: top_k, k: 2}
+  |                ^^^^^
+  hint: `schedule.refill: false` trains on what one round leaves, as RAGEN does
+"#);
+    assert_snapshot!(said("filter: {kind: top_k, k: 2}\nschedule: {refill: false}", &["rollout.n=1", "objective.advantage.singleton=raw"]), @r#"
+warning: `rollout.n` is 1: a group of one has nothing to be compared with, the advantage is the reward itself
+ --> command line
+  |
+1 | rollout.n=1
+  |           ^
+  hint: set `rollout.n` to 4 or more
+
+warning: `rollout.n` is 1: a group of one has no deviation, so the filter's ranking says nothing
+ --> command line
+  |
+1 | rollout.n=1
+  |           ^
+  hint: set `rollout.n` to 4 or more
+"#);
+    assert_snapshot!(said("filter: {kind: within_group, k: 2}", &["rollout.n=1", "objective.advantage.singleton=raw"]), @r#"
+warning: `rollout.n` is 1: a group of one has nothing to be compared with, the advantage is the reward itself
+ --> command line
+  |
+1 | rollout.n=1
+  |           ^
+  hint: set `rollout.n` to 4 or more
+
+warning: `rollout.n` is 1: there is nothing to choose from within a group
+ --> command line
+  |
+1 | rollout.n=1
+  |           ^
+  hint: set `rollout.n` to 4 or more
+"#);
+    assert_eq!(said("filter: {kind: top_p, p: 0.9}\nschedule: {refill: false}", &[]), "");
+    assert_eq!(said("filter: {kind: within_group, fraction: 0.5}", &[]), "");
+}

@@ -43,16 +43,6 @@ error: `algorithm.filter_groups.enable` of verl must be true or false, not `yes`
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("", &["actor_rollout_ref.rollout.rollout_filter_value=0.9"]), @r#"
-error: `actor_rollout_ref.rollout.rollout_filter_value=0.9` of RAGEN cannot be followed: filters over the pool of a round (top_p, top_k, min_p) are not there yet; what there is of RAGEN is rollout_filter_value=1.0 with rollout_filter_include_zero=False, which drops the groups without spread
- --> command line, RAGEN key
-  |
-1 | actor_rollout_ref.rollout.rollout_filter_value=0.9
-  |                                                ^^^
-  hint: `tamis config explain actor_rollout_ref.rollout.rollout_filter_value` says what becomes of it
-
-1 error in the configuration
-"#);
     assert_snapshot!(said("", &["algorithm.adv_estimator=gae", "algorithm.keep_neg_ratio=0.5"]), @r#"
 error: `algorithm.keep_neg_ratio=0.5` of EasyR1 cannot be followed: dropping single trajectories of a group is not there: groups are kept or dropped whole
  --> command line, EasyR1 key

@@ -104,3 +104,38 @@ error: `checkpoint.keep_best` compares validation figures, and `validate.test_fr
 1 error in the configuration
 "#);
 }
+
+#[test]
+fn early_stops() {
+    assert_snapshot!(said("train: {early_stop: {low_success: {}}}", &["data.arithmetic.val_size=0", "validate.test_freq=0"]), @r#"
+error: `train.early_stop.low_success` looks at validation, and there is none
+ --> run.yaml:1:35
+  |
+1 | train: {early_stop: {low_success: {}}}
+  |                                   ^
+  hint: set `data.val` and `validate.test_freq`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("train: {early_stop: {reward_collapse: {share: 1.0}}}", &[]), @r#"
+error: `train.early_stop.reward_collapse.share` is 1: half of all runs would stop at once
+ --> run.yaml:1:47
+  |
+1 | train: {early_stop: {reward_collapse: {share: 1.0}}}
+  |                                               ^^^
+  hint: use 0.1
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("train: {early_stop: {reward_collapse: {window: 0}}}", &[]), @r#"
+error: `train.early_stop.reward_collapse.window` must be at least 1, got 0
+ --> run.yaml:1:48
+  |
+1 | train: {early_stop: {reward_collapse: {window: 0}}}
+  |                                                ^
+  hint: `tamis config explain train.early_stop.reward_collapse.window` says more
+
+1 error in the configuration
+"#);
+    assert_eq!(said("train: {early_stop: {reward_collapse: {}, empty_steps: {patience: 3}}}", &[]), "");
+}

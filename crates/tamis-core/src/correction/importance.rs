@@ -152,7 +152,7 @@ pub struct WeightStatistics {
     pub sequence_max: f64,
 }
 
-/// What [`Importance::weigh`] measures.
+/// What importance sampling did to a batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ImportanceMetrics {
     /// What one weight belongs to.

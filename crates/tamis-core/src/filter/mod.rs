@@ -8,6 +8,15 @@
 //! |---|---|
 //! | [`Variance`] | its scored members differ: `max − min > tolerance` |
 //! | [`MeanRange`] | the mean of its scored members lies between two bounds |
+//! | [`TopP`] | it is among the best of its round that hold a share of the mass |
+//! | [`TopK`] | it is among the k best of its round |
+//! | [`MinP`] | its score is at least a share of the best of its round |
+//! | [`Percentile`] | its rank in the round lies in a band |
+//! | [`WithinGroup`] | always; chooses which members train |
+//!
+//! The first two judge a group alone, the next four compare the groups of a whole generation round ([`Pool`] says by what, and
+//! who competes). What was kept is kept when judged once more by the filters that judge alone, by [`MinP`], and by
+//! [`TopK`] with a count; shares of a round are shares of whatever is in it.
 //!
 //! Two rules hold for every filter. A member without a finite metric (no answer, NaN) is *unscored*: outside the group's
 //! statistics, never a zero. A group with no scored member, or with fewer than two of n > 1, is dropped as `unscored`.
@@ -18,26 +27,48 @@
 //! So a score in {0, 1}, one in {−1, +1} and a fraction in \[0, 1\] are all read as a person would read them, and a uniform
 //! group of partial credit is `uniform`. Length and entropy have no outcome scale: their uniform groups are `uniform`.
 
+mod group_filter;
 mod mean_range;
 mod metric;
+mod min_p;
+mod percentile;
+mod pool;
 mod statistics;
+mod top_k;
+mod top_p;
 mod variance;
 mod verdict;
+mod within_group;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+pub use group_filter::GroupFilter;
 pub use mean_range::{Ends, MeanRange};
 pub use metric::{AvailableMetrics, ExtraColumns, FinalReward, Metric, MetricError};
+pub use min_p::MinP;
+pub use percentile::Percentile;
+pub use pool::{Pool, PoolScore, Prefer};
 pub use statistics::GroupStatistics;
+pub use top_k::{Quota, TopK};
+pub use top_p::{Mass, TopP};
 pub use variance::{Singleton, Variance};
 pub use verdict::{DropReason, Judgement, OutcomeScale, Verdict};
+pub use within_group::WithinGroup;
 
 use crate::entry::Entry;
 use crate::group::Group;
 
 /// The catalogue's entries of this module.
-pub const ENTRIES: &[Entry] = &[variance::ENTRY, mean_range::ENTRY];
+pub const ENTRIES: &[Entry] = &[
+    variance::ENTRY,
+    mean_range::ENTRY,
+    top_p::ENTRY,
+    top_k::ENTRY,
+    min_p::ENTRY,
+    percentile::ENTRY,
+    within_group::ENTRY,
+];
 
 /// How much a filter must see before it can judge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +93,13 @@ pub trait Filter {
     /// One verdict per group, in order. `groups` is any slice of groups for [`Scope::Point`], a whole round for
     /// [`Scope::Pool`].
     fn judge(&self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Vec<Verdict>;
+
+    /// Which members of a kept group train, by its metric \[G\]; `None`: all of them. The group stays whole in every count: a member
+    /// that is not chosen is left out of advantage and loss as an unscored one is.
+    fn members(&self, values: &[f64]) -> Option<Vec<bool>> {
+        let _ = values;
+        None
+    }
 }
 
 /// A filter's settings do not make sense.
@@ -75,6 +113,54 @@ pub enum FilterError {
     EmptyRange {
         /// The range as written, `(0.5, 0.5)`.
         range: String,
+    },
+    /// A share outside (0, 1].
+    #[error("the {filter} filter's `{setting}` must lie above 0 and be at most 1, got {value}")]
+    Share {
+        /// The filter.
+        filter: &'static str,
+        /// Its setting.
+        setting: &'static str,
+        /// What it is.
+        value: f64,
+    },
+    /// A count that keeps too little to be useful.
+    #[error("the {filter} filter's `k` must be at least {least}, got {count}")]
+    Count {
+        /// The filter.
+        filter: &'static str,
+        /// The smallest there is.
+        least: usize,
+        /// What it is.
+        count: usize,
+    },
+    /// A share of the best outside \[0, 1\].
+    #[error("the min_p filter's `p` must lie between 0 and 1, got {0}")]
+    MinP(f64),
+    /// Not a finite number > 0.
+    #[error("the top_p filter's `temperature` must be a finite number above 0, got {0}")]
+    Temperature(f64),
+    /// Not a finite number ≥ 0.
+    #[error("the top_p filter's `slack` must be a finite number of at least 0, got {0}")]
+    Slack(f64),
+    /// Shares of the variance want the deviation.
+    #[error(
+        "the top_p filter's mass `variance` is the square of the deviation: it needs the score `deviation`, not `{score}`"
+    )]
+    VarianceMass {
+        /// The score.
+        score: PoolScore,
+    },
+    /// Neither 0 nor 1.
+    #[error("a deviation has `ddof` 0 (population) or 1 (sample), got {0}")]
+    Ddof(u8),
+    /// Not a band of the ranking.
+    #[error("the percentile filter's band must satisfy 0 <= low < high <= 1, got {low} to {high}")]
+    Band {
+        /// Where it begins.
+        low: f64,
+        /// Where it ends.
+        high: f64,
     },
     /// Flat numbers and group offsets do not fit together.
     #[error("group {group} ends at {end}, but it must lie between {start} and the {len} values there are")]
@@ -101,49 +187,6 @@ pub enum FilterError {
     /// The metric could not be read.
     #[error(transparent)]
     Metric(#[from] MetricError),
-}
-
-/// The point filters by name, as configured.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum PointFilter {
-    /// Members must differ.
-    Variance(Variance),
-    /// The mean must lie in a range.
-    MeanRange(MeanRange),
-}
-
-impl PointFilter {
-    /// The filter with its settings checked, as [`Variance::new`] and [`MeanRange::new`] do; for filters read from a file.
-    ///
-    /// # Errors
-    /// Those of the constructors.
-    pub fn checked(self) -> Result<Self, FilterError> {
-        Ok(match self {
-            Self::Variance(filter) => Self::Variance(Variance::new(filter.tolerance, filter.singleton)?),
-            Self::MeanRange(filter) => Self::MeanRange(MeanRange::new(filter.low, filter.high, filter.ends)?),
-        })
-    }
-}
-
-impl Filter for PointFilter {
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Variance(filter) => filter.name(),
-            Self::MeanRange(filter) => filter.name(),
-        }
-    }
-
-    fn scope(&self) -> Scope {
-        Scope::Point
-    }
-
-    fn judge(&self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Vec<Verdict> {
-        match self {
-            Self::Variance(filter) => filter.judge(groups, scale),
-            Self::MeanRange(filter) => filter.judge(groups, scale),
-        }
-    }
 }
 
 /// Judges P groups whose metric lies flat: group i is `metric[offsets[i]..offsets[i + 1]]` (\[B\] and \[P + 1\]).
@@ -202,6 +245,9 @@ pub fn judge_groups(
         .collect())
 }
 
+#[cfg(test)]
+#[expect(clippy::float_cmp, reason = "exact by construction")]
+mod pool_tests;
 #[cfg(test)]
 #[expect(clippy::float_cmp, reason = "exact by construction")]
 mod tests;

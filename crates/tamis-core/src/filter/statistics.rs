@@ -56,6 +56,9 @@ impl GroupStatistics {
         for &value in values {
             squares += (value - mean) * (value - mean);
         }
+        if !squares.is_finite() {
+            return Self::of_scored(values, scale);
+        }
         let std = (squares / count).sqrt();
         let is_uniform = min >= max;
         Self {
@@ -69,7 +72,7 @@ impl GroupStatistics {
         }
     }
 
-    /// Of a group with members that have no finite value, or whose sum is beyond f64.
+    /// Of a group with members that have no finite value, or whose sum or sum of squares is beyond f64.
     #[cold]
     fn of_scored(values: &[f64], scale: Option<OutcomeScale>) -> Self {
         let scored: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
@@ -84,17 +87,20 @@ impl GroupStatistics {
         // Divided first, so that a group of enormous rewards still has a mean.
         let count = size as f64;
         let mean = scored.iter().map(|value| value / count).sum::<f64>();
-        let variance: f64 = scored.iter().map(|value| (value - mean) * ((value - mean) / count)).sum();
         let (min, max) = scored
             .iter()
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(min, max), &value| (value.min(min), value.max(max)));
+        // In units of the range, of which no deviation is more than half.
+        let range = max / 2.0 - min / 2.0;
+        let relative = |value: f64| (value / 2.0 - mean / 2.0) / range;
+        let variance: f64 = scored.iter().map(|value| relative(*value) * relative(*value) / count).sum();
         let is_uniform = min >= max;
         Self {
             size,
             num_scored: size,
             num_correct: scale.map(|scale| scored.iter().filter(|value| **value >= scale.correct).count()),
             mean: if is_uniform { min } else { mean },
-            std: if is_uniform { 0.0 } else { variance.sqrt() },
+            std: if is_uniform { 0.0 } else { 2.0 * variance.sqrt() * range },
             min,
             max,
         }

@@ -105,13 +105,13 @@ fn settings_are_checked() {
     insta::assert_snapshot!(range(0.8, 0.2, Ends::Closed), @"no group mean lies in the mean_range filter's [0.8, 0.2]: raise `high` or lower `low`");
     assert!(MeanRange::new(0.5, 0.5, Ends::Closed).is_ok());
     assert!(MeanRange::new(f64::NEG_INFINITY, 0.9, Ends::Open).is_ok());
-    let read: PointFilter = serde_json::from_str(r#"{"kind": "variance", "tolerance": -1.0}"#).unwrap();
+    let read: GroupFilter = serde_json::from_str(r#"{"kind": "variance", "tolerance": -1.0}"#).unwrap();
     assert_eq!(read.checked(), Err(FilterError::Tolerance(-1.0)));
-    let read: PointFilter =
+    let read: GroupFilter =
         serde_json::from_str(r#"{"kind": "mean_range", "low": 0.2, "high": 0.8}"#).unwrap();
     assert_eq!(
         read.checked(),
-        Ok(PointFilter::MeanRange(MeanRange { low: 0.2, high: 0.8, ends: Ends::Open }))
+        Ok(GroupFilter::MeanRange(MeanRange { low: 0.2, high: 0.8, ends: Ends::Open }))
     );
 }
 
@@ -133,6 +133,8 @@ fn sums_beyond_the_range_of_f64_still_have_a_mean() {
     assert_eq!(group.mean, f64::MAX / 2.0 + f64::MAX / 4.0);
     assert_eq!((group.min, group.max, group.num_correct), (f64::MAX / 2.0, f64::MAX, Some(2)));
     assert!(Variance::default().judge_one(&group, SCALE).is_kept());
+    // Their squares are beyond it too.
+    assert_eq!(GroupStatistics::of(&[-1e300, 1e300], SCALE).std, 1e300);
     let uniform = GroupStatistics::of(&[f64::MAX, f64::NAN, f64::MAX, f64::MAX], SCALE);
     assert_eq!((uniform.mean, uniform.std, uniform.num_scored, uniform.size), (f64::MAX, 0.0, 3, 4));
     assert_eq!(Variance::default().judge_one(&uniform, SCALE), Verdict::Dropped(DropReason::AllCorrect));
@@ -297,8 +299,8 @@ proptest! {
         for group in &groups {
             offsets.push(offsets.last().unwrap() + group.len());
         }
-        let range = PointFilter::MeanRange(MeanRange::new(0.1, 0.9, Ends::Closed).unwrap());
-        for filter in [PointFilter::Variance(Variance::default()), range] {
+        let range = GroupFilter::MeanRange(MeanRange::new(0.1, 0.9, Ends::Closed).unwrap());
+        for filter in [GroupFilter::Variance(Variance::default()), range] {
             prop_assert_eq!(filter.scope(), Scope::Point);
             let (together, statistics) = judge_columns(&filter, SCALE, &flat, &offsets).unwrap();
             prop_assert_eq!(together.len(), groups.len());

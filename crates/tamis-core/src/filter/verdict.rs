@@ -55,11 +55,15 @@ pub enum DropReason {
     AboveRange,
     /// A group of one member, and the filter was told to drop those.
     Singleton,
+    /// The score that a pool filter ranks by is 0 although the members differ, and the filter was told to drop those.
+    ZeroScore,
+    /// Other groups of its round were preferred.
+    OutsidePool,
 }
 
 impl DropReason {
     /// Every reason, in the order in which reports list them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::AllCorrect,
         Self::AllWrong,
         Self::Uniform,
@@ -67,6 +71,8 @@ impl DropReason {
         Self::BelowRange,
         Self::AboveRange,
         Self::Singleton,
+        Self::ZeroScore,
+        Self::OutsidePool,
     ];
 
     /// The name in rollout files.
@@ -79,6 +85,8 @@ impl DropReason {
             Self::BelowRange => "below_range",
             Self::AboveRange => "above_range",
             Self::Singleton => "singleton",
+            Self::ZeroScore => "zero_score",
+            Self::OutsidePool => "outside_pool",
         }
     }
 }

@@ -4,6 +4,11 @@
 //! result 3.6e-18, so rounding is all that is left); the power of two goes into the exponent bits. No fused multiply-add: a
 //! processor that has it must not give other bits than one that has not.
 
+#![expect(
+    clippy::inline_always,
+    reason = "loops over tokens vectorise only where their bodies are inlined and do not branch"
+)]
+
 /// 1.5·2^52: adding it rounds to the nearest integer and leaves that in the low bits.
 const SHIFT: f64 = 6_755_399_441_055_744.0;
 /// The upper 33 bits of ln 2, so that its products with |n| < 2048 are exact, and the rest.

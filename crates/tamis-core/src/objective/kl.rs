@@ -158,7 +158,7 @@ impl KlEstimator {
     }
 
     /// As [`Self::token`] for a block: `value` holds `d` and is overwritten.
-    fn block(&self, value: &mut [f64], slope: &mut [f64]) {
+    fn block(self, value: &mut [f64], slope: &mut [f64]) {
         let through = self.straight_through;
         let each = |value: &mut [f64], slope: &mut [f64], of: fn(f64) -> (f64, f64)| {
             for (value, slope) in value.iter_mut().zip(slope) {
@@ -285,9 +285,9 @@ pub(crate) struct KlPass {
 
 impl KlPass {
     /// The ratio within its bounds, and 1 where it moves with the log-ratio, 0 where a bound holds it.
-    #[inline(always)]
+    #[inline]
     fn ratio(&self, log_ratio: f64) -> (f64, f64) {
-        let is_held = (log_ratio < self.limits.0) | (log_ratio > self.limits.1);
+        let is_held = log_ratio < self.limits.0 || log_ratio > self.limits.1;
         (exp(clamp(log_ratio, self.limits)), if is_held { 0.0 } else { 1.0 })
     }
 }

@@ -31,7 +31,11 @@ pub(super) const ENTRIES: &[Entry] = &[
         "group-relative policy optimisation as its paper writes it",
         "mean over trajectories of the token mean of the clipped loss (0.2) + 0.04·k3; A = (r - mean)/(std + 1e-6)",
         "Shao et al., DeepSeekMath, arXiv 2402.03300, eq. 3 and 4",
-        &[("objective.advantage", "grpo"), ("objective.loss", "clip 0.2"), ("objective.kl", "k3 in the loss, 0.04")],
+        &[
+            ("objective.advantage", "grpo"),
+            ("objective.loss", "clip 0.2"),
+            ("objective.kl", "k3 in the loss, 0.04"),
+        ],
         &["the paper gives neither ddof, epsilon nor clip range; sample deviation, 1e-6 and 0.2 are verl's"],
     ),
     preset(
@@ -39,7 +43,11 @@ pub(super) const ENTRIES: &[Entry] = &[
         "GRPO with a wider upper clip, token mean, dynamic sampling and a soft punishment of overlong completions, as released",
         "token mean over the mini-batch of the clipped loss (0.2/0.28, dual 10), no KL; A = (r - mean)/(std + 1e-6); groups without signal are replaced",
         "Yu et al., DAPO, arXiv 2503.14476, as released",
-        &[("objective.loss", "clip 0.2/0.28, dual 10"), ("filter", "variance of acc"), ("reward", "soft_overlong over the last fifth")],
+        &[
+            ("objective.loss", "clip 0.2/0.28, dual 10"),
+            ("filter", "variance of acc"),
+            ("reward", "soft_overlong over the last fifth"),
+        ],
         &["`dapo_paper` is what the paper writes"],
     ),
     preset(

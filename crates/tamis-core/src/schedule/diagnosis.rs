@@ -141,6 +141,7 @@ impl Advice<'_> {
         self.failures();
         self.scores();
         self.singletons();
+        self.pool();
         self.identical_texts();
         self.difficulty();
         self.group_size();
@@ -188,6 +189,25 @@ impl Advice<'_> {
             let why = "a group of one has nothing to compare".to_owned();
             self.say("rollout.n", format!("{} -> 8", self.settings.group_size), why);
             self.say("filter.singleton", "drop -> keep", "trains on single samples as verl does".to_owned());
+        }
+    }
+
+    /// What a comparison of the round's groups left out, and no lack of signal in them.
+    fn pool(&mut self) {
+        let Tally { outside_pool, zero_score, kept, groups, .. } = *self.tally;
+        if share(outside_pool, groups) >= 0.25 {
+            let why = format!(
+                "{outside_pool} of {groups} groups gave way to better ones of their round, {kept} were kept: a selection need not fill a batch"
+            );
+            if self.settings.refill {
+                self.say("schedule.refill", "true -> false: train on what a round leaves", why);
+            } else {
+                self.say("filter", "keep a larger share of a round", why);
+            }
+        }
+        if share(zero_score, groups) >= 0.25 {
+            let why = format!("{zero_score} of {groups} groups differ within but have a score of 0");
+            self.say("filter.include_zero", "false -> true, or another filter.score", why);
         }
     }
 
@@ -276,7 +296,8 @@ impl Advice<'_> {
             Some(needed) if self.ran_out() => (needed * 1.1).min(0.95),
             _ => 0.25,
         };
-        if n <= 1 || keep >= aim {
+        // Larger groups do not make a selection keep more of them.
+        if n <= 1 || keep >= aim || self.tally.outside_pool > 0 {
             return;
         }
         let most = fit.group_size_for(aim, n, MOST_SAMPLES);

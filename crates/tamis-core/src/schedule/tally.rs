@@ -32,6 +32,12 @@ pub struct Tally {
     pub above_range: u64,
     /// Dropped: groups of one.
     pub singleton: u64,
+    /// Dropped: score of 0.
+    #[serde(default)]
+    pub zero_score: u64,
+    /// Dropped: other groups of the round were preferred.
+    #[serde(default)]
+    pub outside_pool: u64,
     /// Generation failed for good.
     pub failed: u64,
     /// Still generating when the run ended.
@@ -97,6 +103,8 @@ impl Tally {
             Verdict::Dropped(DropReason::BelowRange) => &mut self.below_range,
             Verdict::Dropped(DropReason::AboveRange) => &mut self.above_range,
             Verdict::Dropped(DropReason::Singleton) => &mut self.singleton,
+            Verdict::Dropped(DropReason::ZeroScore) => &mut self.zero_score,
+            Verdict::Dropped(DropReason::OutsidePool) => &mut self.outside_pool,
         };
         *place += 1;
     }
@@ -129,6 +137,8 @@ impl Tally {
         self.below_range += other.below_range;
         self.above_range += other.above_range;
         self.singleton += other.singleton;
+        self.zero_score += other.zero_score;
+        self.outside_pool += other.outside_pool;
         self.failed += other.failed;
         self.aborted += other.aborted;
         self.identical_in_text += other.identical_in_text;
@@ -149,7 +159,7 @@ impl Tally {
     }
 
     /// Dropped groups by reason, with the reason as a person says it.
-    pub fn dropped_by(&self) -> [(&'static str, u64); 7] {
+    pub fn dropped_by(&self) -> [(&'static str, u64); 9] {
         [
             ("all correct", self.all_correct),
             ("all wrong", self.all_wrong),
@@ -158,6 +168,8 @@ impl Tally {
             ("below range", self.below_range),
             ("above range", self.above_range),
             ("single", self.singleton),
+            ("zero score", self.zero_score),
+            ("outside pool", self.outside_pool),
         ]
     }
 

@@ -48,11 +48,12 @@ fn one(policy: PolicyLoss, logprob: f64, old: f64, behaviour: f64, advantage: f6
         _ => Aggregation::TokenSum,
     };
     let objective = Objective::of(policy, aggregation);
+    let (logprob, advantage, others) = ([logprob], [advantage], [old, behaviour]);
     let columns = Columns {
-        old: Some(&[old]),
-        behaviour: Some(&[behaviour]),
+        old: Some(&others[..1]),
+        behaviour: Some(&others[1..]),
         selection: Some(&[Selection::BY_COVARIANCE]),
-        ..Columns::new(&[0, 1], &[true], &[logprob], AdvantageColumn::PerTrajectory(&[advantage]))
+        ..Columns::new(&[0, 1], &[true], &logprob, AdvantageColumn::PerTrajectory(&advantage))
     };
     objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap()
 }
@@ -163,9 +164,10 @@ fn far_trajectories_do_not_push_down() {
     for (advantage, behaviour, slope) in
         [(-1.0, 0.0, 0.0), (-1.0, -0.9, 1.0), (1.0, 0.0, -1.0), (-1.0, f64::NAN, 1.0)]
     {
+        let (advantages, behaviours) = ([advantage], [behaviour]);
         let columns = Columns {
-            behaviour: Some(&[behaviour]),
-            ..Columns::new(&[0, 1], &[true], &[-1.0], AdvantageColumn::PerTrajectory(&[advantage]))
+            behaviour: Some(&behaviours),
+            ..Columns::new(&[0, 1], &[true], &[-1.0], AdvantageColumn::PerTrajectory(&advantages))
         };
         let (_, derivatives) =
             objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();

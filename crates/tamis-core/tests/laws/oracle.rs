@@ -148,7 +148,10 @@ fn policy(objective: &Objective, row: &[At]) -> Vec<f64> {
         PolicyLoss::DppoKl(loss) => dppo(loss, row, |at| {
             let (new, old) = (at.base.exp(), at.old.exp());
             let kl = old * (at.old - at.base) + (1.0 - old) * ((1.0 - old + 1e-8) / (1.0 - new + 1e-8)).ln();
-            if at.advantage > 0.0 { kl <= loss.high || new <= old } else { kl <= loss.low || new >= old }
+            // A log-probability above 0 has no divergence: NaN holds nothing.
+            let is_held =
+                if at.advantage > 0.0 { kl > loss.high && new > old } else { kl > loss.low && new < old };
+            !is_held
         }),
         PolicyLoss::Dro(loss) => row
             .iter()
@@ -188,7 +191,7 @@ fn policy(objective: &Objective, row: &[At]) -> Vec<f64> {
     losses
 }
 
-fn divergence(estimator: &KlEstimator, at: &At, logprob: f64) -> f64 {
+fn divergence(estimator: KlEstimator, at: &At, logprob: f64) -> f64 {
     let d = logprob - at.reference;
     match estimator.kind {
         KlKind::K1 => d,
@@ -264,9 +267,9 @@ pub(crate) fn loss(
             for (at, ratio) in row.iter().zip(ratios) {
                 let estimate = if term.estimator.straight_through {
                     let k2 = |logprob: f64| (logprob - at.reference).powi(2) / 2.0;
-                    divergence(&term.estimator, at, at.base) + k2(at.logprob) - k2(at.base)
+                    divergence(term.estimator, at, at.base) + k2(at.logprob) - k2(at.base)
                 } else {
-                    divergence(&term.estimator, at, at.logprob)
+                    divergence(term.estimator, at, at.logprob)
                 };
                 total += whole * state.coef * estimate * if term.bias_corrected { ratio } else { 1.0 };
             }

@@ -74,7 +74,9 @@ fn run(mode: &'static str, file: &'static str, own: &[&str], build: impl Fn(&Val
                 let candidates = loss.candidates(&columns);
                 let flag = |tokens: &[usize]| {
                     let mut flags = vec![0.0; mask.len()];
-                    tokens.iter().for_each(|&t| flags[t] = 1.0);
+                    for &t in tokens {
+                        flags[t] = 1.0;
+                    }
                     flags
                 };
                 close(&case, "candidate", &flag(&candidates), &numbers(&outputs["candidate"]), (0.0, 0.0));

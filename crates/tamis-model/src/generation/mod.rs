@@ -24,9 +24,6 @@ use cache::{Cache, Shape};
 use infer::{Context, Item, infer};
 pub use sampling::{SamplingError, SamplingParams};
 
-/// Weights up to so many bytes stay near the cores: each thread reads all of them for its own sequences.
-const NEAR_BYTES: usize = 16 << 20;
-
 /// Tokens of prompts computed in one go.
 const PREFILL_TOKENS: usize = 2048;
 
@@ -132,9 +129,17 @@ struct Group {
     started: usize,
     /// Samples that have not finished.
     open: usize,
+    /// The prompt's keys and values, until a sample that is alone takes them over.
     cache: Cache,
     /// Logits after the prompt, once computed \[V\].
     logits: Vec<f32>,
+}
+
+impl Group {
+    /// Positions that the prompt takes.
+    fn cached(&self) -> usize {
+        if self.started > 0 { self.request.prompt.len() } else { 0 }
+    }
 }
 
 struct Running {
@@ -247,7 +252,7 @@ impl Generator {
         });
         aborted.extend(unstarted);
         if let Some(mut group) = self.groups.remove(&request) {
-            self.cached -= group.cache.len;
+            self.cached -= group.cached();
             group.cache.release(&mut self.free);
         }
         aborted
@@ -328,11 +333,13 @@ impl Generator {
         let level = threads.level();
         let scratch = &mut self.scratch[0].sampling;
         for (request, sample) in chosen {
-            let Some(group) = self.groups.get(&request) else { continue };
+            let Some(group) = self.groups.get_mut(&request) else { continue };
+            // The prompt of one sample is the beginning of its own cache, which is then read in one stretch.
+            let alone = group.request.keys.len() == 1;
             let mut running = Running {
                 request,
                 sample,
-                cache: Cache::default(),
+                cache: if alone { std::mem::take(&mut group.cache) } else { Cache::default() },
                 tokens: Vec::new(),
                 logprobs: Vec::new(),
                 finish: None,
@@ -436,7 +443,7 @@ impl Generator {
                 if group.open == 0
                     && let Some(mut group) = self.groups.remove(&running.request)
                 {
-                    self.cached -= group.cache.len;
+                    self.cached -= group.cached();
                     group.cache.release(&mut self.free);
                 }
             }
@@ -482,7 +489,7 @@ fn width(threads: &Threads, model: &Model) -> usize {
 
 /// Whether all weights stay near the cores.
 fn near(model: &Model) -> bool {
-    model.num_parameters() * 4 <= NEAR_BYTES
+    crate::training::stay_near(model.num_parameters())
 }
 
 /// How many items each thread computes alone; one part where all threads share every product.

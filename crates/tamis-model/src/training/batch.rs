@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::{Sequence, SequenceError};
+use super::{Cut, Sequence, SequenceError};
 use crate::config::ModelConfig;
 
 /// Consecutive sequences with the same context.
@@ -27,7 +27,7 @@ pub(super) struct Row {
     pub position: u32,
 }
 
-/// A scored token and where it lies in the flat order of the sequences.
+/// A scored token and where it lies in the flat order of the batch's sequences.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target {
     pub token: u32,
@@ -46,26 +46,63 @@ pub(super) struct Batch {
     /// Their targets, and where those of each scored row begin.
     pub targets: Vec<Target>,
     pub first_target: Vec<usize>,
-    /// Scored tokens of each sequence.
-    pub scored_lengths: Vec<usize>,
+    /// Scored tokens of the sequences before the batch.
+    pub first_flat: usize,
 }
 
 impl Batch {
-    pub(super) fn new(config: &ModelConfig, sequences: &[Sequence]) -> Result<Self, SequenceError> {
+    /// The sequences' rows, whole groups each, in as many batches of about equal size as `cut` says for their number (fewer where groups
+    /// are large).
+    pub(super) fn cut(
+        config: &ModelConfig,
+        sequences: &[Sequence],
+        cut: impl FnOnce(usize) -> Cut,
+    ) -> Result<(Cut, Vec<Self>), SequenceError> {
         for (index, sequence) in sequences.iter().enumerate() {
             check(config, index, sequence)?;
         }
-        let mut batch = Self {
-            scored_lengths: sequences.iter().map(|sequence| sequence.tokens.len() - sequence.start).collect(),
-            ..Self::default()
-        };
+        let mut groups: Vec<Self> = Vec::new();
         let mut flat = 0;
         for members in sequences.chunk_by(|a, b| a.tokens[..a.start] == b.tokens[..b.start]) {
-            batch.push(members, flat);
-            flat += members.iter().map(|member| (member.tokens.len() - member.start) as u32).sum::<u32>();
+            let mut group = Self { first_flat: flat, ..Self::default() };
+            group.push(members);
+            flat += group.targets.len();
+            if !group.rows.is_empty() {
+                groups.push(group);
+            }
         }
-        batch.first_target.push(batch.targets.len());
-        Ok(batch)
+        let total: usize = groups.iter().map(Self::num_rows).sum();
+        let cut = cut(total);
+        let mut batches: Vec<Self> = Vec::new();
+        let (mut rows, mut last) = (0, None);
+        for group in groups {
+            // Where the middle of the group lies.
+            let place = (2 * rows + group.num_rows()) * cut.chunks / (2 * total);
+            rows += group.num_rows();
+            match batches.last_mut() {
+                Some(batch) if last == Some(place) => batch.append(group),
+                _ => batches.push(group),
+            }
+            last = Some(place);
+        }
+        for batch in &mut batches {
+            batch.first_target.push(batch.targets.len());
+        }
+        Ok((cut, batches))
+    }
+
+    /// Takes over the one group of another batch.
+    fn append(&mut self, other: Self) {
+        let (rows, targets, groups) = (self.rows.len(), self.targets.len(), self.groups.len() as u32);
+        let flat = (other.first_flat - self.first_flat) as u32;
+        self.rows.extend(other.rows.iter().map(|row| Row { group: groups, ..*row }));
+        self.tokens.extend(other.tokens);
+        self.scored.extend(other.scored.iter().map(|row| row + rows));
+        self.first_target.extend(other.first_target.iter().map(|first| first + targets));
+        self.targets
+            .extend(other.targets.iter().map(|target| Target { flat: target.flat + flat, ..*target }));
+        let moved = |group: Group| Group { rows: group.rows.start + rows..group.rows.end + rows, ..group };
+        self.groups.extend(other.groups.into_iter().map(moved));
     }
 
     /// Every row of one sequence, the last included; nothing is scored.
@@ -91,9 +128,9 @@ impl Batch {
         self.first_target.push(self.targets.len());
     }
 
-    /// The rows of one group, whose scored tokens begin at `flat`.
-    fn push(&mut self, members: &[Sequence], mut flat: u32) {
-        let begin = self.rows.len();
+    /// The rows of one group.
+    fn push(&mut self, members: &[Sequence]) {
+        let (begin, mut flat) = (self.rows.len(), 0);
         let live = members.iter().filter(|member| member.start < member.tokens.len());
         let Some(Sequence { tokens, start }) = live.clone().next() else { return };
         // A sequence alone is one stretch of rows.
@@ -101,7 +138,7 @@ impl Batch {
         self.extend(&tokens[..shared], 0);
         if shared > 0 {
             self.score(begin + shared - 1);
-            let mut flat = flat;
+            let mut flat = 0;
             for member in members {
                 if let Some(&token) = member.tokens.get(*start) {
                     self.targets.push(Target { token, flat });
@@ -116,7 +153,7 @@ impl Batch {
                 let first = self.rows.len();
                 self.extend(&member.tokens[shared..len - 1], shared);
                 // The first scored token belongs to the row before it, which is the context's where that is shared.
-                let unscored = if shared > 0 { 1 } else { 0 };
+                let unscored = usize::from(shared > 0);
                 for position in start + unscored..len {
                     self.score(first + position - 1 - shared);
                     let at = flat + (position - start) as u32;
@@ -164,21 +201,17 @@ mod tests {
     use super::*;
     use crate::config::Architecture;
 
-    fn batch(sequences: &[(&[u32], usize)]) -> Batch {
+    fn cut(sequences: &[(&[u32], usize)], chunks: usize) -> Vec<Batch> {
         let config = ModelConfig::new(Architecture::Llama, 32, 16, 32, 1, 1, 64);
         let sequences: Vec<_> = sequences.iter().map(|&(tokens, start)| Sequence { tokens, start }).collect();
-        Batch::new(&config, &sequences).unwrap()
+        Batch::cut(&config, &sequences, |_| Cut { shards: 1, chunks }).unwrap().1
     }
 
     #[test]
     fn a_context_is_laid_out_once() {
-        let batch = batch(&[
-            (&[1, 2, 3, 4], 2),
-            (&[1, 2, 5], 2),
-            (&[1, 2], 2),
-            (&[1, 2, 3, 6], 2),
-            (&[1, 2, 3, 6], 3),
-        ]);
+        let sequences: [(&[u32], usize); 5] =
+            [(&[1, 2, 3, 4], 2), (&[1, 2, 5], 2), (&[1, 2], 2), (&[1, 2, 3, 6], 2), (&[1, 2, 3, 6], 3)];
+        let [batch] = &cut(&sequences, 1)[..] else { panic!("one was asked for") };
         // Context 1 2, then 3 | nothing | 3; the row of a last token is never there. The fifth has another context.
         assert_eq!(batch.tokens, [1, 2, 3, 3, 1, 2, 3]);
         let positions: Vec<u32> = batch.rows.iter().map(|row| row.position).collect();
@@ -191,13 +224,19 @@ mod tests {
             |i| batch.targets_of(i).iter().map(|target| (target.token, target.flat)).collect::<Vec<_>>();
         assert_eq!(targets(0), [(3, 0), (5, 2), (3, 3)]);
         assert_eq!((targets(1), targets(2), targets(3)), (vec![(4, 1)], vec![(6, 4)], vec![(6, 5)]));
-        assert_eq!(batch.scored_lengths, [2, 1, 0, 2, 1]);
+        let groups: Vec<u32> = batch.rows.iter().map(|row| row.group).collect();
+        assert_eq!(groups, [0, 0, 0, 0, 1, 1, 1]);
+        // A group is never cut.
+        for chunks in [2, 7] {
+            let batches = cut(&sequences, chunks);
+            assert_eq!(batches.iter().map(Batch::num_rows).collect::<Vec<_>>(), [4, 3]);
+            let [_, second] = &batches[..] else { panic!("two groups") };
+            assert_eq!((second.first_flat, second.targets[0].flat, second.first_target.len()), (5, 0, 2));
+        }
     }
 
     #[test]
     fn nothing_scored_is_no_row() {
-        let batch = batch(&[(&[1, 2], 2), (&[3], 1)]);
-        assert_eq!((batch.num_rows(), batch.groups.len(), batch.targets.len()), (0, 0, 0));
-        assert_eq!(batch.scored_lengths, [0, 0]);
+        assert!(cut(&[(&[1, 2], 2), (&[3], 1)], 10).is_empty());
     }
 }

@@ -1,11 +1,10 @@
 //! The vocabulary: final norm, logits in blocks of rows, log-probabilities, entropies, and the way back.
 
-use tamis_core::ragged::Ragged;
-
 use super::layer::Context;
-use super::{Coefficients, Gradients, PassOptions, Scores};
+use super::{Coefficients, Gradients, PassOptions};
+use crate::config::ModelConfig;
 use crate::floats::Floats;
-use crate::linear;
+use crate::linear::{self, Flipped};
 use crate::norm;
 use crate::product::Begin;
 use crate::simd::PANEL;
@@ -18,35 +17,51 @@ const BLOCK: usize = 4 << 20;
 /// Rows per task of row-wise work.
 const ROWS: usize = 16;
 
+/// What the backward pass needs of the scored rows of a chunk.
 #[derive(Debug, Default)]
-pub(super) struct Buffers {
+pub(super) struct Kept {
     /// Scored rows `[S][d]`, before and after the final norm.
     rows: Floats,
     normed: Floats,
-    /// Blocks of logits `[S or block][V rounded up]`.
+    /// `[S][V rounded up]`, where they are kept.
     logits: Floats,
     statistics: Vec<Statistics>,
+}
+
+/// Buffers shared by all chunks.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    /// A block of logits.
+    logits: Floats,
     derivative: Floats,
     packed: Floats,
     flipped: Floats,
 }
 
-impl Buffers {
+impl Kept {
     /// Values held.
     pub(super) fn len(&self) -> usize {
-        let Self { rows, normed, logits, derivative, packed, flipped, .. } = self;
-        [rows, normed, logits, derivative, packed, flipped].iter().map(|buffer| buffer.len()).sum()
+        let Self { rows, normed, logits, .. } = self;
+        rows.len() + normed.len() + logits.len()
     }
+}
+
+impl Scratch {
+    /// Values held.
+    pub(super) fn len(&self) -> usize {
+        let Self { logits, derivative, packed, flipped } = self;
+        logits.len() + derivative.len() + packed.len() + flipped.len()
+    }
+}
+
+/// Bytes of the logits of so many rows.
+pub(super) fn bytes(config: &ModelConfig, rows: usize) -> usize {
+    4 * rows * config.vocab_size.next_multiple_of(PANEL)
 }
 
 /// Rows per block of logits.
 fn block_rows(vocab: usize) -> usize {
     (BLOCK / vocab).max(48).next_multiple_of(48)
-}
-
-/// Whether the logits of all scored rows are kept.
-fn kept(options: PassOptions, rows: usize, vocab: usize) -> bool {
-    rows * vocab * 4 <= options.keep_logits_bytes
 }
 
 /// Logits of scored rows `first..first + count` into `out`.
@@ -55,26 +70,32 @@ fn logits(context: &Context, normed: &[f32], out: &mut [f32], vocab: usize) {
     linear::forward(threads, model, model.layout().head, None, normed, out, vocab, Begin::Zero);
 }
 
+/// Log-probabilities and entropies of a chunk's targets, in the order of its sequences.
+#[expect(clippy::too_many_arguments, reason = "a pass with its buffers")]
 pub(super) fn forward(
     context: &Context,
     stream: &[f32],
     options: PassOptions,
-    buffers: &mut Buffers,
-) -> Scores {
+    keep: bool,
+    kept: &mut Kept,
+    scratch: &mut Scratch,
+    out_logprobs: &mut [f32],
+    out_entropies: &mut [f32],
+) {
     let Context { threads, model, batch, .. } = *context;
     let config = model.config();
     let (width, size) = (config.hidden_size, config.vocab_size);
     let vocab = size.next_multiple_of(PANEL);
     let scored = &batch.scored;
-    let Buffers { rows, normed, logits: values, statistics, .. } = buffers;
+    let Kept { rows, normed, logits: values, statistics } = kept;
     rows.resize(scored.len() * width);
     normed.resize(scored.len() * width);
     for (&row, out) in scored.iter().zip(rows.chunks_exact_mut(width)) {
         out.copy_from_slice(&stream[row * width..][..width]);
     }
     norm::forward(threads, rows, model.weight(model.layout().norm), config.rms_norm_eps as f32, normed);
-    let keep = kept(options, scored.len(), vocab);
     let block = block_rows(vocab).min(scored.len().max(1));
+    let values = if keep { values } else { &mut scratch.logits };
     values.resize(if keep { scored.len() } else { block } * vocab);
     let none = Statistics { max: 0.0, sum: 1.0, weighted: 0.0 };
     statistics.clear();
@@ -110,25 +131,24 @@ pub(super) fn forward(
             }
         });
     }
-    let (mut flat, mut entropies) = (vec![0.0; logprobs.len()], vec![0.0; logprobs.len()]);
     let mut logprobs = logprobs.into_iter();
     for (i, row) in statistics.iter().enumerate() {
         let entropy = row.entropy();
         for (target, logprob) in batch.targets_of(i).iter().zip(&mut logprobs) {
-            flat[target.flat as usize] = logprob;
-            entropies[target.flat as usize] = entropy;
+            out_logprobs[target.flat as usize] = logprob;
+            out_entropies[target.flat as usize] = entropy;
         }
     }
-    let ragged = |values: Vec<f32>| Ragged::from_lengths(values, &batch.scored_lengths).unwrap_or_default();
-    Scores { logprobs: ragged(flat), entropies: ragged(entropies) }
 }
 
 /// Sets `out` (the derivative by the last layer's output) and adds to the gradients of the head and the final norm.
+#[expect(clippy::too_many_arguments, reason = "a pass with its buffers")]
 pub(super) fn backward(
     context: &Context,
-    stream: &[f32],
     options: PassOptions,
-    buffers: &mut Buffers,
+    keep: bool,
+    kept: &mut Kept,
+    scratch: &mut Scratch,
     coefficients: &Coefficients,
     gradients: &mut Gradients,
     out: &mut [f32],
@@ -138,9 +158,16 @@ pub(super) fn backward(
     let (width, size) = (config.hidden_size, config.vocab_size);
     let vocab = size.next_multiple_of(PANEL);
     let scored = &batch.scored;
-    let Buffers { rows, normed, logits: values, statistics, derivative, packed, flipped } = buffers;
-    let keep = kept(options, scored.len(), vocab);
+    let Kept { rows, normed, logits: values, statistics } = kept;
+    let Scratch { logits: block_values, derivative, packed, flipped } = scratch;
     let block = block_rows(vocab).min(scored.len().max(1));
+    let values = if keep {
+        values
+    } else {
+        block_values.resize(block * vocab);
+        block_values
+    };
+    let mut flipped = Flipped { all: context.flipped, scratch: flipped };
     let inverse = 1.0 / options.temperature;
     derivative.resize(scored.len() * width);
     let head = model.layout().head;
@@ -149,7 +176,7 @@ pub(super) fn backward(
         let here = first * width..(first + count) * width;
         let place = if keep { first * vocab } else { 0 };
         let values = &mut values[place..place + count * vocab];
-        if !keep && scored.len() > block {
+        if !keep {
             logits(context, &normed[here.clone()], values, vocab);
         }
         {
@@ -159,17 +186,18 @@ pub(super) fn backward(
                     let at = first + task * ROWS + i;
                     let (mut logprob, mut entropy) = (0.0, 0.0);
                     for target in batch.targets_of(at) {
-                        logprob += coefficients.logprob[target.flat as usize];
+                        logprob += coefficients.logprob[batch.first_flat + target.flat as usize];
                         entropy += coefficients
                             .entropy
                             .as_ref()
-                            .map_or(0.0, |entropy| entropy[target.flat as usize]);
+                            .map_or(0.0, |entropy| entropy[batch.first_flat + target.flat as usize]);
                     }
                     let (live, padding) = row.split_at_mut(size);
                     let back = RowBack { logprob, entropy };
                     vocabulary::backward(threads.level(), live, inverse, &statistics[at], back);
                     for target in batch.targets_of(at) {
-                        live[target.token as usize] += coefficients.logprob[target.flat as usize] * inverse;
+                        live[target.token as usize] +=
+                            coefficients.logprob[batch.first_flat + target.flat as usize] * inverse;
                     }
                     padding.fill(0.0);
                 }
@@ -184,7 +212,7 @@ pub(super) fn backward(
             values,
             vocab,
             &mut derivative[here],
-            flipped,
+            &mut flipped,
             Begin::Zero,
         );
     }
@@ -193,7 +221,6 @@ pub(super) fn backward(
     let norm = model.layout().norm;
     let eps = config.rms_norm_eps as f32;
     norm::backward(threads, rows, model.weight(norm), eps, derivative, normed, gradients.of_mut(norm));
-    debug_assert_eq!(stream.len(), out.len());
     out.fill(0.0);
     for (&row, from) in scored.iter().zip(normed.chunks_exact(width)) {
         out[row * width..][..width].copy_from_slice(from);

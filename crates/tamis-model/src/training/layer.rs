@@ -5,12 +5,13 @@ use super::batch::{self, Batch};
 use crate::activation;
 use crate::attention::{self, Back, Group, Head};
 use crate::floats::Floats;
+use crate::lanes::{LANES, padded};
 use crate::layout::Layer;
-use crate::linear;
+use crate::linear::{self, Flipped};
 use crate::model::Model;
 use crate::norm;
 use crate::product::Begin;
-use crate::rotary::{Rotary, rotate};
+use crate::rotary::{Rotary, rotate, rotate_back, rotate_into};
 use crate::threads::{Parts, Threads};
 
 /// Rows per task of row-wise work, whatever the number of threads.
@@ -23,6 +24,8 @@ pub(super) struct Context<'a> {
     pub model: &'a Model,
     pub rotary: &'a Rotary,
     pub batch: &'a Batch,
+    /// Weights in the order of the backward product, where they are kept.
+    pub flipped: Option<&'a [Floats]>,
 }
 
 /// What the backward pass needs of a layer's forward pass.
@@ -188,11 +191,26 @@ pub(crate) fn place_head(
 ) {
     let (live, padding) = out.split_at_mut(raw.len());
     match weight {
-        Some(weight) => norm::rms_norm(threads.level(), raw, weight, eps, live),
-        None => live.copy_from_slice(raw),
+        Some(weight) => {
+            norm::rms_norm(threads.level(), raw, weight, eps, live);
+            rotate(threads.level(), live, angles.0, angles.1);
+        }
+        None => rotate_into(threads.level(), raw, angles.0, angles.1, live),
     }
     padding.fill(0.0);
-    rotate(threads.level(), live, angles.0, angles.1, false);
+}
+
+/// A head's values and zeros up to its stride.
+fn copy_head(values: &[f32], out: &mut [f32]) {
+    let (lanes, tail) = values.as_chunks::<LANES>();
+    let (out, out_tail) = out.as_chunks_mut::<LANES>();
+    // Whole registers: a call for so few values would cost more than they do.
+    out.iter_mut().zip(lanes).for_each(|(out, lanes)| *out = *lanes);
+    if let Some(last) = out.get_mut(lanes.len()) {
+        *last = padded(tail, 0.0);
+    } else {
+        out_tail.copy_from_slice(tail);
+    }
 }
 
 /// From rows to heads, normalised and rotated.
@@ -225,9 +243,7 @@ fn split_heads(context: &Context, tensors: &Layer, saved: &mut Saved, raw_v: &[f
             let from = (row * kv + kv_head) * head.dim;
             let out = &mut k[t * head.stride..][..head.stride];
             place_head(threads, &raw_k[from..][..head.dim], weights.map(|w| w.1), eps, angles, out);
-            let (live, padding) = v[t * head.stride..][..head.stride].split_at_mut(head.dim);
-            live.copy_from_slice(&raw_v[from..][..head.dim]);
-            padding.fill(0.0);
+            copy_head(&raw_v[from..][..head.dim], &mut v[t * head.stride..][..head.stride]);
         }
     });
 }
@@ -273,9 +289,8 @@ fn merge_heads(context: &Context, heads_out: &[f32], rows_out: &mut Floats) {
     threads.run(batch.num_rows().div_ceil(ROWS), |task| {
         for (i, out) in parts.take(task).chunks_exact_mut(width).enumerate() {
             for (h, out) in out.chunks_exact_mut(head.dim).enumerate() {
-                out.copy_from_slice(
-                    &heads_out[place(context, task * ROWS + i, h, heads) * head.stride..][..head.dim],
-                );
+                let from = place(context, task * ROWS + i, h, heads) * head.stride;
+                copy_head(&heads_out[from..][..head.dim], out);
             }
         }
     });
@@ -304,6 +319,7 @@ pub(super) fn backward(
     let eps = config.rms_norm_eps as f32;
     let (d, f) = (config.hidden_size, config.intermediate_size);
     let Scratch { normed, act, packed, flipped, dnormed, .. } = scratch;
+    let flipped = &mut Flipped { all: context.flipped, scratch: flipped };
     normed.resize(rows * d);
     dnormed.resize(rows * d);
 
@@ -340,6 +356,7 @@ pub(super) fn backward(
     for (i, weight) in [tensors.q, tensors.k, tensors.v].into_iter().enumerate() {
         rows_backward(context, tensors, saved, scratch, i, gradients);
         let Scratch { drows, dnormed, packed, flipped, .. } = &mut *scratch;
+        let flipped = &mut Flipped { all: context.flipped, scratch: flipped };
         let n = widths[i];
         if let Some(bias) = tensors.qkv_bias {
             linear::backward_bias(drows, n, gradients.of_mut(bias[i]));
@@ -377,9 +394,7 @@ fn attend_backward(context: &Context, saved: &Saved, scratch: &mut Scratch) {
             for (t, row) in rows.rows.clone().enumerate() {
                 let from = (row * heads + kv_head * shared + i) * head.dim;
                 let at = i * len + t;
-                let (live, padding) = dout[at * head.stride..][..head.stride].split_at_mut(head.dim);
-                live.copy_from_slice(&drows[from..][..head.dim]);
-                padding.fill(0.0);
+                copy_head(&drows[from..][..head.dim], &mut dout[at * head.stride..][..head.stride]);
             }
         }
         dk.fill(0.0);
@@ -420,9 +435,10 @@ fn rows_backward(
                 let angles = rotary.at(batch.rows[row].position as usize);
                 for (h, out) in out.chunks_exact_mut(head.dim).enumerate() {
                     let from = &source[place(context, row, h, count) * head.stride..][..head.dim];
-                    out.copy_from_slice(from);
                     if which < 2 {
-                        rotate(threads.level(), out, angles.0, angles.1, true);
+                        rotate_back(threads.level(), from, angles.0, angles.1, out);
+                    } else {
+                        copy_head(from, out);
                     }
                     if let Some(norm) = norm {
                         head_buffer.copy_from_slice(out);

@@ -1,17 +1,17 @@
 //! The training pass: log-probabilities and entropies of given tokens, and the gradient of an objective of them.
 //!
 //! Sequences are laid end to end, never padded, and consecutive sequences with the same context share its rows (see [`batch`]): N
-//! rows in all. Only rows whose next token is scored reach the vocabulary product. Weight gradients are one chain over rows per weight,
-//! so they are bit-equal for any number of threads.
+//! rows in all. Only rows whose next token is scored reach the vocabulary product. Weight gradients are one chain over rows per weight and
+//! shard (see [`workspace::Cut`]), so they are bit-equal for any number of threads.
 
 mod batch;
 mod head;
 mod layer;
+mod workspace;
 
 use tamis_core::ragged::Ragged;
 use thiserror::Error;
 
-use crate::config::ModelConfig;
 use crate::floats::Floats;
 use crate::layout::Layout;
 use crate::linear;
@@ -19,11 +19,12 @@ use crate::model::Model;
 use crate::norm;
 use crate::panels;
 use crate::product::Begin;
-use crate::rotary::Rotary;
-use crate::threads::Threads;
+use crate::threads::{Parts, Threads};
 use batch::Batch;
 pub(crate) use layer::place_head;
-use layer::{Saved, Scratch};
+pub use workspace::Workspace;
+use workspace::{Chunk, Work, add_shards, clear_shards};
+pub(crate) use workspace::{Cut, stay_near};
 
 /// A sequence and where its scored part begins: tokens `start..` are scored, those before are context.
 #[derive(Debug, Clone, Copy)]
@@ -167,36 +168,6 @@ impl Gradients {
     }
 }
 
-/// Buffers of the training pass, kept between calls so that memory is not mapped anew.
-#[derive(Debug, Default)]
-pub struct Workspace {
-    /// Input of each layer and output of the last, `[layers + 1][N][d]`.
-    inputs: Vec<Floats>,
-    saved: Vec<Saved>,
-    scratch: Scratch,
-    head: head::Buffers,
-    rotary: Option<(ModelConfig, Rotary)>,
-}
-
-impl Workspace {
-    /// Bytes of the buffers, as the last pass left them.
-    pub fn bytes(&self) -> usize {
-        let inputs: usize = self.inputs.iter().map(|input| input.len()).sum();
-        let saved: usize = self.saved.iter().map(Saved::len).sum();
-        4 * (inputs + saved + self.scratch.len() + self.head.len())
-    }
-
-    /// Rotary angles of a configuration, made once.
-    fn rotary(&mut self, config: &ModelConfig, reach: usize) -> Rotary {
-        let mut rotary = match self.rotary.take() {
-            Some((known, rotary)) if known == *config => rotary,
-            _ => Rotary::new(config),
-        };
-        rotary.reach(reach);
-        rotary
-    }
-}
-
 /// Log-probabilities and entropies of the scored tokens; no gradient, and no activations kept.
 pub fn score(
     threads: &Threads,
@@ -233,18 +204,16 @@ pub fn logits(
     let config = model.config();
     let batch = Batch::whole(config, tokens)?;
     let rotary = workspace.rotary(config, tokens.len());
-    let context = layer::Context { threads, model, rotary: &rotary, batch: &batch };
-    let Workspace { inputs, saved, scratch, .. } = workspace;
-    inputs.resize_with(2, Floats::default);
-    saved.resize_with(1, Saved::default);
-    let [mut from, mut to] = [0, 1].map(|i| std::mem::take(&mut inputs[i]));
-    from.resize(tokens.len() * config.hidden_size);
-    to.resize(from.len());
+    let context = layer::Context { threads, model, rotary: &rotary, batch: &batch, flipped: None };
+    let mut from = Floats::zeros(tokens.len() * config.hidden_size);
+    let mut to = Floats::zeros(from.len());
     embed(model, &batch, &mut from);
-    for tensors in &model.layout().layers {
-        layer::forward(&context, tensors, &from, &mut saved[0], scratch, &mut to);
-        std::mem::swap(&mut from, &mut to);
-    }
+    workspace.pool.with(|Work { saved, scratch, .. }| {
+        for tensors in &model.layout().layers {
+            layer::forward(&context, tensors, &from, saved, scratch, &mut to);
+            std::mem::swap(&mut from, &mut to);
+        }
+    });
     norm::forward(threads, &from, model.weight(model.layout().norm), config.rms_norm_eps as f32, &mut to);
     let mut out = vec![0.0; tokens.len() * config.vocab_size];
     let head = model.layout().head;
@@ -267,29 +236,50 @@ fn pass(
         return Err(SequenceError::Temperature { temperature: options.temperature });
     }
     let config = model.config();
-    let batch = Batch::new(config, sequences)?;
+    let (cut, batches) = Batch::cut(config, sequences, |rows| Cut::of(model.num_parameters(), rows))?;
     let longest = sequences.iter().map(|sequence| sequence.tokens.len()).max().unwrap_or(0);
     let rotary = workspace.rotary(config, longest);
-    let context = layer::Context { threads, model, rotary: &rotary, batch: &batch };
-    let Workspace { inputs, saved, scratch, head, .. } = workspace;
+    let Workspace { chunks, pool, shards, flipped, .. } = workspace;
+    // Either the threads take whole chunks, or they share each operation.
+    let serial = Threads::with_level(1, threads.level());
+    let near = stay_near(model.num_parameters());
+    let (outer, inner) = if near { (threads, &serial) } else { (&serial, threads) };
 
-    let (width, num_layers) = (config.hidden_size, config.num_layers);
     let keep = backward.is_some();
-    inputs.resize_with(if keep { num_layers + 1 } else { 2 }, Floats::default);
-    saved.resize_with(if keep && !options.recompute { num_layers } else { 1 }, Saved::default);
-    for input in inputs.iter_mut() {
-        input.resize(batch.num_rows() * width);
+    let num_chunks = if keep { batches.len() } else { 0 };
+    chunks.resize_with(num_chunks.max(chunks.len()), Chunk::default);
+    let num_scored: usize = batches.iter().map(|batch| batch.scored.len()).sum();
+    let keep_logits = keep && head::bytes(config, num_scored) <= options.keep_logits_bytes;
+    let lengths: Vec<usize> =
+        sequences.iter().map(|sequence| sequence.tokens.len() - sequence.start).collect();
+    let num_targets: usize = lengths.iter().sum();
+    let (mut logprobs, mut entropies) = (vec![0.0; num_targets], vec![0.0; num_targets]);
+    {
+        let targets = || batches.iter().map(|batch| batch.targets.len());
+        let parts = (
+            Parts::chunks(chunks, 1),
+            Parts::new(&mut logprobs, targets()),
+            Parts::new(&mut entropies, targets()),
+        );
+        outer.run(batches.len(), |task| {
+            let context = layer::Context {
+                threads: inner,
+                model,
+                rotary: &rotary,
+                batch: &batches[task],
+                flipped: None,
+            };
+            let out = (parts.1.take(task), parts.2.take(task));
+            pool.with(|work| {
+                let mut own = std::mem::take(&mut work.chunk);
+                let chunk = if keep { &mut parts.0.take(task)[0] } else { &mut own };
+                forward(&context, options, keep, keep_logits, chunk, work, out);
+                work.chunk = own;
+            });
+        });
     }
-    embed(model, &batch, &mut inputs[0]);
-    for (i, tensors) in model.layout().layers.iter().enumerate() {
-        let (from, to) = if keep { (i, i + 1) } else { (i % 2, (i + 1) % 2) };
-        let mut out = std::mem::take(&mut inputs[to]);
-        let kept = if saved.len() > 1 { i } else { 0 };
-        layer::forward(&context, tensors, &inputs[from], &mut saved[kept], scratch, &mut out);
-        inputs[to] = out;
-    }
-    let last = if keep { num_layers } else { num_layers % 2 };
-    let scores = head::forward(&context, &inputs[last], options, head);
+    let ragged = |values: Vec<f32>| Ragged::from_lengths(values, &lengths).unwrap_or_default();
+    let scores = Scores { logprobs: ragged(logprobs), entropies: ragged(entropies) };
     if let Some((gradients, objective)) = backward {
         let coefficients = objective(&scores);
         let expected = scores.logprobs.num_values();
@@ -303,24 +293,96 @@ fn pass(
                 return Err(SequenceError::Coefficients { what, expected, found });
             }
         }
-        // The derivative by the residual stream, from the last layer's output down to the embedding.
-        let mut stream = std::mem::take(&mut scratch.stream);
-        stream.resize(batch.num_rows() * width);
-        head::backward(&context, &inputs[last], options, head, &coefficients, gradients, &mut stream);
-        for (i, tensors) in model.layout().layers.iter().enumerate().rev() {
-            let kept = if saved.len() > 1 { i } else { 0 };
-            if options.recompute && i + 1 < num_layers {
-                let mut out = std::mem::take(&mut inputs[i + 1]);
-                layer::forward(&context, tensors, &inputs[i], &mut saved[kept], scratch, &mut out);
-                inputs[i + 1] = out;
-            }
-            layer::backward(&context, tensors, &inputs[i], &mut saved[kept], scratch, gradients, &mut stream);
+        if near {
+            linear::flip_all(threads, model, flipped);
         }
-        embed_backward(model, &batch, &stream, gradients);
-        scratch.stream = stream;
+        let flipped = near.then_some(&flipped[..]);
+        let num_shards = cut.shards.min(batches.len());
+        clear_shards(shards, model, num_shards.saturating_sub(1));
+        // Shard s takes the chunks from s / shards of them on.
+        let first = |shard: usize| shard * batches.len() / num_shards.max(1);
+        {
+            let mut sums: Vec<&mut Gradients> =
+                std::iter::once(&mut *gradients).chain(shards.iter_mut()).collect();
+            let parts = (
+                Parts::new(chunks, (0..num_shards).map(|shard| first(shard + 1) - first(shard))),
+                Parts::chunks(&mut sums, 1),
+            );
+            outer.run(num_shards, |shard| {
+                let (chunks, gradients) = (parts.0.take(shard), &mut parts.1.take(shard)[0]);
+                for (chunk, batch) in chunks.iter_mut().zip(&batches[first(shard)..]) {
+                    let context = layer::Context { threads: inner, model, rotary: &rotary, batch, flipped };
+                    pool.with(|work| {
+                        backward_chunk(&context, options, keep_logits, chunk, work, &coefficients, gradients);
+                    });
+                }
+            });
+        }
+        add_shards(threads, &shards[..num_shards.saturating_sub(1)], gradients);
     }
     workspace.rotary = Some((config.clone(), rotary));
     Ok(scores)
+}
+
+/// A chunk's log-probabilities and entropies, and what the backward pass needs where it is kept.
+fn forward(
+    context: &layer::Context,
+    options: PassOptions,
+    keep: bool,
+    keep_logits: bool,
+    chunk: &mut Chunk,
+    work: &mut Work,
+    out: (&mut [f32], &mut [f32]),
+) {
+    let num_layers = context.model.config().num_layers;
+    let keep_layers = keep && !options.recompute;
+    chunk.grow(if keep { num_layers + 1 } else { 2 }, if keep_layers { num_layers } else { 0 });
+    let Chunk { inputs, saved, head } = chunk;
+    for input in &mut *inputs {
+        input.resize(context.batch.num_rows() * context.model.config().hidden_size);
+    }
+    embed(context.model, context.batch, &mut inputs[0]);
+    for (i, tensors) in context.model.layout().layers.iter().enumerate() {
+        let (from, to) = if keep { (i, i + 1) } else { (i % 2, (i + 1) % 2) };
+        let mut out = std::mem::take(&mut inputs[to]);
+        let saved = if keep_layers { &mut saved[i] } else { &mut work.saved };
+        layer::forward(context, tensors, &inputs[from], saved, &mut work.scratch, &mut out);
+        inputs[to] = out;
+    }
+    let last = if keep { num_layers } else { num_layers % 2 };
+    let (logprobs, entropies) = out;
+    let scratch = &mut work.head;
+    head::forward(context, &inputs[last], options, keep_logits, head, scratch, logprobs, entropies);
+}
+
+/// Adds a chunk's gradients.
+fn backward_chunk(
+    context: &layer::Context,
+    options: PassOptions,
+    keep_logits: bool,
+    chunk: &mut Chunk,
+    work: &mut Work,
+    coefficients: &Coefficients,
+    gradients: &mut Gradients,
+) {
+    let Chunk { inputs, saved, head } = chunk;
+    let Work { saved: recomputed, scratch, head: head_scratch, .. } = work;
+    // The derivative by the residual stream, from the last layer's output down to the embedding.
+    let mut stream = std::mem::take(&mut scratch.stream);
+    stream.resize(context.batch.num_rows() * context.model.config().hidden_size);
+    let out = &mut stream;
+    head::backward(context, options, keep_logits, head, head_scratch, coefficients, gradients, out);
+    for (i, tensors) in context.model.layout().layers.iter().enumerate().rev() {
+        if options.recompute {
+            let mut out = std::mem::take(&mut inputs[i + 1]);
+            layer::forward(context, tensors, &inputs[i], recomputed, scratch, &mut out);
+            inputs[i + 1] = out;
+        }
+        let saved = if options.recompute { &mut *recomputed } else { &mut saved[i] };
+        layer::backward(context, tensors, &inputs[i], saved, scratch, gradients, &mut stream);
+    }
+    embed_backward(context.model, context.batch, &stream, gradients);
+    scratch.stream = stream;
 }
 
 /// Rows of the embedding.

@@ -1,7 +1,7 @@
 //! Log-probability, entropy and their gradients against verl's and TRL's, which computed in f64; the engine's are f32.
 
 use serde_json::Value;
-use tamis_core::objective::{Aggregation, Normalisers};
+use tamis_core::objective::{Aggregation, GroupCounts, Normalisers};
 use tamis_core::ragged::Ragged;
 use tamis_golden::{assert_close, cases, numbers};
 
@@ -49,9 +49,9 @@ impl Rows {
         let mut gradient = Vec::new();
         for (t, (row, label, found)) in self.rows().enumerate() {
             let mut row = row.to_vec();
-            let back =
-                RowBack { target: label as u32, logprob: logprob_t[t] as f32, entropy: entropy_t[t] as f32 };
+            let back = RowBack { logprob: logprob_t[t] as f32, entropy: entropy_t[t] as f32 };
             backward(Level::detect(), &mut row, self.inverse, &found, back);
+            row[label] += back.logprob * self.inverse;
             gradient.extend(row.iter().map(|&value| f64::from(value)));
         }
         gradient
@@ -89,7 +89,11 @@ fn verl_entropy_logprob() {
         let mut weights = Vec::new();
         for mask_t in mask.rows() {
             let count = mask_t.iter().filter(|&&on| on).count();
-            let weight = if count > 0 { aggregation.weight(count, None, &normalisers).unwrap() } else { 0.0 };
+            let weight = if count > 0 {
+                aggregation.weight(count, GroupCounts::default(), &normalisers).unwrap()
+            } else {
+                0.0
+            };
             weights.extend(mask_t.iter().map(|&on| if on { weight } else { 0.0 }));
         }
         let loss: f64 = rows.entropies().iter().zip(&weights).map(|(entropy, weight)| entropy * weight).sum();

@@ -13,8 +13,8 @@ use super::{Absent, FilterFileError, Layout};
 pub(super) struct Columns {
     /// The metric's name.
     pub(super) metric: String,
-    /// Groups of rows \[file\]\[row\].
-    rows: Vec<Vec<usize>>,
+    /// Group of each row \[file\]\[row\], and which of its members it is; `None` where the row holds them all.
+    rows: Vec<Vec<(usize, Option<usize>)>>,
     /// The metric of each group's trajectories \[P\]\[G\], in row order.
     groups: Vec<Vec<f64>>,
 }
@@ -32,7 +32,13 @@ impl Columns {
         (metric, offsets)
     }
 
-    pub(super) fn group_of(&self, file: usize, row: u64) -> Option<usize> {
+    /// The metric of each group's trajectories \[P\]\[G\].
+    pub(super) fn groups(&self) -> &[Vec<f64>] {
+        &self.groups
+    }
+
+    /// The group of a row, and which of its members it is; `None` where the row holds them all.
+    pub(super) fn group_of(&self, file: usize, row: u64) -> Option<(usize, Option<usize>)> {
         self.rows.get(file)?.get(usize::try_from(row).ok()?).copied()
     }
 
@@ -170,7 +176,7 @@ fn long(
     metric: &str,
     groups: &mut Vec<Vec<f64>>,
     seen: &mut Seen,
-) -> Result<Vec<usize>, FilterFileError> {
+) -> Result<Vec<(usize, Option<usize>)>, FilterFileError> {
     let mut rows = Vec::new();
     let mut by_key: HashMap<String, usize> = HashMap::new();
     let mut inferred: Vec<String> = Vec::new();
@@ -210,10 +216,12 @@ fn long(
             groups.push(Vec::new());
             groups.len() - 1
         });
+        let mut member = None;
         if let Some(members) = groups.get_mut(group) {
+            member = Some(members.len());
             members.push(value);
         }
-        rows.push(group);
+        rows.push((group, member));
     }
     Ok(rows)
 }
@@ -224,14 +232,14 @@ fn wide(
     metrics: &[String],
     groups: &mut Vec<Vec<f64>>,
     seen: &mut Seen,
-) -> Result<Vec<usize>, FilterFileError> {
+) -> Result<Vec<(usize, Option<usize>)>, FilterFileError> {
     let mut rows = Vec::new();
     for record in Records::open(file)? {
         let record = record?;
         seen.look(&record);
         let members: Result<Vec<f64>, _> =
             metrics.iter().map(|metric| number(&record, metric, seen)).collect();
-        rows.push(groups.len());
+        rows.push((groups.len(), None));
         groups.push(members?);
     }
     Ok(rows)
@@ -249,7 +257,7 @@ fn lists(
     metric: &str,
     groups: &mut Vec<Vec<f64>>,
     seen: &mut Seen,
-) -> Result<Vec<usize>, FilterFileError> {
+) -> Result<Vec<(usize, Option<usize>)>, FilterFileError> {
     let mut rows = Vec::new();
     seen.asked.insert(metric.to_owned());
     for record in Records::open(file)? {
@@ -276,7 +284,7 @@ fn lists(
             })
         });
         let members: Result<Vec<f64>, _> = members.collect();
-        rows.push(groups.len());
+        rows.push((groups.len(), None));
         groups.push(members?);
     }
     Ok(rows)

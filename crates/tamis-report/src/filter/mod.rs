@@ -1,4 +1,4 @@
-//! `tamis filter`: any point filter over rollout files that anyone produced.
+//! `tamis filter`: any filter over rollout files that anyone produced; the files together are the round of a pool filter.
 //!
 //! ```text
 //! files ─ columns::read ─▶ one number per trajectory, rows of each group ─ judge_columns ─▶ verdicts
@@ -14,7 +14,7 @@ mod summary;
 
 use std::path::{Path, PathBuf};
 
-use tamis_core::filter::{Filter, FilterError, OutcomeScale, PointFilter, judge_columns};
+use tamis_core::filter::{Filter, FilterError, GroupFilter, OutcomeScale, judge_columns};
 use tamis_data::records::{Format, Place, RecordError, RowFault, copy_rows};
 use thiserror::Error;
 
@@ -52,7 +52,7 @@ pub struct FilterOptions {
     /// How rows make up groups.
     pub layout: Layout,
     /// The filter.
-    pub filter: PointFilter,
+    pub filter: GroupFilter,
     /// Where the metric says wrong and correct; `None` where it says neither (a length).
     pub scale: Option<OutcomeScale>,
     /// Where kept rows go, in the format of the input; `None`: nowhere.
@@ -276,13 +276,20 @@ pub fn filter_file(options: &FilterOptions) -> Result<FilterSummary, FilterFileE
     let columns = columns::read(&options.inputs, &options.layout)?;
     let (metric, offsets) = columns.flat();
     let (verdicts, statistics) = judge_columns(&filter, options.scale, &metric, &offsets)?;
+    // A filter that chooses among the members of a group keeps their rows only, where each has its own.
+    let chosen: Vec<Option<Vec<bool>>> =
+        columns.groups().iter().map(|members| filter.members(members)).collect();
     let mut copies = Vec::new();
     for (target, wants_kept) in [(&options.kept, true), (&options.dropped, false)] {
         if let Some(target) = target {
             let choose = |file: usize, row: u64| {
-                let group = columns.group_of(file, row);
-                let is_kept =
-                    group.and_then(|group| verdicts.get(group)).is_some_and(|verdict| verdict.is_kept());
+                let is_kept = columns.group_of(file, row).is_some_and(|(group, member)| {
+                    let chosen = chosen.get(group).and_then(Option::as_ref);
+                    let is_chosen =
+                        |member: usize| chosen.is_none_or(|chosen| chosen.get(member) == Some(&true));
+                    verdicts.get(group).is_some_and(|verdict| verdict.is_kept())
+                        && member.is_none_or(is_chosen)
+                });
                 is_kept == wants_kept
             };
             let copied = copy_rows(&options.inputs, choose, target)?;

@@ -4,7 +4,9 @@ use std::fmt;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use tamis_core::filter::{DropReason, Ends, GroupStatistics, PointFilter, Verdict};
+use tamis_core::filter::{
+    DropReason, Ends, GroupFilter, GroupStatistics, Mass, Pool, Prefer, Quota, Verdict,
+};
 
 use super::columns::Columns;
 
@@ -66,6 +68,10 @@ pub struct Dropped {
     pub above_range: usize,
     /// Groups of one.
     pub singleton: usize,
+    /// A score of 0.
+    pub zero_score: usize,
+    /// Other groups were preferred.
+    pub outside_pool: usize,
 }
 
 /// A file that was written.
@@ -78,23 +84,61 @@ pub struct Output {
 }
 
 /// What a group must meet to be kept, and what is said of those that do not.
-fn conditions(filter: &PointFilter) -> (String, String) {
+fn conditions(filter: &GroupFilter) -> (String, String) {
     match filter {
-        PointFilter::Variance(variance) if variance.tolerance > 0.0 => {
+        GroupFilter::Variance(variance) if variance.tolerance > 0.0 => {
             (format!("max-min>{}", variance.tolerance), format!("max-min<={}", variance.tolerance))
         }
-        PointFilter::Variance(_) => ("std>0".to_owned(), "std=0".to_owned()),
-        PointFilter::MeanRange(range) => {
+        GroupFilter::Variance(_) => ("std>0".to_owned(), "std=0".to_owned()),
+        GroupFilter::MeanRange(range) => {
             let relation = if range.ends == Ends::Open { "<" } else { "<=" };
             (format!("{}{relation}mean{relation}{}", range.low, range.high), format!("mean outside {range}"))
         }
+        GroupFilter::TopP(filter) => {
+            let mass = match filter.mass {
+                Mass::Softmax => "softmax",
+                Mass::Linear => "linear",
+                Mass::Variance => "variance",
+            };
+            let condition = format!("best {} of the {mass} mass, {}", percent(filter.p), ranked(filter.pool));
+            (condition, "outside the mass".to_owned())
+        }
+        GroupFilter::TopK(filter) => {
+            let number = match filter.k {
+                Quota::Count(count) => count.to_string(),
+                Quota::Fraction(fraction) => percent(fraction),
+            };
+            (format!("best {number}, {}", ranked(filter.pool)), format!("not among the best {number}"))
+        }
+        GroupFilter::MinP(filter) => {
+            let share = percent(filter.p);
+            let condition = format!("within {share} of the best, {}", ranked(filter.pool));
+            (condition, format!("not within {share} of the best"))
+        }
+        GroupFilter::Percentile(filter) => {
+            let band = format!("{} to {} of the ranking", percent(filter.low), percent(filter.high));
+            (format!("{band}, {}", ranked(filter.pool)), format!("outside {band}"))
+        }
+        GroupFilter::WithinGroup(filter) => {
+            let zero = if filter.include_zero { "any" } else { "std>0" };
+            (zero.to_owned(), if filter.include_zero { "none" } else { "std=0" }.to_owned())
+        }
     }
+}
+
+fn percent(share: f64) -> String {
+    format!("{}%", 100.0 * share)
+}
+
+fn ranked(pool: Pool) -> String {
+    let prefer = if pool.prefer == Prefer::Largest { "largest" } else { "smallest" };
+    format!("by {prefer} {}", pool.score)
 }
 
 impl FilterSummary {
     pub(super) fn new(
         name: &'static str,
-        filter: &PointFilter,
+        filter: &GroupFilter,
         columns: &Columns,
         verdicts: &[Verdict],
         statistics: &[GroupStatistics],
@@ -112,6 +156,8 @@ impl FilterSummary {
                 DropReason::BelowRange => &mut dropped.below_range,
                 DropReason::AboveRange => &mut dropped.above_range,
                 DropReason::Singleton => &mut dropped.singleton,
+                DropReason::ZeroScore => &mut dropped.zero_score,
+                DropReason::OutsidePool => &mut dropped.outside_pool,
             } += 1;
         }
         let num_prompts = verdicts.len();
@@ -175,6 +221,8 @@ impl fmt::Display for FilterSummary {
             ("below range", dropped.below_range),
             ("above range", dropped.above_range),
             ("single", dropped.singleton),
+            ("zero score", dropped.zero_score),
+            ("outside pool", dropped.outside_pool),
         ]
         .into_iter()
         .enumerate()

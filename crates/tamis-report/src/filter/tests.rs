@@ -1,6 +1,6 @@
 use std::fmt::Write as _;
 
-use tamis_core::filter::{Ends, MeanRange, Singleton, Variance};
+use tamis_core::filter::{Ends, MeanRange, Pool, Quota, Singleton, TopK, Variance, WithinGroup};
 use tempfile::TempDir;
 
 use super::*;
@@ -9,7 +9,7 @@ fn options(inputs: Vec<PathBuf>, layout: Layout) -> FilterOptions {
     FilterOptions {
         inputs,
         layout,
-        filter: PointFilter::Variance(Variance::default()),
+        filter: GroupFilter::Variance(Variance::default()),
         scale: Some(OutcomeScale::default()),
         kept: None,
         dropped: None,
@@ -99,7 +99,7 @@ fn scattered_rows_are_grouped_and_none_is_lost() {
 fn summaries_as_json() {
     let folder = tempfile::tempdir().unwrap();
     let input = write(&folder, "rollouts.jsonl", ROWS);
-    let filter = PointFilter::MeanRange(MeanRange::new(0.2, 0.8, Ends::Closed).unwrap());
+    let filter = GroupFilter::MeanRange(MeanRange::new(0.2, 0.8, Ends::Closed).unwrap());
     let summary =
         filter_file(&FilterOptions { filter, ..options(vec![input], long(&["uid"], "acc")) }).unwrap();
     insta::assert_snapshot!(serde_json::to_string_pretty(&summary).unwrap(), @r#"
@@ -123,7 +123,9 @@ fn summaries_as_json() {
         "unscored": 1,
         "below_range": 0,
         "above_range": 0,
-        "singleton": 0
+        "singleton": 0,
+        "zero_score": 0,
+        "outside_pool": 0
       },
       "keep_rate": 0.25,
       "mean_std": 0.125,
@@ -202,7 +204,7 @@ fn parquet_rows() {
         "{error}"
     );
     let summary = filter_file(&FilterOptions {
-        filter: PointFilter::Variance(Variance::new(100.0, Singleton::Drop).unwrap()),
+        filter: GroupFilter::Variance(Variance::new(100.0, Singleton::Drop).unwrap()),
         dropped: Some(kept.clone()),
         scale: None,
         ..options(vec![source], long(&["data_source"], "extra_info.index"))
@@ -308,7 +310,7 @@ fn what_cannot_be_filtered() {
         dropped: Some(folder.path().join("dropped.json")),
         ..on(&folder.path().join("verl.parquet"), long(&["ability"], "extra_info.index"))
     });
-    let filter = PointFilter::Variance(Variance { tolerance: -1.0, singleton: Singleton::Keep });
+    let filter = GroupFilter::Variance(Variance { tolerance: -1.0, singleton: Singleton::Keep });
     refuse(&FilterOptions { filter, ..good });
     assert_eq!(std::fs::read_to_string(there).unwrap(), "precious");
     insta::assert_snapshot!(is_usage, @"uu.uuuuu....uu..uuuuuu.uuu");
@@ -348,4 +350,51 @@ fn what_cannot_be_filtered() {
       hint: rows keep the format they come in: name it FOLDER/dropped.parquet
     the variance filter's tolerance must be a finite number of at least 0, got -1
     "#);
+}
+
+#[test]
+fn pool_filters_compare_the_groups_of_all_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = write(&folder, "a.jsonl", "{\"uid\": 1, \"r\": 0.0}\n{\"uid\": 1, \"r\": 1.0}\n");
+    let second = write(
+        &folder,
+        "b.jsonl",
+        "{\"uid\": 1, \"r\": 0.0}\n{\"uid\": 1, \"r\": 4.0}\n{\"uid\": 2, \"r\": 3.0}\n{\"uid\": 2, \"r\": 3.0}\n",
+    );
+    let filter =
+        GroupFilter::TopK(TopK { k: Quota::Count(1), pool: Pool { include_zero: false, ..Pool::default() } });
+    let layout = long(&["uid"], "r");
+    let summary =
+        filter_file(&FilterOptions { filter, scale: None, ..options(vec![first, second], layout) }).unwrap();
+    insta::assert_snapshot!(summary, @"
+    Filter statistics (top_k of r):
+      - Total prompts: 3 (6 trajectories, 2 a prompt)
+      - Filtered (not among the best 1): 2 (66.7%)
+          all wrong: 0 (0.0%)
+          all correct: 0 (0.0%)
+          other uniform: 1 (33.3%)
+          outside pool: 1 (33.3%)
+      - Kept (best 1, by largest deviation): 1 (33.3%)
+      - Mean std: 0.833
+      - Mean metric: 1.833
+    ");
+}
+
+#[test]
+fn members_that_are_not_chosen_are_dropped_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = [0.1, 1.0, 0.0, 0.6].map(|r| format!("{{\"uid\": 1, \"r\": {r}}}\n"));
+    let input = write(&folder, "a.jsonl", &rows.concat());
+    let filter = GroupFilter::WithinGroup(WithinGroup { k: Quota::Count(3), include_zero: true });
+    let kept = folder.path().join("kept.jsonl");
+    let dropped = folder.path().join("dropped.jsonl");
+    filter_file(&FilterOptions {
+        filter,
+        kept: Some(kept.clone()),
+        dropped: Some(dropped.clone()),
+        ..options(vec![input], long(&["uid"], "r"))
+    })
+    .unwrap();
+    assert_eq!(std::fs::read_to_string(kept).unwrap(), rows[..3].concat());
+    assert_eq!(std::fs::read_to_string(dropped).unwrap(), rows[3]);
 }

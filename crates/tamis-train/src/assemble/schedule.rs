@@ -1,11 +1,13 @@
 //! Filter and scheduling machine.
 
 use tamis_config::{
-    Bounds, Config, EmptyRound, FillOrder, FilterKind, OnExhausted as ConfigExhausted,
-    OnLimit as ConfigLimit, Singleton as ConfigSingleton, Surplus as ConfigSurplus,
+    Bounds, Config, EmptyRound, FillOrder, FilterConfig, FilterKind, Mass as ConfigMass,
+    OnExhausted as ConfigExhausted, OnLimit as ConfigLimit, PoolScore as ConfigScore, Prefer as ConfigPrefer,
+    Singleton as ConfigSingleton, Surplus as ConfigSurplus,
 };
 use tamis_core::filter::{
-    AvailableMetrics, Ends, ExtraColumns, MeanRange, Metric, PointFilter, Singleton, Variance,
+    AvailableMetrics, Ends, ExtraColumns, Filter, FilterError, GroupFilter, Mass, MeanRange, Metric, MinP,
+    Percentile, Pool, PoolScore, Prefer, Quota, Singleton, TopK, TopP, Variance, WithinGroup,
 };
 use tamis_core::schedule::{OnEmptyRound, OnExhausted, OnLimit, Order, RoundsSettings, Surplus};
 
@@ -17,7 +19,7 @@ use super::AssembleError;
 #[derive(Debug, Clone)]
 pub struct Sieve {
     /// The filter; `None`: every group is trained on.
-    pub filter: Option<PointFilter>,
+    pub filter: Option<GroupFilter>,
     /// What it looks at, and what reports are about.
     pub metric: Metric,
     /// What the run says about it at the start.
@@ -28,6 +30,13 @@ impl Sieve {
     /// Whether the filter looks at rewards after the KL penalty.
     pub fn looks_at_final_reward(&self) -> bool {
         matches!(self.metric, Metric::SeqFinalReward | Metric::TokenLevelRewards)
+    }
+
+    /// Which members of a kept group train; `None`: all.
+    pub fn chosen_of(&self, record: &Record) -> Option<Vec<bool>> {
+        let filter = self.filter.as_ref()?;
+        let value = |member| self.value_of(record, member).unwrap_or(f64::NAN);
+        filter.members(&(0..record.group.trajectories.len()).map(value).collect::<Vec<_>>())
     }
 
     /// The metric of a member of a group; `None` where it has none.
@@ -59,37 +68,140 @@ pub fn sieve(config: &Config, scores: impl IntoIterator<Item = String>) -> Resul
         None => (Metric::default_of(&available)?, " (no metric was set: the raw outcome)"),
     };
     metric.check(&available)?;
-    let (built, rule) = match filter.kind {
-        FilterKind::Variance => {
-            let singleton = match filter.singleton {
-                ConfigSingleton::Keep => Singleton::Keep,
-                ConfigSingleton::Drop => Singleton::Drop,
-            };
-            let rule = if filter.tolerance > 0.0 {
-                format!("max - min > {}", filter.tolerance)
-            } else {
-                "max > min".to_owned()
-            };
-            (PointFilter::Variance(Variance::new(filter.tolerance, singleton)?), rule)
-        }
-        FilterKind::MeanRange => {
-            let (ends, relation) = match filter.bounds {
-                Bounds::Open => (Ends::Open, "<"),
-                Bounds::Closed => (Ends::Closed, "<="),
-            };
-            let rule = format!("{} {relation} mean {relation} {}", filter.low, filter.high);
-            (PointFilter::MeanRange(MeanRange::new(filter.low, filter.high, ends)?), rule)
-        }
-    };
-    let limit = match config.schedule.max_num_gen_batches {
-        Some(limit) => format!("at most {limit} rounds a step"),
-        None => "no limit on rounds".to_owned(),
-    };
+    let built = group_filter(filter)?;
     let announcement = format!(
-        "filter on: {} keeps groups with {rule} of `{metric}`{chosen}; {limit}, {} groups a step",
-        filter.kind, config.data.train_batch_size
+        "filter on: {} keeps {} of `{metric}`{chosen}; {}",
+        filter.kind,
+        rule(&built),
+        filling(config)
     );
     Ok(Sieve { filter: Some(built), metric, announcement })
+}
+
+/// The filter that the configuration names.
+fn group_filter(filter: &FilterConfig) -> Result<GroupFilter, FilterError> {
+    let pool = Pool {
+        score: match filter.score {
+            ConfigScore::Deviation => PoolScore::Deviation,
+            ConfigScore::Variance => PoolScore::Variance,
+            ConfigScore::Mean => PoolScore::Mean,
+            ConfigScore::Sum => PoolScore::Sum,
+        },
+        ddof: u8::from(filter.ddof > 0),
+        prefer: match filter.prefer {
+            ConfigPrefer::Largest => Prefer::Largest,
+            ConfigPrefer::Smallest => Prefer::Smallest,
+        },
+        include_zero: filter.include_zero,
+    };
+    // The configuration was checked to have one of the two; all groups are a part of them.
+    let quota = filter.k.map_or_else(|| Quota::Fraction(filter.fraction.unwrap_or(1.0)), Quota::Count);
+    let built = match filter.kind {
+        FilterKind::Variance => GroupFilter::Variance(Variance {
+            tolerance: filter.tolerance,
+            singleton: match filter.singleton {
+                ConfigSingleton::Keep => Singleton::Keep,
+                ConfigSingleton::Drop => Singleton::Drop,
+            },
+        }),
+        FilterKind::MeanRange => GroupFilter::MeanRange(MeanRange {
+            low: filter.low,
+            high: filter.high,
+            ends: match filter.bounds {
+                Bounds::Open => Ends::Open,
+                Bounds::Closed => Ends::Closed,
+            },
+        }),
+        FilterKind::TopP => GroupFilter::TopP(TopP {
+            p: filter.p.unwrap_or(1.0),
+            mass: match filter.mass {
+                ConfigMass::Softmax => Mass::Softmax,
+                ConfigMass::Linear => Mass::Linear,
+                ConfigMass::Variance => Mass::Variance,
+            },
+            temperature: filter.temperature,
+            slack: filter.slack,
+            pool,
+        }),
+        FilterKind::TopK => GroupFilter::TopK(TopK { k: quota, pool }),
+        FilterKind::MinP => GroupFilter::MinP(MinP { p: filter.p.unwrap_or(0.0), pool }),
+        FilterKind::Percentile => {
+            GroupFilter::Percentile(Percentile { low: filter.low, high: filter.high, pool })
+        }
+        FilterKind::WithinGroup => {
+            GroupFilter::WithinGroup(WithinGroup { k: quota, include_zero: filter.include_zero })
+        }
+    };
+    built.checked()
+}
+
+/// What a filter keeps, in words.
+fn rule(filter: &GroupFilter) -> String {
+    let percent = |share: f64| format!("{}%", 100.0 * share);
+    let ranked = |pool: &Pool| {
+        let prefer = if pool.prefer == Prefer::Largest { "largest" } else { "smallest" };
+        let zero = if pool.include_zero { "" } else { ", but not 0," };
+        format!("{prefer} {}{zero}", pool.score)
+    };
+    match filter {
+        GroupFilter::Variance(filter) if filter.tolerance > 0.0 => {
+            format!("groups with max - min > {}", filter.tolerance)
+        }
+        GroupFilter::Variance(_) => "groups with max > min".to_owned(),
+        GroupFilter::MeanRange(filter) => {
+            let relation = if filter.ends == Ends::Open { "<" } else { "<=" };
+            format!("groups with {} {relation} mean {relation} {}", filter.low, filter.high)
+        }
+        GroupFilter::TopP(filter) => {
+            let mass = match filter.mass {
+                Mass::Softmax => "softmax",
+                Mass::Linear => "linear",
+                Mass::Variance => "variance",
+            };
+            format!(
+                "the groups of each round that hold {} of the {mass} mass, by the {}",
+                percent(filter.p),
+                ranked(&filter.pool)
+            )
+        }
+        GroupFilter::TopK(filter) => {
+            let number = match filter.k {
+                Quota::Count(count) => count.to_string(),
+                Quota::Fraction(fraction) => percent(fraction),
+            };
+            format!("{number} of the groups of each round, by the {}", ranked(&filter.pool))
+        }
+        GroupFilter::MinP(filter) => format!(
+            "the groups of each round within {} of the best, by the {}",
+            percent(filter.p),
+            ranked(&filter.pool)
+        ),
+        GroupFilter::Percentile(filter) => format!(
+            "the groups of each round from {} to {} of the ranking, by the {}",
+            percent(filter.low),
+            percent(filter.high),
+            ranked(&filter.pool)
+        ),
+        GroupFilter::WithinGroup(filter) => {
+            let number = match filter.k {
+                Quota::Count(count) => count.to_string(),
+                Quota::Fraction(fraction) => percent(fraction),
+            };
+            format!("{number} of the members of each group, those of the largest variance")
+        }
+    }
+}
+
+/// How a batch is filled, in words.
+fn filling(config: &Config) -> String {
+    let size = config.data.train_batch_size;
+    if !config.schedule.refill {
+        return format!("one round a step, trained on what it leaves of {} groups", config.gen_batch_size());
+    }
+    match config.schedule.max_num_gen_batches {
+        Some(limit) => format!("at most {limit} rounds a step, {size} groups a step"),
+        None => format!("no limit on rounds, {size} groups a step"),
+    }
 }
 
 /// The machine's settings.

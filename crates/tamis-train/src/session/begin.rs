@@ -160,6 +160,10 @@ impl Session {
         let rewards = rewards::rewards(&config, directory.disk(), directory.path(), &listener)?;
         let names = score_names(&config, &prompts, &rewards, &ui, &*listener)?;
         let score_names = names.clone();
+        let mut early_stop = super::early_stop::early_stop(&config.train.early_stop)?;
+        if let Some((state, _)) = &state {
+            early_stop = early_stop.resumed(state.early_stop.clone());
+        }
         let sieve = schedule::sieve(&config, names)?;
         ui.say(&sieve.announcement);
         let mut scorer = Scorer::new(rewards);
@@ -233,6 +237,8 @@ impl Session {
             latest: state.as_ref().and_then(|(state, _)| state.latest.clone()),
             is_unmeasured: state.as_ref().is_some_and(|(state, _)| state.is_unmeasured),
             attempts: Attempts::new(),
+            early_stop_between: early_stop.state().clone(),
+            early_stop,
             validation_prompts,
             config,
             directory,

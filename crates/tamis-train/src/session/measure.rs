@@ -36,6 +36,9 @@ impl Session {
         self.loggers.amend(step, &metrics)?;
         if step == 0 {
             self.before = self.latest.take().map(|(_, report)| report);
+        } else {
+            self.observe_validation(&metrics);
+            self.early_stop_between = self.early_stop.state().clone();
         }
         self.save(step)
     }

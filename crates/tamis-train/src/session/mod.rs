@@ -6,6 +6,7 @@
 mod advantages;
 mod attempts;
 mod begin;
+mod early_stop;
 mod measure;
 mod save;
 mod start;
@@ -17,6 +18,7 @@ use std::path::PathBuf;
 use tamis_config::Config;
 use tamis_core::advantage::shaping::Shaping;
 use tamis_core::advantage::{Advantage, AdvantageError, AdvantageState};
+use tamis_core::early_stop::{EarlyStop, EarlyStopState, StopReason};
 use tamis_core::objective::{KlState, Objective, ObjectiveError, ObjectiveState};
 use tamis_core::schedule::{Diagnosis, FinishReason, Rounds, ScheduleError};
 use tamis_data::sampler::{Position, PositionError};
@@ -44,7 +46,7 @@ use crate::warm_start::WarmStartError;
 use attempts::Attempts;
 
 pub use begin::{Begin, ConfigText};
-pub(crate) use begin::{engine_settings, validation_settings};
+pub(crate) use begin::{engine_settings, threads, validation_settings};
 
 /// A run cannot begin or go on.
 #[derive(Debug, Error)]
@@ -76,6 +78,9 @@ pub enum RunError {
     /// The objective.
     #[error(transparent)]
     Objective(#[from] ObjectiveError),
+    /// An early stop's settings.
+    #[error(transparent)]
+    EarlyStop(#[from] tamis_core::early_stop::EarlyStopError),
     /// The scheduler.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
@@ -187,6 +192,8 @@ impl RunError {
 pub enum Ending {
     /// As planned.
     Finished(FinishReason),
+    /// An early stop fired: saved, and no failure.
+    StoppedEarly(StopReason),
     /// Ctrl-C: saved, and to be resumed.
     Interrupted,
 }
@@ -251,4 +258,7 @@ pub struct Session {
     saved: Option<u64>,
     // The validation after the last step was interrupted, and is still to be made.
     is_unmeasured: bool,
+    early_stop: EarlyStop,
+    // As it stood after the last trained step: skipped attempts after it are replayed.
+    early_stop_between: EarlyStopState,
 }

@@ -33,6 +33,7 @@ impl Session {
             scores: self.scores.clone(),
             before: self.before.clone(),
             latest: self.latest.clone(),
+            early_stop: self.early_stop_between.clone(),
         };
         let pending = self.directory.begin_checkpoint(step)?;
         let dtype = match self.config.model.save_dtype {

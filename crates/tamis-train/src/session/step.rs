@@ -10,8 +10,8 @@ use tamis_core::objective::{KlController, KlEstimator, KlState, PolicyLoss, kl};
 use tamis_core::ragged::Ragged;
 use tamis_core::schedule::Accounting;
 use tamis_rollout::{
-    Backend, Collected, Dependencies, End, Generator, GeneratorError, GroupRequest, Outcome, Sampling, Shell,
-    ShellError,
+    Backend, Collected, Dependencies, End, Generator, GeneratorError, GroupRequest, Outcome, Record,
+    Sampling, Shell, ShellError,
 };
 
 use super::advantages::{Credited, StepRewards};
@@ -199,13 +199,20 @@ impl Session {
         }
         self.attempts = Attempts::new();
         loop {
+            if let Some(reason) = self.early_stop.stopped() {
+                return self.stopped_early(reason);
+            }
             let step = self.shell.machine().progress().steps + 1;
             if self.interrupt.is_requested() {
                 return self.interrupted();
             }
             self.progress.groups(0, self.config.data.train_batch_size as u64);
+            let first = self.shell.next_group();
             let collected = self.collect()?;
             collected.report.accounting.check()?;
+            if matches!(collected.end, End::Ready | End::Skipped(_)) {
+                self.observe_rounds(&collected, first, matches!(collected.end, End::Ready));
+            }
             match &collected.end {
                 // Nothing is changed yet: a resume collects the same batch.
                 End::Ready if self.interrupt.is_requested() => return self.interrupted(),
@@ -250,7 +257,7 @@ impl Session {
     }
 
     /// The last validation and checkpoint, where they have not been made.
-    fn finish(&mut self) -> Result<(), RunError> {
+    pub(super) fn finish(&mut self) -> Result<(), RunError> {
         let totals = self.shell.machine().totals();
         totals.check()?;
         self.progress.say(&told(totals));
@@ -303,7 +310,11 @@ impl Session {
     /// Trains on a complete batch, publishes, logs, validates and saves.
     fn train(&mut self, step: u64, collected: &Collected) -> Result<(), RunError> {
         let mut timings = std::mem::take(&mut self.attempts.timings);
-        let groups: Vec<&Group> = collected.trained.iter().map(|record| &record.group).collect();
+        let thinned = self.thinned(&collected.trained);
+        let groups: Vec<&Group> = match &thinned {
+            Some(groups) => groups.iter().collect(),
+            None => collected.trained.iter().map(|record| &record.group).collect(),
+        };
         let mut metrics = Metrics::new();
         metrics.set("training/global_step", step as f64);
         metrics.set("training/epoch", collected.report.epoch as f64);
@@ -418,10 +429,14 @@ impl Session {
             let clock = Instant::now();
             match self.validate(step, &mut metrics) {
                 Err(error) if error.is_interruption() => self.is_unmeasured = true,
-                measured => measured?,
+                measured => {
+                    measured?;
+                    self.observe_validation(&metrics);
+                }
             }
             timings.add("testing", clock.elapsed());
         }
+        self.early_stop_between = self.early_stop.state().clone();
         timings.add(STEP, self.attempts.began.elapsed());
         timings.metrics(TokenCounts { generated: num_generated, trained: num_tokens }, &mut metrics);
         metrics.add_aliases();
@@ -470,6 +485,20 @@ impl Session {
             push_rows(&mut rows, &sequences[range], &scores.logprobs);
         }
         Ok(Some(rows))
+    }
+
+    /// The groups as they are trained, where the filter chooses among their members: those that are not chosen are unscored to advantages and
+    /// loss. `None` where all members train.
+    fn thinned(&self, trained: &[Record]) -> Option<Vec<Group>> {
+        let thin = |record: &Record| {
+            let chosen = self.sieve.chosen_of(record)?;
+            let mut group = record.group.clone();
+            for (trajectory, _) in group.trajectories.iter_mut().zip(chosen).filter(|(_, chosen)| !chosen) {
+                trajectory.reward = f64::NAN;
+            }
+            Some(group)
+        };
+        trained.iter().map(thin).collect()
     }
 
     /// Rewards `[P][G]` that advantages are made of, and those after KL where it is in the reward \[B\].

@@ -28,7 +28,7 @@ pub struct Dro {
 }
 
 impl Dro {
-    pub(super) fn check(&self) -> Result<(), ObjectiveError> {
+    pub(super) fn check(self) -> Result<(), ObjectiveError> {
         in_range("dro.beta", self.beta, self.beta >= 0.0 && self.beta.is_finite(), "a number of at least 0")
     }
 }

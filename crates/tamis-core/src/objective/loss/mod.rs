@@ -1,4 +1,10 @@
-//! Policy losses: one file each, all run block by block over a trajectory by [`kernel`].
+//! Policy losses: one file each, all run block by block over a trajectory (`kernel.rs`).
+
+#![expect(
+    clippy::inline_always,
+    clippy::needless_bitwise_bool,
+    reason = "loops over tokens vectorise only where their bodies are inlined and do not branch"
+)]
 
 mod cispo;
 mod clip;
@@ -248,7 +254,7 @@ impl PolicyLoss {
                 run(loss.clip.kernel(), row, &pass, dlogprob_t, sums, scratch);
             }
             Self::Reinforce | Self::Gpg => {
-                run(reinforce::ReinforceKernel, row, pass, dlogprob_t, sums, scratch)
+                run(reinforce::ReinforceKernel, row, pass, dlogprob_t, sums, scratch);
             }
             Self::ClipCov(loss) => run(loss.kernel(), row, pass, dlogprob_t, sums, scratch),
             Self::KlCov(loss) => {

@@ -100,8 +100,11 @@ impl World {
             return Event::Failed { group, num_tokens: key.below(1, 100) };
         }
         let is_kept = key.uniform(2) < self.keep;
-        let verdict =
-            if is_kept { Verdict::Kept } else { Verdict::Dropped(DropReason::ALL[key.below(3, 7) as usize]) };
+        let verdict = if is_kept {
+            Verdict::Kept
+        } else {
+            Verdict::Dropped(DropReason::ALL[key.below(3, DropReason::ALL.len() as u64) as usize])
+        };
         let mean = is_kept.then(|| key.uniform(4));
         let summary = GroupSummary {
             num_trajectories: group_size as u32,

@@ -1,0 +1,170 @@
+//! Filters that compare the groups of a round or the members of a group, and runs that are stopped early.
+
+mod tamis;
+
+use std::collections::BTreeMap;
+
+use tamis::{Ended, Folder, Left, TINY};
+
+fn train(folder: &Folder, changes: &[(&str, &str)]) -> Ended {
+    let mut config = TINY.to_owned();
+    for (from, to) in changes {
+        assert!(config.contains(from), "{from}");
+        config = config.replace(from, to);
+    }
+    folder.write("config.yaml", &config);
+    folder.tamis(&["train", "config.yaml"])
+}
+
+/// The lines of the metrics file that a trained step left.
+fn steps(folder: &Folder) -> Vec<BTreeMap<String, f64>> {
+    folder
+        .read("runs/tiny/metrics.jsonl")
+        .lines()
+        .map(|line| {
+            let line: BTreeMap<String, serde_json::Value> = serde_json::from_str(line).expect("JSON");
+            line.into_iter().filter_map(|(name, value)| Some((name, value.as_f64()?))).collect()
+        })
+        .filter(|line: &BTreeMap<String, f64>| line.contains_key("groups/generated"))
+        .collect()
+}
+
+const ONE_ROUND: (&str, &str) = ("schedule: {max_num_gen_batches: 50}", "schedule: {refill: false}");
+
+#[test]
+fn a_selection_without_refill_trains_on_what_survived() {
+    let folder = Folder::new();
+    let filter = ("filter: {kind: variance}", "filter: {kind: top_k, fraction: 0.25}");
+    let batch = ("train_batch_size: 4", "train_batch_size: 8");
+    let ended = train(&folder, &[filter, batch, ONE_ROUND]).succeeds();
+    assert!(
+        ended.stderr.contains(
+            "filter on: top_k keeps 25% of the groups of each round, by the largest deviation of `acc` (no metric was set: the raw outcome); one round a step, trained on what it leaves of 8 groups"
+        ),
+        "{}",
+        ended.stderr
+    );
+    let steps = steps(&folder);
+    assert_eq!(steps.len(), 6);
+    for step in steps {
+        assert_eq!(
+            (step["groups/generated"], step["groups/trained"], step["groups/dropped"]),
+            (8.0, 2.0, 6.0)
+        );
+        assert_eq!(step["train/num_dropped/outside_pool"] as u64, 6);
+        assert!(step["rollout/in_group_reward_std"] >= 0.0);
+    }
+}
+
+/// 64 prompts in rounds of 24: the third is drawn from two epochs, and still one round to the filter.
+#[test]
+fn a_round_over_the_end_of_an_epoch_is_judged_whole() {
+    let folder = Folder::new();
+    let filter = ("filter: {kind: variance}", "filter: {kind: top_k, k: 3}");
+    let sizes =
+        [("train_batch_size: 4", "train_batch_size: 24"), ("gen_batch_size: 8", "gen_batch_size: 24")];
+    train(&folder, &[filter, sizes[0], sizes[1], ONE_ROUND]).succeeds();
+    let steps = steps(&folder);
+    assert_eq!(steps.len(), 6);
+    for step in steps {
+        assert_eq!((step["groups/generated"], step["groups/trained"]), (24.0, 3.0), "{step:?}");
+    }
+}
+
+/// A data end at which what is in flight can no longer fill a batch: the run ends well.
+#[test]
+fn the_data_end_in_the_middle_of_a_round() {
+    let folder = Folder::new();
+    let ends = ("  total_steps: 6", "  total_epochs: 1");
+    let sizes = [("train_batch_size: 4", "train_batch_size: 6"), ("gen_batch_size: 8", "gen_batch_size: 10")];
+    let ended = train(&folder, &[ends, sizes[0], sizes[1]]).succeeds();
+    assert!(ended.stdout.contains("done: "), "{}", ended.shown());
+}
+
+#[test]
+fn members_that_are_not_chosen_have_no_advantage() {
+    let folder = Folder::new();
+    train(
+        &folder,
+        &[
+            ("filter: {kind: variance}", "filter: {kind: within_group, k: 2}"),
+            ("gen_batch_size: 8", "gen_batch_size: 4"),
+        ],
+    )
+    .succeeds();
+    let names: Vec<String> = std::fs::read_dir(folder.join("runs/tiny/rollouts"))
+        .expect("rollouts")
+        .map(|entry| entry.expect("entry").path().display().to_string())
+        .collect();
+    assert_eq!(names.len(), 6);
+    let mut arguments = ["filter", "--metric", "advantage", "--group", "group_id", "--no-outcome", "--json"]
+        .map(str::to_owned)
+        .to_vec();
+    arguments.extend(names);
+    let summary = folder.tamis(&arguments).succeeds();
+    let summary: serde_json::Value = serde_json::from_str(&summary.stdout).expect("JSON");
+    assert_eq!((&summary["num_prompts"], &summary["num_trajectories"]), (&24.into(), &96.into()));
+    assert_eq!(summary["num_unscored_trajectories"], 48, "{summary}");
+    for step in steps(&folder) {
+        assert_eq!((step["groups/trained"], step["trajectories/trained"]), (4.0, 16.0));
+        assert_eq!(step["train/num_unscored"] as u64, 0);
+    }
+}
+
+#[test]
+fn low_validation_success_stops_the_run_and_it_stays_stopped() {
+    let folder = Folder::new();
+    let stop =
+        ("  total_steps: 6", "  total_steps: 6\n  early_stop: {low_success: {floor: 1.0, patience: 1}}");
+    let ended = train(&folder, &[stop]).succeeds();
+    assert!(ended.stdout.contains("stopped early after 2 steps (low_success): validation success stayed below 1 for 1 validations in a row, "), "{}", ended.shown());
+    assert!(folder.join("runs/tiny/checkpoints/step_2").exists());
+    let metrics = folder.read("runs/tiny/metrics.jsonl");
+    assert!(metrics.lines().last().expect("a line").contains("\"train/early_stopped\":1"), "{metrics}");
+    let left = Left::by(&folder.join("runs/tiny"));
+    let again = folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
+    assert_eq!(again.stdout, ended.stdout);
+    left.assert_same(&Left::by(&folder.join("runs/tiny")));
+    // With the stop switched off the run goes on.
+    let on =
+        folder.tamis(&["train", "--resume", "runs/tiny", "train.early_stop.low_success=null"]).succeeds();
+    assert!(on.stdout.contains("done: 6 steps"), "{}", on.shown());
+}
+
+#[test]
+fn empty_steps_stop_the_run() {
+    let folder = Folder::new();
+    let changes = [
+        ("filter: {kind: variance}", "filter: {kind: mean_range, low: 1.5, high: 2.0}"),
+        ("max_num_gen_batches: 50", "on_empty_round: skip"),
+        ("  total_steps: 6", "  total_steps: 6\n  early_stop: {empty_steps: {patience: 2}}"),
+    ];
+    let ended = train(&folder, &changes).succeeds();
+    assert!(
+        ended
+            .stdout
+            .contains("stopped early after 0 steps (empty_steps): 2 steps in a row had no group to train on"),
+        "{}",
+        ended.shown()
+    );
+    let left = Left::by(&folder.join("runs/tiny"));
+    let again = folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
+    assert_eq!(again.stdout, ended.stdout);
+    left.assert_same(&Left::by(&folder.join("runs/tiny")));
+}
+
+#[test]
+fn a_collapse_of_the_reward_stops_the_run() {
+    // A threshold so near to the first step's deviation that the second or third is below it.
+    let stop =
+        "  total_steps: 6\n  early_stop: {reward_collapse: {baseline_steps: 1, window: 1, share: 0.999}}";
+    let folder = Folder::new();
+    let ended = train(&folder, &[("  total_steps: 6", stop)]).succeeds();
+    assert!(
+        ended
+            .stdout
+            .contains("(reward_collapse): the reward's deviation within groups has collapsed: at most "),
+        "{}",
+        ended.shown()
+    );
+}

@@ -1,0 +1,69 @@
+//! `low_success`: the policy fails validation.
+
+use serde::{Deserialize, Serialize};
+
+use super::{EarlyStopError, StopReason};
+use crate::entry::{Entry, Family};
+
+/// The catalogue's entry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "low_success",
+    family: Family::EarlyStop,
+    meaning: "stops when validation success has stayed below a floor",
+    formula: "min over data sources(success) < floor, for patience validations in a row",
+    source: "RAGEN, validation early stop (2026-01-24)",
+    defaults: &[("floor", "0.01"), ("patience", "5")],
+    degenerate: &[
+        "a validation without a success rate neither counts nor breaks the row",
+        "the comparison is strict: success at the floor breaks the row",
+    ],
+    known_as: &[("RAGEN", "early_stopped/low_validation_success")],
+    differences: &["RAGEN does not save the count in checkpoints"],
+};
+
+/// Stops after `patience` validations in a row in which the success rate of any data source was below `floor`.
+///
+/// # Source
+/// RAGEN, trainer, 2026-01-24: any `val-env/*/success` below 0.01 for 5 validations in a row.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LowSuccess {
+    /// Success below this is low.
+    pub floor: f64,
+    /// Validations in a row that are borne, less one.
+    pub patience: u32,
+}
+
+impl Default for LowSuccess {
+    fn default() -> Self {
+        Self { floor: 0.01, patience: 5 }
+    }
+}
+
+/// What it has seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LowSuccessState {
+    /// Low validations in a row.
+    pub in_a_row: u32,
+}
+
+impl LowSuccess {
+    pub(super) fn check(&self) -> Result<(), EarlyStopError> {
+        if self.patience == 0 {
+            return Err(EarlyStopError::Zero { stop: "low_success", setting: "patience" });
+        }
+        if self.floor.is_finite() { Ok(()) } else { Err(EarlyStopError::Floor(self.floor)) }
+    }
+
+    /// Takes a validation in.
+    pub fn observe(&self, state: &mut LowSuccessState, successes: &[f64]) -> Option<StopReason> {
+        let lowest = successes.iter().copied().filter(|success| !success.is_nan()).reduce(f64::min)?;
+        state.in_a_row = if lowest < self.floor { state.in_a_row.saturating_add(1) } else { 0 };
+        (state.in_a_row >= self.patience).then_some(StopReason::LowSuccess {
+            validations: state.in_a_row,
+            lowest,
+            floor: self.floor,
+        })
+    }
+}

@@ -1,0 +1,230 @@
+//! Early stopping: when a run has stopped learning and goes on for nothing.
+//!
+//! ```text
+//! rounds ─ attempt ─▶ RewardCollapse ─┐
+//! validations ──────▶ LowSuccess ─────┼─▶ Option<StopReason>   (the first that fires)
+//! steps ────────────▶ EmptySteps ─────┘
+//! ```
+//!
+//! Each is a state machine without clock or I/O: equal observations give equal answers, and its state is serialisable, so that a resumed run
+//! stops where the uninterrupted one would have. [`EarlyStop`] holds those that a run asked for. A stop is not an error: the run
+//! validates, saves and ends.
+
+mod empty_steps;
+mod low_success;
+mod reward_collapse;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+pub use empty_steps::{EmptySteps, EmptyStepsState};
+pub use low_success::{LowSuccess, LowSuccessState};
+pub use reward_collapse::{Attempt, CollapseForm, RewardCollapse, RewardCollapseState};
+
+use crate::entry::Entry;
+
+/// The catalogue's entries of this module.
+pub const ENTRIES: &[Entry] = &[reward_collapse::ENTRY, low_success::ENTRY, empty_steps::ENTRY];
+
+/// Which early stops a run asked for; `None`: not that one.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EarlyStopSettings {
+    /// On a collapse of the reward's deviation within groups.
+    pub reward_collapse: Option<RewardCollapse>,
+    /// On validation success below a floor.
+    pub low_success: Option<LowSuccess>,
+    /// On steps in a row that trained nothing.
+    pub empty_steps: Option<EmptySteps>,
+}
+
+/// What the early stops have seen; saved in checkpoints.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EarlyStopState {
+    /// Of [`RewardCollapse`].
+    pub reward_collapse: RewardCollapseState,
+    /// Of [`LowSuccess`].
+    pub low_success: LowSuccessState,
+    /// Of [`EmptySteps`].
+    pub empty_steps: EmptyStepsState,
+    /// Why the run was stopped, once it was.
+    pub stopped: Option<StopReason>,
+}
+
+/// Why a run was stopped early. `Display` is what the person is told.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopReason {
+    /// The reward hardly varies within groups any more.
+    RewardCollapse {
+        /// Attempts in the window.
+        window: usize,
+        /// The largest deviation in it.
+        largest: f64,
+        /// The mean deviation of the first steps.
+        baseline: f64,
+        /// The share of it that the deviations are below.
+        share: f64,
+    },
+    /// Validation success stays below the floor.
+    LowSuccess {
+        /// Validations in a row.
+        validations: u32,
+        /// The lowest success of the last one.
+        lowest: f64,
+        /// The floor.
+        floor: f64,
+    },
+    /// Steps in a row trained nothing.
+    EmptySteps {
+        /// How many.
+        steps: u32,
+    },
+}
+
+impl StopReason {
+    /// The catalogue's name of the stop.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::RewardCollapse { .. } => "reward_collapse",
+            Self::LowSuccess { .. } => "low_success",
+            Self::EmptySteps { .. } => "empty_steps",
+        }
+    }
+}
+
+impl fmt::Display for StopReason {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RewardCollapse { window, largest, baseline, share } => write!(
+                formatter,
+                "the reward's deviation within groups has collapsed: at most {largest:.4} in each of the last {window} rounds, \
+                 below {}% of the {baseline:.4} it began with",
+                100.0 * share
+            ),
+            Self::LowSuccess { validations, lowest, floor } => write!(
+                formatter,
+                "validation success stayed below {floor} for {validations} validations in a row, {lowest:.4} in the last"
+            ),
+            Self::EmptySteps { steps } => {
+                write!(formatter, "{steps} steps in a row had no group to train on")
+            }
+        }
+    }
+}
+
+/// Settings of an early stop that could never fire, or would always.
+#[derive(Debug, Clone, Copy, PartialEq, Error)]
+pub enum EarlyStopError {
+    /// A count of 0.
+    #[error("early stop `{stop}`: `{setting}` must be at least 1")]
+    Zero {
+        /// Which stop.
+        stop: &'static str,
+        /// Its setting.
+        setting: &'static str,
+    },
+    /// A share of the baseline outside (0, 1).
+    #[error("early stop `reward_collapse`: `share` must lie between 0 and 1, both excluded, got {0}")]
+    Share(f64),
+    /// Not a finite number.
+    #[error("early stop `low_success`: `floor` must be a finite number, got {0}")]
+    Floor(f64),
+}
+
+/// The early stops of a run.
+///
+/// ```
+/// use tamis_core::early_stop::{EarlyStop, EarlyStopSettings, EmptySteps};
+/// let settings = EarlyStopSettings { empty_steps: Some(EmptySteps { patience: 2 }), ..Default::default() };
+/// let mut early_stop = EarlyStop::new(settings)?;
+/// assert_eq!(early_stop.step(false), None);
+/// assert_eq!(early_stop.step(true), None);
+/// assert_eq!(early_stop.step(false), None);
+/// let reason = early_stop.step(false).expect("two in a row");
+/// assert_eq!(reason.to_string(), "2 steps in a row had no group to train on");
+/// # Ok::<(), tamis_core::early_stop::EarlyStopError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct EarlyStop {
+    settings: EarlyStopSettings,
+    state: EarlyStopState,
+}
+
+impl EarlyStop {
+    /// At the start of a run.
+    ///
+    /// # Errors
+    /// [`EarlyStopError`] for settings that make no sense.
+    pub fn new(settings: EarlyStopSettings) -> Result<Self, EarlyStopError> {
+        if let Some(stop) = &settings.reward_collapse {
+            stop.check()?;
+        }
+        if let Some(stop) = &settings.low_success {
+            stop.check()?;
+        }
+        if let Some(stop) = &settings.empty_steps {
+            stop.check()?;
+        }
+        Ok(Self { settings, state: EarlyStopState::default() })
+    }
+
+    /// With the state of a checkpoint. What was seen stays seen where a setting changed; a window made shorter keeps its latest. A run
+    /// that was stopped stays so, unless that stop is switched off now.
+    #[must_use]
+    pub fn resumed(self, mut state: EarlyStopState) -> Self {
+        state.stopped = state.stopped.filter(|reason| match reason {
+            StopReason::RewardCollapse { .. } => self.settings.reward_collapse.is_some(),
+            StopReason::LowSuccess { .. } => self.settings.low_success.is_some(),
+            StopReason::EmptySteps { .. } => self.settings.empty_steps.is_some(),
+        });
+        Self { state, ..self }
+    }
+
+    /// Why the run is to end, once a stop has fired: the first that did.
+    pub fn stopped(&self) -> Option<StopReason> {
+        self.state.stopped
+    }
+
+    fn note(&mut self, reason: Option<StopReason>) -> Option<StopReason> {
+        self.state.stopped = self.state.stopped.or(reason);
+        reason
+    }
+
+    /// What it was told to look for.
+    pub fn settings(&self) -> &EarlyStopSettings {
+        &self.settings
+    }
+
+    /// What a checkpoint saves.
+    pub fn state(&self) -> &EarlyStopState {
+        &self.state
+    }
+
+    /// A generation round was judged.
+    ///
+    /// This and the two below say whether a stop fires now; [`Self::stopped`] remembers it.
+    pub fn attempt(&mut self, attempt: Attempt) -> Option<StopReason> {
+        let reason =
+            self.settings.reward_collapse.as_ref()?.observe(&mut self.state.reward_collapse, attempt);
+        self.note(reason)
+    }
+
+    /// A validation gave these success rates, one for each data source or task; those that are not numbers say nothing.
+    pub fn validation(&mut self, successes: &[f64]) -> Option<StopReason> {
+        let reason = self.settings.low_success.as_ref()?.observe(&mut self.state.low_success, successes);
+        self.note(reason)
+    }
+
+    /// A step was trained, or skipped for want of groups.
+    pub fn step(&mut self, is_trained: bool) -> Option<StopReason> {
+        let reason = self.settings.empty_steps?.observe(&mut self.state.empty_steps, is_trained);
+        self.note(reason)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,96 @@
+//! `percentile`: a band of the ranking.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Scope, Verdict};
+use crate::entry::{Entry, Family};
+
+/// The catalogue's entry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "percentile",
+    family: Family::Filter,
+    meaning: "keeps a band of the ranking of a round, a quartile say",
+    formula: "ranks round(low * n) up to round(high * n), of the n groups that compete, best first; at least one",
+    source: "RAGEN, rollout_filter_strategy percentile_range (branch more-experiments)",
+    defaults: &[
+        ("low", "0"),
+        ("high", "1"),
+        ("score", "deviation"),
+        ("ddof", "0"),
+        ("prefer", "largest"),
+        ("include_zero", "true"),
+    ],
+    degenerate: &[
+        "scale: only the order of the scores counts, so neither scale nor shift of a score matters",
+        "a band narrower than a group keeps the one group where it begins; nothing competes: none",
+        "halves are rounded to the even rank; bands that share a bound share no group",
+        "groups of equal score are ranked in dispatch order; unscored groups never compete",
+    ],
+    known_as: &[("RAGEN", "actor_rollout_ref.rollout.rollout_filter_strategy=percentile_range")],
+    differences: &[],
+};
+
+/// Keeps the groups whose rank lies between two shares of the ranking: `round(low · n) ≤ rank < round(high · n)` with the n groups that
+/// compete ranked from 0, best first, and at least one group. See [`Pool`] for score, ties and who competes.
+///
+/// `low = 0, high = 0.25` is the best quarter; the four quarters share no group and leave none out (of four groups or more).
+///
+/// # Scale
+/// Only the order of the scores counts.
+///
+/// # Source
+/// RAGEN, branch `more-experiments`, strategy `percentile_range` (its ablation by quartiles of the reward deviation).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Percentile {
+    /// Where the band begins, as a share of the ranking.
+    pub low: f64,
+    /// Where it ends.
+    pub high: f64,
+    /// Score, and who competes.
+    pub pool: Pool,
+}
+
+impl Default for Percentile {
+    fn default() -> Self {
+        Self { low: 0.0, high: 1.0, pool: Pool::default() }
+    }
+}
+
+impl Percentile {
+    /// The filter with its settings checked.
+    ///
+    /// # Errors
+    /// [`FilterError::Band`] unless 0 ≤ low < high ≤ 1, and those of the pool's settings.
+    pub fn checked(self) -> Result<Self, FilterError> {
+        self.pool.check()?;
+        if 0.0 <= self.low && self.low < self.high && self.high <= 1.0 {
+            Ok(self)
+        } else {
+            Err(FilterError::Band { low: self.low, high: self.high })
+        }
+    }
+}
+
+impl Filter for Percentile {
+    fn name(&self) -> &'static str {
+        "percentile"
+    }
+
+    fn scope(&self) -> Scope {
+        Scope::Pool
+    }
+
+    fn judge(&self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Vec<Verdict> {
+        let ranking = self.pool.rank(groups, scale);
+        let num = ranking.len();
+        let rank = |share: f64| ((share * num as f64).round_ties_even() as usize).min(num);
+        let (low, high) = (rank(self.low), rank(self.high));
+        if low < high {
+            return ranking.keep(low..high);
+        }
+        let start = low.min(num.saturating_sub(1));
+        let end = (start + 1).min(num);
+        ranking.keep(start..end)
+    }
+}

@@ -1,0 +1,208 @@
+//! What pool filters share: the score by which the groups of a round are ranked, and who may compete.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{DropReason, FilterError, GroupStatistics, OutcomeScale, Verdict};
+
+/// The number of a group by which a pool filter ranks it, over the group's scored members.
+///
+/// With the metric this covers what RAGEN ranks by: its `reward_variance` is [`Deviation`](Self::Deviation) of the reward,
+/// `reward` its [`Mean`](Self::Mean), `reward_sum` its [`Sum`](Self::Sum), `length` and `entropy` the mean of those metrics,
+/// `entropy_variance` the deviation of the entropy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PoolScore {
+    /// Standard deviation; 0 for a group of one.
+    #[default]
+    Deviation,
+    /// Its square.
+    Variance,
+    /// Mean.
+    Mean,
+    /// Sum.
+    Sum,
+}
+
+impl PoolScore {
+    /// The name in configurations.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Deviation => "deviation",
+            Self::Variance => "variance",
+            Self::Mean => "mean",
+            Self::Sum => "sum",
+        }
+    }
+}
+
+impl fmt::Display for PoolScore {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+/// Which scores are the good ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Prefer {
+    /// The largest.
+    #[default]
+    Largest,
+    /// The smallest.
+    Smallest,
+}
+
+/// How the groups of a round compete: what every pool filter has in common.
+///
+/// Groups are ranked by score, best first; groups of equal score in dispatch order. Scores that agree to twelve digits are equal:
+/// a deviation must not rank differently for the order in which its members were added up.
+///
+/// Groups without enough scored members are dropped as `unscored` and never compete. Without `include_zero`, neither do
+/// groups whose score is 0 (at most 1e-10 in size): they are dropped as all correct, all wrong or uniform where
+/// their members are equal, as `singleton` where they are groups of one ranked by spread, else as `zero_score`. A group that competed
+/// and was not chosen is dropped as `outside_pool`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Pool {
+    /// What groups are ranked by.
+    pub score: PoolScore,
+    /// 0: population deviation and variance; 1: those of a sample (RAGEN).
+    pub ddof: u8,
+    /// Which scores are good.
+    pub prefer: Prefer,
+    /// Whether groups of score 0 compete.
+    pub include_zero: bool,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self { score: PoolScore::Deviation, ddof: 0, prefer: Prefer::Largest, include_zero: true }
+    }
+}
+
+/// At most this far from 0, a score is 0 (RAGEN's number).
+const ZERO: f64 = 1e-10;
+
+/// Shares of a sum and counts of groups are compared with this much slack, so that nine of ten equal groups are 0.9 of them.
+pub(super) const SLACK: f64 = 1e-9;
+
+/// A number to 40 bits of its mantissa, within the finite ones: what equal groups share whatever the order of their sums.
+fn to_twelve_digits(score: f64) -> f64 {
+    let rounded = f64::from_bits((score.to_bits() + (1 << 11)) & !((1 << 12) - 1));
+    // An overflow of the rounding is no reason to leave the finite numbers; and there is one zero only.
+    rounded.clamp(f64::MIN, f64::MAX) + 0.0
+}
+
+impl Pool {
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// [`FilterError::Ddof`] where `ddof` is neither 0 nor 1.
+    pub(super) fn check(self) -> Result<(), FilterError> {
+        if self.ddof > 1 { Err(FilterError::Ddof(self.ddof)) } else { Ok(()) }
+    }
+
+    /// The score of a group; `None` where too few of its members have a metric.
+    ///
+    /// ```
+    /// use tamis_core::filter::{GroupStatistics, Pool, PoolScore};
+    /// let group = GroupStatistics::of(&[3.0, 5.0, f64::NAN], None);
+    /// let score = |score, ddof| Pool { score, ddof, ..Pool::default() }.score_of(&group);
+    /// assert_eq!(score(PoolScore::Deviation, 0), Some(1.0));
+    /// assert_eq!(score(PoolScore::Variance, 1), Some(2.0));
+    /// assert_eq!(score(PoolScore::Sum, 0), Some(8.0));
+    /// ```
+    pub fn score_of(self, group: &GroupStatistics) -> Option<f64> {
+        if group.is_unscored() {
+            return None;
+        }
+        let count = group.num_scored as f64;
+        // A single member has no spread, and no freedom to divide by.
+        let freedom = (count - f64::from(self.ddof)).max(1.0);
+        let score = match self.score {
+            PoolScore::Deviation if self.ddof == 0 => group.std,
+            PoolScore::Deviation => group.std * (count / freedom).sqrt(),
+            PoolScore::Variance => group.std * group.std * (count / freedom),
+            PoolScore::Mean => group.mean,
+            PoolScore::Sum => group.mean * count,
+        };
+        Some(to_twelve_digits(score))
+    }
+
+    /// Ranks the groups of a round.
+    pub(super) fn rank(self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Ranking {
+        let mut verdicts = Vec::with_capacity(groups.len());
+        let mut places = Vec::with_capacity(groups.len());
+        for (i, group) in groups.iter().enumerate() {
+            let reason = match self.score_of(group) {
+                None => DropReason::Unscored,
+                Some(score) if !self.include_zero && score.abs() <= ZERO => self.name_zero(group, scale),
+                Some(score) => {
+                    places.push((score, i));
+                    DropReason::OutsidePool
+                }
+            };
+            verdicts.push(Verdict::Dropped(reason));
+        }
+        // The index settles ties, so an unstable sort gives the one order there is.
+        match self.prefer {
+            Prefer::Largest => {
+                places.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+            }
+            Prefer::Smallest => places.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))),
+        }
+        Ranking { verdicts, places }
+    }
+
+    fn name_zero(self, group: &GroupStatistics, scale: Option<OutcomeScale>) -> DropReason {
+        let by_spread = matches!(self.score, PoolScore::Deviation | PoolScore::Variance);
+        if group.size == 1 && by_spread {
+            DropReason::Singleton
+        } else if group.min < group.max {
+            DropReason::ZeroScore
+        } else {
+            OutcomeScale::name_of(scale, group, DropReason::Uniform)
+        }
+    }
+}
+
+/// The competing groups of a round, best first, and what is said of every group so far.
+pub(super) struct Ranking {
+    verdicts: Vec<Verdict>,
+    /// Score, and index in the round.
+    places: Vec<(f64, usize)>,
+}
+
+impl Ranking {
+    /// Number of groups that compete.
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Their scores, best first.
+    pub(super) fn scores(&self) -> impl DoubleEndedIterator<Item = f64> {
+        self.places.iter().map(|(score, _)| *score)
+    }
+
+    /// Keeps those whose rank, from 0, lies in the range.
+    pub(super) fn keep(mut self, ranks: std::ops::Range<usize>) -> Vec<Verdict> {
+        for (_, i) in self.places.get(ranks).unwrap_or_default() {
+            if let Some(verdict) = self.verdicts.get_mut(*i) {
+                *verdict = Verdict::Kept;
+            }
+        }
+        self.verdicts
+    }
+
+    /// Keeps those with a score that a condition holds for.
+    pub(super) fn keep_where(mut self, condition: impl Fn(f64) -> bool) -> Vec<Verdict> {
+        for (_, i) in self.places.iter().filter(|(score, _)| condition(*score)) {
+            if let Some(verdict) = self.verdicts.get_mut(*i) {
+                *verdict = Verdict::Kept;
+            }
+        }
+        self.verdicts
+    }
+}

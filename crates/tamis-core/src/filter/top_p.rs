@@ -1,0 +1,188 @@
+//! `top_p`: the best groups that together hold a share of the mass.
+
+use serde::{Deserialize, Serialize};
+
+use super::pool::SLACK;
+use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, PoolScore, Prefer, Scope, Verdict};
+use crate::entry::{Entry, Family};
+
+/// The catalogue's entry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "top_p",
+    family: Family::Filter,
+    meaning: "keeps the best groups of a round that together hold a share of the mass of all",
+    formula: "the shortest prefix of the ranking with sum(mass) >= p * sum over all(mass); mass = exp(score / temperature) | score | score^2",
+    source: "RAGEN, rollout_filter_strategy top_p (softmax: 2026-01; linear: 2026-03); RAGEN-2, arXiv 2604.06268",
+    defaults: &[
+        ("p", "0.9"),
+        ("mass", "softmax"),
+        ("temperature", "1"),
+        ("slack", "0"),
+        ("score", "deviation"),
+        ("ddof", "0"),
+        ("prefer", "largest"),
+        ("include_zero", "true"),
+    ],
+    degenerate: &[
+        "scale: `softmax` depends on it: at 0/1 outcomes all masses are nearly equal and p: 0.9 keeps about nine groups in ten, at deviations of several points it keeps two or three; `linear` and `variance` do not, apart from `slack`",
+        "`softmax` keeps at least one group of those that compete; `linear` and `variance` keep none where no score is positive or p times the mass is at most `slack`",
+        "p: 1 keeps every group that competes, so that with `include_zero: false` it drops the uniform groups and nothing else",
+        "groups of equal score are taken in dispatch order; unscored groups never compete and count for nothing",
+        "judging what was kept once more may drop more of it, except with p: 1",
+    ],
+    known_as: &[("RAGEN", "actor_rollout_ref.rollout.rollout_filter_strategy=top_p")],
+    differences: &[
+        "RAGEN's deviation is that of a sample: `ddof: 1` gives its numbers, and its linear form has `slack: 0.01`",
+        "RAGEN's linear form with `smallest` keeps nothing once a score of 0 competes; here groups without mass are passed over",
+    ],
+};
+
+/// What a group weighs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mass {
+    /// `exp(score / temperature)`, of the negated score where the smallest are preferred: a nucleus, as in the sampling of tokens.
+    #[default]
+    Softmax,
+    /// The score itself.
+    Linear,
+    /// The square of the score, which must be the deviation: shares of the variance.
+    Variance,
+}
+
+/// Keeps the best groups of a round that together hold a share `p` of the mass of all that compete.
+///
+/// Ranked by score (see [`Pool`]), the shortest prefix is kept whose mass reaches `p · Σ mass` (`linear`, `variance`: less `slack`;
+/// all: within a billionth of the whole, so that nine of ten equal groups hold 0.9). With `p = 1` every group that competes is kept.
+///
+/// | mass | of a group | keeps at least |
+/// |---|---|---|
+/// | [`Softmax`](Mass::Softmax) | `exp(±score / temperature)` | one group, where one competes |
+/// | [`Linear`](Mass::Linear) | `score` where positive, else it has none and is never kept | nothing, where no score is positive or `p · Σ ≤ slack` |
+/// | [`Variance`](Mass::Variance) | `score²`, likewise | likewise |
+///
+/// # Scale
+/// The softmax is not invariant under a change of the reward's scale. With eight groups of 0/1 outcomes of deviations 0.52 to 0, `p = 0.9`
+/// keeps seven, one of them of deviation 0; the same nucleus over Sokoban's returns (deviations 5.6 to 0) keeps three. Set `temperature` to
+/// the size of a deviation worth telling apart, or take a mass that is invariant: `linear` and `variance` with `slack = 0`.
+///
+/// # Source
+/// RAGEN, `rollout_filter.py`, strategy `top_p`: the softmax nucleus of its filtering document, and the linear form that followed.
+///
+/// # Differs from
+/// RAGEN, where a score of 0 ends the walk of the linear form: preferring the smallest with a uniform group in the round keeps nothing
+/// there. Here a group without mass is passed over. Its deviation has `ddof = 1`, its linear form `slack = 0.01`.
+///
+/// ```
+/// use tamis_core::filter::{judge_columns, Mass, TopP};
+/// // Deviations 4, 3, 2, 1.
+/// let column = [-4.0, 4.0, -3.0, 3.0, -2.0, 2.0, -1.0, 1.0];
+/// let filter = TopP { p: 0.6, mass: Mass::Linear, ..TopP::default() };
+/// let (verdicts, _) = judge_columns(&filter, None, &column, &[0, 2, 4, 6, 8])?;
+/// let kept: Vec<bool> = verdicts.iter().map(|verdict| verdict.is_kept()).collect();
+/// assert_eq!(kept, [true, true, false, false]); // 4 + 3 of 10
+/// # Ok::<(), tamis_core::filter::FilterError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TopP {
+    /// The share, in (0, 1].
+    pub p: f64,
+    /// What a group weighs.
+    pub mass: Mass,
+    /// Divides scores before the softmax; in units of the score.
+    pub temperature: f64,
+    /// Mass that may be missing, in units of the score (`linear`) or of its square (`variance`).
+    pub slack: f64,
+    /// Score, and who competes.
+    pub pool: Pool,
+}
+
+impl Default for TopP {
+    fn default() -> Self {
+        Self { p: 0.9, mass: Mass::Softmax, temperature: 1.0, slack: 0.0, pool: Pool::default() }
+    }
+}
+
+impl TopP {
+    /// The filter with its settings checked.
+    ///
+    /// # Errors
+    /// [`FilterError::Share`], [`FilterError::Temperature`], [`FilterError::Slack`], [`FilterError::VarianceMass`], and those of the
+    /// pool's settings.
+    pub fn checked(self) -> Result<Self, FilterError> {
+        self.pool.check()?;
+        if !(self.p > 0.0 && self.p <= 1.0) {
+            return Err(FilterError::Share { filter: "top_p", setting: "p", value: self.p });
+        }
+        if !(self.temperature > 0.0 && self.temperature.is_finite()) {
+            return Err(FilterError::Temperature(self.temperature));
+        }
+        if !(self.slack >= 0.0 && self.slack.is_finite()) {
+            return Err(FilterError::Slack(self.slack));
+        }
+        if self.mass == Mass::Variance && self.pool.score != PoolScore::Deviation {
+            return Err(FilterError::VarianceMass { score: self.pool.score });
+        }
+        Ok(self)
+    }
+
+    /// Mass of each ranked group, relative to the largest, and what is 1 in these units.
+    fn masses(&self, scores: &[f64]) -> (Vec<f64>, f64) {
+        let first = scores.first().copied().unwrap_or(0.0);
+        match self.mass {
+            Mass::Softmax => {
+                let sign = if self.pool.prefer == Prefer::Largest { 1.0 } else { -1.0 };
+                // Halved before they are subtracted, so that the difference of two enormous scores is a number.
+                let logit = |score: f64| sign * (score / 2.0 - first / 2.0) / self.temperature * 2.0;
+                (scores.iter().map(|score| logit(*score).exp()).collect(), 1.0)
+            }
+            Mass::Linear | Mass::Variance => {
+                let largest = scores.iter().copied().fold(0.0, f64::max);
+                let power = if self.mass == Mass::Linear { 1 } else { 2 };
+                let mass = |score: f64| if score > 0.0 { (score / largest).powi(power) } else { 0.0 };
+                (scores.iter().map(|score| mass(*score)).collect(), largest.powi(power))
+            }
+        }
+    }
+}
+
+impl Filter for TopP {
+    fn name(&self) -> &'static str {
+        "top_p"
+    }
+
+    fn scope(&self) -> Scope {
+        Scope::Pool
+    }
+
+    fn judge(&self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Vec<Verdict> {
+        let ranking = self.pool.rank(groups, scale);
+        let num = ranking.len();
+        if self.p >= 1.0 || num == 0 {
+            return ranking.keep(0..num);
+        }
+        let scores: Vec<f64> = ranking.scores().collect();
+        let (masses, unit) = self.masses(&scores);
+        let total: f64 = masses.iter().sum();
+        let is_share = self.mass != Mass::Softmax;
+        let slack = if is_share && self.slack > 0.0 { self.slack / unit } else { 0.0 };
+        // Where every score is 0, or beyond what can be divided by, the total is not a positive number and nothing is kept.
+        let wanted = self.p * total - slack;
+        if is_share && !(total > 0.0 && wanted > 0.0) {
+            return ranking.keep(0..0);
+        }
+        // Preferring the smallest, the groups without mass stand before those that have some.
+        let start = masses.iter().position(|mass| *mass > 0.0).unwrap_or(0);
+        let mut sum = 0.0;
+        let mut end = start;
+        for mass in masses.iter().skip(start) {
+            sum += mass;
+            end += 1;
+            if sum >= wanted - SLACK * total {
+                break;
+            }
+        }
+        ranking.keep(start..end)
+    }
+}

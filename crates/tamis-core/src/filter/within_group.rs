@@ -1,0 +1,137 @@
+//! `within_group`: the k members of each group that spread most.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Quota, Scope, Verdict};
+use crate::entry::{Entry, Family};
+
+/// The catalogue's entry.
+pub(super) const ENTRY: Entry = Entry {
+    name: "within_group",
+    family: Family::Filter,
+    meaning: "keeps every group, and trains on those k of its members whose metric has the largest variance",
+    formula: "argmax over j of Var(j smallest, k - j largest), j = 0..k",
+    source: "RAGEN, rollout_filter_strategy within_group (branch more-experiments); Xu et al., PODS, arXiv 2504.13818, max-variance down-sampling",
+    defaults: &[("include_zero", "true")],
+    degenerate: &[
+        "scale: neither scale nor shift of the metric matters",
+        "a group stays whole in every count: members that are not chosen are generated, scored and reported, and lie outside the group's advantage statistics and the loss, as unscored members do",
+        "with k members scored or fewer, all scored members are chosen; a uniform group keeps its first k, or is dropped with `include_zero: false`",
+        "members of equal metric are chosen by their place in the group; a fraction is rounded to whole members, at least two",
+    ],
+    known_as: &[("RAGEN", "actor_rollout_ref.rollout.rollout_filter_strategy=within_group")],
+    differences: &[
+        "RAGEN takes the chosen trajectories out of the batch; here the loss's denominators leave the others out, which comes to the same",
+        "RAGEN may choose a single member, which has nothing to be compared with; here at least two",
+    ],
+};
+
+/// Keeps every group with enough scored members, and chooses the k members of it whose metric has the largest variance.
+///
+/// The optimum takes the j smallest and the k − j largest for some j, so k + 1 candidates settle it: O(G log G) a group.
+/// [`Filter::members`] says who is chosen. The verdict concerns the group, which is never split: members that are not chosen count as generated
+/// and trained with their group, and the learner leaves them out as it leaves out unscored ones.
+///
+/// # Scale
+/// Neither a positive factor nor a shift of the metric changes the choice.
+///
+/// # Source
+/// RAGEN, branch `more-experiments`, strategy `within_group`; max-variance down-sampling of Xu et al. 2025 (PODS), arXiv 2504.13818.
+///
+/// ```
+/// use tamis_core::filter::{Filter, Quota, WithinGroup};
+/// let filter = WithinGroup { k: Quota::Count(3), include_zero: true };
+/// // 0, 0.1 and 1 have variance 0.202; 0, 0.6 and 1 have 0.169.
+/// assert_eq!(filter.members(&[0.1, 1.0, 0.0, 0.6]), Some(vec![true, true, true, false]));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WithinGroup {
+    /// Members of a group that train.
+    pub k: Quota,
+    /// Whether uniform groups are kept.
+    #[serde(default = "kept")]
+    pub include_zero: bool,
+}
+
+fn kept() -> bool {
+    true
+}
+
+impl WithinGroup {
+    /// The filter with its settings checked.
+    ///
+    /// # Errors
+    /// [`FilterError::Count`] below 2, [`FilterError::Share`] for a fraction outside (0, 1].
+    pub fn checked(self) -> Result<Self, FilterError> {
+        self.k.check("within_group", 2)?;
+        Ok(self)
+    }
+
+    /// How many of a group of `size` members.
+    fn num_chosen(&self, size: usize) -> usize {
+        match self.k {
+            Quota::Count(count) => count,
+            Quota::Fraction(fraction) => ((fraction * size as f64).round_ties_even() as usize).max(2),
+        }
+    }
+}
+
+/// Of ascending values, how many of the smallest are among the k of largest variance.
+fn num_smallest(ascending: &[f64], k: usize) -> usize {
+    let n = ascending.len();
+    // Relative to the middle of the range and in units of it: no cancellation, no overflow.
+    let (Some(low), Some(high)) = (ascending.first(), ascending.last()) else { return 0 };
+    let (middle, half) = (low / 2.0 + high / 2.0, high / 2.0 - low / 2.0);
+    let relative = |i: usize| ascending.get(i).map_or(0.0, |value| (value - middle) / half);
+    let (mut sum, mut squares) = (0.0, 0.0);
+    for i in n - k..n {
+        sum += relative(i);
+        squares += relative(i) * relative(i);
+    }
+    let spread = |sum: f64, squares: f64| squares * k as f64 - sum * sum;
+    let (mut best, mut most) = (0, spread(sum, squares));
+    for j in 1..=k {
+        let (added, removed) = (relative(j - 1), relative(n - k + j - 1));
+        sum += added - removed;
+        squares += added * added - removed * removed;
+        let this = spread(sum, squares);
+        // By more than rounding: of equal choices the one with more of the largest.
+        if this > most + 1e-12 * (k * k) as f64 {
+            (best, most) = (j, this);
+        }
+    }
+    best
+}
+
+impl Filter for WithinGroup {
+    fn name(&self) -> &'static str {
+        "within_group"
+    }
+
+    fn scope(&self) -> Scope {
+        Scope::Point
+    }
+
+    fn judge(&self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Vec<Verdict> {
+        // The whole ranking of a pool by deviation: unscored groups are out, and uniform ones where that is asked for.
+        let ranking = Pool { include_zero: self.include_zero, ..Pool::default() }.rank(groups, scale);
+        let num = ranking.len();
+        ranking.keep(0..num)
+    }
+
+    fn members(&self, values: &[f64]) -> Option<Vec<bool>> {
+        let mut order: Vec<usize> = (0..values.len()).filter(|i| values[*i].is_finite()).collect();
+        let k = self.num_chosen(values.len()).min(order.len());
+        // Adding 0 makes one zero of the two, so that the place in the group decides between them.
+        order.sort_by(|a, b| (values[*a] + 0.0).total_cmp(&(values[*b] + 0.0)));
+        let ascending: Vec<f64> = order.iter().map(|i| values[*i]).collect();
+        let uniform = ascending.first() >= ascending.last();
+        let smallest = if uniform { k } else { num_smallest(&ascending, k) };
+        let mut chosen = vec![false; values.len()];
+        for i in order.iter().take(smallest).chain(order.iter().rev().take(k - smallest)) {
+            chosen[*i] = true;
+        }
+        Some(chosen)
+    }
+}

@@ -1,0 +1,85 @@
+//! Early stopping: what a session tells the stops, and how it ends when one fires.
+
+use std::collections::BTreeMap;
+
+use tamis_config::{CollapseForm as ConfigForm, EarlyStopConfig};
+use tamis_core::early_stop::{
+    Attempt, CollapseForm, EarlyStop, EarlyStopError, EarlyStopSettings, EmptySteps, LowSuccess,
+    RewardCollapse, StopReason,
+};
+use tamis_core::group::Group;
+use tamis_rollout::{Collected, Record};
+
+use super::{Ending, RunError, Session};
+use crate::batch_metrics::in_group_reward_std;
+use crate::metrics::Metrics;
+
+/// The stops that the configuration asks for.
+pub(super) fn early_stop(config: &EarlyStopConfig) -> Result<EarlyStop, EarlyStopError> {
+    let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    EarlyStop::new(EarlyStopSettings {
+        reward_collapse: config.reward_collapse.as_ref().map(|stop| RewardCollapse {
+            form: match stop.form {
+                ConfigForm::Attempts => CollapseForm::Attempts,
+                ConfigForm::Steps => CollapseForm::Steps,
+            },
+            baseline_steps: count(stop.baseline_steps),
+            window: stop.window,
+            share: stop.share,
+        }),
+        low_success: config
+            .low_success
+            .as_ref()
+            .map(|stop| LowSuccess { floor: stop.floor, patience: count(stop.patience) }),
+        empty_steps: config.empty_steps.as_ref().map(|stop| EmptySteps { patience: count(stop.patience) }),
+    })
+}
+
+impl Session {
+    /// Tells the stops of the rounds of a step, in order. `first` is the first group that was dispatched for it: groups carried in from earlier
+    /// steps were told of with those.
+    pub(super) fn observe_rounds(&mut self, collected: &Collected, first: u64, is_trained: bool) {
+        let mut rounds: BTreeMap<u64, Vec<&Group>> = BTreeMap::new();
+        let held: Vec<&Record> = self.shell.held().collect();
+        for record in collected.trained.iter().chain(&collected.others).chain(held) {
+            if record.group.id.0 >= first && !record.group.trajectories.is_empty() {
+                rounds.entry(record.round).or_default().push(&record.group);
+            }
+        }
+        let last = rounds.keys().next_back().copied();
+        let attempts: Vec<Attempt> = rounds
+            .iter()
+            .map(|(round, groups)| Attempt {
+                in_group_reward_std: in_group_reward_std(groups).unwrap_or(f64::NAN),
+                is_successful: is_trained && Some(*round) == last,
+            })
+            .collect();
+        for attempt in attempts {
+            self.early_stop.attempt(attempt);
+        }
+        self.early_stop.step(is_trained);
+    }
+
+    /// Tells the stops of a validation, by its metrics.
+    pub(super) fn observe_validation(&mut self, metrics: &Metrics) {
+        let by_source = metrics
+            .iter()
+            .filter(|(name, _)| name.starts_with("val-core/") && name.contains("/acc/mean@"))
+            .map(|(_, value)| value);
+        let mut successes: Vec<f64> = by_source.collect();
+        if successes.is_empty() {
+            successes.extend(self.latest.iter().map(|(_, report)| report.accuracy));
+        }
+        self.early_stop.validation(&successes);
+    }
+
+    /// Ends a run that a stop has fired for: says so, logs it, validates and saves.
+    pub(super) fn stopped_early(&mut self, reason: StopReason) -> Result<Ending, RunError> {
+        self.progress.say(&format!("early stop ({}): {reason}", reason.name()));
+        let mut metrics = Metrics::new();
+        metrics.set("train/early_stopped", 1.0);
+        self.loggers.amend(self.shell.machine().progress().steps, &metrics)?;
+        self.finish()?;
+        Ok(Ending::StoppedEarly(reason))
+    }
+}
