@@ -11,7 +11,8 @@ fn trained(objective: &str) -> (Folder, tamis::Ended) {
     let folder = Folder::new();
     let config = TINY
         .replace("total_steps: 6", "total_steps: 3")
-        .replace("warm_start: {steps: 40", "warm_start: {steps: 20");
+        .replace("warm_start: {steps: 40", "warm_start: {steps: 60")
+        .replace("max_num_gen_batches: 50", "max_num_gen_batches: 400");
     folder.write("config.yaml", &format!("{config}objective: {objective}\n"));
     let ended = folder.tamis(&["train", "config.yaml"]);
     (folder, ended)

@@ -9,7 +9,7 @@ use tamis_core::correction::{Correction, SamplerColumns};
 use tamis_core::group::Group;
 use tamis_core::objective::{
     Accumulator, AdvantageColumn, Columns, Evaluation, Metrics, Normalisers, Objective, ObjectiveState,
-    Selection, ZeroGroups,
+    PolicyLoss, Selection, ZeroGroups,
 };
 use tamis_core::ragged::Ragged;
 use tamis_core::random::Key;
@@ -408,7 +408,8 @@ impl<'a> MiniBatch<'a> {
             let (rows, micro) = (&live[range.clone()], &live_sequences[range]);
             let mask_n: Vec<bool> = rows.iter().flat_map(|&row| mask.row(row)).copied().collect();
             let old_n = cut(self.old(), mask, rows);
-            let behaviour_n = self.old.as_ref().map(|_| cut(&self.behaviour, mask, rows));
+            let is_decoupled = matches!(objective.policy, PolicyLoss::Decoupled(_));
+            let behaviour_n = (self.old.is_some() || is_decoupled).then(|| cut(&self.behaviour, mask, rows));
             let reference_n = self.reference.as_ref().map(|column| cut(column, mask, rows));
             let weight_n = weight.map(|column| cut(column, mask, rows));
             let selection_n = selection.map(|selection| cut(&selection.flags, mask, rows));

@@ -450,20 +450,6 @@ impl Session {
         Ok(())
     }
 
-    /// The groups as they are trained, where the filter chooses among their members: those that are not chosen are unscored to advantages and
-    /// loss. `None` where all members train.
-    fn thinned(&self, trained: &[Record]) -> Option<Vec<Group>> {
-        let thin = |record: &Record| {
-            let chosen = self.sieve.chosen_of(record)?;
-            let mut group = record.group.clone();
-            for (trajectory, _) in group.trajectories.iter_mut().zip(chosen).filter(|(_, chosen)| !chosen) {
-                trajectory.reward = f64::NAN;
-            }
-            Some(group)
-        };
-        trained.iter().map(thin).collect()
-    }
-
     /// Everything that the step generated, in all of its attempts and before any filter.
     fn generated<'a>(&'a self, step: u64, collected: &'a Collected) -> Vec<&'a Group> {
         collected
@@ -501,6 +487,20 @@ impl Session {
             push_rows(&mut rows, &sequences[range], &scores.logprobs);
         }
         Ok(Some(rows))
+    }
+
+    /// The groups as they are trained, where the filter chooses among their members: those that are not chosen are unscored to advantages and
+    /// loss. `None` where all members train.
+    fn thinned(&self, trained: &[Record]) -> Option<Vec<Group>> {
+        let thin = |record: &Record| {
+            let chosen = self.sieve.chosen_of(record)?;
+            let mut group = record.group.clone();
+            for (trajectory, _) in group.trajectories.iter_mut().zip(chosen).filter(|(_, chosen)| !chosen) {
+                trajectory.reward = f64::NAN;
+            }
+            Some(group)
+        };
+        trained.iter().map(thin).collect()
     }
 
     /// Rewards `[P][G]` that advantages are made of, and those after KL where it is in the reward \[B\].
