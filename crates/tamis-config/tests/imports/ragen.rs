@@ -80,7 +80,7 @@ fn rollout_filter_of_ragen() {
         "actor_rollout_ref.actor.filter_loss_scaling=none",
         "trainer.total_training_steps=200",
     ]);
-    assert_snapshot!(import.yaml, @"
+    assert_snapshot!(import.yaml, @r#"
 run:
   seed: 10000  # RAGEN: seed.train (default)
 model:
@@ -113,7 +113,7 @@ train:
   total_steps: 200  # verl: trainer.total_training_steps=200
 checkpoint:
   save_freq: 100  # RAGEN: trainer.save_freq (default)
-");
+"#);
     let off = converted(&[
         "actor_rollout_ref.rollout.rollout_filter_value=1.0",
         "actor_rollout_ref.model.path=m",

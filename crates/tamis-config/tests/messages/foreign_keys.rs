@@ -43,7 +43,7 @@ error: `algorithm.filter_groups.enable` of verl must be true or false, not `yes`
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("", &["algorithm.adv_estimator=gae", "algorithm.keep_neg_ratio=0.5"]), @r#"
+    assert_snapshot!(said("", &["algorithm.adv_estimator=gae", "algorithm.compute_new_adv=true"]), @r#"
 error: `algorithm.keep_neg_ratio=0.5` of EasyR1 cannot be followed: dropping single trajectories of a group is not there: groups are kept or dropped whole
  --> command line, EasyR1 key
   |
