@@ -158,7 +158,7 @@ pub fn update(
         };
         for (index, range) in mini_batches(order.len(), settings.mini_batch_size).into_iter().enumerate() {
             let places = &order[range];
-            let mini = MiniBatch::of(batch, &first_row, places, settings)?;
+            let mini = MiniBatch::of(batch, &first_row, places, settings);
             let key = settings.key.with(epoch as u64).with(index as u64);
             let (outcome, corrected) = mini.pass(learner, objective, state, settings, key)?;
             let step = learner.optimizer_step(learning_rate)?;
@@ -225,7 +225,7 @@ impl<'a> MiniBatch<'a> {
         first_row: &[usize],
         places: &[usize],
         settings: &UpdateSettings,
-    ) -> Result<Self, LearnerError> {
+    ) -> Self {
         let mut mini = Self {
             sequences: Vec::new(),
             mask: Ragged::default(),
@@ -277,7 +277,7 @@ impl<'a> MiniBatch<'a> {
                 }
             }
         }
-        Ok(mini)
+        mini
     }
 
     /// Sequences with a token to train on; the others cost no forward pass.
@@ -362,7 +362,9 @@ impl<'a> MiniBatch<'a> {
         if self.policy_factor != 1.0 {
             let factor = self.policy_factor as f32;
             let weights = weight.get_or_insert_with(|| vec![1.0; self.mask.num_values()]);
-            weights.iter_mut().for_each(|weight| *weight *= factor);
+            for weight in weights {
+                *weight *= factor;
+            }
         }
         let selection = match &scores {
             Some(scores) if objective.needs_selection() => {

@@ -109,10 +109,10 @@ error: `checkpoint.keep_best` compares validation figures, and `validate.test_fr
 fn early_stops() {
     assert_snapshot!(said("train: {early_stop: {low_success: {}}}", &["data.arithmetic.val_size=0", "validate.test_freq=0"]), @r#"
 error: `train.early_stop.low_success` looks at validation, and there is none
- --> run.yaml:1:35
+ --> run.yaml:1:22
   |
 1 | train: {early_stop: {low_success: {}}}
-  |                                   ^
+  |                      ^^^^^^^^^^^
   hint: set `data.val` and `validate.test_freq`
 
 1 error in the configuration

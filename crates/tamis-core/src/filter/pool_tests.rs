@@ -13,6 +13,7 @@ fn kept_of(verdicts: &[Verdict]) -> Vec<usize> {
     (0..verdicts.len()).filter(|i| verdicts[*i].is_kept()).collect()
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "filters are made where they are judged")]
 fn kept(filter: impl Filter, deviations: &[f64]) -> Vec<usize> {
     kept_of(&filter.judge(&spread(deviations), None))
 }

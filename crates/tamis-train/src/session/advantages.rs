@@ -36,7 +36,7 @@ pub(super) struct StepRewards {
     pub(super) token_penalties: Option<Vec<f64>>,
 }
 
-fn not_rectangular(error: tamis_core::ragged::RaggedError) -> RunError {
+fn not_rectangular(error: &tamis_core::ragged::RaggedError) -> RunError {
     RunError::Learner(LearnerError::Engine { reason: error.to_string() })
 }
 
@@ -159,7 +159,7 @@ impl Session {
         if reads(Column::Components) {
             for (name, _) in &weights {
                 let values = trajectories.iter().map(|one| value_of(one, name)).collect();
-                columns.push(Ragged::from_lengths(values, &sizes).map_err(not_rectangular)?);
+                columns.push(Ragged::from_lengths(values, &sizes).map_err(|error| not_rectangular(&error))?);
                 let mut of_generated = GeneratedStatistics::default();
                 for group in generated {
                     let row: Vec<f64> = group.trajectories.iter().map(|one| value_of(one, name)).collect();

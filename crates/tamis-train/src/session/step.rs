@@ -395,8 +395,10 @@ impl Session {
         metrics.set("actor/num_updates", report.num_updates as f64);
         metrics.set("actor/num_skipped_updates", report.num_skipped as f64);
         metrics.extend(report.metrics.iter().map(|(name, value)| (name.as_str(), *value)));
+        let credited = without_unchosen(&shaped.advantages, thinned.as_deref());
+        let groups: Vec<&Group> = collected.trained.iter().map(|record| &record.group).collect();
         let columns = TrainedColumns {
-            advantages: Some(Spread::from(&shaped.advantages)),
+            advantages: Some(Spread::from(&credited)),
             returns: returns.as_ref().map(Spread::PerToken),
             final_rewards: final_rewards.as_deref(),
             max_prompt_length: Some(self.config.data.max_prompt_length),
@@ -419,7 +421,7 @@ impl Session {
         self.num_tokens += num_tokens_generated;
         metrics.set("num_tokens", self.num_tokens as f64);
 
-        self.write_rollouts(step, collected, Some(&of_trajectories(&shaped.advantages, &groups)))?;
+        self.write_rollouts(step, collected, Some(&of_trajectories(&credited, &groups)))?;
         self.progress.say(&whole.to_string());
 
         let is_last = collected.report.is_last;
@@ -552,6 +554,24 @@ fn skip_reason(why: tamis_core::schedule::SkipReason) -> &'static str {
         tamis_core::schedule::SkipReason::EmptyRound => "a round kept no group",
         tamis_core::schedule::SkipReason::DataExhausted => "the data ended and nothing was kept",
     }
+}
+
+/// Advantages as they are told: members that the filter did not choose have none (NaN); their scores are the group's all the same.
+fn without_unchosen(advantages: &Advantages, thinned: Option<&[Group]>) -> Advantages {
+    let mut told = advantages.clone();
+    let mut trajectory = 0;
+    for (place, group) in thinned.unwrap_or_default().iter().enumerate() {
+        for (i, member) in group.trajectories.iter().enumerate() {
+            if !member.is_scored() {
+                match &mut told {
+                    Advantages::PerTrajectory(rows) => rows.row_mut(place)[i] = f64::NAN,
+                    Advantages::PerToken(rows) => rows.row_mut(trajectory).fill(f64::NAN),
+                }
+            }
+            trajectory += 1;
+        }
+    }
+    told
 }
 
 #[cfg(test)]
