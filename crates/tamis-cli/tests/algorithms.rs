@@ -166,5 +166,48 @@ fn what_cannot_be_had_is_refused_at_start() {
         let (_, ended) = trained(objective);
         let _ = writeln!(told, "{objective}\n{}", ended.failure());
     }
-    insta::assert_snapshot!(told, @"");
+    insta::assert_snapshot!(told, @"
+{advantage: {estimator: gae}}
+exit code 2
+error: objective.advantage.estimator: `gae` needs the column `values` (values of a critic at each token), which `tamis train` does not provide
+  hint: there is no critic yet: choose an estimator without one, such as rloo, reinforce_plus_plus or grpo
+
+{advantage: {estimator: bi_level_gae}}
+exit code 2
+error: objective.advantage.estimator: `bi_level_gae` needs the column `values` (values of a critic at each token), which `tamis train` does not provide
+  hint: there is no critic yet: choose an estimator without one, such as rloo, reinforce_plus_plus or grpo
+
+{advantage: {estimator: optimal_token_baseline}}
+exit code 2
+error: objective.advantage.estimator: `optimal_token_baseline` needs the column `sum_pi_squared` (sum of squared probabilities over the vocabulary at each token), which `tamis train` does not provide
+  hint: the native engine does not sum squared probabilities: choose opo, whose baseline weighs by length instead, or rloo
+
+{advantage: {estimator: tir_optimal_token_baseline}}
+exit code 2
+error: objective.advantage.estimator: `tir_optimal_token_baseline` needs the column `sum_pi_squared` (sum of squared probabilities over the vocabulary at each token), which `tamis train` does not provide
+  hint: the native engine does not sum squared probabilities: choose opo, whose baseline weighs by length instead, or rloo
+
+{advantage: {estimator: cpo}}
+exit code 2
+error: objective.advantage.estimator: `cpo` needs the column `gold_logprobs` (log-probabilities of the same tokens under the policy given the gold answer, from a second forward pass), which `tamis train` does not provide
+  hint: the second pass with the gold answer is not there yet: choose grpo, on which it builds, or dr_grpo
+
+{advantage: {estimator: bnpo}, kl: {in: reward, coefficient: 0.1}}
+exit code 2
+error: objective.kl.in: reward has no place in `bnpo`, which reads the rewards before they are summed
+  hint: set objective.kl.in=loss
+
+{loss: {kind: cispo, clip_low: 1.5}}
+exit code 2
+error: objective setting `cispo.low` is 1.5; expected a number from 0 to 1
+
+{correction: {preset: bypass_pg_is}}
+exit code 2
+error: objective.correction.preset: `bypass_pg_is` weights the plain policy gradient, and objective.loss.kind is `clip`
+  hint: set objective.loss.kind=reinforce
+
+{correction: {rejections: [{statistic: seq_max_k1, threshold: '0.5'}]}}
+exit code 2
+error: unknown rejection statistic `seq_max_k1`; known are token_k1, token_k2, token_k3, seq_sum_k1, seq_sum_k2, seq_sum_k3, seq_mean_k1, seq_mean_k2, seq_mean_k3, seq_max_k2, seq_max_k3
+");
 }

@@ -396,3 +396,24 @@ fn a_journal_that_is_damaged_where_a_checkpoint_counts_on_it_is_refused() {
     std::fs::write(&journal, [&whole[..], &[9; 20]].concat()).expect("write");
     folder.tamis(&longer).succeeds();
 }
+
+#[test]
+fn what_estimators_and_coefficients_carry_is_resumed_too() {
+    let objective = "objective: {advantage: {estimator: bnpo_running, window: 3}, loss: {kind: clip_cov, share: 0.2, cov_low: -1.0}, \
+                     entropy: {coefficient: 0.01, adaptive: {target: 3.0}}, masks: {top_entropy: 0.5}, \
+                     shaping: [{kind: keep_neg_ratio, ratio: 0.5}]}\n";
+    let config = TINY
+        .replace("total_steps: 6", "total_steps: 4")
+        .replace("max_num_gen_batches: 50", "max_num_gen_batches: 400")
+        + objective;
+    for config in [config.clone(), config.replace("bnpo_running, window: 3", "remax")] {
+        let folder = Folder::new().with("config.yaml", &config);
+        folder.tamis(&["train", "config.yaml"]).succeeds();
+        let run = folder.join("runs/tiny");
+        let expected = Left::by(&run);
+        // What a kill before the last checkpoint was written leaves.
+        std::fs::remove_dir_all(run.join("checkpoints/step_4")).expect("removed");
+        folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
+        expected.assert_same(&Left::by(&run));
+    }
+}

@@ -80,7 +80,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "false",
         Unless(
             &["false", "False"],
-            "dropping single trajectories of a group is not there: groups are kept or dropped whole",
+            "advantages are those of the whole group: they are not computed anew once members are dropped",
         ),
     ),
     // worker

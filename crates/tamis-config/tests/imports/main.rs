@@ -1,6 +1,7 @@
 //! Converting configurations of verl, EasyR1, RAGEN and TRL; one file for each.
 
 mod easyr1;
+mod objectives;
 mod ragen;
 mod trl;
 mod verl;

@@ -43,13 +43,13 @@ error: `algorithm.filter_groups.enable` of verl must be true or false, not `yes`
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("", &["algorithm.adv_estimator=gae", "algorithm.keep_neg_ratio=0.5"]), @r#"
-error: `algorithm.keep_neg_ratio=0.5` of EasyR1 cannot be followed: dropping single trajectories of a group is not there: groups are kept or dropped whole
+    assert_snapshot!(said("", &["algorithm.adv_estimator=gae", "algorithm.compute_new_adv=true"]), @r#"
+error: `algorithm.compute_new_adv=true` of EasyR1 cannot be followed: advantages are those of the whole group: they are not computed anew once members are dropped
  --> command line, EasyR1 key
   |
-1 | algorithm.keep_neg_ratio=0.5
-  |                          ^^^
-  hint: `tamis config explain algorithm.keep_neg_ratio` says what becomes of it
+1 | algorithm.compute_new_adv=true
+  |                           ^^^^
+  hint: `tamis config explain algorithm.compute_new_adv` says what becomes of it
 
 error: `algorithm.adv_estimator=gae` of EasyR1 cannot be followed: it needs a critic, which is not there yet: use grpo
  --> command line, EasyR1 key
@@ -60,7 +60,16 @@ error: `algorithm.adv_estimator=gae` of EasyR1 cannot be followed: it needs a cr
 
 2 errors in the configuration
 "#);
-    assert_snapshot!(said("", &["actor_rollout_ref.actor.loss_agg_mode=token-max"]), @"");
+    assert_snapshot!(said("", &["actor_rollout_ref.actor.loss_agg_mode=token-max"]), @r#"
+error: `objective.aggregation` cannot be `token-max`: it is one of token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm, group-token-mean, group-seq-mean, token-sum
+ --> command line, verl key
+  |
+1 | actor_rollout_ref.actor.loss_agg_mode=token-max
+  |                                       ^^^^^^^^^
+  hint: did you mean `token-mean`?
+
+1 error in the configuration
+"#);
     assert_snapshot!(said("", &["actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1"]), @r#"
 error: `actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1` of verl cannot be followed: the number of steps is not known, and with a filter it cannot be: give the warm-up in steps
  --> command line, verl key
@@ -71,7 +80,7 @@ error: `actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1` of verl cannot 
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("", &["per_device_train_batch_size=3", "loss_type=sapo"]), @r#"
+    assert_snapshot!(said("", &["per_device_train_batch_size=3", "loss_type=ppo"]), @r#"
 error: `per_device_train_batch_size=3` of TRL cannot be followed: 3 completions a generation and 3 an update are not whole groups of 8 (num_generations); a group is never split here
  --> command line, TRL key
   |
@@ -79,11 +88,11 @@ error: `per_device_train_batch_size=3` of TRL cannot be followed: 3 completions 
   |                             ^
   hint: `tamis config explain per_device_train_batch_size` says what becomes of it
 
-error: `loss_type=sapo` of TRL cannot be followed: the losses are grpo, bnpo, dr_grpo and dapo
+error: `loss_type=ppo` of TRL cannot be followed: the losses are grpo, bnpo, dr_grpo, dapo, cispo, sapo, luspo and vespo
  --> command line, TRL key
   |
-1 | loss_type=sapo
-  |           ^^^^
+1 | loss_type=ppo
+  |           ^^^
   hint: `tamis config explain loss_type` says what becomes of it
 
 2 errors in the configuration

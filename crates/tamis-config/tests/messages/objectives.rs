@@ -72,3 +72,43 @@ error: `objective.loss.dual_clip` must be greater than 1, got 1
 1 error in the configuration
 "#);
 }
+
+#[test]
+fn settings_that_the_choice_does_not_read() {
+    let yaml = "objective: {advantage: {estimator: rloo, tail: kept, ddof: 0}, loss: {kind: gspo, dual_clip: 5.0, beta: 0.1}}";
+    assert_snapshot!(said(yaml, &[]), @"
+error: `objective.loss.kind: dro` needs `objective.loss.beta`, the strength of its pull
+ --> run.yaml:1:26
+  |
+1 | objective: {loss: {kind: dro}}
+  |                          ^^^
+  hint: set it, such as `objective.loss.beta: 0.5`
+
+1 error in the configuration
+");
+}
+
+#[test]
+fn losses_that_need_something() {
+    assert_snapshot!(said("objective: {loss: {kind: dro}}", &[]), @"
+error: `objective.loss.kind: luspo` with `objective.aggregation: token-mean`: its length weighting is a sum over tokens
+ --> run.yaml:1:26
+  |
+1 | objective: {loss: {kind: luspo}}
+  |                          ^^^^^
+  hint: set `objective.aggregation: seq-mean-token-sum`
+
+1 error in the configuration
+");
+    assert_snapshot!(said("objective: {loss: {kind: luspo}}", &[]), @"
+error: `objective.importance: sequence` has no meaning with `objective.loss.kind: gspo`, which decides it itself
+ --> run.yaml:1:45
+  |
+1 | objective: {loss: {kind: gspo}, importance: sequence}
+  |                                             ^^^^^^^^
+  hint: set `objective.importance: token`
+
+1 error in the configuration
+");
+    assert_snapshot!(said("objective: {loss: {kind: gspo}, importance: sequence}", &[]), @"");
+}
