@@ -8,11 +8,14 @@
 //! old, behaviour, mask ─┬─ mismatch    what separates the two             ─ metrics
 //!                       ├─ importance  weight per token or per trajectory ─ Columns.weight
 //!                       └─ rejection   tokens and trajectories left out   ─ Columns.mask
-//! finish reasons ─ truncated ─ Columns.mask            advantages, behaviour ─ off_policy ─ Columns.weight
+//! finish reasons ─ truncated ─ Columns.mask
 //! ```
 //!
 //! Everything here is a pure function of a whole optimizer batch. Weights and masks of a trajectory depend on that trajectory alone,
 //! so that they have the same bits however the batch is cut; `batch_normalize` alone looks at the others, and must be given them all.
+//!
+//! Masks that the loss itself draws over an optimizer batch (top entropy, off-policy trajectories) are
+//! [`LossMasks`](crate::objective::LossMasks).
 //!
 //! Notation: `d = old - behaviour` of a token, `r = exp(d)` its importance ratio.
 //!
@@ -20,10 +23,8 @@
 //! the mismatch metrics, and it is counted (`rollout_corr/unknown_fraction`).
 
 pub mod importance;
-pub mod masks;
 pub mod metrics;
 pub mod mismatch;
-pub mod off_policy;
 pub mod preset;
 pub mod rejection;
 mod spread;
@@ -33,10 +34,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use importance::{Importance, ImportanceMetrics, Level, Outside};
-pub use masks::{Masks, TopEntropy};
 pub use metrics::CorrectionMetrics;
 pub use mismatch::Mismatch;
-pub use off_policy::OffPolicy;
 pub use preset::{CORRECTION_PRESETS, CorrectionPreset};
 pub use rejection::{Rejection, RejectionMetrics, Scope, Statistic};
 
@@ -46,8 +45,6 @@ use crate::objective::Real;
 /// The catalogue's entries of this module.
 pub const ENTRIES: &[Entry] = &[
     truncated::ENTRY,
-    off_policy::ENTRY,
-    masks::TOP_ENTROPY,
     importance::TOKEN,
     importance::SEQUENCE,
     importance::ICEPOP,

@@ -5,8 +5,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 use tamis_core::correction::truncated::{ends_with, mask_truncated};
 use tamis_core::correction::{
-    CORRECTION_PRESETS, Correction, CorrectionError, Importance, Level, Mode, OffPolicy, Rejection,
-    SamplerColumns,
+    CORRECTION_PRESETS, Correction, CorrectionError, Importance, Level, Mode, Rejection, SamplerColumns,
 };
 use tamis_core::objective::{
     AdvantageColumn, Aggregation, Clip, Columns, GroupCounts, Normalisers, Objective, PolicyLoss, Preset,
@@ -308,42 +307,4 @@ fn trl_truncation_mask() {
         tally.ran += 1;
     }
     tally.finish();
-}
-
-/// The off-policy mask, wherever a loss of TRL was computed with it.
-#[test]
-fn trl_off_policy_mask() {
-    let mut ran = 0;
-    for file in [
-        "trl_loss_bnpo",
-        "trl_loss_cispo",
-        "trl_loss_dapo",
-        "trl_loss_dr_grpo",
-        "trl_loss_gmpo",
-        "trl_loss_grpo",
-        "trl_loss_luspo",
-        "trl_loss_sapo",
-        "trl_loss_vespo",
-    ] {
-        for case in cases(file) {
-            let expected = &case["outputs"]["off_policy_keep"];
-            if !expected.is_array() {
-                continue;
-            }
-            let (lengths, mask) = (lengths(&case), mask(&case));
-            let offsets = offsets(&lengths);
-            let logprob = column(&case, "logp").unwrap();
-            let behaviour = column(&case, "sampling_logp").or_else(|| column(&case, "old_logp"));
-            let behaviour = behaviour.unwrap_or_else(|| logprob.clone());
-            let columns =
-                SamplerColumns { offsets: &offsets, mask: &mask, old: &logprob, behaviour: &behaviour };
-            let off_policy = OffPolicy { threshold: number(&case["params"]["off_policy_mask_threshold"]) };
-            let keep = off_policy.keep(&columns, &numbers(&case["inputs"]["advantage"])).unwrap();
-            let expected: Vec<bool> = numbers(expected).iter().map(|&on| on == 1.0).collect();
-            assert_eq!(keep, expected, "{file} {}", name(&case));
-            ran += 1;
-        }
-    }
-    println!("off_policy_keep: {ran} cases compared");
-    assert!(ran > 0);
 }
