@@ -298,6 +298,17 @@ objective.aggregation
   preset     dapo: token-mean
   preset     dapo_paper: group-token-mean
   preset     dr_grpo: seq-mean-token-sum-norm
+  preset     rloo: seq-mean-token-sum
+  preset     reinforce_plus_plus: token-mean
+  preset     reinforce_plus_plus_baseline: token-mean
+  preset     remax: seq-mean-token-sum
+  preset     opo: seq-mean-token-sum
+  preset     gpg: token-mean
+  preset     bnpo: token-mean
+  preset     gspo: seq-mean-token-mean
+  preset     gmpo: seq-mean-token-mean
+  preset     cispo: token-mean
+  preset     sapo: seq-mean-token-mean
   values
     token-mean: Mean over all tokens of the mini-batch (DAPO as released).
     seq-mean-token-sum: Sum over the tokens of a sequence, mean over sequences.
@@ -311,7 +322,7 @@ objective.aggregation
     worker.actor.loss_avg_mode (EasyR1, default token there)
     loss_type (TRL, default dapo there)
 ");
-    assert_snapshot!(explain("schedule.max_num_gen_batches").unwrap(), @r#"
+    assert_snapshot!(explain("schedule.max_num_gen_batches").unwrap(), @"
 schedule.max_num_gen_batches
 
   Generation rounds of one step, at most. Null: no limit.
@@ -321,11 +332,12 @@ schedule.max_num_gen_batches
   on resume  must stay
   preset     dapo: 10
   preset     dapo_paper: 10
+  preset     cispo: 10
   also known as
     algorithm.filter_groups.max_num_gen_batches (verl, default 0 there)
     algorithm.dynamic_sample_max_gen_batches (EasyR1, default 3 there)
     trainer.max_try_make_batch (EasyR1, default 20 there)
-"#);
+");
     assert_snapshot!(explain("reward.method").unwrap(), @r#"
 reward[]<gsm8k>.method
 
@@ -338,7 +350,7 @@ reward[]<gsm8k>.method
     strict: The last `#### number`.
     flexible: The last number.
 "#);
-    assert_snapshot!(explain("filter").unwrap(), @r#"
+    assert_snapshot!(explain("filter").unwrap(), @"
 filter
 
   The sieve of groups. Null: every group is trained on.
@@ -350,6 +362,17 @@ filter
   preset     dapo: {kind: variance, metric: acc}
   preset     dapo_paper: {kind: variance, metric: acc}
   preset     dr_grpo: null
+  preset     rloo: null
+  preset     reinforce_plus_plus: null
+  preset     reinforce_plus_plus_baseline: null
+  preset     remax: null
+  preset     opo: null
+  preset     gpg: null
+  preset     bnpo: null
+  preset     gspo: null
+  preset     gmpo: null
+  preset     cispo: {kind: variance, metric: acc}
+  preset     sapo: null
   also known as
     actor_rollout_ref.rollout.rollout_filter_strategy (RAGEN, default top_p there)
     actor_rollout_ref.rollout.rollout_filter_value (RAGEN, default 1.0 there)
@@ -361,7 +384,7 @@ filter
     actor_rollout_ref.rollout.rollout_filter_selection_eps (RAGEN, default 0.01 there)
     actor_rollout_ref.rollout.rollout_filter_percentile_low (RAGEN, default 0.0 there)
     actor_rollout_ref.rollout.rollout_filter_percentile_high (RAGEN, default 1.0 there)
-"#);
+");
     assert_snapshot!(explain("algorithm.use_dynamic_sample").unwrap(), @r#"
 algorithm.use_dynamic_sample
 

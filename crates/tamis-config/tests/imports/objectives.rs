@@ -117,7 +117,6 @@ fn objectives_of_trl() {
         "dataset_name=d",
         "num_generations=8",
     ]);
-    loaded(&import);
     assert_snapshot!(notes(&import), @"
 loss_type=cispo -> objective.loss.bound: absolute, objective.loss.kind: cispo, objective.aggregation: token-mean
 epsilon_high=5.0 -> objective.loss.max_ratio: 5

@@ -77,6 +77,39 @@ error: `objective.loss.dual_clip` must be greater than 1, got 1
 fn settings_that_the_choice_does_not_read() {
     let yaml = "objective: {advantage: {estimator: rloo, tail: kept, ddof: 0}, loss: {kind: gspo, dual_clip: 5.0, beta: 0.1}}";
     assert_snapshot!(said(yaml, &[]), @"
+warning: `objective.advantage.ddof` has no effect: the estimator `rloo` does not read it
+ --> run.yaml:1:60
+  |
+1 | objective: {advantage: {estimator: rloo, tail: kept, ddof: 0}, loss: {kind: gspo, dual_clip: 5.0, beta: 0.1}}
+  |                                                            ^
+  hint: remove `objective.advantage.ddof`
+
+warning: `objective.advantage.tail` has no effect: the estimator `rloo` does not read it
+ --> run.yaml:1:48
+  |
+1 | objective: {advantage: {estimator: rloo, tail: kept, ddof: 0}, loss: {kind: gspo, dual_clip: 5.0, beta: 0.1}}
+  |                                                ^^^^
+  hint: remove `objective.advantage.tail`
+
+warning: `objective.loss.dual_clip` has no effect: the loss `gspo` does not read it
+ --> run.yaml:1:94
+  |
+1 | objective: {advantage: {estimator: rloo, tail: kept, ddof: 0}, loss: {kind: gspo, dual_clip: 5.0, beta: 0.1}}
+  |                                                                                              ^^^
+  hint: remove `objective.loss.dual_clip`
+
+warning: `objective.loss.beta` has no effect: the loss `gspo` does not read it
+ --> run.yaml:1:105
+  |
+1 | objective: {advantage: {estimator: rloo, tail: kept, ddof: 0}, loss: {kind: gspo, dual_clip: 5.0, beta: 0.1}}
+  |                                                                                                         ^^^
+  hint: remove `objective.loss.beta`
+");
+}
+
+#[test]
+fn losses_that_need_something() {
+    assert_snapshot!(said("objective: {loss: {kind: dro}}", &[]), @"
 error: `objective.loss.kind: dro` needs `objective.loss.beta`, the strength of its pull
  --> run.yaml:1:26
   |
@@ -86,11 +119,7 @@ error: `objective.loss.kind: dro` needs `objective.loss.beta`, the strength of i
 
 1 error in the configuration
 ");
-}
-
-#[test]
-fn losses_that_need_something() {
-    assert_snapshot!(said("objective: {loss: {kind: dro}}", &[]), @"
+    assert_snapshot!(said("objective: {loss: {kind: luspo}}", &[]), @"
 error: `objective.loss.kind: luspo` with `objective.aggregation: token-mean`: its length weighting is a sum over tokens
  --> run.yaml:1:26
   |
@@ -100,7 +129,7 @@ error: `objective.loss.kind: luspo` with `objective.aggregation: token-mean`: it
 
 1 error in the configuration
 ");
-    assert_snapshot!(said("objective: {loss: {kind: luspo}}", &[]), @"
+    assert_snapshot!(said("objective: {loss: {kind: gspo}, importance: sequence}", &[]), @"
 error: `objective.importance: sequence` has no meaning with `objective.loss.kind: gspo`, which decides it itself
  --> run.yaml:1:45
   |
@@ -110,5 +139,4 @@ error: `objective.importance: sequence` has no meaning with `objective.loss.kind
 
 1 error in the configuration
 ");
-    assert_snapshot!(said("objective: {loss: {kind: gspo}, importance: sequence}", &[]), @"");
 }

@@ -156,8 +156,8 @@ error: `rollout.max_num_seqs` must be at least 1, got 0
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("preset: ppo", &[]), @r#"
-error: `preset` cannot be `ppo`: it is one of grpo, dapo, dapo_paper, dr_grpo
+    assert_snapshot!(said("preset: ppo", &[]), @"
+error: `preset` cannot be `ppo`: it is one of grpo, dapo, dapo_paper, dr_grpo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline, remax, opo, gpg, bnpo, gspo, gmpo, cispo, sapo
  --> run.yaml:1:9
   |
 1 | preset: ppo
@@ -165,5 +165,5 @@ error: `preset` cannot be `ppo`: it is one of grpo, dapo, dapo_paper, dr_grpo
   hint: `tamis config explain preset` says more
 
 1 error in the configuration
-"#);
+");
 }
