@@ -407,26 +407,27 @@ fn config_commands() {
     the configuration is sound (0 warnings)
     "#);
     insta::assert_snapshot!(folder.tamis(&["config", "explain", "schedule.on_limit"]).shown(), @r#"
-    exit code 0
-    ----- stdout
-    schedule.on_limit
+exit code 0
+----- stdout
+schedule.on_limit
 
-      What happens at that limit.
+  What happens at that limit.
 
-      type       one of error, use_partial, skip
-      default    error
-      on resume  must stay
-      preset     dapo: error
-      preset     dapo_paper: error
-      values
-        error: The run stops with a diagnosis, as verl's.
-        use_partial: The groups there are get trained on, as in EasyR1's dynamic sampling.
-        skip: The groups are given up and the next step starts.
-      also known as
-        algorithm.filter_groups.enable (verl, default False there)
-        algorithm.use_dynamic_sample (EasyR1, default false there)
-        algorithm.online_filtering (EasyR1, default false there)
-    "#);
+  type       one of error, use_partial, skip
+  default    error
+  on resume  must stay
+  preset     dapo: error
+  preset     dapo_paper: error
+  preset     cispo: error
+  values
+    error: The run stops with a diagnosis, as verl's.
+    use_partial: The groups there are get trained on, as in EasyR1's dynamic sampling.
+    skip: The groups are given up and the next step starts.
+  also known as
+    algorithm.filter_groups.enable (verl, default False there)
+    algorithm.use_dynamic_sample (EasyR1, default false there)
+    algorithm.online_filtering (EasyR1, default false there)
+"#);
     insta::assert_snapshot!(folder.tamis(&["config", "explain", "schedule.onlimit"]).shown(), @r#"
     exit code 2
     ----- stderr

@@ -142,6 +142,7 @@ fn generated_by_hand() {
     all/prompt_length/max 5
     all/prompt_length/min 3
     all/pass_rate 0.3333333333333333
+    rollout/in_group_reward_std 0.35355339059333346
     all/num_unscored 1
     train/num_identical_in_text 0
     ");
