@@ -15,9 +15,10 @@ use crate::value::Frequency;
 use crate::yaml;
 
 impl Config {
-    /// Prompts of one generation round.
+    /// Prompts of one generation round; without a filter the round is the batch, whatever `data.gen_batch_size` says.
     pub fn gen_batch_size(&self) -> usize {
-        self.data.gen_batch_size.unwrap_or(self.data.train_batch_size)
+        let own = self.data.gen_batch_size.filter(|_| self.filter.is_some());
+        own.unwrap_or(self.data.train_batch_size)
     }
 
     /// Prompts of one optimizer update.
@@ -538,6 +539,10 @@ impl Checker<'_> {
             }
             if config.filter.is_none() {
                 self.ignored(&["schedule.on_empty_round", "schedule.refill"], reason);
+                self.ignored(
+                    &["data.gen_batch_size"],
+                    "there is no filter, so every step is one round of `data.train_batch_size` prompts",
+                );
             }
             if generated != train {
                 self.warn(&sizes, Conflict::OneRoundBatch { generated, train });

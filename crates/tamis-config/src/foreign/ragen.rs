@@ -48,7 +48,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key(
         "grpo_advantage_length_weight",
         "False",
-        Unless(&["False", "false"], "weighting advantages by length is not there yet"),
+        Unless(&["False", "false"], "it is a shaping here: `objective.shaping: [{kind: length_weight}]`"),
     ),
     key("lora.rank", "0", Unless(&["0"], "all weights are trained; there are no adapters")),
     key("lora.*", "", NoEffect("there are no adapters")),
@@ -100,7 +100,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key(
         "actor_rollout_ref.actor.filter_loss_scaling",
         "none",
-        Unless(&["none"], "scaling the loss by the kept share is not there yet"),
+        Unless(&["none"], "it is a shaping here: `objective.shaping: [{kind: filter_loss_scaling, by: linear}]` (or sqrt)"),
     ),
     key("es_manager.train.env_groups", "8", Key("data.train_batch_size")),
     key("es_manager.train.group_size", "16", By(Rule::RagenSizes, "rollout.n train.ppo_mini_batch_size")),
@@ -121,7 +121,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key(
         "algorithm.soft_advantage_reweight",
         "False",
-        Unless(&["False", "false"], "weighting groups by their deviation is not there yet"),
+        Unless(&["False", "false"], "it is a shaping here: `objective.shaping: [{kind: soft_reweight}]`"),
     ),
     key("trainer.local_log_dir", "results/", NoEffect("logs are in the run folder, `run.dir/run.name`")),
     key(

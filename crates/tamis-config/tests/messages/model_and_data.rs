@@ -160,6 +160,14 @@ error: 10 rounds of `data.gen_batch_size` (4) are 40 prompts at most, below `dat
 1 error in the configuration
 "#);
     assert_snapshot!(said("", &["data.gen_batch_size=128"]), @r#"
+warning: `data.gen_batch_size` has no effect: there is no filter, so every step is one round of `data.train_batch_size` prompts
+ --> command line
+  |
+1 | data.gen_batch_size=128
+  |                     ^^^
+  hint: remove `data.gen_batch_size`
+"#);
+    assert_snapshot!(said("filter: {}\nschedule: {refill: false}", &["data.gen_batch_size=128"]), @r#"
 warning: with one round a step, a step trains on the 128 prompts of `data.gen_batch_size` at most, not on `data.train_batch_size` (64)
  --> command line
   |

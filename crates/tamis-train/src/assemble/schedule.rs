@@ -208,7 +208,7 @@ fn filling(config: &Config) -> String {
 pub fn rounds(config: &Config, sieve: &Sieve) -> RoundsSettings {
     let schedule = &config.schedule;
     RoundsSettings {
-        gen_batch_size: config.data.gen_batch_size.unwrap_or(config.data.train_batch_size),
+        gen_batch_size: config.gen_batch_size(),
         filter: sieve.filter.is_some(),
         refill: schedule.refill,
         max_num_gen_batches: schedule.max_num_gen_batches.map_or(0, |limit| limit as i64),
