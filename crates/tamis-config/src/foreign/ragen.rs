@@ -100,7 +100,10 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key(
         "actor_rollout_ref.actor.filter_loss_scaling",
         "none",
-        Unless(&["none"], "it is a shaping here: `objective.shaping: [{kind: filter_loss_scaling, by: linear}]` (or sqrt)"),
+        Unless(
+            &["none"],
+            "it is a shaping here: `objective.shaping: [{kind: filter_loss_scaling, by: linear}]` (or sqrt)",
+        ),
     ),
     key("es_manager.train.env_groups", "8", Key("data.train_batch_size")),
     key("es_manager.train.group_size", "16", By(Rule::RagenSizes, "rollout.n train.ppo_mini_batch_size")),
