@@ -139,13 +139,7 @@ fn train(case: &Case, threads: &Threads, seconds: f64, peak: f64, what: &str, sa
         r#","tokens":{tokens},"sequences":{},"shortest":{shortest},"longest":{longest}"#,
         case.sequences
     );
-    report(
-        case,
-        what,
-        rate,
-        3.0 * operations(&case.config, model.num_parameters(), context) / peak,
-        &more,
-    );
+    report(case, what, rate, 3.0 * operations(&case.config, model.num_parameters(), context) / peak, &more);
 }
 
 fn generate(

@@ -187,7 +187,7 @@ pub const CATALOGUE: &[Section] = &[
         about: "Depends on the machine, except the number of tokens.",
         metrics: &[
             metric(Source::Verl, "timing_s/step", "s", "The whole step.").by_the_clock(),
-            metric(Source::Verl, "timing_s/{stage}", "s", "Time spent in a stage, summed over the step: `gen`, `gen_max` (greedy completions), `reward`, `filter`, `ref`, `old_log_prob`, `adv`, `update_actor`, `testing`, `save_checkpoint`, ...").by_the_clock(),
+            metric(Source::Verl, "timing_s/{stage}", "s", "Time spent in a stage, summed over the step: `gen`, `gen_max` (greedy completions), `reward`, `filter`, `ref`, `old_log_prob`, `advantage_passes` (forward passes that some estimators ask for), `adv`, `update_actor`, `testing`, `save_checkpoint`, ...").by_the_clock(),
             metric(Source::Trl, "step_time", "s", "Time of the step.").repeating("timing_s/step").by_the_clock(),
             metric(Source::Verl, "timing_per_token_ms/gen", "ms", "Generation time per completion token of all generated trajectories. verl divides by the tokens of the kept ones.").by_the_clock(),
             metric(Source::Verl, "timing_per_token_ms/{stage}", "ms", "Time of a stage per prompt and completion token of the trained batch.").by_the_clock(),
