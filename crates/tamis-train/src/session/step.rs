@@ -21,6 +21,7 @@ use super::{Between, Ending, RunError, Session, Summary};
 use crate::assemble::objective::Divergence;
 use crate::batch_metrics::{Spread, TrainedColumns, generated_metrics, trained_metrics};
 use crate::checkpoint::CarriedGroup;
+use crate::diagnostics;
 use crate::learner::{Learner, LearnerError, LearnerSequence};
 use crate::metrics::Metrics;
 use crate::native::NativeEngine;
@@ -413,8 +414,10 @@ impl Session {
             max_prompt_length: Some(self.config.data.max_prompt_length),
         };
         trained_metrics(&groups, &columns, &mut metrics);
+        diagnostics::of_trained(&groups, &shaped.advantages, &mut metrics);
         let generated = self.generated(step, collected);
         generated_metrics(&generated, &mut metrics);
+        diagnostics::of_generated(&generated, &mut metrics);
         let num_generated: usize = generated.iter().map(|group| group.num_tokens()).sum();
         metrics.extend(whole.metrics());
         metrics.set("dynamic_sampling/num_given_up_attempts", self.attempts.num_given_up as f64);
