@@ -168,3 +168,20 @@ fn a_collapse_of_the_reward_stops_the_run() {
         ended.shown()
     );
 }
+
+/// Groups by the mean and by the deviation of their trajectories' token entropies.
+#[test]
+fn a_filter_may_look_at_entropies() {
+    for score in ["mean", "deviation"] {
+        let folder = Folder::new();
+        let filter = format!("filter: {{kind: top_k, fraction: 0.25, metric: entropy, score: {score}}}");
+        let batch = ("train_batch_size: 4", "train_batch_size: 8");
+        let ended = train(&folder, &[("filter: {kind: variance}", &filter), batch, ONE_ROUND]).succeeds();
+        assert!(ended.stderr.contains("of `entropy`"), "{}", ended.stderr);
+        for step in steps(&folder) {
+            assert_eq!((step["groups/trained"], step["groups/dropped"]), (2.0, 6.0));
+            // At most the logarithm of the vocabulary.
+            assert!(step["all/filter_metric/mean"] > 0.0 && step["all/filter_metric/mean"] < 3.0, "{step:?}");
+        }
+    }
+}

@@ -62,7 +62,8 @@ impl Config {
 }
 
 /// Numbers that every run has.
-const COMPUTED: [&str; 5] = ["score", "seq_reward", "seq_final_reward", "token_level_rewards", "length"];
+const COMPUTED: [&str; 6] =
+    ["score", "seq_reward", "seq_final_reward", "token_level_rewards", "length", "entropy"];
 
 /// The estimators that read each setting of the advantage.
 const ADVANTAGE_READERS: &[(&str, &[Estimator])] = {

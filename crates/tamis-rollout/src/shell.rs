@@ -328,6 +328,7 @@ impl Shell {
                                 text: sample.text,
                                 token_ids: sample.token_ids,
                                 logprobs: sample.logprobs,
+                                entropy: sample.entropy,
                                 finish_reason: sample.finish_reason,
                                 versions: sample.versions,
                                 scores: BTreeMap::new(),

@@ -7,7 +7,7 @@ use crate::said;
 #[test]
 fn filters() {
     assert_snapshot!(said("filter: {metric: accuracy}", &[]), @r#"
-error: there is no metric `accuracy`: there are acc, score, seq_reward, seq_final_reward, token_level_rewards, length, number
+error: there is no metric `accuracy`: there are acc, score, seq_reward, seq_final_reward, token_level_rewards, length, entropy, number
  --> run.yaml:1:18
   |
 1 | filter: {metric: accuracy}

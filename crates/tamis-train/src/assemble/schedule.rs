@@ -54,7 +54,7 @@ impl Sieve {
 
 /// Builds the filter. `scores` are the names of the scores that the rewards give.
 pub fn sieve(config: &Config, scores: impl IntoIterator<Item = String>) -> Result<Sieve, AssembleError> {
-    let available = AvailableMetrics { scores: scores.into_iter().collect(), entropy: false };
+    let available = AvailableMetrics { scores: scores.into_iter().collect(), entropy: true };
     let Some(filter) = &config.filter else {
         let metric = Metric::default_of(&available).unwrap_or(Metric::SeqReward);
         return Ok(Sieve {

@@ -16,6 +16,7 @@ pub(crate) fn trajectory(
         text: format!("{reward} {length}"),
         token_ids: vec![7; length],
         logprobs: vec![-0.5; length],
+        entropy: None,
         loss_mask: (0..length).map(|token| token != 0).collect(),
         finish_reason,
         versions: (PolicyVersion(0), PolicyVersion(0)),
