@@ -16,6 +16,7 @@ pub mod correction;
 pub mod diagnostics;
 pub mod early_stop;
 pub mod entry;
+pub mod figure;
 pub mod filter;
 pub mod group;
 pub mod objective;
