@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use serde::Serialize;
+use tamis_core::figure::{fixed, shortest};
 use tamis_core::filter::{
     DropReason, Ends, GroupFilter, GroupStatistics, Mass, Pool, Prefer, Quota, Verdict,
 };
@@ -87,12 +88,14 @@ pub struct Output {
 fn conditions(filter: &GroupFilter) -> (String, String) {
     match filter {
         GroupFilter::Variance(variance) if variance.tolerance > 0.0 => {
-            (format!("max-min>{}", variance.tolerance), format!("max-min<={}", variance.tolerance))
+            let tolerance = shortest(variance.tolerance);
+            (format!("max-min>{tolerance}"), format!("max-min<={tolerance}"))
         }
         GroupFilter::Variance(_) => ("std>0".to_owned(), "std=0".to_owned()),
         GroupFilter::MeanRange(range) => {
             let relation = if range.ends == Ends::Open { "<" } else { "<=" };
-            (format!("{}{relation}mean{relation}{}", range.low, range.high), format!("mean outside {range}"))
+            let (low, high) = (shortest(range.low), shortest(range.high));
+            (format!("{low}{relation}mean{relation}{high}"), format!("mean outside {range}"))
         }
         GroupFilter::TopP(filter) => {
             let mass = match filter.mass {
@@ -101,23 +104,29 @@ fn conditions(filter: &GroupFilter) -> (String, String) {
                 Mass::Variance => "variance",
             };
             let condition = format!("best {} of the {mass} mass, {}", percent(filter.p), ranked(filter.pool));
-            (condition, "outside the mass".to_owned())
+            (condition, dropped_from("outside the mass", filter.pool))
         }
         GroupFilter::TopK(filter) => {
             let number = match filter.k {
                 Quota::Count(count) => count.to_string(),
                 Quota::Fraction(fraction) => percent(fraction),
             };
-            (format!("best {number}, {}", ranked(filter.pool)), format!("not among the best {number}"))
+            (
+                format!("best {number}, {}", ranked(filter.pool)),
+                dropped_from(&format!("not among the best {number}"), filter.pool),
+            )
         }
         GroupFilter::MinP(filter) => {
             let share = percent(filter.p);
             let condition = format!("within {share} of the best, {}", ranked(filter.pool));
-            (condition, format!("not within {share} of the best"))
+            (condition, dropped_from(&format!("not within {share} of the best"), filter.pool))
         }
         GroupFilter::Percentile(filter) => {
             let band = format!("{} to {} of the ranking", percent(filter.low), percent(filter.high));
-            (format!("{band}, {}", ranked(filter.pool)), format!("outside {band}"))
+            (
+                format!("{band}, {}", ranked(filter.pool)),
+                dropped_from(&format!("outside {band}"), filter.pool),
+            )
         }
         GroupFilter::WithinGroup(filter) => {
             let zero = if filter.include_zero { "any" } else { "std>0" };
@@ -128,6 +137,11 @@ fn conditions(filter: &GroupFilter) -> (String, String) {
 
 fn percent(share: f64) -> String {
     format!("{}%", 100.0 * share)
+}
+
+/// What is said of the groups that a selection leaves out.
+fn dropped_from(outside: &str, pool: Pool) -> String {
+    if pool.include_zero { outside.to_owned() } else { format!("{outside}, or {}=0", pool.score) }
 }
 
 fn ranked(pool: Pool) -> String {
@@ -239,10 +253,10 @@ impl fmt::Display for FilterSummary {
             percent(self.num_kept)
         )?;
         if let Some(std) = self.mean_std {
-            write!(formatter, "\n  - Mean std: {std:.3}")?;
+            write!(formatter, "\n  - Mean std: {}", fixed(std, 3))?;
         }
         if let Some(mean) = self.mean_metric {
-            write!(formatter, "\n  - Mean metric: {mean:.3}")?;
+            write!(formatter, "\n  - Mean metric: {}", fixed(mean, 3))?;
         }
         if let Some(pass_rate) = self.pass_rate {
             write!(formatter, "\n  - Pass rate: {:.1}%", 100.0 * pass_rate)?;

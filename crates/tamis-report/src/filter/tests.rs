@@ -369,7 +369,7 @@ fn pool_filters_compare_the_groups_of_all_files() {
     insta::assert_snapshot!(summary, @"
     Filter statistics (top_k of r):
       - Total prompts: 3 (6 trajectories, 2 a prompt)
-      - Filtered (not among the best 1): 2 (66.7%)
+      - Filtered (not among the best 1, or deviation=0): 2 (66.7%)
           all wrong: 0 (0.0%)
           all correct: 0 (0.0%)
           other uniform: 1 (33.3%)
