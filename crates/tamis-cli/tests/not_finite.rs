@@ -35,7 +35,7 @@ fn steps(folder: &Folder) -> Vec<BTreeMap<String, serde_json::Value>> {
 }
 
 /// Metrics of the updates at every step, and no normalisation by the group's deviation: a reward goes into the gradient as it is.
-const PLAIN: (&str, &str) = ("train:\n", "objective: {advantage: {kind: dr_grpo}}\ntrain:\n");
+const PLAIN: (&str, &str) = ("train:\n", "objective: {advantage: {estimator: dr_grpo}}\ntrain:\n");
 
 #[test]
 fn a_score_that_no_double_holds_leaves_its_row_without_it() {
@@ -58,13 +58,10 @@ fn enormous_rewards_are_shown_as_a_person_reads_them() {
     let folder = Folder::new();
     let ended = train(&folder, "'1e300'", &[]).succeeds();
     let longest = |text: &str| text.split(|letter: char| !letter.is_ascii_digit()).map(str::len).max();
+    assert_eq!(longest("a 12 b 345.6"), Some(3));
     assert!(longest(&ended.stderr) < Some(17), "{}", ended.stderr);
     assert!(longest(&ended.stdout) < Some(17), "{}", ended.stdout);
-    assert!(
-        ended.stderr.contains("reward 1e300") || ended.stderr.contains("reward 1.000e300"),
-        "{}",
-        ended.stderr
-    );
+    assert!(ended.stderr.contains("reward 1.000e300 "), "{}", ended.stderr);
     let ended = folder.tamis(&["eval", "runs/tiny"]).succeeds();
     assert!(longest(&ended.stdout) < Some(17) && ended.stdout.contains("1.0000e300"), "{}", ended.stdout);
     let names: Vec<String> = std::fs::read_dir(folder.join("runs/tiny/rollouts"))

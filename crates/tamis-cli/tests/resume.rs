@@ -188,6 +188,7 @@ fn a_reference_in_the_loss_and_an_interrupted_start_are_resumed_too() {
     folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
     expected.assert_same(&Left::by(&run));
     std::fs::remove_dir_all(run.join("checkpoints")).expect("removed");
+    std::fs::remove_file(run.join("checkpointed")).expect("removed");
     folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
     expected.assert_same(&Left::by(&run));
 

@@ -141,14 +141,14 @@ fn every_trajectory_is_under_one_verdict_and_the_metrics_agree() {
     let folder = Folder::new();
     folder.write(
         "some.py",
-        "import json, sys\nfor line in sys.stdin:\n    request = json.loads(line)\n    text = request['completion']\n    print(json.dumps({'id': request['id'], 'score': None if len(text) > 2 else len(text)}), flush=True)\n",
+        "import json, sys\nfor line in sys.stdin:\n    request = json.loads(line)\n    text = request['completion']\n    print(json.dumps({'id': request['id'], 'score': None if len(text) > 3 else len(text)}), flush=True)\n",
     );
     train(
         &folder,
         &[
             (
                 "filter: {kind: variance}",
-                "filter: {kind: within_group, k: 3, metric: len}\nobjective: {masks: {truncated: true}}",
+                "filter: {kind: within_group, k: 2, metric: len}\nobjective: {masks: {truncated: true}}",
             ),
             (
                 "reward: [{kind: number}]",
@@ -213,7 +213,6 @@ fn a_selection_that_trains_on_uniform_groups_says_so() {
     assert!(!told.is_empty() && told.len() < steps.len(), "{told:?}");
     assert!(told[0].ends_with("; filter.include_zero=false keeps them out"), "{told:?}");
     // Told what to do, it does not compete any more.
-    folder.write("runs/keep", "");
     let folder = Folder::new();
     let strict = ("filter: {kind: variance}", "filter: {kind: top_p, p: 0.9, include_zero: false}");
     let ended =
@@ -230,12 +229,9 @@ fn a_selection_that_keeps_nothing_is_diagnosed_by_what_its_groups_are() {
     let limit = ("schedule: {max_num_gen_batches: 50}", "schedule: {max_num_gen_batches: 2}");
     let ended = train(&folder, &[linear, cold, limit]);
     assert_eq!(ended.code, Some(1), "{}", ended.shown());
-    assert!(ended.stderr.contains("all wrong"), "{}", ended.stderr);
-    assert!(
-        !ended.stderr.contains("outside pool") && !ended.stderr.contains("schedule.refill"),
-        "{}",
-        ended.stderr
-    );
+    let failure = ended.failure();
+    assert!(failure.contains("100.0%  all wrong") && failure.contains("take easier prompts"), "{failure}");
+    assert!(!failure.contains("outside pool") && !failure.contains("schedule.refill"), "{failure}");
 }
 
 #[test]
