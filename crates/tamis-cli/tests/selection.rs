@@ -113,7 +113,7 @@ fn members_that_are_not_chosen_have_no_advantage() {
         assert_eq!(step["dynamic_sampling/num_trajectories_used"] as u64, 8);
         assert_eq!(step["train/num_unscored"] as u64, 0);
         // Every token is the policy's here.
-        assert_eq!(step["train/num_loss_tokens"], step["tokens/trained"]);
+        assert_eq!(step["train/num_loss_tokens"] as u64, step["tokens/trained"] as u64);
         assert!(step["tokens/trained"] < step["tokens/generated"], "{step:?}");
         // Of two members that differ most, or that are all the same.
         assert!(step["response_length/max"] <= step["all/response_length/max"]);

@@ -33,7 +33,6 @@ pub(crate) fn centre(
 }
 
 #[cfg(test)]
-#[expect(clippy::float_cmp, reason = "exact by construction")]
 mod tests {
     use super::*;
 

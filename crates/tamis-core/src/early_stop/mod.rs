@@ -133,7 +133,7 @@ pub enum EarlyStopError {
         setting: &'static str,
     },
     /// A share of the baseline outside (0, 1).
-    #[error("early stop `reward_collapse`: `share` must lie between 0 and 1, both excluded, got {0}")]
+    #[error("early stop `reward_collapse`: `share` must lie between 0 and 1, both excluded, got {}", shortest(*.0))]
     Share(f64),
     /// Not a finite number.
     #[error("early stop `low_success`: `floor` must be a finite number, got {0}")]
