@@ -61,6 +61,7 @@ fn filter_writes_kept_and_dropped_rows() {
           all wrong: 1 (33.3%)
           all correct: 0 (0.0%)
       - Kept (0.25<=mean<=1): 2 (66.7%)
+          of these uniform: 1 (33.3%)
       - Mean std: 0.167
       - Mean metric: 0.500
       - Pass rate: 50.0%

@@ -440,6 +440,11 @@ fn a_run_without_its_checkpoints_is_left_as_it_is() {
     assert_eq!(before, after);
     assert!(!run.join("run.superseded.log").exists());
     assert_eq!(std::fs::read_dir(run.join("rollouts")).expect("rollouts").count(), 6);
+    insta::assert_snapshot!(folder.tamis(&["eval", "runs/tiny"]).failure(), @r"
+    exit code 1
+    error: runs/tiny has no checkpoint left
+      hint: put its checkpoints back into runs/tiny/checkpoints
+    ");
     // Put back, it goes on.
     std::fs::remove_dir_all(run.join("checkpoints")).expect("an empty folder");
     std::fs::rename(moved, run.join("checkpoints")).expect("moved back");

@@ -286,7 +286,7 @@ impl RunDirectory {
 
     /// Whether there has been a checkpoint, be it here still or not.
     pub(crate) fn had_checkpoint(&self) -> bool {
-        self.path.join(CHECKPOINTED).exists()
+        had_checkpoint(&self.path)
     }
 
     /// The last step in `metrics.jsonl`, where one can be read.
@@ -376,6 +376,11 @@ impl RunDirectory {
         }
         Ok(())
     }
+}
+
+/// Whether a run directory has held a checkpoint, be it there still or not.
+pub fn had_checkpoint(run: &Path) -> bool {
+    run.join(CHECKPOINTED).exists()
 }
 
 /// The newest complete checkpoint below a run directory that this process need not hold; `None` where there is none yet.

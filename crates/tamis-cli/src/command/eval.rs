@@ -72,14 +72,17 @@ fn find(source: &Path) -> Result<(PathBuf, Option<PathBuf>), Failure> {
             Failure::of(FAILED, &error, error.hint())
         })?;
         let Some(last) = last else {
-            return Err(Failure::told(
-                FAILED,
+            let run = source.display();
+            let told = if tamis_train::run_directory::had_checkpoint(source) {
                 format!(
-                    "error: {} has no checkpoint yet\n  hint: continue it with `tamis train --resume {}`",
-                    source.display(),
-                    source.display()
-                ),
-            ));
+                    "error: {run} has no checkpoint left\n  hint: put its checkpoints back into {run}/checkpoints"
+                )
+            } else {
+                format!(
+                    "error: {run} has no checkpoint yet\n  hint: continue it with `tamis train --resume {run}`"
+                )
+            };
+            return Err(Failure::told(FAILED, told));
         };
         return Ok((last, Some(source.join("config.yaml"))));
     }

@@ -36,6 +36,8 @@ pub struct FilterSummary {
     pub num_prompts: usize,
     /// Groups kept.
     pub num_kept: usize,
+    /// Of those, groups of several scored members that all have the same metric: a selection may keep some.
+    pub num_kept_uniform: usize,
     /// Groups dropped.
     pub num_dropped: usize,
     /// Dropped groups by reason; every reason is listed.
@@ -176,6 +178,9 @@ impl FilterSummary {
         }
         let num_prompts = verdicts.len();
         let num_kept = verdicts.iter().filter(|verdict| verdict.is_kept()).count();
+        let is_uniform = |group: &GroupStatistics| group.num_scored > 1 && group.min >= group.max;
+        let kept = verdicts.iter().zip(statistics).filter(|(verdict, _)| verdict.is_kept());
+        let num_kept_uniform = kept.filter(|(_, group)| is_uniform(group)).count();
         let num_trajectories = statistics.iter().map(|group| group.size).sum();
         let num_scored: usize = statistics.iter().map(|group| group.num_scored).sum();
         let scored = || statistics.iter().filter(|group| group.num_scored > 0);
@@ -193,6 +198,7 @@ impl FilterSummary {
             max_group_size: statistics.iter().map(|group| group.size).max().unwrap_or(0),
             num_prompts,
             num_kept,
+            num_kept_uniform,
             num_dropped: num_prompts - num_kept,
             dropped,
             keep_rate: mean(num_kept as f64, num_prompts).unwrap_or(0.0),
@@ -252,6 +258,14 @@ impl fmt::Display for FilterSummary {
             self.num_kept,
             percent(self.num_kept)
         )?;
+        if self.num_kept_uniform > 0 {
+            write!(
+                formatter,
+                "\n      of these uniform: {} ({:.1}%)",
+                self.num_kept_uniform,
+                percent(self.num_kept_uniform)
+            )?;
+        }
         if let Some(std) = self.mean_std {
             write!(formatter, "\n  - Mean std: {}", fixed(std, 3))?;
         }
