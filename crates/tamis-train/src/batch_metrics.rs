@@ -296,4 +296,4 @@ fn set_share(metrics: &mut Metrics, name: &str, part: usize, whole: usize) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

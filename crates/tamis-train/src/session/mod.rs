@@ -9,6 +9,7 @@ mod begin;
 mod early_stop;
 mod measure;
 mod members;
+mod passes;
 mod save;
 mod start;
 mod step;
@@ -289,6 +290,8 @@ pub struct Session {
     divergence: Divergence,
     objective_state: ObjectiveState,
     reward_kl: Option<KlState>,
+    // Where the estimator contrasts with the gold answer.
+    hints: passes::Hints,
     update: UpdateSettings,
     learning_rate: LearningRate,
     loggers: Loggers,

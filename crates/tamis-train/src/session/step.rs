@@ -24,6 +24,7 @@ use crate::batch_metrics::{
     Spread, Summary as BatchSummary, TrainedColumns, generated_metrics, trained_metrics,
 };
 use crate::checkpoint::CarriedGroup;
+use crate::diagnostics;
 use crate::learner::{Learner, LearnerError, LearnerSequence};
 use crate::left_out::left_out;
 use crate::metrics::Metrics;
@@ -92,7 +93,7 @@ fn reference_logprobs(
     Ok(rows)
 }
 
-fn sequences<'a>(groups: &[&'a Group]) -> Vec<LearnerSequence<'a>> {
+pub(super) fn sequences<'a>(groups: &[&'a Group]) -> Vec<LearnerSequence<'a>> {
     let of_group = |group: &&'a Group| {
         let prompt: &'a [u32] = &group.prompt_token_ids;
         let trajectories: &'a [Trajectory] = &group.trajectories;
@@ -104,11 +105,15 @@ fn sequences<'a>(groups: &[&'a Group]) -> Vec<LearnerSequence<'a>> {
 }
 
 /// Appends what a pass said of some sequences, flat over them, one row each.
-fn push_rows(rows: &mut Ragged<f32>, sequences: &[LearnerSequence<'_>], values: &[f32]) {
+pub(super) fn push_rows<T: From<f32>>(
+    rows: &mut Ragged<T>,
+    sequences: &[LearnerSequence<'_>],
+    values: &[f32],
+) {
     let mut rest = values;
     for sequence in sequences {
         let (row, after) = rest.split_at(sequence.completion.len().min(rest.len()));
-        rows.push_row(row.iter().copied());
+        rows.push_row(row.iter().map(|&value| value.into()));
         rest = after;
     }
 }
@@ -329,13 +334,18 @@ impl Session {
             timings.add("gen_max", clock.elapsed());
         }
         let clock = Instant::now();
+        let passes = self.passes(&groups)?;
+        if !passes.is_empty() {
+            timings.add("advantage_passes", clock.elapsed());
+        }
+        let clock = Instant::now();
         let mut whole = self.attempts.whole(&collected.report);
         whole.accounting.check()?;
         let (rewards, final_rewards) = self.final_rewards(&groups, reference.as_ref(), &mut metrics)?;
         let generated = self.generated(step, collected);
         let counts = GroupCounts { kept: whole.all.kept, generated: whole.all.groups };
         let Credited { shaped, returns, state } =
-            self.credited(step, &groups, &generated, &rewards, greedy.as_deref(), counts)?;
+            self.credited(step, &groups, &generated, &rewards, (greedy.as_deref(), &passes), counts)?;
         self.advantage_state = state;
         metrics.extend(shaped.metrics.iter().copied());
         let dropped = self.dropped(collected)?;
@@ -402,8 +412,10 @@ impl Session {
             max_prompt_length: Some(self.config.data.max_prompt_length),
         };
         trained_metrics(&whole_groups, &columns, &mut metrics);
+        diagnostics::of_trained(&whole_groups, &shaped.advantages, &left_out, &mut metrics);
         let generated = self.generated(step, collected);
         generated_metrics(&generated, &mut metrics);
+        diagnostics::of_generated(&generated, &mut metrics);
         let num_generated: usize = generated.iter().map(|group| group.num_tokens()).sum();
         metrics.extend(whole.metrics());
         if let Some(chosen) = &chosen {
@@ -497,7 +509,7 @@ impl Session {
         let sequences = sequences(groups);
         let mut rows = Ragged::default();
         for range in micro_batches(&sequences, self.update.micro_batch) {
-            let scores = self.engine.policy_scores(&sequences[range.clone()])?;
+            let scores = self.engine.policy_scores(&sequences[range.clone()], 1.0)?;
             push_rows(&mut rows, &sequences[range], &scores.logprobs);
         }
         Ok(Some(rows))
