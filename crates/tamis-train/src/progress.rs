@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tamis_core::figure::fixed;
 
 use crate::durable::DiskError;
 use crate::metrics::Metrics;
@@ -344,7 +345,7 @@ impl Inner {
             let _ = write!(message, "  pass {:.1}%", 100.0 * pass_rate);
         }
         if let Some(reward) = self.view.reward {
-            let _ = write!(message, "  reward {reward:.3}");
+            let _ = write!(message, "  reward {}", fixed(reward, 3));
         }
         if let Some(tokens) = self.view.tokens_per_second {
             let _ = write!(message, "  {}", rate(tokens));

@@ -9,6 +9,7 @@
 //!   tensorboard/             event files
 //!   rollouts/step_<n>.parquet
 //!   checkpoints/step_<n>/    complete ones; `step_<n>.tmp` is being written or removed
+//!   checkpointed             there has been a checkpoint: without one the run cannot be begun again over its logs
 //!   journal.bin              answers from outside, replayed on resume
 //!   report.html
 //!   run.lock                 held while a process works here
@@ -139,6 +140,7 @@ pub const TENSORBOARD: &str = "tensorboard";
 const ROLLOUTS: &str = "rollouts";
 const CHECKPOINTS: &str = "checkpoints";
 const CONFIG: &str = "config.yaml";
+const CHECKPOINTED: &str = "checkpointed";
 const LOCK: &str = "run.lock";
 // A process that ends, or that has just forked a child which has not started its program yet, holds the lock a moment longer.
 const LOCK_ATTEMPTS: u32 = 25;
@@ -273,6 +275,27 @@ impl RunDirectory {
         self.path.join(CHECKPOINTS)
     }
 
+    /// Notes that there has been a checkpoint, once it is whole. What a run logged after one cannot be made again without it.
+    pub(crate) fn note_checkpoint(&self) -> Result<(), RunDirectoryError> {
+        let path = self.path.join(CHECKPOINTED);
+        if !path.exists() {
+            self.disk.write_file(&path, b"")?;
+        }
+        Ok(())
+    }
+
+    /// Whether there has been a checkpoint, be it here still or not.
+    pub(crate) fn had_checkpoint(&self) -> bool {
+        had_checkpoint(&self.path)
+    }
+
+    /// The last step in `metrics.jsonl`, where one can be read.
+    pub(crate) fn last_logged_step(&self) -> Option<u64> {
+        let text = std::fs::read_to_string(self.metrics()).ok()?;
+        let step = |line: &str| serde_json::from_str::<serde_json::Value>(line).ok()?.get("step")?.as_u64();
+        text.lines().rev().find_map(step)
+    }
+
     /// `journal.bin`.
     pub fn journal(&self) -> PathBuf {
         self.path.join("journal.bin")
@@ -353,6 +376,11 @@ impl RunDirectory {
         }
         Ok(())
     }
+}
+
+/// Whether a run directory has held a checkpoint, be it there still or not.
+pub fn had_checkpoint(run: &Path) -> bool {
+    run.join(CHECKPOINTED).exists()
 }
 
 /// The newest complete checkpoint below a run directory that this process need not hold; `None` where there is none yet.

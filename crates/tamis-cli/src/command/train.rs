@@ -71,7 +71,7 @@ fn resume(arguments: &Train, path: &Path) -> Result<Begin, Failure> {
 
 fn fail(error: &RunError) -> Failure {
     let code = match error {
-        RunError::Mismatch { .. } => MISMATCH,
+        RunError::Mismatch { .. } | RunError::CheckpointsGone { .. } => MISMATCH,
         RunError::Interrupted { .. } | RunError::NotBegun => INTERRUPTED,
         RunError::Assemble(_)
         | RunError::Gold { .. }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::credit::{credit, rewards_to_go};
+use super::credit::returns;
 use super::error::not_negative;
 use super::singleton::finite_or_zero;
 use super::{
@@ -169,15 +169,7 @@ impl OptimalTokenBaseline {
     ) -> Result<Estimate, AdvantageError> {
         let mask = batch.mask(estimator)?;
         let weights = cumulative_weights(batch, estimator)?;
-        let (mut returns, mut credit_t) = (Ragged::default(), Vec::new());
-        for (i, (reward, mask_t)) in batch.rewards.values().iter().zip(mask.rows()).enumerate() {
-            credit(batch, i, mask_t, self.masked_rewards, &mut credit_t);
-            if reward.is_nan() {
-                credit_t.fill(0.0);
-            }
-            rewards_to_go(&mut credit_t, mask_t, 1.0);
-            returns.push_row(credit_t.iter().copied());
-        }
+        let returns = returns(batch, mask, self.masked_rewards, 1.0);
         let mut advantages: Vec<f64> = vec![0.0; returns.num_values()];
         let (mut members, mut baselines): (Vec<Member>, Vec<Baseline>) = (Vec::new(), Vec::new());
         let mut first = 0;

@@ -46,7 +46,7 @@ impl Default for SamplingParams {
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum SamplingError {
     /// A number outside its range.
-    #[error("{name} must be {range}, got {value}")]
+    #[error("{name} must be {range}, got {}", tamis_core::figure::shortest(*.value))]
     Range {
         /// The parameter.
         name: &'static str,

@@ -15,6 +15,7 @@ use tamis_rollout::{Fate, PreparedPrompt, Record, Sampling, Scorer, Shell, Shell
 use super::attempts::Attempts;
 use super::passes::hints;
 use super::start::{STARTED, Start, new_directory, opening, prepared, score_names, settled};
+use super::uniform::UniformGroups;
 use super::{RunError, Session};
 use crate::answers::RecordedAnswers;
 use crate::assemble::objective::Divergence;
@@ -167,6 +168,9 @@ impl Session {
         }
         let sieve = schedule::sieve(&config, names)?;
         ui.say(&sieve.announcement);
+        if let Some(warning) = &sieve.warning {
+            ui.warn(warning);
+        }
         let mut scorer = Scorer::new(rewards);
         if let Some(answers) = answers {
             scorer = scorer.with_journal(Box::new(answers));
@@ -240,6 +244,8 @@ impl Session {
             saved: state.as_ref().map(|(state, _)| state.step),
             latest: state.as_ref().and_then(|(state, _)| state.latest.clone()),
             is_unmeasured: state.as_ref().is_some_and(|(state, _)| state.is_unmeasured),
+            skipped_updates: state.as_ref().map_or(0, |(state, _)| state.skipped_updates),
+            uniform_groups: UniformGroups::default(),
             attempts: Attempts::new(),
             early_stop_between: early_stop.state().clone(),
             early_stop,
