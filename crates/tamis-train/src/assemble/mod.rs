@@ -85,7 +85,30 @@ impl AssembleError {
         match self {
             Self::Setting { hint, .. } => Some(hint),
             Self::RewardRunner(error) => error.hint(),
+            Self::Checkpoint(
+                CheckpointError::Shape { .. }
+                | CheckpointError::Missing { .. }
+                | CheckpointError::Unexpected { .. },
+            ) => Some("`config.json` and the weights are not of one model: take both from the same folder"),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind};
+    use std::path::Path;
+
+    use super::*;
+    use crate::durable::Operation;
+
+    #[test]
+    fn a_reward_program_that_cannot_be_written() {
+        let path = Path::new("runs/tiny/tamis_reward.py");
+        let error = DiskError::new(Operation::Write, path, Error::from(ErrorKind::StorageFull));
+        let error = AssembleError::from(error);
+        insta::assert_snapshot!(error.to_string(), @"");
+        insta::assert_snapshot!(error.hint().unwrap_or_default(), @"");
     }
 }
