@@ -441,6 +441,26 @@ error: the warm start's example `1+1=` with the answer `two` cannot be tokenized
 exit code 2
 error: failed to read the chat template missing.jinja
   caused by: No such file or directory (os error 2)
+  hint: `model.chat_template` is taken from the folder in which tamis is started
+"#);
+    folder.write("empty.jinja", "{# nothing #}");
+    let chat = r#"{"prompt": [{"role": "user", "content": "1+1="}], "ground_truth": "2"}"#;
+    folder.write("train.jsonl", &format!("{chat}\n{chat}\n{chat}\n{chat}\n"));
+    let silent = own.replace("  path: model", "  path: model\n  chat_template: empty.jinja");
+    insta::assert_snapshot!(train(&folder, &silent).failure(), @r#"
+exit code 2
+error: prompt 1 of the training data cannot be prepared
+  caused by: the prompt has no tokens, and the model needs one to begin with: the chat template renders nothing for it, or its text is empty
+"#);
+    // More than any machine holds, found by arithmetic alone.
+    let huge = tiny(&[
+        ("hidden_size: 16", "hidden_size: 16000000"),
+        ("intermediate_size: 32", "intermediate_size: 16000000"),
+    ]);
+    insta::assert_snapshot!(train(&folder, &huge).failure(), @r#"
+exit code 2
+error: model.init: the number of weights must not exceed the limit: 1536000576000000 and 4398046511104
+  hint: make the model smaller
 "#);
     std::fs::remove_file(folder.join("model/model.safetensors")).expect("removed");
     insta::assert_snapshot!(train(&folder, &config).failure(), @r#"

@@ -307,9 +307,9 @@ mod tests {
     }
 
     /// The error and its causes.
-    fn chain(error: JournalError) -> String {
+    fn chain(error: &JournalError) -> String {
         let mut text = error.to_string();
-        let mut source = std::error::Error::source(&error);
+        let mut source = std::error::Error::source(error);
         while let Some(cause) = source {
             text = format!("{text}: {cause}");
             source = cause.source();
@@ -339,8 +339,8 @@ mod tests {
             0,
         )
         .expect_err("full");
-        insta::assert_snapshot!(full.hint().unwrap_or_default(), @"");
-        insta::assert_snapshot!(chain(full).replace(&folder.path().display().to_string(), "DIR"), @"");
+        insta::assert_snapshot!(full.hint().unwrap_or_default(), @"no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep`), or name a folder on another disk (`run.dir`); files written before are whole");
+        insta::assert_snapshot!(chain(&full).replace(&folder.path().display().to_string(), "DIR"), @"create `DIR/new`: No space left on device (os error 28)");
         let too_long = JournalError::TooLong { path: "journal".into(), length: 5_000_000_000 };
         insta::assert_snapshot!(shown(too_long), @"write `journal`: a record of 5000000000 bytes, and the format holds at most 4294967295");
     }

@@ -43,7 +43,7 @@ pub enum WarmStartError {
         completion: String,
         /// Why.
         #[source]
-        source: TokenizerError,
+        source: Box<TokenizerError>,
     },
     /// Ctrl-C.
     #[error("interrupted")]
@@ -110,7 +110,7 @@ impl Example {
                     codec.tokenizer().encode(text, special).map_err(|source| WarmStartError::Example {
                         prompt: pair.prompt.clone(),
                         completion: pair.completion.clone(),
-                        source,
+                        source: Box::new(source),
                     })
                 };
                 let mut completion = encode(&pair.completion, false)?;

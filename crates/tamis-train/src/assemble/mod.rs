@@ -85,6 +85,9 @@ impl AssembleError {
         match self {
             Self::Setting { hint, .. } => Some(hint),
             Self::RewardRunner(error) => error.hint(),
+            Self::Codec(CodecError::TemplateFile { .. }) => {
+                Some("`model.chat_template` is taken from the folder in which tamis is started")
+            }
             Self::Checkpoint(
                 CheckpointError::Shape { .. }
                 | CheckpointError::Missing { .. }
@@ -108,7 +111,7 @@ mod tests {
         let path = Path::new("runs/tiny/tamis_reward.py");
         let error = DiskError::new(Operation::Write, path, Error::from(ErrorKind::StorageFull));
         let error = AssembleError::from(error);
-        insta::assert_snapshot!(error.to_string(), @"");
-        insta::assert_snapshot!(error.hint().unwrap_or_default(), @"");
+        insta::assert_snapshot!(error.to_string(), @"failed to write `runs/tiny/tamis_reward.py`");
+        insta::assert_snapshot!(error.hint().unwrap_or_default(), @"no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep`), or name a folder on another disk (`run.dir`); files written before are whole");
     }
 }
