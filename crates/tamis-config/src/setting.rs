@@ -20,7 +20,7 @@ pub trait Setting: Sized {
     /// The value as JSON, as a configuration would hold it.
     fn to_json(&self) -> Json;
 
-    /// Every number that a [`Check`] looks at.
+    /// Every number that a [`Check`](crate::shape::Check) looks at.
     fn numbers(&self) -> Vec<f64> {
         Vec::new()
     }
