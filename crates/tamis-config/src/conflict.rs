@@ -350,6 +350,17 @@ pub enum Conflict {
     /// DRO without its strength.
     #[error("`objective.loss.kind: dro` needs `objective.loss.beta`, the strength of its pull")]
     NoBeta,
+    /// A prompt with its gold answer that lacks one of them.
+    #[error("`objective.advantage.gold_hint` has no `{{{missing}}}` in it")]
+    GoldHint {
+        /// `prompt` or `gold`.
+        missing: &'static str,
+    },
+    /// A filter that drops what CPO is for.
+    #[error(
+        "the filter drops groups without a right completion, from which `objective.advantage.estimator: cpo` learns by the contrast with the gold answer"
+    )]
+    FilterBeforeContrast,
     /// A loss whose ratio has no such level.
     #[error(
         "`objective.importance: {importance}` has no meaning with `objective.loss.kind: {loss}`, which decides it itself"
@@ -502,6 +513,8 @@ impl Conflict {
             Self::ShareOfAll => "use 0.1".to_owned(),
             Self::BestWithoutValidation => "set `validate.test_freq`".to_owned(),
             Self::LuspoAggregation { .. } => "set `objective.aggregation: seq-mean-token-sum`".to_owned(),
+            Self::GoldHint { missing } => format!("write `{{{missing}}}` where it belongs"),
+            Self::FilterBeforeContrast => "set `filter: null`".to_owned(),
             Self::NoBeta => "set it, such as `objective.loss.beta: 0.5`".to_owned(),
             Self::NoImportanceLevel { .. } => "set `objective.importance: token`".to_owned(),
             Self::Ignored { key, .. } | Self::NotRead { key, .. } => format!("remove `{key}`"),

@@ -58,13 +58,10 @@ fn advantage(owner: Owner, t: &mut Translator) {
         Some("gae" | "bi_level_gae") => {
             t.refuse(ESTIMATOR, "it needs a critic, which is not there yet: use grpo");
         }
-        Some("cpo") => t.refuse(ESTIMATOR, "the pass with the gold answer is not there yet: use grpo"),
-        Some("optimal_token_baseline" | "tir_optimal_token_baseline") => {
-            t.refuse(ESTIMATOR, "it needs sums of squared probabilities, which are not there yet: use opo");
-        }
         Some(name) => match objective_rules::estimator(name) {
             Some(ours) => {
                 t.set(&[ESTIMATOR], "objective.advantage.estimator", ours);
+                objective_rules::as_there(t, ESTIMATOR, ours);
                 if objective_rules::has_singletons(ours) {
                     t.set(&[ESTIMATOR], "objective.advantage.singleton", "raw");
                 }

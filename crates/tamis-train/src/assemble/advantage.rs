@@ -157,11 +157,14 @@ pub(super) fn estimator(settings: &AdvantageConfig) -> Advantage {
 }
 
 /// Columns that the trainer has for every estimator.
-const PROVIDED: [Column; 7] = [
+const PROVIDED: [Column; 10] = [
     Column::Lengths,
     Column::Mask,
     Column::TokenRewards,
     Column::OldLogprobs,
+    Column::Entropy,
+    Column::SumPiSquared,
+    Column::GoldLogprobs,
     Column::Components,
     Column::GreedyRewards,
     Column::Generated,
@@ -175,12 +178,6 @@ pub fn advantage(config: &Config) -> Result<Advantage, AssembleError> {
         let choice = match column {
             Column::Values => {
                 "there is no critic yet: choose an estimator without one, such as rloo, reinforce_plus_plus or grpo"
-            }
-            Column::GoldLogprobs => {
-                "the second pass with the gold answer is not there yet: choose grpo, on which it builds, or dr_grpo"
-            }
-            Column::SumPiSquared => {
-                "the native engine does not sum squared probabilities: choose opo, whose baseline weighs by length instead, or rloo"
             }
             _ => "choose another estimator, such as grpo",
         };

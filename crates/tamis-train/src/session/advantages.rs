@@ -11,6 +11,7 @@ use tamis_core::ragged::Ragged;
 use tamis_core::random::{Key, Purpose};
 use tamis_rollout::{Collected, Fate, PreparedPrompt, Sampling};
 
+use super::passes::Passes;
 use super::{RunError, Session};
 use crate::batch_metrics::Summary;
 use crate::learner::LearnerError;
@@ -123,7 +124,7 @@ impl Session {
         groups: &[&Group],
         generated: &[&Group],
         given: &StepRewards,
-        greedy: Option<&[f64]>,
+        (greedy, passes): (Option<&[f64]>, &Passes),
         counts: GroupCounts,
     ) -> Result<Credited, RunError> {
         let reads = |column: Column| {
@@ -186,6 +187,9 @@ impl Session {
             old_logprobs: old.as_ref(),
             components: (!components.is_empty()).then_some(components.as_slice()),
             greedy_rewards: greedy,
+            entropy: passes.entropy.as_ref(),
+            sum_pi_squared: passes.sum_pi_squared.as_ref(),
+            gold_logprobs: passes.gold_logprobs.as_ref(),
             generated: Some(Generated { reward: of_generated, components: &statistics }),
             ..AdvantageBatch::of_rewards(&given.rewards)
         };

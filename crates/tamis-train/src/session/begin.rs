@@ -12,6 +12,7 @@ use tamis_model::AdamWConfig;
 use tamis_rollout::{Fate, PreparedPrompt, Record, Sampling, Scorer, Shell, ShellSettings};
 
 use super::attempts::Attempts;
+use super::passes::hints;
 use super::start::{STARTED, Start, new_directory, opening, prepared, score_names, settled};
 use super::{RunError, Session};
 use crate::answers::RecordedAnswers;
@@ -201,6 +202,8 @@ impl Session {
             NativeEngine::new(loaded, codec, engine_settings(&config)).interrupted_by(&interrupt);
         let order =
             if config.data.shuffle { Order::Shuffled { seed: config.run.seed } } else { Order::Sequential };
+        let advantage = advantage::advantage(&config)?;
+        let hints = hints(&config, &advantage, &engine, &train, &ui)?;
         let position = state.as_ref().map_or(Position::default(), |(state, _)| state.position);
         let pool = PromptPool::new(train, order, position)?;
         ui.say(&format!(
@@ -227,7 +230,8 @@ impl Session {
             between: Session::place(&shell, &pool),
             data_crc32,
             validation: validation_settings(&config),
-            advantage: advantage::advantage(&config)?,
+            advantage,
+            hints,
             advantage_state: state.as_ref().map(|(state, _)| state.advantage.clone()).unwrap_or_default(),
             shapings: advantage::shapings(&config)?,
             objective_state: state.as_ref().map_or(objective.initial_state(), |(state, _)| state.objective),

@@ -8,6 +8,7 @@ mod attempts;
 mod begin;
 mod early_stop;
 mod measure;
+mod passes;
 mod save;
 mod start;
 mod step;
@@ -248,6 +249,8 @@ pub struct Session {
     divergence: Divergence,
     objective_state: ObjectiveState,
     reward_kl: Option<KlState>,
+    // Where the estimator contrasts with the gold answer.
+    hints: passes::Hints,
     update: UpdateSettings,
     learning_rate: LearningRate,
     loggers: Loggers,
