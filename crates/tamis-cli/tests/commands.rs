@@ -462,6 +462,35 @@ schedule.on_limit
 
     1 error in the configuration
     "#);
+    let first = |name: &str| {
+        let ended = folder.tamis(&["explain", name]);
+        format!(
+            "{} {}",
+            ended.code.unwrap_or(-1),
+            ended.stdout.lines().chain(ended.stderr.lines()).next().unwrap_or_default()
+        )
+    };
+    insta::assert_snapshot!(
+        ["TOP_K", "Dr.GRPO", "DAPO", "Clip-Higher", "vanilla", "algorithm.filter_groups", "REINFORCE++"].map(first).join("\n"),
+        @r#"
+0 top_k (filter)
+0 dr_grpo (objective.advantage)
+0 dapo (preset)
+0 `Clip-Higher` is here: `clip`, `dapo`
+0 `vanilla` is here: `clip`
+0 `algorithm.filter_groups` is here: `variance`
+0 reinforce_plus_plus (objective.advantage)
+"#
+    );
+    // A whole algorithm is more than its clip.
+    let ppo = folder.tamis(&["explain", "ppo"]).succeeds().stdout;
+    assert!(ppo.contains("gae") && ppo.contains("clip"), "{ppo}");
+    insta::assert_snapshot!(folder.tamis(&["explain", "Dr.GPRO"]).shown(), @r#"
+exit code 2
+----- stderr
+error: nothing is called `Dr.GPRO`
+  hint: did you mean dr_grpo? `tamis explain` lists every name
+"#);
     let schema = folder.tamis(&["config", "schema"]).succeeds().stdout;
     serde_json::from_str::<serde_json::Value>(&schema).expect("JSON");
     // What `show` prints loads to the same.

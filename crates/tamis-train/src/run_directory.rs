@@ -47,6 +47,15 @@ pub enum RunDirectoryError {
         /// The name.
         name: String,
     },
+    /// The folder of a new run cannot be made.
+    #[error("make a run directory in `{}` (`run.dir`)", parent.display())]
+    NoRoom {
+        /// The folder around it.
+        parent: PathBuf,
+        /// What failed.
+        #[source]
+        cause: DiskError,
+    },
     /// Another process works there.
     #[error("open the run `{}`: {} holds it", path.display(), holder(*.process))]
     Held {
@@ -100,6 +109,9 @@ impl RunDirectoryError {
         match self {
             Self::Disk(error) => error.hint(),
             Self::Name { .. } => None,
+            Self::NoRoom { cause, .. } => {
+                cause.hint().or(Some("name a folder that can be made and written to, such as `run.dir=runs`"))
+            }
             Self::Held { .. } => Some("wait for it or stop it (Ctrl-C saves first), then resume"),
             Self::NotARun { .. } => {
                 Some("name the folder that a run printed at its start; it holds `config.yaml`")
@@ -164,7 +176,8 @@ impl RunDirectory {
         if !is_plain {
             return Err(RunDirectoryError::Name { name: name.to_owned() });
         }
-        disk.create_folder(parent)?;
+        let no_room = |cause| RunDirectoryError::NoRoom { parent: parent.to_owned(), cause };
+        disk.create_folder(parent).map_err(no_room)?;
         let mut number = 1_u64;
         let path = loop {
             let path = if number == 1 { parent.join(name) } else { parent.join(format!("{name}-{number}")) };
@@ -177,7 +190,7 @@ impl RunDirectory {
                 {
                     number += 1;
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(no_room(error)),
             }
         };
         let lock = take_lock(&path)?;

@@ -15,7 +15,7 @@ pub(super) const ENTRY: Entry = Entry {
     family: Family::Advantage,
     meaning: "the reward less the mean of its group weighted by length, the baseline of least variance",
     formula: "A_i = R_i - sum_j(L_j·R_j) / sum_j(L_j) over the scored members of the group, L the tokens trained on",
-    source: "Hao et al., On-policy RL with optimal reward baseline, arXiv 2505.23585, eq. 7",
+    source: "Hao et al., On-policy RL with optimal reward baseline, arXiv 2505.23585",
     defaults: &[("singleton", "zero")],
     degenerate: &[
         "unscored members are outside the mean and get 0",
@@ -29,7 +29,7 @@ pub(super) const ENTRY: Entry = Entry {
 
 /// `A_i = R_i - Σ_j L_j·R_j / Σ_j L_j` over the scored members, `L_j` the tokens trained on.
 ///
-/// Source: Hao et al., arXiv 2505.23585, eq. 7: the optimal baseline weights rewards by the squared norm of each trajectory's score
+/// Source: Hao et al., arXiv 2505.23585: the optimal baseline weights rewards by the squared norm of each trajectory's score
 /// function, which is taken to grow with its length. The advantages weighted by length sum to zero within a group.
 ///
 /// Shapes: rewards `[P][G]` and lengths \[B\] to advantages `[P][G]`, linear. Degenerate cases: unscored members are outside and get 0;

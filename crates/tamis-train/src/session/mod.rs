@@ -180,6 +180,7 @@ impl RunError {
             Self::Assemble(error) => error.hint().map(str::to_owned),
             Self::Directory(error) => error.hint().map(str::to_owned),
             Self::Journal(error) => error.hint().map(str::to_owned),
+            Self::WarmStart(error) => error.hint().map(str::to_owned),
             Self::Disk(error) => error.hint().map(str::to_owned),
             Self::Checkpoint(error) => error.hint().map(str::to_owned),
             Self::Gold { .. } => Some(
