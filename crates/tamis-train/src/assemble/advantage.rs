@@ -156,8 +156,8 @@ pub(super) fn estimator(settings: &AdvantageConfig) -> Advantage {
     }
 }
 
-/// Columns that the trainer has for every estimator.
-const PROVIDED: [Column; 7] = [
+/// Columns that the trainer has for every estimator; values come from a critic, which is there where they are needed.
+const PROVIDED: [Column; 8] = [
     Column::Lengths,
     Column::Mask,
     Column::TokenRewards,
@@ -165,6 +165,7 @@ const PROVIDED: [Column; 7] = [
     Column::Components,
     Column::GreedyRewards,
     Column::Generated,
+    Column::Values,
 ];
 
 /// The estimator, if the trainer can give it what it needs.
@@ -173,9 +174,6 @@ pub fn advantage(config: &Config) -> Result<Advantage, AssembleError> {
     advantage.check()?;
     if let Some(column) = advantage.needs().iter().find(|column| !PROVIDED.contains(column)) {
         let choice = match column {
-            Column::Values => {
-                "there is no critic yet: choose an estimator without one, such as rloo, reinforce_plus_plus or grpo"
-            }
             Column::GoldLogprobs => {
                 "the second pass with the gold answer is not there yet: choose grpo, on which it builds, or dr_grpo"
             }

@@ -36,6 +36,15 @@ pub(super) struct StepRewards {
     pub(super) token_penalties: Option<Vec<f64>>,
 }
 
+/// What passes beside generation gave for the trained groups, as far as the estimator reads it.
+#[derive(Debug, Default)]
+pub(super) struct FurtherPasses {
+    /// Rewards of greedy completions \[P\].
+    pub(super) greedy: Option<Vec<f64>>,
+    /// Values of the critic `[B][T]`.
+    pub(super) values: Option<Ragged<f64>>,
+}
+
 fn not_rectangular(error: &tamis_core::ragged::RaggedError) -> RunError {
     RunError::Learner(LearnerError::Engine { reason: error.to_string() })
 }
@@ -123,7 +132,7 @@ impl Session {
         groups: &[&Group],
         generated: &[&Group],
         given: &StepRewards,
-        greedy: Option<&[f64]>,
+        passes: &FurtherPasses,
         counts: GroupCounts,
     ) -> Result<Credited, RunError> {
         let reads = |column: Column| {
@@ -185,7 +194,8 @@ impl Session {
             token_rewards: token_rewards.as_ref(),
             old_logprobs: old.as_ref(),
             components: (!components.is_empty()).then_some(components.as_slice()),
-            greedy_rewards: greedy,
+            values: passes.values.as_ref(),
+            greedy_rewards: passes.greedy.as_deref(),
             generated: Some(Generated { reward: of_generated, components: &statistics }),
             ..AdvantageBatch::of_rewards(&given.rewards)
         };

@@ -6,6 +6,7 @@
 mod advantages;
 mod attempts;
 mod begin;
+mod critic;
 mod early_stop;
 mod measure;
 mod save;
@@ -27,6 +28,7 @@ use tamis_rollout::{GeneratorError, PreparedPrompt, ScoreError, Scorer, Shell, S
 use thiserror::Error;
 
 use crate::assemble::AssembleError;
+use crate::assemble::critic::CriticPlan;
 use crate::assemble::objective::Divergence;
 use crate::assemble::schedule::Sieve;
 use crate::checkpoint::{CarriedGroup, SaveError};
@@ -249,6 +251,7 @@ pub struct Session {
     reward_kl: Option<KlState>,
     update: UpdateSettings,
     learning_rate: LearningRate,
+    critic: Option<CriticPlan>,
     loggers: Loggers,
     num_tokens: u64,
     scores: std::collections::BTreeMap<u64, f64>,

@@ -4,7 +4,7 @@ use tamis_data::rollouts::{RolloutRow, write_rollouts_to};
 use tamis_rollout::{Collected, Generator, Record};
 
 use super::{RunError, Session};
-use crate::checkpoint::{self, RunState};
+use crate::checkpoint::{self, CriticState, RunState};
 use crate::run_directory::RUN_LOG;
 
 impl Session {
@@ -34,6 +34,7 @@ impl Session {
             before: self.before.clone(),
             latest: self.latest.clone(),
             early_stop: self.early_stop_between.clone(),
+            critic: self.engine.critic().map(|critic| CriticState { version: critic.version() }),
         };
         let pending = self.directory.begin_checkpoint(step)?;
         let dtype = match self.config.model.save_dtype {

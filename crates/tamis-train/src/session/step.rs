@@ -14,7 +14,7 @@ use tamis_rollout::{
     Sampling, Shell, ShellError,
 };
 
-use super::advantages::{Credited, StepRewards};
+use super::advantages::{Credited, FurtherPasses, StepRewards};
 use super::attempts::Attempts;
 use super::watch::Watch;
 use super::{Between, Ending, RunError, Session, Summary};
@@ -88,7 +88,7 @@ fn reference_logprobs(
     Ok(rows)
 }
 
-fn sequences<'a>(groups: &[&'a Group]) -> Vec<LearnerSequence<'a>> {
+pub(super) fn sequences<'a>(groups: &[&'a Group]) -> Vec<LearnerSequence<'a>> {
     let of_group = |group: &&'a Group| {
         let prompt: &'a [u32] = &group.prompt_token_ids;
         let trajectories: &'a [Trajectory] = &group.trajectories;
@@ -331,11 +331,14 @@ impl Session {
             timings.add("ref", clock.elapsed());
         }
 
+        let values = self.values(&groups, &mut timings)?;
+
         let clock = Instant::now();
         let greedy = self.greedy_rewards(step, collected, &mut metrics)?;
         if greedy.is_some() {
             timings.add("gen_max", clock.elapsed());
         }
+        let passes = FurtherPasses { greedy, values };
         let clock = Instant::now();
         let whole = self.attempts.whole(&collected.report);
         whole.accounting.check()?;
@@ -343,11 +346,14 @@ impl Session {
         let generated = self.generated(step, collected);
         let counts = GroupCounts { kept: whole.all.kept, generated: whole.all.groups };
         let Credited { shaped, returns, state } =
-            self.credited(step, &groups, &generated, &rewards, greedy.as_deref(), counts)?;
+            self.credited(step, &groups, &generated, &rewards, &passes, counts)?;
         self.advantage_state = state;
         metrics.extend(shaped.metrics.iter().copied());
         let dropped = self.dropped(collected)?;
         timings.add("adv", clock.elapsed());
+
+        let old_values = passes.values.as_ref();
+        self.train_critic(step, &groups, old_values, returns.as_ref(), &mut metrics, &mut timings)?;
 
         let clock = Instant::now();
         let old = self.old_logprobs(&groups)?;
@@ -361,27 +367,28 @@ impl Session {
         let mut settings = self.update.clone();
         settings.shuffle = settings.shuffle.map(|key| key.with(step));
         settings.key = settings.key.with(step);
-        let report = update(
-            &mut self.engine,
-            &self.objective,
-            &mut self.objective_state,
-            TrainingBatch {
-                groups: &groups,
-                advantages: &shaped.advantages,
-                kept: shaped.kept.as_ref(),
-                policy_factor: shaped.policy_factor,
-                old: old.as_ref(),
-                dropped,
-                reference: reference.as_ref().filter(|_| self.divergence == Divergence::InLoss),
-            },
-            &settings,
-            learning_rate,
-        )?;
-        let version = self.engine.publish();
-        self.shell.trained(version)?;
+        let batch = TrainingBatch {
+            groups: &groups,
+            advantages: &shaped.advantages,
+            kept: shaped.kept.as_ref(),
+            policy_factor: shaped.policy_factor,
+            old: old.as_ref(),
+            dropped,
+            reference: reference.as_ref().filter(|_| self.divergence == Divergence::InLoss),
+        };
+        // Weights that are not trained are not published anew: what they sampled is still theirs.
+        let report = if self.trains_policy(step) {
+            let state = &mut self.objective_state;
+            let report = update(&mut self.engine, &self.objective, state, batch, &settings, learning_rate)?;
+            self.engine.publish();
+            timings.add("update_actor", clock.elapsed());
+            Some(report)
+        } else {
+            None
+        };
+        self.shell.trained(self.engine.version())?;
         self.between = Self::place(&self.shell, &self.pool);
-        timings.add("update_actor", clock.elapsed());
-        if report.num_skipped > 0 {
+        if let Some(report) = report.as_ref().filter(|report| report.num_skipped > 0) {
             self.progress.warn(&format!(
                 "step {step}: the gradient of {} of {} updates was not finite; these updates were left out",
                 report.num_skipped,
@@ -389,12 +396,14 @@ impl Session {
             ));
         }
 
-        metrics.set("loss", report.loss);
-        metrics.set("actor/grad_norm", report.grad_norm);
-        metrics.set("actor/lr", learning_rate);
-        metrics.set("actor/num_updates", report.num_updates as f64);
-        metrics.set("actor/num_skipped_updates", report.num_skipped as f64);
-        metrics.extend(report.metrics.iter().map(|(name, value)| (name.as_str(), *value)));
+        if let Some(report) = &report {
+            metrics.set("loss", report.loss);
+            metrics.set("actor/grad_norm", report.grad_norm);
+            metrics.set("actor/lr", learning_rate);
+            metrics.set("actor/num_updates", report.num_updates as f64);
+            metrics.set("actor/num_skipped_updates", report.num_skipped as f64);
+            metrics.extend(report.metrics.iter().map(|(name, value)| (name.as_str(), *value)));
+        }
         let credited = without_unchosen(&shaped.advantages, thinned.as_deref());
         let groups: Vec<&Group> = collected.trained.iter().map(|record| &record.group).collect();
         let columns = TrainedColumns {

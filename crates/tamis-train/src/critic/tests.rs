@@ -1,0 +1,1 @@
+//! Hand-computed updates of a critic.
