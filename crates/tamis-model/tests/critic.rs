@@ -313,7 +313,9 @@ fn a_head_is_asked_for_what_it_has() {
 
 #[test]
 fn memory_counts_the_critic() {
-    let policy = policy(Architecture::Qwen3, true, 9);
+    // Sizes that need no padding.
+    let config = ModelConfig::new(Architecture::Qwen3, 48, 64, 96, 2, 4, 64);
+    let policy = Model::init(config, Key::new(9, Purpose::Init)).unwrap();
     let critic = policy.critic();
     let plan = MemoryPlan {
         trains: true,
