@@ -136,7 +136,9 @@ fn ppo_learns_and_so_does_its_critic() {
 #[test]
 fn in_its_warm_up_the_critic_learns_alone() {
     let folder = Folder::new();
-    let config = TINY.replace("total_steps: 6", "total_steps: 3").replace("save_freq: 2", "save_freq: 1, keep_last: null");
+    let config = TINY
+        .replace("total_steps: 6", "total_steps: 3")
+        .replace("save_freq: 2", "save_freq: 1, keep_last: null");
     let config = config.replace("filter: {kind: variance}\n", "").replace("  gen_batch_size: 8\n", "");
     let config = config.replace("schedule: {max_num_gen_batches: 50}\n", "");
     folder.write("config.yaml", &format!("preset: ppo\n{config}critic: {{warmup_steps: 2}}\n"));
@@ -189,13 +191,23 @@ error: critic.model.path: there is no folder nowhere
   hint: name a folder with config.json and model.safetensors, or leave it out: the critic then begins with the policy's layers
 ");
     let config = folder.read("runs/tiny/checkpoints/step_1/critic/config.json");
-    let narrow: Vec<&str> =
-        config.lines().map(|line| if line.contains("\"vocab_size\"") { "  \"vocab_size\": 5," } else { line }).collect();
+    let narrow: Vec<&str> = config
+        .lines()
+        .map(|line| if line.contains("\"vocab_size\"") { "  \"vocab_size\": 5," } else { line })
+        .collect();
     folder.write("narrow/config.json", &narrow.join("\n"));
-    insta::assert_snapshot!(told(&["config.yaml", "critic.model.path=narrow"]), @"");
+    insta::assert_snapshot!(told(&["config.yaml", "critic.model.path=narrow"]), @"
+exit code 2
+error: critic.model.path: the critic knows 5 tokens, the policy has 18
+  hint: take a critic with the policy's tokenizer
+");
     let long = ["config.yaml", "model.init.max_position_embeddings=64", "data.max_prompt_length=40"];
     let path = "critic.model.path=runs/tiny/checkpoints/step_1/critic";
-    insta::assert_snapshot!(told(&[&long[..], &[path]].concat()), @"");
+    insta::assert_snapshot!(told(&[&long[..], &[path]].concat()), @"
+exit code 2
+error: data.max_prompt_length 40 and rollout.max_response_length 4 make 44 tokens, the critic in runs/tiny/checkpoints/step_1/critic reads 32
+  hint: lower one of them so that they sum to at most 32
+");
     insta::assert_snapshot!(told(&["config.yaml", "model.init=null", "model.path=runs/tiny/checkpoints/step_1/critic"]), @"
 exit code 2
 error: no tokenizer.json in runs/tiny/checkpoints/step_1/critic; save it with `AutoTokenizer.from_pretrained(...).save_pretrained(...)`

@@ -57,7 +57,8 @@ custom_reward_function.path is not given -> reward: [{kind: math}] (warning: ver
 
 #[test]
 fn the_default_of_verl_has_a_critic() {
-    let import = converted(&["data.train_files=t", "actor_rollout_ref.model.path=m", "trainer.critic_warmup=0"]);
+    let import =
+        converted(&["data.train_files=t", "actor_rollout_ref.model.path=m", "trainer.critic_warmup=0"]);
     let config = loaded(&import);
     assert!(config.has_critic() && config.critic.warmup_steps == 0);
     assert_snapshot!(notes(&import), @"
