@@ -39,6 +39,8 @@ ALGORITHMS = {name: [f"preset={name}"] for name in PRESETS} | {
     "gdpo": [*GRPO, "objective.advantage.estimator=gdpo"],
     "normalize_then_sum": [*GRPO, "objective.advantage.estimator=normalize_then_sum"],
     "bnpo_running": [*GRPO, "objective.advantage.estimator=bnpo_running"],
+    "optimal_token_baseline": [*GRPO, "objective.advantage.estimator=optimal_token_baseline"],
+    "cpo": [*GRPO, "filter=null", "objective.advantage.estimator=cpo", "objective.advantage.gold_hint='{gold}={prompt}'"],
     "luspo": [*GRPO, "objective.loss.kind=luspo", "objective.aggregation=seq-mean-token-sum"],
     "decoupled": [*GRPO, "objective.loss.kind=decoupled"],
     "reinforce": [*GRPO, "objective.loss.kind=reinforce"],

@@ -65,6 +65,17 @@ fn every_estimator_trains() {
         assert_eq!(row["greedy/num_completions"], 4.0);
         assert!(row["greedy/reward/mean"].is_number());
     }
+    // Passes of their own: squared probabilities; the gold answer in the prompt, and entropies.
+    for estimator in [
+        "optimal_token_baseline",
+        "tir_optimal_token_baseline",
+        "cpo, gold_hint: '{gold}={prompt}'",
+        "cpo, wrap: tok_kl, pos_alpha: 0.1, gold_hint: '{gold}={prompt}'",
+    ] {
+        for row in trains(&format!("{{advantage: {{estimator: {estimator}}}}}")) {
+            assert!(row["timing_s/advantage_passes"].as_f64().is_some_and(|time| time > 0.0), "{row}");
+        }
+    }
     // With the divergence in the reward the token estimators credit each token with its own.
     trains(
         "{advantage: {estimator: reinforce_plus_plus, gamma: 0.9}, kl: {in: reward, estimator: k1, coefficient: 0.1}}",
@@ -305,9 +316,8 @@ fn shapings_masks_and_corrections_train() {
 fn what_cannot_be_had_is_refused_at_start() {
     let mut told = String::new();
     for objective in [
-        "{advantage: {estimator: optimal_token_baseline}}",
-        "{advantage: {estimator: tir_optimal_token_baseline}}",
         "{advantage: {estimator: cpo}}",
+        "{advantage: {estimator: cpo, gold_hint: 'the answer is {gold}'}}",
         "{advantage: {estimator: bnpo}, kl: {in: reward, coefficient: 0.1}}",
         "{loss: {kind: cispo, clip_low: 1.5}}",
         "{correction: {preset: bypass_pg_is}}",
@@ -316,21 +326,31 @@ fn what_cannot_be_had_is_refused_at_start() {
         let (_, ended) = trained(objective);
         let _ = writeln!(told, "{objective}\n{}", ended.failure());
     }
-    insta::assert_snapshot!(told, @"
-{advantage: {estimator: optimal_token_baseline}}
-exit code 2
-error: objective.advantage.estimator: `optimal_token_baseline` needs the column `sum_pi_squared` (sum of squared probabilities over the vocabulary at each token), which `tamis train` does not provide
-  hint: the native engine does not sum squared probabilities: choose opo, whose baseline weighs by length instead, or rloo
-
-{advantage: {estimator: tir_optimal_token_baseline}}
-exit code 2
-error: objective.advantage.estimator: `tir_optimal_token_baseline` needs the column `sum_pi_squared` (sum of squared probabilities over the vocabulary at each token), which `tamis train` does not provide
-  hint: the native engine does not sum squared probabilities: choose opo, whose baseline weighs by length instead, or rloo
-
+    insta::assert_snapshot!(told, @r#"
 {advantage: {estimator: cpo}}
 exit code 2
-error: objective.advantage.estimator: `cpo` needs the column `gold_logprobs` (log-probabilities of the same tokens under the policy given the gold answer, from a second forward pass), which `tamis train` does not provide
-  hint: the second pass with the gold answer is not there yet: choose grpo, on which it builds, or dr_grpo
+error: objective.advantage.gold_hint: the prompts cannot be given with their gold answers
+  caused by: prompt 1 of the training data cannot be prepared
+  caused by: character '\n' (at character 4 of "9+2=\n\nThe right answer is 11.\n") is not in the tokenizer's alphabet
+  hint: set objective.advantage.gold_hint to a text that the tokenizer knows, with {prompt} and {gold} in it
+
+{advantage: {estimator: cpo, gold_hint: 'the answer is {gold}'}}
+exit code 2
+error: `objective.advantage.gold_hint` has no `{prompt}` in it
+  --> config.yaml:21:52
+   |
+21 | objective: {advantage: {estimator: cpo, gold_hint: 'the answer is {gold}'}}
+   |                                                    ^^^^^^^^^^^^^^^^^^^^^^
+  hint: write `{prompt}` where it belongs
+
+warning: the filter drops groups without a right completion, from which `objective.advantage.estimator: cpo` learns by the contrast with the gold answer
+  --> config.yaml:13:1
+   |
+13 | filter: {kind: variance}
+   | ^^^^^^
+  hint: set `filter: null`
+
+1 error in the configuration
 
 {advantage: {estimator: bnpo}, kl: {in: reward, coefficient: 0.1}}
 exit code 2
@@ -349,5 +369,5 @@ error: objective.correction.preset: `bypass_pg_is` weights the plain policy grad
 {correction: {rejections: [{statistic: seq_max_k1, threshold: '0.5'}]}}
 exit code 2
 error: unknown rejection statistic `seq_max_k1`; known are token_k1, token_k2, token_k3, seq_sum_k1, seq_sum_k2, seq_sum_k3, seq_mean_k1, seq_mean_k2, seq_mean_k3, seq_max_k2, seq_max_k3
-");
+"#);
 }

@@ -375,6 +375,17 @@ pub enum Conflict {
     /// DRO without its strength.
     #[error("`objective.loss.kind: dro` needs `objective.loss.beta`, the strength of its pull")]
     NoBeta,
+    /// A prompt with its gold answer that lacks one of them.
+    #[error("`objective.advantage.gold_hint` has no `{{{missing}}}` in it")]
+    GoldHint {
+        /// `prompt` or `gold`.
+        missing: &'static str,
+    },
+    /// A filter that drops what CPO is for.
+    #[error(
+        "the filter drops groups without a right completion, from which `objective.advantage.estimator: cpo` learns by the contrast with the gold answer"
+    )]
+    FilterBeforeContrast,
     /// A loss whose ratio has no such level.
     #[error(
         "`objective.importance: {importance}` has no meaning with `objective.loss.kind: {loss}`, which decides it itself"
@@ -460,7 +471,7 @@ impl Conflict {
             Self::MiniBatchTooLarge { train, .. } => {
                 format!("use {train} or less; null is one update a step")
             }
-            Self::RaggedMiniBatch { train, mini } => {
+            Self::RaggedMiniBatch { train, mini } | Self::CriticRaggedMiniBatch { train, mini } => {
                 format!("{} or {} divide {train}", divisor_below(*train, *mini), divisor_above(*train, *mini))
             }
             Self::MicroBatchDoesNotDivide { mini, n, micro } => format!(
@@ -482,9 +493,6 @@ impl Conflict {
             Self::CriticMiniBatchTooLarge { train, .. } => {
                 format!("use {train} or less; null is the policy's")
             }
-            Self::CriticRaggedMiniBatch { train, mini } => {
-                format!("{} or {} divide {train}", divisor_below(*train, *mini), divisor_above(*train, *mini))
-            }
             Self::CriticMicroBatch { .. } => {
                 "remove `train.micro_batch_size`: `train.micro_batch_tokens` needs no divisor".to_owned()
             }
@@ -494,7 +502,6 @@ impl Conflict {
             Self::CriticWarmupTooLong { total, .. } => {
                 format!("use fewer than {total} steps, or train for longer")
             }
-            Self::FilterDropsSignal { .. } => "set `filter: null`".to_owned(),
             Self::ModeNotThere { .. } => "use `schedule.mode: rounds`".to_owned(),
             Self::CarryWithoutLag => "set `schedule.max_lag: 1`".to_owned(),
             Self::EmptyRange { .. } => "exchange the two".to_owned(),
@@ -528,6 +535,8 @@ impl Conflict {
             Self::ShareOfAll => "use 0.1".to_owned(),
             Self::BestWithoutValidation => "set `validate.test_freq`".to_owned(),
             Self::LuspoAggregation { .. } => "set `objective.aggregation: seq-mean-token-sum`".to_owned(),
+            Self::GoldHint { missing } => format!("write `{{{missing}}}` where it belongs"),
+            Self::FilterBeforeContrast | Self::FilterDropsSignal { .. } => "set `filter: null`".to_owned(),
             Self::NoBeta => "set it, such as `objective.loss.beta: 0.5`".to_owned(),
             Self::NoImportanceLevel { .. } => "set `objective.importance: token`".to_owned(),
             Self::Ignored { key, .. } | Self::NotRead { key, .. } => format!("remove `{key}`"),

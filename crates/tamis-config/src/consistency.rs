@@ -118,6 +118,7 @@ const ADVANTAGE_READERS: &[(&str, &[Estimator])] = {
         ("window", &[BnpoRunning]),
         ("prior", &[BnpoRunning]),
         ("delta", &[BnpoRunning]),
+        ("gold_hint", &[Cpo]),
         ("wrap", &[Cpo]),
         ("difficulty", &[Cpo]),
         ("pos_alpha", &[Cpo]),
@@ -568,6 +569,17 @@ impl Checker<'_> {
         if objective.importance != ImportanceLevel::Token && !LEVELLED.contains(&loss) {
             let conflict = Conflict::NoImportanceLevel { loss, importance: objective.importance };
             self.error(&["objective.importance", "objective.loss.kind"], conflict);
+        }
+        if objective.advantage.estimator == Estimator::Cpo {
+            for (name, missing) in [("{prompt}", "prompt"), ("{gold}", "gold")] {
+                if !objective.advantage.gold_hint.contains(name) {
+                    self.error(&["objective.advantage.gold_hint"], Conflict::GoldHint { missing });
+                }
+            }
+            if self.config.filter.is_some() {
+                let keys = ["filter", "objective.advantage.estimator"];
+                self.warn(&keys, Conflict::FilterBeforeContrast);
+            }
         }
         if objective.advantage.estimator == Estimator::Grpo && !self.config.divides_by_std() {
             let keys = ["objective.advantage.ddof", "objective.advantage.epsilon"];

@@ -86,8 +86,10 @@ fn main() {
         peak / 1e9
     );
     for case in cases() {
-        if filter.is_empty() || "train".contains(&filter) {
-            train(&case, &threads, seconds, peak);
+        for (what, samples) in [("train", 1), ("train_grouped", 8)] {
+            if what.contains(&filter) {
+                train(&case, &threads, seconds, peak, what, samples);
+            }
         }
         for (what, prompts, samples) in
             [("generate_separate", case.prompts.0, 1), ("generate_grouped", case.prompts.1, 16)]
@@ -99,14 +101,20 @@ fn main() {
     }
 }
 
-fn train(case: &Case, threads: &Threads, seconds: f64, peak: f64) {
+/// `samples` consecutive sequences share their first half, which is not scored.
+fn train(case: &Case, threads: &Threads, seconds: f64, peak: f64, what: &str, samples: usize) {
     let Some((mut model, token)) = start(case) else { return };
     let (shortest, longest) = case.lengths;
     let lengths =
         (0..case.sequences).map(|i| shortest + i * (longest - shortest) / (case.sequences - 1).max(1));
-    let rows: Vec<Vec<u32>> =
-        lengths.enumerate().map(|(i, len)| (0..len).map(|t| token(i, t)).collect()).collect();
-    let sequences: Vec<_> = rows.iter().map(|tokens| Sequence { tokens, start: 1 }).collect();
+    let prompt = if samples > 1 { shortest / 2 } else { 1 };
+    let rows: Vec<Vec<u32>> = lengths
+        .enumerate()
+        .map(|(i, len)| {
+            (0..len).map(|t| if t < prompt { token(i / samples * samples, t) } else { token(i, t) }).collect()
+        })
+        .collect();
+    let sequences: Vec<_> = rows.iter().map(|tokens| Sequence { tokens, start: prompt }).collect();
     let tokens: usize = rows.iter().map(Vec::len).sum();
     // The mean number of positions that a token attends to, itself counted half.
     let context = rows.iter().map(|row| (row.len() * row.len()) as f64 / 2.0).sum::<f64>() / tokens as f64;
@@ -131,13 +139,7 @@ fn train(case: &Case, threads: &Threads, seconds: f64, peak: f64) {
         r#","tokens":{tokens},"sequences":{},"shortest":{shortest},"longest":{longest}"#,
         case.sequences
     );
-    report(
-        case,
-        "train",
-        rate,
-        3.0 * operations(&case.config, model.num_parameters(), context) / peak,
-        &more,
-    );
+    report(case, what, rate, 3.0 * operations(&case.config, model.num_parameters(), context) / peak, &more);
 }
 
 fn generate(

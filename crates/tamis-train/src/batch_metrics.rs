@@ -247,4 +247,4 @@ fn set_share(metrics: &mut Metrics, name: &str, part: usize, whole: usize) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

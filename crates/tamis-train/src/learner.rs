@@ -79,9 +79,13 @@ pub trait Learner {
     /// Takes a step with the gathered gradient and clears it. A gradient that is not finite changes nothing but is reported.
     fn optimizer_step(&mut self, learning_rate: f64) -> Result<OptimizerReport, LearnerError>;
 
-    /// Log-probabilities and entropies of the completions under the policy as it is, flat \[N\] each; the same bits as in
-    /// [`Self::forward_backward`].
-    fn policy_scores(&mut self, sequences: &[LearnerSequence<'_>]) -> Result<PolicyScores, LearnerError>;
+    /// Log-probabilities and entropies of the completions under the policy as it is, its logits multiplied by `sharpness` (above 0),
+    /// flat \[N\] each; with 1 the same bits as in [`Self::forward_backward`].
+    fn policy_scores(
+        &mut self,
+        sequences: &[LearnerSequence<'_>],
+        sharpness: f64,
+    ) -> Result<PolicyScores, LearnerError>;
 
     /// Log-probabilities of the completions under the reference policy, flat \[N\].
     fn reference_logprobs(&mut self, sequences: &[LearnerSequence<'_>]) -> Result<Vec<f32>, LearnerError>;

@@ -11,6 +11,7 @@ pub mod checkpoint;
 pub mod checksum;
 pub mod codec;
 pub mod critic;
+pub mod diagnostics;
 pub mod durable;
 pub mod evaluate;
 pub mod interrupt;

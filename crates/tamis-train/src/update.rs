@@ -317,7 +317,7 @@ impl<'a> MiniBatch<'a> {
         let live = self.live();
         let sequences: Vec<LearnerSequence<'_>> = live.iter().map(|&row| self.sequences[row]).collect();
         for range in micro_batches(&sequences, settings.micro_batch) {
-            let scores = learner.policy_scores(&sequences[range.clone()])?;
+            let scores = learner.policy_scores(&sequences[range.clone()], 1.0)?;
             let mut from = 0;
             for &row in &live[range] {
                 let tokens = self.mask.offsets()[row]..self.mask.offsets()[row + 1];

@@ -23,6 +23,26 @@ pub(super) fn estimator(name: &str) -> Option<&'static str> {
     })
 }
 
+/// What their systems do otherwise than we, by its name here.
+pub(super) fn as_there(t: &mut Translator, key: &str, ours: &str) {
+    match ours {
+        "cpo" => {
+            t.set(&[key], "objective.advantage.difficulty", "fork");
+            t.remark(
+                key,
+                "as the fork computes it, which finds no group all right or all wrong: `objective.advantage.difficulty: repaired` does \
+                 what its text says. The gold answer stands in `objective.advantage.gold_hint`, in other words than there",
+            );
+        }
+        "optimal_token_baseline" | "tir_optimal_token_baseline" => {
+            t.set(&[key], "objective.advantage.epsilon", "1e-8");
+            t.set(&[key], "objective.advantage.masked_rewards", "lost");
+            t.set(&[key], "objective.advantage.tail", "zeroed_by_count");
+        }
+        _ => {}
+    }
+}
+
 /// Of those, the ones that keep the raw reward of a group of one, as verl does.
 pub(super) fn has_singletons(ours: &str) -> bool {
     !matches!(ours, "reinforce_plus_plus" | "remax" | "gae" | "bi_level_gae")

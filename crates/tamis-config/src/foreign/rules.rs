@@ -56,13 +56,10 @@ fn advantage(owner: Owner, t: &mut Translator) {
                  mean, soft overlong punishment, dynamic sampling, no KL",
             );
         }
-        Some("cpo") => t.refuse(ESTIMATOR, "the pass with the gold answer is not there yet: use grpo"),
-        Some("optimal_token_baseline" | "tir_optimal_token_baseline") => {
-            t.refuse(ESTIMATOR, "it needs sums of squared probabilities, which are not there yet: use opo");
-        }
         Some(name) => match objective_rules::estimator(name) {
             Some(ours) => {
                 t.set(&[ESTIMATOR], "objective.advantage.estimator", ours);
+                objective_rules::as_there(t, ESTIMATOR, ours);
                 if objective_rules::has_singletons(ours) {
                     t.set(&[ESTIMATOR], "objective.advantage.singleton", "raw");
                 }

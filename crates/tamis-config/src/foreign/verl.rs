@@ -342,7 +342,24 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "",
         NoEffect("generation and training agree bit for bit here, there is nothing to correct"),
     ),
-    key("algorithm.gold_as_hint", "False", Unless(&["False", "false"], "the fork's CPO is not there")),
+    key(
+        "algorithm.gold_as_hint",
+        "False",
+        NoEffect("the estimator `cpo` always shows the gold answer, no other does"),
+    ),
+    key("actor_rollout_ref.actor.wrap_method", "seq_kl", Key("objective.advantage.wrap")),
+    key("actor_rollout_ref.actor.pos_alpha", "0.0", Key("objective.advantage.pos_alpha")),
+    key("actor_rollout_ref.actor.neg_alpha", "1.0", Key("objective.advantage.neg_alpha")),
+    key(
+        "actor_rollout_ref.actor.cpo_lambda",
+        "2.0",
+        NoEffect("only the fork's wrappers `naive` and `noaccmask` read it"),
+    ),
+    key(
+        "actor_rollout_ref.actor.loss_position",
+        "all",
+        Unless(&["all"], "for the tokens of highest entropy set objective.masks.top_entropy: 0.2"),
+    ),
     // reward
     key("custom_reward_function.path", "null", By(Rule::Rewards, "reward")),
     key("custom_reward_function.name", "compute_score", By(Rule::Rewards, "reward")),

@@ -184,6 +184,9 @@ section! {
         neg_alpha: f64 = "1.0", Any, Fixed;
         /// Least reward of a right completion, in `cpo`.
         right: f64 = "1.0", Any, Fixed;
+        /// The prompt as the policy that knows the answer sees it, in `cpo`: `{prompt}` is the text, or the user's last message, `{gold}` its gold
+        /// answer. Where it is too long it is cut from the left.
+        gold_hint: String = r#""{prompt}\n\nThe right answer is {gold}.\n""#, Any, Fixed;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use crate::{converted, import_errors, loaded, notes};
+use crate::{converted, loaded, notes};
 
 /// What keys of verl become, beside a model and data.
 fn verl(arguments: &[&str]) -> String {
@@ -24,6 +24,9 @@ fn estimators_of_verl() {
         "opo",
         "gpg",
         "gdpo",
+        "optimal_token_baseline",
+        "tir_optimal_token_baseline",
+        "cpo",
     ] {
         let argument = format!("algorithm.adv_estimator={name}");
         assert!(verl(&[&argument]).contains(&format!("objective.advantage.estimator: {name}")), "{name}");
@@ -31,16 +34,6 @@ fn estimators_of_verl() {
     assert_snapshot!(verl(&["algorithm.adv_estimator=reinforce_plus_plus", "algorithm.gamma=0.99"]), @"
 algorithm.adv_estimator=reinforce_plus_plus -> objective.advantage.estimator: reinforce_plus_plus
 algorithm.gamma=0.99 -> objective.advantage.gamma: 0.99
-");
-    assert_snapshot!(import_errors(&["algorithm.adv_estimator=optimal_token_baseline"]), @"
-error: `algorithm.adv_estimator=optimal_token_baseline` of verl cannot be followed: it needs sums of squared probabilities, which are not there yet: use opo
- --> command line, verl key
-  |
-1 | algorithm.adv_estimator=optimal_token_baseline
-  |                         ^^^^^^^^^^^^^^^^^^^^^^
-  hint: `tamis config explain algorithm.adv_estimator` says what becomes of it
-
-1 error in the configuration
 ");
 }
 

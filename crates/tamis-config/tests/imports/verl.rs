@@ -349,3 +349,70 @@ fn kl_in_the_reward() {
         r#"{"in":"reward","estimator":"k1","coefficient":0.001,"straight_through":false,"bias_corrected":false,"adaptive":{"target":0.05,"horizon":10000.0}}"#
     );
 }
+
+#[test]
+fn the_contrast_of_the_fork() {
+    let import = converted(&[
+        "algorithm.adv_estimator=cpo",
+        "+algorithm.gold_as_hint=True",
+        "actor_rollout_ref.actor.wrap_method=negonly_seq_kl",
+        "actor_rollout_ref.actor.neg_alpha=0.5",
+        "actor_rollout_ref.actor.cpo_lambda=2.0",
+        "actor_rollout_ref.actor.loss_position=all",
+        "data.train_files=train.parquet",
+    ]);
+    assert_snapshot!(import.yaml, @r#"
+data:
+  train: train.parquet  # verl: data.train_files=train.parquet
+  train_batch_size: 1024  # verl: data.train_batch_size (default)
+rollout:
+  n: 1  # verl: actor_rollout_ref.rollout.n (default)
+reward:
+  - {kind: math}  # verl: guessed
+objective:
+  advantage:
+    estimator: cpo  # verl: algorithm.adv_estimator=cpo
+    singleton: raw  # verl: algorithm.adv_estimator=cpo
+    wrap: negonly_seq_kl  # verl: actor_rollout_ref.actor.wrap_method=negonly_seq_kl
+    difficulty: fork  # verl: algorithm.adv_estimator=cpo
+    neg_alpha: 0.5  # verl: actor_rollout_ref.actor.neg_alpha=0.5
+train:
+  ppo_mini_batch_size: 256  # verl: actor_rollout_ref.actor.ppo_mini_batch_size (default)
+  total_epochs: 30  # verl: trainer.total_epochs (default)
+"#);
+    assert_snapshot!(notes(&import), @r#"
+algorithm.adv_estimator=cpo -> objective.advantage.estimator: cpo, objective.advantage.difficulty: fork, objective.advantage.singleton: raw (as the fork computes it, which finds no group all right or all wrong: `objective.advantage.difficulty: repaired` does what its text says. The gold answer stands in `objective.advantage.gold_hint`, in other words than there)
+algorithm.gold_as_hint=True has no effect: the estimator `cpo` always shows the gold answer, no other does
+actor_rollout_ref.actor.wrap_method=negonly_seq_kl -> objective.advantage.wrap: negonly_seq_kl
+actor_rollout_ref.actor.neg_alpha=0.5 -> objective.advantage.neg_alpha: 0.5
+actor_rollout_ref.actor.cpo_lambda=2.0 has no effect: only the fork's wrappers `naive` and `noaccmask` read it
+actor_rollout_ref.actor.loss_position=all has no effect: that is what is done anyway
+data.train_files=train.parquet -> data.train: train.parquet
+data.train_batch_size is not given -> data.train_batch_size: 1024 (verl's default)
+actor_rollout_ref.actor.ppo_mini_batch_size is not given -> train.ppo_mini_batch_size: 256 (verl's default)
+actor_rollout_ref.rollout.n is not given -> rollout.n: 1 (verl's default)
+trainer.total_epochs is not given -> train.total_epochs: 30 (verl's default)
+custom_reward_function.path is not given -> reward: [{kind: math}] (warning: verl picks it by each row's data_source; guessed from the name of the data, choose another kind if it is wrong)
+"#);
+    let import =
+        converted(&["algorithm.adv_estimator=optimal_token_baseline", "data.train_files=train.parquet"]);
+    assert_snapshot!(import.yaml, @r#"
+data:
+  train: train.parquet  # verl: data.train_files=train.parquet
+  train_batch_size: 1024  # verl: data.train_batch_size (default)
+rollout:
+  n: 1  # verl: actor_rollout_ref.rollout.n (default)
+reward:
+  - {kind: math}  # verl: guessed
+objective:
+  advantage:
+    estimator: optimal_token_baseline  # verl: algorithm.adv_estimator=optimal_token_baseline
+    epsilon: 1e-8  # verl: algorithm.adv_estimator=optimal_token_baseline
+    singleton: raw  # verl: algorithm.adv_estimator=optimal_token_baseline
+    masked_rewards: lost  # verl: algorithm.adv_estimator=optimal_token_baseline
+    tail: zeroed_by_count  # verl: algorithm.adv_estimator=optimal_token_baseline
+train:
+  ppo_mini_batch_size: 256  # verl: actor_rollout_ref.actor.ppo_mini_batch_size (default)
+  total_epochs: 30  # verl: trainer.total_epochs (default)
+"#);
+}

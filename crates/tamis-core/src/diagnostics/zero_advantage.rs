@@ -71,6 +71,39 @@ impl ZeroAdvantage {
         found
     }
 
+    /// Of advantages and mask per token `[B][T]` and the trajectories of each group \[P\]. A trajectory has advantage 0 where all of its
+    /// unmasked tokens have.
+    ///
+    /// ```
+    /// use tamis_core::diagnostics::ZeroAdvantage;
+    /// use tamis_core::ragged::Ragged;
+    /// let advantages = Ragged::from_rows([vec![0.5, 0.0], vec![0.0, 3.0]]);
+    /// let mask = Ragged::from_rows([vec![true, true], vec![true, false]]);
+    /// let found = ZeroAdvantage::of_tokens(&advantages, &mask, &[2]);
+    /// assert_eq!((found.tokens, found.zero_tokens, found.zero_trajectories, found.zero_groups), (3, 2, 1, 0));
+    /// ```
+    pub fn of_tokens(advantages: &Ragged<f64>, mask: &Ragged<bool>, group_sizes: &[usize]) -> Self {
+        let mut found = Self::default();
+        let mut rows = advantages.rows().zip(mask.rows());
+        for &size in group_sizes {
+            let (mut trained, mut all_zero) = (0, 0);
+            for (advantages_t, mask_t) in rows.by_ref().take(size) {
+                let unmasked = || advantages_t.iter().zip(mask_t).filter(|&(_, &on)| on);
+                let tokens = unmasked().count();
+                let zero = unmasked().filter(|&(&advantage, _)| advantage == 0.0).count();
+                found.tokens += tokens;
+                found.zero_tokens += zero;
+                trained += usize::from(tokens > 0);
+                all_zero += usize::from(tokens > 0 && zero == tokens);
+            }
+            found.trajectories += trained;
+            found.zero_trajectories += all_zero;
+            found.groups += usize::from(trained > 0);
+            found.zero_groups += usize::from(trained > 0 && all_zero == trained);
+        }
+        found
+    }
+
     /// Both together.
     #[must_use]
     pub fn merged(self, other: Self) -> Self {

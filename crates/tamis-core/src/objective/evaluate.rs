@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::accumulator::{Accumulator, Outcome, SequenceSums};
 use super::columns::{Columns, Real, Row};
 use super::exponential::exp_m1;
-use super::kl::KlPass;
+use super::kl::{self, KlPass};
 use super::loss::kernel::{Lanes, Pass, Scratch, blocks, differences};
 use super::{Derivatives, Importance, Normalisers, Objective, ObjectiveError, ObjectiveState, entropy};
 
@@ -246,7 +246,7 @@ impl Settings<'_> {
                 own => own,
             };
             let pass = KlPass { scale, coef: self.kl_coef, importance, limits: self.limits };
-            term.sequence(row, reference, pass, dlogprob_t, sums, scratch);
+            kl::sequence(term, row, reference, pass, dlogprob_t, sums, scratch);
         }
         if let Some(column) = row.entropy {
             let aggregation = bonus.and_then(|bonus| bonus.aggregation).unwrap_or(*aggregation);

@@ -9,6 +9,10 @@
     reason = "loops over tokens vectorise only where their bodies are inlined and do not branch"
 )]
 
+/// Its exponential is 0.
+pub(crate) const LOWEST: f64 = -709.0;
+/// Its exponential is infinite.
+pub(crate) const HIGHEST: f64 = 709.5;
 /// 1.5·2^52: adding it rounds to the nearest integer and leaves that in the low bits.
 const SHIFT: f64 = 6_755_399_441_055_744.0;
 /// The upper 33 bits of ln 2, so that its products with |n| < 2048 are exact, and the rest.
@@ -48,8 +52,13 @@ fn reduced(x: f64) -> (f64, f64) {
 #[inline(always)]
 pub(crate) fn exp(x: f64) -> f64 {
     // Written so that NaN passes through; both bounds end in the exponents of 0 and infinity.
-    let x = if x > 709.5 { 709.5 } else { x };
-    let x = if x < -709.0 { -709.0 } else { x };
+    let x = if x > HIGHEST { HIGHEST } else { x };
+    exp_bounded(if x < LOWEST { LOWEST } else { x })
+}
+
+/// [`exp`] of what lies between [`LOWEST`] and [`HIGHEST`] or is NaN.
+#[inline(always)]
+pub(crate) fn exp_bounded(x: f64) -> f64 {
     let (growth, scale) = reduced(x);
     (1.0 + growth) * scale
 }

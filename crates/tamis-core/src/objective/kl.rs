@@ -2,8 +2,14 @@
 //!
 //! Notation: `d = logprob - reference` of a sampled token.
 
+#![expect(
+    clippy::inline_always,
+    reason = "loops over tokens vectorise only where their bodies are inlined and do not branch"
+)]
+
 use std::str::FromStr;
 
+use multiversion::multiversion;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -158,6 +164,7 @@ impl KlEstimator {
     }
 
     /// As [`Self::token`] for a block: `value` holds `d` and is overwritten.
+    #[inline(always)]
     fn block(self, value: &mut [f64], slope: &mut [f64]) {
         let through = self.straight_through;
         let each = |value: &mut [f64], slope: &mut [f64], of: fn(f64) -> (f64, f64)| {
@@ -285,87 +292,86 @@ pub(crate) struct KlPass {
 
 impl KlPass {
     /// The ratio within its bounds, and 1 where it moves with the log-ratio, 0 where a bound holds it.
-    #[inline]
+    #[inline(always)]
     fn ratio(&self, log_ratio: f64) -> (f64, f64) {
         let is_held = log_ratio < self.limits.0 || log_ratio > self.limits.1;
         (exp(clamp(log_ratio, self.limits)), if is_held { 0.0 } else { 1.0 })
     }
 }
 
-impl KlTerm {
-    /// Adds a trajectory's divergence to its sums and derivatives. `sums.kl_loss` is before the coefficient.
-    pub(crate) fn sequence<T: Real>(
-        &self,
-        row: &Row<'_, T>,
-        reference: &[T],
-        pass: KlPass,
-        dlogprob_t: &mut [f64],
-        sums: &mut SequenceSums,
-        scratch: &mut Scratch,
-    ) {
-        let is_whole = sums.tokens as usize == row.mask.len();
-        let mask_of = |block: &std::ops::Range<usize>| (!is_whole).then(|| &row.mask[block.clone()]);
-        let old = row.old.unwrap_or(row.logprob);
-        let tokens = f64::from(sums.tokens);
-        // One ratio for all tokens, where the level is the trajectory's.
-        let whole = (self.bias_corrected && pass.importance != Importance::Token).then(|| {
-            let mut log_ratios = Lanes::ZERO;
-            for block in blocks(row.mask.len()) {
-                let log_ratio = &mut scratch.log_ratio[..block.len()];
-                differences(mask_of(&block), &row.logprob[block.clone()], &old[block], log_ratio);
-                log_ratios.add(log_ratio);
-            }
-            pass.ratio(log_ratios.total() / tokens)
-        });
-        let mut kl = Lanes::ZERO;
+/// Adds a trajectory's divergence to its sums and derivatives. `sums.kl_loss` is before the coefficient.
+#[multiversion(targets("x86_64+avx2"))]
+pub(crate) fn sequence<T: Real>(
+    term: &KlTerm,
+    row: &Row<'_, T>,
+    reference: &[T],
+    pass: KlPass,
+    dlogprob_t: &mut [f64],
+    sums: &mut SequenceSums,
+    scratch: &mut Scratch,
+) {
+    let is_whole = sums.tokens as usize == row.mask.len();
+    let mask_of = |block: &std::ops::Range<usize>| (!is_whole).then(|| &row.mask[block.clone()]);
+    let old = row.old.unwrap_or(row.logprob);
+    let tokens = f64::from(sums.tokens);
+    // One ratio for all tokens, where the level is the trajectory's.
+    let whole = (term.bias_corrected && pass.importance != Importance::Token).then(|| {
+        let mut log_ratios = Lanes::ZERO;
         for block in blocks(row.mask.len()) {
-            let n = block.len();
-            let mask = mask_of(&block);
-            let logprob = &row.logprob[block.clone()];
-            let value = &mut scratch.loss[..n];
-            let slope = &mut scratch.weight[..n];
-            differences(mask, logprob, &reference[block.clone()], value);
-            self.estimator.block(value, slope);
-            if let Some(mask) = mask {
-                // The estimate is 0 there, its slope need not be.
-                for (slope, &on) in slope.iter_mut().zip(mask) {
-                    *slope = if on { *slope } else { 0.0 };
-                }
-            }
-            if self.bias_corrected {
-                let (ratio, moves) = (&mut scratch.ratio[..n], &mut scratch.log_ratio[..n]);
-                if let Some((whole, whole_moves)) = whole {
-                    ratio.fill(whole);
-                    // A trajectory's ratio moves with all of its tokens; their shares are added below.
-                    moves.fill(if pass.importance == Importance::Sequence { 0.0 } else { whole_moves });
-                } else {
-                    differences(mask, logprob, &old[block.clone()], ratio);
-                    for (ratio, moves) in ratio.iter_mut().zip(&mut *moves) {
-                        (*ratio, *moves) = pass.ratio(*ratio);
-                    }
-                }
-                for (((value, slope), &ratio), &moves) in
-                    value.iter_mut().zip(&mut *slope).zip(&*ratio).zip(&*moves)
-                {
-                    *value *= ratio;
-                    *slope = *slope * ratio + moves * *value;
-                }
-            }
-            kl.add(value);
-            for (derivative, &slope) in dlogprob_t[block].iter_mut().zip(&*slope) {
-                *derivative += pass.scale * (pass.coef * slope);
+            let log_ratio = &mut scratch.log_ratio[..block.len()];
+            differences(mask_of(&block), &row.logprob[block.clone()], &old[block], log_ratio);
+            log_ratios.add(log_ratio);
+        }
+        pass.ratio(log_ratios.total() / tokens)
+    });
+    let mut kl = Lanes::ZERO;
+    for block in blocks(row.mask.len()) {
+        let n = block.len();
+        let mask = mask_of(&block);
+        let logprob = &row.logprob[block.clone()];
+        let value = &mut scratch.loss[..n];
+        let slope = &mut scratch.weight[..n];
+        differences(mask, logprob, &reference[block.clone()], value);
+        term.estimator.block(value, slope);
+        if let Some(mask) = mask {
+            // The estimate is 0 there, its slope need not be.
+            for (slope, &on) in slope.iter_mut().zip(mask) {
+                *slope = if on { *slope } else { 0.0 };
             }
         }
-        let kl = kl.total();
-        if let (Some((_, moves)), Importance::Sequence) = (whole, pass.importance) {
-            let slope = pass.scale * (pass.coef * (moves * kl / tokens));
-            for (derivative, _) in dlogprob_t.iter_mut().zip(row.mask).filter(|(_, on)| **on) {
-                *derivative += slope;
+        if term.bias_corrected {
+            let (ratio, moves) = (&mut scratch.ratio[..n], &mut scratch.log_ratio[..n]);
+            if let Some((whole, whole_moves)) = whole {
+                ratio.fill(whole);
+                // A trajectory's ratio moves with all of its tokens; their shares are added below.
+                moves.fill(if pass.importance == Importance::Sequence { 0.0 } else { whole_moves });
+            } else {
+                differences(mask, logprob, &old[block.clone()], ratio);
+                for (ratio, moves) in ratio.iter_mut().zip(&mut *moves) {
+                    (*ratio, *moves) = pass.ratio(*ratio);
+                }
+            }
+            for (((value, slope), &ratio), &moves) in
+                value.iter_mut().zip(&mut *slope).zip(&*ratio).zip(&*moves)
+            {
+                *value *= ratio;
+                *slope = *slope * ratio + moves * *value;
             }
         }
-        sums.kl = kl;
-        sums.kl_loss = pass.scale * kl;
+        kl.add(value);
+        for (derivative, &slope) in dlogprob_t[block].iter_mut().zip(&*slope) {
+            *derivative += pass.scale * (pass.coef * slope);
+        }
     }
+    let kl = kl.total();
+    if let (Some((_, moves)), Importance::Sequence) = (whole, pass.importance) {
+        let slope = pass.scale * (pass.coef * (moves * kl / tokens));
+        for (derivative, _) in dlogprob_t.iter_mut().zip(row.mask).filter(|(_, on)| **on) {
+            *derivative += slope;
+        }
+    }
+    sums.kl = kl;
+    sums.kl_loss = pass.scale * kl;
 }
 
 /// What [`in_reward`] returns.

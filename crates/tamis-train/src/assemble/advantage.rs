@@ -157,11 +157,14 @@ pub(super) fn estimator(settings: &AdvantageConfig) -> Advantage {
 }
 
 /// Columns that the trainer has for every estimator; values come from a critic, which is there where they are needed.
-const PROVIDED: [Column; 8] = [
+const PROVIDED: [Column; 11] = [
     Column::Lengths,
     Column::Mask,
     Column::TokenRewards,
     Column::OldLogprobs,
+    Column::Entropy,
+    Column::SumPiSquared,
+    Column::GoldLogprobs,
     Column::Components,
     Column::GreedyRewards,
     Column::Generated,
@@ -173,15 +176,6 @@ pub fn advantage(config: &Config) -> Result<Advantage, AssembleError> {
     let advantage = estimator(&config.objective.advantage);
     advantage.check()?;
     if let Some(column) = advantage.needs().iter().find(|column| !PROVIDED.contains(column)) {
-        let choice = match column {
-            Column::GoldLogprobs => {
-                "the second pass with the gold answer is not there yet: choose grpo, on which it builds, or dr_grpo"
-            }
-            Column::SumPiSquared => {
-                "the native engine does not sum squared probabilities: choose opo, whose baseline weighs by length instead, or rloo"
-            }
-            _ => "choose another estimator, such as grpo",
-        };
         return Err(AssembleError::setting(
             format!(
                 "objective.advantage.estimator: `{}` needs the column `{}` ({}), which `tamis train` does not provide",
@@ -189,7 +183,7 @@ pub fn advantage(config: &Config) -> Result<Advantage, AssembleError> {
                 column.name(),
                 column.meaning()
             ),
-            choice,
+            "choose another estimator, such as grpo",
         ));
     }
     let reads_scores =

@@ -87,6 +87,13 @@ pub enum AssembleError {
     /// The correction's settings are out of range.
     #[error(transparent)]
     Correction(#[from] CorrectionError),
+    /// A prompt cannot be given with its gold answer.
+    #[error("objective.advantage.gold_hint: the prompts cannot be given with their gold answers")]
+    Hint {
+        /// Why.
+        #[source]
+        source: CodecError,
+    },
     /// The schedule's settings contradict themselves.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
@@ -102,6 +109,9 @@ impl AssembleError {
         match self {
             Self::Setting { hint, .. } => Some(hint),
             Self::RewardRunner(error) => error.hint(),
+            Self::Hint { .. } => Some(
+                "set objective.advantage.gold_hint to a text that the tokenizer knows, with {prompt} and {gold} in it",
+            ),
             _ => None,
         }
     }

@@ -5,7 +5,12 @@ use tamis_golden::{assert_close, cases, numbers};
 
 use super::*;
 
-fn trajectory(reward: f64, scores: &[(&str, f64)], length: usize, finish_reason: FinishReason) -> Trajectory {
+pub(crate) fn trajectory(
+    reward: f64,
+    scores: &[(&str, f64)],
+    length: usize,
+    finish_reason: FinishReason,
+) -> Trajectory {
     Trajectory {
         sample_index: 0,
         text: format!("{reward} {length}"),
@@ -22,7 +27,7 @@ fn trajectory(reward: f64, scores: &[(&str, f64)], length: usize, finish_reason:
     }
 }
 
-fn group(prompt_length: usize, trajectories: Vec<Trajectory>) -> Group {
+pub(crate) fn group(prompt_length: usize, trajectories: Vec<Trajectory>) -> Group {
     Group {
         id: GroupId(0),
         prompt: PromptId(0),

@@ -153,6 +153,27 @@ pub const CATALOGUE: &[Section] = &[
         ],
     },
     Section {
+        title: "Diagnostics",
+        about: "Signs of health and of collapse, over all groups generated for the step where nothing else is said. A pass is an `acc` of 1 or more; without that score there are no pass rates.",
+        metrics: &[
+            metric(Source::Tamis, "diagnostics/pass_rate/none", "share", "Share of the scored groups (two or more scored members) in which no member passes."),
+            metric(Source::Tamis, "diagnostics/pass_rate/{interval}_of_{intervals}", "share", "Share of those whose pass rate lies strictly between 0 and 1 and in this interval of equal width, counted from 0; an interval holds its lower end."),
+            metric(Source::Tamis, "diagnostics/pass_rate/all", "share", "Share of those in which every scored member passes."),
+            metric(Source::Tamis, "diagnostics/pass_rate/mixed", "share", "Share of those with passes and failures: what teaches by outcome alone."),
+            metric(Source::Tamis, "diagnostics/zero_advantage/tokens", "share", "Share of the trained tokens whose advantage is exactly 0: work without effect on the policy term."),
+            metric(Source::Tamis, "diagnostics/zero_advantage/trajectories", "share", "The same of trained trajectories."),
+            metric(Source::Tamis, "diagnostics/zero_advantage/groups", "share", "The same of trained groups."),
+            metric(Source::Tamis, "collapse/completion_distinct_share", "share", "Mean over groups of different completion texts over completions: 1 over n where all are the same."),
+            metric(Source::Tamis, "collapse/completion_conditional_entropy", "nats", "Entropy of a group's texts, H(Z|X): falls where the policy has one answer to each prompt."),
+            metric(Source::Tamis, "collapse/completion_entropy", "nats", "Entropy of all texts of the step, H(Z)."),
+            metric(Source::Tamis, "collapse/completion_mutual_information", "nats", "H(Z) - H(Z|X): how much a text says about its prompt; falls where all prompts get the same answers (template collapse)."),
+            metric(Source::Tamis, "collapse/reward_variance_within", "", "Mean variance of rewards within groups (ddof 0)."),
+            metric(Source::Tamis, "collapse/reward_variance_between", "", "Variance of the groups' mean rewards (ddof 0)."),
+            metric(Source::Tamis, "collapse/reward_variance_within_share", "share", "The former over the sum of both: the part of the variance that group-relative advantages see."),
+            metric(Source::Tamis, "collapse/reward_std_dispersion", "", "Deviation over mean of the groups' reward deviations: how unevenly signal is spread."),
+        ],
+    },
+    Section {
         title: "All generated groups",
         about: "The unbiased view: every group generated for the step, dropped ones too. Definitions as for the trained batch.",
         metrics: &[
@@ -204,7 +225,7 @@ pub const CATALOGUE: &[Section] = &[
         about: "Depends on the machine, except the number of tokens.",
         metrics: &[
             metric(Source::Verl, "timing_s/step", "s", "The whole step.").by_the_clock(),
-            metric(Source::Verl, "timing_s/{stage}", "s", "Time spent in a stage, summed over the step: `gen`, `gen_max` (greedy completions), `reward`, `filter`, `ref`, `values` (the critic's pass), `old_log_prob`, `adv`, `update_critic`, `update_actor`, `testing`, `save_checkpoint`, ...").by_the_clock(),
+            metric(Source::Verl, "timing_s/{stage}", "s", "Time spent in a stage, summed over the step: `gen`, `gen_max` (greedy completions), `reward`, `filter`, `ref`, `values` (the critic's pass), `old_log_prob`, `advantage_passes` (forward passes that some estimators ask for), `adv`, `update_critic`, `update_actor`, `testing`, `save_checkpoint`, ...").by_the_clock(),
             metric(Source::Trl, "step_time", "s", "Time of the step.").repeating("timing_s/step").by_the_clock(),
             metric(Source::Verl, "timing_per_token_ms/gen", "ms", "Generation time per completion token of all generated trajectories. verl divides by the tokens of the kept ones.").by_the_clock(),
             metric(Source::Verl, "timing_per_token_ms/{stage}", "ms", "Time of a stage per prompt and completion token of the trained batch.").by_the_clock(),

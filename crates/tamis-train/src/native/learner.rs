@@ -75,10 +75,17 @@ impl Learner for NativeEngine {
         Ok(OptimizerReport { grad_norm: report.grad_norm, skipped: report.skipped })
     }
 
-    fn policy_scores(&mut self, sequences: &[LearnerSequence<'_>]) -> Result<PolicyScores, LearnerError> {
+    fn policy_scores(
+        &mut self,
+        sequences: &[LearnerSequence<'_>],
+        sharpness: f64,
+    ) -> Result<PolicyScores, LearnerError> {
+        if self.interrupt.is_requested() {
+            return Err(LearnerError::Interrupted);
+        }
         let tokens = joined(sequences);
         let batch = as_engine(&tokens, sequences);
-        let temperature = self.settings.temperature as f32;
+        let temperature = (self.settings.temperature / sharpness) as f32;
         let scores = score(&self.threads, &self.model, &mut self.workspace, &batch, temperature)
             .map_err(|error| LearnerError::Engine { reason: error.to_string() })?;
         Ok(PolicyScores {

@@ -11,6 +11,7 @@ use tamis_core::ragged::Ragged;
 use tamis_core::random::{Key, Purpose};
 use tamis_rollout::{Collected, Fate, PreparedPrompt, Sampling};
 
+use super::passes::Passes;
 use super::{RunError, Session};
 use crate::batch_metrics::Summary;
 use crate::learner::LearnerError;
@@ -34,15 +35,6 @@ pub(super) struct StepRewards {
     pub(super) rewards: Ragged<f64>,
     /// The divergence that each token was charged with \[N\], where it is in the reward.
     pub(super) token_penalties: Option<Vec<f64>>,
-}
-
-/// What passes beside generation gave for the trained groups, as far as the estimator reads it.
-#[derive(Debug, Default)]
-pub(super) struct FurtherPasses {
-    /// Rewards of greedy completions \[P\].
-    pub(super) greedy: Option<Vec<f64>>,
-    /// Values of the critic `[B][T]`.
-    pub(super) values: Option<Ragged<f64>>,
 }
 
 fn not_rectangular(error: &tamis_core::ragged::RaggedError) -> RunError {
@@ -132,7 +124,7 @@ impl Session {
         groups: &[&Group],
         generated: &[&Group],
         given: &StepRewards,
-        passes: &FurtherPasses,
+        (greedy, passes): (Option<&[f64]>, &Passes),
         counts: GroupCounts,
     ) -> Result<Credited, RunError> {
         let reads = |column: Column| {
@@ -195,7 +187,10 @@ impl Session {
             old_logprobs: old.as_ref(),
             components: (!components.is_empty()).then_some(components.as_slice()),
             values: passes.values.as_ref(),
-            greedy_rewards: passes.greedy.as_deref(),
+            greedy_rewards: greedy,
+            entropy: passes.entropy.as_ref(),
+            sum_pi_squared: passes.sum_pi_squared.as_ref(),
+            gold_logprobs: passes.gold_logprobs.as_ref(),
             generated: Some(Generated { reward: of_generated, components: &statistics }),
             ..AdvantageBatch::of_rewards(&given.rewards)
         };

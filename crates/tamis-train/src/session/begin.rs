@@ -13,6 +13,7 @@ use tamis_model::AdamWConfig;
 use tamis_rollout::{Fate, PreparedPrompt, Record, Sampling, Scorer, Shell, ShellSettings};
 
 use super::attempts::Attempts;
+use super::passes::hints;
 use super::start::{STARTED, Start, new_directory, opening, prepared, score_names, settled};
 use super::{RunError, Session};
 use crate::answers::RecordedAnswers;
@@ -194,6 +195,8 @@ impl Session {
             NativeEngine::new(loaded, codec, engine_settings(&config)).interrupted_by(&interrupt);
         let order =
             if config.data.shuffle { Order::Shuffled { seed: config.run.seed } } else { Order::Sequential };
+        let advantage = advantage::advantage(&config)?;
+        let hints = hints(&config, &advantage, &engine, &train, &ui)?;
         let position = state.as_ref().map_or(Position::default(), |(state, _)| state.position);
         let pool = PromptPool::new(train, order, position)?;
         ui.say(&format!(
@@ -204,35 +207,29 @@ impl Session {
             engine.num_threads(),
         ));
 
+        // What is wrong with its files is told before a warm start.
+        if let Some(critic) = super::critic::given(&config, state.as_ref())? {
+            engine.set_critic(critic);
+        }
         let update = update_settings(&config)?;
         let settings = schedule::rounds(&config, &sieve);
         let shell_settings = shell_settings(&config, &sieve);
         let shell = match &state {
             Some((state, folder)) => {
                 checkpoint::read_optimizer(folder, &mut engine)?;
-                if let Some(state) = &state.critic {
-                    engine.set_critic(checkpoint::read_critic(folder, state, |model| {
-                        critic::critic(&config, model)
-                    })?);
-                }
                 engine.set_version(state.version);
                 let mut machine = state.machine.clone();
                 machine.set_length(settings.total_steps, settings.total_epochs);
                 Shell::resumed(shell_settings, machine, state.next_group, carried(state, &pool))
             }
-            None => {
-                // What is wrong with its files is told before a warm start.
-                if let Some(critic) = critic::named(&config)? {
-                    engine.set_critic(critic);
-                }
-                Shell::new(shell_settings, Rounds::new(settings)?)
-            }
+            None => Shell::new(shell_settings, Rounds::new(settings)?),
         };
         let session = Session {
             between: Session::place(&shell, &pool),
             data_crc32,
             validation: validation_settings(&config),
-            advantage: advantage::advantage(&config)?,
+            advantage,
+            hints,
             advantage_state: state.as_ref().map(|(state, _)| state.advantage.clone()).unwrap_or_default(),
             shapings: advantage::shapings(&config)?,
             objective_state: state.as_ref().map_or(objective.initial_state(), |(state, _)| state.objective),

@@ -1,7 +1,9 @@
 //! The critic in a run: where it begins, its values, its updates.
 
+use std::path::PathBuf;
 use std::time::Instant;
 
+use tamis_config::Config;
 use tamis_core::group::Group;
 use tamis_core::objective::explained_variance;
 use tamis_core::ragged::Ragged;
@@ -10,10 +12,22 @@ use super::step::sequences;
 use super::{RunError, Session};
 use crate::assemble::critic;
 use crate::batch_metrics::Summary;
+use crate::checkpoint::{self, RunState};
 use crate::critic::{CriticBatch, update_critic, values};
 use crate::metrics::Metrics;
+use crate::native::NativeCritic;
 use crate::timings::Timings;
 use crate::update::mask_of;
+
+/// The critic of the last checkpoint, or the one that the configuration names where the run begins.
+pub(super) fn given(
+    config: &Config,
+    last: Option<&(RunState, PathBuf)>,
+) -> Result<Option<NativeCritic>, RunError> {
+    let Some((state, folder)) = last else { return Ok(critic::named(config)?) };
+    let read = |state| checkpoint::read_critic(folder, state, |model| critic::critic(config, model));
+    Ok(state.critic.as_ref().map(read).transpose()?)
+}
 
 impl Session {
     /// A critic with the policy's layers, where one is needed and neither a checkpoint nor the configuration gave it.

@@ -9,6 +9,7 @@ mod begin;
 mod critic;
 mod early_stop;
 mod measure;
+mod passes;
 mod save;
 mod start;
 mod step;
@@ -249,6 +250,8 @@ pub struct Session {
     divergence: Divergence,
     objective_state: ObjectiveState,
     reward_kl: Option<KlState>,
+    // Where the estimator contrasts with the gold answer.
+    hints: passes::Hints,
     update: UpdateSettings,
     learning_rate: LearningRate,
     critic: Option<CriticPlan>,

@@ -14,13 +14,14 @@ use tamis_rollout::{
     Sampling, Shell, ShellError,
 };
 
-use super::advantages::{Credited, FurtherPasses, StepRewards};
+use super::advantages::{Credited, StepRewards};
 use super::attempts::Attempts;
 use super::watch::Watch;
 use super::{Between, Ending, RunError, Session, Summary};
 use crate::assemble::objective::Divergence;
 use crate::batch_metrics::{Spread, TrainedColumns, generated_metrics, trained_metrics};
 use crate::checkpoint::CarriedGroup;
+use crate::diagnostics;
 use crate::learner::{Learner, LearnerError, LearnerSequence};
 use crate::metrics::Metrics;
 use crate::native::NativeEngine;
@@ -100,11 +101,15 @@ pub(super) fn sequences<'a>(groups: &[&'a Group]) -> Vec<LearnerSequence<'a>> {
 }
 
 /// Appends what a pass said of some sequences, flat over them, one row each.
-fn push_rows(rows: &mut Ragged<f32>, sequences: &[LearnerSequence<'_>], values: &[f32]) {
+pub(super) fn push_rows<T: From<f32>>(
+    rows: &mut Ragged<T>,
+    sequences: &[LearnerSequence<'_>],
+    values: &[f32],
+) {
     let mut rest = values;
     for sequence in sequences {
         let (row, after) = rest.split_at(sequence.completion.len().min(rest.len()));
-        rows.push_row(row.iter().copied());
+        rows.push_row(row.iter().map(|&value| value.into()));
         rest = after;
     }
 }
@@ -331,14 +336,17 @@ impl Session {
             timings.add("ref", clock.elapsed());
         }
 
-        let values = self.values(&groups, &mut timings)?;
-
         let clock = Instant::now();
         let greedy = self.greedy_rewards(step, collected, &mut metrics)?;
         if greedy.is_some() {
             timings.add("gen_max", clock.elapsed());
         }
-        let passes = FurtherPasses { greedy, values };
+        let clock = Instant::now();
+        let mut passes = self.passes(&groups)?;
+        if !passes.is_empty() {
+            timings.add("advantage_passes", clock.elapsed());
+        }
+        passes.values = self.values(&groups, &mut timings)?;
         let clock = Instant::now();
         let whole = self.attempts.whole(&collected.report);
         whole.accounting.check()?;
@@ -346,7 +354,7 @@ impl Session {
         let generated = self.generated(step, collected);
         let counts = GroupCounts { kept: whole.all.kept, generated: whole.all.groups };
         let Credited { shaped, returns, state } =
-            self.credited(step, &groups, &generated, &rewards, &passes, counts)?;
+            self.credited(step, &groups, &generated, &rewards, (greedy.as_deref(), &passes), counts)?;
         self.advantage_state = state;
         metrics.extend(shaped.metrics.iter().copied());
         let dropped = self.dropped(collected)?;
@@ -413,8 +421,10 @@ impl Session {
             max_prompt_length: Some(self.config.data.max_prompt_length),
         };
         trained_metrics(&groups, &columns, &mut metrics);
+        diagnostics::of_trained(&groups, &shaped.advantages, &mut metrics);
         let generated = self.generated(step, collected);
         generated_metrics(&generated, &mut metrics);
+        diagnostics::of_generated(&generated, &mut metrics);
         let num_generated: usize = generated.iter().map(|group| group.num_tokens()).sum();
         metrics.extend(whole.metrics());
         metrics.set("dynamic_sampling/num_given_up_attempts", self.attempts.num_given_up as f64);
@@ -492,7 +502,7 @@ impl Session {
         let sequences = sequences(groups);
         let mut rows = Ragged::default();
         for range in micro_batches(&sequences, self.update.micro_batch) {
-            let scores = self.engine.policy_scores(&sequences[range.clone()])?;
+            let scores = self.engine.policy_scores(&sequences[range.clone()], 1.0)?;
             push_rows(&mut rows, &sequences[range], &scores.logprobs);
         }
         Ok(Some(rows))

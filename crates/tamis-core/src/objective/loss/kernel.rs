@@ -8,9 +8,11 @@
 //! bound reached; so no later stage looks at the mask. Sums run in eight lanes by position in the trajectory: a fixed order, whatever
 //! the processor's vectors, and so the same bits everywhere.
 
+use multiversion::multiversion;
+
 use super::super::accumulator::SequenceSums;
 use super::super::columns::{Real, Row, RowAdvantage};
-use super::super::exponential::exp;
+use super::super::exponential::{HIGHEST, LOWEST, exp, exp_bounded};
 use super::super::selection::Selection;
 use super::Importance;
 
@@ -25,7 +27,7 @@ impl Lanes {
     pub(crate) const ZERO: Self = Self([0.0; 8]);
 
     /// Adds values whose first belongs to lane 0.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn add(&mut self, values: &[f64]) {
         self.add_mapped(values, |value| value);
     }
@@ -46,7 +48,7 @@ impl Lanes {
     }
 
     /// The sum of all.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn total(self) -> f64 {
         let [a, b, c, d, e, f, g, h] = self.0;
         ((a + e) + (c + g)) + ((b + f) + (d + h))
@@ -63,7 +65,7 @@ struct Extremes {
 impl Extremes {
     const NONE: Self = Self { low: [f64::INFINITY; 8], high: [f64::NEG_INFINITY; 8] };
 
-    #[inline]
+    #[inline(always)]
     fn add(&mut self, values: &[f64]) {
         let (mut lows, mut highs) = (self.low, self.high);
         let (chunks, rest) = values.as_chunks::<8>();
@@ -188,7 +190,7 @@ pub(crate) fn blocks(length: usize) -> impl Iterator<Item = std::ops::Range<usiz
 }
 
 /// `left - right` per token, 0 where masked.
-#[inline]
+#[inline(always)]
 pub(crate) fn differences<T: Real>(mask: Option<&[bool]>, left: &[T], right: &[T], into: &mut [f64]) {
     match mask {
         None => {
@@ -206,7 +208,7 @@ pub(crate) fn differences<T: Real>(mask: Option<&[bool]>, left: &[T], right: &[T
 }
 
 /// A column in double precision, 0 where masked.
-#[inline]
+#[inline(always)]
 pub(crate) fn widened<T: Real>(mask: Option<&[bool]>, values: &[T], into: &mut [f64]) {
     match mask {
         None => {
@@ -231,6 +233,7 @@ pub(crate) fn clamp(value: f64, (low, high): (f64, f64)) -> f64 {
 }
 
 /// Advantages of a block, 0 where masked.
+#[inline(always)]
 fn advantages(
     mask: Option<&[bool]>,
     advantage: RowAdvantage<'_>,
@@ -249,6 +252,7 @@ fn advantages(
 }
 
 /// Weights of a block: the weight column, the correction for the sampler, and 0 where masked or left out. The advantages are ready.
+#[inline(always)]
 fn weights<T: Real>(
     row: &Row<'_, T>,
     mask: Option<&[bool]>,
@@ -285,7 +289,9 @@ fn weights<T: Real>(
     }
 }
 
-/// Runs a loss over one trajectory: derivatives are written, not added; sums are filled in.
+/// Runs a loss over one trajectory: derivatives are written, not added; sums are filled in. Compiled for wider vectors too, where the
+/// machine has them; without fused multiply-adds, so that the bits are the same.
+#[multiversion(targets("x86_64+avx2"))]
 pub(crate) fn run<K: Kernel, T: Real>(
     kernel: K,
     row: &Row<'_, T>,
@@ -298,6 +304,7 @@ pub(crate) fn run<K: Kernel, T: Real>(
     let mask_of = |block: &std::ops::Range<usize>| (!all).then(|| &row.mask[block.clone()]);
     let old = row.old.unwrap_or(row.logprob);
     let limits = kernel.limits();
+    let inner = (limits.0.max(LOWEST), limits.1.min(HIGHEST));
     let column = row.weight.filter(|_| K::WEIGHTED);
     let is_weighted =
         column.is_some() || pass.off_policy || pass.proximal_cap.is_some() || row.selection.is_some();
@@ -333,7 +340,7 @@ pub(crate) fn run<K: Kernel, T: Real>(
         } else {
             differences(mask, &row.logprob[block.clone()], &old[block.clone()], log_ratio);
             for (ratio, &log_ratio) in ratio.iter_mut().zip(&*log_ratio) {
-                *ratio = exp(clamp(log_ratio, limits));
+                *ratio = exp_bounded(clamp(log_ratio, inner));
             }
             log_ratios.add_mapped(log_ratio, |log_ratio| clamp(log_ratio, limits));
             ratios.add(ratio);
@@ -409,7 +416,7 @@ pub(crate) fn run<K: Kernel, T: Real>(
 }
 
 /// The loss and its derivative of every token of a block.
-#[inline]
+#[inline(always)]
 fn tokens<K: Kernel>(
     kernel: &K,
     [logprob, log_ratio, ratio, advantage]: [&[f64]; 4],

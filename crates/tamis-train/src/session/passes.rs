@@ -1,0 +1,217 @@
+//! Passes over the trained groups that only some estimators ask for, under the policy as the step begins.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tamis_config::Config;
+use tamis_core::advantage::{Advantage, AdvantageEstimator, Column};
+use tamis_core::group::{Group, PromptId};
+use tamis_core::ragged::Ragged;
+use tamis_data::overlong::OverlongPrompts;
+use tamis_data::prompt::{Prompt, PromptContent};
+use tamis_rollout::PreparedPrompt;
+
+use super::step::{push_rows, sequences};
+use super::{RunError, Session};
+use crate::assemble::AssembleError;
+use crate::learner::{Learner, LearnerSequence};
+use crate::native::NativeEngine;
+use crate::progress::Progress;
+use crate::update::micro_batches;
+
+/// Columns of the estimator that take a pass of their own `[B][T]`.
+#[derive(Default)]
+pub(super) struct Passes {
+    /// Entropies in nats.
+    pub(super) entropy: Option<Ragged<f64>>,
+    /// Sums of squared probabilities.
+    pub(super) sum_pi_squared: Option<Ragged<f64>>,
+    /// Values of the critic.
+    pub(super) values: Option<Ragged<f64>>,
+    /// Log-probabilities with the gold answer in the prompt.
+    pub(super) gold_logprobs: Option<Ragged<f64>>,
+}
+
+/// Prompts with their gold answer, by prompt. One without a gold answer is not among them.
+pub(super) type Hints = HashMap<PromptId, Arc<[u32]>>;
+
+/// The content with the gold answer in it: the text, or the last message of the user, goes into the template.
+fn with_gold(content: &PromptContent, template: &str, gold: &str) -> PromptContent {
+    let filled = |text: &str| {
+        // What the prompt itself says is not a place to fill.
+        let mut parts = template.split("{prompt}");
+        let first = parts.next().unwrap_or_default().replace("{gold}", gold);
+        parts.fold(first, |filled, part| filled + text + &part.replace("{gold}", gold))
+    };
+    match content {
+        PromptContent::Text(text) => PromptContent::Text(filled(text)),
+        PromptContent::Messages(messages) => {
+            let mut messages = messages.clone();
+            if let Some(message) = messages.iter_mut().rev().find(|message| message.role == "user") {
+                message.content = filled(&message.content);
+            }
+            PromptContent::Messages(messages)
+        }
+    }
+}
+
+/// Every training prompt with its gold answer, where the estimator contrasts with it; cut from the left so that a completion has room.
+pub(super) fn hints(
+    config: &Config,
+    advantage: &Advantage,
+    engine: &NativeEngine,
+    prompts: &[PreparedPrompt],
+    ui: &Progress,
+) -> Result<Hints, RunError> {
+    if !advantage.needs().contains(&Column::GoldLogprobs) {
+        return Ok(Hints::new());
+    }
+    let template = &config.objective.advantage.gold_hint;
+    let with_gold = |prepared: &PreparedPrompt| {
+        let gold = prepared.prompt.ground_truth.as_ref()?;
+        let content = with_gold(&prepared.prompt.content, template, gold);
+        Some(Prompt { content, ..prepared.prompt.as_ref().clone() })
+    };
+    let golden: Vec<Prompt> = prompts.iter().filter_map(with_gold).collect();
+    if golden.is_empty() {
+        let message = format!(
+            "objective.advantage.estimator: `{}` contrasts with the gold answer, which no training prompt has",
+            advantage.name()
+        );
+        let hint = "name the column of the answers in data.columns.ground_truth, or choose grpo";
+        return Err(AssembleError::setting(message, hint).into());
+    }
+    if golden.len() < prompts.len() {
+        ui.warn(&format!(
+            "{} of {} training prompts have no gold answer: nothing moves the advantages of their groups",
+            prompts.len() - golden.len(),
+            prompts.len()
+        ));
+    }
+    let positions = engine.model().config().max_position_embeddings;
+    let limit = positions.saturating_sub(config.rollout.max_response_length).max(1);
+    let prepared = engine
+        .codec()
+        .prepare(golden, "training", OverlongPrompts::Left, limit)
+        .map_err(|source| AssembleError::Hint { source })?;
+    if prepared.num_truncated > 0 {
+        ui.say(&format!("{} prompts with their gold answers cut to {limit} tokens", prepared.num_truncated));
+    }
+    Ok(prepared.prompts.into_iter().map(|one| (one.prompt.id, one.token_ids)).collect())
+}
+
+/// `Σ π² = Σ e^2z / (Σ e^z)²` from the log-probabilities of one and the same token under the logits z and under 2z.
+fn sum_of_squares(logprob: f64, sharp: f64) -> f64 {
+    (2.0 * logprob - sharp).exp().min(1.0)
+}
+
+impl Passes {
+    /// Whether no pass of the policy was asked for.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entropy.is_none() && self.sum_pi_squared.is_none() && self.gold_logprobs.is_none()
+    }
+}
+
+impl Session {
+    /// What the estimator asks for beyond the batch, each a forward pass over the trained groups.
+    pub(super) fn passes(&mut self, groups: &[&Group]) -> Result<Passes, RunError> {
+        let needs = |column: Column| self.advantage.needs().contains(&column);
+        let (entropy, squares, gold) =
+            (needs(Column::Entropy), needs(Column::SumPiSquared), needs(Column::GoldLogprobs));
+        let mut passes = Passes::default();
+        let plain = sequences(groups);
+        if entropy || squares {
+            let (logprobs, entropies) = self.scored(&plain, 1.0)?;
+            if squares {
+                let (sharp, _) = self.scored(&plain, 2.0)?;
+                let row = |(logprobs, sharp): (&[f64], &[f64])| -> Vec<f64> {
+                    logprobs
+                        .iter()
+                        .zip(sharp)
+                        .map(|(&logprob, &sharp)| sum_of_squares(logprob, sharp))
+                        .collect()
+                };
+                passes.sum_pi_squared = Some(Ragged::from_rows(logprobs.rows().zip(sharp.rows()).map(row)));
+            }
+            passes.entropy = entropy.then_some(entropies);
+        }
+        if gold {
+            // Without a gold answer there is nothing to contrast with: the same prompt again.
+            let hints: Vec<_> = groups.iter().map(|group| self.hints.get(&group.prompt).cloned()).collect();
+            let hinted: Vec<LearnerSequence<'_>> = groups
+                .iter()
+                .zip(&hints)
+                .flat_map(|(group, hint)| std::iter::repeat_n(hint, group.trajectories.len()))
+                .zip(&plain)
+                .map(|(hint, sequence)| LearnerSequence {
+                    prompt: hint.as_deref().unwrap_or(sequence.prompt),
+                    completion: sequence.completion,
+                })
+                .collect();
+            passes.gold_logprobs = Some(self.scored(&hinted, 1.0)?.0);
+        }
+        Ok(passes)
+    }
+
+    /// Log-probabilities and entropies `[B][T]` with the logits multiplied by `sharpness`.
+    fn scored(
+        &mut self,
+        sequences: &[LearnerSequence<'_>],
+        sharpness: f64,
+    ) -> Result<(Ragged<f64>, Ragged<f64>), RunError> {
+        let (mut logprobs, mut entropies) = (Ragged::default(), Ragged::default());
+        for range in micro_batches(sequences, self.update.micro_batch) {
+            let scores = self.engine.policy_scores(&sequences[range.clone()], sharpness)?;
+            push_rows(&mut logprobs, &sequences[range.clone()], &scores.logprobs);
+            push_rows(&mut entropies, &sequences[range], &scores.entropies);
+        }
+        Ok((logprobs, entropies))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tamis_data::prompt::Message;
+
+    #[test]
+    fn any_token_tells_the_sum_of_squares() {
+        let logits = [0.3, -1.2, 2.5, 0.0];
+        let logprob = |factor: f64, token: usize| {
+            factor * logits[token] - logits.iter().map(|z| (factor * z).exp()).sum::<f64>().ln()
+        };
+        let expected: f64 = (0..4).map(|token| (2.0 * logprob(1.0, token)).exp()).sum();
+        for token in 0..4 {
+            let found = sum_of_squares(logprob(1.0, token), logprob(2.0, token));
+            assert!((found - expected).abs() < 1e-14, "{found} {expected}");
+        }
+        // Rounding does not take it beyond certainty.
+        assert_eq!(sum_of_squares(0.0, -1e-9).to_bits(), 1f64.to_bits());
+    }
+
+    #[test]
+    fn the_gold_answer_goes_where_the_template_says() {
+        let text = PromptContent::Text("3+{gold}=".to_owned());
+        assert_eq!(
+            with_gold(&text, "[{gold}] {prompt}{gold}", "7"),
+            PromptContent::Text("[7] 3+{gold}=7".to_owned())
+        );
+        let message =
+            |role: &str, content: &str| Message { role: role.to_owned(), content: content.to_owned() };
+        let chat = [
+            message("user", "a"),
+            message("assistant", "b"),
+            message("user", "c"),
+            message("assistant", "d"),
+        ];
+        let PromptContent::Messages(found) =
+            with_gold(&PromptContent::Messages(chat.to_vec()), "{prompt} ({gold})", "7")
+        else {
+            panic!("messages stay messages")
+        };
+        assert_eq!(
+            found.iter().map(|message| message.content.as_str()).collect::<Vec<_>>(),
+            ["a", "b", "c (7)", "d"]
+        );
+    }
+}
