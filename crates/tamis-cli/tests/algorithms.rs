@@ -83,6 +83,158 @@ fn every_estimator_trains() {
 }
 
 #[test]
+fn estimators_with_a_critic_train() {
+    for objective in [
+        "{advantage: {estimator: gae, lambda: 0.9}}",
+        "{advantage: {estimator: bi_level_gae}}",
+        "{advantage: {estimator: gae}, kl: {in: reward, estimator: k1, coefficient: 0.1}}",
+        "{advantage: {estimator: gae}, kl: {in: loss}, aggregation: group-token-mean}",
+    ] {
+        for (step, row) in trains(objective).iter().enumerate() {
+            for name in ["critic/vf_loss", "critic/grad_norm", "critic/values/mean", "critic/vpred_mean"] {
+                assert!(row[name].as_f64().is_some_and(f64::is_finite), "{objective} {name}: {row}");
+            }
+            assert_eq!(row["critic/num_updates"], 2.0, "{objective}");
+            assert_eq!(row["critic/num_skipped_updates"], 0.0, "{objective}");
+            // The head is zero at first.
+            assert_eq!(row["critic/values/max"] == 0.0, step == 0, "{objective}: {row}");
+            assert!(row["timing_s/values"].is_number() && row["timing_s/update_critic"].is_number());
+        }
+    }
+}
+
+/// A task whose prompts are of two kinds, one of which is beyond the model: what a critic can come to know.
+const TWO_KINDS: &str = "\
+run: {name: tiny, seed: 3, threads: 1}
+preset: ppo
+model:
+  init: {architecture: qwen3, hidden_size: 32, intermediate_size: 64, num_layers: 1, num_heads: 2, num_kv_heads: 1, max_position_embeddings: 32}
+data:
+  task: arithmetic
+  arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 3}, {digits: 2, operators: ['*'], terms: 2}], train_size: 512, val_size: 8}
+  max_prompt_length: 12
+  train_batch_size: 32
+warm_start: {steps: 900, batch_size: 32, learning_rate: 5e-3}
+rollout: {n: 4, max_response_length: 6, save: off}
+reward: [{kind: number}]
+train:
+  ppo_mini_batch_size: 8
+  total_steps: 32
+  optimizer: {learning_rate: 1e-3}
+critic:
+  optimizer: {learning_rate: 3e-3}
+validate: {test_freq: 0}
+";
+
+#[test]
+fn ppo_learns_and_so_does_its_critic() {
+    let folder = Folder::new().with("config.yaml", TWO_KINDS);
+    let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
+    assert!(ended.stderr.contains("critic: "), "{}", ended.shown());
+    let rows: Vec<_> = metrics(&folder).into_iter().filter(|row| row.get("loss").is_some()).collect();
+    assert_eq!(rows.len(), 32);
+    let quarter = |name: &str, from: usize| {
+        let values: Vec<f64> =
+            rows[from..from + 8].iter().map(|row| row[name].as_f64().unwrap_or(0.0)).collect();
+        values.iter().sum::<f64>() / 8.0
+    };
+    for (name, least) in [("all/critic/score/mean", 0.02), ("critic/vf_explained_var", 0.08)] {
+        let (first, last) = (quarter(name, 0), quarter(name, 24));
+        assert!(last > first + least, "{name}: {first} in the first quarter, {last} in the last");
+    }
+}
+
+#[test]
+fn in_its_warm_up_the_critic_learns_alone() {
+    let folder = Folder::new();
+    let config = TINY
+        .replace("total_steps: 6", "total_steps: 3")
+        .replace("save_freq: 2", "save_freq: 1, keep_last: null");
+    let config = config.replace("filter: {kind: variance}\n", "").replace("  gen_batch_size: 8\n", "");
+    let config = config.replace("schedule: {max_num_gen_batches: 50}\n", "");
+    folder.write("config.yaml", &format!("preset: ppo\n{config}critic: {{warmup_steps: 2}}\n"));
+    folder.tamis(&["train", "config.yaml"]).succeeds();
+    let rows = metrics(&folder);
+    let steps: Vec<_> = rows.iter().filter(|row| row.get("critic/vf_loss").is_some()).collect();
+    assert_eq!(steps.len(), 3);
+    let trains = |row: &&serde_json::Value| (row.get("loss").is_some(), row.get("actor/lr").is_some());
+    assert_eq!(steps.iter().map(trains).collect::<Vec<_>>(), [(false, false), (false, false), (true, true)]);
+    let saved = |step: u64, file: &str| {
+        std::fs::read(folder.join(&format!("runs/tiny/checkpoints/step_{step}/{file}"))).expect("saved")
+    };
+    let policy = |step| (saved(step, "model.safetensors"), saved(step, "optimizer.safetensors"));
+    let critic = |step| saved(step, "critic/model.safetensors");
+    assert!(policy(0) == policy(1) && policy(1) == policy(2) && policy(2) != policy(3));
+    assert!(critic(0) != critic(1) && critic(1) != critic(2) && critic(2) != critic(3));
+    let versions: Vec<_> = (0..4)
+        .map(|step| {
+            let state: serde_json::Value = serde_json::from_slice(&saved(step, "state.json")).expect("JSON");
+            (state["version"].as_u64(), state["critic"]["version"].as_u64())
+        })
+        .collect();
+    let expected = [(0, 0), (0, 1), (0, 2), (1, 3)];
+    assert_eq!(versions, expected.map(|(policy, critic)| (Some(policy), Some(critic))));
+    // Its checkpoint is a folder that the next run can begin with; a policy's gives its layers.
+    let of = |path: &str| format!("critic.model.path=runs/tiny/checkpoints/step_3/{path}");
+    for path in ["critic", ""] {
+        let ended = folder.tamis(&["train", "config.yaml", "run.name=next", &of(path)]).succeeds();
+        assert!(ended.stderr.contains("begins with runs/tiny/checkpoints/step_3"), "{}", ended.shown());
+    }
+    let evaluated = folder.tamis(&["eval", "runs/tiny"]).succeeds();
+    assert!(!evaluated.stdout.contains("critic"), "{}", evaluated.shown());
+}
+
+#[test]
+fn critics_that_do_not_fit_are_refused_at_start() {
+    let folder = Folder::new();
+    let plain = |config: String| {
+        let config = config.replace("filter: {kind: variance}\n", "").replace("  gen_batch_size: 8\n", "");
+        config
+            .replace("schedule: {max_num_gen_batches: 50}\n", "")
+            .replace("total_steps: 6", "total_steps: 1")
+    };
+    folder.write("config.yaml", &format!("preset: ppo\n{}", plain(TINY.to_owned())));
+    folder.tamis(&["train", "config.yaml"]).succeeds();
+    let told = |arguments: &[&str]| folder.tamis(&[&["train"], arguments].concat()).failure();
+    insta::assert_snapshot!(told(&["config.yaml", "critic.model.path=nowhere"]), @"
+exit code 2
+error: critic.model.path: there is no folder nowhere
+  hint: name a folder with config.json and model.safetensors, or leave it out: the critic then begins with the policy's layers
+");
+    let config = folder.read("runs/tiny/checkpoints/step_1/critic/config.json");
+    let narrow: Vec<&str> = config
+        .lines()
+        .map(|line| if line.contains("\"vocab_size\"") { "  \"vocab_size\": 5," } else { line })
+        .collect();
+    folder.write("narrow/config.json", &narrow.join("\n"));
+    insta::assert_snapshot!(told(&["config.yaml", "critic.model.path=narrow"]), @"
+exit code 2
+error: critic.model.path: the critic knows 5 tokens, the policy has 18
+  hint: take a critic with the policy's tokenizer
+");
+    let long = ["config.yaml", "model.init.max_position_embeddings=64", "data.max_prompt_length=40"];
+    let path = "critic.model.path=runs/tiny/checkpoints/step_1/critic";
+    insta::assert_snapshot!(told(&[&long[..], &[path]].concat()), @"
+exit code 2
+error: data.max_prompt_length 40 and rollout.max_response_length 4 make 44 tokens, the critic in runs/tiny/checkpoints/step_1/critic reads 32
+  hint: lower one of them so that they sum to at most 32
+");
+    insta::assert_snapshot!(told(&["config.yaml", "model.init=null", "model.path=runs/tiny/checkpoints/step_1/critic"]), @"
+exit code 2
+error: no tokenizer.json in runs/tiny/checkpoints/step_1/critic; save it with `AutoTokenizer.from_pretrained(...).save_pretrained(...)`
+");
+    insta::assert_snapshot!(told(&["config.yaml", "model.memory_limit=100KiB"]).lines().nth(1).unwrap_or(""), @"error: the run needs about 9.8 MiB of memory, 100.0 KiB is there:");
+    // A checkpoint without its critic.
+    std::fs::remove_file(folder.join("runs/tiny/checkpoints/step_1/critic/model.safetensors"))
+        .expect("removed");
+    insta::assert_snapshot!(told(&["--resume", "runs/tiny", "train.total_steps=2"]), @"
+exit code 1
+error: runs/tiny/checkpoints/step_1/critic holds neither model.safetensors nor model.safetensors.index.json
+  hint: the file was changed or damaged: remove this checkpoint's folder to continue from the one before
+");
+}
+
+#[test]
 fn every_loss_trains() {
     for loss in [
         "{kind: clip, delta: 4.0}",
@@ -164,8 +316,6 @@ fn shapings_masks_and_corrections_train() {
 fn what_cannot_be_had_is_refused_at_start() {
     let mut told = String::new();
     for objective in [
-        "{advantage: {estimator: gae}}",
-        "{advantage: {estimator: bi_level_gae}}",
         "{advantage: {estimator: cpo}}",
         "{advantage: {estimator: cpo, gold_hint: 'the answer is {gold}'}}",
         "{advantage: {estimator: bnpo}, kl: {in: reward, coefficient: 0.1}}",
@@ -177,16 +327,6 @@ fn what_cannot_be_had_is_refused_at_start() {
         let _ = writeln!(told, "{objective}\n{}", ended.failure());
     }
     insta::assert_snapshot!(told, @r#"
-{advantage: {estimator: gae}}
-exit code 2
-error: objective.advantage.estimator: `gae` needs the column `values` (values of a critic at each token), which `tamis train` does not provide
-  hint: there is no critic yet: choose an estimator without one, such as rloo, reinforce_plus_plus or grpo
-
-{advantage: {estimator: bi_level_gae}}
-exit code 2
-error: objective.advantage.estimator: `bi_level_gae` needs the column `values` (values of a critic at each token), which `tamis train` does not provide
-  hint: there is no critic yet: choose an estimator without one, such as rloo, reinforce_plus_plus or grpo
-
 {advantage: {estimator: cpo}}
 exit code 2
 error: objective.advantage.gold_hint: the prompts cannot be given with their gold answers

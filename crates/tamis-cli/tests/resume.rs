@@ -174,6 +174,50 @@ fn answers_that_come_only_once_are_replayed_from_the_journal() {
 }
 
 #[test]
+fn a_run_with_a_critic_is_resumed_bit_for_bit() {
+    // KL in the reward, a critic alone at first, more updates of it than of the policy.
+    let config = TINY.replace("total_steps: 6", "total_steps: 8").replace("filter: {kind: variance}\n", "");
+    let config =
+        config.replace("  gen_batch_size: 8\n", "").replace("schedule: {max_num_gen_batches: 50}\n", "");
+    let config = format!(
+        "preset: ppo\n{config}  keep_last: null\ncritic: {{warmup_steps: 3, ppo_epochs: 2, optimizer: {{learning_rate: 1e-3}}}}\n"
+    )
+    .replace("checkpoint: {save_freq: 2}\n  keep_last: null", "checkpoint: {save_freq: 2, keep_last: null}")
+    .replace("ppo_mini_batch_size: 2", "ppo_mini_batch_size: 2\n  shuffle_mini_batches: true");
+    let folder = Folder::new().with("config.yaml", &config);
+    let start = Instant::now();
+    let uninterrupted = folder.tamis(&["train", "config.yaml"]).succeeds();
+    let whole = start.elapsed();
+    let run = folder.join("runs/tiny");
+    let expected = Left::by(&run);
+    for file in ["critic/model.safetensors", "critic/optimizer.safetensors", "critic/config.json"] {
+        assert!(expected.files.contains_key(&format!("checkpoints/step_8/{file}")), "{file}");
+    }
+    assert!(
+        expected.files["checkpoints/step_6/critic/model.safetensors"]
+            != expected.files["checkpoints/step_8/critic/model.safetensors"]
+    );
+
+    // From every checkpoint, in the warm-up and after it, and from none.
+    for lost in [vec![8], vec![6, 8], vec![4, 6, 8], vec![2, 4, 6, 8], vec![0, 2, 4, 6, 8]] {
+        for step in lost {
+            std::fs::remove_dir_all(run.join(format!("checkpoints/step_{step}"))).expect("removed");
+        }
+        folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
+        expected.assert_same(&Left::by(&run));
+    }
+
+    // On two threads, and through kills.
+    folder.tamis(&["train", "config.yaml", "run.name=threads", "run.threads=2"]).succeeds();
+    expected.assert_same(&Left::by(&folder.join("runs/threads")));
+    let killed = Folder::new().with("config.yaml", &config);
+    let (_, _, last) = through_kills(&killed, num_kills(), whole, &mut Dice::new());
+    assert_eq!(last.code, Some(0), "{}", last.shown());
+    assert_eq!(last.stdout, uninterrupted.stdout);
+    expected.assert_same(&Left::by(&killed.join("runs/tiny")));
+}
+
+#[test]
 fn a_reference_in_the_loss_and_an_interrupted_start_are_resumed_too() {
     let config = TINY.replace("total_steps: 6", "total_steps: 4")
         + "objective: {kl: {in: loss, estimator: k3, coefficient: 0.05}}\n";

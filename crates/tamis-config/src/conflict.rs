@@ -1,8 +1,8 @@
 //! Settings that do not fit each other, each with the numbers and the fix.
 
 use crate::schema::{
-    Aggregation, FilterKind, ImportanceLevel, KlPlace, LossKind, LrScheduleKind, PoolScore, ScheduleMode,
-    SingletonAdvantage,
+    Aggregation, Estimator, FilterKind, ImportanceLevel, KlPlace, LossKind, LrScheduleKind, PoolScore,
+    ScheduleMode, SingletonAdvantage,
 };
 
 /// Settings that do not fit each other, or that the run will not do what one may think with.
@@ -15,7 +15,7 @@ pub enum Conflict {
     #[error("`model.path` and `model.init` are both set")]
     TwoModels,
     /// A value head is wanted.
-    #[error("`model.value_head` is not there yet")]
+    #[error("`model.value_head`: the policy has no value head")]
     NoValueHead,
     /// Query heads do not divide among key and value heads.
     #[error(
@@ -173,6 +173,66 @@ pub enum Conflict {
         warmup: usize,
         /// All steps.
         total: usize,
+    },
+    /// A mini-batch of the critic above the batch.
+    #[error(
+        "`critic.ppo_mini_batch_size` ({mini}) is above `data.train_batch_size` ({train}); both count prompts"
+    )]
+    CriticMiniBatchTooLarge {
+        /// Prompts of a mini-batch.
+        mini: usize,
+        /// Prompts of the batch.
+        train: usize,
+    },
+    /// The critic's last mini-batch is smaller.
+    #[error(
+        "`data.train_batch_size` ({train}) is not divisible by `critic.ppo_mini_batch_size` ({mini}): the last of {} updates of the \
+         critic in a step has {} prompts", train.div_ceil(*mini), train % mini
+    )]
+    CriticRaggedMiniBatch {
+        /// Prompts of a mini-batch.
+        mini: usize,
+        /// Prompts of the batch.
+        train: usize,
+    },
+    /// Micro-batches that do not make up a mini-batch of the critic.
+    #[error(
+        "`critic.ppo_mini_batch_size` ({mini}) times `rollout.n` ({n}) is not divisible by `train.micro_batch_size` ({micro})"
+    )]
+    CriticMicroBatch {
+        /// Prompts of a mini-batch.
+        mini: usize,
+        /// Trajectories of a prompt.
+        n: usize,
+        /// Trajectories of a micro-batch.
+        micro: usize,
+    },
+    /// A falling learning rate of the critic with an unknown end.
+    #[error(
+        "`critic.lr_schedule.kind: {kind}` falls towards the last step, and the number of steps is not known"
+    )]
+    CriticNoHorizon {
+        /// The schedule.
+        kind: LrScheduleKind,
+    },
+    /// A warm-up of the critic that does not end.
+    #[error(
+        "`critic.warmup_steps` ({warmup}) is not below `train.total_steps` ({total}): the policy would never be trained"
+    )]
+    CriticWarmupTooLong {
+        /// Steps of the critic alone.
+        warmup: usize,
+        /// All steps.
+        total: usize,
+    },
+    /// A filter of groups that are not what advantages are made of.
+    #[error(
+        "the filter drops groups whose members score the same, which have signal here: `{estimator}` compares with a critic, not within \
+         the group"
+    )]
+    FilterDropsSignal {
+        /// The estimator.
+        estimator: Estimator,
     },
     /// A mode that does not exist yet.
     #[error("`schedule.mode: {mode}` is not there yet")]
@@ -420,7 +480,8 @@ impl Conflict {
             }
             Self::TwoModels | Self::TwoQuotas => "remove one of the two".to_owned(),
             Self::NoValueHead => {
-                "use a group-relative advantage (`objective.advantage.estimator: grpo`)".to_owned()
+                "a critic is a model of its own: `preset: ppo`, or `objective.advantage.estimator: gae`"
+                    .to_owned()
             }
             Self::HeadsDoNotDivide { num_heads, .. } => {
                 format!("`model.init.num_kv_heads` is a divisor of {num_heads}")
@@ -447,7 +508,7 @@ impl Conflict {
             Self::MiniBatchTooLarge { train, .. } => {
                 format!("use {train} or less; null is one update a step")
             }
-            Self::RaggedMiniBatch { train, mini } => {
+            Self::RaggedMiniBatch { train, mini } | Self::CriticRaggedMiniBatch { train, mini } => {
                 format!("{} or {} divide {train}", divisor_below(*train, *mini), divisor_above(*train, *mini))
             }
             Self::MicroBatchDoesNotDivide { mini, n, micro } => format!(
@@ -466,6 +527,18 @@ impl Conflict {
                 "set `train.total_steps`, or `train.lr_schedule.kind: constant`".to_owned()
             }
             Self::WarmupTooLong { total, .. } => format!("use fewer than {total} warm-up steps"),
+            Self::CriticMiniBatchTooLarge { train, .. } => {
+                format!("use {train} or less; null is the policy's")
+            }
+            Self::CriticMicroBatch { .. } => {
+                "remove `train.micro_batch_size`: `train.micro_batch_tokens` needs no divisor".to_owned()
+            }
+            Self::CriticNoHorizon { .. } => {
+                "set `train.total_steps`, or `critic.lr_schedule.kind: constant`".to_owned()
+            }
+            Self::CriticWarmupTooLong { total, .. } => {
+                format!("use fewer than {total} steps, or train for longer")
+            }
             Self::ModeNotThere { .. } => "use `schedule.mode: rounds`".to_owned(),
             Self::CarryWithoutLag => "set `schedule.max_lag: 1`".to_owned(),
             Self::EmptyRange { .. } => "exchange the two".to_owned(),
@@ -514,7 +587,7 @@ impl Conflict {
             Self::BestWithoutValidation => "set `validate.test_freq`".to_owned(),
             Self::LuspoAggregation { .. } => "set `objective.aggregation: seq-mean-token-sum`".to_owned(),
             Self::GoldHint { missing } => format!("write `{{{missing}}}` where it belongs"),
-            Self::FilterBeforeContrast => "set `filter: null`".to_owned(),
+            Self::FilterBeforeContrast | Self::FilterDropsSignal { .. } => "set `filter: null`".to_owned(),
             Self::NoBeta => "set it, such as `objective.loss.beta: 0.5`".to_owned(),
             Self::NoImportanceLevel { .. } => "set `objective.importance: token`".to_owned(),
             Self::Ignored { key, .. } | Self::NotRead { key, .. } => format!("remove `{key}`"),

@@ -1,5 +1,7 @@
 //! The rules between settings: what cannot work is an error, what will surprise is a warning.
 
+mod critic;
+
 use crate::conflict::Conflict;
 use crate::diagnostic::{Diagnostic, Severity};
 use crate::reader::Reader;
@@ -172,6 +174,7 @@ pub(crate) fn check(config: &Config, tree: &Node, reader: &Reader) -> Vec<Diagno
     checker.schedule();
     checker.objective();
     checker.train();
+    checker.critic();
     checker.early_stop();
     checker.validation();
     checker.found

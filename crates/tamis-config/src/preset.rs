@@ -29,6 +29,7 @@ pub const fn preset_yaml(preset: Preset) -> &'static str {
         Preset::Gmpo => include_str!("../presets/gmpo.yaml"),
         Preset::Cispo => include_str!("../presets/cispo.yaml"),
         Preset::Sapo => include_str!("../presets/sapo.yaml"),
+        Preset::Ppo => include_str!("../presets/ppo.yaml"),
     }
 }
 

@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use crate::reader::join;
 use crate::render::flow;
-use crate::schema::{Config, LrScheduleKind};
+use crate::schema::{Config, LrScheduleConfig, LrScheduleKind};
 use crate::setting::Setting;
 use crate::shape::{KeySpec, Resume, Shape};
 use crate::table;
@@ -35,7 +35,8 @@ pub fn resume_differences(run: &Config, now: &Config) -> Vec<ResumeDifference> {
     let mut differences = Vec::new();
     compare("", table::root(), Resume::Fixed, &run.to_json(), &now.to_json(), &mut differences);
     // A decaying learning rate is a function of the last step: moving that changes the steps already done.
-    if run.train.lr_schedule.kind != LrScheduleKind::Constant {
+    let decays = |schedule: &LrScheduleConfig| schedule.kind != LrScheduleKind::Constant;
+    if decays(&run.train.lr_schedule) || run.has_critic() && decays(&run.critic.lr_schedule) {
         for difference in &mut differences {
             if matches!(difference.key.as_str(), "train.total_steps" | "train.total_epochs") {
                 difference.refused = true;

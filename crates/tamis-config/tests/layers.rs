@@ -198,6 +198,10 @@ preset: dapo  # command line: preset=dapo
     learning_rate: 1e-6  # default
     kind: constant  # default
   early_stop:
+    path: null  # default
+    learning_rate: 1e-5  # default
+    kind: constant  # default
+  cliprange_value: 0.5  # default
   n: 1  # default
 "#);
 }
@@ -309,6 +313,7 @@ objective.aggregation
   preset     gmpo: seq-mean-token-mean
   preset     cispo: token-mean
   preset     sapo: seq-mean-token-mean
+  preset     ppo: token-mean
   values
     token-mean: Mean over all tokens of the mini-batch (DAPO as released).
     seq-mean-token-sum: Sum over the tokens of a sequence, mean over sequences.
@@ -373,6 +378,7 @@ filter
   preset     gmpo: null
   preset     cispo: {kind: variance, metric: acc}
   preset     sapo: null
+  preset     ppo: null
   also known as
     actor_rollout_ref.rollout.rollout_filter_strategy (RAGEN, default top_p there)
     actor_rollout_ref.rollout.rollout_filter_value (RAGEN, default 1.0 there)

@@ -19,7 +19,7 @@ pub enum Family {
     Divergence,
     /// Entropy bonus (`objective.entropy`).
     Entropy,
-    /// The critic (`train.critic`).
+    /// The critic (`critic`).
     Critic,
     /// Which tokens and sequences are left out of the loss (`objective.masks`).
     Mask,
@@ -64,7 +64,7 @@ impl Family {
             Self::Aggregation => "objective.aggregation",
             Self::Divergence => "objective.kl",
             Self::Entropy => "objective.entropy",
-            Self::Critic => "train.critic",
+            Self::Critic => "critic",
             Self::Mask => "objective.masks",
             Self::Correction => "objective.correction",
             Self::Filter => "filter",

@@ -27,6 +27,8 @@ pub enum Purpose {
     Bootstrap = 8,
     /// What an objective draws: tokens that a loss leaves out, trajectories that a shaping drops.
     Objective = 9,
+    /// Order of trajectories in a mini-batch of the critic.
+    Critic = 10,
 }
 
 /// A 64-bit Philox key folded from a seed and coordinates.

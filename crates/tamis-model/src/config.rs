@@ -23,14 +23,38 @@ impl Architecture {
         (Self::Llama, "LlamaForCausalLM", "llama"),
     ];
 
-    /// The class name in `architectures`.
+    /// The class name in `architectures` of a language model.
     pub fn class_name(self) -> &'static str {
         Self::ALL.iter().find(|entry| entry.0 == self).map_or("", |entry| entry.1)
+    }
+
+    /// The class name in `architectures` of a critic.
+    pub fn critic_class_name(self) -> String {
+        self.class_name().replace("ForCausalLM", "ForTokenClassification")
     }
 
     /// The name in `model_type`.
     pub fn model_type(self) -> &'static str {
         Self::ALL.iter().find(|entry| entry.0 == self).map_or("", |entry| entry.2)
+    }
+}
+
+/// What stands on the last layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum OutputHead {
+    /// Logits over the vocabulary: a language model (`...ForCausalLM`).
+    #[default]
+    Vocabulary,
+    /// One number for each token, `score.weight·x + score.bias`: a critic (`...ForTokenClassification` with one label).
+    Value,
+}
+
+impl std::fmt::Display for OutputHead {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Vocabulary => "a language model",
+            Self::Value => "a critic",
+        })
     }
 }
 
@@ -53,6 +77,8 @@ pub struct Llama3Scaling {
 pub struct ModelConfig {
     /// The family.
     pub architecture: Architecture,
+    /// What stands on the last layer.
+    pub head: OutputHead,
     /// V.
     pub vocab_size: usize,
     /// Width of the residual stream.
@@ -136,6 +162,16 @@ pub enum ConfigError {
     Architecture {
         /// Its name.
         name: String,
+    },
+    /// A model with another head than the one that is wanted.
+    #[error("`{name}` is {found}, not {wanted}")]
+    Head {
+        /// Name of its class.
+        name: String,
+        /// What it is.
+        found: OutputHead,
+        /// What is wanted.
+        wanted: OutputHead,
     },
     /// A known family with a feature that the engine does not compute.
     #[error("{feature} `{value}` is not supported (supported: {supported})")]
@@ -234,6 +270,7 @@ impl ModelConfig {
     ) -> Self {
         Self {
             architecture,
+            head: OutputHead::Vocabulary,
             vocab_size,
             hidden_size,
             intermediate_size,
@@ -254,8 +291,20 @@ impl ModelConfig {
         }
     }
 
-    /// Reads `config.json` of a folder, and the end tokens of `generation_config.json` where it has them.
+    /// Reads `config.json` of a language model's folder, and the end tokens of `generation_config.json` where it has them.
     pub fn load(folder: &Path) -> Result<Self, ConfigError> {
+        let config = Self::load_any(folder)?;
+        match config.head {
+            OutputHead::Vocabulary => Ok(config),
+            found @ OutputHead::Value => {
+                let name = config.architecture.critic_class_name();
+                Err(ConfigError::Head { name, found, wanted: OutputHead::Vocabulary })
+            }
+        }
+    }
+
+    /// As [`Self::load`], whatever head the model has.
+    pub fn load_any(folder: &Path) -> Result<Self, ConfigError> {
         let read = |name: &str| -> Result<(PathBuf, String), ConfigError> {
             let path = folder.join(name);
             match std::fs::read_to_string(&path) {
@@ -285,10 +334,15 @@ impl ModelConfig {
             .typed("architectures", "a list of class names", |value| value.as_array()?.first()?.as_str())?;
         let name =
             class.or(reader.text("model_type")?).ok_or(ConfigError::Missing { key: "architectures" })?;
-        let architecture = Architecture::ALL
+        let (architecture, head) = Architecture::ALL
             .iter()
-            .find(|entry| entry.1 == name || entry.2 == name)
-            .map(|entry| entry.0)
+            .find_map(|&(architecture, class, kind)| {
+                if class == name || kind == name {
+                    Some((architecture, OutputHead::Vocabulary))
+                } else {
+                    (architecture.critic_class_name() == name).then_some((architecture, OutputHead::Value))
+                }
+            })
             .ok_or_else(|| ConfigError::Architecture { name: name.to_owned() })?;
         let unsupported = |feature, value: &str, supported| {
             Err(ConfigError::Unsupported { feature, value: value.to_owned(), supported })
@@ -300,6 +354,11 @@ impl ModelConfig {
         if reader.flag("mlp_bias")?.unwrap_or(false) {
             return unsupported("mlp_bias", "true", "false");
         }
+        // Without names of labels `transformers` takes two.
+        let num_labels = reader.object("id2label")?.map_or(2, Map::len);
+        if head == OutputHead::Value && num_labels != 1 {
+            return unsupported("number of labels", &num_labels.to_string(), "1, the value");
+        }
         let num_layers = reader.required("num_hidden_layers")?;
         check_attention(&reader, num_layers)?;
         let (rope_theta, rope_scaling) = rope(&reader)?;
@@ -309,6 +368,7 @@ impl ModelConfig {
         let attention_bias = reader.flag("attention_bias")?.unwrap_or(false);
         let config = Self {
             architecture,
+            head,
             vocab_size: reader.required("vocab_size")?,
             hidden_size,
             intermediate_size: reader.required("intermediate_size")?,
@@ -402,7 +462,16 @@ impl ModelConfig {
             _ => json!(self.eos_token_ids),
         };
         let mut set = |key: &str, value: Value| json.insert(key.to_owned(), value);
-        set("architectures", json!([self.architecture.class_name()]));
+        match self.head {
+            OutputHead::Vocabulary => set("architectures", json!([self.architecture.class_name()])),
+            OutputHead::Value => {
+                set("id2label", json!({"0": "LABEL_0"}));
+                set("label2id", json!({"LABEL_0": 0}));
+                // `transformers` drops activations here in training unless told otherwise.
+                set("classifier_dropout", json!(0.0));
+                set("architectures", json!([self.architecture.critic_class_name()]))
+            }
+        };
         set("model_type", json!(self.architecture.model_type()));
         set("vocab_size", json!(self.vocab_size));
         set("hidden_size", json!(self.hidden_size));
@@ -429,6 +498,17 @@ impl ModelConfig {
     /// The content of a `generation_config.json`, where there are end tokens to say.
     pub fn generation_json(&self) -> Option<Value> {
         (!self.eos_token_ids.is_empty()).then(|| json!({"eos_token_id": self.eos_token_ids}))
+    }
+
+    /// The same layers with a value head.
+    #[must_use]
+    pub fn critic(&self) -> Self {
+        Self { head: OutputHead::Value, ..self.clone() }
+    }
+
+    /// Whether the head is the embedding.
+    pub(crate) fn is_tied(&self) -> bool {
+        self.head == OutputHead::Vocabulary && self.tie_word_embeddings
     }
 
     /// Query heads per key and value head.

@@ -1,6 +1,6 @@
 //! Where each tensor of a model lies in one flat buffer; weights, gradients and moments share it.
 
-use crate::config::ModelConfig;
+use crate::config::{ModelConfig, OutputHead};
 use crate::panels;
 use crate::simd::PANEL;
 
@@ -93,8 +93,10 @@ pub(crate) struct Layout {
     pub embedding: usize,
     pub layers: Vec<Layer>,
     pub norm: usize,
-    /// The embedding where it is tied.
+    /// The embedding where it is tied; the weights of a value head.
     pub head: usize,
+    /// Of a value head.
+    pub head_bias: Option<usize>,
 }
 
 impl Layout {
@@ -102,7 +104,7 @@ impl Layout {
         let mut builder = Builder::default();
         let d = config.hidden_size;
         let (q, kv) = (config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim);
-        let order = if config.tie_word_embeddings { Order::Panels } else { Order::Rows };
+        let order = if config.is_tied() { Order::Panels } else { Order::Rows };
         let embedding =
             builder.add("model.embed_tokens.weight".to_owned(), &[config.vocab_size, d], order, Role::Matrix);
         let layers = (0..config.num_layers)
@@ -148,12 +150,18 @@ impl Layout {
             })
             .collect();
         let norm = builder.add("model.norm.weight".to_owned(), &[d], Order::Rows, Role::Norm);
-        let head = if config.tie_word_embeddings {
-            embedding
-        } else {
-            builder.add("lm_head.weight".to_owned(), &[config.vocab_size, d], Order::Panels, Role::Matrix)
+        let (head, head_bias) = match config.head {
+            OutputHead::Vocabulary if config.is_tied() => (embedding, None),
+            OutputHead::Vocabulary => {
+                let shape = [config.vocab_size, d];
+                (builder.add("lm_head.weight".to_owned(), &shape, Order::Panels, Role::Matrix), None)
+            }
+            OutputHead::Value => (
+                builder.add("score.weight".to_owned(), &[1, d], Order::Rows, Role::Matrix),
+                Some(builder.add("score.bias".to_owned(), &[1], Order::Rows, Role::Bias)),
+            ),
         };
-        Self { tensors: builder.tensors, len: builder.len, embedding, layers, norm, head }
+        Self { tensors: builder.tensors, len: builder.len, embedding, layers, norm, head, head_bias }
     }
 
     /// Number of values without padding.

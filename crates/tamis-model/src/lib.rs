@@ -1,7 +1,7 @@
 //! The native CPU engine: Qwen2, Qwen3 and Llama forward, backward and generation.
 //!
 //! [`ModelConfig`] and [`Model`] read and write Hugging Face folders. [`score`] and [`forward_backward`] compute log-probabilities,
-//! entropies and gradients of ragged sequences; [`AdamW`] updates the weights; [`Generator`] samples completions whose
+//! entropies and gradients of ragged sequences, [`values`] and [`values_forward_backward`] those of a critic ([`Model::critic`]); [`AdamW`] updates the weights; [`Generator`] samples completions whose
 //! log-probabilities are, bit for bit, those of [`score`].
 
 mod activation;
@@ -27,7 +27,7 @@ mod vocabulary;
 
 pub use adamw::{AdamW, AdamWConfig, StepReport, norm as gradient_norm};
 pub use checkpoint::{CheckpointError, Fill, SaveDtype, write_file};
-pub use config::{Architecture, ConfigError, Llama3Scaling, ModelConfig};
+pub use config::{Architecture, ConfigError, Llama3Scaling, ModelConfig, OutputHead};
 pub use generation::{
     Completion, FinishReason, Generator, GeneratorSettings, Request, RequestError, RequestId, SamplingError,
     SamplingParams, StopCheck,
@@ -39,5 +39,5 @@ pub use simd::Level;
 pub use threads::Threads;
 pub use training::{
     Coefficients, Gradients, PassOptions, Scores, Sequence, SequenceError, Workspace, forward_backward,
-    logits, score,
+    logits, score, values, values_forward_backward,
 };

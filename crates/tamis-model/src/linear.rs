@@ -1,6 +1,7 @@
 //! Linear layers: `y = x·Wᵀ + b`, its derivatives by x and by W.
 
 use crate::floats::Floats;
+use crate::layout::Order;
 use crate::model::Model;
 use crate::panels::{self, flip_slab, pack_slabs};
 use crate::product::{Begin, Left, Out, Right, Shape, product, product_parallel};
@@ -59,8 +60,8 @@ pub(crate) struct Flipped<'a> {
 pub(crate) fn flip_all(threads: &Threads, model: &Model, out: &mut Vec<Floats>) {
     out.resize_with(model.layout().tensors.len(), Floats::new);
     for (weight, out) in out.iter_mut().enumerate() {
-        // An embedding that is no head lies in rows and is no product's operand.
-        if weight != model.layout().embedding || weight == model.layout().head {
+        // What lies in rows (an embedding that is no head, a value head, norms and biases) is no product's operand.
+        if model.layout().tensors[weight].order == Order::Panels {
             flip(threads, model, weight, out);
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::attention::Head;
-use crate::config::ModelConfig;
+use crate::config::{ModelConfig, OutputHead};
 use crate::layout::Layout;
 use crate::simd::PANEL;
 use crate::training::Cut;
@@ -42,6 +42,8 @@ pub struct MemoryEstimate {
     pub activations: u64,
     /// Keys and values of the generator.
     pub kv_cache: u64,
+    /// A critic's weights, gradients and moments.
+    pub critic: u64,
 }
 
 impl MemoryEstimate {
@@ -67,7 +69,9 @@ impl MemoryEstimate {
         let chunk = tokens.div_ceil(cut.chunks.max(1) as u64);
         let at_once = plan.num_threads.clamp(1, cut.shards) as u64;
         let all = 4 * tokens * vocab;
-        let logits = if plan.trains && all <= plan.keep_logits_bytes as u64 {
+        let logits = if config.head == OutputHead::Value {
+            0
+        } else if plan.trains && all <= plan.keep_logits_bytes as u64 {
             all
         } else {
             4 * at_once * vocab * chunk.min(((4 << 20) / vocab).max(48))
@@ -100,13 +104,22 @@ impl MemoryEstimate {
                 * layers
                 * config.num_kv_heads as u64
                 * (head.dim + head.stride) as u64,
+            critic: 0,
         }
+    }
+
+    /// With a critic that is trained beside the policy, in the same work buffers.
+    #[must_use]
+    pub fn with_critic(self, config: &ModelConfig, plan: &MemoryPlan) -> Self {
+        let plan = MemoryPlan { trains: true, num_copies: 0, cached_tokens: 0, ..*plan };
+        let Self { weights, gradients, moments, activations, .. } = Self::new(config, &plan);
+        Self { critic: weights + gradients + moments, activations: self.activations.max(activations), ..self }
     }
 
     /// Sum of all.
     pub fn total(&self) -> u64 {
-        let Self { weights, gradients, moments, copies, activations, kv_cache } = *self;
-        weights + gradients + moments + copies + activations + kv_cache
+        let Self { weights, gradients, moments, copies, activations, kv_cache, critic } = *self;
+        weights + gradients + moments + copies + activations + kv_cache + critic
     }
 }
 
@@ -124,6 +137,7 @@ impl fmt::Display for MemoryEstimate {
             ("reference", self.copies),
             ("activations", self.activations),
             ("KV cache", self.kv_cache),
+            ("critic", self.critic),
         ];
         for (i, (part, bytes)) in parts.into_iter().filter(|part| part.1 > 0).enumerate() {
             write!(formatter, "{}{part} {:.1}", if i > 0 { ", " } else { "" }, bytes as f64 / unit)?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tamis_core::random::Key;
 
 use crate::checkpoint::{self, CheckpointError, Fill, SaveDtype};
-use crate::config::{ConfigError, ModelConfig};
+use crate::config::{ConfigError, ModelConfig, OutputHead};
 use crate::floats::Floats;
 use crate::layout::{Layout, Role, Tensor};
 
@@ -20,15 +20,46 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads a Hugging Face folder: `config.json`, `model.safetensors` or its shards.
+    /// Loads a language model from a Hugging Face folder: `config.json`, `model.safetensors` or its shards.
     pub fn load(folder: &Path) -> Result<Self, CheckpointError> {
-        let config = ModelConfig::load(folder)
-            .map_err(|source| CheckpointError::Config { folder: folder.to_owned(), source })?;
+        Self::load_weights(folder, ModelConfig::load(folder))
+    }
+
+    /// Loads a critic: one that was saved as such (`...ForTokenClassification` with one label), or the layers of a language model under
+    /// a value head of zeros.
+    pub fn load_critic(folder: &Path) -> Result<Self, CheckpointError> {
+        let loaded = Self::load_weights(folder, ModelConfig::load_any(folder))?;
+        Ok(match loaded.config.head {
+            OutputHead::Value => loaded,
+            OutputHead::Vocabulary => loaded.critic(),
+        })
+    }
+
+    fn load_weights(
+        folder: &Path,
+        config: Result<ModelConfig, ConfigError>,
+    ) -> Result<Self, CheckpointError> {
+        let config =
+            config.map_err(|source| CheckpointError::Config { folder: folder.to_owned(), source })?;
         let layout = Layout::new(&config);
         checkpoint::read_weights(folder, &layout, None)?;
         let mut weights = Floats::zeros(layout.len);
         checkpoint::read_weights(folder, &layout, Some(&mut weights))?;
         Ok(Self { config, layout: Arc::new(layout), weights })
+    }
+
+    /// A critic with these layers: its value head is zero, so that it knows nothing yet and says 0 of everything.
+    #[must_use]
+    pub fn critic(&self) -> Self {
+        let config = self.config.critic();
+        let layout = Layout::new(&config);
+        let mut weights = Floats::zeros(layout.len);
+        for tensor in &layout.tensors {
+            if let Some(own) = self.layout.tensors.iter().find(|own| own.name == tensor.name) {
+                tensor.set_rows(&mut weights, own.to_rows(&self.weights).into_iter());
+            }
+        }
+        Self { config, layout: Arc::new(layout), weights }
     }
 
     /// New weights: matrices normal with the configuration's `initializer_range`, norms one, biases zero. Each tensor's values

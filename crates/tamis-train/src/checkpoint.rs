@@ -1,7 +1,7 @@
 //! Checkpoints: everything that a run needs to go on as if it had never stopped.
 //!
 //! A checkpoint is a folder `checkpoints/step_N` in Hugging Face layout (`config.json`, `model.safetensors`, tokenizer files) with
-//! `optimizer.safetensors` and `state.json` beside. [`crate::run_directory`] makes it appear whole or not at all.
+//! `optimizer.safetensors` and `state.json` beside, and a folder `critic` of the same kind where there is one. [`crate::run_directory`] makes it appear whole or not at all.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,12 +13,12 @@ use tamis_core::group::{Group, PolicyVersion};
 use tamis_core::objective::{KlState, ObjectiveState};
 use tamis_core::schedule::Rounds;
 use tamis_data::sampler::Position;
-use tamis_model::{CheckpointError, Model, SaveDtype};
+use tamis_model::{CheckpointError, Model, ModelConfig, SaveDtype};
 use tamis_rollout::Record;
 use thiserror::Error;
 
 use crate::durable::{Disk, DiskError, UNFINISHED};
-use crate::native::NativeEngine;
+use crate::native::{NativeCritic, NativeEngine};
 use crate::run_directory::LogPositions;
 use crate::validation::ValidationReport;
 
@@ -60,6 +60,14 @@ impl CarriedGroup {
         let rewards = self.final_rewards.as_ref()?;
         Some(rewards.iter().map(|reward| reward.unwrap_or(f64::NAN)).collect())
     }
+}
+
+/// What is to be known of a critic beside its weights and moments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CriticState {
+    /// Steps that it has been trained in.
+    pub version: u64,
 }
 
 /// The state of a run between two steps, weights and moments aside.
@@ -111,6 +119,9 @@ pub struct RunState {
     /// Updates left out one after the other, up to the last, because their gradients were not finite.
     #[serde(default)]
     pub skipped_updates: u32,
+    /// The critic, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub critic: Option<CriticState>,
 }
 
 impl RunState {
@@ -168,6 +179,8 @@ const DAMAGED: &str =
 
 /// Folder of the weights that a resume reads, where the ones for use are saved in fewer bits.
 const MASTER: &str = "master";
+/// Folder of the critic: its weights in full precision, for nothing else reads them, and its moments.
+const CRITIC: &str = "critic";
 const OPTIMIZER: &str = "optimizer.safetensors";
 const STATE: &str = "state.json";
 
@@ -191,6 +204,12 @@ pub fn write(
         disk.write_file(&path, bytes)?;
     }
     disk.write_file_with(&folder.join(OPTIMIZER), |out| engine.optimizer().write(out))?;
+    if let Some(critic) = engine.critic() {
+        let folder = folder.join(CRITIC);
+        disk.create_new_folder(&folder)?;
+        write_model(disk, &folder, critic.model(), SaveDtype::F32)?;
+        disk.write_file_with(&folder.join(OPTIMIZER), |out| critic.optimizer().write(out))?;
+    }
     let path = folder.join(STATE);
     let json =
         serde_json::to_vec_pretty(state).map_err(|source| SaveError::State { path: path.clone(), source })?;
@@ -238,4 +257,23 @@ pub fn read_model(folder: &Path) -> Result<Model, SaveError> {
 /// Reads the optimizer's moments into an engine whose weights have been loaded.
 pub fn read_optimizer(folder: &Path, engine: &mut NativeEngine) -> Result<(), SaveError> {
     Ok(engine.optimizer_mut().load(&folder.join(OPTIMIZER))?)
+}
+
+/// The shape of a checkpoint's critic.
+pub fn critic_shape(folder: &Path) -> Result<ModelConfig, SaveError> {
+    let folder = folder.join(CRITIC);
+    Ok(ModelConfig::load_any(&folder).map_err(|source| CheckpointError::Config { folder, source })?)
+}
+
+/// Reads a checkpoint's critic with its moments; `make` puts an optimizer around the weights.
+pub fn read_critic(
+    folder: &Path,
+    state: &CriticState,
+    make: impl FnOnce(Model) -> NativeCritic,
+) -> Result<NativeCritic, SaveError> {
+    let folder = folder.join(CRITIC);
+    let mut critic = make(Model::load_critic(&folder)?);
+    critic.optimizer_mut().load(&folder.join(OPTIMIZER))?;
+    critic.set_version(state.version);
+    Ok(critic)
 }

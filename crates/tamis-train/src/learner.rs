@@ -1,7 +1,7 @@
 //! The learner contract: what any trainable backend must be able to do.
 //!
 //! A learner knows nothing of advantages or clipping: it runs forward, asks for one derivative per token, back-propagates and, when
-//! told so, takes an optimizer step. [`crate::update`] drives it.
+//! told so, takes an optimizer step. [`crate::update`] drives it, and [`crate::critic`] one that has a critic.
 
 use thiserror::Error;
 
@@ -50,6 +50,9 @@ pub enum LearnerError {
     /// What was asked for is not wanted any more.
     #[error("interrupted")]
     Interrupted,
+    /// A critic is asked for, and the learner has none.
+    #[error("the learner has no critic")]
+    NoCritic,
 }
 
 /// Asked between forward and backward: log-probabilities and entropies in (flat \[N\]), derivatives out.
@@ -86,4 +89,25 @@ pub trait Learner {
 
     /// Log-probabilities of the completions under the reference policy, flat \[N\].
     fn reference_logprobs(&mut self, sequences: &[LearnerSequence<'_>]) -> Result<Vec<f32>, LearnerError>;
+}
+
+/// Asked between forward and backward of a critic: values in (flat \[N\]), the loss's derivatives by them out (empty on entry).
+pub type AskValueLoss<'a> = dyn FnMut(&[f32], &mut Vec<f32>) -> Result<(), LearnerError> + 'a;
+
+/// A learner with a trainable critic.
+///
+/// The value at a completion token is that of the state in which it is chosen: of what stands before it, without the token itself.
+pub trait CriticLearner {
+    /// Values at the completions' tokens, flat \[N\].
+    fn values(&mut self, sequences: &[LearnerSequence<'_>]) -> Result<Vec<f32>, LearnerError>;
+
+    /// Forward over the sequences, then backward of `Σ_t value_t·coef_t` into the critic's gradient buffer.
+    fn critic_forward_backward(
+        &mut self,
+        sequences: &[LearnerSequence<'_>],
+        ask: &mut AskValueLoss<'_>,
+    ) -> Result<(), LearnerError>;
+
+    /// As [`Learner::optimizer_step`], of the critic.
+    fn critic_step(&mut self, learning_rate: f64) -> Result<OptimizerReport, LearnerError>;
 }

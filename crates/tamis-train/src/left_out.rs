@@ -88,6 +88,7 @@ mod tests {
             text: String::new(),
             token_ids: vec![0; loss_mask.len()],
             logprobs: vec![0.0; loss_mask.len()],
+            entropy: None,
             loss_mask,
             finish_reason: if is_truncated { FinishReason::Length } else { FinishReason::Stop },
             versions: (PolicyVersion(0), PolicyVersion(0)),

@@ -10,6 +10,7 @@ pub mod catalogue;
 pub mod checkpoint;
 pub mod checksum;
 pub mod codec;
+pub mod critic;
 pub mod diagnostics;
 pub mod durable;
 pub mod evaluate;

@@ -6,9 +6,14 @@ use tamis_model::{MemoryEstimate, MemoryPlan, ModelConfig};
 use crate::native::KEEP_LOGITS_BYTES;
 use crate::session::threads;
 
-/// The estimate for a run: its largest micro-batch, a reference where a divergence needs one, and in the generator the sequences of a round or
+/// The estimate for a run: its largest micro-batch, a reference where a divergence needs one, a critic where there is one, and in the generator the sequences of a round or
 /// of a validation at full length, `rollout.max_num_seqs` of them at most.
-pub fn estimate(config: &Config, model: &ModelConfig, num_validation_prompts: usize) -> MemoryEstimate {
+pub fn estimate(
+    config: &Config,
+    model: &ModelConfig,
+    critic: Option<&ModelConfig>,
+    num_validation_prompts: usize,
+) -> MemoryEstimate {
     let longest = (config.data.max_prompt_length + config.rollout.max_response_length)
         .min(model.max_position_embeddings);
     let micro_batch_tokens = match config.train.micro_batch_size {
@@ -27,7 +32,8 @@ pub fn estimate(config: &Config, model: &ModelConfig, num_validation_prompts: us
         keep_logits_bytes: KEEP_LOGITS_BYTES,
         cached_tokens: sequences.saturating_mul(longest),
     };
-    MemoryEstimate::new(model, &plan)
+    let estimate = MemoryEstimate::new(model, &plan);
+    critic.map_or(estimate, |critic| estimate.with_critic(critic, &plan))
 }
 
 /// Bytes of the trajectories that are held at once, at their longest (ids, log-probabilities, masks, text, scores): those of a round or of a

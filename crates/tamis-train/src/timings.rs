@@ -30,7 +30,7 @@ impl Timings {
         Self::default()
     }
 
-    /// Adds time to a stage: `gen`, `reward`, `filter`, `ref`, `adv`, `update_actor`, `testing`, `save_checkpoint`, [`STEP`], ...
+    /// Adds time to a stage: `gen`, `reward`, `filter`, `ref`, `values`, `adv`, `update_critic`, `update_actor`, `testing`, `save_checkpoint`, [`STEP`], ...
     pub fn add(&mut self, stage: &'static str, time: Duration) {
         match self.stages.iter_mut().find(|(name, _)| *name == stage) {
             Some((_, sum)) => *sum += time,

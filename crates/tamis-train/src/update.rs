@@ -93,6 +93,26 @@ pub fn mask_of(group: &Group, mask_truncated: bool) -> impl Iterator<Item = Vec<
     })
 }
 
+/// Row of each group's first trajectory \[P\].
+pub(crate) fn first_rows(groups: &[&Group]) -> Vec<usize> {
+    groups
+        .iter()
+        .scan(0, |row, group| {
+            let first = *row;
+            *row += group.trajectories.len();
+            Some(first)
+        })
+        .collect()
+}
+
+/// The order in which an epoch takes groups into mini-batches.
+pub(crate) fn order(shuffle: Option<Key>, epoch: usize, num_groups: usize) -> Vec<usize> {
+    match shuffle {
+        Some(key) => key.with(epoch as u64).permutation(num_groups),
+        None => (0..num_groups).collect(),
+    }
+}
+
 /// Cuts sequences into micro-batches, in order. By tokens, neighbours with the same prompt (which the learner computes once) stay
 /// together where a micro-batch holds them all.
 pub fn micro_batches(sequences: &[LearnerSequence<'_>], micro_batch: MicroBatch) -> Vec<Range<usize>> {
@@ -144,20 +164,9 @@ pub fn update(
     let mut report = UpdateReport::default();
     let mut totals: Vec<(String, f64, usize)> = Vec::new();
     let mut norms = 0.0;
-    let first_row: Vec<usize> = batch
-        .groups
-        .iter()
-        .scan(0, |row, group| {
-            let first = *row;
-            *row += group.trajectories.len();
-            Some(first)
-        })
-        .collect();
+    let first_row = first_rows(batch.groups);
     for epoch in 0..settings.epochs {
-        let order = match settings.shuffle {
-            Some(key) => key.with(epoch as u64).permutation(batch.groups.len()),
-            None => (0..batch.groups.len()).collect(),
-        };
+        let order = order(settings.shuffle, epoch, batch.groups.len());
         for (index, range) in mini_batches(order.len(), settings.mini_batch_size).into_iter().enumerate() {
             let places = &order[range];
             let mini = MiniBatch::of(batch, &first_row, places, settings);
@@ -468,7 +477,7 @@ impl<'a> MiniBatch<'a> {
 }
 
 /// The tokens of some rows of a flat column.
-fn cut<T: Copy>(values: &[T], mask: &Ragged<bool>, rows: &[usize]) -> Vec<T> {
+pub(crate) fn cut<T: Copy>(values: &[T], mask: &Ragged<bool>, rows: &[usize]) -> Vec<T> {
     rows.iter().flat_map(|&row| &values[mask.offsets()[row]..mask.offsets()[row + 1]]).copied().collect()
 }
 

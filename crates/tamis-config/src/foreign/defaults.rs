@@ -23,16 +23,9 @@ fn verl(t: &mut Translator) {
     verifier(owner, "custom_reward_function.path", "verl picks it by each row's data_source", t);
 }
 
-/// verl and RAGEN have the same default, which is not there.
+/// verl and RAGEN have the same default, with a critic.
 fn estimator(owner: Owner, t: &mut Translator) {
-    if t.find("algorithm.adv_estimator").is_none() {
-        t.absent(
-            owner,
-            "algorithm.adv_estimator",
-            &[("objective.advantage.estimator", "grpo")],
-            &format!("warning: {owner}'s default is gae, which needs a critic"),
-        );
-    }
+    t.default(owner, "algorithm.adv_estimator", "objective.advantage.estimator", "gae");
 }
 
 fn ragen_defaults(t: &mut Translator) {

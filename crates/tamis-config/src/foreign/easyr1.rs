@@ -43,7 +43,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     // algorithm
     key("algorithm.adv_estimator", "grpo", By(Rule::Advantage, "objective.advantage.estimator preset")),
     key("algorithm.gamma", "1.0", Key("objective.advantage.gamma")),
-    key("algorithm.lam", "1.0", NoEffect("group-relative advantages have no critic")),
+    key("algorithm.lam", "1.0", Key("objective.advantage.lambda")),
     key(
         "algorithm.use_dynamic_sample",
         "false",
@@ -121,7 +121,15 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("worker.rollout.val_override_config.top_p", "", Key("validate.top_p")),
     key("worker.rollout.*", "", NoEffect(ENGINE)),
     key("worker.ref.*", "", NoEffect("the reference is run with the trainer's own micro-batches")),
-    key("worker.critic.*", "", NoEffect("group-relative advantages have no critic")),
+    key("worker.critic.model.model_path", "", By(Rule::Critic, "critic.model.path")),
+    key("worker.critic.optim.lr", "1e-6", By(Rule::Critic, "critic.optimizer.learning_rate")),
+    key("worker.critic.optim.betas", "[0.9, 0.999]", By(Rule::Critic, "critic.optimizer.betas")),
+    key("worker.critic.optim.weight_decay", "0.01", By(Rule::Critic, "critic.optimizer.weight_decay")),
+    key("worker.critic.max_grad_norm", "1.0", By(Rule::Critic, "critic.optimizer.max_grad_norm")),
+    key("worker.critic.global_batch_size", "256", By(Rule::Critic, "critic.ppo_mini_batch_size")),
+    key("worker.critic.ppo_epochs", "1", By(Rule::Critic, "critic.ppo_epochs")),
+    key("worker.critic.cliprange_value", "0.5", By(Rule::Critic, "critic.cliprange_value")),
+    key("worker.critic.*", "", NoEffect("the critic is run with the policy's micro-batches, on its device")),
     key("worker.reward.reward_function", "null", By(Rule::EasyRewards, "reward")),
     key("worker.reward.reward_function_name", "main", By(Rule::EasyRewards, "reward")),
     key("worker.reward.reward_function_kwargs", "{}", By(Rule::EasyRewards, "reward")),
@@ -160,6 +168,6 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("trainer.experiment_name", "demo", By(Rule::Names, "run.name")),
     key("trainer.n_gpus_per_node", "8", NoEffect(DEVICES)),
     key("trainer.nnodes", "1", NoEffect(DEVICES)),
-    key("trainer.critic_warmup", "0", NoEffect("group-relative advantages have no critic")),
+    key("trainer.critic_warmup", "0", By(Rule::Critic, "critic.warmup_steps")),
     key("trainer.ray_timeline", "", NoEffect(DEVICES)),
 ];

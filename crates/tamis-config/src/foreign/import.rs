@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::translate::{Note, translate_whole};
-use super::{ForeignProblem, is_foreign};
+use super::{ForeignProblem, is_foreign_name};
 use crate::diagnostic::{ConfigErrors, Diagnostic, Problem};
 use crate::load::{apply, load_sources};
 use crate::override_argument::{Operation, Override};
@@ -34,7 +34,7 @@ pub fn import(arguments: &[String]) -> Result<Import, ConfigErrors> {
     let parsed = parse(arguments, &mut diagnostics);
     let (others, native): (Vec<Override>, Vec<Override>) = parsed
         .into_iter()
-        .partition(|argument| is_foreign(&argument.path) || table::place(&argument.path).is_err());
+        .partition(|argument| is_foreign_name(&argument.path) || table::place(&argument.path).is_err());
     let translation = translate_whole(&others);
     diagnostics.extend(translation.diagnostics);
 

@@ -5,6 +5,7 @@
 //! arguments -> entry of the table (by key and owner) -> rule (keys that mean something together) -> overrides + notes + problems
 //! ```
 
+mod critic_rules;
 mod defaults;
 mod easyr1;
 mod easyr1_rules;
@@ -178,6 +179,10 @@ pub enum Rule {
     Masks,
     /// When TRL evaluates and saves.
     TrlIntervals,
+    /// RAGEN's GAE over turns. After the estimator.
+    BiLevelGae,
+    /// The critic, which is there for some estimators.
+    Critic,
 }
 
 /// What is wrong with a key of another system.
@@ -275,6 +280,11 @@ pub(crate) fn entry(owner: Owner, key: &str) -> Option<&'static ForeignKey> {
 /// Whether a key that is not ours is another system's.
 pub(crate) fn is_foreign(key: &str) -> bool {
     owner_of_section(key).is_some() || Owner::ALL.iter().any(|&owner| entry(owner, key).is_some())
+}
+
+/// Whether a key, which may be ours too, is another system's by its full name.
+pub(crate) fn is_foreign_name(key: &str) -> bool {
+    Owner::ALL.iter().any(|owner| owner.keys().iter().any(|entry| entry.key == key))
 }
 
 /// The system that a key seems to be of, by its first part.

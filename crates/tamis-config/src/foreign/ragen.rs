@@ -103,8 +103,8 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("agent_proxy.*", "", NoEffect(TURNS)),
     key("ctx_manager.*", "", NoEffect(TURNS)),
     key("custom_envs.*", "", Unless(&[], TURNS)),
-    key("algorithm.bi_level_gae", "False", Unless(&["False", "false"], "there is no critic yet")),
-    key("algorithm.high_level_gamma", "0.95", NoEffect("there is no critic yet")),
+    key("algorithm.bi_level_gae", "False", By(Rule::BiLevelGae, "objective.advantage.estimator")),
+    key("algorithm.high_level_gamma", "0.95", Key("objective.advantage.turn_gamma")),
     key(
         "algorithm.zero_task_advantage",
         "False",

@@ -40,6 +40,8 @@ pub(super) fn apply(rule: Rule, owner: Owner, t: &mut Translator) {
         Rule::SeveralRewards => objective_rules::several_rewards(t),
         Rule::Masks => objective_rules::masks(t),
         Rule::TrlIntervals => super::trl_rules::intervals(t),
+        Rule::BiLevelGae => super::critic_rules::bi_level_gae(t),
+        Rule::Critic => super::critic_rules::critic(owner, t),
     }
 }
 
@@ -54,9 +56,6 @@ fn advantage(owner: Owner, t: &mut Translator) {
                 "no estimator of verl has this name: taken as the whole recipe, group-relative advantages, clip 0.2/0.28, token \
                  mean, soft overlong punishment, dynamic sampling, no KL",
             );
-        }
-        Some("gae" | "bi_level_gae") => {
-            t.refuse(ESTIMATOR, "it needs a critic, which is not there yet: use grpo");
         }
         Some(name) => match objective_rules::estimator(name) {
             Some(ours) => {
@@ -304,9 +303,25 @@ fn learning_rate(owner: Owner, t: &mut Translator) {
         ),
         Owner::Trl => ("warmup_steps", "warmup_ratio", "", &["lr_scheduler_type"], &["max_steps"]),
     };
+    schedule("train.lr_schedule", (steps, ratio, min_ratio, kinds, total), t);
+    if owner == Owner::Trl && t.first_given(&["adam_beta1", "adam_beta2"]).is_some() {
+        let first = t.number("adam_beta1").unwrap_or(0.9);
+        let second = t.number("adam_beta2").unwrap_or(0.999);
+        t.set(&["adam_beta1", "adam_beta2"], "train.optimizer.betas", &format!("[{first}, {second}]"));
+        t.part_of("adam_beta2", "adam_beta1");
+    }
+}
+
+/// Keys of a schedule: steps of the warm-up, their share, what is left at the end, names of the kind, number of steps.
+pub(super) type ScheduleKeys<'a> = (&'a str, &'a str, &'a str, &'a [&'a str], &'a [&'a str]);
+
+/// A learning-rate schedule into one of ours.
+pub(super) fn schedule(ours: &str, keys: ScheduleKeys<'_>, t: &mut Translator) {
+    let (steps, ratio, min_ratio, kinds, total) = keys;
+    let (warmup_key, kind_key) = (format!("{ours}.warmup_steps"), format!("{ours}.kind"));
     let warmup = t.number(steps).filter(|&steps| steps >= 0.0);
     if let Some(warmup) = warmup {
-        t.set(&[steps], "train.lr_schedule.warmup_steps", &warmup.to_string());
+        t.set(&[steps], &warmup_key, &warmup.to_string());
         t.no_effect(ratio, "the number of warm-up steps is given");
     } else {
         t.no_effect(steps, "-1 leaves it to the ratio");
@@ -316,7 +331,7 @@ fn learning_rate(owner: Owner, t: &mut Translator) {
             match total {
                 Some(total) => {
                     let steps = (share * total).ceil();
-                    t.set(&[ratio], "train.lr_schedule.warmup_steps", &steps.to_string());
+                    t.set(&[ratio], &warmup_key, &steps.to_string());
                 }
                 None => t.refuse(
                     ratio,
@@ -328,22 +343,16 @@ fn learning_rate(owner: Owner, t: &mut Translator) {
     }
     for key in kinds {
         match t.text(key).as_deref() {
-            Some("constant" | "constant_with_warmup") => t.set(&[key], "train.lr_schedule.kind", "constant"),
-            Some("cosine" | "cosine_with_min_lr") => t.set(&[key], "train.lr_schedule.kind", "cosine"),
-            Some("linear") => t.set(&[key], "train.lr_schedule.kind", "linear"),
+            Some("constant" | "constant_with_warmup") => t.set(&[key], &kind_key, "constant"),
+            Some("cosine" | "cosine_with_min_lr") => t.set(&[key], &kind_key, "cosine"),
+            Some("linear") => t.set(&[key], &kind_key, "linear"),
             Some(_) => t.refuse(key, "the schedules are constant, linear and cosine"),
             None => t.no_effect(key, "null leaves the default"),
         }
     }
     match t.text(min_ratio) {
-        Some(value) => t.set(&[min_ratio], "train.lr_schedule.min_ratio", &value),
+        Some(value) => t.set(&[min_ratio], &format!("{ours}.min_ratio"), &value),
         None => t.no_effect(min_ratio, "null leaves the default"),
-    }
-    if owner == Owner::Trl && t.first_given(&["adam_beta1", "adam_beta2"]).is_some() {
-        let first = t.number("adam_beta1").unwrap_or(0.9);
-        let second = t.number("adam_beta2").unwrap_or(0.999);
-        t.set(&["adam_beta1", "adam_beta2"], "train.optimizer.betas", &format!("[{first}, {second}]"));
-        t.part_of("adam_beta2", "adam_beta1");
     }
 }
 

@@ -474,7 +474,7 @@ fn point(node: &mut Node, origin: &Origin) {
 }
 
 /// `organisation/name`, as on a hub, and not a path with a suffix.
-fn is_hub_name(text: &str) -> bool {
+pub(super) fn is_hub_name(text: &str) -> bool {
     let name = text.split('@').next().unwrap_or(text);
     let mut parts = name.split('/');
     let sound =

@@ -7,7 +7,7 @@ const DEVICES: &str = "the native engine runs on the CPU of one machine";
 const ENGINE: &str = "the native engine generates, and needs no tuning of memory or parallelism";
 const RAGGED: &str = "sequences are ragged here, nothing is padded";
 const KEPT: &str = "the log-probabilities of generation are kept: there is no second pass";
-const NO_CRITIC: &str = "group-relative advantages have no critic";
+const LR: &str = "critic.lr_schedule.warmup_steps";
 const RESUME: &str = "a run is resumed with `tamis train --resume RUN_DIR`";
 const NO_DROPOUT: &str = "there is no dropout";
 const EXTERNAL: &str = "models and data are read as they are; nothing in them is run";
@@ -272,7 +272,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("algorithm.adv_estimator", "gae", By(Rule::Advantage, "objective.advantage.estimator preset")),
     key("algorithm.norm_adv_by_std_in_grpo", "True", By(Rule::Advantage, "objective.advantage.norm_by_std")),
     key("algorithm.gamma", "1.0", Key("objective.advantage.gamma")),
-    key("algorithm.lam", "1.0", NoEffect(NO_CRITIC)),
+    key("algorithm.lam", "1.0", Key("objective.advantage.lambda")),
     key(
         "algorithm.filter_groups.enable",
         "False",
@@ -391,7 +391,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("trainer.val_before_train", "True", Key("validate.before_train")),
     key("trainer.val_only", "False", Unless(&["False", "false"], "use `tamis eval`")),
     key("trainer.max_actor_ckpt_to_keep", "", Key("checkpoint.keep_last")),
-    key("trainer.max_critic_ckpt_to_keep", "", NoEffect(NO_CRITIC)),
+    key("trainer.max_critic_ckpt_to_keep", "", NoEffect("a checkpoint holds policy and critic")),
     key("trainer.log_val_generations", "0", Key("validate.num_samples_shown")),
     key("trainer.logger", "[console, wandb]", By(Rule::Loggers, "run.loggers")),
     key("trainer.project_name", "verl_examples", By(Rule::Names, "run.dir")),
@@ -404,7 +404,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("trainer.nnodes", "1", NoEffect(DEVICES)),
     key("trainer.device", "", NoEffect(DEVICES)),
     key("trainer.balance_batch", "True", NoEffect(DEVICES)),
-    key("trainer.critic_warmup", "0", NoEffect(NO_CRITIC)),
+    key("trainer.critic_warmup", "0", By(Rule::Critic, "critic.warmup_steps")),
     key("trainer.resume_mode", "auto", NoEffect(RESUME)),
     key("trainer.resume_from_path", "", NoEffect(RESUME)),
     key("trainer.del_local_ckpt_after_load", "", NoEffect(RESUME)),
@@ -413,7 +413,25 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("trainer.use_legacy_worker_impl", "", NoEffect(DEVICES)),
     key("trainer.use_v1", "", NoEffect("rounds mode is the behaviour of verl's first trainer")),
     key("trainer.profile_steps", "", NoEffect(DEVICES)),
-    key("critic.*", "", NoEffect(NO_CRITIC)),
+    key("critic.model.path", "", By(Rule::Critic, "critic.model.path")),
+    key("critic.model.*", "", NoEffect("the critic is run as the policy is")),
+    key("critic.optim.lr", "1e-5", By(Rule::Critic, "critic.optimizer.learning_rate")),
+    key("critic.optim.betas", "[0.9, 0.999]", By(Rule::Critic, "critic.optimizer.betas")),
+    key("critic.optim.weight_decay", "0.01", By(Rule::Critic, "critic.optimizer.weight_decay")),
+    key("critic.optim.lr_warmup_steps", "-1", By(Rule::Critic, LR)),
+    key("critic.optim.lr_warmup_steps_ratio", "0.0", By(Rule::Critic, LR)),
+    key("critic.optim.min_lr_ratio", "", By(Rule::Critic, "critic.lr_schedule.min_ratio")),
+    key("critic.optim.lr_scheduler_type", "constant", By(Rule::Critic, "critic.lr_schedule.kind")),
+    key("critic.optim.warmup_style", "constant", By(Rule::Critic, "critic.lr_schedule.kind")),
+    key("critic.optim.*", "", NoEffect("the optimizer is AdamW")),
+    key("critic.grad_clip", "1.0", By(Rule::Critic, "critic.optimizer.max_grad_norm")),
+    key("critic.ppo_mini_batch_size", "", By(Rule::Critic, "critic.ppo_mini_batch_size")),
+    key("critic.ppo_epochs", "", By(Rule::Critic, "critic.ppo_epochs")),
+    key("critic.cliprange_value", "0.5", By(Rule::Critic, "critic.cliprange_value")),
+    key("critic.loss_agg_mode", "", By(Rule::Critic, "critic.aggregation")),
+    key("critic.shuffle", "", NoEffect("`train.shuffle_mini_batches` shuffles for policy and critic")),
+    key("critic.enable", "", NoEffect("there is a critic where the estimator needs one")),
+    key("critic.*", "", NoEffect("the critic is run with the policy's micro-batches, on its device")),
     key("ray_init.*", "", NoEffect(DEVICES)),
     key("ray_kwargs.*", "", NoEffect(DEVICES)),
     key("global_profiler.*", "", NoEffect(DEVICES)),

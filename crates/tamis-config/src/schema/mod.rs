@@ -5,6 +5,7 @@
 mod advantage;
 mod checkpoint;
 mod correction;
+mod critic;
 mod data;
 mod early_stop;
 mod filter;
@@ -27,6 +28,7 @@ pub use correction::{
     CorrectionConfig, CorrectionLevel, CorrectionPreset, CorrectionWeightsConfig, OutsideBounds,
     RejectionConfig,
 };
+pub use critic::{CriticConfig, CriticModelConfig, CriticOptimizerConfig};
 pub use data::{
     ArithmeticConfig, ArithmeticLevel, BadRows, ColumnsConfig, DataConfig, GoldCheck, Operator,
     OverlongPrompts, TaskKind,
@@ -86,6 +88,8 @@ choice! {
         Cispo = "cispo",
         /// SAPO (2511.20347): a soft gate in place of the clip.
         Sapo = "sapo",
+        /// PPO (1707.06347) as language models are trained with it (2203.02155): a critic, GAE, KL per token in the reward.
+        Ppo = "ppo",
     }
 }
 
@@ -117,6 +121,8 @@ section! {
         objective: ObjectiveConfig = "{}", Any, Fixed;
         /// Mini-batches, optimizer, learning rate and length of the run.
         train: TrainConfig = "{}", Any, Fixed;
+        /// The critic of `gae` and `bi_level_gae`; without one of these there is none.
+        critic: CriticConfig = "{}", Any, Fixed;
         /// Measuring the policy on held-out prompts.
         validate: ValidateConfig = "{}", Any, Free;
         /// What is saved and what is kept.

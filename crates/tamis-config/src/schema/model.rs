@@ -68,7 +68,7 @@ section! {
         /// Checkpoint of the reference policy that the KL terms are measured against. Null: the initial policy (after the warm
         /// start, where there is one). It is loaded only where a KL term is on.
         reference: Option<PathBuf> = "null", NotEmpty, Fixed;
-        /// A value head for actor-critic algorithms. Not there yet: true is refused.
+        /// A value head on the policy itself. True is refused: a critic is a model of its own (`critic`), there where the advantages need one.
         value_head: bool = "false", Any, Fixed;
         /// Number format of saved weights.
         save_dtype: SaveDtype = "f32", Any, Fixed;

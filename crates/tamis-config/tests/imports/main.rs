@@ -1,5 +1,6 @@
 //! Converting configurations of verl, EasyR1, RAGEN and TRL; one file for each.
 
+mod critics;
 mod easyr1;
 mod objectives;
 mod ragen;

@@ -325,7 +325,7 @@ data.truncation=error has no effect: data.filter_overlong_prompts drops longer p
 actor_rollout_ref.rollout.top_k=-1 -> rollout.top_k: 0
 actor_rollout_ref.rollout.val_kwargs.do_sample=True goes into what actor_rollout_ref.rollout.val_kwargs.temperature becomes
 actor_rollout_ref.rollout.val_kwargs.temperature=0.6 -> validate.temperature: 0.6
-critic.optim.lr=1e-5 has no effect: group-relative advantages have no critic
+critic.optim.lr=1e-5 has no effect: the estimator of the advantages has no critic
 data.train_batch_size is not given -> data.train_batch_size: 1024 (verl's default)
 actor_rollout_ref.actor.ppo_mini_batch_size is not given -> train.ppo_mini_batch_size: 256 (verl's default)
 actor_rollout_ref.rollout.n is not given -> rollout.n: 1 (verl's default)

@@ -1,5 +1,6 @@
 //! Every message that a configuration can cause, as it is printed; one file for each part of the configuration.
 
+mod critics;
 mod filters;
 mod foreign_keys;
 mod model_and_data;

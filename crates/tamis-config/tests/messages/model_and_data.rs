@@ -24,12 +24,12 @@ error: `model.path` and `model.init` are both set
 1 error in the configuration
 "#);
     assert_snapshot!(said("model: {value_head: true}", &[]), @r#"
-error: `model.value_head` is not there yet
+error: `model.value_head`: the policy has no value head
  --> run.yaml:1:21
   |
 1 | model: {value_head: true}
   |                     ^^^^
-  hint: use a group-relative advantage (`objective.advantage.estimator: grpo`)
+  hint: a critic is a model of its own: `preset: ppo`, or `objective.advantage.estimator: gae`
 
 1 error in the configuration
 "#);

@@ -156,11 +156,11 @@ error: `rollout.max_num_seqs` must be at least 1, got 0
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("preset: ppo", &[]), @"
-error: `preset` cannot be `ppo`: it is one of grpo, dapo, dapo_paper, dr_grpo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline, remax, opo, gpg, bnpo, gspo, gmpo, cispo, sapo
+    assert_snapshot!(said("preset: sft", &[]), @"
+error: `preset` cannot be `sft`: it is one of grpo, dapo, dapo_paper, dr_grpo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline, remax, opo, gpg, bnpo, gspo, gmpo, cispo, sapo, ppo
  --> run.yaml:1:9
   |
-1 | preset: ppo
+1 | preset: sft
   |         ^^^
   hint: `tamis config explain preset` says more
 

@@ -70,7 +70,7 @@ pub struct Columns<'a, T> {
 }
 
 impl<T> ValueColumns<'_, T> {
-    fn cut(&self, tokens: &Range<usize>) -> Self {
+    pub(crate) fn cut(&self, tokens: &Range<usize>) -> Self {
         Self {
             value: &self.value[tokens.clone()],
             old: &self.old[tokens.clone()],

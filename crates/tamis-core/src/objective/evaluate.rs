@@ -259,7 +259,8 @@ impl Settings<'_> {
         if let (Some(term), Some(values)) = (value, row.values) {
             let aggregation = term.aggregation.unwrap_or(*aggregation);
             let scale = aggregation.weight(tokens, row.group, self.normalisers)?;
-            term.sequence(row, &values, scale, dvalue_t, sums);
+            let own = term.sequence(row.mask, &values, scale, dvalue_t);
+            (sums.value_loss, sums.value_clipped) = (own.loss, own.clipped);
         }
         mismatch(row, tokens, sums, scratch);
         Ok(())

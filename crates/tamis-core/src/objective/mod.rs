@@ -47,7 +47,7 @@ pub use loss::{
 };
 pub use preset::Preset;
 pub use selection::{LossMasks, Selection};
-pub use value::{ValueTerm, explained_variance};
+pub use value::{CriticColumns, ValueMetrics, ValueSums, ValueTerm, explained_variance};
 
 use crate::entry::Entry;
 
@@ -58,7 +58,7 @@ pub const ENTRIES: [&[Entry]; 7] = [
     &aggregation::ENTRIES,
     &kl::ENTRIES,
     &entropy::ENTRIES,
-    &[value::ENTRY],
+    &value::ENTRIES,
     &selection::ENTRIES,
 ];
 

@@ -165,4 +165,20 @@ pub(super) const ENTRIES: &[Entry] = &[
         &[("objective.loss", "sapo 1/1.05")],
         &[],
     ),
+    preset(
+        "ppo",
+        "proximal policy optimisation with a critic: an advantage per token, the divergence in the reward",
+        "token mean of the clipped loss (0.2); A = whitened GAE (gamma 1, lambda 0.95) of r with 0.02·k1 per token; critic: value loss clipped at 0.2",
+        "Schulman et al., PPO, arXiv 1707.06347; coefficients of Ouyang et al., InstructGPT, arXiv 2203.02155, appendix C.4, and the code of Ziegler et al., arXiv 1909.08593",
+        &[
+            ("objective.advantage", "gae, lambda 0.95"),
+            ("objective.loss", "clip 0.2"),
+            ("objective.kl", "k1 in the reward, 0.02"),
+            ("critic.cliprange_value", "0.2"),
+        ],
+        &[
+            "policy and critic have an optimizer each, where Ziegler et al. share one and weigh the value loss by 0.1",
+            "verl's defaults for its PPO are lambda 1, a value clip of 0.5 and no divergence",
+        ],
+    ),
 ];

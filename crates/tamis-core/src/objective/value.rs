@@ -3,23 +3,54 @@
 use serde::{Deserialize, Serialize};
 
 use super::ObjectiveError;
-use super::accumulator::SequenceSums;
-use super::aggregation::Aggregation;
-use super::columns::{Real, Row, ValueColumns};
+use super::aggregation::{Aggregation, GroupCounts, Normalisers};
+use super::columns::{Real, ValueColumns};
 use crate::entry::{Entry, Family};
 
-/// The catalogue's entry.
-pub(super) const ENTRY: Entry = Entry {
-    name: "value_loss",
-    family: Family::Critic,
-    meaning: "squared error of the critic, the value kept near its old one",
-    formula: "l = max((v - R)^2, (clamp(v, old - clip, old + clip) - R)^2) / 2",
-    source: "Schulman et al.'s PPO code; verl compute_value_loss",
-    defaults: &[("coef", "1"), ("clip", "null")],
-    degenerate: &["nothing to train on: 0"],
-    known_as: &[("verl", "critic.cliprange_value")],
-    differences: &["verl clips at 0.5 unless set"],
-};
+/// The catalogue's entries.
+pub(super) const ENTRIES: [Entry; 3] = [
+    Entry {
+        name: "value_loss",
+        family: Family::Critic,
+        meaning: "squared error of the critic, the value kept near its old one",
+        formula: "l = max((v - R)^2, (clamp(v, old - clip, old + clip) - R)^2) / 2",
+        source: "Schulman et al.'s PPO code; verl compute_value_loss",
+        defaults: &[
+            ("critic.cliprange_value", "0.5 (preset ppo: 0.2)"),
+            ("critic.aggregation", "that of the policy loss"),
+        ],
+        degenerate: &["nothing to train on: 0", "without a bound it is (v - R)^2 / 2"],
+        known_as: &[("verl", "critic.cliprange_value, critic.loss_agg_mode"), ("TRL", "cliprange_value")],
+        differences: &[
+            "TRL multiplies it by vf_coef because policy and critic share an optimizer; here the critic has its own",
+        ],
+    },
+    Entry {
+        name: "critic_warmup",
+        family: Family::Critic,
+        meaning: "in the first steps the critic learns alone, so that the policy is not moved by values that know nothing",
+        formula: "policy updates in step s only where s > warmup_steps; steps and learning rates count from the first one",
+        source: "verl trainer.critic_warmup",
+        defaults: &[("critic.warmup_steps", "0")],
+        degenerate: &["as many steps as the run has: refused, the policy would never be trained"],
+        known_as: &[("verl", "trainer.critic_warmup")],
+        differences: &[
+            "verl updates the policy from step warmup on (`critic_warmup <= global_step`), so that 1 is none; here 1 is one step without",
+            "the policy's learning rate moves on in these steps; verl's moves with its updates",
+        ],
+    },
+    Entry {
+        name: "explained_variance",
+        family: Family::Critic,
+        meaning: "share of the variance of the returns that the critic's values account for",
+        formula: "1 - Var(R - v) / Var(R) over the unmasked tokens of the batch, v from before its update",
+        source: "verl critic/vf_explained_var",
+        defaults: &[],
+        degenerate: &["not logged where the returns do not vary"],
+        known_as: &[("verl", "critic/vf_explained_var")],
+        differences: &["verl divides by Var(R) + 1e-5"],
+    },
+];
 
 /// `1 - Var(R - v) / Var(R)` over the unmasked tokens: 1 for a perfect critic, 0 for one that says the same everywhere, negative for a
 /// worse one. NaN where the returns do not vary or nothing is unmasked.
@@ -123,27 +154,175 @@ impl ValueTerm {
         }
     }
 
-    /// Adds a trajectory's value loss to its sums and derivatives. `sums.value_loss` is before the coefficient.
+    /// One trajectory: its sums, and one derivative per token, 0 at masked ones. `scale` is the weight of each token.
     pub(crate) fn sequence<T: Real>(
         &self,
-        row: &Row<'_, T>,
+        mask_t: &[bool],
         values: &ValueColumns<'_, T>,
         scale: f64,
         dvalue_t: &mut [f64],
-        sums: &mut SequenceSums,
-    ) {
-        let mut loss = 0.0;
+    ) -> ValueSums {
+        let mut sums = ValueSums::default();
         for (t, derivative) in dvalue_t.iter_mut().enumerate() {
             *derivative = 0.0;
-            if !row.mask[t] {
+            if !mask_t[t] {
                 continue;
             }
-            let (value, slope, is_clipped) =
-                self.token(values.value[t].into(), values.old[t].into(), values.returns[t].into());
-            loss += value;
+            let value = values.value[t].into();
+            let (loss, slope, is_clipped) = self.token(value, values.old[t].into(), values.returns[t].into());
+            sums.tokens += 1;
+            sums.loss += loss;
+            sums.value += value;
             *derivative = scale * (self.coef * slope);
-            sums.value_clipped += u32::from(is_clipped);
+            sums.clipped += u32::from(is_clipped);
         }
-        sums.value_loss = scale * loss;
+        sums.loss *= scale;
+        sums
+    }
+
+    /// Derivatives \[N\] and sums \[B\] of some trajectories of an optimizer batch of a critic that is a model of its own: one micro-batch,
+    /// or all of it. `normalisers` count the *whole* optimizer batch, so the same bits however it is cut. Both vectors are overwritten;
+    /// linear in N. Without an aggregation of its own the loss is a token mean.
+    ///
+    /// # Errors
+    /// Columns that do not fit together, settings out of range. NaN is not an error: the learner's check of the gradient finds it.
+    ///
+    /// ```
+    /// use tamis_core::objective::{CriticColumns, Normalisers, ValueColumns, ValueMetrics, ValueTerm};
+    /// let term = ValueTerm { coef: 1.0, clip: None, aggregation: None };
+    /// let values = ValueColumns { value: &[1.0, 2.0, 9.0], old: &[1.0, 1.0, 0.0], returns: &[0.0, 4.0, 0.0] };
+    /// let columns = CriticColumns {
+    ///     offsets: &[0, 2, 3],
+    ///     mask: &[true, true, false],
+    ///     values,
+    ///     group_tokens: None,
+    ///     group_sequences: None,
+    /// };
+    /// let normalisers = Normalisers { tokens: 2.0, sequences: 1.0, groups: 1.0, dp_size: 1.0 };
+    /// let (mut derivatives, mut sums) = (Vec::new(), Vec::new());
+    /// term.evaluate(&columns, &normalisers, &mut derivatives, &mut sums)?;
+    /// // Errors 1 and -2 over two tokens; the masked one is left out.
+    /// assert_eq!(derivatives, [0.5, -1.0, 0.0]);
+    /// let metrics = ValueMetrics::of(&sums);
+    /// assert_eq!((metrics.loss, metrics.value_mean, metrics.clip_share), (1.25, 1.5, 0.0));
+    /// # Ok::<(), tamis_core::objective::ObjectiveError>(())
+    /// ```
+    pub fn evaluate<T: Real>(
+        &self,
+        columns: &CriticColumns<'_, T>,
+        normalisers: &Normalisers,
+        derivatives: &mut Vec<f64>,
+        sums: &mut Vec<ValueSums>,
+    ) -> Result<(), ObjectiveError> {
+        self.check()?;
+        columns.check()?;
+        let aggregation = self.aggregation.unwrap_or(Aggregation::TokenMean);
+        derivatives.resize(columns.mask.len(), 0.0);
+        sums.clear();
+        let base = columns.offsets.first().copied().unwrap_or(0);
+        for (i, pair) in columns.offsets.windows(2).enumerate() {
+            let tokens = pair[0] - base..pair[1] - base;
+            let mask_t = &columns.mask[tokens.clone()];
+            let length = mask_t.iter().filter(|&&on| on).count();
+            let group = GroupCounts {
+                tokens: columns.group_tokens.map(|column| column[i]),
+                sequences: columns.group_sequences.map(|column| column[i]),
+            };
+            let scale = if length > 0 { aggregation.weight(length, group, normalisers)? } else { 0.0 };
+            let values = columns.values.cut(&tokens);
+            sums.push(self.sequence(mask_t, &values, scale, &mut derivatives[tokens]));
+        }
+        Ok(())
+    }
+}
+
+/// A critic's optimizer batch, or a part of it; per-token columns are flat \[N\]. Where the mask is `false` nothing else is read.
+#[derive(Debug, Clone, Copy)]
+pub struct CriticColumns<'a, T> {
+    /// Where trajectories begin and the last ends \[B + 1\].
+    pub offsets: &'a [usize],
+    /// Which tokens are trained on \[N\].
+    pub mask: &'a [bool],
+    /// Values, old values and returns \[N\].
+    pub values: ValueColumns<'a, T>,
+    /// Unmasked tokens of the trajectory's whole group in the optimizer batch \[B\], for `group-token-mean`.
+    pub group_tokens: Option<&'a [f64]>,
+    /// Trajectories with an unmasked token in the trajectory's whole group \[B\], for `group-seq-mean`.
+    pub group_sequences: Option<&'a [f64]>,
+}
+
+impl<T> CriticColumns<'_, T> {
+    /// Whether all lengths fit together.
+    fn check(&self) -> Result<(), ObjectiveError> {
+        if let Some(row) = self.offsets.windows(2).position(|pair| pair[0] > pair[1]) {
+            return Err(ObjectiveError::Offsets { row });
+        }
+        let tokens = match (self.offsets.first(), self.offsets.last()) {
+            (Some(first), Some(last)) => last - first,
+            _ => 0,
+        };
+        let sequences = self.offsets.len().saturating_sub(1);
+        let given = |column: Option<&[f64]>| column.map_or(sequences, <[f64]>::len);
+        for (column, expected, actual) in [
+            ("mask", tokens, self.mask.len()),
+            ("value", tokens, self.values.value.len()),
+            ("old value", tokens, self.values.old.len()),
+            ("returns", tokens, self.values.returns.len()),
+            ("group_tokens", sequences, given(self.group_tokens)),
+            ("group_sequences", sequences, given(self.group_sequences)),
+        ] {
+            if expected != actual {
+                return Err(ObjectiveError::Length { column, expected, actual });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What one trajectory contributes to a critic's loss and metrics, each a sum over its unmasked tokens in token order.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct ValueSums {
+    /// Unmasked tokens.
+    pub tokens: u32,
+    /// Of them, with the clipped branch active.
+    pub clipped: u32,
+    /// Weighted value loss, before the coefficient.
+    pub loss: f64,
+    /// Values.
+    pub value: f64,
+}
+
+/// Value loss of an optimizer batch and what is logged beside it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ValueMetrics {
+    /// The loss as aggregated, before the coefficient; 0 where nothing is trained on.
+    pub loss: f64,
+    /// Share of unmasked tokens on the clipped branch; NaN where there are none.
+    pub clip_share: f64,
+    /// Mean value over unmasked tokens; NaN where there are none.
+    pub value_mean: f64,
+}
+
+impl ValueMetrics {
+    /// Adds up what the trajectories of a whole optimizer batch contribute, in their order.
+    pub fn of(sums: &[ValueSums]) -> Self {
+        let (mut loss, mut value, mut tokens, mut clipped) = (0.0, 0.0, 0_u64, 0_u64);
+        for row in sums {
+            loss += row.loss;
+            value += row.value;
+            tokens += u64::from(row.tokens);
+            clipped += u64::from(row.clipped);
+        }
+        let mean = |sum: f64| sum / tokens as f64;
+        Self { loss, clip_share: mean(clipped as f64), value_mean: mean(value) }
+    }
+
+    /// Names as verl logs them.
+    pub fn named(&self) -> [(&'static str, f64); 3] {
+        [
+            ("critic/vf_loss", self.loss),
+            ("critic/vf_clipfrac", self.clip_share),
+            ("critic/vpred_mean", self.value_mean),
+        ]
     }
 }

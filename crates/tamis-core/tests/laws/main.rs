@@ -7,6 +7,7 @@ mod advantage;
 mod balance;
 mod batch;
 mod correction;
+mod critic;
 mod diagnostics;
 mod losses;
 mod objective;

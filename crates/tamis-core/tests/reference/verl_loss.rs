@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 use tamis_core::objective::{
-    AdvantageColumn, Aggregation, Clip, Columns, GroupCounts, Normalisers, Objective, PolicyLoss,
-    ValueColumns, ValueTerm,
+    AdvantageColumn, Aggregation, Clip, Columns, CriticColumns, GroupCounts, Normalisers, Objective,
+    PolicyLoss, ValueColumns, ValueMetrics, ValueTerm,
 };
 use tamis_golden::{cases, numbers};
 
@@ -124,6 +124,21 @@ fn verl_value_loss() {
         let expected =
             number(&outputs["clipfrac"]) * (outcome.metrics.tokens + 1e-8) / outcome.metrics.tokens;
         close(&case, "clipfrac", &[outcome.metrics.value_clip_share.unwrap()], &[expected], tolerance(&case));
+        // A critic of its own is told the same.
+        let term = ValueTerm { aggregation: Some(aggregation), ..objective.value.unwrap() };
+        let columns = CriticColumns {
+            offsets: &offsets,
+            mask: &mask,
+            values: ValueColumns { value: &value, old: &old, returns: &returns },
+            group_tokens: None,
+            group_sequences: None,
+        };
+        let (mut alone, mut sums) = (Vec::new(), Vec::new());
+        term.evaluate(&columns, &normalisers, &mut alone, &mut sums).unwrap();
+        assert_eq!(alone, derivatives.value, "{}", name(&case));
+        let metrics = ValueMetrics::of(&sums);
+        close(&case, "loss", &[metrics.loss], &[number(&outputs["loss"])], tolerance(&case));
+        close(&case, "clipfrac", &[metrics.clip_share], &[expected], tolerance(&case));
         tally.ran += 1;
     }
     tally.finish();

@@ -1,8 +1,9 @@
-//! The vocabulary: final norm, logits in blocks of rows, log-probabilities, entropies, and the way back.
+//! What stands on the last layer: final norm, then a value head, or logits in blocks of rows, log-probabilities and entropies; and the
+//! way back.
 
 use super::layer::Context;
-use super::{Coefficients, Gradients, PassOptions};
-use crate::config::ModelConfig;
+use super::{Gradients, PassOptions, Upstream, value_head};
+use crate::config::{ModelConfig, OutputHead};
 use crate::floats::Floats;
 use crate::linear::{self, Flipped};
 use crate::norm;
@@ -70,8 +71,7 @@ fn logits(context: &Context, normed: &[f32], out: &mut [f32], vocab: usize) {
     linear::forward(threads, model, model.layout().head, None, normed, out, vocab, Begin::Zero);
 }
 
-/// Log-probabilities and entropies of a chunk's targets, in the order of its sequences.
-#[expect(clippy::too_many_arguments, reason = "a pass with its buffers")]
+/// What a chunk's targets have, in the order of its sequences: log-probabilities and entropies, or values.
 pub(super) fn forward(
     context: &Context,
     stream: &[f32],
@@ -79,8 +79,7 @@ pub(super) fn forward(
     keep: bool,
     kept: &mut Kept,
     scratch: &mut Scratch,
-    out_logprobs: &mut [f32],
-    out_entropies: &mut [f32],
+    (out_logprobs, out_entropies): (&mut [f32], &mut [f32]),
 ) {
     let Context { threads, model, batch, .. } = *context;
     let config = model.config();
@@ -94,6 +93,9 @@ pub(super) fn forward(
         out.copy_from_slice(&stream[row * width..][..width]);
     }
     norm::forward(threads, rows, model.weight(model.layout().norm), config.rms_norm_eps as f32, normed);
+    if config.head == OutputHead::Value {
+        return value_head::forward(context, normed, out_logprobs);
+    }
     let block = block_rows(vocab).min(scored.len().max(1));
     let values = if keep { values } else { &mut scratch.logits };
     values.resize(if keep { scored.len() } else { block } * vocab);
@@ -149,16 +151,52 @@ pub(super) fn backward(
     keep: bool,
     kept: &mut Kept,
     scratch: &mut Scratch,
-    coefficients: &Coefficients,
+    upstream: &Upstream,
     gradients: &mut Gradients,
     out: &mut [f32],
+) {
+    let Context { threads, model, batch, .. } = *context;
+    let config = model.config();
+    let width = config.hidden_size;
+    let scored = &batch.scored;
+    scratch.derivative.resize(scored.len() * width);
+    match config.head {
+        OutputHead::Vocabulary => {
+            vocabulary_backward(context, options, keep, kept, scratch, upstream, gradients);
+        }
+        OutputHead::Value => {
+            value_head::backward(context, &kept.normed, &upstream.first, &mut scratch.derivative, gradients);
+        }
+    }
+    let Kept { rows, normed, .. } = kept;
+    // `normed` has served; it takes the derivative by the rows.
+    normed.fill(0.0);
+    let norm = model.layout().norm;
+    let eps = config.rms_norm_eps as f32;
+    let derivative = &scratch.derivative;
+    norm::backward(threads, rows, model.weight(norm), eps, derivative, normed, gradients.of_mut(norm));
+    out.fill(0.0);
+    for (&row, from) in scored.iter().zip(normed.chunks_exact(width)) {
+        out[row * width..][..width].copy_from_slice(from);
+    }
+}
+
+/// Sets `scratch.derivative` (by the normalised rows) and adds to the gradient of the vocabulary's weights.
+fn vocabulary_backward(
+    context: &Context,
+    options: PassOptions,
+    keep: bool,
+    kept: &mut Kept,
+    scratch: &mut Scratch,
+    upstream: &Upstream,
+    gradients: &mut Gradients,
 ) {
     let Context { threads, model, batch, .. } = *context;
     let config = model.config();
     let (width, size) = (config.hidden_size, config.vocab_size);
     let vocab = size.next_multiple_of(PANEL);
     let scored = &batch.scored;
-    let Kept { rows, normed, logits: values, statistics } = kept;
+    let Kept { normed, logits: values, statistics, .. } = kept;
     let Scratch { logits: block_values, derivative, packed, flipped } = scratch;
     let block = block_rows(vocab).min(scored.len().max(1));
     let values = if keep {
@@ -169,7 +207,6 @@ pub(super) fn backward(
     };
     let mut flipped = Flipped { all: context.flipped, scratch: flipped };
     let inverse = 1.0 / options.temperature;
-    derivative.resize(scored.len() * width);
     let head = model.layout().head;
     for first in (0..scored.len()).step_by(block) {
         let count = (scored.len() - first).min(block);
@@ -186,9 +223,9 @@ pub(super) fn backward(
                     let at = first + task * ROWS + i;
                     let (mut logprob, mut entropy) = (0.0, 0.0);
                     for target in batch.targets_of(at) {
-                        logprob += coefficients.logprob[batch.first_flat + target.flat as usize];
-                        entropy += coefficients
-                            .entropy
+                        logprob += upstream.first[batch.first_flat + target.flat as usize];
+                        entropy += upstream
+                            .second
                             .as_ref()
                             .map_or(0.0, |entropy| entropy[batch.first_flat + target.flat as usize]);
                     }
@@ -197,7 +234,7 @@ pub(super) fn backward(
                     vocabulary::backward(threads.level(), live, inverse, &statistics[at], back);
                     for target in batch.targets_of(at) {
                         live[target.token as usize] +=
-                            coefficients.logprob[batch.first_flat + target.flat as usize] * inverse;
+                            upstream.first[batch.first_flat + target.flat as usize] * inverse;
                     }
                     padding.fill(0.0);
                 }
@@ -215,14 +252,5 @@ pub(super) fn backward(
             &mut flipped,
             Begin::Zero,
         );
-    }
-    // `normed` has served; it takes the derivative by the rows.
-    normed.fill(0.0);
-    let norm = model.layout().norm;
-    let eps = config.rms_norm_eps as f32;
-    norm::backward(threads, rows, model.weight(norm), eps, derivative, normed, gradients.of_mut(norm));
-    out.fill(0.0);
-    for (&row, from) in scored.iter().zip(normed.chunks_exact(width)) {
-        out[row * width..][..width].copy_from_slice(from);
     }
 }

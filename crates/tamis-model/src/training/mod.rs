@@ -1,4 +1,5 @@
-//! The training pass: log-probabilities and entropies of given tokens, and the gradient of an objective of them.
+//! The training pass: what a model's head says of given tokens (log-probabilities and entropies, or a critic's values), and the gradient
+//! of an objective of it.
 //!
 //! Sequences are laid end to end, never padded, and consecutive sequences with the same context share its rows (see [`batch`]): N
 //! rows in all. Only rows whose next token is scored reach the vocabulary product. Weight gradients are one chain over rows per weight and
@@ -7,13 +8,15 @@
 mod batch;
 mod head;
 mod layer;
+mod value_head;
 mod workspace;
 
 use tamis_core::ragged::Ragged;
 use thiserror::Error;
 
+use crate::config::OutputHead;
 use crate::floats::Floats;
-use crate::layout::Layout;
+use crate::layout::{Layout, Order};
 use crate::linear;
 use crate::model::Model;
 use crate::norm;
@@ -77,6 +80,14 @@ pub enum SequenceError {
     Temperature {
         /// What was given.
         temperature: f32,
+    },
+    /// The model has another head than what is asked of it.
+    #[error("the model is {found}, and what is asked for comes from {wanted}")]
+    Head {
+        /// What it is.
+        found: OutputHead,
+        /// What it would have to be.
+        wanted: OutputHead,
     },
     /// The objective answered with another number of coefficients.
     #[error("expected {expected} {what} coefficients, one per scored token, got {found}")]
@@ -177,7 +188,7 @@ pub fn score(
     temperature: f32,
 ) -> Result<Scores, SequenceError> {
     let options = PassOptions { temperature, recompute: true, keep_logits_bytes: 0 };
-    pass(threads, model, workspace, sequences, options, None)
+    pass(threads, model, workspace, sequences, options, Scores::HEAD, None::<Backward<Scores>>)
 }
 
 /// Forward, then `objective` on what came out, then backward: adds the gradient of
@@ -191,7 +202,41 @@ pub fn forward_backward(
     gradients: &mut Gradients,
     mut objective: impl FnMut(&Scores) -> Coefficients,
 ) -> Result<Scores, SequenceError> {
-    pass(threads, model, workspace, sequences, options, Some((gradients, &mut objective)))
+    let mut ask = |scores: &Scores| {
+        let Coefficients { logprob, entropy } = objective(scores);
+        Upstream { first: logprob, second: entropy }
+    };
+    pass(threads, model, workspace, sequences, options, Scores::HEAD, Some((gradients, &mut ask)))
+}
+
+/// What a critic expects still to come at each scored token, row i for sequence i: the value is that of the state in which the token is
+/// chosen, before it is seen. No gradient, and no activations kept.
+pub fn values(
+    threads: &Threads,
+    model: &Model,
+    workspace: &mut Workspace,
+    sequences: &[Sequence],
+) -> Result<Ragged<f32>, SequenceError> {
+    let options = PassOptions { recompute: true, keep_logits_bytes: 0, ..PassOptions::default() };
+    let head = OutputHead::Value;
+    let values: Values = pass(threads, model, workspace, sequences, options, head, None::<Backward<Values>>)?;
+    Ok(values.0)
+}
+
+/// Forward of a critic, then `objective` on its values (one derivative per scored token, flat), then backward: adds the gradient of
+/// `sum_t coef_t * value_t` to `gradients`.
+pub fn values_forward_backward(
+    threads: &Threads,
+    model: &Model,
+    workspace: &mut Workspace,
+    sequences: &[Sequence],
+    options: PassOptions,
+    gradients: &mut Gradients,
+    mut objective: impl FnMut(&Ragged<f32>) -> Vec<f32>,
+) -> Result<Ragged<f32>, SequenceError> {
+    let mut ask = |values: &Values| Upstream { first: objective(&values.0), second: None };
+    let backward: Option<Backward<Values>> = Some((gradients, &mut ask));
+    Ok(pass(threads, model, workspace, sequences, options, OutputHead::Value, backward)?.0)
 }
 
 /// Logits of one sequence at every position, row-major `[T][V]`.
@@ -202,6 +247,7 @@ pub fn logits(
     tokens: &[u32],
 ) -> Result<Vec<f32>, SequenceError> {
     let config = model.config();
+    check_head(config.head, OutputHead::Vocabulary)?;
     let batch = Batch::whole(config, tokens)?;
     let rotary = workspace.rotary(config, tokens.len());
     let context = layer::Context { threads, model, rotary: &rotary, batch: &batch, flipped: None };
@@ -222,16 +268,58 @@ pub fn logits(
     Ok(out)
 }
 
-type Backward<'a> = (&'a mut Gradients, &'a mut dyn FnMut(&Scores) -> Coefficients);
+/// Derivatives of the objective by what the head gave, flat over the scored tokens: by log-probabilities and entropies, or by values.
+struct Upstream {
+    first: Vec<f32>,
+    second: Option<Vec<f32>>,
+}
 
-fn pass(
+/// What a head gives for each scored token.
+trait HeadOutput {
+    /// What each of its derivatives is called.
+    const DERIVATIVES: [&'static str; 2];
+
+    fn of(columns: [Ragged<f32>; 2]) -> Self;
+}
+
+impl Scores {
+    const HEAD: OutputHead = OutputHead::Vocabulary;
+}
+
+impl HeadOutput for Scores {
+    const DERIVATIVES: [&'static str; 2] = ["log-probability", "entropy"];
+
+    fn of([logprobs, entropies]: [Ragged<f32>; 2]) -> Self {
+        Self { logprobs, entropies }
+    }
+}
+
+struct Values(Ragged<f32>);
+
+impl HeadOutput for Values {
+    const DERIVATIVES: [&'static str; 2] = ["value", ""];
+
+    fn of([values, _]: [Ragged<f32>; 2]) -> Self {
+        Self(values)
+    }
+}
+
+fn check_head(found: OutputHead, wanted: OutputHead) -> Result<(), SequenceError> {
+    if found == wanted { Ok(()) } else { Err(SequenceError::Head { found, wanted }) }
+}
+
+type Backward<'a, O> = (&'a mut Gradients, &'a mut dyn FnMut(&O) -> Upstream);
+
+fn pass<O: HeadOutput>(
     threads: &Threads,
     model: &Model,
     workspace: &mut Workspace,
     sequences: &[Sequence],
     options: PassOptions,
-    backward: Option<Backward>,
-) -> Result<Scores, SequenceError> {
+    wanted: OutputHead,
+    backward: Option<Backward<O>>,
+) -> Result<O, SequenceError> {
+    check_head(model.config().head, wanted)?;
     if !(options.temperature > 0.0 && options.temperature.is_finite()) {
         return Err(SequenceError::Temperature { temperature: options.temperature });
     }
@@ -253,13 +341,15 @@ fn pass(
     let lengths: Vec<usize> =
         sequences.iter().map(|sequence| sequence.tokens.len() - sequence.start).collect();
     let num_targets: usize = lengths.iter().sum();
-    let (mut logprobs, mut entropies) = (vec![0.0; num_targets], vec![0.0; num_targets]);
+    // A value is one column.
+    let seconds = usize::from(wanted == OutputHead::Vocabulary);
+    let (mut first, mut second) = (vec![0.0; num_targets], vec![0.0; seconds * num_targets]);
     {
         let targets = || batches.iter().map(|batch| batch.targets.len());
         let parts = (
             Parts::chunks(chunks, 1),
-            Parts::new(&mut logprobs, targets()),
-            Parts::new(&mut entropies, targets()),
+            Parts::new(&mut first, targets()),
+            Parts::new(&mut second, targets().map(|len| seconds * len)),
         );
         outer.run(batches.len(), |task| {
             let context = layer::Context {
@@ -279,15 +369,12 @@ fn pass(
         });
     }
     let ragged = |values: Vec<f32>| Ragged::from_lengths(values, &lengths).unwrap_or_default();
-    let scores = Scores { logprobs: ragged(logprobs), entropies: ragged(entropies) };
+    let output = O::of([ragged(first), ragged(second)]);
     if let Some((gradients, objective)) = backward {
-        let coefficients = objective(&scores);
-        let expected = scores.logprobs.num_values();
-        let counts = [
-            ("log-probability", Some(coefficients.logprob.len())),
-            ("entropy", coefficients.entropy.as_ref().map(Vec::len)),
-        ];
-        for (what, found) in counts {
+        let upstream = objective(&output);
+        let expected = num_targets;
+        let counts = [Some(upstream.first.len()), upstream.second.as_ref().map(Vec::len)];
+        for (what, found) in O::DERIVATIVES.into_iter().zip(counts) {
             if let Some(found) = found.filter(|&found| found != expected) {
                 workspace.rotary = Some((config.clone(), rotary));
                 return Err(SequenceError::Coefficients { what, expected, found });
@@ -313,7 +400,7 @@ fn pass(
                 for (chunk, batch) in chunks.iter_mut().zip(&batches[first(shard)..]) {
                     let context = layer::Context { threads: inner, model, rotary: &rotary, batch, flipped };
                     pool.with(|work| {
-                        backward_chunk(&context, options, keep_logits, chunk, work, &coefficients, gradients);
+                        backward_chunk(&context, options, keep_logits, chunk, work, &upstream, gradients);
                     });
                 }
             });
@@ -321,10 +408,10 @@ fn pass(
         add_shards(threads, &shards[..num_shards.saturating_sub(1)], gradients);
     }
     workspace.rotary = Some((config.clone(), rotary));
-    Ok(scores)
+    Ok(output)
 }
 
-/// A chunk's log-probabilities and entropies, and what the backward pass needs where it is kept.
+/// What the head gives for a chunk's targets, and what the backward pass needs where it is kept.
 fn forward(
     context: &layer::Context,
     options: PassOptions,
@@ -350,9 +437,7 @@ fn forward(
         inputs[to] = out;
     }
     let last = if keep { num_layers } else { num_layers % 2 };
-    let (logprobs, entropies) = out;
-    let scratch = &mut work.head;
-    head::forward(context, &inputs[last], options, keep_logits, head, scratch, logprobs, entropies);
+    head::forward(context, &inputs[last], options, keep_logits, head, &mut work.head, out);
 }
 
 /// Adds a chunk's gradients.
@@ -362,7 +447,7 @@ fn backward_chunk(
     keep_logits: bool,
     chunk: &mut Chunk,
     work: &mut Work,
-    coefficients: &Coefficients,
+    upstream: &Upstream,
     gradients: &mut Gradients,
 ) {
     let Chunk { inputs, saved, head } = chunk;
@@ -371,7 +456,7 @@ fn backward_chunk(
     let mut stream = std::mem::take(&mut scratch.stream);
     stream.resize(context.batch.num_rows() * context.model.config().hidden_size);
     let out = &mut stream;
-    head::backward(context, options, keep_logits, head, head_scratch, coefficients, gradients, out);
+    head::backward(context, options, keep_logits, head, head_scratch, upstream, gradients, out);
     for (i, tensors) in context.model.layout().layers.iter().enumerate().rev() {
         if options.recompute {
             let mut out = std::mem::take(&mut inputs[i + 1]);
@@ -396,7 +481,7 @@ fn embed(model: &Model, batch: &Batch, out: &mut [f32]) {
 /// One row of the embedding.
 pub(crate) fn embed_token(model: &Model, token: u32, row: &mut [f32]) {
     let (weight, width, token) = (model.weight(model.layout().embedding), row.len(), token as usize);
-    if model.config().tie_word_embeddings {
+    if model.layout().tensors[model.layout().embedding].order == Order::Panels {
         let lane = &weight[panels::place(width, token, 0)..];
         row.iter_mut().zip(lane.iter().step_by(crate::simd::PANEL)).for_each(|(out, &value)| *out = value);
     } else {
@@ -407,7 +492,7 @@ pub(crate) fn embed_token(model: &Model, token: u32, row: &mut [f32]) {
 /// Adds each row's derivative to its token's embedding, in order.
 fn embed_backward(model: &Model, batch: &Batch, stream: &[f32], gradients: &mut Gradients) {
     let width = model.config().hidden_size;
-    let tied = model.config().tie_word_embeddings;
+    let tied = model.layout().tensors[model.layout().embedding].order == Order::Panels;
     let gradient = gradients.of_mut(model.layout().embedding);
     for (&token, row) in batch.tokens.iter().zip(stream.chunks_exact(width)) {
         if tied {

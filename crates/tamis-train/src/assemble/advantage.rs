@@ -156,8 +156,8 @@ pub(super) fn estimator(settings: &AdvantageConfig) -> Advantage {
     }
 }
 
-/// Columns that the trainer has for every estimator.
-const PROVIDED: [Column; 10] = [
+/// Columns that the trainer has for every estimator; values come from a critic, which is there where they are needed.
+const PROVIDED: [Column; 11] = [
     Column::Lengths,
     Column::Mask,
     Column::TokenRewards,
@@ -168,6 +168,7 @@ const PROVIDED: [Column; 10] = [
     Column::Components,
     Column::GreedyRewards,
     Column::Generated,
+    Column::Values,
 ];
 
 /// The estimator, if the trainer can give it what it needs.
@@ -175,12 +176,6 @@ pub fn advantage(config: &Config) -> Result<Advantage, AssembleError> {
     let advantage = estimator(&config.objective.advantage);
     advantage.check()?;
     if let Some(column) = advantage.needs().iter().find(|column| !PROVIDED.contains(column)) {
-        let choice = match column {
-            Column::Values => {
-                "there is no critic yet: choose an estimator without one, such as rloo, reinforce_plus_plus or grpo"
-            }
-            _ => "choose another estimator, such as grpo",
-        };
         return Err(AssembleError::setting(
             format!(
                 "objective.advantage.estimator: `{}` needs the column `{}` ({}), which `tamis train` does not provide",
@@ -188,7 +183,7 @@ pub fn advantage(config: &Config) -> Result<Advantage, AssembleError> {
                 column.name(),
                 column.meaning()
             ),
-            choice,
+            "choose another estimator, such as grpo",
         ));
     }
     let reads_scores =

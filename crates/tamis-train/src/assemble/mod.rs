@@ -3,12 +3,14 @@
 //! Nothing here trains: each file turns one part of the configuration into one ready object, or says what is wrong with it.
 
 pub mod advantage;
+pub mod critic;
 pub mod data;
 pub mod objective;
 pub mod policy;
 pub mod rewards;
 pub mod schedule;
 
+use tamis_config::{LrScheduleConfig, LrScheduleKind};
 use tamis_core::advantage::AdvantageError;
 use tamis_core::correction::CorrectionError;
 use tamis_core::filter::{FilterError, MetricError};
@@ -22,6 +24,21 @@ use thiserror::Error;
 
 use crate::codec::CodecError;
 use crate::durable::DiskError;
+use crate::learning_rate::{Decay, LearningRate};
+
+/// A learning rate over steps.
+pub(crate) fn learning_rate(peak: f64, schedule: &LrScheduleConfig) -> LearningRate {
+    LearningRate {
+        peak,
+        warm_up: schedule.warmup_steps as u64,
+        decay: match schedule.kind {
+            LrScheduleKind::Constant => Decay::Constant,
+            LrScheduleKind::Linear => Decay::Linear,
+            LrScheduleKind::Cosine => Decay::Cosine,
+        },
+        min_ratio: schedule.min_ratio,
+    }
+}
 
 /// A part of the run cannot be built.
 #[derive(Debug, Error)]

@@ -131,7 +131,7 @@ fn policy_loss(settings: &LossConfig) -> PolicyLoss {
     }
 }
 
-fn aggregation(config: &Config, name: ConfigAggregation) -> Aggregation {
+pub(super) fn aggregation(config: &Config, name: ConfigAggregation) -> Aggregation {
     match name {
         ConfigAggregation::TokenMean => Aggregation::TokenMean,
         ConfigAggregation::SeqMeanTokenSum => Aggregation::SeqMeanTokenSum,

@@ -10,11 +10,11 @@ use crate::learner::{
 /// Logits kept from the forward pass for the backward pass, at most; beyond it they are computed again.
 pub(crate) const KEEP_LOGITS_BYTES: usize = 256 << 20;
 
-fn joined(sequences: &[LearnerSequence<'_>]) -> Vec<Vec<u32>> {
+pub(super) fn joined(sequences: &[LearnerSequence<'_>]) -> Vec<Vec<u32>> {
     sequences.iter().map(|sequence| [sequence.prompt, sequence.completion].concat()).collect()
 }
 
-fn as_engine<'a>(tokens: &'a [Vec<u32>], sequences: &[LearnerSequence<'_>]) -> Vec<Sequence<'a>> {
+pub(super) fn as_engine<'a>(tokens: &'a [Vec<u32>], sequences: &[LearnerSequence<'_>]) -> Vec<Sequence<'a>> {
     tokens
         .iter()
         .zip(sequences)

@@ -1,8 +1,10 @@
 //! The native engine as learner and as generator: one set of weights for both, so a run is exactly on-policy.
 
+mod critic;
 mod generator;
 mod learner;
 
+pub use critic::NativeCritic;
 pub(crate) use learner::KEEP_LOGITS_BYTES;
 
 use tamis_core::group::PolicyVersion;
@@ -35,6 +37,7 @@ pub struct NativeEngine {
     codec: Codec,
     model: Model,
     reference: Option<Model>,
+    critic: Option<NativeCritic>,
     optimizer: AdamW,
     gradients: Gradients,
     workspace: Workspace,
@@ -54,6 +57,7 @@ impl NativeEngine {
             version: PolicyVersion(0),
             generation: generator::Generation::default(),
             reference: None,
+            critic: None,
             interrupt: Interrupt::new(),
             threads,
             settings,

@@ -186,6 +186,7 @@ impl Session {
             token_rewards: token_rewards.as_ref(),
             old_logprobs: old.as_ref(),
             components: (!components.is_empty()).then_some(components.as_slice()),
+            values: passes.values.as_ref(),
             greedy_rewards: greedy,
             entropy: passes.entropy.as_ref(),
             sum_pi_squared: passes.sum_pi_squared.as_ref(),

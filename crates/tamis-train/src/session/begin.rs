@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use tamis_config::{Config, LoggerKind, LrScheduleKind};
+use tamis_config::{Config, LoggerKind};
 use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::Rounds;
 use tamis_data::sampler::{Order, Position};
@@ -18,12 +18,11 @@ use super::uniform::UniformGroups;
 use super::{RunError, Session};
 use crate::answers::RecordedAnswers;
 use crate::assemble::objective::Divergence;
-use crate::assemble::{advantage, objective, policy, rewards, schedule};
+use crate::assemble::{advantage, critic, learning_rate, objective, policy, rewards, schedule};
 use crate::checkpoint::{self, RunState};
 use crate::checksum::crc32;
 use crate::durable::Disk;
 use crate::interrupt::Interrupt;
-use crate::learning_rate::{Decay, LearningRate};
 use crate::listener::RunListener;
 use crate::logger::Loggers;
 use crate::logger::console::ConsoleLogger;
@@ -218,6 +217,11 @@ impl Session {
             engine.num_threads(),
         ));
 
+        // What is wrong with its files is told before a warm start.
+        if let Some(critic) = super::critic::given(&config, state.as_ref())? {
+            engine.set_critic(critic);
+        }
+        let update = update_settings(&config)?;
         let settings = schedule::rounds(&config, &sieve);
         let shell_settings = shell_settings(&config, &sieve);
         let shell = match &state {
@@ -240,8 +244,9 @@ impl Session {
             shapings: advantage::shapings(&config)?,
             objective_state: state.as_ref().map_or(objective.initial_state(), |(state, _)| state.objective),
             reward_kl: state.as_ref().and_then(|(state, _)| state.reward_kl),
-            update: update_settings(&config)?,
-            learning_rate: learning_rate(&config),
+            critic: critic::plan(&config, update.micro_batch),
+            update,
+            learning_rate: learning_rate(config.train.optimizer.learning_rate, &config.train.lr_schedule),
             loggers: loggers(&config, &directory, at + 1, positions.last_row.as_deref(), &ui)?,
             base_logs: positions,
             num_tokens: state.as_ref().map_or(0, |(state, _)| state.num_tokens),
@@ -277,6 +282,7 @@ impl Session {
             self.first_weights(examples)?;
         }
         self.keep_reference()?;
+        self.keep_critic();
         if examples.is_some() {
             self.first_measurement()?;
         }
@@ -487,20 +493,6 @@ fn update_settings(config: &Config) -> Result<UpdateSettings, RunError> {
         correction: objective::correction(config)?,
         key: Key::new(config.run.seed, Purpose::Objective),
     })
-}
-
-fn learning_rate(config: &Config) -> LearningRate {
-    let schedule = &config.train.lr_schedule;
-    LearningRate {
-        peak: config.train.optimizer.learning_rate,
-        warm_up: schedule.warmup_steps as u64,
-        decay: match schedule.kind {
-            LrScheduleKind::Constant => Decay::Constant,
-            LrScheduleKind::Linear => Decay::Linear,
-            LrScheduleKind::Cosine => Decay::Cosine,
-        },
-        min_ratio: schedule.min_ratio,
-    }
 }
 
 /// CRC-32 of prompts as the model sees them, with their ground truths.

@@ -6,6 +6,7 @@
 mod advantages;
 mod attempts;
 mod begin;
+mod critic;
 mod early_stop;
 mod measure;
 mod members;
@@ -30,6 +31,7 @@ use tamis_rollout::{GeneratorError, PreparedPrompt, ScoreError, Scorer, Shell, S
 use thiserror::Error;
 
 use crate::assemble::AssembleError;
+use crate::assemble::critic::CriticPlan;
 use crate::assemble::objective::Divergence;
 use crate::assemble::schedule::Sieve;
 use crate::checkpoint::{CarriedGroup, SaveError};
@@ -295,6 +297,7 @@ pub struct Session {
     hints: passes::Hints,
     update: UpdateSettings,
     learning_rate: LearningRate,
+    critic: Option<CriticPlan>,
     loggers: Loggers,
     num_tokens: u64,
     scores: std::collections::BTreeMap<u64, f64>,

@@ -26,6 +26,8 @@ pub(super) struct Passes {
     pub(super) entropy: Option<Ragged<f64>>,
     /// Sums of squared probabilities.
     pub(super) sum_pi_squared: Option<Ragged<f64>>,
+    /// Values of the critic.
+    pub(super) values: Option<Ragged<f64>>,
     /// Log-probabilities with the gold answer in the prompt.
     pub(super) gold_logprobs: Option<Ragged<f64>>,
 }
@@ -104,7 +106,7 @@ fn sum_of_squares(logprob: f64, sharp: f64) -> f64 {
 }
 
 impl Passes {
-    /// Whether no pass was asked for.
+    /// Whether no pass of the policy was asked for.
     pub(super) fn is_empty(&self) -> bool {
         self.entropy.is_none() && self.sum_pi_squared.is_none() && self.gold_logprobs.is_none()
     }

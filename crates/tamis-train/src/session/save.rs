@@ -4,7 +4,7 @@ use tamis_data::rollouts::{RolloutRow, write_rollouts_to};
 use tamis_rollout::{Collected, Generator, Record};
 
 use super::{RunError, Session};
-use crate::checkpoint::{self, RunState};
+use crate::checkpoint::{self, CriticState, RunState};
 use crate::left_out::LeftOut;
 use crate::run_directory::RUN_LOG;
 
@@ -50,6 +50,7 @@ impl Session {
             latest: self.latest.clone(),
             early_stop: self.early_stop_between.clone(),
             skipped_updates: self.skipped_updates,
+            critic: self.engine.critic().map(|critic| CriticState { version: critic.version() }),
         };
         let pending = self.directory.begin_checkpoint(step)?;
         let dtype = match self.config.model.save_dtype {

@@ -13,7 +13,7 @@ use tamis_rollout::PreparedPrompt;
 
 use super::RunError;
 use super::begin::{Begin, ConfigText};
-use crate::assemble::{AssembleError, advantage, data, objective, policy};
+use crate::assemble::{AssembleError, advantage, critic, data, objective, policy};
 use crate::checkpoint::{self, RunState};
 use crate::codec::Codec;
 use crate::durable::Disk;
@@ -74,7 +74,12 @@ impl Start {
             None => policy::codec(config, || prompts.alphabet())?,
         };
         let from = state.as_ref().map(|(_, folder)| folder.as_path());
-        let memory = memory(config, &policy::shape(config, &codec, from)?, prompts.validation.len())?;
+        let shape = policy::shape(config, &codec, from)?;
+        let critic = match &state {
+            Some((state, folder)) if state.critic.is_some() => Some(checkpoint::critic_shape(folder)?),
+            _ => critic::shape(config, &shape)?,
+        };
+        let memory = memory(config, &shape, critic.as_ref(), prompts.validation.len())?;
         objective::objective(config)?;
         objective::correction(config)?;
         advantage::advantage(config)?;
@@ -147,8 +152,13 @@ pub(super) fn prepared(
 }
 
 /// Estimates the memory and refuses what cannot fit; the line that the run prints.
-fn memory(config: &Config, model: &ModelConfig, num_validation_prompts: usize) -> Result<String, RunError> {
-    let estimate = crate::memory::estimate(config, model, num_validation_prompts);
+fn memory(
+    config: &Config,
+    model: &ModelConfig,
+    critic: Option<&ModelConfig>,
+    num_validation_prompts: usize,
+) -> Result<String, RunError> {
+    let estimate = crate::memory::estimate(config, model, critic, num_validation_prompts);
     let trajectories = crate::memory::trajectories(config, num_validation_prompts);
     let needed = estimate.total().saturating_add(trajectories);
     let limit = config.model.memory_limit.map(|limit| limit.0).or_else(tamis_model::available_memory);

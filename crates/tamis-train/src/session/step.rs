@@ -334,10 +334,11 @@ impl Session {
             timings.add("gen_max", clock.elapsed());
         }
         let clock = Instant::now();
-        let passes = self.passes(&groups)?;
+        let mut passes = self.passes(&groups)?;
         if !passes.is_empty() {
             timings.add("advantage_passes", clock.elapsed());
         }
+        passes.values = self.values(&groups, &mut timings)?;
         let clock = Instant::now();
         let mut whole = self.attempts.whole(&collected.report);
         whole.accounting.check()?;
@@ -356,6 +357,9 @@ impl Session {
         whole.accounting.check()?;
         timings.add("adv", clock.elapsed());
 
+        let old_values = passes.values.as_ref();
+        self.train_critic(step, &groups, old_values, returns.as_ref(), &mut metrics, &mut timings)?;
+
         let clock = Instant::now();
         let old = self.old_logprobs(&groups)?;
         if old.is_some() {
@@ -368,28 +372,29 @@ impl Session {
         let mut settings = self.update.clone();
         settings.shuffle = settings.shuffle.map(|key| key.with(step));
         settings.key = settings.key.with(step);
-        let report = update(
-            &mut self.engine,
-            &self.objective,
-            &mut self.objective_state,
-            TrainingBatch {
-                groups: &groups,
-                advantages: &shaped.advantages,
-                kept: shaped.kept.as_ref(),
-                policy_factor: shaped.policy_factor,
-                old: old.as_ref(),
-                dropped,
-                reference: reference.as_ref().filter(|_| self.divergence == Divergence::InLoss),
-            },
-            &settings,
-            learning_rate,
-        )?;
-        let version = self.engine.publish();
-        self.shell.trained(version, num_left_out)?;
+        let batch = TrainingBatch {
+            groups: &groups,
+            advantages: &shaped.advantages,
+            kept: shaped.kept.as_ref(),
+            policy_factor: shaped.policy_factor,
+            old: old.as_ref(),
+            dropped,
+            reference: reference.as_ref().filter(|_| self.divergence == Divergence::InLoss),
+        };
+        // Weights that are not trained are not published anew: what they sampled is still theirs.
+        let report = if self.trains_policy(step) {
+            let state = &mut self.objective_state;
+            let report = update(&mut self.engine, &self.objective, state, batch, &settings, learning_rate)?;
+            self.engine.publish();
+            timings.add("update_actor", clock.elapsed());
+            Some(report)
+        } else {
+            None
+        };
+        self.shell.trained(self.engine.version(), num_left_out)?;
         self.between = Self::place(&self.shell, &self.pool);
-        timings.add("update_actor", clock.elapsed());
-        let in_a_row = self.count_skipped(&report.skipped);
-        if report.num_skipped > 0 {
+        let in_a_row = report.as_ref().map_or(0, |report| self.count_skipped(&report.skipped));
+        if let Some(report) = report.as_ref().filter(|report| report.num_skipped > 0) {
             self.progress.warn(&format!(
                 "step {step}: the gradient of {} of {} updates was not finite; these updates were left out",
                 report.num_skipped,
@@ -397,12 +402,14 @@ impl Session {
             ));
         }
 
-        metrics.set("loss", report.loss);
-        metrics.set("actor/grad_norm", report.grad_norm);
-        metrics.set("actor/lr", learning_rate);
-        metrics.set("actor/num_updates", report.num_updates as f64);
-        metrics.set("actor/num_skipped_updates", report.num_skipped as f64);
-        metrics.extend(report.metrics.iter().map(|(name, value)| (name.as_str(), *value)));
+        if let Some(report) = &report {
+            metrics.set("loss", report.loss);
+            metrics.set("actor/grad_norm", report.grad_norm);
+            metrics.set("actor/lr", learning_rate);
+            metrics.set("actor/num_updates", report.num_updates as f64);
+            metrics.set("actor/num_skipped_updates", report.num_skipped as f64);
+            metrics.extend(report.metrics.iter().map(|(name, value)| (name.as_str(), *value)));
+        }
         let credited = of_trained(&shaped.advantages, &whole_groups, &left_out);
         let columns = TrainedColumns {
             advantages: Some(Spread::from(&credited)),

@@ -54,6 +54,7 @@ mod tests {
             text: String::new(),
             token_ids: vec![1],
             logprobs: vec![0.0],
+            entropy: None,
             loss_mask: vec![true],
             finish_reason: FinishReason::Stop,
             versions: (PolicyVersion(0), PolicyVersion(0)),

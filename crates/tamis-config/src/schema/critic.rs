@@ -1,0 +1,58 @@
+//! `critic`: the model that says at each token what is still to come, for `gae` and `bi_level_gae`.
+
+use std::path::PathBuf;
+
+use super::{Aggregation, LrScheduleConfig};
+use crate::define::section;
+
+section! {
+    /// Where the critic's weights begin.
+    pub struct CriticModelConfig {
+        /// Folder of a checkpoint in the Hugging Face layout: a critic (`...ForTokenClassification` with one label, `score.weight` and
+        /// `score.bias`), or a language model, whose layers it takes under a value head of zeros. Its tokens must be those of the policy.
+        /// Null: the layers of the policy as reinforcement learning begins (after the warm start, where there is one), under such a head.
+        path: Option<PathBuf> = "null", NotEmpty, Fixed;
+    }
+}
+
+section! {
+    /// The critic's own AdamW with decoupled weight decay.
+    pub struct CriticOptimizerConfig {
+        /// Learning rate, after its warm-up; ten times the policy's, as in verl.
+        learning_rate: f64 = "1e-5", Positive, Fixed;
+        /// Decay of the first and the second moment.
+        betas: [f64; 2] = "[0.9, 0.999]", FromBelow(0.0, 1.0), Fixed;
+        /// Added to the root of the second moment.
+        epsilon: f64 = "1e-8", Positive, Fixed;
+        /// Weight decay.
+        weight_decay: f64 = "0.01", NonNegative, Fixed;
+        /// Decay norms and biases too, as PyTorch's AdamW does unless told otherwise.
+        decay_norms_and_biases: bool = "true", Any, Fixed;
+        /// Largest norm of the gradient; longer ones are scaled down to it. Null: no limit.
+        max_grad_norm: Option<f64> = "1.0", Positive, Fixed;
+    }
+}
+
+section! {
+    /// The critic: a transformer of its own with a value head, there where the estimator needs one (`gae`, `bi_level_gae`). It gives a value at
+    /// every token of the batch, advantages and returns are made of them, and it is trained on the returns before the policy is.
+    pub struct CriticConfig {
+        /// Where its weights begin.
+        model: CriticModelConfig = "{}", Any, Fixed;
+        /// Its optimizer.
+        optimizer: CriticOptimizerConfig = "{}", Any, Fixed;
+        /// Its learning rate over steps.
+        lr_schedule: LrScheduleConfig = "{}", Any, Fixed;
+        /// Prompts (groups) of one update of the critic. Null: as the policy's.
+        ppo_mini_batch_size: Option<usize> = "null", AtLeast(1.0), Fixed;
+        /// Passes over each batch. Null: as the policy's.
+        ppo_epochs: Option<usize> = "null", AtLeast(1.0), Fixed;
+        /// How far a value may move from its old one before the loss holds it. Null: no bound.
+        cliprange_value: Option<f64> = "0.5", Positive, Fixed;
+        /// How the value loss is aggregated. Null: as the policy loss.
+        aggregation: Option<Aggregation> = "null", Any, Fixed;
+        /// First steps in which the critic learns alone and the policy is left as it is. verl's `trainer.critic_warmup` of N is N - 1 of
+        /// them.
+        warmup_steps: usize = "0", Any, Fixed;
+    }
+}

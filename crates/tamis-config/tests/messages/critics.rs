@@ -1,0 +1,139 @@
+//! The critic's settings against the rest.
+
+use insta::assert_snapshot;
+
+use crate::{said, try_load};
+
+#[test]
+fn a_critic_is_there_where_advantages_need_one() {
+    let load = |arguments: &[&str]| {
+        let base = ["model.path=m", "data.task=arithmetic", "train.total_steps=10"];
+        try_load("", &[&base, arguments].concat()).unwrap().config
+    };
+    let ppo = load(&["preset=ppo", "train.ppo_mini_batch_size=32", "train.ppo_epochs=2"]);
+    assert!(ppo.has_critic());
+    assert_eq!((ppo.critic_mini_batch_size(), ppo.critic_epochs()), (32, 2), "as the policy's");
+    assert_eq!(ppo.critic.cliprange_value, Some(0.2));
+    let own = load(&["preset=ppo", "critic.ppo_mini_batch_size=16", "critic.ppo_epochs=3"]);
+    assert_eq!((own.critic_mini_batch_size(), own.critic_epochs()), (16, 3));
+    assert!(!load(&["preset=rloo"]).has_critic());
+    assert!(load(&["objective.advantage.estimator=bi_level_gae"]).has_critic());
+    // Neither the group's size nor the filter is group-relative here.
+    assert_eq!(said("preset: ppo", &["rollout.n=1"]), "");
+}
+
+#[test]
+fn settings_without_a_critic() {
+    let yaml = "critic:\n  warmup_steps: 5\n  optimizer: {learning_rate: 1e-4, betas: [0.9, 0.999]}\n";
+    assert_snapshot!(said(yaml, &[]), @"
+warning: `critic.optimizer.learning_rate` has no effect: the estimator of the advantages has no critic
+ --> run.yaml:3:30
+  |
+3 |   optimizer: {learning_rate: 1e-4, betas: [0.9, 0.999]}
+  |                              ^^^^
+  hint: remove `critic.optimizer.learning_rate`
+
+warning: `critic.warmup_steps` has no effect: the estimator of the advantages has no critic
+ --> run.yaml:2:17
+  |
+2 |   warmup_steps: 5
+  |                 ^
+  hint: remove `critic.warmup_steps`
+");
+}
+
+#[test]
+fn critics() {
+    let ppo = |yaml: &str, arguments: &[&str]| said(&format!("preset: ppo\n{yaml}"), arguments);
+    assert_snapshot!(ppo("critic: {ppo_mini_batch_size: 512}", &["data.train_batch_size=256"]), @"
+error: `critic.ppo_mini_batch_size` (512) is above `data.train_batch_size` (256); both count prompts
+ --> run.yaml:2:31
+  |
+2 | critic: {ppo_mini_batch_size: 512}
+  |                               ^^^
+  hint: use 256 or less; null is the policy's
+
+1 error in the configuration
+");
+    assert_snapshot!(ppo("critic: {ppo_mini_batch_size: 96}", &["data.train_batch_size=256"]), @"
+warning: `data.train_batch_size` (256) is not divisible by `critic.ppo_mini_batch_size` (96): the last of 3 updates of the critic in a step has 64 prompts
+ --> run.yaml:2:31
+  |
+2 | critic: {ppo_mini_batch_size: 96}
+  |                               ^^
+  hint: 64 or 128 divide 256
+");
+    assert_snapshot!(ppo("critic: {ppo_mini_batch_size: 64}", &["train.micro_batch_size=6", "train.ppo_mini_batch_size=96", "data.train_batch_size=192", "rollout.n=2"]), @"
+error: `critic.ppo_mini_batch_size` (64) times `rollout.n` (2) is not divisible by `train.micro_batch_size` (6)
+ --> run.yaml:2:31
+  |
+2 | critic: {ppo_mini_batch_size: 64}
+  |                               ^^
+  hint: remove `train.micro_batch_size`: `train.micro_batch_tokens` needs no divisor
+
+1 error in the configuration
+");
+    assert_snapshot!(ppo("critic: {warmup_steps: 10}", &[]), @"
+error: `critic.warmup_steps` (10) is not below `train.total_steps` (10): the policy would never be trained
+ --> run.yaml:2:24
+  |
+2 | critic: {warmup_steps: 10}
+  |                        ^^
+  hint: use fewer than 10 steps, or train for longer
+
+1 error in the configuration
+");
+    assert_snapshot!(ppo("critic: {lr_schedule: {kind: linear}}", &["~train.total_steps"]), @"
+error: nothing says how long the run is: neither `train.total_steps` nor `train.total_epochs` is set
+  hint: set `train.total_steps` or `train.total_epochs`
+
+error: `critic.lr_schedule.kind: linear` falls towards the last step, and the number of steps is not known
+ --> run.yaml:2:30
+  |
+2 | critic: {lr_schedule: {kind: linear}}
+  |                              ^^^^^^
+  hint: set `train.total_steps`, or `critic.lr_schedule.kind: constant`
+
+2 errors in the configuration
+");
+    assert_snapshot!(ppo("critic: {lr_schedule: {min_ratio: 0.1}}", &[]), @"
+warning: `critic.lr_schedule.min_ratio` has no effect: the critic's learning rate is constant
+ --> run.yaml:2:35
+  |
+2 | critic: {lr_schedule: {min_ratio: 0.1}}
+  |                                   ^^^
+  hint: remove `critic.lr_schedule.min_ratio`
+");
+    assert_snapshot!(ppo("filter: {kind: variance}", &[]), @"
+warning: the filter drops groups whose members score the same, which have signal here: `gae` compares with a critic, not within the group
+ --> run.yaml:2:16
+  |
+2 | filter: {kind: variance}
+  |                ^^^^^^^^
+  hint: set `filter: null`
+");
+    assert_snapshot!(ppo("critic: {cliprange_value: 0, optim: {lr: 1e-5}, model: {path: ''}}", &[]), @r#"
+error: unknown key `critic.optim`
+ --> run.yaml:2:30
+  |
+2 | critic: {cliprange_value: 0, optim: {lr: 1e-5}, model: {path: ''}}
+  |                              ^^^^^
+  hint: this is a key of verl: pass it as `key=value` on the command line, or convert the whole file with `tamis config import`
+
+error: `critic.model.path` must be non-empty, got ""
+ --> run.yaml:2:63
+  |
+2 | critic: {cliprange_value: 0, optim: {lr: 1e-5}, model: {path: ''}}
+  |                                                               ^^
+  hint: `tamis config explain critic.model.path` says more
+
+error: `critic.cliprange_value` must be greater than 0, got 0
+ --> run.yaml:2:27
+  |
+2 | critic: {cliprange_value: 0, optim: {lr: 1e-5}, model: {path: ''}}
+  |                           ^
+  hint: `tamis config explain critic.cliprange_value` says more
+
+3 errors in the configuration
+"#);
+}

@@ -1,0 +1,336 @@
+//! A critic: values that depend on nothing but their own sequence, its gradient, its files, and what is said of files that are wrong.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::error::Error;
+use std::path::Path;
+
+use proptest::prelude::*;
+use serde_json::Value;
+use tamis_core::ragged::Ragged;
+use tamis_core::random::{Key, Purpose};
+use tamis_model::{
+    AdamW, AdamWConfig, Architecture, CheckpointError, Gradients, Level, MemoryEstimate, MemoryPlan, Model,
+    ModelConfig, OutputHead, PassOptions, SaveDtype, Sequence, Threads, Workspace, forward_backward, logits,
+    score, values, values_forward_backward,
+};
+
+const VOCAB: usize = 37;
+
+fn policy(architecture: Architecture, tied: bool, seed: u64) -> Model {
+    let mut config = ModelConfig::new(architecture, VOCAB, 22, 40, 2, 4, 96);
+    (config.num_kv_heads, config.head_dim, config.tie_word_embeddings) = (2, 6, tied);
+    config.initializer_range = 0.25;
+    Model::init(config, Key::new(seed, Purpose::Init)).unwrap()
+}
+
+/// A critic that knows something: its head is not zero.
+fn critic(architecture: Architecture, tied: bool, seed: u64) -> Model {
+    let mut critic = policy(architecture, tied, seed).critic();
+    let key = Key::new(seed, Purpose::Init).with(1);
+    assert!(critic.nudge("score.weight", |i| key.normal(i as u64) as f32));
+    assert!(critic.nudge("score.bias", |_| 0.3));
+    critic
+}
+
+fn critics() -> [Model; 3] {
+    [
+        critic(Architecture::Qwen2, true, 1),
+        critic(Architecture::Qwen3, false, 2),
+        critic(Architecture::Llama, true, 3),
+    ]
+}
+
+/// Groups with one prompt, members with nothing scored among them, and sequences alone.
+fn rows() -> Vec<(Vec<u32>, usize)> {
+    let key = Key::new(4, Purpose::Task);
+    let draw = |salt: u64, len: usize| -> Vec<u32> {
+        (0..len as u64).map(|t| key.with(salt).below(t, VOCAB as u64) as u32).collect()
+    };
+    let groups = [(10u64, 18usize, &[1usize, 0, 33, 6][..]), (11, 1, &[4, 7]), (12, 5, &[9])];
+    let member = |prompt: u64, len: usize, (i, &more): (usize, &usize)| {
+        ([draw(prompt, len), draw(100 * prompt + i as u64, more)].concat(), len)
+    };
+    groups
+        .iter()
+        .flat_map(|&(prompt, len, members)| {
+            members.iter().enumerate().map(move |one| member(prompt, len, one)).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+fn sequences(rows: &[(Vec<u32>, usize)]) -> Vec<Sequence<'_>> {
+    rows.iter().map(|(tokens, start)| Sequence { tokens, start: *start }).collect()
+}
+
+fn slopes(first: usize, values: &Ragged<f32>) -> Vec<f32> {
+    let key = Key::new(8, Purpose::Bootstrap);
+    (first..first + values.num_values()).map(|i| key.normal(i as u64) as f32).collect()
+}
+
+fn gradients(threads: &Threads, model: &Model, options: PassOptions, size: usize) -> Gradients {
+    let rows = rows();
+    let mut gradients = Gradients::new(model);
+    let mut first = 0;
+    for part in sequences(&rows).chunks(size) {
+        let mut workspace = Workspace::default();
+        let ask = |values: &Ragged<f32>| slopes(first, values);
+        let values =
+            values_forward_backward(threads, model, &mut workspace, part, options, &mut gradients, ask);
+        first += values.unwrap().num_values();
+    }
+    gradients
+}
+
+#[test]
+fn a_new_critic_has_the_policys_layers_and_says_zero() {
+    for (architecture, tied) in [(Architecture::Qwen2, true), (Architecture::Llama, false)] {
+        let policy = policy(architecture, tied, 5);
+        let critic = policy.critic();
+        assert_eq!(critic.config().head, OutputHead::Value);
+        let of_policy: Vec<_> = policy.tensors().collect();
+        for (name, shape, values) in critic.tensors() {
+            if name.starts_with("score") {
+                assert!(values.iter().all(|&value| value == 0.0), "{name}");
+            } else {
+                assert!(of_policy.contains(&(name, shape, values)), "{name}");
+            }
+        }
+        let rows = rows();
+        let said = values(&Threads::new(1), &critic, &mut Workspace::default(), &sequences(&rows)).unwrap();
+        assert_eq!(said.num_rows(), rows.len());
+        assert!(said.values().iter().all(|&value| value == 0.0));
+    }
+}
+
+#[test]
+fn gradient_is_the_central_difference() {
+    let threads = Threads::new(1);
+    let rows = rows();
+    for model in critics() {
+        let architecture = model.config().architecture;
+        let analytic = gradients(&threads, &model, PassOptions::default(), usize::MAX);
+        let objective = |model: &Model| -> f64 {
+            let said = values(&threads, model, &mut Workspace::default(), &sequences(&rows)).unwrap();
+            said.values().iter().zip(slopes(0, &said)).map(|(&v, c)| f64::from(v) * f64::from(c)).sum()
+        };
+        for (name, shape, gradient) in analytic.tensors() {
+            let key = name.bytes().fold(Key::new(2, Purpose::Init), |key, byte| key.with(u64::from(byte)));
+            let direction: Vec<f64> = (0..gradient.len() as u64).map(|i| key.normal(i)).collect();
+            let slope: f64 = gradient.iter().zip(&direction).map(|(&g, d)| f64::from(g) * d).sum();
+            let size = gradient.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
+            let step = 1e-3;
+            let moved = |sign: f64| {
+                let mut moved = model.clone();
+                assert!(moved.nudge(name, |i| (sign * step * direction[i]) as f32), "{name}");
+                objective(&moved)
+            };
+            let difference = (moved(1.0) - moved(-1.0)) / (2.0 * step);
+            assert!(size > 0.0, "{architecture:?} {name}");
+            assert!(
+                (slope - difference).abs() <= 0.02 * size.max(0.1),
+                "{architecture:?} {name} {shape:?}: {slope} {difference} (norm {size})"
+            );
+        }
+    }
+}
+
+#[test]
+fn gradients_do_not_depend_on_threads_recomputation_or_micro_batches() {
+    for model in critics() {
+        let plain = PassOptions::default();
+        let whole = gradients(&Threads::new(1), &model, plain, usize::MAX);
+        for num_threads in [2, 3] {
+            let threads = Threads::new(num_threads);
+            assert!(gradients(&threads, &model, plain, usize::MAX).same_bits(&whole));
+            let again = PassOptions { recompute: true, ..plain };
+            assert!(gradients(&threads, &model, again, usize::MAX).same_bits(&whole));
+        }
+        for ((name, _, a), (_, _, b)) in
+            whole.tensors().zip(gradients(&Threads::new(1), &model, plain, 2).tensors())
+        {
+            let largest = a.iter().fold(1e-3f32, |max, x| max.max(x.abs()));
+            assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1e-5 * largest), "{name}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+    #[test]
+    fn a_value_depends_on_its_own_sequence_alone(
+        seed in 0u64..1000,
+        tied in any::<bool>(),
+        lengths in proptest::collection::vec((1usize..40, proptest::collection::vec(0usize..30, 1..4)), 1..5),
+        reversed in any::<bool>(),
+        level in 0usize..3,
+    ) {
+        let level = Level::available().nth(level).unwrap_or_else(Level::detect);
+        let model = critic(Architecture::Qwen3, tied, seed);
+        let key = Key::new(seed, Purpose::Task);
+        let draw = |salt: u64, len: usize| -> Vec<u32> {
+            (0..len as u64).map(|t| key.with(salt).below(t, VOCAB as u64) as u32).collect()
+        };
+        let mut rows: Vec<(Vec<u32>, usize)> = lengths.iter().enumerate().flat_map(|(g, (prompt, members))| {
+            let context = draw(g as u64, *prompt);
+            let one = |(i, &more): (usize, &usize)| ([&context[..], &draw(100 + 10 * g as u64 + i as u64, more)].concat(), *prompt);
+            members.iter().enumerate().map(one).collect::<Vec<_>>()
+        }).collect();
+        if reversed {
+            rows.reverse();
+        }
+        let mut workspace = Workspace::default();
+        let bits = |row: &[f32]| row.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+        let together = [1, 2].map(|num_threads| {
+            values(&Threads::with_level(num_threads, level), &model, &mut workspace, &sequences(&rows)).unwrap()
+        });
+        let threads = Threads::with_level(1, level);
+        for (i, sequence) in sequences(&rows).into_iter().enumerate() {
+            let alone = values(&threads, &model, &mut workspace, &[sequence]).unwrap();
+            prop_assert_eq!(alone.row(0).len(), sequence.tokens.len() - sequence.start);
+            for other in &together {
+                prop_assert_eq!(bits(alone.row(0)), bits(other.row(i)), "sequence {}", i);
+            }
+        }
+    }
+}
+
+#[test]
+fn it_learns_a_value_and_goes_on_from_its_files() {
+    let threads = Threads::new(2);
+    let rows = rows();
+    let mut model = policy(Architecture::Qwen3, true, 6).critic();
+    let mut optimizer = AdamW::new(&model, AdamWConfig::default());
+    let folder = tempfile::tempdir().unwrap();
+    let step = |model: &mut Model, optimizer: &mut AdamW| -> f64 {
+        let mut gradients = Gradients::new(model);
+        let mut loss = 0.0;
+        // Half the distance to the number of the sequence, squared.
+        let ask = |said: &Ragged<f32>| {
+            let errors: Vec<f32> = said
+                .rows()
+                .enumerate()
+                .flat_map(|(i, row)| row.iter().map(move |&value| value - i as f32 / 4.0))
+                .collect();
+            loss = errors.iter().map(|&error| f64::from(error).powi(2)).sum();
+            errors
+        };
+        let (mut workspace, options) = (Workspace::default(), PassOptions::default());
+        values_forward_backward(
+            &threads,
+            model,
+            &mut workspace,
+            &sequences(&rows),
+            options,
+            &mut gradients,
+            ask,
+        )
+        .unwrap();
+        assert!(!optimizer.step(&threads, model, &gradients, 1e-2, Some(1.0)).skipped);
+        loss
+    };
+    let first = step(&mut model, &mut optimizer);
+    for _ in 0..60 {
+        step(&mut model, &mut optimizer);
+    }
+    model.save(folder.path(), SaveDtype::F32).unwrap();
+    optimizer.save(&folder.path().join("optimizer.safetensors")).unwrap();
+    let mut loaded = Model::load_critic(folder.path()).unwrap();
+    assert!(loaded.same_weights(&model));
+    let mut moments = AdamW::new(&loaded, AdamWConfig::default());
+    moments.load(&folder.path().join("optimizer.safetensors")).unwrap();
+    let last = step(&mut model, &mut optimizer);
+    step(&mut loaded, &mut moments);
+    assert!(loaded.same_weights(&model));
+    assert!(last < 0.02 * first, "{first} {last}");
+}
+
+/// The chain of an error's messages, without the temporary folder's name.
+fn message(error: &dyn Error, folder: &Path) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text += &format!(": {error}");
+        source = error.source();
+    }
+    text.replace(&folder.display().to_string(), "DIR")
+}
+
+#[test]
+fn files() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let policy = policy(Architecture::Qwen2, true, 7);
+    let told = |result: Result<Model, CheckpointError>| message(&result.unwrap_err(), path);
+    // The layers of a language model under a new head.
+    policy.save(path, SaveDtype::F32).unwrap();
+    assert!(Model::load_critic(path).unwrap().same_weights(&policy.critic()));
+    // A critic is none.
+    policy.critic().save(path, SaveDtype::F32).unwrap();
+    insta::assert_snapshot!(told(Model::load(path)), @"failed to use the configuration in DIR: `Qwen2ForTokenClassification` is a critic, not a language model");
+    let config: Value = serde_json::from_slice(&std::fs::read(path.join("config.json")).unwrap()).unwrap();
+    let write = |edit: &dyn Fn(&mut Value)| {
+        let mut config = config.clone();
+        edit(&mut config);
+        std::fs::write(path.join("config.json"), config.to_string()).unwrap();
+    };
+    write(&|config| config["id2label"] = serde_json::json!({"0": "no", "1": "yes"}));
+    insta::assert_snapshot!(told(Model::load_critic(path)), @"failed to use the configuration in DIR: number of labels `2` is not supported (supported: 1, the value)");
+    write(&|config| drop(config.as_object_mut().unwrap().remove("id2label")));
+    insta::assert_snapshot!(told(Model::load_critic(path)), @"failed to use the configuration in DIR: number of labels `2` is not supported (supported: 1, the value)");
+    // Weights and configuration of different heads.
+    write(&|config| config["architectures"] = serde_json::json!(["Qwen2ForCausalLM"]));
+    insta::assert_snapshot!(told(Model::load_critic(path)), @"tensor `score.bias` in DIR/model.safetensors does not belong to this architecture");
+    policy.save(path, SaveDtype::F32).unwrap();
+    write(&|_| {});
+    insta::assert_snapshot!(told(Model::load_critic(path)), @"tensor `score.weight` is missing from DIR/model.safetensors");
+}
+
+#[test]
+fn a_head_is_asked_for_what_it_has() {
+    let threads = Threads::new(1);
+    let mut workspace = Workspace::default();
+    let policy = policy(Architecture::Qwen3, true, 8);
+    let critic = policy.critic();
+    let good = [Sequence { tokens: &[1, 2], start: 1 }];
+    let error = values(&threads, &policy, &mut workspace, &good).unwrap_err();
+    insta::assert_snapshot!(error, @"the model is a language model, and what is asked for comes from a critic");
+    let error = score(&threads, &critic, &mut workspace, &good, 1.0).unwrap_err();
+    insta::assert_snapshot!(error, @"the model is a critic, and what is asked for comes from a language model");
+    assert_eq!(logits(&threads, &critic, &mut workspace, &[1]).unwrap_err(), error);
+    let mut gradients = Gradients::new(&critic);
+    let options = PassOptions::default();
+    let backward =
+        forward_backward(&threads, &critic, &mut workspace, &good, options, &mut gradients, |_| {
+            panic!("nothing to ask")
+        });
+    assert_eq!(backward.unwrap_err(), error);
+    let none =
+        values_forward_backward(&threads, &critic, &mut workspace, &good, options, &mut gradients, |_| {
+            Vec::new()
+        });
+    insta::assert_snapshot!(none.unwrap_err(), @"expected 1 value coefficients, one per scored token, got 0");
+}
+
+#[test]
+fn memory_counts_the_critic() {
+    // Sizes that need no padding.
+    let config = ModelConfig::new(Architecture::Qwen3, 48, 64, 96, 2, 4, 64);
+    let policy = Model::init(config, Key::new(9, Purpose::Init)).unwrap();
+    let critic = policy.critic();
+    let plan = MemoryPlan {
+        trains: true,
+        num_copies: 1,
+        micro_batch_tokens: 100,
+        num_threads: 1,
+        cached_tokens: 10,
+        ..MemoryPlan::default()
+    };
+    let alone = MemoryEstimate::new(policy.config(), &plan);
+    let both = alone.with_critic(critic.config(), &plan);
+    // Weights, one sum of gradients for so few rows, two moments; the work buffers serve both.
+    assert_eq!(both.total() - alone.total(), both.critic + both.activations - alone.activations);
+    let per_copy = both.critic / 4;
+    let exact = 4 * critic.num_parameters() as u64;
+    assert!(per_copy >= exact && per_copy < exact + exact / 8, "{per_copy} {exact}");
+    assert!(both.to_string().contains(", critic "), "{both}");
+}

@@ -1,0 +1,106 @@
+//! The critic: where its weights begin, and how it is trained.
+
+use std::num::NonZeroUsize;
+
+use tamis_config::{Config, CriticOptimizerConfig};
+use tamis_core::objective::ValueTerm;
+use tamis_core::random::{Key, Purpose};
+use tamis_model::{AdamWConfig, Model, ModelConfig};
+
+use super::objective::aggregation;
+use super::{AssembleError, learning_rate};
+use crate::critic::CriticSettings;
+use crate::learning_rate::LearningRate;
+use crate::native::NativeCritic;
+use crate::update::MicroBatch;
+
+/// How a run trains its critic.
+#[derive(Debug, Clone, Copy)]
+pub struct CriticPlan {
+    /// Its updates.
+    pub settings: CriticSettings,
+    /// Its learning rate over steps.
+    pub learning_rate: LearningRate,
+    /// First steps in which it learns alone.
+    pub warmup_steps: u64,
+}
+
+/// The plan, where the advantages need a critic; its mini-batches are cut as the policy's.
+pub fn plan(config: &Config, micro_batch: MicroBatch) -> Option<CriticPlan> {
+    let critic = &config.critic;
+    config.has_critic().then(|| CriticPlan {
+        settings: CriticSettings {
+            mini_batch_size: NonZeroUsize::new(config.critic_mini_batch_size()).unwrap_or(NonZeroUsize::MIN),
+            epochs: config.critic_epochs(),
+            shuffle: config.train.shuffle_mini_batches.then(|| Key::new(config.run.seed, Purpose::Critic)),
+            micro_batch,
+            loss: ValueTerm {
+                coef: 1.0,
+                clip: critic.cliprange_value,
+                aggregation: Some(aggregation(
+                    config,
+                    critic.aggregation.unwrap_or(config.objective.aggregation),
+                )),
+            },
+        },
+        learning_rate: learning_rate(critic.optimizer.learning_rate, &critic.lr_schedule),
+        warmup_steps: critic.warmup_steps as u64,
+    })
+}
+
+/// The critic's shape, before anything is allocated for it; `None` without one. The policy's where no checkpoint is named.
+pub fn shape(config: &Config, policy: &ModelConfig) -> Result<Option<ModelConfig>, AssembleError> {
+    if !config.has_critic() {
+        return Ok(None);
+    }
+    let Some(path) = &config.critic.model.path else {
+        return Ok(Some(policy.critic()));
+    };
+    if !path.is_dir() {
+        return Err(AssembleError::setting(
+            format!("critic.model.path: there is no folder {}", path.display()),
+            "name a folder with config.json and model.safetensors, or leave it out: the critic then begins with the policy's layers",
+        ));
+    }
+    let shape = ModelConfig::load_any(path)?;
+    if shape.vocab_size < policy.vocab_size {
+        return Err(AssembleError::setting(
+            format!(
+                "critic.model.path: the critic knows {} tokens, the policy has {}",
+                shape.vocab_size, policy.vocab_size
+            ),
+            "take a critic with the policy's tokenizer",
+        ));
+    }
+    let longest = config.data.max_prompt_length.saturating_add(config.rollout.max_response_length);
+    if longest > shape.max_position_embeddings {
+        return Err(AssembleError::setting(
+            format!(
+                "data.max_prompt_length {} and rollout.max_response_length {} make {longest} tokens, the critic in {} reads {}",
+                config.data.max_prompt_length,
+                config.rollout.max_response_length,
+                path.display(),
+                shape.max_position_embeddings
+            ),
+            format!("lower one of them so that they sum to at most {}", shape.max_position_embeddings),
+        ));
+    }
+    Ok(Some(shape.critic()))
+}
+
+/// A critic with these weights and an optimizer that starts afresh.
+pub fn critic(config: &Config, model: Model) -> NativeCritic {
+    let CriticOptimizerConfig { betas, epsilon, weight_decay, decay_norms_and_biases, max_grad_norm, .. } =
+        config.critic.optimizer;
+    let optimizer =
+        AdamWConfig { beta1: betas[0], beta2: betas[1], eps: epsilon, weight_decay, decay_norms_and_biases };
+    NativeCritic::new(model, optimizer, max_grad_norm)
+}
+
+/// The critic that `critic.model.path` names; `None` where it begins with the policy's layers.
+pub fn named(config: &Config) -> Result<Option<NativeCritic>, AssembleError> {
+    match &config.critic.model.path {
+        Some(path) if config.has_critic() => Ok(Some(critic(config, Model::load_critic(path)?))),
+        _ => Ok(None),
+    }
+}

@@ -1,0 +1,180 @@
+use std::collections::BTreeMap;
+
+use tamis_core::group::{FinishReason, GroupId, PolicyVersion, PromptId, Trajectory};
+use tamis_core::objective::Aggregation;
+use tamis_core::random::Purpose;
+
+use super::*;
+use crate::learner::{AskValueLoss, OptimizerReport};
+
+/// A critic that says the same number of every token, and keeps what it is told.
+struct Constant {
+    value: f32,
+    /// Of each pass, its derivatives.
+    told: Vec<Vec<f32>>,
+    rates: Vec<f64>,
+    /// Updates from this one on have a gradient that is not finite.
+    breaks_at: usize,
+}
+
+impl Constant {
+    fn new(value: f32) -> Self {
+        Self { value, told: Vec::new(), rates: Vec::new(), breaks_at: usize::MAX }
+    }
+}
+
+impl CriticLearner for Constant {
+    fn values(&mut self, sequences: &[LearnerSequence<'_>]) -> Result<Vec<f32>, LearnerError> {
+        Ok(vec![self.value; sequences.iter().map(|sequence| sequence.completion.len()).sum()])
+    }
+
+    fn critic_forward_backward(
+        &mut self,
+        sequences: &[LearnerSequence<'_>],
+        ask: &mut AskValueLoss<'_>,
+    ) -> Result<(), LearnerError> {
+        let values = self.values(sequences)?;
+        let mut derivatives = Vec::new();
+        ask(&values, &mut derivatives)?;
+        assert_eq!(derivatives.len(), values.len());
+        self.told.push(derivatives);
+        Ok(())
+    }
+
+    fn critic_step(&mut self, learning_rate: f64) -> Result<OptimizerReport, LearnerError> {
+        let skipped = self.rates.len() >= self.breaks_at;
+        self.rates.push(learning_rate);
+        Ok(OptimizerReport { grad_norm: if skipped { f64::NAN } else { 2.0 }, skipped })
+    }
+}
+
+fn trajectory(reward: f64, mask: &[bool], finish_reason: FinishReason) -> Trajectory {
+    Trajectory {
+        sample_index: 0,
+        text: String::new(),
+        token_ids: vec![7; mask.len()],
+        logprobs: vec![-0.5; mask.len()],
+        entropy: None,
+        loss_mask: mask.to_vec(),
+        finish_reason,
+        versions: (PolicyVersion(0), PolicyVersion(0)),
+        scores: BTreeMap::new(),
+        reward,
+    }
+}
+
+fn group(prompt: u32, trajectories: Vec<Trajectory>) -> Group {
+    Group {
+        id: GroupId(0),
+        prompt: PromptId(0),
+        epoch: 0,
+        dispatched: PolicyVersion(0),
+        prompt_token_ids: vec![prompt; 2],
+        trajectories,
+    }
+}
+
+/// Two groups: three tokens of which one is the environment's, one token, a truncated one of two; an unscored one of two.
+fn groups() -> [Group; 2] {
+    use FinishReason::{Length, Stop};
+    [
+        group(1, vec![trajectory(1.0, &[true, false, true], Stop), trajectory(0.0, &[true], Stop)]),
+        group(2, vec![trajectory(1.0, &[true, true], Length), trajectory(f64::NAN, &[true, true], Stop)]),
+    ]
+}
+
+fn settings(size: usize, micro_batch: MicroBatch) -> CriticSettings {
+    CriticSettings {
+        mini_batch_size: NonZeroUsize::new(size).unwrap_or(NonZeroUsize::MIN),
+        epochs: 1,
+        shuffle: None,
+        micro_batch,
+        loss: ValueTerm { coef: 1.0, clip: Some(0.5), aggregation: Some(Aggregation::TokenMean) },
+    }
+}
+
+/// Returns 0 to 7, old values 1 throughout.
+fn columns() -> (Ragged<f64>, Ragged<f64>) {
+    let returns = Ragged::from_rows([vec![0.0, 1.0, 2.0], vec![3.0], vec![4.0, 5.0], vec![6.0, 7.0]]);
+    let old = Ragged::from_rows([vec![1.0; 3], vec![1.0], vec![1.0; 2], vec![f64::NAN; 2]]);
+    (old, returns)
+}
+
+fn updated(learner: &mut Constant, settings: &CriticSettings) -> CriticReport {
+    let groups = groups();
+    let groups: Vec<&Group> = groups.iter().collect();
+    let (old, returns) = columns();
+    let batch = CriticBatch { groups: &groups, old: &old, returns: &returns };
+    update_critic(learner, batch, settings, 0.25).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn one_update_by_hand() {
+    let mut learner = Constant::new(1.0);
+    let report = updated(&mut learner, &settings(2, MicroBatch::Tokens(100)));
+    // Five tokens: not the environment's, not the unscored trajectory's; the truncated one counts. Errors 1, -1, -2, -3, -4 over 5.
+    assert_eq!(learner.told, [vec![0.2, 0.0, -0.2, -0.4, -0.6, -0.8]]);
+    assert_eq!((report.num_updates, report.num_skipped, learner.rates), (1, 0, vec![0.25]));
+    let expected = [("critic/vf_loss", 3.1), ("critic/vf_clipfrac", 0.0), ("critic/vpred_mean", 1.0)];
+    for ((name, value), (expected_name, expected)) in report.metrics.iter().zip(expected) {
+        assert_eq!(*name, expected_name);
+        assert!((value - expected).abs() < 1e-12, "{name} {value}");
+    }
+    // Two above the old value: held at 1.5, where the error is the larger for the returns of 2 and more, and nothing pulls.
+    let mut learner = Constant::new(3.0);
+    let report = updated(&mut learner, &settings(2, MicroBatch::Tokens(100)));
+    assert_eq!(learner.told, [vec![0.6, 0.0, 0.2, 0.0, 0.0, 0.0]]);
+    assert!((report.metrics[1].1 - 0.6).abs() < 1e-12);
+}
+
+#[test]
+fn micro_batches_change_nothing() {
+    let whole = {
+        let mut learner = Constant::new(0.3);
+        let report = updated(&mut learner, &settings(2, MicroBatch::Tokens(100)));
+        (learner.told.concat(), report)
+    };
+    for micro_batch in [MicroBatch::Tokens(1), MicroBatch::Sequences(2), MicroBatch::Tokens(6)] {
+        let mut learner = Constant::new(0.3);
+        let report = updated(&mut learner, &settings(2, micro_batch));
+        assert!(learner.told.len() > 1);
+        assert_eq!((learner.told.concat(), report), whole);
+    }
+}
+
+#[test]
+fn mini_batches_epochs_and_broken_gradients() {
+    let mut learner = Constant { breaks_at: 3, ..Constant::new(1.0) };
+    let report = updated(&mut learner, &CriticSettings { epochs: 2, ..settings(1, MicroBatch::Tokens(100)) });
+    // A group each: three tokens, then two.
+    let first = vec![1.0 / 3.0, 0.0, -1.0 / 3.0, -2.0 / 3.0];
+    let second = vec![-1.5, -2.0];
+    assert_eq!(learner.told, [first.clone(), second.clone(), first, second]);
+    assert_eq!((report.num_updates, report.num_skipped), (3, 1));
+    assert!((report.grad_norm - 2.0).abs() < 1e-12);
+    let shuffle = Some(Key::new(1, Purpose::Critic));
+    let mut orders = Vec::new();
+    for epochs in 1..8 {
+        let mut learner = Constant::new(1.0);
+        updated(&mut learner, &CriticSettings { epochs, shuffle, ..settings(1, MicroBatch::Tokens(100)) });
+        orders = learner.told.chunks(2).map(|pair| pair[0].len()).collect();
+    }
+    assert!(orders.contains(&4) && orders.contains(&2), "every epoch has its own order: {orders:?}");
+}
+
+#[test]
+fn values_come_back_by_trajectory() {
+    let groups = groups();
+    let sequences: Vec<LearnerSequence<'_>> = groups
+        .iter()
+        .flat_map(|group| {
+            group.trajectories.iter().map(|trajectory| LearnerSequence {
+                prompt: &group.prompt_token_ids,
+                completion: &trajectory.token_ids,
+            })
+        })
+        .collect();
+    let rows = values(&mut Constant::new(0.5), &sequences, MicroBatch::Sequences(3))
+        .unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(rows, Ragged::from_rows([vec![0.5; 3], vec![0.5], vec![0.5; 2], vec![0.5; 2]]));
+}

@@ -1,0 +1,130 @@
+//! The engine's critic: a model of its own beside the policy, trained in the same work buffers.
+
+use tamis_model::{AdamW, AdamWConfig, Gradients, Model, PassOptions, values, values_forward_backward};
+
+use super::NativeEngine;
+use super::learner::{as_engine, joined};
+use crate::learner::{AskValueLoss, CriticLearner, LearnerError, LearnerSequence, OptimizerReport};
+
+/// Weights and optimizer of a critic.
+pub struct NativeCritic {
+    model: Model,
+    optimizer: AdamW,
+    gradients: Gradients,
+    max_grad_norm: Option<f64>,
+    /// Steps that it has been trained in.
+    version: u64,
+}
+
+impl NativeCritic {
+    /// Around a model with a value head; its optimizer starts afresh.
+    pub fn new(model: Model, optimizer: AdamWConfig, max_grad_norm: Option<f64>) -> Self {
+        Self {
+            optimizer: AdamW::new(&model, optimizer),
+            gradients: Gradients::new(&model),
+            max_grad_norm,
+            version: 0,
+            model,
+        }
+    }
+
+    /// The weights.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The optimizer.
+    pub fn optimizer(&self) -> &AdamW {
+        &self.optimizer
+    }
+
+    /// The optimizer, to load its state.
+    pub fn optimizer_mut(&mut self) -> &mut AdamW {
+        &mut self.optimizer
+    }
+
+    /// Steps that it has been trained in.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Sets the version, on resume.
+    pub fn set_version(&mut self, version: u64) {
+        self.version = version;
+    }
+}
+
+impl NativeEngine {
+    /// Takes a critic.
+    pub fn set_critic(&mut self, critic: NativeCritic) {
+        self.critic = Some(critic);
+    }
+
+    /// The critic.
+    pub fn critic(&self) -> Option<&NativeCritic> {
+        self.critic.as_ref()
+    }
+
+    /// The critic, to load its state.
+    pub fn critic_mut(&mut self) -> Option<&mut NativeCritic> {
+        self.critic.as_mut()
+    }
+}
+
+fn refused(error: &tamis_model::SequenceError) -> LearnerError {
+    LearnerError::Engine { reason: error.to_string() }
+}
+
+impl CriticLearner for NativeEngine {
+    fn values(&mut self, sequences: &[LearnerSequence<'_>]) -> Result<Vec<f32>, LearnerError> {
+        if self.interrupt.is_requested() {
+            return Err(LearnerError::Interrupted);
+        }
+        let critic = self.critic.as_ref().ok_or(LearnerError::NoCritic)?;
+        let tokens = joined(sequences);
+        let batch = as_engine(&tokens, sequences);
+        let said = values(&self.threads, &critic.model, &mut self.workspace, &batch)
+            .map_err(|error| refused(&error))?;
+        Ok(said.values().to_vec())
+    }
+
+    fn critic_forward_backward(
+        &mut self,
+        sequences: &[LearnerSequence<'_>],
+        ask: &mut AskValueLoss<'_>,
+    ) -> Result<(), LearnerError> {
+        let critic = self.critic.as_mut().ok_or(LearnerError::NoCritic)?;
+        let tokens = joined(sequences);
+        let batch = as_engine(&tokens, sequences);
+        let options =
+            PassOptions { recompute: self.settings.recompute_activations, ..PassOptions::default() };
+        let mut answered = Ok(());
+        values_forward_backward(
+            &self.threads,
+            &critic.model,
+            &mut self.workspace,
+            &batch,
+            options,
+            &mut critic.gradients,
+            |said| {
+                let mut derivatives = Vec::with_capacity(said.num_values());
+                answered = ask(said.values(), &mut derivatives);
+                if answered.is_err() {
+                    derivatives.clear();
+                }
+                derivatives.resize(said.num_values(), 0.0);
+                derivatives
+            },
+        )
+        .map_err(|error| refused(&error))?;
+        answered
+    }
+
+    fn critic_step(&mut self, learning_rate: f64) -> Result<OptimizerReport, LearnerError> {
+        let NativeCritic { model, optimizer, gradients, max_grad_norm, .. } =
+            self.critic.as_mut().ok_or(LearnerError::NoCritic)?;
+        let report = optimizer.step(&self.threads, model, gradients, learning_rate, *max_grad_norm);
+        gradients.clear();
+        Ok(OptimizerReport { grad_norm: report.grad_norm, skipped: report.skipped })
+    }
+}
