@@ -106,9 +106,8 @@ impl Baseline {
 
 /// One trajectory's tokens while its group is at work.
 struct Member {
-    /// Where its rows begin in the flat columns.
-    tokens: Range<usize>,
-    num_unmasked: usize,
+    /// Its part of the group's list of positions.
+    places: Range<usize>,
     /// One past its last unmasked position.
     end: usize,
 }
@@ -172,6 +171,8 @@ impl OptimalTokenBaseline {
         let returns = returns(batch, mask, self.masked_rewards, 1.0);
         let mut advantages: Vec<f64> = vec![0.0; returns.num_values()];
         let (mut members, mut baselines): (Vec<Member>, Vec<Baseline>) = (Vec::new(), Vec::new());
+        // Position and flat place of every unmasked token of a group, member after member.
+        let mut places: Vec<(usize, usize)> = Vec::new();
         let mut first = 0;
         for rewards_g in batch.rewards.rows() {
             let rows = first..first + rewards_g.len();
@@ -183,25 +184,25 @@ impl OptimalTokenBaseline {
             }
             members.clear();
             baselines.clear();
+            places.clear();
             for row in rows.zip(rewards_g).filter(|(_, reward)| !reward.is_nan()).map(|(row, _)| row) {
-                let mut member =
-                    Member { tokens: mask.offsets()[row]..mask.offsets()[row + 1], num_unmasked: 0, end: 0 };
-                for (place, token) in position.unmasked(mask.values(), member.tokens.clone()) {
-                    if place >= baselines.len() {
-                        baselines.resize(place + 1, Baseline::EMPTY);
-                    }
-                    baselines[place].add(returns.values()[token], weights[token]);
-                    member.num_unmasked += 1;
-                    member.end = place + 1;
+                let first = places.len();
+                places.extend(position.unmasked(mask.values(), mask.offsets()[row]..mask.offsets()[row + 1]));
+                let end = places[first..].last().map_or(0, |(place, _)| place + 1);
+                if end > baselines.len() {
+                    baselines.resize(end, Baseline::EMPTY);
                 }
-                members.push(member);
+                members.push(Member { places: first..places.len(), end });
             }
             if members.len() < 2 {
                 continue;
             }
+            for &(place, token) in &places {
+                baselines[place].add(returns.values()[token], weights[token]);
+            }
             let tail = self.tail_of(&members);
             for (m, member) in members.iter().enumerate() {
-                for (place, token) in position.unmasked(mask.values(), member.tokens.clone()) {
+                for &(place, token) in &places[member.places.clone()] {
                     let to_go = returns.values()[token];
                     advantages[token] = match tail {
                         Some((longest, start)) if longest == m && place >= start => to_go,
@@ -224,7 +225,7 @@ impl OptimalTokenBaseline {
     fn tail_of(&self, members: &[Member]) -> Option<(usize, usize)> {
         let length = |member: &Member| match self.tail {
             Tail::Zeroed => member.end,
-            Tail::ZeroedByCount => member.num_unmasked,
+            Tail::ZeroedByCount => member.places.len(),
             Tail::Kept => 0,
         };
         let (mut longest, mut most, mut second) = (0, 0, 0);
