@@ -613,16 +613,16 @@ fn filters_and_limits() {
     let ended = train(&folder, &metric);
     assert!(!ended.stderr.contains("warm start"), "the metric is checked before anything is generated");
     insta::assert_snapshot!(ended.failure(), @r#"
-    exit code 2
-    error: there is no metric `accuracy`: there are acc, score, seq_reward, seq_final_reward, token_level_rewards, length, number
-      --> config.yaml:13:34
-       |
-    13 | filter: {kind: variance, metric: accuracy}
-       |                                  ^^^^^^^^
-      hint: a reward's score is a metric under its `name`; null takes the raw outcome
+exit code 2
+error: there is no metric `accuracy`: there are acc, score, seq_reward, seq_final_reward, token_level_rewards, length, entropy, number
+  --> config.yaml:13:34
+   |
+13 | filter: {kind: variance, metric: accuracy}
+   |                                  ^^^^^^^^
+  hint: a reward's score is a metric under its `name`; null takes the raw outcome
 
-    1 error in the configuration
-    "#);
+1 error in the configuration
+"#);
 
     let single = tiny(&[("rollout: {n: 4", "rollout: {n: 1"), ("total_steps: 6", "total_steps: 1")]);
     let warned = train(&folder, &single).succeeds().stderr;

@@ -189,8 +189,8 @@ pub(super) fn shapings(t: &mut Translator) {
     const SCALING: &str = "actor_rollout_ref.actor.filter_loss_scaling";
     const LENGTH: &str = "grpo_advantage_length_weight";
     const LIST: &str = "objective.shaping";
-    // Where no estimator is named, a run of RAGEN would take gae, which is taken as grpo here.
-    let is_grpo = t.text("algorithm.adv_estimator").is_none_or(|name| name == "grpo");
+    // A whole command of RAGEN that names no estimator takes gae; among keys of ours it is ours that counts, of which grpo is the default.
+    let is_grpo = t.text("algorithm.adv_estimator").map_or(!t.whole, |name| name == "grpo");
     if t.flag(SOFT, false) && is_grpo {
         t.append(&[SOFT], LIST, "{kind: soft_reweight, ddof: 1, epsilon: 1e-6}");
         t.remark(SOFT, "a group of one, whose weight is not a number in RAGEN, has weight 0");

@@ -81,7 +81,10 @@ fn the_page_on_rewards_names_every_field() {
         assert!(page.contains(&format!("\n| `{field}` |")), "`{field}` is not in docs/rewards.md");
     }
     let startup = CommandConfig::default().startup_timeout.as_secs();
-    assert!(page.contains(&format!("{startup} s more")), "the start-up time-out is {startup} s");
+    assert!(
+        page.contains(&format!("`startup_timeout` more, {startup} s,")),
+        "the start-up time-out is {startup} s"
+    );
 }
 
 #[test]
