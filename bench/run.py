@@ -3,7 +3,7 @@
 
     bench/install_peers.sh                once; without it the peers are skipped and tamis's own figures printed
     python3 bench/run.py                  everything (about 10 minutes and the build, on 2 quiet cores)
-    python3 bench/run.py --only filter    one part of: engine, step, filter
+    python3 bench/run.py --only filter    one part of: engine, step, filter, loss, advantage, balance
     python3 bench/run.py --rounds 5 --json ratios.json
 
 Needs python3 and cargo; only the standard library is imported here.
@@ -25,6 +25,9 @@ tamis's side, all built with `cargo --release`:
 | engine | example `engine_speed` of tamis-model | {"what": "train", "model": "small", "tokens_per_s": ..., "peak_share": ...}; also "generate_separate", "generate_grouped"; {"what": "matmul_peak", "gflops": ...} |
 | step | `tamis train configs/bench_step.yaml run.dir=DIR` | `timing_s/step` of each line of DIR/**/metrics.jsonl, the first two left out |
 | filter | example `filter_speed` of tamis-core | {"what": "filter", "form": "tamis", "seconds": ...} |
+| loss | example `loss_speed` of tamis-core, 2 threads | {"what": "policy_loss", "loss": "clip", "tokens_per_second": ..., "share": of a plain pass over the same arrays} |
+| advantage | example `advantage_speed` of tamis-core, one thread | {"what": "advantage" or "statistics", "trajectories": ..., "seconds": ...} |
+| balance | example `balance_speed` of tamis-core | {"what": "balance", "method": ..., "seconds": ..., "spread": ...} |
 
 Both sides must do the same work. The engine's lines may say what they did, and PyTorch is then given just that: training `sequences` of `length`
 (or of `shortest` to `longest`) tokens; generation `prompts`, `samples`, `prompt_length`, `new_tokens`; the model `hidden`, `layers`, `heads`,
@@ -61,6 +64,14 @@ CASES = {
     ("generate_grouped", "mid"): ("generation, mid, groups of 16", None),
     ("grpo_step", "small"): ("whole GRPO step against TRL", 3.5),
     ("filter", None): ("filter, 65,536 trajectories", 1000.0),
+    ("policy_loss", "verl"): ("policy loss with gradient, against verl's", 100.0),
+    ("policy_loss", "trl"): ("policy loss with gradient, against TRL's", None),
+    ("advantage", "verl"): ("advantages, 1,048,576, against verl's loops", 1000.0),
+    ("advantage", "numpy"): ("advantages, 1,048,576, against NumPy", 5.0),
+    ("statistics", "numpy"): ("filter and statistics, 1,048,576, against NumPy", 5.0),
+    ("advantage", "numpy, 10 M"): ("advantages, 10,485,760, against NumPy", 5.0),
+    ("statistics", "numpy, 10 M"): ("filter and statistics, 10,485,760, against NumPy", 5.0),
+    ("balance", "karmarkar_karp_equal"): ("balancing 65,536 over 256 ranks", 20.0),
 }
 
 # Names that the same measurement may go by.
@@ -282,6 +293,62 @@ class Filter(Part):
         ]
 
 
+class Loss(Part):
+    name = "loss"
+
+    def prepare(self):
+        build("-p", "tamis-core", "--example", "loss_speed")
+        self.program = target_folder() / "examples" / "loss_speed"
+
+    def ours(self):
+        line = next(line for line in json_lines([self.program, "2048", "clip"]) if line["threads"] == THREADS)
+        line = {"what": "policy_loss", "tokens_per_s": line["tokens_per_second"], "bandwidth_share": line["share"]}
+        return [line | {"model": form} for form in ("verl", "trl")]
+
+    def theirs(self, forms):
+        lines = json_lines([PYTHON, PEERS / "loss_torch.py", "--threads", str(THREADS)])
+        # What a padded token costs is no work that was asked for.
+        return [
+            {"what": line["what"], "model": line["form"], "form": line["form"], "allocator": "glibc", "tokens_per_s": line["tokens"] / line["seconds"]}
+            for line in lines
+        ]  # fmt: skip
+
+
+class Advantage(Part):
+    name = "advantage"
+
+    def prepare(self):
+        build("-p", "tamis-core", "--example", "advantage_speed")
+        self.program = target_folder() / "examples" / "advantage_speed"
+
+    @staticmethod
+    def case(line, form):
+        return f"{form}, 10 M" if line["trajectories"] > 2_000_000 else form
+
+    def ours(self):
+        lines = json_lines([self.program])
+        return [line | {"model": self.case(line, form)} for line in lines for form in ("numpy", "verl")]
+
+    def theirs(self, forms):
+        lines = json_lines([PYTHON, PEERS / "advantage_peers.py", "--threads", str(THREADS)])
+        return [line | {"model": self.case(line, line["form"]), "allocator": "glibc"} for line in lines]
+
+
+class Balance(Part):
+    name = "balance"
+
+    def prepare(self):
+        build("-p", "tamis-core", "--example", "balance_speed")
+        self.program = target_folder() / "examples" / "balance_speed"
+
+    def ours(self):
+        return [line | {"model": line["method"]} for line in json_lines([self.program])]
+
+    def theirs(self, forms):
+        lines = json_lines([PYTHON, PEERS / "balance_verl.py"])
+        return [line | {"model": line["method"], "allocator": "glibc"} for line in lines]
+
+
 def quickest_forms(lines, margin=0.9):
     """{(what, model): [(form, allocator)]}: the quickest, and the next where it is near; the filter is compared with verl's own logic."""
     cases = {}
@@ -441,7 +508,7 @@ def table(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", help="parts, separated by commas: engine, step, filter")
+    parser.add_argument("--only", help="parts, separated by commas: engine, step, filter, loss, advantage, balance")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--models", default="small,mid", help="models of the engine's part")
     parser.add_argument("--repetitions", type=int, default=3, help="repetitions of a peer's case within a round")
@@ -450,6 +517,7 @@ def main():
     parser.add_argument("--json", help="also write rows and raw lines to this file")
     arguments = parser.parse_args()
     parts = [Engine(arguments.models, arguments.repetitions, arguments.limit), Step(2 + arguments.repetitions, 2 * arguments.limit), Filter()]
+    parts += [Loss(), Advantage(), Balance()]
     if arguments.only:
         unknown = set(arguments.only.split(",")) - {part.name for part in parts}
         if unknown:
@@ -465,6 +533,9 @@ def main():
         for side, who in ((0, "tamis"), (1, "PyTorch")):
             lines = [line for pair in measured for line in pair[side]] + (known if side == 1 else [])
             peak = max(peaks(lines), default=None)
+            plain = [line["bandwidth_share"] for line in lines if "bandwidth_share" in line]
+            if plain and side == 0:
+                print(f"policy loss: {statistics.median(plain):.2f} of the rate of a plain pass that reads the same columns and writes as much")
             if peak:
                 print(f"matrix-product peak on {THREADS} threads, {who}: {peak:.0f} GFLOP/s")
     if not rows:

@@ -61,6 +61,7 @@ fn filter_writes_kept_and_dropped_rows() {
           all wrong: 1 (33.3%)
           all correct: 0 (0.0%)
       - Kept (0.25<=mean<=1): 2 (66.7%)
+          of these uniform: 1 (33.3%)
       - Mean std: 0.167
       - Mean metric: 0.500
       - Pass rate: 50.0%
@@ -149,6 +150,22 @@ fn filter_messages() {
     error: kept.parquet would hold JSON lines, as rollouts.jsonl does
       hint: rows keep the format they come in: name it kept.jsonl
     "#);
+    // A filter that chooses members has none to choose from where a row holds them all.
+    folder.write("wide.jsonl", "{\"a\": 1, \"b\": 0, \"c\": 0, \"all\": [1, 0, 0]}\n");
+    let within = ["filter", "wide.jsonl", "--strategy", "within_group", "--k", "2", "--kept", "kept.jsonl"];
+    insta::assert_snapshot!(folder.tamis(&[&within[..], &["--metric", "a", "--metric", "b", "--metric", "c"]].concat()).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: the within_group filter chooses among the members of a group, but a row of wide.jsonl holds a whole group
+      hint: write one row a trajectory, with a column that names its group, or choose a strategy that keeps or drops whole groups
+    "#);
+    insta::assert_snapshot!(folder.tamis(&[&within[..], &["--metric", "all"]].concat()).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: the within_group filter chooses among the members of a group, but a row of wide.jsonl holds a whole group
+      hint: write one row a trajectory, with a column that names its group, or choose a strategy that keeps or drops whole groups
+    "#);
+    assert!(!folder.join("kept.jsonl").exists());
     folder.write("nan.jsonl", "{\"uid\": 1, \"acc\": 1.0}\n{\"uid\": 1, \"acc\": NaN}\n");
     insta::assert_snapshot!(folder.tamis(&["filter", "nan.jsonl", "--metric", "acc"]).shown(), @r#"
     exit code 1
@@ -445,6 +462,35 @@ schedule.on_limit
 
     1 error in the configuration
     "#);
+    let first = |name: &str| {
+        let ended = folder.tamis(&["explain", name]);
+        format!(
+            "{} {}",
+            ended.code.unwrap_or(-1),
+            ended.stdout.lines().chain(ended.stderr.lines()).next().unwrap_or_default()
+        )
+    };
+    insta::assert_snapshot!(
+        ["TOP_K", "Dr.GRPO", "DAPO", "Clip-Higher", "vanilla", "algorithm.filter_groups", "REINFORCE++"].map(first).join("\n"),
+        @r#"
+0 top_k (filter)
+0 dr_grpo (objective.advantage)
+0 dapo (preset)
+0 `Clip-Higher` is here: `clip`, `dapo`
+0 `vanilla` is here: `clip`
+0 `algorithm.filter_groups` is here: `variance`
+0 reinforce_plus_plus (objective.advantage)
+"#
+    );
+    // A whole algorithm is more than its clip.
+    let ppo = folder.tamis(&["explain", "ppo"]).succeeds().stdout;
+    assert!(ppo.contains("gae") && ppo.contains("clip"), "{ppo}");
+    insta::assert_snapshot!(folder.tamis(&["explain", "Dr.GPRO"]).shown(), @r#"
+exit code 2
+----- stderr
+error: nothing is called `Dr.GPRO`
+  hint: did you mean dr_grpo? `tamis explain` lists every name
+"#);
     let schema = folder.tamis(&["config", "schema"]).succeeds().stdout;
     serde_json::from_str::<serde_json::Value>(&schema).expect("JSON");
     // What `show` prints loads to the same.

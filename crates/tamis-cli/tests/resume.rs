@@ -232,6 +232,7 @@ fn a_reference_in_the_loss_and_an_interrupted_start_are_resumed_too() {
     folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
     expected.assert_same(&Left::by(&run));
     std::fs::remove_dir_all(run.join("checkpoints")).expect("removed");
+    std::fs::remove_file(run.join("checkpointed")).expect("removed");
     folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
     expected.assert_same(&Left::by(&run));
 
@@ -460,4 +461,37 @@ fn what_estimators_and_coefficients_carry_is_resumed_too() {
         folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
         expected.assert_same(&Left::by(&run));
     }
+}
+
+/// A run whose checkpoints someone removed is not begun again over what it logged.
+#[test]
+fn a_run_without_its_checkpoints_is_left_as_it_is() {
+    let folder = Folder::new().with("config.yaml", TINY);
+    folder.tamis(&["train", "config.yaml"]).succeeds();
+    let run = folder.join("runs/tiny");
+    let moved = folder.join("moved");
+    std::fs::rename(run.join("checkpoints"), &moved).expect("moved");
+    let before =
+        ["metrics.jsonl", "run.log", "config.yaml"].map(|name| folder.read(&format!("runs/tiny/{name}")));
+    let refused = folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=8"]);
+    insta::assert_snapshot!(refused.failure(), @r"
+    exit code 4
+    error: the run in runs/tiny cannot be resumed: it was saved before (metrics.jsonl goes up to step 6), and no checkpoint is left in runs/tiny/checkpoints
+      hint: nothing was changed: put the checkpoints back where they were, or begin a new run (`tamis train` with another run.name)
+    ");
+    let after =
+        ["metrics.jsonl", "run.log", "config.yaml"].map(|name| folder.read(&format!("runs/tiny/{name}")));
+    assert_eq!(before, after);
+    assert!(!run.join("run.superseded.log").exists());
+    assert_eq!(std::fs::read_dir(run.join("rollouts")).expect("rollouts").count(), 6);
+    insta::assert_snapshot!(folder.tamis(&["eval", "runs/tiny"]).failure(), @r"
+    exit code 1
+    error: runs/tiny has no checkpoint left
+      hint: put its checkpoints back into runs/tiny/checkpoints
+    ");
+    // Put back, it goes on.
+    std::fs::remove_dir_all(run.join("checkpoints")).expect("an empty folder");
+    std::fs::rename(moved, run.join("checkpoints")).expect("moved back");
+    folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=8"]).succeeds();
+    assert_eq!(folder.read("runs/tiny/metrics.jsonl").lines().count(), 9);
 }

@@ -51,7 +51,9 @@ fn a_selection_without_refill_trains_on_what_survived() {
             (step["groups/generated"], step["groups/trained"], step["groups/dropped"]),
             (8.0, 2.0, 6.0)
         );
-        assert_eq!(step["train/num_dropped/outside_pool"] as u64, 6);
+        let dropped = ["outside_pool", "all_correct", "all_wrong"]
+            .map(|reason| step[&format!("train/num_dropped/{reason}")] as u64);
+        assert_eq!(dropped.iter().sum::<u64>(), 6, "{dropped:?}");
         assert!(step["rollout/in_group_reward_std"] >= 0.0);
     }
 }
@@ -106,9 +108,130 @@ fn members_that_are_not_chosen_have_no_advantage() {
     assert_eq!((&summary["num_prompts"], &summary["num_trajectories"]), (&24.into(), &96.into()));
     assert_eq!(summary["num_unscored_trajectories"], 48, "{summary}");
     for step in steps(&folder) {
-        assert_eq!((step["groups/trained"], step["trajectories/trained"]), (4.0, 16.0));
+        assert_eq!((step["groups/trained"], step["trajectories/trained"]), (4.0, 8.0));
+        assert_eq!((step["trajectories/left_out"], step["train/num_left_out/unchosen"]), (8.0, 8.0));
+        assert_eq!(step["dynamic_sampling/num_trajectories_used"] as u64, 8);
         assert_eq!(step["train/num_unscored"] as u64, 0);
+        // Every token is the policy's here.
+        assert_eq!(step["train/num_loss_tokens"] as u64, step["tokens/trained"] as u64);
+        assert!(step["tokens/trained"] < step["tokens/generated"], "{step:?}");
+        // Of two members that differ most, or that are all the same.
+        assert!(step["response_length/max"] <= step["all/response_length/max"]);
     }
+    let verdicts = verdicts(&folder);
+    assert_eq!(verdicts, BTreeMap::from([("trained".to_owned(), 48), ("unchosen".to_owned(), 48)]));
+}
+
+/// Rows of the rollout files by verdict.
+fn verdicts(folder: &Folder) -> BTreeMap<String, u64> {
+    let mut verdicts = BTreeMap::new();
+    for entry in std::fs::read_dir(folder.join("runs/tiny/rollouts")).expect("rollouts") {
+        let path = entry.expect("entry").path();
+        for row in tamis_data::records::Records::open(&path).expect("rollouts") {
+            let row = row.expect("a row");
+            *verdicts.entry(row.values["verdict"].as_str().expect("text").to_owned()).or_default() += 1;
+        }
+    }
+    verdicts
+}
+
+/// The members of trained groups that bear no loss are under their own names, and the identity holds to the last trajectory.
+#[test]
+fn every_trajectory_is_under_one_verdict_and_the_metrics_agree() {
+    let folder = Folder::new();
+    folder.write(
+        "some.py",
+        "import json, sys\nfor line in sys.stdin:\n    request = json.loads(line)\n    text = request['completion']\n    print(json.dumps({'id': request['id'], 'score': None if len(text) > 3 else len(text)}), flush=True)\n",
+    );
+    train(
+        &folder,
+        &[
+            (
+                "filter: {kind: variance}",
+                "filter: {kind: within_group, k: 2, metric: len}\nobjective: {masks: {truncated: true}}",
+            ),
+            (
+                "reward: [{kind: number}]",
+                "reward: [{kind: command, name: len, argv: [python3, some.py], num_processes: 1}]",
+            ),
+            ("warm_start: {steps: 40,", "warm_start: {steps: 4,"),
+            ("  arithmetic:", "  check_gold: off\n  arithmetic:"),
+        ],
+    )
+    .succeeds();
+    let mut total: BTreeMap<String, u64> = BTreeMap::new();
+    for step in steps(&folder) {
+        let mut went = 0;
+        for place in
+            ["trained", "left_out", "dropped", "surplus", "stale", "failed", "aborted", "carried_out"]
+        {
+            let number = step[&format!("trajectories/{place}")] as u64;
+            went += number;
+            *total.entry(place.to_owned()).or_default() += number;
+        }
+        assert_eq!(step["trajectories/generated"] as u64, went);
+        let mut left_out = 0;
+        for reason in ["unscored", "unchosen", "truncated", "shaped", "masked"] {
+            let number = step[&format!("train/num_left_out/{reason}")] as u64;
+            left_out += number;
+            *total.entry(reason.to_owned()).or_default() += number;
+        }
+        assert_eq!(step["trajectories/left_out"] as u64, left_out);
+    }
+    let verdicts = verdicts(&folder);
+    let of = |name: &str| verdicts.get(name).copied().unwrap_or(0);
+    assert_eq!(of("trained"), total["trained"], "{verdicts:?}");
+    assert_eq!(of("unchosen"), total["unchosen"], "{verdicts:?}");
+    assert_eq!(of("truncated"), total["truncated"], "{verdicts:?}");
+    // Groups without two scored members are dropped under the same name.
+    assert_eq!(of("unscored"), total["unscored"] + total["dropped"], "{verdicts:?}");
+    assert!(total["unscored"] > 0 && total["unchosen"] > 0, "shows nothing otherwise: {total:?}");
+}
+
+/// A selection in which groups without contrast compete says so at the start, and when it trains on some.
+#[test]
+fn a_selection_that_trains_on_uniform_groups_says_so() {
+    let folder = Folder::new();
+    let softmax = ("filter: {kind: variance}", "filter: {kind: top_p, p: 0.9}");
+    // After no warm start nearly every answer is wrong.
+    let cold = ("warm_start: {steps: 40,", "warm_start: {steps: 1,");
+    let batch = ("train_batch_size: 4", "train_batch_size: 8");
+    let ended = train(&folder, &[softmax, cold, batch, ONE_ROUND]).succeeds();
+    assert!(
+        ended.stderr.contains("warning: filter top_p lets groups whose members all have the same `acc` into the batch, where a group-relative advantage learns nothing from them; filter.include_zero=false keeps them out\n"),
+        "{}",
+        ended.stderr
+    );
+    let steps = steps(&folder);
+    let uniform: f64 = steps.iter().map(|step| step["frac_reward_zero_std"] * step["groups/trained"]).sum();
+    assert!(uniform > 0.0);
+    let told: Vec<&str> = ended
+        .stderr
+        .lines()
+        .filter(|line| line.contains("the filter kept groups whose members all have the same reward"))
+        .collect();
+    assert!(!told.is_empty() && told.len() < steps.len(), "{told:?}");
+    assert!(told[0].ends_with("; filter.include_zero=false keeps them out"), "{told:?}");
+    // Told what to do, it does not compete any more.
+    let folder = Folder::new();
+    let strict = ("filter: {kind: variance}", "filter: {kind: top_p, p: 0.9, include_zero: false}");
+    let ended =
+        train(&folder, &[strict, ("train_batch_size: 4", "train_batch_size: 8"), ONE_ROUND]).succeeds();
+    assert!(!ended.stderr.contains("have the same"), "{}", ended.stderr);
+}
+
+/// Uniform groups that gave way are all wrong or all correct, and what is advised is about the data.
+#[test]
+fn a_selection_that_keeps_nothing_is_diagnosed_by_what_its_groups_are() {
+    let folder = Folder::new();
+    let linear = ("filter: {kind: variance}", "filter: {kind: top_p, p: 0.9, mass: linear}");
+    let cold = ("warm_start: {steps: 40,", "warm_start: {steps: 1,");
+    let limit = ("schedule: {max_num_gen_batches: 50}", "schedule: {max_num_gen_batches: 2}");
+    let ended = train(&folder, &[linear, cold, limit]);
+    assert_eq!(ended.code, Some(1), "{}", ended.shown());
+    let failure = ended.failure();
+    assert!(failure.contains("100.0%  all wrong") && failure.contains("take easier prompts"), "{failure}");
+    assert!(!failure.contains("outside pool") && !failure.contains("schedule.refill"), "{failure}");
 }
 
 #[test]
@@ -167,4 +290,21 @@ fn a_collapse_of_the_reward_stops_the_run() {
         "{}",
         ended.shown()
     );
+}
+
+/// Groups by the mean and by the deviation of their trajectories' token entropies.
+#[test]
+fn a_filter_may_look_at_entropies() {
+    for score in ["mean", "deviation"] {
+        let folder = Folder::new();
+        let filter = format!("filter: {{kind: top_k, fraction: 0.25, metric: entropy, score: {score}}}");
+        let batch = ("train_batch_size: 4", "train_batch_size: 8");
+        let ended = train(&folder, &[("filter: {kind: variance}", &filter), batch, ONE_ROUND]).succeeds();
+        assert!(ended.stderr.contains("of `entropy`"), "{}", ended.stderr);
+        for step in steps(&folder) {
+            assert_eq!((step["groups/trained"], step["groups/dropped"]), (2.0, 6.0));
+            // At most the logarithm of the vocabulary.
+            assert!(step["all/filter_metric/mean"] > 0.0 && step["all/filter_metric/mean"] < 3.0, "{step:?}");
+        }
+    }
 }

@@ -129,6 +129,42 @@ fn arguments_and_configuration() {
 
     1 error in the configuration
     "#);
+    let unwritable = folder.tamis(&["train", "tiny.yaml", "run.dir=/proc/tamis/runs"]);
+    insta::assert_snapshot!(unwritable.failure(), @r#"
+exit code 2
+error: failed to make a run directory in `/proc/tamis/runs` (`run.dir`)
+  caused by: create the folder `/proc/tamis`
+  caused by: No such file or directory (os error 2)
+  hint: name a folder that can be made and written to, such as `run.dir=runs`
+"#);
+    folder.write("occupied", "");
+    insta::assert_snapshot!(folder.tamis(&["train", "tiny.yaml", "run.dir=occupied"]).failure(), @r#"
+exit code 2
+error: failed to make a run directory in `occupied` (`run.dir`)
+  caused by: create the folder `occupied`
+  caused by: File exists (os error 17)
+  hint: a part of this path is a file, not a folder: name another folder (`run.dir`)
+"#);
+    // Found before anything is made, by `config check` too.
+    let small = ["schedule.refill=false", "data.gen_batch_size=2"];
+    insta::assert_snapshot!(folder.tamis(&[&["train", "tiny.yaml"], &small[..]].concat()).failure(), @r#"
+exit code 2
+error: `schedule.refill` is false, so every step is one round of 2 prompts (`data.gen_batch_size`), which can never fill the 4 of `data.train_batch_size`
+ --> command line
+  |
+1 | data.gen_batch_size=2
+  |                     ^
+  hint: set `data.gen_batch_size: 4` or more, or `data.train_batch_size: 2`
+
+1 error in the configuration
+"#);
+    let checked = folder.tamis(&[&["config", "check", "tiny.yaml"], &small[..]].concat());
+    assert_eq!(
+        (checked.code, checked.stderr.contains("one round of 2 prompts")),
+        (Some(2), true),
+        "{}",
+        checked.shown()
+    );
     leaves_no_run(&folder);
 }
 
@@ -217,6 +253,12 @@ fn resume() {
       caused by: invalid JSON in header: EOF while parsing a value at line 1 column 0
       hint: the file was changed or damaged: remove this checkpoint's folder to continue from the one before
     "#);
+    // Tensors of none, and nothing noted beside.
+    insta::assert_snapshot!(damaged("optimizer.safetensors", b"\x02\0\0\0\0\0\0\0{}"), @r#"
+exit code 1
+error: runs/tiny/checkpoints/step_2/optimizer.safetensors has no number `step` in its metadata
+  hint: the file was changed or damaged: remove this checkpoint's folder to continue from the one before
+"#);
     // Nothing of that was held against the run.
     folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=3"]).succeeds();
 }
@@ -275,6 +317,17 @@ fn data() {
     assert!(
         train(&folder, &cut).succeeds().stderr.contains("training: 1 prompts over 12 tokens left out, 0 cut")
     );
+    folder.write("train.jsonl", &format!("{ROWS}{{\"question\": \"\", \"answer\": \"8\"}}\n"));
+    insta::assert_snapshot!(train(&folder, &of_file()).failure(), @r#"
+exit code 2
+error: train.jsonl, line 5: `question` is empty
+"#);
+    folder.write("train.jsonl", &ROWS.replace("\"answer\"", "\"gold\""));
+    insta::assert_snapshot!(train(&folder, &of_file()).failure(), @r#"
+exit code 2
+error: `warm_start.steps` is above 0 and there are no examples: none of the training prompts is a text with a ground truth
+  hint: set `warm_start.steps: 0`, or name the columns of prompt and answer (`data.columns.prompt`, `data.columns.ground_truth`)
+"#);
     let wrong = of_file().replace("train.jsonl", "train.parquet");
     folder.write("train.parquet", "PAR1 or so");
     insta::assert_snapshot!(train(&folder, &wrong).failure(), @r#"
@@ -349,7 +402,8 @@ fn model() {
     "#);
     insta::assert_snapshot!(changed("config.json", &replaced("\"hidden_size\": 16", "\"hidden_size\": 32")), @r#"
     exit code 2
-    error: tensor `model.embed_tokens.weight` has shape [18, 16], expected [18, 32]
+    error: tensor `model.embed_tokens.weight` in model/model.safetensors has shape [18, 16], and the configuration of the model makes it [18, 32]
+      hint: `config.json` and the weights are not of one model: take both from the same folder
     "#);
     insta::assert_snapshot!(changed("model.safetensors", &|bytes| bytes[..bytes.len() / 2].to_vec()), @r#"
     exit code 2
@@ -363,13 +417,51 @@ fn model() {
         bytes[at] = b'x';
         bytes
     }), @r#"
-    exit code 2
-    error: tensor `model.layers.0.self_attn.x_proj.weight` in model/model.safetensors does not belong to this architecture
-    "#);
+exit code 2
+error: tensor `model.layers.0.self_attn.x_proj.weight` in model/model.safetensors does not belong to this architecture
+  hint: `config.json` and the weights are not of one model: take both from the same folder
+"#);
     insta::assert_snapshot!(changed("tokenizer.json", &|_| b"{}".to_vec()), @r#"
     exit code 2
     error: model/tokenizer.json does not describe a tokenizer: Model missing. at line 1 column 2
     "#);
+    // The examples of a warm start are looked at before anything is trained.
+    folder.write("train.jsonl", &format!("{ROWS}{{\"question\": \"1+1=\", \"answer\": \"two\"}}\n"));
+    let own = config.lines().filter(|line| !line.contains("arithmetic")).collect::<Vec<_>>().join("\n");
+    let own =
+        own.replace("data:\n", "data:\n  train: train.jsonl\n  val: [train.jsonl]\n  check_gold: off\n");
+    insta::assert_snapshot!(train(&folder, &format!("{own}\nwarm_start: {{steps: 2}}\n")).failure(), @r#"
+exit code 2
+error: the warm start's example `1+1=` with the answer `two` cannot be tokenized
+  caused by: character 't' (at character 0 of "two") is not in the tokenizer's alphabet
+  hint: name a tokenizer that has its characters (`model.tokenizer`), or leave the warm start out (`warm_start.steps: 0`)
+"#);
+    let template = config.replace("  path: model", "  path: model\n  chat_template: missing.jinja");
+    insta::assert_snapshot!(train(&folder, &template).failure(), @r#"
+exit code 2
+error: failed to read the chat template missing.jinja
+  caused by: No such file or directory (os error 2)
+  hint: `model.chat_template` is taken from the folder in which tamis is started
+"#);
+    folder.write("empty.jinja", "{# nothing #}");
+    let chat = r#"{"prompt": [{"role": "user", "content": "1+1="}], "ground_truth": "2"}"#;
+    folder.write("train.jsonl", &format!("{chat}\n{chat}\n{chat}\n{chat}\n"));
+    let silent = own.replace("  path: model", "  path: model\n  chat_template: empty.jinja");
+    insta::assert_snapshot!(train(&folder, &silent).failure(), @r#"
+exit code 2
+error: prompt 1 of the training data cannot be prepared
+  caused by: the prompt has no tokens, and the model needs one to begin with: the chat template renders nothing for it, or its text is empty
+"#);
+    // More than any machine holds, found by arithmetic alone.
+    let huge = tiny(&[
+        ("hidden_size: 16", "hidden_size: 16000000"),
+        ("intermediate_size: 32", "intermediate_size: 16000000"),
+    ]);
+    insta::assert_snapshot!(train(&folder, &huge).failure(), @r#"
+exit code 2
+error: model.init: the number of weights must not exceed the limit: 1536000576000000 and 4398046511104
+  hint: make the model smaller
+"#);
     std::fs::remove_file(folder.join("model/model.safetensors")).expect("removed");
     insta::assert_snapshot!(train(&folder, &config).failure(), @r#"
     exit code 2

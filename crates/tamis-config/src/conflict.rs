@@ -46,7 +46,7 @@ pub enum Conflict {
     /// Sequences that the model has no positions for.
     #[error(
         "`data.max_prompt_length` ({prompt}) and `rollout.max_response_length` ({response}) make {}, above \
-         `model.init.max_position_embeddings` ({positions})", prompt + response
+         `model.init.max_position_embeddings` ({positions})", prompt.saturating_add(*response)
     )]
     SequenceTooLong {
         /// Longest prompt.
@@ -118,7 +118,7 @@ pub enum Conflict {
     },
     /// Micro-batches that do not fill a mini-batch.
     #[error(
-        "a mini-batch of {mini} prompts x {n} trajectories = {} is not divisible by `train.micro_batch_size` ({micro})", mini * n
+        "a mini-batch of {mini} prompts x {n} trajectories = {} is not divisible by `train.micro_batch_size` ({micro})", mini.saturating_mul(*n)
     )]
     MicroBatchDoesNotDivide {
         /// Prompts of a mini-batch.
@@ -131,7 +131,7 @@ pub enum Conflict {
     /// A limit that full retention cannot meet.
     #[error(
         "{rounds} rounds of `data.gen_batch_size` ({generated}) are {} prompts at most, below `data.train_batch_size` ({train}): no \
-         step can ever be filled", rounds * generated
+         step can ever be filled", rounds.saturating_mul(*generated)
     )]
     LimitTooLow {
         /// Rounds.
@@ -141,12 +141,12 @@ pub enum Conflict {
         /// Prompts of a batch.
         train: usize,
     },
-    /// One round whose size is not the batch's.
+    /// One round that can never fill the batch.
     #[error(
-        "with one round a step, a step trains on the {generated} prompts of `data.gen_batch_size` at most, not on \
-         `data.train_batch_size` ({train})"
+        "`schedule.refill` is false, so every step is one round of {generated} prompts (`data.gen_batch_size`), which can never fill \
+         the {train} of `data.train_batch_size`"
     )]
-    OneRoundBatch {
+    RoundTooSmall {
         /// Prompts of a round.
         generated: usize,
         /// Prompts of a batch.
@@ -268,6 +268,41 @@ pub enum Conflict {
         "`filter.kind: within_group` with `filter.k: 1` leaves one member of each group, which has nothing to be compared with"
     )]
     OneMember,
+    /// A number of groups that no round exceeds.
+    #[error(
+        "`filter.k: {k}` keeps the {k} best groups of a round of {generated} (`{}`): none is ever left out for its rank",
+        if *is_own { "data.gen_batch_size" } else { "data.train_batch_size" }
+    )]
+    SelectsEveryGroup {
+        /// Groups to keep.
+        k: usize,
+        /// Groups of a round.
+        generated: usize,
+        /// Whether rounds have a size of their own.
+        is_own: bool,
+    },
+    /// A number of members that no group exceeds.
+    #[error(
+        "`filter.kind: within_group` chooses {chosen} of the {n} members of a group (`rollout.n`): none is ever left out"
+    )]
+    SelectsEveryMember {
+        /// Members to choose.
+        chosen: usize,
+        /// Members of a group.
+        n: usize,
+    },
+    /// The whole of a round.
+    #[error(
+        "`filter.{key}: {value}` with `filter.kind: {kind}` keeps every scored group: nothing is filtered"
+    )]
+    SelectsAll {
+        /// The filter.
+        kind: FilterKind,
+        /// The key that says how much.
+        key: &'static str,
+        /// Its value.
+        value: f64,
+    },
     /// A band beyond the ranking.
     #[error("`filter.low` ({low}) and `filter.high` ({high}) are shares of a ranking, from 0 to 1")]
     BandOutside {
@@ -454,9 +489,11 @@ impl Conflict {
             Self::WidthDoesNotDivide { .. } => {
                 "set `model.init.head_dim`, or change one of the two".to_owned()
             }
-            Self::OddHead { head_dim } => format!("set `model.init.head_dim: {}`", head_dim + 1),
+            Self::OddHead { head_dim } => {
+                format!("set `model.init.head_dim: {}`", head_dim.saturating_add(1))
+            }
             Self::SequenceTooLong { prompt, response, .. } => {
-                format!("set `model.init.max_position_embeddings: {}`", prompt + response)
+                format!("set `model.init.max_position_embeddings: {}`", prompt.saturating_add(*response))
             }
             Self::NoTrainingData => {
                 "set `data.train` to a JSONL or Parquet file, or `data.task: arithmetic`".to_owned()
@@ -476,14 +513,14 @@ impl Conflict {
             }
             Self::MicroBatchDoesNotDivide { mini, n, micro } => format!(
                 "use {}, or remove it: `train.micro_batch_tokens` needs no divisor",
-                divisor_below(mini * n, *micro)
+                divisor_below(mini.saturating_mul(*n), *micro)
             ),
             Self::LimitTooLow { generated, train, .. } => format!(
                 "raise `schedule.max_num_gen_batches` to {} or more, or `data.gen_batch_size`",
                 train.div_ceil(*generated)
             ),
-            Self::OneRoundBatch { generated, .. } => {
-                format!("set `data.train_batch_size: {generated}`, or remove `data.gen_batch_size`")
+            Self::RoundTooSmall { generated, train } => {
+                format!("set `data.gen_batch_size: {train}` or more, or `data.train_batch_size: {generated}`")
             }
             Self::NoEnd => "set `train.total_steps` or `train.total_epochs`".to_owned(),
             Self::NoHorizon { .. } => {
@@ -511,6 +548,20 @@ impl Conflict {
                 _ => "set `filter.fraction: 0.5`".to_owned(),
             },
             Self::OneMember => "set `filter.k: 2` or more".to_owned(),
+            Self::SelectsEveryGroup { generated, .. } => {
+                format!("use fewer than {generated}, such as {}", generated.div_ceil(2))
+            }
+            Self::SelectsEveryMember { n, .. } => {
+                if *n > 2 {
+                    format!("use fewer than {n}, such as `filter.k: {}`", n.div_ceil(2).max(2))
+                } else {
+                    "set `rollout.n` to 4 or more: at least two members are chosen".to_owned()
+                }
+            }
+            Self::SelectsAll { .. } => {
+                "use less, or `filter: null`; `filter.include_zero: false` leaves out groups whose score is 0"
+                    .to_owned()
+            }
             Self::BandOutside { .. } => "`low: 0, high: 0.25` is the best quarter".to_owned(),
             Self::VarianceMass { .. } => "use `filter.score: deviation`, or `filter.mass: linear`".to_owned(),
             Self::PoolRefills { .. } => {
@@ -544,10 +595,37 @@ impl Conflict {
     }
 }
 
+/// The largest divisor of `whole` that is at most `near`.
 fn divisor_below(whole: usize, near: usize) -> usize {
-    (1..=near.min(whole)).rev().find(|&part| whole.is_multiple_of(part)).unwrap_or(1)
+    divisors(whole).filter(|&part| part <= near).max().unwrap_or(1)
 }
 
+/// The smallest divisor of `whole` that is at least `near`.
 fn divisor_above(whole: usize, near: usize) -> usize {
-    (near.max(1)..=whole).find(|&part| whole.is_multiple_of(part)).unwrap_or(whole)
+    divisors(whole).filter(|&part| part >= near).min().unwrap_or(whole)
+}
+
+/// The divisors of a number, in pairs; of one beyond any batch size those near its ends, so that no message takes long.
+fn divisors(whole: usize) -> impl Iterator<Item = usize> {
+    (1..=whole.isqrt().min(1 << 16))
+        .filter(move |&part| whole.is_multiple_of(part))
+        .flat_map(move |part| [part, whole / part])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_divisors() {
+        let near = |whole, near| (divisor_below(whole, near), divisor_above(whole, near));
+        assert_eq!(near(64, 48), (32, 64));
+        assert_eq!(near(36, 7), (6, 9));
+        assert_eq!(near(7, 3), (1, 7));
+        assert_eq!(near(12, 12), (12, 12));
+        // At once, and divisors all the same.
+        let (below, above) = near(1_000_000_000_000_000, 900_000_000_000_000);
+        assert_eq!((below, above), (500_000_000_000_000, 1_000_000_000_000_000));
+        assert_eq!(near(usize::MAX, usize::MAX - 1), (usize::MAX / 3, usize::MAX));
+    }
 }

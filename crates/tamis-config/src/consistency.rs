@@ -4,12 +4,12 @@ mod critic;
 
 use crate::conflict::Conflict;
 use crate::diagnostic::{Diagnostic, Severity};
+use crate::reader::Reader;
 use crate::schema::{
     AdvantageScale, Aggregation, Config, Estimator, FilterConfig, FilterKind, ImportanceLevel, KlPlace,
     LossKind, LrScheduleKind, Mass, PoolScore, RAW_OUTCOME, RewardKind, ScheduleMode, Singleton, Surplus,
     TaskKind, ValidationMetric,
 };
-use crate::setting::Reader;
 use crate::source::{Source, SourceKind};
 use crate::table;
 use crate::tree::Node;
@@ -64,7 +64,8 @@ impl Config {
 }
 
 /// Numbers that every run has.
-const COMPUTED: [&str; 5] = ["score", "seq_reward", "seq_final_reward", "token_level_rewards", "length"];
+const COMPUTED: [&str; 6] =
+    ["score", "seq_reward", "seq_final_reward", "token_level_rewards", "length", "entropy"];
 
 /// The estimators that read each setting of the advantage.
 const ADVANTAGE_READERS: &[(&str, &[Estimator])] = {
@@ -141,6 +142,7 @@ const LOSS_READERS: &[(&str, &[LossKind])] = {
         ("bound", &[Cispo]),
         ("max_ratio", &[Cispo, DppoTv, DppoKl]),
         ("weight_cap", &[Decoupled]),
+        ("log_ratio_limit", &[Clip, Gspo, Luspo, Decoupled, Cispo, Sapo, DppoTv, DppoKl]),
         ("share", &[ClipCov, KlCov]),
         ("cov_low", &[ClipCov]),
         ("cov_high", &[ClipCov]),
@@ -426,7 +428,41 @@ impl Checker<'_> {
             let conflict = Conflict::PoolRefills { kind: filter.kind, train: config.data.train_batch_size };
             self.warn(&["filter.kind", "schedule.refill"], conflict);
         }
+        self.selection(filter);
         self.metric(filter);
+    }
+
+    /// Warns of a selection that leaves nothing out.
+    fn selection(&mut self, filter: &FilterConfig) {
+        let (kind, n, generated) = (filter.kind, self.config.rollout.n, self.config.gen_batch_size());
+        let mut all = |key: &'static str, value: f64| {
+            if filter.include_zero {
+                let keys = [format!("filter.{key}"), "filter.kind".to_owned()];
+                self.warn(&keys.each_ref().map(String::as_str), Conflict::SelectsAll { kind, key, value });
+            }
+        };
+        // Beyond that it is an error.
+        let is_whole = (0.0..=0.0).contains(&filter.low) && (1.0..=1.0).contains(&filter.high);
+        match (kind, filter.k, filter.fraction, filter.p) {
+            (FilterKind::TopK, None, Some(share), _) if share >= 1.0 => all("fraction", share),
+            (FilterKind::TopP, _, _, Some(share)) if share >= 1.0 && filter.mass == Mass::Softmax => {
+                all("p", share);
+            }
+            (FilterKind::Percentile, ..) if is_whole => all("high", filter.high),
+            (FilterKind::TopK, Some(k), None, _) if k >= generated => {
+                let is_own = self.config.data.gen_batch_size.is_some();
+                let keys = ["filter.k", "data.gen_batch_size", "data.train_batch_size"];
+                self.warn(&keys, Conflict::SelectsEveryGroup { k, generated, is_own });
+            }
+            (FilterKind::WithinGroup, k, fraction, _) if n > 1 => {
+                // As the filter rounds a fraction.
+                let of = |fraction: f64| ((fraction * n as f64).round_ties_even() as usize).max(2);
+                let Some(chosen) = k.or(fraction.map(of)).filter(|&chosen| chosen >= n) else { return };
+                let keys = ["filter.k", "filter.fraction", "rollout.n"];
+                self.warn(&keys, Conflict::SelectsEveryMember { chosen, n });
+            }
+            _ => {}
+        }
     }
 
     /// Warns of the keys that the filter's kind does not look at.
@@ -517,7 +553,6 @@ impl Checker<'_> {
             Surplus::Discard => self.ignored(&["schedule.max_lag"], "`schedule.surplus` is `discard`"),
         }
         let (generated, train) = (config.gen_batch_size(), config.data.train_batch_size);
-        let sizes = ["data.gen_batch_size", "data.train_batch_size"];
         if config.refills() {
             if let Some(rounds) = schedule.max_num_gen_batches
                 && rounds.saturating_mul(generated) < train
@@ -548,8 +583,9 @@ impl Checker<'_> {
                     "there is no filter, so every step is one round of `data.train_batch_size` prompts",
                 );
             }
-            if generated != train {
-                self.warn(&sizes, Conflict::OneRoundBatch { generated, train });
+            if generated < train {
+                let keys = ["data.gen_batch_size", "schedule.refill", "data.train_batch_size"];
+                self.error(&keys, Conflict::RoundTooSmall { generated, train });
             }
         }
     }

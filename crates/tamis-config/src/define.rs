@@ -4,7 +4,7 @@
 
 /// Defines a section: a plain struct whose fields are configuration keys.
 ///
-/// A field reads `name: Type = "default in YAML", check, resume;` where *check* is a [`crate::setting::Check`] and *resume* says
+/// A field reads `name: Type = "default in YAML", check, resume;` where *check* is a [`crate::shape::Check`] and *resume* says
 /// whether the key may differ when a run is resumed (`Free`) or not (`Fixed`). `name("key"): ...` gives the key another name
 /// than the field, for keys that are Rust keywords.
 macro_rules! section {
@@ -33,18 +33,18 @@ macro_rules! section {
         }
 
         impl $crate::setting::Setting for $name {
-            fn shape() -> $crate::setting::Shape {
+            fn shape() -> $crate::shape::Shape {
                 #[allow(unused_imports, clippy::enum_glob_use, reason = "checks are written without their type")]
-                use $crate::setting::Check::*;
-                $crate::setting::Shape::Section {
+                use $crate::shape::Check::*;
+                $crate::shape::Shape::Section {
                     doc: concat!($($section_doc, "\n"),*),
                     keys: vec![$(
-                        $crate::setting::KeySpec {
+                        $crate::shape::KeySpec {
                             name: section!(@key $field $(, $key)?),
                             doc: concat!($($doc, "\n"),*),
                             default: $default,
                             check: $check,
-                            resume: $crate::setting::Resume::$resume,
+                            resume: $crate::shape::Resume::$resume,
                             shape: <$ty as $crate::setting::Setting>::shape,
                         },
                     )*],
@@ -62,9 +62,9 @@ macro_rules! section {
                 serde_json::Value::Object(object)
             }
 
-            fn read(node: &$crate::tree::Node, path: &str, reader: &mut $crate::setting::Reader) -> Option<Self> {
+            fn read(node: &$crate::tree::Node, path: &str, reader: &mut $crate::reader::Reader) -> Option<Self> {
                 #[allow(unused_imports, clippy::enum_glob_use, reason = "checks are written without their type")]
-                use $crate::setting::Check::*;
+                use $crate::shape::Check::*;
                 let known: &[&'static str] = &[$(section!(@key $field $(, $key)?)),*];
                 let section = reader.open(node, path, known)?;
                 $(
@@ -115,11 +115,11 @@ macro_rules! choice {
         }
 
         impl $crate::setting::Setting for $name {
-            fn shape() -> $crate::setting::Shape {
-                $crate::setting::Shape::Choice(vec![$(($text, concat!($($variant_doc, "\n"),*)),)*])
+            fn shape() -> $crate::shape::Shape {
+                $crate::shape::Shape::Choice(vec![$(($text, concat!($($variant_doc, "\n"),*)),)*])
             }
 
-            fn read(node: &$crate::tree::Node, path: &str, reader: &mut $crate::setting::Reader) -> Option<Self> {
+            fn read(node: &$crate::tree::Node, path: &str, reader: &mut $crate::reader::Reader) -> Option<Self> {
                 let texts: &[&'static str] = &[$($text),*];
                 let index = reader.choice(node, path, texts)?;
                 Self::ALL.get(index).copied()
@@ -168,20 +168,20 @@ macro_rules! tagged {
                 match self { $(Self::$variant { .. } => $text,)* }
             }
 
-            pub(crate) fn variants() -> Vec<$crate::setting::Variant> {
+            pub(crate) fn variants() -> Vec<$crate::shape::Variant> {
                 #[allow(unused_imports, clippy::enum_glob_use, reason = "checks are written without their type")]
-                use $crate::setting::Check::*;
+                use $crate::shape::Check::*;
                 vec![$(
-                    $crate::setting::Variant {
+                    $crate::shape::Variant {
                         name: $text,
                         doc: concat!($($variant_doc, "\n"),*),
                         keys: vec![$(
-                            $crate::setting::KeySpec {
+                            $crate::shape::KeySpec {
                                 name: stringify!($field),
                                 doc: concat!($($key_doc, "\n"),*),
                                 default: $default,
                                 check: $check,
-                                resume: $crate::setting::Resume::$resume,
+                                resume: $crate::shape::Resume::$resume,
                                 shape: <$ty as $crate::setting::Setting>::shape,
                             },
                         )*],
@@ -201,10 +201,10 @@ macro_rules! tagged {
                 kind: &str,
                 section: &$crate::tree::Node,
                 path: &str,
-                reader: &mut $crate::setting::Reader,
+                reader: &mut $crate::reader::Reader,
             ) -> Option<Self> {
                 #[allow(unused_imports, clippy::enum_glob_use, reason = "checks are written without their type")]
-                use $crate::setting::Check::*;
+                use $crate::shape::Check::*;
                 match kind {
                     $($text => {
                         $(

@@ -6,9 +6,10 @@ use serde_json::{Value as Json, json};
 
 use crate::foreign::{self, Becomes, Owner};
 use crate::preset::{preset_tree, preset_yaml};
+use crate::reader::join;
 use crate::render::flow;
 use crate::schema::Preset;
-use crate::setting::{Check, KeySpec, Resume, Shape, Variant, join};
+use crate::shape::{Check, KeySpec, Resume, Shape, Variant};
 use crate::source::{Source, SourceKind};
 use crate::suggest;
 use crate::table;

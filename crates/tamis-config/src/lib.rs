@@ -12,10 +12,12 @@ pub mod generate;
 pub mod load;
 pub mod override_argument;
 pub mod preset;
+pub mod reader;
 mod render;
 pub mod resume;
 pub mod schema;
 pub mod setting;
+pub mod shape;
 pub mod source;
 mod suggest;
 pub mod table;
@@ -30,9 +32,10 @@ pub use load::{Loaded, load, load_sources};
 pub use preset::PresetDifference;
 pub use resume::{ResumeDifference, resume_differences};
 pub use schema::*;
-pub use value::{ByteSize, EmptyRound, FreeMap, Frequency, Paths, TokenizerSource};
+pub use value::{ByteSize, EmptyRound, FreeMap, Frequency, LogRatioLimit, Paths, TokenizerSource};
 
-use setting::{Reader, Setting};
+use reader::Reader;
+use setting::Setting;
 use source::{Origin, Source, SourceKind};
 use tree::Node;
 

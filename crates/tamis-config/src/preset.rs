@@ -102,7 +102,7 @@ fn collect(path: &str, preset: &Node, value: &Json, tree: &Node, differences: &m
         Value::Map(entries) if value.is_object() => {
             for entry in entries.iter().filter(|entry| !(path.is_empty() && entry.key == "reward")) {
                 let inner = value.get(&entry.key).unwrap_or(&Json::Null);
-                collect(&crate::setting::join(path, &entry.key), &entry.node, inner, tree, differences);
+                collect(&crate::reader::join(path, &entry.key), &entry.node, inner, tree, differences);
             }
         }
         _ => {

@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use serde_json::Value as Json;
 
 use crate::load::Loaded;
-use crate::setting::{Setting, Shape, join};
+use crate::reader::join;
+use crate::setting::Setting;
+use crate::shape::Shape;
 use crate::source::SourceKind;
 use crate::table;
 use crate::tree::{Node, parse_bool, parse_float};

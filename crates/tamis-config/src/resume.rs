@@ -4,9 +4,11 @@ use std::fmt;
 
 use serde_json::Value as Json;
 
+use crate::reader::join;
 use crate::render::flow;
 use crate::schema::{Config, LrScheduleConfig, LrScheduleKind};
-use crate::setting::{KeySpec, Resume, Setting, Shape, join};
+use crate::setting::Setting;
+use crate::shape::{KeySpec, Resume, Shape};
 use crate::table;
 
 /// A key that differs between the run and its resumption.

@@ -3,8 +3,10 @@
 use std::sync::OnceLock;
 
 use crate::diagnostic::Problem;
+use crate::reader::join;
 use crate::schema::Config;
-use crate::setting::{KeySpec, Setting, Shape, join};
+use crate::setting::Setting;
+use crate::shape::{KeySpec, Shape};
 use crate::suggest;
 
 /// One key of the table, with its full path.

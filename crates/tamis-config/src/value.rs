@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
-use crate::setting::{Reader, Setting, Shape, report_wrong_type};
+use crate::reader::Reader;
+use crate::setting::Setting;
+use crate::shape::Shape;
 use crate::tree::{Node, Value, parse_float};
 
 /// An amount of memory, in bytes.
@@ -24,7 +26,7 @@ impl Setting for ByteSize {
             Value::List(_) | Value::Map(_) => None,
         };
         if size.is_none() {
-            report_wrong_type::<Self>(node, path, reader);
+            reader.wrong_type(node, path, &Self::shape());
         }
         size.map(Self)
     }
@@ -98,7 +100,7 @@ impl Setting for FreeMap {
             Json::Object(map) => Some(Self(map)),
             Json::Null => Some(Self::default()),
             _ => {
-                report_wrong_type::<Self>(node, path, reader);
+                reader.wrong_type(node, path, &Self::shape());
                 None
             }
         }
@@ -148,7 +150,7 @@ impl Setting for Paths {
             Value::Scalar { .. } if node.is_null() => Some(Self::default()),
             Value::Scalar { .. } => PathBuf::read(node, path, reader).map(|file| Self(vec![file])),
             Value::Map(_) => {
-                report_wrong_type::<Self>(node, path, reader);
+                reader.wrong_type(node, path, &Self::shape());
                 None
             }
         }
@@ -193,7 +195,7 @@ impl Setting for Frequency {
             _ => None,
         };
         if steps.is_none() {
-            report_wrong_type::<Self>(node, path, reader);
+            reader.wrong_type(node, path, &Self::shape());
         }
         // Saturating: a negative number becomes 0, which is never.
         steps.map(|value| Self::every(value as u64))
@@ -201,6 +203,47 @@ impl Setting for Frequency {
 
     fn to_json(&self) -> Json {
         Json::from(self.0.map_or(0, NonZeroU64::get))
+    }
+}
+
+/// The bound on log-ratios inside the exponential of a loss.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum LogRatioLimit {
+    /// None.
+    Off,
+    /// They are held between minus this and this, in nats.
+    At(f64),
+}
+
+impl Setting for LogRatioLimit {
+    fn shape() -> Shape {
+        Shape::NumberOrText("number above 0, or `off`")
+    }
+
+    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
+        let value = match &node.value {
+            Value::Scalar { text, .. } if text == "off" => Some(Self::Off),
+            Value::Scalar { text, plain: true } => parse_float(text).map(Self::At),
+            _ => None,
+        };
+        if value.is_none() {
+            reader.wrong_type(node, path, &Self::shape());
+        }
+        value
+    }
+
+    fn to_json(&self) -> Json {
+        match self {
+            Self::Off => Json::String("off".to_owned()),
+            Self::At(limit) => limit.to_json(),
+        }
+    }
+
+    fn numbers(&self) -> Vec<f64> {
+        match self {
+            Self::Off => Vec::new(),
+            Self::At(limit) => vec![*limit],
+        }
     }
 }
 
@@ -245,7 +288,7 @@ impl Setting for EmptyRound {
                 retry_limit(text.trim_start_matches("retry:").trim(), node, path, reader)
             }
             Some(_) | None => {
-                report_wrong_type::<Self>(node, path, reader);
+                reader.wrong_type(node, path, &Self::shape());
                 None
             }
         }
@@ -264,7 +307,7 @@ impl Setting for EmptyRound {
 fn retry_limit(text: &str, node: &Node, path: &str, reader: &mut Reader) -> Option<EmptyRound> {
     let limit = text.parse::<u64>().ok().filter(|&limit| limit > 0);
     if limit.is_none() {
-        report_wrong_type::<EmptyRound>(node, path, reader);
+        reader.wrong_type(node, path, &EmptyRound::shape());
     }
     limit.map(|limit| EmptyRound::Retry { limit: Some(limit) })
 }

@@ -79,6 +79,10 @@ pub struct Trajectory {
     pub token_ids: Vec<u32>,
     /// Behaviour policy's `log_softmax(logits / temperature)` of each token \[T\], in nats.
     pub logprobs: Vec<f32>,
+    /// Mean entropy of the policy over the tokens that it produced, at the temperature of `logprobs`, in nats; `None` where the sampler
+    /// does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entropy: Option<f64>,
     /// Which tokens the policy produced \[T\]; `false` for tool and environment output.
     pub loss_mask: Vec<bool>,
     /// Why it ended.

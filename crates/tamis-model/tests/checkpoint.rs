@@ -154,8 +154,8 @@ fn messages_about_tensors() {
         header["model.rotary_emb.inv_freq"] = json!({"dtype": "F32", "shape": [0], "data_offsets": [end, end]});
         header["model.layers.2.mlp.up_proj.weight"] = json!({"dtype": "F32", "shape": [0], "data_offsets": [end, end]});
     }), @"tensor `model.layers.2.mlp.up_proj.weight` in DIR/model.safetensors does not belong to this architecture");
-    insta::assert_snapshot!(broken(&|header| header["model.norm.weight"]["shape"] = json!([4, 2])), @"tensor `model.norm.weight` has shape [4, 2], expected [8]");
-    insta::assert_snapshot!(broken(&|header| header["model.norm.weight"]["dtype"] = json!("I32")), @"tensor `model.norm.weight` is of type I32, expected F32, BF16 or F16");
+    insta::assert_snapshot!(broken(&|header| header["model.norm.weight"]["shape"] = json!([4, 2])), @"tensor `model.norm.weight` in DIR/model.safetensors has shape [4, 2], and the configuration of the model makes it [8]");
+    insta::assert_snapshot!(broken(&|header| header["model.norm.weight"]["dtype"] = json!("I32")), @"tensor `model.norm.weight` in DIR/model.safetensors is of type I32, expected F32, BF16 or F16");
     insta::assert_snapshot!(broken(&|header| header["model.norm.weight"]["data_offsets"] = json!([0, 99_999_999])), @"DIR/model.safetensors is not a valid safetensors file: invalid offset for tensor `model.norm.weight`");
     insta::assert_snapshot!(broken(&|header| {
         let name = "model.layers.1.self_attn.q_proj.weight";

@@ -44,6 +44,8 @@ pub struct Sample {
     pub token_ids: Vec<u32>,
     /// `log_softmax(logits / temperature)` of each \[T\].
     pub logprobs: Vec<f32>,
+    /// Mean entropy of the policy over them, in nats; `None` where the generator does not say.
+    pub entropy: Option<f64>,
     /// Decoded text, special tokens and stop strings left out.
     pub text: String,
     /// Why it ended.

@@ -233,10 +233,14 @@ impl Shell {
         self.next_group
     }
 
-    /// Tells the machine that the step it handed over was trained and weights published.
-    pub fn trained(&mut self, version: tamis_core::group::PolicyVersion) -> Result<(), ShellError> {
+    /// Tells the machine that the step it handed over was trained and weights published; so many members of its groups bore no loss.
+    pub fn trained(
+        &mut self,
+        version: tamis_core::group::PolicyVersion,
+        left_out: u64,
+    ) -> Result<(), ShellError> {
         // The machine has no command to give before the next step begins.
-        self.machine.handle(Event::Trained { version })?;
+        self.machine.handle(Event::Trained { version, left_out })?;
         Ok(())
     }
 
@@ -328,6 +332,7 @@ impl Shell {
                                 text: sample.text,
                                 token_ids: sample.token_ids,
                                 logprobs: sample.logprobs,
+                                entropy: sample.entropy,
                                 finish_reason: sample.finish_reason,
                                 versions: sample.versions,
                                 scores: BTreeMap::new(),

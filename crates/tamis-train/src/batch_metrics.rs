@@ -8,6 +8,7 @@ use tamis_core::filter::{GroupStatistics, Pool};
 use tamis_core::group::{Group, Trajectory};
 use tamis_core::ragged::Ragged;
 
+use crate::left_out::LeftOut;
 use crate::metrics::Metrics;
 
 /// Number of numbers that are not NaN, their sum, mean, smallest and largest, and sample deviation.
@@ -83,9 +84,13 @@ impl Spread<'_> {
     fn summary(self, members: &[&Trajectory], loss_tokens: &[usize]) -> Option<Summary> {
         match self {
             Self::PerTrajectory(values) => weighted(values, loss_tokens),
-            Self::PerToken(rows) => Summary::of(rows.rows().zip(members).flat_map(|(row, member)| {
-                row.iter().zip(&member.loss_mask).filter(|(_, on)| **on).map(|(value, _)| *value)
-            })),
+            Self::PerToken(rows) => {
+                let trained =
+                    rows.rows().zip(members).zip(loss_tokens).filter(|(_, num_tokens)| **num_tokens > 0);
+                Summary::of(trained.flat_map(|((row, member), _)| {
+                    row.iter().zip(&member.loss_mask).filter(|(_, on)| **on).map(|(value, _)| *value)
+                }))
+            }
         }
     }
 }
@@ -99,29 +104,66 @@ pub struct TrainedColumns<'a> {
     pub returns: Option<Spread<'a>>,
     /// Reward of each trajectory after the KL term \[B\], where the KL is part of the reward.
     pub final_rewards: Option<&'a [f64]>,
+    /// Why a trajectory bears no loss \[B\]; empty: all do.
+    pub left_out: &'a [Option<LeftOut>],
     /// The configuration's limit of prompt tokens, for `prompt_length/clip_ratio`.
     pub max_prompt_length: Option<usize>,
 }
 
+/// Groups, each with the members that a statistic is over.
+struct Members<'a>(Vec<(&'a Group, Vec<&'a Trajectory>)>);
+
+impl<'a> Members<'a> {
+    fn all(groups: &[&'a Group]) -> Self {
+        Self(groups.iter().map(|&group| (group, group.trajectories.iter().collect())).collect())
+    }
+
+    /// Those that the filter chose.
+    fn chosen(groups: &[&'a Group], left_out: &[Option<LeftOut>]) -> Self {
+        let mut places = left_out.iter();
+        let mut is_chosen = |_: &&Trajectory| places.next() != Some(&Some(LeftOut::Unchosen));
+        let of_group =
+            |&group: &&'a Group| (group, group.trajectories.iter().filter(&mut is_chosen).collect());
+        Self(groups.iter().map(of_group).collect())
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &'a Trajectory> {
+        self.0.iter().flat_map(|(_, members)| members.iter().copied())
+    }
+}
+
 /// Metrics of the trained batch: `critic/*`, `rewards/*`, `reward_std`, `frac_reward_zero_std`, lengths, counts.
+///
+/// Members that the filter did not choose are no part of that batch. Others that bear no loss are counted as such, and stay in the
+/// statistics of scores and lengths, which would else say nothing of them (a share of truncated trajectories that is always 0).
 ///
 /// `critic/advantages/*` and `critic/returns/*` are over tokens that bear loss, as verl has them (its columns are per token): a
 /// trajectory's number weighs as many times as its loss mask has ones.
 pub fn trained_metrics(groups: &[&Group], columns: &TrainedColumns<'_>, metrics: &mut Metrics) {
-    let members: Vec<&Trajectory> = members(groups).collect();
-    let rewards: Vec<f64> = members.iter().map(|member| member.reward).collect();
-    set_extremes(metrics, "critic/score", Summary::of(rewards.iter().copied()));
-    let finals = columns.final_rewards.unwrap_or(&rewards);
-    set_extremes(metrics, "critic/rewards", Summary::of(finals.iter().copied()));
-    let loss_tokens: Vec<usize> =
-        members.iter().map(|member| member.loss_mask.iter().filter(|&&on| on).count()).collect();
+    let batch: Vec<&Trajectory> = Members::all(groups).iter().collect();
+    let left_out = |place: usize| columns.left_out.get(place).copied().flatten();
+    let chosen = Members::chosen(groups, columns.left_out);
+    let members: Vec<&Trajectory> = chosen.iter().collect();
+    set_extremes(metrics, "critic/score", Summary::of(members.iter().map(|member| member.reward)));
+    let rewards: Vec<f64> = batch.iter().map(|member| member.reward).collect();
+    let finals = columns.final_rewards.unwrap_or(&rewards).iter().enumerate();
+    let finals = finals.filter(|(place, _)| left_out(*place) != Some(LeftOut::Unchosen));
+    set_extremes(metrics, "critic/rewards", Summary::of(finals.map(|(_, reward)| *reward)));
+    let loss_tokens: Vec<usize> = batch
+        .iter()
+        .enumerate()
+        .map(|(place, member)| match left_out(place) {
+            Some(_) => 0,
+            None => member.loss_mask.iter().filter(|&&on| on).count(),
+        })
+        .collect();
     if let Some(advantages) = columns.advantages {
-        set_extremes(metrics, "critic/advantages", advantages.summary(&members, &loss_tokens));
+        set_extremes(metrics, "critic/advantages", advantages.summary(&batch, &loss_tokens));
         let returns = columns.returns.unwrap_or(advantages);
-        set_extremes(metrics, "critic/returns", returns.summary(&members, &loss_tokens));
+        set_extremes(metrics, "critic/returns", returns.summary(&batch, &loss_tokens));
     }
-    scores(groups, "", metrics);
-    lengths(groups, "", metrics);
+    scores(&chosen, "", metrics);
+    lengths(&chosen, "", metrics);
     if let Some(limit) = columns.max_prompt_length {
         let at_limit = groups.iter().filter(|group| group.prompt_token_ids.len() >= limit);
         set_share(metrics, "prompt_length/clip_ratio", at_limit.count(), groups.len());
@@ -129,15 +171,25 @@ pub fn trained_metrics(groups: &[&Group], columns: &TrainedColumns<'_>, metrics:
     metrics.set_some("train/pass_rate", pass_rate(&members));
     metrics.set("train/num_unscored", unscored(&members));
     metrics.set("train/num_loss_tokens", loss_tokens.iter().sum::<usize>() as f64);
-    metrics.set("perf/total_num_tokens", num_tokens(groups) as f64);
+    for reason in LeftOut::ALL {
+        let number = columns.left_out.iter().filter(|left_out| **left_out == Some(reason)).count();
+        metrics.set(format!("train/num_left_out/{}", reason.name()), number as f64);
+    }
+    let prompts = groups
+        .iter()
+        .flat_map(|group| std::iter::repeat_n(group.prompt_token_ids.len(), group.trajectories.len()));
+    let trained = prompts.zip(&batch).enumerate().filter(|(place, _)| left_out(*place).is_none());
+    let num_tokens: usize = trained.map(|(_, (prompt, member))| prompt + member.token_ids.len()).sum();
+    metrics.set("perf/total_num_tokens", num_tokens as f64);
 }
 
 /// Metrics of all groups generated for the step, dropped ones too, under `all/...`.
 pub fn generated_metrics(groups: &[&Group], metrics: &mut Metrics) {
-    let members: Vec<&Trajectory> = members(groups).collect();
+    let all = Members::all(groups);
+    let members: Vec<&Trajectory> = all.iter().collect();
     set_extremes(metrics, "all/critic/score", Summary::of(members.iter().map(|member| member.reward)));
-    scores(groups, "all/", metrics);
-    lengths(groups, "all/", metrics);
+    scores(&all, "all/", metrics);
+    lengths(&all, "all/", metrics);
     metrics.set_some("all/pass_rate", pass_rate(&members));
     metrics.set_some("rollout/in_group_reward_std", in_group_reward_std(groups));
     metrics.set("all/num_unscored", unscored(&members));
@@ -164,47 +216,44 @@ pub fn num_tokens(groups: &[&Group]) -> usize {
         .sum()
 }
 
-fn members<'a>(groups: &'a [&'a Group]) -> impl Iterator<Item = &'a Trajectory> {
-    groups.iter().flat_map(|group| &group.trajectories)
-}
-
 /// `rewards/{name}/*`, `reward_std`, `frac_reward_zero_std` under a prefix.
-fn scores(groups: &[&Group], prefix: &str, metrics: &mut Metrics) {
+fn scores(members: &Members<'_>, prefix: &str, metrics: &mut Metrics) {
     let mut names: Vec<&str> =
-        members(groups).flat_map(|member| member.scores.keys().map(String::as_str)).collect();
+        members.iter().flat_map(|member| member.scores.keys().map(String::as_str)).collect();
     names.sort_unstable();
     names.dedup();
     for name in names {
-        let values = members(groups).filter_map(|member| member.scores.get(name)).map(|score| score.value);
+        let values = members.iter().filter_map(|member| member.scores.get(name)).map(|score| score.value);
         if let Some(summary) = Summary::of(values) {
             metrics.set(format!("{prefix}rewards/{name}/mean"), summary.mean);
             metrics.set_some(format!("{prefix}rewards/{name}/std"), summary.std);
         }
     }
-    let rewards = Summary::of(members(groups).map(|member| member.reward));
+    let rewards = Summary::of(members.iter().map(|member| member.reward));
     metrics.set_some(format!("{prefix}reward_std"), rewards.and_then(|summary| summary.std));
-    let uniform =
-        groups.iter().filter(|group| has_one_value(group.trajectories.iter().map(|member| member.reward)));
-    set_share(metrics, &format!("{prefix}frac_reward_zero_std"), uniform.count(), groups.len());
+    let is_uniform = |group: &[&Trajectory]| has_one_value(group.iter().map(|member| member.reward));
+    let uniform = members.0.iter().filter(|(_, group)| is_uniform(group)).count();
+    set_share(metrics, &format!("{prefix}frac_reward_zero_std"), uniform, members.0.len());
 }
 
 /// `response_length/*`, `completions/*_terminated_length`, `prompt_length/*` under a prefix.
-fn lengths(groups: &[&Group], prefix: &str, metrics: &mut Metrics) {
+fn lengths(members: &Members<'_>, prefix: &str, metrics: &mut Metrics) {
     let length = |member: &Trajectory| member.token_ids.len() as f64;
-    set_extremes(metrics, &format!("{prefix}response_length"), Summary::of(members(groups).map(length)));
-    let truncated = members(groups).filter(|member| member.is_truncated()).count();
-    set_share(metrics, &format!("{prefix}response_length/clip_ratio"), truncated, members(groups).count());
-    if members(groups).next().is_some() {
+    set_extremes(metrics, &format!("{prefix}response_length"), Summary::of(members.iter().map(length)));
+    let truncated = members.iter().filter(|member| member.is_truncated()).count();
+    set_share(metrics, &format!("{prefix}response_length/clip_ratio"), truncated, members.iter().count());
+    if members.iter().next().is_some() {
         // TRL: 0 where no completion ended by itself.
-        let ended = Summary::of(members(groups).filter(|member| !member.is_truncated()).map(length));
+        let ended = Summary::of(members.iter().filter(|member| !member.is_truncated()).map(length));
         let of = |pick: fn(Summary) -> f64| ended.map_or(0.0, pick);
         metrics.set(format!("{prefix}completions/mean_terminated_length"), of(|summary| summary.mean));
         metrics.set(format!("{prefix}completions/min_terminated_length"), of(|summary| summary.min));
         metrics.set(format!("{prefix}completions/max_terminated_length"), of(|summary| summary.max));
     }
-    let prompts = groups
+    let prompts = members
+        .0
         .iter()
-        .flat_map(|group| std::iter::repeat_n(group.prompt_token_ids.len() as f64, group.trajectories.len()));
+        .flat_map(|(group, own)| std::iter::repeat_n(group.prompt_token_ids.len() as f64, own.len()));
     set_extremes(metrics, &format!("{prefix}prompt_length"), Summary::of(prompts));
 }
 

@@ -116,6 +116,9 @@ pub struct RunState {
     /// What the early stops have seen.
     #[serde(default)]
     pub early_stop: EarlyStopState,
+    /// Updates left out one after the other, up to the last, because their gradients were not finite.
+    #[serde(default)]
+    pub skipped_updates: u32,
     /// The critic, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub critic: Option<CriticState>,

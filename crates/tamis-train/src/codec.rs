@@ -44,7 +44,9 @@ pub enum CodecError {
     #[error(transparent)]
     Overlong(#[from] OverlongError),
     /// A prompt is empty.
-    #[error("the prompt has no tokens; the model needs at least one to begin with")]
+    #[error(
+        "the prompt has no tokens, and the model needs one to begin with: the chat template renders nothing for it, or its text is empty"
+    )]
     Empty,
 }
 

@@ -5,6 +5,7 @@ use tamis_core::diagnostics::{Diversity, PassRates, VarianceShares, ZeroAdvantag
 use tamis_core::group::{Group, Trajectory};
 use tamis_core::ragged::Ragged;
 
+use crate::left_out::LeftOut;
 use crate::metrics::Metrics;
 
 /// Intervals of pass rates strictly between 0 and 1.
@@ -31,21 +32,29 @@ pub fn of_generated(groups: &[&Group], metrics: &mut Metrics) {
     set(metrics, VarianceShares::of(&rows(groups, |one| one.reward)).named());
 }
 
-/// `diagnostics/zero_advantage/*`, over the trained tokens.
-pub fn of_trained(groups: &[&Group], advantages: &Advantages, metrics: &mut Metrics) {
+/// `diagnostics/zero_advantage/*`, over the trained tokens. Members that are left out have none; an empty `left_out` \[B\] says that there are no such
+/// members.
+pub fn of_trained(
+    groups: &[&Group],
+    advantages: &Advantages,
+    left_out: &[Option<LeftOut>],
+    metrics: &mut Metrics,
+) {
     let sizes: Vec<usize> = groups.iter().map(|group| group.trajectories.len()).collect();
-    let members = groups.iter().flat_map(|group| &group.trajectories);
+    let members = groups.iter().flat_map(|group| &group.trajectories).enumerate();
+    let bears_loss = |place: usize| left_out.get(place).is_none_or(Option::is_none);
+    let mut masks = members.map(|(place, one)| -> Vec<bool> {
+        one.loss_mask.iter().map(|&on| on && bears_loss(place)).collect()
+    });
     let found = match advantages {
         Advantages::PerTrajectory(advantages) => {
             let tokens: Vec<usize> =
-                members.map(|one| one.loss_mask.iter().filter(|&&on| on).count()).collect();
+                masks.by_ref().map(|mask_t| mask_t.into_iter().filter(|&on| on).count()).collect();
             ZeroAdvantage::of(advantages, &tokens)
         }
-        Advantages::PerToken(advantages) => ZeroAdvantage::of_tokens(
-            advantages,
-            &Ragged::from_rows(members.map(|one| &one.loss_mask)),
-            &sizes,
-        ),
+        Advantages::PerToken(advantages) => {
+            ZeroAdvantage::of_tokens(advantages, &Ragged::from_rows(masks.by_ref()), &sizes)
+        }
     };
     set(metrics, found.named());
 }
@@ -115,10 +124,16 @@ mod tests {
         ]));
         for advantages in [per_trajectory, per_token] {
             let mut metrics = Metrics::new();
-            of_trained(&groups, &advantages, &mut metrics);
+            of_trained(&groups, &advantages, &[], &mut metrics);
             assert_eq!(value(&metrics, "diagnostics/zero_advantage/tokens"), Some(0.6));
             assert_eq!(value(&metrics, "diagnostics/zero_advantage/trajectories"), Some(0.5));
             assert_eq!(value(&metrics, "diagnostics/zero_advantage/groups"), Some(0.5));
+            // Without the third: 2 of the 6 tokens that are left, 1 of 3 trajectories.
+            let left_out = [None, None, Some(LeftOut::Unchosen), None];
+            let mut metrics = Metrics::new();
+            of_trained(&groups, &advantages, &left_out, &mut metrics);
+            assert_eq!(value(&metrics, "diagnostics/zero_advantage/tokens"), Some(2.0 / 6.0));
+            assert_eq!(value(&metrics, "diagnostics/zero_advantage/trajectories"), Some(1.0 / 3.0));
         }
     }
 }

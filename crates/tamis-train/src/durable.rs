@@ -79,6 +79,11 @@ impl DiskError {
         Self { operation, path: path.to_owned(), cause }
     }
 
+    /// Whether there was no space left.
+    pub fn is_full(&self) -> bool {
+        matches!(self.cause.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    }
+
     /// What to do about it, where the cause says so.
     pub fn hint(&self) -> Option<&'static str> {
         match self.cause.kind() {

@@ -306,6 +306,17 @@ mod tests {
         }
     }
 
+    /// The error and its causes.
+    fn chain(error: &JournalError) -> String {
+        let mut text = error.to_string();
+        let mut source = std::error::Error::source(error);
+        while let Some(cause) = source {
+            text = format!("{text}: {cause}");
+            source = cause.source();
+        }
+        text
+    }
+
     #[test]
     fn messages() {
         let folder = tempfile::tempdir().expect("folder");
@@ -321,6 +332,15 @@ mod tests {
         insta::assert_snapshot!(shown(open(end).expect_err("damaged")), @"read `DIR/journal`: damaged at byte 29, but the checkpoint counts on the first 337 bytes; resume from an earlier checkpoint");
         std::fs::remove_file(&path).expect("remove");
         insta::assert_snapshot!(shown(open(end).expect_err("gone")), @"read `DIR/journal`: damaged at byte 0, but the checkpoint counts on the first 337 bytes; resume from an earlier checkpoint");
+        let full = Journal::open(
+            &Disk::failing(0, Fault::DiskFull),
+            &folder.path().join("new"),
+            SyncPolicy::OnDemand,
+            0,
+        )
+        .expect_err("full");
+        insta::assert_snapshot!(full.hint().unwrap_or_default(), @"no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep`), or name a folder on another disk (`run.dir`); files written before are whole");
+        insta::assert_snapshot!(chain(&full).replace(&folder.path().display().to_string(), "DIR"), @"create `DIR/new`: No space left on device (os error 28)");
         let too_long = JournalError::TooLong { path: "journal".into(), length: 5_000_000_000 };
         insta::assert_snapshot!(shown(too_long), @"write `journal`: a record of 5000000000 bytes, and the format holds at most 4294967295");
     }

@@ -18,6 +18,7 @@ pub mod interrupt;
 pub mod journal;
 pub mod learner;
 pub mod learning_rate;
+pub mod left_out;
 pub mod listener;
 pub mod logger;
 pub mod memory;

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tamis_core::figure::fixed;
 
 use crate::durable::DiskError;
 use crate::metrics::Metrics;
@@ -36,6 +37,12 @@ impl StepView {
         }
     }
 }
+
+/// From so many columns there is room for a gauge.
+const WIDE: u16 = 72;
+
+/// Below so many columns there is room for nothing but words.
+const NARROW: u16 = 32;
 
 /// Positions of the bar in one step.
 const GRAIN: u64 = 1000;
@@ -98,7 +105,8 @@ impl Progress {
     pub fn on_stderr(total: Option<u64>, done: u64) -> Self {
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         if std::io::stderr().is_terminal() && !dumb {
-            Self::with_target(ProgressDrawTarget::stderr(), total, done)
+            let (_, columns) = console::Term::stderr().size();
+            Self::with_target(ProgressDrawTarget::stderr(), columns, total, done)
         } else {
             Self::plain(Box::new(std::io::stderr()), total, done)
         }
@@ -114,14 +122,15 @@ impl Progress {
         Self::new(Screen::Plain(writer), total, done)
     }
 
-    /// A bar on a terminal.
-    pub fn with_target(target: ProgressDrawTarget, total: Option<u64>, done: u64) -> Self {
+    /// A bar on a terminal of so many columns. What is said in words comes before the gauge and the clock where there is not room for all.
+    pub fn with_target(target: ProgressDrawTarget, columns: u16, total: Option<u64>, done: u64) -> Self {
         let bar = ProgressBar::with_draw_target(total.map(|total| total.saturating_mul(GRAIN)), target);
         // The colour is left out by the library where NO_COLOR is set.
-        let template = if total.is_some() {
-            "{bar:20.cyan} {wide_msg}  {elapsed}"
-        } else {
-            "{spinner} {wide_msg}  {elapsed}"
+        let template = match (total, columns) {
+            (_, ..NARROW) => "{wide_msg}",
+            (Some(_), WIDE..) => "{bar:20.cyan} {wide_msg}  {elapsed}",
+            (Some(_), _) => "{wide_msg}  {elapsed}",
+            (None, _) => "{spinner} {wide_msg}  {elapsed}",
         };
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
@@ -344,7 +353,7 @@ impl Inner {
             let _ = write!(message, "  pass {:.1}%", 100.0 * pass_rate);
         }
         if let Some(reward) = self.view.reward {
-            let _ = write!(message, "  reward {reward:.3}");
+            let _ = write!(message, "  reward {}", fixed(reward, 3));
         }
         if let Some(tokens) = self.view.tokens_per_second {
             let _ = write!(message, "  {}", rate(tokens));
@@ -482,7 +491,7 @@ mod tests {
 
     #[test]
     fn the_bar_shows_what_matters() {
-        let progress = Progress::with_target(ProgressDrawTarget::hidden(), Some(200), 50);
+        let progress = Progress::with_target(ProgressDrawTarget::hidden(), 80, Some(200), 50);
         assert_eq!(progress.inner().message(), "step 50/200");
         assert_eq!(progress.time_left(), None, "no step of this session yet");
         progress.groups(12, 32);
@@ -501,7 +510,7 @@ mod tests {
 
     #[test]
     fn the_bar_moves_with_every_group_of_a_round() {
-        let progress = Progress::with_target(ProgressDrawTarget::hidden(), Some(10), 2);
+        let progress = Progress::with_target(ProgressDrawTarget::hidden(), 80, Some(10), 2);
         let position = || match &progress.inner().screen {
             Screen::Bar(bar) => bar.position(),
             Screen::Plain(_) => unreachable!("a bar"),
@@ -530,6 +539,83 @@ mod tests {
         progress.stage("validating 3/8");
         assert!(progress.inner().message().starts_with("step 2/10  validating 3/8  groups 8/32"));
         progress.finish();
+    }
+
+    /// A terminal that remembers the lines that were drawn.
+    #[derive(Debug, Clone)]
+    struct Terminal {
+        columns: u16,
+        drawn: Arc<Mutex<Vec<String>>>,
+    }
+
+    impl indicatif::TermLike for Terminal {
+        fn width(&self) -> u16 {
+            self.columns
+        }
+
+        fn move_cursor_up(&self, _: usize) -> std::io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_down(&self, _: usize) -> std::io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_right(&self, _: usize) -> std::io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_left(&self, _: usize) -> std::io::Result<()> {
+            Ok(())
+        }
+
+        fn write_line(&self, line: &str) -> std::io::Result<()> {
+            self.write_str(line)
+        }
+
+        fn write_str(&self, text: &str) -> std::io::Result<()> {
+            self.drawn.lock().expect("lock").push(console::strip_ansi_codes(text).into_owned());
+            Ok(())
+        }
+
+        fn clear_line(&self) -> std::io::Result<()> {
+            Ok(())
+        }
+
+        fn flush(&self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_narrow_terminal_shows_words_before_the_gauge_and_never_a_second_line() {
+        let last = |columns: u16, total: Option<u64>| {
+            let terminal = Terminal { columns, drawn: Arc::default() };
+            let target = ProgressDrawTarget::term_like_with_hz(Box::new(terminal.clone()), 255);
+            let progress = Progress::with_target(target, columns, total, 50);
+            progress.groups(0, 32);
+            progress.round(1, 64);
+            progress.scored(Some(0.469), Some(0.5312));
+            std::thread::sleep(Duration::from_millis(20));
+            progress.round(2, 64);
+            let drawn = terminal.drawn.lock().expect("lock").clone();
+            for line in &drawn {
+                assert!(line.chars().count() <= usize::from(columns), "{columns}: {line:?}");
+            }
+            drawn
+                .into_iter()
+                .rev()
+                .find(|line| line.contains("round 2"))
+                .expect("drawn")
+                .trim_end()
+                .to_owned()
+        };
+        let line = last(40, Some(200));
+        assert!(line.starts_with("step 50/200  round 2: 0/64  groups"), "{line}");
+        let line = last(40, None);
+        assert!(line.contains("step 50  round 2: 0/64  groups"), "{line}");
+        assert_eq!(last(24, Some(200)), "step 50/200  round 2: 0/");
+        assert!(last(100, Some(200)).starts_with("=====> "), "{}", last(100, Some(200)));
     }
 
     #[test]

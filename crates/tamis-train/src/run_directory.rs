@@ -9,6 +9,7 @@
 //!   tensorboard/             event files
 //!   rollouts/step_<n>.parquet
 //!   checkpoints/step_<n>/    complete ones; `step_<n>.tmp` is being written or removed
+//!   checkpointed             there has been a checkpoint: without one the run cannot be begun again over its logs
 //!   journal.bin              answers from outside, replayed on resume
 //!   report.html
 //!   run.lock                 held while a process works here
@@ -45,6 +46,15 @@ pub enum RunDirectoryError {
     Name {
         /// The name.
         name: String,
+    },
+    /// The folder of a new run cannot be made.
+    #[error("make a run directory in `{}` (`run.dir`)", parent.display())]
+    NoRoom {
+        /// The folder around it.
+        parent: PathBuf,
+        /// What failed.
+        #[source]
+        cause: DiskError,
     },
     /// Another process works there.
     #[error("open the run `{}`: {} holds it", path.display(), holder(*.process))]
@@ -99,6 +109,9 @@ impl RunDirectoryError {
         match self {
             Self::Disk(error) => error.hint(),
             Self::Name { .. } => None,
+            Self::NoRoom { cause, .. } => {
+                cause.hint().or(Some("name a folder that can be made and written to, such as `run.dir=runs`"))
+            }
             Self::Held { .. } => Some("wait for it or stop it (Ctrl-C saves first), then resume"),
             Self::NotARun { .. } => {
                 Some("name the folder that a run printed at its start; it holds `config.yaml`")
@@ -139,6 +152,7 @@ pub const TENSORBOARD: &str = "tensorboard";
 const ROLLOUTS: &str = "rollouts";
 const CHECKPOINTS: &str = "checkpoints";
 const CONFIG: &str = "config.yaml";
+const CHECKPOINTED: &str = "checkpointed";
 const LOCK: &str = "run.lock";
 // A process that ends, or that has just forked a child which has not started its program yet, holds the lock a moment longer.
 const LOCK_ATTEMPTS: u32 = 25;
@@ -162,7 +176,8 @@ impl RunDirectory {
         if !is_plain {
             return Err(RunDirectoryError::Name { name: name.to_owned() });
         }
-        disk.create_folder(parent)?;
+        let no_room = |cause| RunDirectoryError::NoRoom { parent: parent.to_owned(), cause };
+        disk.create_folder(parent).map_err(no_room)?;
         let mut number = 1_u64;
         let path = loop {
             let path = if number == 1 { parent.join(name) } else { parent.join(format!("{name}-{number}")) };
@@ -175,7 +190,7 @@ impl RunDirectory {
                 {
                     number += 1;
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(no_room(error)),
             }
         };
         let lock = take_lock(&path)?;
@@ -273,6 +288,27 @@ impl RunDirectory {
         self.path.join(CHECKPOINTS)
     }
 
+    /// Notes that there has been a checkpoint, once it is whole. What a run logged after one cannot be made again without it.
+    pub(crate) fn note_checkpoint(&self) -> Result<(), RunDirectoryError> {
+        let path = self.path.join(CHECKPOINTED);
+        if !path.exists() {
+            self.disk.write_file(&path, b"")?;
+        }
+        Ok(())
+    }
+
+    /// Whether there has been a checkpoint, be it here still or not.
+    pub(crate) fn had_checkpoint(&self) -> bool {
+        had_checkpoint(&self.path)
+    }
+
+    /// The last step in `metrics.jsonl`, where one can be read.
+    pub(crate) fn last_logged_step(&self) -> Option<u64> {
+        let text = std::fs::read_to_string(self.metrics()).ok()?;
+        let step = |line: &str| serde_json::from_str::<serde_json::Value>(line).ok()?.get("step")?.as_u64();
+        text.lines().rev().find_map(step)
+    }
+
     /// `journal.bin`.
     pub fn journal(&self) -> PathBuf {
         self.path.join("journal.bin")
@@ -353,6 +389,11 @@ impl RunDirectory {
         }
         Ok(())
     }
+}
+
+/// Whether a run directory has held a checkpoint, be it there still or not.
+pub fn had_checkpoint(run: &Path) -> bool {
+    run.join(CHECKPOINTED).exists()
 }
 
 /// The newest complete checkpoint below a run directory that this process need not hold; `None` where there is none yet.

@@ -72,11 +72,13 @@ pub struct UpdateReport {
     pub num_updates: usize,
     /// Updates left out because the gradient was not finite.
     pub num_skipped: usize,
-    /// Mean loss over updates.
+    /// Whether each was left out, in order.
+    pub skipped: Vec<bool>,
+    /// Mean loss over the updates taken.
     pub loss: f64,
     /// Mean norm of the gradient before clipping, over finite ones.
     pub grad_norm: f64,
-    /// Mean of each objective metric over updates, by name as logged.
+    /// Mean of each objective metric over the updates taken, by name as logged.
     pub metrics: Vec<(String, f64)>,
 }
 
@@ -171,12 +173,14 @@ pub fn update(
             let key = settings.key.with(epoch as u64).with(index as u64);
             let (outcome, corrected) = mini.pass(learner, objective, state, settings, key)?;
             let step = learner.optimizer_step(learning_rate)?;
+            report.skipped.push(step.skipped);
             if step.skipped {
+                // Nothing of it is kept: a state that moved on with numbers that are not finite would spoil every later update.
                 report.num_skipped += 1;
-            } else {
-                report.num_updates += 1;
-                norms += step.grad_norm;
+                continue;
             }
+            report.num_updates += 1;
+            norms += step.grad_norm;
             report.loss += outcome.loss;
             *state = outcome.state;
             let of_objective =
@@ -199,8 +203,7 @@ pub fn update(
             }
         }
     }
-    let num_batches = report.num_updates + report.num_skipped;
-    report.loss /= num_batches.max(1) as f64;
+    report.loss /= report.num_updates as f64;
     report.grad_norm = norms / report.num_updates as f64;
     report.metrics = totals.into_iter().map(|(name, total, count)| (name, total / count as f64)).collect();
     Ok(report)

@@ -35,19 +35,23 @@ pub struct WarmStartSettings {
 #[derive(Debug, Error)]
 pub enum WarmStartError {
     /// A pair cannot be tokenized.
-    #[error("the warm start's example `{prompt}` cannot be tokenized")]
+    #[error("the warm start's example `{prompt}` with the answer `{completion}` cannot be tokenized")]
     Example {
         /// Its prompt.
         prompt: String,
+        /// Its answer.
+        completion: String,
         /// Why.
         #[source]
-        source: TokenizerError,
+        source: Box<TokenizerError>,
     },
     /// Ctrl-C.
     #[error("interrupted")]
     Interrupted,
     /// There is nothing to imitate.
-    #[error("the warm start has no examples: it needs text prompts with a ground truth")]
+    #[error(
+        "`warm_start.steps` is above 0 and there are no examples: none of the training prompts is a text with a ground truth"
+    )]
     NoExamples,
     /// The learner broke down.
     #[error(transparent)]
@@ -55,6 +59,21 @@ pub enum WarmStartError {
     /// The accuracy cannot be measured.
     #[error(transparent)]
     Measure(ShellError),
+}
+
+impl WarmStartError {
+    /// What to do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Example { .. } => Some(
+                "name a tokenizer that has its characters (`model.tokenizer`), or leave the warm start out (`warm_start.steps: 0`)",
+            ),
+            Self::NoExamples => Some(
+                "set `warm_start.steps: 0`, or name the columns of prompt and answer (`data.columns.prompt`, `data.columns.ground_truth`)",
+            ),
+            Self::Interrupted | Self::Learner(_) | Self::Measure(_) => None,
+        }
+    }
 }
 
 impl From<ShellError> for WarmStartError {
@@ -67,10 +86,39 @@ impl From<ShellError> for WarmStartError {
     }
 }
 
-/// A tokenized pair.
-struct Example {
+/// A pair of prompt and answer in tokens, the end token with the answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Example {
     prompt: Vec<u32>,
     completion: Vec<u32>,
+}
+
+impl Example {
+    /// The pairs in tokens.
+    ///
+    /// # Errors
+    /// [`WarmStartError::Example`] for the first that the tokenizer refuses, [`WarmStartError::NoExamples`] where there is none.
+    pub fn all(codec: &Codec, pairs: &[Supervised]) -> Result<Vec<Self>, WarmStartError> {
+        if pairs.is_empty() {
+            return Err(WarmStartError::NoExamples);
+        }
+        let end = codec.end_token_ids().first().copied();
+        pairs
+            .iter()
+            .map(|pair| {
+                let encode = |text: &str, special| {
+                    codec.tokenizer().encode(text, special).map_err(|source| WarmStartError::Example {
+                        prompt: pair.prompt.clone(),
+                        completion: pair.completion.clone(),
+                        source: Box::new(source),
+                    })
+                };
+                let mut completion = encode(&pair.completion, false)?;
+                completion.extend(end);
+                Ok(Self { prompt: encode(&pair.prompt, true)?, completion })
+            })
+            .collect()
+    }
 }
 
 /// What the phase did.
@@ -84,31 +132,15 @@ pub struct WarmStartReport {
     pub accuracy: Option<f64>,
 }
 
-/// Trains on the pairs; `measure` gives the accuracy (and is asked only where a target is set), `progress` hears of every update.
+/// Trains on the examples; `measure` gives the accuracy (and is asked only where a target is set), `progress` hears of every update.
 pub fn warm_start<L: Learner>(
     learner: &mut L,
-    codec: &Codec,
-    pairs: &[Supervised],
+    examples: &[Example],
     settings: &WarmStartSettings,
     interrupt: &Interrupt,
     mut measure: impl FnMut(&mut L) -> Result<f64, ShellError>,
     mut progress: impl FnMut(usize, f64, Option<f64>),
 ) -> Result<WarmStartReport, WarmStartError> {
-    let end = codec.end_token_ids().first().copied();
-    let examples = pairs
-        .iter()
-        .map(|pair| {
-            let encode = |text: &str, special| {
-                codec
-                    .tokenizer()
-                    .encode(text, special)
-                    .map_err(|source| WarmStartError::Example { prompt: pair.prompt.clone(), source })
-            };
-            let mut completion = encode(&pair.completion, false)?;
-            completion.extend(end);
-            Ok(Example { prompt: encode(&pair.prompt, true)?, completion })
-        })
-        .collect::<Result<Vec<_>, WarmStartError>>()?;
     if examples.is_empty() {
         return Err(WarmStartError::NoExamples);
     }

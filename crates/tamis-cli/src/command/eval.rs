@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use tamis_config::load;
+use tamis_core::figure::fixed;
 use tamis_train::evaluate::{EvaluateError, evaluate};
 use tamis_train::progress::Progress;
 use tamis_train::session::RunError;
@@ -57,7 +58,7 @@ pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
     let mut text = format!("checkpoint {}\n", checkpoint.display());
     let _ = writeln!(text, "{} prompts, {} samples each", evaluation.num_prompts, evaluation.num_samples);
     for (name, value) in &evaluation.metrics {
-        let _ = writeln!(text, "{name:<48} {value:.4}");
+        let _ = writeln!(text, "{name:<48} {}", fixed(*value, 4));
     }
     print(&text)?;
     Ok(0)
@@ -71,14 +72,17 @@ fn find(source: &Path) -> Result<(PathBuf, Option<PathBuf>), Failure> {
             Failure::of(FAILED, &error, error.hint())
         })?;
         let Some(last) = last else {
-            return Err(Failure::told(
-                FAILED,
+            let run = source.display();
+            let told = if tamis_train::run_directory::had_checkpoint(source) {
                 format!(
-                    "error: {} has no checkpoint yet\n  hint: continue it with `tamis train --resume {}`",
-                    source.display(),
-                    source.display()
-                ),
-            ));
+                    "error: {run} has no checkpoint left\n  hint: put its checkpoints back into {run}/checkpoints"
+                )
+            } else {
+                format!(
+                    "error: {run} has no checkpoint yet\n  hint: continue it with `tamis train --resume {run}`"
+                )
+            };
+            return Err(Failure::told(FAILED, told));
         };
         return Ok((last, Some(source.join("config.yaml"))));
     }

@@ -17,6 +17,11 @@ pub(crate) fn run(name: Option<&str>) -> Result<u8, Failure> {
         return Err(Failure::told(USAGE, unknown(name)));
     }
     let mut text = String::new();
+    if !entries.iter().any(|entry| catalogue::is_own_name(name, entry)) {
+        let mut names: Vec<String> = entries.iter().map(|entry| format!("`{}`", entry.name)).collect();
+        names.dedup();
+        let _ = writeln!(text, "`{name}` is here: {}\n", names.join(", "));
+    }
     for entry in entries {
         let _ = writeln!(text, "{}", entry.plain());
     }

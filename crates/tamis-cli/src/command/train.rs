@@ -8,6 +8,7 @@ use tamis_train::interrupt::{Interrupt, Reaction};
 use tamis_train::progress::Progress;
 use tamis_train::run_directory::{RunDirectory, RunDirectoryError};
 use tamis_train::session::{Begin, ConfigText, Ending, RunError, Session, Summary};
+use tamis_train::warm_start::WarmStartError;
 
 use super::{new_errors, notes, print};
 use crate::arguments::Train;
@@ -71,12 +72,15 @@ fn resume(arguments: &Train, path: &Path) -> Result<Begin, Failure> {
 
 fn fail(error: &RunError) -> Failure {
     let code = match error {
-        RunError::Mismatch { .. } => MISMATCH,
+        RunError::Mismatch { .. } | RunError::CheckpointsGone { .. } => MISMATCH,
         RunError::Interrupted { .. } | RunError::NotBegun => INTERRUPTED,
         RunError::Assemble(_)
+        | RunError::WarmStart(WarmStartError::Example { .. } | WarmStartError::NoExamples)
         | RunError::Gold { .. }
         | RunError::Memory { .. }
         | RunError::Directory(RunDirectoryError::NotARun { .. } | RunDirectoryError::Name { .. }) => USAGE,
+        // A full disk is no mistake in the configuration.
+        RunError::Directory(RunDirectoryError::NoRoom { cause, .. }) if !cause.is_full() => USAGE,
         _ => FAILED,
     };
     Failure::of(code, error, error.hint())

@@ -3,7 +3,7 @@
 use super::Checker;
 use crate::conflict::Conflict;
 use crate::schema::{Config, Estimator, FilterKind, LrScheduleKind};
-use crate::setting::Shape;
+use crate::shape::Shape;
 use crate::table;
 
 impl Config {

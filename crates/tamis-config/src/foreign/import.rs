@@ -131,7 +131,7 @@ fn flatten(path: &str, node: Node, parsed: &mut Vec<Override>) {
     match node.value {
         Value::Map(entries) if !entries.is_empty() => {
             for entry in entries {
-                flatten(&crate::setting::join(path, &entry.key), entry.node, parsed);
+                flatten(&crate::reader::join(path, &entry.key), entry.node, parsed);
             }
         }
         _ => {

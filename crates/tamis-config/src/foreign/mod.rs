@@ -167,6 +167,8 @@ pub enum Rule {
     Correction,
     /// EasyR1's shares of trajectories.
     KeepRatios,
+    /// RAGEN's weights on advantages.
+    RagenShapings,
     /// EasyR1's `loss_type`.
     EasyLoss,
     /// TRL's adaptive entropy bonus.

@@ -45,11 +45,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "True",
         Unless(&["True", "true"], "only completions are trained on, never prompts"),
     ),
-    key(
-        "grpo_advantage_length_weight",
-        "False",
-        Unless(&["False", "false"], "it is a shaping here: `objective.shaping: [{kind: length_weight}]`"),
-    ),
+    key("grpo_advantage_length_weight", "False", By(Rule::RagenShapings, "objective.shaping")),
     key("lora.rank", "0", Unless(&["0"], "all weights are trained; there are no adapters")),
     key("lora.*", "", NoEffect("there are no adapters")),
     key("system.*", "", NoEffect("the native engine runs on the CPU of one machine")),
@@ -97,14 +93,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "",
         By(Rule::RolloutFilter, "schedule.on_empty_round train.early_stop.empty_steps"),
     ),
-    key(
-        "actor_rollout_ref.actor.filter_loss_scaling",
-        "none",
-        Unless(
-            &["none"],
-            "it is a shaping here: `objective.shaping: [{kind: filter_loss_scaling, by: linear}]` (or sqrt)",
-        ),
-    ),
+    key("actor_rollout_ref.actor.filter_loss_scaling", "none", By(Rule::RagenShapings, "objective.shaping")),
     key("es_manager.train.env_groups", "8", Key("data.train_batch_size")),
     key("es_manager.train.group_size", "16", By(Rule::RagenSizes, "rollout.n train.ppo_mini_batch_size")),
     key("es_manager.val.env_groups", "512", Key("validate.max_prompts")),
@@ -121,11 +110,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "False",
         Unless(&["False", "false"], "switching the task's advantage off is not there"),
     ),
-    key(
-        "algorithm.soft_advantage_reweight",
-        "False",
-        Unless(&["False", "false"], "it is a shaping here: `objective.shaping: [{kind: soft_reweight}]`"),
-    ),
+    key("algorithm.soft_advantage_reweight", "False", By(Rule::RagenShapings, "objective.shaping")),
     key("trainer.local_log_dir", "results/", NoEffect("logs are in the run folder, `run.dir/run.name`")),
     key(
         "trainer.validation_steps",

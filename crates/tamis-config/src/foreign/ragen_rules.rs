@@ -183,6 +183,42 @@ fn empty_rounds(t: &mut Translator, from: &[&str]) {
     }
 }
 
+/// Weights on finished advantages, in the order in which RAGEN multiplies by them. Two of them it applies to GRPO alone.
+pub(super) fn shapings(t: &mut Translator) {
+    const SOFT: &str = "algorithm.soft_advantage_reweight";
+    const SCALING: &str = "actor_rollout_ref.actor.filter_loss_scaling";
+    const LENGTH: &str = "grpo_advantage_length_weight";
+    const LIST: &str = "objective.shaping";
+    // Where no estimator is named, a run of RAGEN would take gae, which is taken as grpo here.
+    let is_grpo = t.text("algorithm.adv_estimator").is_none_or(|name| name == "grpo");
+    if t.flag(SOFT, false) && is_grpo {
+        t.append(&[SOFT], LIST, "{kind: soft_reweight, ddof: 1, epsilon: 1e-6}");
+        t.remark(SOFT, "a group of one, whose weight is not a number in RAGEN, has weight 0");
+    }
+    match t.text(SCALING).as_deref() {
+        None | Some("none") => t.no_effect(SCALING, "none scales nothing"),
+        Some(by @ ("linear" | "sqrt")) => {
+            t.append(&[SCALING], LIST, &format!("{{kind: filter_loss_scaling, by: {by}}}"));
+            t.remark(
+                SCALING,
+                "the policy term is multiplied, which is the same for losses with the advantage as a factor; RAGEN multiplies the \
+                 advantages",
+            );
+        }
+        // RAGEN takes every other word for none, in silence.
+        Some(_) => t.bad_value(SCALING, "none, linear or sqrt"),
+    }
+    if t.flag(LENGTH, false) && is_grpo {
+        t.append(&[LENGTH], LIST, "{kind: length_weight}");
+        t.remark(LENGTH, "unscored trajectories are outside the mean length; RAGEN counts them, and adds 1e-6 to each length");
+    }
+    for key in [SOFT, LENGTH] {
+        let reason =
+            if is_grpo { "False weighs nothing" } else { "RAGEN does so with the estimator grpo alone" };
+        t.no_effect(key, reason);
+    }
+}
+
 /// Groups of RAGEN, and its mini-batches: verl multiplies `ppo_mini_batch_size` by its own `rollout.n`, which is 1 in RAGEN, so there it
 /// counts trajectories.
 pub(super) fn sizes(t: &mut Translator) {

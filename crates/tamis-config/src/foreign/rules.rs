@@ -34,6 +34,7 @@ pub(super) fn apply(rule: Rule, owner: Owner, t: &mut Translator) {
         Rule::PolicyLoss => objective_rules::policy_loss(t),
         Rule::Correction => objective_rules::correction(t),
         Rule::KeepRatios => objective_rules::keep_ratios(t),
+        Rule::RagenShapings => super::ragen_rules::shapings(t),
         Rule::EasyLoss => objective_rules::easyr1_loss(t),
         Rule::AdaptiveEntropy => objective_rules::adaptive_entropy(t),
         Rule::SeveralRewards => objective_rules::several_rewards(t),

@@ -1,7 +1,9 @@
 //! `objective.advantage` and `objective.shaping`: from rewards to advantages.
 
 use crate::define::{choice, section, tagged};
-use crate::setting::{Reader, Setting, Shape};
+use crate::reader::Reader;
+use crate::setting::Setting;
+use crate::shape::Shape;
 use crate::tree::Node;
 
 choice! {
@@ -29,7 +31,7 @@ choice! {
         Gdpo = "gdpo",
         /// The same as TRL has it (`multi_objective_aggregation: normalize_then_sum`).
         NormalizeThenSum = "normalize_then_sum",
-        /// Rewards to go against the baseline of least variance at each token.
+        /// Rewards to go against the baseline of least variance at each token (arXiv 2602.07078).
         OptimalTokenBaseline = "optimal_token_baseline",
         /// The same for several turns: tool output does not count as a position.
         TirOptimalTokenBaseline = "tir_optimal_token_baseline",

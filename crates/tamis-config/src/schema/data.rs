@@ -83,9 +83,9 @@ section! {
         /// Levels of difficulty, mixed by weight.
         levels: Vec<ArithmeticLevel> = "[{digits: 2, operators: ['+', '-'], terms: 2}]", NotEmpty, Fixed;
         /// Training prompts, at most: a level with fewer different expressions gives them all.
-        train_size: usize = "8192", AtLeast(1.0), Fixed;
+        train_size: usize = "8192", Between(1.0, 1e7), Fixed;
         /// Validation prompts, at most.
-        val_size: usize = "512", AtLeast(0.0), Fixed;
+        val_size: usize = "512", Between(0.0, 1e7), Fixed;
     }
 }
 

@@ -92,7 +92,7 @@ section! {
         /// How a group is judged.
         kind: FilterKind = "variance", Any, Fixed;
         /// The number per trajectory that is looked at: the name of a reward, `acc`, `score`, `seq_reward` (sum before KL),
-        /// `seq_final_reward` (after KL), `token_level_rewards`, `length`. Null: the raw outcome (`acc`, else `score`).
+        /// `seq_final_reward` (after KL), `token_level_rewards`, `length`, `entropy` (mean over the tokens, nats). Null: the raw outcome (`acc`, else `score`).
         metric: Option<String> = "null", NotEmpty, Fixed;
         /// Largest spread that still counts as uniform (kind `variance`).
         tolerance: f64 = "0.0", NonNegative, Fixed;

@@ -35,23 +35,23 @@ section! {
         /// Architecture.
         architecture: Architecture = "qwen3", Any, Fixed;
         /// Width of the residual stream.
-        hidden_size: usize = "128", AtLeast(1.0), Fixed;
+        hidden_size: usize = "128", Between(1.0, 16_777_216.0), Fixed;
         /// Width inside the feed-forward part.
-        intermediate_size: usize = "384", AtLeast(1.0), Fixed;
+        intermediate_size: usize = "384", Between(1.0, 16_777_216.0), Fixed;
         /// Transformer blocks.
-        num_layers: usize = "4", AtLeast(1.0), Fixed;
+        num_layers: usize = "4", Between(1.0, 4096.0), Fixed;
         /// Query heads.
-        num_heads: usize = "4", AtLeast(1.0), Fixed;
+        num_heads: usize = "4", Between(1.0, 65_536.0), Fixed;
         /// Key and value heads, a divisor of `num_heads`. Null: as many as query heads.
-        num_kv_heads: Option<usize> = "null", AtLeast(1.0), Fixed;
+        num_kv_heads: Option<usize> = "null", Between(1.0, 65_536.0), Fixed;
         /// Width of a head, even. Null: `hidden_size / num_heads`.
-        head_dim: Option<usize> = "null", AtLeast(2.0), Fixed;
+        head_dim: Option<usize> = "null", Between(2.0, 65_536.0), Fixed;
         /// Whether the output head shares the embedding's weights.
         tie_word_embeddings: bool = "true", Any, Fixed;
         /// Base of the rotary position embedding.
         rope_theta: f64 = "10000.0", Positive, Fixed;
         /// Longest sequence, prompt and response together.
-        max_position_embeddings: usize = "1024", AtLeast(2.0), Fixed;
+        max_position_embeddings: usize = "1024", Between(2.0, 16_777_216.0), Fixed;
         /// Tokenizer: `char` for the built-in character tokenizer, or the path of a `tokenizer.json` or of the folder that
         /// holds it.
         tokenizer: TokenizerSource = "char", Any, Fixed;

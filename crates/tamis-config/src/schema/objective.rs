@@ -3,6 +3,7 @@
 use super::advantage::{AdvantageConfig, ShapingConfig};
 use super::correction::CorrectionConfig;
 use crate::define::{choice, section};
+use crate::value::LogRatioLimit;
 
 choice! {
     /// Policy losses.
@@ -29,13 +30,13 @@ choice! {
         Cispo = "cispo",
         /// A soft gate in place of the clip (arXiv 2511.20347).
         Sapo = "sapo",
-        /// The policy gradient within a bound on the total variation of the token.
+        /// The policy gradient within a bound on the total variation of the token (DPPO, arXiv 2602.04879).
         DppoTv = "dppo_tv",
-        /// The policy gradient within a bound on the divergence of the token.
+        /// The policy gradient within a bound on the divergence of the token (DPPO, arXiv 2602.04879).
         DppoKl = "dppo_kl",
         /// The policy gradient with a quadratic pull towards the old policy.
         Dro = "dro",
-        /// The policy gradient with a smooth weight of the trajectory's ratio.
+        /// The policy gradient with a smooth weight of the trajectory's ratio (arXiv 2602.10693).
         Vespo = "vespo",
     }
 }
@@ -151,6 +152,9 @@ section! {
         max_ratio: Option<f64> = "null", Positive, Fixed;
         /// Largest weight of the proximal over the behaviour policy in `decoupled`. Null: no bound.
         weight_cap: Option<f64> = "null", Positive, Fixed;
+        /// Bound on `logp - old` (`gspo`, `luspo` and `importance: sequence`: on its mean over the trajectory) inside the exponential, of `clip`, `gspo`,
+        /// `luspo`, `decoupled`, `cispo`, `sapo`, `dppo_tv` and `dppo_kl`; the derivative is 0 beyond it. `off`: none, as TRL. Null: verl's (20; `gspo` 10).
+        log_ratio_limit: Option<LogRatioLimit> = "null", Positive, Fixed;
         /// Share of the tokens of an optimizer batch that `clip_cov` takes out and `kl_cov` punishes.
         share: f64 = "2e-4", Between(0.0, 1.0), Fixed;
         /// `clip_cov` takes out tokens whose covariance is above this.

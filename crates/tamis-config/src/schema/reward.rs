@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::define::{choice, section, tagged};
-use crate::setting::{Check, KeySpec, Reader, Resume, Setting, Shape};
+use crate::reader::Reader;
+use crate::setting::Setting;
+use crate::shape::{Check, KeySpec, Resume, Shape};
 use crate::tree::Node;
 use crate::value::FreeMap;
 
@@ -114,7 +116,7 @@ tagged! {
             /// The program and its arguments.
             argv: Vec<String> = "[]", NotEmpty, Fixed;
             /// Processes kept running.
-            num_processes: usize = "2", AtLeast(1.0), Free;
+            num_processes: usize = "2", Between(1.0, 1024.0), Free;
             /// How long an answer may take.
             timeout: Duration = "30s", Any, Free;
             /// Added to it until a process that was just started has answered once (imports, a model to load).
@@ -135,7 +137,7 @@ tagged! {
             /// The interpreter.
             python: PathBuf = "python3", NotEmpty, Free;
             /// Processes kept running.
-            num_processes: usize = "2", AtLeast(1.0), Free;
+            num_processes: usize = "2", Between(1.0, 1024.0), Free;
             /// How long an answer may take.
             timeout: Duration = "30s", Any, Free;
             /// Added to it until a process that was just started has answered once (imports, a model to load).

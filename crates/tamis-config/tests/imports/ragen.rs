@@ -1,7 +1,7 @@
 //! Commands of RAGEN.
 
 use insta::assert_snapshot;
-use tamis_config::{Import, import};
+use tamis_config::{Import, import, load_sources};
 
 use crate::{converted, import_errors, loaded, notes};
 
@@ -120,6 +120,89 @@ checkpoint:
         "data.train_files=t",
     ]);
     assert_eq!(loaded(&off).filter, None);
+}
+
+/// Weights on advantages become shapings, in a command that is converted and in a configuration alike.
+#[test]
+fn shapings_of_ragen() {
+    let base = ["actor_rollout_ref.model.path=m", "data.train_files=t", "actor_rollout_ref.rollout.n=8"];
+    let all = [
+        "algorithm.soft_advantage_reweight=True",
+        "actor_rollout_ref.actor.filter_loss_scaling=sqrt",
+        "grpo_advantage_length_weight=True",
+    ];
+    let of = |estimator: &str, more: &[&str]| {
+        let estimator = format!("algorithm.adv_estimator={estimator}");
+        converted(&[&base[..], &[estimator.as_str()], more].concat())
+    };
+    let told = |import: &Import| -> String {
+        let all = notes(import);
+        let ours = all
+            .lines()
+            .filter(|line| ["reweight", "scaling", "length_weight"].iter().any(|key| line.contains(key)));
+        ours.collect::<Vec<_>>().join("\n")
+    };
+    let import = of("grpo", &all);
+    let shaping = |import: &Import| -> String {
+        let kinds = loaded(import).objective.shaping;
+        kinds
+            .iter()
+            .map(|shaping| tamis_config::setting::Setting::to_json(shaping).to_string())
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    assert_snapshot!(shaping(&import), @r#"
+{"kind":"soft_reweight","ddof":1,"epsilon":1e-6}
+{"kind":"filter_loss_scaling","by":"sqrt"}
+{"kind":"length_weight"}
+"#);
+    assert_snapshot!(told(&import), @r#"
+algorithm.soft_advantage_reweight=True -> objective.shaping: + {kind: soft_reweight, ddof: 1, epsilon: 1e-6} (a group of one, whose weight is not a number in RAGEN, has weight 0)
+actor_rollout_ref.actor.filter_loss_scaling=sqrt -> objective.shaping: + {kind: filter_loss_scaling, by: sqrt} (the policy term is multiplied, which is the same for losses with the advantage as a factor; RAGEN multiplies the advantages)
+grpo_advantage_length_weight=True -> objective.shaping: + {kind: length_weight} (unscored trajectories are outside the mean length; RAGEN counts them, and adds 1e-6 to each length)
+"#);
+    // RAGEN weighs so with GRPO alone; the loss is scaled with every estimator.
+    let rloo = of("rloo", &all);
+    assert_snapshot!(shaping(&rloo), @r#"{"kind":"filter_loss_scaling","by":"sqrt"}"#);
+    assert_snapshot!(told(&rloo), @r#"
+algorithm.soft_advantage_reweight=True has no effect: RAGEN does so with the estimator grpo alone
+actor_rollout_ref.actor.filter_loss_scaling=sqrt -> objective.shaping: + {kind: filter_loss_scaling, by: sqrt} (the policy term is multiplied, which is the same for losses with the advantage as a factor; RAGEN multiplies the advantages)
+grpo_advantage_length_weight=True has no effect: RAGEN does so with the estimator grpo alone
+"#);
+    let off = of(
+        "grpo",
+        &[
+            "algorithm.soft_advantage_reweight=False",
+            "actor_rollout_ref.actor.filter_loss_scaling=none",
+            "grpo_advantage_length_weight=False",
+        ],
+    );
+    assert_eq!(loaded(&off).objective.shaping, []);
+    assert_snapshot!(told(&off), @r#"
+algorithm.soft_advantage_reweight=False has no effect: False weighs nothing
+actor_rollout_ref.actor.filter_loss_scaling=none has no effect: none scales nothing
+grpo_advantage_length_weight=False has no effect: False weighs nothing
+"#);
+    assert_snapshot!(import_errors(&[&base[..], &["actor_rollout_ref.actor.filter_loss_scaling=cubic"]].concat()), @r#"
+error: `actor_rollout_ref.actor.filter_loss_scaling` of RAGEN must be none, linear or sqrt, not `cubic`
+ --> command line, RAGEN key
+  |
+1 | actor_rollout_ref.actor.filter_loss_scaling=cubic
+  |                                             ^^^^^
+  hint: `tamis config explain actor_rollout_ref.actor.filter_loss_scaling` says what becomes of it
+
+1 error in the configuration
+"#);
+    // As overrides of a configuration of one's own.
+    let arguments = [
+        "model.path=m",
+        "data.task=arithmetic",
+        "train.total_steps=1",
+        "actor_rollout_ref.actor.filter_loss_scaling=linear",
+    ];
+    let own = load_sources(&[], &arguments.map(str::to_owned)).unwrap();
+    assert_eq!(own.config.objective.shaping.len(), 1);
+    assert_eq!(own.notes.len(), 1);
 }
 
 /// The document's four settings and RAGEN's later ones: what each becomes.

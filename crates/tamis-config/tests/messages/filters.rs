@@ -7,7 +7,7 @@ use crate::said;
 #[test]
 fn filters() {
     assert_snapshot!(said("filter: {metric: accuracy}", &[]), @r#"
-error: there is no metric `accuracy`: there are acc, score, seq_reward, seq_final_reward, token_level_rewards, length, number
+error: there is no metric `accuracy`: there are acc, score, seq_reward, seq_final_reward, token_level_rewards, length, entropy, number
  --> run.yaml:1:18
   |
 1 | filter: {metric: accuracy}
@@ -244,6 +244,71 @@ warning: `rollout.n` is 1: there is nothing to choose from within a group
   |           ^
   hint: set `rollout.n` to 4 or more
 "#);
+    assert_snapshot!(said("filter: {kind: top_k, k: 64}\nschedule: {refill: false}", &[]), @r#"
+warning: `filter.k: 64` keeps the 64 best groups of a round of 64 (`data.train_batch_size`): none is ever left out for its rank
+ --> run.yaml:1:26
+  |
+1 | filter: {kind: top_k, k: 64}
+  |                          ^^
+  hint: use fewer than 64, such as 32
+"#);
+    assert_snapshot!(said("filter: {kind: top_k, k: 200, include_zero: false}\nschedule: {refill: false}", &["data.gen_batch_size=128"]), @r#"
+warning: `filter.k: 200` keeps the 200 best groups of a round of 128 (`data.gen_batch_size`): none is ever left out for its rank
+ --> run.yaml:1:26
+  |
+1 | filter: {kind: top_k, k: 200, include_zero: false}
+  |                          ^^^
+  hint: use fewer than 128, such as 64
+"#);
+    assert_snapshot!(said("filter: {kind: top_k, fraction: 1.0}\nschedule: {refill: false}", &[]), @r#"
+warning: `filter.fraction: 1` with `filter.kind: top_k` keeps every scored group: nothing is filtered
+ --> run.yaml:1:33
+  |
+1 | filter: {kind: top_k, fraction: 1.0}
+  |                                 ^^^
+  hint: use less, or `filter: null`; `filter.include_zero: false` leaves out groups whose score is 0
+"#);
+    assert_snapshot!(said("filter: {kind: top_p, p: 1.0}\nschedule: {refill: false}", &[]), @r#"
+warning: `filter.p: 1` with `filter.kind: top_p` keeps every scored group: nothing is filtered
+ --> run.yaml:1:26
+  |
+1 | filter: {kind: top_p, p: 1.0}
+  |                          ^^^
+  hint: use less, or `filter: null`; `filter.include_zero: false` leaves out groups whose score is 0
+"#);
+    assert_snapshot!(said("filter: {kind: percentile}\nschedule: {refill: false}", &[]), @r#"
+warning: `filter.high: 1` with `filter.kind: percentile` keeps every scored group: nothing is filtered
+ --> run.yaml:1:16
+  |
+1 | filter: {kind: percentile}
+  |                ^^^^^^^^^^
+  hint: use less, or `filter: null`; `filter.include_zero: false` leaves out groups whose score is 0
+"#);
+    assert_snapshot!(said("filter: {kind: within_group, k: 8}", &[]), @r#"
+warning: `filter.kind: within_group` chooses 8 of the 8 members of a group (`rollout.n`): none is ever left out
+ --> run.yaml:1:33
+  |
+1 | filter: {kind: within_group, k: 8}
+  |                                 ^
+  hint: use fewer than 8, such as `filter.k: 4`
+"#);
+    assert_snapshot!(said("filter: {kind: within_group, fraction: 0.5}", &["rollout.n=2"]), @r#"
+warning: `filter.kind: within_group` chooses 2 of the 2 members of a group (`rollout.n`): none is ever left out
+ --> run.yaml:1:40
+  |
+1 | filter: {kind: within_group, fraction: 0.5}
+  |                                        ^^^
+  hint: set `rollout.n` to 4 or more: at least two members are chosen
+"#);
+    for sound in [
+        "top_k, k: 63",
+        "top_k, fraction: 1.0, include_zero: false",
+        "top_p, p: 1.0, mass: linear",
+        "percentile, high: 0.5",
+    ] {
+        assert_eq!(said(&format!("filter: {{kind: {sound}}}\nschedule: {{refill: false}}"), &[]), "");
+    }
+    assert_eq!(said("filter: {kind: within_group, k: 7}", &[]), "");
     assert_eq!(said("filter: {kind: top_p, p: 0.9}\nschedule: {refill: false}", &[]), "");
     assert_eq!(said("filter: {kind: within_group, fraction: 0.5}", &[]), "");
 }

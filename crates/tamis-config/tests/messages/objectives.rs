@@ -5,6 +5,47 @@ use insta::assert_snapshot;
 use crate::said;
 
 #[test]
+fn the_bound_on_log_ratios() {
+    let loss = |setting: &str| said(&format!("objective: {{loss: {setting}}}"), &[]);
+    for sound in [
+        "{log_ratio_limit: off}",
+        "{log_ratio_limit: 5.0}",
+        "{kind: gspo, log_ratio_limit: 10}",
+        "{log_ratio_limit: null}",
+    ] {
+        assert_eq!(loss(sound), "");
+    }
+    assert_snapshot!(loss("{log_ratio_limit: 0}"), @r#"
+error: `objective.loss.log_ratio_limit` must be greater than 0, got 0
+ --> run.yaml:1:37
+  |
+1 | objective: {loss: {log_ratio_limit: 0}}
+  |                                     ^
+  hint: `tamis config explain objective.loss.log_ratio_limit` says more
+
+1 error in the configuration
+"#);
+    assert_snapshot!(loss("{log_ratio_limit: none}"), @r#"
+error: `objective.loss.log_ratio_limit` must be a number above 0, or `off`, not the text "none"
+ --> run.yaml:1:37
+  |
+1 | objective: {loss: {log_ratio_limit: none}}
+  |                                     ^^^^
+  hint: `tamis config explain objective.loss.log_ratio_limit` says more
+
+1 error in the configuration
+"#);
+    assert_snapshot!(loss("{kind: geo_mean, log_ratio_limit: 5}"), @r#"
+warning: `objective.loss.log_ratio_limit` has no effect: the loss `geo_mean` does not read it
+ --> run.yaml:1:53
+  |
+1 | objective: {loss: {kind: geo_mean, log_ratio_limit: 5}}
+  |                                                     ^
+  hint: remove `objective.loss.log_ratio_limit`
+"#);
+}
+
+#[test]
 fn objectives() {
     assert_snapshot!(said("objective: {kl: {estimator: k1, coefficient: 0.1}}\nmodel: {reference: r}", &[]), @r#"
 warning: `objective.kl.estimator` has no effect: `objective.kl.in` is `none`

@@ -49,6 +49,26 @@ warning: `schedule.on_limit` has no effect: `schedule.refill` is false, so every
   |                                                             ^^^^
   hint: remove `schedule.on_limit`
 "#);
+    assert_snapshot!(said("schedule: {refill: false}\nfilter: {}\ndata: {gen_batch_size: 16}", &[]), @r#"
+error: `schedule.refill` is false, so every step is one round of 16 prompts (`data.gen_batch_size`), which can never fill the 64 of `data.train_batch_size`
+ --> run.yaml:3:24
+  |
+3 | data: {gen_batch_size: 16}
+  |                        ^^
+  hint: set `data.gen_batch_size: 64` or more, or `data.train_batch_size: 16`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("schedule: {refill: false}\nfilter: {}", &["data.gen_batch_size=63"]), @r#"
+error: `schedule.refill` is false, so every step is one round of 63 prompts (`data.gen_batch_size`), which can never fill the 64 of `data.train_batch_size`
+ --> command line
+  |
+1 | data.gen_batch_size=63
+  |                     ^^
+  hint: set `data.gen_batch_size: 64` or more, or `data.train_batch_size: 63`
+
+1 error in the configuration
+"#);
     assert_snapshot!(said("schedule: {max_num_gen_batches: 3, on_empty_round: skip}", &[]), @r#"
 warning: `schedule.max_num_gen_batches` has no effect: there is no filter, so every step is one round
  --> run.yaml:1:33

@@ -167,3 +167,30 @@ error: `preset` cannot be `sft`: it is one of grpo, dapo, dapo_paper, dr_grpo, r
 1 error in the configuration
 ");
 }
+
+/// Whole numbers beyond reason are taken or refused, alone and together, at once and without a panic.
+#[test]
+fn numbers_beyond_reason() {
+    let integers: Vec<&str> = tamis_config::table::keys()
+        .iter()
+        .filter(|entry| {
+            let shape = (entry.spec.shape)().describe();
+            shape.starts_with("a whole number") && !entry.path.contains(['[', '*'])
+        })
+        .map(|entry| entry.path.as_str())
+        .collect();
+    assert!(integers.len() > 30, "{integers:?}");
+    for huge in ["18446744073709551615", "1000000000000007", "4294967296"] {
+        let all: Vec<String> = integers.iter().map(|key| format!("{key}={huge}")).collect();
+        for one in &all {
+            let _ = said("filter: {}\nmodel: {init: {}}", &[one]);
+            // An even number of heads meets odd sizes.
+            let _ =
+                said("filter: {kind: within_group, k: 2}\nschedule: {refill: false}", &[one, "rollout.n=3"]);
+        }
+        let together: Vec<&str> = all.iter().map(String::as_str).collect();
+        let _ = said("filter: {kind: top_k, k: 2}\nmodel: {init: {}}", &together);
+    }
+    let _ =
+        said("", &["data.train_batch_size=1000000000000000", "train.ppo_mini_batch_size=900000000000000"]);
+}

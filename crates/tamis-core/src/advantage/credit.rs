@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::AdvantageBatch;
+use crate::ragged::Ragged;
 
 /// What becomes of a reward that stands on a masked token (tool or environment output).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -47,7 +48,7 @@ pub(crate) fn credit(
 }
 
 /// Turns credits into discounted rewards to go, in place: `G_t = c_t + gamma·G_next`, next the next unmasked token; 0 at masked tokens.
-pub(crate) fn rewards_to_go(credit_t: &mut [f64], mask_t: &[bool], gamma: f64) {
+fn rewards_to_go(credit_t: &mut [f64], mask_t: &[bool], gamma: f64) {
     let mut to_go = 0.0;
     for (credit, &on) in credit_t.iter_mut().zip(mask_t).rev() {
         if on {
@@ -57,11 +58,30 @@ pub(crate) fn rewards_to_go(credit_t: &mut [f64], mask_t: &[bool], gamma: f64) {
     }
 }
 
+/// Rewards to go of every trajectory of a batch `[B][T]`: what [`credit`] gives each unmasked token and what follows it. 0 at masked tokens, and
+/// everywhere in unscored trajectories.
+pub(crate) fn returns(
+    batch: &AdvantageBatch<'_>,
+    mask: &Ragged<bool>,
+    masked: MaskedRewards,
+    gamma: f64,
+) -> Ragged<f64> {
+    let (mut returns, mut credit_t) = (Ragged::default(), Vec::new());
+    for (i, (reward, mask_t)) in batch.rewards.values().iter().zip(mask.rows()).enumerate() {
+        credit(batch, i, mask_t, masked, &mut credit_t);
+        if reward.is_nan() {
+            credit_t.fill(0.0);
+        }
+        rewards_to_go(&mut credit_t, mask_t, gamma);
+        returns.push_row(credit_t.iter().copied());
+    }
+    returns
+}
+
 #[cfg(test)]
 #[expect(clippy::float_cmp, reason = "sums of small integers are exact")]
 mod tests {
     use super::*;
-    use crate::ragged::Ragged;
 
     const MASK: [bool; 6] = [false, true, true, false, true, false];
 
@@ -82,6 +102,15 @@ mod tests {
         assert_eq!(credits(Some(rewards), MaskedRewards::Lost), [0.0, 2.0, 4.0, 0.0, 16.0, 0.0]);
         // An outcome stands at the last token of the policy, whatever follows it.
         assert_eq!(credits(None, MaskedRewards::Lost), [0.0, 0.0, 0.0, 0.0, 7.0, 0.0]);
+    }
+
+    #[test]
+    fn unscored_trajectories_return_nothing() {
+        let rewards = Ragged::from_rows([[7.0, f64::NAN]]);
+        let mask = Ragged::from_rows([MASK, MASK]);
+        let returns = returns(&AdvantageBatch::of_rewards(&rewards), &mask, MaskedRewards::Credited, 0.5);
+        assert_eq!(returns.row(0), [0.0, 1.75, 3.5, 0.0, 7.0, 0.0]);
+        assert_eq!(returns.row(1), [0.0; 6]);
     }
 
     #[test]

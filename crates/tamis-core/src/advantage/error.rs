@@ -3,6 +3,7 @@
 use thiserror::Error;
 
 use super::Column;
+use crate::figure::shortest;
 
 /// Advantages cannot be computed from this batch.
 #[derive(Debug, Clone, PartialEq, Error)]
@@ -31,7 +32,8 @@ pub enum AdvantageError {
     },
     /// A reward outside the range that the estimator is defined on.
     #[error(
-        "reward of trajectory {trajectory} in group {group} is {reward}; `{estimator}` is defined for rewards from {low} to {high}"
+        "reward of trajectory {trajectory} in group {group} is {}; `{estimator}` is defined for rewards from {} to {}",
+        shortest(*.reward), shortest(*.low), shortest(*.high)
     )]
     RewardRange {
         /// Who reads it.
@@ -48,7 +50,7 @@ pub enum AdvantageError {
         high: f64,
     },
     /// A setting outside its range.
-    #[error("advantage setting `{setting}` is {value}; expected {expected}")]
+    #[error("advantage setting `{setting}` is {}; expected {expected}", shortest(*.value))]
     Setting {
         /// Name of the setting.
         setting: &'static str,

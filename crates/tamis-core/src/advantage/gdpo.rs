@@ -16,7 +16,7 @@ pub(super) const ENTRY: Entry = Entry {
     family: Family::Advantage,
     meaning: "each of several rewards normalised within its group, their weighted sum whitened over the tokens of the batch",
     formula: "S_i = sum_k w_k·(R_ki - mean(R_k))/(std(R_k) + epsilon) within the group, A_i = (S_i - mean(S)) / sqrt(var(S) + 1e-8) over the batch, each S as often as its tokens",
-    source: "Liu et al., GDPO, arXiv 2601.05242, eq. 4 to 6",
+    source: "Liu et al., GDPO: group reward-decoupled normalization policy optimization, arXiv 2601.05242",
     defaults: &[("epsilon", "1e-6"), ("whiten", "true"), ("singleton", "zero")],
     degenerate: &[
         "without components the reward itself is the only one",
@@ -36,7 +36,7 @@ pub(super) const ENTRY: Entry = Entry {
 
 /// Group-decoupled normalisation: `S_i = Σ_k w_k·z_ki` with `z_k` the GRPO advantage of component k alone, whitened over tokens.
 ///
-/// Source: Liu et al., arXiv 2601.05242, eq. 4 to 6: summing rewards before normalising them lets different combinations collapse into
+/// Source: Liu et al., arXiv 2601.05242: summing rewards before normalising them lets different combinations collapse into
 /// one advantage.
 ///
 /// Shapes: components K × `[P][G]` and lengths \[B\] to advantages `[P][G]`; linear in K·B. Degenerate cases: see the catalogue's entry.

@@ -14,7 +14,7 @@ pub(super) const ENTRY: Entry = Entry {
     family: Family::Advantage,
     meaning: "the reward less the mean of its group, scaled up by the share of trajectories without signal",
     formula: "A_i = alpha·(R_i - mean(R)) / divisor, alpha = B / (trajectories in groups whose rewards differ)",
-    source: "Chu et al., GPG, arXiv 2504.02546, eq. 5 and 6",
+    source: "Chu et al., GPG: a simple and strong reinforcement learning baseline, arXiv 2504.02546",
     defaults: &[("alpha", "mixed_groups"), ("divisor", "1"), ("singleton", "zero")],
     degenerate: &[
         "unscored members are outside the mean and both counts and get 0",
@@ -40,7 +40,7 @@ pub enum GpgAlpha {
 
 /// `A_i = alpha·(R_i - mean(R)) / divisor`, with `alpha` = scored trajectories of the batch over those that carry a gradient.
 ///
-/// Source: Chu et al., arXiv 2504.02546, eq. 5 and 6: where a share of the groups is uniform, the mean over the batch shrinks the gradient
+/// Source: Chu et al., arXiv 2504.02546: where a share of the groups is uniform, the mean over the batch shrinks the gradient
 /// of the rest, and alpha undoes it.
 ///
 /// Shapes: rewards `[P][G]` to advantages `[P][G]`, linear. Alpha sees the whole batch. Degenerate cases: unscored members are outside and

@@ -1,5 +1,6 @@
 //! Group-relative advantage: the reward measured against its own group.
 
+use multiversion::multiversion;
 use serde::{Deserialize, Serialize};
 
 use super::error::{not_negative, zero_or_one};
@@ -133,11 +134,17 @@ impl Grpo {
                 continue;
             }
             let divisor = divisor_of(moments.deviation(self.ddof));
-            for reward in advantages_g {
-                *reward = finite_or_zero((*reward - moments.mean) / divisor);
-            }
+            standardise(advantages_g, moments.mean, divisor);
         }
         advantages
+    }
+}
+
+/// `(r - mean) / divisor`, 0 where that is not finite.
+#[multiversion(targets("x86_64+avx2"))]
+fn standardise(rewards_g: &mut [f64], mean: f64, divisor: f64) {
+    for reward in rewards_g {
+        *reward = finite_or_zero((*reward - mean) / divisor);
     }
 }
 

@@ -12,6 +12,7 @@ mod beta;
 mod bi_level_gae;
 mod bnpo;
 mod bnpo_running;
+mod centring;
 mod cpo;
 mod credit;
 mod dr_grpo;

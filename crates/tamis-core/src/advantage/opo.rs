@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::singleton::finite_or_zero;
-use super::statistics::Moments;
+use super::centring::centre;
 use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, Singleton,
+    whitening,
 };
 use crate::entry::{Entry, Family};
 
@@ -15,7 +15,7 @@ pub(super) const ENTRY: Entry = Entry {
     family: Family::Advantage,
     meaning: "the reward less the mean of its group weighted by length, the baseline of least variance",
     formula: "A_i = R_i - sum_j(L_j·R_j) / sum_j(L_j) over the scored members of the group, L the tokens trained on",
-    source: "Hao et al., On-policy RL with optimal reward baseline, arXiv 2505.23585, eq. 7",
+    source: "Hao et al., On-policy RL with optimal reward baseline, arXiv 2505.23585",
     defaults: &[("singleton", "zero")],
     degenerate: &[
         "unscored members are outside the mean and get 0",
@@ -29,7 +29,7 @@ pub(super) const ENTRY: Entry = Entry {
 
 /// `A_i = R_i - Σ_j L_j·R_j / Σ_j L_j` over the scored members, `L_j` the tokens trained on.
 ///
-/// Source: Hao et al., arXiv 2505.23585, eq. 7: the optimal baseline weights rewards by the squared norm of each trajectory's score
+/// Source: Hao et al., arXiv 2505.23585: the optimal baseline weights rewards by the squared norm of each trajectory's score
 /// function, which is taken to grow with its length. The advantages weighted by length sum to zero within a group.
 ///
 /// Shapes: rewards `[P][G]` and lengths \[B\] to advantages `[P][G]`, linear. Degenerate cases: unscored members are outside and get 0;
@@ -70,31 +70,16 @@ impl AdvantageEstimator for Opo {
         state: &AdvantageState,
     ) -> Result<Estimate, AdvantageError> {
         let mut advantages = batch.rewards.clone();
-        let mut first = 0;
-        for group in 0..advantages.num_rows() {
-            let advantages_g = advantages.row_mut(group);
-            let start = first;
-            first += advantages_g.len();
-            if let [reward] = advantages_g {
-                *reward = self.singleton.advantage(*reward);
-                continue;
-            }
-            let moments = Moments::of(advantages_g);
-            if moments.is_uniform() {
-                advantages_g.fill(0.0);
-                continue;
-            }
+        centre(&mut advantages, self.singleton, |first, rewards_g, moments| {
             let (mut rewards, mut tokens) = (0.0, 0.0);
-            for (i, &reward) in advantages_g.iter().enumerate().filter(|(_, reward)| !reward.is_nan()) {
-                let length = batch.length(start + i) as f64;
+            for (i, &reward) in rewards_g.iter().enumerate().filter(|(_, reward)| !reward.is_nan()) {
+                let length = batch.length(first + i) as f64;
                 rewards += length * reward;
                 tokens += length;
             }
-            let baseline = if tokens > 0.0 { rewards / tokens } else { moments.mean };
-            for reward in advantages_g {
-                *reward = finite_or_zero(*reward - baseline);
-            }
-        }
+            if tokens > 0.0 { rewards / tokens } else { moments.mean }
+        });
+        whitening::fill_unscored(&mut advantages);
         Ok(Estimate::per_trajectory(advantages, state))
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::credit::{credit, rewards_to_go};
+use super::credit::returns;
 use super::error::not_negative;
 use super::singleton::finite_or_zero;
 use super::{
@@ -20,7 +20,7 @@ pub(super) const ENTRY: Entry = Entry {
     family: Family::Advantage,
     meaning: "the reward to go less its group mean at the same position, weighted by the gradient energy of each trajectory so far",
     formula: "w_t = (1 - 2·pi_t + sum(pi²))·rho_t², W_t = sum(w_s, s <= t), B_t = sum_i(G_it·W_it) / (sum_i(W_it) + epsilon), A_t = G_t - B_t",
-    source: "verl 0.9.1 core_algos.compute_optimal_token_baseline_advantage; Li et al., The optimal token baseline, 2025",
+    source: "verl 0.9.1 core_algos.compute_optimal_token_baseline_advantage; Li et al., The optimal token baseline: variance reduction for long-horizon LLM-RL, arXiv 2602.07078",
     defaults: &[("tail", "zeroed"), ("epsilon", "0"), ("singleton", "zero"), ("masked_rewards", "credited")],
     degenerate: &[
         "at a position where all rewards to go are equal every advantage is exactly 0 (with `epsilon: 0`), where all weights are 0 the plain mean is taken",
@@ -106,9 +106,8 @@ impl Baseline {
 
 /// One trajectory's tokens while its group is at work.
 struct Member {
-    /// Where its rows begin in the flat columns.
-    tokens: Range<usize>,
-    num_unmasked: usize,
+    /// Its part of the group's list of positions.
+    places: Range<usize>,
     /// One past its last unmasked position.
     end: usize,
 }
@@ -169,17 +168,11 @@ impl OptimalTokenBaseline {
     ) -> Result<Estimate, AdvantageError> {
         let mask = batch.mask(estimator)?;
         let weights = cumulative_weights(batch, estimator)?;
-        let (mut returns, mut credit_t) = (Ragged::default(), Vec::new());
-        for (i, (reward, mask_t)) in batch.rewards.values().iter().zip(mask.rows()).enumerate() {
-            credit(batch, i, mask_t, self.masked_rewards, &mut credit_t);
-            if reward.is_nan() {
-                credit_t.fill(0.0);
-            }
-            rewards_to_go(&mut credit_t, mask_t, 1.0);
-            returns.push_row(credit_t.iter().copied());
-        }
+        let returns = returns(batch, mask, self.masked_rewards, 1.0);
         let mut advantages: Vec<f64> = vec![0.0; returns.num_values()];
         let (mut members, mut baselines): (Vec<Member>, Vec<Baseline>) = (Vec::new(), Vec::new());
+        // Position and flat place of every unmasked token of a group, member after member.
+        let mut places: Vec<(usize, usize)> = Vec::new();
         let mut first = 0;
         for rewards_g in batch.rewards.rows() {
             let rows = first..first + rewards_g.len();
@@ -191,25 +184,25 @@ impl OptimalTokenBaseline {
             }
             members.clear();
             baselines.clear();
+            places.clear();
             for row in rows.zip(rewards_g).filter(|(_, reward)| !reward.is_nan()).map(|(row, _)| row) {
-                let mut member =
-                    Member { tokens: mask.offsets()[row]..mask.offsets()[row + 1], num_unmasked: 0, end: 0 };
-                for (place, token) in position.unmasked(mask.values(), member.tokens.clone()) {
-                    if place >= baselines.len() {
-                        baselines.resize(place + 1, Baseline::EMPTY);
-                    }
-                    baselines[place].add(returns.values()[token], weights[token]);
-                    member.num_unmasked += 1;
-                    member.end = place + 1;
+                let first = places.len();
+                places.extend(position.unmasked(mask.values(), mask.offsets()[row]..mask.offsets()[row + 1]));
+                let end = places[first..].last().map_or(0, |(place, _)| place + 1);
+                if end > baselines.len() {
+                    baselines.resize(end, Baseline::EMPTY);
                 }
-                members.push(member);
+                members.push(Member { places: first..places.len(), end });
             }
             if members.len() < 2 {
                 continue;
             }
+            for &(place, token) in &places {
+                baselines[place].add(returns.values()[token], weights[token]);
+            }
             let tail = self.tail_of(&members);
             for (m, member) in members.iter().enumerate() {
-                for (place, token) in position.unmasked(mask.values(), member.tokens.clone()) {
+                for &(place, token) in &places[member.places.clone()] {
                     let to_go = returns.values()[token];
                     advantages[token] = match tail {
                         Some((longest, start)) if longest == m && place >= start => to_go,
@@ -232,7 +225,7 @@ impl OptimalTokenBaseline {
     fn tail_of(&self, members: &[Member]) -> Option<(usize, usize)> {
         let length = |member: &Member| match self.tail {
             Tail::Zeroed => member.end,
-            Tail::ZeroedByCount => member.num_unmasked,
+            Tail::ZeroedByCount => member.places.len(),
             Tail::Kept => 0,
         };
         let (mut longest, mut most, mut second) = (0, 0, 0);

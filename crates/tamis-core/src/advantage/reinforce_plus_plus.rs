@@ -2,14 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::credit::{credit, rewards_to_go};
+use super::credit::returns;
 use super::error::unit_interval;
 use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, MaskedRewards,
     whitening,
 };
 use crate::entry::{Entry, Family};
-use crate::ragged::Ragged;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -92,16 +91,7 @@ impl AdvantageEstimator for ReinforcePlusPlus {
         state: &AdvantageState,
     ) -> Result<Estimate, AdvantageError> {
         let mask = batch.mask(self.name())?;
-        let (mut returns, mut credit_t) = (Ragged::default(), Vec::new());
-        for (i, (reward, mask_t)) in batch.rewards.values().iter().zip(mask.rows()).enumerate() {
-            if reward.is_nan() {
-                returns.push_row(mask_t.iter().map(|_| 0.0));
-                continue;
-            }
-            credit(batch, i, mask_t, self.masked_rewards, &mut credit_t);
-            rewards_to_go(&mut credit_t, mask_t, self.gamma);
-            returns.push_row(credit_t.iter().copied());
-        }
+        let returns = returns(batch, mask, self.masked_rewards, self.gamma);
         let mut advantages = returns.clone();
         if self.whiten {
             whitening::by_token(&mut advantages, mask, batch.rewards.values());

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::statistics::Moments;
+use super::centring::centre;
 use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, Singleton,
     whitening,
@@ -80,21 +80,8 @@ impl AdvantageEstimator for ReinforcePlusPlusBaseline {
         state: &AdvantageState,
     ) -> Result<Estimate, AdvantageError> {
         let mut advantages = batch.rewards.clone();
-        for group in 0..advantages.num_rows() {
-            let advantages_g = advantages.row_mut(group);
-            if let [reward] = advantages_g {
-                // NaN stays NaN, so that whitening leaves it out.
-                if !reward.is_nan() {
-                    *reward = self.singleton.advantage(*reward);
-                }
-                continue;
-            }
-            let moments = Moments::of(advantages_g);
-            let is_uniform = moments.is_uniform();
-            for reward in advantages_g.iter_mut().filter(|reward| !reward.is_nan()) {
-                *reward = if is_uniform { 0.0 } else { *reward - moments.mean };
-            }
-        }
+        // NaN stays NaN, so that whitening leaves it out.
+        centre(&mut advantages, self.singleton, |_, _, moments| moments.mean);
         if self.whiten {
             whitening::by_length(&mut advantages, |i| batch.length(i));
         } else {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::credit::{credit, rewards_to_go};
+use super::credit::returns;
 use super::singleton::finite_or_zero;
 use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, MaskedRewards,
@@ -87,23 +87,17 @@ impl AdvantageEstimator for Remax {
             return Ok(Estimate::per_trajectory(advantages, state));
         }
         let mask = batch.mask(self.name())?;
-        let (mut per_token, mut returns, mut credit_t) = (Ragged::default(), Ragged::default(), Vec::new());
-        let mut i = 0;
-        for (rewards_g, baseline) in batch.rewards.rows().zip(greedy) {
-            for reward in rewards_g {
-                let mask_t = mask.row(i);
-                credit(batch, i, mask_t, self.masked_rewards, &mut credit_t);
-                i += 1;
-                if reward.is_nan() {
-                    credit_t.fill(0.0);
-                } else {
-                    rewards_to_go(&mut credit_t, mask_t, 1.0);
-                }
-                per_token.push_row(credit_t.iter().zip(mask_t).map(|(to_go, &on)| {
-                    if on && !reward.is_nan() { finite_or_zero(to_go - baseline) } else { 0.0 }
-                }));
-                returns.push_row(credit_t.iter().copied());
-            }
+        let returns = returns(batch, mask, self.masked_rewards, 1.0);
+        let baselines = batch
+            .rewards
+            .rows()
+            .zip(greedy)
+            .flat_map(|(rewards_g, baseline)| rewards_g.iter().map(move |reward| (reward, baseline)));
+        let mut per_token = Ragged::default();
+        for ((to_go_t, mask_t), (reward, baseline)) in returns.rows().zip(mask.rows()).zip(baselines) {
+            per_token.push_row(to_go_t.iter().zip(mask_t).map(|(to_go, &on)| {
+                if on && !reward.is_nan() { finite_or_zero(to_go - baseline) } else { 0.0 }
+            }));
         }
         Ok(Estimate::per_token(per_token, returns, state))
     }

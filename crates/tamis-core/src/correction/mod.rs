@@ -159,7 +159,7 @@ pub enum CorrectionError {
         row: usize,
     },
     /// A setting outside its range.
-    #[error("correction setting `{setting}` is {value}; expected {expected}")]
+    #[error("correction setting `{setting}` is {}; expected {expected}", crate::figure::shortest(*.value))]
     Setting {
         /// Name of the setting.
         setting: &'static str,
@@ -169,7 +169,7 @@ pub enum CorrectionError {
         expected: &'static str,
     },
     /// Both bounds are set and the lower is not below the upper.
-    #[error("correction setting `{setting}` has bounds {min} and {max}; the lower must be below the upper")]
+    #[error("correction setting `{setting}` has bounds {} and {}; the lower must be below the upper", crate::figure::shortest(*.min), crate::figure::shortest(*.max))]
     Bounds {
         /// Name of the setting.
         setting: &'static str,

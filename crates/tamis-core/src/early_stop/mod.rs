@@ -24,6 +24,7 @@ pub use low_success::{LowSuccess, LowSuccessState};
 pub use reward_collapse::{Attempt, CollapseForm, RewardCollapse, RewardCollapseState};
 
 use crate::entry::Entry;
+use crate::figure::{fixed, shortest};
 
 /// The catalogue's entries of this module.
 pub const ENTRIES: &[Entry] = &[reward_collapse::ENTRY, low_success::ENTRY, empty_steps::ENTRY];
@@ -101,13 +102,17 @@ impl fmt::Display for StopReason {
         match self {
             Self::RewardCollapse { window, largest, baseline, share } => write!(
                 formatter,
-                "the reward's deviation within groups has collapsed: at most {largest:.4} in each of the last {window} rounds, \
-                 below {}% of the {baseline:.4} it began with",
-                100.0 * share
+                "the reward's deviation within groups has collapsed: at most {} in each of the last {window} rounds, \
+                 below {}% of the {} it began with",
+                fixed(*largest, 4),
+                shortest(100.0 * share),
+                fixed(*baseline, 4)
             ),
             Self::LowSuccess { validations, lowest, floor } => write!(
                 formatter,
-                "validation success stayed below {floor} for {validations} validations in a row, {lowest:.4} in the last"
+                "validation success stayed below {} for {validations} validations in a row, {} in the last",
+                shortest(*floor),
+                fixed(*lowest, 4)
             ),
             Self::EmptySteps { steps } => {
                 write!(formatter, "{steps} steps in a row had no group to train on")
@@ -128,7 +133,7 @@ pub enum EarlyStopError {
         setting: &'static str,
     },
     /// A share of the baseline outside (0, 1).
-    #[error("early stop `reward_collapse`: `share` must lie between 0 and 1, both excluded, got {0}")]
+    #[error("early stop `reward_collapse`: `share` must lie between 0 and 1, both excluded, got {}", shortest(*.0))]
     Share(f64),
     /// Not a finite number.
     #[error("early stop `low_success`: `floor` must be a finite number, got {0}")]

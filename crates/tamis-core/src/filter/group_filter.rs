@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Filter, FilterError, GroupStatistics, MeanRange, MinP, OutcomeScale, Percentile, Scope, TopK, TopP,
-    Variance, Verdict, WithinGroup,
+    Filter, FilterError, GroupStatistics, Mass, MeanRange, MinP, OutcomeScale, Percentile, Pool, Scope, TopK,
+    TopP, Variance, Verdict, WithinGroup,
 };
 
 /// A filter with its settings: what a run or an offline tool was told to use.
@@ -42,6 +42,44 @@ impl GroupFilter {
             Self::Percentile(filter) => Self::Percentile(filter.checked()?),
             Self::WithinGroup(filter) => Self::WithinGroup(filter.checked()?),
         })
+    }
+
+    /// Whether it may keep a group whose members all have the same metric, by its settings alone: a selection among the groups of a round in
+    /// which such groups compete. A group-relative advantage learns nothing from them.
+    ///
+    /// ```
+    /// use tamis_core::filter::{GroupFilter, Mass, Pool, TopP, Variance};
+    /// let softmax = TopP::default();
+    /// assert!(GroupFilter::TopP(softmax).admits_uniform());
+    /// // Without mass such a group is never kept, and without `include_zero` it does not compete.
+    /// assert!(!GroupFilter::TopP(TopP { mass: Mass::Linear, ..softmax }).admits_uniform());
+    /// let pool = Pool { include_zero: false, ..Pool::default() };
+    /// assert!(!GroupFilter::TopP(TopP { pool, ..softmax }).admits_uniform());
+    /// assert!(!GroupFilter::Variance(Variance::default()).admits_uniform());
+    /// ```
+    pub fn admits_uniform(&self) -> bool {
+        match self {
+            Self::Variance(_) | Self::MeanRange(_) => false,
+            Self::TopP(filter) => {
+                let has_mass = filter.mass == Mass::Softmax || filter.p >= 1.0;
+                filter.pool.admits_uniform() && (has_mass || !filter.pool.is_by_spread())
+            }
+            Self::TopK(filter) => filter.pool.admits_uniform(),
+            Self::MinP(filter) => filter.pool.admits_uniform(),
+            Self::Percentile(filter) => filter.pool.admits_uniform(),
+            Self::WithinGroup(filter) => filter.include_zero,
+        }
+    }
+
+    /// The pool in which it compares the groups of a round, where it does.
+    pub fn pool(&self) -> Option<Pool> {
+        match self {
+            Self::Variance(_) | Self::MeanRange(_) | Self::WithinGroup(_) => None,
+            Self::TopP(filter) => Some(filter.pool),
+            Self::TopK(filter) => Some(filter.pool),
+            Self::MinP(filter) => Some(filter.pool),
+            Self::Percentile(filter) => Some(filter.pool),
+        }
     }
 
     fn as_filter(&self) -> &dyn Filter {

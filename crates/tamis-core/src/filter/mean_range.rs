@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{DropReason, Filter, FilterError, GroupStatistics, OutcomeScale, Scope, Verdict};
 use crate::entry::{Entry, Family};
+use crate::figure::shortest;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -89,8 +90,8 @@ impl MeanRange {
 impl fmt::Display for MeanRange {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.ends {
-            Ends::Open => write!(formatter, "({}, {})", self.low, self.high),
-            Ends::Closed => write!(formatter, "[{}, {}]", self.low, self.high),
+            Ends::Open => write!(formatter, "({}, {})", shortest(self.low), shortest(self.high)),
+            Ends::Closed => write!(formatter, "[{}, {}]", shortest(self.low), shortest(self.high)),
         }
     }
 }

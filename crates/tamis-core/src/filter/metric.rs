@@ -122,7 +122,7 @@ pub enum FinalReward<'a> {
 pub struct ExtraColumns<'a> {
     /// The reward after KL. A run with KL in the reward must give the column, or `seq_final_reward` is not what it says.
     pub final_reward: FinalReward<'a>,
-    /// Mean token entropy of each trajectory \[B\], where computed.
+    /// Mean token entropy of each trajectory \[B\], in place of what the trajectories say.
     pub entropy: Option<&'a [f64]>,
 }
 
@@ -273,9 +273,12 @@ impl Metric {
             }
             Self::Entropy => match extra.entropy {
                 Some(column) => checked(column),
-                None => Err(MetricError::NoEntropy {
-                    available: BUILT_IN[..4].iter().map(ToString::to_string).collect(),
-                }),
+                None if trajectories().any(|trajectory| trajectory.entropy.is_none()) => {
+                    Err(MetricError::NoEntropy {
+                        available: BUILT_IN[..4].iter().map(ToString::to_string).collect(),
+                    })
+                }
+                None => by(&|trajectory| trajectory.entropy.unwrap_or(f64::NAN)),
             },
         }
     }

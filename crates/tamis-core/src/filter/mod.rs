@@ -57,6 +57,7 @@ pub use verdict::{DropReason, Judgement, OutcomeScale, Verdict};
 pub use within_group::WithinGroup;
 
 use crate::entry::Entry;
+use crate::figure::shortest;
 use crate::group::Group;
 
 /// The catalogue's entries of this module.
@@ -106,7 +107,7 @@ pub trait Filter {
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum FilterError {
     /// Not a finite number ≥ 0.
-    #[error("the variance filter's tolerance must be a finite number of at least 0, got {0}")]
+    #[error("the variance filter's tolerance must be a finite number of at least 0, got {}", shortest(*.0))]
     Tolerance(f64),
     /// No mean can lie in the range.
     #[error("no group mean lies in the mean_range filter's {range}: raise `high` or lower `low`")]
@@ -115,7 +116,7 @@ pub enum FilterError {
         range: String,
     },
     /// A share outside (0, 1].
-    #[error("the {filter} filter's `{setting}` must lie above 0 and be at most 1, got {value}")]
+    #[error("the {filter} filter's `{setting}` must lie above 0 and be at most 1, got {}", shortest(*.value))]
     Share {
         /// The filter.
         filter: &'static str,
@@ -135,13 +136,13 @@ pub enum FilterError {
         count: usize,
     },
     /// A share of the best outside \[0, 1\].
-    #[error("the min_p filter's `p` must lie between 0 and 1, got {0}")]
+    #[error("the min_p filter's `p` must lie between 0 and 1, got {}", shortest(*.0))]
     MinP(f64),
     /// Not a finite number > 0.
-    #[error("the top_p filter's `temperature` must be a finite number above 0, got {0}")]
+    #[error("the top_p filter's `temperature` must be a finite number above 0, got {}", shortest(*.0))]
     Temperature(f64),
     /// Not a finite number ≥ 0.
-    #[error("the top_p filter's `slack` must be a finite number of at least 0, got {0}")]
+    #[error("the top_p filter's `slack` must be a finite number of at least 0, got {}", shortest(*.0))]
     Slack(f64),
     /// Shares of the variance want the deviation.
     #[error(
@@ -155,7 +156,7 @@ pub enum FilterError {
     #[error("a deviation has `ddof` 0 (population) or 1 (sample), got {0}")]
     Ddof(u8),
     /// Not a band of the ranking.
-    #[error("the percentile filter's band must satisfy 0 <= low < high <= 1, got {low} to {high}")]
+    #[error("the percentile filter's band must satisfy 0 <= low < high <= 1, got {} to {}", shortest(*.low), shortest(*.high))]
     Band {
         /// Where it begins.
         low: f64,

@@ -60,9 +60,11 @@ pub enum Prefer {
 /// a deviation must not rank differently for the order in which its members were added up.
 ///
 /// Groups without enough scored members are dropped as `unscored` and never compete. Without `include_zero`, neither do
-/// groups whose score is 0 (at most 1e-10 in size): they are dropped as all correct, all wrong or uniform where
-/// their members are equal, as `singleton` where they are groups of one ranked by spread, else as `zero_score`. A group that competed
-/// and was not chosen is dropped as `outside_pool`.
+/// groups whose score is 0 (at most 1e-10 in size).
+///
+/// A dropped group is called what it is. Ranked by spread, one whose members are equal has none to show: it is all correct, all wrong
+/// or uniform (`singleton` where it is a group of one), whether it competed or not. So is one of score 0 that did not compete; where its
+/// members differ (a mean of 0) it is `zero_score`. Every other group competed, and its rank kept it out: `outside_pool`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Pool {
@@ -104,6 +106,16 @@ impl Pool {
         if self.ddof > 1 { Err(FilterError::Ddof(self.ddof)) } else { Ok(()) }
     }
 
+    /// Whether groups are ranked by how much their members differ.
+    pub(super) fn is_by_spread(self) -> bool {
+        matches!(self.score, PoolScore::Deviation | PoolScore::Variance)
+    }
+
+    /// Whether a group of equal members may be kept: ranked by spread only where its score of 0 competes, else like any other.
+    pub(super) fn admits_uniform(self) -> bool {
+        self.include_zero || !self.is_by_spread()
+    }
+
     /// The score of a group; `None` where too few of its members have a metric.
     ///
     /// ```
@@ -141,7 +153,12 @@ impl Pool {
                 Some(score) if !self.include_zero && score.abs() <= ZERO => self.name_zero(group, scale),
                 Some(score) => {
                     places.push((score, i));
-                    DropReason::OutsidePool
+                    // Should it not be chosen: what has no spread lacks signal, whatever the others of its round are like.
+                    if self.is_by_spread() && group.min >= group.max {
+                        self.name_zero(group, scale)
+                    } else {
+                        DropReason::OutsidePool
+                    }
                 }
             };
             verdicts.push(Verdict::Dropped(reason));
@@ -157,8 +174,7 @@ impl Pool {
     }
 
     fn name_zero(self, group: &GroupStatistics, scale: Option<OutcomeScale>) -> DropReason {
-        let by_spread = matches!(self.score, PoolScore::Deviation | PoolScore::Variance);
-        if group.size == 1 && by_spread {
+        if group.size == 1 && self.is_by_spread() {
             DropReason::Singleton
         } else if group.min < group.max {
             DropReason::ZeroScore

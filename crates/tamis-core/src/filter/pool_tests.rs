@@ -175,7 +175,10 @@ fn reasons_of_the_dropped() {
     let out = "outside_pool";
     let strict = Pool { include_zero: false, ..Pool::default() };
     assert_eq!(names(strict), ["all_correct", "all_wrong", "uniform", "unscored", "kept", out, "singleton"]);
-    assert_eq!(names(Pool::default()), [out, out, out, "unscored", "kept", out, out]);
+    // They compete, and what keeps them out is that they are uniform.
+    assert_eq!(names(Pool::default()), names(strict));
+    let smallest = Pool { prefer: Prefer::Smallest, ..Pool::default() };
+    assert_eq!(names(smallest), ["kept", "all_wrong", "uniform", "unscored", out, out, "singleton"]);
     let by_mean = Pool { score: PoolScore::Mean, ..strict };
     assert_eq!(names(by_mean), ["kept", "all_wrong", out, "unscored", out, out, out]);
     // A mean of 0 with members that differ is no uniform group.
@@ -325,11 +328,24 @@ proptest! {
         // Pure.
         prop_assert_eq!(&verdicts, &filter.judge(&groups, SCALE));
         // A better group is never dropped for a worse one, nor one dispatched earlier for its equal.
-        let competes = |verdict: &Verdict| matches!(verdict, Verdict::Kept | Verdict::Dropped(DropReason::OutsidePool));
         let scored: Vec<(f64, usize, bool)> = (0..groups.len())
-            .filter(|i| competes(&verdicts[*i]))
-            .map(|i| (pool.score_of(&groups[i]).unwrap(), i, verdicts[i].is_kept()))
+            .filter_map(|i| Some((pool.score_of(&groups[i])?, i, verdicts[i].is_kept())))
+            .filter(|(score, ..)| pool.include_zero || score.abs() > 1e-10)
             .collect();
+        // A dropped group is called what it is: of those ranked by spread, the uniform ones uniform, and the others kept out by their rank.
+        let by_spread = matches!(pool.score, PoolScore::Deviation | PoolScore::Variance);
+        for (verdict, group) in verdicts.iter().zip(&groups).filter(|(verdict, group)| !verdict.is_kept() && !group.is_unscored()) {
+            let by_rank = *verdict == Verdict::Dropped(DropReason::OutsidePool);
+            let by_score = *verdict == Verdict::Dropped(DropReason::ZeroScore);
+            if by_spread {
+                prop_assert_eq!(by_rank, group.min < group.max);
+            } else {
+                let is_zero = pool.score_of(group).unwrap().abs() <= 1e-10;
+                prop_assert_eq!(by_rank, pool.include_zero || !is_zero);
+                prop_assert!(!by_score || group.min < group.max);
+            }
+        }
+        prop_assert!(filter.admits_uniform() || verdicts.iter().zip(&groups).all(|(verdict, group)| !verdict.is_kept() || group.min < group.max));
         let has_mass = |score: f64| !matches!(which, 1 | 2) || score > 0.0 || share >= 1.0;
         for a in scored.iter().filter(|a| has_mass(a.0)) {
             for b in scored.iter().filter(|b| b.2) {

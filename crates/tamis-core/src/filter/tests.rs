@@ -198,6 +198,7 @@ fn trajectory(reward: f64, scores: &[(&str, f64)], loss_mask: &[bool]) -> Trajec
         text: String::new(),
         token_ids: vec![0; loss_mask.len()],
         logprobs: vec![0.0; loss_mask.len()],
+        entropy: None,
         loss_mask: loss_mask.to_vec(),
         finish_reason: FinishReason::Stop,
         versions: (PolicyVersion(0), PolicyVersion(0)),
@@ -244,6 +245,12 @@ fn groups_take_the_columns_path() {
         ExtraColumns { final_reward: FinalReward::Column(&final_reward), entropy: Some(&final_reward[..5]) };
     assert_eq!(judge("token_level_rewards", &extra).unwrap(), ["uniform", "kept", "kept"]);
     insta::assert_snapshot!(judge("entropy", &extra).unwrap_err(), @"column `entropy` has 5 numbers for 6 trajectories");
+    let mut told = groups.clone();
+    for (i, trajectory) in told.iter_mut().flat_map(|group| &mut group.trajectories).enumerate() {
+        trajectory.entropy = Some([0.5, 0.5, 0.1, 0.2, 0.3, 0.4][i]);
+    }
+    let judged = judge_groups(&Variance::default(), &Metric::Entropy, &told, &ExtraColumns::NONE).unwrap();
+    assert_eq!(judged.iter().map(|one| one.verdict.name()).collect::<Vec<_>>(), ["uniform", "kept", "kept"]);
     insta::assert_snapshot!(judge("entropy", &ExtraColumns::NONE).unwrap_err(), @"metric `entropy` needs token entropies, which this run does not compute; it has `seq_reward`, `seq_final_reward`, `token_level_rewards`, `length`");
 }
 

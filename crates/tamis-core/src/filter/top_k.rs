@@ -61,13 +61,14 @@ impl Quota {
 /// RAGEN, `rollout_filter.py`: `top_k` was a count (4 of 8 groups), and is a fraction since 2026-01-25, when the count became `top_k_abs`.
 ///
 /// ```
-/// use tamis_core::filter::{judge_columns, Pool, Quota, TopK};
+/// use tamis_core::filter::{judge_columns, OutcomeScale, Pool, Quota, TopK};
 /// let acc = [1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0];
 /// let filter = TopK { k: Quota::Count(1), pool: Pool::default() };
-/// let (verdicts, _) = judge_columns(&filter, None, &acc, &[0, 2, 4, 6, 8])?;
+/// let scale = Some(OutcomeScale::default());
+/// let (verdicts, _) = judge_columns(&filter, scale, &acc, &[0, 2, 4, 6, 8])?;
 /// let names: Vec<_> = verdicts.iter().map(|verdict| verdict.name()).collect();
 /// // The second and the last spread alike: the one dispatched first is taken.
-/// assert_eq!(names, ["outside_pool", "kept", "outside_pool", "outside_pool"]);
+/// assert_eq!(names, ["all_correct", "kept", "all_correct", "outside_pool"]);
 /// # Ok::<(), tamis_core::filter::FilterError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

@@ -15,7 +15,7 @@ pub(super) const ENTRY: Entry = Entry {
     defaults: &[("include_zero", "true")],
     degenerate: &[
         "scale: neither scale nor shift of the metric matters",
-        "a group stays whole in every count: members that are not chosen are generated, scored and reported, and lie outside the group's advantage statistics and the loss, as unscored members do",
+        "a group is kept or dropped whole: members that are not chosen are generated, scored and reported, and lie outside the group's advantage statistics and the loss; they count as left out (`unchosen`), not as trained",
         "with k members scored or fewer, all scored members are chosen; a uniform group keeps its first k, or is dropped with `include_zero: false`",
         "members of equal metric are chosen by their place in the group; a fraction is rounded to whole members, at least two",
     ],
@@ -29,8 +29,8 @@ pub(super) const ENTRY: Entry = Entry {
 /// Keeps every group with enough scored members, and chooses the k members of it whose metric has the largest variance.
 ///
 /// The optimum takes the j smallest and the k − j largest for some j, so k + 1 candidates settle it: O(G log G) a group.
-/// [`Filter::members`] says who is chosen. The verdict concerns the group, which is never split: members that are not chosen count as generated
-/// and trained with their group, and the learner leaves them out as it leaves out unscored ones.
+/// [`Filter::members`] says who is chosen. The verdict concerns the group, which is never split: members that are not chosen count as
+/// generated and as left out, and the learner leaves them out as it leaves out unscored ones.
 ///
 /// # Scale
 /// Neither a positive factor nor a shift of the metric changes the choice.

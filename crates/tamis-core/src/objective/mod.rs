@@ -136,7 +136,7 @@ pub enum ObjectiveError {
         needed_by: &'static str,
     },
     /// A setting outside its range.
-    #[error("objective setting `{setting}` is {value}; expected {expected}")]
+    #[error("objective setting `{setting}` is {}; expected {expected}", crate::figure::shortest(*.value))]
     Setting {
         /// Name of the setting.
         setting: &'static str,

@@ -72,7 +72,9 @@ pub(super) const ENTRIES: &[Entry] = &[
         "mean over trajectories of -A·sum of logprob; A = r - mean of the others, r with 0.05·k1 per token",
         "Ahmadian et al., Back to basics, arXiv 2402.14740",
         &[("objective.loss", "reinforce"), ("objective.kl", "k1 in the reward, 0.05")],
-        &["the paper sweeps the coefficient; 0.05 is that of TRL's RLOOTrainer"],
+        &[
+            "0.05 is the default of TRL's RLOOTrainer (`beta`), whose index of papers gives 0.03 for the paper's runs; verl's example has 0.001",
+        ],
     ),
     preset(
         "reinforce_plus_plus",
@@ -80,7 +82,9 @@ pub(super) const ENTRIES: &[Entry] = &[
         "token mean of the clipped loss (0.2); A = whitened sum of what follows, r with 0.01·k1 per token",
         "Hu et al., REINFORCE++, arXiv 2501.03262",
         &[("objective.kl", "k1 in the reward, 0.01")],
-        &["the coefficient is the default of OpenRLHF"],
+        &[
+            "0.01 is the default of OpenRLHF (`--init_kl_coef`), its authors' code; verl's example keeps verl's own 0.001",
+        ],
     ),
     preset(
         "reinforce_plus_plus_baseline",
@@ -88,7 +92,9 @@ pub(super) const ENTRIES: &[Entry] = &[
         "token mean of the clipped loss (0.2) + 0.01·k2; A = whitened (r - mean)",
         "Hu et al., REINFORCE++, arXiv 2501.03262",
         &[("objective.kl", "k2 in the loss, 0.01")],
-        &["the coefficient is the default of OpenRLHF"],
+        &[
+            "0.01 is the default of OpenRLHF (`--init_kl_coef`), its authors' code, which advises k2 or k3 where the KL is in the loss; verl's example has it in the reward",
+        ],
     ),
     preset(
         "remax",
@@ -96,13 +102,16 @@ pub(super) const ENTRIES: &[Entry] = &[
         "mean over trajectories of -A·sum of logprob; A = r - r(greedy), r with 0.001·k1 per token",
         "Li et al., ReMax, arXiv 2310.10505, eq. 6 and algorithm 1",
         &[("objective.loss", "reinforce"), ("objective.kl", "k1 in the reward, 0.001")],
-        &["greedy completions are generated for the prompts that are trained on, at the weights that train"],
+        &[
+            "greedy completions are generated for the prompts that are trained on, at the weights that train",
+            "0.001 is that of verl's example (examples/remax_trainer)",
+        ],
     ),
     preset(
         "opo",
         "the length-weighted mean of the group as baseline, exactly on-policy",
         "mean over trajectories of -A·sum of logprob, no KL; A = r - length-weighted mean",
-        "Hao et al., On-policy RL with optimal reward baseline, arXiv 2505.23585, eq. 7",
+        "Hao et al., On-policy RL with optimal reward baseline, arXiv 2505.23585",
         &[("objective.loss", "reinforce")],
         &[],
     ),
@@ -110,7 +119,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         "gpg",
         "the plain policy gradient, scaled by the share of groups with signal",
         "token mean of -A·logprob, no KL; A = alpha·(r - mean)",
-        "Chu et al., GPG, arXiv 2504.02546, eq. 5 and 6",
+        "Chu et al., GPG: a simple and strong reinforcement learning baseline, arXiv 2504.02546",
         &[("objective.loss", "gpg")],
         &[],
     ),
@@ -144,13 +153,15 @@ pub(super) const ENTRIES: &[Entry] = &[
         "token mean of -min(r, 5)·A·logprob, no KL; groups without signal are replaced",
         "MiniMax, MiniMax-M1, arXiv 2506.13585, eq. 4 and 5",
         &[("objective.loss", "cispo, absolute 5"), ("filter", "variance of acc")],
-        &["the paper does not give its bound; 5 is that of ScaleRL, arXiv 2510.13786"],
+        &[
+            "5 is the bound that TRL's documentation recommends after ScaleRL, arXiv 2510.13786; verl's example clips to 1 - 10 and 1 + 0.2 (`bound: relative`)",
+        ],
     ),
     preset(
         "sapo",
         "a soft gate in place of the clip",
         "mean over trajectories of the token mean of -A·(4/tau)·sigmoid(tau·(r - 1)), no KL",
-        "Gao et al., Soft adaptive policy optimization, arXiv 2511.20347, eq. 5 and 6",
+        "Gao et al., Soft adaptive policy optimization, arXiv 2511.20347",
         &[("objective.loss", "sapo 1/1.05")],
         &[],
     ),

@@ -28,16 +28,21 @@ impl AddAssign for Count {
     }
 }
 
-/// Every group ends in exactly one place:
-/// generated + carried in = trained + dropped + surplus + stale + failed + aborted + carried out.
+/// Every group ends in exactly one place, and so does every trajectory:
+/// generated + carried in = trained + left out + dropped + surplus + stale + failed + aborted + carried out.
+///
+/// A group is never split, so none is left out: [`Accounting::left_out`] counts members of trained groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Accounting {
     /// Dispatched in this step.
     pub generated: Count,
     /// Kept in an earlier step and carried into this one.
     pub carried_in: Count,
-    /// Trained on.
+    /// Trained on: groups in the batch, and those of their members that bear loss.
     pub trained: Count,
+    /// Members of trained groups that bear no loss: not chosen by the filter, unscored, masked. No groups.
+    #[serde(default)]
+    pub left_out: Count,
     /// Dropped by the filter.
     pub dropped: Count,
     /// Kept, not needed and discarded.
@@ -55,7 +60,7 @@ pub struct Accounting {
 /// The accounting identity does not hold: groups were lost or counted twice, which is a fault of the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
-    "{come} {unit} were generated or carried in, but {went} were trained, dropped, surplus, stale, failed, aborted or carried out"
+    "{come} {unit} were generated or carried in, but {went} were trained, left out, dropped, surplus, stale, failed, aborted or carried out"
 )]
 pub struct Unbalanced {
     /// `groups` or `trajectories`.
@@ -79,6 +84,7 @@ impl Accounting {
             let come = number(self.generated) + number(self.carried_in);
             let went = [
                 self.trained,
+                self.left_out,
                 self.dropped,
                 self.surplus,
                 self.stale,
@@ -96,10 +102,18 @@ impl Accounting {
         Ok(())
     }
 
+    /// Moves so many members of trained groups from trained to left out; at most as many as were trained.
+    pub fn leave_out(&mut self, trajectories: u64) {
+        let moved = trajectories.min(self.trained.trajectories);
+        self.trained.trajectories -= moved;
+        self.left_out.trajectories += moved;
+    }
+
     /// Appends the next step's accounting: what this one carried out must be what that one carried in, and cancels.
     pub fn append(&mut self, next: &Self) {
         self.generated += next.generated;
         self.trained += next.trained;
+        self.left_out += next.left_out;
         self.dropped += next.dropped;
         self.surplus += next.surplus;
         self.stale += next.stale;
@@ -109,11 +123,12 @@ impl Accounting {
     }
 
     /// The places by name, in the order of the identity; for metrics.
-    pub fn places(&self) -> [(&'static str, Count); 9] {
+    pub fn places(&self) -> [(&'static str, Count); 10] {
         [
             ("generated", self.generated),
             ("carried_in", self.carried_in),
             ("trained", self.trained),
+            ("left_out", self.left_out),
             ("dropped", self.dropped),
             ("surplus", self.surplus),
             ("stale", self.stale),
@@ -138,11 +153,28 @@ mod tests {
             carried_out: Count::of(2, 4),
             ..Accounting::default()
         };
-        insta::assert_snapshot!(accounting.check().unwrap_err(), @"12 groups were generated or carried in, but 11 were trained, dropped, surplus, stale, failed, aborted or carried out");
+        insta::assert_snapshot!(accounting.check().unwrap_err(), @"12 groups were generated or carried in, but 11 were trained, left out, dropped, surplus, stale, failed, aborted or carried out");
         accounting.stale = Count { groups: 1, trajectories: 3 };
-        insta::assert_snapshot!(accounting.check().unwrap_err(), @"48 trajectories were generated or carried in, but 47 were trained, dropped, surplus, stale, failed, aborted or carried out");
+        insta::assert_snapshot!(accounting.check().unwrap_err(), @"48 trajectories were generated or carried in, but 47 were trained, left out, dropped, surplus, stale, failed, aborted or carried out");
         accounting.stale = Count::of(1, 4);
         assert_eq!(accounting.check(), Ok(()));
+    }
+
+    #[test]
+    fn members_left_out_are_not_trained_and_stay_accounted_for() {
+        let mut accounting = Accounting {
+            generated: Count::of(3, 4),
+            trained: Count::of(2, 4),
+            dropped: Count::of(1, 4),
+            ..Accounting::default()
+        };
+        accounting.leave_out(5);
+        assert_eq!(accounting.check(), Ok(()));
+        assert_eq!(accounting.trained, Count { groups: 2, trajectories: 3 });
+        assert_eq!(accounting.left_out, Count { groups: 0, trajectories: 5 });
+        // More than there are is all there are.
+        accounting.leave_out(9);
+        assert_eq!((accounting.check(), accounting.trained.trajectories), (Ok(()), 0));
     }
 
     #[test]

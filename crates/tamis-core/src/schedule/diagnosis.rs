@@ -188,7 +188,11 @@ impl Advice<'_> {
         if self.tally.singleton > 0 {
             let why = "a group of one has nothing to compare".to_owned();
             self.say("rollout.n", format!("{} -> 8", self.settings.group_size), why);
-            self.say("filter.singleton", "drop -> keep", "trains on single samples as verl does".to_owned());
+            // The filters that compare groups rank one of one member as one without spread.
+            if self.settings.filter_kind.as_deref().is_none_or(|kind| kind == "variance") {
+                let why = "trains on single samples as verl does".to_owned();
+                self.say("filter.singleton", "drop -> keep", why);
+            }
         }
     }
 
@@ -296,15 +300,22 @@ impl Advice<'_> {
             Some(needed) if self.ran_out() => (needed * 1.1).min(0.95),
             _ => 0.25,
         };
-        // Larger groups do not make a selection keep more of them.
-        if n <= 1 || keep >= aim || self.tally.outside_pool > 0 {
+        // A selection keeps a share of its round whatever n is: there, larger groups are to have contrast, of which it can choose.
+        let selects = self.tally.outside_pool > 0;
+        let keep = if selects { fit.keep_probability(n) } else { keep };
+        if n <= 1 || keep >= aim {
             return;
         }
         let most = fit.group_size_for(aim, n, MOST_SAMPLES);
         let size = most.unwrap_or(MOST_SAMPLES.min(n.saturating_mul(2)));
         let expected = fit.keep_probability(size);
         if size > n && expected > keep + 0.01 && expected > keep * 1.1 {
-            let why = format!("keeps about {} of groups instead of {}", percent(expected), percent(keep));
+            let (expected, keep) = (percent(expected), percent(keep));
+            let why = if selects {
+                format!("about {expected} of groups then differ within, instead of {keep}")
+            } else {
+                format!("keeps about {expected} of groups instead of {keep}")
+            };
             self.say("rollout.n", format!("{n} -> {size}"), why);
         } else if let (0, Some(pass_rate)) =
             (self.tally.kept, self.tally.pass_rate().filter(|p| *p > 0.0 && *p < 1.0))

@@ -78,6 +78,9 @@ pub enum Event {
     Trained {
         /// The version published.
         version: PolicyVersion,
+        /// Members of the step's groups that bore no loss; they count as left out instead of trained.
+        #[serde(default)]
+        left_out: u64,
     },
     /// The run is to end now, between steps or in the middle of generation.
     Cancelled,
@@ -231,6 +234,14 @@ pub enum ScheduleError {
         expected: usize,
         /// Its members.
         actual: u32,
+    },
+    /// More members were left out than the batch has.
+    #[error("{left_out} members were left out of a batch of {trajectories}")]
+    LeftOut {
+        /// Left out.
+        left_out: u64,
+        /// Trajectories of the step's groups.
+        trajectories: u64,
     },
     /// Groups were lost or counted twice.
     #[error(transparent)]

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{Accounting, Tally};
+use crate::figure::fixed;
 
 /// One generation round. `Display` is its line in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -56,6 +57,14 @@ impl StepReport {
         self.batch.groups > 0 && self.batch.groups < self.target as u64
     }
 
+    /// Counts members of the batch that bear no loss, with their completion tokens, as left out instead of trained. Whoever trains knows
+    /// them: what the filter did not choose, what has no score, what a mask takes out.
+    pub fn leave_out(&mut self, trajectories: u64, tokens: u64) {
+        self.accounting.leave_out(trajectories);
+        self.batch.trajectories = self.batch.trajectories.saturating_sub(trajectories);
+        self.batch.tokens = self.batch.tokens.saturating_sub(tokens);
+    }
+
     /// Metrics of the step, by name; what is undefined (a mean over no group) is left out.
     ///
     /// | name | what |
@@ -70,7 +79,7 @@ impl StepReport {
     /// | `dynamic_sampling/skipped` | 1 where nothing was trained |
     /// | `all/filter_metric/mean`, `train/filter_metric/mean` | the filter's metric over all generated and over the trained trajectories |
     /// | `all/pass_rate` | correct / scored of all generated trajectories |
-    /// | `groups/{place}`, `trajectories/{place}` | the accounting identity: `generated`, `carried_in`, `trained`, `dropped`, `surplus`, `stale`, `failed`, `aborted`, `carried_out` |
+    /// | `groups/{place}`, `trajectories/{place}` | the accounting identity: `generated`, `carried_in`, `trained`, `dropped`, `surplus`, `stale`, `failed`, `aborted`, `carried_out`; `left_out` of trajectories only |
     /// | `tokens/generated`, `tokens/trained` | completion tokens |
     /// | `schedule/max_lag` | greatest lag of a trained group |
     pub fn metrics(&self) -> Vec<(String, f64)> {
@@ -93,7 +102,10 @@ impl StepReport {
         put("train/filter_metric/mean", batch.mean_metric());
         put("all/pass_rate", all.pass_rate());
         for (place, count) in self.accounting.places() {
-            put(&format!("groups/{place}"), Some(count.groups as f64));
+            // A group is never split: only its members are left out.
+            if place != "left_out" {
+                put(&format!("groups/{place}"), Some(count.groups as f64));
+            }
             put(&format!("trajectories/{place}"), Some(count.trajectories as f64));
         }
         put("tokens/generated", Some(all.tokens as f64));
@@ -146,7 +158,7 @@ impl fmt::Display for RoundReport {
             }
         }
         if let Some(std) = tally.mean_std() {
-            write!(formatter, "; mean std {std:.3}")?;
+            write!(formatter, "; mean std {}", fixed(std, 3))?;
         }
         write!(formatter, "; accumulated {}/{}", self.num_accumulated, self.target)
     }
@@ -180,8 +192,12 @@ impl fmt::Display for StepReport {
                 write!(formatter, " of {}", self.target)?;
             }
             write!(formatter, " groups, {} trajectories, {} tokens", batch.trajectories, batch.tokens)?;
+            let left_out = self.accounting.left_out.trajectories;
+            if left_out > 0 {
+                write!(formatter, " ({left_out} trajectories left out of the loss)")?;
+            }
         }
-        for (what, count) in self.accounting.places().into_iter().skip(4) {
+        for (what, count) in self.accounting.places().into_iter().skip(5) {
             if count.groups > 0 {
                 write!(formatter, "; {} {}", count.groups, what.replace('_', " "))?;
             }

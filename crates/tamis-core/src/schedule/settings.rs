@@ -111,6 +111,9 @@ pub struct RoundsSettings {
     pub metric: String,
     /// The sampling temperature, where known; for diagnoses.
     pub temperature: Option<f64>,
+    /// The filter's name, where known; for diagnoses.
+    #[serde(default)]
+    pub filter_kind: Option<String>,
 }
 
 /// The settings contradict themselves.
@@ -165,6 +168,7 @@ impl RoundsSettings {
             total_epochs: None,
             metric: "acc".to_owned(),
             temperature: None,
+            filter_kind: None,
         }
     }
 

@@ -12,6 +12,7 @@ fn trajectory(sample_index: u32, tokens: usize, scores: &[(&str, f64)], reward: 
         text: format!("réponse {sample_index}"),
         token_ids: (0..tokens as u32).map(|token| token * 1000).collect(),
         logprobs: (0..tokens).map(|token| -0.5 * token as f32).collect(),
+        entropy: None,
         loss_mask: (0..tokens).map(|token| token % 2 == 0).collect(),
         finish_reason: if tokens > 2 { FinishReason::Length } else { FinishReason::Stop },
         versions: (PolicyVersion(3), PolicyVersion(4)),

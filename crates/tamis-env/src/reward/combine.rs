@@ -38,6 +38,19 @@ pub struct Scored {
     pub reward: Score,
 }
 
+impl Scored {
+    /// Whether a weighted sum of finite scores is not finite.
+    fn overflows(&self) -> bool {
+        let raw = self.scores.get("score").map_or(0.0, |score| score.value);
+        let parts = [&self.reward.per_token, &self.reward.per_turn].into_iter().flatten().flatten();
+        // Opposite infinities sum to NaN, which the whole also is where nothing was answered.
+        let is_answered = self.scores.iter().any(|(name, score)| name != "score" && !score.value.is_nan());
+        raw.is_infinite()
+            || (is_answered && !self.reward.value.is_finite())
+            || parts.into_iter().any(|part| !part.is_finite())
+    }
+}
+
 /// What scoring a batch gave.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scoring {
@@ -138,12 +151,26 @@ impl Rewards {
             }
             outcomes.push(checked);
         }
-        let rows: Vec<Scored> = batch
+        let mut rows: Vec<Scored> = batch
             .iter()
             .enumerate()
             .map(|(row, input)| self.combine(outcomes.iter().filter_map(|column| column.get(row)), input))
             .collect();
-        let unscored: Vec<usize> = (0..rows.len()).filter(|&row| rows[row].reward.value.is_nan()).collect();
+        let overflown: Vec<usize> = (0..rows.len()).filter(|&row| rows[row].overflows()).collect();
+        for &row in &overflown {
+            rows[row].reward = Score::unanswered();
+            rows[row].scores.insert("score".to_owned(), Score::unanswered());
+        }
+        if let Some(&first) = overflown.first() {
+            warnings.push(format!(
+                "the weighted sum of the scores of {} of {} completions is beyond all numbers; they stay unscored; the first:\n{}",
+                overflown.len(),
+                batch.len(),
+                describe(&batch[first]),
+            ));
+        }
+        let is_unanswered = |row: &usize| rows[*row].reward.value.is_nan() && !overflown.contains(row);
+        let unscored: Vec<usize> = (0..rows.len()).filter(is_unanswered).collect();
         if let Some(&first) = unscored.first() {
             warnings.push(format!(
                 "no reward function answered {} of {} completions; they stay unscored; the first:\n{}",
@@ -461,6 +488,27 @@ no reward function answered 1 of 1 completions; they stay unscored; the first:
   completion: `a\nb`
   ground truth: `1`, data source: `test`
 ");
+        let huge = |second: f64| {
+            let functions = vec![
+                named("f", 2.0, vec![Outcome::verified(1e308, true)], false),
+                named("g", 2.0, vec![Outcome::score(second)], false),
+            ];
+            let scoring = scoring(functions, 0);
+            format!(
+                "{}\n{}",
+                row(&scoring.rows[0]).replace(&"0".repeat(300), "..."),
+                scoring.warnings.join("\n")
+            )
+        };
+        insta::assert_snapshot!(huge(1e308), @r"
+acc=1 f=1...00000000 g=1...00000000 score=NaN -> NaN
+the weighted sum of the scores of 1 of 1 completions is beyond all numbers; they stay unscored; the first:
+  prompt 0: `1?`
+  completion: `a\nb`
+  ground truth: `1`, data source: `test`
+");
+        // Opposite ones are no number either, and no missing answer.
+        assert_eq!(huge(-1e308), huge(1e308).replace("g=1", "g=-1"));
         let two = scoring(
             vec![
                 named("f", 1.0, vec![Outcome::score(1.0); 2], false),

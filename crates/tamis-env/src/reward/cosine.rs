@@ -68,7 +68,7 @@ impl Cosine {
             schedule.max_value_correct,
         ];
         if let Some(value) = values.into_iter().find(|value| !value.is_finite()) {
-            return fail("finite values", value.to_string());
+            return fail("finite values", tamis_core::figure::shortest(value));
         }
         if !verifier.extra_names().contains(&"acc") {
             return fail("a verifier that answers `acc`", "one that does not".to_owned());

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use tamis_core::figure::shortest;
 use tamis_data::prompt::Prompt;
 
 use super::combine::excerpt;
@@ -177,8 +178,10 @@ pub fn check_gold_heard(
             let (form, answer) = match &said[row] {
                 Some((form, Outcome::Scored(scores))) => {
                     function.rejected += 1;
-                    let numbers: Vec<String> =
-                        scores.iter().map(|(name, score)| format!("{name} {}", score.value)).collect();
+                    let numbers: Vec<String> = scores
+                        .iter()
+                        .map(|(name, score)| format!("{name} {}", shortest(score.value)))
+                        .collect();
                     (*form, numbers.join(", "))
                 }
                 Some((form, Outcome::Failed(failure))) => {

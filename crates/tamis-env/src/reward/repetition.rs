@@ -22,7 +22,7 @@ impl Repetition {
             return fail("an ngram_size of at least 1", ngram_size.to_string());
         }
         if !(max_penalty.is_finite() && max_penalty <= 0.0) {
-            return fail("a max_penalty of at most 0", max_penalty.to_string());
+            return fail("a max_penalty of at most 0", tamis_core::figure::shortest(max_penalty));
         }
         Ok(Self { ngram_size, max_penalty })
     }

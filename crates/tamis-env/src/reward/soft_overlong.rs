@@ -48,7 +48,7 @@ impl SoftOverlong {
             );
         }
         if !(factor.is_finite() && factor >= 0.0) {
-            return fail("a factor that is finite and not negative", factor.to_string());
+            return fail("a factor that is finite and not negative", tamis_core::figure::shortest(factor));
         }
         Ok(Self { max_length, buffer, factor, form })
     }

@@ -85,10 +85,12 @@ pub enum CheckpointError {
         path: PathBuf,
     },
     /// A tensor of another shape.
-    #[error("tensor `{name}` has shape {found:?}, expected {expected:?}")]
+    #[error("tensor `{name}` in {} has shape {found:?}, and the configuration of the model makes it {expected:?}", path.display())]
     Shape {
         /// Its name.
         name: String,
+        /// Where it is.
+        path: PathBuf,
         /// What the configuration says.
         expected: Vec<usize>,
         /// What the file holds.
@@ -103,10 +105,12 @@ pub enum CheckpointError {
         key: &'static str,
     },
     /// A tensor of a type that is not read.
-    #[error("tensor `{name}` is of type {dtype}, expected F32, BF16 or F16")]
+    #[error("tensor `{name}` in {} is of type {dtype}, expected F32, BF16 or F16", path.display())]
     Dtype {
         /// Its name.
         name: String,
+        /// Where it is.
+        path: PathBuf,
         /// Its type.
         dtype: String,
     },
@@ -198,7 +202,7 @@ pub(crate) fn read_file(
             .map_err(|_| CheckpointError::Missing { name: name.clone(), path: path.to_owned() })?;
         if view.shape() != tensor.shape {
             let (expected, found) = (tensor.shape.clone(), view.shape().to_vec());
-            return Err(CheckpointError::Shape { name, expected, found });
+            return Err(CheckpointError::Shape { name, path: path.to_owned(), expected, found });
         }
         let data = view.data();
         let halves = |decode: fn([u8; 2]) -> f32| data.chunks_exact(2).map(move |b| decode([b[0], b[1]]));
@@ -214,7 +218,10 @@ pub(crate) fn read_file(
             (Dtype::F16, Some(buffer)) => {
                 tensor.set_rows(buffer, halves(|b| half::f16::from_le_bytes(b).to_f32()));
             }
-            (other, _) => return Err(CheckpointError::Dtype { name, dtype: format!("{other:?}") }),
+            (other, _) => {
+                let dtype = format!("{other:?}");
+                return Err(CheckpointError::Dtype { name, path: path.to_owned(), dtype });
+            }
         }
     }
     Ok(())

@@ -72,6 +72,8 @@ pub struct Completion {
     pub tokens: Vec<u32>,
     /// `log_softmax(logits / temperature)` of each, before penalty and truncation, nats.
     pub logprobs: Vec<f32>,
+    /// Mean entropy of `softmax(logits / temperature)` over them, nats; NaN without tokens.
+    pub entropy: f64,
     /// Why it ended.
     pub finish: FinishReason,
 }
@@ -148,6 +150,8 @@ struct Running {
     cache: Cache,
     tokens: Vec<u32>,
     logprobs: Vec<f32>,
+    /// Sum over the tokens.
+    entropy: f64,
     finish: Option<FinishReason>,
 }
 
@@ -248,6 +252,7 @@ impl Generator {
             sample,
             tokens: Vec::new(),
             logprobs: Vec::new(),
+            entropy: f64::NAN,
             finish: FinishReason::Aborted,
         });
         aborted.extend(unstarted);
@@ -342,6 +347,7 @@ impl Generator {
                 cache: if alone { std::mem::take(&mut group.cache) } else { Cache::default() },
                 tokens: Vec::new(),
                 logprobs: Vec::new(),
+                entropy: 0.0,
                 finish: None,
             };
             extend(level, &self.config, group, &mut running, &group.logits, scratch);
@@ -447,8 +453,9 @@ impl Generator {
                     group.cache.release(&mut self.free);
                 }
             }
-            let Running { request, sample, tokens, logprobs, .. } = running;
-            finished.push(Completion { request, sample, tokens, logprobs, finish });
+            let Running { request, sample, tokens, logprobs, entropy, .. } = running;
+            let entropy = entropy / tokens.len() as f64;
+            finished.push(Completion { request, sample, tokens, logprobs, entropy, finish });
         }
         self.running = kept;
         finished
@@ -467,10 +474,11 @@ fn extend(
     let Request { prompt, keys, params, stop } = &group.request;
     let index = running.tokens.len() as u64;
     let history = [&prompt[..], &running.tokens[..]];
-    let (token, logprob) =
+    let (token, logprob, entropy) =
         sampling::draw(level, logits, params, history, keys[running.sample], index, scratch);
     running.tokens.push(token);
     running.logprobs.push(logprob);
+    running.entropy += f64::from(entropy);
     let stopped = params.stop_token_ids.contains(&token)
         || stop.as_ref().is_some_and(|stop| stop.should_stop(&running.tokens));
     if stopped {

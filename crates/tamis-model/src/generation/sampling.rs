@@ -46,7 +46,7 @@ impl Default for SamplingParams {
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum SamplingError {
     /// A number outside its range.
-    #[error("{name} must be {range}, got {value}")]
+    #[error("{name} must be {range}, got {}", tamis_core::figure::shortest(*.value))]
     Range {
         /// The parameter.
         name: &'static str,
@@ -98,7 +98,7 @@ pub(super) struct Scratch {
 }
 
 /// Draws the token after `history` (prompt, then completion so far); `index` counts the completion's tokens. Returns it with its
-/// log-probability before penalty and truncation.
+/// log-probability and the entropy before penalty and truncation.
 pub(super) fn draw(
     level: Level,
     logits: &[f32],
@@ -107,7 +107,7 @@ pub(super) fn draw(
     key: Key,
     index: u64,
     scratch: &mut Scratch,
-) -> (u32, f32) {
+) -> (u32, f32, f32) {
     let inverse = 1.0 / params.logprob_temperature();
     let Scratch { weights, penalised, order } = scratch;
     let penalises = (params.repetition_penalty - 1.0).abs() > 0.0;
@@ -118,7 +118,8 @@ pub(super) fn draw(
     if params.is_greedy() {
         let token =
             effective.iter().enumerate().fold(0, |best, (i, &x)| if x > effective[best] { i } else { best });
-        return (token as u32, statistics(level, logits, inverse).logprob(logits[token], inverse));
+        let row = statistics(level, logits, inverse);
+        return (token as u32, row.logprob(logits[token], inverse), row.entropy());
     }
     weights.resize(logits.len(), 0.0);
     let mut row = powers(level, effective, inverse, weights);
@@ -129,7 +130,7 @@ pub(super) fn draw(
     if penalises {
         row = statistics(level, logits, inverse);
     }
-    (token as u32, row.logprob(logits[token], inverse))
+    (token as u32, row.logprob(logits[token], inverse), row.entropy())
 }
 
 fn penalise(logits: &[f32], penalty: f32, history: [&[u32]; 2], out: &mut Vec<f32>) {
@@ -229,7 +230,9 @@ mod tests {
 
     fn take(logits: &[f32], params: &SamplingParams, history: &[u32], index: u64) -> (u32, f32) {
         let key = Key::new(5, Purpose::Rollout);
-        draw(Level::detect(), logits, params, [history, &[]], key, index, &mut Scratch::default())
+        let drawn =
+            draw(Level::detect(), logits, params, [history, &[]], key, index, &mut Scratch::default());
+        (drawn.0, drawn.1)
     }
 
     fn frequencies(logits: &[f32], params: &SamplingParams, history: &[u32]) -> Vec<f64> {
@@ -282,6 +285,22 @@ mod tests {
         let (token, _) =
             take(&[2.0, 1.0], &SamplingParams { greedy: true, repetition_penalty: 4.0, ..params }, &[0], 0);
         assert_eq!(token, 1);
+    }
+
+    #[test]
+    fn entropy_is_before_penalty_and_truncation() {
+        // 1/2·ln 2 + 1/4·ln 4 + 2·1/8·ln 8.
+        let expected = 1.75 * 2f32.ln();
+        for params in [
+            SamplingParams { top_k: 1, repetition_penalty: 3.0, ..SamplingParams::default() },
+            SamplingParams { greedy: true, ..SamplingParams::default() },
+        ] {
+            let key = Key::new(5, Purpose::Rollout);
+            let history = [&[0, 0][..], &[]];
+            let (.., entropy) =
+                draw(Level::detect(), &halves(), &params, history, key, 0, &mut Scratch::default());
+            assert!((entropy - expected).abs() < 1e-6, "{entropy}");
+        }
     }
 
     #[test]

@@ -42,6 +42,11 @@ impl Columns {
         self.rows.get(file)?.get(usize::try_from(row).ok()?).copied()
     }
 
+    /// The first file in which a row holds a whole group.
+    pub(super) fn file_of_whole_groups(&self) -> Option<usize> {
+        self.rows.iter().position(|rows| rows.iter().any(|(_, member)| member.is_none()))
+    }
+
     pub(super) fn num_rows(&self) -> usize {
         self.rows.iter().map(Vec::len).sum()
     }

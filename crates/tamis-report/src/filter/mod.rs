@@ -116,6 +116,14 @@ pub enum FilterFileError {
         /// The file.
         file: PathBuf,
     },
+    /// The filter chooses members of a group, and all of them are in one row.
+    #[error("the {filter} filter chooses among the members of a group, but a row of {} holds a whole group", file.display())]
+    WholeGroups {
+        /// The filter.
+        filter: &'static str,
+        /// The first file of that layout.
+        file: PathBuf,
+    },
     /// No file was given.
     #[error("no rollout file was given")]
     NoInput,
@@ -194,6 +202,7 @@ impl FilterFileError {
             Self::MissingColumns { .. }
             | Self::NoMetricColumns
             | Self::NoInput
+            | Self::WholeGroups { .. }
             | Self::OutputClash { .. }
             | Self::OutputFormat { .. }
             | Self::OutputExists { .. }
@@ -227,6 +236,10 @@ impl FilterFileError {
             Self::Records(RecordError::Row { place, fault: RowFault::Json { .. } }) if place.row == 1 => {
                 Some("rollouts are read as JSON lines (one object a line) or as Parquet".to_owned())
             }
+            Self::WholeGroups { .. } => Some(
+                "write one row a trajectory, with a column that names its group, or choose a strategy that keeps or drops whole groups"
+                    .to_owned(),
+            ),
             Self::OutputExists { .. } => Some("`--overwrite` replaces it".to_owned()),
             Self::NoGroup { .. } => {
                 Some("a row without a group cannot be judged; take such rows out first".to_owned())
@@ -274,6 +287,12 @@ pub fn filter_file(options: &FilterOptions) -> Result<FilterSummary, FilterFileE
     let filter = options.filter.checked()?;
     check_outputs(options)?;
     let columns = columns::read(&options.inputs, &options.layout)?;
+    if let (GroupFilter::WithinGroup(_), Some(file)) = (filter, columns.file_of_whole_groups()) {
+        return Err(FilterFileError::WholeGroups {
+            filter: filter.name(),
+            file: options.inputs[file].clone(),
+        });
+    }
     let (metric, offsets) = columns.flat();
     let (verdicts, statistics) = judge_columns(&filter, options.scale, &metric, &offsets)?;
     // A filter that chooses among the members of a group keeps their rows only, where each has its own.

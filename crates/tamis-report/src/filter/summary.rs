@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use serde::Serialize;
+use tamis_core::figure::{fixed, shortest};
 use tamis_core::filter::{
     DropReason, Ends, GroupFilter, GroupStatistics, Mass, Pool, Prefer, Quota, Verdict,
 };
@@ -35,6 +36,8 @@ pub struct FilterSummary {
     pub num_prompts: usize,
     /// Groups kept.
     pub num_kept: usize,
+    /// Of those, groups of several scored members that all have the same metric: a selection may keep some.
+    pub num_kept_uniform: usize,
     /// Groups dropped.
     pub num_dropped: usize,
     /// Dropped groups by reason; every reason is listed.
@@ -87,12 +90,14 @@ pub struct Output {
 fn conditions(filter: &GroupFilter) -> (String, String) {
     match filter {
         GroupFilter::Variance(variance) if variance.tolerance > 0.0 => {
-            (format!("max-min>{}", variance.tolerance), format!("max-min<={}", variance.tolerance))
+            let tolerance = shortest(variance.tolerance);
+            (format!("max-min>{tolerance}"), format!("max-min<={tolerance}"))
         }
         GroupFilter::Variance(_) => ("std>0".to_owned(), "std=0".to_owned()),
         GroupFilter::MeanRange(range) => {
             let relation = if range.ends == Ends::Open { "<" } else { "<=" };
-            (format!("{}{relation}mean{relation}{}", range.low, range.high), format!("mean outside {range}"))
+            let (low, high) = (shortest(range.low), shortest(range.high));
+            (format!("{low}{relation}mean{relation}{high}"), format!("mean outside {range}"))
         }
         GroupFilter::TopP(filter) => {
             let mass = match filter.mass {
@@ -101,23 +106,29 @@ fn conditions(filter: &GroupFilter) -> (String, String) {
                 Mass::Variance => "variance",
             };
             let condition = format!("best {} of the {mass} mass, {}", percent(filter.p), ranked(filter.pool));
-            (condition, "outside the mass".to_owned())
+            (condition, dropped_from("outside the mass", filter.pool))
         }
         GroupFilter::TopK(filter) => {
             let number = match filter.k {
                 Quota::Count(count) => count.to_string(),
                 Quota::Fraction(fraction) => percent(fraction),
             };
-            (format!("best {number}, {}", ranked(filter.pool)), format!("not among the best {number}"))
+            (
+                format!("best {number}, {}", ranked(filter.pool)),
+                dropped_from(&format!("not among the best {number}"), filter.pool),
+            )
         }
         GroupFilter::MinP(filter) => {
             let share = percent(filter.p);
             let condition = format!("within {share} of the best, {}", ranked(filter.pool));
-            (condition, format!("not within {share} of the best"))
+            (condition, dropped_from(&format!("not within {share} of the best"), filter.pool))
         }
         GroupFilter::Percentile(filter) => {
             let band = format!("{} to {} of the ranking", percent(filter.low), percent(filter.high));
-            (format!("{band}, {}", ranked(filter.pool)), format!("outside {band}"))
+            (
+                format!("{band}, {}", ranked(filter.pool)),
+                dropped_from(&format!("outside {band}"), filter.pool),
+            )
         }
         GroupFilter::WithinGroup(filter) => {
             let zero = if filter.include_zero { "any" } else { "std>0" };
@@ -128,6 +139,11 @@ fn conditions(filter: &GroupFilter) -> (String, String) {
 
 fn percent(share: f64) -> String {
     format!("{}%", 100.0 * share)
+}
+
+/// What is said of the groups that a selection leaves out.
+fn dropped_from(outside: &str, pool: Pool) -> String {
+    if pool.include_zero { outside.to_owned() } else { format!("{outside}, or {}=0", pool.score) }
 }
 
 fn ranked(pool: Pool) -> String {
@@ -162,6 +178,9 @@ impl FilterSummary {
         }
         let num_prompts = verdicts.len();
         let num_kept = verdicts.iter().filter(|verdict| verdict.is_kept()).count();
+        let is_uniform = |group: &GroupStatistics| group.num_scored > 1 && group.min >= group.max;
+        let kept = verdicts.iter().zip(statistics).filter(|(verdict, _)| verdict.is_kept());
+        let num_kept_uniform = kept.filter(|(_, group)| is_uniform(group)).count();
         let num_trajectories = statistics.iter().map(|group| group.size).sum();
         let num_scored: usize = statistics.iter().map(|group| group.num_scored).sum();
         let scored = || statistics.iter().filter(|group| group.num_scored > 0);
@@ -179,6 +198,7 @@ impl FilterSummary {
             max_group_size: statistics.iter().map(|group| group.size).max().unwrap_or(0),
             num_prompts,
             num_kept,
+            num_kept_uniform,
             num_dropped: num_prompts - num_kept,
             dropped,
             keep_rate: mean(num_kept as f64, num_prompts).unwrap_or(0.0),
@@ -238,11 +258,19 @@ impl fmt::Display for FilterSummary {
             self.num_kept,
             percent(self.num_kept)
         )?;
+        if self.num_kept_uniform > 0 {
+            write!(
+                formatter,
+                "\n      of these uniform: {} ({:.1}%)",
+                self.num_kept_uniform,
+                percent(self.num_kept_uniform)
+            )?;
+        }
         if let Some(std) = self.mean_std {
-            write!(formatter, "\n  - Mean std: {std:.3}")?;
+            write!(formatter, "\n  - Mean std: {}", fixed(std, 3))?;
         }
         if let Some(mean) = self.mean_metric {
-            write!(formatter, "\n  - Mean metric: {mean:.3}")?;
+            write!(formatter, "\n  - Mean metric: {}", fixed(mean, 3))?;
         }
         if let Some(pass_rate) = self.pass_rate {
             write!(formatter, "\n  - Pass rate: {:.1}%", 100.0 * pass_rate)?;

@@ -115,6 +115,7 @@ fn summaries_as_json() {
       "max_group_size": 3,
       "num_prompts": 4,
       "num_kept": 1,
+      "num_kept_uniform": 0,
       "num_dropped": 3,
       "dropped": {
         "all_correct": 1,
@@ -369,7 +370,7 @@ fn pool_filters_compare_the_groups_of_all_files() {
     insta::assert_snapshot!(summary, @"
     Filter statistics (top_k of r):
       - Total prompts: 3 (6 trajectories, 2 a prompt)
-      - Filtered (not among the best 1): 2 (66.7%)
+      - Filtered (not among the best 1, or deviation=0): 2 (66.7%)
           all wrong: 0 (0.0%)
           all correct: 0 (0.0%)
           other uniform: 1 (33.3%)
@@ -397,4 +398,31 @@ fn members_that_are_not_chosen_are_dropped_rows() {
     .unwrap();
     assert_eq!(std::fs::read_to_string(kept).unwrap(), rows[..3].concat());
     assert_eq!(std::fs::read_to_string(dropped).unwrap(), rows[3]);
+}
+
+/// A selection in which uniform groups compete says how many it kept, and calls those it dropped what they are.
+#[test]
+fn a_selection_of_uniform_groups() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows: String = [[1, 0], [1, 1], [0, 0], [0, 0], [1, 1]]
+        .iter()
+        .enumerate()
+        .flat_map(|(group, members)| members.map(|acc| format!("{{\"uid\": {group}, \"acc\": {acc}}}\n")))
+        .collect();
+    let input = write(&folder, "rollouts.jsonl", &rows);
+    let filter = GroupFilter::TopK(TopK { k: Quota::Count(2), pool: Pool::default() });
+    let summary =
+        filter_file(&FilterOptions { filter, ..options(vec![input], long(&["uid"], "acc")) }).unwrap();
+    insta::assert_snapshot!(summary, @"
+    Filter statistics (top_k of acc):
+      - Total prompts: 5 (10 trajectories, 2 a prompt)
+      - Filtered (not among the best 2): 3 (60.0%)
+          all wrong: 2 (40.0%)
+          all correct: 1 (20.0%)
+      - Kept (best 2, by largest deviation): 2 (40.0%)
+          of these uniform: 1 (20.0%)
+      - Mean std: 0.100
+      - Mean metric: 0.500
+      - Pass rate: 50.0%
+    ");
 }

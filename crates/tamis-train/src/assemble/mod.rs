@@ -109,10 +109,36 @@ impl AssembleError {
         match self {
             Self::Setting { hint, .. } => Some(hint),
             Self::RewardRunner(error) => error.hint(),
+            Self::Codec(CodecError::TemplateFile { .. }) => {
+                Some("`model.chat_template` is taken from the folder in which tamis is started")
+            }
+            Self::Checkpoint(
+                CheckpointError::Shape { .. }
+                | CheckpointError::Missing { .. }
+                | CheckpointError::Unexpected { .. },
+            ) => Some("`config.json` and the weights are not of one model: take both from the same folder"),
             Self::Hint { .. } => Some(
                 "set objective.advantage.gold_hint to a text that the tokenizer knows, with {prompt} and {gold} in it",
             ),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind};
+    use std::path::Path;
+
+    use super::*;
+    use crate::durable::Operation;
+
+    #[test]
+    fn a_reward_program_that_cannot_be_written() {
+        let path = Path::new("runs/tiny/tamis_reward.py");
+        let error = DiskError::new(Operation::Write, path, Error::from(ErrorKind::StorageFull));
+        let error = AssembleError::from(error);
+        insta::assert_snapshot!(error.to_string(), @"failed to write `runs/tiny/tamis_reward.py`");
+        insta::assert_snapshot!(error.hint().unwrap_or_default(), @"no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep`), or name a folder on another disk (`run.dir`); files written before are whole");
     }
 }

@@ -2,8 +2,8 @@
 
 use tamis_config::{
     Aggregation as ConfigAggregation, CispoBound as ConfigBound, Config, CorrectionLevel,
-    GspoForm as ConfigForm, ImportanceLevel, KlEstimator as ConfigKl, KlPlace, LossConfig, LossKind,
-    OutsideBounds,
+    GspoForm as ConfigForm, ImportanceLevel, KlEstimator as ConfigKl, KlPlace, LogRatioLimit, LossConfig,
+    LossKind, OutsideBounds,
 };
 use tamis_core::correction::{Correction, Importance as CorrectionWeights, Level, Mode, Outside, Rejection};
 use tamis_core::objective::{
@@ -55,14 +55,23 @@ fn estimator(config: &Config) -> KlEstimator {
 }
 
 /// verl's bound on log-ratios inside an exponential: it binds only where a token's probability has moved by a factor of 4.8e8.
-const LOG_RATIO_LIMIT: Option<f64> = Some(20.0);
+const LOG_RATIO_LIMIT: f64 = 20.0;
+
+/// verl's bound on the mean log-ratio of a trajectory in `gspo`.
+const SEQUENCE_LOG_RATIO_LIMIT: f64 = 10.0;
 
 /// The policy loss with the settings that it reads; the others are warned of when the configuration is checked.
 fn policy_loss(settings: &LossConfig) -> PolicyLoss {
     let bounds = |low: f64, high: f64| (settings.clip_low.unwrap_or(low), settings.clip_high.unwrap_or(high));
+    let limit = |own: f64| match settings.log_ratio_limit {
+        None => Some(own),
+        Some(LogRatioLimit::Off) => None,
+        Some(LogRatioLimit::At(limit)) => Some(limit),
+    };
+    let log_ratio_limit = limit(LOG_RATIO_LIMIT);
     let clip = |low, high, dual, cap| {
         let (low, high) = bounds(low, high);
-        Clip { low, high, dual, cap, log_ratio_limit: LOG_RATIO_LIMIT }
+        Clip { low, high, dual, cap, log_ratio_limit }
     };
     match settings.kind {
         LossKind::Clip => PolicyLoss::Clip(clip(0.2, 0.2, settings.dual_clip, settings.delta)),
@@ -77,7 +86,7 @@ fn policy_loss(settings: &LossConfig) -> PolicyLoss {
                 ConfigForm::Sequence => GspoForm::Sequence,
                 ConfigForm::Token => GspoForm::Token,
             };
-            PolicyLoss::Gspo(Gspo { low, high, form, log_ratio_limit: Some(10.0) })
+            PolicyLoss::Gspo(Gspo { low, high, form, log_ratio_limit: limit(SEQUENCE_LOG_RATIO_LIMIT) })
         }
         LossKind::Reinforce => PolicyLoss::Reinforce,
         LossKind::Gpg => PolicyLoss::Gpg,
@@ -97,16 +106,16 @@ fn policy_loss(settings: &LossConfig) -> PolicyLoss {
                 ConfigBound::Relative => CispoBound::Relative { low, high },
                 ConfigBound::Absolute => CispoBound::Absolute { max: settings.max_ratio.unwrap_or(5.0) },
             };
-            PolicyLoss::Cispo(Cispo { bound, log_ratio_limit: LOG_RATIO_LIMIT })
+            PolicyLoss::Cispo(Cispo { bound, log_ratio_limit })
         }
         LossKind::Sapo => {
             let LossConfig { tau_positive, tau_negative, .. } = *settings;
-            PolicyLoss::Sapo(Sapo { tau_positive, tau_negative, log_ratio_limit: LOG_RATIO_LIMIT })
+            PolicyLoss::Sapo(Sapo { tau_positive, tau_negative, log_ratio_limit })
         }
         LossKind::DppoTv | LossKind::DppoKl => {
             let (low, high) = bounds(0.2, 0.2);
             let ratio_cap = settings.max_ratio.unwrap_or(20.0);
-            let loss = Dppo { low, high, ratio_cap, log_ratio_limit: LOG_RATIO_LIMIT };
+            let loss = Dppo { low, high, ratio_cap, log_ratio_limit };
             if settings.kind == LossKind::DppoTv {
                 PolicyLoss::DppoTv(loss)
             } else {
@@ -227,4 +236,48 @@ pub fn objective(config: &Config) -> Result<(Objective, Divergence), AssembleErr
     };
     objective.check()?;
     Ok((objective, divergence))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+    use tamis_config::load_sources;
+    use tamis_config::source::{Source, SourceKind};
+
+    use super::*;
+
+    /// The bound that the loss of a configuration has; a loss that reads the key has it in its serialised form.
+    fn limit_of(kind: LossKind, setting: &str) -> Option<f64> {
+        let aggregation = if kind == LossKind::Luspo { "seq-mean-token-sum" } else { "token-mean" };
+        let yaml = format!(
+            "model: {{path: m}}\ndata: {{task: arithmetic}}\ntrain: {{total_steps: 1}}\n\
+             objective: {{aggregation: {aggregation}, loss: {{kind: {kind}, log_ratio_limit: {setting}}}}}"
+        );
+        let source = Source::new(SourceKind::File("run.yaml".into()), yaml);
+        let loaded = load_sources(&[source], &[]).unwrap_or_else(|errors| panic!("{errors}"));
+        let (objective, _) = objective(&loaded.config).expect("sound");
+        let loss = serde_json::to_value(objective.policy).expect("json");
+        let found = |value: &Value| value.get("log_ratio_limit").cloned();
+        let limit = found(&loss).or_else(|| loss.get("clip").and_then(found)).expect("the loss has a bound");
+        limit.as_f64()
+    }
+
+    #[test]
+    fn the_bound_on_log_ratios_reaches_every_loss_that_reads_it() {
+        for kind in [
+            LossKind::Clip,
+            LossKind::Luspo,
+            LossKind::Decoupled,
+            LossKind::Gspo,
+            LossKind::Cispo,
+            LossKind::Sapo,
+            LossKind::DppoTv,
+            LossKind::DppoKl,
+        ] {
+            let own = if kind == LossKind::Gspo { 10.0 } else { 20.0 };
+            assert_eq!(limit_of(kind, "null"), Some(own), "{kind}");
+            assert_eq!(limit_of(kind, "1.5"), Some(1.5), "{kind}");
+            assert_eq!(limit_of(kind, "off"), None, "{kind}");
+        }
+    }
 }

@@ -78,7 +78,13 @@ pub fn shape(
 ) -> Result<ModelConfig, AssembleError> {
     let shape = match (checkpoint.or(config.model.path.as_deref()), &config.model.init) {
         (Some(path), _) => ModelConfig::load(path)?,
-        (None, Some(init)) => shape_of(init, codec),
+        (None, Some(init)) => {
+            let shape = shape_of(init, codec);
+            shape.validate().map_err(|error| {
+                AssembleError::setting(format!("model.init: {error}"), "make the model smaller")
+            })?;
+            shape
+        }
         (None, None) => return Err(no_model()),
     };
     let rows = codec.tokenizer().num_rows();

@@ -5,6 +5,7 @@ use tamis_config::{
     OnExhausted as ConfigExhausted, OnLimit as ConfigLimit, PoolScore as ConfigScore, Prefer as ConfigPrefer,
     Singleton as ConfigSingleton, Surplus as ConfigSurplus,
 };
+use tamis_core::figure::shortest;
 use tamis_core::filter::{
     AvailableMetrics, Ends, ExtraColumns, Filter, FilterError, GroupFilter, Mass, MeanRange, Metric, MinP,
     Percentile, Pool, PoolScore, Prefer, Quota, Singleton, TopK, TopP, Variance, WithinGroup,
@@ -24,6 +25,8 @@ pub struct Sieve {
     pub metric: Metric,
     /// What the run says about it at the start.
     pub announcement: String,
+    /// What a person should look at in it, by its settings alone.
+    pub warning: Option<String>,
 }
 
 impl Sieve {
@@ -37,6 +40,14 @@ impl Sieve {
         let filter = self.filter.as_ref()?;
         let value = |member| self.value_of(record, member).unwrap_or(f64::NAN);
         filter.members(&(0..record.group.trajectories.len()).map(value).collect::<Vec<_>>())
+    }
+
+    /// How groups without contrast are kept out, as the end of a sentence; empty where the filter has no setting for it.
+    pub fn remedy(&self) -> &'static str {
+        match &self.filter {
+            Some(filter) if filter.admits_uniform() => remedy(filter),
+            _ => "",
+        }
     }
 
     /// The metric of a member of a group; `None` where it has none.
@@ -54,13 +65,14 @@ impl Sieve {
 
 /// Builds the filter. `scores` are the names of the scores that the rewards give.
 pub fn sieve(config: &Config, scores: impl IntoIterator<Item = String>) -> Result<Sieve, AssembleError> {
-    let available = AvailableMetrics { scores: scores.into_iter().collect(), entropy: false };
+    let available = AvailableMetrics { scores: scores.into_iter().collect(), entropy: true };
     let Some(filter) = &config.filter else {
         let metric = Metric::default_of(&available).unwrap_or(Metric::SeqReward);
         return Ok(Sieve {
             filter: None,
             metric,
             announcement: "filter off: one round a step, every trajectory is trained on".to_owned(),
+            warning: None,
         });
     };
     let (metric, chosen) = match &filter.metric {
@@ -75,7 +87,8 @@ pub fn sieve(config: &Config, scores: impl IntoIterator<Item = String>) -> Resul
         rule(&built),
         filling(config)
     );
-    Ok(Sieve { filter: Some(built), metric, announcement })
+    let warning = admission(&built, &metric);
+    Ok(Sieve { filter: Some(built), metric, announcement, warning })
 }
 
 /// The filter that the configuration names.
@@ -135,6 +148,27 @@ fn group_filter(filter: &FilterConfig) -> Result<GroupFilter, FilterError> {
     built.checked()
 }
 
+fn remedy(filter: &GroupFilter) -> &'static str {
+    match filter.pool() {
+        Some(Pool { score: PoolScore::Mean | PoolScore::Sum, .. }) => {
+            "; filter.score=deviation with filter.include_zero=false keeps them out"
+        }
+        _ => "; filter.include_zero=false keeps them out",
+    }
+}
+
+/// What is said of a filter that may keep groups without contrast.
+fn admission(filter: &GroupFilter, metric: &Metric) -> Option<String> {
+    filter.admits_uniform().then(|| {
+        format!(
+            "filter {} lets groups whose members all have the same `{metric}` into the batch, where a group-relative advantage learns nothing \
+             from them{}",
+            filter.name(),
+            remedy(filter)
+        )
+    })
+}
+
 /// What a filter keeps, in words.
 fn rule(filter: &GroupFilter) -> String {
     let percent = |share: f64| format!("{}%", 100.0 * share);
@@ -145,12 +179,16 @@ fn rule(filter: &GroupFilter) -> String {
     };
     match filter {
         GroupFilter::Variance(filter) if filter.tolerance > 0.0 => {
-            format!("groups with max - min > {}", filter.tolerance)
+            format!("groups with max - min > {}", shortest(filter.tolerance))
         }
         GroupFilter::Variance(_) => "groups with max > min".to_owned(),
         GroupFilter::MeanRange(filter) => {
             let relation = if filter.ends == Ends::Open { "<" } else { "<=" };
-            format!("groups with {} {relation} mean {relation} {}", filter.low, filter.high)
+            format!(
+                "groups with {} {relation} mean {relation} {}",
+                shortest(filter.low),
+                shortest(filter.high)
+            )
         }
         GroupFilter::TopP(filter) => {
             let mass = match filter.mass {
@@ -241,6 +279,7 @@ pub fn rounds(config: &Config, sieve: &Sieve) -> RoundsSettings {
         total_epochs: config.train.total_epochs.map(|epochs| epochs as u64),
         metric: sieve.metric.to_string(),
         temperature: Some(config.rollout.temperature),
+        filter_kind: sieve.filter.map(|filter| filter.name().to_owned()),
         ..RoundsSettings::new(config.data.train_batch_size, config.rollout.n)
     }
 }

@@ -16,6 +16,7 @@ pub(crate) fn trajectory(
         text: format!("{reward} {length}"),
         token_ids: vec![7; length],
         logprobs: vec![-0.5; length],
+        entropy: None,
         loss_mask: (0..length).map(|token| token != 0).collect(),
         finish_reason,
         versions: (PolicyVersion(0), PolicyVersion(0)),
@@ -103,6 +104,11 @@ fn trained_by_hand() {
     train/pass_rate 0.3333333333333333
     train/num_unscored 1
     train/num_loss_tokens 16
+    train/num_left_out/unscored 0
+    train/num_left_out/unchosen 0
+    train/num_left_out/truncated 0
+    train/num_left_out/shaped 0
+    train/num_left_out/masked 0
     perf/total_num_tokens 42
     reward 0.5
     completions/mean_length 4.2
@@ -117,6 +123,42 @@ fn trained_by_hand() {
     assert_eq!(metrics.get("train/pass_rate"), Some(1.0 / 3.0));
     assert_eq!(metrics.get("completions/max_terminated_length"), Some(3.0));
     assert_eq!(metrics.get("response_length/clip_ratio"), Some(0.4));
+}
+
+/// The same groups; of the first the filter chose one member, of the second a member has no reward and another is truncated.
+#[test]
+fn members_left_out_are_not_counted_as_trained() {
+    let [first, second] = by_hand();
+    let left_out = [None, Some(LeftOut::Unchosen), None, Some(LeftOut::Truncated), Some(LeftOut::Unscored)];
+    let mut metrics = Metrics::new();
+    let columns = TrainedColumns {
+        advantages: Some(Spread::PerTrajectory(&[1.0, f64::NAN, 3.0, f64::NAN, f64::NAN])),
+        final_rewards: Some(&[1.0, -9.0, 0.25, 0.5, f64::NAN]),
+        left_out: &left_out,
+        ..TrainedColumns::default()
+    };
+    trained_metrics(&[&first, &second], &columns, &mut metrics);
+    let of = |name: &str| metrics.get(name).expect(name);
+    // One token of the first trajectory bears loss and two of the third: 1 and 2 of 9; the prompts have 3 and 5 tokens.
+    assert_eq!((of("train/num_loss_tokens"), of("perf/total_num_tokens")), (3.0, 13.0));
+    assert!((of("critic/advantages/mean") - 7.0 / 3.0).abs() < 1e-15);
+    // The one not chosen is no part of the batch; the other two are, and bear no loss.
+    assert_eq!(
+        (of("critic/score/min"), of("critic/rewards/min"), of("response_length/max")),
+        (0.5, 0.25, 8.0)
+    );
+    assert_eq!((of("response_length/clip_ratio"), of("prompt_length/mean")), (0.25, 4.5));
+    assert_eq!(metrics.get("frac_reward_zero_std"), Some(0.5));
+    assert_eq!(metrics.get("train/num_unscored"), Some(1.0));
+    let counts = LeftOut::ALL.map(|reason| of(&format!("train/num_left_out/{}", reason.name())) as u64);
+    assert_eq!(counts, [1, 1, 1, 0, 0]);
+    // Per token the same: what an estimator says of members that bear no loss is not told.
+    let rows =
+        Ragged::from_rows([vec![7.0, 1.0], vec![9.0; 5], vec![7.0, 3.0, 3.0], vec![9.0; 3], vec![9.0; 8]]);
+    let mut metrics = Metrics::new();
+    let columns = TrainedColumns { advantages: Some(Spread::PerToken(&rows)), ..columns };
+    trained_metrics(&[&first, &second], &columns, &mut metrics);
+    assert_eq!(metrics.get("critic/advantages/max"), Some(3.0));
 }
 
 #[test]

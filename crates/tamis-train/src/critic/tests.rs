@@ -54,6 +54,7 @@ fn trajectory(reward: f64, mask: &[bool], finish_reason: FinishReason) -> Trajec
         text: String::new(),
         token_ids: vec![7; mask.len()],
         logprobs: vec![-0.5; mask.len()],
+        entropy: None,
         loss_mask: mask.to_vec(),
         finish_reason,
         versions: (PolicyVersion(0), PolicyVersion(0)),

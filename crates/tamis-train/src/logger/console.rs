@@ -1,5 +1,7 @@
 //! The console: one line a step with the numbers a person follows.
 
+use tamis_core::figure::fixed;
+
 use super::Logger;
 use crate::durable::DiskError;
 use crate::metrics::Metrics;
@@ -75,8 +77,8 @@ fn line(metrics: &Metrics) -> String {
         .filter_map(|&(label, name, form)| {
             let value = metrics.get(name)?;
             let text = match form {
-                Form::Plain if value.fract() == 0.0 => format!("{value}"),
-                Form::Plain => format!("{value:.3}"),
+                Form::Plain if value.fract() == 0.0 && value.abs() < 1e9 => format!("{value}"),
+                Form::Plain => fixed(value, 3),
                 Form::Percent => format!("{:.1}%", 100.0 * value),
                 Form::Small => format!("{value:.1e}"),
                 Form::Seconds => format!("{value:.1}s"),
@@ -106,6 +108,13 @@ mod tests {
         metrics.set("actor/lr", 1e-6);
         metrics.set("timing_s/step", 3.25);
         metrics.set("perf/throughput", 12_345.6);
+        let mut large = Metrics::new();
+        large.set("critic/rewards/mean", 1e300);
+        large.set("response_length/mean", 1.234_567_8e12);
+        large.set("actor/grad_norm", f64::INFINITY);
+        insta::assert_snapshot!(line(&large), @"reward 1.000e300  length 1.235e12  grad inf");
+        large.set("critic/rewards/mean", -2.5e299 / 3.0);
+        insta::assert_snapshot!(line(&large), @"reward -8.333e298  length 1.235e12  grad inf");
         insta::assert_snapshot!(line(&metrics), @"reward 0.531  pass 46.9%  rounds 2  dropped 59.8%  length 24.100  kl -3.1e-5  grad NaN  lr 1.0e-6  time 3.2s  12.3k tok/s");
     }
 }

@@ -85,6 +85,7 @@ impl NativeEngine {
         if let Some(place) = pending.samples.get_mut(completion.sample) {
             *place = Some(Sample {
                 text,
+                entropy: Some(completion.entropy).filter(|entropy| !entropy.is_nan()),
                 token_ids: completion.tokens,
                 logprobs: completion.logprobs,
                 finish_reason: match completion.finish {

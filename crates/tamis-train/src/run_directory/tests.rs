@@ -225,7 +225,7 @@ fn messages() {
     }
     insta::assert_snapshot!(create(&Disk::unflushed(), "runs/a"), @"failed to make a folder for the run `runs/a`: a name is one part of a path, without `/` and not empty, `.` or `..` (`run.name`; the folder around it is `run.dir`)");
     insta::assert_snapshot!(create(&Disk::failing(0, Fault::ReadOnly), "a"), @"
-    failed to create the folder `DIR/a`: Read-only file system (os error 30)
+    failed to make a run directory in `DIR` (`run.dir`): create the folder `DIR/a`: Read-only file system (os error 30)
     hint: the file system is read-only: mount it writable and continue with `--resume`, or name another folder (`run.dir`); files written before are whole
     ");
     insta::assert_snapshot!(of(RunDirectory::open(&Disk::unflushed(), &folder.path().join("absent"))), @"
@@ -248,7 +248,7 @@ fn messages() {
         "neither a file nor an empty folder of the name is touched"
     );
     insta::assert_snapshot!(of(RunDirectory::create(&Disk::unflushed(), &folder.path().join("file"), "a")), @"
-    failed to create the folder `DIR/file`: File exists (os error 17)
+    failed to make a run directory in `DIR/file` (`run.dir`): create the folder `DIR/file`: File exists (os error 17)
     hint: a part of this path is a file, not a folder: name another folder (`run.dir`)
     ");
 

@@ -8,13 +8,13 @@ use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::Rounds;
 use tamis_data::sampler::{Order, Position};
 use tamis_env::reward::Listener;
-use tamis_env::task::Supervised;
 use tamis_model::AdamWConfig;
 use tamis_rollout::{Fate, PreparedPrompt, Record, Sampling, Scorer, Shell, ShellSettings};
 
 use super::attempts::Attempts;
 use super::passes::hints;
 use super::start::{STARTED, Start, new_directory, opening, prepared, score_names, settled};
+use super::uniform::UniformGroups;
 use super::{RunError, Session};
 use crate::answers::RecordedAnswers;
 use crate::assemble::objective::Divergence;
@@ -35,7 +35,7 @@ use crate::run_directory::{LogPositions, RunDirectory};
 use crate::run_log::RunLog;
 use crate::update::{MicroBatch, UpdateSettings};
 use crate::validation::{self, ValidationSettings};
-use crate::warm_start::{WarmStartError, WarmStartSettings, warm_start};
+use crate::warm_start::{Example, WarmStartError, WarmStartSettings, warm_start};
 
 /// A configuration with its text as `tamis config show` prints it.
 #[derive(Debug, Clone)]
@@ -117,8 +117,8 @@ impl Session {
         Ok(session)
     }
 
-    /// Everything up to the first weights: whatever is wrong with the configuration shows here. With the pairs that a warm start imitates,
-    /// where the run begins.
+    /// Everything up to the first weights: whatever is wrong with the configuration shows here. With the examples that a warm start imitates
+    /// (none without one), where the run begins.
     fn prepare(
         given: ConfigText,
         start: Start,
@@ -126,7 +126,7 @@ impl Session {
         is_new: bool,
         ui: Progress,
         interrupt: Interrupt,
-    ) -> Result<(Self, Option<Vec<Supervised>>), RunError> {
+    ) -> Result<(Self, Option<Vec<Example>>), RunError> {
         let ConfigText { config, notes, .. } = given;
         let Start { state, prompts, codec, memory } = start;
         let (objective, divergence) = objective::objective(&config)?;
@@ -166,12 +166,22 @@ impl Session {
         }
         let sieve = schedule::sieve(&config, names)?;
         ui.say(&sieve.announcement);
+        if let Some(warning) = &sieve.warning {
+            ui.warn(warning);
+        }
         let mut scorer = Scorer::new(rewards);
         if let Some(answers) = answers {
             scorer = scorer.with_journal(Box::new(answers));
         }
 
-        let pairs = state.is_none().then(|| prompts.supervised(config.run.seed, config.warm_start.examples));
+        let examples = match (&state, config.warm_start.steps) {
+            (Some(_), _) => None,
+            (None, 0) => Some(Vec::new()),
+            (None, _) => {
+                let pairs = prompts.supervised(config.run.seed, config.warm_start.examples);
+                Some(Example::all(&codec, &pairs)?)
+            }
+        };
         let train = prepared(&codec, &config, prompts.train, "training", &ui)?;
         let validation_prompts = prepared(&codec, &config, prompts.validation, "validation", &ui)?;
 
@@ -245,6 +255,8 @@ impl Session {
             saved: state.as_ref().map(|(state, _)| state.step),
             latest: state.as_ref().and_then(|(state, _)| state.latest.clone()),
             is_unmeasured: state.as_ref().is_some_and(|(state, _)| state.is_unmeasured),
+            skipped_updates: state.as_ref().map_or(0, |(state, _)| state.skipped_updates),
+            uniform_groups: UniformGroups::default(),
             attempts: Attempts::new(),
             early_stop_between: early_stop.state().clone(),
             early_stop,
@@ -261,24 +273,24 @@ impl Session {
             objective,
             divergence,
         };
-        Ok((session, pairs))
+        Ok((session, examples))
     }
 
-    /// Weights, reference and first measurement; `pairs` where the run begins.
-    fn first_state(&mut self, pairs: Option<&[Supervised]>) -> Result<(), RunError> {
-        if let Some(pairs) = pairs {
-            self.first_weights(pairs)?;
+    /// Weights, reference and first measurement; `examples` where the run begins.
+    fn first_state(&mut self, examples: Option<&[Example]>) -> Result<(), RunError> {
+        if let Some(examples) = examples {
+            self.first_weights(examples)?;
         }
         self.keep_reference()?;
         self.keep_critic();
-        if pairs.is_some() {
+        if examples.is_some() {
             self.first_measurement()?;
         }
         Ok(())
     }
 
     /// The warm start, where there is one.
-    fn first_weights(&mut self, pairs: &[Supervised]) -> Result<(), RunError> {
+    fn first_weights(&mut self, examples: &[Example]) -> Result<(), RunError> {
         let config = &self.config.warm_start;
         if config.steps == 0 {
             return Ok(());
@@ -292,15 +304,13 @@ impl Session {
             test_freq: config.test_freq,
             seed: self.config.run.seed,
         };
-        let codec = self.engine.codec().clone();
         let (progress, scorer, prompts, validation) =
             (&self.progress, &mut self.scorer, &self.validation_prompts, &self.validation);
         let mut measured = 0;
         let interrupt = self.interrupt.clone();
         let report = warm_start(
             &mut self.engine,
-            &codec,
-            pairs,
+            examples,
             &settings,
             &interrupt,
             |engine| {

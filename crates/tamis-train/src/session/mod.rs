@@ -9,10 +9,12 @@ mod begin;
 mod critic;
 mod early_stop;
 mod measure;
+mod members;
 mod passes;
 mod save;
 mod start;
 mod step;
+mod uniform;
 mod watch;
 
 use std::path::PathBuf;
@@ -47,9 +49,13 @@ use crate::validation::{ValidationReport, ValidationSettings};
 use crate::warm_start::WarmStartError;
 
 use attempts::Attempts;
+use uniform::UniformGroups;
 
 pub use begin::{Begin, ConfigText};
 pub(crate) use begin::{engine_settings, threads, validation_settings};
+
+/// So many updates in a row whose gradient is not finite end the run: nothing says that it would recover.
+const MOST_SKIPPED_UPDATES: u32 = 10;
 
 /// A run cannot begin or go on.
 #[derive(Debug, Error)]
@@ -128,6 +134,29 @@ pub enum RunError {
         /// Where to resume from.
         run: PathBuf,
     },
+    /// The checkpoints of the run to be resumed are gone.
+    #[error(
+        "the run in {} cannot be resumed: it was saved before{}, and no checkpoint is left in {}",
+        run.display(), upto(*last_step), run.join("checkpoints").display()
+    )]
+    CheckpointsGone {
+        /// The run directory.
+        run: PathBuf,
+        /// The last step of its metrics.
+        last_step: Option<u64>,
+    },
+    /// Update after update could not be made.
+    #[error(
+        "the gradients of {updates} updates in a row were not finite, up to step {step}: the run does not learn"
+    )]
+    NotFinite {
+        /// How many.
+        updates: u32,
+        /// The step of the last of them.
+        step: u64,
+        /// Where to resume from.
+        run: PathBuf,
+    },
     /// Ctrl-C before there was anything to save.
     #[error("interrupted before the first checkpoint")]
     Interrupted {
@@ -142,6 +171,10 @@ pub enum RunError {
     Accounting(#[from] tamis_core::schedule::Unbalanced),
 }
 
+fn upto(last_step: Option<u64>) -> String {
+    last_step.map_or_else(String::new, |step| format!(" (metrics.jsonl goes up to step {step})"))
+}
+
 impl RunError {
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
@@ -149,6 +182,7 @@ impl RunError {
             Self::Assemble(error) => error.hint().map(str::to_owned),
             Self::Directory(error) => error.hint().map(str::to_owned),
             Self::Journal(error) => error.hint().map(str::to_owned),
+            Self::WarmStart(error) => error.hint().map(str::to_owned),
             Self::Disk(error) => error.hint().map(str::to_owned),
             Self::Checkpoint(error) => error.hint().map(str::to_owned),
             Self::Gold { .. } => Some(
@@ -162,6 +196,15 @@ impl RunError {
             Self::Mismatch { .. } => {
                 Some("leave these keys as they were, or begin a new run; `tamis config explain KEY` says which may change".to_owned())
             }
+            Self::CheckpointsGone { .. } => Some(
+                "nothing was changed: put the checkpoints back where they were, or begin a new run (`tamis train` with another run.name)"
+                    .to_owned(),
+            ),
+            Self::NotFinite { run, .. } => Some(format!(
+                "the weights are those of the last update that could be made, in {}; look for a reward or an advantage without bound \
+                 (critic/score/max, critic/advantages/max, actor/ratio_max in metrics.jsonl), and lower train.optimizer.learning_rate where there is none",
+                run.join("checkpoints").display()
+            )),
             Self::Stopped { run, .. } => Some(format!(
                 "change the settings above in a new run; what was trained is in {}",
                 run.join("checkpoints").display()
@@ -264,6 +307,9 @@ pub struct Session {
     saved: Option<u64>,
     // The validation after the last step was interrupted, and is still to be made.
     is_unmeasured: bool,
+    // Updates left out one after the other, the last one included.
+    skipped_updates: u32,
+    uniform_groups: UniformGroups,
     early_stop: EarlyStop,
     // As it stood after the last trained step: skipped attempts after it are replayed.
     early_stop_between: EarlyStopState,

@@ -5,7 +5,22 @@ use tamis_rollout::{Collected, Generator, Record};
 
 use super::{RunError, Session};
 use crate::checkpoint::{self, CriticState, RunState};
+use crate::left_out::LeftOut;
 use crate::run_directory::RUN_LOG;
+
+/// What is known of the trajectories that a step trained its groups with \[B\]; empty where nothing was trained.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TrainedRows<'a> {
+    /// Their advantages; NaN without.
+    pub(super) advantages: &'a [f64],
+    /// Why they bore no loss; `None`: they were trained on.
+    pub(super) left_out: &'a [Option<LeftOut>],
+}
+
+impl TrainedRows<'_> {
+    /// Nothing was trained.
+    pub(super) const NONE: Self = Self { advantages: &[], left_out: &[] };
+}
 
 impl Session {
     /// Writes a checkpoint of the state between two steps.
@@ -34,6 +49,7 @@ impl Session {
             before: self.before.clone(),
             latest: self.latest.clone(),
             early_stop: self.early_stop_between.clone(),
+            skipped_updates: self.skipped_updates,
             critic: self.engine.critic().map(|critic| CriticState { version: critic.version() }),
         };
         let pending = self.directory.begin_checkpoint(step)?;
@@ -44,6 +60,7 @@ impl Session {
         };
         checkpoint::write(self.directory.disk(), pending.path(), &self.engine, &state, dtype)?;
         let folder = pending.commit()?;
+        self.directory.note_checkpoint()?;
         self.saved = Some(step);
         self.progress.say(&format!("checkpoint {}", folder.path.display()));
         self.prune()
@@ -67,12 +84,12 @@ impl Session {
         &mut self,
         step: u64,
         collected: &Collected,
-        advantages: Option<&[f64]>,
+        trained: TrainedRows<'_>,
     ) -> Result<(), RunError> {
         use tamis_config::SaveRollouts;
         let metric = if self.sieve.filter.is_some() { self.sieve.metric.to_string() } else { String::new() };
         let mut rows = Vec::new();
-        let mut of_trained = advantages.unwrap_or_default().iter();
+        let mut of_trained = trained.advantages.iter().zip(trained.left_out);
         // Attempts at this step that were given up before are in the same file, which is written anew.
         let (others, given_up): (&[Record], &[Record]) = match self.config.rollout.save {
             SaveRollouts::All => (&collected.others, &self.attempts.given_up),
@@ -81,8 +98,8 @@ impl Session {
         };
         for (place, record) in collected.trained.iter().chain(others).chain(given_up).enumerate() {
             for (i, trajectory) in record.group.trajectories.iter().enumerate() {
-                let advantage =
-                    if place < collected.trained.len() { of_trained.next().copied() } else { None };
+                let own = if place < collected.trained.len() { of_trained.next() } else { None };
+                let left_out = own.and_then(|(_, left_out)| *left_out);
                 rows.push(RolloutRow {
                     step: record.step,
                     round: record.round,
@@ -91,10 +108,10 @@ impl Session {
                     data_source: &record.prompt.prompt.data_source,
                     prompt: &record.prompt.text,
                     ground_truth: record.prompt.prompt.ground_truth.as_deref(),
-                    advantage,
+                    advantage: own.map(|(advantage, _)| *advantage),
                     metric: &metric,
                     metric_value: self.sieve.value_of(record, i),
-                    verdict: record.fate.name(),
+                    verdict: left_out.map_or(record.fate.name(), LeftOut::name),
                 });
             }
         }

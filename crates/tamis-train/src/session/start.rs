@@ -56,6 +56,14 @@ impl Start {
             Some(directory) => directory.list_checkpoints()?.pop(),
             None => None,
         };
+        if let (Some(directory), None) = (existing, &last)
+            && directory.had_checkpoint()
+        {
+            return Err(RunError::CheckpointsGone {
+                run: directory.path().to_owned(),
+                last_step: directory.last_logged_step(),
+            });
+        }
         let state = match last {
             Some(folder) => Some((checkpoint::read_state(&folder.path)?, folder.path)),
             None => None,

@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 use std::time::Instant;
 
-use tamis_core::advantage::Advantages;
 use tamis_core::advantage::shaping::GroupCounts;
 use tamis_core::group::{Group, Trajectory};
 use tamis_core::objective::{KlController, KlEstimator, KlState, PolicyLoss, kl};
@@ -16,13 +15,18 @@ use tamis_rollout::{
 
 use super::advantages::{Credited, StepRewards};
 use super::attempts::Attempts;
+use super::members::{counted, of_trained, of_trajectories, thinned};
+use super::save::TrainedRows;
 use super::watch::Watch;
-use super::{Between, Ending, RunError, Session, Summary};
+use super::{Between, Ending, MOST_SKIPPED_UPDATES, RunError, Session, Summary};
 use crate::assemble::objective::Divergence;
-use crate::batch_metrics::{Spread, TrainedColumns, generated_metrics, trained_metrics};
+use crate::batch_metrics::{
+    Spread, Summary as BatchSummary, TrainedColumns, generated_metrics, trained_metrics,
+};
 use crate::checkpoint::CarriedGroup;
 use crate::diagnostics;
 use crate::learner::{Learner, LearnerError, LearnerSequence};
+use crate::left_out::left_out;
 use crate::metrics::Metrics;
 use crate::native::NativeEngine;
 use crate::pool::PromptPool;
@@ -111,22 +115,6 @@ pub(super) fn push_rows<T: From<f32>>(
         let (row, after) = rest.split_at(sequence.completion.len().min(rest.len()));
         rows.push_row(row.iter().map(|&value| value.into()));
         rest = after;
-    }
-}
-
-/// One advantage per trajectory for the rollout file \[B\]: its own, or the mean over the tokens that the policy produced.
-fn of_trajectories(advantages: &Advantages, groups: &[&Group]) -> Vec<f64> {
-    match advantages {
-        Advantages::PerTrajectory(advantages) => advantages.values().to_vec(),
-        Advantages::PerToken(advantages) => groups
-            .iter()
-            .flat_map(|group| &group.trajectories)
-            .zip(advantages.rows())
-            .map(|(trajectory, row)| {
-                let num_tokens = trajectory.loss_mask.iter().filter(|&&on| on).count();
-                row.iter().sum::<f64>() / num_tokens.max(1) as f64
-            })
-            .collect(),
     }
 }
 
@@ -228,7 +216,7 @@ impl Session {
                 End::Skipped(why) => {
                     self.progress
                         .warn(&format!("step {step} is skipped ({}) and tried again", skip_reason(*why)));
-                    self.write_rollouts(step, &collected, None)?;
+                    self.write_rollouts(step, &collected, TrainedRows::NONE)?;
                     self.attempts.give_up(collected);
                 }
                 End::Finished(why) => {
@@ -236,12 +224,12 @@ impl Session {
                     if !collected.others.is_empty() {
                         self.progress.say(&format!("{}", collected.report));
                     }
-                    self.write_rollouts(step, &collected, None)?;
+                    self.write_rollouts(step, &collected, TrainedRows::NONE)?;
                     self.finish()?;
                     return Ok(Ending::Finished(why));
                 }
                 End::Stopped(diagnosis) => {
-                    self.write_rollouts(step, &collected, None)?;
+                    self.write_rollouts(step, &collected, TrainedRows::NONE)?;
                     self.finish()?;
                     return Err(RunError::Stopped {
                         diagnosis: diagnosis.clone(),
@@ -315,11 +303,15 @@ impl Session {
     /// Trains on a complete batch, publishes, logs, validates and saves.
     fn train(&mut self, step: u64, collected: &Collected) -> Result<(), RunError> {
         let mut timings = std::mem::take(&mut self.attempts.timings);
-        let thinned = self.thinned(&collected.trained);
-        let groups: Vec<&Group> = match &thinned {
-            Some(groups) => groups.iter().collect(),
-            None => collected.trained.iter().map(|record| &record.group).collect(),
-        };
+        let whole_groups: Vec<&Group> = collected.trained.iter().map(|record| &record.group).collect();
+        let chosen = self.chosen(&collected.trained);
+        let thinned = chosen.as_ref().map(|chosen| thinned(&whole_groups, chosen));
+        let groups = thinned.as_ref().map_or_else(|| whole_groups.clone(), |groups| groups.iter().collect());
+        if self.sieve.filter.is_some()
+            && let Some(warning) = self.uniform_groups.see(step, &groups, self.sieve.remedy())
+        {
+            self.progress.warn(&warning);
+        }
         let mut metrics = Metrics::new();
         metrics.set("training/global_step", step as f64);
         metrics.set("training/epoch", collected.report.epoch as f64);
@@ -348,7 +340,7 @@ impl Session {
         }
         passes.values = self.values(&groups, &mut timings)?;
         let clock = Instant::now();
-        let whole = self.attempts.whole(&collected.report);
+        let mut whole = self.attempts.whole(&collected.report);
         whole.accounting.check()?;
         let (rewards, final_rewards) = self.final_rewards(&groups, reference.as_ref(), &mut metrics)?;
         let generated = self.generated(step, collected);
@@ -358,6 +350,11 @@ impl Session {
         self.advantage_state = state;
         metrics.extend(shaped.metrics.iter().copied());
         let dropped = self.dropped(collected)?;
+        let left_out =
+            left_out(&whole_groups, chosen.as_deref(), shaped.kept.as_ref(), self.update.mask_truncated);
+        let (num_left_out, tokens_left_out) = counted(&whole_groups, &left_out);
+        whole.leave_out(num_left_out, tokens_left_out);
+        whole.accounting.check()?;
         timings.add("adv", clock.elapsed());
 
         let old_values = passes.values.as_ref();
@@ -394,8 +391,9 @@ impl Session {
         } else {
             None
         };
-        self.shell.trained(self.engine.version())?;
+        self.shell.trained(self.engine.version(), num_left_out)?;
         self.between = Self::place(&self.shell, &self.pool);
+        let in_a_row = report.as_ref().map_or(0, |report| self.count_skipped(&report.skipped));
         if let Some(report) = report.as_ref().filter(|report| report.num_skipped > 0) {
             self.progress.warn(&format!(
                 "step {step}: the gradient of {} of {} updates was not finite; these updates were left out",
@@ -412,21 +410,25 @@ impl Session {
             metrics.set("actor/num_skipped_updates", report.num_skipped as f64);
             metrics.extend(report.metrics.iter().map(|(name, value)| (name.as_str(), *value)));
         }
-        let credited = without_unchosen(&shaped.advantages, thinned.as_deref());
-        let groups: Vec<&Group> = collected.trained.iter().map(|record| &record.group).collect();
+        let credited = of_trained(&shaped.advantages, &whole_groups, &left_out);
         let columns = TrainedColumns {
             advantages: Some(Spread::from(&credited)),
             returns: returns.as_ref().map(Spread::PerToken),
             final_rewards: final_rewards.as_deref(),
+            left_out: &left_out,
             max_prompt_length: Some(self.config.data.max_prompt_length),
         };
-        trained_metrics(&groups, &columns, &mut metrics);
-        diagnostics::of_trained(&groups, &shaped.advantages, &mut metrics);
+        trained_metrics(&whole_groups, &columns, &mut metrics);
+        diagnostics::of_trained(&whole_groups, &shaped.advantages, &left_out, &mut metrics);
         let generated = self.generated(step, collected);
         generated_metrics(&generated, &mut metrics);
         diagnostics::of_generated(&generated, &mut metrics);
         let num_generated: usize = generated.iter().map(|group| group.num_tokens()).sum();
         metrics.extend(whole.metrics());
+        if let Some(chosen) = &chosen {
+            // The machine knows whole groups only; those that the filter did not choose are not trained on.
+            metrics.set_some("train/filter_metric/mean", self.mean_of_chosen(&collected.trained, chosen));
+        }
         metrics.set("dynamic_sampling/num_given_up_attempts", self.attempts.num_given_up as f64);
         for (reason, number) in whole.all.dropped_by() {
             let reason = reason.replace(' ', "_").replace("other_", "");
@@ -435,12 +437,14 @@ impl Session {
         let position = self.pool.position();
         let share = position.position as f64 / self.pool.num_prompts().max(1) as f64;
         metrics.set("epoch", position.epoch as f64 + share);
-        let num_tokens = crate::batch_metrics::num_tokens(&groups);
+        let num_tokens = metrics.get("perf/total_num_tokens").unwrap_or(0.0) as usize;
         let num_tokens_generated = crate::batch_metrics::num_tokens(&generated) as u64;
         self.num_tokens += num_tokens_generated;
         metrics.set("num_tokens", self.num_tokens as f64);
 
-        self.write_rollouts(step, collected, Some(&of_trajectories(&credited, &groups)))?;
+        let rows =
+            TrainedRows { advantages: &of_trajectories(&credited, &whole_groups), left_out: &left_out };
+        self.write_rollouts(step, collected, rows)?;
         self.progress.say(&whole.to_string());
 
         let is_last = collected.report.is_last;
@@ -465,6 +469,16 @@ impl Session {
         self.progress.step(step, &StepView::of(&metrics));
         if self.config.checkpoint.save_freq.is_due(step) || is_last || self.is_unmeasured {
             self.save(step)?;
+        }
+        if in_a_row >= MOST_SKIPPED_UPDATES {
+            if self.saved != Some(step) {
+                self.save(step)?;
+            }
+            return Err(RunError::NotFinite {
+                updates: in_a_row,
+                step,
+                run: self.directory.path().to_owned(),
+            });
         }
         Ok(())
     }
@@ -508,18 +522,28 @@ impl Session {
         Ok(Some(rows))
     }
 
-    /// The groups as they are trained, where the filter chooses among their members: those that are not chosen are unscored to advantages and
-    /// loss. `None` where all members train.
-    fn thinned(&self, trained: &[Record]) -> Option<Vec<Group>> {
-        let thin = |record: &Record| {
-            let chosen = self.sieve.chosen_of(record)?;
-            let mut group = record.group.clone();
-            for (trajectory, _) in group.trajectories.iter_mut().zip(chosen).filter(|(_, chosen)| !chosen) {
-                trajectory.reward = f64::NAN;
-            }
-            Some(group)
-        };
-        trained.iter().map(thin).collect()
+    /// Which members of the groups train `[P][G]`, where the filter chooses among them; `None`: all.
+    fn chosen(&self, trained: &[Record]) -> Option<Vec<Vec<bool>>> {
+        trained.iter().map(|record| self.sieve.chosen_of(record)).collect()
+    }
+
+    /// Mean of the filter's metric over the members that it chose.
+    fn mean_of_chosen(&self, trained: &[Record], chosen: &[Vec<bool>]) -> Option<f64> {
+        let members = trained.iter().zip(chosen).flat_map(|(record, chosen)| {
+            let places = (0..chosen.len()).filter(|place| chosen[*place]);
+            places.filter_map(|place| self.sieve.value_of(record, place))
+        });
+        BatchSummary::of(members).map(|summary| summary.mean)
+    }
+
+    /// Counts updates that were left out one after the other, over steps; the most that there were in a row.
+    fn count_skipped(&mut self, skipped: &[bool]) -> u32 {
+        let mut most = 0;
+        for skipped in skipped {
+            self.skipped_updates = if *skipped { self.skipped_updates + 1 } else { 0 };
+            most = most.max(self.skipped_updates);
+        }
+        most
     }
 
     /// Rewards `[P][G]` that advantages are made of, and those after KL where it is in the reward \[B\].
@@ -560,7 +584,15 @@ fn told(totals: &Accounting) -> String {
         .collect();
     let went = if went.is_empty() { "0".to_owned() } else { went.join(" + ") };
     // Nothing is carried into a run.
-    format!("groups of the run: {} generated = {went}", generated.groups + carried_in.groups)
+    let mut told = format!("groups of the run: {} generated = {went}", generated.groups + carried_in.groups);
+    if totals.left_out.trajectories > 0 {
+        let _ = write!(
+            told,
+            "; {} trajectories of trained groups left out of the loss",
+            totals.left_out.trajectories
+        );
+    }
+    told
 }
 
 fn moved(controller: KlController, state: KlState, mean_kl: f64, num_trajectories: usize) -> KlState {
@@ -575,24 +607,6 @@ fn skip_reason(why: tamis_core::schedule::SkipReason) -> &'static str {
     }
 }
 
-/// Advantages as they are told: members that the filter did not choose have none (NaN); their scores are the group's all the same.
-fn without_unchosen(advantages: &Advantages, thinned: Option<&[Group]>) -> Advantages {
-    let mut told = advantages.clone();
-    let mut trajectory = 0;
-    for (place, group) in thinned.unwrap_or_default().iter().enumerate() {
-        for (i, member) in group.trajectories.iter().enumerate() {
-            if !member.is_scored() {
-                match &mut told {
-                    Advantages::PerTrajectory(rows) => rows.row_mut(place)[i] = f64::NAN,
-                    Advantages::PerToken(rows) => rows.row_mut(trajectory).fill(f64::NAN),
-                }
-            }
-            trajectory += 1;
-        }
-    }
-    told
-}
-
 #[cfg(test)]
 mod tests {
     use tamis_core::schedule::Count;
@@ -602,7 +616,7 @@ mod tests {
     #[test]
     fn the_groups_of_a_run_in_one_line() {
         assert_eq!(told(&Accounting::default()), "groups of the run: 0 generated = 0");
-        let totals = Accounting {
+        let mut totals = Accounting {
             generated: Count::of(10, 4),
             trained: Count::of(4, 4),
             dropped: Count::of(5, 4),
@@ -610,5 +624,10 @@ mod tests {
             ..Accounting::default()
         };
         assert_eq!(told(&totals), "groups of the run: 10 generated = 4 trained + 5 dropped + 1 surplus");
+        totals.leave_out(7);
+        assert_eq!(
+            told(&totals),
+            "groups of the run: 10 generated = 4 trained + 5 dropped + 1 surplus; 7 trajectories of trained groups left out of the loss"
+        );
     }
 }

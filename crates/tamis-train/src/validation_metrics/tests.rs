@@ -177,6 +177,7 @@ fn a_group_as_samples() {
         text: String::new(),
         token_ids: vec![1, 2],
         logprobs: vec![0.0; 2],
+        entropy: None,
         loss_mask: vec![true; 2],
         finish_reason,
         versions: (PolicyVersion(0), PolicyVersion(0)),

@@ -18,7 +18,9 @@ pub(in crate::advantage) const ENTRY: Entry = Entry {
         "trajectories without a token to train on, and unscored ones, are outside the mean and keep their advantage",
     ],
     known_as: &[("RAGEN", "grpo_advantage_length_weight=True")],
-    differences: &["RAGEN adds 1e-6 to each length, and counts unscored trajectories in the mean"],
+    differences: &[
+        "RAGEN adds 1e-6 to each length, counts unscored trajectories in the mean, and weighs so with the estimator grpo alone",
+    ],
 };
 
 /// Divides each trajectory's advantages by its length over the mean length of the batch, so that every trajectory moves a sum over tokens by

@@ -21,7 +21,7 @@ pub(in crate::advantage) const ENTRY: Entry = Entry {
         "groups with fewer than ddof + 1 scored members have weight 0, and so has every group where none has a deviation",
     ],
     known_as: &[("RAGEN", "algorithm.soft_advantage_reweight=True")],
-    differences: &["RAGEN's weight of a group of one is NaN"],
+    differences: &["RAGEN's weight of a group of one is NaN; it weighs so with the estimator grpo alone"],
 };
 
 /// Multiplies the advantages of each group by `std_g/(max std + epsilon)`, the soft form of dropping groups of low deviation.

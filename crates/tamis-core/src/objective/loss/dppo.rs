@@ -14,21 +14,24 @@ pub(super) const ENTRIES: [Entry; 2] = [
         family: Family::PolicyLoss,
         meaning: "the policy gradient weighted by the truncated ratio, without tokens whose probability has moved further than a bound in the direction of their advantage",
         formula: "l = -A·sg(min(r, ratio_cap))·logprob where p - p_old <= high (A > 0) or >= -low (else), 0 elsewhere",
-        source: "DPPO, divergence proximal policy optimization, arXiv 2602.04879, binary total variation",
+        source: "Qi et al., Rethinking the trust region in LLM reinforcement learning (DPPO), arXiv 2602.04879, binary total variation",
         defaults: &[("low", "0.2"), ("high", "0.2"), ("ratio_cap", "20"), ("log_ratio_limit", "20")],
         degenerate: &["a token at its old probability is always trained on"],
         known_as: &[(
             "verl",
             "actor.policy_loss.loss_mode=dppo_tv with clip_ratio_low, clip_ratio_high, clip_ratio_c",
         )],
-        differences: &["verl's code defaults to a cap of 20, its configuration to 3"],
+        differences: &[
+            "0.2 is verl's bound where none is given; verl's example (examples/dppo_trainer) takes 0.15, measured from the policy that sampled (bypass)",
+            "verl's code defaults to a cap of 20, its configuration to 3",
+        ],
     },
     Entry {
         name: "dppo_kl",
         family: Family::PolicyLoss,
         meaning: "as dppo_tv, with the binary Kullback-Leibler divergence as the measure",
         formula: "l = -A·sg(min(r, ratio_cap))·logprob where KL(p_old || p) <= bound or p moves back towards p_old, 0 elsewhere; KL = p_old·ln(p_old/p) + (1 - p_old)·ln((1 - p_old)/(1 - p))",
-        source: "DPPO, divergence proximal policy optimization, arXiv 2602.04879, binary KL",
+        source: "Qi et al., Rethinking the trust region in LLM reinforcement learning (DPPO), arXiv 2602.04879, binary KL",
         defaults: &[("low", "0.2"), ("high", "0.2"), ("ratio_cap", "20"), ("log_ratio_limit", "20")],
         degenerate: &["a token at its old probability is always trained on"],
         known_as: &[(
@@ -36,6 +39,7 @@ pub(super) const ENTRIES: [Entry; 2] = [
             "actor.policy_loss.loss_mode=dppo_kl with clip_ratio_low, clip_ratio_high, clip_ratio_c",
         )],
         differences: &[
+            "0.2 is verl's bound where none is given; verl's example (examples/dppo_trainer) takes 0.05",
             "1e-8 is added to both complements inside the logarithm, as in verl, so that certain tokens are defined",
         ],
     },

@@ -23,7 +23,7 @@ pub(super) const ENTRIES: [Entry; 2] = [
         family: Family::PolicyLoss,
         meaning: "the plain policy gradient, as GPG uses it with its own advantages",
         formula: "l = -A·logprob",
-        source: "Chu et al., GPG, arXiv 2504.02546, eq. 5",
+        source: "Chu et al., GPG: a simple and strong reinforcement learning baseline, arXiv 2504.02546",
         defaults: &[],
         degenerate: &["the value of the loss means nothing, only its gradient does"],
         known_as: &[("verl", "actor.policy_loss.loss_mode=gpg")],

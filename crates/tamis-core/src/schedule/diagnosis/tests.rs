@@ -292,6 +292,69 @@ fn groups_of_one_dropped_by_choice() {
     ");
 }
 
+/// Uniform groups under a filter that compares the groups of a round: the data is at fault, not the comparison.
+#[test]
+fn a_selection_of_uniform_groups() {
+    let mut tally = Tally::default();
+    add(&mut tally, 50, 8, 0, false);
+    add(&mut tally, 4, 8, 8, false);
+    add(&mut tally, 6, 8, 1, false);
+    let outside = |tally: &mut Tally, count: u64| {
+        let summary = GroupSummary {
+            num_trajectories: 8,
+            num_scored: 8,
+            num_correct: Some(4),
+            num_tokens: 0,
+            mean: Some(0.5),
+            std: Some(0.5),
+            is_identical_in_text: false,
+        };
+        for _ in 0..count {
+            tally.add_judged(Verdict::Dropped(DropReason::OutsidePool), &summary);
+        }
+    };
+    outside(&mut tally, 4);
+    let settings =
+        RoundsSettings { filter_kind: Some("top_p".to_owned()), ..RoundsSettings::verl(16, 16, 8, 4) };
+    insta::assert_snapshot!(limit_reached(&settings, 4, tally), @"
+    stopped in step 7: 6 of 16 groups kept after 4 rounds (max_num_gen_batches = 4)
+      by `acc`, of 64 groups (512 trajectories) generated:
+              6    9.4%  kept
+              4    6.2%  all correct
+             50   78.1%  all wrong
+              0    0.0%  other uniform
+              0    0.0%  unscored
+              4    6.2%  outside pool
+              0    0.0%  identical in text
+      54 of 512 trajectories correct (10.5%)
+      what to change, the likeliest remedy first:
+      - rollout.n: 8 -> 16 (about 18.7% of groups then differ within, instead of 15.0%)
+      - schedule.max_num_gen_batches: 4 -> 15 (at 9.4% kept a batch of 16 takes about 11 rounds)
+      - data.train_batch_size: 16 -> 4 (6 groups were at hand when the rounds were used up)
+      - schedule.on_limit: -> use_partial (trains on what was kept instead of stopping)
+    ");
+    // Where rank kept most of them out, the selection is what cannot fill the batch.
+    outside(&mut tally, 60);
+    assert_eq!(
+        keys(&limit_reached(&settings, 4, tally))[0],
+        "schedule.refill true -> false: train on what a round leaves"
+    );
+    // A group of one has no setting of its own there.
+    let mut single = Tally::default();
+    let summary = GroupSummary {
+        num_trajectories: 1,
+        num_scored: 1,
+        num_correct: Some(1),
+        num_tokens: 0,
+        mean: Some(1.0),
+        std: Some(0.0),
+        is_identical_in_text: false,
+    };
+    single.add_judged(Verdict::Dropped(DropReason::Singleton), &summary);
+    let advice = keys(&limit_reached(&settings, 4, single));
+    assert!(!advice.iter().any(|key| key.starts_with("filter.singleton")), "{advice:?}");
+}
+
 #[test]
 fn no_prompts() {
     let cause = StopCause::NoPrompts { epoch: 0 };

@@ -17,7 +17,7 @@ impl Rounds {
         let size = self.ready.len().min(self.settings.train_batch_size);
         let trained: Vec<Kept> = self.ready.drain(..size).collect();
         let close = self.close(&trained, true, Vec::new())?;
-        self.phase = Phase::Training;
+        self.phase = Phase::Training { trajectories: close.report.accounting.trained.trajectories };
         commands.push(Command::StepReady(Box::new(close)));
         Ok(())
     }

@@ -56,6 +56,8 @@ struct World {
     seed: u64,
     per_epoch: usize,
     keep: f64,
+    /// Share of the trained members that bear no loss.
+    leave_out: f64,
     fail: f64,
     /// Whether the end of an epoch is told with the last prompts or only on the next draw.
     is_late: bool,
@@ -71,13 +73,15 @@ fn world() -> impl Strategy<Value = World> {
         0usize..20,
         prop_oneof![Just(0.0), Just(1.0), 0.0..1.0],
         prop_oneof![Just(0.0), 0.0..1.0],
+        prop_oneof![Just(0.0), 0.0..=1.0],
         any::<bool>(),
         prop::option::weighted(0.2, 0usize..60),
     )
-        .prop_map(|(seed, per_epoch, keep, fail, is_late, cancel_after)| World {
+        .prop_map(|(seed, per_epoch, keep, fail, leave_out, is_late, cancel_after)| World {
             seed,
             per_epoch,
             keep,
+            leave_out,
             fail,
             is_late,
             cancel_after,
@@ -125,6 +129,7 @@ impl World {
         let mut story = Story::default();
         let (mut next, mut version, mut left) = (0u64, 0u64, self.per_epoch);
         let mut generated = 0usize;
+        let mut left_out = 0;
         let mut fates: BTreeMap<GroupId, &'static str> = BTreeMap::new();
         let mut flying: Vec<GroupId> = Vec::new();
         let mut event = Event::BeginStep;
@@ -176,7 +181,15 @@ impl World {
                         assert!(may_be_short || close.trained.len() == settings.train_batch_size);
                         version += 1;
                         story.trained.push(close.trained.clone());
-                        following = Some(Event::Trained { version: PolicyVersion(version) });
+                        let trajectories = close.report.accounting.trained.trajectories;
+                        let without_loss = (self.leave_out * trajectories as f64).round() as u64;
+                        let mut report = close.report;
+                        report.leave_out(without_loss, 0);
+                        report.accounting.check().unwrap();
+                        assert_eq!(report.batch.trajectories, report.accounting.trained.trajectories);
+                        left_out += without_loss;
+                        following =
+                            Some(Event::Trained { version: PolicyVersion(version), left_out: without_loss });
                         close
                     }
                     Command::SkipStep { close, .. } => {
@@ -216,7 +229,6 @@ impl World {
                 break;
             }
             event = match following {
-                Some(Event::Trained { version }) => Event::Trained { version },
                 Some(event) => event,
                 None if matches!(event, Event::Trained { .. }) => {
                     if story.trained.len() as u64 >= self.patience {
@@ -239,6 +251,9 @@ impl World {
         assert_eq!(totals.generated.groups as usize, generated);
         let count = |place: &str| fates.values().filter(|fate| **fate == place).count() as u64;
         assert_eq!(totals.trained.groups, count("trained"));
+        assert_eq!(totals.left_out, Count { groups: 0, trajectories: left_out });
+        let members = (totals.trained.groups as usize * settings.group_size) as u64;
+        assert_eq!(totals.trained.trajectories + left_out, members);
         assert_eq!(totals.surplus.groups, count("surplus"));
         assert_eq!(totals.stale.groups, count("stale"));
         assert_eq!(totals.aborted.groups, count("aborted"));
@@ -281,7 +296,7 @@ fn any_event() -> impl Strategy<Value = Event> {
             Event::Judged { group, verdict, summary }
         }),
         2 => group().prop_map(|group| Event::Failed { group, num_tokens: u64::from(u32::MAX) }),
-        2 => (0u64..4).prop_map(|version| Event::Trained { version: PolicyVersion(version) }),
+        2 => (0u64..4, 0u64..12).prop_map(|(version, left_out)| Event::Trained { version: PolicyVersion(version), left_out }),
         1 => Just(Event::Cancelled),
     ]
 }

@@ -64,7 +64,7 @@ use crate::group::{GroupId, PolicyVersion};
 /// let commands = rounds.handle(Event::Judged { group, verdict: Verdict::Kept, summary })?;
 /// let [Command::RoundComplete(round), Command::StepReady(step)] = &commands[..] else { unreachable!() };
 /// assert_eq!((round.tally.kept, &step.trained[..]), (1, &[group][..]));
-/// rounds.handle(Event::Trained { version: PolicyVersion(1) })?;
+/// rounds.handle(Event::Trained { version: PolicyVersion(1), left_out: 0 })?;
 /// assert_eq!(rounds.progress().steps, 1);
 /// # Ok::<(), tamis_core::schedule::ScheduleError>(())
 /// ```
@@ -99,7 +99,7 @@ enum Phase {
     Idle,
     Drawing { asked: usize },
     Generating,
-    Training,
+    Training { trajectories: u64 },
     Ended,
 }
 
@@ -109,7 +109,7 @@ impl Phase {
             Self::Idle => "between steps",
             Self::Drawing { .. } => "waiting for prompts",
             Self::Generating => "waiting for groups",
-            Self::Training => "waiting for the step to be trained",
+            Self::Training { .. } => "waiting for the step to be trained",
             Self::Ended => "at its end",
         }
     }
@@ -249,9 +249,15 @@ impl Rounds {
                 let slot = self.in_flight(group, "failed")?;
                 self.settle(slot, SlotState::Failed { num_tokens }, &mut commands)?;
             }
-            Event::Trained { version } => {
-                self.expect(self.phase == Phase::Training, "trained")?;
+            Event::Trained { version, left_out } => {
+                let Phase::Training { trajectories } = self.phase else {
+                    return Err(ScheduleError::Unexpected { event: "trained", phase: self.phase.name() });
+                };
                 self.check_version(version)?;
+                if left_out > trajectories {
+                    return Err(ScheduleError::LeftOut { left_out, trajectories });
+                }
+                self.totals.leave_out(left_out);
                 self.version = version;
                 self.progress.steps += 1;
                 self.skipped_in_a_row = 0;
@@ -260,7 +266,7 @@ impl Rounds {
                 self.phase = Phase::Idle;
             }
             Event::Cancelled => {
-                self.expect(!matches!(self.phase, Phase::Training | Phase::Ended), "cancelled")?;
+                self.expect(!matches!(self.phase, Phase::Training { .. } | Phase::Ended), "cancelled")?;
                 if self.phase == Phase::Idle {
                     self.open_step();
                 }

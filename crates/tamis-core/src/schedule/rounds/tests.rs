@@ -72,7 +72,7 @@ impl Driver {
 
     fn trained(&mut self) {
         self.version += 1;
-        assert_eq!(self.send(Event::Trained { version: PolicyVersion(self.version) }), []);
+        assert_eq!(self.send(Event::Trained { version: PolicyVersion(self.version), left_out: 0 }), []);
     }
 
     /// Answers a draw, and any that follow for the same round; gives the groups started and the last commands.
@@ -211,6 +211,7 @@ fn example_1_of_filter_groups() {
     trajectories/carried_in 0.0000
     groups/trained 1024.0000
     trajectories/trained 8192.0000
+    trajectories/left_out 0.0000
     groups/dropped 1813.0000
     trajectories/dropped 14504.0000
     groups/surplus 235.0000
@@ -667,7 +668,7 @@ fn events_that_do_not_fit() {
     let judged = |id, summary| Event::Judged { group: GroupId(id), verdict, summary };
     refuse(&mut driver, dispatched(&[0], true));
     refuse(&mut driver, judged(0, summary));
-    refuse(&mut driver, Event::Trained { version: PolicyVersion(1) });
+    refuse(&mut driver, Event::Trained { version: PolicyVersion(1), left_out: 0 });
     driver.begin();
     refuse(&mut driver, Event::BeginStep);
     refuse(&mut driver, dispatched(&[0, 1], false));
@@ -681,7 +682,7 @@ fn events_that_do_not_fit() {
     for id in [0, 2, 3] {
         driver.send(judged(id, summary));
     }
-    refuse(&mut driver, Event::Trained { version: PolicyVersion(1) });
+    refuse(&mut driver, Event::Trained { version: PolicyVersion(1), left_out: 0 });
     refuse(&mut driver, Event::Cancelled);
     insta::assert_snapshot!(errors.join("\n"), @"
     event `dispatched` came while the scheduler was between steps

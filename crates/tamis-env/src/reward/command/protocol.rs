@@ -28,12 +28,14 @@
 //! | `per_turn` | optional: the same for each turn |
 //! | `error` | text instead of scores: the function failed on this completion |
 //!
-//! Other fields are ignored. `NaN` counts as `null`; `Infinity` is refused.
+//! Other fields are ignored. `NaN` counts as `null`. A number that is not finite (`Infinity`, or `1e999`, which no double holds) is a failure of
+//! the function on this completion: it stays without this function's scores, and a warning shows its row.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
+use tamis_core::figure::shortest;
 use tamis_core::group::Score;
 use tamis_data::prompt::{Message, PromptContent};
 
@@ -104,7 +106,7 @@ pub fn answer(line: &str) -> Result<(u64, Outcome), RewardFailure> {
     let garbage = |reason: String| RewardFailure::Garbage { line: excerpt(line), reason };
     let value: Value = match serde_json::from_str(line) {
         Ok(value) => value,
-        Err(error) => match serde_json::from_str(&without_python_numbers(line)) {
+        Err(error) => match serde_json::from_str(&without_infinities(line)) {
             Ok(value) => value,
             Err(_) => return Err(garbage(format!("not JSON ({error})"))),
         },
@@ -143,8 +145,8 @@ fn number(name: &str, value: &Value) -> Result<Option<f64>, Problem> {
         Value::Null => Ok(None),
         Value::Bool(flag) => Ok(Some(f64::from(u8::from(*flag)))),
         Value::Number(number) => Ok(number.as_f64()),
-        Value::String(text) if text == "Infinity" || text == "-Infinity" => {
-            Err(Problem::Infinite(name.to_owned(), text.clone()))
+        Value::String(text) if text.parse().is_ok_and(f64::is_infinite) => {
+            Err(Problem::Infinite(name.to_owned(), excerpt(text)))
         }
         _ => Err(Problem::Shape(format!("`{name}` is not a number"))),
     }
@@ -188,11 +190,16 @@ fn scores(answer: &Map<String, Value>) -> Result<Option<Scores>, Problem> {
                 is_answer = true;
                 for (name, parts) in parts(field, values)? {
                     let sum: f64 = parts.iter().sum();
+                    if !sum.is_finite() {
+                        return Err(Problem::Infinite(name, format!("{field} that sum to {sum}")));
+                    }
                     let score = scores.entry(name.clone()).or_insert_with(|| Score::of(sum));
                     if (score.value - sum).abs() > 1e-6 * score.value.abs().max(1.0) {
                         let value = score.value;
                         return Err(Problem::Shape(format!(
-                            "`{field}` of `{name}` sums to {sum}, not to its value {value}"
+                            "`{field}` of `{name}` sums to {}, not to its value {}",
+                            shortest(sum),
+                            shortest(value)
                         )));
                     }
                     *(if is_token { &mut score.per_token } else { &mut score.per_turn }) = Some(parts);
@@ -222,8 +229,9 @@ fn parts(field: &str, values: &Map<String, Value>) -> Result<BTreeMap<String, Ve
     Ok(all)
 }
 
-/// Python's `json.dumps` writes `NaN`, `Infinity` and `-Infinity` as bare words: outside strings they become `null` and text.
-fn without_python_numbers(line: &str) -> String {
+/// Python's `json.dumps` writes `NaN`, `Infinity` and `-Infinity` as bare words, and a number may be too large for a double: outside strings
+/// they become `null` and text.
+fn without_infinities(line: &str) -> String {
     let mut out = String::with_capacity(line.len() + 8);
     let mut rest = line;
     let mut in_string = false;
@@ -243,6 +251,17 @@ fn without_python_numbers(line: &str) -> String {
         if let Some((word, replacement)) = word.into_iter().find(|(word, _)| rest.starts_with(word)) {
             out.push_str(replacement);
             rest = &rest[word.len()..];
+        } else if letter == '-' || letter.is_ascii_digit() {
+            let is_part = |letter: char| letter.is_ascii_digit() || "+-.eE".contains(letter);
+            let (number, after) = rest.split_at(rest.find(|letter| !is_part(letter)).unwrap_or(rest.len()));
+            if number.parse().is_ok_and(f64::is_infinite) {
+                out.push('"');
+                out.push_str(number);
+                out.push('"');
+            } else {
+                out.push_str(number);
+            }
+            rest = after;
         } else {
             in_string = letter == '"';
             out.push(letter);

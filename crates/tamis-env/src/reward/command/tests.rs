@@ -109,6 +109,17 @@ fn what_is_understood() {
     insta::assert_snapshot!(read(r#"{"id": 1, "score": NaN, "note": "NaN \" NaN"}"#), @"1: no answer");
     insta::assert_snapshot!(read(r#"{"id": 1, "score": -Infinity}"#), @"1: score `score` must be finite, got -Infinity");
     insta::assert_snapshot!(read(r#"{"id": 1, "scores": {"score": 1, "bonus": Infinity}}"#), @"1: score `bonus` must be finite, got Infinity");
+    // A number that no double holds: an answer on this completion alone, and no reason to end the process.
+    insta::assert_snapshot!(read(r#"{"id": 1, "score": 1e999}"#), @"1: score `score` must be finite, got 1e999");
+    insta::assert_snapshot!(read(r#"{"score": -1E+400, "id": 1, "note": "1e999 \" 1e999"}"#), @"1: score `score` must be finite, got -1E+400");
+    insta::assert_snapshot!(read(r#"{"id": 1, "scores": {"score": 1, "bonus": 2e308}}"#), @"1: score `bonus` must be finite, got 2e308");
+    insta::assert_snapshot!(read(r#"{"id": 1, "per_token": {"score": [1e308, 1e308]}}"#), @"1: score `score` must be finite, got per_token that sum to inf");
+    let digits = "9".repeat(400);
+    let long = read(&format!(r#"{{"id": 1, "score": {digits}}}"#));
+    assert!(
+        long.starts_with("1: score `score` must be finite, got 999") && long.chars().count() < 200,
+        "{long}"
+    );
     insta::assert_snapshot!(read(r#"{"id": 1, "error": "division by zero"}"#), @"1: the function failed: division by zero");
     insta::assert_snapshot!(read("hello"), @"expected one JSON object with `id` and `score` a line, got `hello`: not JSON (expected value at line 1 column 1); the process was killed");
     insta::assert_snapshot!(read("[1]"), @"expected one JSON object with `id` and `score` a line, got `[1]`: not an object; the process was killed");

@@ -1,0 +1,129 @@
+//! Numbers that are not finite, or enormous: what rewards may answer, and what becomes of gradients made of them.
+
+mod tamis;
+
+use std::collections::BTreeMap;
+
+use tamis::{Ended, Folder, Left, TINY};
+
+/// A reward program: `answer` is an expression over `request`, a count `n` of answers, and `step`.
+fn judge(answer: &str) -> String {
+    format!(
+        "import json, sys\nn = 0\nfor line in sys.stdin:\n    request = json.loads(line)\n    step = request['step']\n    n += 1\n    \
+         print('{{\"id\": %d, \"score\": %s}}' % (request['id'], {answer}), flush=True)\n"
+    )
+}
+
+fn train(folder: &Folder, answer: &str, changes: &[(&str, &str)]) -> Ended {
+    let mut config = TINY.replace(
+        "reward: [{kind: number}]",
+        "reward: [{kind: number}, {kind: command, name: judge, argv: [python3, judge.py], num_processes: 1}]",
+    );
+    for (from, to) in changes {
+        assert!(config.contains(from), "{from}");
+        config = config.replace(from, to);
+    }
+    folder.write("judge.py", &judge(answer));
+    folder.write("config.yaml", &config);
+    folder.tamis(&["train", "config.yaml"])
+}
+
+fn steps(folder: &Folder) -> Vec<BTreeMap<String, serde_json::Value>> {
+    let text = folder.read("runs/tiny/metrics.jsonl");
+    let rows = text.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+    rows.filter(|row: &BTreeMap<String, serde_json::Value>| row.contains_key("groups/generated")).collect()
+}
+
+/// Metrics of the updates at every step, and no normalisation by the group's deviation: a reward goes into the gradient as it is.
+const PLAIN: (&str, &str) = ("train:\n", "objective: {advantage: {estimator: dr_grpo}}\ntrain:\n");
+
+#[test]
+fn a_score_that_no_double_holds_leaves_its_row_without_it() {
+    let folder = Folder::new();
+    let ended = train(&folder, "'1e999' if n % 7 == 0 else '0.5'", &[]).succeeds();
+    assert!(
+        ended
+            .stderr
+            .contains("gives them no score; the first: score `score` must be finite, got 1e999\n  prompt "),
+        "{}",
+        ended.stderr
+    );
+    assert!(ended.stderr.contains("reward function `judge` failed on "), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("started again"), "nothing is wrong with the process: {}", ended.stderr);
+    assert_eq!(steps(&folder).len(), 6);
+}
+
+#[test]
+fn enormous_rewards_are_shown_as_a_person_reads_them() {
+    let folder = Folder::new();
+    let ended = train(&folder, "'1e300'", &[]).succeeds();
+    let longest = |text: &str| text.split(|letter: char| !letter.is_ascii_digit()).map(str::len).max();
+    assert_eq!(longest("a 12 b 345.6"), Some(3));
+    assert!(longest(&ended.stderr) < Some(17), "{}", ended.stderr);
+    assert!(longest(&ended.stdout) < Some(17), "{}", ended.stdout);
+    assert!(ended.stderr.contains("reward 1.000e300 "), "{}", ended.stderr);
+    let ended = folder.tamis(&["eval", "runs/tiny"]).succeeds();
+    assert!(longest(&ended.stdout) < Some(17) && ended.stdout.contains("1.0000e300"), "{}", ended.stdout);
+    let names: Vec<String> = std::fs::read_dir(folder.join("runs/tiny/rollouts"))
+        .expect("rollouts")
+        .map(|entry| entry.expect("entry").path().display().to_string())
+        .collect();
+    let mut arguments = ["filter", "--metric", "reward", "--group", "group_id"].map(str::to_owned).to_vec();
+    arguments.extend(names);
+    let ended = folder.tamis(&arguments).succeeds();
+    assert!(
+        longest(&ended.stdout) < Some(17) && ended.stdout.contains("Mean metric: 1.000e300"),
+        "{}",
+        ended.stdout
+    );
+}
+
+#[test]
+fn an_update_without_a_finite_gradient_is_left_out_and_the_run_goes_on() {
+    let folder = Folder::new();
+    let ended = train(&folder, "'1e300' if step == 3 and n % 2 else '0.5'", &[PLAIN]).succeeds();
+    assert!(
+        ended.stderr.contains(
+            "warning: step 3: the gradient of 2 of 2 updates was not finite; these updates were left out\n"
+        ),
+        "{}",
+        ended.stderr
+    );
+    let steps = steps(&folder);
+    let of = |name: &str| -> Vec<u64> {
+        steps.iter().map(|step| step[name].as_f64().expect("a number") as u64).collect()
+    };
+    assert_eq!(of("actor/num_skipped_updates"), [0, 0, 2, 0, 0, 0]);
+    assert_eq!(of("actor/num_updates"), [2, 2, 0, 2, 2, 2]);
+    // Nothing of it is in the weights, the moments or the loss of later steps.
+    for step in [3, 4, 5] {
+        assert!(steps[step]["loss"].as_f64().is_some_and(f64::is_finite), "{:?}", steps[step]);
+        assert!(steps[step]["actor/grad_norm"].as_f64().is_some_and(|norm| norm > 0.0), "{:?}", steps[step]);
+    }
+    assert!(folder.join("runs/tiny/checkpoints/step_6").exists());
+}
+
+#[test]
+fn ten_updates_in_a_row_without_a_finite_gradient_end_the_run() {
+    let folder = Folder::new();
+    // Two updates a step: the tenth of them in step 7.
+    let long = ("  total_steps: 6", "  total_steps: 20");
+    let ended = train(&folder, "'1e300' if step >= 3 and n % 2 else '0.5'", &[PLAIN, long]);
+    insta::assert_snapshot!(ended.failure(), @r"
+    exit code 1
+    error: the gradients of 10 updates in a row were not finite, up to step 7: the run does not learn
+      hint: the weights are those of the last update that could be made, in runs/tiny/checkpoints; look for a reward or an advantage without bound (critic/score/max, critic/advantages/max, actor/ratio_max in metrics.jsonl), and lower train.optimizer.learning_rate where there is none
+    ");
+    let steps = steps(&folder);
+    assert_eq!(steps.len(), 7);
+    // What was learned before is kept, and a resume knows how many there were.
+    assert!(folder.join("runs/tiny/checkpoints/step_7").exists());
+    let left = Left::by(&folder.join("runs/tiny"));
+    let again = folder.tamis(&["train", "--resume", "runs/tiny"]);
+    assert!(
+        again.failure().contains("the gradients of 12 updates in a row were not finite, up to step 8"),
+        "{}",
+        again.shown()
+    );
+    assert!(left.metrics.len() < Left::by(&folder.join("runs/tiny")).metrics.len());
+}

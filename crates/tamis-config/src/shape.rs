@@ -1,0 +1,164 @@
+//! What a configuration key is: its type in words, its condition, and whether it may change on resume.
+
+use crate::setting::Setting;
+
+/// A condition on a value that its type does not state.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Check {
+    /// No condition.
+    Any,
+    /// Not an empty text, list or path.
+    NotEmpty,
+    /// `>= bound`
+    AtLeast(f64),
+    /// `> bound`
+    GreaterThan(f64),
+    /// `low <= value <= high`
+    Between(f64, f64),
+    /// `low <= value < high`
+    FromBelow(f64, f64),
+    /// `> 0`
+    Positive,
+    /// `>= 0`
+    NonNegative,
+    /// `0 < value <= 1`
+    Probability,
+}
+
+impl Check {
+    /// The condition in words, for messages and documentation; `None` for none.
+    pub fn describe(self) -> Option<String> {
+        match self {
+            Self::Any => None,
+            Self::NotEmpty => Some("non-empty".to_owned()),
+            Self::AtLeast(bound) => Some(format!("at least {bound}")),
+            Self::GreaterThan(bound) => Some(format!("greater than {bound}")),
+            Self::Between(low, high) => Some(format!("from {low} to {high}")),
+            Self::FromBelow(low, high) => Some(format!("from {low} to below {high}")),
+            Self::Positive => Some("greater than 0".to_owned()),
+            Self::NonNegative => Some("0 or more".to_owned()),
+            Self::Probability => Some("greater than 0 and at most 1".to_owned()),
+        }
+    }
+
+    /// Whether a value fulfils it.
+    pub(crate) fn accepts<T: Setting>(self, value: &T) -> bool {
+        !(self == Self::NotEmpty && value.is_empty())
+            && value.numbers().into_iter().all(|number| self.holds(number))
+    }
+
+    fn holds(self, value: f64) -> bool {
+        match self {
+            Self::Any | Self::NotEmpty => true,
+            Self::AtLeast(bound) => value >= bound,
+            Self::GreaterThan(bound) => value > bound,
+            Self::Between(low, high) => (low..=high).contains(&value),
+            Self::FromBelow(low, high) => (low..high).contains(&value),
+            Self::Positive => value > 0.0,
+            Self::NonNegative => value >= 0.0,
+            Self::Probability => value > 0.0 && value <= 1.0,
+        }
+    }
+}
+
+/// Whether a key may differ when a run is resumed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resume {
+    /// It may: the steps already done do not depend on it.
+    Free,
+    /// It must not.
+    Fixed,
+}
+
+/// The table's entry of one key.
+#[derive(Debug, Clone)]
+pub struct KeySpec {
+    /// Its name inside its section.
+    pub name: &'static str,
+    /// Documentation, as written.
+    pub doc: &'static str,
+    /// Default value, in YAML.
+    pub default: &'static str,
+    /// Condition beyond the type.
+    pub check: Check,
+    /// Whether it may change on resume.
+    pub resume: Resume,
+    /// Its type.
+    pub shape: fn() -> Shape,
+}
+
+/// One alternative of a tagged section.
+#[derive(Debug, Clone)]
+pub struct Variant {
+    /// The tag.
+    pub name: &'static str,
+    /// Documentation, as written.
+    pub doc: &'static str,
+    /// The keys that it has beside the common ones.
+    pub keys: Vec<KeySpec>,
+}
+
+/// The shape of a type: what documentation, schema and messages say about it.
+#[derive(Debug, Clone)]
+pub enum Shape {
+    /// `true` or `false`.
+    Bool,
+    /// A whole number, 0 or more.
+    Integer,
+    /// A finite number.
+    Number,
+    /// A text, described in words.
+    Text(&'static str),
+    /// A number or a text, described in words.
+    NumberOrText(&'static str),
+    /// One of named values, each with its documentation.
+    Choice(Vec<(&'static str, &'static str)>),
+    /// A list.
+    List(Box<Shape>),
+    /// A list of exactly so many.
+    Tuple(Box<Shape>, usize),
+    /// One value or a list.
+    OneOrMany(Box<Shape>),
+    /// The value or null.
+    Nullable(Box<Shape>),
+    /// Any mapping.
+    Free,
+    /// A section with keys.
+    Section {
+        /// Documentation, as written.
+        doc: &'static str,
+        /// Its keys.
+        keys: Vec<KeySpec>,
+    },
+    /// A section whose keys depend on the key `kind`.
+    Tagged {
+        /// Documentation, as written.
+        doc: &'static str,
+        /// The keys that all have, `kind` among them.
+        common: Vec<KeySpec>,
+        /// The kinds.
+        variants: Vec<Variant>,
+    },
+}
+
+impl Shape {
+    /// The type in words.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Bool => "true or false".to_owned(),
+            Self::Integer => "a whole number".to_owned(),
+            Self::Number => "a number".to_owned(),
+            Self::Text(what) | Self::NumberOrText(what) => format!("a {what}"),
+            Self::Choice(values) => {
+                format!("one of {}", values.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", "))
+            }
+            Self::List(item) => format!("a list, each {}", item.describe()),
+            Self::Tuple(item, length) => format!("a list of {length}, each {}", item.describe()),
+            Self::OneOrMany(item) => format!("{} or a list of such", item.describe()),
+            Self::Nullable(inner) => format!("{} or null", inner.describe()),
+            Self::Free => "a mapping".to_owned(),
+            Self::Section { .. } => "a section".to_owned(),
+            Self::Tagged { .. } => "a section with a `kind`".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Members of trained groups that train nothing, and why.
+//!
+//! A group is trained whole or not at all, and still some of its members may bear no loss: the filter chose others, there is no score, a
+//! mask or a shaping takes them out. They are not trained on, so nothing that counts what was trained counts them: each is under its own
+//! name in the rollout file's `verdict`, in `train/num_left_out/{reason}`, and together they are `trajectories/left_out`.
+
+use tamis_core::group::{Group, Trajectory};
+use tamis_core::ragged::Ragged;
+
+/// Why a member of a trained group bears no loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LeftOut {
+    /// No reward function answered.
+    Unscored,
+    /// The filter chose other members of its group.
+    Unchosen,
+    /// It ended at the response limit, and the loss is told to leave such trajectories out.
+    Truncated,
+    /// A shaping of the advantages took it out.
+    Shaped,
+    /// None of its tokens is the policy's.
+    Masked,
+}
+
+impl LeftOut {
+    /// Every reason, in the order in which they are looked for.
+    pub const ALL: [Self; 5] = [Self::Unscored, Self::Unchosen, Self::Truncated, Self::Shaped, Self::Masked];
+
+    /// The name in rollout files and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unscored => "unscored",
+            Self::Unchosen => "unchosen",
+            Self::Truncated => "truncated",
+            Self::Shaped => "shaped",
+            Self::Masked => "masked",
+        }
+    }
+
+    /// Of one member: whether the filter chose it, whether the shapings kept it. `None`: it is trained on.
+    fn of(member: &Trajectory, is_chosen: bool, is_kept: bool, mask_truncated: bool) -> Option<Self> {
+        if !member.is_scored() {
+            Some(Self::Unscored)
+        } else if !is_chosen {
+            Some(Self::Unchosen)
+        } else if mask_truncated && member.is_truncated() {
+            Some(Self::Truncated)
+        } else if !is_kept {
+            Some(Self::Shaped)
+        } else if !member.loss_mask.contains(&true) {
+            Some(Self::Masked)
+        } else {
+            None
+        }
+    }
+}
+
+/// What becomes of every member of a batch, in order \[B\]. `chosen` and `kept` are `[P][G]`; `None`: all are.
+pub fn left_out(
+    groups: &[&Group],
+    chosen: Option<&[Vec<bool>]>,
+    kept: Option<&Ragged<bool>>,
+    mask_truncated: bool,
+) -> Vec<Option<LeftOut>> {
+    let mut all = Vec::with_capacity(groups.iter().map(|group| group.trajectories.len()).sum());
+    for (place, group) in groups.iter().enumerate() {
+        let chosen = chosen.and_then(|chosen| chosen.get(place));
+        for (i, member) in group.trajectories.iter().enumerate() {
+            let is_chosen = chosen.is_none_or(|chosen| chosen.get(i) == Some(&true));
+            let is_kept = kept.is_none_or(|kept| kept.row(place).get(i) == Some(&true));
+            all.push(LeftOut::of(member, is_chosen, is_kept, mask_truncated));
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tamis_core::group::{FinishReason, GroupId, PolicyVersion, PromptId};
+
+    use super::*;
+    use crate::update::mask_of;
+
+    fn member(is_scored: bool, is_truncated: bool, loss_mask: Vec<bool>) -> Trajectory {
+        Trajectory {
+            sample_index: 0,
+            text: String::new(),
+            token_ids: vec![0; loss_mask.len()],
+            logprobs: vec![0.0; loss_mask.len()],
+            entropy: None,
+            loss_mask,
+            finish_reason: if is_truncated { FinishReason::Length } else { FinishReason::Stop },
+            versions: (PolicyVersion(0), PolicyVersion(0)),
+            scores: std::collections::BTreeMap::new(),
+            reward: if is_scored { 1.0 } else { f64::NAN },
+        }
+    }
+
+    fn group(trajectories: Vec<Trajectory>) -> Group {
+        Group {
+            id: GroupId(0),
+            prompt: PromptId(0),
+            epoch: 0,
+            dispatched: PolicyVersion(0),
+            prompt_token_ids: vec![1],
+            trajectories,
+        }
+    }
+
+    #[test]
+    fn each_under_its_own_name() {
+        let on = || vec![false, true];
+        let members = vec![
+            member(true, false, on()),
+            member(false, true, on()),
+            member(true, true, on()),
+            member(true, false, on()),
+            member(true, false, on()),
+            member(true, false, vec![false]),
+        ];
+        let group = group(members);
+        let chosen = [vec![true, false, true, false, true, true]];
+        let kept = Ragged::from_rows([[true, true, true, true, false, true]]);
+        let names = |mask_truncated| -> Vec<&str> {
+            let all = left_out(&[&group], Some(&chosen), Some(&kept), mask_truncated);
+            all.into_iter().map(|left_out| left_out.map_or("trained", LeftOut::name)).collect()
+        };
+        assert_eq!(names(true), ["trained", "unscored", "truncated", "unchosen", "shaped", "masked"]);
+        assert_eq!(names(false)[2], "trained");
+    }
+
+    proptest! {
+        /// Trained are exactly the members with a token in the loss, and every member has one place.
+        #[test]
+        fn what_is_left_out_has_no_token_in_the_loss(
+            groups in prop::collection::vec(
+                prop::collection::vec((any::<[bool; 4]>(), prop::collection::vec(any::<bool>(), 0..3)), 1..5),
+                1..4,
+            ),
+            mask_truncated: bool,
+        ) {
+            let of = |pick: fn(&[bool; 4]) -> bool| -> Vec<Vec<bool>> {
+                groups.iter().map(|group| group.iter().map(|(flags, _)| pick(flags)).collect()).collect()
+            };
+            let (chosen, kept) = (of(|flags| flags[0]), Ragged::from_rows(of(|flags| flags[1])));
+            let made: Vec<Group> = groups
+                .iter()
+                .map(|members| {
+                    group(members.iter().map(|(flags, mask)| member(flags[2], flags[3], mask.clone())).collect())
+                })
+                .collect();
+            let all = left_out(&made.iter().collect::<Vec<_>>(), Some(&chosen), Some(&kept), mask_truncated);
+            prop_assert_eq!(all.len(), made.iter().map(|group| group.trajectories.len()).sum::<usize>());
+            // As the update masks them: members that are not chosen have no reward there.
+            let mut places = all.iter();
+            for (place, group) in made.iter().enumerate() {
+                let mut thinned = group.clone();
+                for (member, chosen) in thinned.trajectories.iter_mut().zip(&chosen[place]) {
+                    if !chosen {
+                        member.reward = f64::NAN;
+                    }
+                }
+                for (i, mask_t) in mask_of(&thinned, mask_truncated).enumerate() {
+                    let bears_loss = kept.row(place)[i] && mask_t.contains(&true);
+                    prop_assert_eq!(places.next().unwrap().is_none(), bears_loss);
+                }
+            }
+        }
+    }
+}
