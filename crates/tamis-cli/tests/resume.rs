@@ -198,8 +198,8 @@ fn a_run_with_a_critic_is_resumed_bit_for_bit() {
             != expected.files["checkpoints/step_8/critic/model.safetensors"]
     );
 
-    // From every checkpoint, in the warm-up and after it, and from none.
-    for lost in [vec![8], vec![6, 8], vec![4, 6, 8], vec![2, 4, 6, 8], vec![0, 2, 4, 6, 8]] {
+    // From every checkpoint, in the warm-up and after it.
+    for lost in [vec![8], vec![6, 8], vec![4, 6, 8], vec![2, 4, 6, 8]] {
         for step in lost {
             std::fs::remove_dir_all(run.join(format!("checkpoints/step_{step}"))).expect("removed");
             if step == 0 {
