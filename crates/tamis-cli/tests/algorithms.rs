@@ -371,3 +371,22 @@ exit code 2
 error: unknown rejection statistic `seq_max_k1`; known are token_k1, token_k2, token_k3, seq_sum_k1, seq_sum_k2, seq_sum_k3, seq_mean_k1, seq_mean_k2, seq_mean_k3, seq_max_k2, seq_max_k3
 "#);
 }
+
+/// A schedule of the learning rate knows its end where epochs give it: every step of a run without a filter is one round.
+#[test]
+fn a_schedule_over_epochs_ends_with_them() {
+    let folder = Folder::new();
+    let config = TINY
+        .replace("total_steps: 6", "total_epochs: 1\n  lr_schedule: {kind: linear}")
+        .replace("filter: {kind: variance}\n", "")
+        .replace("schedule: {max_num_gen_batches: 50}\n", "")
+        .replace("  gen_batch_size: 8\n", "");
+    folder.write("config.yaml", &config);
+    let ended = folder.tamis(&["train", "config.yaml"]);
+    assert_eq!(ended.code, Some(0), "{}", ended.shown());
+    let rates: Vec<f64> = metrics(&folder).iter().filter_map(|row| row["actor/lr"].as_f64()).collect();
+    // 64 prompts in rounds of 4.
+    assert_eq!(rates.len(), 16);
+    assert!((rates[0] - 1e-3).abs() < 1e-12 && rates.windows(2).all(|pair| pair[1] < pair[0]), "{rates:?}");
+    assert!((rates[15] - 1e-3 / 16.0).abs() < 1e-12, "{rates:?}");
+}

@@ -499,3 +499,48 @@ fn a_run_without_its_checkpoints_is_left_as_it_is() {
     folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=8"]).succeeds();
     assert_eq!(folder.read("runs/tiny/metrics.jsonl").lines().count(), 9);
 }
+
+/// Ctrl-C in the middle of an update lets it end: what is saved is never half a step.
+#[cfg(unix)]
+#[test]
+fn an_update_that_is_interrupted_is_finished() {
+    // Updates take most of the time, and look at the policy again and again.
+    let config = TINY
+        .replace("total_steps: 6", "total_steps: 4\n  ppo_epochs: 500")
+        .replace("checkpoint: {save_freq: 2}", "checkpoint: {save_freq: 2, keep_last: null}")
+        + "objective: {loss: {kind: clip_cov, share: 0.1, cov_low: 0.0}}\n";
+    let whole = Folder::new().with("config.yaml", &config);
+    let start = Instant::now();
+    whole.tamis(&["train", "config.yaml"]).succeeds();
+    let time = start.elapsed();
+    let expected = Left::by(&whole.join("runs/tiny"));
+
+    let folder = Folder::new().with("config.yaml", &config);
+    let mut dice = Dice::new();
+    let mut interrupts = 0;
+    loop {
+        let mut child = match begun(&folder) {
+            None => folder.start(&["train", "config.yaml"]),
+            Some(_) => folder.start(&["train", "--resume", "runs/tiny"]),
+        };
+        if interrupts < 12 {
+            std::thread::sleep(time.mul_f64(0.1 + 0.3 * dice.roll()));
+            if child.try_wait().expect("status").is_none() {
+                let told =
+                    std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+                assert!(told.expect("kill").success());
+                interrupts += 1;
+            }
+        }
+        let ended = folder.wait(child);
+        if ended.code == Some(0) && ended.stdout.contains("done") || interrupts >= 12 && ended.code == Some(0)
+        {
+            break;
+        }
+    }
+    assert!(interrupts > 1, "{interrupts}");
+    let found = Left::by(&folder.join("runs/tiny"));
+    assert_eq!(found.metrics, expected.metrics);
+    let weights = "checkpoints/step_4/model.safetensors";
+    assert!(found.files[weights] == expected.files[weights]);
+}

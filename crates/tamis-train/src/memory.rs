@@ -16,6 +16,12 @@ pub fn estimate(
 ) -> MemoryEstimate {
     let longest = (config.data.max_prompt_length + config.rollout.max_response_length)
         .min(model.max_position_embeddings);
+    // A prompt with its gold answer may take whatever a completion leaves.
+    let longest = if config.objective.advantage.estimator == tamis_config::Estimator::Cpo {
+        model.max_position_embeddings
+    } else {
+        longest
+    };
     let micro_batch_tokens = match config.train.micro_batch_size {
         Some(size) => size * longest,
         None => config.train.micro_batch_tokens.max(longest),
@@ -37,15 +43,20 @@ pub fn estimate(
 }
 
 /// Bytes of the trajectories that are held at once, at their longest (ids, log-probabilities, masks, text, scores): those of a round or of a
-/// batch, and beside them those of a validation.
+/// batch, and beside them those of a validation; and the columns that advantages and loss are computed from.
 pub fn trajectories(config: &Config, num_validation_prompts: usize) -> u64 {
     const PER_TRAJECTORY: u64 = 1024;
     const PER_TOKEN: u64 = 16;
+    // Up to ten columns of eight bytes: log-probabilities, advantages, returns, values, derivatives.
+    const PER_TRAINED_TOKEN: u64 = 80;
     let groups = config.gen_batch_size().max(config.data.train_batch_size);
     let round = groups.saturating_mul(config.rollout.n);
     let validation = num_validation_prompts.saturating_mul(config.validate.n);
     let trajectory = PER_TRAJECTORY + PER_TOKEN * config.rollout.max_response_length as u64;
-    (round.saturating_add(validation) as u64).saturating_mul(trajectory)
+    let trained = config.data.train_batch_size.saturating_mul(config.rollout.n) as u64;
+    let columns =
+        trained.saturating_mul(PER_TRAINED_TOKEN.saturating_mul(config.rollout.max_response_length as u64));
+    (round.saturating_add(validation) as u64).saturating_mul(trajectory).saturating_add(columns)
 }
 
 /// Bytes with a unit.

@@ -273,7 +273,7 @@ impl Metric {
             }
             Self::Entropy => match extra.entropy {
                 Some(column) => checked(column),
-                None if trajectories().any(|trajectory| trajectory.entropy.is_none()) => {
+                None if expected > 0 && trajectories().all(|trajectory| trajectory.entropy.is_none()) => {
                     Err(MetricError::NoEntropy {
                         available: BUILT_IN[..4].iter().map(ToString::to_string).collect(),
                     })

@@ -80,9 +80,7 @@ impl Learner for NativeEngine {
         sequences: &[LearnerSequence<'_>],
         sharpness: f64,
     ) -> Result<PolicyScores, LearnerError> {
-        if self.interrupt.is_requested() {
-            return Err(LearnerError::Interrupted);
-        }
+        // Not interrupted: it is part of an update, which is finished once it has begun.
         let tokens = joined(sequences);
         let batch = as_engine(&tokens, sequences);
         let temperature = (self.settings.temperature / sharpness) as f32;

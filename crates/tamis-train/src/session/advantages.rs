@@ -184,7 +184,7 @@ impl Session {
             lengths: Some(&lengths),
             mask: Some(&mask),
             token_rewards: token_rewards.as_ref(),
-            old_logprobs: old.as_ref(),
+            old_logprobs: passes.old_logprobs.as_ref().or(old.as_ref()),
             components: (!components.is_empty()).then_some(components.as_slice()),
             values: passes.values.as_ref(),
             greedy_rewards: greedy,

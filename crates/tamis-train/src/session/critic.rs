@@ -84,7 +84,7 @@ impl Session {
     ) -> Result<(), RunError> {
         let (Some(plan), Some(old), Some(returns)) = (self.critic, old, returns) else { return Ok(()) };
         let clock = Instant::now();
-        let total = self.config.train.total_steps.unwrap_or(0) as u64;
+        let total = self.planned_steps();
         let learning_rate = plan.learning_rate.rate(step - 1, total);
         let mut settings = plan.settings;
         settings.shuffle = settings.shuffle.map(|key| key.with(step));

@@ -14,7 +14,7 @@ use tamis_rollout::PreparedPrompt;
 use super::step::{push_rows, sequences};
 use super::{RunError, Session};
 use crate::assemble::AssembleError;
-use crate::learner::{Learner, LearnerSequence};
+use crate::learner::{Learner, LearnerError, LearnerSequence};
 use crate::native::NativeEngine;
 use crate::progress::Progress;
 use crate::update::micro_batches;
@@ -22,6 +22,8 @@ use crate::update::micro_batches;
 /// Columns of the estimator that take a pass of their own `[B][T]`.
 #[derive(Default)]
 pub(super) struct Passes {
+    /// Log-probabilities under the policy as the step begins, where an earlier one sampled.
+    pub(super) old_logprobs: Option<Ragged<f64>>,
     /// Entropies in nats.
     pub(super) entropy: Option<Ragged<f64>>,
     /// Sums of squared probabilities.
@@ -102,7 +104,9 @@ pub(super) fn hints(
 
 /// `Σ π² = Σ e^2z / (Σ e^z)²` from the log-probabilities of one and the same token under the logits z and under 2z.
 fn sum_of_squares(logprob: f64, sharp: f64) -> f64 {
-    (2.0 * logprob - sharp).exp().min(1.0)
+    let sum = (2.0 * logprob - sharp).exp();
+    // NaN stays: it is broken logits.
+    if sum > 1.0 { 1.0 } else { sum }
 }
 
 impl Passes {
@@ -120,7 +124,9 @@ impl Session {
             (needs(Column::Entropy), needs(Column::SumPiSquared), needs(Column::GoldLogprobs));
         let mut passes = Passes::default();
         let plain = sequences(groups);
-        if entropy || squares {
+        // What is compared with a pass of now is a pass of now, where an earlier policy sampled a group.
+        let is_stale = (squares || gold) && groups.iter().any(|group| self.is_stale(group));
+        if entropy || squares || is_stale {
             let (logprobs, entropies) = self.scored(&plain, 1.0)?;
             if squares {
                 let (sharp, _) = self.scored(&plain, 2.0)?;
@@ -134,6 +140,7 @@ impl Session {
                 passes.sum_pi_squared = Some(Ragged::from_rows(logprobs.rows().zip(sharp.rows()).map(row)));
             }
             passes.entropy = entropy.then_some(entropies);
+            passes.old_logprobs = is_stale.then_some(logprobs);
         }
         if gold {
             // Without a gold answer there is nothing to contrast with: the same prompt again.
@@ -161,6 +168,10 @@ impl Session {
     ) -> Result<(Ragged<f64>, Ragged<f64>), RunError> {
         let (mut logprobs, mut entropies) = (Ragged::default(), Ragged::default());
         for range in micro_batches(sequences, self.update.micro_batch) {
+            // Nothing of the step is changed yet.
+            if self.interrupt.is_requested() {
+                return Err(LearnerError::Interrupted.into());
+            }
             let scores = self.engine.policy_scores(&sequences[range.clone()], sharpness)?;
             push_rows(&mut logprobs, &sequences[range.clone()], &scores.logprobs);
             push_rows(&mut entropies, &sequences[range], &scores.entropies);

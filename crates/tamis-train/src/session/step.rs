@@ -367,7 +367,7 @@ impl Session {
         }
 
         let clock = Instant::now();
-        let total = self.config.train.total_steps.unwrap_or(0) as u64;
+        let total = self.planned_steps();
         let learning_rate = self.learning_rate.rate(step - 1, total);
         let mut settings = self.update.clone();
         settings.shuffle = settings.shuffle.map(|key| key.with(step));
@@ -483,6 +483,15 @@ impl Session {
         Ok(())
     }
 
+    /// Steps that the run is to have, for schedules of the learning rate: as configured, or those that its epochs hold where every step
+    /// is one round of the same number of prompts. 0 where neither says.
+    pub(super) fn planned_steps(&self) -> u64 {
+        let train = &self.config.train;
+        let of_epochs =
+            |epochs: usize| (epochs * self.pool.num_prompts()).div_ceil(self.config.gen_batch_size().max(1));
+        train.total_steps.or_else(|| train.total_epochs.map(of_epochs)).unwrap_or(0) as u64
+    }
+
     /// Everything that the step generated, in all of its attempts and before any filter.
     fn generated<'a>(&'a self, step: u64, collected: &'a Collected) -> Vec<&'a Group> {
         collected
@@ -501,16 +510,18 @@ impl Session {
             .collect()
     }
 
+    /// Whether an earlier policy sampled some of it.
+    pub(super) fn is_stale(&self, group: &Group) -> bool {
+        let version = self.engine.version();
+        group.trajectories.iter().any(|trajectory| trajectory.versions != (version, version))
+    }
+
     /// Log-probabilities under the policy at the start of the step, where they are asked for and are not those of generation: this
     /// engine samples from the policy that it trains, so that only groups of an earlier version differ.
     fn old_logprobs(&mut self, groups: &[&Group]) -> Result<Option<Ragged<f32>>, RunError> {
         let is_decoupled = matches!(self.objective.policy, PolicyLoss::Decoupled(_))
             || self.update.correction.as_ref().is_some_and(|correction| !correction.mode.is_bypass());
-        let version = self.engine.version();
-        let is_stale = |group: &&Group| {
-            group.trajectories.iter().any(|trajectory| trajectory.versions != (version, version))
-        };
-        if !is_decoupled || !groups.iter().any(is_stale) {
+        if !is_decoupled || !groups.iter().any(|group| self.is_stale(group)) {
             return Ok(None);
         }
         let sequences = sequences(groups);
