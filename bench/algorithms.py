@@ -14,6 +14,7 @@ with 1 if an algorithm's last quarter is not above its first, or a loss is not f
 import argparse
 import json
 import math
+import os
 import pathlib
 import shutil
 import subprocess
@@ -53,7 +54,7 @@ ALGORITHMS = {name: [f"preset={name}"] for name in PRESETS} | {
     "top_entropy": [*GRPO, "objective.masks.top_entropy=0.2"],
     "decoupled_token_is": [*GRPO, "objective.correction.preset=decoupled_token_is"],
 }
-HANDFUL = ["dapo", "rloo", "reinforce_plus_plus", "gspo", "cispo"]
+HANDFUL = ["dapo", "rloo", "reinforce_plus_plus", "gspo", "cispo", "ppo"]
 SMALL = ["data.train_batch_size=64", "data.gen_batch_size=96", "train.ppo_mini_batch_size=32"]
 
 
@@ -80,7 +81,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--small", action="store_true", help="smaller batches")
     parser.add_argument("--check", action="store_true", help="end with 1 where the reward did not rise")
-    parser.add_argument("--program", type=pathlib.Path, default=ROOT / "target" / "release" / "tamis")
+    parser.add_argument("--program", type=pathlib.Path, default=pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "tamis")
     arguments = parser.parse_args()
     names = arguments.algorithms or (HANDFUL if arguments.small else list(ALGORITHMS))
     unknown = [name for name in names if name not in ALGORITHMS]

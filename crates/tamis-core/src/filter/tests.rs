@@ -276,6 +276,36 @@ fn metrics_are_checked_before_anything_is_generated() {
     insta::assert_snapshot!(Metric::default_of(&none).unwrap_err(), @"the filter names no metric, and the rewards give neither `acc` nor `score` to take instead; set `filter.metric` to one of `format`, `seq_reward`, `seq_final_reward`, `token_level_rewards`, `length`, `entropy`");
 }
 
+/// Each filter goes by its own name, through the enumeration too.
+#[test]
+fn names_are_the_kinds() {
+    let filters = [
+        ("variance", GroupFilter::Variance(Variance::default())),
+        ("top_p", GroupFilter::TopP(TopP::default())),
+        ("top_k", GroupFilter::TopK(TopK { k: Quota::Count(1), pool: Pool::default() })),
+        ("min_p", GroupFilter::MinP(MinP { p: 0.5, pool: Pool::default() })),
+        ("percentile", GroupFilter::Percentile(Percentile { low: 0.0, high: 1.0, pool: Pool::default() })),
+    ];
+    for (name, filter) in filters {
+        assert_eq!(filter.name(), name);
+    }
+}
+
+#[test]
+fn a_fraction_is_above_zero() {
+    let check = |value| TopK { k: Quota::Fraction(value), pool: Pool::default() }.checked();
+    assert!(check(f64::MIN_POSITIVE).is_ok() && check(1.0).is_ok());
+    assert!(check(0.0).is_err() && check(-0.5).is_err() && check(1.5).is_err() && check(f64::NAN).is_err());
+}
+
+/// Of equal members the first is chosen, whatever the sign of their zero.
+#[test]
+fn zeros_of_either_sign_are_equal() {
+    let filter = WithinGroup { k: Quota::Count(2), include_zero: true };
+    assert_eq!(filter.members(&[0.0, -0.0, 5.0]), Some(vec![true, false, true]));
+    assert_eq!(filter.members(&[-0.0, 0.0, 5.0]), Some(vec![true, false, true]));
+}
+
 fn values() -> impl Strategy<Value = Vec<f64>> {
     prop::collection::vec(
         prop_oneof![4 => Just(0.0), 4 => Just(1.0), 1 => Just(0.1), 1 => -3.0..3.0, 1 => Just(f64::NAN)],
