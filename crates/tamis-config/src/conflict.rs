@@ -227,12 +227,15 @@ pub enum Conflict {
     },
     /// A filter of groups that are not what advantages are made of.
     #[error(
-        "the filter drops groups whose members score the same, which have signal here: `{estimator}` compares with a critic, not within \
-         the group"
+        "the filter drops groups {dropped}, which have signal here: `{estimator}` compares with {against}, not within the group"
     )]
     FilterDropsSignal {
         /// The estimator.
         estimator: Estimator,
+        /// Which groups.
+        dropped: &'static str,
+        /// What it compares with.
+        against: &'static str,
     },
     /// A mode that does not exist yet.
     #[error("`schedule.mode: {mode}` is not there yet")]

@@ -175,6 +175,7 @@ pub(crate) fn check(config: &Config, tree: &Node, reader: &Reader) -> Vec<Diagno
     checker.objective();
     checker.train();
     checker.critic();
+    checker.lost_signal();
     checker.early_stop();
     checker.validation();
     checker.found

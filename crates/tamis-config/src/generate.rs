@@ -137,6 +137,9 @@ fn schema_of(shape: &Shape, check: Check) -> Json {
                 bound("minimum", low);
                 bound("maximum", high);
             }
+            Check::ZeroOrBetween(low, high) => {
+                object.insert("anyOf".to_owned(), json!([{"const": 0}, {"minimum": low, "maximum": high}]));
+            }
             Check::FromBelow(low, high) => {
                 bound("minimum", low);
                 bound("exclusiveMaximum", high);

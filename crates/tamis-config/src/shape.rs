@@ -15,6 +15,8 @@ pub enum Check {
     GreaterThan(f64),
     /// `low <= value <= high`
     Between(f64, f64),
+    /// 0 or `low <= value <= high`
+    ZeroOrBetween(f64, f64),
     /// `low <= value < high`
     FromBelow(f64, f64),
     /// `> 0`
@@ -34,6 +36,7 @@ impl Check {
             Self::AtLeast(bound) => Some(format!("at least {bound}")),
             Self::GreaterThan(bound) => Some(format!("greater than {bound}")),
             Self::Between(low, high) => Some(format!("from {low} to {high}")),
+            Self::ZeroOrBetween(low, high) => Some(format!("0 or from {low} to {high}")),
             Self::FromBelow(low, high) => Some(format!("from {low} to below {high}")),
             Self::Positive => Some("greater than 0".to_owned()),
             Self::NonNegative => Some("0 or more".to_owned()),
@@ -53,6 +56,7 @@ impl Check {
             Self::AtLeast(bound) => value >= bound,
             Self::GreaterThan(bound) => value > bound,
             Self::Between(low, high) => (low..=high).contains(&value),
+            Self::ZeroOrBetween(low, high) => value == 0.0 || (low..=high).contains(&value),
             Self::FromBelow(low, high) => (low..high).contains(&value),
             Self::Positive => value > 0.0,
             Self::NonNegative => value >= 0.0,

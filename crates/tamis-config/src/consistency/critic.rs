@@ -66,9 +66,23 @@ impl Checker<'_> {
             let keys = ["critic.warmup_steps", "train.total_steps"];
             self.error(&keys, Conflict::CriticWarmupTooLong { warmup: critic.warmup_steps, total });
         }
-        if config.filter.as_ref().is_some_and(|filter| filter.kind == FilterKind::Variance) {
-            let estimator = config.objective.advantage.estimator;
-            self.warn(&["filter.kind", "filter"], Conflict::FilterDropsSignal { estimator });
-        }
+    }
+
+    /// Warns of a filter that leaves out groups of one mind where advantages are not made within the group.
+    pub(super) fn lost_signal(&mut self) {
+        let estimator = self.config.objective.advantage.estimator;
+        let against = match estimator {
+            Estimator::Gae | Estimator::BiLevelGae => "a critic",
+            Estimator::Remax => "the greedy answer",
+            Estimator::ReinforcePlusPlus => "the whole batch",
+            _ => return,
+        };
+        let dropped = match self.config.filter.as_ref().map(|filter| filter.kind) {
+            Some(FilterKind::Variance) => "whose members score the same",
+            Some(FilterKind::MeanRange) => "whose mean is outside its bounds",
+            _ => return,
+        };
+        let conflict = Conflict::FilterDropsSignal { estimator, dropped, against };
+        self.warn(&["filter.kind", "filter"], conflict);
     }
 }

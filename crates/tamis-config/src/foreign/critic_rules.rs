@@ -1,8 +1,10 @@
 //! The critic of verl and EasyR1, and RAGEN's advantages over turns.
 
 use super::Owner;
+use super::easyr1_rules::loss_average;
 use super::rules::schedule;
 use super::translate::{Translator, is_hub_name};
+use crate::tree::parse_bool;
 
 const ESTIMATOR: &str = "algorithm.adv_estimator";
 const WARMUP: &str = "trainer.critic_warmup";
@@ -41,17 +43,23 @@ const VERL_SCHEDULE: [&str; 5] = [
     "critic.optim.warmup_style",
 ];
 
+/// EasyR1's.
+const EASYR1_SCHEDULE: [&str; 4] = [
+    "worker.critic.optim.lr_warmup_steps",
+    "worker.critic.optim.lr_warmup_ratio",
+    "worker.critic.optim.min_lr_ratio",
+    "worker.critic.optim.lr_scheduler_type",
+];
+
+/// How EasyR1 averages the value loss; verl's names are ours.
+const EASYR1_AVERAGE: &str = "worker.critic.loss_avg_mode";
+
 /// The critic's keys, where there is one.
 pub(super) fn critic(owner: Owner, t: &mut Translator) {
     let keys = if owner == Owner::EasyR1 { EASYR1 } else { VERL };
-    let has_critic = match t.text(ESTIMATOR).as_deref() {
-        Some("gae" | "bi_level_gae") => true,
-        Some(_) => false,
-        // Where it is not given, a whole configuration has its owner's default: gae, and grpo in EasyR1.
-        None => !(t.whole && owner == Owner::EasyR1),
-    };
-    if !has_critic {
-        let all = keys.iter().map(|(key, _)| *key).chain(VERL_SCHEDULE).chain([WARMUP]);
+    let schedule_keys: &[&str] = if owner == Owner::EasyR1 { &EASYR1_SCHEDULE } else { &VERL_SCHEDULE };
+    if !has_critic(owner, t) {
+        let all = keys.iter().map(|(key, _)| key).chain(schedule_keys).chain(&[WARMUP, EASYR1_AVERAGE]);
         for key in all {
             t.no_effect(key, "the estimator of the advantages has no critic");
         }
@@ -69,25 +77,64 @@ pub(super) fn critic(owner: Owner, t: &mut Translator) {
             t.remark(key, "a name on a hub is no file: download it and put its path here");
         }
     }
+    if t.find(EASYR1_AVERAGE).is_some() {
+        loss_average(EASYR1_AVERAGE, "critic.aggregation", t);
+    }
     if let Some(steps) = t.number(WARMUP) {
         t.set(&[WARMUP], "critic.warmup_steps", &(steps - 1.0).max(0.0).to_string());
         if steps >= 1.0 {
             t.remark(WARMUP, &format!("{owner} trains the policy from step {steps} on"));
         }
     }
-    if owner != Owner::EasyR1 && t.first_given(&VERL_SCHEDULE).is_some() {
-        let [steps, ratio, min_ratio, kinds @ ..] = VERL_SCHEDULE;
-        let total = ["trainer.total_training_steps"];
-        schedule("critic.lr_schedule", (steps, ratio, min_ratio, &kinds, &total), t);
+    if t.first_given(schedule_keys).is_some()
+        && let [steps, ratio, min_ratio, kinds @ ..] = schedule_keys
+    {
+        let total = if owner == Owner::EasyR1 { "trainer.max_steps" } else { "trainer.total_training_steps" };
+        schedule("critic.lr_schedule", (steps, ratio, min_ratio, kinds, &[total]), t);
+    }
+}
+
+/// Whether the estimator that is asked for has a critic. Where none is, a whole configuration has its owner's default: gae, and grpo in
+/// EasyR1.
+fn has_critic(owner: Owner, t: &Translator) -> bool {
+    match t.text(ESTIMATOR).as_deref() {
+        Some("gae" | "bi_level_gae") => true,
+        Some(_) => false,
+        None => is_over_turns(t) || !(t.whole && owner == Owner::EasyR1),
     }
 }
 
 /// RAGEN's switch from GAE over tokens to that over turns.
+const TURNS: &str = "algorithm.bi_level_gae";
+
+/// Whether it is on and switches something: it is read with gae alone, the default of a whole command.
+fn is_over_turns(t: &Translator) -> bool {
+    let is_gae = match t.text(ESTIMATOR).as_deref() {
+        Some(name) => name == "gae",
+        None => t.whole,
+    };
+    is_gae && t.text(TURNS).is_some_and(|text| parse_bool(&text) == Some(true))
+}
+
+/// RAGEN's switch.
 pub(super) fn bi_level_gae(t: &mut Translator) {
-    const SWITCH: &str = "algorithm.bi_level_gae";
-    if t.flag(SWITCH, false) {
-        t.set(&[SWITCH], "objective.advantage.estimator", "bi_level_gae");
+    if !t.flag(TURNS, false) {
+        t.no_effect(TURNS, "advantages are not over turns");
+    } else if is_over_turns(t) {
+        t.set(&[TURNS], "objective.advantage.estimator", "bi_level_gae");
     } else {
-        t.no_effect(SWITCH, "advantages are not over turns");
+        match t.text(ESTIMATOR).as_deref() {
+            Some("bi_level_gae") => t.part_of(TURNS, ESTIMATOR),
+            Some(name) => {
+                t.no_effect(
+                    TURNS,
+                    &format!("RAGEN reads it with the estimator gae alone, and this is {name}"),
+                );
+            }
+            None => t.no_effect(
+                TURNS,
+                "RAGEN reads it with the estimator gae alone: give algorithm.adv_estimator=gae too",
+            ),
+        }
     }
 }

@@ -53,6 +53,7 @@ fn easyr1(t: &mut Translator) {
     let owner = Owner::EasyR1;
     t.default(owner, "data.rollout_batch_size", "data.train_batch_size", "512");
     mini_batch(owner, "worker.actor.global_batch_size", t);
+    easyr1_critic(t);
     t.default(owner, "worker.rollout.n", "rollout.n", "1");
     t.default(owner, "worker.actor.clip_ratio_high", "objective.loss.clip_high", "0.3");
     t.default(owner, "data.filter_overlong_prompts", "data.overlong_prompts", "drop");
@@ -65,12 +66,42 @@ fn easyr1(t: &mut Translator) {
     verifier(owner, "worker.reward.reward_function", "EasyR1 has none of its own", t);
 }
 
+/// EasyR1's critic has settings of its own where ours takes the policy's.
+fn easyr1_critic(t: &mut Translator) {
+    const MINI: &str = "worker.critic.global_batch_size";
+    let owner = Owner::EasyR1;
+    let estimator = t.value_of("objective.advantage.estimator");
+    if !matches!(estimator.as_deref(), Some("gae" | "bi_level_gae")) {
+        return;
+    }
+    t.default(owner, "worker.critic.optim.lr", "critic.optimizer.learning_rate", "1e-6");
+    let ours = "critic.ppo_mini_batch_size";
+    match t.value_of("data.train_batch_size") {
+        Some(batch) if batch.parse::<f64>().is_ok_and(|batch| batch < 256.0) => {
+            if t.find(MINI).is_none() {
+                t.default(owner, MINI, ours, &batch);
+                t.remark(MINI, "its default of 256 is above the batch: one update a step");
+            }
+        }
+        _ => t.default(owner, MINI, ours, "256"),
+    }
+    if t.has_set("train.ppo_epochs") {
+        t.default(owner, "worker.critic.ppo_epochs", "critic.ppo_epochs", "1");
+    }
+    if t.has_set("objective.aggregation") {
+        t.default(owner, "worker.critic.loss_avg_mode", "critic.aggregation", "token-mean");
+    }
+}
+
 fn trl(t: &mut Translator) {
     let owner = Owner::Trl;
     t.default(owner, "seed", "run.seed", "42");
     t.default(owner, "per_device_train_batch_size", "data.train_batch_size", "1");
     t.default(owner, "weight_decay", "train.optimizer.weight_decay", "0.0");
     t.default(owner, "epsilon", "objective.loss.dual_clip", "null");
+    if t.value_of("objective.loss.kind").as_deref() != Some("vespo") {
+        t.default(owner, "a bound on the log-ratio", "objective.loss.log_ratio_limit", "off");
+    }
     t.default(owner, "scale_rewards", "objective.advantage.epsilon", "1e-4");
     t.default(owner, "lr_scheduler_type", "train.lr_schedule.kind", "linear");
     if t.has_set("validate.test_freq") {

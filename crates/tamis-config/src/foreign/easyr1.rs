@@ -6,6 +6,8 @@ use super::{ForeignKey, Rule};
 const DEVICES: &str = "the native engine runs on the CPU of one machine";
 const ENGINE: &str = "the native engine generates, and needs no tuning of memory or parallelism";
 
+const CRITIC_WARMUP: &str = "critic.lr_schedule.warmup_steps";
+
 const fn key(key: &'static str, default: &'static str, becomes: super::Becomes) -> ForeignKey {
     ForeignKey { key, default, becomes }
 }
@@ -125,10 +127,16 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("worker.critic.optim.lr", "1e-6", By(Rule::Critic, "critic.optimizer.learning_rate")),
     key("worker.critic.optim.betas", "[0.9, 0.999]", By(Rule::Critic, "critic.optimizer.betas")),
     key("worker.critic.optim.weight_decay", "0.01", By(Rule::Critic, "critic.optimizer.weight_decay")),
+    key("worker.critic.optim.lr_warmup_ratio", "0.0", By(Rule::Critic, CRITIC_WARMUP)),
+    key("worker.critic.optim.lr_warmup_steps", "", By(Rule::Critic, CRITIC_WARMUP)),
+    key("worker.critic.optim.min_lr_ratio", "", By(Rule::Critic, "critic.lr_schedule.min_ratio")),
+    key("worker.critic.optim.lr_scheduler_type", "constant", By(Rule::Critic, "critic.lr_schedule.kind")),
+    key("worker.critic.optim.*", "", NoEffect("the optimizer is AdamW")),
     key("worker.critic.max_grad_norm", "1.0", By(Rule::Critic, "critic.optimizer.max_grad_norm")),
     key("worker.critic.global_batch_size", "256", By(Rule::Critic, "critic.ppo_mini_batch_size")),
     key("worker.critic.ppo_epochs", "1", By(Rule::Critic, "critic.ppo_epochs")),
     key("worker.critic.cliprange_value", "0.5", By(Rule::Critic, "critic.cliprange_value")),
+    key("worker.critic.loss_avg_mode", "token", By(Rule::Critic, "critic.aggregation")),
     key("worker.critic.*", "", NoEffect("the critic is run with the policy's micro-batches, on its device")),
     key("worker.reward.reward_function", "null", By(Rule::EasyRewards, "reward")),
     key("worker.reward.reward_function_name", "main", By(Rule::EasyRewards, "reward")),

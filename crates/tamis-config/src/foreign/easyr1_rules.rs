@@ -153,11 +153,11 @@ pub(super) fn rewards(t: &mut Translator) {
     }
 }
 
-pub(super) fn loss_average(t: &mut Translator) {
-    const KEY: &str = "worker.actor.loss_avg_mode";
-    match t.text(KEY).as_deref() {
-        None | Some("token") => t.set(&[KEY], "objective.aggregation", "token-mean"),
-        Some("seq") => t.set(&[KEY], "objective.aggregation", "seq-mean-token-mean"),
-        Some(_) => t.bad_value(KEY, "token or seq"),
+/// The policy's `loss_avg_mode`, or the critic's, into one of our aggregations.
+pub(super) fn loss_average(key: &str, ours: &str, t: &mut Translator) {
+    match t.text(key).as_deref() {
+        None | Some("token") => t.set(&[key], ours, "token-mean"),
+        Some("seq") => t.set(&[key], ours, "seq-mean-token-mean"),
+        Some(_) => t.bad_value(key, "token or seq"),
     }
 }

@@ -25,7 +25,9 @@ pub(super) fn apply(rule: Rule, owner: Owner, t: &mut Translator) {
         Rule::Validation => validation(t),
         Rule::Loggers => loggers(t),
         Rule::Names => names(owner, t),
-        Rule::LossAverage => super::easyr1_rules::loss_average(t),
+        Rule::LossAverage => {
+            super::easyr1_rules::loss_average("worker.actor.loss_avg_mode", "objective.aggregation", t);
+        }
         Rule::TrlBatch => super::trl_rules::batch(t),
         Rule::TrlKl => super::trl_rules::kl(t),
         Rule::TrlClip => super::trl_rules::clip(t),

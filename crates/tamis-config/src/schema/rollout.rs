@@ -31,7 +31,7 @@ section! {
         /// Trajectories per prompt: the group size.
         n: usize = "8", Between(1.0, 65536.0), Fixed;
         /// Sampling temperature.
-        temperature: f64 = "1.0", Positive, Fixed;
+        temperature: f64 = "1.0", Between(1e-6, 1e6), Fixed;
         /// Smallest set of tokens whose probability reaches this is sampled from. 1: all.
         top_p: f64 = "1.0", Probability, Fixed;
         /// This many likeliest tokens are sampled from. 0: all.

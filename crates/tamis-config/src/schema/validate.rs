@@ -27,7 +27,7 @@ section! {
         /// Samples per prompt.
         n: usize = "1", Between(1.0, 65536.0), Free;
         /// Sampling temperature. 0: greedy.
-        temperature: f64 = "0.0", NonNegative, Free;
+        temperature: f64 = "0.0", ZeroOrBetween(1e-6, 1e6), Free;
         /// Smallest set of tokens whose probability reaches this is sampled from. 1: all.
         top_p: f64 = "1.0", Probability, Free;
         /// Prompts used, from the first. Null: all.

@@ -1,8 +1,9 @@
 //! Critics of the other systems.
 
 use insta::assert_snapshot;
+use tamis_config::{Aggregation, Estimator, Import, load_sources};
 
-use crate::{converted, loaded, notes};
+use crate::{converted, import_errors, loaded, notes};
 
 #[test]
 fn ppo_of_verl() {
@@ -113,6 +114,122 @@ worker.reward.reward_function is not given -> reward: [{kind: math}] (warning: E
         "agent_proxy.max_turn=1",
     ]);
     let advantage = loaded(&ragen).objective.advantage;
-    assert_eq!(advantage.estimator, tamis_config::Estimator::BiLevelGae);
+    assert_eq!(advantage.estimator, Estimator::BiLevelGae);
     assert!((advantage.turn_gamma - 0.9).abs() < 1e-12);
+}
+
+/// EasyR1's critic has a learning rate, mini-batches and passes of its own, whatever the policy's are, and a schedule.
+#[test]
+fn schedule_and_defaults_of_the_critic_of_easyr1() {
+    let base = ["data.train_files=t", "worker.actor.model.model_path=m"];
+    let of = |more: &[&str]| converted(&[&base[..], more].concat());
+    let told = |import: &Import| -> String {
+        let all = notes(import);
+        let critic = all.lines().filter(|line| line.contains("critic"));
+        critic.collect::<Vec<_>>().join("\n")
+    };
+    let import = of(&[
+        "algorithm.adv_estimator=gae",
+        "worker.actor.global_batch_size=128",
+        "worker.actor.ppo_epochs=2",
+        "worker.actor.loss_avg_mode=seq",
+        "worker.critic.optim.lr_warmup_ratio=0.1",
+        "worker.critic.optim.lr_scheduler_type=cosine",
+        "worker.critic.optim.min_lr_ratio=0.2",
+        "worker.critic.optim.strategy=adamw",
+        "trainer.max_steps=200",
+    ]);
+    let config = loaded(&import);
+    assert!((config.critic.optimizer.learning_rate - 1e-6).abs() < 1e-15);
+    assert_eq!((config.mini_batch_size(), config.critic_mini_batch_size()), (128, 256));
+    assert_eq!((config.train.ppo_epochs, config.critic_epochs()), (2, 1));
+    assert_eq!(config.critic.aggregation, Some(Aggregation::TokenMean));
+    assert_eq!(config.critic.lr_schedule.warmup_steps, 20);
+    assert_snapshot!(told(&import), @"
+worker.critic.optim.lr_warmup_ratio=0.1 -> critic.lr_schedule.warmup_steps: 20
+worker.critic.optim.lr_scheduler_type=cosine -> critic.lr_schedule.kind: cosine
+worker.critic.optim.min_lr_ratio=0.2 -> critic.lr_schedule.min_ratio: 0.2
+worker.critic.optim.strategy=adamw has no effect: the optimizer is AdamW
+worker.critic.optim.lr is not given -> critic.optimizer.learning_rate: 1e-6 (EasyR1's default)
+worker.critic.global_batch_size is not given -> critic.ppo_mini_batch_size: 256 (EasyR1's default)
+worker.critic.ppo_epochs is not given -> critic.ppo_epochs: 1 (EasyR1's default)
+worker.critic.loss_avg_mode is not given -> critic.aggregation: token-mean (EasyR1's default)
+");
+    // 256 are above this batch, whose policy has two updates.
+    let small = of(&[
+        "algorithm.adv_estimator=gae",
+        "data.rollout_batch_size=128",
+        "worker.actor.global_batch_size=64",
+        "worker.critic.optim.lr=2e-6",
+        "worker.critic.optim.lr_warmup_steps=5",
+        "worker.critic.loss_avg_mode=seq",
+    ]);
+    let config = loaded(&small);
+    assert_eq!((config.mini_batch_size(), config.critic_mini_batch_size()), (64, 128));
+    assert_eq!(config.critic.aggregation, Some(Aggregation::SeqMeanTokenMean));
+    assert_snapshot!(told(&small), @"
+worker.critic.optim.lr=2e-6 -> critic.optimizer.learning_rate: 2e-6
+worker.critic.optim.lr_warmup_steps=5 -> critic.lr_schedule.warmup_steps: 5
+worker.critic.loss_avg_mode=seq -> critic.aggregation: seq-mean-token-mean
+worker.critic.global_batch_size is not given -> critic.ppo_mini_batch_size: 128 (its default of 256 is above the batch: one update a step)
+");
+    let none = of(&[
+        "algorithm.adv_estimator=grpo",
+        "worker.critic.optim.lr_warmup_ratio=0.1",
+        "worker.critic.loss_avg_mode=seq",
+    ]);
+    assert_snapshot!(told(&none), @"
+worker.critic.optim.lr_warmup_ratio=0.1 has no effect: the estimator of the advantages has no critic
+worker.critic.loss_avg_mode=seq has no effect: the estimator of the advantages has no critic
+");
+    let horizonless = ["algorithm.adv_estimator=gae", "worker.critic.optim.lr_warmup_ratio=0.1"];
+    assert_snapshot!(import_errors(&[&base[..], &horizonless].concat()), @"
+error: `worker.critic.optim.lr_warmup_ratio=0.1` of EasyR1 cannot be followed: the number of steps is not known, and with a filter it cannot be: give the warm-up in steps
+ --> command line, EasyR1 key
+  |
+1 | worker.critic.optim.lr_warmup_ratio=0.1
+  |                                     ^^^
+  hint: `tamis config explain worker.critic.optim.lr_warmup_ratio` says what becomes of it
+
+1 error in the configuration
+");
+}
+
+/// RAGEN reads its switch with GAE alone.
+#[test]
+fn advantages_over_turns_of_ragen() {
+    let of = |more: &[&str]| {
+        let base = ["data.train_files=t", "actor_rollout_ref.model.path=m", "agent_proxy.max_turn=1"];
+        let import =
+            converted(&[&base[..], &["algorithm.bi_level_gae=True", "critic.optim.lr=2e-5"], more].concat());
+        let all = notes(&import);
+        let told = all.lines().filter(|line| line.starts_with("algorithm") || line.starts_with("critic"));
+        let told = told.collect::<Vec<_>>().join("\n");
+        (loaded(&import).objective.advantage.estimator, told)
+    };
+    let (estimator, told) = of(&["algorithm.adv_estimator=grpo"]);
+    assert_eq!(estimator, Estimator::Grpo);
+    assert_snapshot!(told, @"
+algorithm.bi_level_gae=True has no effect: RAGEN reads it with the estimator gae alone, and this is grpo
+critic.optim.lr=2e-5 has no effect: the estimator of the advantages has no critic
+algorithm.adv_estimator=grpo -> objective.advantage.estimator: grpo, objective.advantage.singleton: raw
+");
+    let (estimator, told) = of(&[]);
+    assert_eq!(estimator, Estimator::BiLevelGae);
+    assert_snapshot!(told, @"
+algorithm.bi_level_gae=True -> objective.advantage.estimator: bi_level_gae
+critic.optim.lr=2e-5 -> critic.optimizer.learning_rate: 2e-5
+");
+    let (estimator, told) = of(&["algorithm.adv_estimator=bi_level_gae"]);
+    assert_eq!(estimator, Estimator::BiLevelGae);
+    assert_snapshot!(told, @"
+algorithm.bi_level_gae=True goes into what algorithm.adv_estimator becomes
+critic.optim.lr=2e-5 -> critic.optimizer.learning_rate: 2e-5
+algorithm.adv_estimator=bi_level_gae -> objective.advantage.estimator: bi_level_gae
+");
+    // As an override of a configuration of one's own, whose estimator is not looked at.
+    let own = ["model.path=m", "data.task=arithmetic", "train.total_steps=1", "algorithm.bi_level_gae=True"];
+    let own = load_sources(&[], &own.map(str::to_owned)).unwrap();
+    assert_eq!(own.config.objective.advantage.estimator, Estimator::Grpo);
+    assert_snapshot!(own.notes[0], @"algorithm.bi_level_gae=True has no effect: RAGEN reads it with the estimator gae alone: give algorithm.adv_estimator=gae too");
 }

@@ -1,8 +1,9 @@
 //! Commands of TRL.
 
 use insta::assert_snapshot;
+use tamis_config::LogRatioLimit;
 
-use crate::{converted, notes};
+use crate::{converted, loaded, notes};
 
 #[test]
 fn arguments_of_trl() {
@@ -44,7 +45,7 @@ fn arguments_of_trl() {
         "wandb",
         "--bf16",
     ]);
-    assert_snapshot!(import.yaml, @r#"
+    assert_snapshot!(import.yaml, @"
 run:
   name: first  # TRL: output_dir=out/first
   dir: out  # TRL: output_dir=out/first
@@ -69,6 +70,7 @@ objective:
     clip_low: 0.2  # TRL: epsilon_high=0.28
     clip_high: 0.28  # TRL: epsilon_high=0.28
     dual_clip: null  # TRL: epsilon_high=0.28
+    log_ratio_limit: off  # TRL: a bound on the log-ratio (default)
   aggregation: seq-mean-token-mean  # TRL: loss_type=grpo
   kl:
     in: loss  # TRL: beta=0.04
@@ -85,7 +87,7 @@ train:
   total_steps: 200  # TRL: max_steps=200
 checkpoint:
   save_freq: 500  # TRL: save_steps (default)
-"#);
+");
     assert_snapshot!(notes(&import), @r#"
 model_name_or_path=./model -> model.path: ./model
 dataset_name=data.jsonl -> data.train: data.jsonl
@@ -107,7 +109,32 @@ report_to=wandb -> run.loggers: [console, jsonl] (warning: wandb is not there ye
 bf16=true has no effect: computation is in f32
 seed is not given -> run.seed: 42 (TRL's default)
 weight_decay is not given -> train.optimizer.weight_decay: 0.0 (TRL's default)
+a bound on the log-ratio is not given -> objective.loss.log_ratio_limit: off (TRL's default)
 save_steps is not given -> checkpoint.save_freq: 500 (TRL's default)
 "#);
     assert_eq!(import.remaining, []);
+}
+
+/// TRL takes the ratio as it is; a loss that reads no bound gets none.
+#[test]
+fn log_ratios_of_trl_are_not_bounded() {
+    let bound = |loss: &str| {
+        let arguments = [
+            "--model_name_or_path",
+            "m",
+            "--dataset_name",
+            "t",
+            "--loss_type",
+            loss,
+            "--reward_funcs",
+            "accuracy_reward",
+        ];
+        let import = converted(&arguments);
+        assert!(!import.remaining.iter().any(|said| said.to_string().contains("log_ratio_limit")));
+        loaded(&import).objective.loss.log_ratio_limit
+    };
+    for loss in ["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo"] {
+        assert_eq!(bound(loss), Some(LogRatioLimit::Off), "{loss}");
+    }
+    assert_eq!(bound("vespo"), None);
 }

@@ -137,3 +137,24 @@ error: `critic.cliprange_value` must be greater than 0, got 0
 3 errors in the configuration
 "#);
 }
+
+/// A filter that drops what the estimator could learn from.
+#[test]
+fn filters_that_drop_signal() {
+    let text = |preset: &str, kind: &str| said(&format!("preset: {preset}\nfilter: {{kind: {kind}}}\n"), &[]);
+    let mut all = Vec::new();
+    for (preset, kind) in
+        [("ppo", "mean_range"), ("remax", "variance"), ("reinforce_plus_plus", "mean_range")]
+    {
+        all.extend(text(preset, kind).lines().filter(|line| line.starts_with("warning")).map(str::to_owned));
+    }
+    assert_snapshot!(all.join("\n"), @"
+warning: the filter drops groups whose mean is outside its bounds, which have signal here: `gae` compares with a critic, not within the group
+warning: the filter drops groups whose members score the same, which have signal here: `remax` compares with the greedy answer, not within the group
+warning: the filter drops groups whose mean is outside its bounds, which have signal here: `reinforce_plus_plus` compares with the whole batch, not within the group
+");
+    // Groups that are all right or all wrong teach these nothing; a pool ranks groups, and leaves out by rank.
+    for (preset, kind) in [("rloo", "variance"), ("rloo", "mean_range"), ("remax", "within_group, k: 2")] {
+        assert!(!text(preset, kind).contains("signal"), "{preset} {kind}");
+    }
+}

@@ -194,3 +194,16 @@ fn numbers_beyond_reason() {
     let _ =
         said("", &["data.train_batch_size=1000000000000000", "train.ppo_mini_batch_size=900000000000000"]);
 }
+
+/// A temperature that generation would refuse, group after group.
+#[test]
+fn temperatures_that_nothing_can_be_sampled_at() {
+    let first = |yaml: &str| said(yaml, &[]).lines().next().unwrap_or_default().to_owned();
+    assert_snapshot!(first("rollout: {temperature: 1e300}"), @"error: `rollout.temperature` must be from 0.000001 to 1000000, got 1e300");
+    assert_snapshot!(first("rollout: {temperature: 0}"), @"error: `rollout.temperature` must be from 0.000001 to 1000000, got 0");
+    assert_snapshot!(first("validate: {temperature: 1e-7}"), @"error: `validate.temperature` must be 0 or from 0.000001 to 1000000, got 1e-7");
+    for sound in ["rollout: {temperature: 1e6}", "rollout: {temperature: 1e-6}", "validate: {temperature: 0}"]
+    {
+        assert_eq!(first(sound), "");
+    }
+}
