@@ -184,6 +184,8 @@ impl Rewards {
 
     fn combine<'o>(&self, outcomes: impl Iterator<Item = &'o Outcome>, input: &RewardInput<'_>) -> Scored {
         let all_shaping = self.functions.iter().all(|named| named.function.is_shaping());
+        // What weighs nothing only measures: its answer alone is no reward of 0.
+        let is_weighed = self.functions.iter().any(|named| named.weight != 0.0);
         let mut scores = Scores::new();
         let mut answered = Vec::with_capacity(self.functions.len());
         let mut raw = f64::NAN;
@@ -194,8 +196,11 @@ impl Rewards {
             };
             for (extra, number) in given {
                 if extra == "score" {
-                    answered.push((named.weight, number));
-                    if all_shaping || !named.function.is_shaping() {
+                    let counts = named.weight != 0.0 || !is_weighed;
+                    if counts {
+                        answered.push((named.weight, number));
+                    }
+                    if counts && (all_shaping || !named.function.is_shaping()) {
                         raw = if raw.is_nan() { 0.0 } else { raw } + named.weight * number.value;
                     }
                     scores.insert(named.name.clone(), number.clone());

@@ -38,8 +38,7 @@ impl Sieve {
     /// Which members of a kept group train; `None`: all.
     pub fn chosen_of(&self, record: &Record) -> Option<Vec<bool>> {
         let filter = self.filter.as_ref()?;
-        let value = |member| self.value_of(record, member).unwrap_or(f64::NAN);
-        filter.members(&(0..record.group.trajectories.len()).map(value).collect::<Vec<_>>())
+        filter.members(&self.values_of(record))
     }
 
     /// How groups without contrast are kept out, as the end of a sentence; empty where the filter has no setting for it.
@@ -50,16 +49,18 @@ impl Sieve {
         }
     }
 
-    /// The metric of a member of a group; `None` where it has none.
-    pub fn value_of(&self, record: &Record, member: usize) -> Option<f64> {
-        if self.looks_at_final_reward()
-            && let Some(rewards) = &record.final_rewards
-        {
-            return rewards.get(member).copied();
-        }
-        let group = std::slice::from_ref(&record.group);
-        let values = self.metric.values(group, &ExtraColumns::NONE).ok()?;
-        values.get(member).copied().filter(|value| !value.is_nan())
+    /// The metric of each member of a group \[G\]; NaN where it has none.
+    pub fn values_of(&self, record: &Record) -> Vec<f64> {
+        let num_members = record.group.trajectories.len();
+        let mut values = match &record.final_rewards {
+            Some(rewards) if self.looks_at_final_reward() => rewards.clone(),
+            _ => {
+                let group = std::slice::from_ref(&record.group);
+                self.metric.values(group, &ExtraColumns::NONE).unwrap_or_default()
+            }
+        };
+        values.resize(num_members, f64::NAN);
+        values
     }
 }
 

@@ -97,7 +97,8 @@ impl Session {
             SaveRollouts::Off => return Ok(()),
         };
         for (place, record) in collected.trained.iter().chain(others).chain(given_up).enumerate() {
-            for (i, trajectory) in record.group.trajectories.iter().enumerate() {
+            let values = self.sieve.values_of(record);
+            for (trajectory, value) in record.group.trajectories.iter().zip(values) {
                 let own = if place < collected.trained.len() { of_trained.next() } else { None };
                 let left_out = own.and_then(|(_, left_out)| *left_out);
                 rows.push(RolloutRow {
@@ -110,7 +111,7 @@ impl Session {
                     ground_truth: record.prompt.prompt.ground_truth.as_deref(),
                     advantage: own.map(|(advantage, _)| *advantage),
                     metric: &metric,
-                    metric_value: self.sieve.value_of(record, i),
+                    metric_value: Some(value).filter(|value| !value.is_nan()),
                     verdict: left_out.map_or(record.fate.name(), LeftOut::name),
                 });
             }

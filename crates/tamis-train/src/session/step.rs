@@ -541,8 +541,8 @@ impl Session {
     /// Mean of the filter's metric over the members that it chose.
     fn mean_of_chosen(&self, trained: &[Record], chosen: &[Vec<bool>]) -> Option<f64> {
         let members = trained.iter().zip(chosen).flat_map(|(record, chosen)| {
-            let places = (0..chosen.len()).filter(|place| chosen[*place]);
-            places.filter_map(|place| self.sieve.value_of(record, place))
+            let values = self.sieve.values_of(record).into_iter().zip(chosen);
+            values.filter_map(|(value, chosen)| chosen.then_some(value))
         });
         BatchSummary::of(members).map(|summary| summary.mean)
     }
