@@ -185,6 +185,33 @@ fn in_its_warm_up_the_critic_learns_alone() {
 }
 
 #[test]
+fn a_run_within_the_warm_up_of_its_critic_is_refused_or_told() {
+    let folder = Folder::new();
+    let config = TINY.replace("total_steps: 6", "total_epochs: 1");
+    folder.write("config.yaml", &format!("preset: ppo\n{config}critic: {{warmup_steps: 15}}\n"));
+    let refused = folder.tamis(&["train", "config.yaml", "critic.warmup_steps=16"]);
+    insta::assert_snapshot!(refused.failure(), @"
+exit code 2
+error: `critic.warmup_steps` (16) is not below the number of steps, at most 16 with `train.total_epochs` (1) of 64 prompts: the policy would never be trained
+  hint: use fewer than 16 steps, or train for longer (`train.total_epochs`)
+");
+    assert!(!folder.join("runs/tiny").exists());
+    // Eight prompts a round, and those that the filter drops: fewer steps than there are batches of four.
+    let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
+    let steps = metrics(&folder).iter().filter(|row| row.get("critic/vf_loss").is_some()).count();
+    assert!((1..15).contains(&steps), "{}", ended.shown());
+    let told = format!(
+        "warning: the policy was never trained: all {steps} steps of the run are the critic's warm-up (critic.warmup_steps is 15); set \
+         fewer, or train for longer\n"
+    );
+    assert!(ended.stderr.contains(&told), "{}", ended.shown());
+    assert!(metrics(&folder).iter().all(|row| row.get("actor/lr").is_none()));
+    // One step beyond it is none to tell of.
+    let ended = folder.tamis(&["train", "config.yaml", "run.name=next", "critic.warmup_steps=1"]).succeeds();
+    assert!(!ended.stderr.contains("never trained"), "{}", ended.shown());
+}
+
+#[test]
 fn critics_that_do_not_fit_are_refused_at_start() {
     let folder = Folder::new();
     let plain = |config: String| {

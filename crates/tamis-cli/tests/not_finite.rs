@@ -127,3 +127,38 @@ fn ten_updates_in_a_row_without_a_finite_gradient_end_the_run() {
     );
     assert!(left.metrics.len() < Left::by(&folder.join("runs/tiny")).metrics.len());
 }
+
+#[test]
+fn ten_updates_of_the_critic_in_a_row_without_a_finite_gradient_end_the_run() {
+    let folder = Folder::new();
+    // Beyond what the critic's f32 hold, and nothing to the policy, whose advantages are whitened.
+    let critic = [
+        ("run: {name: tiny", "preset: ppo\nrun: {name: tiny"),
+        ("filter: {kind: variance}\nschedule: {max_num_gen_batches: 50}\n", ""),
+        ("  gen_batch_size: 8\n", ""),
+        ("  total_steps: 6", "  total_steps: 20"),
+    ];
+    let ended = train(&folder, "'1e40' if step >= 3 and n % 2 else '0.5'", &critic);
+    insta::assert_snapshot!(ended.failure(), @"
+    exit code 1
+    error: the gradients of 10 updates of the critic in a row were not finite, up to step 7: the critic does not learn, and the policy would follow its values
+      hint: the critic's weights are those of its last update that could be made, in runs/tiny/checkpoints; look for a reward or a value without bound (critic/score/max, critic/returns/max, critic/values/max in metrics.jsonl), and lower critic.optimizer.learning_rate where there is none
+    ");
+    let steps = steps(&folder);
+    assert_eq!(steps.len(), 7);
+    for (i, step) in steps.iter().enumerate() {
+        let skipped = if i < 2 { 0.0 } else { 2.0 };
+        assert_eq!(step["critic/num_skipped_updates"], skipped, "{step:?}");
+        assert_eq!(step["actor/num_skipped_updates"], 0.0, "{step:?}");
+        assert_eq!(step.contains_key("critic/vf_loss"), i < 2, "{step:?}");
+    }
+    assert!(folder.join("runs/tiny/checkpoints/step_7").exists());
+    let again = folder.tamis(&["train", "--resume", "runs/tiny"]);
+    assert!(
+        again
+            .failure()
+            .contains("the gradients of 12 updates of the critic in a row were not finite, up to step 8"),
+        "{}",
+        again.shown()
+    );
+}

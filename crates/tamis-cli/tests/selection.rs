@@ -212,6 +212,15 @@ fn a_selection_that_trains_on_uniform_groups_says_so() {
         .collect();
     assert!(!told.is_empty() && told.len() < steps.len(), "{told:?}");
     assert!(told[0].ends_with("; filter.include_zero=false keeps them out"), "{told:?}");
+    // What is compared with a critic, the batch or a greedy completion needs no contrast.
+    for estimator in ["gae", "bi_level_gae", "reinforce_plus_plus", "remax"] {
+        let folder = Folder::new();
+        let objective = format!("objective: {{advantage: {{estimator: {estimator}}}}}\ntrain:\n");
+        let ended = train(&folder, &[softmax, cold, batch, ONE_ROUND, ("train:\n", &objective)]).succeeds();
+        for told in ["have the same", "group-relative"] {
+            assert!(!ended.stderr.contains(told), "{estimator}: {}", ended.stderr);
+        }
+    }
     // Told what to do, it does not compete any more.
     let folder = Folder::new();
     let strict = ("filter: {kind: variance}", "filter: {kind: top_p, p: 0.9, include_zero: false}");

@@ -27,7 +27,7 @@ pub enum Purpose {
     Bootstrap = 8,
     /// What an objective draws: tokens that a loss leaves out, trajectories that a shaping drops.
     Objective = 9,
-    /// Order of trajectories in a mini-batch of the critic.
+    /// Order of groups before they are cut into the critic's mini-batches.
     Critic = 10,
 }
 

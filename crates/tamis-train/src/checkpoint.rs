@@ -119,6 +119,9 @@ pub struct RunState {
     /// Updates left out one after the other, up to the last, because their gradients were not finite.
     #[serde(default)]
     pub skipped_updates: u32,
+    /// The same of the critic's updates.
+    #[serde(default)]
+    pub skipped_critic_updates: u32,
     /// The critic, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub critic: Option<CriticState>,

@@ -48,9 +48,12 @@ pub struct CriticReport {
     pub num_updates: usize,
     /// Updates left out because the gradient was not finite.
     pub num_skipped: usize,
+    /// Whether each was left out, in order.
+    pub skipped: Vec<bool>,
     /// Mean norm of the gradient before clipping, over finite ones; NaN where there was none.
     pub grad_norm: f64,
-    /// Mean of each figure of the value loss over updates, by name as logged.
+    /// Mean of each figure of the value loss over the updates taken that have it (shares and means have none where no token is trained
+    /// on), by name as logged.
     pub metrics: Vec<(&'static str, f64)>,
 }
 
@@ -76,7 +79,7 @@ pub fn values(
 /// Trains the critic on a batch: `epochs` passes, one optimizer update per mini-batch, over the tokens of the policy in scored trajectories
 /// (truncated ones too: what they got is what was still to come).
 ///
-/// Derivatives, loss and metrics do not depend on how a mini-batch is cut into micro-batches. Metrics are means over the updates.
+/// Derivatives, loss and metrics do not depend on how a mini-batch is cut into micro-batches. Metrics are means over the updates taken.
 pub fn update_critic(
     learner: &mut dyn CriticLearner,
     batch: CriticBatch<'_>,
@@ -84,7 +87,7 @@ pub fn update_critic(
     learning_rate: f64,
 ) -> Result<CriticReport, LearnerError> {
     let mut report = CriticReport::default();
-    let mut totals: Vec<(&'static str, f64)> = Vec::new();
+    let mut totals: Vec<(&'static str, f64, usize)> = Vec::new();
     let mut norms = 0.0;
     let mask = Ragged::from_rows(batch.groups.iter().flat_map(|group| mask_of(group, false)));
     let first_row = first_rows(batch.groups);
@@ -93,23 +96,29 @@ pub fn update_critic(
         for range in mini_batches(order.len(), settings.mini_batch_size) {
             let metrics = pass(learner, batch, &mask, &first_row, &order[range], settings)?;
             let step = learner.critic_step(learning_rate)?;
+            report.skipped.push(step.skipped);
             if step.skipped {
                 report.num_skipped += 1;
-            } else {
-                report.num_updates += 1;
-                norms += step.grad_norm;
+                continue;
             }
-            for (i, (name, value)) in metrics.named().into_iter().enumerate() {
-                match totals.get_mut(i) {
-                    Some((_, total)) => *total += value,
-                    None => totals.push((name, value)),
+            report.num_updates += 1;
+            norms += step.grad_norm;
+            for (name, value) in metrics.named() {
+                if value.is_nan() {
+                    continue;
+                }
+                match totals.iter_mut().find(|(known, ..)| *known == name) {
+                    Some((_, total, count)) => {
+                        *total += value;
+                        *count += 1;
+                    }
+                    None => totals.push((name, value, 1)),
                 }
             }
         }
     }
-    let num_batches = (report.num_updates + report.num_skipped).max(1) as f64;
     report.grad_norm = norms / report.num_updates as f64;
-    report.metrics = totals.into_iter().map(|(name, total)| (name, total / num_batches)).collect();
+    report.metrics = totals.into_iter().map(|(name, total, count)| (name, total / count as f64)).collect();
     Ok(report)
 }
 

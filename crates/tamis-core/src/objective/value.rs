@@ -46,14 +46,17 @@ pub(super) const ENTRIES: [Entry; 3] = [
         formula: "1 - Var(R - v) / Var(R) over the unmasked tokens of the batch, v from before its update",
         source: "verl critic/vf_explained_var",
         defaults: &[],
-        degenerate: &["not logged where the returns do not vary"],
+        degenerate: &[
+            "not logged where the returns do not vary by more than rounding (a deviation up to 1e-12 of the largest)",
+        ],
         known_as: &[("verl", "critic/vf_explained_var")],
         differences: &["verl divides by Var(R) + 1e-5"],
     },
 ];
 
 /// `1 - Var(R - v) / Var(R)` over the unmasked tokens: 1 for a perfect critic, 0 for one that says the same everywhere, negative for a
-/// worse one. NaN where the returns do not vary or nothing is unmasked.
+/// worse one. NaN where nothing is unmasked, and where the returns do not vary: their standard deviation is at most 1e-12 times the
+/// largest of them, which is what the additions that made them leave of equal ones, and no scale to measure the critic on.
 ///
 /// Shapes: all \[N\]; the shortest counts. Source: verl `critic/vf_explained_var`.
 ///
@@ -63,6 +66,7 @@ pub(super) const ENTRIES: [Entry; 3] = [
 /// assert_eq!(explained_variance(&[1.0, 2.0, 3.0], &[1.0, 2.0, 3.0], &mask), 1.0);
 /// assert_eq!(explained_variance(&[2.0, 2.0, 2.0], &[1.0, 2.0, 3.0], &mask), 0.0);
 /// assert!(explained_variance(&[2.0, 2.0], &[1.0, 1.0], &mask).is_nan());
+/// assert!(explained_variance(&[2.0, 3.0], &[0.3, 0.1 + 0.2], &mask).is_nan());
 /// ```
 pub fn explained_variance<T: Real>(values: &[T], returns: &[T], mask: &[bool]) -> f64 {
     let unmasked = || {
@@ -70,18 +74,26 @@ pub fn explained_variance<T: Real>(values: &[T], returns: &[T], mask: &[bool]) -
         pairs.map(|((&value, &target), _)| (value.into(), target.into()))
     };
     let count = unmasked().count() as f64;
+    // Around the first: the sum of many equal numbers is rounded, the sum of their differences is not.
     let variance = |of: fn((f64, f64)) -> f64| {
-        let mean = unmasked().map(of).sum::<f64>() / count;
-        unmasked().map(|pair| (of(pair) - mean).powi(2)).sum::<f64>() / count
+        let first = unmasked().next().map_or(0.0, of);
+        let mean = unmasked().map(|pair| of(pair) - first).sum::<f64>() / count;
+        unmasked().map(|pair| (of(pair) - first - mean).powi(2)).sum::<f64>() / count
     };
+    let largest = unmasked().fold(0.0_f64, |largest, (_, target)| largest.max(target.abs()));
     let total = variance(|(_, target)| target);
-    if total > 0.0 { 1.0 - variance(|(value, target)| target - value) / total } else { f64::NAN }
+    if total > (1e-12 * largest).powi(2) {
+        1.0 - variance(|(value, target)| target - value) / total
+    } else {
+        f64::NAN
+    }
 }
 
 /// Squared error of the critic, `+ coef · aggregated l_t`, with the value kept near its old one.
 ///
 /// `l = max((v - R)², (clamp(v, old ± clip) - R)²) / 2`, v the value, R the return. Derivative with respect to the value: `v - R` where
-/// the unclipped branch is the larger or the value within the bounds, else 0.
+/// the unclipped branch is the larger or the value within the bounds, else 0; where the value is beyond its bounds and both branches are
+/// equal, half of `v - R`, the mean of the two slopes.
 ///
 /// Source: Schulman et al.'s PPO code; verl `compute_value_loss`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

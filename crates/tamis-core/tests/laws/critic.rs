@@ -134,6 +134,30 @@ proptest! {
 }
 
 #[test]
+fn returns_that_do_not_vary_explain_nothing() {
+    // The sum of many equal numbers is no multiple of them.
+    for (value, number) in [(0.1, 3), (0.1, 1000), (1e300, 1000), (1e-300, 7), (0.0, 5), (-2.7, 100_000)] {
+        let (returns, mask) = (vec![value; number], vec![true; number]);
+        let values: Vec<f64> = (0..number).map(|i| i as f64).collect();
+        assert!(explained_variance(&values, &returns, &mask).is_nan(), "{value} {number}");
+    }
+    // Equal but for their last bits.
+    let returns = [0.3, 0.1 + 0.2, 0.3, 0.6 - 0.3];
+    assert!(returns[0] != returns[1]);
+    assert!(explained_variance(&[0.0, 1.0, 2.0, 3.0], &returns, &[true; 4]).is_nan());
+    // The one that differs is masked.
+    assert!(explained_variance(&[0.0, 1.0], &[0.3, 9.0], &[true, false]).is_nan());
+    assert!(explained_variance(&[0.0, 1.0], &[0.3, f64::INFINITY], &[true, true]).is_nan());
+    // Small, or close together, but no rounding: 1 - (3/4) / 1, whatever the unit and the place.
+    for (unit, place) in [(1.0, 0.0), (1e-100, 0.0), (1e-6, 1.0), (1e6, -1e9)] {
+        let returns = [place - unit, place + unit];
+        let explained =
+            explained_variance(&[place - 0.5 * unit, place + 0.5 * unit], &returns, &[true, true]);
+        assert!((explained - 0.75).abs() < 1e-6, "{unit} {place}: {explained}");
+    }
+}
+
+#[test]
 fn nothing_to_train_on_and_columns_that_do_not_fit() {
     let term = ValueTerm { coef: 1.0, clip: Some(0.3), aggregation: None };
     let (derivatives, metrics) = whole(&term, &vec![vec![(false, 1.0, 1.0, 1.0)], vec![]]);

@@ -1,7 +1,7 @@
 //! Filter and scheduling machine.
 
 use tamis_config::{
-    Bounds, Config, EmptyRound, FillOrder, FilterConfig, FilterKind, Mass as ConfigMass,
+    Bounds, Config, EmptyRound, Estimator, FillOrder, FilterConfig, FilterKind, Mass as ConfigMass,
     OnExhausted as ConfigExhausted, OnLimit as ConfigLimit, PoolScore as ConfigScore, Prefer as ConfigPrefer,
     Singleton as ConfigSingleton, Surplus as ConfigSurplus,
 };
@@ -64,6 +64,15 @@ impl Sieve {
     }
 }
 
+/// Whether a group whose members all got the same teaches nothing: not where the baseline is a critic's, the batch's or a greedy
+/// completion's.
+pub(crate) fn is_group_relative(config: &Config) -> bool {
+    !matches!(
+        config.objective.advantage.estimator,
+        Estimator::Gae | Estimator::BiLevelGae | Estimator::ReinforcePlusPlus | Estimator::Remax
+    )
+}
+
 /// Builds the filter. `scores` are the names of the scores that the rewards give.
 pub fn sieve(config: &Config, scores: impl IntoIterator<Item = String>) -> Result<Sieve, AssembleError> {
     let available = AvailableMetrics { scores: scores.into_iter().collect(), entropy: true };
@@ -88,7 +97,7 @@ pub fn sieve(config: &Config, scores: impl IntoIterator<Item = String>) -> Resul
         rule(&built),
         filling(config)
     );
-    let warning = admission(&built, &metric);
+    let warning = if is_group_relative(config) { admission(&built, &metric) } else { None };
     Ok(Sieve { filter: Some(built), metric, announcement, warning })
 }
 

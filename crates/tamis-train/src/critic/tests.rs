@@ -151,6 +151,7 @@ fn mini_batches_epochs_and_broken_gradients() {
     let second = vec![-1.5, -2.0];
     assert_eq!(learner.told, [first.clone(), second.clone(), first, second]);
     assert_eq!((report.num_updates, report.num_skipped), (3, 1));
+    assert_eq!(report.skipped, [false, false, false, true]);
     assert!((report.grad_norm - 2.0).abs() < 1e-12);
     let shuffle = Some(Key::new(1, Purpose::Critic));
     let mut orders = Vec::new();
@@ -160,6 +161,41 @@ fn mini_batches_epochs_and_broken_gradients() {
         orders = learner.told.chunks(2).map(|pair| pair[0].len()).collect();
     }
     assert!(orders.contains(&4) && orders.contains(&2), "every epoch has its own order: {orders:?}");
+}
+
+#[test]
+fn metrics_are_means_over_the_updates_that_have_them() {
+    // The second update is left out, and its loss of 6.25 with it: errors 1, -1 and -2 of the first remain.
+    let mut learner = Constant { breaks_at: 1, ..Constant::new(1.0) };
+    let report = updated(&mut learner, &settings(1, MicroBatch::Tokens(100)));
+    assert_eq!((report.num_updates, report.num_skipped), (1, 1));
+    assert_eq!(report.metrics[0].0, "critic/vf_loss");
+    assert!((report.metrics[0].1 - 1.0).abs() < 1e-12, "{report:?}");
+    // None at all: no figure rather than 0.
+    let mut learner = Constant { breaks_at: 0, ..Constant::new(1.0) };
+    let report = updated(&mut learner, &settings(1, MicroBatch::Tokens(100)));
+    assert_eq!((report.num_updates, report.metrics, report.skipped), (0, Vec::new(), vec![true, true]));
+    assert!(report.grad_norm.is_nan());
+
+    // Nothing scored in the second group: no share of its tokens, no mean of their values.
+    let unscored = trajectory(f64::NAN, &[true, true], FinishReason::Stop);
+    let [first, _] = groups();
+    let groups = [first, group(2, vec![unscored.clone(), unscored])];
+    let groups: Vec<&Group> = groups.iter().collect();
+    let (old, returns) = columns();
+    let batch = CriticBatch { groups: &groups, old: &old, returns: &returns };
+    let settings = settings(1, MicroBatch::Tokens(100));
+    let report = update_critic(&mut Constant::new(3.0), batch, &settings, 0.25)
+        .unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(report.num_updates, 2);
+    // Held at 1.5 for the returns of 2 and 3: losses 4.5, 0.5 and 1.125 over three tokens, and 0 of the empty one.
+    let expected =
+        [("critic/vf_loss", 6.125 / 6.0), ("critic/vf_clipfrac", 1.0 / 3.0), ("critic/vpred_mean", 3.0)];
+    assert_eq!(report.metrics.len(), expected.len());
+    for ((name, value), (expected_name, expected)) in report.metrics.iter().zip(expected) {
+        assert_eq!(*name, expected_name);
+        assert!((value - expected).abs() < 1e-12, "{name} {value}");
+    }
 }
 
 #[test]

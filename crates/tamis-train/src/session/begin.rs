@@ -183,6 +183,7 @@ impl Session {
             }
         };
         let train = prepared(&codec, &config, prompts.train, "training", &ui)?;
+        super::critic::check_warm_up(&config, train.len())?;
         let validation_prompts = prepared(&codec, &config, prompts.validation, "validation", &ui)?;
 
         validation::check_best(&config, &validation_prompts, &score_names)?;
@@ -256,6 +257,7 @@ impl Session {
             latest: state.as_ref().and_then(|(state, _)| state.latest.clone()),
             is_unmeasured: state.as_ref().is_some_and(|(state, _)| state.is_unmeasured),
             skipped_updates: state.as_ref().map_or(0, |(state, _)| state.skipped_updates),
+            skipped_critic_updates: state.as_ref().map_or(0, |(state, _)| state.skipped_critic_updates),
             uniform_groups: UniformGroups::default(),
             attempts: Attempts::new(),
             early_stop_between: early_stop.state().clone(),

@@ -8,9 +8,9 @@ use tamis_core::group::Group;
 use tamis_core::objective::explained_variance;
 use tamis_core::ragged::Ragged;
 
-use super::step::sequences;
+use super::step::{most_in_a_row, sequences};
 use super::{RunError, Session};
-use crate::assemble::critic;
+use crate::assemble::{AssembleError, critic};
 use crate::batch_metrics::Summary;
 use crate::checkpoint::{self, RunState};
 use crate::critic::{CriticBatch, update_critic, values};
@@ -27,6 +27,24 @@ pub(super) fn given(
     let Some((state, folder)) = last else { return Ok(critic::named(config)?) };
     let read = |state| checkpoint::read_critic(folder, state, |model| critic::critic(config, model));
     Ok(state.critic.as_ref().map(read).transpose()?)
+}
+
+/// Refuses a warm-up that lasts as long as the epochs do: only with the prompts at hand is their number of steps known. Every step
+/// uses up at least a batch of them, or what is left of an epoch.
+pub(super) fn check_warm_up(config: &Config, num_prompts: usize) -> Result<(), AssembleError> {
+    let (warmup, batch) = (config.critic.warmup_steps, config.data.train_batch_size);
+    let Some(epochs) = config.train.total_epochs.filter(|_| config.has_critic()) else { return Ok(()) };
+    let most = num_prompts.div_ceil(batch.max(1)).saturating_mul(epochs);
+    if warmup == 0 || warmup < most {
+        return Ok(());
+    }
+    Err(AssembleError::setting(
+        format!(
+            "`critic.warmup_steps` ({warmup}) is not below the number of steps, at most {most} with `train.total_epochs` ({epochs}) of {num_prompts} prompts: \
+             the policy would never be trained"
+        ),
+        format!("use fewer than {most} steps, or train for longer (`train.total_epochs`)"),
+    ))
 }
 
 impl Session {
@@ -57,6 +75,17 @@ impl Session {
         self.critic.is_none_or(|plan| step > plan.warmup_steps)
     }
 
+    /// Tells that a run ends in the critic's warm-up: its policy is the one it began with.
+    pub(super) fn tell_untrained_policy(&self, steps: u64) {
+        if let Some(plan) = self.critic.filter(|_| steps > 0 && !self.trains_policy(steps)) {
+            self.progress.warn(&format!(
+                "the policy was never trained: all {steps} steps of the run are the critic's warm-up (critic.warmup_steps is {}); set fewer, \
+                 or train for longer",
+                plan.warmup_steps
+            ));
+        }
+    }
+
     /// The critic's values of the trained groups `[B][T]`, where there is one.
     pub(super) fn values(
         &mut self,
@@ -72,7 +101,8 @@ impl Session {
         Ok(Some(values))
     }
 
-    /// Trains the critic on the step's returns and tells how well it knew them.
+    /// Trains the critic on the step's returns and tells how well it knew them. How many of its updates, up to one of this step, were
+    /// left out in a row.
     pub(super) fn train_critic(
         &mut self,
         step: u64,
@@ -81,8 +111,8 @@ impl Session {
         returns: Option<&Ragged<f64>>,
         metrics: &mut Metrics,
         timings: &mut Timings,
-    ) -> Result<(), RunError> {
-        let (Some(plan), Some(old), Some(returns)) = (self.critic, old, returns) else { return Ok(()) };
+    ) -> Result<u32, RunError> {
+        let (Some(plan), Some(old), Some(returns)) = (self.critic, old, returns) else { return Ok(0) };
         let clock = Instant::now();
         let total = self.planned_steps();
         let learning_rate = plan.learning_rate.rate(step - 1, total);
@@ -115,6 +145,6 @@ impl Session {
             metrics.set("critic/values/max", summary.max);
             metrics.set("critic/values/min", summary.min);
         }
-        Ok(())
+        Ok(most_in_a_row(&mut self.skipped_critic_updates, &report.skipped))
     }
 }

@@ -157,6 +157,19 @@ pub enum RunError {
         /// Where to resume from.
         run: PathBuf,
     },
+    /// Update after update of the critic could not be made.
+    #[error(
+        "the gradients of {updates} updates of the critic in a row were not finite, up to step {step}: the critic does not learn, and the \
+         policy would follow its values"
+    )]
+    CriticNotFinite {
+        /// How many.
+        updates: u32,
+        /// The step of the last of them.
+        step: u64,
+        /// Where to resume from.
+        run: PathBuf,
+    },
     /// Ctrl-C before there was anything to save.
     #[error("interrupted before the first checkpoint")]
     Interrupted {
@@ -203,6 +216,12 @@ impl RunError {
             Self::NotFinite { run, .. } => Some(format!(
                 "the weights are those of the last update that could be made, in {}; look for a reward or an advantage without bound \
                  (critic/score/max, critic/advantages/max, actor/ratio_max in metrics.jsonl), and lower train.optimizer.learning_rate where there is none",
+                run.join("checkpoints").display()
+            )),
+            Self::CriticNotFinite { run, .. } => Some(format!(
+                "the critic's weights are those of its last update that could be made, in {}; look for a reward or a value without bound \
+                 (critic/score/max, critic/returns/max, critic/values/max in metrics.jsonl), and lower critic.optimizer.learning_rate where \
+                 there is none",
                 run.join("checkpoints").display()
             )),
             Self::Stopped { run, .. } => Some(format!(
@@ -309,6 +328,7 @@ pub struct Session {
     is_unmeasured: bool,
     // Updates left out one after the other, the last one included.
     skipped_updates: u32,
+    skipped_critic_updates: u32,
     uniform_groups: UniformGroups,
     early_stop: EarlyStop,
     // As it stood after the last trained step: skipped attempts after it are replayed.

@@ -50,6 +50,7 @@ impl Session {
             latest: self.latest.clone(),
             early_stop: self.early_stop_between.clone(),
             skipped_updates: self.skipped_updates,
+            skipped_critic_updates: self.skipped_critic_updates,
             critic: self.engine.critic().map(|critic| CriticState { version: critic.version() }),
         };
         let pending = self.directory.begin_checkpoint(step)?;

@@ -20,6 +20,7 @@ use super::save::TrainedRows;
 use super::watch::Watch;
 use super::{Between, Ending, MOST_SKIPPED_UPDATES, RunError, Session, Summary};
 use crate::assemble::objective::Divergence;
+use crate::assemble::schedule::is_group_relative;
 use crate::batch_metrics::{
     Spread, Summary as BatchSummary, TrainedColumns, generated_metrics, trained_metrics,
 };
@@ -256,6 +257,7 @@ impl Session {
         self.progress.say(&told(totals));
         self.last_measurement()?;
         let steps = self.shell.machine().progress().steps;
+        self.tell_untrained_policy(steps);
         if self.saved != Some(steps) {
             self.save(steps)?;
         }
@@ -308,6 +310,7 @@ impl Session {
         let thinned = chosen.as_ref().map(|chosen| thinned(&whole_groups, chosen));
         let groups = thinned.as_ref().map_or_else(|| whole_groups.clone(), |groups| groups.iter().collect());
         if self.sieve.filter.is_some()
+            && is_group_relative(&self.config)
             && let Some(warning) = self.uniform_groups.see(step, &groups, self.sieve.remedy())
         {
             self.progress.warn(&warning);
@@ -358,7 +361,8 @@ impl Session {
         timings.add("adv", clock.elapsed());
 
         let old_values = passes.values.as_ref();
-        self.train_critic(step, &groups, old_values, returns.as_ref(), &mut metrics, &mut timings)?;
+        let critic_in_a_row =
+            self.train_critic(step, &groups, old_values, returns.as_ref(), &mut metrics, &mut timings)?;
 
         let clock = Instant::now();
         let old = self.old_logprobs(&groups)?;
@@ -393,7 +397,8 @@ impl Session {
         };
         self.shell.trained(self.engine.version(), num_left_out)?;
         self.between = Self::place(&self.shell, &self.pool);
-        let in_a_row = report.as_ref().map_or(0, |report| self.count_skipped(&report.skipped));
+        let in_a_row =
+            report.as_ref().map_or(0, |report| most_in_a_row(&mut self.skipped_updates, &report.skipped));
         if let Some(report) = report.as_ref().filter(|report| report.num_skipped > 0) {
             self.progress.warn(&format!(
                 "step {step}: the gradient of {} of {} updates was not finite; these updates were left out",
@@ -470,17 +475,19 @@ impl Session {
         if self.config.checkpoint.save_freq.is_due(step) || is_last || self.is_unmeasured {
             self.save(step)?;
         }
-        if in_a_row >= MOST_SKIPPED_UPDATES {
-            if self.saved != Some(step) {
-                self.save(step)?;
-            }
-            return Err(RunError::NotFinite {
-                updates: in_a_row,
-                step,
-                run: self.directory.path().to_owned(),
-            });
+        if in_a_row.max(critic_in_a_row) < MOST_SKIPPED_UPDATES {
+            return Ok(());
         }
-        Ok(())
+        if self.saved != Some(step) {
+            self.save(step)?;
+        }
+        let run = self.directory.path().to_owned();
+        // A critic without finite gradients has values that may be the policy's trouble, not the other way round.
+        Err(if critic_in_a_row >= MOST_SKIPPED_UPDATES {
+            RunError::CriticNotFinite { updates: critic_in_a_row, step, run }
+        } else {
+            RunError::NotFinite { updates: in_a_row, step, run }
+        })
     }
 
     /// Steps that the run is to have, for schedules of the learning rate: as configured, or those that its epochs hold where every step
@@ -547,16 +554,6 @@ impl Session {
         BatchSummary::of(members).map(|summary| summary.mean)
     }
 
-    /// Counts updates that were left out one after the other, over steps; the most that there were in a row.
-    fn count_skipped(&mut self, skipped: &[bool]) -> u32 {
-        let mut most = 0;
-        for skipped in skipped {
-            self.skipped_updates = if *skipped { self.skipped_updates + 1 } else { 0 };
-            most = most.max(self.skipped_updates);
-        }
-        most
-    }
-
     /// Rewards `[P][G]` that advantages are made of, and those after KL where it is in the reward \[B\].
     fn final_rewards(
         &mut self,
@@ -583,6 +580,16 @@ impl Session {
             .map_err(|error| RunError::Learner(LearnerError::Engine { reason: error.to_string() }))?;
         Ok((StepRewards { rewards: rows, token_penalties }, finals))
     }
+}
+
+/// Counts updates that were left out one after the other, over steps; the most that there were in a row.
+pub(super) fn most_in_a_row(count: &mut u32, skipped: &[bool]) -> u32 {
+    let mut most = 0;
+    for skipped in skipped {
+        *count = if *skipped { *count + 1 } else { 0 };
+        most = most.max(*count);
+    }
+    most
 }
 
 /// Where the groups of the whole run went, in one line.

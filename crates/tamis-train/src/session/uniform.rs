@@ -1,4 +1,5 @@
-//! Groups in the batch whose members all have the same reward, though a filter is on: told, but not at every step.
+//! Groups in the batch whose members all have the same reward, though a filter is on: told where the estimator compares within a group,
+//! but not at every step.
 
 use tamis_core::group::Group;
 
