@@ -165,6 +165,19 @@ fn messages_about_tensors() {
 }
 
 #[test]
+fn weights_that_are_no_numbers_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    tiny(Architecture::Llama).save(folder.path(), SaveDtype::F32).unwrap();
+    let file = folder.path().join("model.safetensors");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let end = bytes.len();
+    bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(&file, bytes).unwrap();
+    let error = load_error(folder.path());
+    assert!(error.contains("holds numbers that are not finite"), "{error}");
+}
+
+#[test]
 fn messages_about_files() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();

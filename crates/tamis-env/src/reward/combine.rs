@@ -420,6 +420,21 @@ no reward function answered 1 of 3 completions; they stay unscored; the first:
     }
 
     #[test]
+    fn what_weighs_nothing_is_no_reward() {
+        let judged = |answer: Outcome| {
+            let measured = named("length", 0.0, vec![Outcome::score(12.0)], false);
+            scoring(vec![measured, named("judge", 1.0, vec![answer], false)], 0)
+        };
+        let unanswered = judged(Outcome::NoAnswer);
+        assert_eq!(row(&unanswered.rows[0]), "judge=NaN length=12 score=NaN -> NaN");
+        assert_eq!(unanswered.warnings.len(), 1, "{:?}", unanswered.warnings);
+        assert_eq!(row(&judged(Outcome::score(-3.0)).rows[0]), "judge=-3 length=12 score=-3 -> -3");
+        // Where nothing weighs, what was measured is all there is.
+        let all = scoring(vec![named("length", 0.0, vec![Outcome::score(12.0)], false)], 0);
+        assert_eq!(row(&all.rows[0]), "length=12 score=0 -> 0");
+    }
+
+    #[test]
     fn finer_numbers_are_summed_in_place() {
         let fine = |per_token: Option<Vec<f64>>, per_turn: Option<Vec<f64>>| {
             let value = per_token.as_ref().or(per_turn.as_ref()).map_or(1.0, |parts| parts.iter().sum());

@@ -96,6 +96,14 @@ pub enum CheckpointError {
         /// What the file holds.
         found: Vec<usize>,
     },
+    /// A number that is none, or infinite.
+    #[error("tensor `{name}` in {} holds numbers that are not finite: the file is damaged, or its training had diverged", path.display())]
+    NotFinite {
+        /// Its name.
+        name: String,
+        /// Where it is.
+        path: PathBuf,
+    },
     /// A whole number of the file's metadata is not there.
     #[error("{} has no number `{key}` in its metadata", path.display())]
     Metadata {
@@ -205,23 +213,28 @@ pub(crate) fn read_file(
             return Err(CheckpointError::Shape { name, path: path.to_owned(), expected, found });
         }
         let data = view.data();
+        let mut is_finite = true;
+        let mut see = |value: &f32| is_finite &= value.is_finite();
         let halves = |decode: fn([u8; 2]) -> f32| data.chunks_exact(2).map(move |b| decode([b[0], b[1]]));
         match (view.dtype(), buffer.as_deref_mut()) {
             (Dtype::F32 | Dtype::BF16 | Dtype::F16, None) => {}
             (Dtype::F32, Some(buffer)) => {
                 let values = data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
-                tensor.set_rows(buffer, values);
+                tensor.set_rows(buffer, values.inspect(&mut see));
             }
             (Dtype::BF16, Some(buffer)) => {
-                tensor.set_rows(buffer, halves(|b| half::bf16::from_le_bytes(b).to_f32()));
+                tensor.set_rows(buffer, halves(|b| half::bf16::from_le_bytes(b).to_f32()).inspect(&mut see));
             }
             (Dtype::F16, Some(buffer)) => {
-                tensor.set_rows(buffer, halves(|b| half::f16::from_le_bytes(b).to_f32()));
+                tensor.set_rows(buffer, halves(|b| half::f16::from_le_bytes(b).to_f32()).inspect(&mut see));
             }
             (other, _) => {
                 let dtype = format!("{other:?}");
                 return Err(CheckpointError::Dtype { name, path: path.to_owned(), dtype });
             }
+        }
+        if !is_finite {
+            return Err(CheckpointError::NotFinite { name, path: path.to_owned() });
         }
     }
     Ok(())
