@@ -317,3 +317,37 @@ fn a_filter_may_look_at_entropies() {
         }
     }
 }
+
+/// Where every trajectory is masked out of the loss the step says so, and changes nothing.
+#[test]
+fn a_step_without_loss_says_so_and_moves_no_weight() {
+    let folder = Folder::new();
+    let ended = train(
+        &folder,
+        &[
+            ("max_response_length: 4", "max_response_length: 1"),
+            ("filter: {kind: variance}", "filter: null"),
+            ("schedule: {max_num_gen_batches: 50}", "objective: {masks: {truncated: true}}"),
+            ("total_steps: 6", "total_steps: 4"),
+        ],
+    )
+    .succeeds();
+    assert!(
+        ended
+            .stderr
+            .contains("none of its 16 trajectories bears any loss, so nothing is learned (truncated)"),
+        "{}",
+        ended.stderr
+    );
+    let weights = |step: u64| {
+        std::fs::read(folder.join(&format!("runs/tiny/checkpoints/step_{step}/model.safetensors")))
+            .expect("weights")
+    };
+    assert!(weights(2) == weights(4));
+    for step in steps(&folder) {
+        assert_eq!(
+            (step["actor/num_updates"], step["loss"], step["trajectories/left_out"]),
+            (0.0, 0.0, 16.0)
+        );
+    }
+}

@@ -170,6 +170,10 @@ pub fn update(
         for (index, range) in mini_batches(order.len(), settings.mini_batch_size).into_iter().enumerate() {
             let places = &order[range];
             let mini = MiniBatch::of(batch, &first_row, places, settings);
+            if mini.live().is_empty() {
+                // Nothing to learn from: an optimizer step would decay weights and move by old momentum alone.
+                continue;
+            }
             let key = settings.key.with(epoch as u64).with(index as u64);
             let (outcome, corrected) = mini.pass(learner, objective, state, settings, key)?;
             let step = learner.optimizer_step(learning_rate)?;
@@ -203,8 +207,10 @@ pub fn update(
             }
         }
     }
-    report.loss /= report.num_updates as f64;
-    report.grad_norm = norms / report.num_updates as f64;
+    // Where nothing was to be learned, 0; where every update was left out, there is no number.
+    let divisor = if report.skipped.is_empty() { 1.0 } else { report.num_updates as f64 };
+    report.loss /= divisor;
+    report.grad_norm = norms / divisor;
     report.metrics = totals.into_iter().map(|(name, total, count)| (name, total / count as f64)).collect();
     Ok(report)
 }

@@ -357,6 +357,13 @@ impl Session {
             left_out(&whole_groups, chosen.as_deref(), shaped.kept.as_ref(), self.update.mask_truncated);
         let (num_left_out, tokens_left_out) = counted(&whole_groups, &left_out);
         whole.leave_out(num_left_out, tokens_left_out);
+        let num_members: usize = whole_groups.iter().map(|group| group.trajectories.len()).sum();
+        if num_members > 0 && num_left_out as usize == num_members {
+            self.progress.warn(&format!(
+                "step {step}: none of its {num_members} trajectories bears any loss, so nothing is learned ({}); train/num_left_out/* counts them by reason",
+                left_out.iter().flatten().next().map_or("left out", |reason| reason.name())
+            ));
+        }
         whole.accounting.check()?;
         timings.add("adv", clock.elapsed());
 
