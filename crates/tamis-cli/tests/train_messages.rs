@@ -573,7 +573,7 @@ fn rewards_that_give_no_number_leave_the_row_out() {
     insta::assert_snapshot!(ended.failure(), @r#"
     exit code 1
     error: the run stopped for want of signal
-    stopped in step 1: no group was kept in all of epoch 0 (8 rounds)
+    stopped in step 1: no group was kept in all of epoch 1 (8 rounds)
       by `judge`, of 64 groups (256 trajectories) generated:
               0    0.0%  kept
               0    0.0%  all correct

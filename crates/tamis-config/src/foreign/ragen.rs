@@ -49,7 +49,13 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("lora.rank", "0", Unless(&["0"], "all weights are trained; there are no adapters")),
     key("lora.*", "", NoEffect("there are no adapters")),
     key("system.*", "", NoEffect("the native engine runs on the CPU of one machine")),
-    key("collapse_detection.*", "", NoEffect("its metrics are not there yet")),
+    key(
+        "collapse_detection.*",
+        "",
+        NoEffect(
+            "its measures need every completion scored under every prompt; tamis logs its own, collapse/*, in every step",
+        ),
+    ),
     key("actor_rollout_ref.rollout.rollout_filter_strategy", "top_p", By(Rule::RolloutFilter, FILTER)),
     key("actor_rollout_ref.rollout.rollout_filter_value", "1.0", By(Rule::RolloutFilter, FILTER)),
     key("actor_rollout_ref.rollout.rollout_filter_ratio", "", By(Rule::RolloutFilter, FILTER)),

@@ -18,7 +18,7 @@ pub(super) const ENTRY: Entry = Entry {
     degenerate: &[
         "unscored members are outside the mean and get 0",
         "a uniform group (max == min) gets exactly 0, and so does one with fewer than two scored members of several",
-        "a group of one gets 0, or its raw reward with `singleton: raw_reward`",
+        "a group of one gets 0, or its raw reward with `singleton: raw`",
     ],
     known_as: &[
         ("verl", "algorithm.adv_estimator=grpo with norm_adv_by_std_in_grpo=False"),

@@ -22,7 +22,7 @@ pub(super) const ENTRY: Entry = Entry {
         "without components the reward itself is the only one",
         "a component without an answer for a member adds 0 to it, and so does one that is uniform in the group; unscored members are outside and get 0",
         "where all sums of the batch are equal, or there are fewer than two tokens, every advantage is 0",
-        "a group of one has sum 0, or with `singleton: raw_reward` that of its raw rewards over 1 + epsilon",
+        "a group of one has sum 0, or with `singleton: raw` that of its raw rewards over 1 + epsilon",
     ],
     known_as: &[
         ("verl", "algorithm.adv_estimator=gdpo"),
@@ -30,7 +30,7 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     differences: &[
         "TRL whitens over trajectories instead of tokens, with deviation + 1e-4: see `normalize_then_sum`",
-        "verl keeps the raw reward of a singleton (`singleton: raw_reward`), adds 1e-8 to the number of tokens, and works in single precision",
+        "verl keeps the raw reward of a singleton (`singleton: raw`), adds 1e-8 to the number of tokens, and works in single precision",
     ],
 };
 

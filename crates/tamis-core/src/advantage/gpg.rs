@@ -19,7 +19,7 @@ pub(super) const ENTRY: Entry = Entry {
     degenerate: &[
         "unscored members are outside the mean and both counts and get 0",
         "a uniform group (max == min) gets exactly 0; where all groups are uniform alpha is 1",
-        "a group of one gets 0, or alpha times its raw reward with `singleton: raw_reward`",
+        "a group of one gets 0, or alpha times its raw reward with `singleton: raw`",
     ],
     known_as: &[("verl", "algorithm.adv_estimator=gpg")],
     differences: &[

@@ -21,7 +21,7 @@ pub(super) const ENTRY: Entry = Entry {
     degenerate: &[
         "unscored members are outside the statistics and get 0",
         "a uniform group (max == min) gets exactly 0, and so does one with fewer than two scored members of several",
-        "a group of one gets 0, or its raw reward with `singleton: raw_reward`",
+        "a group of one gets 0, or its raw reward with `singleton: raw`",
     ],
     known_as: &[
         ("verl", "algorithm.adv_estimator=grpo"),
@@ -31,7 +31,7 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     differences: &[
         "verl and TRL compute the deviation of a uniform group in floating point, so that rounding noise over epsilon can become an advantage; here it is zero",
-        "verl keeps the raw reward of a singleton (`singleton: raw_reward`), TRL gives 0; TRL's epsilon is 1e-4",
+        "verl keeps the raw reward of a singleton (`singleton: raw`), TRL gives 0; TRL's epsilon is 1e-4",
         "verl's vectorised form works in single precision and, before 0.9.1, took the variance for at least 1e-6",
     ],
 };

@@ -19,7 +19,7 @@ pub(super) const ENTRY: Entry = Entry {
     degenerate: &[
         "where two share the best reward the lead is 0, and so is every advantage: a mixed group such as 1, 1, 0, 0 carries no signal",
         "unscored members are outside and get 0; with fewer than two scored members of several all get 0",
-        "a group of one gets 0, or its raw reward with `singleton: raw_reward`",
+        "a group of one gets 0, or its raw reward with `singleton: raw`",
     ],
     known_as: &[
         ("verl", "algorithm.adv_estimator=grpo_passk"),

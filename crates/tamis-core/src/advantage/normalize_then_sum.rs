@@ -23,7 +23,7 @@ pub(super) const ENTRY: Entry = Entry {
         "without components the reward itself is the only one",
         "a component without an answer for a member adds 0 to it, and so does one that is uniform, or answered for one member, in the group",
         "unscored members are outside and get 0; where all sums of the batch are equal every advantage is 0",
-        "a group of one has sum 0, or with `singleton: raw_reward` that of its raw rewards over 1 + epsilon",
+        "a group of one has sum 0, or with `singleton: raw` that of its raw rewards over 1 + epsilon",
     ],
     known_as: &[("TRL", "multi_objective_aggregation=normalize_then_sum")],
     differences: &[

@@ -21,10 +21,10 @@ pub(super) const ENTRY: Entry = Entry {
         "unscored members are outside the mean and get 0",
         "a uniform group (max == min) gets exactly 0, and so does one with fewer than two scored members of several",
         "where no scored member has a token the plain mean is taken",
-        "a group of one gets 0, or its raw reward with `singleton: raw_reward`",
+        "a group of one gets 0, or its raw reward with `singleton: raw`",
     ],
     known_as: &[("verl", "algorithm.adv_estimator=opo")],
-    differences: &["verl keeps the raw reward of a singleton (`singleton: raw_reward`)"],
+    differences: &["verl keeps the raw reward of a singleton (`singleton: raw`)"],
 };
 
 /// `A_i = R_i - Σ_j L_j·R_j / Σ_j L_j` over the scored members, `L_j` the tokens trained on.

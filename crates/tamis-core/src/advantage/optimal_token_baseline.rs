@@ -26,7 +26,7 @@ pub(super) const ENTRY: Entry = Entry {
         "at a position where all rewards to go are equal every advantage is exactly 0 (with `epsilon: 0`), where all weights are 0 the plain mean is taken",
         "beyond the second longest trajectory of a group the longest has no one to be compared with: baseline 0 there, or with `tail: kept` its own reward, so advantage 0",
         "unscored trajectories are outside and get 0; with fewer than two scored members of several all get 0",
-        "a group of one gets 0, or its rewards to go with `singleton: raw_reward`",
+        "a group of one gets 0, or its rewards to go with `singleton: raw`",
     ],
     known_as: &[("verl", "algorithm.adv_estimator=optimal_token_baseline")],
     differences: &[

@@ -21,11 +21,11 @@ pub(super) const ENTRY: Entry = Entry {
         "unscored members are outside both statistics and get 0",
         "a uniform group gets -mean(D)/deviation, the same for all its members: 0 only where lengths and rewards are unrelated",
         "where all D of the batch are equal, or there are fewer than two tokens, every advantage is 0",
-        "a group of one has D = 0, or its raw reward with `singleton: raw_reward`",
+        "a group of one has D = 0, or its raw reward with `singleton: raw`",
     ],
     known_as: &[("verl", "algorithm.adv_estimator=reinforce_plus_plus_baseline")],
     differences: &[
-        "verl keeps the raw reward of a singleton (`singleton: raw_reward`), and adds 1e-8 to the number of tokens",
+        "verl keeps the raw reward of a singleton (`singleton: raw`), and adds 1e-8 to the number of tokens",
     ],
 };
 

@@ -18,7 +18,7 @@ pub(super) const ENTRY: Entry = Entry {
     degenerate: &[
         "unscored members are nobody's other and get 0",
         "a uniform group (max == min) gets exactly 0, and so does one with fewer than two scored members of several",
-        "a group of one gets 0, or its raw reward with `singleton: raw_reward`",
+        "a group of one gets 0, or its raw reward with `singleton: raw`",
     ],
     known_as: &[
         ("verl", "algorithm.adv_estimator=rloo"),
@@ -26,7 +26,7 @@ pub(super) const ENTRY: Entry = Entry {
         ("EasyR1", "algorithm.adv_estimator=rloo"),
     ],
     differences: &[
-        "verl's `rloo` keeps the raw reward of a singleton (`singleton: raw_reward`), its `rloo_vectorized` gives 0",
+        "verl's `rloo` keeps the raw reward of a singleton (`singleton: raw`), its `rloo_vectorized` gives 0",
     ],
 };
 

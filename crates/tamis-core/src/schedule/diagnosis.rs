@@ -131,7 +131,7 @@ impl Advice<'_> {
             self.say(
                 "data.train",
                 "give it prompts",
-                format!("epoch {epoch} had none: every row may have been dropped as too long"),
+                format!("epoch {} had none: every row may have been dropped as too long", epoch + 1),
             );
             return self.list;
         }
@@ -404,8 +404,9 @@ impl fmt::Display for Diagnosis {
             }
             StopCause::EpochWithoutKept { epoch } => write!(
                 formatter,
-                "stopped in step {}: no group was kept in all of epoch {epoch} ({})",
+                "stopped in step {}: no group was kept in all of epoch {} ({})",
                 self.step,
+                epoch + 1,
                 counted(self.rounds, "round")
             )?,
             StopCause::SkippedSteps { steps, .. } => write!(
@@ -415,7 +416,7 @@ impl fmt::Display for Diagnosis {
                 counted(self.rounds, "round")
             )?,
             StopCause::NoPrompts { epoch } => {
-                write!(formatter, "stopped in step {}: epoch {epoch} has no prompts", self.step)?;
+                write!(formatter, "stopped in step {}: epoch {} has no prompts", self.step, epoch + 1)?;
             }
         }
         if groups > 0 {

@@ -212,7 +212,16 @@ fn long(
                 None | Some(Value::Null) => {
                     return Err(FilterFileError::NoGroup { place: record.place, column: column.clone() });
                 }
-                Some(value) => key.push_str(&value.to_string()),
+                Some(value) => {
+                    if let Some(number) = inexact(value) {
+                        return Err(FilterFileError::GroupDigits {
+                            place: record.place,
+                            column: column.clone(),
+                            read: format!("{number:e}"),
+                        });
+                    }
+                    key.push_str(&value.to_string());
+                }
             }
             key.push('\n');
         }
@@ -315,6 +324,20 @@ fn as_number(value: &Value) -> Option<f64> {
         Value::Bool(value) => Some(f64::from(u8::from(*value))),
         Value::Number(number) => Some(number.as_f64().unwrap_or(f64::NAN)),
         Value::String(_) | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+/// A number in a value that stands for more than one integer: one that 64 bits do not hold is read as the nearest double.
+fn inexact(value: &Value) -> Option<f64> {
+    /// From 2^53 on, doubles skip integers.
+    const FIRST_SKIPPED: f64 = 9_007_199_254_740_992.0;
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            number.as_f64().filter(|number| number.abs() >= FIRST_SKIPPED)
+        }
+        Value::Array(values) => values.iter().find_map(inexact),
+        Value::Object(values) => values.values().find_map(inexact),
+        _ => None,
     }
 }
 

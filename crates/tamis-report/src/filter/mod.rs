@@ -151,6 +151,24 @@ pub enum FilterFileError {
         /// The output.
         path: PathBuf,
     },
+    /// Something other than a file stands where the output would be put: replacing it would destroy it.
+    #[error("{} is {what}, not a regular file", path.display())]
+    OutputKind {
+        /// The output.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
+    /// A number that names a group has more digits than are read of it, so different groups could look like one.
+    #[error("{place}: the group column `{column}` holds a number with more digits than are read ({read})")]
+    GroupDigits {
+        /// Where.
+        place: Place,
+        /// The column.
+        column: String,
+        /// The nearest number that can be held.
+        read: String,
+    },
     /// The filter's settings do not make sense.
     #[error(transparent)]
     Filter(#[from] FilterError),
@@ -206,10 +224,12 @@ impl FilterFileError {
             | Self::OutputClash { .. }
             | Self::OutputFormat { .. }
             | Self::OutputExists { .. }
+            | Self::OutputKind { .. }
             | Self::Filter(_)
             | Self::Records(RecordError::Open { .. } | RecordError::Mixed { .. }) => true,
             Self::Records(_)
             | Self::NoGroup { .. }
+            | Self::GroupDigits { .. }
             | Self::NotANumber { .. }
             | Self::NotAList { .. }
             | Self::NoRows { .. } => false,
@@ -241,6 +261,12 @@ impl FilterFileError {
                     .to_owned(),
             ),
             Self::OutputExists { .. } => Some("`--overwrite` replaces it".to_owned()),
+            Self::OutputKind { .. } => {
+                Some("name a file, there already or not; leave the option out to write nothing".to_owned())
+            }
+            Self::GroupDigits { .. } => {
+                Some("its last digits would be lost and groups merged; write such ids as text".to_owned())
+            }
             Self::NoGroup { .. } => {
                 Some("a row without a group cannot be judged; take such rows out first".to_owned())
             }
@@ -311,7 +337,9 @@ pub fn filter_file(options: &FilterOptions) -> Result<FilterSummary, FilterFileE
                 });
                 is_kept == wants_kept
             };
-            let copied = copy_rows(&options.inputs, choose, target)?;
+            // A link stays one: the file that it leads to is replaced.
+            let behind = target.is_symlink().then(|| target.canonicalize().ok()).flatten();
+            let copied = copy_rows(&options.inputs, choose, behind.as_ref().unwrap_or(target))?;
             copies.push((target.clone(), copied.num_kept));
         }
     }
@@ -334,6 +362,11 @@ fn check_outputs(options: &FilterOptions) -> Result<(), FilterFileError> {
     {
         return Err(FilterFileError::OutputClash { path: kept.clone(), other: "the other output" });
     }
+    for path in &outputs {
+        if let Some(what) = other_than_file(path) {
+            return Err(FilterFileError::OutputKind { path: (*path).clone(), what });
+        }
+    }
     if let Some(path) = outputs.iter().find(|path| !options.overwrite && path.exists()) {
         return Err(FilterFileError::OutputExists { path: (*path).clone() });
     }
@@ -351,6 +384,16 @@ fn check_outputs(options: &FilterOptions) -> Result<(), FilterFileError> {
     match outputs.into_iter().find(promises_other) {
         Some(path) => Err(FilterFileError::OutputFormat { path: path.clone(), input: input.clone(), format }),
         None => Ok(()),
+    }
+}
+
+/// What stands at a path, where it is neither nothing nor a regular file, links followed.
+fn other_than_file(path: &Path) -> Option<&'static str> {
+    match path.metadata() {
+        Ok(metadata) if metadata.is_file() => None,
+        Ok(metadata) if metadata.is_dir() => Some("a folder"),
+        Ok(_) => Some("a pipe, a socket or a device"),
+        Err(_) => path.is_symlink().then_some("a link that leads nowhere"),
     }
 }
 

@@ -354,6 +354,80 @@ fn what_cannot_be_filtered() {
 }
 
 #[test]
+fn ids_beyond_64_bits_are_no_groups() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = |first: &str, second: &str| {
+        let text = format!("{{\"uid\": {first}, \"acc\": 1}}\n{{\"uid\": {second}, \"acc\": 0}}\n");
+        filter_file(&options(vec![write(&folder, "ids.jsonl", &text)], long(&["uid"], "acc")))
+    };
+    let refused = |first: &str, second: &str| {
+        let error = rows(first, second).unwrap_err();
+        assert!(!error.is_usage());
+        format!("{}\n  hint: {}", shown(&error, &folder), error.hint().unwrap())
+    };
+    insta::assert_snapshot!(refused("1", "18446744073709551616"), @"
+    FOLDER/ids.jsonl, line 2: the group column `uid` holds a number with more digits than are read (1.8446744073709552e19)
+      hint: its last digits would be lost and groups merged; write such ids as text
+    ");
+    insta::assert_snapshot!(refused("[-9223372036854775809]", "1"), @"
+    FOLDER/ids.jsonl, line 1: the group column `uid` holds a number with more digits than are read (-9.223372036854776e18)
+      hint: its last digits would be lost and groups merged; write such ids as text
+    ");
+    let num_groups = |first: &str, second: &str| rows(first, second).unwrap().num_prompts;
+    assert_eq!(num_groups("18446744073709551614", "18446744073709551615"), 2);
+    assert_eq!(num_groups("-9223372036854775808", "-9223372036854775807"), 2);
+    assert_eq!(num_groups("\"18446744073709551616\"", "\"18446744073709551617\""), 2);
+    assert_eq!(num_groups("0.5", "0.5"), 1);
+}
+
+#[cfg(unix)]
+#[test]
+fn only_regular_files_are_replaced() {
+    use std::os::unix::fs::symlink;
+    let folder = tempfile::tempdir().unwrap();
+    let input = write(&folder, "rollouts.jsonl", ROWS);
+    let path = |name: &str| folder.path().join(name);
+    let _socket = std::os::unix::net::UnixListener::bind(path("socket.jsonl")).unwrap();
+    std::fs::create_dir(path("folder.jsonl")).unwrap();
+    symlink(path("absent.jsonl"), path("nowhere.jsonl")).unwrap();
+    symlink("/dev/null", path("null.jsonl")).unwrap();
+    let good = options(vec![input], long(&["uid"], "acc"));
+    let mut text = String::new();
+    for name in ["socket.jsonl", "folder.jsonl", "nowhere.jsonl", "null.jsonl"] {
+        let before = path(name).symlink_metadata().unwrap().file_type();
+        let here = Some(path(name));
+        for (kept, dropped, overwrite) in [(here.clone(), None, true), (None, here, false)] {
+            let error = filter_file(&FilterOptions { kept, dropped, overwrite, ..good.clone() }).unwrap_err();
+            assert!(error.is_usage());
+            if overwrite {
+                writeln!(text, "{}\n  hint: {}", shown(&error, &folder), error.hint().unwrap()).unwrap();
+            }
+        }
+        assert_eq!(path(name).symlink_metadata().unwrap().file_type(), before);
+    }
+    insta::assert_snapshot!(text, @"
+    FOLDER/socket.jsonl is a pipe, a socket or a device, not a regular file
+      hint: name a file, there already or not; leave the option out to write nothing
+    FOLDER/folder.jsonl is a folder, not a regular file
+      hint: name a file, there already or not; leave the option out to write nothing
+    FOLDER/nowhere.jsonl is a link that leads nowhere, not a regular file
+      hint: name a file, there already or not; leave the option out to write nothing
+    FOLDER/null.jsonl is a pipe, a socket or a device, not a regular file
+      hint: name a file, there already or not; leave the option out to write nothing
+    ");
+    // A link to a file stays a link: the file behind it is replaced, and only where that was asked for.
+    let file = write(&folder, "file.jsonl", "old");
+    symlink(&file, path("link.jsonl")).unwrap();
+    let through =
+        |overwrite| filter_file(&FilterOptions { kept: Some(path("link.jsonl")), overwrite, ..good.clone() });
+    assert!(matches!(through(false), Err(FilterFileError::OutputExists { .. })));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "old");
+    through(true).unwrap();
+    assert!(path("link.jsonl").is_symlink());
+    assert_eq!(std::fs::read_to_string(&file).unwrap().lines().count(), 2);
+}
+
+#[test]
 fn pool_filters_compare_the_groups_of_all_files() {
     let folder = tempfile::tempdir().unwrap();
     let first = write(&folder, "a.jsonl", "{\"uid\": 1, \"r\": 0.0}\n{\"uid\": 1, \"r\": 1.0}\n");

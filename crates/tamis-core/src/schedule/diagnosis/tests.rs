@@ -94,7 +94,7 @@ fn too_hard() {
     let cause = StopCause::EpochWithoutKept { epoch: 0 };
     let diagnosis = Diagnosis::new(cause, 1, 0, 8, tally, &RoundsSettings::verl(128, 128, 8, 0));
     insta::assert_snapshot!(diagnosis, @"
-    stopped in step 1: no group was kept in all of epoch 0 (8 rounds)
+    stopped in step 1: no group was kept in all of epoch 1 (8 rounds)
       by `acc`, of 1024 groups (8192 trajectories) generated:
               0    0.0%  kept
               0    0.0%  all correct
@@ -276,7 +276,7 @@ fn groups_of_one_dropped_by_choice() {
     let cause = StopCause::EpochWithoutKept { epoch: 2 };
     let settings = RoundsSettings { metric: "length".to_owned(), ..RoundsSettings::verl(8, 8, 1, 0) };
     insta::assert_snapshot!(Diagnosis::new(cause, 5, 0, 1, tally, &settings), @"
-    stopped in step 5: no group was kept in all of epoch 2 (1 round)
+    stopped in step 5: no group was kept in all of epoch 3 (1 round)
       by `length`, of 8 groups (8 trajectories) generated:
               0    0.0%  kept
               0    0.0%  all correct
@@ -360,9 +360,9 @@ fn no_prompts() {
     let cause = StopCause::NoPrompts { epoch: 0 };
     let settings = RoundsSettings::verl(8, 8, 4, 0);
     insta::assert_snapshot!(Diagnosis::new(cause, 1, 0, 1, Tally::default(), &settings), @"
-    stopped in step 1: epoch 0 has no prompts
+    stopped in step 1: epoch 1 has no prompts
       what to change, the likeliest remedy first:
-      - data.train: give it prompts (epoch 0 had none: every row may have been dropped as too long)
+      - data.train: give it prompts (epoch 1 had none: every row may have been dropped as too long)
     ");
 }
 

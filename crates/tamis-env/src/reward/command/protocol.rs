@@ -23,7 +23,7 @@
 //! |---|---|
 //! | `id` | the number of the request |
 //! | `score` | a number, a boolean, or `null` for no answer |
-//! | `scores` | instead of or beside `score`: an object of named numbers, e.g. `{"score": 0.5, "acc": 1, "format": 0}`; a `null` in it leaves that name out |
+//! | `scores` | instead of or beside `score`: an object of named numbers, e.g. `{"score": 0.5, "acc": 1, "format": 0}`; a `null` in it leaves that name out, and an empty name is refused |
 //! | `per_token` | optional: object from name to one number for each completion token; without a number of that name, that is their sum |
 //! | `per_turn` | optional: the same for each turn |
 //! | `error` | text instead of scores: the function failed on this completion |
@@ -162,6 +162,7 @@ fn scores(answer: &Map<String, Value>) -> Result<Option<Scores>, Problem> {
             Value::Null => {}
             Value::Object(values) => {
                 for (name, value) in values {
+                    named("scores", name)?;
                     if let Some(value) = number(name, value)? {
                         scores.insert(name.clone(), Score::of(value));
                     }
@@ -211,9 +212,18 @@ fn scores(answer: &Map<String, Value>) -> Result<Option<Scores>, Problem> {
     Ok(is_answer.then_some(scores))
 }
 
+/// Refuses a score without a name: no metric, weight or filter could ask for it.
+fn named(field: &str, name: &str) -> Result<(), Problem> {
+    if name.trim().is_empty() {
+        return Err(Problem::Shape(format!("`{field}` holds a score without a name (`\"{name}\"`)")));
+    }
+    Ok(())
+}
+
 fn parts(field: &str, values: &Map<String, Value>) -> Result<BTreeMap<String, Vec<f64>>, Problem> {
     let mut all = BTreeMap::new();
     for (name, list) in values {
+        named(field, name)?;
         let Value::Array(list) = list else {
             return Err(Problem::Shape(format!("`{field}` of `{name}` is not a list")));
         };
