@@ -515,32 +515,52 @@ fn an_update_that_is_interrupted_is_finished() {
     let time = start.elapsed();
     let expected = Left::by(&whole.join("runs/tiny"));
 
-    let folder = Folder::new().with("config.yaml", &config);
     let mut dice = Dice::new();
     let mut interrupts = 0;
-    loop {
-        let mut child = match begun(&folder) {
-            None => folder.start(&["train", "config.yaml"]),
-            Some(_) => folder.start(&["train", "--resume", "runs/tiny"]),
-        };
-        if interrupts < 12 {
-            std::thread::sleep(time.mul_f64(0.1 + 0.3 * dice.roll()));
-            if child.try_wait().expect("status").is_none() {
+    // On a busy machine a run may be over before it is told to stop: then sooner.
+    for sooner in 0..6 {
+        let folder = Folder::new().with("config.yaml", &config);
+        for start in 0.. {
+            assert!(start < 40, "the run does not end");
+            let mut child = match begun(&folder) {
+                None => folder.start(&["train", "config.yaml"]),
+                Some(_) => folder.start(&["train", "--resume", "runs/tiny"]),
+            };
+            std::thread::sleep(time.mul_f64((0.1 + 0.3 * dice.roll()) / f64::from(1 << sooner)));
+            if interrupts < 12 && child.try_wait().expect("status").is_none() {
                 let told =
                     std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
                 assert!(told.expect("kill").success());
                 interrupts += 1;
             }
+            if folder.wait(child).code == Some(0) {
+                break;
+            }
         }
-        let ended = folder.wait(child);
-        if ended.code == Some(0) && ended.stdout.contains("done") || interrupts >= 12 && ended.code == Some(0)
-        {
-            break;
+        let found = Left::by(&folder.join("runs/tiny"));
+        assert_eq!(found.metrics, expected.metrics);
+        let weights = "checkpoints/step_4/model.safetensors";
+        assert!(found.files[weights] == expected.files[weights]);
+        if interrupts > 2 {
+            return;
         }
     }
-    assert!(interrupts > 1, "{interrupts}");
-    let found = Left::by(&folder.join("runs/tiny"));
-    assert_eq!(found.metrics, expected.metrics);
-    let weights = "checkpoints/step_4/model.safetensors";
-    assert!(found.files[weights] == expected.files[weights]);
+    panic!("only {interrupts} interrupts in six runs");
+}
+
+/// An edited `config.yaml` is a change like an override: allowed ones hold, others are refused with both values.
+#[test]
+fn what_an_editor_changed_is_compared_too() {
+    let folder = Folder::new().with("config.yaml", TINY);
+    folder.tamis(&["train", "config.yaml"]).succeeds();
+    let own = folder.read("runs/tiny/config.yaml");
+    assert!(own.contains("learning_rate: 0.001"), "{own}");
+    folder.write("runs/tiny/config.yaml", &own.replace("learning_rate: 0.001", "learning_rate: 0.5"));
+    let refused = folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=8"]);
+    assert_eq!(refused.code, Some(4), "{}", refused.shown());
+    assert!(refused.stderr.contains("0.001") && refused.stderr.contains("0.5"), "{}", refused.stderr);
+    folder.write("runs/tiny/config.yaml", &own.replace("total_steps: 6", "total_steps: 8"));
+    let longer = folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
+    assert!(longer.stderr.contains("changed on resume"), "{}", longer.stderr);
+    assert!(folder.read("runs/tiny/.config.yaml").contains("total_steps: 8"));
 }

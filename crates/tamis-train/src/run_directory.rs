@@ -152,6 +152,8 @@ pub const TENSORBOARD: &str = "tensorboard";
 const ROLLOUTS: &str = "rollouts";
 const CHECKPOINTS: &str = "checkpoints";
 const CONFIG: &str = "config.yaml";
+/// The same as it was last in force.
+const IN_FORCE: &str = ".config.yaml";
 const CHECKPOINTED: &str = "checkpointed";
 const LOCK: &str = "run.lock";
 // A process that ends, or that has just forked a child which has not started its program yet, holds the lock a moment longer.
@@ -256,6 +258,11 @@ impl RunDirectory {
     /// `config.yaml`.
     pub fn config(&self) -> PathBuf {
         self.path.join(CONFIG)
+    }
+
+    /// The configuration as the run had it last, which a resume compares with `config.yaml`: that one may have been edited.
+    pub fn config_in_force(&self) -> PathBuf {
+        self.path.join(IN_FORCE)
     }
 
     /// `run.log`.

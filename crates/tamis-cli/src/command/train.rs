@@ -62,7 +62,10 @@ fn resume(arguments: &Train, path: &Path) -> Result<Begin, Failure> {
     let directory = RunDirectory::open(&Disk::new(), path).map_err(|error| fail(&error.into()))?;
     let (mut files, overrides) = arguments.layers.split();
     let own = directory.config();
-    let was = load(std::slice::from_ref(&own), &[]).map_err(|errors| new_errors(None, errors))?;
+    // What an editor did to `config.yaml` is a change like an override. A run of an earlier build has no other.
+    let in_force = Some(directory.config_in_force()).filter(|path| path.is_file());
+    let was =
+        load(&[in_force.unwrap_or_else(|| own.clone())], &[]).map_err(|errors| new_errors(None, errors))?;
     files.insert(0, own);
     let now = load(&files, &overrides).map_err(|errors| new_errors(Some(&was), errors))?;
     let notes = super::new_notes(&was, &now);

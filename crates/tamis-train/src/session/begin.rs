@@ -112,7 +112,9 @@ impl Session {
         }
         if !is_new {
             // What was changed holds from now on: a later resume without the override goes on with it.
-            session.directory.disk().write_file(&session.directory.config(), text.as_bytes())?;
+            for path in [session.directory.config(), session.directory.config_in_force()] {
+                session.directory.disk().write_file(&path, text.as_bytes())?;
+            }
         }
         Ok(session)
     }

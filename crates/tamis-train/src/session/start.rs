@@ -92,7 +92,9 @@ pub(super) fn new_directory(disk: &Disk, given: &ConfigText) -> Result<RunDirect
     let directory = RunDirectory::create(disk, &given.config.run.dir, &given.config.run.name)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
     directory.disk().write_file(&directory.path().join(STARTED), now.to_string().as_bytes())?;
-    directory.disk().write_file(&directory.config(), given.text.as_bytes())?;
+    for path in [directory.config_in_force(), directory.config()] {
+        directory.disk().write_file(&path, given.text.as_bytes())?;
+    }
     Ok(directory)
 }
 
