@@ -140,26 +140,26 @@ fn a_failing_disk_ends_the_run_and_loses_nothing() {
         .filter(|(operation, _)| *operation == Operation::Write)
         .map(|(_, kind)| kind.as_str())
         .collect();
-    insta::assert_snapshot!(written.join("\n"), @r#"
-tiny/..config.yaml.tmp
-tiny/.config.yaml.tmp
-tiny/.started.tmp
-tiny/checkpoints/step_.tmp/.config.json.tmp
-tiny/checkpoints/step_.tmp/.generation_config.json.tmp
-tiny/checkpoints/step_.tmp/.model.safetensors.tmp
-tiny/checkpoints/step_.tmp/.optimizer.safetensors.tmp
-tiny/checkpoints/step_.tmp/.state.json.tmp
-tiny/checkpoints/step_.tmp/.tokenizer.json.tmp
-tiny/checkpoints/step_.tmp/.tokenizer_config.json.tmp
-tiny/journal.bin
-tiny/metrics.jsonl
-tiny/reference.tmp/.config.json.tmp
-tiny/reference.tmp/.generation_config.json.tmp
-tiny/reference.tmp/.model.safetensors.tmp
-tiny/rollouts/.step_.parquet.tmp
-tiny/run.log
-tiny/tensorboard/events
-"#);
+    insta::assert_snapshot!(written.join("\n"), @r"
+    tiny/..config.yaml.tmp
+    tiny/.config.yaml.tmp
+    tiny/.started.tmp
+    tiny/checkpoints/step_.tmp/.config.json.tmp
+    tiny/checkpoints/step_.tmp/.generation_config.json.tmp
+    tiny/checkpoints/step_.tmp/.model.safetensors.tmp
+    tiny/checkpoints/step_.tmp/.optimizer.safetensors.tmp
+    tiny/checkpoints/step_.tmp/.state.json.tmp
+    tiny/checkpoints/step_.tmp/.tokenizer.json.tmp
+    tiny/checkpoints/step_.tmp/.tokenizer_config.json.tmp
+    tiny/journal.bin
+    tiny/metrics.jsonl
+    tiny/reference.tmp/.config.json.tmp
+    tiny/reference.tmp/.generation_config.json.tmp
+    tiny/reference.tmp/.model.safetensors.tmp
+    tiny/rollouts/.step_.parquet.tmp
+    tiny/run.log
+    tiny/tensorboard/events
+    ");
     for (turn, (kind, &at)) in kinds.iter().enumerate() {
         // Every write is met in any case.
         if kind.0 != Operation::Write && turn % 4 != 0 && std::env::var_os("TAMIS_FAULTS").is_none() {
