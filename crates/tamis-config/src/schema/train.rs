@@ -36,7 +36,7 @@ section! {
 section! {
     /// The learning rate over training steps. Generation rounds do not count.
     pub struct LrScheduleConfig {
-        /// How it moves after the warm-up. `linear` and `cosine` need `train.total_steps`.
+        /// How it moves after the warm-up. `linear` and `cosine` need an end: `train.total_steps`, or epochs of a run that does not refill.
         kind: LrScheduleKind = "constant", Any, Fixed;
         /// Steps over which it rises from zero.
         warmup_steps: usize = "0", Any, Fixed;
