@@ -220,7 +220,7 @@ fn named(metrics: &Metrics) -> Vec<(&'static str, f64)> {
 }
 
 /// The columns of one optimizer batch.
-struct MiniBatch<'a> {
+pub(crate) struct MiniBatch<'a> {
     sequences: Vec<LearnerSequence<'a>>,
     mask: Ragged<bool>,
     /// As generation gave them \[N\].
@@ -238,7 +238,7 @@ struct MiniBatch<'a> {
 
 impl<'a> MiniBatch<'a> {
     /// The groups at `places` of the batch.
-    fn of(
+    pub(crate) fn of(
         batch: TrainingBatch<'a>,
         first_row: &[usize],
         places: &[usize],
@@ -299,7 +299,7 @@ impl<'a> MiniBatch<'a> {
     }
 
     /// Sequences with a token to train on; the others cost no forward pass.
-    fn live(&self) -> Vec<usize> {
+    pub(crate) fn live(&self) -> Vec<usize> {
         (0..self.sequences.len()).filter(|&row| self.mask.row(row).contains(&true)).collect()
     }
 
@@ -340,7 +340,7 @@ impl<'a> MiniBatch<'a> {
     }
 
     /// Forward and backward: correction and choices over the whole, then micro-batch by micro-batch.
-    fn pass(
+    pub(crate) fn pass(
         mut self,
         learner: &mut dyn Learner,
         objective: &Objective,

@@ -8,6 +8,7 @@ mod attempts;
 mod begin;
 mod critic;
 mod early_stop;
+mod gradient;
 mod measure;
 mod members;
 mod passes;
