@@ -192,12 +192,12 @@ impl RunError {
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Assemble(error) => error.hint().map(str::to_owned),
+            Self::Assemble(error) => error.hint(),
             Self::Directory(error) => error.hint().map(str::to_owned),
             Self::Journal(error) => error.hint().map(str::to_owned),
             Self::WarmStart(error) => error.hint().map(str::to_owned),
             Self::Disk(error) => error.hint().map(str::to_owned),
-            Self::Checkpoint(error) => error.hint().map(str::to_owned),
+            Self::Checkpoint(error) => error.hint(),
             Self::Gold { .. } => Some(
                 "choose the verifier that fits the ground truth's form, or set data.check_gold=warn to go on".to_owned(),
             ),
