@@ -171,7 +171,7 @@ fn every_trajectory_is_under_one_verdict_and_the_metrics_agree() {
         }
         assert_eq!(step["trajectories/generated"] as u64, went);
         let mut left_out = 0;
-        for reason in ["unscored", "unchosen", "truncated", "shaped", "masked"] {
+        for reason in ["unscored", "unchosen", "truncated", "shaped", "masked", "rejected"] {
             let number = step[&format!("train/num_left_out/{reason}")] as u64;
             left_out += number;
             *total.entry(reason.to_owned()).or_default() += number;
@@ -186,6 +186,41 @@ fn every_trajectory_is_under_one_verdict_and_the_metrics_agree() {
     // Groups without two scored members are dropped under the same name.
     assert_eq!(of("unscored"), total["unscored"] + total["dropped"], "{verdicts:?}");
     assert!(total["unscored"] > 0 && total["unchosen"] > 0, "shows nothing otherwise: {total:?}");
+}
+
+/// In bypass mode the first mini-batch has the policy that sampled, the second one that moved away from it: a bound that nothing passes
+/// rejects the second whole.
+#[test]
+fn what_the_correction_rejects_whole_is_not_trained() {
+    let bypass = |threshold: &str| {
+        format!(
+            "objective: {{correction: {{preset: bypass_ppo_clip, rejections: [{{statistic: seq_mean_k2, threshold: '{threshold}'}}]}}}}"
+        )
+    };
+    let folder = Folder::new();
+    let strict = bypass("1e-12");
+    train(&folder, &[("filter: {kind: variance}", &format!("filter: {{kind: variance}}\n{strict}"))])
+        .succeeds();
+    let steps = steps(&folder);
+    for step in &steps {
+        let left_out = step["trajectories/left_out"];
+        assert_eq!(step["train/num_left_out/rejected"], left_out, "{step:?}");
+        assert_eq!((step["trajectories/trained"] + left_out, left_out), (16.0, 8.0), "{step:?}");
+        // Nothing is learned from it: no update is made with momentum alone.
+        assert_eq!(step["actor/num_updates"], 1.0);
+        let generated = step["trajectories/dropped"] + step["trajectories/surplus"] + 16.0;
+        assert_eq!(step["trajectories/generated"], generated);
+    }
+    let of_rows = verdicts(&folder);
+    assert_eq!((of_rows["trained"], of_rows["rejected"]), (48, 48), "{of_rows:?}");
+
+    // Trained in one of two epochs is trained.
+    let folder = Folder::new();
+    let twice = ("  ppo_mini_batch_size: 2", "  ppo_mini_batch_size: 4\n  ppo_epochs: 2");
+    train(&folder, &[("filter: {kind: variance}", &format!("filter: {{kind: variance}}\n{strict}")), twice])
+        .succeeds();
+    let of_rows = verdicts(&folder);
+    assert_eq!((of_rows["trained"], of_rows.get("rejected")), (96, None), "{of_rows:?}");
 }
 
 /// A selection in which groups without contrast compete says so at the start, and when it trains on some.

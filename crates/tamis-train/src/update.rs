@@ -78,8 +78,11 @@ pub struct UpdateReport {
     pub loss: f64,
     /// Mean norm of the gradient before clipping, over finite ones.
     pub grad_norm: f64,
-    /// Mean of each objective metric over the updates taken, by name as logged.
+    /// Mean of each metric of objective and correction over the updates taken, by name as logged; the correction's also over mini-batches of
+    /// which it rejected everything.
     pub metrics: Vec<(String, f64)>,
+    /// Which trajectories had tokens to train on, and lost all of them to the correction in every update \[B\].
+    pub rejected: Vec<bool>,
 }
 
 /// Which tokens are trained on: those of the policy, in scored (and, where asked for, untruncated) trajectories.
@@ -103,6 +106,17 @@ pub(crate) fn first_rows(groups: &[&Group]) -> Vec<usize> {
             Some(first)
         })
         .collect()
+}
+
+/// Rows of the trajectories of some groups, in their order.
+pub(crate) fn rows_of(
+    groups: &[&Group],
+    first_row: &[usize],
+    places: &[usize],
+) -> impl Iterator<Item = usize> {
+    places
+        .iter()
+        .flat_map(move |&place| first_row[place]..first_row[place] + groups[place].trajectories.len())
 }
 
 /// The order in which an epoch takes groups into mini-batches.
@@ -163,19 +177,44 @@ pub fn update(
 ) -> Result<UpdateReport, LearnerError> {
     let mut report = UpdateReport::default();
     let mut totals: Vec<(String, f64, usize)> = Vec::new();
+    let mut add = |metrics: Vec<(String, f64)>| {
+        for (name, value) in metrics.into_iter().filter(|(_, value)| !value.is_nan()) {
+            match totals.iter_mut().find(|(known, ..)| *known == name) {
+                Some((_, total, count)) => {
+                    *total += value;
+                    *count += 1;
+                }
+                None => totals.push((name, value, 1)),
+            }
+        }
+    };
     let mut norms = 0.0;
     let first_row = first_rows(batch.groups);
+    let num_rows = batch.groups.iter().map(|group| group.trajectories.len()).sum();
+    let (mut bore_loss, mut was_rejected) = (vec![false; num_rows], vec![false; num_rows]);
     for epoch in 0..settings.epochs {
         let order = order(settings.shuffle, epoch, batch.groups.len());
         for (index, range) in mini_batches(order.len(), settings.mini_batch_size).into_iter().enumerate() {
             let places = &order[range];
-            let mini = MiniBatch::of(batch, &first_row, places, settings);
-            if mini.live().is_empty() {
+            let mut mini = MiniBatch::of(batch, &first_row, places, settings);
+            let given = mini.live();
+            if given.is_empty() {
                 // Nothing to learn from: an optimizer step would decay weights and move by old momentum alone.
                 continue;
             }
+            let corrected = mini.correct(learner, objective, settings)?;
+            let rows: Vec<usize> = rows_of(batch.groups, &first_row, places).collect();
+            for &row in &given {
+                let is_live = mini.mask.row(row).contains(&true);
+                bore_loss[rows[row]] |= is_live;
+                was_rejected[rows[row]] |= !is_live;
+            }
+            if mini.live().is_empty() {
+                add(corrected.metrics);
+                continue;
+            }
             let key = settings.key.with(epoch as u64).with(index as u64);
-            let (outcome, corrected) = mini.pass(learner, objective, state, settings, key)?;
+            let outcome = mini.pass(learner, objective, state, settings, &corrected, key)?;
             let step = learner.optimizer_step(learning_rate)?;
             report.skipped.push(step.skipped);
             if step.skipped {
@@ -187,24 +226,12 @@ pub fn update(
             norms += step.grad_norm;
             report.loss += outcome.loss;
             *state = outcome.state;
-            let of_objective =
-                named(&outcome.metrics).into_iter().map(|(name, value)| (name.to_owned(), value));
             // What the correction measured of the policy that sampled stands in place of the objective's own figure of that name.
-            let of_objective = of_objective
-                .filter(|(name, _)| corrected.iter().all(|(other, _)| other != name))
-                .collect::<Vec<_>>();
-            for (name, value) in of_objective.into_iter().chain(corrected) {
-                if value.is_nan() {
-                    continue;
-                }
-                match totals.iter_mut().find(|(known, ..)| *known == name) {
-                    Some((_, total, count)) => {
-                        *total += value;
-                        *count += 1;
-                    }
-                    None => totals.push((name, value, 1)),
-                }
-            }
+            let of_objective = named(&outcome.metrics)
+                .into_iter()
+                .filter(|(name, _)| corrected.metrics.iter().all(|(other, _)| other != name))
+                .map(|(name, value)| (name.to_owned(), value));
+            add(of_objective.chain(corrected.metrics.iter().cloned()).collect());
         }
     }
     // Where nothing was to be learned, 0; where every update was left out, there is no number.
@@ -212,7 +239,20 @@ pub fn update(
     report.loss /= divisor;
     report.grad_norm = norms / divisor;
     report.metrics = totals.into_iter().map(|(name, total, count)| (name, total / count as f64)).collect();
+    report.rejected =
+        was_rejected.iter().zip(&bore_loss).map(|(&rejected, &bore)| rejected && !bore).collect();
     Ok(report)
+}
+
+/// What the correction says of an optimizer batch.
+#[derive(Default)]
+struct BatchCorrection {
+    /// Weight of each token \[N\]; `None`: 1.
+    weight: Option<Vec<f32>>,
+    /// What it measured, by name as logged.
+    metrics: Vec<(String, f64)>,
+    /// The policy's log-probabilities and entropies, where they were computed for it or for a selection.
+    scores: Option<PolicyScores>,
 }
 
 fn named(metrics: &Metrics) -> Vec<(&'static str, f64)> {
@@ -339,26 +379,25 @@ impl<'a> MiniBatch<'a> {
         Ok(all)
     }
 
-    /// Forward and backward: correction and choices over the whole, then micro-batch by micro-batch.
-    fn pass(
-        mut self,
+    /// Corrects for a sampler that is not the policy: weights, and a mask without what is rejected.
+    fn correct(
+        &mut self,
         learner: &mut dyn Learner,
         objective: &Objective,
-        state: &ObjectiveState,
         settings: &UpdateSettings,
-        key: Key,
-    ) -> Result<(tamis_core::objective::Outcome, Vec<(String, f64)>), LearnerError> {
+    ) -> Result<BatchCorrection, LearnerError> {
         let judges_policy = |correction: &Correction| {
             correction.mode.is_bypass()
                 && (correction.importance.is_some() || !correction.rejections.is_empty())
         };
         let needs_scores =
             objective.needs_selection() || settings.correction.as_ref().is_some_and(judges_policy);
-        let scores = if needs_scores { Some(self.scores(learner, settings)?) } else { None };
-        let mut weight: Option<Vec<f32>> = None;
-        let mut corrected_metrics = Vec::new();
+        let mut batch = BatchCorrection {
+            scores: if needs_scores { Some(self.scores(learner, settings)?) } else { None },
+            ..BatchCorrection::default()
+        };
         if let Some(correction) = &settings.correction {
-            let old = match &scores {
+            let old = match &batch.scores {
                 Some(scores) if judges_policy(correction) => &scores.logprobs,
                 _ => self.old(),
             };
@@ -369,8 +408,9 @@ impl<'a> MiniBatch<'a> {
                 behaviour: &self.behaviour,
             };
             let corrected = correction.correct(&columns)?;
-            weight = corrected.weights.map(|weights| weights.iter().map(|&weight| weight as f32).collect());
-            corrected_metrics = corrected.metrics.named();
+            batch.weight =
+                corrected.weights.map(|weights| weights.iter().map(|&weight| weight as f32).collect());
+            batch.metrics = corrected.metrics.named();
             for row in 0..self.mask.num_rows() {
                 let tokens = self.mask.offsets()[row]..self.mask.offsets()[row + 1];
                 self.mask.row_mut(row).copy_from_slice(&corrected.mask[tokens]);
@@ -379,12 +419,25 @@ impl<'a> MiniBatch<'a> {
         #[expect(clippy::float_cmp, reason = "1 is the factor of a batch without such a shaping, exactly")]
         if self.policy_factor != 1.0 {
             let factor = self.policy_factor as f32;
-            let weights = weight.get_or_insert_with(|| vec![1.0; self.mask.num_values()]);
+            let weights = batch.weight.get_or_insert_with(|| vec![1.0; self.mask.num_values()]);
             for weight in weights {
                 *weight *= factor;
             }
         }
-        let selection = match &scores {
+        Ok(batch)
+    }
+
+    /// Forward and backward: choices over the whole, then micro-batch by micro-batch.
+    fn pass(
+        &self,
+        learner: &mut dyn Learner,
+        objective: &Objective,
+        state: &ObjectiveState,
+        settings: &UpdateSettings,
+        corrected: &BatchCorrection,
+        key: Key,
+    ) -> Result<tamis_core::objective::Outcome, LearnerError> {
+        let selection = match &corrected.scores {
             Some(scores) if objective.needs_selection() => {
                 let columns = Columns {
                     old: Some(self.old()),
@@ -400,9 +453,8 @@ impl<'a> MiniBatch<'a> {
             }
             _ => None,
         };
-        let outcome =
-            self.micro_batches(learner, objective, state, settings, weight.as_deref(), selection.as_ref())?;
-        Ok((outcome, corrected_metrics))
+        let weight = corrected.weight.as_deref();
+        self.micro_batches(learner, objective, state, settings, weight, selection.as_ref())
     }
 
     fn micro_batches(
@@ -489,7 +541,153 @@ pub(crate) fn cut<T: Copy>(values: &[T], mask: &Ragged<bool>, rows: &[usize]) ->
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use proptest::prelude::*;
+    use tamis_core::correction::Rejection;
+    use tamis_core::group::{FinishReason, GroupId, PolicyVersion, PromptId, Trajectory};
+    use tamis_core::objective::{Aggregation, Clip};
+    use tamis_core::random::Purpose;
+
     use super::*;
+    use crate::learner::OptimizerReport;
+
+    /// A policy of which every log-probability is -0.5. Keeps the first token of each completion with a derivative.
+    #[derive(Default)]
+    struct Constant {
+        bore_loss: BTreeSet<u32>,
+        num_steps: usize,
+    }
+
+    impl Learner for Constant {
+        fn forward_backward(
+            &mut self,
+            sequences: &[LearnerSequence<'_>],
+            ask: &mut crate::learner::AskObjective<'_>,
+        ) -> Result<(), LearnerError> {
+            let num_tokens = sequences.iter().map(|sequence| sequence.completion.len()).sum();
+            let mut coefficients = Coefficients::default();
+            ask(&vec![-0.5; num_tokens], &vec![1.0; num_tokens], &mut coefficients)?;
+            let mut rest = coefficients.logprob.as_slice();
+            for sequence in sequences {
+                let (own, after) = rest.split_at(sequence.completion.len());
+                if own.iter().any(|&derivative| derivative != 0.0) {
+                    self.bore_loss.insert(sequence.completion[0]);
+                }
+                rest = after;
+            }
+            Ok(())
+        }
+
+        fn optimizer_step(&mut self, _: f64) -> Result<OptimizerReport, LearnerError> {
+            self.num_steps += 1;
+            Ok(OptimizerReport { grad_norm: 1.0, skipped: false })
+        }
+
+        fn policy_scores(
+            &mut self,
+            sequences: &[LearnerSequence<'_>],
+            _: f64,
+        ) -> Result<PolicyScores, LearnerError> {
+            let num_tokens = sequences.iter().map(|sequence| sequence.completion.len()).sum();
+            Ok(PolicyScores { logprobs: vec![-0.5; num_tokens], entropies: vec![1.0; num_tokens] })
+        }
+
+        fn reference_logprobs(&mut self, _: &[LearnerSequence<'_>]) -> Result<Vec<f32>, LearnerError> {
+            Err(LearnerError::Interrupted)
+        }
+    }
+
+    proptest! {
+        /// Of the members that nothing else leaves out, those bear no loss that are reported as rejected, and no others; where a whole
+        /// mini-batch is rejected no update is made.
+        #[test]
+        fn what_the_correction_rejects_whole_bears_no_loss(
+            groups in prop::collection::vec(
+                prop::collection::vec((any::<bool>(), prop::collection::vec(any::<(bool, bool)>(), 1..4)), 1..4),
+                1..5,
+            ),
+            mini_batch_size in 1..4_usize,
+            epochs in 1..3_usize,
+            is_bypass: bool,
+        ) {
+            let mut id = 0;
+            let groups: Vec<Group> = groups
+                .iter()
+                .map(|members| {
+                    let trajectories = members.iter().map(|(is_scored, tokens)| {
+                        id += 1;
+                        Trajectory {
+                            sample_index: 0,
+                            text: String::new(),
+                            token_ids: vec![id; tokens.len()],
+                            // Twelve times as likely to the policy as it was to the sampler, or as likely.
+                            logprobs: tokens.iter().map(|(_, is_far)| if *is_far { -3.0 } else { -0.5 }).collect(),
+                            entropy: None,
+                            loss_mask: tokens.iter().map(|(is_own, _)| *is_own).collect(),
+                            finish_reason: FinishReason::Stop,
+                            versions: (PolicyVersion(0), PolicyVersion(0)),
+                            scores: BTreeMap::new(),
+                            reward: if *is_scored { 1.0 } else { f64::NAN },
+                        }
+                    });
+                    Group {
+                        id: GroupId(0),
+                        prompt: PromptId(0),
+                        epoch: 0,
+                        dispatched: PolicyVersion(0),
+                        prompt_token_ids: vec![1],
+                        trajectories: trajectories.collect(),
+                    }
+                })
+                .collect();
+            let groups: Vec<&Group> = groups.iter().collect();
+            let members: Vec<&Trajectory> = groups.iter().flat_map(|group| &group.trajectories).collect();
+            let old = Ragged::from_rows(members.iter().map(|member| vec![-0.5_f32; member.token_ids.len()]));
+            let advantages = Advantages::PerTrajectory(Ragged::from_rows(
+                groups.iter().map(|group| vec![1.0; group.trajectories.len()]),
+            ));
+            let batch = TrainingBatch {
+                groups: &groups,
+                advantages: &advantages,
+                kept: None,
+                policy_factor: 1.0,
+                old: Some(&old),
+                dropped: None,
+                reference: None,
+            };
+            let preset = if is_bypass { "bypass_ppo_clip" } else { "disabled" };
+            let mut correction = Correction::named(preset).unwrap();
+            correction.rejections = Rejection::verl("token_k2", "1.0").unwrap();
+            let settings = UpdateSettings {
+                mini_batch_size: NonZeroUsize::new(mini_batch_size).unwrap(),
+                epochs,
+                shuffle: None,
+                micro_batch: MicroBatch::Sequences(2),
+                mask_truncated: false,
+                correction: Some(correction),
+                key: Key::new(1, Purpose::Objective),
+            };
+            let objective = Objective::of(PolicyLoss::Clip(Clip::symmetric(0.2)), Aggregation::TokenMean);
+            let mut learner = Constant::default();
+            let mut state = objective.initial_state();
+            let report = update(&mut learner, &objective, &mut state, batch, &settings, 0.1).unwrap();
+            let is_rejected = |member: &&Trajectory| {
+                let own: Vec<bool> = member.loss_mask.iter().zip(&member.logprobs).filter(|(own, _)| **own).map(|(_, &logprob)| logprob < -1.0).collect();
+                member.is_scored() && !own.is_empty() && !own.contains(&false)
+            };
+            let expected: Vec<bool> = members.iter().map(is_rejected).collect();
+            prop_assert_eq!(&report.rejected, &expected);
+            for (member, rejected) in members.iter().zip(expected) {
+                let has_tokens = member.is_scored() && member.loss_mask.contains(&true);
+                prop_assert_eq!(learner.bore_loss.contains(&member.token_ids[0]), has_tokens && !rejected);
+            }
+            let trains = |groups: &[&Group]| {
+                groups.iter().flat_map(|group| &group.trajectories).any(|member| learner.bore_loss.contains(&member.token_ids[0]))
+            };
+            prop_assert_eq!(learner.num_steps, epochs * groups.chunks(mini_batch_size).filter(|groups| trains(groups)).count());
+        }
+    }
 
     /// Sequences by (prompt, its length, length of the completion).
     fn cut(sequences: &[(u32, usize, usize)], micro_batch: MicroBatch) -> Vec<Range<usize>> {

@@ -27,7 +27,7 @@ use crate::batch_metrics::{
 use crate::checkpoint::CarriedGroup;
 use crate::diagnostics;
 use crate::learner::{Learner, LearnerError, LearnerSequence};
-use crate::left_out::left_out;
+use crate::left_out::{left_out, reject};
 use crate::metrics::Metrics;
 use crate::native::NativeEngine;
 use crate::pool::PromptPool;
@@ -353,18 +353,8 @@ impl Session {
         self.advantage_state = state;
         metrics.extend(shaped.metrics.iter().copied());
         let dropped = self.dropped(collected)?;
-        let left_out =
+        let mut left_out =
             left_out(&whole_groups, chosen.as_deref(), shaped.kept.as_ref(), self.update.mask_truncated);
-        let (num_left_out, tokens_left_out) = counted(&whole_groups, &left_out);
-        whole.leave_out(num_left_out, tokens_left_out);
-        let num_members: usize = whole_groups.iter().map(|group| group.trajectories.len()).sum();
-        if num_members > 0 && num_left_out as usize == num_members {
-            self.progress.warn(&format!(
-                "step {step}: none of its {num_members} trajectories bears any loss, so nothing is learned ({}); train/num_left_out/* counts them by reason",
-                left_out.iter().flatten().next().map_or("left out", |reason| reason.name())
-            ));
-        }
-        whole.accounting.check()?;
         timings.add("adv", clock.elapsed());
 
         let old_values = passes.values.as_ref();
@@ -402,6 +392,19 @@ impl Session {
         } else {
             None
         };
+        if let Some(report) = &report {
+            reject(&mut left_out, &report.rejected);
+        }
+        let (num_left_out, tokens_left_out) = counted(&whole_groups, &left_out);
+        whole.leave_out(num_left_out, tokens_left_out);
+        let num_members: usize = whole_groups.iter().map(|group| group.trajectories.len()).sum();
+        if num_members > 0 && num_left_out as usize == num_members {
+            self.progress.warn(&format!(
+                "step {step}: none of its {num_members} trajectories bears any loss, so nothing is learned ({}); train/num_left_out/* counts them by reason",
+                left_out.iter().flatten().next().map_or("left out", |reason| reason.name())
+            ));
+        }
+        whole.accounting.check()?;
         self.shell.trained(self.engine.version(), num_left_out)?;
         self.between = Self::place(&self.shell, &self.pool);
         let in_a_row =
