@@ -26,6 +26,7 @@ pub use checksums::{CHECKSUMS, ChecksumError, Extent, verify};
 use crate::durable::{Disk, DiskError, UNFINISHED};
 use crate::native::{NativeCritic, NativeEngine};
 use crate::run_directory::LogPositions;
+use crate::session::UniformGroups;
 use crate::validation::ValidationReport;
 
 /// Version of the layout of `state.json`.
@@ -122,6 +123,9 @@ pub struct RunState {
     /// What the early stops have seen.
     #[serde(default)]
     pub early_stop: EarlyStopState,
+    /// Groups without signal that were trained on, for the warnings of them; none in a checkpoint of an earlier build.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uniform_groups: Option<UniformGroups>,
     /// Updates left out one after the other, up to the last, because their gradients were not finite.
     #[serde(default)]
     pub skipped_updates: u32,

@@ -237,8 +237,12 @@ impl Session {
             }
             None => Shell::new(shell_settings, Rounds::new(settings)?),
         };
+        let uniform_groups = match &state {
+            Some((state, _)) => state.uniform_groups.unwrap_or(UniformGroups::since(state.step + 1)),
+            None => UniformGroups::since(1),
+        };
         let session = Session {
-            between: Session::place(&shell, &pool),
+            between: Session::place(&shell, &pool, uniform_groups),
             data_crc32,
             validation: validation_settings(&config),
             advantage,
@@ -260,7 +264,7 @@ impl Session {
             is_unmeasured: state.as_ref().is_some_and(|(state, _)| state.is_unmeasured),
             skipped_updates: state.as_ref().map_or(0, |(state, _)| state.skipped_updates),
             skipped_critic_updates: state.as_ref().map_or(0, |(state, _)| state.skipped_critic_updates),
-            uniform_groups: UniformGroups::default(),
+            uniform_groups,
             attempts: Attempts::new(),
             early_stop_between: early_stop.state().clone(),
             early_stop,

@@ -49,7 +49,7 @@ use crate::validation::{ValidationReport, ValidationSettings};
 use crate::warm_start::WarmStartError;
 
 use attempts::Attempts;
-use uniform::UniformGroups;
+pub use uniform::UniformGroups;
 
 pub use begin::{Begin, ConfigText};
 pub(crate) use begin::{engine_settings, threads, validation_settings};
@@ -287,6 +287,7 @@ struct Between {
     position: Position,
     next_group: u64,
     carried: Vec<CarriedGroup>,
+    uniform_groups: UniformGroups,
 }
 
 /// A run in progress.

@@ -18,7 +18,7 @@ use super::attempts::Attempts;
 use super::members::{counted, of_trained, of_trajectories, thinned};
 use super::save::TrainedRows;
 use super::watch::Watch;
-use super::{Between, Ending, MOST_SKIPPED_UPDATES, RunError, Session, Summary};
+use super::{Between, Ending, MOST_SKIPPED_UPDATES, RunError, Session, Summary, UniformGroups};
 use crate::assemble::objective::Divergence;
 use crate::assemble::schedule::is_group_relative;
 use crate::batch_metrics::{
@@ -265,8 +265,9 @@ impl Session {
     }
 
     /// Where scheduling stands now, between two steps.
-    pub(super) fn place(shell: &Shell, pool: &PromptPool) -> Between {
+    pub(super) fn place(shell: &Shell, pool: &PromptPool, uniform_groups: UniformGroups) -> Between {
         Between {
+            uniform_groups,
             machine: shell.machine().clone(),
             position: pool.position(),
             next_group: shell.next_group(),
@@ -406,7 +407,7 @@ impl Session {
         }
         whole.accounting.check()?;
         self.shell.trained(self.engine.version(), num_left_out)?;
-        self.between = Self::place(&self.shell, &self.pool);
+        self.between = Self::place(&self.shell, &self.pool, self.uniform_groups);
         let in_a_row =
             report.as_ref().map_or(0, |report| most_in_a_row(&mut self.skipped_updates, &report.skipped));
         if let Some(report) = report.as_ref().filter(|report| report.num_skipped > 0) {
