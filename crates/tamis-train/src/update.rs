@@ -1,7 +1,6 @@
 //! From a step's batch to new weights: mini-batches, epochs, micro-batches, and the objective between forward and backward.
 
 use std::num::NonZeroUsize;
-use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use tamis_core::advantage::Advantages;
@@ -15,17 +14,9 @@ use tamis_core::ragged::Ragged;
 use tamis_core::random::Key;
 use tamis_core::schedule::mini_batches;
 
-use crate::learner::{Coefficients, Learner, LearnerError, LearnerSequence, PolicyScores};
-
-/// How an optimizer batch is cut for the forward pass; the result does not depend on it beyond the order of f32 additions into the
-/// gradient.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MicroBatch {
-    /// At most this many tokens, a prompt that neighbours share counted once; a longer sequence passes alone.
-    Tokens(usize),
-    /// This many sequences.
-    Sequences(usize),
-}
+use crate::learner::{Coefficients, Learner, LearnerError, PolicyScores};
+use crate::micro_batch::MicroBatch;
+use crate::optimizer_batch::{OptimizerBatch, first_rows, order};
 
 /// How a batch becomes optimizer updates.
 #[derive(Debug, Clone)]
@@ -85,85 +76,6 @@ pub struct UpdateReport {
     pub rejected: Vec<bool>,
 }
 
-/// Which tokens are trained on: those of the policy, in scored (and, where asked for, untruncated) trajectories.
-pub fn mask_of(group: &Group, mask_truncated: bool) -> impl Iterator<Item = Vec<bool>> {
-    group.trajectories.iter().map(move |trajectory| {
-        if trajectory.is_scored() && !(mask_truncated && trajectory.is_truncated()) {
-            trajectory.loss_mask.clone()
-        } else {
-            vec![false; trajectory.token_ids.len()]
-        }
-    })
-}
-
-/// Row of each group's first trajectory \[P\].
-pub(crate) fn first_rows(groups: &[&Group]) -> Vec<usize> {
-    groups
-        .iter()
-        .scan(0, |row, group| {
-            let first = *row;
-            *row += group.trajectories.len();
-            Some(first)
-        })
-        .collect()
-}
-
-/// Rows of the trajectories of some groups, in their order.
-pub(crate) fn rows_of(
-    groups: &[&Group],
-    first_row: &[usize],
-    places: &[usize],
-) -> impl Iterator<Item = usize> {
-    places
-        .iter()
-        .flat_map(move |&place| first_row[place]..first_row[place] + groups[place].trajectories.len())
-}
-
-/// The order in which an epoch takes groups into mini-batches.
-pub(crate) fn order(shuffle: Option<Key>, epoch: usize, num_groups: usize) -> Vec<usize> {
-    match shuffle {
-        Some(key) => key.with(epoch as u64).permutation(num_groups),
-        None => (0..num_groups).collect(),
-    }
-}
-
-/// Cuts sequences into micro-batches, in order. By tokens, neighbours with the same prompt (which the learner computes once) stay
-/// together where a micro-batch holds them all.
-pub fn micro_batches(sequences: &[LearnerSequence<'_>], micro_batch: MicroBatch) -> Vec<Range<usize>> {
-    let limit = match micro_batch {
-        MicroBatch::Tokens(limit) => limit,
-        MicroBatch::Sequences(limit) => {
-            let (limit, len) = (limit.max(1), sequences.len());
-            return (0..len).step_by(limit).map(|start| start..len.min(start + limit)).collect();
-        }
-    };
-    let mut ranges = Vec::new();
-    let (mut start, mut at, mut tokens) = (0, 0, 0);
-    for group in sequences.chunk_by(|a, b| a.prompt == b.prompt) {
-        let whole =
-            group.iter().map(|sequence| sequence.completion.len()).sum::<usize>() + group[0].prompt.len();
-        if at > start && tokens + whole > limit && whole <= limit {
-            ranges.push(start..at);
-            (start, tokens) = (at, 0);
-        }
-        for (i, sequence) in group.iter().enumerate() {
-            let prompt = if i == 0 || at == start { sequence.prompt.len() } else { 0 };
-            let mut more = sequence.completion.len() + prompt;
-            if at > start && tokens + more > limit {
-                ranges.push(start..at);
-                (start, tokens) = (at, 0);
-                more = sequence.completion.len() + sequence.prompt.len();
-            }
-            tokens += more;
-            at += 1;
-        }
-    }
-    if start < at {
-        ranges.push(start..at);
-    }
-    ranges
-}
-
 /// Trains on a batch: `epochs` passes, one optimizer update per mini-batch. `state` moves on with every update.
 ///
 /// Metrics are means over the updates, as verl reduces them.
@@ -197,19 +109,18 @@ pub fn update(
         for (index, range) in mini_batches(order.len(), settings.mini_batch_size).into_iter().enumerate() {
             let places = &order[range];
             let mut mini = MiniBatch::of(batch, &first_row, places, settings);
-            let given = mini.live();
+            let given = mini.batch.live();
             if given.is_empty() {
                 // Nothing to learn from: an optimizer step would decay weights and move by old momentum alone.
                 continue;
             }
             let corrected = mini.correct(learner, objective, settings)?;
-            let rows: Vec<usize> = rows_of(batch.groups, &first_row, places).collect();
             for &row in &given {
-                let is_live = mini.mask.row(row).contains(&true);
-                bore_loss[rows[row]] |= is_live;
-                was_rejected[rows[row]] |= !is_live;
+                let is_live = mini.batch.mask.row(row).contains(&true);
+                bore_loss[mini.batch.rows[row]] |= is_live;
+                was_rejected[mini.batch.rows[row]] |= !is_live;
             }
-            if mini.live().is_empty() {
+            if mini.batch.live().is_empty() {
                 add(corrected.metrics);
                 continue;
             }
@@ -261,8 +172,7 @@ fn named(metrics: &Metrics) -> Vec<(&'static str, f64)> {
 
 /// The columns of one optimizer batch.
 struct MiniBatch<'a> {
-    sequences: Vec<LearnerSequence<'a>>,
-    mask: Ragged<bool>,
+    batch: OptimizerBatch<'a>,
     /// As generation gave them \[N\].
     behaviour: Vec<f32>,
     /// Under the policy at the start of the step, where that was computed anew \[N\].
@@ -272,7 +182,6 @@ struct MiniBatch<'a> {
     advantages: Vec<f64>,
     is_per_token: bool,
     policy_factor: f64,
-    sizes: Vec<usize>,
     dropped: Option<Normalisers>,
 }
 
@@ -284,16 +193,20 @@ impl<'a> MiniBatch<'a> {
         places: &[usize],
         settings: &UpdateSettings,
     ) -> Self {
-        let mut mini = Self {
-            sequences: Vec::new(),
-            mask: Ragged::default(),
-            behaviour: Vec::new(),
-            old: batch.old.map(|_| Vec::new()),
-            reference: batch.reference.map(|_| Vec::new()),
-            advantages: Vec::new(),
+        let own = OptimizerBatch::of(batch.groups, first_row, places, settings.mask_truncated, batch.kept);
+        let members = places.iter().flat_map(|&place| &batch.groups[place].trajectories);
+        Self {
+            behaviour: members.flat_map(|member| &member.logprobs).copied().collect(),
+            old: batch.old.map(|column| own.gathered(column)),
+            reference: batch.reference.map(|column| own.gathered(column)),
+            advantages: match batch.advantages {
+                Advantages::PerTrajectory(rows) => {
+                    places.iter().flat_map(|&place| rows.row(place)).copied().collect()
+                }
+                Advantages::PerToken(rows) => own.gathered(rows),
+            },
             is_per_token: matches!(batch.advantages, Advantages::PerToken(_)),
             policy_factor: batch.policy_factor,
-            sizes: Vec::with_capacity(places.len()),
             // Each optimizer batch bears its share of what was dropped.
             dropped: batch.dropped.map(|dropped| {
                 let share = places.len() as f64 / batch.groups.len().max(1) as f64;
@@ -304,43 +217,8 @@ impl<'a> MiniBatch<'a> {
                     dp_size: dropped.dp_size,
                 }
             }),
-        };
-        for &place in places {
-            let group = batch.groups[place];
-            mini.sizes.push(group.trajectories.len());
-            for (i, mut mask_t) in mask_of(group, settings.mask_truncated).enumerate() {
-                if batch.kept.is_some_and(|kept| !kept.row(place)[i]) {
-                    mask_t.fill(false);
-                }
-                mini.mask.push_row(mask_t);
-            }
-            if let Advantages::PerTrajectory(advantages) = batch.advantages {
-                mini.advantages.extend_from_slice(advantages.row(place));
-            }
-            for (i, trajectory) in group.trajectories.iter().enumerate() {
-                let row = first_row[place] + i;
-                if let Advantages::PerToken(advantages) = batch.advantages {
-                    mini.advantages.extend_from_slice(advantages.row(row));
-                }
-                mini.behaviour.extend_from_slice(&trajectory.logprobs);
-                mini.sequences.push(LearnerSequence {
-                    prompt: &group.prompt_token_ids,
-                    completion: &trajectory.token_ids,
-                });
-                if let (Some(column), Some(rows)) = (&mut mini.reference, batch.reference) {
-                    column.extend_from_slice(rows.row(row));
-                }
-                if let (Some(column), Some(rows)) = (&mut mini.old, batch.old) {
-                    column.extend_from_slice(rows.row(row));
-                }
-            }
+            batch: own,
         }
-        mini
-    }
-
-    /// Sequences with a token to train on; the others cost no forward pass.
-    fn live(&self) -> Vec<usize> {
-        (0..self.sequences.len()).filter(|&row| self.mask.row(row).contains(&true)).collect()
     }
 
     fn old(&self) -> &[f32] {
@@ -361,21 +239,21 @@ impl<'a> MiniBatch<'a> {
         learner: &mut dyn Learner,
         settings: &UpdateSettings,
     ) -> Result<PolicyScores, LearnerError> {
-        let num_tokens = self.mask.num_values();
+        let mask = &self.batch.mask;
+        let num_tokens = mask.num_values();
         let mut all = PolicyScores { logprobs: vec![0.0; num_tokens], entropies: vec![0.0; num_tokens] };
-        let live = self.live();
-        let sequences: Vec<LearnerSequence<'_>> = live.iter().map(|&row| self.sequences[row]).collect();
-        for range in micro_batches(&sequences, settings.micro_batch) {
-            let scores = learner.policy_scores(&sequences[range.clone()], 1.0)?;
+        self.batch.for_each_micro(settings.micro_batch, |micro, _| {
+            let scores = learner.policy_scores(micro.sequences, 1.0)?;
             let mut from = 0;
-            for &row in &live[range] {
-                let tokens = self.mask.offsets()[row]..self.mask.offsets()[row + 1];
+            for &place in micro.places {
+                let tokens = mask.offsets()[place]..mask.offsets()[place + 1];
                 let to = from + tokens.len();
                 all.logprobs[tokens.clone()].copy_from_slice(&scores.logprobs[from..to]);
                 all.entropies[tokens].copy_from_slice(&scores.entropies[from..to]);
                 from = to;
             }
-        }
+            Ok::<_, LearnerError>(())
+        })?;
         Ok(all)
     }
 
@@ -402,8 +280,8 @@ impl<'a> MiniBatch<'a> {
                 _ => self.old(),
             };
             let columns = SamplerColumns {
-                offsets: self.mask.offsets(),
-                mask: self.mask.values(),
+                offsets: self.batch.mask.offsets(),
+                mask: self.batch.mask.values(),
                 old,
                 behaviour: &self.behaviour,
             };
@@ -411,15 +289,15 @@ impl<'a> MiniBatch<'a> {
             batch.weight =
                 corrected.weights.map(|weights| weights.iter().map(|&weight| weight as f32).collect());
             batch.metrics = corrected.metrics.named();
-            for row in 0..self.mask.num_rows() {
-                let tokens = self.mask.offsets()[row]..self.mask.offsets()[row + 1];
-                self.mask.row_mut(row).copy_from_slice(&corrected.mask[tokens]);
+            for row in 0..self.batch.mask.num_rows() {
+                let tokens = self.batch.mask.offsets()[row]..self.batch.mask.offsets()[row + 1];
+                self.batch.mask.row_mut(row).copy_from_slice(&corrected.mask[tokens]);
             }
         }
         #[expect(clippy::float_cmp, reason = "1 is the factor of a batch without such a shaping, exactly")]
         if self.policy_factor != 1.0 {
             let factor = self.policy_factor as f32;
-            let weights = batch.weight.get_or_insert_with(|| vec![1.0; self.mask.num_values()]);
+            let weights = batch.weight.get_or_insert_with(|| vec![1.0; self.batch.mask.num_values()]);
             for weight in weights {
                 *weight *= factor;
             }
@@ -443,8 +321,8 @@ impl<'a> MiniBatch<'a> {
                     old: Some(self.old()),
                     entropy: Some(&scores.entropies),
                     ..Columns::new(
-                        self.mask.offsets(),
-                        self.mask.values(),
+                        self.batch.mask.offsets(),
+                        self.batch.mask.values(),
                         &scores.logprobs,
                         self.advantage(),
                     )
@@ -466,44 +344,32 @@ impl<'a> MiniBatch<'a> {
         weight: Option<&[f32]>,
         selection: Option<&Selection>,
     ) -> Result<tamis_core::objective::Outcome, LearnerError> {
-        let mask = &self.mask;
-        let (mut normalisers, group_tokens) = Normalisers::of(mask, &self.sizes)?;
-        if let Some(dropped) = self.dropped {
-            normalisers = normalisers.with_dropped(dropped, ZeroGroups::Mask);
-        }
-        let group_sequences = Normalisers::group_sequences(mask, &self.sizes)?;
-        let mut accumulator = Accumulator::new(self.sequences.len());
-        let live = self.live();
-        let live_sequences: Vec<LearnerSequence<'_>> = live.iter().map(|&row| self.sequences[row]).collect();
+        let is_decoupled = matches!(objective.policy, PolicyLoss::Decoupled(_));
+        let mut accumulator = Accumulator::new(self.batch.sequences.len());
         let mut evaluation = Evaluation::default();
-        for range in micro_batches(&live_sequences, settings.micro_batch) {
-            let (rows, micro) = (&live[range.clone()], &live_sequences[range]);
-            let mask_n: Vec<bool> = rows.iter().flat_map(|&row| mask.row(row)).copied().collect();
-            let old_n = cut(self.old(), mask, rows);
-            let is_decoupled = matches!(objective.policy, PolicyLoss::Decoupled(_));
-            let behaviour_n = (self.old.is_some() || is_decoupled).then(|| cut(&self.behaviour, mask, rows));
-            let reference_n = self.reference.as_ref().map(|column| cut(column, mask, rows));
-            let weight_n = weight.map(|column| cut(column, mask, rows));
-            let selection_n = selection.map(|selection| cut(&selection.flags, mask, rows));
+        self.batch.for_each_micro(settings.micro_batch, |micro, normalisers| {
+            let normalisers = self
+                .dropped
+                .map_or(*normalisers, |dropped| normalisers.with_dropped(dropped, ZeroGroups::Mask));
+            let places = micro.places;
+            let old_n = self.batch.cut(self.old(), places);
+            let behaviour_n =
+                (self.old.is_some() || is_decoupled).then(|| self.batch.cut(&self.behaviour, places));
+            let reference_n = self.reference.as_ref().map(|column| self.batch.cut(column, places));
+            let weight_n = weight.map(|column| self.batch.cut(column, places));
+            let selection_n = selection.map(|selection| self.batch.cut(&selection.flags, places));
             let advantages: Vec<f64> = if self.is_per_token {
-                cut(&self.advantages, mask, rows)
+                self.batch.cut(&self.advantages, places)
             } else {
-                rows.iter().map(|&row| self.advantages[row]).collect()
+                places.iter().map(|&place| self.advantages[place]).collect()
             };
             let advantage = if self.is_per_token {
                 AdvantageColumn::PerToken(&advantages)
             } else {
                 AdvantageColumn::PerTrajectory(&advantages)
             };
-            let group_tokens_b: Vec<f64> = rows.iter().map(|&row| group_tokens[row]).collect();
-            let group_sequences_b: Vec<f64> = rows.iter().map(|&row| group_sequences[row]).collect();
-            let mut offsets = vec![0];
-            offsets.extend(rows.iter().scan(0, |end, &row| {
-                *end += mask.row(row).len();
-                Some(*end)
-            }));
             learner.forward_backward(
-                micro,
+                micro.sequences,
                 &mut |logprobs, entropies, coefficients: &mut Coefficients| {
                     let columns = Columns {
                         old: Some(&old_n),
@@ -512,9 +378,9 @@ impl<'a> MiniBatch<'a> {
                         entropy: Some(entropies),
                         weight: weight_n.as_deref(),
                         selection: selection_n.as_deref(),
-                        group_tokens: Some(&group_tokens_b),
-                        group_sequences: Some(&group_sequences_b),
-                        ..Columns::new(&offsets, &mask_n, logprobs, advantage)
+                        group_tokens: Some(&micro.group_tokens),
+                        group_sequences: Some(&micro.group_sequences),
+                        ..Columns::new(&micro.offsets, &micro.mask, logprobs, advantage)
                     };
                     objective.evaluate(&columns, &normalisers, state, &mut evaluation)?;
                     let as_f32 = |values: &[f64], into: &mut Vec<f32>| {
@@ -523,201 +389,16 @@ impl<'a> MiniBatch<'a> {
                     };
                     as_f32(&evaluation.derivatives.logprob, &mut coefficients.logprob);
                     as_f32(&evaluation.derivatives.entropy, &mut coefficients.entropy);
-                    for (&row, sums) in rows.iter().zip(&evaluation.sequences) {
-                        accumulator.record(row, *sums)?;
+                    for (&place, sums) in places.iter().zip(&evaluation.sequences) {
+                        accumulator.record(place, *sums)?;
                     }
                     Ok(())
                 },
-            )?;
-        }
+            )
+        })?;
         Ok(accumulator.finish(objective, state))
     }
 }
 
-/// The tokens of some rows of a flat column.
-pub(crate) fn cut<T: Copy>(values: &[T], mask: &Ragged<bool>, rows: &[usize]) -> Vec<T> {
-    rows.iter().flat_map(|&row| &values[mask.offsets()[row]..mask.offsets()[row + 1]]).copied().collect()
-}
-
 #[cfg(test)]
-mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
-
-    use proptest::prelude::*;
-    use tamis_core::correction::Rejection;
-    use tamis_core::group::{FinishReason, GroupId, PolicyVersion, PromptId, Trajectory};
-    use tamis_core::objective::{Aggregation, Clip};
-    use tamis_core::random::Purpose;
-
-    use super::*;
-    use crate::learner::OptimizerReport;
-
-    /// A policy of which every log-probability is -0.5. Keeps the first token of each completion with a derivative.
-    #[derive(Default)]
-    struct Constant {
-        bore_loss: BTreeSet<u32>,
-        num_steps: usize,
-    }
-
-    impl Learner for Constant {
-        fn forward_backward(
-            &mut self,
-            sequences: &[LearnerSequence<'_>],
-            ask: &mut crate::learner::AskObjective<'_>,
-        ) -> Result<(), LearnerError> {
-            let num_tokens = sequences.iter().map(|sequence| sequence.completion.len()).sum();
-            let mut coefficients = Coefficients::default();
-            ask(&vec![-0.5; num_tokens], &vec![1.0; num_tokens], &mut coefficients)?;
-            let mut rest = coefficients.logprob.as_slice();
-            for sequence in sequences {
-                let (own, after) = rest.split_at(sequence.completion.len());
-                if own.iter().any(|&derivative| derivative != 0.0) {
-                    self.bore_loss.insert(sequence.completion[0]);
-                }
-                rest = after;
-            }
-            Ok(())
-        }
-
-        fn optimizer_step(&mut self, _: f64) -> Result<OptimizerReport, LearnerError> {
-            self.num_steps += 1;
-            Ok(OptimizerReport { grad_norm: 1.0, skipped: false })
-        }
-
-        fn policy_scores(
-            &mut self,
-            sequences: &[LearnerSequence<'_>],
-            _: f64,
-        ) -> Result<PolicyScores, LearnerError> {
-            let num_tokens = sequences.iter().map(|sequence| sequence.completion.len()).sum();
-            Ok(PolicyScores { logprobs: vec![-0.5; num_tokens], entropies: vec![1.0; num_tokens] })
-        }
-
-        fn reference_logprobs(&mut self, _: &[LearnerSequence<'_>]) -> Result<Vec<f32>, LearnerError> {
-            Err(LearnerError::Interrupted)
-        }
-    }
-
-    proptest! {
-        /// Of the members that nothing else leaves out, those bear no loss that are reported as rejected, and no others; where a whole
-        /// mini-batch is rejected no update is made.
-        #[test]
-        fn what_the_correction_rejects_whole_bears_no_loss(
-            groups in prop::collection::vec(
-                prop::collection::vec((any::<bool>(), prop::collection::vec(any::<(bool, bool)>(), 1..4)), 1..4),
-                1..5,
-            ),
-            mini_batch_size in 1..4_usize,
-            epochs in 1..3_usize,
-            is_bypass: bool,
-        ) {
-            let mut id = 0;
-            let groups: Vec<Group> = groups
-                .iter()
-                .map(|members| {
-                    let trajectories = members.iter().map(|(is_scored, tokens)| {
-                        id += 1;
-                        Trajectory {
-                            sample_index: 0,
-                            text: String::new(),
-                            token_ids: vec![id; tokens.len()],
-                            // Twelve times as likely to the policy as it was to the sampler, or as likely.
-                            logprobs: tokens.iter().map(|(_, is_far)| if *is_far { -3.0 } else { -0.5 }).collect(),
-                            entropy: None,
-                            loss_mask: tokens.iter().map(|(is_own, _)| *is_own).collect(),
-                            finish_reason: FinishReason::Stop,
-                            versions: (PolicyVersion(0), PolicyVersion(0)),
-                            scores: BTreeMap::new(),
-                            reward: if *is_scored { 1.0 } else { f64::NAN },
-                        }
-                    });
-                    Group {
-                        id: GroupId(0),
-                        prompt: PromptId(0),
-                        epoch: 0,
-                        dispatched: PolicyVersion(0),
-                        prompt_token_ids: vec![1],
-                        trajectories: trajectories.collect(),
-                    }
-                })
-                .collect();
-            let groups: Vec<&Group> = groups.iter().collect();
-            let members: Vec<&Trajectory> = groups.iter().flat_map(|group| &group.trajectories).collect();
-            let old = Ragged::from_rows(members.iter().map(|member| vec![-0.5_f32; member.token_ids.len()]));
-            let advantages = Advantages::PerTrajectory(Ragged::from_rows(
-                groups.iter().map(|group| vec![1.0; group.trajectories.len()]),
-            ));
-            let batch = TrainingBatch {
-                groups: &groups,
-                advantages: &advantages,
-                kept: None,
-                policy_factor: 1.0,
-                old: Some(&old),
-                dropped: None,
-                reference: None,
-            };
-            let preset = if is_bypass { "bypass_ppo_clip" } else { "disabled" };
-            let mut correction = Correction::named(preset).unwrap();
-            correction.rejections = Rejection::verl("token_k2", "1.0").unwrap();
-            let settings = UpdateSettings {
-                mini_batch_size: NonZeroUsize::new(mini_batch_size).unwrap(),
-                epochs,
-                shuffle: None,
-                micro_batch: MicroBatch::Sequences(2),
-                mask_truncated: false,
-                correction: Some(correction),
-                key: Key::new(1, Purpose::Objective),
-            };
-            let objective = Objective::of(PolicyLoss::Clip(Clip::symmetric(0.2)), Aggregation::TokenMean);
-            let mut learner = Constant::default();
-            let mut state = objective.initial_state();
-            let report = update(&mut learner, &objective, &mut state, batch, &settings, 0.1).unwrap();
-            let is_rejected = |member: &&Trajectory| {
-                let own: Vec<bool> = member.loss_mask.iter().zip(&member.logprobs).filter(|(own, _)| **own).map(|(_, &logprob)| logprob < -1.0).collect();
-                member.is_scored() && !own.is_empty() && !own.contains(&false)
-            };
-            let expected: Vec<bool> = members.iter().map(is_rejected).collect();
-            prop_assert_eq!(&report.rejected, &expected);
-            for (member, rejected) in members.iter().zip(expected) {
-                let has_tokens = member.is_scored() && member.loss_mask.contains(&true);
-                prop_assert_eq!(learner.bore_loss.contains(&member.token_ids[0]), has_tokens && !rejected);
-            }
-            let trains = |groups: &[&Group]| {
-                groups.iter().flat_map(|group| &group.trajectories).any(|member| learner.bore_loss.contains(&member.token_ids[0]))
-            };
-            prop_assert_eq!(learner.num_steps, epochs * groups.chunks(mini_batch_size).filter(|groups| trains(groups)).count());
-        }
-    }
-
-    /// Sequences by (prompt, its length, length of the completion).
-    fn cut(sequences: &[(u32, usize, usize)], micro_batch: MicroBatch) -> Vec<Range<usize>> {
-        let tokens: Vec<(Vec<u32>, Vec<u32>)> = sequences
-            .iter()
-            .map(|&(prompt, len, completion)| (vec![prompt; len], vec![0; completion]))
-            .collect();
-        let sequences: Vec<_> =
-            tokens.iter().map(|(prompt, completion)| LearnerSequence { prompt, completion }).collect();
-        micro_batches(&sequences, micro_batch)
-    }
-
-    #[test]
-    fn micro_batches_fill_up_to_the_budget_in_order() {
-        let apart = [(0, 1, 2), (1, 1, 2), (2, 1, 2), (3, 1, 8), (4, 1, 0)];
-        assert_eq!(cut(&apart, MicroBatch::Tokens(6)), [0..2, 2..3, 3..4, 4..5]);
-        assert_eq!(cut(&apart, MicroBatch::Sequences(2)), [0..2, 2..4, 4..5]);
-        assert!(cut(&[], MicroBatch::Tokens(6)).is_empty());
-        assert!(cut(&[], MicroBatch::Sequences(6)).is_empty());
-    }
-
-    #[test]
-    fn a_shared_prompt_counts_once_and_keeps_its_members_together() {
-        // 4 + 3 x 2 tokens each: one group fits into 10, and neither is split to fill 12.
-        let groups = [(0, 4, 2), (0, 4, 2), (0, 4, 2), (1, 4, 2), (1, 4, 2), (1, 4, 2)];
-        assert_eq!(cut(&groups, MicroBatch::Tokens(10)), [0..3, 3..6]);
-        assert_eq!(cut(&groups, MicroBatch::Tokens(19)), [0..3, 3..6]);
-        assert_eq!(cut(&groups, MicroBatch::Tokens(20)), [0..6; 1]);
-        // Too large for one: the prompt counts again in each.
-        assert_eq!(cut(&groups, MicroBatch::Tokens(8)), [0..2, 2..3, 3..5, 5..6]);
-        assert_eq!(cut(&groups, MicroBatch::Tokens(1)), [0..1, 1..2, 2..3, 3..4, 4..5, 5..6]);
-    }
-}
+mod tests;

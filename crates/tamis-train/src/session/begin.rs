@@ -28,12 +28,13 @@ use crate::logger::Loggers;
 use crate::logger::console::ConsoleLogger;
 use crate::logger::jsonl::JsonlLogger;
 use crate::logger::tensorboard::TensorBoardLogger;
+use crate::micro_batch::MicroBatch;
 use crate::native::{EngineSettings, NativeEngine};
 use crate::pool::PromptPool;
 use crate::progress::Progress;
 use crate::run_directory::{LogPositions, RunDirectory};
 use crate::run_log::RunLog;
-use crate::update::{MicroBatch, UpdateSettings};
+use crate::update::UpdateSettings;
 use crate::validation::{self, ValidationSettings};
 use crate::warm_start::{Example, WarmStartError, WarmStartSettings, warm_start};
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Instant;
 
 use tamis_core::advantage::shaping::GroupCounts;
-use tamis_core::group::{Group, Trajectory};
+use tamis_core::group::Group;
 use tamis_core::objective::{KlController, KlEstimator, KlState, PolicyLoss, kl};
 use tamis_core::ragged::Ragged;
 use tamis_core::schedule::Accounting;
@@ -26,15 +26,16 @@ use crate::batch_metrics::{
 };
 use crate::checkpoint::CarriedGroup;
 use crate::diagnostics;
-use crate::learner::{Learner, LearnerError, LearnerSequence};
+use crate::learner::{Learner, LearnerError};
 use crate::left_out::{left_out, reject};
 use crate::metrics::Metrics;
+use crate::micro_batch::{MicroBatch, pass_over, sequences};
 use crate::native::NativeEngine;
 use crate::pool::PromptPool;
 use crate::progress::StepView;
 use crate::run_log::Level;
 use crate::timings::{GENERATION, STEP, TokenCounts};
-use crate::update::{MicroBatch, TrainingBatch, micro_batches, update};
+use crate::update::{TrainingBatch, update};
 
 /// The engine during a collection: generates, and runs the reference pass where the filter wants rewards after KL.
 struct WithReference<'a> {
@@ -85,38 +86,7 @@ fn reference_logprobs(
     groups: &[&Group],
     micro_batch: MicroBatch,
 ) -> Result<Ragged<f32>, LearnerError> {
-    let sequences = sequences(groups);
-    let mut rows = Ragged::default();
-    for range in micro_batches(&sequences, micro_batch) {
-        let values = engine.reference_logprobs(&sequences[range.clone()])?;
-        push_rows(&mut rows, &sequences[range], &values);
-    }
-    Ok(rows)
-}
-
-pub(super) fn sequences<'a>(groups: &[&'a Group]) -> Vec<LearnerSequence<'a>> {
-    let of_group = |group: &&'a Group| {
-        let prompt: &'a [u32] = &group.prompt_token_ids;
-        let trajectories: &'a [Trajectory] = &group.trajectories;
-        trajectories
-            .iter()
-            .map(move |trajectory| LearnerSequence { prompt, completion: &trajectory.token_ids })
-    };
-    groups.iter().flat_map(of_group).collect()
-}
-
-/// Appends what a pass said of some sequences, flat over them, one row each.
-pub(super) fn push_rows<T: From<f32>>(
-    rows: &mut Ragged<T>,
-    sequences: &[LearnerSequence<'_>],
-    values: &[f32],
-) {
-    let mut rest = values;
-    for sequence in sequences {
-        let (row, after) = rest.split_at(sequence.completion.len().min(rest.len()));
-        rows.push_row(row.iter().map(|&value| value.into()));
-        rest = after;
-    }
+    pass_over(&sequences(groups), micro_batch, |sequences| engine.reference_logprobs(sequences))
 }
 
 /// Rewards after the KL penalty \[B\], what each token was charged with \[N\], and the mean divergence.
@@ -542,12 +512,9 @@ impl Session {
         if !is_decoupled || !groups.iter().any(|group| self.is_stale(group)) {
             return Ok(None);
         }
-        let sequences = sequences(groups);
-        let mut rows = Ragged::default();
-        for range in micro_batches(&sequences, self.update.micro_batch) {
-            let scores = self.engine.policy_scores(&sequences[range.clone()], 1.0)?;
-            push_rows(&mut rows, &sequences[range], &scores.logprobs);
-        }
+        let rows = pass_over(&sequences(groups), self.update.micro_batch, |sequences| {
+            self.engine.policy_scores(sequences, 1.0).map(|scores| scores.logprobs)
+        })?;
         Ok(Some(rows))
     }
 
