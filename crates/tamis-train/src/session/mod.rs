@@ -8,12 +8,16 @@ mod attempts;
 mod begin;
 mod critic;
 mod early_stop;
+mod first_state;
 mod measure;
 mod members;
 mod passes;
+mod reference;
 mod save;
+mod settings;
 mod start;
 mod step;
+mod steps;
 mod uniform;
 mod watch;
 
@@ -52,7 +56,7 @@ use attempts::Attempts;
 pub use uniform::UniformGroups;
 
 pub use begin::{Begin, ConfigText};
-pub(crate) use begin::{engine_settings, threads, validation_settings};
+pub(crate) use settings::{engine_settings, threads, validation_settings};
 
 /// So many updates in a row whose gradient is not finite end the run: nothing says that it would recover.
 const MOST_SKIPPED_UPDATES: u32 = 10;
