@@ -6,7 +6,7 @@ use tamis_core::group::Group;
 use tamis_core::objective::{Objective, ObjectiveState};
 
 use crate::learner::{Learner, LearnerError};
-use crate::update::{MiniBatch, TrainingBatch, UpdateSettings, first_rows};
+use crate::update::{TrainingBatch, UpdateSettings, gradient_norm};
 
 /// When groups are sorted, and into which buckets.
 #[derive(Debug, Clone, PartialEq)]
@@ -119,20 +119,15 @@ impl GradientAnalysis {
             places: (0..places.len()).filter(|&place| places[place] == Some(bucket)).collect(),
             deviations: &deviations,
         });
-        let first_row = first_rows(batch.groups);
         let mut metrics = Vec::new();
         for measured in std::iter::once(everything).chain(buckets).filter(|one| !one.places.is_empty()) {
             measured.metrics(&mut metrics);
             for part in [Part::Policy, Part::Kl, Part::Entropy] {
                 let Some((objective, factor)) = part.alone(objective) else { continue };
                 let batch = TrainingBatch { policy_factor: batch.policy_factor * factor, ..batch };
-                let mini = MiniBatch::of(batch, &first_row, &measured.places, settings);
-                if mini.live().is_empty() {
-                    continue;
-                }
-                mini.pass(learner, &objective, state, settings, settings.key)?;
-                let norm = learner.take_gradient_norm()?;
-                metrics.push((format!("grad_norm/{}/{}", measured.name, part.name()), norm));
+                let norm = gradient_norm(learner, (&objective, state), batch, &measured.places, settings)?;
+                metrics
+                    .extend(norm.map(|norm| (format!("grad_norm/{}/{}", measured.name, part.name()), norm)));
             }
         }
         Ok(metrics)
