@@ -12,3 +12,4 @@ mod diagnostics;
 mod losses;
 mod objective;
 mod oracle;
+mod settings;
