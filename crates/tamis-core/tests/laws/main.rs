@@ -9,6 +9,7 @@ mod batch;
 mod correction;
 mod critic;
 mod diagnostics;
+mod edges;
 mod losses;
 mod objective;
 mod oracle;

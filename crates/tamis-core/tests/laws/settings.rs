@@ -1,9 +1,9 @@
 //! Every setting of the objective at the edges of its range: what is refused is named, what is just inside is not.
 
 use tamis_core::objective::{
-    AdaptiveEntropy, Aggregation, Cispo, CispoBound, Clip, ClipCov, Decoupled, Dppo, Dro, EntropyBonus, GeoMean,
-    Gspo, GspoForm, KlController, KlCov, KlEstimator, KlKind, KlTerm, LossMasks, Objective, ObjectiveError,
-    PolicyLoss, Sapo, ValueTerm, Vespo,
+    AdaptiveEntropy, Aggregation, Cispo, CispoBound, Clip, ClipCov, Decoupled, Dppo, Dro, EntropyBonus,
+    GeoMean, Gspo, GspoForm, KlController, KlCov, KlEstimator, KlKind, KlTerm, LossMasks, Objective,
+    ObjectiveError, PolicyLoss, Sapo, ValueTerm, Vespo,
 };
 
 const INF: f64 = f64::INFINITY;
@@ -132,7 +132,10 @@ fn every_setting_is_held_to_its_range() {
         for &value in outside {
             match objective(value).check() {
                 Err(ObjectiveError::Setting { setting, value: told, .. }) => {
-                    assert!(setting == name && told.to_bits() == value.to_bits(), "{name} {value}: {setting}");
+                    assert!(
+                        setting == name && told.to_bits() == value.to_bits(),
+                        "{name} {value}: {setting}"
+                    );
                 }
                 other => panic!("{name} {value}: {other:?}"),
             }
