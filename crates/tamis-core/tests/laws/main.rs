@@ -13,4 +13,5 @@ mod edges;
 mod losses;
 mod objective;
 mod oracle;
+mod recipes;
 mod settings;
