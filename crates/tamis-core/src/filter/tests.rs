@@ -163,8 +163,20 @@ fn reference_groups() {
             serde_json::Value::Array(items) => items.clone(),
             single => vec![single.clone()],
         };
-        for ((values, np_std), keep) in groups.iter().zip(list("np_std")).zip(list("recipe_keep")) {
+        let answers = list("np_std").into_iter().zip(list("recipe_keep")).zip(list("v1_evict"));
+        for (values, ((np_std, keep), evict)) in groups.iter().zip(answers) {
             compared += 1;
+            // Its two rules part only where a member is not a number: the recipe drops the group, the replay buffer keeps it.
+            let is_unscored = values.iter().any(|value| value.is_nan());
+            assert_eq!(keep.as_bool() == evict.as_bool(), is_unscored, "{name}: the replay buffer's rule");
+            // Where a case is of uniform groups, the reference does not say so.
+            if let Some(equal) = outputs["max_eq_min"].as_bool() {
+                assert_eq!(
+                    equal,
+                    values.iter().all(|value| *value == values[0]),
+                    "{name}: members are equal"
+                );
+            }
             let group = GroupStatistics::of(values, SCALE);
             let np_std = np_std.as_f64().unwrap_or(f64::NAN);
             let keep = keep.as_bool().unwrap();
