@@ -220,6 +220,6 @@ fn what_a_critic_reports() {
     let term = ValueTerm { coef: 2.0, clip: Some(1.0), aggregation: Some(Aggregation::TokenMean) };
     let (_, metrics) = whole(&term, &rows);
     let expected =
-        [("critic/vf_loss", (4.5 + 0.125) / 2.0), ("critic/vf_clipfrac", 0.5), ("critic/vpred_mean", 1.75)];
+        [("critic/vf_loss", 2.3125), ("critic/vf_clipfrac", 0.5), ("critic/vpred_mean", 1.75)];
     assert_eq!(metrics.named(), expected);
 }
