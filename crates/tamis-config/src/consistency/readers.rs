@@ -60,6 +60,7 @@ pub(super) const ADVANTAGE_READERS: &[(&str, &[Estimator])] = {
         ("pos_alpha", &[Cpo]),
         ("neg_alpha", &[Cpo]),
         ("right", &[Cpo]),
+        ("ratio_bound", &[Cpo]),
     ]
 };
 

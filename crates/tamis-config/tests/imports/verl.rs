@@ -376,6 +376,7 @@ objective:
     wrap: negonly_seq_kl  # verl: actor_rollout_ref.actor.wrap_method=negonly_seq_kl
     difficulty: fork  # verl: algorithm.adv_estimator=cpo
     neg_alpha: 0.5  # verl: actor_rollout_ref.actor.neg_alpha=0.5
+    ratio_bound: 2.0  # verl: actor_rollout_ref.actor.cpo_lambda=2.0
 train:
   ppo_mini_batch_size: 256  # verl: actor_rollout_ref.actor.ppo_mini_batch_size (default)
   total_epochs: 30  # verl: trainer.total_epochs (default)
@@ -385,7 +386,7 @@ algorithm.adv_estimator=cpo -> objective.advantage.estimator: cpo, objective.adv
 algorithm.gold_as_hint=True has no effect: the estimator `cpo` always shows the gold answer, no other does
 actor_rollout_ref.actor.wrap_method=negonly_seq_kl -> objective.advantage.wrap: negonly_seq_kl
 actor_rollout_ref.actor.neg_alpha=0.5 -> objective.advantage.neg_alpha: 0.5
-actor_rollout_ref.actor.cpo_lambda=2.0 has no effect: only the fork's wrappers `naive` and `noaccmask` read it
+actor_rollout_ref.actor.cpo_lambda=2.0 -> objective.advantage.ratio_bound: 2.0
 actor_rollout_ref.actor.loss_position=all has no effect: that is what is done anyway
 data.train_files=train.parquet -> data.train: train.parquet
 data.train_batch_size is not given -> data.train_batch_size: 1024 (verl's default)

@@ -11,6 +11,14 @@ use tamis_core::ragged::Ragged;
 
 use super::batches::{Owned, generated, groups};
 
+#[track_caller]
+fn close(actual: &[f64], expected: &[f64], tolerance: f64) {
+    assert_eq!(actual.len(), expected.len());
+    for (place, (a, e)) in actual.iter().zip(expected).enumerate() {
+        assert!((a - e).abs() <= tolerance * (1.0 + e.abs()), "[{place}]: {a}, expected {e}");
+    }
+}
+
 fn run(estimator: &dyn AdvantageEstimator, batch: &AdvantageBatch<'_>) -> Vec<f64> {
     estimator.advantages(batch).unwrap().values().to_vec()
 }
@@ -320,4 +328,105 @@ fn the_contrast_is_bounded_in_mixed_groups_only() {
     // One token a completion: the entropy has no range, so rights are moved by nothing.
     let tokens = Cpo { wrap: CpoWrap::TokKl, ..cpo };
     assert_eq!(run(&tokens, &batch), [1.0, -0.5, 0.0, 0.0, 1.0, -1.0]);
+}
+
+#[test]
+fn every_contrast_of_tokens_by_hand() {
+    // A mixed group (A of 1 and -1) and a group of wrongs; each completion has the same three tokens: the answer raises the first eightfold to a
+    // probability of 1/2, lowers the second from 1/2 to 1/8, and changes the third by nothing. Entropies 2, 1 and 1.5: scaled 1, 0 and 1/2.
+    let rewards = Ragged::from_rows([[1.0, -1.0], [-1.0, -1.0]]);
+    let of_each = |row: [f64; 3]| Ragged::from_rows([row; 4]);
+    let log = |probability: f64| probability.ln();
+    let mask = Ragged::from_rows([[true; 3]; 4]);
+    let old = of_each([log(1.0 / 16.0), log(0.5), log(0.25)]);
+    let gold = of_each([log(0.5), log(0.125), log(0.25)]);
+    let entropy = of_each([2.0, 1.0, 1.5]);
+    let batch = AdvantageBatch {
+        mask: Some(&mask),
+        old_logprobs: Some(&old),
+        gold_logprobs: Some(&gold),
+        entropy: Some(&entropy),
+        ..AdvantageBatch::of_rewards(&rewards)
+    };
+    // m: what the answer says of a token, times its probability given the answer.
+    let (up, down) = (0.5 * 8.0_f64.ln(), -0.125 * 4.0_f64.ln());
+    let (rise, fall) = (8.0_f64.ln(), -(4.0_f64.ln()));
+    // pos_alpha 1/2, neg_alpha 1/4; what is added to a right (A = 1), a wrong among others (A = -1) and a wrong among wrongs (A = 0).
+    let nothing = [0.0; 3];
+    let by_entropy = [0.5, 0.0, 0.25];
+    let of_m = [up / 4.0, down / 4.0, 0.0];
+    let of_m_by_sign = [up / 4.0, down / 4.0, 0.0];
+    let naive = [0.5 * 2.0, -0.25, 0.0];
+    let expected: [(CpoWrap, [[f64; 3]; 3]); 16] = [
+        (CpoWrap::TokKl, [by_entropy, [0.5, fall / 4.0, 0.0], [rise / 4.0, fall / 4.0, 0.0]]),
+        (CpoWrap::NegonlyTokKl, [by_entropy, nothing, [rise / 4.0, fall / 4.0, 0.0]]),
+        (CpoWrap::Mi2, [by_entropy, of_m, of_m]),
+        (CpoWrap::NegonlyMi, [by_entropy, nothing, of_m]),
+        (CpoWrap::Mi3, [by_entropy, of_m_by_sign, of_m_by_sign]),
+        (CpoWrap::NegonlyMi3, [by_entropy, nothing, of_m_by_sign]),
+        (CpoWrap::ReverseMi3, [by_entropy, of_m_by_sign.map(|one| -one), of_m_by_sign.map(|one| -one)]),
+        (CpoWrap::AdditionMi3, [by_entropy, [up / 4.0, 0.0, 0.0], [up / 4.0, 0.0, 0.0]]),
+        // The answer raises a wrong among wrongs above 0, which the sign forbids.
+        (CpoWrap::Mi, [[up / 2.0, down / 4.0, 0.0], [up / 2.0, down / 4.0, 0.0], [0.0, down / 4.0, 0.0]]),
+        (CpoWrap::MiAccmask, [[up, 0.0, 0.0], [0.0, down / 2.0, 0.0], [0.0, down / 2.0, 0.0]]),
+        (CpoWrap::MiUnify, [[0.0, down / 2.0, 0.0], [0.0, down / 4.0, 0.0], [0.0, down / 4.0, 0.0]]),
+        (CpoWrap::MiClampUnify, [[0.0, down / 2.0, 0.0], [0.0, down / 4.0, 0.0], [0.0, down / 4.0, 0.0]]),
+        (
+            CpoWrap::MiClampUnifyDifficulty,
+            [[0.0, down / 4.0, 0.0], [0.0, down / 4.0, 0.0], [0.0, down / 2.0, 0.0]],
+        ),
+        (CpoWrap::Naive, [naive, naive, naive]),
+        (CpoWrap::Noaccmask, [naive, naive, [0.0, -0.25, 0.0]]),
+        (CpoWrap::NaiveSigned, [[1.0, 0.0, 0.0], [0.0, -0.25, 0.0], [0.0, -0.25, 0.0]]),
+    ];
+    for (wrap, [right, wrong, among_wrongs]) in expected {
+        let cpo = Cpo {
+            wrap,
+            pos_alpha: 0.5,
+            neg_alpha: 0.25,
+            grpo: Grpo { scale: Scale::None, ..Grpo::default() },
+            ..Cpo::default()
+        };
+        let rows = [(1.0, right), (-1.0, wrong), (0.0, among_wrongs), (0.0, among_wrongs)];
+        let expected: Vec<f64> =
+            rows.iter().flat_map(|(advantage, shift)| shift.map(|shift| advantage + shift)).collect();
+        // The scaled entropy has 1e-8 in its divisor.
+        close(&run(&cpo, &batch), &expected, 1e-7);
+    }
+    // The bound of 9 is more than the eightfold rise; with that of 4 the fourfold fall is just enough.
+    let naive = |ratio_bound: f64| Cpo {
+        wrap: CpoWrap::Naive,
+        pos_alpha: 0.5,
+        neg_alpha: 0.25,
+        ratio_bound,
+        grpo: Grpo { scale: Scale::None, ..Grpo::default() },
+        ..Cpo::default()
+    };
+    close(&run(&naive(9.0), &batch)[..3], &[1.0, 1.0, 1.0], 1e-12);
+    close(&run(&naive(3.9), &batch)[..3], &[2.0, 0.75, 1.0], 1e-12);
+}
+
+#[test]
+fn what_the_answer_says_is_at_most_ten() {
+    // The answer makes certain what the policy held for next to impossible: m is 40.
+    let rewards = Ragged::from_rows([[1.0, -1.0]]);
+    let column = |row: [f64; 2]| Ragged::from_rows([row; 2]);
+    let (mask, old, gold) = (Ragged::from_rows([[true; 2]; 2]), column([-40.0, -1.0]), column([0.0, -1.0]));
+    let entropy = column([0.0, 1.0]);
+    let batch = AdvantageBatch {
+        mask: Some(&mask),
+        old_logprobs: Some(&old),
+        gold_logprobs: Some(&gold),
+        entropy: Some(&entropy),
+        ..AdvantageBatch::of_rewards(&rewards)
+    };
+    let cpo = |wrap| Cpo { wrap, pos_alpha: 1.0, neg_alpha: 1.0, ..Cpo::default() };
+    let first = |wrap| run(&cpo(wrap), &batch)[0] - run(&cpo(wrap), &batch)[1];
+    close(
+        &[CpoWrap::MiUnify, CpoWrap::MiClampUnify, CpoWrap::MiClampUnifyDifficulty, CpoWrap::TokKl]
+            .map(first),
+        // Of a right one, tok_kl moves by entropy alone, which is 0 at the first token.
+        &[40.0, 10.0, 10.0, -1.0],
+        1e-6,
+    );
 }

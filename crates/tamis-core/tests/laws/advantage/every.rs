@@ -27,7 +27,7 @@ fn estimators() -> Vec<Advantage> {
         }),
         Advantage::OptimalTokenBaseline(OptimalTokenBaseline { tail: Tail::Kept, ..Default::default() }),
     ]);
-    for wrap in [CpoWrap::SeqKl, CpoWrap::NegonlySeqKl, CpoWrap::TokKl, CpoWrap::NegonlyTokKl] {
+    for wrap in CpoWrap::ALL {
         for difficulty in [CpoDifficulty::Repaired, CpoDifficulty::Fork] {
             estimators.push(Advantage::Cpo(Cpo { wrap, difficulty, pos_alpha: 0.3, ..Cpo::default() }));
         }
