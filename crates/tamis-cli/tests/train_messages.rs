@@ -696,3 +696,39 @@ fn a_limit_that_is_reached_explains_itself_and_keeps_the_last_checkpoint() {
     assert_eq!(again.failure(), ended.failure(), "the same again, as nothing was changed");
     folder.tamis(&["eval", "runs/tiny"]).succeeds();
 }
+
+/// Prompts, answers of rewards and names of files may hold what a terminal obeys.
+#[test]
+fn nothing_from_outside_moves_the_cursor_or_forges_a_line() {
+    let is_plain = |text: &str| !text.contains(|letter: char| letter != '\n' && letter.is_control());
+    let folder = Folder::new();
+    folder.write(
+        "rows.jsonl",
+        "{\"question\": \"\\u001b[31m1+1\\t\\r=\", \"answer\": \"2\"}\n{\"question\": \"1+2\\n\\u009b2J=\", \"answer\": \"3\"}\n",
+    );
+    folder.write(
+        "judge.py",
+        "import json, sys\nfor line in sys.stdin:\n    request = json.loads(line)\n    \
+         print(json.dumps({'id': request['id'], 'error': '\\x1b[2Jgone\\x07'}), flush=True)\n",
+    );
+    let mut config = TINY.replace(
+        "  task: arithmetic\n  arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 2}], train_size: 64, val_size: 8}\n",
+        "  train: rows.jsonl\n  val: rows.jsonl\n",
+    );
+    config = config.replace(
+        "reward: [{kind: number}]",
+        "reward: [{kind: number}, {kind: command, name: judge, argv: [python3, judge.py], num_processes: 1}]",
+    );
+    config = config
+        .replace("filter: {kind: variance}", "filter: null")
+        .replace("total_steps: 6", "total_steps: 1");
+    config = config.replace("schedule: {max_num_gen_batches: 50}\n", "").replace("  gen_batch_size: 8\n", "");
+    folder.write("config.yaml", &config);
+    let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
+    assert!(ended.stderr.contains("the function failed: \\u{1b}[2Jgone\\u{7}"), "{}", ended.shown());
+    assert!(ended.stdout.contains("  \\u{1b}[31m1+1\\t\\r=\n"), "{}", ended.stdout);
+    assert!(is_plain(&ended.stdout) && is_plain(&ended.stderr), "{}", ended.shown());
+    let absent = folder.tamis(&["filter", "--metric", "acc", "a\u{1b}[31m\rb.jsonl"]);
+    assert!(absent.code != Some(0) && absent.stderr.contains("a\\u{1b}[31m\\rb.jsonl"), "{}", absent.shown());
+    assert!(is_plain(&absent.stderr), "{}", absent.stderr);
+}

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tamis_core::group::Score;
+use tamis_core::printable::one_line;
 use tamis_data::prompt::{Prompt, PromptContent};
 
-use super::{Outcome, RewardError, RewardFailure, RewardFunction, RewardInput, Scores};
 use super::failure::LARGEST_SCORE;
+use super::{Outcome, RewardError, RewardFailure, RewardFunction, RewardInput, Scores};
 
 /// Names that mean something else wherever scores are shown or filtered on.
 const RESERVED: [&str; 6] =
@@ -247,13 +248,13 @@ fn check_scores(scores: &mut Scores, num_tokens: usize) -> Result<bool, RewardFa
         if let Some(value) = std::iter::once(&score.value).chain(parts).find(|value| value.is_infinite()) {
             return Err(RewardFailure::NotFinite { name: name.clone(), value: value.to_string() });
         }
-        if let Some(per_token) = &score.per_token
         let parts = [&score.per_token, &score.per_turn].into_iter().flatten().flatten();
         if let Some(&value) =
             std::iter::once(&score.value).chain(parts).find(|value| value.abs() > LARGEST_SCORE)
         {
             return Err(RewardFailure::TooLarge { name: name.clone(), value: format!("{value:e}") });
         }
+        if let Some(per_token) = &score.per_token
             && per_token.len() != num_tokens
         {
             return Err(RewardFailure::Shape {
@@ -305,19 +306,21 @@ pub(crate) fn describe(input: &RewardInput<'_>) -> String {
     let truth =
         ground_truth.as_deref().map_or_else(|| "none".to_owned(), |truth| format!("`{}`", excerpt(truth)));
     format!(
-        "  prompt {}: `{prompt}`\n  completion: `{}`\n  ground truth: {truth}, data source: `{data_source}`",
+        "  prompt {}: `{prompt}`\n  completion: `{}`\n  ground truth: {truth}, data source: `{}`",
         id.0,
         excerpt(input.completion),
+        excerpt(data_source),
     )
 }
 
 /// At most [`EXCERPT_CHARS`] characters on one line.
 pub(crate) fn excerpt(text: &str) -> String {
-    let mut shortened: String = text.chars().take(EXCERPT_CHARS).flat_map(char::escape_debug).collect();
+    let cut: String = text.chars().take(EXCERPT_CHARS).collect();
+    let mut shortened = one_line(&cut);
     if text.chars().nth(EXCERPT_CHARS).is_some() {
         shortened.push('…');
     }
-    shortened.replace("\\\"", "\"").replace("\\'", "'").replace("\\\\", "\\")
+    shortened
 }
 
 /// Totals by name over rows, NaN left out: (sum, count). For logs.
@@ -501,9 +504,6 @@ reward function `f` failed on 1 of 1 completions and gives them no score; the fi
   completion: `a\nb`
   ground truth: `1`, data source: `test`
 ");
-        insta::assert_snapshot!(say(extra(f64::NAN)), @"f=1 score=1 -> 1");
-        insta::assert_snapshot!(say(parts(vec![1.0])), @r"
-f=NaN score=NaN -> NaN
         insta::assert_snapshot!(say(Outcome::score(-1e308)), @r#"
         f=NaN score=NaN -> NaN
         reward function `f` failed on 1 of 1 completions and gives them no score; the first: score `score` must lie within plus and minus 1e100, got -1e308
@@ -512,6 +512,9 @@ f=NaN score=NaN -> NaN
           ground truth: `1`, data source: `test`
         "#);
         insta::assert_snapshot!(say(parts(vec![1.0, 1.1e100])).lines().nth(1).unwrap(), @"reward function `f` failed on 1 of 1 completions and gives them no score; the first: score `score` must lie within plus and minus 1e100, got 1.1e100");
+        insta::assert_snapshot!(say(extra(f64::NAN)), @"f=1 score=1 -> 1");
+        insta::assert_snapshot!(say(parts(vec![1.0])), @r"
+f=NaN score=NaN -> NaN
 reward function `f` failed on 1 of 1 completions and gives them no score; the first: score `score` per token: expected 2 numbers, one for each completion token, got 1
   prompt 0: `1?`
   completion: `a\nb`
