@@ -609,6 +609,13 @@ fn a_flipped_bit_in_a_checkpoint_is_found_and_the_one_before_goes_on() {
     folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
     expected.assert_same(&Left::by(&run));
 
+    std::fs::rename(run.join("reference"), folder.join("reference")).expect("moved");
+    insta::assert_snapshot!(told(&["train", "--resume", "runs/tiny"]), @r#"
+    exit code 4
+    error: the run cannot be resumed: its reference policy runs/tiny/reference is gone
+      hint: nothing was trained: put the folder back where it was, or begin a new run; model.reference names one of its own
+    "#);
+    std::fs::rename(folder.join("reference"), run.join("reference")).expect("moved");
     flip("reference/model.safetensors");
     insta::assert_snapshot!(told(&["train", "--resume", "runs/tiny"]), @r#"
     exit code 1

@@ -77,7 +77,9 @@ fn resume(arguments: &Train, path: &Path) -> Result<Begin, Failure> {
 
 fn fail(error: &RunError) -> Failure {
     let code = match error {
-        RunError::Mismatch { .. } | RunError::CheckpointsGone { .. } => MISMATCH,
+        RunError::Mismatch { .. } | RunError::CheckpointsGone { .. } | RunError::ReferenceGone { .. } => {
+            MISMATCH
+        }
         RunError::Interrupted { .. } | RunError::NotBegun => INTERRUPTED,
         // A damaged file is no mistake in the configuration.
         RunError::Assemble(AssembleError::Checksum(_)) => FAILED,

@@ -151,6 +151,12 @@ pub enum RunError {
     },
     /// Update after update could not be made.
     #[error(
+    /// The reference policy of the run to be resumed is gone.
+    #[error("the run cannot be resumed: its reference policy {} is gone", path.display())]
+    ReferenceGone {
+        /// Where it was.
+        path: PathBuf,
+    },
         "the gradients of {updates} updates in a row were not finite, up to step {step}: the run does not learn"
     )]
     NotFinite {
@@ -215,6 +221,9 @@ impl RunError {
             }
             Self::CheckpointsGone { .. } => Some(
                 "nothing was changed: put the checkpoints back where they were, or begin a new run (`tamis train` with another run.name)"
+            Self::ReferenceGone { .. } => Some(
+                "nothing was trained: put the folder back where it was, or begin a new run; model.reference names one of its own".to_owned(),
+            ),
                     .to_owned(),
             ),
             Self::NotFinite { run, .. } => Some(format!(
