@@ -651,6 +651,12 @@ error: there is no metric `accuracy`: there are acc, score, seq_reward, seq_fina
         "{told}"
     );
     assert!(told.contains("or raise model.memory_limit"), "{told}");
+    // What is set already is not advised.
+    assert!(told.contains("model.recompute_activations=true"), "{told}");
+    let saving =
+        memory.replace("  memory_limit: 100KB\n", "  memory_limit: 100KB\n  recompute_activations: true\n");
+    let told = train(&folder, &saving).failure();
+    assert!(!told.contains("recompute_activations"), "{told}");
     // A validation that holds more than a round counts.
     let enough =
         tiny(&[("model:\n", "model:\n  memory_limit: 24MB\n"), ("total_steps: 6", "total_steps: 1")]);
@@ -689,7 +695,7 @@ fn a_limit_that_is_reached_explains_itself_and_keeps_the_last_checkpoint() {
       - rollout.n: 4 -> 16 (keeps about 64.4% of groups instead of 25.0%)
       - schedule.max_num_gen_batches: 1 -> 15 (at 25.0% kept a batch of 4 takes about 2 rounds)
       - data.train_batch_size: 4 -> 2 (2 groups were at hand when the rounds were used up)
-      - schedule.on_limit: -> use_partial (trains on what was kept instead of stopping)
+      - schedule.on_limit: error -> use_partial (trains on what was kept instead of stopping)
       hint: change the settings above in a new run; what was trained is in runs/tiny/checkpoints
     "#);
     let again = folder.tamis(&["train", "--resume", "runs/tiny"]);
