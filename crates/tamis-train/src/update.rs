@@ -155,6 +155,23 @@ pub fn update(
     Ok(report)
 }
 
+/// Norm of the gradient of the groups at `places` as an optimizer batch of their own; no weight moves. `None` where they bear no loss.
+pub(crate) fn gradient_norm(
+    learner: &mut dyn Learner,
+    (objective, state): (&Objective, &ObjectiveState),
+    batch: TrainingBatch<'_>,
+    places: &[usize],
+    settings: &UpdateSettings,
+) -> Result<Option<f64>, LearnerError> {
+    let mut mini = MiniBatch::of(batch, &first_rows(batch.groups), places, settings);
+    let corrected = mini.correct(learner, objective, settings)?;
+    if mini.batch.live().is_empty() {
+        return Ok(None);
+    }
+    mini.pass(learner, objective, state, settings, &corrected, settings.key)?;
+    learner.take_gradient_norm().map(Some)
+}
+
 /// What the correction says of an optimizer batch.
 #[derive(Default)]
 struct BatchCorrection {

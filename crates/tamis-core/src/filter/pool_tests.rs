@@ -260,7 +260,78 @@ fn pool_settings_are_checked() {
     insta::assert_snapshot!(error(r#"{"kind": "min_p", "p": -0.1}"#), @"the min_p filter's `p` must lie between 0 and 1, got -0.1");
     insta::assert_snapshot!(error(r#"{"kind": "percentile", "low": 0.5, "high": 0.5}"#), @"the percentile filter's band must satisfy 0 <= low < high <= 1, got 0.5 to 0.5");
     insta::assert_snapshot!(error(r#"{"kind": "within_group", "k": {"count": 1}}"#), @"the within_group filter's `k` must be at least 2, got 1");
+    insta::assert_snapshot!(error(r#"{"kind": "top_p", "p": 1.5}"#), @"the top_p filter's `p` must lie above 0 and be at most 1, got 1.5");
+    insta::assert_snapshot!(error(r#"{"kind": "min_p", "p": 1.5}"#), @"the min_p filter's `p` must lie between 0 and 1, got 1.5");
+    insta::assert_snapshot!(error(r#"{"kind": "percentile", "low": 0.5, "high": 1.5}"#), @"the percentile filter's band must satisfy 0 <= low < high <= 1, got 0.5 to 1.5");
     insta::assert_snapshot!(error(r#"{"kind": "min_p", "p": 0.5, "pool": {"ddof": 2}}"#), @"a deviation has `ddof` 0 (population) or 1 (sample), got 2");
+}
+
+/// 1, 2 and 3: variance 2/3 of the population, 1 of a sample.
+#[test]
+fn deviations_of_populations_and_samples() {
+    let group = GroupStatistics::of(&[1.0, 2.0, 3.0], None);
+    let score = |score, ddof| Pool { score, ddof, ..Pool::default() }.score_of(&group).unwrap();
+    let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-11, "{a} {b}");
+    close(score(PoolScore::Deviation, 0), (2.0_f64 / 3.0).sqrt());
+    close(score(PoolScore::Deviation, 1), 1.0);
+    close(score(PoolScore::Variance, 0), 2.0 / 3.0);
+    close(score(PoolScore::Variance, 1), 1.0);
+    assert_eq!((score(PoolScore::Mean, 1), score(PoolScore::Sum, 1)), (2.0, 6.0));
+}
+
+/// Scores a rounding error apart tie, on either side of a power of two and of zero; those a trillionth apart do not.
+#[test]
+fn scores_equal_to_twelve_digits() {
+    let first_of = |means: [f64; 2]| {
+        let groups = means.map(|mean| GroupStatistics::of(&[mean, mean], None));
+        let pool = Pool { score: PoolScore::Mean, ..Pool::default() };
+        kept_of(&TopK { k: Quota::Count(1), pool }.judge(&groups, None))
+    };
+    for (less, more) in [(1.0 - f64::EPSILON / 2.0, 1.0), (1.0, 1.0 + f64::EPSILON), (-0.0, 0.0)] {
+        assert_eq!((first_of([less, more]), first_of([more, less])), (vec![0], vec![0]));
+    }
+    assert_eq!(first_of([1.0, 1.0 + 2.0_f64.powi(-40)]), [1]);
+}
+
+#[test]
+fn masses_at_the_edges_of_their_definitions() {
+    // Relative to the best, an exponential of scores in the thousands is a number: 1, 1 and 0.905 of 2.905.
+    assert_eq!(kept(nucleus(0.9), &[1000.0, 1000.0, 999.9]), [0, 1, 2]);
+    assert_eq!(kept(nucleus(0.6), &[1000.0, 1000.0, 999.9]), [0, 1]);
+    // The softmax knows no slack.
+    assert_eq!(kept(TopP { slack: 1.0, ..nucleus(0.6) }, &[1.0, 1.0, 1.0]), [0, 1]);
+    // All the mass in one group.
+    assert_eq!(kept(mass(0.9, Mass::Linear, 0.0), &[0.0, 0.3, 0.0]), [1]);
+    // What is wanted is all within the slack: exactly nothing.
+    assert_eq!(kept(mass(0.5, Mass::Linear, 1.0), &[1.0, 1.0]), [0; 0]);
+    assert_eq!(kept(mass(0.5, Mass::Linear, 0.999), &[1.0, 1.0]), [0]);
+    // Within a billionth of the whole, and no more.
+    for form in [Mass::Softmax, Mass::Linear, Mass::Variance] {
+        assert_eq!(kept(mass(0.9 + 5e-10, form, 0.0), &[1.0; 1000]).len(), 900);
+        assert_eq!(kept(mass(0.9 + 2e-9, form, 0.0), &[1.0; 1000]).len(), 901);
+    }
+}
+
+#[test]
+fn narrow_bands_and_no_bound() {
+    let eight = [0.1, 0.8, 0.3, 0.5, 0.5, 0.2, 0.0, 0.7];
+    assert_eq!(kept(Percentile { low: 0.3, high: 0.31, pool: Pool::default() }, &eight), [3]);
+    let by_mean = Pool { score: PoolScore::Mean, ..Pool::default() };
+    let groups = [GroupStatistics::of(&[1.0, 1.0], None), GroupStatistics::of(&[-1.0, -1.0], None)];
+    assert_eq!(kept_of(&MinP { p: 0.0, pool: by_mean }.judge(&groups, None)), [0, 1]);
+}
+
+/// Neither where the metric lies nor its unit changes who is chosen, exactly representable as they are.
+#[test]
+fn members_are_chosen_whatever_the_origin_and_the_unit() {
+    let choose = |values: [f64; 4], k| WithinGroup { k, include_zero: true }.members(&values).unwrap();
+    for (unit, origin) in
+        [(1.0, 0.0), (2.0, 0.0), (2.0, -2.0), (2.0, -1.0), (4.0, -2.0), (-2.0, 2.0), (0.5, 16.0)]
+    {
+        let values = [0.75, 0.0, 1.0, 0.875].map(|value| origin + unit * value);
+        assert_eq!(choose(values, Quota::Count(2)), [false, true, true, false], "{values:?}");
+        assert_eq!(choose(values, Quota::Fraction(0.75)).iter().filter(|chosen| **chosen).count(), 3);
+    }
 }
 
 /// Few values, so that groups tie often.

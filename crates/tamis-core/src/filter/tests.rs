@@ -163,8 +163,20 @@ fn reference_groups() {
             serde_json::Value::Array(items) => items.clone(),
             single => vec![single.clone()],
         };
-        for ((values, np_std), keep) in groups.iter().zip(list("np_std")).zip(list("recipe_keep")) {
+        let answers = list("np_std").into_iter().zip(list("recipe_keep")).zip(list("v1_evict"));
+        for (values, ((np_std, keep), evict)) in groups.iter().zip(answers) {
             compared += 1;
+            // Its two rules part only where a member is not a number: the recipe drops the group, the replay buffer keeps it.
+            let is_unscored = values.iter().any(|value| value.is_nan());
+            assert_eq!(keep.as_bool() == evict.as_bool(), is_unscored, "{name}: the replay buffer's rule");
+            // Where a case is of uniform groups, the reference does not say so.
+            if let Some(equal) = outputs["max_eq_min"].as_bool() {
+                assert_eq!(
+                    equal,
+                    values.iter().all(|value| *value == values[0]),
+                    "{name}: members are equal"
+                );
+            }
             let group = GroupStatistics::of(values, SCALE);
             let np_std = np_std.as_f64().unwrap_or(f64::NAN);
             let keep = keep.as_bool().unwrap();
@@ -285,9 +297,100 @@ fn names_are_the_kinds() {
         ("top_k", GroupFilter::TopK(TopK { k: Quota::Count(1), pool: Pool::default() })),
         ("min_p", GroupFilter::MinP(MinP { p: 0.5, pool: Pool::default() })),
         ("percentile", GroupFilter::Percentile(Percentile { low: 0.0, high: 1.0, pool: Pool::default() })),
+        ("mean_range", GroupFilter::MeanRange(MeanRange::new(0.0, 1.0, Ends::Open).unwrap())),
+        ("within_group", GroupFilter::WithinGroup(WithinGroup { k: Quota::Count(2), include_zero: true })),
     ];
     for (name, filter) in filters {
         assert_eq!(filter.name(), name);
+    }
+}
+
+#[test]
+fn the_enumeration_hands_on_pool_and_members() {
+    let pool = Pool { score: PoolScore::Mean, ddof: 1, ..Pool::default() };
+    let pooled = [
+        GroupFilter::TopP(TopP { pool, ..TopP::default() }),
+        GroupFilter::TopK(TopK { k: Quota::Count(1), pool }),
+        GroupFilter::MinP(MinP { p: 0.5, pool }),
+        GroupFilter::Percentile(Percentile { pool, ..Percentile::default() }),
+    ];
+    for filter in pooled {
+        assert_eq!((filter.pool(), filter.members(&[1.0, 0.0])), (Some(pool), None), "{filter:?}");
+    }
+    let within = GroupFilter::WithinGroup(WithinGroup { k: Quota::Count(2), include_zero: true });
+    let range = GroupFilter::MeanRange(MeanRange::new(0.0, 1.0, Ends::Open).unwrap());
+    for filter in [GroupFilter::Variance(Variance::default()), range, within] {
+        assert_eq!(filter.pool(), None, "{filter:?}");
+    }
+    assert_eq!(within.members(&[0.5, 0.0, 1.0]), Some(vec![false, true, true]));
+}
+
+#[test]
+fn names_are_what_is_written() {
+    assert_eq!(Verdict::Kept.to_string(), "kept");
+    assert_eq!(Verdict::Dropped(DropReason::ZeroScore).to_string(), "zero_score");
+    assert_eq!(DropReason::AllWrong.to_string(), "all_wrong");
+    assert_eq!(PoolScore::Deviation.to_string(), "deviation");
+    for name in ["acc", "seq_final_reward", "scores.length", "entropy"] {
+        assert_eq!(serde_json::to_value(Metric::from(name)).unwrap(), name);
+    }
+}
+
+/// Left out of a file, settings are what the catalogue says.
+#[test]
+fn settings_left_out() {
+    let read = |json: &str| serde_json::from_str::<GroupFilter>(json).unwrap().checked().unwrap();
+    assert_eq!(
+        read(r#"{"kind": "percentile"}"#),
+        GroupFilter::Percentile(Percentile { low: 0.0, high: 1.0, pool: Pool::default() })
+    );
+    assert_eq!(
+        read(r#"{"kind": "within_group", "k": {"count": 2}}"#),
+        GroupFilter::WithinGroup(WithinGroup { k: Quota::Count(2), include_zero: true })
+    );
+}
+
+#[test]
+fn metrics_that_mix_other_things_into_the_outcome() {
+    let shaped = |name: &str| Metric::from(name).is_shaped();
+    assert!(shaped("seq_reward") && shaped("seq_final_reward") && shaped("token_level_rewards"));
+    assert!(!shaped("acc") && !shaped("length") && !shaped("entropy") && !shaped("scores.seq_reward"));
+}
+
+#[test]
+fn entropies_that_there_are() {
+    let with = AvailableMetrics { scores: vec![], entropy: true };
+    assert_eq!(Metric::Entropy.check(&with), Ok(()));
+    // Nothing was generated, so nothing is missing.
+    assert_eq!(Metric::Entropy.values(&[], &ExtraColumns::NONE), Ok(vec![]));
+    let mut one = group(0, vec![trajectory(0.0, &[], &[true])]);
+    assert!(Metric::Entropy.values(std::slice::from_ref(&one), &ExtraColumns::NONE).is_err());
+    one.trajectories[0].entropy = Some(0.25);
+    assert_eq!(Metric::Entropy.values(&[one], &ExtraColumns::NONE), Ok(vec![0.25]));
+}
+
+#[test]
+fn a_group_without_scored_members_has_no_numbers() {
+    for values in [&[][..], &[f64::NAN, f64::INFINITY]] {
+        let group = GroupStatistics::of(values, SCALE);
+        assert_eq!((group.size, group.num_scored, group.num_correct), (values.len(), 0, Some(0)));
+        assert!(
+            [group.mean, group.std, group.min, group.max].iter().all(|number| number.is_nan()),
+            "{group:?}"
+        );
+        assert_eq!(GroupStatistics::of(values, None).num_correct, None);
+    }
+}
+
+/// Squares beyond f64, whichever end of the range is enormous: 0, 0 and x deviate by sqrt(2)/3 of x.
+#[test]
+fn enormous_deviations() {
+    for x in [1e200, -1e200, f64::MAX, f64::MIN] {
+        let group = GroupStatistics::of(&[0.0, 0.0, x], None);
+        let expected = 2.0_f64.sqrt() / 3.0 * x.abs();
+        assert!((group.std / expected - 1.0).abs() < 1e-15, "{x}: {group:?}");
+        let pair = GroupStatistics::of(&[x, 0.0], None);
+        assert_eq!((pair.mean, pair.std), (x / 2.0, x.abs() / 2.0));
     }
 }
 

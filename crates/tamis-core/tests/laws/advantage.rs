@@ -3,6 +3,7 @@
 mod batches;
 mod by_hand;
 mod every;
+mod refusals;
 mod shaping;
 
 use proptest::collection::vec;

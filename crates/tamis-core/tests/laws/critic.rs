@@ -184,3 +184,41 @@ fn nothing_to_train_on_and_columns_that_do_not_fit() {
     let unclipped = ValueTerm { clip: Some(-1.0), ..term };
     insta::assert_snapshot!(message(unclipped, &[0, 2], &[1.0; 2], &[1.0; 2], None), @"objective setting `value.clip` is -1; expected a number above 0");
 }
+
+#[test]
+fn explained_variance_by_hand() {
+    // Returns 1, 4, 4 vary by 2; what is left of them, 0, 3, 0, varies by 2 too. The masked token does not count.
+    let (values, returns) = ([1.0, 1.0, 9.0, 4.0], [1.0, 4.0, -9.0, 4.0]);
+    let explained = explained_variance(&values, &returns, &[true, true, false, true]);
+    assert!(explained.abs() < 1e-15, "{explained}");
+    // 1, 3, 5 vary by 8/3, the rest 0, 0, 1 by 2/9: 11/12 explained.
+    let explained = explained_variance(&[1.0, 3.0, 4.0], &[1.0, 3.0, 5.0], &[true; 3]);
+    assert!((explained - 11.0 / 12.0).abs() < 1e-15, "{explained}");
+}
+
+#[test]
+fn the_value_loss_of_a_token_by_hand() {
+    let term = ValueTerm { coef: 1.0, clip: Some(1.0), aggregation: None };
+    for ((value, old, target), expected) in [
+        // Within the bound: (1/2)²/2.
+        ((0.5, 0.0, 1.0), (0.125, -0.5, false)),
+        // Held at 1, which is farther from the target than 3 is.
+        ((3.0, 0.0, 4.0), (4.5, 0.0, true)),
+        // Held at 1, which is nearer: the error of 3 counts.
+        ((3.0, 0.0, 0.5), (3.125, 2.5, false)),
+        // Both are 1 away, on either side: half of each derivative.
+        ((3.0, 0.0, 2.0), (0.5, 0.5, false)),
+        ((-3.0, 0.0, -2.0), (0.5, -0.5, false)),
+    ] {
+        assert_eq!(term.token(value, old, target), expected, "{value} {old} {target}");
+    }
+}
+
+#[test]
+fn what_a_critic_reports() {
+    let rows = vec![vec![(true, 3.0, 0.0, 4.0), (true, 0.5, 0.0, 1.0), (false, 9.0, 9.0, 9.0)], vec![]];
+    let term = ValueTerm { coef: 2.0, clip: Some(1.0), aggregation: Some(Aggregation::TokenMean) };
+    let (_, metrics) = whole(&term, &rows);
+    let expected = [("critic/vf_loss", 2.3125), ("critic/vf_clipfrac", 0.5), ("critic/vpred_mean", 1.75)];
+    assert_eq!(metrics.named(), expected);
+}

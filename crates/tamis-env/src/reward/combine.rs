@@ -231,7 +231,7 @@ fn checked(mut outcomes: Vec<Outcome>, batch: &[RewardInput<'_>]) -> Vec<Outcome
     }
     for (outcome, input) in outcomes.iter_mut().zip(batch) {
         if let Outcome::Scored(scores) = outcome {
-            match check_scores(scores, input.completion_ids.len()) {
+            match check_scores(scores, input.completion_ids.len(), input.num_turns()) {
                 Ok(true) => {}
                 Ok(false) => *outcome = Outcome::NoAnswer,
                 Err(failure) => *outcome = Outcome::Failed(failure),
@@ -242,7 +242,7 @@ fn checked(mut outcomes: Vec<Outcome>, batch: &[RewardInput<'_>]) -> Vec<Outcome
 }
 
 /// Whether `score` is a number; further numbers that are NaN are removed.
-fn check_scores(scores: &mut Scores, num_tokens: usize) -> Result<bool, RewardFailure> {
+fn check_scores(scores: &mut Scores, num_tokens: usize, num_turns: usize) -> Result<bool, RewardFailure> {
     for (name, score) in scores.iter() {
         let parts = [&score.per_token, &score.per_turn].into_iter().flatten().flatten();
         if let Some(value) = std::iter::once(&score.value).chain(parts).find(|value| value.is_infinite()) {
@@ -261,6 +261,17 @@ fn check_scores(scores: &mut Scores, num_tokens: usize) -> Result<bool, RewardFa
                 what: format!("score `{name}` per token"),
                 expected: format!("{num_tokens} numbers, one for each completion token"),
                 actual: per_token.len().to_string(),
+            });
+        }
+        if let Some(per_turn) = &score.per_turn
+            && per_turn.len() != num_turns
+        {
+            return Err(RewardFailure::Shape {
+                what: format!("score `{name}` per turn"),
+                expected: format!(
+                    "{num_turns} numbers, one for each turn of the assistant in the completion"
+                ),
+                actual: per_turn.len().to_string(),
             });
         }
     }
@@ -339,6 +350,7 @@ mod tests {
     use super::*;
     use crate::reward::test_prompt;
     use proptest::prelude::*;
+    use tamis_data::prompt::Message;
 
     /// Says what it is told, whatever it is asked.
     struct Says(Vec<Outcome>, bool);
@@ -358,11 +370,15 @@ mod tests {
     }
 
     fn scoring(functions: Vec<NamedReward>, num_tokens: usize) -> Scoring {
+        scoring_of(functions, num_tokens, None)
+    }
+
+    fn scoring_of(functions: Vec<NamedReward>, num_tokens: usize, messages: Option<&[Message]>) -> Scoring {
         let prompt = test_prompt("1");
         let ids = vec![0; num_tokens];
         let rewards = Rewards::new(functions).unwrap();
         let num = rewards.functions()[0].function.score(&[]).len();
-        let input = RewardInput { completion_ids: &ids, ..RewardInput::text(&prompt, "a\nb") };
+        let input = RewardInput { completion_ids: &ids, messages, ..RewardInput::text(&prompt, "a\nb") };
         rewards.score(&vec![input; num]).unwrap()
     }
 
@@ -451,14 +467,14 @@ no reward function answered 1 of 3 completions; they stay unscored; the first:
             let value = per_token.as_ref().or(per_turn.as_ref()).map_or(1.0, |parts| parts.iter().sum());
             vec![Outcome::Scored(Scores::from([("score".to_owned(), Score { value, per_token, per_turn })]))]
         };
-        let scoring = scoring(
-            vec![
-                named("steps", 2.0, fine(Some(vec![0.5, 0.0, -1.0]), None), false),
-                named("turns", 1.0, fine(None, Some(vec![3.0, 4.0])), false),
-                named("whole", 10.0, vec![Outcome::score(1.0)], false),
-            ],
-            3,
-        );
+        let message = |role: &str| Message { role: role.to_owned(), content: "x".to_owned() };
+        let turns = ["assistant", "tool", "assistant"].map(message);
+        let functions = vec![
+            named("steps", 2.0, fine(Some(vec![0.5, 0.0, -1.0]), None), false),
+            named("turns", 1.0, fine(None, Some(vec![3.0, 4.0])), false),
+            named("whole", 10.0, vec![Outcome::score(1.0)], false),
+        ];
+        let scoring = scoring_of(functions, 3, Some(&turns));
         let reward = &scoring.rows[0].reward;
         assert!((reward.value - (-1.0 + 7.0 + 10.0)).abs() < 1e-12);
         assert_eq!(reward.per_token.as_deref(), Some(&[1.0, 0.0, -2.0 + 7.0 + 10.0][..]));
@@ -497,6 +513,14 @@ reward function `f` failed on 1 of 1 completions and gives them no score; the fi
   completion: `a\nb`
   ground truth: `1`, data source: `test`
 ");
+        let turns = Score { per_turn: Some(vec![0.5, 0.5]), ..Score::of(1.0) };
+        insta::assert_snapshot!(say(Outcome::Scored(Scores::from([("score".to_owned(), turns)]))), @r#"
+f=NaN score=NaN -> NaN
+reward function `f` failed on 1 of 1 completions and gives them no score; the first: score `score` per turn: expected 1 numbers, one for each turn of the assistant in the completion, got 2
+  prompt 0: `1?`
+  completion: `a\nb`
+  ground truth: `1`, data source: `test`
+"#);
         insta::assert_snapshot!(say(extra(f64::INFINITY)), @r"
 f=NaN score=NaN -> NaN
 reward function `f` failed on 1 of 1 completions and gives them no score; the first: score `bonus` must be finite, got inf

@@ -59,6 +59,12 @@ impl<'a> RewardInput<'a> {
     pub fn text(prompt: &'a Prompt, completion: &'a str) -> Self {
         Self { prompt, completion, messages: None, completion_ids: &[], step: 0, epoch: 0 }
     }
+
+    /// Turns of the assistant in the completion; 1 where it is text.
+    pub(crate) fn num_turns(&self) -> usize {
+        let is_turn = |message: &&Message| message.role == "assistant";
+        self.messages.map_or(1, |messages| messages.iter().filter(is_turn).count())
+    }
 }
 
 /// Scores of one completion by name; `score` is the one that is weighted and trained on.

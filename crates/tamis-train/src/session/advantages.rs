@@ -5,7 +5,7 @@ use tamis_core::advantage::{
     AdvantageBatch, AdvantageEstimator, AdvantageState, Column, Component, Estimate, Generated,
     GeneratedStatistics,
 };
-use tamis_core::group::{Group, GroupId, Trajectory};
+use tamis_core::group::{Group, GroupId, Score, Trajectory};
 use tamis_core::objective::Normalisers;
 use tamis_core::ragged::Ragged;
 use tamis_core::random::{Key, Purpose};
@@ -41,7 +41,13 @@ fn not_rectangular(error: &tamis_core::ragged::RaggedError) -> RunError {
     RunError::Learner(LearnerError::Engine { reason: error.to_string() })
 }
 
-/// Rewards per token `[B][T]`: what scores said of single tokens, what is left of the reward at the last token, less the divergence.
+/// The last token of every turn: of each run of tokens that the policy produced.
+fn turn_ends(mask_t: &[bool]) -> Vec<usize> {
+    (0..mask_t.len()).filter(|&t| mask_t[t] && mask_t.get(t + 1) != Some(&true)).collect()
+}
+
+/// Rewards per token `[B][T]`: what scores said of single tokens, what they said of turns at the last token of each, what is left of the
+/// reward at the last token, less the divergence.
 fn token_rewards(
     trajectories: &[&Trajectory],
     weights: &[(String, f64)],
@@ -53,13 +59,18 @@ fn token_rewards(
         let len = trajectory.token_ids.len();
         let mut row = vec![0.0; len];
         let mut rest = trajectory.reward;
+        let mut add = |place: usize, reward: f64| {
+            row[place] += reward;
+            rest -= reward;
+        };
+        let ends = turn_ends(&trajectory.loss_mask);
         for (name, weight) in weights {
-            let parts = trajectory.scores.get(name).and_then(|score| score.per_token.as_ref());
-            if let Some(parts) = parts.filter(|parts| parts.len() == len) {
-                for (sum, part) in row.iter_mut().zip(parts) {
-                    *sum += weight * part;
-                    rest -= weight * part;
-                }
+            // Lengths were checked where the scores came in.
+            let Some(score) = trajectory.scores.get(name) else { continue };
+            if let Some(parts) = score.per_token.as_ref().filter(|parts| parts.len() == len) {
+                parts.iter().enumerate().for_each(|(place, part)| add(place, weight * part));
+            } else if let Some(parts) = score.per_turn.as_ref().filter(|parts| parts.len() == ends.len()) {
+                ends.iter().zip(parts).for_each(|(&end, part)| add(end, weight * part));
             }
         }
         if let Some(last) = row.last_mut().filter(|_| !rest.is_nan()) {
@@ -142,8 +153,9 @@ impl Session {
             .collect();
         let mask = Ragged::from_rows(trajectories.iter().map(|trajectory| &trajectory.loss_mask));
         let lengths: Vec<usize> = mask.rows().map(|mask_t| mask_t.iter().filter(|&&on| on).count()).collect();
+        let has_parts = |score: &Score| score.per_token.is_some() || score.per_turn.is_some();
         let has_tokens = given.token_penalties.is_some()
-            || trajectories.iter().any(|one| one.scores.values().any(|score| score.per_token.is_some()));
+            || trajectories.iter().any(|one| one.scores.values().any(has_parts));
         let token_rewards = (reads(Column::TokenRewards) && has_tokens)
             .then(|| token_rewards(&trajectories, &weights, given.token_penalties.as_deref()));
         let old = reads(Column::OldLogprobs).then(|| {
@@ -227,5 +239,51 @@ impl Session {
             }
         }
         Ok(Some(Normalisers::of(&mask, &sizes)?.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tamis_core::group::{FinishReason, PolicyVersion};
+
+    /// Two turns of the policy around two tokens of an environment, then one more of it.
+    fn trajectory(scores: &[(&str, Score)], reward: f64) -> Trajectory {
+        Trajectory {
+            sample_index: 0,
+            text: String::new(),
+            token_ids: vec![0; 6],
+            logprobs: vec![-1.0; 6],
+            entropy: None,
+            loss_mask: vec![true, true, false, false, true, false],
+            finish_reason: FinishReason::Stop,
+            versions: (PolicyVersion(0), PolicyVersion(0)),
+            scores: scores.iter().map(|(name, score)| ((*name).to_owned(), score.clone())).collect(),
+            reward,
+        }
+    }
+
+    #[test]
+    fn rewards_of_tokens_and_turns_stand_where_they_were_given() {
+        let process = Score { per_token: Some(vec![0.5, 0.0, 0.0, 0.25, 0.0, 0.0]), ..Score::of(0.75) };
+        let turns = Score { per_turn: Some(vec![1.0, -2.0]), ..Score::of(-1.0) };
+        let outcome = Score::of(1.0);
+        let weights = [("process", 2.0), ("turns", 0.5), ("outcome", 1.0)]
+            .map(|(name, weight)| (name.to_owned(), weight));
+        // 2·0.75 - 0.5 + 1, of which 1 came for the whole.
+        let one = trajectory(&[("process", process), ("turns", turns), ("outcome", outcome)], 2.0);
+        let rows = token_rewards(&[&one], &weights, None);
+        assert_eq!(rows.row(0), [1.0, 0.5, 0.0, 0.5, -1.0, 1.0]);
+        assert!((rows.row(0).iter().sum::<f64>() - one.reward).abs() < 1e-12);
+        let charged = token_rewards(&[&one], &weights, Some(&[0.125; 6]));
+        assert_eq!(charged.row(0), [0.875, 0.375, -0.125, 0.375, -1.125, 0.875]);
+    }
+
+    #[test]
+    fn an_unscored_trajectory_has_no_reward_anywhere() {
+        let one = trajectory(&[("turns", Score::unanswered())], f64::NAN);
+        assert_eq!(token_rewards(&[&one], &[("turns".to_owned(), 1.0)], None).row(0), [0.0; 6]);
+        assert_eq!(turn_ends(&one.loss_mask), [1, 4]);
+        assert_eq!(turn_ends(&[]), [0; 0]);
     }
 }

@@ -9,6 +9,7 @@ mod begin;
 mod critic;
 mod early_stop;
 mod first_state;
+mod gradient;
 mod measure;
 mod members;
 mod passes;

@@ -93,7 +93,6 @@ impl Session {
             timings.add("old_log_prob", clock.elapsed());
         }
 
-        let clock = Instant::now();
         let total = self.planned_steps();
         let learning_rate = self.learning_rate.rate(step - 1, total);
         let mut settings = self.update.clone();
@@ -108,6 +107,10 @@ impl Session {
             dropped,
             reference: reference.as_ref().filter(|_| self.divergence == Divergence::InLoss),
         };
+        if self.trains_policy(step) {
+            self.analyse_gradients(step, batch, &settings, (&mut metrics, &mut timings))?;
+        }
+        let clock = Instant::now();
         // Weights that are not trained are not published anew: what they sampled is still theirs.
         let report = if self.trains_policy(step) {
             let state = &mut self.objective_state;

@@ -1,9 +1,11 @@
 //! Cases small enough to check by hand, where modes part ways.
 
 use proptest::prelude::*;
+use proptest::sample::select;
 use tamis_core::advantage::{
-    Advantage, AdvantageBatch, AdvantageEstimator, BiLevelGae, Cpo, CpoDifficulty, CpoWrap, Gae, Grpo,
-    MaskedRewards, OptimalTokenBaseline, Scale, Tail, TirOptimalTokenBaseline,
+    Advantage, AdvantageBatch, AdvantageEstimator, AdvantageState, BiLevelGae, Bnpo, BnpoRunning, Cpo,
+    CpoDifficulty, CpoWrap, DrGrpo, Gae, Generated, GeneratedStatistics, Gpg, Grpo, MaskedRewards,
+    NormalizeThenSum, OptimalTokenBaseline, Scale, Singleton, Tail, TirOptimalTokenBaseline,
 };
 use tamis_core::ragged::Ragged;
 
@@ -28,6 +30,193 @@ proptest! {
         for (a, b) in one.iter().flatten().zip(two.iter().flatten()) {
             prop_assert!((a - b).abs() < 1e-12, "{} {}", a, b);
         }
+    }
+
+    /// Rewards of -1 and 3 for failure and success say what 0 and 1 say.
+    #[test]
+    fn bnpo_reads_rewards_within_their_range(rows in proptest::collection::vec(proptest::collection::vec(select(vec![0.0, 0.25, 0.5, 1.0]), 1..6), 1..5), ddof in 0_u8..2) {
+        let rewards = Ragged::from_rows(&rows);
+        let moved = Ragged::from_rows(rows.iter().map(|row| row.iter().map(|reward| 4.0 * reward - 1.0).collect::<Vec<_>>()));
+        let of = |estimator: Advantage, rewards: &Ragged<f64>| {
+            // One more prompt was generated and dropped: all right.
+            let mut reward = GeneratedStatistics::of(rewards.rows());
+            reward.add(&[if rewards.values().as_ptr() == moved.values().as_ptr() { 3.0 } else { 1.0 }]);
+            let generated = Generated { reward, components: &[] };
+            let batch = AdvantageBatch { generated: Some(generated), ..AdvantageBatch::of_rewards(rewards) };
+            run(&estimator, &batch)
+        };
+        let fitted = |low, high| Advantage::Bnpo(Bnpo { ddof, low, high, ..Bnpo::default() });
+        let running = |low, high| Advantage::BnpoRunning(BnpoRunning { low, high, ..BnpoRunning::default() });
+        for (unit, wide) in [(fitted(0.0, 1.0), fitted(-1.0, 3.0)), (running(0.0, 1.0), running(-1.0, 3.0))] {
+            for (a, b) in of(unit, &rewards).iter().zip(of(wide, &moved)) {
+                prop_assert!((a - b).abs() < 1e-9 * (1.0 + a.abs()), "{} {}", a, b);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_running_variance_has_delta_added() {
+    // Beta(1, 1 + 2): mu 1/4, variance 3/16 + 1/16.
+    let rewards = Ragged::from_rows([[0.0, 0.0]]);
+    let generated = Generated { reward: GeneratedStatistics::of(rewards.rows()), components: &[] };
+    let batch = AdvantageBatch { generated: Some(generated), ..AdvantageBatch::of_rewards(&rewards) };
+    assert_eq!(run(&BnpoRunning { delta: 1.0 / 16.0, ..BnpoRunning::default() }, &batch), [-0.5, -0.5]);
+}
+
+#[test]
+fn turns_are_given_or_found() {
+    let rewards = Ragged::from_rows([[1.0]]);
+    let mask = Ragged::from_rows([[true, true, true]]);
+    let values = Ragged::from_rows([[0.0, 0.5, 0.5]]);
+    let turns = Ragged::from_rows([[4, 4, 7]]);
+    let turn_rewards = Ragged::from_rows([[0.0, 1.0]]);
+    let batch = AdvantageBatch {
+        mask: Some(&mask),
+        values: Some(&values),
+        turns: Some(&turns),
+        turn_rewards: Some(&turn_rewards),
+        ..AdvantageBatch::of_rewards(&rewards)
+    };
+    let gae = BiLevelGae { turn_gamma: 0.5, lambda: 0.5, whiten: false, ..BiLevelGae::default() };
+    // As in the estimator's own example, whose turns were parted by a tool.
+    let estimate = gae.estimate(&batch, &AdvantageState::default()).unwrap();
+    assert_eq!(estimate.advantages.values(), [0.4375, -0.125, 0.5]);
+    assert_eq!(estimate.returns.unwrap().values(), [0.4375, 0.375, 1.0]);
+    // Token rewards are summed over each turn: 1 and 1 here, and nothing is discounted.
+    let zeros = Ragged::from_rows([[0.0; 3]]);
+    let token_rewards = Ragged::from_rows([[0.0, 1.0, 1.0]]);
+    let sparse = AdvantageBatch {
+        values: Some(&zeros),
+        turn_rewards: None,
+        token_rewards: Some(&token_rewards),
+        ..batch
+    };
+    let plain = BiLevelGae { turn_gamma: 1.0, whiten: false, ..BiLevelGae::default() };
+    assert_eq!(run(&plain, &sparse), [2.0, 2.0, 1.0]);
+    // One turn, were it not for the turns given.
+    let one = AdvantageBatch { turns: None, ..sparse };
+    let by_turn = BiLevelGae { turn_gamma: 0.5, whiten: false, ..BiLevelGae::default() };
+    assert_eq!((run(&by_turn, &one), run(&by_turn, &sparse)), (vec![2.0; 3], vec![1.5, 1.5, 1.0]));
+}
+
+#[test]
+fn singletons_by_setting() {
+    let rewards = Ragged::from_rows([[0.7]]);
+    let batch = AdvantageBatch::of_rewards(&rewards);
+    assert_eq!(run(&DrGrpo { singleton: Singleton::RawReward }, &batch), [0.7]);
+    assert_eq!(run(&DrGrpo { singleton: Singleton::Zero }, &batch), [0.0]);
+    // The fork is verl's, and keeps the raw reward.
+    let column = Ragged::from_rows([[-1.0]]);
+    let mask = Ragged::from_rows([[true]]);
+    let batch = AdvantageBatch {
+        mask: Some(&mask),
+        old_logprobs: Some(&column),
+        gold_logprobs: Some(&column),
+        ..batch
+    };
+    assert_eq!(run(&Cpo { right: 0.5, ..Cpo::fork() }, &batch), [0.7 / (1.0 + 1e-6)]);
+    // Sums of 1 and 3: mean 2, sample deviation √2.
+    let pair = Ragged::from_rows([[1.0], [3.0]]);
+    let raw = NormalizeThenSum { epsilon: 0.0, singleton: Singleton::RawReward };
+    assert_near(&run(&raw, &AdvantageBatch::of_rewards(&pair)), &[-0.5_f64.sqrt(), 0.5_f64.sqrt()]);
+}
+
+#[test]
+fn a_divisor_divides() {
+    let rewards = Ragged::from_rows([[1.0, 0.0]]);
+    let batch = AdvantageBatch::of_rewards(&rewards);
+    assert_eq!(run(&Gpg { divisor: 2.0, ..Gpg::default() }, &batch), [0.25, -0.25]);
+    // One of three trajectories carries signal, a group of its own.
+    let rewards = Ragged::from_rows([vec![1.0], vec![0.0, 0.0]]);
+    let raw = Gpg { singleton: Singleton::RawReward, ..Gpg::default() };
+    assert_eq!(run(&raw, &AdvantageBatch::of_rewards(&rewards)), [3.0, 0.0, 0.0]);
+}
+
+#[test]
+fn trajectories_without_tokens() {
+    let rewards = Ragged::from_rows([[1.0, 0.0, 0.0, 0.0]]);
+    let named = |name: &str| Advantage::named(name).unwrap();
+    // Nobody has a token to weigh by, so the mean is the plain one.
+    let none = AdvantageBatch { lengths: Some(&[0; 4]), ..AdvantageBatch::of_rewards(&rewards) };
+    assert_eq!(run(&named("opo"), &none), [0.75, -0.25, -0.25, -0.25]);
+    // All that is trained on is equal; what has no tokens does not make it differ.
+    let lengths = AdvantageBatch { lengths: Some(&[0, 3, 2, 1]), ..AdvantageBatch::of_rewards(&rewards) };
+    assert_eq!(run(&named("reinforce_plus_plus_baseline"), &lengths), [0.0; 4]);
+    // The one with a token has no one to be compared with, so its baseline is 0.
+    let mask = Ragged::from_rows([[true], [false]]);
+    let column = Ragged::from_rows([[-1.0], [-1.0]]);
+    for rewards in [[1.0, 0.0], [0.5, 2.0]] {
+        let rewards = Ragged::from_rows([rewards]);
+        let batch = AdvantageBatch {
+            mask: Some(&mask),
+            old_logprobs: Some(&column),
+            sum_pi_squared: Some(&column),
+            ..AdvantageBatch::of_rewards(&rewards)
+        };
+        assert_eq!(run(&OptimalTokenBaseline::default(), &batch), [rewards.values()[0], 0.0]);
+    }
+    // No token, no contrast: the wrong one keeps GRPO's advantage.
+    let rewards = Ragged::from_rows([[1.0, 0.0]]);
+    let batch = AdvantageBatch {
+        mask: Some(&mask),
+        old_logprobs: Some(&column),
+        gold_logprobs: Some(&column),
+        ..AdvantageBatch::of_rewards(&rewards)
+    };
+    let cpo = Cpo { grpo: Grpo { scale: Scale::None, ..Grpo::default() }, ..Cpo::default() };
+    assert_eq!(run(&cpo, &batch), [0.5, -0.5]);
+}
+
+#[test]
+fn a_large_mean_does_not_cancel_the_spread() {
+    let large = 2.0_f64.powi(52);
+    let rewards = Ragged::from_rows([[large, large + 2.0]]);
+    let mask = Ragged::from_rows([[true], [true]]);
+    let batch = AdvantageBatch { mask: Some(&mask), ..AdvantageBatch::of_rewards(&rewards) };
+    let expected = 1.0 / (2.0_f64 + 1e-8).sqrt();
+    assert_near(&run(&Advantage::named("reinforce_plus_plus").unwrap(), &batch), &[-expected, expected]);
+}
+
+#[test]
+fn without_energy_the_baseline_is_the_plain_mean() {
+    let rewards = Ragged::from_rows([[3.0, 1.0, 0.0, 1.0]]);
+    let mask = Ragged::from_rows([[true]; 4]);
+    // Certain of every token: π = 1, so that 1 - 2π + Σπ² = 0.
+    let (logprobs, squares) = (Ragged::from_rows([[0.0]; 4]), Ragged::from_rows([[1.0]; 4]));
+    let batch = AdvantageBatch {
+        mask: Some(&mask),
+        old_logprobs: Some(&logprobs),
+        sum_pi_squared: Some(&squares),
+        ..AdvantageBatch::of_rewards(&rewards)
+    };
+    let baseline = OptimalTokenBaseline { tail: Tail::Kept, ..OptimalTokenBaseline::default() };
+    assert_eq!(run(&baseline, &batch), [1.75, -0.25, -1.25, -0.25]);
+}
+
+#[test]
+fn a_tokens_entropy_counts_within_the_range_of_its_completion() {
+    let rewards = Ragged::from_rows([[1.0, -1.0]]);
+    let mask = Ragged::from_rows([[true, true, true, false], [true, true, true, false]]);
+    let old = Ragged::from_rows([[-1.0; 4]; 2]);
+    let gold = Ragged::from_rows([[-1.0; 4], [-1.25, -3.0, -30.0, 0.0]]);
+    let entropy = Ragged::from_rows([[1.0, 2.0, 3.0, 9.0]; 2]);
+    let batch = AdvantageBatch {
+        mask: Some(&mask),
+        old_logprobs: Some(&old),
+        gold_logprobs: Some(&gold),
+        entropy: Some(&entropy),
+        ..AdvantageBatch::of_rewards(&rewards)
+    };
+    let grpo = Grpo { scale: Scale::None, ..Grpo::default() };
+    let u = 1.0 / (2.0 + 1e-8);
+    for (wrap, wrong) in [(CpoWrap::TokKl, [-1.25, -3.0, -11.0]), (CpoWrap::NegonlyTokKl, [-1.0, -1.0, -1.0])]
+    {
+        let cpo = Cpo { wrap, pos_alpha: 0.5, grpo, ..Cpo::default() };
+        let actual = run(&cpo, &batch);
+        assert_near(&actual, &[1.0, 1.0 + 0.5 * u, 1.0 + u, 0.0, wrong[0], wrong[1], wrong[2], 0.0]);
+        let exact = actual[1] - 1.0;
+        assert!((exact - 0.5 * u).abs() < 1e-12, "{exact}");
     }
 }
 

@@ -141,6 +141,16 @@ fn by_hand() {
     let batch = on(&rewards, Some(&[2, 6, 9, 0]));
     let weighted = Shaping::LengthWeight(LengthWeight {}).apply(Shaped::of(advantages), &batch).unwrap();
     assert_eq!(weighted.advantages.values(), [2.0, 4.0 / 6.0, 0.0, 1.0]);
+    let batch = on(&rewards, Some(&[2, 6, 9, 4]));
+    let advantages = Advantages::PerTrajectory(Ragged::from_rows([[1.0, 1.0, 0.0, 1.0]]));
+    let weighted = Shaping::LengthWeight(LengthWeight {}).apply(Shaped::of(advantages), &batch).unwrap();
+    assert_eq!(weighted.advantages.values(), [2.0, 4.0 / 6.0, 0.0, 1.0]);
+    // Population deviations 1 and 1/2, over 1 + 1.
+    let pairs = [vec![1.0, -1.0], vec![0.5, -0.5]];
+    let soft = run(&[Shaping::SoftReweight(SoftReweight { ddof: 0, epsilon: 1.0 })], &pairs, None);
+    assert_eq!(soft.advantages.values(), [0.5, -0.5, 0.125, -0.125]);
+    let unscaled = FilterLossScaling { by: LossScaling::None }.factor(GROUPS);
+    assert_eq!((unscaled, FilterLossScaling { by: LossScaling::Linear }.factor(GROUPS)), (1.0, 0.25));
     // The factor is the policy term's; advantages stay.
     let scaled = run(&[Shaping::FilterLossScaling(FilterLossScaling { by: LossScaling::Sqrt })], &rows, None);
     assert_eq!((scaled.policy_factor, scaled.advantages.values()[0]), (0.5, 1.0));
@@ -184,5 +194,10 @@ fn errors_name_what_is_wrong() {
     insta::assert_snapshot!(message(Shaping::LengthWeight(LengthWeight {}), &rewards), @"column `lengths` is missing; `length_weight` needs it: number of tokens trained on of each trajectory");
     insta::assert_snapshot!(message(Shaping::KeepNegRatio(KeepNegRatio { ratio: 1.5 }), &rewards), @"advantage setting `ratio` is 1.5; expected a number from 0 to 1");
     insta::assert_snapshot!(message(Shaping::ClipAdvantage(ClipAdvantage { low: Some(1.0), high: None }), &rewards), @"advantage setting `low` is 1; expected a finite number of at most 0");
+    insta::assert_snapshot!(message(Shaping::KeepPosRatio(KeepPosRatio { ratio: -0.5 }), &rewards), @"advantage setting `ratio` is -0.5; expected a number from 0 to 1");
+    insta::assert_snapshot!(message(Shaping::ClipAdvantage(ClipAdvantage { low: Some(f64::NEG_INFINITY), high: None }), &rewards), @"advantage setting `low` is -inf; expected a finite number of at most 0");
+    insta::assert_snapshot!(message(Shaping::ClipAdvantage(ClipAdvantage { low: None, high: Some(f64::INFINITY) }), &rewards), @"advantage setting `high` is inf; expected a finite number of at least 0");
+    insta::assert_snapshot!(message(Shaping::SoftReweight(SoftReweight { epsilon: -1.0, ..SoftReweight::default() }), &rewards), @"advantage setting `epsilon` is -1; expected a finite number of at least 0");
+    insta::assert_snapshot!(message(Shaping::SoftReweight(SoftReweight { ddof: 2, ..SoftReweight::default() }), &rewards), @"advantage setting `ddof` is 2; expected 0 (population) or 1 (sample)");
     insta::assert_snapshot!(message(Shaping::SoftReweight(SoftReweight::default()), &Ragged::from_rows([[1.0]])), @"advantages of 1 trajectories; expected 2");
 }

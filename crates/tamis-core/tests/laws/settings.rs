@@ -1,0 +1,159 @@
+//! Every setting of the objective at the edges of its range: what is refused is named, what is just inside is not.
+
+use tamis_core::objective::{
+    AdaptiveEntropy, Aggregation, Cispo, CispoBound, Clip, ClipCov, Decoupled, Dppo, Dro, EntropyBonus,
+    GeoMean, Gspo, GspoForm, KlController, KlCov, KlEstimator, KlKind, KlTerm, LossMasks, Objective,
+    ObjectiveError, PolicyLoss, Sapo, ValueTerm, Vespo,
+};
+
+const INF: f64 = f64::INFINITY;
+const NAN: f64 = f64::NAN;
+const TINY: f64 = f64::MIN_POSITIVE;
+
+/// A setting's name, an objective with it, values inside its range and values outside.
+type Case = (&'static str, fn(f64) -> Objective, &'static [f64], &'static [f64]);
+
+const SHARE: (&[f64], &[f64]) = (&[0.0, 1.0], &[-0.01, 1.01, NAN]);
+const NOT_NEGATIVE: (&[f64], &[f64]) = (&[0.0, 3.0], &[-0.01, INF, NAN]);
+const POSITIVE: (&[f64], &[f64]) = (&[TINY, 3.0], &[0.0, -1.0, INF, NAN]);
+const FINITE: (&[f64], &[f64]) = (&[-3.0, 0.0, 3.0], &[INF, -INF, NAN]);
+
+const CLIP: Clip = Clip { low: 0.2, high: 0.2, dual: None, cap: None, log_ratio_limit: None };
+const GSPO: Gspo = Gspo { low: 0.2, high: 0.2, form: GspoForm::Sequence, log_ratio_limit: None };
+const CLIP_COV: ClipCov = ClipCov { low: 0.2, high: 0.2, share: 0.5, cov_low: 0.0, cov_high: 1.0 };
+const GEO_MEAN: GeoMean = GeoMean { low: 0.4, high: 0.4, length_epsilon: 0.0, weight_epsilon: 0.0 };
+const CISPO: Cispo = Cispo { bound: CispoBound::Absolute { max: 2.0 }, log_ratio_limit: None };
+const SAPO: Sapo = Sapo { tau_positive: 1.0, tau_negative: 2.0, log_ratio_limit: None };
+const DPPO: Dppo = Dppo { low: 0.2, high: 0.2, ratio_cap: 1.5, log_ratio_limit: None };
+const VESPO: Vespo = Vespo { k_positive: 2.0, lambda_positive: 3.0, k_negative: 3.0, lambda_negative: 2.0 };
+const ADAPTIVE: AdaptiveEntropy = AdaptiveEntropy { min: 0.0, max: 1.0, delta: 0.01, target: 0.2 };
+
+fn of(policy: PolicyLoss) -> Objective {
+    Objective::of(policy, Aggregation::TokenMean)
+}
+
+fn luspo(clip: Clip) -> Objective {
+    Objective::of(PolicyLoss::Luspo(clip), Aggregation::SeqMeanTokenSum)
+}
+
+fn decoupled(clip: Clip, weight_cap: Option<f64>) -> Objective {
+    of(PolicyLoss::Decoupled(Decoupled { clip, weight_cap }))
+}
+
+fn cispo(low: f64, high: f64) -> Objective {
+    of(PolicyLoss::Cispo(Cispo { bound: CispoBound::Relative { low, high }, ..CISPO }))
+}
+
+fn aggregated(aggregation: Aggregation) -> Objective {
+    Objective::of(PolicyLoss::Gpg, aggregation)
+}
+
+fn kl(controller: KlController) -> Objective {
+    let term = KlTerm { estimator: KlEstimator::plain(KlKind::K3), controller, bias_corrected: false };
+    Objective { kl: Some(term), ..of(PolicyLoss::Gpg) }
+}
+
+fn adaptive(adaptive: AdaptiveEntropy) -> Objective {
+    let bonus = EntropyBonus { adaptive: Some(adaptive), ..EntropyBonus::constant(0.1) };
+    Objective { entropy: Some(bonus), ..of(PolicyLoss::Gpg) }
+}
+
+fn value(coef: f64, clip: Option<f64>) -> Objective {
+    Objective { value: Some(ValueTerm { coef, clip, aggregation: None }), ..of(PolicyLoss::Gpg) }
+}
+
+fn masks(top_entropy: Option<f64>, off_policy: Option<f64>) -> Objective {
+    Objective { masks: LossMasks { top_entropy, off_policy }, ..of(PolicyLoss::Gpg) }
+}
+
+#[rustfmt::skip]
+const CASES: &[Case] = &[
+    ("clip.low", |x| of(PolicyLoss::Clip(Clip { low: x, ..CLIP })), SHARE.0, SHARE.1),
+    ("clip.high", |x| of(PolicyLoss::Clip(Clip { high: x, ..CLIP })), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
+    ("clip.dual", |x| of(PolicyLoss::Clip(Clip { dual: Some(x), ..CLIP })), &[1.01, 10.0], &[1.0, 0.5, INF, NAN]),
+    ("clip.cap", |x| of(PolicyLoss::Clip(Clip { cap: Some(x), ..CLIP })), POSITIVE.0, POSITIVE.1),
+    ("clip.log_ratio_limit", |x| of(PolicyLoss::Clip(Clip { log_ratio_limit: Some(x), ..CLIP })), POSITIVE.0, POSITIVE.1),
+    ("clip.low", |x| luspo(Clip { low: x, ..CLIP }), SHARE.0, SHARE.1),
+    ("clip.low", |x| decoupled(Clip { low: x, ..CLIP }, None), SHARE.0, SHARE.1),
+    ("decoupled.weight_cap", |x| decoupled(CLIP, Some(x)), POSITIVE.0, POSITIVE.1),
+    ("gspo.low", |x| of(PolicyLoss::Gspo(Gspo { low: x, ..GSPO })), SHARE.0, SHARE.1),
+    ("gspo.high", |x| of(PolicyLoss::Gspo(Gspo { high: x, ..GSPO })), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
+    ("gspo.log_ratio_limit", |x| of(PolicyLoss::Gspo(Gspo { log_ratio_limit: Some(x), ..GSPO })), POSITIVE.0, POSITIVE.1),
+    ("clip_cov.low", |x| of(PolicyLoss::ClipCov(ClipCov { low: x, ..CLIP_COV })), SHARE.0, SHARE.1),
+    ("clip_cov.high", |x| of(PolicyLoss::ClipCov(ClipCov { high: x, ..CLIP_COV })), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
+    ("clip_cov.share", |x| of(PolicyLoss::ClipCov(ClipCov { share: x, ..CLIP_COV })), &[TINY, 1.0], &[0.0, -1.0, 1.01, NAN]),
+    ("clip_cov.cov_low", |x| of(PolicyLoss::ClipCov(ClipCov { cov_low: x, ..CLIP_COV })), &[-INF, 0.99], &[1.0, 2.0, NAN]),
+    ("kl_cov.share", |x| of(PolicyLoss::KlCov(KlCov { share: x, coef: 1.0 })), &[TINY, 1.0], &[0.0, -1.0, 1.01, NAN]),
+    ("kl_cov.coef", |x| of(PolicyLoss::KlCov(KlCov { share: 0.5, coef: x })), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
+    ("geo_mean.low", |x| of(PolicyLoss::GeoMean(GeoMean { low: x, ..GEO_MEAN })), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
+    ("geo_mean.high", |x| of(PolicyLoss::GeoMean(GeoMean { high: x, ..GEO_MEAN })), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
+    ("geo_mean.length_epsilon", |x| of(PolicyLoss::GeoMean(GeoMean { length_epsilon: x, ..GEO_MEAN })), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
+    ("geo_mean.weight_epsilon", |x| of(PolicyLoss::GeoMean(GeoMean { weight_epsilon: x, ..GEO_MEAN })), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
+    ("cispo.low", |x| cispo(x, 0.2), SHARE.0, SHARE.1),
+    ("cispo.high", |x| cispo(0.2, x), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
+    ("cispo.max", |x| of(PolicyLoss::Cispo(Cispo { bound: CispoBound::Absolute { max: x }, ..CISPO })), POSITIVE.0, POSITIVE.1),
+    ("cispo.log_ratio_limit", |x| of(PolicyLoss::Cispo(Cispo { log_ratio_limit: Some(x), ..CISPO })), POSITIVE.0, POSITIVE.1),
+    ("sapo.tau_positive", |x| of(PolicyLoss::Sapo(Sapo { tau_positive: x, ..SAPO })), POSITIVE.0, POSITIVE.1),
+    ("sapo.tau_negative", |x| of(PolicyLoss::Sapo(Sapo { tau_negative: x, ..SAPO })), POSITIVE.0, POSITIVE.1),
+    ("sapo.log_ratio_limit", |x| of(PolicyLoss::Sapo(Sapo { log_ratio_limit: Some(x), ..SAPO })), POSITIVE.0, POSITIVE.1),
+    ("dppo.low", |x| of(PolicyLoss::DppoTv(Dppo { low: x, ..DPPO })), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
+    ("dppo.high", |x| of(PolicyLoss::DppoKl(Dppo { high: x, ..DPPO })), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
+    // An infinite cap is none.
+    ("dppo.ratio_cap", |x| of(PolicyLoss::DppoTv(Dppo { ratio_cap: x, ..DPPO })), &[TINY, INF], &[0.0, -1.0, NAN]),
+    ("dppo.log_ratio_limit", |x| of(PolicyLoss::DppoTv(Dppo { log_ratio_limit: Some(x), ..DPPO })), POSITIVE.0, POSITIVE.1),
+    ("dro.beta", |x| of(PolicyLoss::Dro(Dro { beta: x })), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
+    ("vespo.k_positive", |x| of(PolicyLoss::Vespo(Vespo { k_positive: x, ..VESPO })), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
+    ("vespo.lambda_positive", |x| of(PolicyLoss::Vespo(Vespo { lambda_positive: x, ..VESPO })), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
+    ("vespo.k_negative", |x| of(PolicyLoss::Vespo(Vespo { k_negative: x, ..VESPO })), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
+    ("vespo.lambda_negative", |x| of(PolicyLoss::Vespo(Vespo { lambda_negative: x, ..VESPO })), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
+    ("length_epsilon", |x| aggregated(Aggregation::SeqMeanTokenMean { length_epsilon: x }), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
+    ("scale", |x| aggregated(Aggregation::SeqMeanTokenSumNorm { scale: x }), POSITIVE.0, POSITIVE.1),
+    ("kl.coef", |x| kl(KlController::Fixed { coef: x }), FINITE.0, FINITE.1),
+    ("kl.initial", |x| kl(KlController::Adaptive { initial: x, target: 1.0, horizon: 1.0 }), FINITE.0, FINITE.1),
+    ("kl.target", |x| kl(KlController::Adaptive { initial: 0.1, target: x, horizon: 1.0 }), POSITIVE.0, POSITIVE.1),
+    ("kl.horizon", |x| kl(KlController::Adaptive { initial: 0.1, target: 1.0, horizon: x }), POSITIVE.0, POSITIVE.1),
+    ("entropy.coef", |x| Objective { entropy: Some(EntropyBonus::constant(x)), ..of(PolicyLoss::Gpg) }, FINITE.0, FINITE.1),
+    ("entropy.adaptive.min", |x| adaptive(AdaptiveEntropy { min: x, ..ADAPTIVE }), &[-1.0, 1.0], &[1.01, -INF, NAN]),
+    ("entropy.adaptive.max", |x| adaptive(AdaptiveEntropy { max: x, ..ADAPTIVE }), &[0.0, 1.0], &[INF]),
+    ("entropy.adaptive.delta", |x| adaptive(AdaptiveEntropy { delta: x, ..ADAPTIVE }), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
+    ("entropy.adaptive.target", |x| adaptive(AdaptiveEntropy { target: x, ..ADAPTIVE }), FINITE.0, FINITE.1),
+    ("value.coef", |x| value(x, None), FINITE.0, FINITE.1),
+    ("value.clip", |x| value(1.0, Some(x)), POSITIVE.0, POSITIVE.1),
+    ("masks.top_entropy", |x| masks(Some(x), None), SHARE.0, SHARE.1),
+    ("masks.off_policy", |x| masks(None, Some(x)), &[-INF, 0.0, INF], &[NAN]),
+];
+
+#[test]
+fn every_setting_is_held_to_its_range() {
+    for &(name, objective, inside, outside) in CASES {
+        for &value in inside {
+            assert_eq!(objective(value).check(), Ok(()), "{name} {value}");
+        }
+        for &value in outside {
+            match objective(value).check() {
+                Err(ObjectiveError::Setting { setting, value: told, .. }) => {
+                    assert!(
+                        setting == name && told.to_bits() == value.to_bits(),
+                        "{name} {value}: {setting}"
+                    );
+                }
+                other => panic!("{name} {value}: {other:?}"),
+            }
+        }
+    }
+}
+
+/// An aggregation of its own is checked as that of the policy loss is.
+#[test]
+fn aggregations_of_terms_are_checked() {
+    let aggregation = Some(Aggregation::SeqMeanTokenSumNorm { scale: 0.0 });
+    let entropy = EntropyBonus { aggregation, ..EntropyBonus::constant(0.1) };
+    let value = ValueTerm { coef: 1.0, clip: None, aggregation };
+    for objective in [
+        Objective { entropy: Some(entropy), ..of(PolicyLoss::Gpg) },
+        Objective { value: Some(value), ..of(PolicyLoss::Gpg) },
+    ] {
+        let error = objective.check().unwrap_err();
+        assert!(matches!(error, ObjectiveError::Setting { setting: "scale", .. }), "{error}");
+    }
+}
