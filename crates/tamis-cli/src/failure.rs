@@ -4,6 +4,8 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::io::Write as _;
 
+use tamis_core::printable::lines;
+
 /// The run failed.
 pub(crate) const FAILED: u8 = 1;
 /// The command line or the configuration is wrong.
@@ -51,6 +53,6 @@ impl Failure {
     }
 
     pub(crate) fn print(&self) {
-        let _ = writeln!(std::io::stderr().lock(), "{}", self.text);
+        let _ = writeln!(std::io::stderr().lock(), "{}", lines(&self.text));
     }
 }

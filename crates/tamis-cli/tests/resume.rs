@@ -609,10 +609,49 @@ fn a_flipped_bit_in_a_checkpoint_is_found_and_the_one_before_goes_on() {
     folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
     expected.assert_same(&Left::by(&run));
 
+    std::fs::rename(run.join("reference"), folder.join("reference")).expect("moved");
+    insta::assert_snapshot!(told(&["train", "--resume", "runs/tiny"]), @r#"
+    exit code 4
+    error: the run cannot be resumed: its reference policy runs/tiny/reference is gone
+      hint: nothing was trained: put the folder back where it was, or begin a new run; model.reference names one of its own
+    "#);
+    std::fs::rename(folder.join("reference"), run.join("reference")).expect("moved");
     flip("reference/model.safetensors");
     insta::assert_snapshot!(told(&["train", "--resume", "runs/tiny"]), @r#"
     exit code 1
     error: `model.safetensors` of the checkpoint runs/tiny/reference is damaged: its CRC-32 is N, and was N when it was saved
       hint: put back a copy of the file. Where the change was meant, remove runs/tiny/reference/checksums.json
     "#);
+}
+
+/// A reward program that hangs, and does not look at its input any more, goes with a tamis that is killed.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_hung_reward_program_does_not_outlive_a_killed_tamis() {
+    let judge = "trap '' HUP TERM; sleep 1000 & echo $$ $! > pids.tmp; mv pids.tmp pids; while :; do sleep 1000; done";
+    let reward = format!(
+        "reward: [{{kind: number}}, {{kind: command, name: judge, argv: [sh, -c, \"{judge}\"], num_processes: 1, timeout: 1000}}]"
+    );
+    let config = TINY.replace("reward: [{kind: number}]", &reward);
+    let folder = Folder::new().with("config.yaml", &config);
+    let mut tamis = folder.start(&["train", "config.yaml"]);
+    let wait = |what: &dyn Fn() -> bool| {
+        let start = Instant::now();
+        while !what() && start.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        what()
+    };
+    let has_begun = wait(&|| folder.join("pids").exists());
+    tamis.kill().expect("killed");
+    let ended = folder.wait(tamis);
+    assert!(has_begun, "{}", ended.shown());
+    let pids: Vec<String> = folder.read("pids").split_whitespace().map(str::to_owned).collect();
+    assert_eq!(pids.len(), 2);
+    // One that nobody reaps is dead all the same.
+    let is_alive = |pid: &String| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim().starts_with('Z'))
+    };
+    assert!(wait(&|| !pids.iter().any(is_alive)), "still alive: {pids:?}");
 }

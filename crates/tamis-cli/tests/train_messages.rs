@@ -651,6 +651,12 @@ error: there is no metric `accuracy`: there are acc, score, seq_reward, seq_fina
         "{told}"
     );
     assert!(told.contains("or raise model.memory_limit"), "{told}");
+    // What is set already is not advised.
+    assert!(told.contains("model.recompute_activations=true"), "{told}");
+    let saving =
+        memory.replace("  memory_limit: 100KB\n", "  memory_limit: 100KB\n  recompute_activations: true\n");
+    let told = train(&folder, &saving).failure();
+    assert!(!told.contains("recompute_activations"), "{told}");
     // A validation that holds more than a round counts.
     let enough =
         tiny(&[("model:\n", "model:\n  memory_limit: 24MB\n"), ("total_steps: 6", "total_steps: 1")]);
@@ -689,10 +695,46 @@ fn a_limit_that_is_reached_explains_itself_and_keeps_the_last_checkpoint() {
       - rollout.n: 4 -> 16 (keeps about 64.4% of groups instead of 25.0%)
       - schedule.max_num_gen_batches: 1 -> 15 (at 25.0% kept a batch of 4 takes about 2 rounds)
       - data.train_batch_size: 4 -> 2 (2 groups were at hand when the rounds were used up)
-      - schedule.on_limit: -> use_partial (trains on what was kept instead of stopping)
+      - schedule.on_limit: error -> use_partial (trains on what was kept instead of stopping)
       hint: change the settings above in a new run; what was trained is in runs/tiny/checkpoints
     "#);
     let again = folder.tamis(&["train", "--resume", "runs/tiny"]);
     assert_eq!(again.failure(), ended.failure(), "the same again, as nothing was changed");
     folder.tamis(&["eval", "runs/tiny"]).succeeds();
+}
+
+/// Prompts, answers of rewards and names of files may hold what a terminal obeys.
+#[test]
+fn nothing_from_outside_moves_the_cursor_or_forges_a_line() {
+    let is_plain = |text: &str| !text.contains(|letter: char| letter != '\n' && letter.is_control());
+    let folder = Folder::new();
+    folder.write(
+        "rows.jsonl",
+        "{\"question\": \"\\u001b[31m1+1\\t\\r=\", \"answer\": \"2\"}\n{\"question\": \"1+2\\n\\u009b2J=\", \"answer\": \"3\"}\n",
+    );
+    folder.write(
+        "judge.py",
+        "import json, sys\nfor line in sys.stdin:\n    request = json.loads(line)\n    \
+         print(json.dumps({'id': request['id'], 'error': '\\x1b[2Jgone\\x07'}), flush=True)\n",
+    );
+    let mut config = TINY.replace(
+        "  task: arithmetic\n  arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 2}], train_size: 64, val_size: 8}\n",
+        "  train: rows.jsonl\n  val: rows.jsonl\n",
+    );
+    config = config.replace(
+        "reward: [{kind: number}]",
+        "reward: [{kind: number}, {kind: command, name: judge, argv: [python3, judge.py], num_processes: 1}]",
+    );
+    config = config
+        .replace("filter: {kind: variance}", "filter: null")
+        .replace("total_steps: 6", "total_steps: 1");
+    config = config.replace("schedule: {max_num_gen_batches: 50}\n", "").replace("  gen_batch_size: 8\n", "");
+    folder.write("config.yaml", &config);
+    let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
+    assert!(ended.stderr.contains("the function failed: \\u{1b}[2Jgone\\u{7}"), "{}", ended.shown());
+    assert!(ended.stdout.contains("  \\u{1b}[31m1+1\\t\\r=\n"), "{}", ended.stdout);
+    assert!(is_plain(&ended.stdout) && is_plain(&ended.stderr), "{}", ended.shown());
+    let absent = folder.tamis(&["filter", "--metric", "acc", "a\u{1b}[31m\rb.jsonl"]);
+    assert!(absent.code != Some(0) && absent.stderr.contains("a\\u{1b}[31m\\rb.jsonl"), "{}", absent.shown());
+    assert!(is_plain(&absent.stderr), "{}", absent.stderr);
 }

@@ -134,6 +134,14 @@ pub enum Problem {
         /// The argument.
         argument: String,
     },
+    /// A value for a key that goes back to its default.
+    #[error("`~{key}` takes a key back to its default, and `={value}` gives it a value")]
+    ResetWithValue {
+        /// The key.
+        key: String,
+        /// What was given.
+        value: String,
+    },
     /// An override of an item that a list does not have.
     #[error("`{key}` has no item {index}: it has {length}, counted from 0")]
     NoSuchItem {
@@ -181,6 +189,9 @@ impl Problem {
             Self::DuplicateKey { .. } => Some("remove one of the two".to_owned()),
             Self::MalformedOverride { .. } => {
                 Some("write `key=value`, `+key=value` to add to a list, or `~key` for the default".to_owned())
+            }
+            Self::ResetWithValue { key, value } => {
+                Some(format!("write `~{key}` for the default, or `{key}={value}` for that value"))
             }
             Self::NoSuchItem { key, .. } => Some(format!("`+{key}=...` appends an item")),
             Self::Conflict(conflict) => Some(conflict.hint()),

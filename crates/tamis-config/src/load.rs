@@ -82,19 +82,24 @@ fn load_layers(
     mut diagnostics: Vec<Diagnostic>,
 ) -> Result<Loaded, ConfigErrors> {
     let mut files = Vec::new();
+    // A layer that is missing as a whole would only bring errors about what it holds.
+    let mut is_whole = diagnostics.is_empty();
     for source in sources {
-        match yaml::parse(source) {
-            Ok(mut tree) => {
-                if tree.is_null() {
-                    tree = Node::empty_map(tree.origin);
-                }
-                prune_empty_sections(&mut tree, table::root());
-                files.push(tree);
-            }
-            Err(found) => diagnostics.extend(found),
+        let (tree, found) = yaml::parse_on(source);
+        diagnostics.extend(found);
+        let Some(mut tree) = tree else {
+            is_whole = false;
+            continue;
+        };
+        if tree.is_null() {
+            tree = Node::empty_map(tree.origin);
         }
+        prune_empty_sections(&mut tree, table::root());
+        files.push(tree);
     }
+    let num_found = diagnostics.len();
     let (overrides, notes) = parse_arguments(arguments, &mut diagnostics);
+    is_whole &= diagnostics.len() == num_found;
 
     let mut tree = default_tree().clone();
     let preset = chosen_preset(&files, &overrides);
@@ -109,10 +114,9 @@ fn load_layers(
             tree.merge(file);
         } else {
             diagnostics.push(Diagnostic::error(Problem::NotAMapping, Some(file.origin)));
+            is_whole = false;
         }
     }
-    // A layer that is missing as a whole would only bring errors about what it holds.
-    let is_whole = diagnostics.is_empty();
     for argument in overrides {
         apply(&mut tree, argument, &mut diagnostics);
     }

@@ -37,7 +37,7 @@ impl Override {
     /// (`"['a', 'b']"`), is that list.
     ///
     /// # Errors
-    /// An argument without `=` or without a key, and a list or mapping that does not parse.
+    /// An argument without `=` or without a key, a value for a key that goes back to its default, and a list or mapping that does not parse.
     pub fn parse(argument: &str) -> Result<Self, Diagnostic> {
         let source = Source::new(SourceKind::Argument, argument);
         let at = |column: usize, length: usize| Origin {
@@ -53,10 +53,14 @@ impl Override {
         let body = argument.trim_start_matches('+');
         let num_plus = argument.len() - body.len();
         if let Some(key) = body.strip_prefix('~') {
-            // Hydra's `~key=value` removes only that value; the value says nothing new here.
-            let key = key.split('=').next().unwrap_or(key).trim();
-            let path = normalise(key).ok_or_else(malformed)?;
-            let origin = at(num_plus + 2, key.chars().count());
+            let (key, value) = key.split_once('=').map_or((key, None), |(key, value)| (key, Some(value)));
+            let path = normalise(key.trim()).ok_or_else(malformed)?;
+            if let Some(value) = value {
+                // Hydra removes the key only where it has that value; here it would go back to its default whatever it has.
+                let problem = Problem::ResetWithValue { key: path, value: value.to_owned() };
+                return Err(Diagnostic::error(problem, Some(at(1, argument.chars().count()))));
+            }
+            let origin = at(num_plus + 2, key.trim().chars().count());
             return Ok(Self { path, origin, operation: Operation::Reset });
         }
         let (key, text) = body.split_once('=').ok_or_else(malformed)?;
@@ -184,6 +188,14 @@ error: `a..b=1` is not an override
   | ^^^^^^
   hint: write `key=value`, `+key=value` to add to a list, or `~key` for the default
 "#);
+        insta::assert_snapshot!(Override::parse("~rollout.n=8").unwrap_err(), @r#"
+        error: `~rollout.n` takes a key back to its default, and `=8` gives it a value
+         --> command line
+          |
+        1 | ~rollout.n=8
+          | ^^^^^^^^^^^^
+          hint: write `~rollout.n` for the default, or `rollout.n=8` for that value
+        "#);
         insta::assert_snapshot!(Override::parse("rollout.stop=['a'").unwrap_err(), @r#"
 error: invalid YAML: unclosed bracket '['
  --> command line

@@ -17,6 +17,16 @@ const MAX_NODES: usize = 100_000;
 /// # Errors
 /// Everything that is wrong: a syntax error, keys given twice, more than one document, an explosion of aliases.
 pub fn parse(source: &Arc<Source>) -> Result<Node, Vec<Diagnostic>> {
+    let (tree, diagnostics) = parse_on(source);
+    match tree {
+        Some(tree) if diagnostics.is_empty() => Ok(tree),
+        _ => Err(diagnostics),
+    }
+}
+
+/// As [`parse`], with what can be read in spite of what is wrong: of a key that is given twice, the later value. `None` where the text is
+/// not understood.
+pub fn parse_on(source: &Arc<Source>) -> (Option<Node>, Vec<Diagnostic>) {
     let mut builder = Builder {
         source,
         anchors: HashMap::new(),
@@ -26,11 +36,11 @@ pub fn parse(source: &Arc<Source>) -> Result<Node, Vec<Diagnostic>> {
         root: None,
     };
     builder.run();
-    if builder.diagnostics.is_empty() {
-        Ok(builder.root.unwrap_or_else(|| Node::empty_map(Origin::start_of(source))))
-    } else {
-        Err(builder.diagnostics)
-    }
+    let Builder { diagnostics, root, .. } = builder;
+    let is_understood =
+        diagnostics.iter().all(|found| matches!(*found.problem, Problem::DuplicateKey { .. }));
+    let tree = is_understood.then(|| root.unwrap_or_else(|| Node::empty_map(Origin::start_of(source))));
+    (tree, diagnostics)
 }
 
 /// A collection that is not finished yet.
@@ -142,7 +152,11 @@ impl Builder<'_> {
                         *key = Some((String::new(), node.origin));
                     }
                 },
-                Some((key, origin)) => entries.push(Entry { key, origin, node }),
+                Some((key, origin)) => {
+                    // Given twice: the later one, for what else there is to say.
+                    entries.retain(|entry| entry.key != key);
+                    entries.push(Entry { key, origin, node });
+                }
             },
         }
     }

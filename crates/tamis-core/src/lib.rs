@@ -20,6 +20,7 @@ pub mod figure;
 pub mod filter;
 pub mod group;
 pub mod objective;
+pub mod printable;
 pub mod ragged;
 pub mod random;
 pub mod schedule;

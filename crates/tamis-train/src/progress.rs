@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tamis_core::figure::fixed;
+use tamis_core::printable::lines;
 
 use crate::durable::DiskError;
 use crate::metrics::Metrics;
@@ -393,19 +394,9 @@ pub fn duration(time: Duration) -> String {
     }
 }
 
-/// The text with every control character but the end of line written as an escape, so that nothing that was sampled can move
-/// the cursor, recolour the terminal or forge a line.
+/// The text as it may be printed, without ends of line after it.
 fn visible(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for character in text.trim_end_matches('\n').chars() {
-        match character {
-            '\n' => shown.push('\n'),
-            '\t' => shown.push_str("    "),
-            control if control.is_control() => shown.extend(control.escape_default()),
-            other => shown.push(other),
-        }
-    }
-    shown
+    lines(text.trim_end_matches('\n'))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use tamis_train::evaluate::{EvaluateError, evaluate};
 use tamis_train::progress::Progress;
 use tamis_train::session::RunError;
 
-use super::{new_errors, new_notes, notes, print};
+use super::{new_errors, new_notes, notes, print, show};
 use crate::arguments::Eval;
 use crate::failure::{FAILED, Failure, USAGE};
 
@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
     for (name, value) in &evaluation.metrics {
         let _ = writeln!(text, "{name:<48} {}", fixed(*value, 4));
     }
-    print(&text)?;
+    show(&text)?;
     Ok(0)
 }
 

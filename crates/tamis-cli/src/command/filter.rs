@@ -6,7 +6,7 @@ use tamis_core::filter::{
 };
 use tamis_report::filter::{FilterOptions, Layout, filter_file};
 
-use super::print;
+use super::{print, show};
 use crate::arguments::{Bounds, Filter, Mass, Prefer, Score, Singleton, Strategy};
 use crate::failure::{FAILED, Failure, USAGE};
 
@@ -126,7 +126,7 @@ pub(crate) fn run(arguments: &Filter) -> Result<u8, Failure> {
             .map_err(|error| Failure::told(FAILED, format!("error: failed to write the summary: {error}")))?;
         print(&format!("{json}\n"))?;
     } else {
-        print(&format!("{summary}\n"))?;
+        show(&format!("{summary}\n"))?;
     }
     Ok(0)
 }

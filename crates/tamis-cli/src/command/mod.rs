@@ -10,6 +10,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use tamis_config::{ConfigErrors, Diagnostic, Loaded, Severity, load};
+use tamis_core::printable::lines;
 
 use crate::arguments::Layers;
 use crate::failure::{FAILED, Failure, USAGE};
@@ -22,6 +23,11 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
+}
+
+/// Writes text that may hold what was sampled or read from files: without what a terminal would obey.
+pub(crate) fn show(text: &str) -> Result<(), Failure> {
+    print(&lines(text))
 }
 
 impl Layers {

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use tamis_config::load;
+use tamis_core::printable::one_line;
 use tamis_train::assemble::AssembleError;
 use tamis_train::durable::Disk;
 use tamis_train::interrupt::{Interrupt, Reaction};
@@ -11,7 +12,7 @@ use tamis_train::run_directory::{RunDirectory, RunDirectoryError};
 use tamis_train::session::{Begin, ConfigText, Ending, RunError, Session, Summary};
 use tamis_train::warm_start::WarmStartError;
 
-use super::{new_errors, notes, print};
+use super::{new_errors, notes, show};
 use crate::arguments::Train;
 use crate::failure::{FAILED, Failure, INTERRUPTED, MISMATCH, USAGE};
 
@@ -31,7 +32,7 @@ pub(crate) fn run(arguments: &Train) -> Result<u8, Failure> {
     };
     let session = Session::begin(begin, Progress::on_stderr, interrupt).map_err(|error| fail(&error))?;
     let summary = session.run().map_err(|error| fail(&error))?;
-    print(&closing(&summary))?;
+    show(&closing(&summary))?;
     Ok(match summary.ending {
         Ending::Finished(_) | Ending::StoppedEarly(_) => 0,
         Ending::Interrupted => INTERRUPTED,
@@ -76,7 +77,9 @@ fn resume(arguments: &Train, path: &Path) -> Result<Begin, Failure> {
 
 fn fail(error: &RunError) -> Failure {
     let code = match error {
-        RunError::Mismatch { .. } | RunError::CheckpointsGone { .. } => MISMATCH,
+        RunError::Mismatch { .. } | RunError::CheckpointsGone { .. } | RunError::ReferenceGone { .. } => {
+            MISMATCH
+        }
         RunError::Interrupted { .. } | RunError::NotBegun => INTERRUPTED,
         // A damaged file is no mistake in the configuration.
         RunError::Assemble(AssembleError::Checksum(_)) => FAILED,
@@ -121,12 +124,12 @@ fn closing(summary: &Summary) -> String {
             let _ = writeln!(
                 text,
                 "\n  {}\n    before  {}{}\n    after   {}{}\n    gold    {}",
-                one_line(&before.prompt),
-                one_line(&before.completion),
+                shortened(&before.prompt),
+                shortened(&before.completion),
                 mark(before.is_correct),
-                one_line(&after.completion),
+                shortened(&after.completion),
                 mark(after.is_correct),
-                one_line(&before.ground_truth)
+                shortened(&before.ground_truth)
             );
         }
         text.push('\n');
@@ -155,9 +158,9 @@ fn closing(summary: &Summary) -> String {
 }
 
 /// A text on one line, shortened.
-fn one_line(text: &str) -> String {
+fn shortened(text: &str) -> String {
     const LONGEST: usize = 100;
-    let flat = text.replace('\n', "\\n");
+    let flat = one_line(text);
     if flat.chars().count() <= LONGEST {
         flat
     } else {

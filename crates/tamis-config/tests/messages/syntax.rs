@@ -26,6 +26,38 @@ error: `run` is given twice, first on line 1
 
 1 error in the configuration
 "#);
+    // What else is wrong is told with it, of the later value.
+    assert_snapshot!(said("rollout: {n: 4, m: 1}\nrollout: {n: -1}\ndata: {shufle: true}\n", &["~rollout.n=8"]), @r#"
+    error: `rollout` is given twice, first on line 1
+     --> run.yaml:2:1
+      |
+    2 | rollout: {n: -1}
+      | ^^^^^^^
+      hint: remove one of the two
+
+    error: `~rollout.n` takes a key back to its default, and `=8` gives it a value
+     --> command line
+      |
+    1 | ~rollout.n=8
+      | ^^^^^^^^^^^^
+      hint: write `~rollout.n` for the default, or `rollout.n=8` for that value
+
+    error: unknown key `data.shufle`
+     --> run.yaml:3:8
+      |
+    3 | data: {shufle: true}
+      |        ^^^^^^
+      hint: did you mean `data.shuffle`?
+
+    error: `rollout.n` must be a whole number, not the number -1
+     --> run.yaml:2:14
+      |
+    2 | rollout: {n: -1}
+      |              ^^
+      hint: `tamis config explain rollout.n` says what switches it off
+
+    4 errors in the configuration
+    "#);
     assert_snapshot!(said("run:\n  name: a\n---\nrun: {}\n", &[]), @r#"
 error: invalid YAML: a configuration is one document, and a second one starts here
  --> run.yaml:3:1

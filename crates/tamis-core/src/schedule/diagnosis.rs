@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::yields::{PassRates, expected_rounds, keep_probability, limit_for_pass_rate};
-use super::{RoundsSettings, SkipReason, Tally};
+use super::{OnLimit, RoundsSettings, SkipReason, Tally};
 
 /// What made the run stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -187,7 +187,9 @@ impl Advice<'_> {
     fn singletons(&mut self) {
         if self.tally.singleton > 0 {
             let why = "a group of one has nothing to compare".to_owned();
-            self.say("rollout.n", format!("{} -> 8", self.settings.group_size), why);
+            if self.settings.group_size < 8 {
+                self.say("rollout.n", format!("{} -> 8", self.settings.group_size), why);
+            }
             // The filters that compare groups rank one of one member as one without spread.
             if self.settings.filter_kind.as_deref().is_none_or(|kind| kind == "variance") {
                 let why = "trains on single samples as verl does".to_owned();
@@ -228,6 +230,16 @@ impl Advice<'_> {
             Some(temperature) if temperature < 1.0 => {
                 self.say("rollout.temperature", format!("{temperature} -> 1.0"), why);
             }
+            Some(temperature) if self.settings.cuts_sampling == Some(false) => {
+                let why = format!(
+                    "{why} at temperature {temperature}, and nothing cuts the sampling: the policy has collapsed"
+                );
+                self.say(
+                    "objective.entropy.coefficient",
+                    "raise it, or lower train.optimizer.learning_rate, in a run from an earlier checkpoint",
+                    why,
+                );
+            }
             Some(temperature) => {
                 let why = format!(
                     "{why} at temperature {temperature}: the policy has collapsed, or top_k, top_p or min_p leave it no choice"
@@ -250,11 +262,16 @@ impl Advice<'_> {
                 percent(bound.min(1.0))
             );
             self.say("data.train", "take easier prompts, or start from a policy that solves some", why);
-            self.say(
-                "reward",
-                "score the gold answers",
-                "a verifier that rejects its own gold rejects everything".to_owned(),
-            );
+            let rejects = "a verifier that rejects its own gold rejects everything".to_owned();
+            match self.settings.scores_gold {
+                None => self.say("reward", "score the gold answers", rejects),
+                Some(false) => self.say("data.check_gold", "off -> warn", rejects),
+                Some(true) => self.say(
+                    "reward",
+                    "look in rollouts/ whether completions hold the answer where the verifier looks for it",
+                    "the gold answers themselves were scored at the start".to_owned(),
+                ),
+            }
         } else if pass_rate < 0.05 {
             let why = format!(
                 "{correct} of {rated} trajectories are correct ({}), {all_wrong} of {groups} groups are all wrong",
@@ -267,7 +284,9 @@ impl Advice<'_> {
                 percent(pass_rate)
             );
             self.say("data.train", "take harder prompts", why);
-            self.say("filter", "-> null", "a task this easy is not worth refilling for".to_owned());
+            if self.settings.filter {
+                self.say("filter", "-> null", "a task this easy is not worth refilling for".to_owned());
+            }
         } else if matches!(PassRates::fit(self.tally), Some(PassRates::Split(_))) && self.tally.kept == 0 {
             let why = format!(
                 "every prompt is solved always ({all_correct} groups) or never ({all_wrong}), though {} of trajectories are correct: more samples will not help",
@@ -331,6 +350,9 @@ impl Advice<'_> {
 
     fn rounds(&mut self) {
         let settings = self.settings;
+        if settings.is_one_round() {
+            return;
+        }
         let (Some(keep), Some(limit), true) =
             (self.tally.keep_rate().filter(|keep| *keep > 0.0), settings.round_limit(), self.ran_out())
         else {
@@ -352,6 +374,10 @@ impl Advice<'_> {
             self.say("schedule.max_num_gen_batches", format!("{limit} -> {raised}"), at);
         } else {
             let wanted = settings.train_batch_size as f64 / (keep * limit as f64) * 1.25;
+            if wanted <= settings.gen_batch_size as f64 {
+                // As many rounds of that size fill a batch on average: the step was unlucky, and neither setting is to blame.
+                return;
+            }
             let why = format!(
                 "{at}, too many for a higher limit alone; so many prompts a round fill it in {limit}"
             );
@@ -377,8 +403,13 @@ impl Advice<'_> {
             let why = format!("{} groups were at hand when the rounds were used up", self.num_accumulated);
             self.say("data.train_batch_size", format!("{} -> {size}", settings.train_batch_size), why);
         }
+        let now = match settings.on_limit {
+            OnLimit::UsePartial => return,
+            OnLimit::Error => "error",
+            OnLimit::Skip => "skip",
+        };
         let why = "trains on what was kept instead of stopping".to_owned();
-        self.say("schedule.on_limit", "-> use_partial", why);
+        self.say("schedule.on_limit", format!("{now} -> use_partial"), why);
     }
 }
 

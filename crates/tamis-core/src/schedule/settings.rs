@@ -114,6 +114,12 @@ pub struct RoundsSettings {
     /// The filter's name, where known; for diagnoses.
     #[serde(default)]
     pub filter_kind: Option<String>,
+    /// Whether top_k, top_p or min_p cut the sampling, where known; for diagnoses.
+    #[serde(default)]
+    pub cuts_sampling: Option<bool>,
+    /// Whether the gold answers were scored at the start, where known; for diagnoses.
+    #[serde(default)]
+    pub scores_gold: Option<bool>,
 }
 
 /// The settings contradict themselves.
@@ -169,6 +175,8 @@ impl RoundsSettings {
             metric: "acc".to_owned(),
             temperature: None,
             filter_kind: None,
+            cuts_sampling: None,
+            scores_gold: None,
         }
     }
 

@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tamis_core::group::Score;
+use tamis_core::printable::one_line;
 use tamis_data::prompt::{Prompt, PromptContent};
 
+use super::failure::LARGEST_SCORE;
 use super::{Outcome, RewardError, RewardFailure, RewardFunction, RewardInput, Scores};
 
 /// Names that mean something else wherever scores are shown or filtered on.
@@ -39,15 +41,16 @@ pub struct Scored {
 }
 
 impl Scored {
-    /// Whether a weighted sum of finite scores is not finite.
+    /// Whether a weighted sum of scores is beyond [`LARGEST_SCORE`].
     fn overflows(&self) -> bool {
         let raw = self.scores.get("score").map_or(0.0, |score| score.value);
         let parts = [&self.reward.per_token, &self.reward.per_turn].into_iter().flatten().flatten();
         // Opposite infinities sum to NaN, which the whole also is where nothing was answered.
         let is_answered = self.scores.iter().any(|(name, score)| name != "score" && !score.value.is_nan());
-        raw.is_infinite()
-            || (is_answered && !self.reward.value.is_finite())
-            || parts.into_iter().any(|part| !part.is_finite())
+        let is_held = |value: f64| value.abs() <= LARGEST_SCORE;
+        raw.abs() > LARGEST_SCORE
+            || (is_answered && !is_held(self.reward.value))
+            || parts.into_iter().any(|part| !is_held(*part))
     }
 }
 
@@ -163,7 +166,7 @@ impl Rewards {
         }
         if let Some(&first) = overflown.first() {
             warnings.push(format!(
-                "the weighted sum of the scores of {} of {} completions is beyond all numbers; they stay unscored; the first:\n{}",
+                "the weighted sum of the scores of {} of {} completions is beyond plus and minus {LARGEST_SCORE:e}; they stay unscored; the first:\n{}",
                 overflown.len(),
                 batch.len(),
                 describe(&batch[first]),
@@ -245,6 +248,12 @@ fn check_scores(scores: &mut Scores, num_tokens: usize, num_turns: usize) -> Res
         if let Some(value) = std::iter::once(&score.value).chain(parts).find(|value| value.is_infinite()) {
             return Err(RewardFailure::NotFinite { name: name.clone(), value: value.to_string() });
         }
+        let parts = [&score.per_token, &score.per_turn].into_iter().flatten().flatten();
+        if let Some(&value) =
+            std::iter::once(&score.value).chain(parts).find(|value| value.abs() > LARGEST_SCORE)
+        {
+            return Err(RewardFailure::TooLarge { name: name.clone(), value: format!("{value:e}") });
+        }
         if let Some(per_token) = &score.per_token
             && per_token.len() != num_tokens
         {
@@ -308,19 +317,21 @@ pub(crate) fn describe(input: &RewardInput<'_>) -> String {
     let truth =
         ground_truth.as_deref().map_or_else(|| "none".to_owned(), |truth| format!("`{}`", excerpt(truth)));
     format!(
-        "  prompt {}: `{prompt}`\n  completion: `{}`\n  ground truth: {truth}, data source: `{data_source}`",
+        "  prompt {}: `{prompt}`\n  completion: `{}`\n  ground truth: {truth}, data source: `{}`",
         id.0,
         excerpt(input.completion),
+        excerpt(data_source),
     )
 }
 
 /// At most [`EXCERPT_CHARS`] characters on one line.
 pub(crate) fn excerpt(text: &str) -> String {
-    let mut shortened: String = text.chars().take(EXCERPT_CHARS).flat_map(char::escape_debug).collect();
+    let cut: String = text.chars().take(EXCERPT_CHARS).collect();
+    let mut shortened = one_line(&cut);
     if text.chars().nth(EXCERPT_CHARS).is_some() {
         shortened.push('…');
     }
-    shortened.replace("\\\"", "\"").replace("\\'", "'").replace("\\\\", "\\")
+    shortened
 }
 
 /// Totals by name over rows, NaN left out: (sum, count). For logs.
@@ -517,6 +528,14 @@ reward function `f` failed on 1 of 1 completions and gives them no score; the fi
   completion: `a\nb`
   ground truth: `1`, data source: `test`
 ");
+        insta::assert_snapshot!(say(Outcome::score(-1e308)), @r#"
+        f=NaN score=NaN -> NaN
+        reward function `f` failed on 1 of 1 completions and gives them no score; the first: score `score` must lie within plus and minus 1e100, got -1e308
+          prompt 0: `1?`
+          completion: `a\nb`
+          ground truth: `1`, data source: `test`
+        "#);
+        insta::assert_snapshot!(say(parts(vec![1.0, 1.1e100])).lines().nth(1).unwrap(), @"reward function `f` failed on 1 of 1 completions and gives them no score; the first: score `score` must lie within plus and minus 1e100, got 1.1e100");
         insta::assert_snapshot!(say(extra(f64::NAN)), @"f=1 score=1 -> 1");
         insta::assert_snapshot!(say(parts(vec![1.0])), @r"
 f=NaN score=NaN -> NaN
@@ -534,25 +553,25 @@ no reward function answered 1 of 1 completions; they stay unscored; the first:
 ");
         let huge = |second: f64| {
             let functions = vec![
-                named("f", 2.0, vec![Outcome::verified(1e308, true)], false),
+                named("f", 2.0, vec![Outcome::verified(1e100, true)], false),
                 named("g", 2.0, vec![Outcome::score(second)], false),
             ];
             let scoring = scoring(functions, 0);
             format!(
                 "{}\n{}",
-                row(&scoring.rows[0]).replace(&"0".repeat(300), "..."),
+                row(&scoring.rows[0]).replace(&"0".repeat(92), "..."),
                 scoring.warnings.join("\n")
             )
         };
-        insta::assert_snapshot!(huge(1e308), @r"
+        insta::assert_snapshot!(huge(1e100), @r"
 acc=1 f=1...00000000 g=1...00000000 score=NaN -> NaN
-the weighted sum of the scores of 1 of 1 completions is beyond all numbers; they stay unscored; the first:
+the weighted sum of the scores of 1 of 1 completions is beyond plus and minus 1e100; they stay unscored; the first:
   prompt 0: `1?`
   completion: `a\nb`
   ground truth: `1`, data source: `test`
 ");
-        // Opposite ones are no number either, and no missing answer.
-        assert_eq!(huge(-1e308), huge(1e308).replace("g=1", "g=-1"));
+        // Opposite ones have a sum like any others.
+        assert!(huge(-1e100).ends_with("score=0 -> 0\n"), "{}", huge(-1e100));
         let two = scoring(
             vec![
                 named("f", 1.0, vec![Outcome::score(1.0); 2], false),

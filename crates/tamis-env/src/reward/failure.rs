@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+/// Largest magnitude of a score, of its parts, and of their weighted sum: squares, and sums of squares over any batch, stay within f64.
+pub const LARGEST_SCORE: f64 = 1e100;
+
 /// A failure of one function on one completion. The completion is left without that function's score, as if it had no answer, and the
 /// reason is reported; the failures of [`RewardFailure::is_fatal`] end the run.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -57,6 +60,14 @@ pub enum RewardFailure {
     /// A score is infinite.
     #[error("score `{name}` must be finite, got {value}")]
     NotFinite {
+        /// The score.
+        name: String,
+        /// Its value in words.
+        value: String,
+    },
+    /// A score, or a part of one, so large that statistics of it are no numbers any more.
+    #[error("score `{name}` must lie within plus and minus {LARGEST_SCORE:e}, got {value}")]
+    TooLarge {
         /// The score.
         name: String,
         /// Its value in words.

@@ -202,12 +202,26 @@ impl FilterSummary {
             num_dropped: num_prompts - num_kept,
             dropped,
             keep_rate: mean(num_kept as f64, num_prompts).unwrap_or(0.0),
-            mean_std: mean(scored().map(|group| group.std).sum(), scored().count()),
-            mean_metric: mean(scored().map(|group| group.mean * group.num_scored as f64).sum(), num_scored),
+            mean_std: weighted_mean(scored().map(|group| (group.std, 1))),
+            mean_metric: weighted_mean(scored().map(|group| (group.mean, group.num_scored))),
             pass_rate: num_correct.and_then(|correct| mean(correct as f64, num_scored)),
             outputs: outputs.into_iter().map(|(path, num_rows)| Output { path, num_rows }).collect(),
         }
     }
+}
+
+/// Mean of numbers that each count so many times; `None` where none does. That of numbers whose sum no double holds is a number too.
+fn weighted_mean(parts: impl Iterator<Item = (f64, usize)> + Clone) -> Option<f64> {
+    let count = parts.clone().map(|(_, weight)| weight).sum::<usize>() as f64;
+    let sum: f64 = parts.clone().map(|(value, weight)| value * weight as f64).sum();
+    let mean = || {
+        if sum.is_finite() {
+            sum / count
+        } else {
+            parts.map(|(value, weight)| value * (weight as f64 / count)).sum()
+        }
+    };
+    (count > 0.0).then(mean)
 }
 
 impl fmt::Display for FilterSummary {

@@ -500,3 +500,24 @@ fn a_selection_of_uniform_groups() {
       - Pass rate: 50.0%
     ");
 }
+
+#[test]
+fn metrics_whose_sum_no_double_holds_have_a_mean() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = [
+        ("a", "1.7e308"),
+        ("a", "1.7e308"),
+        ("b", "1.5e308"),
+        ("b", "-0.1e308"),
+        ("c", "1.7e308"),
+        ("c", "-1.7e308"),
+    ];
+    let text: Vec<String> =
+        rows.iter().map(|(uid, acc)| format!("{{\"uid\": \"{uid}\", \"acc\": {acc}}}")).collect();
+    let input = write(&folder, "rollouts.jsonl", &text.join("\n"));
+    let summary = filter_file(&options(vec![input], long(&["uid"], "acc"))).unwrap();
+    // (1.7 + 1.7 + 1.5 - 0.1 + 1.7 - 1.7) / 6, and (0 + 0.8 + 1.7) / 3.
+    let near = |value: Option<f64>, expected: f64| (value.unwrap() / expected - 1.0).abs() < 1e-12;
+    assert!(near(summary.mean_metric, 0.8e308), "{:?}", summary.mean_metric);
+    assert!(near(summary.mean_std, 0.25e308 / 0.3), "{:?}", summary.mean_std);
+}

@@ -1,9 +1,9 @@
 //! Filter and scheduling machine.
 
 use tamis_config::{
-    Bounds, Config, EmptyRound, Estimator, FillOrder, FilterConfig, FilterKind, Mass as ConfigMass,
-    OnExhausted as ConfigExhausted, OnLimit as ConfigLimit, PoolScore as ConfigScore, Prefer as ConfigPrefer,
-    Singleton as ConfigSingleton, Surplus as ConfigSurplus,
+    Bounds, Config, EmptyRound, Estimator, FillOrder, FilterConfig, FilterKind, GoldCheck,
+    Mass as ConfigMass, OnExhausted as ConfigExhausted, OnLimit as ConfigLimit, PoolScore as ConfigScore,
+    Prefer as ConfigPrefer, Singleton as ConfigSingleton, Surplus as ConfigSurplus,
 };
 use tamis_core::figure::shortest;
 use tamis_core::filter::{
@@ -290,6 +290,10 @@ pub fn rounds(config: &Config, sieve: &Sieve) -> RoundsSettings {
         metric: sieve.metric.to_string(),
         temperature: Some(config.rollout.temperature),
         filter_kind: sieve.filter.map(|filter| filter.name().to_owned()),
+        cuts_sampling: Some(
+            config.rollout.top_k > 0 || config.rollout.top_p < 1.0 || config.rollout.min_p > 0.0,
+        ),
+        scores_gold: Some(config.data.check_gold != GoldCheck::Off),
         ..RoundsSettings::new(config.data.train_batch_size, config.rollout.n)
     }
 }

@@ -13,7 +13,7 @@ impl Session {
         if let Some(examples) = examples {
             self.first_weights(examples)?;
         }
-        self.keep_reference()?;
+        self.keep_reference(examples.is_some())?;
         self.keep_critic();
         if examples.is_some() {
             self.first_measurement()?;
@@ -83,7 +83,7 @@ impl Session {
     }
 
     /// The reference policy, where a divergence needs it.
-    fn keep_reference(&mut self) -> Result<(), RunError> {
+    fn keep_reference(&mut self, is_beginning: bool) -> Result<(), RunError> {
         if self.divergence == Divergence::None {
             return Ok(());
         }
@@ -91,6 +91,8 @@ impl Session {
         let reference = match policy::reference_path(&self.config) {
             Some(path) => policy::load(path)?,
             None if kept.is_dir() => policy::load(&kept)?,
+            // The policy has moved since: it is not what it is to be compared with.
+            None if !is_beginning => return Err(RunError::ReferenceGone { path: kept }),
             None => {
                 let initial = self.engine.model().clone();
                 checkpoint::write_reference(self.directory.disk(), &kept, &initial)?;

@@ -122,6 +122,8 @@ pub enum RunError {
         limit: String,
         /// What takes how much.
         breakdown: String,
+        /// What to change.
+        remedy: String,
     },
     /// The resumed run differs from the one that was begun.
     #[error("the run in {run} cannot be resumed with this configuration:\n{differences}")]
@@ -149,6 +151,12 @@ pub enum RunError {
         run: PathBuf,
         /// The last step of its metrics.
         last_step: Option<u64>,
+    },
+    /// The reference policy of the run to be resumed is gone.
+    #[error("the run cannot be resumed: its reference policy {} is gone", path.display())]
+    ReferenceGone {
+        /// Where it was.
+        path: PathBuf,
     },
     /// Update after update could not be made.
     #[error(
@@ -206,17 +214,16 @@ impl RunError {
             Self::Gold { .. } => Some(
                 "choose the verifier that fits the ground truth's form, or set data.check_gold=warn to go on".to_owned(),
             ),
-            Self::Memory { .. } => Some(
-                "lower train.micro_batch_tokens, rollout.max_num_seqs, data.gen_batch_size, validate.n or validate.max_prompts, set \
-                 model.recompute_activations=true, take a smaller model, or raise model.memory_limit"
-                    .to_owned(),
-            ),
+            Self::Memory { remedy, .. } => Some(remedy.clone()),
             Self::Mismatch { .. } => {
                 Some("leave these keys as they were, or begin a new run; `tamis config explain KEY` says which may change".to_owned())
             }
             Self::CheckpointsGone { .. } => Some(
                 "nothing was changed: put the checkpoints back where they were, or begin a new run (`tamis train` with another run.name)"
                     .to_owned(),
+            ),
+            Self::ReferenceGone { .. } => Some(
+                "nothing was trained: put the folder back where it was, or begin a new run; model.reference names one of its own".to_owned(),
             ),
             Self::NotFinite { run, .. } => Some(format!(
                 "the weights are those of the last update that could be made, in {}; look for a reward or an advantage without bound \

@@ -175,7 +175,26 @@ fn memory(
             needed: crate::memory::human(needed),
             limit: crate::memory::human(limit),
             breakdown: format!("{estimate}, and the trajectories held at once {trajectories}"),
+            remedy: remedy(config),
         });
     }
     Ok(format!("memory: {estimate}, and the trajectories held at once {trajectories}"))
+}
+
+/// What would lower the memory, of what is not set so already.
+fn remedy(config: &Config) -> String {
+    let micro_batch = match config.train.micro_batch_size {
+        Some(_) => "train.micro_batch_size",
+        None => "train.micro_batch_tokens",
+    };
+    let recompute =
+        if config.model.recompute_activations { "" } else { "set model.recompute_activations=true, " };
+    let limit = match config.model.memory_limit {
+        Some(_) => "raise model.memory_limit",
+        None => "free some memory",
+    };
+    format!(
+        "lower {micro_batch}, rollout.max_num_seqs, data.gen_batch_size, validate.n or validate.max_prompts, {recompute}take a smaller model, \
+         or {limit}"
+    )
 }

@@ -41,7 +41,7 @@ fn the_guides_first_problem() {
     add(&mut tally, 600, 8, 1, false);
     add(&mut tally, 300, 8, 4, false);
     let diagnosis = limit_reached(&RoundsSettings::verl(1024, 1024, 8, 15), 15, tally);
-    insta::assert_snapshot!(diagnosis, @"
+    insta::assert_snapshot!(diagnosis, @r#"
     stopped in step 7: 900 of 1024 groups kept after 15 rounds (max_num_gen_batches = 15)
       by `acc`, of 15360 groups (122880 trajectories) generated:
             900    5.9%  kept
@@ -56,8 +56,8 @@ fn the_guides_first_problem() {
       - rollout.n: 8 -> 32 (keeps about 8.3% of groups instead of 5.9%)
       - schedule.max_num_gen_batches: 15 -> 23 (at 5.9% kept a batch of 1024 takes about 18 rounds)
       - data.train_batch_size: 1024 -> 512 (900 groups were at hand when the rounds were used up)
-      - schedule.on_limit: -> use_partial (trains on what was kept instead of stopping)
-    ");
+      - schedule.on_limit: error -> use_partial (trains on what was kept instead of stopping)
+    "#);
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn a_little_more_of_everything() {
         add(&mut tally, 8, 8, correct, false);
     }
     let diagnosis = limit_reached(&RoundsSettings::verl(64, 62, 8, 4), 4, tally);
-    insta::assert_snapshot!(diagnosis, @"
+    insta::assert_snapshot!(diagnosis, @r#"
     stopped in step 7: 56 of 64 groups kept after 4 rounds (max_num_gen_batches = 4)
       by `acc`, of 248 groups (1984 trajectories) generated:
              56   22.6%  kept
@@ -83,8 +83,8 @@ fn a_little_more_of_everything() {
       - rollout.n: 8 -> 16 (keeps about 30.8% of groups instead of 22.6%)
       - schedule.max_num_gen_batches: 4 -> 7 (at 22.6% kept a batch of 64 takes about 5 rounds)
       - data.train_batch_size: 64 -> 32 (56 groups were at hand when the rounds were used up)
-      - schedule.on_limit: -> use_partial (trains on what was kept instead of stopping)
-    ");
+      - schedule.on_limit: error -> use_partial (trains on what was kept instead of stopping)
+    "#);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn too_easy() {
     add(&mut tally, 250, 8, 8, false);
     add(&mut tally, 6, 8, 7, false);
     let diagnosis = limit_reached(&RoundsSettings::verl(64, 64, 8, 4), 4, tally);
-    insta::assert_snapshot!(diagnosis, @"
+    insta::assert_snapshot!(diagnosis, @r#"
     stopped in step 7: 6 of 64 groups kept after 4 rounds (max_num_gen_batches = 4)
       by `acc`, of 256 groups (2048 trajectories) generated:
               6    2.3%  kept
@@ -131,8 +131,8 @@ fn too_easy() {
       - rollout.n: 8 -> 16 (keeps about 4.6% of groups instead of 2.3%)
       - data.gen_batch_size: 64 -> 854 (at 2.3% kept a batch of 64 takes about 43 rounds, too many for a higher limit alone; so many prompts a round fill it in 4)
       - data.train_batch_size: 64 -> 4 (6 groups were at hand when the rounds were used up)
-      - schedule.on_limit: -> use_partial (trains on what was kept instead of stopping)
-    ");
+      - schedule.on_limit: error -> use_partial (trains on what was kept instead of stopping)
+    "#);
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn collapsed() {
     add(&mut tally, 20, 8, 8, true);
     add(&mut tally, 4, 8, 3, false);
     let cold = RoundsSettings { temperature: Some(0.2), ..RoundsSettings::verl(64, 64, 8, 1) };
-    insta::assert_snapshot!(limit_reached(&cold, 1, tally), @"
+    insta::assert_snapshot!(limit_reached(&cold, 1, tally), @r#"
     stopped in step 7: 4 of 64 groups kept after 1 round (max_num_gen_batches = 1)
       by `acc`, of 64 groups (512 trajectories) generated:
               4    6.2%  kept
@@ -179,10 +179,17 @@ fn collapsed() {
       - rollout.n: 8 -> 16 (keeps about 10.9% of groups instead of 6.2%)
       - schedule.max_num_gen_batches: 1 -> 20 (at 6.2% kept a batch of 64 takes about 16 rounds)
       - data.train_batch_size: 64 -> 4 (4 groups were at hand when the rounds were used up)
-      - schedule.on_limit: -> use_partial (trains on what was kept instead of stopping)
-    ");
+      - schedule.on_limit: error -> use_partial (trains on what was kept instead of stopping)
+    "#);
     let hot = RoundsSettings { temperature: Some(1.0), ..cold.clone() };
     assert_eq!(keys(&limit_reached(&hot, 1, tally))[0], "rollout.top_p -> 1.0, and top_k, min_p off");
+    let free = RoundsSettings { cuts_sampling: Some(false), ..hot.clone() };
+    assert_eq!(
+        keys(&limit_reached(&free, 1, tally))[0],
+        "objective.entropy.coefficient raise it, or lower train.optimizer.learning_rate, in a run from an earlier checkpoint"
+    );
+    let cut = RoundsSettings { cuts_sampling: Some(true), ..hot };
+    assert_eq!(keys(&limit_reached(&cut, 1, tally))[0], "rollout.top_p -> 1.0, and top_k, min_p off");
     let unknown = RoundsSettings { temperature: None, ..cold };
     assert_eq!(keys(&limit_reached(&unknown, 1, tally))[0], "rollout.temperature raise it, to 1.0 say");
 }
@@ -316,7 +323,7 @@ fn a_selection_of_uniform_groups() {
     outside(&mut tally, 4);
     let settings =
         RoundsSettings { filter_kind: Some("top_p".to_owned()), ..RoundsSettings::verl(16, 16, 8, 4) };
-    insta::assert_snapshot!(limit_reached(&settings, 4, tally), @"
+    insta::assert_snapshot!(limit_reached(&settings, 4, tally), @r#"
     stopped in step 7: 6 of 16 groups kept after 4 rounds (max_num_gen_batches = 4)
       by `acc`, of 64 groups (512 trajectories) generated:
               6    9.4%  kept
@@ -331,8 +338,8 @@ fn a_selection_of_uniform_groups() {
       - rollout.n: 8 -> 16 (about 18.7% of groups then differ within, instead of 15.0%)
       - schedule.max_num_gen_batches: 4 -> 15 (at 9.4% kept a batch of 16 takes about 11 rounds)
       - data.train_batch_size: 16 -> 4 (6 groups were at hand when the rounds were used up)
-      - schedule.on_limit: -> use_partial (trains on what was kept instead of stopping)
-    ");
+      - schedule.on_limit: error -> use_partial (trains on what was kept instead of stopping)
+    "#);
     // Where rank kept most of them out, the selection is what cannot fill the batch.
     outside(&mut tally, 60);
     assert_eq!(
@@ -388,4 +395,37 @@ fn recommendations_would_have_helped() {
             assert!((9.0..=64.0).contains(&n));
         }
     }
+}
+
+/// What is in force already is not recommended.
+#[test]
+fn what_is_set_is_not_advised() {
+    let mut wrong = Tally::default();
+    add(&mut wrong, 64, 8, 0, false);
+    let of = |settings: &RoundsSettings, tally| keys(&limit_reached(settings, 1, tally));
+    let settings = RoundsSettings::verl(64, 64, 8, 1);
+    assert!(of(&settings, wrong).contains(&"reward score the gold answers".to_owned()));
+    let off = RoundsSettings { scores_gold: Some(false), ..settings.clone() };
+    assert!(of(&off, wrong).contains(&"data.check_gold off -> warn".to_owned()));
+    let on = RoundsSettings { scores_gold: Some(true), ..settings.clone() };
+    let told = of(&on, wrong);
+    assert!(!told.iter().any(|told| told.contains("gold")), "{told:?}");
+    assert!(told.iter().any(|told| told.starts_with("reward look in rollouts/")), "{told:?}");
+
+    let mut some = Tally::default();
+    add(&mut some, 48, 8, 0, false);
+    add(&mut some, 16, 8, 4, false);
+    let on_limit = |on_limit| of(&RoundsSettings { on_limit, ..settings.clone() }, some);
+    assert!(on_limit(OnLimit::Error).contains(&"schedule.on_limit error -> use_partial".to_owned()));
+    assert!(on_limit(OnLimit::Skip).contains(&"schedule.on_limit skip -> use_partial".to_owned()));
+    let told = on_limit(OnLimit::UsePartial);
+    assert!(!told.iter().any(|told| told.starts_with("schedule.on_limit")), "{told:?}");
+
+    // A limit that is high enough on average: a smaller round would be no remedy.
+    let roomy = RoundsSettings { max_num_gen_batches: 60, ..settings.clone() };
+    let told = of(&roomy, some);
+    assert!(!told.iter().any(|told| told.starts_with("data.gen_batch_size")), "{told:?}");
+    // One round a step, whatever the limit.
+    let once = of(&RoundsSettings { refill: false, ..settings }, some);
+    assert!(!once.iter().any(|told| told.starts_with("schedule.max_num_gen_batches")), "{once:?}");
 }

@@ -71,6 +71,9 @@ pub(super) struct Process {
     stderr: Arc<Mutex<Vec<u8>>>,
     stderr_end: Receiver<()>,
     has_answered: bool,
+    // Nothing reads it: it is there to be dropped.
+    #[cfg(unix)]
+    guard: Option<super::guard::Guard>,
 }
 
 impl Process {
@@ -100,8 +103,16 @@ impl Process {
                 .spawn(body)
                 .map_err(|error| failure(error.to_string()))
         };
-        let process =
-            Self { child, requests: Some(requests), lines, stderr, stderr_end, has_answered: false };
+        let process = Self {
+            #[cfg(unix)]
+            guard: super::guard::Guard::over(child.id()),
+            child,
+            requests: Some(requests),
+            lines,
+            stderr,
+            stderr_end,
+            has_answered: false,
+        };
         start_thread("reward-stdin", Box::new(move || write_requests(stdin, &queue)))?;
         start_thread("reward-stdout", Box::new(move || read_lines(stdout, limit, &sender)))?;
         start_thread(
@@ -201,6 +212,7 @@ impl Process {
         if let Ok(group) = i32::try_from(self.child.id()) {
             let group = nix::unistd::Pid::from_raw(group);
             let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
+            self.guard = None;
         }
         let _ = self.child.kill();
         let _ = self.child.wait();

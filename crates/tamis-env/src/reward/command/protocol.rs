@@ -37,6 +37,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use tamis_core::figure::shortest;
 use tamis_core::group::Score;
+use tamis_core::printable::one_line;
 use tamis_data::prompt::{Message, PromptContent};
 
 use crate::reward::{Outcome, RewardFailure, RewardInput, Scores};
@@ -282,7 +283,8 @@ fn without_infinities(line: &str) -> String {
 }
 
 fn excerpt(line: &str) -> String {
-    let mut shortened: String = line.chars().take(EXCERPT_CHARS).collect();
+    let cut: String = line.chars().take(EXCERPT_CHARS).collect();
+    let mut shortened = one_line(&cut);
     if line.chars().nth(EXCERPT_CHARS).is_some() {
         shortened.push('…');
     }

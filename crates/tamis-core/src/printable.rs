@@ -1,0 +1,72 @@
+//! Text from outside, as it may be printed: what was sampled, answered or read must not move the cursor, recolour the terminal, forge a
+//! line or turn the reading direction.
+
+/// One line: every control character written as an escape, ends of line and tabs too.
+///
+/// ```
+/// use tamis_core::printable::one_line;
+/// assert_eq!(one_line("\u{1b}[31mred\tor\nnot"), r"\u{1b}[31mred\tor\nnot");
+/// assert_eq!(one_line("grün, 数, é"), "grün, 数, é");
+/// ```
+pub fn one_line(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        push(&mut shown, character);
+    }
+    shown
+}
+
+/// Several lines: as [`one_line`], with ends of line as they are and tabs as four spaces.
+///
+/// ```
+/// use tamis_core::printable::lines;
+/// assert_eq!(lines("one\n\ttwo\r\u{202e}\n"), "one\n    two\\r\\u{202e}\n");
+/// ```
+pub fn lines(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\n' => shown.push('\n'),
+            '\t' => shown.push_str("    "),
+            other => push(&mut shown, other),
+        }
+    }
+    shown
+}
+
+fn push(shown: &mut String, character: char) {
+    if character.is_control() || turns_direction(character) {
+        shown.extend(character.escape_default());
+    } else {
+        shown.push(character);
+    }
+}
+
+/// Embeddings, overrides, isolates and marks of the bidirectional algorithm, and separators of lines that are no control characters.
+fn turns_direction(character: char) -> bool {
+    matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn nothing_that_a_terminal_obeys_is_left(text in "[\\x00-\\x{a0}\\x{2020}-\\x{2070}\n\t]{0,40}") {
+            let obeys = |character: char| character.is_control() || turns_direction(character);
+            prop_assert!(!one_line(&text).contains(obeys));
+            let several = lines(&text);
+            prop_assert!(!several.replace('\n', "").contains(obeys));
+            prop_assert_eq!(several.matches('\n').count(), text.matches('\n').count());
+        }
+
+        #[test]
+        fn what_is_harmless_stays(text in "[ -~äöüßéа-я一-十]{0,40}") {
+            prop_assert_eq!(one_line(&text), text.clone());
+            prop_assert_eq!(lines(&text), text);
+        }
+    }
+}
