@@ -41,6 +41,10 @@ impl Learner for Constant {
         Ok(OptimizerReport { grad_norm: 1.0, skipped: false })
     }
 
+    fn take_gradient_norm(&mut self) -> Result<f64, LearnerError> {
+        Ok(1.0)
+    }
+
     fn policy_scores(
         &mut self,
         sequences: &[LearnerSequence<'_>],
