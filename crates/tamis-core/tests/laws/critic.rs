@@ -219,7 +219,6 @@ fn what_a_critic_reports() {
     let rows = vec![vec![(true, 3.0, 0.0, 4.0), (true, 0.5, 0.0, 1.0), (false, 9.0, 9.0, 9.0)], vec![]];
     let term = ValueTerm { coef: 2.0, clip: Some(1.0), aggregation: Some(Aggregation::TokenMean) };
     let (_, metrics) = whole(&term, &rows);
-    let expected =
-        [("critic/vf_loss", 2.3125), ("critic/vf_clipfrac", 0.5), ("critic/vpred_mean", 1.75)];
+    let expected = [("critic/vf_loss", 2.3125), ("critic/vf_clipfrac", 0.5), ("critic/vpred_mean", 1.75)];
     assert_eq!(metrics.named(), expected);
 }
