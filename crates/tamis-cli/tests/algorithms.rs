@@ -254,11 +254,11 @@ error: no tokenizer.json in runs/tiny/checkpoints/step_1/critic; save it with `A
     // A checkpoint without its critic.
     std::fs::remove_file(folder.join("runs/tiny/checkpoints/step_1/critic/model.safetensors"))
         .expect("removed");
-    insta::assert_snapshot!(told(&["--resume", "runs/tiny", "train.total_steps=2"]), @"
-exit code 1
-error: runs/tiny/checkpoints/step_1/critic holds neither model.safetensors nor model.safetensors.index.json
-  hint: the file was changed or damaged: remove this checkpoint's folder to continue from the one before
-");
+    insta::assert_snapshot!(told(&["--resume", "runs/tiny", "train.total_steps=2"]), @r#"
+    exit code 1
+    error: `critic/model.safetensors` of the checkpoint runs/tiny/checkpoints/step_1 is missing
+      hint: put back a copy of the file, or move runs/tiny/checkpoints/step_1 elsewhere: the checkpoint before it, runs/tiny/checkpoints/step_0, is then the last one, and the run is resumed from it
+    "#);
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod tamis;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use tamis::{Folder, Left, TINY};
+use tamis::{Folder, Left, TINY, without_checksums};
 
 fn num_kills() -> usize {
     std::env::var("TAMIS_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(5)
@@ -563,4 +563,56 @@ fn what_an_editor_changed_is_compared_too() {
     let longer = folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
     assert!(longer.stderr.contains("changed on resume"), "{}", longer.stderr);
     assert!(folder.read("runs/tiny/.config.yaml").contains("total_steps: 8"));
+}
+
+#[test]
+fn a_flipped_bit_in_a_checkpoint_is_found_and_the_one_before_goes_on() {
+    let folder = Folder::new().with(
+        "config.yaml",
+        &(TINY.replace("total_steps: 6", "total_steps: 4")
+            + "objective: {kl: {in: loss, estimator: k3, coefficient: 0.05}}\n"),
+    );
+    folder.tamis(&["train", "config.yaml"]).succeeds();
+    let run = folder.join("runs/tiny");
+    let expected = Left::by(&run);
+    let flip = |file: &str| {
+        let path = run.join(file);
+        let mut bytes = std::fs::read(&path).expect("read");
+        // The lowest bit of the last number: it stays finite.
+        let at = bytes.len() - 4;
+        bytes[at] ^= 1;
+        std::fs::write(&path, bytes).expect("write");
+    };
+    let told = |arguments: &[&str]| without_checksums(&folder.tamis(arguments).failure());
+
+    flip("checkpoints/step_4/optimizer.safetensors");
+    insta::assert_snapshot!(told(&["train", "--resume", "runs/tiny"]), @r#"
+    exit code 1
+    error: `optimizer.safetensors` of the checkpoint runs/tiny/checkpoints/step_4 is damaged: its CRC-32 is N, and was N when it was saved
+      hint: put back a copy of the file, or move runs/tiny/checkpoints/step_4 elsewhere: the checkpoint before it, runs/tiny/checkpoints/step_2, is then the last one, and the run is resumed from it. Where the change was meant, remove runs/tiny/checkpoints/step_4/checksums.json
+    "#);
+    // Moments are nothing to an evaluation, weights are.
+    folder.tamis(&["eval", "runs/tiny"]).succeeds();
+    flip("checkpoints/step_4/model.safetensors");
+    insta::assert_snapshot!(told(&["eval", "runs/tiny"]), @r#"
+    exit code 1
+    error: `model.safetensors` of the checkpoint runs/tiny/checkpoints/step_4 is damaged: its CRC-32 is N, and was N when it was saved
+      hint: put back a copy of the file, or move runs/tiny/checkpoints/step_4 elsewhere: the checkpoint before it, runs/tiny/checkpoints/step_2, is then the last one, and the run is resumed from it. Where the change was meant, remove runs/tiny/checkpoints/step_4/checksums.json
+    "#);
+    insta::assert_snapshot!(told(&["train", "config.yaml", "model.init=null", "model.path=runs/tiny/checkpoints/step_4"]).lines().take(2).collect::<Vec<_>>().join("\n"), @r#"
+    exit code 1
+    error: `model.safetensors` of the checkpoint runs/tiny/checkpoints/step_4 is damaged: its CRC-32 is N, and was N when it was saved
+    "#);
+
+    // As the hint says.
+    std::fs::rename(run.join("checkpoints/step_4"), folder.join("damaged")).expect("moved");
+    folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
+    expected.assert_same(&Left::by(&run));
+
+    flip("reference/model.safetensors");
+    insta::assert_snapshot!(told(&["train", "--resume", "runs/tiny"]), @r#"
+    exit code 1
+    error: `model.safetensors` of the checkpoint runs/tiny/reference is damaged: its CRC-32 is N, and was N when it was saved
+      hint: put back a copy of the file. Where the change was meant, remove runs/tiny/reference/checksums.json
+    "#);
 }

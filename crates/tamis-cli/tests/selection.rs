@@ -171,7 +171,7 @@ fn every_trajectory_is_under_one_verdict_and_the_metrics_agree() {
         }
         assert_eq!(step["trajectories/generated"] as u64, went);
         let mut left_out = 0;
-        for reason in ["unscored", "unchosen", "truncated", "shaped", "masked"] {
+        for reason in ["unscored", "unchosen", "truncated", "shaped", "masked", "rejected"] {
             let number = step[&format!("train/num_left_out/{reason}")] as u64;
             left_out += number;
             *total.entry(reason.to_owned()).or_default() += number;
@@ -188,6 +188,44 @@ fn every_trajectory_is_under_one_verdict_and_the_metrics_agree() {
     assert!(total["unscored"] > 0 && total["unchosen"] > 0, "shows nothing otherwise: {total:?}");
 }
 
+/// In bypass mode the first mini-batch has the policy that sampled, the second one that moved away from it: a bound that nothing passes
+/// rejects the second whole.
+#[test]
+fn what_the_correction_rejects_whole_is_not_trained() {
+    let bypass = |threshold: &str| {
+        format!(
+            "objective: {{correction: {{preset: bypass_ppo_clip, rejections: [{{statistic: seq_mean_k2, threshold: '{threshold}'}}]}}}}"
+        )
+    };
+    let folder = Folder::new();
+    let strict = bypass("1e-12");
+    train(&folder, &[("filter: {kind: variance}", &format!("filter: {{kind: variance}}\n{strict}"))])
+        .succeeds();
+    let steps = steps(&folder);
+    for step in &steps {
+        let left_out = step["trajectories/left_out"];
+        let trained = step["trajectories/trained"];
+        // Nothing is learned from the second half: no update is made with momentum alone.
+        assert_eq!(
+            (trained, left_out, step["train/num_left_out/rejected"], step["actor/num_updates"]),
+            (8.0, 8.0, 8.0, 1.0),
+            "{step:?}"
+        );
+        let others = step["trajectories/dropped"] + step["trajectories/surplus"];
+        assert!(step["trajectories/generated"] as u64 == (others + 16.0) as u64, "{step:?}");
+    }
+    let of_rows = verdicts(&folder);
+    assert_eq!((of_rows["trained"], of_rows["rejected"]), (48, 48), "{of_rows:?}");
+
+    // Trained in one of two epochs is trained.
+    let folder = Folder::new();
+    let twice = ("  ppo_mini_batch_size: 2", "  ppo_mini_batch_size: 4\n  ppo_epochs: 2");
+    train(&folder, &[("filter: {kind: variance}", &format!("filter: {{kind: variance}}\n{strict}")), twice])
+        .succeeds();
+    let of_rows = verdicts(&folder);
+    assert_eq!((of_rows["trained"], of_rows.get("rejected")), (96, None), "{of_rows:?}");
+}
+
 /// A selection in which groups without contrast compete says so at the start, and when it trains on some.
 #[test]
 fn a_selection_that_trains_on_uniform_groups_says_so() {
@@ -196,7 +234,8 @@ fn a_selection_that_trains_on_uniform_groups_says_so() {
     // After no warm start nearly every answer is wrong.
     let cold = ("warm_start: {steps: 40,", "warm_start: {steps: 1,");
     let batch = ("train_batch_size: 4", "train_batch_size: 8");
-    let ended = train(&folder, &[softmax, cold, batch, ONE_ROUND]).succeeds();
+    let all_kept = ("checkpoint: {save_freq: 2}", "checkpoint: {save_freq: 1, keep_last: null}");
+    let ended = train(&folder, &[softmax, cold, batch, ONE_ROUND, all_kept]).succeeds();
     assert!(
         ended.stderr.contains("warning: filter top_p lets groups whose members all have the same `acc` into the batch, where a group-relative advantage learns nothing from them; filter.include_zero=false keeps them out\n"),
         "{}",
@@ -212,6 +251,22 @@ fn a_selection_that_trains_on_uniform_groups_says_so() {
         .collect();
     assert!(!told.is_empty() && told.len() < steps.len(), "{told:?}");
     assert!(told[0].ends_with("; filter.include_zero=false keeps them out"), "{told:?}");
+    // A resumed run counts on: after its checkpoint it says what the uninterrupted one said.
+    let told: Vec<String> = told.into_iter().map(str::to_owned).collect();
+    assert!(told.iter().any(|line| line.contains("so far")), "{told:?}");
+    for step in 2..=6 {
+        std::fs::remove_dir_all(folder.join(&format!("runs/tiny/checkpoints/step_{step}"))).expect("removed");
+    }
+    let resumed = folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
+    let again: Vec<&str> = resumed
+        .stderr
+        .lines()
+        .filter(|line| line.contains("the filter kept groups whose members all have the same reward"))
+        .collect();
+    assert!(
+        !again.is_empty() && told.ends_with(&again.iter().map(|&line| line.to_owned()).collect::<Vec<_>>()),
+        "{again:?} {told:?}"
+    );
     // What is compared with a critic, the batch or a greedy completion needs no contrast.
     for estimator in ["gae", "bi_level_gae", "reinforce_plus_plus", "remax"] {
         let folder = Folder::new();

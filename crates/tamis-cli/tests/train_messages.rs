@@ -2,7 +2,7 @@
 
 mod tamis;
 
-use tamis::{Ended, Folder, TINY};
+use tamis::{Ended, Folder, TINY, without_checksums};
 
 /// Trains with `tiny.yaml` after replacements.
 fn tiny(replacements: &[(&str, &str)]) -> String {
@@ -223,6 +223,8 @@ fn resume() {
     "#);
     drop(lock);
 
+    // As an earlier build left it, without checksums.
+    std::fs::remove_file(folder.join("runs/tiny/checkpoints/step_2/checksums.json")).expect("removed");
     let damaged = |file: &str, content: &[u8]| {
         let path = folder.join("runs/tiny/checkpoints/step_2").join(file);
         let whole = std::fs::read(&path).expect("read");
@@ -391,6 +393,13 @@ fn model() {
     let replaced = |from: &'static str, to: &'static str| {
         move |bytes: Vec<u8>| String::from_utf8(bytes).expect("text").replace(from, to).into_bytes()
     };
+    insta::assert_snapshot!(without_checksums(&changed("config.json", &replaced("{", ""))), @r#"
+    exit code 1
+    error: `config.json` of the checkpoint model is damaged: its CRC-32 is N, and was N when it was saved
+      hint: put back a copy of the file. Where the change was meant, remove model/checksums.json
+    "#);
+    // As another program saved it.
+    std::fs::remove_file(folder.join("model/checksums.json")).expect("removed");
     insta::assert_snapshot!(changed("config.json", &replaced("Qwen3ForCausalLM", "MambaForCausalLM")), @r#"
     exit code 2
     error: architecture `MambaForCausalLM` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)

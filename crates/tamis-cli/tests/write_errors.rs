@@ -47,6 +47,8 @@ fn checkpoints_are_whole(run: &Path) {
         if entry.path().extension().is_some_and(|extension| extension == "tmp") {
             continue;
         }
+        tamis_train::checkpoint::verify(&entry.path(), tamis_train::checkpoint::Extent::Whole)
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
         tamis_train::checkpoint::read_state(&entry.path()).unwrap_or_else(|error| panic!("{name}: {error}"));
         tamis_train::checkpoint::read_model(&entry.path()).unwrap_or_else(|error| panic!("{name}: {error}"));
     }
@@ -144,6 +146,7 @@ fn a_failing_disk_ends_the_run_and_loses_nothing() {
     tiny/..config.yaml.tmp
     tiny/.config.yaml.tmp
     tiny/.started.tmp
+    tiny/checkpoints/step_.tmp/.checksums.json.tmp
     tiny/checkpoints/step_.tmp/.config.json.tmp
     tiny/checkpoints/step_.tmp/.generation_config.json.tmp
     tiny/checkpoints/step_.tmp/.model.safetensors.tmp
@@ -153,6 +156,7 @@ fn a_failing_disk_ends_the_run_and_loses_nothing() {
     tiny/checkpoints/step_.tmp/.tokenizer_config.json.tmp
     tiny/journal.bin
     tiny/metrics.jsonl
+    tiny/reference.tmp/.checksums.json.tmp
     tiny/reference.tmp/.config.json.tmp
     tiny/reference.tmp/.generation_config.json.tmp
     tiny/reference.tmp/.model.safetensors.tmp

@@ -460,6 +460,14 @@ pub enum Conflict {
     /// A threshold at the baseline itself.
     #[error("`train.early_stop.reward_collapse.share` is 1: half of all runs would stop at once")]
     ShareOfAll,
+    /// Buckets that overlap.
+    #[error("`train.gradient_analysis.edges` must ascend, and {edge} comes after {previous}")]
+    EdgesOutOfOrder {
+        /// An edge.
+        previous: f64,
+        /// The one after it.
+        edge: f64,
+    },
     /// A target that cannot be measured.
     #[error("`warm_start.target_accuracy` is measured on validation prompts, and there are none")]
     TargetWithoutValidation,
@@ -587,6 +595,7 @@ impl Conflict {
             Self::GreedySamples { .. } => "set `validate.temperature` above 0, or `validate.n: 1`".to_owned(),
             Self::StopWithoutValidation => "set `data.val` and `validate.test_freq`".to_owned(),
             Self::ShareOfAll => "use 0.1".to_owned(),
+            Self::EdgesOutOfOrder { .. } => "write the edges from the smallest to the greatest".to_owned(),
             Self::BestWithoutValidation => "set `validate.test_freq`".to_owned(),
             Self::LuspoAggregation { .. } => "set `objective.aggregation: seq-mean-token-sum`".to_owned(),
             Self::GoldHint { missing } => format!("write `{{{missing}}}` where it belongs"),

@@ -449,6 +449,12 @@ impl Checker<'_> {
         if early_stop.reward_collapse.as_ref().is_some_and(|stop| stop.share >= 1.0) {
             self.error(&["train.early_stop.reward_collapse.share"], Conflict::ShareOfAll);
         }
+        let edges = config.train.gradient_analysis.as_ref().and_then(|analysis| analysis.edges.as_ref());
+        let unordered = edges.and_then(|edges| edges.windows(2).find(|pair| pair[0] >= pair[1]));
+        if let Some(&[previous, edge]) = unordered {
+            let key = "train.gradient_analysis.edges";
+            self.error(&[key], Conflict::EdgesOutOfOrder { previous, edge });
+        }
     }
 
     fn validation(&mut self) {

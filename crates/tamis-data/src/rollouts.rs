@@ -14,7 +14,7 @@
 //! | `reward`, `advantage` | double, nullable | null: unscored; not trained on |
 //! | `metric` | text | the name of what the filter looked at; empty without a filter |
 //! | `metric_value` | double, nullable | and its value |
-//! | `verdict` | text | where it ended: `trained`, a drop reason, `surplus`, ...; of a trained group's members that bear no loss why: `unscored`, `unchosen`, `truncated`, `shaped`, `masked` |
+//! | `verdict` | text | where it ended: `trained`, a drop reason, `surplus`, ...; of a trained group's members that bear no loss why: `unscored`, `unchosen`, `truncated`, `shaped`, `masked`, `rejected` |
 //! | `finish_reason` | text | `stop` or `length` |
 //! | `version_min`, `version_max` | int64 | policy versions that sampled it |
 

@@ -1,7 +1,10 @@
 //! Checkpoints: everything that a run needs to go on as if it had never stopped.
 //!
 //! A checkpoint is a folder `checkpoints/step_N` in Hugging Face layout (`config.json`, `model.safetensors`, tokenizer files) with
-//! `optimizer.safetensors` and `state.json` beside, and a folder `critic` of the same kind where there is one. [`crate::run_directory`] makes it appear whole or not at all.
+//! `optimizer.safetensors` and `state.json` beside, and a folder `critic` of the same kind where there is one. [`crate::run_directory`] makes it
+//! appear whole or not at all, and [`checksums`] tell whether it still is what was written.
+
+mod checksums;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,9 +20,13 @@ use tamis_model::{CheckpointError, Model, ModelConfig, SaveDtype};
 use tamis_rollout::Record;
 use thiserror::Error;
 
+use checksums::SummedFolder;
+pub use checksums::{CHECKSUMS, ChecksumError, Extent, verify};
+
 use crate::durable::{Disk, DiskError, UNFINISHED};
 use crate::native::{NativeCritic, NativeEngine};
 use crate::run_directory::LogPositions;
+use crate::session::UniformGroups;
 use crate::validation::ValidationReport;
 
 /// Version of the layout of `state.json`.
@@ -116,6 +123,9 @@ pub struct RunState {
     /// What the early stops have seen.
     #[serde(default)]
     pub early_stop: EarlyStopState,
+    /// Groups without signal that were trained on, for the warnings of them; none in a checkpoint of an earlier build.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uniform_groups: Option<UniformGroups>,
     /// Updates left out one after the other, up to the last, because their gradients were not finite.
     #[serde(default)]
     pub skipped_updates: u32,
@@ -138,6 +148,9 @@ pub enum SaveError {
     /// The disk refused.
     #[error("failed to {0}")]
     Disk(#[from] DiskError),
+    /// It is not what was written.
+    #[error(transparent)]
+    Checksum(#[from] ChecksumError),
     /// Weights or moments cannot be read.
     #[error(transparent)]
     Weights(#[from] CheckpointError),
@@ -167,12 +180,15 @@ pub enum SaveError {
 
 impl SaveError {
     /// What to do about it, where more is known than the message says.
-    pub fn hint(&self) -> Option<&'static str> {
+    pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Disk(error) => error.hint(),
-            Self::Format { .. } => Some("continue the run with the version of tamis that began it"),
+            Self::Disk(error) => error.hint().map(str::to_owned),
+            Self::Checksum(error) => error.hint(),
+            Self::Format { .. } => {
+                Some("continue the run with the version of tamis that began it".to_owned())
+            }
             Self::Weights(CheckpointError::Read { .. }) | Self::Shape { .. } => None,
-            Self::State { .. } | Self::Weights(_) => Some(DAMAGED),
+            Self::State { .. } | Self::Weights(_) => Some(DAMAGED.to_owned()),
         }
     }
 }
@@ -195,34 +211,41 @@ pub fn write(
     state: &RunState,
     dtype: SaveDtype,
 ) -> Result<(), SaveError> {
-    write_model(disk, folder, engine.model(), dtype)?;
+    let mut out = SummedFolder::new(disk, folder);
+    write_model(&mut out, "", engine.model(), dtype)?;
     if dtype != SaveDtype::F32 {
-        let master = folder.join(MASTER);
-        disk.create_new_folder(&master)?;
-        write_model(disk, &master, engine.model(), SaveDtype::F32)?;
+        out.folder(MASTER)?;
+        write_model(&mut out, MASTER, engine.model(), SaveDtype::F32)?;
     }
     for (name, bytes) in engine.codec().tokenizer().files() {
-        let path = folder.join(name);
-        disk.create_folder(path.parent().unwrap_or(folder))?;
-        disk.write_file(&path, bytes)?;
+        if let Some((folder, _)) = name.rsplit_once('/') {
+            out.folder(folder)?;
+        }
+        out.file(name, |file| file.write_all(bytes))?;
     }
-    disk.write_file_with(&folder.join(OPTIMIZER), |out| engine.optimizer().write(out))?;
+    out.file(OPTIMIZER, |file| engine.optimizer().write(file))?;
     if let Some(critic) = engine.critic() {
-        let folder = folder.join(CRITIC);
-        disk.create_new_folder(&folder)?;
-        write_model(disk, &folder, critic.model(), SaveDtype::F32)?;
-        disk.write_file_with(&folder.join(OPTIMIZER), |out| critic.optimizer().write(out))?;
+        out.folder(CRITIC)?;
+        write_model(&mut out, CRITIC, critic.model(), SaveDtype::F32)?;
+        out.file(&format!("{CRITIC}/{OPTIMIZER}"), |file| critic.optimizer().write(file))?;
     }
-    let path = folder.join(STATE);
-    let json =
-        serde_json::to_vec_pretty(state).map_err(|source| SaveError::State { path: path.clone(), source })?;
-    disk.write_file(&path, &json)?;
-    Ok(())
+    let json = serde_json::to_vec_pretty(state)
+        .map_err(|source| SaveError::State { path: folder.join(STATE), source })?;
+    out.file(STATE, |file| file.write_all(&json))?;
+    Ok(out.finish()?)
 }
 
-fn write_model(disk: &Disk, folder: &Path, model: &Model, dtype: SaveDtype) -> Result<(), DiskError> {
-    model
-        .save_through(dtype, u64::MAX, |name, fill| disk.write_file_with(&folder.join(name), |out| fill(out)))
+/// Writes a model into a folder of the checkpoint; without a name, into the checkpoint itself.
+fn write_model(
+    out: &mut SummedFolder<'_>,
+    folder: &str,
+    model: &Model,
+    dtype: SaveDtype,
+) -> Result<(), DiskError> {
+    model.save_through(dtype, u64::MAX, |name, fill| {
+        let name = if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") };
+        out.file(&name, |file| fill(file))
+    })
 }
 
 /// Writes the reference policy, whole or not at all.
@@ -232,7 +255,9 @@ pub fn write_reference(disk: &Disk, folder: &Path, model: &Model) -> Result<(), 
     let unfinished = PathBuf::from(unfinished);
     disk.remove_folder(&unfinished)?;
     disk.create_new_folder(&unfinished)?;
-    write_model(disk, &unfinished, model, SaveDtype::F32)?;
+    let mut out = SummedFolder::new(disk, &unfinished);
+    write_model(&mut out, "", model, SaveDtype::F32)?;
+    out.finish()?;
     disk.sync_folder(&unfinished)?;
     disk.rename(&unfinished, folder)?;
     Ok(())

@@ -1,6 +1,6 @@
 //! Cyclic redundancy checks of the two polynomials that our files use.
 //!
-//! [`crc32`] (IEEE 802.3, as in zip and PNG) guards the journal; [`crc32c`] (Castagnoli) is what TFRecord framing asks for.
+//! [`crc32`] (IEEE 802.3, as in zip and PNG) guards the journal and [checkpoints](crate::checkpoint); [`crc32c`] (Castagnoli) is what TFRecord framing asks for.
 
 /// CRC-32 (IEEE 802.3, reflected polynomial `0xEDB8_8320`) of some bytes.
 ///
@@ -8,7 +8,7 @@
 /// assert_eq!(tamis_train::checksum::crc32(b"123456789"), 0xCBF4_3926);
 /// ```
 pub fn crc32(bytes: &[u8]) -> u32 {
-    checksum(&IEEE, bytes)
+    crc32fast::hash(bytes)
 }
 
 /// CRC-32C (Castagnoli, reflected polynomial `0x82F6_3B78`) of some bytes.
@@ -17,10 +17,10 @@ pub fn crc32(bytes: &[u8]) -> u32 {
 /// assert_eq!(tamis_train::checksum::crc32c(b"123456789"), 0xE306_9283);
 /// ```
 pub fn crc32c(bytes: &[u8]) -> u32 {
-    checksum(&CASTAGNOLI, bytes)
+    let next = |state: u32, &byte: &u8| (state >> 8) ^ CASTAGNOLI[usize::from(state as u8 ^ byte)];
+    !bytes.iter().fold(u32::MAX, next)
 }
 
-const IEEE: [u32; 256] = table(0xEDB8_8320);
 const CASTAGNOLI: [u32; 256] = table(0x82F6_3B78);
 
 const fn table(polynomial: u32) -> [u32; 256] {
@@ -37,10 +37,6 @@ const fn table(polynomial: u32) -> [u32; 256] {
         byte += 1;
     }
     table
-}
-
-fn checksum(table: &[u32; 256], bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(u32::MAX, |state, &byte| (state >> 8) ^ table[usize::from(state as u8 ^ byte)])
 }
 
 #[cfg(test)]

@@ -7,13 +7,14 @@
 use std::num::NonZeroUsize;
 
 use tamis_core::group::Group;
-use tamis_core::objective::{CriticColumns, Normalisers, ValueColumns, ValueMetrics, ValueSums, ValueTerm};
+use tamis_core::objective::{CriticColumns, ValueColumns, ValueMetrics, ValueSums, ValueTerm};
 use tamis_core::ragged::Ragged;
 use tamis_core::random::Key;
 use tamis_core::schedule::mini_batches;
 
 use crate::learner::{CriticLearner, LearnerError, LearnerSequence};
-use crate::update::{MicroBatch, cut, first_rows, mask_of, micro_batches, order};
+use crate::micro_batch::{MicroBatch, pass_over};
+use crate::optimizer_batch::{OptimizerBatch, first_rows, order};
 
 /// How a batch becomes updates of the critic.
 #[derive(Debug, Clone, Copy)]
@@ -63,17 +64,7 @@ pub fn values(
     sequences: &[LearnerSequence<'_>],
     micro_batch: MicroBatch,
 ) -> Result<Ragged<f64>, LearnerError> {
-    let mut rows = Ragged::default();
-    for range in micro_batches(sequences, micro_batch) {
-        let said = learner.values(&sequences[range.clone()])?;
-        let mut rest = said.as_slice();
-        for sequence in &sequences[range] {
-            let (row, after) = rest.split_at(sequence.completion.len().min(rest.len()));
-            rows.push_row(row.iter().map(|&value| f64::from(value)));
-            rest = after;
-        }
-    }
-    Ok(rows)
+    pass_over(sequences, micro_batch, |sequences| learner.values(sequences))
 }
 
 /// Trains the critic on a batch: `epochs` passes, one optimizer update per mini-batch, over the tokens of the policy in scored trajectories
@@ -89,12 +80,11 @@ pub fn update_critic(
     let mut report = CriticReport::default();
     let mut totals: Vec<(&'static str, f64, usize)> = Vec::new();
     let mut norms = 0.0;
-    let mask = Ragged::from_rows(batch.groups.iter().flat_map(|group| mask_of(group, false)));
     let first_row = first_rows(batch.groups);
     for epoch in 0..settings.epochs {
         let order = order(settings.shuffle, epoch, batch.groups.len());
         for range in mini_batches(order.len(), settings.mini_batch_size) {
-            let metrics = pass(learner, batch, &mask, &first_row, &order[range], settings)?;
+            let metrics = pass(learner, batch, &first_row, &order[range], settings)?;
             let step = learner.critic_step(learning_rate)?;
             report.skipped.push(step.skipped);
             if step.skipped {
@@ -126,66 +116,33 @@ pub fn update_critic(
 fn pass(
     learner: &mut dyn CriticLearner,
     batch: CriticBatch<'_>,
-    mask: &Ragged<bool>,
     first_row: &[usize],
     places: &[usize],
     settings: &CriticSettings,
 ) -> Result<ValueMetrics, LearnerError> {
-    // Rows of the batch, in the order of the mini-batch.
-    let rows: Vec<usize> = places
-        .iter()
-        .flat_map(|&place| first_row[place]..first_row[place] + batch.groups[place].trajectories.len())
-        .collect();
-    let sequences: Vec<LearnerSequence<'_>> = places
-        .iter()
-        .flat_map(|&place| {
-            let group = batch.groups[place];
-            let prompt = group.prompt_token_ids.as_slice();
-            group
-                .trajectories
-                .iter()
-                .map(move |trajectory| LearnerSequence { prompt, completion: &trajectory.token_ids })
-        })
-        .collect();
-    let sizes: Vec<usize> = places.iter().map(|&place| batch.groups[place].trajectories.len()).collect();
-    let masks = Ragged::from_rows(rows.iter().map(|&row| mask.row(row)));
-    let (normalisers, group_tokens) = Normalisers::of(&masks, &sizes)?;
-    let group_sequences = Normalisers::group_sequences(&masks, &sizes)?;
-    // Those without a token to train on cost no pass.
-    let live: Vec<usize> = (0..rows.len()).filter(|&i| masks.row(i).contains(&true)).collect();
-    let live_sequences: Vec<LearnerSequence<'_>> = live.iter().map(|&i| sequences[i]).collect();
-    let mut all: Vec<ValueSums> = vec![ValueSums::default(); rows.len()];
+    let own = OptimizerBatch::of(batch.groups, first_row, places, false, None);
+    let (old, returns) = (own.gathered(batch.old), own.gathered(batch.returns));
+    let mut all: Vec<ValueSums> = vec![ValueSums::default(); own.sequences.len()];
     let (mut derivatives, mut sums) = (Vec::new(), Vec::new());
-    for range in micro_batches(&live_sequences, settings.micro_batch) {
-        let (places, micro) = (&live[range.clone()], &live_sequences[range]);
-        let micro_rows: Vec<usize> = places.iter().map(|&i| rows[i]).collect();
-        let mask_n = cut(mask.values(), mask, &micro_rows);
-        let old_n = cut(batch.old.values(), mask, &micro_rows);
-        let returns_n = cut(batch.returns.values(), mask, &micro_rows);
-        let group_tokens_b: Vec<f64> = places.iter().map(|&i| group_tokens[i]).collect();
-        let group_sequences_b: Vec<f64> = places.iter().map(|&i| group_sequences[i]).collect();
-        let mut offsets = vec![0];
-        offsets.extend(micro_rows.iter().scan(0, |end, &row| {
-            *end += mask.row(row).len();
-            Some(*end)
-        }));
-        learner.critic_forward_backward(micro, &mut |said, upstream| {
+    own.for_each_micro(settings.micro_batch, |micro, normalisers| {
+        let (old_n, returns_n) = (own.cut(&old, micro.places), own.cut(&returns, micro.places));
+        learner.critic_forward_backward(micro.sequences, &mut |said, upstream| {
             let value: Vec<f64> = said.iter().map(|&value| f64::from(value)).collect();
             let columns = CriticColumns {
-                offsets: &offsets,
-                mask: &mask_n,
+                offsets: &micro.offsets,
+                mask: &micro.mask,
                 values: ValueColumns { value: &value, old: &old_n, returns: &returns_n },
-                group_tokens: Some(&group_tokens_b),
-                group_sequences: Some(&group_sequences_b),
+                group_tokens: Some(&micro.group_tokens),
+                group_sequences: Some(&micro.group_sequences),
             };
-            settings.loss.evaluate(&columns, &normalisers, &mut derivatives, &mut sums)?;
+            settings.loss.evaluate(&columns, normalisers, &mut derivatives, &mut sums)?;
             upstream.extend(derivatives.iter().map(|&derivative| derivative as f32));
-            for (&place, sums) in places.iter().zip(&sums) {
+            for (&place, sums) in micro.places.iter().zip(&sums) {
                 all[place] = *sums;
             }
             Ok(())
-        })?;
-    }
+        })
+    })?;
     Ok(ValueMetrics::of(&all))
 }
 

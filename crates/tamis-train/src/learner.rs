@@ -79,6 +79,9 @@ pub trait Learner {
     /// Takes a step with the gathered gradient and clears it. A gradient that is not finite changes nothing but is reported.
     fn optimizer_step(&mut self, learning_rate: f64) -> Result<OptimizerReport, LearnerError>;
 
+    /// Norm of the gathered gradient, which is cleared; no weight changes. Infinite or NaN where the gradient is.
+    fn take_gradient_norm(&mut self) -> Result<f64, LearnerError>;
+
     /// Log-probabilities and entropies of the completions under the policy as it is, its logits multiplied by `sharpness` (above 0),
     /// flat \[N\] each; with 1 the same bits as in [`Self::forward_backward`].
     fn policy_scores(

@@ -1,7 +1,7 @@
 //! Members of trained groups that train nothing, and why.
 //!
 //! A group is trained whole or not at all, and still some of its members may bear no loss: the filter chose others, there is no score, a
-//! mask or a shaping takes them out. They are not trained on, so nothing that counts what was trained counts them: each is under its own
+//! mask, a shaping or the correction takes them out. They are not trained on, so nothing that counts what was trained counts them: each is under its own
 //! name in the rollout file's `verdict`, in `train/num_left_out/{reason}`, and together they are `trajectories/left_out`.
 
 use tamis_core::group::{Group, Trajectory};
@@ -20,11 +20,14 @@ pub enum LeftOut {
     Shaped,
     /// None of its tokens is the policy's.
     Masked,
+    /// The correction rejected all of its tokens, in every update that it was in.
+    Rejected,
 }
 
 impl LeftOut {
     /// Every reason, in the order in which they are looked for.
-    pub const ALL: [Self; 5] = [Self::Unscored, Self::Unchosen, Self::Truncated, Self::Shaped, Self::Masked];
+    pub const ALL: [Self; 6] =
+        [Self::Unscored, Self::Unchosen, Self::Truncated, Self::Shaped, Self::Masked, Self::Rejected];
 
     /// The name in rollout files and metrics.
     pub fn name(self) -> &'static str {
@@ -34,6 +37,7 @@ impl LeftOut {
             Self::Truncated => "truncated",
             Self::Shaped => "shaped",
             Self::Masked => "masked",
+            Self::Rejected => "rejected",
         }
     }
 
@@ -74,13 +78,20 @@ pub fn left_out(
     all
 }
 
+/// Adds what only the updates of the policy know \[B\]: the members that their correction rejected, of those that were not left out before.
+pub fn reject(left_out: &mut [Option<LeftOut>], rejected: &[bool]) {
+    for (left_out, _) in left_out.iter_mut().zip(rejected).filter(|(_, rejected)| **rejected) {
+        left_out.get_or_insert(LeftOut::Rejected);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use tamis_core::group::{FinishReason, GroupId, PolicyVersion, PromptId};
 
     use super::*;
-    use crate::update::mask_of;
+    use crate::optimizer_batch::mask_of;
 
     fn member(is_scored: bool, is_truncated: bool, loss_mask: Vec<bool>) -> Trajectory {
         Trajectory {
@@ -128,6 +139,10 @@ mod tests {
         };
         assert_eq!(names(true), ["trained", "unscored", "truncated", "unchosen", "shaped", "masked"]);
         assert_eq!(names(false)[2], "trained");
+        let mut all = left_out(&[&group], Some(&chosen), Some(&kept), true);
+        reject(&mut all, &[true; 6]);
+        let names: Vec<&str> = all.into_iter().flatten().map(LeftOut::name).collect();
+        assert_eq!(names, ["rejected", "unscored", "truncated", "unchosen", "shaped", "masked"]);
     }
 
     proptest! {

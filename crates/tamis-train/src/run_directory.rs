@@ -9,6 +9,7 @@
 //!   tensorboard/             event files
 //!   rollouts/step_<n>.parquet
 //!   checkpoints/step_<n>/    complete ones; `step_<n>.tmp` is being written or removed
+//!     checksums.json         of its files, written last
 //!   checkpointed             there has been a checkpoint: without one the run cannot be begun again over its logs
 //!   journal.bin              answers from outside, replayed on resume
 //!   report.html
@@ -408,6 +409,21 @@ pub fn last_checkpoint(run: &Path) -> Result<Option<PathBuf>, RunDirectoryError>
     let folder = run.join(CHECKPOINTS);
     let steps = names(&folder)?.iter().filter_map(|name| step_of(name)).max();
     Ok(steps.map(|step| folder.join(format!("step_{step}"))))
+}
+
+/// The newest complete checkpoint beside the given one that is of an earlier step; `None` where there is none, or this is no checkpoint of
+/// a run.
+pub(crate) fn checkpoint_before(checkpoint: &Path) -> Option<PathBuf> {
+    let step = step_of_checkpoint(checkpoint)?;
+    let folder = checkpoint.parent()?;
+    let earlier =
+        names(folder).ok()?.iter().filter_map(|name| step_of(name)).filter(|&other| other < step).max();
+    earlier.map(|step| folder.join(format!("step_{step}")))
+}
+
+/// The step of a checkpoint of a run, by its folder's name.
+pub(crate) fn step_of_checkpoint(folder: &Path) -> Option<u64> {
+    step_of(folder.file_name()?.to_str()?)
 }
 
 /// The number in `step_<n>`, written as we write it.

@@ -1,7 +1,6 @@
 //! From a step's batch to new weights: mini-batches, epochs, micro-batches, and the objective between forward and backward.
 
 use std::num::NonZeroUsize;
-use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use tamis_core::advantage::Advantages;
@@ -15,17 +14,9 @@ use tamis_core::ragged::Ragged;
 use tamis_core::random::Key;
 use tamis_core::schedule::mini_batches;
 
-use crate::learner::{Coefficients, Learner, LearnerError, LearnerSequence, PolicyScores};
-
-/// How an optimizer batch is cut for the forward pass; the result does not depend on it beyond the order of f32 additions into the
-/// gradient.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MicroBatch {
-    /// At most this many tokens, a prompt that neighbours share counted once; a longer sequence passes alone.
-    Tokens(usize),
-    /// This many sequences.
-    Sequences(usize),
-}
+use crate::learner::{Coefficients, Learner, LearnerError, PolicyScores};
+use crate::micro_batch::MicroBatch;
+use crate::optimizer_batch::{OptimizerBatch, first_rows, order};
 
 /// How a batch becomes optimizer updates.
 #[derive(Debug, Clone)]
@@ -78,76 +69,11 @@ pub struct UpdateReport {
     pub loss: f64,
     /// Mean norm of the gradient before clipping, over finite ones.
     pub grad_norm: f64,
-    /// Mean of each objective metric over the updates taken, by name as logged.
+    /// Mean of each metric of objective and correction over the updates taken, by name as logged; the correction's also over mini-batches of
+    /// which it rejected everything.
     pub metrics: Vec<(String, f64)>,
-}
-
-/// Which tokens are trained on: those of the policy, in scored (and, where asked for, untruncated) trajectories.
-pub fn mask_of(group: &Group, mask_truncated: bool) -> impl Iterator<Item = Vec<bool>> {
-    group.trajectories.iter().map(move |trajectory| {
-        if trajectory.is_scored() && !(mask_truncated && trajectory.is_truncated()) {
-            trajectory.loss_mask.clone()
-        } else {
-            vec![false; trajectory.token_ids.len()]
-        }
-    })
-}
-
-/// Row of each group's first trajectory \[P\].
-pub(crate) fn first_rows(groups: &[&Group]) -> Vec<usize> {
-    groups
-        .iter()
-        .scan(0, |row, group| {
-            let first = *row;
-            *row += group.trajectories.len();
-            Some(first)
-        })
-        .collect()
-}
-
-/// The order in which an epoch takes groups into mini-batches.
-pub(crate) fn order(shuffle: Option<Key>, epoch: usize, num_groups: usize) -> Vec<usize> {
-    match shuffle {
-        Some(key) => key.with(epoch as u64).permutation(num_groups),
-        None => (0..num_groups).collect(),
-    }
-}
-
-/// Cuts sequences into micro-batches, in order. By tokens, neighbours with the same prompt (which the learner computes once) stay
-/// together where a micro-batch holds them all.
-pub fn micro_batches(sequences: &[LearnerSequence<'_>], micro_batch: MicroBatch) -> Vec<Range<usize>> {
-    let limit = match micro_batch {
-        MicroBatch::Tokens(limit) => limit,
-        MicroBatch::Sequences(limit) => {
-            let (limit, len) = (limit.max(1), sequences.len());
-            return (0..len).step_by(limit).map(|start| start..len.min(start + limit)).collect();
-        }
-    };
-    let mut ranges = Vec::new();
-    let (mut start, mut at, mut tokens) = (0, 0, 0);
-    for group in sequences.chunk_by(|a, b| a.prompt == b.prompt) {
-        let whole =
-            group.iter().map(|sequence| sequence.completion.len()).sum::<usize>() + group[0].prompt.len();
-        if at > start && tokens + whole > limit && whole <= limit {
-            ranges.push(start..at);
-            (start, tokens) = (at, 0);
-        }
-        for (i, sequence) in group.iter().enumerate() {
-            let prompt = if i == 0 || at == start { sequence.prompt.len() } else { 0 };
-            let mut more = sequence.completion.len() + prompt;
-            if at > start && tokens + more > limit {
-                ranges.push(start..at);
-                (start, tokens) = (at, 0);
-                more = sequence.completion.len() + sequence.prompt.len();
-            }
-            tokens += more;
-            at += 1;
-        }
-    }
-    if start < at {
-        ranges.push(start..at);
-    }
-    ranges
+    /// Which trajectories had tokens to train on, and lost all of them to the correction in every update \[B\].
+    pub rejected: Vec<bool>,
 }
 
 /// Trains on a batch: `epochs` passes, one optimizer update per mini-batch. `state` moves on with every update.
@@ -163,19 +89,43 @@ pub fn update(
 ) -> Result<UpdateReport, LearnerError> {
     let mut report = UpdateReport::default();
     let mut totals: Vec<(String, f64, usize)> = Vec::new();
+    let mut add = |metrics: Vec<(String, f64)>| {
+        for (name, value) in metrics.into_iter().filter(|(_, value)| !value.is_nan()) {
+            match totals.iter_mut().find(|(known, ..)| *known == name) {
+                Some((_, total, count)) => {
+                    *total += value;
+                    *count += 1;
+                }
+                None => totals.push((name, value, 1)),
+            }
+        }
+    };
     let mut norms = 0.0;
     let first_row = first_rows(batch.groups);
+    let num_rows = batch.groups.iter().map(|group| group.trajectories.len()).sum();
+    let (mut bore_loss, mut was_rejected) = (vec![false; num_rows], vec![false; num_rows]);
     for epoch in 0..settings.epochs {
         let order = order(settings.shuffle, epoch, batch.groups.len());
         for (index, range) in mini_batches(order.len(), settings.mini_batch_size).into_iter().enumerate() {
             let places = &order[range];
-            let mini = MiniBatch::of(batch, &first_row, places, settings);
-            if mini.live().is_empty() {
+            let mut mini = MiniBatch::of(batch, &first_row, places, settings);
+            let given = mini.batch.live();
+            if given.is_empty() {
                 // Nothing to learn from: an optimizer step would decay weights and move by old momentum alone.
                 continue;
             }
+            let corrected = mini.correct(learner, objective, settings)?;
+            for &row in &given {
+                let is_live = mini.batch.mask.row(row).contains(&true);
+                bore_loss[mini.batch.rows[row]] |= is_live;
+                was_rejected[mini.batch.rows[row]] |= !is_live;
+            }
+            if mini.batch.live().is_empty() {
+                add(corrected.metrics);
+                continue;
+            }
             let key = settings.key.with(epoch as u64).with(index as u64);
-            let (outcome, corrected) = mini.pass(learner, objective, state, settings, key)?;
+            let outcome = mini.pass(learner, objective, state, settings, &corrected, key)?;
             let step = learner.optimizer_step(learning_rate)?;
             report.skipped.push(step.skipped);
             if step.skipped {
@@ -187,24 +137,12 @@ pub fn update(
             norms += step.grad_norm;
             report.loss += outcome.loss;
             *state = outcome.state;
-            let of_objective =
-                named(&outcome.metrics).into_iter().map(|(name, value)| (name.to_owned(), value));
             // What the correction measured of the policy that sampled stands in place of the objective's own figure of that name.
-            let of_objective = of_objective
-                .filter(|(name, _)| corrected.iter().all(|(other, _)| other != name))
-                .collect::<Vec<_>>();
-            for (name, value) in of_objective.into_iter().chain(corrected) {
-                if value.is_nan() {
-                    continue;
-                }
-                match totals.iter_mut().find(|(known, ..)| *known == name) {
-                    Some((_, total, count)) => {
-                        *total += value;
-                        *count += 1;
-                    }
-                    None => totals.push((name, value, 1)),
-                }
-            }
+            let of_objective = named(&outcome.metrics)
+                .into_iter()
+                .filter(|(name, _)| corrected.metrics.iter().all(|(other, _)| other != name))
+                .map(|(name, value)| (name.to_owned(), value));
+            add(of_objective.chain(corrected.metrics.iter().cloned()).collect());
         }
     }
     // Where nothing was to be learned, 0; where every update was left out, there is no number.
@@ -212,7 +150,37 @@ pub fn update(
     report.loss /= divisor;
     report.grad_norm = norms / divisor;
     report.metrics = totals.into_iter().map(|(name, total, count)| (name, total / count as f64)).collect();
+    report.rejected =
+        was_rejected.iter().zip(&bore_loss).map(|(&rejected, &bore)| rejected && !bore).collect();
     Ok(report)
+}
+
+/// Norm of the gradient of the groups at `places` as an optimizer batch of their own; no weight moves. `None` where they bear no loss.
+pub(crate) fn gradient_norm(
+    learner: &mut dyn Learner,
+    (objective, state): (&Objective, &ObjectiveState),
+    batch: TrainingBatch<'_>,
+    places: &[usize],
+    settings: &UpdateSettings,
+) -> Result<Option<f64>, LearnerError> {
+    let mut mini = MiniBatch::of(batch, &first_rows(batch.groups), places, settings);
+    let corrected = mini.correct(learner, objective, settings)?;
+    if mini.batch.live().is_empty() {
+        return Ok(None);
+    }
+    mini.pass(learner, objective, state, settings, &corrected, settings.key)?;
+    learner.take_gradient_norm().map(Some)
+}
+
+/// What the correction says of an optimizer batch.
+#[derive(Default)]
+struct BatchCorrection {
+    /// Weight of each token \[N\]; `None`: 1.
+    weight: Option<Vec<f32>>,
+    /// What it measured, by name as logged.
+    metrics: Vec<(String, f64)>,
+    /// The policy's log-probabilities and entropies, where they were computed for it or for a selection.
+    scores: Option<PolicyScores>,
 }
 
 fn named(metrics: &Metrics) -> Vec<(&'static str, f64)> {
@@ -221,8 +189,7 @@ fn named(metrics: &Metrics) -> Vec<(&'static str, f64)> {
 
 /// The columns of one optimizer batch.
 struct MiniBatch<'a> {
-    sequences: Vec<LearnerSequence<'a>>,
-    mask: Ragged<bool>,
+    batch: OptimizerBatch<'a>,
     /// As generation gave them \[N\].
     behaviour: Vec<f32>,
     /// Under the policy at the start of the step, where that was computed anew \[N\].
@@ -232,7 +199,6 @@ struct MiniBatch<'a> {
     advantages: Vec<f64>,
     is_per_token: bool,
     policy_factor: f64,
-    sizes: Vec<usize>,
     dropped: Option<Normalisers>,
 }
 
@@ -244,16 +210,20 @@ impl<'a> MiniBatch<'a> {
         places: &[usize],
         settings: &UpdateSettings,
     ) -> Self {
-        let mut mini = Self {
-            sequences: Vec::new(),
-            mask: Ragged::default(),
-            behaviour: Vec::new(),
-            old: batch.old.map(|_| Vec::new()),
-            reference: batch.reference.map(|_| Vec::new()),
-            advantages: Vec::new(),
+        let own = OptimizerBatch::of(batch.groups, first_row, places, settings.mask_truncated, batch.kept);
+        let members = places.iter().flat_map(|&place| &batch.groups[place].trajectories);
+        Self {
+            behaviour: members.flat_map(|member| &member.logprobs).copied().collect(),
+            old: batch.old.map(|column| own.gathered(column)),
+            reference: batch.reference.map(|column| own.gathered(column)),
+            advantages: match batch.advantages {
+                Advantages::PerTrajectory(rows) => {
+                    places.iter().flat_map(|&place| rows.row(place)).copied().collect()
+                }
+                Advantages::PerToken(rows) => own.gathered(rows),
+            },
             is_per_token: matches!(batch.advantages, Advantages::PerToken(_)),
             policy_factor: batch.policy_factor,
-            sizes: Vec::with_capacity(places.len()),
             // Each optimizer batch bears its share of what was dropped.
             dropped: batch.dropped.map(|dropped| {
                 let share = places.len() as f64 / batch.groups.len().max(1) as f64;
@@ -264,43 +234,8 @@ impl<'a> MiniBatch<'a> {
                     dp_size: dropped.dp_size,
                 }
             }),
-        };
-        for &place in places {
-            let group = batch.groups[place];
-            mini.sizes.push(group.trajectories.len());
-            for (i, mut mask_t) in mask_of(group, settings.mask_truncated).enumerate() {
-                if batch.kept.is_some_and(|kept| !kept.row(place)[i]) {
-                    mask_t.fill(false);
-                }
-                mini.mask.push_row(mask_t);
-            }
-            if let Advantages::PerTrajectory(advantages) = batch.advantages {
-                mini.advantages.extend_from_slice(advantages.row(place));
-            }
-            for (i, trajectory) in group.trajectories.iter().enumerate() {
-                let row = first_row[place] + i;
-                if let Advantages::PerToken(advantages) = batch.advantages {
-                    mini.advantages.extend_from_slice(advantages.row(row));
-                }
-                mini.behaviour.extend_from_slice(&trajectory.logprobs);
-                mini.sequences.push(LearnerSequence {
-                    prompt: &group.prompt_token_ids,
-                    completion: &trajectory.token_ids,
-                });
-                if let (Some(column), Some(rows)) = (&mut mini.reference, batch.reference) {
-                    column.extend_from_slice(rows.row(row));
-                }
-                if let (Some(column), Some(rows)) = (&mut mini.old, batch.old) {
-                    column.extend_from_slice(rows.row(row));
-                }
-            }
+            batch: own,
         }
-        mini
-    }
-
-    /// Sequences with a token to train on; the others cost no forward pass.
-    fn live(&self) -> Vec<usize> {
-        (0..self.sequences.len()).filter(|&row| self.mask.row(row).contains(&true)).collect()
     }
 
     fn old(&self) -> &[f32] {
@@ -321,77 +256,90 @@ impl<'a> MiniBatch<'a> {
         learner: &mut dyn Learner,
         settings: &UpdateSettings,
     ) -> Result<PolicyScores, LearnerError> {
-        let num_tokens = self.mask.num_values();
+        let mask = &self.batch.mask;
+        let num_tokens = mask.num_values();
         let mut all = PolicyScores { logprobs: vec![0.0; num_tokens], entropies: vec![0.0; num_tokens] };
-        let live = self.live();
-        let sequences: Vec<LearnerSequence<'_>> = live.iter().map(|&row| self.sequences[row]).collect();
-        for range in micro_batches(&sequences, settings.micro_batch) {
-            let scores = learner.policy_scores(&sequences[range.clone()], 1.0)?;
+        self.batch.for_each_micro(settings.micro_batch, |micro, _| {
+            let scores = learner.policy_scores(micro.sequences, 1.0)?;
             let mut from = 0;
-            for &row in &live[range] {
-                let tokens = self.mask.offsets()[row]..self.mask.offsets()[row + 1];
+            for &place in micro.places {
+                let tokens = mask.offsets()[place]..mask.offsets()[place + 1];
                 let to = from + tokens.len();
                 all.logprobs[tokens.clone()].copy_from_slice(&scores.logprobs[from..to]);
                 all.entropies[tokens].copy_from_slice(&scores.entropies[from..to]);
                 from = to;
             }
-        }
+            Ok::<_, LearnerError>(())
+        })?;
         Ok(all)
     }
 
-    /// Forward and backward: correction and choices over the whole, then micro-batch by micro-batch.
-    fn pass(
-        mut self,
+    /// Corrects for a sampler that is not the policy: weights, and a mask without what is rejected.
+    fn correct(
+        &mut self,
         learner: &mut dyn Learner,
         objective: &Objective,
-        state: &ObjectiveState,
         settings: &UpdateSettings,
-        key: Key,
-    ) -> Result<(tamis_core::objective::Outcome, Vec<(String, f64)>), LearnerError> {
+    ) -> Result<BatchCorrection, LearnerError> {
         let judges_policy = |correction: &Correction| {
             correction.mode.is_bypass()
                 && (correction.importance.is_some() || !correction.rejections.is_empty())
         };
         let needs_scores =
             objective.needs_selection() || settings.correction.as_ref().is_some_and(judges_policy);
-        let scores = if needs_scores { Some(self.scores(learner, settings)?) } else { None };
-        let mut weight: Option<Vec<f32>> = None;
-        let mut corrected_metrics = Vec::new();
+        let mut batch = BatchCorrection {
+            scores: if needs_scores { Some(self.scores(learner, settings)?) } else { None },
+            ..BatchCorrection::default()
+        };
         if let Some(correction) = &settings.correction {
-            let old = match &scores {
+            let old = match &batch.scores {
                 Some(scores) if judges_policy(correction) => &scores.logprobs,
                 _ => self.old(),
             };
             let columns = SamplerColumns {
-                offsets: self.mask.offsets(),
-                mask: self.mask.values(),
+                offsets: self.batch.mask.offsets(),
+                mask: self.batch.mask.values(),
                 old,
                 behaviour: &self.behaviour,
             };
             let corrected = correction.correct(&columns)?;
-            weight = corrected.weights.map(|weights| weights.iter().map(|&weight| weight as f32).collect());
-            corrected_metrics = corrected.metrics.named();
-            for row in 0..self.mask.num_rows() {
-                let tokens = self.mask.offsets()[row]..self.mask.offsets()[row + 1];
-                self.mask.row_mut(row).copy_from_slice(&corrected.mask[tokens]);
+            batch.weight =
+                corrected.weights.map(|weights| weights.iter().map(|&weight| weight as f32).collect());
+            batch.metrics = corrected.metrics.named();
+            for row in 0..self.batch.mask.num_rows() {
+                let tokens = self.batch.mask.offsets()[row]..self.batch.mask.offsets()[row + 1];
+                self.batch.mask.row_mut(row).copy_from_slice(&corrected.mask[tokens]);
             }
         }
         #[expect(clippy::float_cmp, reason = "1 is the factor of a batch without such a shaping, exactly")]
         if self.policy_factor != 1.0 {
             let factor = self.policy_factor as f32;
-            let weights = weight.get_or_insert_with(|| vec![1.0; self.mask.num_values()]);
+            let weights = batch.weight.get_or_insert_with(|| vec![1.0; self.batch.mask.num_values()]);
             for weight in weights {
                 *weight *= factor;
             }
         }
-        let selection = match &scores {
+        Ok(batch)
+    }
+
+    /// Forward and backward: choices over the whole, then micro-batch by micro-batch.
+    fn pass(
+        &self,
+        learner: &mut dyn Learner,
+        objective: &Objective,
+        state: &ObjectiveState,
+        settings: &UpdateSettings,
+        corrected: &BatchCorrection,
+        key: Key,
+    ) -> Result<tamis_core::objective::Outcome, LearnerError> {
+        let selection = match &corrected.scores {
             Some(scores) if objective.needs_selection() => {
                 let columns = Columns {
                     old: Some(self.old()),
                     entropy: Some(&scores.entropies),
                     ..Columns::new(
-                        self.mask.offsets(),
-                        self.mask.values(),
+                        self.batch.mask.offsets(),
+                        self.batch.mask.values(),
                         &scores.logprobs,
                         self.advantage(),
                     )
@@ -400,9 +348,8 @@ impl<'a> MiniBatch<'a> {
             }
             _ => None,
         };
-        let outcome =
-            self.micro_batches(learner, objective, state, settings, weight.as_deref(), selection.as_ref())?;
-        Ok((outcome, corrected_metrics))
+        let weight = corrected.weight.as_deref();
+        self.micro_batches(learner, objective, state, settings, weight, selection.as_ref())
     }
 
     fn micro_batches(
@@ -414,44 +361,32 @@ impl<'a> MiniBatch<'a> {
         weight: Option<&[f32]>,
         selection: Option<&Selection>,
     ) -> Result<tamis_core::objective::Outcome, LearnerError> {
-        let mask = &self.mask;
-        let (mut normalisers, group_tokens) = Normalisers::of(mask, &self.sizes)?;
-        if let Some(dropped) = self.dropped {
-            normalisers = normalisers.with_dropped(dropped, ZeroGroups::Mask);
-        }
-        let group_sequences = Normalisers::group_sequences(mask, &self.sizes)?;
-        let mut accumulator = Accumulator::new(self.sequences.len());
-        let live = self.live();
-        let live_sequences: Vec<LearnerSequence<'_>> = live.iter().map(|&row| self.sequences[row]).collect();
+        let is_decoupled = matches!(objective.policy, PolicyLoss::Decoupled(_));
+        let mut accumulator = Accumulator::new(self.batch.sequences.len());
         let mut evaluation = Evaluation::default();
-        for range in micro_batches(&live_sequences, settings.micro_batch) {
-            let (rows, micro) = (&live[range.clone()], &live_sequences[range]);
-            let mask_n: Vec<bool> = rows.iter().flat_map(|&row| mask.row(row)).copied().collect();
-            let old_n = cut(self.old(), mask, rows);
-            let is_decoupled = matches!(objective.policy, PolicyLoss::Decoupled(_));
-            let behaviour_n = (self.old.is_some() || is_decoupled).then(|| cut(&self.behaviour, mask, rows));
-            let reference_n = self.reference.as_ref().map(|column| cut(column, mask, rows));
-            let weight_n = weight.map(|column| cut(column, mask, rows));
-            let selection_n = selection.map(|selection| cut(&selection.flags, mask, rows));
+        self.batch.for_each_micro(settings.micro_batch, |micro, normalisers| {
+            let normalisers = self
+                .dropped
+                .map_or(*normalisers, |dropped| normalisers.with_dropped(dropped, ZeroGroups::Mask));
+            let places = micro.places;
+            let old_n = self.batch.cut(self.old(), places);
+            let behaviour_n =
+                (self.old.is_some() || is_decoupled).then(|| self.batch.cut(&self.behaviour, places));
+            let reference_n = self.reference.as_ref().map(|column| self.batch.cut(column, places));
+            let weight_n = weight.map(|column| self.batch.cut(column, places));
+            let selection_n = selection.map(|selection| self.batch.cut(&selection.flags, places));
             let advantages: Vec<f64> = if self.is_per_token {
-                cut(&self.advantages, mask, rows)
+                self.batch.cut(&self.advantages, places)
             } else {
-                rows.iter().map(|&row| self.advantages[row]).collect()
+                places.iter().map(|&place| self.advantages[place]).collect()
             };
             let advantage = if self.is_per_token {
                 AdvantageColumn::PerToken(&advantages)
             } else {
                 AdvantageColumn::PerTrajectory(&advantages)
             };
-            let group_tokens_b: Vec<f64> = rows.iter().map(|&row| group_tokens[row]).collect();
-            let group_sequences_b: Vec<f64> = rows.iter().map(|&row| group_sequences[row]).collect();
-            let mut offsets = vec![0];
-            offsets.extend(rows.iter().scan(0, |end, &row| {
-                *end += mask.row(row).len();
-                Some(*end)
-            }));
             learner.forward_backward(
-                micro,
+                micro.sequences,
                 &mut |logprobs, entropies, coefficients: &mut Coefficients| {
                     let columns = Columns {
                         old: Some(&old_n),
@@ -460,9 +395,9 @@ impl<'a> MiniBatch<'a> {
                         entropy: Some(entropies),
                         weight: weight_n.as_deref(),
                         selection: selection_n.as_deref(),
-                        group_tokens: Some(&group_tokens_b),
-                        group_sequences: Some(&group_sequences_b),
-                        ..Columns::new(&offsets, &mask_n, logprobs, advantage)
+                        group_tokens: Some(&micro.group_tokens),
+                        group_sequences: Some(&micro.group_sequences),
+                        ..Columns::new(&micro.offsets, &micro.mask, logprobs, advantage)
                     };
                     objective.evaluate(&columns, &normalisers, state, &mut evaluation)?;
                     let as_f32 = |values: &[f64], into: &mut Vec<f32>| {
@@ -471,55 +406,16 @@ impl<'a> MiniBatch<'a> {
                     };
                     as_f32(&evaluation.derivatives.logprob, &mut coefficients.logprob);
                     as_f32(&evaluation.derivatives.entropy, &mut coefficients.entropy);
-                    for (&row, sums) in rows.iter().zip(&evaluation.sequences) {
-                        accumulator.record(row, *sums)?;
+                    for (&place, sums) in places.iter().zip(&evaluation.sequences) {
+                        accumulator.record(place, *sums)?;
                     }
                     Ok(())
                 },
-            )?;
-        }
+            )
+        })?;
         Ok(accumulator.finish(objective, state))
     }
 }
 
-/// The tokens of some rows of a flat column.
-pub(crate) fn cut<T: Copy>(values: &[T], mask: &Ragged<bool>, rows: &[usize]) -> Vec<T> {
-    rows.iter().flat_map(|&row| &values[mask.offsets()[row]..mask.offsets()[row + 1]]).copied().collect()
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Sequences by (prompt, its length, length of the completion).
-    fn cut(sequences: &[(u32, usize, usize)], micro_batch: MicroBatch) -> Vec<Range<usize>> {
-        let tokens: Vec<(Vec<u32>, Vec<u32>)> = sequences
-            .iter()
-            .map(|&(prompt, len, completion)| (vec![prompt; len], vec![0; completion]))
-            .collect();
-        let sequences: Vec<_> =
-            tokens.iter().map(|(prompt, completion)| LearnerSequence { prompt, completion }).collect();
-        micro_batches(&sequences, micro_batch)
-    }
-
-    #[test]
-    fn micro_batches_fill_up_to_the_budget_in_order() {
-        let apart = [(0, 1, 2), (1, 1, 2), (2, 1, 2), (3, 1, 8), (4, 1, 0)];
-        assert_eq!(cut(&apart, MicroBatch::Tokens(6)), [0..2, 2..3, 3..4, 4..5]);
-        assert_eq!(cut(&apart, MicroBatch::Sequences(2)), [0..2, 2..4, 4..5]);
-        assert!(cut(&[], MicroBatch::Tokens(6)).is_empty());
-        assert!(cut(&[], MicroBatch::Sequences(6)).is_empty());
-    }
-
-    #[test]
-    fn a_shared_prompt_counts_once_and_keeps_its_members_together() {
-        // 4 + 3 x 2 tokens each: one group fits into 10, and neither is split to fill 12.
-        let groups = [(0, 4, 2), (0, 4, 2), (0, 4, 2), (1, 4, 2), (1, 4, 2), (1, 4, 2)];
-        assert_eq!(cut(&groups, MicroBatch::Tokens(10)), [0..3, 3..6]);
-        assert_eq!(cut(&groups, MicroBatch::Tokens(19)), [0..3, 3..6]);
-        assert_eq!(cut(&groups, MicroBatch::Tokens(20)), [0..6; 1]);
-        // Too large for one: the prompt counts again in each.
-        assert_eq!(cut(&groups, MicroBatch::Tokens(8)), [0..2, 2..3, 3..5, 5..6]);
-        assert_eq!(cut(&groups, MicroBatch::Tokens(1)), [0..1, 1..2, 2..3, 3..4, 4..5, 5..6]);
-    }
-}
+mod tests;

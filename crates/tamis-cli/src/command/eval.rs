@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tamis_config::load;
 use tamis_core::figure::fixed;
+use tamis_train::assemble::AssembleError;
 use tamis_train::evaluate::{EvaluateError, evaluate};
 use tamis_train::progress::Progress;
 use tamis_train::session::RunError;
@@ -43,7 +44,9 @@ pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
     }
     let evaluation = evaluate(&loaded.config, &progress).map_err(|error| {
         let (code, hint) = match &error {
-            EvaluateError::Assemble(error) => (USAGE, error.hint().map(str::to_owned)),
+            // A damaged file is no mistake in the configuration.
+            EvaluateError::Assemble(error @ AssembleError::Checksum(_)) => (FAILED, error.hint()),
+            EvaluateError::Assemble(error) => (USAGE, error.hint()),
             EvaluateError::NoPrompts => (USAGE, None),
             _ => (FAILED, None),
         };

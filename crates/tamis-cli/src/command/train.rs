@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use tamis_config::load;
+use tamis_train::assemble::AssembleError;
 use tamis_train::durable::Disk;
 use tamis_train::interrupt::{Interrupt, Reaction};
 use tamis_train::progress::Progress;
@@ -77,6 +78,8 @@ fn fail(error: &RunError) -> Failure {
     let code = match error {
         RunError::Mismatch { .. } | RunError::CheckpointsGone { .. } => MISMATCH,
         RunError::Interrupted { .. } | RunError::NotBegun => INTERRUPTED,
+        // A damaged file is no mistake in the configuration.
+        RunError::Assemble(AssembleError::Checksum(_)) => FAILED,
         RunError::Assemble(_)
         | RunError::WarmStart(WarmStartError::Example { .. } | WarmStartError::NoExamples)
         | RunError::Gold { .. }

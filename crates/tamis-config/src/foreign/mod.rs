@@ -169,6 +169,8 @@ pub enum Rule {
     KeepRatios,
     /// RAGEN's weights on advantages.
     RagenShapings,
+    /// RAGEN's gradients by reward deviation.
+    GradientAnalysis,
     /// EasyR1's `loss_type`.
     EasyLoss,
     /// TRL's adaptive entropy bonus.

@@ -128,9 +128,29 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "",
         NoEffect("`validate.num_samples_shown` says how many are printed"),
     ),
+    key("trainer.gradient_analysis_mode", "False", By(Rule::GradientAnalysis, "train.gradient_analysis")),
+    key("trainer.gradient_analysis_every", "50", By(Rule::GradientAnalysis, "train.gradient_analysis.every")),
     key(
-        "trainer.gradient_analysis_mode",
+        "trainer.gradient_analysis_num_buckets",
+        "6",
+        By(Rule::GradientAnalysis, "train.gradient_analysis.buckets"),
+    ),
+    key(
+        "trainer.gradient_analysis_bucket_mode",
+        "quantile",
+        By(Rule::GradientAnalysis, "train.gradient_analysis.edges"),
+    ),
+    key(
+        "trainer.gradient_analysis_only",
         "False",
-        Unless(&["False", "false"], "gradients by reward variance are not there yet"),
+        Unless(&["False", "false"], "a run that measures and does not train is not there"),
+    ),
+    key(
+        "trainer.exit_after_gradient_analysis",
+        "False",
+        Unless(
+            &["False", "false"],
+            "a run that ends after a measurement is not there: set `train.total_steps`",
+        ),
     ),
 ];

@@ -219,6 +219,36 @@ pub(super) fn shapings(t: &mut Translator) {
     }
 }
 
+/// Gradients by reward deviation, of the filtered batch.
+pub(super) fn gradient_analysis(t: &mut Translator) {
+    const MODE: &str = "trainer.gradient_analysis_mode";
+    const EVERY: &str = "trainer.gradient_analysis_every";
+    const BUCKETS: &str = "trainer.gradient_analysis_num_buckets";
+    const KIND: &str = "trainer.gradient_analysis_bucket_mode";
+    const OURS: &str = "train.gradient_analysis";
+    if !t.flag(MODE, false) {
+        for key in [MODE, EVERY, BUCKETS, KIND] {
+            t.no_effect(key, "without gradient_analysis_mode nothing is measured");
+        }
+        return;
+    }
+    let every = t.number(EVERY).unwrap_or(50.0);
+    t.set(&[EVERY, MODE], &format!("{OURS}.every"), &every.to_string());
+    t.part_of(MODE, OURS);
+    match t.text(KIND).as_deref() {
+        None | Some("quantile") => {
+            let buckets = t.number(BUCKETS).unwrap_or(6.0);
+            t.set(&[BUCKETS, MODE], &format!("{OURS}.buckets"), &buckets.to_string());
+            t.part_of(KIND, OURS);
+        }
+        Some("fixed_rv") => {
+            t.set(&[KIND], &format!("{OURS}.edges"), "[0, 1, 2, 3, 4, 5]");
+            t.no_effect(BUCKETS, "fixed_rv has six buckets of width 1, the last without an end");
+        }
+        Some(_) => t.bad_value(KIND, "quantile or fixed_rv"),
+    }
+}
+
 /// Groups of RAGEN, and its mini-batches: verl multiplies `ppo_mini_batch_size` by its own `rollout.n`, which is 1 in RAGEN, so there it
 /// counts trajectories.
 pub(super) fn sizes(t: &mut Translator) {

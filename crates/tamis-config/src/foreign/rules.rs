@@ -37,6 +37,7 @@ pub(super) fn apply(rule: Rule, owner: Owner, t: &mut Translator) {
         Rule::Correction => objective_rules::correction(t),
         Rule::KeepRatios => objective_rules::keep_ratios(t),
         Rule::RagenShapings => super::ragen_rules::shapings(t),
+        Rule::GradientAnalysis => super::ragen_rules::gradient_analysis(t),
         Rule::EasyLoss => objective_rules::easyr1_loss(t),
         Rule::AdaptiveEntropy => objective_rules::adaptive_entropy(t),
         Rule::SeveralRewards => objective_rules::several_rewards(t),

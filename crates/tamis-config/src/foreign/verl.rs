@@ -350,11 +350,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("actor_rollout_ref.actor.wrap_method", "seq_kl", Key("objective.advantage.wrap")),
     key("actor_rollout_ref.actor.pos_alpha", "0.0", Key("objective.advantage.pos_alpha")),
     key("actor_rollout_ref.actor.neg_alpha", "1.0", Key("objective.advantage.neg_alpha")),
-    key(
-        "actor_rollout_ref.actor.cpo_lambda",
-        "2.0",
-        NoEffect("only the fork's wrappers `naive` and `noaccmask` read it"),
-    ),
+    key("actor_rollout_ref.actor.cpo_lambda", "2.0", Key("objective.advantage.ratio_bound")),
     key(
         "actor_rollout_ref.actor.loss_position",
         "all",

@@ -46,6 +46,19 @@ section! {
 }
 
 section! {
+    /// How long the gradient is of the groups in each bucket of reward deviation: `grad_norm/*` in the metrics. Every part of the loss (policy, KL, entropy)
+    /// costs two more passes over the batch in a step that is measured; no weight moves by it.
+    pub struct GradientAnalysisConfig {
+        /// Steps from one measurement to the next; the first is at step 1.
+        every: usize = "50", AtLeast(1.0), Free;
+        /// Buckets, with equal numbers of groups, from the smallest deviation to the greatest. Without effect where `edges` are given.
+        buckets: usize = "6", Between(1.0, 1000.0), Free;
+        /// Lower ends of the buckets, ascending; each reaches to the next, the last has no end. Null: buckets of equal numbers of groups.
+        edges: Option<Vec<f64>> = "null", NotEmpty, Free;
+    }
+}
+
+section! {
     /// Mini-batches, optimizer, learning rate and length of the run.
     pub struct TrainConfig {
         /// Prompts (groups) of one optimizer update. verl's users often take it for trajectories or for one GPU's share: it counts
@@ -70,5 +83,7 @@ section! {
         total_epochs: Option<usize> = "null", AtLeast(1.0), Free;
         /// Reasons to end the run before that.
         early_stop: EarlyStopConfig = "{}", Any, Free;
+        /// Measure how long the gradient is by reward deviation within the group. Null: never.
+        gradient_analysis: Option<GradientAnalysisConfig> = "null", Any, Free;
     }
 }

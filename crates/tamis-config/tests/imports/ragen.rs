@@ -272,3 +272,43 @@ fn pool_filters_of_ragen() {
     assert_snapshot!(say(&["value=-0.5"]), @"error: `actor_rollout_ref.rollout.rollout_filter_value=-0.5` of RAGEN cannot be followed: a share of the mass lies above 0");
     assert_snapshot!(say(&["strategy=within_group", "value=4"]), @"error: `actor_rollout_ref.rollout.rollout_filter_value=4` of RAGEN cannot be followed: within_group takes a fraction of the members, above 0 and at most 1");
 }
+
+#[test]
+fn gradient_analysis_of_ragen() {
+    let base =
+        ["algorithm.adv_estimator=grpo", "model_path=m", "data.train_files=t", "agent_proxy.max_turn=1"];
+    let of = |more: &[&str]| loaded(&converted(&[&base[..], more].concat())).train.gradient_analysis;
+    assert!(of(&["trainer.gradient_analysis_every=7"]).is_none());
+    let quantiles = of(&["trainer.gradient_analysis_mode=True", "trainer.gradient_analysis_num_buckets=3"]);
+    let quantiles = quantiles.expect("an analysis");
+    assert_eq!((quantiles.every, quantiles.buckets, quantiles.edges), (50, 3, None));
+    let fixed = of(&[
+        "trainer.gradient_analysis_mode=True",
+        "trainer.gradient_analysis_every=10",
+        "trainer.gradient_analysis_bucket_mode=fixed_rv",
+    ]);
+    let fixed = fixed.expect("an analysis");
+    assert_eq!((fixed.every, fixed.edges), (10, Some(vec![0.0, 1.0, 2.0, 3.0, 4.0, 5.0])));
+    let errors =
+        |more: &str| import_errors(&[&base[..], &["trainer.gradient_analysis_mode=True", more]].concat());
+    assert_snapshot!(errors("trainer.gradient_analysis_bucket_mode=log"), @r#"
+error: `trainer.gradient_analysis_bucket_mode` of RAGEN must be quantile or fixed_rv, not `log`
+ --> command line, RAGEN key
+  |
+1 | trainer.gradient_analysis_bucket_mode=log
+  |                                       ^^^
+  hint: `tamis config explain trainer.gradient_analysis_bucket_mode` says what becomes of it
+
+1 error in the configuration
+"#);
+    assert_snapshot!(errors("trainer.gradient_analysis_only=True"), @r#"
+error: `trainer.gradient_analysis_only=True` of RAGEN cannot be followed: a run that measures and does not train is not there
+ --> command line, RAGEN key
+  |
+1 | trainer.gradient_analysis_only=True
+  |                                ^^^^
+  hint: `tamis config explain trainer.gradient_analysis_only` says what becomes of it
+
+1 error in the configuration
+"#);
+}

@@ -127,6 +127,40 @@ error: `train.early_stop.reward_collapse.share` is 1: half of all runs would sto
 
 1 error in the configuration
 "#);
+    assert_snapshot!(said("train: {gradient_analysis: {edges: [0, 1, 1]}}", &[]), @r#"
+error: `train.gradient_analysis.edges` must ascend, and 1 comes after 1
+ --> run.yaml:1:36
+  |
+1 | train: {gradient_analysis: {edges: [0, 1, 1]}}
+  |                                    ^^^^^^^^^
+  hint: write the edges from the smallest to the greatest
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("train: {gradient_analysis: {edges: [], every: 0, buckets: 0}}", &[]), @r#"
+error: `train.gradient_analysis.every` must be at least 1, got 0
+ --> run.yaml:1:47
+  |
+1 | train: {gradient_analysis: {edges: [], every: 0, buckets: 0}}
+  |                                               ^
+  hint: `tamis config explain train.gradient_analysis.every` says more
+
+error: `train.gradient_analysis.buckets` must be from 1 to 1000, got 0
+ --> run.yaml:1:59
+  |
+1 | train: {gradient_analysis: {edges: [], every: 0, buckets: 0}}
+  |                                                           ^
+  hint: `tamis config explain train.gradient_analysis.buckets` says more
+
+error: `train.gradient_analysis.edges` must be non-empty, got []
+ --> run.yaml:1:36
+  |
+1 | train: {gradient_analysis: {edges: [], every: 0, buckets: 0}}
+  |                                    ^^
+  hint: `tamis config explain train.gradient_analysis.edges` says more
+
+3 errors in the configuration
+"#);
     assert_snapshot!(said("train: {early_stop: {reward_collapse: {window: 0}}}", &[]), @r#"
 error: `train.early_stop.reward_collapse.window` must be at least 1, got 0
  --> run.yaml:1:48

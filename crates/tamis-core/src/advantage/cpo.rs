@@ -14,13 +14,14 @@ pub(super) const ENTRY: Entry = Entry {
     name: "cpo",
     family: Family::Advantage,
     meaning: "GRPO's advantage moved by how much the gold answer in the prompt raises or lowers the log-probability of the completion",
-    formula: "k = mean(lg - l), u = mean(H) over the completion; right: A + pos_alpha·u in a group of rights, else A + max(pos_alpha·u, -|A|/2); wrong: A + neg_alpha·k in a group of wrongs, else A + min(neg_alpha·k, |A|/2)",
+    formula: "k = mean(lg - l), u = mean(H) over the completion; right: A + pos_alpha·u in a group of rights, else A + max(pos_alpha·u, -|A|/2); wrong: A + neg_alpha·k in a group of wrongs, else A + min(neg_alpha·k, |A|/2); the forms of `mi` per token with m = exp(lg)·(lg - l) and v = H scaled to [0, 1] in the completion, those of `naive` for tokens whose ratio exp(lg - l) leaves [1/ratio_bound, ratio_bound]",
     source: "the fork 26hzhang/verl (2025-12), algorithm.adv_estimator=cpo with actor.wrap_method; no paper, and neither of the published algorithms of that abbreviation",
     defaults: &[
         ("wrap", "seq_kl"),
         ("difficulty", "repaired"),
         ("pos_alpha", "0"),
         ("neg_alpha", "1"),
+        ("ratio_bound", "2"),
         ("right", "1"),
         ("grpo", "the defaults of grpo"),
     ],
@@ -33,7 +34,10 @@ pub(super) const ENTRY: Entry = Entry {
     differences: &[
         "the fork compares a list with a number, so that no group is ever found all right or all wrong (`difficulty: fork`): wrong completions then fall under the bound |A|/2, which is 0 where all are wrong, and the `negonly` forms leave them alone",
         "the fork moves advantages inside the micro-batch of every epoch, in place, so that a second epoch moves them again; here they are moved once per step",
-        "its wrappers `mi*`, `naive` and `addition_mi3` are not here",
+        "the fork's `tok_kl` falls through to its last branch and is moved by `naive` (`naive_signed` for Qwen3) as well; here it is itself alone",
+        "every other word of `wrap_method` is `naive` there, `naive_signed` where the model is a Qwen3; here both are asked for by name",
+        "a wrong completion is one below `right` throughout; the fork's signed forms and `mi_accmask`, `mi_unify`, `mi_clamp_unify` take a reward of exactly -1",
+        "the largest entropy in the naive forms is that of the completion; the fork's is over its padding too",
     ],
 };
 
@@ -50,6 +54,54 @@ pub enum CpoWrap {
     TokKl,
     /// As [`CpoWrap::NegonlySeqKl`] per token, with `clamp(lg - l, ±10)` for k and the scaled entropy for rights.
     NegonlyTokKl,
+    /// Per token, m: rights by `pos_alpha·v`, wrongs by `neg_alpha·m`.
+    Mi2,
+    /// As [`CpoWrap::Mi2`], wrongs in groups of wrongs alone.
+    NegonlyMi,
+    /// As [`CpoWrap::Mi2`], wrongs by `neg_alpha·m·v` where m is not negative, else by `neg_alpha·m·(1 - v)`.
+    Mi3,
+    /// As [`CpoWrap::Mi3`], wrongs in groups of wrongs alone.
+    NegonlyMi3,
+    /// As [`CpoWrap::Mi3`], wrongs the other way.
+    ReverseMi3,
+    /// As [`CpoWrap::Mi3`], wrongs only where m is not negative.
+    AdditionMi3,
+    /// Rights and wrongs alike: by `pos_alpha·m·v` where m is not negative, else by `neg_alpha·m·(1 - v)`. No advantage changes its sign.
+    Mi,
+    /// Rights by `pos_alpha·m·(1 + v)` where m is not negative, wrongs by `neg_alpha·m·(2 - v)` where it is. No advantage changes its sign.
+    MiAccmask,
+    /// Rights by `pos_alpha·m·(1 - v)`, wrongs by `neg_alpha·m·(1 - v)`. No advantage changes its sign.
+    MiUnify,
+    /// As [`CpoWrap::MiUnify`] with m at most 10.
+    MiClampUnify,
+    /// By `pos_alpha·min(m, 10)·(1 - v)` in groups of rights and of wrongs, by `neg_alpha·min(m, 10)·(1 - v)` in mixed ones.
+    MiClampUnifyDifficulty,
+    /// Rights and wrongs alike: by `pos_alpha·H` where the ratio is at least the bound and `exp(lg)` above 0.1, by `-neg_alpha·(max H - H)` where it is
+    /// at most 1 over the bound and `exp(l)` above 0.1.
+    Naive,
+    /// As [`CpoWrap::Naive`]; no advantage changes its sign.
+    Noaccmask,
+    /// As [`CpoWrap::Noaccmask`], the former for rights and the latter for wrongs alone.
+    NaiveSigned,
+}
+
+impl CpoWrap {
+    /// Whether a right completion keeps an advantage of at least 0 and a wrong one of at most 0.
+    fn keeps_sign(self) -> bool {
+        matches!(
+            self,
+            Self::Mi
+                | Self::MiAccmask
+                | Self::MiUnify
+                | Self::MiClampUnify
+                | Self::Noaccmask
+                | Self::NaiveSigned
+        )
+    }
+
+    fn is_per_token(self) -> bool {
+        !matches!(self, Self::SeqKl | Self::NegonlySeqKl)
+    }
 }
 
 /// Whether groups of rights and of wrongs are told from mixed ones.
@@ -106,6 +158,8 @@ pub struct Cpo {
     pub neg_alpha: f64,
     /// The least reward of a right completion (the fork rewards with -1 and 1).
     pub right: f64,
+    /// Ratio from which a token counts, and 1 over which, in the naive forms; at least 1 (the fork's `cpo_lambda`).
+    pub ratio_bound: f64,
     /// The advantage that is moved.
     pub grpo: Grpo,
 }
@@ -118,6 +172,7 @@ impl Default for Cpo {
             pos_alpha: 0.0,
             neg_alpha: 1.0,
             right: 1.0,
+            ratio_bound: 2.0,
             grpo: Grpo::default(),
         }
     }
@@ -150,37 +205,95 @@ impl Cpo {
         }
     }
 
-    /// What is added to the advantage for a contrast k and an uncertainty u.
-    fn shift(&self, advantage: f64, is_right: bool, group: Difficulty, k: f64, u: f64) -> f64 {
+    /// What is added to the advantage of a completion with contrast k and mean entropy u.
+    fn sequence_shift(&self, advantage: f64, is_right: bool, group: Difficulty, k: f64, u: f64) -> f64 {
         let bound = advantage.abs() / 2.0;
         match (self.wrap, is_right) {
-            (CpoWrap::SeqKl | CpoWrap::TokKl, true) => {
-                let shift = self.pos_alpha * u;
-                if group == Difficulty::AllRight { shift } else { shift.max(-bound) }
-            }
-            (CpoWrap::SeqKl | CpoWrap::TokKl, false) => {
-                let shift = self.neg_alpha * k;
-                if group == Difficulty::AllWrong { shift } else { shift.min(bound) }
-            }
             (CpoWrap::NegonlySeqKl, true) => self.pos_alpha * k,
-            (CpoWrap::NegonlyTokKl, true) => self.pos_alpha * u,
-            (CpoWrap::NegonlySeqKl | CpoWrap::NegonlyTokKl, false) => {
-                if group == Difficulty::AllWrong {
-                    self.neg_alpha * k
-                } else {
-                    0.0
-                }
+            (CpoWrap::NegonlySeqKl, false) => self.among_wrongs(group, k),
+            (_, true) if group == Difficulty::AllRight => self.pos_alpha * u,
+            (_, true) => (self.pos_alpha * u).max(-bound),
+            (_, false) => self.bounded_among_others(group, k, bound),
+        }
+    }
+
+    /// Of a wrong completion: in a group of wrongs alone.
+    fn among_wrongs(&self, group: Difficulty, k: f64) -> f64 {
+        if group == Difficulty::AllWrong { self.neg_alpha * k } else { 0.0 }
+    }
+
+    /// Of a wrong completion: whole in a group of wrongs, bounded from above in others.
+    fn bounded_among_others(&self, group: Difficulty, k: f64, bound: f64) -> f64 {
+        let shift = self.neg_alpha * k;
+        if group == Difficulty::AllWrong { shift } else { shift.min(bound) }
+    }
+
+    /// What is added to the advantage of one token.
+    fn token_shift(&self, advantage: f64, is_right: bool, group: Difficulty, token: Token) -> f64 {
+        let Token { old, gold, entropy, largest_entropy, scaled: v } = token;
+        let m = gold.exp() * (gold - old);
+        let by_sign = if m >= 0.0 { m * v } else { m * (1.0 - v) };
+        match self.wrap {
+            CpoWrap::Naive | CpoWrap::Noaccmask | CpoWrap::NaiveSigned => {
+                let ratio = (gold - old).exp();
+                let of_both = self.wrap != CpoWrap::NaiveSigned;
+                let raises = ratio >= self.ratio_bound && gold.exp() > 0.1 && (of_both || is_right);
+                let lowers = ratio <= 1.0 / self.ratio_bound && old.exp() > 0.1 && (of_both || !is_right);
+                f64::from(raises) * self.pos_alpha * entropy
+                    - f64::from(lowers) * self.neg_alpha * (largest_entropy - entropy)
+            }
+            CpoWrap::Mi => by_sign * if m >= 0.0 { self.pos_alpha } else { self.neg_alpha },
+            CpoWrap::MiAccmask => match (is_right, m >= 0.0) {
+                (true, true) => self.pos_alpha * m * (1.0 + v),
+                (false, false) => self.neg_alpha * m * (2.0 - v),
+                _ => 0.0,
+            },
+            CpoWrap::MiUnify => self.alpha(is_right) * m * (1.0 - v),
+            CpoWrap::MiClampUnify => self.alpha(is_right) * m.min(10.0) * (1.0 - v),
+            CpoWrap::MiClampUnifyDifficulty => {
+                self.alpha(group != Difficulty::Mixed) * m.min(10.0) * (1.0 - v)
+            }
+            // The others raise rights by their scaled entropy.
+            _ if is_right => self.pos_alpha * v,
+            CpoWrap::NegonlyTokKl => self.among_wrongs(group, (gold - old).clamp(-10.0, 10.0)),
+            CpoWrap::Mi2 => self.neg_alpha * m,
+            CpoWrap::NegonlyMi => self.among_wrongs(group, m),
+            CpoWrap::Mi3 => self.neg_alpha * by_sign,
+            CpoWrap::NegonlyMi3 => self.among_wrongs(group, by_sign),
+            CpoWrap::ReverseMi3 => -self.neg_alpha * by_sign,
+            CpoWrap::AdditionMi3 => self.neg_alpha * by_sign.max(0.0),
+            CpoWrap::TokKl | CpoWrap::SeqKl | CpoWrap::NegonlySeqKl => {
+                let k = (gold - old).clamp(-10.0, 10.0);
+                self.bounded_among_others(group, k, advantage.abs() / 2.0)
             }
         }
     }
 
-    fn is_per_token(&self) -> bool {
-        matches!(self.wrap, CpoWrap::TokKl | CpoWrap::NegonlyTokKl)
+    fn alpha(&self, is_positive: bool) -> f64 {
+        if is_positive { self.pos_alpha } else { self.neg_alpha }
     }
 
     fn reads_entropy(&self) -> bool {
-        self.pos_alpha != 0.0 && self.wrap != CpoWrap::NegonlySeqKl
+        match self.wrap {
+            CpoWrap::NegonlySeqKl => false,
+            CpoWrap::SeqKl | CpoWrap::TokKl | CpoWrap::NegonlyTokKl | CpoWrap::Mi2 | CpoWrap::NegonlyMi => {
+                self.pos_alpha != 0.0
+            }
+            _ => self.pos_alpha != 0.0 || self.neg_alpha != 0.0,
+        }
     }
+}
+
+/// One token of a completion.
+#[derive(Debug, Clone, Copy)]
+struct Token {
+    old: f64,
+    gold: f64,
+    entropy: f64,
+    /// The largest of the completion.
+    largest_entropy: f64,
+    /// The entropy scaled to `[0, 1]` within the completion.
+    scaled: f64,
 }
 
 /// One completion's columns \[T\].
@@ -239,6 +352,8 @@ impl AdvantageEstimator for Cpo {
         {
             in_range(setting, value, value.is_finite(), "a finite number")?;
         }
+        let bound = self.ratio_bound;
+        in_range("ratio_bound", bound, bound.is_finite() && bound >= 1.0, "a finite number of at least 1")?;
         self.grpo.check()
     }
 
@@ -266,25 +381,35 @@ impl AdvantageEstimator for Cpo {
                 };
                 i += 1;
                 let is_right = reward >= self.right;
-                if self.is_per_token() {
+                if self.wrap.is_per_token() {
                     let (least, width) = completion.entropy_range();
                     per_token.push_row(completion.mask.iter().enumerate().map(|(t, &on)| {
                         if !on || reward.is_nan() {
                             return 0.0;
                         }
-                        let k = (completion.gold[t] - completion.old[t]).clamp(-10.0, 10.0);
-                        let u = completion
-                            .entropy
-                            .map_or(0.0, |entropy_t| (entropy_t[t] - least) / (width + 1e-8));
-                        *advantage + self.shift(*advantage, is_right, difficulty, k, u)
+                        let entropy = completion.entropy.map_or(0.0, |entropy_t| entropy_t[t]);
+                        let has_entropy = completion.entropy.is_some();
+                        let token = Token {
+                            old: completion.old[t],
+                            gold: completion.gold[t],
+                            entropy,
+                            largest_entropy: if has_entropy { least + width } else { 0.0 },
+                            scaled: if has_entropy { (entropy - least) / (width + 1e-8) } else { 0.0 },
+                        };
+                        let moved = *advantage + self.token_shift(*advantage, is_right, difficulty, token);
+                        match (self.wrap.keeps_sign(), is_right) {
+                            (false, _) => moved,
+                            (true, true) => moved.max(0.0),
+                            (true, false) => moved.min(0.0),
+                        }
                     }));
                 } else if !reward.is_nan() {
                     let (k, u) = (completion.contrast(), completion.uncertainty());
-                    *advantage += self.shift(*advantage, is_right, difficulty, k, u);
+                    *advantage += self.sequence_shift(*advantage, is_right, difficulty, k, u);
                 }
             }
         }
-        let advantages = if self.is_per_token() {
+        let advantages = if self.wrap.is_per_token() {
             Advantages::PerToken(per_token)
         } else {
             Advantages::PerTrajectory(advantages)

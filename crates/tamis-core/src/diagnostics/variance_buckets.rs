@@ -19,7 +19,8 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     known_as: &[("RAGEN", "gradient_analysis_num_buckets, gradient_analysis_bucket_mode=quantile|fixed_rv")],
     differences: &[
-        "RAGEN runs a backward pass for each bucket; a trainer may give the norms of such passes for each group, or `coefficient_norms`, which cost nothing",
+        "`train.gradient_analysis` runs a backward pass for each bucket and term of the loss, as RAGEN does; a table over norms of single groups, or over `coefficient_norms`, which cost no pass, is for other trainers",
+        "RAGEN can measure a batch of its own (128 prompts of 16) and end the run after it; here it is the filtered batch of the step",
     ],
 };
 

@@ -66,6 +66,20 @@ fn cpo(settings: &AdvantageConfig) -> Cpo {
             ConfigWrap::NegonlySeqKl => CpoWrap::NegonlySeqKl,
             ConfigWrap::TokKl => CpoWrap::TokKl,
             ConfigWrap::NegonlyTokKl => CpoWrap::NegonlyTokKl,
+            ConfigWrap::Mi2 => CpoWrap::Mi2,
+            ConfigWrap::NegonlyMi => CpoWrap::NegonlyMi,
+            ConfigWrap::Mi3 => CpoWrap::Mi3,
+            ConfigWrap::NegonlyMi3 => CpoWrap::NegonlyMi3,
+            ConfigWrap::ReverseMi3 => CpoWrap::ReverseMi3,
+            ConfigWrap::AdditionMi3 => CpoWrap::AdditionMi3,
+            ConfigWrap::Mi => CpoWrap::Mi,
+            ConfigWrap::MiAccmask => CpoWrap::MiAccmask,
+            ConfigWrap::MiUnify => CpoWrap::MiUnify,
+            ConfigWrap::MiClampUnify => CpoWrap::MiClampUnify,
+            ConfigWrap::MiClampUnifyDifficulty => CpoWrap::MiClampUnifyDifficulty,
+            ConfigWrap::Naive => CpoWrap::Naive,
+            ConfigWrap::Noaccmask => CpoWrap::Noaccmask,
+            ConfigWrap::NaiveSigned => CpoWrap::NaiveSigned,
         },
         difficulty: match settings.difficulty {
             ConfigDifficulty::Repaired => CpoDifficulty::Repaired,
@@ -74,6 +88,7 @@ fn cpo(settings: &AdvantageConfig) -> Cpo {
         pos_alpha: settings.pos_alpha,
         neg_alpha: settings.neg_alpha,
         right: settings.right,
+        ratio_bound: settings.ratio_bound,
         grpo: grpo(settings),
     }
 }

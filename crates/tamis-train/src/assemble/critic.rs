@@ -11,8 +11,8 @@ use super::objective::aggregation;
 use super::{AssembleError, learning_rate};
 use crate::critic::CriticSettings;
 use crate::learning_rate::LearningRate;
+use crate::micro_batch::MicroBatch;
 use crate::native::NativeCritic;
-use crate::update::MicroBatch;
 
 /// How a run trains its critic.
 #[derive(Debug, Clone, Copy)]

@@ -22,6 +22,7 @@ use tamis_env::task::TaskError;
 use tamis_model::{CheckpointError, ConfigError};
 use thiserror::Error;
 
+use crate::checkpoint::ChecksumError;
 use crate::codec::CodecError;
 use crate::durable::DiskError;
 use crate::learning_rate::{Decay, LearningRate};
@@ -72,6 +73,9 @@ pub enum AssembleError {
     /// The model cannot be loaded.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// The model is not what was saved.
+    #[error(transparent)]
+    Checksum(#[from] ChecksumError),
     /// The filter's metric does not exist.
     #[error(transparent)]
     Metric(#[from] MetricError),
@@ -105,9 +109,10 @@ impl AssembleError {
     }
 
     /// What to do about it, where more is known than the message says.
-    pub fn hint(&self) -> Option<&str> {
-        match self {
-            Self::Setting { hint, .. } => Some(hint),
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Checksum(error) => return error.hint(),
+            Self::Setting { hint, .. } => Some(hint.as_str()),
             Self::RewardRunner(error) => error.hint(),
             Self::Codec(CodecError::TemplateFile { .. }) => {
                 Some("`model.chat_template` is taken from the folder in which tamis is started")
@@ -121,7 +126,8 @@ impl AssembleError {
                 "set objective.advantage.gold_hint to a text that the tokenizer knows, with {prompt} and {gold} in it",
             ),
             _ => None,
-        }
+        };
+        hint.map(str::to_owned)
     }
 }
 

@@ -8,6 +8,7 @@ use tamis_model::{Architecture, Model, ModelConfig};
 use tamis_text::tokenizer::Tokenizer;
 
 use super::AssembleError;
+use crate::checkpoint::{Extent, verify};
 use crate::codec::Codec;
 
 /// Where the policy's weights and words come from.
@@ -29,6 +30,7 @@ pub fn codec(config: &Config, alphabet: impl FnOnce() -> String) -> Result<Codec
             "name a folder with config.json, model.safetensors and tokenizer.json; a relative one is taken from where tamis is started",
         )),
         (Some(path), _) => {
+            verify(path, Extent::ForUse)?;
             let tokenizer = load_tokenizer(path)?;
             Ok(Codec::new(tokenizer, template, arguments, Some(&path.join("generation_config.json")))?)
         }
@@ -118,13 +120,15 @@ pub fn shape(
 pub fn model(config: &Config, codec: &Codec) -> Result<Model, AssembleError> {
     let shape = shape(config, codec, None)?;
     match &config.model.path {
-        Some(path) => load(path),
+        // Verified with its tokenizer.
+        Some(path) => Ok(Model::load(path)?),
         None => Ok(Model::init(shape, Key::new(config.run.seed, Purpose::Init))?),
     }
 }
 
-/// Loads a checkpoint folder.
+/// Loads a checkpoint folder; what tamis saved must be as it was saved.
 pub fn load(path: &Path) -> Result<Model, AssembleError> {
+    verify(path, Extent::ForUse)?;
     Ok(Model::load(path)?)
 }
 

@@ -109,6 +109,7 @@ fn trained_by_hand() {
     train/num_left_out/truncated 0
     train/num_left_out/shaped 0
     train/num_left_out/masked 0
+    train/num_left_out/rejected 0
     perf/total_num_tokens 42
     reward 0.5
     completions/mean_length 4.2
@@ -151,7 +152,7 @@ fn members_left_out_are_not_counted_as_trained() {
     assert_eq!(metrics.get("frac_reward_zero_std"), Some(0.5));
     assert_eq!(metrics.get("train/num_unscored"), Some(1.0));
     let counts = LeftOut::ALL.map(|reason| of(&format!("train/num_left_out/{}", reason.name())) as u64);
-    assert_eq!(counts, [1, 1, 1, 0, 0]);
+    assert_eq!(counts, [1, 1, 1, 0, 0, 0]);
     // Per token the same: what an estimator says of members that bear no loss is not told.
     let rows =
         Ragged::from_rows([vec![7.0, 1.0], vec![9.0; 5], vec![7.0, 3.0, 3.0], vec![9.0; 3], vec![9.0; 8]]);

@@ -75,6 +75,12 @@ impl Learner for NativeEngine {
         Ok(OptimizerReport { grad_norm: report.grad_norm, skipped: report.skipped })
     }
 
+    fn take_gradient_norm(&mut self) -> Result<f64, LearnerError> {
+        let norm = tamis_model::gradient_norm(&self.threads, &self.gradients);
+        self.gradients.clear();
+        Ok(norm)
+    }
+
     fn policy_scores(
         &mut self,
         sequences: &[LearnerSequence<'_>],

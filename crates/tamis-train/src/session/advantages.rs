@@ -16,7 +16,7 @@ use super::{RunError, Session};
 use crate::batch_metrics::Summary;
 use crate::learner::LearnerError;
 use crate::metrics::Metrics;
-use crate::update::mask_of;
+use crate::optimizer_batch::mask_of;
 use crate::validation::{ValidationSettings, sample};
 
 /// What a step's advantages became.

@@ -1,25 +1,22 @@
 //! Beginning a run, and resuming one.
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use tamis_config::{Config, LoggerKind};
-use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::Rounds;
 use tamis_data::sampler::{Order, Position};
 use tamis_env::reward::Listener;
-use tamis_model::AdamWConfig;
-use tamis_rollout::{Fate, PreparedPrompt, Record, Sampling, Scorer, Shell, ShellSettings};
+use tamis_rollout::{Fate, PreparedPrompt, Record, Scorer, Shell};
 
 use super::attempts::Attempts;
 use super::passes::hints;
+use super::settings::{engine_settings, shell_settings, update_settings, validation_settings};
 use super::start::{STARTED, Start, new_directory, opening, prepared, score_names, settled};
 use super::uniform::UniformGroups;
 use super::{RunError, Session};
 use crate::answers::RecordedAnswers;
-use crate::assemble::objective::Divergence;
 use crate::assemble::{advantage, critic, learning_rate, objective, policy, rewards, schedule};
-use crate::checkpoint::{self, RunState};
+use crate::checkpoint::RunState;
 use crate::checksum::crc32;
 use crate::durable::Disk;
 use crate::interrupt::Interrupt;
@@ -28,14 +25,13 @@ use crate::logger::Loggers;
 use crate::logger::console::ConsoleLogger;
 use crate::logger::jsonl::JsonlLogger;
 use crate::logger::tensorboard::TensorBoardLogger;
-use crate::native::{EngineSettings, NativeEngine};
+use crate::native::NativeEngine;
 use crate::pool::PromptPool;
 use crate::progress::Progress;
 use crate::run_directory::{LogPositions, RunDirectory};
 use crate::run_log::RunLog;
-use crate::update::{MicroBatch, UpdateSettings};
-use crate::validation::{self, ValidationSettings};
-use crate::warm_start::{Example, WarmStartError, WarmStartSettings, warm_start};
+use crate::warm_start::Example;
+use crate::{checkpoint, validation};
 
 /// A configuration with its text as `tamis config show` prints it.
 #[derive(Debug, Clone)]
@@ -237,8 +233,12 @@ impl Session {
             }
             None => Shell::new(shell_settings, Rounds::new(settings)?),
         };
+        let uniform_groups = match &state {
+            Some((state, _)) => state.uniform_groups.unwrap_or(UniformGroups::since(state.step + 1)),
+            None => UniformGroups::since(1),
+        };
         let session = Session {
-            between: Session::place(&shell, &pool),
+            between: Session::place(&shell, &pool, uniform_groups),
             data_crc32,
             validation: validation_settings(&config),
             advantage,
@@ -260,7 +260,7 @@ impl Session {
             is_unmeasured: state.as_ref().is_some_and(|(state, _)| state.is_unmeasured),
             skipped_updates: state.as_ref().map_or(0, |(state, _)| state.skipped_updates),
             skipped_critic_updates: state.as_ref().map_or(0, |(state, _)| state.skipped_critic_updates),
-            uniform_groups: UniformGroups::default(),
+            uniform_groups,
             attempts: Attempts::new(),
             early_stop_between: early_stop.state().clone(),
             early_stop,
@@ -278,99 +278,6 @@ impl Session {
             divergence,
         };
         Ok((session, examples))
-    }
-
-    /// Weights, reference and first measurement; `examples` where the run begins.
-    fn first_state(&mut self, examples: Option<&[Example]>) -> Result<(), RunError> {
-        if let Some(examples) = examples {
-            self.first_weights(examples)?;
-        }
-        self.keep_reference()?;
-        self.keep_critic();
-        if examples.is_some() {
-            self.first_measurement()?;
-        }
-        Ok(())
-    }
-
-    /// The warm start, where there is one.
-    fn first_weights(&mut self, examples: &[Example]) -> Result<(), RunError> {
-        let config = &self.config.warm_start;
-        if config.steps == 0 {
-            return Ok(());
-        }
-        let settings = WarmStartSettings {
-            steps: config.steps,
-            batch_size: config.batch_size,
-            learning_rate: config.learning_rate,
-            warmup_steps: config.warmup_steps,
-            target_accuracy: config.target_accuracy,
-            test_freq: config.test_freq,
-            seed: self.config.run.seed,
-        };
-        let (progress, scorer, prompts, validation) =
-            (&self.progress, &mut self.scorer, &self.validation_prompts, &self.validation);
-        let mut measured = 0;
-        let interrupt = self.interrupt.clone();
-        let report = warm_start(
-            &mut self.engine,
-            examples,
-            &settings,
-            &interrupt,
-            |engine| {
-                measured += 1;
-                let journal = format!("warm_start/{measured}");
-                let (_, report) =
-                    validation::sample(engine, scorer, prompts, validation, &journal, 0, &mut |_| {})?;
-                Ok(report.accuracy)
-            },
-            |update, loss, accuracy| {
-                let measured = accuracy
-                    .map_or_else(String::new, |accuracy| format!(", accuracy {:.1}%", 100.0 * accuracy));
-                progress.stage(&format!("warm start {update}/{}", settings.steps));
-                if update % 50 == 0 && update < settings.steps {
-                    progress.say(&format!(
-                        "warm start: update {update} of {}, cross-entropy {loss:.3}{measured}",
-                        settings.steps
-                    ));
-                }
-            },
-        );
-        let report = match report.map_err(RunError::from) {
-            Err(RunError::WarmStart(WarmStartError::Interrupted)) => {
-                return Err(RunError::Interrupted { run: self.directory.path().to_owned() });
-            }
-            report => report?,
-        };
-        let accuracy = report
-            .accuracy
-            .map_or_else(String::new, |accuracy| format!(", accuracy {:.1}%", 100.0 * accuracy));
-        self.progress.say(&format!(
-            "warm start: {} updates of {} examples, cross-entropy {:.3}{accuracy}",
-            report.num_updates, settings.batch_size, report.loss
-        ));
-        // Reinforcement learning begins with moments of its own.
-        self.engine.reset_optimizer(optimizer(&self.config));
-        Ok(())
-    }
-
-    /// The reference policy, where a divergence needs it.
-    fn keep_reference(&mut self) -> Result<(), RunError> {
-        if self.divergence == Divergence::None {
-            return Ok(());
-        }
-        let kept = self.directory.path().join("reference");
-        let reference = match policy::reference_path(&self.config) {
-            Some(path) => policy::load(path)?,
-            None if kept.is_dir() => policy::load(&kept)?,
-            None => {
-                let initial = self.engine.model().clone();
-                checkpoint::write_reference(self.directory.disk(), &kept, &initial)?;
-                initial
-            }
-        };
-        self.engine.set_reference(reference);
-        Ok(())
     }
 }
 
@@ -414,89 +321,6 @@ fn carried(state: &RunState, pool: &PromptPool) -> Vec<Record> {
             })
         })
         .collect()
-}
-
-fn optimizer(config: &Config) -> AdamWConfig {
-    let optimizer = &config.train.optimizer;
-    AdamWConfig {
-        beta1: optimizer.betas[0],
-        beta2: optimizer.betas[1],
-        eps: optimizer.epsilon,
-        weight_decay: optimizer.weight_decay,
-        decay_norms_and_biases: optimizer.decay_norms_and_biases,
-    }
-}
-
-/// Worker threads of the run.
-pub(crate) fn threads(config: &Config) -> usize {
-    config.run.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, NonZeroUsize::get))
-}
-
-pub(crate) fn engine_settings(config: &Config) -> EngineSettings {
-    EngineSettings {
-        threads: threads(config),
-        temperature: config.rollout.temperature,
-        max_grad_norm: config.train.optimizer.max_grad_norm,
-        recompute_activations: config.model.recompute_activations,
-        max_num_seqs: config.rollout.max_num_seqs,
-        optimizer: optimizer(config),
-    }
-}
-
-fn sampling(config: &Config) -> Sampling {
-    let rollout = &config.rollout;
-    Sampling {
-        temperature: rollout.temperature,
-        top_k: (rollout.top_k > 0).then_some(rollout.top_k as u32),
-        top_p: rollout.top_p,
-        min_p: rollout.min_p,
-        repetition_penalty: rollout.repetition_penalty,
-        max_response_length: rollout.max_response_length,
-        stop: rollout.stop.clone(),
-    }
-}
-
-/// How validation samples: the rollout's limits with the temperature and the cut of its own.
-pub(crate) fn validation_settings(config: &Config) -> ValidationSettings {
-    ValidationSettings {
-        seed: config.run.seed,
-        n: config.validate.n,
-        sampling: Sampling {
-            temperature: config.validate.temperature,
-            top_p: config.validate.top_p,
-            top_k: None,
-            min_p: 0.0,
-            ..sampling(config)
-        },
-        num_samples_shown: config.validate.num_samples_shown,
-    }
-}
-
-fn shell_settings(config: &Config, sieve: &schedule::Sieve) -> ShellSettings {
-    ShellSettings {
-        seed: config.run.seed,
-        group_size: config.rollout.n,
-        sampling: sampling(config),
-        filter: sieve.filter,
-        metric: sieve.metric.clone(),
-    }
-}
-
-fn update_settings(config: &Config) -> Result<UpdateSettings, RunError> {
-    let train = &config.train;
-    let mini = train.ppo_mini_batch_size.unwrap_or(config.data.train_batch_size);
-    Ok(UpdateSettings {
-        mini_batch_size: NonZeroUsize::new(mini).unwrap_or(NonZeroUsize::MIN),
-        epochs: train.ppo_epochs,
-        shuffle: train.shuffle_mini_batches.then(|| Key::new(config.run.seed, Purpose::MiniBatch)),
-        micro_batch: match train.micro_batch_size {
-            Some(size) => MicroBatch::Sequences(size),
-            None => MicroBatch::Tokens(train.micro_batch_tokens),
-        },
-        mask_truncated: config.objective.masks.truncated,
-        correction: objective::correction(config)?,
-        key: Key::new(config.run.seed, Purpose::Objective),
-    })
 }
 
 /// CRC-32 of prompts as the model sees them, with their ground truths.

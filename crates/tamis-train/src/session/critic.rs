@@ -8,16 +8,17 @@ use tamis_core::group::Group;
 use tamis_core::objective::explained_variance;
 use tamis_core::ragged::Ragged;
 
-use super::step::{most_in_a_row, sequences};
+use super::step::most_in_a_row;
 use super::{RunError, Session};
 use crate::assemble::{AssembleError, critic};
 use crate::batch_metrics::Summary;
 use crate::checkpoint::{self, RunState};
 use crate::critic::{CriticBatch, update_critic, values};
 use crate::metrics::Metrics;
+use crate::micro_batch::sequences;
 use crate::native::NativeCritic;
+use crate::optimizer_batch::mask_of;
 use crate::timings::Timings;
-use crate::update::mask_of;
 
 /// The critic of the last checkpoint, or the one that the configuration names where the run begins.
 pub(super) fn given(

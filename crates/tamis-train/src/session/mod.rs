@@ -8,12 +8,17 @@ mod attempts;
 mod begin;
 mod critic;
 mod early_stop;
+mod first_state;
+mod gradient;
 mod measure;
 mod members;
 mod passes;
+mod reference;
 mod save;
+mod settings;
 mod start;
 mod step;
+mod steps;
 mod uniform;
 mod watch;
 
@@ -49,10 +54,10 @@ use crate::validation::{ValidationReport, ValidationSettings};
 use crate::warm_start::WarmStartError;
 
 use attempts::Attempts;
-use uniform::UniformGroups;
+pub use uniform::UniformGroups;
 
 pub use begin::{Begin, ConfigText};
-pub(crate) use begin::{engine_settings, threads, validation_settings};
+pub(crate) use settings::{engine_settings, threads, validation_settings};
 
 /// So many updates in a row whose gradient is not finite end the run: nothing says that it would recover.
 const MOST_SKIPPED_UPDATES: u32 = 10;
@@ -192,12 +197,12 @@ impl RunError {
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Assemble(error) => error.hint().map(str::to_owned),
+            Self::Assemble(error) => error.hint(),
             Self::Directory(error) => error.hint().map(str::to_owned),
             Self::Journal(error) => error.hint().map(str::to_owned),
             Self::WarmStart(error) => error.hint().map(str::to_owned),
             Self::Disk(error) => error.hint().map(str::to_owned),
-            Self::Checkpoint(error) => error.hint().map(str::to_owned),
+            Self::Checkpoint(error) => error.hint(),
             Self::Gold { .. } => Some(
                 "choose the verifier that fits the ground truth's form, or set data.check_gold=warn to go on".to_owned(),
             ),
@@ -287,6 +292,7 @@ struct Between {
     position: Position,
     next_group: u64,
     carried: Vec<CarriedGroup>,
+    uniform_groups: UniformGroups,
 }
 
 /// A run in progress.

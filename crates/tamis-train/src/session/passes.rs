@@ -11,13 +11,12 @@ use tamis_data::overlong::OverlongPrompts;
 use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_rollout::PreparedPrompt;
 
-use super::step::{push_rows, sequences};
 use super::{RunError, Session};
 use crate::assemble::AssembleError;
 use crate::learner::{Learner, LearnerError, LearnerSequence};
+use crate::micro_batch::{micro_batches, push_rows, sequences};
 use crate::native::NativeEngine;
 use crate::progress::Progress;
-use crate::update::micro_batches;
 
 /// Columns of the estimator that take a pass of their own `[B][T]`.
 #[derive(Default)]

@@ -49,6 +49,7 @@ impl Session {
             before: self.before.clone(),
             latest: self.latest.clone(),
             early_stop: self.early_stop_between.clone(),
+            uniform_groups: Some(self.between.uniform_groups),
             skipped_updates: self.skipped_updates,
             skipped_critic_updates: self.skipped_critic_updates,
             critic: self.engine.critic().map(|critic| CriticState { version: critic.version() }),

@@ -14,7 +14,7 @@ use tamis_rollout::PreparedPrompt;
 use super::RunError;
 use super::begin::{Begin, ConfigText};
 use crate::assemble::{AssembleError, advantage, critic, data, objective, policy};
-use crate::checkpoint::{self, RunState};
+use crate::checkpoint::{self, Extent, RunState, SaveError};
 use crate::codec::Codec;
 use crate::durable::Disk;
 use crate::progress::Progress;
@@ -65,7 +65,10 @@ impl Start {
             });
         }
         let state = match last {
-            Some(folder) => Some((checkpoint::read_state(&folder.path)?, folder.path)),
+            Some(folder) => {
+                checkpoint::verify(&folder.path, Extent::Whole).map_err(SaveError::from)?;
+                Some((checkpoint::read_state(&folder.path)?, folder.path))
+            }
             None => None,
         };
         let prompts = data::prompts(config)?;

@@ -1,309 +1,35 @@
-//! The step loop.
+//! One step: a complete batch becomes advantages, updates, metrics.
 
-use std::fmt::Write as _;
 use std::time::Instant;
 
 use tamis_core::advantage::shaping::GroupCounts;
-use tamis_core::group::{Group, Trajectory};
-use tamis_core::objective::{KlController, KlEstimator, KlState, PolicyLoss, kl};
+use tamis_core::group::Group;
+use tamis_core::objective::PolicyLoss;
 use tamis_core::ragged::Ragged;
-use tamis_core::schedule::Accounting;
-use tamis_rollout::{
-    Backend, Collected, Dependencies, End, Generator, GeneratorError, GroupRequest, Outcome, Record,
-    Sampling, Shell, ShellError,
-};
+use tamis_rollout::{Collected, Generator, Record};
 
-use super::advantages::{Credited, StepRewards};
-use super::attempts::Attempts;
+use super::advantages::Credited;
 use super::members::{counted, of_trained, of_trajectories, thinned};
+use super::reference::reference_logprobs;
 use super::save::TrainedRows;
-use super::watch::Watch;
-use super::{Between, Ending, MOST_SKIPPED_UPDATES, RunError, Session, Summary};
+use super::{MOST_SKIPPED_UPDATES, RunError, Session};
 use crate::assemble::objective::Divergence;
 use crate::assemble::schedule::is_group_relative;
 use crate::batch_metrics::{
     Spread, Summary as BatchSummary, TrainedColumns, generated_metrics, trained_metrics,
 };
-use crate::checkpoint::CarriedGroup;
 use crate::diagnostics;
-use crate::learner::{Learner, LearnerError, LearnerSequence};
-use crate::left_out::left_out;
+use crate::learner::Learner;
+use crate::left_out::{left_out, reject};
 use crate::metrics::Metrics;
-use crate::native::NativeEngine;
-use crate::pool::PromptPool;
+use crate::micro_batch::{pass_over, sequences};
 use crate::progress::StepView;
-use crate::run_log::Level;
-use crate::timings::{GENERATION, STEP, TokenCounts};
-use crate::update::{MicroBatch, TrainingBatch, micro_batches, update};
-
-/// The engine during a collection: generates, and runs the reference pass where the filter wants rewards after KL.
-struct WithReference<'a> {
-    engine: &'a mut NativeEngine,
-    penalty: Option<(KlEstimator, f64, MicroBatch)>,
-}
-
-impl Generator for WithReference<'_> {
-    fn submit(&mut self, request: GroupRequest, sampling: &Sampling) -> Result<(), GeneratorError> {
-        self.engine.submit(request, sampling)
-    }
-
-    fn poll(&mut self) -> Result<Vec<Outcome>, GeneratorError> {
-        self.engine.poll()
-    }
-
-    fn abort(&mut self, ticket: u64) {
-        self.engine.abort(ticket);
-    }
-
-    fn version(&self) -> tamis_core::group::PolicyVersion {
-        self.engine.version()
-    }
-
-    fn take_num_generated_tokens(&mut self) -> u64 {
-        self.engine.take_num_generated_tokens()
-    }
-}
-
-impl Backend for WithReference<'_> {
-    fn final_rewards(&mut self, groups: &[Group]) -> Result<Option<Vec<f64>>, ShellError> {
-        let Some((estimator, coefficient, micro_batch)) = self.penalty else { return Ok(None) };
-        let groups: Vec<&Group> = groups.iter().collect();
-        let failed = |error: RunError| ShellError::Reference { reason: error.to_string() };
-        let reference =
-            reference_logprobs(self.engine, &groups, micro_batch).map_err(|error| match error {
-                LearnerError::Interrupted => ShellError::Generator(GeneratorError::Interrupted),
-                error => failed(RunError::Learner(error)),
-            })?;
-        let (rewards, ..) = penalised(estimator, coefficient, &groups, &reference).map_err(failed)?;
-        Ok(Some(rewards))
-    }
-}
-
-/// Log-probabilities of all trajectories under the reference, one row each `[B][T]`.
-fn reference_logprobs(
-    engine: &mut NativeEngine,
-    groups: &[&Group],
-    micro_batch: MicroBatch,
-) -> Result<Ragged<f32>, LearnerError> {
-    let sequences = sequences(groups);
-    let mut rows = Ragged::default();
-    for range in micro_batches(&sequences, micro_batch) {
-        let values = engine.reference_logprobs(&sequences[range.clone()])?;
-        push_rows(&mut rows, &sequences[range], &values);
-    }
-    Ok(rows)
-}
-
-pub(super) fn sequences<'a>(groups: &[&'a Group]) -> Vec<LearnerSequence<'a>> {
-    let of_group = |group: &&'a Group| {
-        let prompt: &'a [u32] = &group.prompt_token_ids;
-        let trajectories: &'a [Trajectory] = &group.trajectories;
-        trajectories
-            .iter()
-            .map(move |trajectory| LearnerSequence { prompt, completion: &trajectory.token_ids })
-    };
-    groups.iter().flat_map(of_group).collect()
-}
-
-/// Appends what a pass said of some sequences, flat over them, one row each.
-pub(super) fn push_rows<T: From<f32>>(
-    rows: &mut Ragged<T>,
-    sequences: &[LearnerSequence<'_>],
-    values: &[f32],
-) {
-    let mut rest = values;
-    for sequence in sequences {
-        let (row, after) = rest.split_at(sequence.completion.len().min(rest.len()));
-        rows.push_row(row.iter().map(|&value| value.into()));
-        rest = after;
-    }
-}
-
-/// Rewards after the KL penalty \[B\], what each token was charged with \[N\], and the mean divergence.
-fn penalised(
-    estimator: KlEstimator,
-    coefficient: f64,
-    groups: &[&Group],
-    reference: &Ragged<f32>,
-) -> Result<(Vec<f64>, Vec<f64>, f64), RunError> {
-    let trajectories: Vec<_> = groups.iter().flat_map(|group| &group.trajectories).collect();
-    let token_scores =
-        Ragged::from_rows(trajectories.iter().map(|trajectory| vec![0.0; trajectory.token_ids.len()]));
-    let mask: Vec<bool> =
-        trajectories.iter().flat_map(|trajectory| trajectory.loss_mask.iter().copied()).collect();
-    let old: Vec<f32> =
-        trajectories.iter().flat_map(|trajectory| trajectory.logprobs.iter().copied()).collect();
-    let penalty = kl::in_reward(estimator, coefficient, &token_scores, &mask, &old, reference.values())?;
-    let rewards = trajectories
-        .iter()
-        .zip(&penalty.penalties)
-        .map(|(trajectory, penalty)| trajectory.reward - penalty)
-        .collect();
-    let token_penalties = penalty.token_rewards.iter().map(|reward| -reward).collect();
-    Ok((rewards, token_penalties, penalty.mean_kl))
-}
+use crate::timings::{STEP, TokenCounts};
+use crate::update::{TrainingBatch, update};
 
 impl Session {
-    /// Trains until the run ends.
-    pub fn run(mut self) -> Result<Summary, RunError> {
-        let result = self.steps();
-        self.progress.finish();
-        match result {
-            Ok(ending) => {
-                let checkpoint = self.saved.map(|step| self.directory.checkpoint(step));
-                Ok(Summary {
-                    ending,
-                    steps: self.shell.machine().progress().steps,
-                    run: self.directory.path().to_owned(),
-                    checkpoint,
-                    before: self.before,
-                    after: self.latest.map(|(_, report)| report),
-                })
-            }
-            Err(error) => {
-                self.note_failure(&error);
-                Err(error)
-            }
-        }
-    }
-
-    /// Writes an error into the run log; the command line prints it.
-    pub(super) fn note_failure(&self, error: &RunError) {
-        let mut text = format!("the run ends with an error: {error}");
-        let mut source = std::error::Error::source(error);
-        while let Some(cause) = source {
-            let _ = write!(text, "\n  caused by: {cause}");
-            source = cause.source();
-        }
-        self.progress.note(Level::Error, &text);
-    }
-
-    fn steps(&mut self) -> Result<Ending, RunError> {
-        // A kill may have come between a checkpoint and the removal of older ones.
-        self.prune()?;
-        match self.go_on() {
-            Err(error) if error.is_interruption() => self.interrupted(),
-            ended => ended,
-        }
-    }
-
-    fn go_on(&mut self) -> Result<Ending, RunError> {
-        if self.is_unmeasured {
-            self.make_up_measurement()?;
-        }
-        self.attempts = Attempts::new();
-        loop {
-            if let Some(reason) = self.early_stop.stopped() {
-                return self.stopped_early(reason);
-            }
-            let step = self.shell.machine().progress().steps + 1;
-            if self.interrupt.is_requested() {
-                return self.interrupted();
-            }
-            self.progress.groups(0, self.config.data.train_batch_size as u64);
-            let first = self.shell.next_group();
-            let collected = self.collect()?;
-            collected.report.accounting.check()?;
-            if matches!(collected.end, End::Ready | End::Skipped(_)) {
-                self.observe_rounds(&collected, first, matches!(collected.end, End::Ready));
-            }
-            match &collected.end {
-                // Nothing is changed yet: a resume collects the same batch.
-                End::Ready if self.interrupt.is_requested() => return self.interrupted(),
-                End::Ready => {
-                    self.train(step, &collected)?;
-                    self.attempts = Attempts::new();
-                }
-                End::Skipped(why) => {
-                    self.progress
-                        .warn(&format!("step {step} is skipped ({}) and tried again", skip_reason(*why)));
-                    self.write_rollouts(step, &collected, TrainedRows::NONE)?;
-                    self.attempts.give_up(collected);
-                }
-                End::Finished(why) => {
-                    let why = *why;
-                    if !collected.others.is_empty() {
-                        self.progress.say(&format!("{}", collected.report));
-                    }
-                    self.write_rollouts(step, &collected, TrainedRows::NONE)?;
-                    self.finish()?;
-                    return Ok(Ending::Finished(why));
-                }
-                End::Stopped(diagnosis) => {
-                    self.write_rollouts(step, &collected, TrainedRows::NONE)?;
-                    self.finish()?;
-                    return Err(RunError::Stopped {
-                        diagnosis: diagnosis.clone(),
-                        run: self.directory.path().to_owned(),
-                    });
-                }
-            }
-        }
-    }
-
-    /// Saves the state after the last trained step, where it is not saved yet. What was begun after it is done again by a resume.
-    fn interrupted(&mut self) -> Result<Ending, RunError> {
-        let steps = self.shell.machine().progress().steps;
-        if self.saved != Some(steps) {
-            self.save(steps)?;
-        }
-        Ok(Ending::Interrupted)
-    }
-
-    /// The last validation and checkpoint, where they have not been made.
-    pub(super) fn finish(&mut self) -> Result<(), RunError> {
-        let totals = self.shell.machine().totals();
-        totals.check()?;
-        self.progress.say(&told(totals));
-        self.last_measurement()?;
-        let steps = self.shell.machine().progress().steps;
-        self.tell_untrained_policy(steps);
-        if self.saved != Some(steps) {
-            self.save(steps)?;
-        }
-        Ok(())
-    }
-
-    /// Where scheduling stands now, between two steps.
-    pub(super) fn place(shell: &Shell, pool: &PromptPool) -> Between {
-        Between {
-            machine: shell.machine().clone(),
-            position: pool.position(),
-            next_group: shell.next_group(),
-            carried: shell.held().map(CarriedGroup::of).collect(),
-        }
-    }
-
-    fn micro_batch(&self) -> MicroBatch {
-        self.update.micro_batch
-    }
-
-    fn collect(&mut self) -> Result<Collected, RunError> {
-        let began = Instant::now();
-        let micro_batch = self.micro_batch();
-        // Before the filter only where the filter looks at rewards after KL: groups that are dropped cost no forward pass else.
-        let penalty = match (self.divergence, &self.sieve.filter) {
-            (Divergence::InReward { estimator, controller }, Some(_))
-                if self.sieve.looks_at_final_reward() =>
-            {
-                Some((estimator, self.reward_kl.unwrap_or_else(|| controller.initial()).coef, micro_batch))
-            }
-            _ => None,
-        };
-        let mut backend = WithReference { engine: &mut self.engine, penalty };
-        let mut watch = Watch { progress: &self.progress, target: self.config.data.train_batch_size as u64 };
-        let collected = self.shell.collect(Dependencies {
-            source: &mut self.pool,
-            backend: &mut backend,
-            scorer: &mut self.scorer,
-            observer: &mut watch,
-        })?;
-        self.attempts.timings.add(GENERATION, began.elapsed());
-        Ok(collected)
-    }
-
     /// Trains on a complete batch, publishes, logs, validates and saves.
-    fn train(&mut self, step: u64, collected: &Collected) -> Result<(), RunError> {
+    pub(super) fn train(&mut self, step: u64, collected: &Collected) -> Result<(), RunError> {
         let mut timings = std::mem::take(&mut self.attempts.timings);
         let whole_groups: Vec<&Group> = collected.trained.iter().map(|record| &record.group).collect();
         let chosen = self.chosen(&collected.trained);
@@ -353,18 +79,8 @@ impl Session {
         self.advantage_state = state;
         metrics.extend(shaped.metrics.iter().copied());
         let dropped = self.dropped(collected)?;
-        let left_out =
+        let mut left_out =
             left_out(&whole_groups, chosen.as_deref(), shaped.kept.as_ref(), self.update.mask_truncated);
-        let (num_left_out, tokens_left_out) = counted(&whole_groups, &left_out);
-        whole.leave_out(num_left_out, tokens_left_out);
-        let num_members: usize = whole_groups.iter().map(|group| group.trajectories.len()).sum();
-        if num_members > 0 && num_left_out as usize == num_members {
-            self.progress.warn(&format!(
-                "step {step}: none of its {num_members} trajectories bears any loss, so nothing is learned ({}); train/num_left_out/* counts them by reason",
-                left_out.iter().flatten().next().map_or("left out", |reason| reason.name())
-            ));
-        }
-        whole.accounting.check()?;
         timings.add("adv", clock.elapsed());
 
         let old_values = passes.values.as_ref();
@@ -377,7 +93,6 @@ impl Session {
             timings.add("old_log_prob", clock.elapsed());
         }
 
-        let clock = Instant::now();
         let total = self.planned_steps();
         let learning_rate = self.learning_rate.rate(step - 1, total);
         let mut settings = self.update.clone();
@@ -392,6 +107,10 @@ impl Session {
             dropped,
             reference: reference.as_ref().filter(|_| self.divergence == Divergence::InLoss),
         };
+        if self.trains_policy(step) {
+            self.analyse_gradients(step, batch, &settings, (&mut metrics, &mut timings))?;
+        }
+        let clock = Instant::now();
         // Weights that are not trained are not published anew: what they sampled is still theirs.
         let report = if self.trains_policy(step) {
             let state = &mut self.objective_state;
@@ -402,8 +121,21 @@ impl Session {
         } else {
             None
         };
+        if let Some(report) = &report {
+            reject(&mut left_out, &report.rejected);
+        }
+        let (num_left_out, tokens_left_out) = counted(&whole_groups, &left_out);
+        whole.leave_out(num_left_out, tokens_left_out);
+        let num_members: usize = whole_groups.iter().map(|group| group.trajectories.len()).sum();
+        if num_members > 0 && num_left_out as usize == num_members {
+            self.progress.warn(&format!(
+                "step {step}: none of its {num_members} trajectories bears any loss, so nothing is learned ({}); train/num_left_out/* counts them by reason",
+                left_out.iter().flatten().next().map_or("left out", |reason| reason.name())
+            ));
+        }
+        whole.accounting.check()?;
         self.shell.trained(self.engine.version(), num_left_out)?;
-        self.between = Self::place(&self.shell, &self.pool);
+        self.between = Self::place(&self.shell, &self.pool, self.uniform_groups);
         let in_a_row =
             report.as_ref().map_or(0, |report| most_in_a_row(&mut self.skipped_updates, &report.skipped));
         if let Some(report) = report.as_ref().filter(|report| report.num_skipped > 0) {
@@ -538,12 +270,9 @@ impl Session {
         if !is_decoupled || !groups.iter().any(|group| self.is_stale(group)) {
             return Ok(None);
         }
-        let sequences = sequences(groups);
-        let mut rows = Ragged::default();
-        for range in micro_batches(&sequences, self.update.micro_batch) {
-            let scores = self.engine.policy_scores(&sequences[range.clone()], 1.0)?;
-            push_rows(&mut rows, &sequences[range], &scores.logprobs);
-        }
+        let rows = pass_over(&sequences(groups), self.update.micro_batch, |sequences| {
+            self.engine.policy_scores(sequences, 1.0).map(|scores| scores.logprobs)
+        })?;
         Ok(Some(rows))
     }
 
@@ -560,33 +289,6 @@ impl Session {
         });
         BatchSummary::of(members).map(|summary| summary.mean)
     }
-
-    /// Rewards `[P][G]` that advantages are made of, and those after KL where it is in the reward \[B\].
-    fn final_rewards(
-        &mut self,
-        groups: &[&Group],
-        reference: Option<&Ragged<f32>>,
-        metrics: &mut Metrics,
-    ) -> Result<(StepRewards, Option<Vec<f64>>), RunError> {
-        let sizes: Vec<usize> = groups.iter().map(|group| group.trajectories.len()).collect();
-        let plain: Vec<f64> =
-            groups.iter().flat_map(|group| &group.trajectories).map(|trajectory| trajectory.reward).collect();
-        let (values, finals, token_penalties) = match (self.divergence, reference) {
-            (Divergence::InReward { estimator, controller }, Some(reference)) => {
-                let state = self.reward_kl.unwrap_or_else(|| controller.initial());
-                let (rewards, token_penalties, mean_kl) =
-                    penalised(estimator, state.coef, groups, reference)?;
-                metrics.set("actor/reward_kl_penalty", mean_kl);
-                metrics.set("actor/reward_kl_penalty_coeff", state.coef);
-                self.reward_kl = Some(moved(controller, state, mean_kl, plain.len()));
-                (rewards.clone(), Some(rewards), Some(token_penalties))
-            }
-            _ => (plain, None, None),
-        };
-        let rows = Ragged::from_lengths(values, &sizes)
-            .map_err(|error| RunError::Learner(LearnerError::Engine { reason: error.to_string() }))?;
-        Ok((StepRewards { rewards: rows, token_penalties }, finals))
-    }
 }
 
 /// Counts updates that were left out one after the other, over steps; the most that there were in a row.
@@ -597,62 +299,4 @@ pub(super) fn most_in_a_row(count: &mut u32, skipped: &[bool]) -> u32 {
         most = most.max(*count);
     }
     most
-}
-
-/// Where the groups of the whole run went, in one line.
-fn told(totals: &Accounting) -> String {
-    let [(_, generated), (_, carried_in), places @ ..] = totals.places();
-    let went: Vec<String> = places
-        .into_iter()
-        .filter(|(_, count)| count.groups > 0)
-        .map(|(place, count)| format!("{} {}", count.groups, place.replace('_', " ")))
-        .collect();
-    let went = if went.is_empty() { "0".to_owned() } else { went.join(" + ") };
-    // Nothing is carried into a run.
-    let mut told = format!("groups of the run: {} generated = {went}", generated.groups + carried_in.groups);
-    if totals.left_out.trajectories > 0 {
-        let _ = write!(
-            told,
-            "; {} trajectories of trained groups left out of the loss",
-            totals.left_out.trajectories
-        );
-    }
-    told
-}
-
-fn moved(controller: KlController, state: KlState, mean_kl: f64, num_trajectories: usize) -> KlState {
-    controller.updated(state, mean_kl, num_trajectories as f64)
-}
-
-fn skip_reason(why: tamis_core::schedule::SkipReason) -> &'static str {
-    match why {
-        tamis_core::schedule::SkipReason::LimitReached => "the limit on rounds was reached",
-        tamis_core::schedule::SkipReason::EmptyRound => "a round kept no group",
-        tamis_core::schedule::SkipReason::DataExhausted => "the data ended and nothing was kept",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tamis_core::schedule::Count;
-
-    use super::*;
-
-    #[test]
-    fn the_groups_of_a_run_in_one_line() {
-        assert_eq!(told(&Accounting::default()), "groups of the run: 0 generated = 0");
-        let mut totals = Accounting {
-            generated: Count::of(10, 4),
-            trained: Count::of(4, 4),
-            dropped: Count::of(5, 4),
-            surplus: Count::of(1, 4),
-            ..Accounting::default()
-        };
-        assert_eq!(told(&totals), "groups of the run: 10 generated = 4 trained + 5 dropped + 1 surplus");
-        totals.leave_out(7);
-        assert_eq!(
-            told(&totals),
-            "groups of the run: 10 generated = 4 trained + 5 dropped + 1 surplus; 7 trajectories of trained groups left out of the loss"
-        );
-    }
 }

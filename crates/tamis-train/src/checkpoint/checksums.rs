@@ -1,0 +1,339 @@
+//! Checksums of a checkpoint's files: a bit that flips in the weights or moments often leaves finite numbers, which nothing else would
+//! notice.
+//!
+//! `checksums.json` is the last file of a checkpoint to be written: `{"crc32": {"model.safetensors": "9ae0daaf", ...}}`, a CRC-32 (IEEE 802.3,
+//! as in zip) in hexadecimal for each file, named by its path in the folder with `/` between parts. A folder without one, of an earlier
+//! build or of another program, is read as it is.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::durable::{Disk, DiskError, Operation};
+use crate::run_directory::{checkpoint_before, step_of_checkpoint as step_of};
+
+/// Name of the file in a checkpoint's folder.
+pub const CHECKSUMS: &str = "checksums.json";
+
+/// Which files of a folder have to be as they were written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// All: what a resume goes on from.
+    Whole,
+    /// Those of the folder itself that are there: weights for use, which may have been copied without the rest.
+    ForUse,
+}
+
+/// A checkpoint is not as it was written.
+#[derive(Debug, Error)]
+pub enum ChecksumError {
+    /// A file has changed.
+    #[error("`{}` of the checkpoint {} is damaged: its CRC-32 is {found:08x}, and was {expected:08x} when it was saved", file.display(), checkpoint.display())]
+    Damaged {
+        /// The file, as a path in the checkpoint.
+        file: PathBuf,
+        /// The checkpoint's folder.
+        checkpoint: PathBuf,
+        /// Checksum when it was saved.
+        expected: u32,
+        /// Checksum now.
+        found: u32,
+        /// The checkpoint before it, where there is one.
+        before: Option<PathBuf>,
+    },
+    /// A file is gone.
+    #[error("`{}` of the checkpoint {} is missing", file.display(), checkpoint.display())]
+    Missing {
+        /// The file, as a path in the checkpoint.
+        file: PathBuf,
+        /// The checkpoint's folder.
+        checkpoint: PathBuf,
+        /// The checkpoint before it, where there is one.
+        before: Option<PathBuf>,
+    },
+    /// The checksums themselves cannot be understood.
+    #[error("`{CHECKSUMS}` of the checkpoint {} is damaged", checkpoint.display())]
+    Unreadable {
+        /// The checkpoint's folder.
+        checkpoint: PathBuf,
+        /// The checkpoint before it, where there is one.
+        before: Option<PathBuf>,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A file cannot be read.
+    #[error("failed to {0}")]
+    Disk(#[from] DiskError),
+}
+
+impl ChecksumError {
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        let (checkpoint, before, is_missing) = match self {
+            Self::Damaged { checkpoint, before, .. } | Self::Unreadable { checkpoint, before, .. } => {
+                (checkpoint, before, false)
+            }
+            Self::Missing { checkpoint, before, .. } => (checkpoint, before, true),
+            Self::Disk(error) => return error.hint().map(str::to_owned),
+        };
+        let is_of_run = step_of(checkpoint).is_some();
+        let otherwise = match before {
+            Some(before) => format!(
+                ", or move {} elsewhere: the checkpoint before it, {}, is then the last one, and the run is resumed from it",
+                checkpoint.display(),
+                before.display()
+            ),
+            None if is_of_run => ", or begin a new run: there is no checkpoint before it".to_owned(),
+            None => String::new(),
+        };
+        let meant = if is_missing {
+            String::new()
+        } else {
+            format!(". Where the change was meant, remove {}", checkpoint.join(CHECKSUMS).display())
+        };
+        Some(format!("put back a copy of the file{otherwise}{meant}"))
+    }
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Manifest {
+    crc32: BTreeMap<String, Hexadecimal>,
+}
+
+/// A checksum as eight hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+struct Hexadecimal(u32);
+
+impl From<Hexadecimal> for String {
+    fn from(value: Hexadecimal) -> Self {
+        format!("{:08x}", value.0)
+    }
+}
+
+impl TryFrom<String> for Hexadecimal {
+    type Error = std::num::ParseIntError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        u32::from_str_radix(&text, 16).map(Self)
+    }
+}
+
+/// A folder that is being written: every file through it, the checksums of all at the end.
+pub(super) struct SummedFolder<'a> {
+    disk: &'a Disk,
+    root: &'a Path,
+    manifest: Manifest,
+}
+
+impl<'a> SummedFolder<'a> {
+    pub(super) fn new(disk: &'a Disk, root: &'a Path) -> Self {
+        Self { disk, root, manifest: Manifest::default() }
+    }
+
+    /// Makes a folder in it.
+    pub(super) fn folder(&self, name: &str) -> Result<(), DiskError> {
+        self.disk.create_folder(&self.root.join(name))
+    }
+
+    /// Writes a file, named by its path in the folder.
+    pub(super) fn file(
+        &mut self,
+        name: &str,
+        fill: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>,
+    ) -> Result<(), DiskError> {
+        let mut hasher = crc32fast::Hasher::new();
+        self.disk
+            .write_file_with(&self.root.join(name), |out| fill(&mut Summed { out, hasher: &mut hasher }))?;
+        self.manifest.crc32.insert(name.to_owned(), Hexadecimal(hasher.finalize()));
+        Ok(())
+    }
+
+    /// Writes the checksums, last.
+    pub(super) fn finish(self) -> Result<(), DiskError> {
+        let path = self.root.join(CHECKSUMS);
+        let json = serde_json::to_vec_pretty(&self.manifest)
+            .map_err(|error| DiskError::new(Operation::Write, &path, error.into()))?;
+        self.disk.write_file(&path, &json)
+    }
+}
+
+/// Sums up what passes through to `out`.
+struct Summed<'a> {
+    out: &'a mut (dyn Write + Send),
+    hasher: &'a mut crc32fast::Hasher,
+}
+
+impl Write for Summed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.out.write(bytes)?;
+        self.hasher.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// Checks the files of a folder against its checksums, each read once; a folder without checksums passes.
+///
+/// # Errors
+/// The first file by name that has changed, or (where the whole counts) is gone.
+pub fn verify(folder: &Path, extent: Extent) -> Result<(), ChecksumError> {
+    let path = folder.join(CHECKSUMS);
+    if !path.exists() {
+        return Ok(());
+    }
+    let bytes = Disk::new().read_file(&path)?;
+    let manifest: Manifest = serde_json::from_slice(&bytes).map_err(|source| ChecksumError::Unreadable {
+        checkpoint: folder.to_owned(),
+        before: checkpoint_before(folder),
+        source,
+    })?;
+    for (name, &Hexadecimal(expected)) in &manifest.crc32 {
+        let path = folder.join(name);
+        let is_wanted = match extent {
+            Extent::Whole => true,
+            Extent::ForUse => {
+                !name.contains('/')
+                    && ![super::OPTIMIZER, super::STATE].contains(&name.as_str())
+                    && path.exists()
+            }
+        };
+        if !is_wanted {
+            continue;
+        }
+        if !path.exists() {
+            return Err(ChecksumError::Missing {
+                file: name.into(),
+                checkpoint: folder.to_owned(),
+                before: checkpoint_before(folder),
+            });
+        }
+        let found = of_file(&path).map_err(|cause| DiskError::new(Operation::Read, &path, cause))?;
+        if found != expected {
+            return Err(ChecksumError::Damaged {
+                file: name.into(),
+                checkpoint: folder.to_owned(),
+                expected,
+                found,
+                before: checkpoint_before(folder),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn of_file(path: &Path) -> io::Result<u32> {
+    let mut file = std::fs::File::open(path)?;
+    let mut hasher = crc32fast::Hasher::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok(hasher.finalize()),
+            Ok(read) => hasher.update(&buffer[..read]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn written(root: &Path) {
+        let disk = Disk::unflushed();
+        let mut folder = SummedFolder::new(&disk, root);
+        folder.folder("critic").unwrap();
+        folder
+            .file("model.safetensors", |out| out.write_all(b"12345").and_then(|()| out.write_all(b"6789")))
+            .unwrap();
+        folder.file("critic/optimizer.safetensors", |out| out.write_all(&[7; 40])).unwrap();
+        folder.file("state.json", |out| out.write_all(b"{}")).unwrap();
+        folder.finish().unwrap();
+    }
+
+    #[test]
+    fn the_file_is_as_documented() {
+        let folder = tempfile::tempdir().unwrap();
+        written(folder.path());
+        // The published check value of CRC-32.
+        insta::assert_snapshot!(std::fs::read_to_string(folder.path().join(CHECKSUMS)).unwrap(), @r#"
+        {
+          "crc32": {
+            "critic/optimizer.safetensors": "990c14e4",
+            "model.safetensors": "cbf43926",
+            "state.json": "a3a6bf43"
+          }
+        }
+        "#);
+        verify(folder.path(), Extent::Whole).unwrap();
+        // One of an earlier build has none.
+        std::fs::write(folder.path().join("model.safetensors"), b"other").unwrap();
+        std::fs::remove_file(folder.path().join(CHECKSUMS)).unwrap();
+        verify(folder.path(), Extent::Whole).unwrap();
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_the_checkpoint_before() {
+        let runs = tempfile::tempdir().unwrap();
+        let of_step = |step: u64| {
+            let folder = runs.path().join(format!("checkpoints/step_{step}"));
+            std::fs::create_dir_all(&folder).unwrap();
+            written(&folder);
+            folder
+        };
+        let (first, _, last) = (of_step(2), of_step(20), of_step(100));
+        let told = |folder: &Path, extent| {
+            let error = verify(folder, extent).unwrap_err();
+            let text = format!("{error}\n{}", error.hint().unwrap());
+            text.replace(&runs.path().display().to_string(), "RUN")
+        };
+        std::fs::write(last.join("model.safetensors"), b"123456788").unwrap();
+        insta::assert_snapshot!(told(&last, Extent::Whole), @r#"
+        `model.safetensors` of the checkpoint RUN/checkpoints/step_100 is damaged: its CRC-32 is bcf309b0, and was cbf43926 when it was saved
+        put back a copy of the file, or move RUN/checkpoints/step_100 elsewhere: the checkpoint before it, RUN/checkpoints/step_20, is then the last one, and the run is resumed from it. Where the change was meant, remove RUN/checkpoints/step_100/checksums.json
+        "#);
+        insta::assert_snapshot!(told(&last, Extent::ForUse).lines().next().unwrap(), @"`model.safetensors` of the checkpoint RUN/checkpoints/step_100 is damaged: its CRC-32 is bcf309b0, and was cbf43926 when it was saved");
+        std::fs::remove_file(first.join("critic/optimizer.safetensors")).unwrap();
+        insta::assert_snapshot!(told(&first, Extent::Whole), @r#"
+        `critic/optimizer.safetensors` of the checkpoint RUN/checkpoints/step_2 is missing
+        put back a copy of the file, or begin a new run: there is no checkpoint before it
+        "#);
+        verify(&first, Extent::ForUse).unwrap();
+        std::fs::write(last.join(CHECKSUMS), b"{\"crc32\": {\"a\": \"12x\"}}").unwrap();
+        insta::assert_snapshot!(told(&last, Extent::Whole), @r#"
+        `checksums.json` of the checkpoint RUN/checkpoints/step_100 is damaged
+        put back a copy of the file, or move RUN/checkpoints/step_100 elsewhere: the checkpoint before it, RUN/checkpoints/step_20, is then the last one, and the run is resumed from it. Where the change was meant, remove RUN/checkpoints/step_100/checksums.json
+        "#);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Whatever bit of whatever file flips, the folder does not pass.
+        #[test]
+        fn every_flipped_bit_is_found(file in 0..4_usize, at: prop::sample::Index, bit in 0..8_u8) {
+            let folder = tempfile::tempdir().unwrap();
+            written(folder.path());
+            let names = ["model.safetensors", "critic/optimizer.safetensors", "state.json", CHECKSUMS];
+            let path = folder.path().join(names[file]);
+            let mut bytes = std::fs::read(&path).unwrap();
+            let at = at.index(bytes.len());
+            // White space between the parts of JSON says nothing, nor does the case of a digit.
+            prop_assume!(file != 3 || bytes[at].is_ascii_graphic() && bit != 5);
+            bytes[at] ^= 1_u8 << bit;
+            std::fs::write(&path, bytes).unwrap();
+            prop_assert!(verify(folder.path(), Extent::Whole).is_err());
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The trajectories of one optimizer batch, gathered once for policy and critic: whose they are, which tokens train, how they are cut.
+
+use tamis_core::group::Group;
+use tamis_core::objective::{Normalisers, ObjectiveError};
+use tamis_core::ragged::Ragged;
+use tamis_core::random::Key;
+
+use crate::learner::LearnerSequence;
+use crate::micro_batch::{MicroBatch, micro_batches, sequences};
+
+/// Which tokens are trained on: those of the policy, in scored (and, where asked for, untruncated) trajectories.
+pub(crate) fn mask_of(group: &Group, mask_truncated: bool) -> impl Iterator<Item = Vec<bool>> {
+    group.trajectories.iter().map(move |trajectory| {
+        if trajectory.is_scored() && !(mask_truncated && trajectory.is_truncated()) {
+            trajectory.loss_mask.clone()
+        } else {
+            vec![false; trajectory.token_ids.len()]
+        }
+    })
+}
+
+/// Row of each group's first trajectory \[P\].
+pub(crate) fn first_rows(groups: &[&Group]) -> Vec<usize> {
+    groups
+        .iter()
+        .scan(0, |row, group| {
+            let first = *row;
+            *row += group.trajectories.len();
+            Some(first)
+        })
+        .collect()
+}
+
+/// The order in which an epoch takes groups into mini-batches.
+pub(crate) fn order(shuffle: Option<Key>, epoch: usize, num_groups: usize) -> Vec<usize> {
+    match shuffle {
+        Some(key) => key.with(epoch as u64).permutation(num_groups),
+        None => (0..num_groups).collect(),
+    }
+}
+
+/// Some groups of a step's batch, trained on together.
+pub(crate) struct OptimizerBatch<'a> {
+    /// Row in the step's batch of each trajectory \[B\].
+    pub(crate) rows: Vec<usize>,
+    /// Each as the learner takes it \[B\].
+    pub(crate) sequences: Vec<LearnerSequence<'a>>,
+    /// Which tokens are trained on `[B][T]`.
+    pub(crate) mask: Ragged<bool>,
+    /// Trajectories of each group \[P\].
+    sizes: Vec<usize>,
+}
+
+/// A part of an optimizer batch that passes through the learner at once, with what a loss wants to know of it.
+pub(crate) struct Micro<'m, 'a> {
+    /// Places of its trajectories in the optimizer batch.
+    pub(crate) places: &'m [usize],
+    /// Each as the learner takes it.
+    pub(crate) sequences: &'m [LearnerSequence<'a>],
+    /// Which tokens are trained on, flat.
+    pub(crate) mask: Vec<bool>,
+    /// Where trajectories begin in it, and the last ends.
+    pub(crate) offsets: Vec<usize>,
+    /// Tokens trained on in the group of each trajectory.
+    pub(crate) group_tokens: Vec<f64>,
+    /// Trajectories trained on in the group of each trajectory.
+    pub(crate) group_sequences: Vec<f64>,
+}
+
+impl<'a> OptimizerBatch<'a> {
+    /// The groups at `places` of a step's batch, of which `first_row` says where each begins. `kept` says which of its trajectories stay in
+    /// the loss `[P][G]`; `None`: all.
+    pub(crate) fn of(
+        groups: &[&'a Group],
+        first_row: &[usize],
+        places: &[usize],
+        mask_truncated: bool,
+        kept: Option<&Ragged<bool>>,
+    ) -> Self {
+        let own: Vec<&'a Group> = places.iter().map(|&place| groups[place]).collect();
+        let mut mask = Ragged::default();
+        for (&place, group) in places.iter().zip(&own) {
+            for (i, mut mask_t) in mask_of(group, mask_truncated).enumerate() {
+                if kept.is_some_and(|kept| !kept.row(place)[i]) {
+                    mask_t.fill(false);
+                }
+                mask.push_row(mask_t);
+            }
+        }
+        Self {
+            rows: places
+                .iter()
+                .zip(&own)
+                .flat_map(|(&place, group)| first_row[place]..first_row[place] + group.trajectories.len())
+                .collect(),
+            sequences: sequences(&own),
+            mask,
+            sizes: own.iter().map(|group| group.trajectories.len()).collect(),
+        }
+    }
+
+    /// Places of the trajectories with a token to train on; the others cost no pass.
+    pub(crate) fn live(&self) -> Vec<usize> {
+        (0..self.sequences.len()).filter(|&place| self.mask.row(place).contains(&true)).collect()
+    }
+
+    /// A column of the step's batch, one row per trajectory, as it stands in this one: flat \[N\].
+    pub(crate) fn gathered<T: Copy>(&self, column: &Ragged<T>) -> Vec<T> {
+        self.rows.iter().flat_map(|&row| column.row(row)).copied().collect()
+    }
+
+    /// The tokens of some trajectories in a flat column of this batch.
+    pub(crate) fn cut<T: Copy>(&self, values: &[T], places: &[usize]) -> Vec<T> {
+        let offsets = self.mask.offsets();
+        places.iter().flat_map(|&place| &values[offsets[place]..offsets[place + 1]]).copied().collect()
+    }
+
+    /// Passes over the live trajectories, micro-batch by micro-batch, in order. `pass` is also given what means over the whole optimizer
+    /// batch are divided by.
+    pub(crate) fn for_each_micro<E: From<ObjectiveError>>(
+        &self,
+        micro_batch: MicroBatch,
+        mut pass: impl FnMut(&Micro<'_, 'a>, &Normalisers) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (normalisers, group_tokens) = Normalisers::of(&self.mask, &self.sizes)?;
+        let group_sequences = Normalisers::group_sequences(&self.mask, &self.sizes)?;
+        let live = self.live();
+        let sequences: Vec<LearnerSequence<'a>> = live.iter().map(|&place| self.sequences[place]).collect();
+        for range in micro_batches(&sequences, micro_batch) {
+            let places = &live[range.clone()];
+            let mut offsets = vec![0];
+            offsets.extend(places.iter().scan(0, |end, &place| {
+                *end += self.mask.row(place).len();
+                Some(*end)
+            }));
+            let micro = Micro {
+                places,
+                sequences: &sequences[range],
+                mask: self.cut(self.mask.values(), places),
+                offsets,
+                group_tokens: places.iter().map(|&place| group_tokens[place]).collect(),
+                group_sequences: places.iter().map(|&place| group_sequences[place]).collect(),
+            };
+            pass(&micro, &normalisers)?;
+        }
+        Ok(())
+    }
+}

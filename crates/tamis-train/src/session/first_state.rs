@@ -1,0 +1,103 @@
+//! The first state of a run: its weights, the reference they are compared with, the first measurement.
+
+use super::settings::optimizer;
+use super::{RunError, Session};
+use crate::assemble::objective::Divergence;
+use crate::assemble::policy;
+use crate::warm_start::{Example, WarmStartError, WarmStartSettings, warm_start};
+use crate::{checkpoint, validation};
+
+impl Session {
+    /// Weights, reference and first measurement; `examples` where the run begins.
+    pub(super) fn first_state(&mut self, examples: Option<&[Example]>) -> Result<(), RunError> {
+        if let Some(examples) = examples {
+            self.first_weights(examples)?;
+        }
+        self.keep_reference()?;
+        self.keep_critic();
+        if examples.is_some() {
+            self.first_measurement()?;
+        }
+        Ok(())
+    }
+
+    /// The warm start, where there is one.
+    fn first_weights(&mut self, examples: &[Example]) -> Result<(), RunError> {
+        let config = &self.config.warm_start;
+        if config.steps == 0 {
+            return Ok(());
+        }
+        let settings = WarmStartSettings {
+            steps: config.steps,
+            batch_size: config.batch_size,
+            learning_rate: config.learning_rate,
+            warmup_steps: config.warmup_steps,
+            target_accuracy: config.target_accuracy,
+            test_freq: config.test_freq,
+            seed: self.config.run.seed,
+        };
+        let (progress, scorer, prompts, validation) =
+            (&self.progress, &mut self.scorer, &self.validation_prompts, &self.validation);
+        let mut measured = 0;
+        let interrupt = self.interrupt.clone();
+        let report = warm_start(
+            &mut self.engine,
+            examples,
+            &settings,
+            &interrupt,
+            |engine| {
+                measured += 1;
+                let journal = format!("warm_start/{measured}");
+                let (_, report) =
+                    validation::sample(engine, scorer, prompts, validation, &journal, 0, &mut |_| {})?;
+                Ok(report.accuracy)
+            },
+            |update, loss, accuracy| {
+                let measured = accuracy
+                    .map_or_else(String::new, |accuracy| format!(", accuracy {:.1}%", 100.0 * accuracy));
+                progress.stage(&format!("warm start {update}/{}", settings.steps));
+                if update % 50 == 0 && update < settings.steps {
+                    progress.say(&format!(
+                        "warm start: update {update} of {}, cross-entropy {loss:.3}{measured}",
+                        settings.steps
+                    ));
+                }
+            },
+        );
+        let report = match report.map_err(RunError::from) {
+            Err(RunError::WarmStart(WarmStartError::Interrupted)) => {
+                return Err(RunError::Interrupted { run: self.directory.path().to_owned() });
+            }
+            report => report?,
+        };
+        let accuracy = report
+            .accuracy
+            .map_or_else(String::new, |accuracy| format!(", accuracy {:.1}%", 100.0 * accuracy));
+        self.progress.say(&format!(
+            "warm start: {} updates of {} examples, cross-entropy {:.3}{accuracy}",
+            report.num_updates, settings.batch_size, report.loss
+        ));
+        // Reinforcement learning begins with moments of its own.
+        self.engine.reset_optimizer(optimizer(&self.config));
+        Ok(())
+    }
+
+    /// The reference policy, where a divergence needs it.
+    fn keep_reference(&mut self) -> Result<(), RunError> {
+        if self.divergence == Divergence::None {
+            return Ok(());
+        }
+        let kept = self.directory.path().join("reference");
+        let reference = match policy::reference_path(&self.config) {
+            Some(path) => policy::load(path)?,
+            None if kept.is_dir() => policy::load(&kept)?,
+            None => {
+                let initial = self.engine.model().clone();
+                checkpoint::write_reference(self.directory.disk(), &kept, &initial)?;
+                initial
+            }
+        };
+        self.engine.set_reference(reference);
+        Ok(())
+    }
+}

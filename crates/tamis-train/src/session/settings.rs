@@ -1,0 +1,98 @@
+//! From the configuration to the settings of what a session drives: engine, sampling, validation, update.
+
+use std::num::NonZeroUsize;
+
+use tamis_config::Config;
+use tamis_core::random::{Key, Purpose};
+use tamis_model::AdamWConfig;
+use tamis_rollout::{Sampling, ShellSettings};
+
+use super::RunError;
+use crate::assemble::{objective, schedule};
+use crate::micro_batch::MicroBatch;
+use crate::native::EngineSettings;
+use crate::update::UpdateSettings;
+use crate::validation::ValidationSettings;
+
+pub(super) fn optimizer(config: &Config) -> AdamWConfig {
+    let optimizer = &config.train.optimizer;
+    AdamWConfig {
+        beta1: optimizer.betas[0],
+        beta2: optimizer.betas[1],
+        eps: optimizer.epsilon,
+        weight_decay: optimizer.weight_decay,
+        decay_norms_and_biases: optimizer.decay_norms_and_biases,
+    }
+}
+
+/// Worker threads of the run.
+pub(crate) fn threads(config: &Config) -> usize {
+    config.run.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, NonZeroUsize::get))
+}
+
+pub(crate) fn engine_settings(config: &Config) -> EngineSettings {
+    EngineSettings {
+        threads: threads(config),
+        temperature: config.rollout.temperature,
+        max_grad_norm: config.train.optimizer.max_grad_norm,
+        recompute_activations: config.model.recompute_activations,
+        max_num_seqs: config.rollout.max_num_seqs,
+        optimizer: optimizer(config),
+    }
+}
+
+fn sampling(config: &Config) -> Sampling {
+    let rollout = &config.rollout;
+    Sampling {
+        temperature: rollout.temperature,
+        top_k: (rollout.top_k > 0).then_some(rollout.top_k as u32),
+        top_p: rollout.top_p,
+        min_p: rollout.min_p,
+        repetition_penalty: rollout.repetition_penalty,
+        max_response_length: rollout.max_response_length,
+        stop: rollout.stop.clone(),
+    }
+}
+
+/// How validation samples: the rollout's limits with the temperature and the cut of its own.
+pub(crate) fn validation_settings(config: &Config) -> ValidationSettings {
+    ValidationSettings {
+        seed: config.run.seed,
+        n: config.validate.n,
+        sampling: Sampling {
+            temperature: config.validate.temperature,
+            top_p: config.validate.top_p,
+            top_k: None,
+            min_p: 0.0,
+            ..sampling(config)
+        },
+        num_samples_shown: config.validate.num_samples_shown,
+    }
+}
+
+pub(super) fn shell_settings(config: &Config, sieve: &schedule::Sieve) -> ShellSettings {
+    ShellSettings {
+        seed: config.run.seed,
+        group_size: config.rollout.n,
+        sampling: sampling(config),
+        filter: sieve.filter,
+        metric: sieve.metric.clone(),
+    }
+}
+
+pub(super) fn update_settings(config: &Config) -> Result<UpdateSettings, RunError> {
+    let train = &config.train;
+    let mini = train.ppo_mini_batch_size.unwrap_or(config.data.train_batch_size);
+    Ok(UpdateSettings {
+        mini_batch_size: NonZeroUsize::new(mini).unwrap_or(NonZeroUsize::MIN),
+        epochs: train.ppo_epochs,
+        shuffle: train.shuffle_mini_batches.then(|| Key::new(config.run.seed, Purpose::MiniBatch)),
+        micro_batch: match train.micro_batch_size {
+            Some(size) => MicroBatch::Sequences(size),
+            None => MicroBatch::Tokens(train.micro_batch_tokens),
+        },
+        mask_truncated: config.objective.masks.truncated,
+        correction: objective::correction(config)?,
+        key: Key::new(config.run.seed, Purpose::Objective),
+    })
+}

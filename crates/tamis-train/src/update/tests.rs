@@ -1,0 +1,151 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use tamis_core::correction::Rejection;
+use tamis_core::group::{FinishReason, GroupId, PolicyVersion, PromptId, Trajectory};
+use tamis_core::objective::{Aggregation, Clip};
+use tamis_core::random::Purpose;
+
+use super::*;
+use crate::learner::{LearnerSequence, OptimizerReport};
+
+/// A policy of which every log-probability is -0.5. Keeps the first token of each completion with a derivative.
+#[derive(Default)]
+struct Constant {
+    bore_loss: BTreeSet<u32>,
+    num_steps: usize,
+}
+
+impl Learner for Constant {
+    fn forward_backward(
+        &mut self,
+        sequences: &[LearnerSequence<'_>],
+        ask: &mut crate::learner::AskObjective<'_>,
+    ) -> Result<(), LearnerError> {
+        let num_tokens = sequences.iter().map(|sequence| sequence.completion.len()).sum();
+        let mut coefficients = Coefficients::default();
+        ask(&vec![-0.5; num_tokens], &vec![1.0; num_tokens], &mut coefficients)?;
+        let mut rest = coefficients.logprob.as_slice();
+        for sequence in sequences {
+            let (own, after) = rest.split_at(sequence.completion.len());
+            if own.iter().any(|&derivative| derivative != 0.0) {
+                self.bore_loss.insert(sequence.completion[0]);
+            }
+            rest = after;
+        }
+        Ok(())
+    }
+
+    fn optimizer_step(&mut self, _: f64) -> Result<OptimizerReport, LearnerError> {
+        self.num_steps += 1;
+        Ok(OptimizerReport { grad_norm: 1.0, skipped: false })
+    }
+
+    fn take_gradient_norm(&mut self) -> Result<f64, LearnerError> {
+        Ok(1.0)
+    }
+
+    fn policy_scores(
+        &mut self,
+        sequences: &[LearnerSequence<'_>],
+        _: f64,
+    ) -> Result<PolicyScores, LearnerError> {
+        let num_tokens = sequences.iter().map(|sequence| sequence.completion.len()).sum();
+        Ok(PolicyScores { logprobs: vec![-0.5; num_tokens], entropies: vec![1.0; num_tokens] })
+    }
+
+    fn reference_logprobs(&mut self, _: &[LearnerSequence<'_>]) -> Result<Vec<f32>, LearnerError> {
+        Err(LearnerError::Interrupted)
+    }
+}
+
+proptest! {
+    /// Of the members that nothing else leaves out, those bear no loss that are reported as rejected, and no others; where a whole
+    /// mini-batch is rejected no update is made.
+    #[test]
+    fn what_the_correction_rejects_whole_bears_no_loss(
+        groups in prop::collection::vec(
+            prop::collection::vec((any::<bool>(), prop::collection::vec(any::<(bool, bool)>(), 1..4)), 1..4),
+            1..5,
+        ),
+        mini_batch_size in 1..4_usize,
+        epochs in 1..3_usize,
+        is_bypass: bool,
+    ) {
+        let mut id = 0;
+        let groups: Vec<Group> = groups
+            .iter()
+            .map(|members| {
+                let trajectories = members.iter().map(|(is_scored, tokens)| {
+                    id += 1;
+                    Trajectory {
+                        sample_index: 0,
+                        text: String::new(),
+                        token_ids: vec![id; tokens.len()],
+                        // Twelve times as likely to the policy as it was to the sampler, or as likely.
+                        logprobs: tokens.iter().map(|(_, is_far)| if *is_far { -3.0 } else { -0.5 }).collect(),
+                        entropy: None,
+                        loss_mask: tokens.iter().map(|(is_own, _)| *is_own).collect(),
+                        finish_reason: FinishReason::Stop,
+                        versions: (PolicyVersion(0), PolicyVersion(0)),
+                        scores: BTreeMap::new(),
+                        reward: if *is_scored { 1.0 } else { f64::NAN },
+                    }
+                });
+                Group {
+                    id: GroupId(0),
+                    prompt: PromptId(0),
+                    epoch: 0,
+                    dispatched: PolicyVersion(0),
+                    prompt_token_ids: vec![1],
+                    trajectories: trajectories.collect(),
+                }
+            })
+            .collect();
+        let groups: Vec<&Group> = groups.iter().collect();
+        let members: Vec<&Trajectory> = groups.iter().flat_map(|group| &group.trajectories).collect();
+        let old = Ragged::from_rows(members.iter().map(|member| vec![-0.5_f32; member.token_ids.len()]));
+        let advantages = Advantages::PerTrajectory(Ragged::from_rows(
+            groups.iter().map(|group| vec![1.0; group.trajectories.len()]),
+        ));
+        let batch = TrainingBatch {
+            groups: &groups,
+            advantages: &advantages,
+            kept: None,
+            policy_factor: 1.0,
+            old: Some(&old),
+            dropped: None,
+            reference: None,
+        };
+        let preset = if is_bypass { "bypass_ppo_clip" } else { "disabled" };
+        let mut correction = Correction::named(preset).unwrap();
+        correction.rejections = Rejection::verl("token_k2", "1.0").unwrap();
+        let settings = UpdateSettings {
+            mini_batch_size: NonZeroUsize::new(mini_batch_size).unwrap(),
+            epochs,
+            shuffle: None,
+            micro_batch: MicroBatch::Sequences(2),
+            mask_truncated: false,
+            correction: Some(correction),
+            key: Key::new(1, Purpose::Objective),
+        };
+        let objective = Objective::of(PolicyLoss::Clip(Clip::symmetric(0.2)), Aggregation::TokenMean);
+        let mut learner = Constant::default();
+        let mut state = objective.initial_state();
+        let report = update(&mut learner, &objective, &mut state, batch, &settings, 0.1).unwrap();
+        let is_rejected = |member: &&Trajectory| {
+            let own: Vec<bool> = member.loss_mask.iter().zip(&member.logprobs).filter(|(own, _)| **own).map(|(_, &logprob)| logprob < -1.0).collect();
+            member.is_scored() && !own.is_empty() && !own.contains(&false)
+        };
+        let expected: Vec<bool> = members.iter().map(is_rejected).collect();
+        prop_assert_eq!(&report.rejected, &expected);
+        for (member, rejected) in members.iter().zip(expected) {
+            let has_tokens = member.is_scored() && member.loss_mask.contains(&true);
+            prop_assert_eq!(learner.bore_loss.contains(&member.token_ids[0]), has_tokens && !rejected);
+        }
+        let trains = |groups: &[&Group]| {
+            groups.iter().flat_map(|group| &group.trajectories).any(|member| learner.bore_loss.contains(&member.token_ids[0]))
+        };
+        prop_assert_eq!(learner.num_steps, epochs * groups.chunks(mini_batch_size).filter(|groups| trains(groups)).count());
+    }
+}
