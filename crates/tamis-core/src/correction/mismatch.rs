@@ -160,6 +160,24 @@ mod tests {
         assert!((found.difference_mean - 2_f64.ln()).abs() < 1e-15);
     }
 
+    /// A trajectory with known tokens, one whose sampler said nothing, one fully masked.
+    #[test]
+    fn trajectories_that_say_nothing() {
+        let half = 0.5_f64.ln();
+        let columns = SamplerColumns {
+            offsets: &[0, 1, 2, 3],
+            mask: &[true, true, false],
+            old: &[half, half, half],
+            behaviour: &[2.0 * half, f64::NAN, half],
+        };
+        let found = Mismatch::of(&columns, 20.0, false);
+        assert!((found.policy_ppl - 2.0).abs() < 1e-15 && (found.behaviour_ppl - 4.0).abs() < 1e-14);
+        assert_eq!(found.named()[0], ("rollout_corr/unknown_fraction", 0.5));
+        // Asked for, the masked one counts as log-probability 0; the unknown one never does.
+        let counted = Mismatch::of(&columns, 20.0, true);
+        assert!((counted.policy_ppl - 1.5).abs() < 1e-15 && (counted.behaviour_ppl - 2.5).abs() < 1e-14);
+    }
+
     #[test]
     fn of_nothing_there_is_no_mean() {
         let columns = SamplerColumns::<f64> { offsets: &[0], mask: &[], old: &[], behaviour: &[] };

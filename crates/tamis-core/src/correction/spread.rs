@@ -82,6 +82,46 @@ mod tests {
         assert_eq!(spread.extremes(), (1.0, 3.0));
     }
 
+    /// What the sums are taken around is no matter.
+    #[test]
+    fn moments_around_another_number() {
+        let mut spread = Spread::around(2.0);
+        spread.add(1.0);
+        spread.add_times(3.0, 2.0);
+        assert!((spread.mean() - 7.0 / 3.0).abs() < 1e-15);
+        assert!((spread.deviation(1.0) - (4.0_f64 / 3.0).sqrt()).abs() < 1e-15);
+        assert!((spread.effective_share() - 49.0 / (3.0 * 19.0)).abs() < 1e-15);
+    }
+
+    #[test]
+    fn one_value_has_extremes_and_two_a_deviation() {
+        let mut spread = Spread::around(0.0);
+        spread.add(3.0);
+        assert_eq!(spread.extremes(), (3.0, 3.0));
+        spread.add(1.0);
+        assert!((spread.deviation(1.0) - 2_f64.sqrt()).abs() < 1e-15);
+    }
+
+    #[test]
+    fn rounding_makes_no_deviation() {
+        for value in [0.1_f64, 0.3, 0.7, 1.0 / 3.0, 2.7, 1e8 / 3.0] {
+            let (mut equal, mut close) = (Spread::around(0.0), Spread::around(0.0));
+            let next = f64::from_bits(value.to_bits() + 1);
+            for i in 1..100 {
+                equal.add(value);
+                close.add(if i % 2 == 0 { value } else { next });
+                if i > 1 {
+                    assert_eq!(equal.deviation(1.0).to_bits(), 0, "{value} {i}");
+                    // Squares may come out a little below 0.
+                    assert!(
+                        close.deviation(1.0) >= 0.0 && close.deviation(1.0) < 1e-6 * value,
+                        "{value} {i}"
+                    );
+                }
+            }
+        }
+    }
+
     #[test]
     fn nothing_has_no_mean_and_equal_values_have_no_deviation() {
         let mut spread = Spread::around(0.0);

@@ -101,6 +101,9 @@ fn settings_are_checked() {
     insta::assert_snapshot!(with(|stop| stop.baseline_steps = 0), @"early stop `reward_collapse`: `baseline_steps` must be at least 1");
     insta::assert_snapshot!(with(|stop| stop.window = 0), @"early stop `reward_collapse`: `window` must be at least 1");
     insta::assert_snapshot!(with(|stop| stop.share = 1.0), @"early stop `reward_collapse`: `share` must lie between 0 and 1, both excluded, got 1");
+    insta::assert_snapshot!(with(|stop| stop.share = 0.0), @"early stop `reward_collapse`: `share` must lie between 0 and 1, both excluded, got 0");
+    let empty = EarlyStopSettings { empty_steps: Some(EmptySteps { patience: 7 }), ..Default::default() };
+    assert_eq!(EarlyStop::new(empty).unwrap().settings(), &empty);
     let low = |floor, patience| {
         error(EarlyStopSettings { low_success: Some(LowSuccess { floor, patience }), ..Default::default() })
     };

@@ -3,7 +3,8 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tamis_core::balance::{
-    Arrangement, Balance, Cost, Method, Order, first_fit, greedy, karmarkar_karp, micro_batches,
+    Arrangement, Balance, BalanceError, Cost, Imbalance, Method, Order, first_fit, greedy, karmarkar_karp,
+    micro_batches,
 };
 use tamis_core::ragged::Ragged;
 
@@ -127,4 +128,46 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn the_least_there_is() {
+    let cut = |lengths: &[usize], limit, least| {
+        micro_batches(lengths, limit, least, Cost::Tokens, Arrangement::AsFound).unwrap().len()
+    };
+    // A token at a time; and sequences of nothing, for which no micro-batch is needed but one.
+    assert_eq!((cut(&[1, 1], 1, 0), cut(&[0, 0], 10, 0)), (2, 1));
+    // The largest sum that there is.
+    assert_eq!(karmarkar_karp(&[u64::MAX], 1, false), Ok(vec![vec![0]]));
+    assert_eq!(greedy(&[u64::MAX, 0], 1, false, Order::Given), Ok(vec![vec![0, 1]]));
+    let nothing = Imbalance::of(&[1], &[]);
+    let found = [nothing.min, nothing.max, nothing.balanced_min, nothing.balanced_max];
+    assert_eq!(found, [0; 4]);
+}
+
+#[test]
+fn batches_that_hold_nothing_or_run_backwards() {
+    let lengths = Ragged::from_rows([[1], [2], [3]]);
+    let refused = |start, end| {
+        let batch = std::ops::Range { start, end };
+        Balance::default().over_ranks(&lengths, &[batch], 1).unwrap_err()
+    };
+    assert_eq!(refused(1, 1), BalanceError::TooFew { items: 0, parts: 1 });
+    assert_eq!(refused(2, 1), BalanceError::Batches { batch: 0, start: 2, end: 1, groups: 3 });
+}
+
+/// 3 against 1 + 1 + 1, then one more for each, the first of equals first.
+#[test]
+fn groups_weigh_what_their_members_do() {
+    let lengths = Ragged::from_rows([[3], [1], [1], [1], [1], [1]]);
+    let balance =
+        Balance { method: Method::Greedy, cost: Cost::Tokens, equal_size: false, whole_groups: true };
+    let batches = std::iter::once(0..6).collect::<Vec<_>>();
+    assert_eq!(balance.over_ranks(&lengths, &batches, 2), Ok(vec![vec![vec![0, 4], vec![1, 2, 3, 5]]]));
+}
+
+/// 4 and 3 + 1 weigh the same: the one of two sequences counts as the heavier, so that the 0 goes to the other.
+#[test]
+fn of_parts_that_weigh_the_same_the_fuller_is_the_heavier() {
+    assert_eq!(karmarkar_karp(&[3, 4, 0, 1], 2, false), Ok(vec![vec![1, 2], vec![0, 3]]));
 }

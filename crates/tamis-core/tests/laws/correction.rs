@@ -174,3 +174,101 @@ proptest! {
         }
     }
 }
+
+/// On-policy every ratio is exactly 1: a bound of 1 is met, not passed.
+#[test]
+fn a_ratio_at_its_bound_is_within() {
+    let (old, offsets) = ([-1.0, -2.0, -0.5], [0, 2, 3]);
+    let columns = SamplerColumns { offsets: &offsets, mask: &[true; 3], old: &old, behaviour: &old };
+    assert_eq!(columns.num_sequences(), 2);
+    for level in [Level::Token, Level::Sequence] {
+        for outside in [Outside::Mask, Outside::Truncate] {
+            for (min, max) in
+                [(None, Some(1.0)), (Some(1.0), None), (Some(1.0), Some(2.0)), (Some(0.5), Some(1.0))]
+            {
+                let importance = Importance { level, outside, min, max, batch_normalize: false };
+                let correction = Correction { importance: Some(importance), ..Correction::default() };
+                let corrected = correction.correct(&columns).unwrap();
+                assert_eq!(corrected.weights, Some(vec![1.0; 3]), "{importance:?}");
+                let metrics = corrected.metrics.importance.unwrap();
+                let shares = [
+                    metrics.share_above,
+                    metrics.share_below,
+                    metrics.sequence_share_above,
+                    metrics.sequence_share_below,
+                    metrics.masked_share.unwrap_or(0.0),
+                ];
+                assert_eq!(shares, [0.0; 5], "{importance:?}");
+            }
+        }
+    }
+    // k1, k2 and k3 are 0.
+    for statistic in [Statistic::K1, Statistic::K2, Statistic::K3] {
+        for scope in [Scope::Token, Scope::SeqSum, Scope::SeqMean, Scope::SeqMax] {
+            for (min, max) in
+                [(Some(0.0), None), (None, Some(0.0)), (Some(0.0), Some(1.0)), (Some(-1.0), Some(0.0))]
+            {
+                let rejection = Rejection { statistic, scope, min, max };
+                let correction = Correction { rejections: vec![rejection], ..Correction::default() };
+                let corrected = correction.correct(&columns).unwrap();
+                assert_eq!(corrected.mask, [true; 3], "{rejection:?}");
+                let metrics = corrected.metrics.rejections[0];
+                let shares = [
+                    metrics.share_above,
+                    metrics.share_below,
+                    metrics.sequence_share_above,
+                    metrics.sequence_share_below,
+                    metrics.rejected_share,
+                    metrics.sequence_rejected_share,
+                ];
+                assert_eq!(shares, [0.0; 6], "{rejection:?}");
+            }
+        }
+    }
+}
+
+/// Three trajectories, the last fully masked; one token of the first is rejected.
+#[test]
+fn rejected_shares_are_of_trajectories_with_tokens_unless_asked() {
+    let (old, offsets) = ([-1.0, -1.0, -1.0, -1.0], [0, 2, 3, 4]);
+    let (mask, behaviour) = ([true, true, true, false], [-3.0, -1.0, -1.0, -1.0]);
+    let columns = SamplerColumns { offsets: &offsets, mask: &mask, old: &old, behaviour: &behaviour };
+    let rejection = Rejection { statistic: Statistic::K2, scope: Scope::Token, min: None, max: Some(1.0) };
+    for (count_masked_trajectories, share) in [(false, 0.5), (true, 1.0 / 3.0)] {
+        let correction =
+            Correction { rejections: vec![rejection], count_masked_trajectories, ..Correction::default() };
+        let corrected = correction.correct(&columns).unwrap();
+        assert_eq!(corrected.mask, [false, true, true, false]);
+        assert_eq!(corrected.metrics.sequence_rejected_share, share);
+        assert_eq!(corrected.metrics.rejected_share, 1.0 / 3.0);
+    }
+}
+
+/// Log-ratios of ln(1/2) and 0, with an upper bound alone: nothing is outside, and the mean weight is 3/4.
+#[test]
+fn without_a_lower_bound_nothing_is_too_small() {
+    let (old, behaviour, offsets) = ([-2_f64.ln(), 0.0], [0.0; 2], [0, 1, 2]);
+    let columns = SamplerColumns { offsets: &offsets, mask: &[true; 2], old: &old, behaviour: &behaviour };
+    for level in [Level::Token, Level::Sequence] {
+        let importance =
+            Importance { level, outside: Outside::Mask, min: None, max: Some(1.5), batch_normalize: true };
+        let correction =
+            Correction { importance: Some(importance), log_ratio_limit: Some(0.9), ..Correction::default() };
+        let corrected = correction.correct(&columns).unwrap();
+        let weights = corrected.weights.unwrap();
+        assert!((weights[0] - 2.0 / 3.0).abs() < 1e-15 && (weights[1] - 4.0 / 3.0).abs() < 1e-15);
+        let metrics = corrected.metrics.importance.unwrap();
+        assert!((metrics.normalisation.unwrap() - 0.75).abs() < 1e-15);
+        assert_eq!(metrics.masked_share, Some(0.0));
+    }
+}
+
+/// One number is the upper bound, and its inverse the lower, of the statistic with two sides.
+#[test]
+fn a_single_threshold_has_two_sides_for_k1() {
+    let two = 2_f64.ln();
+    let rejections = Rejection::verl("token_k1, seq_mean_k3", "2.0").unwrap();
+    let k1 = Rejection { statistic: Statistic::K1, scope: Scope::Token, min: Some(-two), max: Some(two) };
+    let k3 = Rejection { statistic: Statistic::K3, scope: Scope::SeqMean, min: None, max: Some(2.0) };
+    assert_eq!(rejections, [k1, k3]);
+}

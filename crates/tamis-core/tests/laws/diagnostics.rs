@@ -2,7 +2,9 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tamis_core::diagnostics::{BucketTable, Buckets, Diversity, PassRates, VarianceShares, ZeroAdvantage};
+use tamis_core::diagnostics::{
+    BucketTable, Buckets, Diversity, PassRates, VarianceShares, ZeroAdvantage, group_scores,
+};
 use tamis_core::ragged::Ragged;
 
 fn rewards() -> impl Strategy<Value = Vec<Vec<f64>>> {
@@ -74,4 +76,154 @@ proptest! {
         let sum: f64 = table.buckets.iter().map(|bucket| bucket.norm_sum).sum();
         prop_assert!((sum - deviations.iter().sum::<f64>()).abs() < 1e-12);
     }
+}
+
+/// Names and values, to 1e-15.
+fn assert_named<N: AsRef<str>>(found: &[(N, f64)], expected: &[(&str, f64)]) {
+    assert_eq!(found.len(), expected.len());
+    for ((name, value), (expected_name, expected)) in found.iter().zip(expected) {
+        assert_eq!(name.as_ref(), *expected_name);
+        assert!((value - expected).abs() < 1e-15, "{expected_name}: {value} {expected}");
+    }
+}
+
+/// 1 and 2 without an advantage; two tokens of the third group have none, and none of its trajectories all.
+#[test]
+fn zero_advantages_by_hand() {
+    let advantages = Ragged::from_rows([
+        vec![0.0, 0.0],
+        vec![0.0],
+        vec![5.0],
+        vec![0.0, 2.0, 0.0],
+        vec![1.0],
+        vec![0.0],
+        vec![3.0],
+    ]);
+    let mask = Ragged::from_rows([
+        vec![true, true],
+        vec![true],
+        vec![false],
+        vec![true, true, true],
+        vec![true],
+        vec![false],
+        vec![false],
+    ]);
+    let found = ZeroAdvantage::of_tokens(&advantages, &mask, &[3, 2, 1, 1]);
+    let expected = ZeroAdvantage {
+        tokens: 7,
+        zero_tokens: 5,
+        trajectories: 4,
+        zero_trajectories: 2,
+        groups: 2,
+        zero_groups: 1,
+    };
+    assert_eq!(found, expected);
+    assert_named(
+        &found.named(),
+        &[
+            ("diagnostics/zero_advantage/tokens", 5.0 / 7.0),
+            ("diagnostics/zero_advantage/trajectories", 0.5),
+            ("diagnostics/zero_advantage/groups", 0.5),
+        ],
+    );
+    // One advantage per trajectory says the same of those that have one.
+    let by_trajectory = Ragged::from_rows([vec![0.0, 0.0, 5.0], vec![4.0, 1.0], vec![0.0], vec![3.0]]);
+    let found = ZeroAdvantage::of(&by_trajectory, &[2, 1, 0, 3, 1, 0, 0]);
+    assert_eq!(found, ZeroAdvantage { zero_tokens: 3, ..expected });
+}
+
+#[test]
+fn at_the_threshold_nothing_is_passed() {
+    let scores = Ragged::from_rows([[0.5, 0.5, 1.0, 0.0]]);
+    assert_eq!(group_scores(&scores, 0.5)[0].pass_rate, 0.25);
+    let rates = PassRates::of(&scores, 0.5, 4);
+    assert_eq!((&rates.between[..], rates.none, rates.all), (&[0, 1, 0, 0][..], 0, 0));
+}
+
+#[test]
+fn pass_rates_of_more_or_fewer_intervals_merge() {
+    let scores = Ragged::from_rows([[1.0, 0.0], [1.0, 1.0]]);
+    let (coarse, fine) = (PassRates::of(&scores, 0.5, 1), PassRates::of(&scores, 0.5, 4));
+    for (mut into, from) in [(coarse.clone(), &fine), (fine.clone(), &coarse)] {
+        into.merge(from);
+        assert_eq!((into.between.len(), into.between.iter().sum::<u64>(), into.all), (4, 2, 2));
+    }
+    assert_named(
+        &coarse.named(),
+        &[
+            ("diagnostics/pass_rate/none", 0.0),
+            ("diagnostics/pass_rate/0_of_1", 0.5),
+            ("diagnostics/pass_rate/all", 0.5),
+            ("diagnostics/pass_rate/mixed", 0.5),
+        ],
+    );
+}
+
+/// A single answer has nothing to differ from: it is in the entropies, not in the distinct share.
+#[test]
+fn diversity_by_hand() {
+    let found = Diversity::of(&Ragged::from_rows([vec![Some("a")], vec![Some("b"), Some("b")], vec![None]]));
+    let entropy = (1.0_f64 / 3.0).ln() / -3.0 - (2.0_f64 / 3.0).ln() * 2.0 / 3.0;
+    assert_named(
+        &found.named("answer"),
+        &[
+            ("collapse/answer_distinct_share", 0.5),
+            ("collapse/answer_conditional_entropy", 0.0),
+            ("collapse/answer_entropy", entropy),
+            ("collapse/answer_mutual_information", entropy),
+        ],
+    );
+}
+
+#[test]
+fn variances_by_hand() {
+    // Within 1 and 4, means 1 and 5; sample deviations √2 and 2√2. A single reward has nothing to differ from.
+    let found = VarianceShares::of(&Ragged::from_rows([vec![0.0, 2.0], vec![3.0, 7.0], vec![9.0]]));
+    assert_named(
+        &found.named(),
+        &[
+            ("collapse/reward_variance_within", 2.5),
+            ("collapse/reward_variance_between", 4.0),
+            ("collapse/reward_variance_within_share", 2.5 / 6.5),
+            ("collapse/reward_std_dispersion", 1.0 / (1.5 * 2_f64.sqrt())),
+        ],
+    );
+}
+
+#[test]
+fn buckets_by_hand() {
+    // Seven groups in three buckets: two, two, and the rest.
+    let deviations = [0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0];
+    let found = Buckets::Quantile { buckets: 3 }.assign(&deviations).unwrap();
+    assert_eq!(found, [2, 2, 2, 1, 1, 0, 0].map(Some));
+    assert_eq!(
+        Buckets::Edges { edges: vec![] }.check().unwrap_err().to_string(),
+        "there must be at least one bucket"
+    );
+    insta::assert_snapshot!(
+        Buckets::Edges { edges: vec![0.0, 2.0, 1.0] }.check().unwrap_err(),
+        @"bucket edge 1 does not come after 2; edges must ascend"
+    );
+    assert!(Buckets::Edges { edges: vec![0.5] }.check().is_ok());
+    // The middle bucket is empty and says nothing.
+    let edges = Buckets::Edges { edges: vec![0.0, 1.0, 2.0] };
+    let table = BucketTable::of(&edges, &[0.25, 0.75, 2.5], &[1.0, 3.0, 2.0]).unwrap();
+    assert_named(
+        &table.named(),
+        &[
+            ("grad_norm/bucket_0/norm", 2.0),
+            ("grad_norm/bucket_0/square_share", 10.0 / 14.0),
+            ("grad_norm/bucket_0/group_share", 2.0 / 3.0),
+            ("grad_norm/bucket_0/reward_std_mean", 0.5),
+            ("grad_norm/bucket_0/reward_std_min", 0.25),
+            ("grad_norm/bucket_0/reward_std_max", 0.75),
+            ("grad_norm/bucket_2/norm", 2.0),
+            ("grad_norm/bucket_2/square_share", 4.0 / 14.0),
+            ("grad_norm/bucket_2/group_share", 1.0 / 3.0),
+            ("grad_norm/bucket_2/reward_std_mean", 2.5),
+            ("grad_norm/bucket_2/reward_std_min", 2.5),
+            ("grad_norm/bucket_2/reward_std_max", 2.5),
+        ],
+    );
+    assert_eq!((table.buckets[0].deviation_sum, table.buckets[0].square_sum), (1.0, 10.0));
 }

@@ -1,8 +1,9 @@
 //! The objective where a definition has an edge: nothing to train on, a view of a view, a threshold met exactly.
 
 use tamis_core::objective::{
-    AdvantageColumn, Aggregation, ClipCov, Columns, GroupCounts, Importance, LossMasks, Normalisers,
-    Objective, PolicyLoss, Vespo,
+    AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, ClipCov, Columns, Dppo, Dro, GeoMean, GroupCounts,
+    Gspo, GspoForm, Importance, KlController, KlCov, KlEstimator, KlKind, KlTerm, LossMasks, Metrics,
+    Normalisers, Objective, PolicyLoss, Selection, Vespo,
 };
 use tamis_core::random::{Key, Purpose};
 
@@ -37,6 +38,8 @@ fn a_view_of_a_view_is_a_view() {
         let none = columns.sequences(range.clone());
         assert_eq!((none.num_sequences(), none.num_tokens()), (0, 0), "{range:?}");
     }
+    let empty = Columns::<f64>::new(&[], &[], &[], AdvantageColumn::PerTrajectory(&[]));
+    assert_eq!((empty.sequences(0..0).num_sequences(), empty.sequences(0..1).num_tokens()), (0, 0));
 }
 
 #[test]
@@ -45,6 +48,13 @@ fn counts_that_say_nobody_is_there_divide_nothing() {
     for aggregation in [Aggregation::GroupMeanTokenMean, Aggregation::GroupMeanSeqMean] {
         assert_eq!(aggregation.weight(2, counts, &ONE), Ok(0.0), "{}", aggregation.name());
     }
+    let alone = GroupCounts { tokens: Some(1.0), sequences: Some(1.0) };
+    for aggregation in [Aggregation::GroupMeanTokenMean, Aggregation::GroupMeanSeqMean] {
+        assert_eq!(aggregation.weight(1, alone, &ONE), Ok(1.0), "{}", aggregation.name());
+    }
+    let by_length = Aggregation::SeqMeanTokenMean { length_epsilon: 0.5 };
+    assert_eq!(by_length.weight(0, GroupCounts::default(), &ONE), Ok(0.0));
+    assert_eq!(by_length.weight(2, GroupCounts::default(), &ONE), Ok(0.4));
 }
 
 /// Off-policy is what has drifted by more than the threshold.
@@ -121,4 +131,210 @@ fn candidates_lie_between_the_bounds() {
     };
     assert_eq!(candidates(0.5, 1.5), [0, 1]);
     assert_eq!((candidates(1.0, 1.5), candidates(0.5, 1.0)), (vec![], vec![]));
+}
+
+/// Metrics and derivative of one token.
+fn one(policy: PolicyLoss, logprob: f64, old: f64, advantage: f64) -> (Metrics, f64) {
+    let objective = Objective::of(policy, Aggregation::TokenSum);
+    let (logprob, old, advantage) = ([logprob], [old], [advantage]);
+    let columns = Columns {
+        old: Some(&old),
+        selection: Some(&[0]),
+        ..Columns::new(&[0, 1], &[true], &logprob, AdvantageColumn::PerTrajectory(&advantage))
+    };
+    let (outcome, derivatives) =
+        objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+    (outcome.metrics, derivatives.logprob[0])
+}
+
+/// Bounds of nothing: the old policy itself is within them, and its token is trained.
+#[test]
+fn the_bound_itself_is_inside() {
+    let cispo = |bound| PolicyLoss::Cispo(Cispo { bound, log_ratio_limit: None });
+    let dppo = Dppo { low: 0.0, high: 0.0, ratio_cap: 1.0, log_ratio_limit: None };
+    for policy in [
+        PolicyLoss::Clip(Clip::symmetric(0.0)),
+        PolicyLoss::Clip(Clip { cap: Some(1.0), ..Clip::symmetric(0.0) }),
+        PolicyLoss::Gspo(Gspo { low: 0.0, high: 0.0, form: GspoForm::Sequence, log_ratio_limit: None }),
+        PolicyLoss::GeoMean(GeoMean { low: 0.0, high: 0.0, length_epsilon: 0.0, weight_epsilon: 0.0 }),
+        cispo(CispoBound::Relative { low: 0.0, high: 0.0 }),
+        cispo(CispoBound::Absolute { max: 1.0 }),
+        PolicyLoss::DppoTv(dppo),
+        PolicyLoss::DppoKl(dppo),
+    ] {
+        for advantage in [1.0, -1.0] {
+            let (metrics, slope) = one(policy, -1.0, -1.0, advantage);
+            assert_eq!(slope, -advantage, "{policy:?}");
+            let shares = [
+                metrics.clip_share,
+                metrics.clip_share_dual,
+                metrics.clip_share_low,
+                metrics.clip_share_high,
+            ];
+            assert_eq!(shares, [0.0; 4], "{policy:?} {advantage}");
+        }
+    }
+    // The dual bound meets the cap: both are 2, and the smaller of two equals is neither.
+    let clip = Clip { cap: Some(2.0), dual: Some(2.0), ..Clip::symmetric(0.2) };
+    let token = clip.token(1.0, -1.0);
+    assert_eq!((token.loss, token.is_dual), (2.0, false));
+    let limited = Gspo { low: 0.2, high: 0.2, form: GspoForm::Sequence, log_ratio_limit: Some(1.0) };
+    assert!((one(PolicyLoss::Gspo(limited), -1.0, -2.0, -1.0).1 - 1_f64.exp()).abs() < 1e-14);
+    assert_eq!(one(PolicyLoss::Gspo(limited), -1.0, -2.01, -1.0).1, 0.0);
+}
+
+/// What is counted as low is a bad token below its bound, as high a good one above; a token without advantage is neither.
+#[test]
+fn clipped_tokens_are_counted_by_side() {
+    let cispo = PolicyLoss::Cispo(Cispo {
+        bound: CispoBound::Relative { low: 0.2, high: 0.2 },
+        log_ratio_limit: None,
+    });
+    let geo_mean =
+        PolicyLoss::GeoMean(GeoMean { low: 0.2, high: 0.2, length_epsilon: 0.0, weight_epsilon: 0.0 });
+    for policy in [PolicyLoss::Clip(Clip::symmetric(0.2)), cispo, geo_mean] {
+        for (old, advantage, low, high) in [
+            (-2.0, 1.0, 0.0, 1.0),
+            (-2.0, -1.0, 0.0, 0.0),
+            (-2.0, 0.0, 0.0, 0.0),
+            (-0.5, 1.0, 0.0, 0.0),
+            (-0.5, -1.0, 1.0, 0.0),
+            (-0.5, 0.0, 0.0, 0.0),
+        ] {
+            let (metrics, _) = one(policy, -1.0, old, advantage);
+            let found = (metrics.clip_share_low, metrics.clip_share_high);
+            assert_eq!(found, (low, high), "{policy:?} {old} {advantage}");
+        }
+    }
+    // CISPO holds its weight whatever the advantage.
+    for (old, advantage) in [(-2.0, 1.0), (-2.0, -1.0), (-0.5, 1.0), (-0.5, -1.0)] {
+        assert_eq!(one(cispo, -1.0, old, advantage).0.clip_share, 1.0);
+    }
+}
+
+/// A token that was certain, or has become so, is compared all the same.
+#[test]
+fn divergences_of_certain_tokens() {
+    let dppo = |low, high| PolicyLoss::DppoKl(Dppo { low, high, ratio_cap: 3.0, log_ratio_limit: None });
+    let half = 0.5_f64.ln();
+    // From 1 to 1/2: ln 2.
+    assert_eq!(one(dppo(0.69, 0.2), half, 0.0, -1.0).1, 0.0);
+    assert_eq!(one(dppo(0.70, 0.2), half, 0.0, -1.0).1, 0.5);
+    // From 1/2 to 1: ln(1/2)/2 + ln(1/2 · 1e8)/2 = 8.5.
+    assert_eq!(one(dppo(0.2, 8.0), 0.0, half, 1.0).1, 0.0);
+    assert!((one(dppo(0.2, 9.0), 0.0, half, 1.0).1 + 2.0).abs() < 1e-14);
+}
+
+/// A good token whose probability has doubled, held at 0.4; one without advantage moves nothing, wherever it is.
+#[test]
+fn the_geometric_mean_of_held_ratios() {
+    let policy =
+        PolicyLoss::GeoMean(GeoMean { low: 0.4, high: 0.4, length_epsilon: 0.0, weight_epsilon: 0.0 });
+    let two = 2_f64.ln();
+    let (metrics, _) = one(policy, -1.0, -1.0 - two, 1.0);
+    assert!((metrics.ratio_mean - 0.4_f64.exp()).abs() < 1e-15);
+    // The divergence is that of the policies, not of what the loss made of it: 2 - 1 - ln 2.
+    assert!((metrics.old_kl_k3 - (1.0 - two)).abs() < 1e-14, "{}", metrics.old_kl_k3);
+    let objective = Objective::of(policy, Aggregation::TokenSum);
+    for (first, second) in [(1.0, 0.0), (-1.0, 0.0)] {
+        let advantage = [first, second];
+        let columns = Columns {
+            old: Some(&[-1.0, -1.0 - second - two * first]),
+            ..Columns::new(&[0, 2], &[true; 2], &[-1.0; 2], AdvantageColumn::PerToken(&advantage))
+        };
+        let (outcome, derivatives) =
+            objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+        assert_eq!(outcome.metrics.ratio_mean, 1.0, "{advantage:?}");
+        assert_eq!(derivatives.logprob, [-0.5 * first, 0.0], "{advantage:?}");
+    }
+}
+
+/// A trajectory whose tokens are all left out has moved nowhere.
+#[test]
+fn a_mean_over_no_token_is_one() {
+    let policy =
+        PolicyLoss::GeoMean(GeoMean { low: 0.4, high: 0.4, length_epsilon: 0.0, weight_epsilon: 0.0 });
+    let objective = Objective::of(policy, Aggregation::TokenSum);
+    let columns = Columns {
+        old: Some(&[-2.0, -1.5]),
+        selection: Some(&[Selection::LEFT_OUT; 2]),
+        ..Columns::new(&[0, 2], &[true; 2], &[-1.0; 2], AdvantageColumn::PerTrajectory(&[1.0]))
+    };
+    let (outcome, _) = objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+    assert_eq!((outcome.metrics.ratio_mean, outcome.metrics.ratio_max), (1.0, 1.0));
+}
+
+#[test]
+fn a_penalty_is_no_push() {
+    // Far off-policy, and without an advantage: the pull to the old policy stays.
+    let masks = LossMasks { top_entropy: None, off_policy: Some(0.5) };
+    let objective =
+        Objective { masks, ..Objective::of(PolicyLoss::Dro(Dro { beta: 0.5 }), Aggregation::TokenSum) };
+    for (advantage, slope) in [(0.0, -0.5), (-1.0, 0.0), (1.0, -1.5)] {
+        let advantage = [advantage];
+        let columns = Columns {
+            old: Some(&[-1.0]),
+            ..Columns::new(&[0, 1], &[true], &[-2.0], AdvantageColumn::PerTrajectory(&advantage))
+        };
+        let (_, derivatives) =
+            objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+        assert_eq!(derivatives.logprob, [slope], "{advantage:?}");
+    }
+}
+
+#[test]
+fn tokens_that_pay_for_their_distance_are_counted() {
+    let objective = Objective::of(PolicyLoss::KlCov(KlCov { share: 0.5, coef: 1.0 }), Aggregation::TokenSum);
+    let columns = Columns {
+        selection: Some(&[Selection::BY_COVARIANCE, 0, 0, Selection::BY_COVARIANCE]),
+        ..Columns::new(
+            &[0, 4],
+            &[true, true, true, false],
+            &[-1.0; 4],
+            AdvantageColumn::PerTrajectory(&[1.0]),
+        )
+    };
+    let (outcome, _) = objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+    assert_eq!(outcome.metrics.clip_share, 1.0 / 3.0);
+}
+
+#[test]
+fn luspo_is_the_clip_over_whole_trajectories() {
+    let clip = Clip { low: 0.1, high: 0.3, dual: None, cap: None, log_ratio_limit: None };
+    let expected = Objective {
+        importance: Importance::Sequence,
+        ..Objective::of(PolicyLoss::Luspo(clip), Aggregation::SeqMeanTokenSum)
+    };
+    assert_eq!(Objective::luspo(0.1, 0.3), expected);
+}
+
+/// At d of 0, 1 and -3 under each estimator: values 0, 1, -3; 0, 1, 3; 0, 1/2, 9/2; 0, 1/e, e^3 - 4 or held at 10.
+#[test]
+fn divergences_by_hand() {
+    let e = 1_f64.exp();
+    let (grown, held) = (3_f64.exp() - 4.0, 10.0);
+    let k3 = [0.0, 1.0 - 1.0 / e, 1.0 - 3_f64.exp()];
+    for (kind, clamped, values, slopes) in [
+        (KlKind::K1, true, [0.0, 1.0, -3.0], [1.0, 1.0, 1.0]),
+        (KlKind::Abs, true, [0.0, 1.0, 3.0], [0.0, 1.0, -1.0]),
+        (KlKind::K2, true, [0.0, 0.5, 4.5], [0.0, 1.0, -3.0]),
+        (KlKind::K3, false, [0.0, 1.0 / e, grown], k3),
+        (KlKind::K3, true, [0.0, 1.0 / e, held], [k3[0], k3[1], 0.0]),
+    ] {
+        let estimator = KlEstimator { kind, straight_through: false, clamped };
+        let kl = KlTerm { estimator, controller: KlController::Fixed { coef: 0.5 }, bias_corrected: false };
+        let objective =
+            Objective { kl: Some(kl), ..Objective::of(PolicyLoss::Reinforce, Aggregation::TokenSum) };
+        let columns = Columns {
+            reference: Some(&[-4.0, -5.0, -1.0]),
+            ..Columns::new(&[0, 3], &[true; 3], &[-4.0; 3], AdvantageColumn::PerTrajectory(&[0.0]))
+        };
+        let (outcome, derivatives) =
+            objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+        let total: f64 = values.iter().sum();
+        assert!((outcome.metrics.kl_loss.unwrap() - total).abs() < 1e-13, "{estimator:?}");
+        for (found, slope) in derivatives.logprob.iter().zip(slopes) {
+            assert!((found - 0.5 * slope).abs() < 1e-13, "{estimator:?}: {found} {slope}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::accumulator::SequenceSums;
 use super::super::columns::{Real, Row};
-use super::super::exponential::exp;
+use super::super::exponential::{exp, exp_m1};
 use super::super::selection::Selection;
 use super::super::{ObjectiveError, in_range};
 use super::kernel::Pass;
@@ -120,7 +120,8 @@ impl GeoMean {
         sums.policy_loss = pass.scale * (tokens * loss);
         sums.ratio = ratio * tokens;
         (sums.ratio_min, sums.ratio_max) = (ratio, ratio);
-        sums.old_kl_k3 = (sums.ratio - tokens) + sums.old_kl;
+        // Of all tokens as they are: the loss's own ratio is held, and would make the estimate negative.
+        sums.old_kl_k3 = tokens * exp_m1(-sums.old_kl / tokens) + sums.old_kl;
     }
 
     /// `q` and whether it moves with `d`.
