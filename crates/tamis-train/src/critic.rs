@@ -179,7 +179,7 @@ fn pass(
                 group_sequences: Some(&group_sequences_b),
             };
             settings.loss.evaluate(&columns, &normalisers, &mut derivatives, &mut sums)?;
-            upstream.extend_from_slice(&derivatives);
+            upstream.extend(derivatives.iter().map(|&derivative| derivative as f32));
             for (&place, sums) in places.iter().zip(&sums) {
                 all[place] = *sums;
             }
