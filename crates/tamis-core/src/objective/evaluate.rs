@@ -8,6 +8,7 @@ use super::exponential::exp_m1;
 use super::kl::{self, KlPass};
 use super::loss::kernel::{Lanes, Pass, Scratch, blocks, count, differences};
 use super::{Derivatives, Importance, Normalisers, Objective, ObjectiveError, ObjectiveState, entropy};
+use crate::ragged::even_parts;
 
 /// What one call returns; reuse it to keep its memory.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -176,27 +177,6 @@ impl Objective {
             None => Ok(()),
         }
     }
-}
-
-/// At most `count` runs of trajectories with about as many tokens each; together all of them.
-fn even_parts(offsets: &[usize], count: usize) -> Vec<Range<usize>> {
-    let sequences = offsets.len().saturating_sub(1);
-    let (Some(&first), Some(&last)) = (offsets.first(), offsets.last()) else { return Vec::new() };
-    let mut parts = Vec::with_capacity(count);
-    let mut start = 0;
-    for part in 1..=count.max(1) {
-        let until = first + (last - first) / count.max(1) * part;
-        let end = if part == count.max(1) {
-            sequences
-        } else {
-            offsets.partition_point(|&offset| offset < until).clamp(start, sequences)
-        };
-        if end > start {
-            parts.push(start..end);
-        }
-        start = end;
-    }
-    parts
 }
 
 impl Settings<'_> {

@@ -47,8 +47,9 @@ impl Lanes {
         self.add_part(part);
     }
 
-    /// Adds the sums of a block.
-    #[inline(always)]
+    /// Adds the sums of a block. Not inlined: seeing the conversion, the compiler would form the sums of a block two by two, not eight by
+    /// eight.
+    #[inline(never)]
     fn add_part<F: Precision>(&mut self, part: [F; LANES]) {
         for (lane, part) in self.0.iter_mut().zip(part) {
             *lane += part.into();
