@@ -42,9 +42,20 @@ pub(crate) fn exp<F: Precision>(x: F) -> F {
 /// `e^x - 1` without cancellation near 0, to 4 units in the last place; above [`Precision::LARGEST`] as there, NaN for NaN.
 #[inline(always)]
 pub(crate) fn exp_m1<F: Precision>(x: F) -> F {
+    let (r, scale) = reduced(bounded(x));
+    exp_m1_reduced(r, scale)
+}
+
+/// `x` within the bounds of [`exp_m1`].
+#[inline(always)]
+pub(crate) fn bounded<F: Precision>(x: F) -> F {
     let x = if x > F::LARGEST { F::LARGEST } else { x };
-    let x = if x < F::LOWEST { F::LOWEST } else { x };
-    let (r, scale) = reduced(x);
+    if x < F::LOWEST { F::LOWEST } else { x }
+}
+
+/// [`exp_m1`] of what [`reduced`] has taken apart.
+#[inline(always)]
+pub(crate) fn exp_m1_reduced<F: Precision>(r: F, scale: F) -> F {
     scale * growth(r) + (scale - F::ONE)
 }
 

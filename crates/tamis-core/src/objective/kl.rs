@@ -16,9 +16,9 @@ use thiserror::Error;
 use super::ObjectiveError;
 use super::accumulator::SequenceSums;
 use super::columns::{Real, Row};
-use super::exponential::{exp, exp_m1};
+use super::exponential::{bounded, exp, exp_m1, exp_m1_reduced, reduced};
 use super::loss::Importance;
-use super::loss::kernel::{Blocks, Lanes, Scratch, blocks, clamp, differences};
+use super::loss::kernel::{Blocks, LANES, Lanes, Scratch, blocks, clamp, differences};
 use super::precision::Precision;
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
@@ -164,15 +164,12 @@ impl KlEstimator {
         (value, if self.straight_through { d } else { slope })
     }
 
-    /// As [`Self::token`] for a block: `value` holds `d` and is overwritten.
+    /// As [`Self::token`] for a block, with the estimate's own slope: `value` holds `d` and is overwritten, and so is `spare`.
     #[inline(always)]
-    fn block<F: Precision>(self, value: &mut [F], slope: &mut [F]) {
-        let through = self.straight_through;
+    fn block<F: Precision>(self, value: &mut [F], slope: &mut [F], spare: &mut [F]) {
         let each = |value: &mut [F], slope: &mut [F], of: fn(F) -> (F, F)| {
             for (value, slope) in value.iter_mut().zip(slope) {
-                let distance = *value;
-                (*value, *slope) = of(distance);
-                *slope = if through { distance } else { *slope };
+                (*value, *slope) = of(*value);
             }
         };
         match self.kind {
@@ -184,14 +181,16 @@ impl KlEstimator {
             KlKind::K2 => each(value, slope, |d| (F::of(0.5) * d * d, d)),
             KlKind::K3 => {
                 let most = if self.clamped { F::of(10.0) } else { F::INFINITY };
-                for (value, slope) in value.iter_mut().zip(&mut *slope) {
-                    let distance = *value;
-                    let growth = exp_m1(-distance);
-                    let estimate = growth + distance;
+                // The exponential in two loops, neither of which is one long chain.
+                for ((&mut value, slope), spare) in value.iter_mut().zip(&mut *slope).zip(&mut *spare) {
+                    (*slope, *spare) = reduced(bounded(-value));
+                }
+                for ((value, slope), &mut scale) in value.iter_mut().zip(&mut *slope).zip(spare) {
+                    let growth = exp_m1_reduced(*slope, scale);
+                    let estimate = growth + *value;
                     let is_held = estimate > most;
                     *value = if is_held { most } else { estimate };
-                    let own = if is_held { F::ZERO } else { -growth };
-                    *slope = if through { distance } else { own };
+                    *slope = if is_held { F::ZERO } else { -growth };
                 }
             }
         }
@@ -333,9 +332,15 @@ pub(crate) fn sequence<T: Real>(
         let n = block.len();
         let mask = mask_of(&block);
         let logprob = &row.logprob[block.clone()];
+        // Whole vectors, whatever their number per turn of a loop.
+        let end = n.next_multiple_of(4 * LANES);
+        differences(mask, logprob, &reference[block.clone()], &mut loss[..n]);
+        loss[n..end].fill(T::ZERO);
+        term.estimator.block(&mut loss[..end], &mut weight[..end], &mut ratio[..end]);
         let (value, slope) = (&mut loss[..n], &mut weight[..n]);
-        differences(mask, logprob, &reference[block.clone()], value);
-        term.estimator.block(value, slope);
+        if term.estimator.straight_through {
+            differences(mask, logprob, &reference[block.clone()], slope);
+        }
         if let Some(mask) = mask {
             // The estimate is 0 there, its slope need not be.
             for (slope, &on) in slope.iter_mut().zip(mask) {
