@@ -16,9 +16,9 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use tamis_core::objective::{
-    Accumulator, AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, Columns, Dppo, Evaluation, Gspo,
+    AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, Columns, Dppo, Evaluation, Gspo,
     GspoForm, KlController, KlEstimator, KlKind, KlTerm, Normalisers, Objective, ObjectiveError, ObjectiveState,
-    PolicyLoss, Sapo,
+    Outcome, PolicyLoss, Sapo,
 };
 use tamis_core::random::{Key, Purpose};
 
@@ -108,11 +108,7 @@ fn loss(
     into: &mut Evaluation<f32>,
 ) -> Result<(), ObjectiveError> {
     objective.evaluate_on(threads, black_box(columns), normalisers, state, into)?;
-    let mut accumulator = Accumulator::new(into.sequences.len());
-    for (index, sums) in into.sequences.iter().enumerate() {
-        accumulator.record(index, *sums)?;
-    }
-    black_box(accumulator.finish(objective, state));
+    black_box(Outcome::of(&into.sequences, objective, state));
     Ok(())
 }
 
@@ -243,7 +239,8 @@ fn main() -> Result<(), ObjectiveError> {
     for trajectories in sizes.split(',').filter_map(|size| size.parse().ok()) {
         let batch = Batch::new(trajectories);
         let mut out = vec![1.0; batch.mask.len()];
-        for threads in [1, 2] {
+        // Two first: the memory that it needs beyond columns and derivatives is found then.
+        for threads in [2, 1] {
             for (name, objective) in &objectives {
                 if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
                     measure(name, objective, threads, &batch, &mut out)?;

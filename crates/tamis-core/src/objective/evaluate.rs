@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::accumulator::{Accumulator, Outcome, SequenceSums};
+use super::accumulator::{Outcome, SequenceSums};
 use super::columns::{Columns, Real, Row};
 use super::exponential::exp_m1;
 use super::kl::{self, KlPass};
@@ -15,7 +15,7 @@ use crate::ragged::even_parts;
 pub struct Evaluation<T = f64> {
     /// Derivatives of the optimizer batch's loss.
     pub derivatives: Derivatives<T>,
-    /// Sums of each trajectory \[B\], for the [`Accumulator`].
+    /// Sums of each trajectory \[B\], for [`Outcome::of`] or an [`Accumulator`](super::Accumulator).
     pub sequences: Vec<SequenceSums>,
 }
 
@@ -151,11 +151,7 @@ impl Objective {
     ) -> Result<(Outcome, Derivatives<T>), ObjectiveError> {
         let mut evaluation = Evaluation::default();
         self.evaluate(columns, normalisers, state, &mut evaluation)?;
-        let mut accumulator = Accumulator::new(evaluation.sequences.len());
-        for (index, sums) in evaluation.sequences.iter().enumerate() {
-            accumulator.record(index, *sums)?;
-        }
-        Ok((accumulator.finish(self, state), evaluation.derivatives))
+        Ok((Outcome::of(&evaluation.sequences, self, state), evaluation.derivatives))
     }
 
     /// Whether every column that the settings read is there.

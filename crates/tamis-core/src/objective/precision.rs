@@ -37,6 +37,8 @@ pub trait Precision:
     const LARGEST: Self;
     /// The exponential of this and of anything above is infinite.
     const HIGHEST: Self;
+    /// Up to here, just below ln 2 / 2, the exponential needs no reduction: it would leave the number as it is and a scale of 1.
+    const REDUCED: Self;
     /// log2(e).
     const LOG2_E: Self;
     /// 1.5 times two to the number of mantissa bits: adding it rounds to the nearest integer and leaves that in the low bits.
@@ -97,6 +99,7 @@ impl Precision for f64 {
     const LOWEST: Self = -709.0;
     const LARGEST: Self = 709.4;
     const HIGHEST: Self = 709.5;
+    const REDUCED: Self = 0.3465;
     const LOG2_E: Self = std::f64::consts::LOG2_E;
     const SHIFT: Self = 6_755_399_441_055_744.0;
     // 33 bits: exact for integers below 2048.
@@ -143,6 +146,7 @@ impl Precision for f32 {
     const LOWEST: Self = -88.0;
     const LARGEST: Self = 88.3;
     const HIGHEST: Self = 88.8;
+    const REDUCED: Self = 0.3465;
     const LOG2_E: Self = std::f32::consts::LOG2_E;
     const SHIFT: Self = 12_582_912.0;
     // 9 bits: 355/512.

@@ -111,7 +111,7 @@ impl Clip {
         let kernel = self.kernel::<f64>();
         let limited = log_ratio.clamp(-kernel.limit, kernel.limit);
         let ratio = exp(limited);
-        let token = kernel.token(At::new(log_ratio, ratio, advantage));
+        let token = kernel.token(At::new(log_ratio, ratio, log_ratio.abs() > kernel.limit, advantage));
         let Token { loss, dloss, is_clipped, is_dual, is_low, is_high } = token;
         ClippedToken { loss, dloss, log_ratio: limited, ratio, is_clipped, is_dual, is_low, is_high }
     }
@@ -154,6 +154,8 @@ impl<F: Precision> ClipKernel<F> {
 impl<F: Precision> Kernel for ClipKernel<F> {
     type Number = F;
 
+    const LOG_RATIO: bool = false;
+
     fn limits(&self) -> (f64, f64) {
         (-self.limit.into(), self.limit.into())
     }
@@ -162,7 +164,7 @@ impl<F: Precision> Kernel for ClipKernel<F> {
     /// `max(-A·min(r, cap), -A·clamp(r, low, high))` is `-A·min(r, cap, high)` where A > 0 and `-A·clamp(r, low, max(cap, high))` where
     /// A < 0, and there the dual clip is one more upper bound. The derivative is `-A·r` where nothing holds the ratio.
     #[inline(always)]
-    fn token(&self, At { log_ratio, ratio, advantage, is_good, is_bad, .. }: At<F>) -> Token<F> {
+    fn token(&self, At { ratio, is_limited, advantage, is_good, is_bad, .. }: At<F>) -> Token<F> {
         let is_wide = self.cap >= self.high;
         let (narrow, wide) = if is_wide { (self.high, self.cap) } else { (self.cap, self.high) };
         let top = if self.dual < wide { self.dual } else { wide };
@@ -177,7 +179,7 @@ impl<F: Precision> Kernel for ClipKernel<F> {
 
         let held = clamp(ratio, (least, most));
         // Not `held != ratio`: a NaN is held by nothing, and so seen.
-        let is_held = (held < ratio) | (held > ratio) | (log_ratio.absolute() > self.limit);
+        let is_held = (held < ratio) | (held > ratio) | is_limited;
         let slope = -advantage * ratio;
         let (is_low, is_high) = (ratio < low, ratio > high);
         Token {

@@ -76,7 +76,7 @@ impl ClipCov {
     /// Whether the clip itself already holds a token.
     pub(in super::super) fn is_clipped(&self, log_ratio: f64, advantage: f64) -> bool {
         let ratio = super::super::exponential::exp(log_ratio);
-        self.kernel().0.token(At::new(log_ratio, ratio, advantage)).is_clipped
+        self.kernel().0.token(At::new(log_ratio, ratio, false, advantage)).is_clipped
     }
 }
 

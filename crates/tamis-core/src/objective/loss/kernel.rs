@@ -44,16 +44,21 @@ impl Lanes {
         for (lane, &value) in part.iter_mut().zip(rest) {
             *lane += value;
         }
-        self.add_part(part);
+        self.add_apart(part);
     }
 
-    /// Adds the sums of a block. Not inlined: seeing the conversion, the compiler would form the sums of a block two by two, not eight by
-    /// eight.
-    #[inline(never)]
+    /// Adds the sums of a block.
+    #[inline(always)]
     fn add_part<F: Precision>(&mut self, part: [F; LANES]) {
         for (lane, part) in self.0.iter_mut().zip(part) {
             *lane += part.into();
         }
+    }
+
+    /// The same, not inlined: seeing the conversion, the compiler would form the sums of a short loop two by two, not eight by eight.
+    #[inline(never)]
+    fn add_apart<F: Precision>(&mut self, part: [F; LANES]) {
+        self.add_part(part);
     }
 
     /// The sum of all.
@@ -72,8 +77,8 @@ fn padded<T: Copy>(rest: &[T], otherwise: T) -> [T; LANES] {
     chunk
 }
 
-/// What the first stage finds in a trajectory: of log-ratios within the limits their sum, the smallest and the largest, lane by lane; NaN
-/// is passed over by the latter two.
+/// What the first stage finds in a trajectory: the sum of log-ratios within the limits; before the limits the smallest and the largest,
+/// lane by lane, which pass over NaN.
 struct Ratios<F> {
     sums: Lanes,
     low: [F; LANES],
@@ -85,6 +90,9 @@ impl<F: Precision> Ratios<F> {
         Self { sums: Lanes::ZERO, low: [F::INFINITY; LANES], high: [F::NEG_INFINITY; LANES] };
 
     /// Log-ratios (before the limits) and ratios of a block; up to the next whole chunk they are 0 and 1. `scale` is overwritten.
+    ///
+    /// Returns whether all of them are small: within the limits, and near enough to 0 that the exponential needs no reduction, which most
+    /// blocks are. The bits are those that the longer way would give.
     #[inline(always)]
     fn block<T: Real>(
         &mut self,
@@ -94,46 +102,68 @@ impl<F: Precision> Ratios<F> {
         log_ratio: &mut [F; BLOCK],
         ratio: &mut [F; BLOCK],
         scale: &mut [F; BLOCK],
-    ) {
-        let mut part = RatioPart { sums: [F::ZERO; LANES], low: self.low, high: self.high, limits };
-        let (logprobs, logprob) = logprob.as_chunks::<LANES>();
-        let (olds, old) = old.as_chunks::<LANES>();
-        let full = logprobs.len();
+    ) -> bool {
+        let mut part = Differences {
+            sums: [F::ZERO; LANES],
+            low: [F::INFINITY; LANES],
+            high: [F::NEG_INFINITY; LANES],
+        };
+        // Whole vectors, whatever their number per turn of a loop.
+        let end = BLOCK.min(logprob.len().next_multiple_of(4 * LANES));
         {
-            let (log_ratios, ratios) = (log_ratio.as_chunks_mut().0, ratio.as_chunks_mut().0);
-            let into = log_ratios.iter_mut().zip(ratios).zip(scale.as_chunks_mut().0);
-            let mut chunks = logprobs.iter().zip(olds).zip(into);
+            let (logprobs, logprob) = logprob.as_chunks::<LANES>();
+            let (olds, old) = old.as_chunks::<LANES>();
+            let (log_ratios, full) = (log_ratio.as_chunks_mut().0, logprobs.len());
+            let chunks = logprobs.iter().zip(olds).zip(&mut *log_ratios);
             match mask {
                 None => {
-                    for ((logprob, old), ((log_ratio, ratio), scale)) in &mut chunks {
-                        part.chunk(|_| true, logprob, old, log_ratio, ratio, scale);
+                    for ((logprob, old), log_ratio) in chunks {
+                        part.chunk(|_| true, logprob, old, log_ratio);
                     }
                 }
                 Some(mask) => {
-                    for (((logprob, old), ((log_ratio, ratio), scale)), mask) in
-                        chunks.zip(mask.as_chunks::<LANES>().0)
-                    {
-                        part.chunk(|i| mask[i], logprob, old, log_ratio, ratio, scale);
+                    for (((logprob, old), log_ratio), mask) in chunks.zip(mask.as_chunks::<LANES>().0) {
+                        part.chunk(|i| mask[i], logprob, old, log_ratio);
                     }
                 }
             }
+            if !logprob.is_empty() {
+                let is_on = match mask {
+                    None => std::array::from_fn(|i| i < logprob.len()),
+                    Some(mask) => padded(mask.as_chunks::<LANES>().1, false),
+                };
+                let (logprob, old) = (padded(logprob, logprob[0]), padded(old, logprob[0]));
+                part.chunk(|i| is_on[i], &logprob, &old, &mut log_ratios[full]);
+            }
         }
-        if !logprob.is_empty() {
-            let is_on = match mask {
-                None => std::array::from_fn(|i| i < logprob.len()),
-                Some(mask) => padded(mask.as_chunks::<LANES>().1, false),
-            };
-            let (logprob, old) = (padded(logprob, logprob[0]), padded(old, logprob[0]));
-            let (log_ratio, ratio) = (&mut log_ratio.as_chunks_mut().0[full], &mut ratio.as_chunks_mut().0[full]);
-            part.chunk(|i| is_on[i], &logprob, &old, log_ratio, ratio, &mut scale.as_chunks_mut().0[full]);
+        let within = (clamp(-F::REDUCED, limits), clamp(F::REDUCED, limits));
+        let is_small = part.low.iter().all(|&low| low >= within.0) & part.high.iter().all(|&high| high <= within.1);
+        if is_small {
+            for (ratio, &log_ratio) in ratio[..end].iter_mut().zip(&log_ratio[..end]) {
+                *ratio = exp_reduced(log_ratio, F::ONE);
+            }
+            self.sums.add_part(part.sums);
+        } else {
+            let into = ratio[..end].iter_mut().zip(&mut scale[..end]);
+            for ((ratio, scale), &log_ratio) in into.zip(&log_ratio[..end]) {
+                (*ratio, *scale) = reduced(clamp(log_ratio, limits));
+            }
+            for (ratio, &scale) in ratio[..end].iter_mut().zip(&scale[..end]) {
+                *ratio = exp_reduced(*ratio, scale);
+            }
+            let mut sums = [F::ZERO; LANES];
+            for chunk in &log_ratio.as_chunks::<LANES>().0[..logprob.len().div_ceil(LANES)] {
+                for (sum, &log_ratio) in sums.iter_mut().zip(chunk) {
+                    *sum += clamp(log_ratio, limits);
+                }
+            }
+            self.sums.add_apart(sums);
         }
-        self.sums.add_part(part.sums);
-        (self.low, self.high) = (part.low, part.high);
-        // Whole vectors, whatever their number per turn of the loop.
-        let end = BLOCK.min((full * LANES + logprob.len()).next_multiple_of(4 * LANES));
-        for (ratio, &scale) in ratio[..end].iter_mut().zip(&scale[..end]) {
-            *ratio = exp_reduced(*ratio, scale);
+        for i in 0..LANES {
+            self.low[i] = if part.low[i] < self.low[i] { part.low[i] } else { self.low[i] };
+            self.high[i] = if part.high[i] > self.high[i] { part.high[i] } else { self.high[i] };
         }
+        is_small
     }
 
     fn low(&self) -> f64 {
@@ -145,16 +175,14 @@ impl<F: Precision> Ratios<F> {
     }
 }
 
-/// [`Ratios`] of one block, before the exponential.
-struct RatioPart<F> {
+/// Of one block, before the limits.
+struct Differences<F> {
     sums: [F; LANES],
     low: [F; LANES],
     high: [F; LANES],
-    limits: (F, F),
 }
 
-impl<F: Precision> RatioPart<F> {
-    /// Log-ratios, and in `ratio` and `scale` what [`exp_reduced`] makes ratios of.
+impl<F: Precision> Differences<F> {
     #[inline(always)]
     fn chunk<T: Real>(
         &mut self,
@@ -162,18 +190,14 @@ impl<F: Precision> RatioPart<F> {
         logprob: &[T; LANES],
         old: &[T; LANES],
         log_ratio: &mut [F; LANES],
-        ratio: &mut [F; LANES],
-        scale: &mut [F; LANES],
     ) {
         for i in 0..LANES {
             let difference = F::of(logprob[i].into()) - F::of(old[i].into());
             let on = is_on(i);
+            let (least, most) = if on { (difference, difference) } else { (F::INFINITY, F::NEG_INFINITY) };
             let difference = if on { difference } else { F::ZERO };
-            let limited = clamp(difference, self.limits);
             log_ratio[i] = difference;
-            (ratio[i], scale[i]) = reduced(limited);
-            self.sums[i] += limited;
-            let (least, most) = if on { (limited, limited) } else { (F::INFINITY, F::NEG_INFINITY) };
+            self.sums[i] += difference;
             self.low[i] = if least < self.low[i] { least } else { self.low[i] };
             self.high[i] = if most > self.high[i] { most } else { self.high[i] };
         }
@@ -185,10 +209,12 @@ impl<F: Precision> RatioPart<F> {
 pub(crate) struct At<F> {
     /// Log-probability; 0 where the loss does not read it ([`Kernel::LOGPROB`]).
     pub(crate) logprob: F,
-    /// `logprob - old`, or its mean over the trajectory; before the limits.
+    /// `logprob - old`, or its mean over the trajectory; before the limits. 0 where the loss does not read it ([`Kernel::LOG_RATIO`]).
     pub(crate) log_ratio: F,
     /// `exp(log_ratio)`, within the limits; always finite.
     pub(crate) ratio: F,
+    /// The log-ratio is beyond the limits.
+    pub(crate) is_limited: bool,
     pub(crate) advantage: F,
     /// The advantage is above 0: known before the loop where all tokens share one.
     pub(crate) is_good: bool,
@@ -200,9 +226,9 @@ pub(crate) struct At<F> {
 
 impl<F: Precision> At<F> {
     /// A token of a loss that reads neither log-probabilities nor a selection.
-    pub(crate) fn new(log_ratio: F, ratio: F, advantage: F) -> Self {
+    pub(crate) fn new(log_ratio: F, ratio: F, is_limited: bool, advantage: F) -> Self {
         let (is_good, is_bad) = (advantage > F::ZERO, advantage < F::ZERO);
-        Self { logprob: F::ZERO, log_ratio, ratio, advantage, is_good, is_bad, selected: false }
+        Self { logprob: F::ZERO, log_ratio, ratio, is_limited, advantage, is_good, is_bad, selected: false }
     }
 }
 
@@ -231,6 +257,8 @@ pub(crate) trait Kernel: Copy {
     /// What it computes in.
     type Number: Precision;
 
+    /// It reads the log-ratio itself.
+    const LOG_RATIO: bool = true;
     /// It reads the log-probability itself.
     const LOGPROB: bool = false;
     /// It asks which tokens were selected.
@@ -466,6 +494,7 @@ pub(crate) fn run<K: Kernel, T: Real>(
         let mask = mask_of(&block);
         // Up to the next whole chunk there are tokens that count for nothing, like masked ones.
         let end = n.next_multiple_of(LANES);
+        let mut is_small = false;
         if per_trajectory {
             let whole = (K::Number::of(mean.0), K::Number::of(mean.1));
             log_ratio.fill(whole.0);
@@ -476,7 +505,7 @@ pub(crate) fn run<K: Kernel, T: Real>(
         } else {
             let columns = (&row.logprob[block.clone()], &old[block.clone()]);
             // The weights come later: until then their array is free.
-            ratios.block(mask, columns, inner, log_ratio, ratio, weight);
+            is_small = ratios.block(mask, columns, inner, log_ratio, ratio, weight);
         }
         if K::LOGPROB {
             converted(mask, &row.logprob[block.clone()], &mut logprob[..n]);
@@ -490,23 +519,31 @@ pub(crate) fn run<K: Kernel, T: Real>(
                 *selected = flags & Selection::BY_COVARIANCE != 0 && mask.is_none_or(|mask| mask[t]);
             }
         }
-        let block_of = Tokens { logprob, log_ratio, ratio, selected };
+        let limits = (K::Number::of(limits.0), K::Number::of(limits.1));
+        let block_of = Tokens { logprob, log_ratio, ratio, selected, limits };
         let derivative = &mut dlogprob_t[block.clone()];
         match row.advantage {
             RowAdvantage::Same(same) if mask.is_none() && !is_weighted => {
                 let (same, weight) = ([K::Number::of(same); LANES], [K::Number::ONE; LANES]);
-                // A loop for either sign: what a loss does for the other one is not in it.
+                // Loops for either sign, and for ratios that no limit holds: what a loss does for other tokens is not in them.
+                let (yes, no) = ([true; LANES], [false; LANES]);
+                let good = |_| Factors { advantage: same, is_good: yes, is_bad: no, weight };
+                let bad = |_| Factors { advantage: same, is_good: no, is_bad: yes, weight };
                 if same[0] > K::Number::ZERO {
-                    let (is_good, is_bad) = ([true; LANES], [false; LANES]);
-                    let factors = |_| Factors { advantage: same, is_good, is_bad, weight };
-                    found.block(&kernel, &block_of, factors, scale, derivative);
+                    if is_small {
+                        found.block::<K, T, true>(&kernel, &block_of, good, scale, derivative);
+                    } else {
+                        found.block::<K, T, false>(&kernel, &block_of, good, scale, derivative);
+                    }
                 } else if same[0] < K::Number::ZERO {
-                    let (is_good, is_bad) = ([false; LANES], [true; LANES]);
-                    let factors = |_| Factors { advantage: same, is_good, is_bad, weight };
-                    found.block(&kernel, &block_of, factors, scale, derivative);
+                    if is_small {
+                        found.block::<K, T, true>(&kernel, &block_of, bad, scale, derivative);
+                    } else {
+                        found.block::<K, T, false>(&kernel, &block_of, bad, scale, derivative);
+                    }
                 } else {
                     let factors = |_| Factors::of(same, weight);
-                    found.block(&kernel, &block_of, factors, scale, derivative);
+                    found.block::<K, T, false>(&kernel, &block_of, factors, scale, derivative);
                 }
             }
             column_or_same => {
@@ -514,7 +551,7 @@ pub(crate) fn run<K: Kernel, T: Real>(
                 weights(row, mask, column, pass, &block, &advantage[..n], &mut weight[..n]);
                 let (advantages, weights) = (advantage.as_chunks().0, weight.as_chunks().0);
                 let factors = |chunk| Factors::of(advantages[chunk], weights[chunk]);
-                found.block(&kernel, &block_of, factors, scale, derivative);
+                found.block::<K, T, false>(&kernel, &block_of, factors, scale, derivative);
             }
         }
     }
@@ -529,7 +566,7 @@ pub(crate) fn run<K: Kernel, T: Real>(
             *derivative = if on { slope } else { T::ZERO };
         }
     }
-    [sums.clipped, sums.dual, sums.low, sums.high] = found.counts.map(|lanes| lanes.iter().sum());
+    [sums.clipped, sums.dual, sums.low, sums.high] = found.counts.map(|[a, b, c, d, e, f, g, h]| ((a + e) + (c + g)) + ((b + f) + (d + h)));
     sums.policy_loss = pass.scale * found.losses.total();
     sums.old_kl = -ratios.sums.total();
     if per_trajectory {
@@ -539,7 +576,8 @@ pub(crate) fn run<K: Kernel, T: Real>(
     } else {
         let excess = found.excesses.total();
         sums.ratio = tokens + excess;
-        (sums.ratio_min, sums.ratio_max) = (exp(ratios.low()), exp(ratios.high()));
+        let limited = |log_ratio: f64| exp(clamp(log_ratio, (inner.0.into(), inner.1.into())));
+        (sums.ratio_min, sums.ratio_max) = (limited(ratios.low()), limited(ratios.high()));
         sums.old_kl_k3 = excess + sums.old_kl;
     }
 }
@@ -550,9 +588,11 @@ struct Tokens<'a, F, const N: usize> {
     log_ratio: &'a [F; N],
     ratio: &'a [F; N],
     selected: &'a [bool; N],
+    /// Of the log-ratios.
+    limits: (F, F),
 }
 
-impl<F> Tokens<'_, F, BLOCK> {
+impl<F: Precision> Tokens<'_, F, BLOCK> {
     #[inline(always)]
     fn chunk(&self, c: usize) -> Tokens<'_, F, LANES> {
         Tokens {
@@ -560,6 +600,7 @@ impl<F> Tokens<'_, F, BLOCK> {
             log_ratio: &self.log_ratio.as_chunks().0[c],
             ratio: &self.ratio.as_chunks().0[c],
             selected: &self.selected.as_chunks().0[c],
+            limits: self.limits,
         }
     }
 }
@@ -605,9 +646,9 @@ struct Found {
 impl Found {
     const NONE: Self = Self { losses: Lanes::ZERO, excesses: Lanes::ZERO, counts: [[0; LANES]; 4] };
 
-    /// Losses and derivatives of a block; `factors` are those of a chunk.
+    /// Losses and derivatives of a block; `factors` are those of a chunk. `SMALL`: no limit holds a ratio.
     #[inline(always)]
-    fn block<K: Kernel, T: Real>(
+    fn block<K: Kernel, T: Real, const SMALL: bool>(
         &mut self,
         kernel: &K,
         tokens: &Tokens<'_, K::Number, BLOCK>,
@@ -620,11 +661,11 @@ impl Found {
         let (derivatives, rest) = derivative.as_chunks_mut::<LANES>();
         let full = derivatives.len();
         for (c, derivative) in derivatives.iter_mut().enumerate() {
-            part.chunk(kernel, &tokens.chunk(c), &factors(c), scale, derivative);
+            part.chunk::<K, T, SMALL>(kernel, &tokens.chunk(c), &factors(c), scale, derivative);
         }
         if !rest.is_empty() {
             let mut last = [T::ZERO; LANES];
-            part.chunk(kernel, &tokens.chunk(full), &factors(full).first(rest.len()), scale, &mut last);
+            part.chunk::<K, T, SMALL>(kernel, &tokens.chunk(full), &factors(full).first(rest.len()), scale, &mut last);
             rest.copy_from_slice(&last[..rest.len()]);
         }
         self.losses.add_part(part.losses);
@@ -642,7 +683,7 @@ struct FoundPart<F> {
 
 impl<F: Precision> FoundPart<F> {
     #[inline(always)]
-    fn chunk<K: Kernel<Number = F>, T: Real>(
+    fn chunk<K: Kernel<Number = F>, T: Real, const SMALL: bool>(
         &mut self,
         kernel: &K,
         tokens: &Tokens<'_, F, LANES>,
@@ -653,7 +694,8 @@ impl<F: Precision> FoundPart<F> {
         for i in 0..LANES {
             let token = kernel.token(At {
                 logprob: if K::LOGPROB { tokens.logprob[i] } else { F::ZERO },
-                log_ratio: tokens.log_ratio[i],
+                log_ratio: if K::LOG_RATIO { tokens.log_ratio[i] } else { F::ZERO },
+                is_limited: !SMALL && ((tokens.log_ratio[i] < tokens.limits.0) | (tokens.log_ratio[i] > tokens.limits.1)),
                 ratio: tokens.ratio[i],
                 advantage: factors.advantage[i],
                 is_good: factors.is_good[i],
