@@ -16,8 +16,8 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use tamis_core::objective::{
-    AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, Columns, Dppo, Evaluation, Gspo,
-    GspoForm, KlController, KlEstimator, KlKind, KlTerm, Normalisers, Objective, ObjectiveError, ObjectiveState,
+    AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, Columns, Dppo, Evaluation, Gspo, GspoForm,
+    KlController, KlEstimator, KlKind, KlTerm, Normalisers, Objective, ObjectiveError, ObjectiveState,
     Outcome, PolicyLoss, Sapo,
 };
 use tamis_core::random::{Key, Purpose};
@@ -48,7 +48,8 @@ impl Batch {
             (state >> 40) as f32 / (1_u64 << 24) as f32
         };
         let logprob: Vec<f32> = (0..tokens).map(|_| -2.0 * uniform()).collect();
-        let mut moved = |size: f32| logprob.iter().map(|&logprob| logprob + size * (uniform() - 0.5)).collect();
+        let mut moved =
+            |size: f32| logprob.iter().map(|&logprob| logprob + size * (uniform() - 0.5)).collect();
         let (old, reference) = (moved(0.4), moved(0.8));
         let advantage = (0..trajectories as u64).map(|i| key.with(4).normal(i)).collect();
         Self { mask: vec![true; tokens], offsets, logprob, old, reference, advantage }

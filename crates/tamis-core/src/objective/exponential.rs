@@ -112,6 +112,15 @@ mod tests {
     }
 
     #[test]
+    fn small_numbers_need_no_reduction() {
+        for x in points().chain([f64::REDUCED, -f64::REDUCED]).filter(|x| x.abs() <= f64::REDUCED) {
+            assert_eq!(exp_reduced(x, 1.0).to_bits(), exp(x).to_bits(), "{x}");
+            let x = x as f32;
+            assert_eq!(exp_reduced(x, 1.0).to_bits(), exp(x).to_bits(), "{x}");
+        }
+    }
+
+    #[test]
     fn what_is_exact_stays_exact_in_single_precision() {
         assert_eq!(exp(0.0_f32).to_bits(), 1_f32.to_bits());
         assert_eq!(exp_m1(0.0_f32).to_bits(), 0_f32.to_bits());
@@ -129,7 +138,9 @@ mod tests {
         assert_eq!(exp_m1(0.0_f64).to_bits(), 0_f64.to_bits());
         assert_eq!(exp(f64::NEG_INFINITY).to_bits(), 0_f64.to_bits());
         assert_eq!(exp(-1e300_f64).to_bits(), 0_f64.to_bits());
-        assert!(exp(f64::INFINITY).is_infinite() && exp(710_f64).is_infinite() && exp(1e300_f64).is_infinite());
+        assert!(
+            exp(f64::INFINITY).is_infinite() && exp(710_f64).is_infinite() && exp(1e300_f64).is_infinite()
+        );
         assert_eq!(exp_m1(f64::NEG_INFINITY).to_bits(), (-1_f64).to_bits());
         assert!(exp(f64::NAN).is_nan() && exp_m1(f64::NAN).is_nan());
         assert!(exp(709.4_f64).is_finite() && exp_m1(f64::INFINITY).is_finite());

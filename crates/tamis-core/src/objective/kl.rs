@@ -352,7 +352,11 @@ pub(crate) fn sequence<T: Real>(
             if let Some((whole, whole_moves)) = whole {
                 ratio.fill(T::of(whole));
                 // A trajectory's ratio moves with all of its tokens; their shares are added below.
-                moves.fill(if pass.importance == Importance::Sequence { T::ZERO } else { T::of(whole_moves) });
+                moves.fill(if pass.importance == Importance::Sequence {
+                    T::ZERO
+                } else {
+                    T::of(whole_moves)
+                });
             } else {
                 differences(mask, logprob, &old[block.clone()], ratio);
                 for (ratio, moves) in ratio.iter_mut().zip(&mut *moves) {

@@ -1,8 +1,11 @@
 //! The two precisions that tokens are computed in, as one set of operations: every loop over tokens is written once for both.
 
 use std::fmt::Debug;
-use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
+use std::ops::{Add, AddAssign, Div, Mul, Neg, Range, Sub};
 
+use super::ObjectiveError;
+use super::columns::Columns;
+use super::evaluate::{Destination, Settings};
 use super::loss::kernel::{Blocks, Scratch};
 
 /// A floating-point number with what the loops over tokens need of it. Outside this crate it is known as
@@ -65,8 +68,27 @@ pub trait Precision:
 
     /// The block arrays of this precision.
     #[doc(hidden)]
-    #[expect(private_interfaces, reason = "the trait is sealed by its private module; only this crate calls it")]
+    #[expect(
+        private_interfaces,
+        reason = "the trait is sealed by its private module; only this crate calls it"
+    )]
     fn blocks(scratch: &mut Scratch) -> &mut Blocks<Self>;
+
+    /// Evaluates some trajectories: not generic, so that the loops are compiled once, with this crate.
+    ///
+    /// # Errors
+    /// What only the trajectory can tell.
+    #[doc(hidden)]
+    #[expect(
+        private_interfaces,
+        reason = "the trait is sealed by its private module; only this crate calls it"
+    )]
+    fn rows(
+        settings: &Settings<'_>,
+        columns: &Columns<'_, Self>,
+        rows: Range<usize>,
+        into: Destination<'_, Self>,
+    ) -> Result<(), ObjectiveError>;
 }
 
 /// Minimax polynomials of [`Precision::second_order`], from the constant term upwards: relative error of the exponential 3.6e-18 (degree
@@ -132,9 +154,25 @@ impl Precision for f64 {
         low + (high + (q[8] + q[9] * r) * r4) * r4
     }
 
-    #[expect(private_interfaces, reason = "the trait is sealed by its private module; only this crate calls it")]
+    #[expect(
+        private_interfaces,
+        reason = "the trait is sealed by its private module; only this crate calls it"
+    )]
     fn blocks(scratch: &mut Scratch) -> &mut Blocks<Self> {
         &mut scratch.double
+    }
+
+    #[expect(
+        private_interfaces,
+        reason = "the trait is sealed by its private module; only this crate calls it"
+    )]
+    fn rows(
+        settings: &Settings<'_>,
+        columns: &Columns<'_, Self>,
+        rows: Range<usize>,
+        into: Destination<'_, Self>,
+    ) -> Result<(), ObjectiveError> {
+        settings.rows(columns, rows, into)
     }
 }
 
@@ -175,8 +213,24 @@ impl Precision for f32 {
         (q[0] + q[1] * r) + ((q[2] + q[3] * r) + q[4] * r2) * r2
     }
 
-    #[expect(private_interfaces, reason = "the trait is sealed by its private module; only this crate calls it")]
+    #[expect(
+        private_interfaces,
+        reason = "the trait is sealed by its private module; only this crate calls it"
+    )]
     fn blocks(scratch: &mut Scratch) -> &mut Blocks<Self> {
         &mut scratch.single
+    }
+
+    #[expect(
+        private_interfaces,
+        reason = "the trait is sealed by its private module; only this crate calls it"
+    )]
+    fn rows(
+        settings: &Settings<'_>,
+        columns: &Columns<'_, Self>,
+        rows: Range<usize>,
+        into: Destination<'_, Self>,
+    ) -> Result<(), ObjectiveError> {
+        settings.rows(columns, rows, into)
     }
 }

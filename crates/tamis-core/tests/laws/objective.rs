@@ -85,6 +85,20 @@ proptest! {
     }
 
     #[test]
+    fn an_accumulator_of_all_is_the_outcome_of_the_batch(objective in objective(), batch in batch()) {
+        let gathered = batch.whole();
+        let state = objective.initial_state();
+        let mut evaluation = Evaluation::default();
+        objective.evaluate(&gathered.columns(), &batch.normalisers, &state, &mut evaluation).unwrap();
+        let mut accumulator = Accumulator::new(evaluation.sequences.len());
+        for (index, sums) in evaluation.sequences.iter().enumerate() {
+            accumulator.record(index, *sums).unwrap();
+        }
+        let outcome = Outcome::of(&evaluation.sequences, &objective, &state);
+        prop_assert_eq!(bits(&outcome), bits(&accumulator.finish(&objective, &state)));
+    }
+
+    #[test]
     fn permuting_trajectories_permutes_their_derivatives(objective in objective(), batch in batch(), order in any::<u64>()) {
         let key = tamis_core::random::Key::new(order, tamis_core::random::Purpose::MiniBatch);
         let order = key.permutation(batch.trajectories.len());

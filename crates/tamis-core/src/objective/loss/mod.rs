@@ -12,11 +12,13 @@ mod clip_cov;
 mod decoupled;
 mod dppo;
 mod dro;
+mod found;
 mod geo_mean;
 mod gspo;
 pub(crate) mod kernel;
 mod kl_cov;
 mod luspo;
+mod ratios;
 mod reinforce;
 mod sapo;
 mod vespo;
@@ -216,9 +218,7 @@ impl PolicyLoss {
     /// Bounds on the log-ratio inside its exponential.
     pub(super) fn limits(&self) -> (f64, f64) {
         match self {
-            Self::Clip(clip) | Self::Luspo(clip) | Self::Decoupled(Decoupled { clip, .. }) => {
-                clip.limits()
-            }
+            Self::Clip(clip) | Self::Luspo(clip) | Self::Decoupled(Decoupled { clip, .. }) => clip.limits(),
             Self::Gspo(gspo) => gspo.kernel().limits(),
             Self::Cispo(loss) => loss.limits(),
             Self::Sapo(loss) => loss.limits(),
