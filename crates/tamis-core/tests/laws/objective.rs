@@ -19,6 +19,9 @@ fn loss(objective: &Objective, gathered: &Gathered, normalisers: &Normalisers) -
     evaluate(objective, gathered, normalisers).0.loss
 }
 
+/// One column of the derivatives.
+type Column = fn(&Derivatives) -> &[f64];
+
 /// The bits of everything, NaN equal to NaN.
 fn bits(outcome: &Outcome) -> Vec<u64> {
     let metrics = outcome.metrics.named().into_iter().map(|(_, value)| value.to_bits());
@@ -302,7 +305,7 @@ proptest! {
         }
         let losses: Vec<f64> = around.iter().map(|(outcome, _)| outcome.loss).collect();
         prop_assert!(is_between(outcome.loss, &losses, 1.0), "loss {} against {:?}", outcome.loss, losses);
-        let columns: [(&[f32], fn(&Derivatives) -> &[f64]); 3] = [
+        let columns: [(&[f32], Column); 3] = [
             (&derivatives.logprob, |derivatives| &derivatives.logprob),
             (&derivatives.entropy, |derivatives| &derivatives.entropy),
             (&derivatives.value, |derivatives| &derivatives.value),

@@ -117,6 +117,7 @@ struct FoundPart<F> {
 
 impl<F: Precision> FoundPart<F> {
     #[inline(always)]
+    #[expect(clippy::needless_range_loop, reason = "lane by lane through a dozen arrays")]
     fn chunk<K: Kernel<Number = F>, T: Real, const SMALL: bool>(
         &mut self,
         kernel: &K,
