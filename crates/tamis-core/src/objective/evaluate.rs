@@ -20,7 +20,7 @@ pub struct Evaluation<T = f64> {
 }
 
 /// Where some consecutive trajectories are written to.
-struct Destination<'a, T> {
+pub(super) struct Destination<'a, T> {
     logprob: &'a mut [T],
     entropy: &'a mut [T],
     value: &'a mut [T],
@@ -45,7 +45,7 @@ impl<'a, T> Destination<'a, T> {
 
 /// What is the same for every trajectory of a call.
 #[derive(Clone, Copy)]
-struct Settings<'a> {
+pub(super) struct Settings<'a> {
     objective: &'a Objective,
     normalisers: &'a Normalisers,
     importance: Importance,
@@ -112,7 +112,7 @@ impl Objective {
         };
         let parts = even_parts(columns.offsets, threads);
         if parts.len() <= 1 {
-            return settings.rows(columns, 0..columns.num_sequences(), whole);
+            return T::rows(&settings, columns, 0..columns.num_sequences(), whole);
         }
         std::thread::scope(|scope| {
             let mut rest = whole;
@@ -126,9 +126,9 @@ impl Objective {
                 let tokens = columns.offsets[part.end] - columns.offsets[part.start];
                 let (its, others) = rest.split(part.len(), tokens);
                 rest = others;
-                workers.push(scope.spawn(move || settings.rows(columns, part, its)));
+                workers.push(scope.spawn(move || T::rows(&settings, columns, part, its)));
             }
-            let mut outcome = settings.rows(columns, own, mine);
+            let mut outcome = T::rows(&settings, columns, own, mine);
             for worker in workers {
                 match worker.join() {
                     Ok(result) => outcome = outcome.and(result),
@@ -177,7 +177,7 @@ impl Objective {
 
 impl Settings<'_> {
     /// Evaluates the trajectories of `rows` into a destination that begins with the first of them.
-    fn rows<T: Real>(
+    pub(super) fn rows<T: Real>(
         &self,
         columns: &Columns<'_, T>,
         rows: Range<usize>,

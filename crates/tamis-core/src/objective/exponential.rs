@@ -112,6 +112,15 @@ mod tests {
     }
 
     #[test]
+    fn small_numbers_need_no_reduction() {
+        for x in points().chain([f64::REDUCED, -f64::REDUCED]).filter(|x| x.abs() <= f64::REDUCED) {
+            assert_eq!(exp_reduced(x, 1.0).to_bits(), exp(x).to_bits(), "{x}");
+            let x = x as f32;
+            assert_eq!(exp_reduced(x, 1.0).to_bits(), exp(x).to_bits(), "{x}");
+        }
+    }
+
+    #[test]
     fn what_is_exact_stays_exact_in_single_precision() {
         assert_eq!(exp(0.0_f32).to_bits(), 1_f32.to_bits());
         assert_eq!(exp_m1(0.0_f32).to_bits(), 0_f32.to_bits());

@@ -1,8 +1,13 @@
 //! The two precisions that tokens are computed in, as one set of operations: every loop over tokens is written once for both.
 
-use std::fmt::Debug;
-use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
+#![expect(clippy::inline_always, reason = "loops over tokens vectorise only where their bodies are inlined")]
 
+use std::fmt::Debug;
+use std::ops::{Add, AddAssign, Div, Mul, Neg, Range, Sub};
+
+use super::ObjectiveError;
+use super::columns::Columns;
+use super::evaluate::{Destination, Settings};
 use super::loss::kernel::{Blocks, Scratch};
 
 /// A floating-point number with what the loops over tokens need of it. Outside this crate it is known as
@@ -70,6 +75,22 @@ pub trait Precision:
         reason = "the trait is sealed by its private module; only this crate calls it"
     )]
     fn blocks(scratch: &mut Scratch) -> &mut Blocks<Self>;
+
+    /// Evaluates some trajectories: not generic, so that the loops are compiled once, with this crate.
+    ///
+    /// # Errors
+    /// What only the trajectory can tell.
+    #[doc(hidden)]
+    #[expect(
+        private_interfaces,
+        reason = "the trait is sealed by its private module; only this crate calls it"
+    )]
+    fn rows(
+        settings: &Settings<'_>,
+        columns: &Columns<'_, Self>,
+        rows: Range<usize>,
+        into: Destination<'_, Self>,
+    ) -> Result<(), ObjectiveError>;
 }
 
 /// Minimax polynomials of [`Precision::second_order`], from the constant term upwards: relative error of the exponential 3.6e-18 (degree
@@ -142,6 +163,19 @@ impl Precision for f64 {
     fn blocks(scratch: &mut Scratch) -> &mut Blocks<Self> {
         &mut scratch.double
     }
+
+    #[expect(
+        private_interfaces,
+        reason = "the trait is sealed by its private module; only this crate calls it"
+    )]
+    fn rows(
+        settings: &Settings<'_>,
+        columns: &Columns<'_, Self>,
+        rows: Range<usize>,
+        into: Destination<'_, Self>,
+    ) -> Result<(), ObjectiveError> {
+        settings.rows(columns, rows, into)
+    }
 }
 
 impl Precision for f32 {
@@ -155,8 +189,8 @@ impl Precision for f32 {
     const REDUCED: Self = 0.3465;
     const LOG2_E: Self = std::f32::consts::LOG2_E;
     const SHIFT: Self = 12_582_912.0;
-    // 9 bits: 355/512.
-    const LN_2_HIGH: Self = 0.693_359_375;
+    // 9 bits: exact for integers below 2^15.
+    const LN_2_HIGH: Self = 355.0 / 512.0;
     const LN_2_LOW: Self = f32::from_bits(0xb95e_8083);
 
     #[inline(always)]
@@ -187,5 +221,18 @@ impl Precision for f32 {
     )]
     fn blocks(scratch: &mut Scratch) -> &mut Blocks<Self> {
         &mut scratch.single
+    }
+
+    #[expect(
+        private_interfaces,
+        reason = "the trait is sealed by its private module; only this crate calls it"
+    )]
+    fn rows(
+        settings: &Settings<'_>,
+        columns: &Columns<'_, Self>,
+        rows: Range<usize>,
+        into: Destination<'_, Self>,
+    ) -> Result<(), ObjectiveError> {
+        settings.rows(columns, rows, into)
     }
 }

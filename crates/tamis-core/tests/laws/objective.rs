@@ -19,6 +19,9 @@ fn loss(objective: &Objective, gathered: &Gathered, normalisers: &Normalisers) -
     evaluate(objective, gathered, normalisers).0.loss
 }
 
+/// One column of the derivatives.
+type Column = fn(&Derivatives) -> &[f64];
+
 /// The bits of everything, NaN equal to NaN.
 fn bits(outcome: &Outcome) -> Vec<u64> {
     let metrics = outcome.metrics.named().into_iter().map(|(_, value)| value.to_bits());
@@ -82,6 +85,20 @@ proptest! {
         objective.evaluate_on(threads, &gathered.columns(), &batch.normalisers, &state, &mut several).unwrap();
         let bits = |evaluation: &Evaluation| format!("{evaluation:?}");
         prop_assert_eq!(bits(&one), bits(&several));
+    }
+
+    #[test]
+    fn an_accumulator_of_all_is_the_outcome_of_the_batch(objective in objective(), batch in batch()) {
+        let gathered = batch.whole();
+        let state = objective.initial_state();
+        let mut evaluation = Evaluation::default();
+        objective.evaluate(&gathered.columns(), &batch.normalisers, &state, &mut evaluation).unwrap();
+        let mut accumulator = Accumulator::new(evaluation.sequences.len());
+        for (index, sums) in evaluation.sequences.iter().enumerate() {
+            accumulator.record(index, *sums).unwrap();
+        }
+        let outcome = Outcome::of(&evaluation.sequences, &objective, &state);
+        prop_assert_eq!(bits(&outcome), bits(&accumulator.finish(&objective, &state)));
     }
 
     #[test]
@@ -288,7 +305,7 @@ proptest! {
         }
         let losses: Vec<f64> = around.iter().map(|(outcome, _)| outcome.loss).collect();
         prop_assert!(is_between(outcome.loss, &losses, 1.0), "loss {} against {:?}", outcome.loss, losses);
-        let columns: [(&[f32], fn(&Derivatives) -> &[f64]); 3] = [
+        let columns: [(&[f32], Column); 3] = [
             (&derivatives.logprob, |derivatives| &derivatives.logprob),
             (&derivatives.entropy, |derivatives| &derivatives.entropy),
             (&derivatives.value, |derivatives| &derivatives.value),

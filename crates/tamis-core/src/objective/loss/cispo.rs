@@ -95,7 +95,7 @@ pub(super) struct CispoKernel<F> {
 impl<F: Precision> Kernel for CispoKernel<F> {
     type Number = F;
 
-    const LOG_RATIO: bool = false;
+    const QUICK: bool = true;
     const LOGPROB: bool = true;
     const THROUGH_RATIO: bool = false;
 

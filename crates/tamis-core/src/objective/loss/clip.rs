@@ -154,7 +154,7 @@ impl<F: Precision> ClipKernel<F> {
 impl<F: Precision> Kernel for ClipKernel<F> {
     type Number = F;
 
-    const LOG_RATIO: bool = false;
+    const QUICK: bool = true;
 
     fn limits(&self) -> (f64, f64) {
         (-self.limit.into(), self.limit.into())

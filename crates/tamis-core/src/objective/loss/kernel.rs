@@ -13,10 +13,12 @@ use multiversion::multiversion;
 
 use super::super::accumulator::SequenceSums;
 use super::super::columns::{Real, Row, RowAdvantage};
-use super::super::exponential::{exp, exp_reduced, reduced};
+use super::super::exponential::exp;
 use super::super::precision::Precision;
 use super::super::selection::Selection;
 use super::Importance;
+use super::found::{Factors, Found, Tokens};
+use super::ratios::Ratios;
 
 /// Tokens of a block: all of its arrays stay in the first-level cache.
 pub(crate) const BLOCK: usize = 256;
@@ -49,7 +51,7 @@ impl Lanes {
 
     /// Adds the sums of a block.
     #[inline(always)]
-    fn add_part<F: Precision>(&mut self, part: [F; LANES]) {
+    pub(super) fn add_part<F: Precision>(&mut self, part: [F; LANES]) {
         for (lane, part) in self.0.iter_mut().zip(part) {
             *lane += part.into();
         }
@@ -57,7 +59,7 @@ impl Lanes {
 
     /// The same, not inlined: seeing the conversion, the compiler would form the sums of a short loop two by two, not eight by eight.
     #[inline(never)]
-    fn add_apart<F: Precision>(&mut self, part: [F; LANES]) {
+    pub(super) fn add_apart<F: Precision>(&mut self, part: [F; LANES]) {
         self.add_part(part);
     }
 
@@ -69,144 +71,12 @@ impl Lanes {
     }
 }
 
-/// The first tokens of a slice that is shorter than a chunk, and harmless ones after them.
-#[inline(always)]
-fn padded<T: Copy>(rest: &[T], otherwise: T) -> [T; LANES] {
-    let mut chunk = [otherwise; LANES];
-    chunk[..rest.len()].copy_from_slice(rest);
-    chunk
-}
-
-/// What the first stage finds in a trajectory: the sum of log-ratios within the limits; before the limits the smallest and the largest,
-/// lane by lane, which pass over NaN.
-struct Ratios<F> {
-    sums: Lanes,
-    low: [F; LANES],
-    high: [F; LANES],
-}
-
-impl<F: Precision> Ratios<F> {
-    const NONE: Self = Self { sums: Lanes::ZERO, low: [F::INFINITY; LANES], high: [F::NEG_INFINITY; LANES] };
-
-    /// Log-ratios (before the limits) and ratios of a block; up to the next whole chunk they are 0 and 1. `scale` is overwritten.
-    ///
-    /// Returns whether all of them are small: within the limits, and near enough to 0 that the exponential needs no reduction, which most
-    /// blocks are. The bits are those that the longer way would give.
-    #[inline(always)]
-    fn block<T: Real>(
-        &mut self,
-        mask: Option<&[bool]>,
-        (logprob, old): (&[T], &[T]),
-        limits: (F, F),
-        log_ratio: &mut [F; BLOCK],
-        ratio: &mut [F; BLOCK],
-        scale: &mut [F; BLOCK],
-    ) -> bool {
-        let mut part =
-            Differences { sums: [F::ZERO; LANES], low: [F::INFINITY; LANES], high: [F::NEG_INFINITY; LANES] };
-        // Whole vectors, whatever their number per turn of a loop.
-        let end = BLOCK.min(logprob.len().next_multiple_of(4 * LANES));
-        {
-            let (logprobs, logprob) = logprob.as_chunks::<LANES>();
-            let (olds, old) = old.as_chunks::<LANES>();
-            let (log_ratios, full) = (log_ratio.as_chunks_mut().0, logprobs.len());
-            let chunks = logprobs.iter().zip(olds).zip(&mut *log_ratios);
-            match mask {
-                None => {
-                    for ((logprob, old), log_ratio) in chunks {
-                        part.chunk(|_| true, logprob, old, log_ratio);
-                    }
-                }
-                Some(mask) => {
-                    for (((logprob, old), log_ratio), mask) in chunks.zip(mask.as_chunks::<LANES>().0) {
-                        part.chunk(|i| mask[i], logprob, old, log_ratio);
-                    }
-                }
-            }
-            if !logprob.is_empty() {
-                let is_on = match mask {
-                    None => std::array::from_fn(|i| i < logprob.len()),
-                    Some(mask) => padded(mask.as_chunks::<LANES>().1, false),
-                };
-                let (logprob, old) = (padded(logprob, logprob[0]), padded(old, logprob[0]));
-                part.chunk(|i| is_on[i], &logprob, &old, &mut log_ratios[full]);
-            }
-        }
-        let within = (clamp(-F::REDUCED, limits), clamp(F::REDUCED, limits));
-        let is_small =
-            part.low.iter().all(|&low| low >= within.0) & part.high.iter().all(|&high| high <= within.1);
-        if is_small {
-            for (ratio, &log_ratio) in ratio[..end].iter_mut().zip(&log_ratio[..end]) {
-                *ratio = exp_reduced(log_ratio, F::ONE);
-            }
-            self.sums.add_part(part.sums);
-        } else {
-            let into = ratio[..end].iter_mut().zip(&mut scale[..end]);
-            for ((ratio, scale), &log_ratio) in into.zip(&log_ratio[..end]) {
-                (*ratio, *scale) = reduced(clamp(log_ratio, limits));
-            }
-            for (ratio, &scale) in ratio[..end].iter_mut().zip(&scale[..end]) {
-                *ratio = exp_reduced(*ratio, scale);
-            }
-            let mut sums = [F::ZERO; LANES];
-            for chunk in &log_ratio.as_chunks::<LANES>().0[..logprob.len().div_ceil(LANES)] {
-                for (sum, &log_ratio) in sums.iter_mut().zip(chunk) {
-                    *sum += clamp(log_ratio, limits);
-                }
-            }
-            self.sums.add_apart(sums);
-        }
-        for i in 0..LANES {
-            self.low[i] = if part.low[i] < self.low[i] { part.low[i] } else { self.low[i] };
-            self.high[i] = if part.high[i] > self.high[i] { part.high[i] } else { self.high[i] };
-        }
-        is_small
-    }
-
-    fn low(&self) -> f64 {
-        self.low.iter().map(|&low| low.into()).fold(f64::INFINITY, f64::min)
-    }
-
-    fn high(&self) -> f64 {
-        self.high.iter().map(|&high| high.into()).fold(f64::NEG_INFINITY, f64::max)
-    }
-}
-
-/// Of one block, before the limits.
-struct Differences<F> {
-    sums: [F; LANES],
-    low: [F; LANES],
-    high: [F; LANES],
-}
-
-impl<F: Precision> Differences<F> {
-    #[inline(always)]
-    fn chunk<T: Real>(
-        &mut self,
-        is_on: impl Fn(usize) -> bool,
-        logprob: &[T; LANES],
-        old: &[T; LANES],
-        log_ratio: &mut [F; LANES],
-    ) {
-        for i in 0..LANES {
-            let difference = F::of(logprob[i].into()) - F::of(old[i].into());
-            let on = is_on(i);
-            let (least, most) = if on { (difference, difference) } else { (F::INFINITY, F::NEG_INFINITY) };
-            let difference = if on { difference } else { F::ZERO };
-            log_ratio[i] = difference;
-            self.sums[i] += difference;
-            self.low[i] = if least < self.low[i] { least } else { self.low[i] };
-            self.high[i] = if most > self.high[i] { most } else { self.high[i] };
-        }
-    }
-}
-
 /// What a policy loss is given of one token.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct At<F> {
     /// Log-probability; 0 where the loss does not read it ([`Kernel::LOGPROB`]).
     pub(crate) logprob: F,
-    /// `logprob - old`, or its mean over the trajectory; before the limits. 0 where the loss does not read it ([`Kernel::LOG_RATIO`]).
+    /// `logprob - old`, or its mean over the trajectory; before the limits. 0 where the loss never reads it ([`Kernel::QUICK`]).
     pub(crate) log_ratio: F,
     /// `exp(log_ratio)`, within the limits; always finite.
     pub(crate) ratio: F,
@@ -254,8 +124,9 @@ pub(crate) trait Kernel: Copy {
     /// What it computes in.
     type Number: Precision;
 
-    /// It reads the log-ratio itself.
-    const LOG_RATIO: bool = true;
+    /// It never reads log-ratios, and is taken so often that it has loops of its own: for either sign of the advantage, and for ratios
+    /// that no limit holds.
+    const QUICK: bool = false;
     /// It reads the log-probability itself.
     const LOGPROB: bool = false;
     /// It asks which tokens were selected.
@@ -522,7 +393,7 @@ pub(crate) fn run<K: Kernel, T: Real>(
         let block_of = Tokens { logprob, log_ratio, ratio, selected, limits };
         let derivative = &mut dlogprob_t[block.clone()];
         match row.advantage {
-            RowAdvantage::Same(same) if mask.is_none() && !is_weighted => {
+            RowAdvantage::Same(same) if K::QUICK && mask.is_none() && !is_weighted => {
                 let (same, weight) = ([K::Number::of(same); LANES], [K::Number::ONE; LANES]);
                 // Loops for either sign, and for ratios that no limit holds: what a loss does for other tokens is not in them.
                 let (yes, no) = ([true; LANES], [false; LANES]);
@@ -582,140 +453,16 @@ pub(crate) fn run<K: Kernel, T: Real>(
     }
 }
 
-/// What the second stage reads of N tokens: a block, or a chunk of it.
-struct Tokens<'a, F, const N: usize> {
-    logprob: &'a [F; N],
-    log_ratio: &'a [F; N],
-    ratio: &'a [F; N],
-    selected: &'a [bool; N],
-    /// Of the log-ratios.
-    limits: (F, F),
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl<F: Precision> Tokens<'_, F, BLOCK> {
-    #[inline(always)]
-    fn chunk(&self, c: usize) -> Tokens<'_, F, LANES> {
-        Tokens {
-            logprob: &self.logprob.as_chunks().0[c],
-            log_ratio: &self.log_ratio.as_chunks().0[c],
-            ratio: &self.ratio.as_chunks().0[c],
-            selected: &self.selected.as_chunks().0[c],
-            limits: self.limits,
-        }
-    }
-}
-
-/// What the losses of a chunk are multiplied by.
-struct Factors<F> {
-    advantage: [F; LANES],
-    is_good: [bool; LANES],
-    is_bad: [bool; LANES],
-    weight: [F; LANES],
-}
-
-impl<F: Precision> Factors<F> {
-    /// Those of the first tokens; the rest counts for nothing.
-    #[inline(always)]
-    fn first(self, count: usize) -> Self {
-        let mut only = self;
-        for i in count..LANES {
-            (only.advantage[i], only.weight[i]) = (F::ZERO, F::ZERO);
-            (only.is_good[i], only.is_bad[i]) = (false, false);
-        }
-        only
-    }
-
-    #[inline(always)]
-    fn of(advantage: [F; LANES], weight: [F; LANES]) -> Self {
-        let (is_good, is_bad) =
-            (advantage.map(|advantage| advantage > F::ZERO), advantage.map(|advantage| advantage < F::ZERO));
-        Self { advantage, is_good, is_bad, weight }
-    }
-}
-
-/// What the second stage finds in a trajectory.
-struct Found {
-    /// Of weighted losses.
-    losses: Lanes,
-    /// Of `ratio - 1`: exact where the ratio is near 1, and 0 at masked tokens.
-    excesses: Lanes,
-    /// Tokens clipped, dual, low, high.
-    counts: [[u32; LANES]; 4],
-}
-
-impl Found {
-    const NONE: Self = Self { losses: Lanes::ZERO, excesses: Lanes::ZERO, counts: [[0; LANES]; 4] };
-
-    /// Losses and derivatives of a block; `factors` are those of a chunk. `SMALL`: no limit holds a ratio.
-    #[inline(always)]
-    fn block<K: Kernel, T: Real, const SMALL: bool>(
-        &mut self,
-        kernel: &K,
-        tokens: &Tokens<'_, K::Number, BLOCK>,
-        factors: impl Fn(usize) -> Factors<K::Number>,
-        scale: K::Number,
-        derivative: &mut [T],
-    ) {
-        let zero = [K::Number::ZERO; LANES];
-        let mut part = FoundPart { losses: zero, excesses: zero, counts: self.counts };
-        let (derivatives, rest) = derivative.as_chunks_mut::<LANES>();
-        let full = derivatives.len();
-        for (c, derivative) in derivatives.iter_mut().enumerate() {
-            part.chunk::<K, T, SMALL>(kernel, &tokens.chunk(c), &factors(c), scale, derivative);
-        }
-        if !rest.is_empty() {
-            let mut last = [T::ZERO; LANES];
-            part.chunk::<K, T, SMALL>(
-                kernel,
-                &tokens.chunk(full),
-                &factors(full).first(rest.len()),
-                scale,
-                &mut last,
-            );
-            rest.copy_from_slice(&last[..rest.len()]);
-        }
-        self.losses.add_part(part.losses);
-        self.excesses.add_part(part.excesses);
-        self.counts = part.counts;
-    }
-}
-
-/// [`Found`] in one block.
-struct FoundPart<F> {
-    losses: [F; LANES],
-    excesses: [F; LANES],
-    counts: [[u32; LANES]; 4],
-}
-
-impl<F: Precision> FoundPart<F> {
-    #[inline(always)]
-    fn chunk<K: Kernel<Number = F>, T: Real, const SMALL: bool>(
-        &mut self,
-        kernel: &K,
-        tokens: &Tokens<'_, F, LANES>,
-        factors: &Factors<F>,
-        scale: F,
-        derivative: &mut [T; LANES],
-    ) {
-        for i in 0..LANES {
-            let token = kernel.token(At {
-                logprob: if K::LOGPROB { tokens.logprob[i] } else { F::ZERO },
-                log_ratio: if K::LOG_RATIO { tokens.log_ratio[i] } else { F::ZERO },
-                is_limited: !SMALL
-                    && ((tokens.log_ratio[i] < tokens.limits.0) | (tokens.log_ratio[i] > tokens.limits.1)),
-                ratio: tokens.ratio[i],
-                advantage: factors.advantage[i],
-                is_good: factors.is_good[i],
-                is_bad: factors.is_bad[i],
-                selected: K::SELECTS && tokens.selected[i],
-            });
-            derivative[i] = T::of((token.dloss * factors.weight[i] * scale).into());
-            self.losses[i] += token.loss * factors.weight[i];
-            self.excesses[i] += tokens.ratio[i] - F::ONE;
-            self.counts[0][i] += u32::from(token.is_clipped);
-            self.counts[1][i] += u32::from(token.is_dual);
-            self.counts[2][i] += u32::from(token.is_low);
-            self.counts[3][i] += u32::from(token.is_high);
+    #[test]
+    fn masks_are_counted_whatever_their_length() {
+        for length in [0, 1, 7, 127, 128, 129, 255, 256, 300, 1000] {
+            let mask: Vec<bool> = (0..length).map(|t| t % 3 != 1).collect();
+            assert_eq!(count(&mask), mask.iter().filter(|&&on| on).count(), "{length}");
+            assert_eq!(count(&vec![true; length]), length);
         }
     }
 }

@@ -40,7 +40,7 @@ pub(super) struct ReinforceKernel<F>(PhantomData<F>);
 impl<F: Precision> Kernel for ReinforceKernel<F> {
     type Number = F;
 
-    const LOG_RATIO: bool = false;
+    const QUICK: bool = true;
     const LOGPROB: bool = true;
     const THROUGH_RATIO: bool = false;
 
