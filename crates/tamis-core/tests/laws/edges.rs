@@ -1,9 +1,9 @@
 //! The objective where a definition has an edge: nothing to train on, a view of a view, a threshold met exactly.
 
 use tamis_core::objective::{
-    AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, ClipCov, Columns, Dppo, Dro, GeoMean, GroupCounts,
-    Gspo, GspoForm, Importance, KlController, KlCov, KlEstimator, KlKind, KlTerm, LossMasks, Metrics,
-    Normalisers, Objective, PolicyLoss, Selection, Vespo,
+    AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, ClipCov, Columns, Decoupled, Dppo, Dro, GeoMean,
+    GroupCounts, Gspo, GspoForm, Importance, KlController, KlCov, KlEstimator, KlKind, KlTerm, LossMasks,
+    Metrics, Normalisers, Objective, PolicyLoss, Sapo, Selection, Vespo,
 };
 use tamis_core::random::{Key, Purpose};
 
@@ -336,5 +336,46 @@ fn divergences_by_hand() {
         for (found, slope) in derivatives.logprob.iter().zip(slopes) {
             assert!((found - 0.5 * slope).abs() < 1e-13, "{estimator:?}: {found} {slope}");
         }
+    }
+}
+
+/// Where the gate is shut, by a ratio beyond all numbers or by a temperature that leaves none, nothing is pushed, and nothing is NaN.
+#[test]
+fn a_shut_gate_pushes_nothing() {
+    let sapo = |tau, log_ratio_limit| {
+        PolicyLoss::Sapo(Sapo { tau_positive: tau, tau_negative: tau, log_ratio_limit })
+    };
+    for advantage in [1.0, -1.0] {
+        let slopes = [
+            one(sapo(1.0, None), -1.0, -900.0, advantage).1,
+            one(sapo(1000.0, None), -11.0, -1.0, advantage).1,
+        ];
+        assert_eq!(slopes, [0.0; 2]);
+    }
+    // The limit itself is inside: r = e, gate 1/(1 + exp(-(e - 1))).
+    let gate = 1.0 / (1.0 + (1.0 - 1_f64.exp()).exp());
+    let slope = one(sapo(1.0, Some(1.0)), -1.0, -2.0, 1.0).1;
+    assert!((slope + 4.0 * gate * (1.0 - gate) * 1_f64.exp()).abs() < 1e-14, "{slope}");
+    assert_eq!(one(sapo(1.0, Some(1.0)), -1.0, -2.01, 1.0).1, 0.0);
+}
+
+/// What the sampler did not report has weight 1, whatever the others have.
+#[test]
+fn an_unknown_sampler_is_the_proximal_policy() {
+    let policy = PolicyLoss::Decoupled(Decoupled { clip: Clip::symmetric(0.2), weight_cap: Some(1.5) });
+    let objective = Objective::of(policy, Aggregation::TokenSum);
+    let columns = Columns {
+        old: Some(&[-1.0; 4]),
+        behaviour: Some(&[f64::NAN, -1.0 + 2_f64.ln(), -9.0, f64::NAN]),
+        ..Columns::new(
+            &[0, 4],
+            &[true, true, true, false],
+            &[-1.0; 4],
+            AdvantageColumn::PerTrajectory(&[1.0]),
+        )
+    };
+    let (_, derivatives) = objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+    for (found, slope) in derivatives.logprob.iter().zip([-1.0, -0.5, -1.5, 0.0]) {
+        assert!((found - slope).abs() < 1e-14, "{found} {slope}");
     }
 }

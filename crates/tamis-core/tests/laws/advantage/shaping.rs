@@ -145,10 +145,22 @@ fn by_hand() {
     let advantages = Advantages::PerTrajectory(Ragged::from_rows([[1.0, 1.0, 0.0, 1.0]]));
     let weighted = Shaping::LengthWeight(LengthWeight {}).apply(Shaped::of(advantages), &batch).unwrap();
     assert_eq!(weighted.advantages.values(), [2.0, 4.0 / 6.0, 0.0, 1.0]);
+    let ones = Ragged::from_rows([[1.0, 1.0]]);
+    let shaped = Shaped::of(Advantages::PerTrajectory(ones.clone()));
+    let short = Shaping::LengthWeight(LengthWeight {}).apply(shaped, &on(&ones, Some(&[1, 3]))).unwrap();
+    assert_eq!(short.advantages.values(), [2.0, 2.0 / 3.0]);
     // Population deviations 1 and 1/2, over 1 + 1.
     let pairs = [vec![1.0, -1.0], vec![0.5, -0.5]];
     let soft = run(&[Shaping::SoftReweight(SoftReweight { ddof: 0, epsilon: 1.0 })], &pairs, None);
     assert_eq!(soft.advantages.values(), [0.5, -0.5, 0.125, -0.125]);
+    assert_eq!(soft.metrics[1], ("train/soft_reweight_max", 0.5));
+    let small = [vec![0.5, -0.5], vec![0.25, -0.25]];
+    let soft = run(&[Shaping::SoftReweight(SoftReweight { ddof: 0, epsilon: 0.0 })], &small, None);
+    assert_eq!(soft.advantages.values(), [0.5, -0.5, 0.125, -0.125]);
+    // Nothing deviates, and nothing is divided by nothing.
+    let uniform =
+        run(&[Shaping::SoftReweight(SoftReweight { ddof: 0, epsilon: 0.0 })], &[vec![1.0, 1.0]], None);
+    assert_eq!(uniform.advantages.values(), [0.0, 0.0]);
     let unscaled = FilterLossScaling { by: LossScaling::None }.factor(GROUPS);
     assert_eq!((unscaled, FilterLossScaling { by: LossScaling::Linear }.factor(GROUPS)), (1.0, 0.25));
     // The factor is the policy term's; advantages stay.
@@ -163,6 +175,9 @@ fn by_hand() {
     let shaped = shaping.apply(Shaped::of(per_token), &on(&rewards, None)).unwrap();
     assert_eq!(shaped.advantages.values(), [-3.0, 1.0, 0.0, 0.0]);
     assert_eq!(shaped.kept.unwrap().values(), [true, false]);
+    let per_token = Advantages::PerToken(Ragged::from_rows([vec![0.5, -0.75], vec![-3.0, 1.0]]));
+    let shaped = shaping.apply(Shaped::of(per_token), &on(&rewards, None)).unwrap();
+    assert_eq!(shaped.advantages.values(), [0.0, 0.0, -3.0, 1.0]);
 }
 
 #[test]
