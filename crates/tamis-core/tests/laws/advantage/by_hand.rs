@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use proptest::sample::select;
 use tamis_core::advantage::{
-    Advantage, AdvantageBatch, AdvantageEstimator, AdvantageState, BiLevelGae, Bnpo, BnpoRunning, Cpo,
-    CpoDifficulty, CpoWrap, DrGrpo, Gae, Generated, GeneratedStatistics, Gpg, Grpo, MaskedRewards,
+    Advantage, AdvantageBatch, AdvantageEstimator, AdvantageState, BiLevelGae, Bnpo, BnpoRunning, Column,
+    Cpo, CpoDifficulty, CpoWrap, DrGrpo, Gae, Generated, GeneratedStatistics, Gpg, Grpo, MaskedRewards,
     NormalizeThenSum, OptimalTokenBaseline, Scale, Singleton, Tail, TirOptimalTokenBaseline,
 };
 use tamis_core::ragged::Ragged;
@@ -429,4 +429,54 @@ fn what_the_answer_says_is_at_most_ten() {
         &[40.0, 10.0, 10.0, -1.0],
         1e-6,
     );
+}
+
+/// A gold answer that halves every token: m = ln(1/2)/4, at scaled entropies 0, 1/2 and 1.
+#[test]
+fn tokens_that_the_gold_answer_makes_less_likely() {
+    let rewards = Ragged::from_rows([[1.0, -1.0]]);
+    let mask = Ragged::from_rows([[true; 3]; 2]);
+    let old = Ragged::from_rows([[0.5_f64.ln(); 3]; 2]);
+    let gold = Ragged::from_rows([[0.25_f64.ln(); 3]; 2]);
+    let entropy = Ragged::from_rows([[1.0, 2.0, 3.0]; 2]);
+    let batch = AdvantageBatch {
+        mask: Some(&mask),
+        old_logprobs: Some(&old),
+        gold_logprobs: Some(&gold),
+        entropy: Some(&entropy),
+        ..AdvantageBatch::of_rewards(&rewards)
+    };
+    let two = 2_f64.ln();
+    let expected = [
+        (CpoWrap::Mi, [-two / 2.0, -two / 4.0, 0.0], [-two / 2.0, -two / 4.0, 0.0]),
+        (CpoWrap::MiAccmask, [0.0; 3], [-two, -0.75 * two, -0.5 * two]),
+    ];
+    for (wrap, right, wrong) in expected {
+        let grpo = Grpo { scale: Scale::None, ..Grpo::default() };
+        let cpo = Cpo { wrap, pos_alpha: 0.5, neg_alpha: 2.0, grpo, ..Cpo::default() };
+        let moved = run(&cpo, &batch);
+        for (found, shift) in
+            moved.iter().zip(right.iter().map(|d| 1.0 + d).chain(wrong.iter().map(|d| d - 1.0)))
+        {
+            assert!((found - shift).abs() < 1e-7, "{wrap:?}: {moved:?}");
+        }
+    }
+}
+
+/// The entropy is asked for where a factor on it is not 0.
+#[test]
+fn what_a_contrast_needs() {
+    let reads = |wrap, pos_alpha, neg_alpha| {
+        Cpo { wrap, pos_alpha, neg_alpha, ..Cpo::default() }.needs().contains(&Column::Entropy)
+    };
+    let cases = [(0.0, 0.0), (0.5, 0.0), (0.0, 0.5), (0.5, 0.5)];
+    for (wrap, expected) in [
+        (CpoWrap::NegonlySeqKl, [false; 4]),
+        (CpoWrap::SeqKl, [false, true, false, true]),
+        (CpoWrap::NegonlyMi, [false, true, false, true]),
+        (CpoWrap::Mi3, [false, true, true, true]),
+        (CpoWrap::Naive, [false, true, true, true]),
+    ] {
+        assert_eq!(cases.map(|(pos, neg)| reads(wrap, pos, neg)), expected, "{wrap:?}");
+    }
 }
