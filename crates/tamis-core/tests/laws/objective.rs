@@ -571,6 +571,31 @@ fn metrics_by_hand() {
     near(metrics.old_kl_k3, (7.5 - 4.0 - 2.0 * two) / 4.0);
 }
 
+/// The k3 estimate is of the log-ratio that the loss took its ratio of, so that it is never negative.
+#[test]
+fn the_divergence_of_limited_ratios_is_not_negative() {
+    let (offsets, mask) = ([0, 3, 4], [true, false, true, true]);
+    // 5 and -5 beyond a limit of 1/2, a masked token, 1/4 within it.
+    let (logprob, old) = ([-1.0, -9.0, -6.0, -1.75], [-6.0, -1.0, -1.0, -2.0]);
+    let columns = Columns {
+        old: Some(&old),
+        ..Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&[1.0, -1.0]))
+    };
+    let normalisers = Normalisers { tokens: 3.0, sequences: 2.0, groups: 1.0, dp_size: 1.0 };
+    let k3 = |log_ratio: f64| log_ratio.exp_m1() - log_ratio;
+    let of = |importance| {
+        let clip = Clip { log_ratio_limit: Some(0.5), ..Clip::verl(0.2, 0.2, 3.0) };
+        let objective = Objective { policy: PolicyLoss::Clip(clip), importance, ..Preset::dapo().objective };
+        let state = objective.initial_state();
+        objective.value_and_gradient(&columns, &normalisers, &state).unwrap().0.metrics.old_kl_k3
+    };
+    let by_token = of(tamis_core::objective::Importance::Token);
+    assert!((by_token - (k3(0.5) + k3(-0.5) + k3(0.25)) / 3.0).abs() < 1e-14, "{by_token}");
+    // The first trajectory's mean is 0.
+    let by_trajectory = of(tamis_core::objective::Importance::Sequence);
+    assert!((by_trajectory - k3(0.25) / 3.0).abs() < 1e-14, "{by_trajectory}");
+}
+
 #[test]
 fn nothing_weighs_nothing() {
     let normalisers = Normalisers { tokens: 0.0, sequences: 0.0, groups: 0.0, dp_size: 1.0 };
