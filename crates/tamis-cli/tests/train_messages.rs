@@ -737,4 +737,8 @@ fn nothing_from_outside_moves_the_cursor_or_forges_a_line() {
     let absent = folder.tamis(&["filter", "--metric", "acc", "a\u{1b}[31m\rb.jsonl"]);
     assert!(absent.code != Some(0) && absent.stderr.contains("a\\u{1b}[31m\\rb.jsonl"), "{}", absent.shown());
     assert!(is_plain(&absent.stderr), "{}", absent.stderr);
+    let warned = TINY.replace("train:\n", "train:\n  gradient_analysis: {edges: [0, 1], buckets: 3}\n");
+    folder.write("odd\u{1b}.yaml", &warned);
+    let checked = folder.tamis(&["config", "check", "odd\u{1b}.yaml"]).succeeds();
+    assert!(checked.stdout.contains("odd\\u{1b}.yaml") && is_plain(&checked.stdout), "{}", checked.stdout);
 }

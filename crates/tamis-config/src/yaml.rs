@@ -152,11 +152,11 @@ impl Builder<'_> {
                         *key = Some((String::new(), node.origin));
                     }
                 },
-                Some((key, origin)) => {
-                    // Given twice: the later one, for what else there is to say.
-                    entries.retain(|entry| entry.key != key);
-                    entries.push(Entry { key, origin, node });
-                }
+                Some((key, origin)) => match entries.iter_mut().find(|entry| entry.key == key) {
+                    // Given twice: the later value, for what else there is to say; a third is told of the first.
+                    Some(entry) => entry.node = node,
+                    None => entries.push(Entry { key, origin, node }),
+                },
             },
         }
     }

@@ -44,7 +44,7 @@ fn push(shown: &mut String, character: char) {
 
 /// Embeddings, overrides, isolates and marks of the bidirectional algorithm, and separators of lines that are no control characters.
 fn turns_direction(character: char) -> bool {
-    matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
@@ -53,9 +53,16 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn every_mark_of_direction_is_escaped() {
+        let marks = "\u{61c}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{202e}\u{2066}\u{2069}";
+        let escaped = r"\u{61c}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{202e}\u{2066}\u{2069}";
+        assert_eq!((one_line(marks), lines(marks)), (escaped.to_owned(), escaped.to_owned()));
+    }
+
     proptest! {
         #[test]
-        fn nothing_that_a_terminal_obeys_is_left(text in "[\\x00-\\x{a0}\\x{2020}-\\x{2070}\n\t]{0,40}") {
+        fn nothing_that_a_terminal_obeys_is_left(text in "[\\x00-\\x{a0}\\x{610}-\\x{620}\\x{2020}-\\x{2070}\n\t]{0,40}") {
             let obeys = |character: char| character.is_control() || turns_direction(character);
             prop_assert!(!one_line(&text).contains(obeys));
             let several = lines(&text);

@@ -119,7 +119,7 @@ impl<T> Ragged<T> {
 pub(crate) fn even_parts(offsets: &[usize], count: usize) -> Vec<Range<usize>> {
     let rows = offsets.len().saturating_sub(1);
     let (Some(&first), Some(&last)) = (offsets.first(), offsets.last()) else { return Vec::new() };
-    let count = count.max(1);
+    let count = count.clamp(1, rows.max(1));
     let mut parts = Vec::with_capacity(count);
     let mut start = 0;
     for part in 1..=count {
@@ -140,6 +140,13 @@ pub(crate) fn even_parts(offsets: &[usize], count: usize) -> Vec<Range<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_are_no_more_than_rows() {
+        assert_eq!(even_parts(&[0, 2, 4, 9], usize::MAX), [0..2, 2..3]);
+        assert_eq!(even_parts(&[0, 2, 4, 9], 0), [0..3; 1]);
+        assert_eq!(even_parts(&[0], 4), [0..0; 0]);
+    }
 
     #[test]
     fn lengths_must_sum_to_the_values() {

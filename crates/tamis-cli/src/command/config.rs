@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use tamis_config::{explain, import, json_schema, reference_markdown};
 
-use super::{notes, print};
+use super::{notes, print, show};
 use crate::arguments::Config;
 use crate::failure::{FAILED, Failure, USAGE};
 
@@ -23,7 +23,7 @@ pub(crate) fn run(arguments: &Config) -> Result<u8, Failure> {
             let num_warnings = loaded.warnings.len();
             let plural = if num_warnings == 1 { "" } else { "s" };
             let _ = writeln!(text, "the configuration is sound ({num_warnings} warning{plural})");
-            print(&text)?;
+            show(&text)?;
         }
         Config::Explain { key } => {
             let text = explain(key).map_err(|error| Failure::of(USAGE, &error, None))?;

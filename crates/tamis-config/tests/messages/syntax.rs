@@ -26,6 +26,7 @@ error: `run` is given twice, first on line 1
 
 1 error in the configuration
 "#);
+    assert_snapshot!(raw("run: {}\nrun: {}\nrun: {}\n", &[]).matches("`run` is given twice, first on line 1").count(), @"2");
     // What else is wrong is told with it, of the later value.
     assert_snapshot!(said("rollout: {n: 4, m: 1}\nrollout: {n: -1}\ndata: {shufle: true}\n", &["~rollout.n=8"]), @r#"
     error: `rollout` is given twice, first on line 1

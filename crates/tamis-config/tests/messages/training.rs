@@ -161,6 +161,14 @@ error: `train.gradient_analysis.edges` must be non-empty, got []
 
 3 errors in the configuration
 "#);
+    assert_snapshot!(said("train: {gradient_analysis: {edges: [0, 1], buckets: 3}}", &[]), @r#"
+warning: `train.gradient_analysis.buckets` has no effect: `train.gradient_analysis.edges` is set
+ --> run.yaml:1:53
+  |
+1 | train: {gradient_analysis: {edges: [0, 1], buckets: 3}}
+  |                                                     ^
+  hint: remove `train.gradient_analysis.buckets`
+"#);
     assert_snapshot!(said("train: {early_stop: {reward_collapse: {window: 0}}}", &[]), @r#"
 error: `train.early_stop.reward_collapse.window` must be at least 1, got 0
  --> run.yaml:1:48

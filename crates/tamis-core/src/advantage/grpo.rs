@@ -109,8 +109,8 @@ impl Grpo {
         Self { scale: Scale::None, ..Self::verl() }
     }
 
-    /// [`AdvantageEstimator::advantages`] of outcome rewards alone \[B\], into a caller's memory and on `threads` threads: the same bits
-    /// for any number of them, 0 counts as 1. What `into` held is overwritten.
+    /// [`AdvantageEstimator::advantages`] of outcome rewards `[P][G]` alone, into a caller's memory \[B\] and on `threads` threads: the same
+    /// bits for any number of them, 0 counts as 1. What `into` held is overwritten.
     ///
     /// For batches of millions of trajectories, where fresh memory costs more than the computation; a trainer keeps the vector from step to
     /// step.

@@ -30,7 +30,8 @@ pub(crate) fn exp_reduced<F: Precision>(r: F, scale: F) -> F {
     (F::ONE + growth(r)) * scale
 }
 
-/// `e^x` to 1.5 units in the last place; 0 below [`Precision::LOWEST`], infinite from [`Precision::HIGHEST`] on, NaN for NaN.
+/// `e^x` to 1.5 units in the last place up to [`Precision::LARGEST`]; 0 where it would be subnormal or less, infinite from
+/// [`Precision::HIGHEST`] on and perhaps a little before, NaN for NaN.
 #[inline(always)]
 pub(crate) fn exp<F: Precision>(x: F) -> F {
     // Written so that NaN passes through; both bounds end in the exponents of 0 and infinity.

@@ -174,6 +174,10 @@ fn the_bound_itself_is_inside() {
             assert_eq!(shares, [0.0; 4], "{policy:?} {advantage}");
         }
     }
+    // The high bound meets the cap: nothing is clipped that would not be capped.
+    let clip = Clip { cap: Some(1.5), ..Clip::symmetric(0.5) };
+    let token = clip.token(1.0, 1.0);
+    assert_eq!((token.loss, token.dloss, token.is_clipped, token.is_high), (-1.5, 0.0, false, false));
     // The dual bound meets the cap: both are 2, and the smaller of two equals is neither.
     let clip = Clip { cap: Some(2.0), dual: Some(2.0), ..Clip::symmetric(0.2) };
     let token = clip.token(1.0, -1.0);
@@ -209,6 +213,37 @@ fn clipped_tokens_are_counted_by_side() {
     // CISPO holds its weight whatever the advantage.
     for (old, advantage) in [(-2.0, 1.0), (-2.0, -1.0), (-0.5, 1.0), (-0.5, -1.0)] {
         assert_eq!(one(cispo, -1.0, old, advantage).0.clip_share, 1.0);
+    }
+}
+
+/// Bounds that hold even a ratio of 1 hold every token trained on, and are not said to hold more than these.
+#[test]
+fn masked_tokens_are_not_counted() {
+    let dppo = Dppo { low: 0.5, high: 0.5, ratio_cap: 0.5, log_ratio_limit: None };
+    let cispo = Cispo { bound: CispoBound::Absolute { max: 0.5 }, log_ratio_limit: None };
+    for (policy, expected) in [
+        (PolicyLoss::Cispo(cispo), (1.0, 0.0)),
+        (PolicyLoss::DppoTv(dppo), (0.0, 1.0)),
+        (PolicyLoss::DppoKl(dppo), (0.0, 1.0)),
+    ] {
+        for mask in [
+            &[true][..],
+            &[true, false, true],
+            &[true; 8],
+            &[false, true, true, true, false, true, true, true, true],
+        ] {
+            let objective = Objective::of(policy, Aggregation::TokenSum);
+            let logprob = vec![-1.0; mask.len()];
+            let offsets = [0, mask.len()];
+            let columns = Columns {
+                old: Some(&logprob),
+                ..Columns::new(&offsets, mask, &logprob, AdvantageColumn::PerTrajectory(&[1.0]))
+            };
+            let (outcome, _) =
+                objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+            let found = (outcome.metrics.clip_share, outcome.metrics.clip_share_dual);
+            assert_eq!(found, expected, "{policy:?} {mask:?}");
+        }
     }
 }
 
@@ -378,4 +413,15 @@ fn an_unknown_sampler_is_the_proximal_policy() {
     for (found, slope) in derivatives.logprob.iter().zip([-1.0, -0.5, -1.5, 0.0]) {
         assert!((found - slope).abs() < 1e-14, "{found} {slope}");
     }
+    // A sampler that held a token for impossible leaves a weight that is a number: without an advantage it weighs nothing.
+    let policy = PolicyLoss::Decoupled(Decoupled { clip: Clip::symmetric(0.2), weight_cap: None });
+    let objective = Objective::of(policy, Aggregation::TokenSum);
+    let columns = Columns {
+        old: Some(&[-1.0_f32]),
+        behaviour: Some(&[-9999.0]),
+        ..Columns::new(&[0, 1], &[true], &[-1.0], AdvantageColumn::PerTrajectory(&[0.0]))
+    };
+    let (outcome, derivatives) =
+        objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+    assert_eq!((outcome.loss, derivatives.logprob), (0.0, vec![0.0]));
 }

@@ -9,6 +9,7 @@ use tamis_model::{AdamWConfig, Model, ModelConfig};
 
 use super::objective::aggregation;
 use super::{AssembleError, learning_rate};
+use crate::checkpoint::{Extent, verify};
 use crate::critic::CriticSettings;
 use crate::learning_rate::LearningRate;
 use crate::micro_batch::MicroBatch;
@@ -100,7 +101,10 @@ pub fn critic(config: &Config, model: Model) -> NativeCritic {
 /// The critic that `critic.model.path` names; `None` where it begins with the policy's layers.
 pub fn named(config: &Config) -> Result<Option<NativeCritic>, AssembleError> {
     match &config.critic.model.path {
-        Some(path) if config.has_critic() => Ok(Some(critic(config, Model::load_critic(path)?))),
+        Some(path) if config.has_critic() => {
+            verify(path, Extent::ForUse)?;
+            Ok(Some(critic(config, Model::load_critic(path)?)))
+        }
         _ => Ok(None),
     }
 }

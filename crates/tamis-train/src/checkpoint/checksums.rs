@@ -181,29 +181,37 @@ impl Write for Summed<'_> {
     }
 }
 
-/// Checks the files of a folder against its checksums, each read once; a folder without checksums passes.
+/// The folder whose checksums know the files of a folder, and what their names begin with there: the folder itself, or the checkpoint
+/// that it is a part of.
+fn summed(folder: &Path) -> Option<(&Path, String)> {
+    if folder.join(CHECKSUMS).exists() {
+        return Some((folder, String::new()));
+    }
+    let part = folder.file_name()?.to_str().filter(|name| [super::CRITIC, super::MASTER].contains(name))?;
+    let checkpoint = folder.parent().filter(|checkpoint| checkpoint.join(CHECKSUMS).exists())?;
+    Some((checkpoint, format!("{part}/")))
+}
+
+/// Checks the files of a folder against its checksums, each read once; of the critic in a checkpoint, those of the checkpoint. A folder
+/// without checksums passes.
 ///
 /// # Errors
 /// The first file by name that has changed, or (where the whole counts) is gone.
 pub fn verify(folder: &Path, extent: Extent) -> Result<(), ChecksumError> {
-    let path = folder.join(CHECKSUMS);
-    if !path.exists() {
-        return Ok(());
-    }
-    let bytes = Disk::new().read_file(&path)?;
+    let Some((folder, prefix)) = summed(folder) else { return Ok(()) };
+    let bytes = Disk::new().read_file(&folder.join(CHECKSUMS))?;
     let manifest: Manifest = serde_json::from_slice(&bytes).map_err(|source| ChecksumError::Unreadable {
         checkpoint: folder.to_owned(),
         before: checkpoint_before(folder),
         source,
     })?;
     for (name, &Hexadecimal(expected)) in &manifest.crc32 {
+        let Some(own) = name.strip_prefix(&prefix) else { continue };
         let path = folder.join(name);
         let is_wanted = match extent {
             Extent::Whole => true,
             Extent::ForUse => {
-                !name.contains('/')
-                    && ![super::OPTIMIZER, super::STATE].contains(&name.as_str())
-                    && path.exists()
+                !own.contains('/') && ![super::OPTIMIZER, super::STATE].contains(&own) && path.exists()
             }
         };
         if !is_wanted {
@@ -257,6 +265,7 @@ mod tests {
         folder
             .file("model.safetensors", |out| out.write_all(b"12345").and_then(|()| out.write_all(b"6789")))
             .unwrap();
+        folder.file("critic/model.safetensors", |out| out.write_all(b"987654321")).unwrap();
         folder.file("critic/optimizer.safetensors", |out| out.write_all(&[7; 40])).unwrap();
         folder.file("state.json", |out| out.write_all(b"{}")).unwrap();
         folder.finish().unwrap();
@@ -270,6 +279,7 @@ mod tests {
         insta::assert_snapshot!(std::fs::read_to_string(folder.path().join(CHECKSUMS)).unwrap(), @r#"
         {
           "crc32": {
+            "critic/model.safetensors": "015f0201",
             "critic/optimizer.safetensors": "990c14e4",
             "model.safetensors": "cbf43926",
             "state.json": "a3a6bf43"
@@ -310,6 +320,11 @@ mod tests {
         put back a copy of the file, or begin a new run: there is no checkpoint before it
         "#);
         verify(&first, Extent::ForUse).unwrap();
+        // A critic's files stand in the checksums of its checkpoint; its moments are nothing to its use.
+        verify(&last.join("critic"), Extent::ForUse).unwrap();
+        std::fs::write(last.join("critic/model.safetensors"), b"987654320").unwrap();
+        insta::assert_snapshot!(told(&last.join("critic"), Extent::ForUse).lines().next().unwrap(), @"`critic/model.safetensors` of the checkpoint RUN/checkpoints/step_100 is damaged: its CRC-32 is 76583297, and was 015f0201 when it was saved");
+        std::fs::write(last.join("critic/model.safetensors"), b"987654321").unwrap();
         std::fs::write(last.join(CHECKSUMS), b"{\"crc32\": {\"a\": \"12x\"}}").unwrap();
         insta::assert_snapshot!(told(&last, Extent::Whole), @r#"
         `checksums.json` of the checkpoint RUN/checkpoints/step_100 is damaged

@@ -173,7 +173,7 @@ impl<F: Precision> Kernel for ClipKernel<F> {
         // What is counted, as thresholds on the ratio.
         let low = if self.cap < self.low { F::INFINITY } else { self.low };
         let low = if is_bad { low } else { F::NEG_INFINITY };
-        let high = if is_good & is_wide { self.high } else { F::INFINITY };
+        let high = if is_good & (self.cap > self.high) { self.high } else { F::INFINITY };
         let dual = if is_bad & (self.dual < wide) { self.dual } else { F::INFINITY };
         let capped = if is_bad & !is_wide { self.cap } else { F::INFINITY };
 

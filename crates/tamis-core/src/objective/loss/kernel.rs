@@ -4,8 +4,8 @@
 //! columns ── log-ratio, ratio and their sums ── loss and derivative per token, weight, scale and their sums
 //! ```
 //!
-//! The first stage puts harmless numbers at masked tokens (log-ratio 0, advantage 0, weight 0), which every loss answers with 0 and no
-//! bound reached; so no later stage looks at the mask. Sums run in eight lanes by position in the trajectory, within a block in the
+//! The first stage puts harmless numbers at masked tokens (log-ratio 0, advantage 0, weight 0), which every loss answers with 0; so no
+//! later stage looks at the mask, and what a loss counts of them all the same is taken off at the end. Sums run in eight lanes by position in the trajectory, within a block in the
 //! kernel's precision and from block to block in double: a fixed order, whatever the processor's vectors, and so the same bits
 //! everywhere. A stage handles eight tokens at a time in a loop of constant length, which the compiler turns into vectors.
 
@@ -301,7 +301,8 @@ fn weights<T: Real, F: Precision>(
         for (t, into) in into.iter_mut().enumerate() {
             let on = mask.is_none_or(|mask| mask[t]);
             let behaviour: f64 = behaviour[block.start + t].into();
-            let weight = exp(F::of(old[t].into()) - F::of(behaviour));
+            // Finite like ratios, whatever the sampler said.
+            let weight = exp(clamp(F::of(old[t].into()) - F::of(behaviour), (F::LOWEST, F::LARGEST)));
             let weight = if weight > cap { cap } else { weight };
             let weight = if behaviour.is_nan() { F::ONE } else { weight };
             *into = if on { *into * weight } else { F::ZERO };
@@ -438,6 +439,11 @@ pub(crate) fn run<K: Kernel, T: Real>(
     }
     [sums.clipped, sums.dual, sums.low, sums.high] =
         found.counts.map(|[a, b, c, d, e, f, g, h]| ((a + e) + (c + g)) + ((b + f) + (d + h)));
+    // A bound that leaves out even a ratio of 1 has counted what counts for nothing.
+    let idle = kernel.token(At::new(K::Number::ZERO, K::Number::ONE, false, K::Number::ZERO));
+    let num_idle = (row.mask.len().next_multiple_of(LANES) - pass.tokens) as u32;
+    sums.clipped -= u32::from(idle.is_clipped) * num_idle;
+    sums.dual -= u32::from(idle.is_dual) * num_idle;
     sums.policy_loss = pass.scale * found.losses.total();
     sums.old_kl = -ratios.sums.total();
     if per_trajectory {
