@@ -392,6 +392,16 @@ pub enum Conflict {
         /// Where the KL enters.
         place: KlPlace,
     },
+    /// An update that would turn the coefficient's sign.
+    #[error(
+        "`objective.kl.adaptive.horizon` is {horizon} with {trajectories} trajectories a step: a step may move the coefficient by a fifth of their ratio, which takes it to 0 or below"
+    )]
+    HorizonTooNear {
+        /// The horizon.
+        horizon: f64,
+        /// Trajectories of a step.
+        trajectories: usize,
+    },
     /// A setting that the choice beside it does not read.
     #[error("`{key}` has no effect: the {what} `{chosen}` does not read it")]
     NotRead {
@@ -424,6 +434,26 @@ pub enum Conflict {
         "the filter drops groups without a right completion, from which `objective.advantage.estimator: cpo` learns by the contrast with the gold answer"
     )]
     FilterBeforeContrast,
+    /// Rewards of right completions that are below what counts as right.
+    #[error(
+        "`objective.advantage.estimator: cpo` takes a completion for right from a reward of {right} on (`objective.advantage.right`), and {by} moves the rewards of right completions"
+    )]
+    RightMoved {
+        /// The least reward of a right completion.
+        right: f64,
+        /// What moves it.
+        by: &'static str,
+    },
+    /// The same where no reward gets there.
+    #[error(
+        "`objective.advantage.estimator: cpo` takes a completion for right from a reward of {right} on (`objective.advantage.right`), and the weight of the only reward is {weight}"
+    )]
+    NothingRight {
+        /// The least reward of a right completion.
+        right: f64,
+        /// The weight.
+        weight: f64,
+    },
     /// A loss whose ratio has no such level.
     #[error(
         "`objective.importance: {importance}` has no meaning with `objective.loss.kind: {loss}`, which decides it itself"
@@ -600,6 +630,13 @@ impl Conflict {
             Self::LuspoAggregation { .. } => "set `objective.aggregation: seq-mean-token-sum`".to_owned(),
             Self::GoldHint { missing } => format!("write `{{{missing}}}` where it belongs"),
             Self::FilterBeforeContrast | Self::FilterDropsSignal { .. } => "set `filter: null`".to_owned(),
+            Self::HorizonTooNear { trajectories, .. } => {
+                format!("set `objective.kl.adaptive.horizon` above {}", *trajectories as f64 / 5.0)
+            }
+            Self::RightMoved { .. } | Self::NothingRight { .. } => {
+                "set `objective.advantage.right` between the rewards of wrong and of right completions"
+                    .to_owned()
+            }
             Self::NoBeta => "set it, such as `objective.loss.beta: 0.5`".to_owned(),
             Self::NoImportanceLevel { .. } => "set `objective.importance: token`".to_owned(),
             Self::Ignored { key, .. } | Self::NotRead { key, .. } => format!("remove `{key}`"),

@@ -9,12 +9,12 @@ use crate::diagnostic::{Diagnostic, Severity};
 use crate::reader::Reader;
 use crate::schema::{
     AdvantageScale, Aggregation, Config, Estimator, ImportanceLevel, KlPlace, LossKind, LrScheduleKind,
-    RAW_OUTCOME, RewardKind, ScheduleMode, Surplus, TaskKind, ValidationMetric,
+    OnLimit, RAW_OUTCOME, RewardKind, ScheduleMode, Surplus, TaskKind, ValidationMetric,
 };
 use crate::source::{Source, SourceKind};
 use crate::table;
 use crate::tree::Node;
-use crate::value::Frequency;
+use crate::value::{EmptyRound, Frequency};
 use crate::yaml;
 use readers::{ADVANTAGE_READERS, LEVELLED, LOSS_READERS};
 
@@ -349,6 +349,10 @@ impl Checker<'_> {
             let conflict = Conflict::NoImportanceLevel { loss, importance: objective.importance };
             self.error(&["objective.importance", "objective.loss.kind"], conflict);
         }
+        if loss == LossKind::Vespo && !(objective.kl.place == KlPlace::Loss && objective.kl.bias_corrected) {
+            let reason = "the weight of `vespo` is the trajectory's own; the level reaches a bias-corrected KL in the loss alone";
+            self.ignored(&["objective.importance"], reason);
+        }
         if objective.advantage.estimator == Estimator::Cpo {
             for (name, missing) in [("{prompt}", "prompt"), ("{gold}", "gold")] {
                 if !objective.advantage.gold_hint.contains(name) {
@@ -359,10 +363,20 @@ impl Checker<'_> {
                 let keys = ["filter", "objective.advantage.estimator"];
                 self.warn(&keys, Conflict::FilterBeforeContrast);
             }
+            self.right_completions();
         }
         if objective.advantage.estimator == Estimator::Grpo && !self.config.divides_by_std() {
             let keys = ["objective.advantage.ddof", "objective.advantage.epsilon"];
             self.ignored(&keys, "advantages are not divided by a deviation");
+        }
+        if !objective.advantage.norm_by_std && objective.advantage.scale == AdvantageScale::Batch {
+            self.ignored(&["objective.advantage.scale"], "`objective.advantage.norm_by_std` is false");
+        }
+        if self.config.filter.is_none() {
+            self.ignored(&["objective.zero_groups"], "there is no filter that drops groups");
+        }
+        if objective.entropy.coefficient == 0.0 && objective.entropy.adaptive.is_none() {
+            self.ignored(&["objective.entropy.aggregation"], "there is no entropy bonus");
         }
         if objective.aggregation != Aggregation::SeqMeanTokenSumNorm {
             let reason = "only the aggregation `seq-mean-token-sum-norm` has a divisor";
@@ -390,6 +404,33 @@ impl Checker<'_> {
         }
         if kl.adaptive.is_some() && kl.place != KlPlace::Reward {
             self.error(&["objective.kl.adaptive"], Conflict::AdaptiveKl { place: kl.place });
+        }
+        let trajectories = self.config.data.train_batch_size.saturating_mul(self.config.rollout.n);
+        if let Some(adaptive) = &kl.adaptive
+            && trajectories as f64 >= 5.0 * adaptive.horizon
+        {
+            let keys = ["objective.kl.adaptive.horizon", "objective.kl.adaptive"];
+            self.warn(&keys, Conflict::HorizonTooNear { horizon: adaptive.horizon, trajectories });
+        }
+    }
+
+    /// Warns where `cpo` cannot tell a right completion by its reward.
+    fn right_completions(&mut self) {
+        let config = self.config;
+        let right = config.objective.advantage.right;
+        if config.objective.kl.place == KlPlace::Reward {
+            let keys = ["objective.kl.in", "objective.advantage.right"];
+            return self.warn(&keys, Conflict::RightMoved { right, by: "the KL in the reward" });
+        }
+        if config.reward.iter().any(|reward| !reward.kind.is_verifier() && reward.weight != 0.0) {
+            let keys = ["reward", "objective.advantage.right"];
+            return self.warn(&keys, Conflict::RightMoved { right, by: "what is no verifier in `reward`" });
+        }
+        if let [reward] = config.reward.as_slice()
+            && reward.weight < right
+        {
+            let keys = ["objective.advantage.right", "reward[0].weight", "reward"];
+            self.warn(&keys, Conflict::NothingRight { right, weight: reward.weight });
         }
     }
 
@@ -450,7 +491,18 @@ impl Checker<'_> {
         if early_stop.reward_collapse.as_ref().is_some_and(|stop| stop.share >= 1.0) {
             self.error(&["train.early_stop.reward_collapse.share"], Conflict::ShareOfAll);
         }
+        let schedule = &config.schedule;
+        let has_limit = config.refills() && schedule.max_num_gen_batches.is_some();
+        let gives_up =
+            schedule.on_empty_round == EmptyRound::Skip || (has_limit && schedule.on_limit != OnLimit::Error);
+        if config.filter.is_none() || !gives_up {
+            self.ignored(&["train.early_stop.empty_steps"], "no step is given up for want of groups");
+        }
         let edges = config.train.gradient_analysis.as_ref().and_then(|analysis| analysis.edges.as_ref());
+        if edges.is_some() {
+            let key = "train.gradient_analysis.buckets";
+            self.ignored(&[key], "`train.gradient_analysis.edges` are given");
+        }
         let unordered = edges.and_then(|edges| edges.windows(2).find(|pair| pair[0] >= pair[1]));
         if let Some(&[previous, edge]) = unordered {
             let key = "train.gradient_analysis.edges";

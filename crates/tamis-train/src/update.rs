@@ -313,10 +313,17 @@ impl<'a> MiniBatch<'a> {
         }
         #[expect(clippy::float_cmp, reason = "1 is the factor of a batch without such a shaping, exactly")]
         if self.policy_factor != 1.0 {
-            let factor = self.policy_factor as f32;
-            let weights = batch.weight.get_or_insert_with(|| vec![1.0; self.batch.mask.num_values()]);
-            for weight in weights {
-                *weight *= factor;
+            if objective.policy.multiplies_weights() {
+                // A token's weight is a factor of the whole trajectory's there: the factor would come in once for every token.
+                for advantage in &mut self.advantages {
+                    *advantage *= self.policy_factor;
+                }
+            } else {
+                let factor = self.policy_factor as f32;
+                let weights = batch.weight.get_or_insert_with(|| vec![1.0; self.batch.mask.num_values()]);
+                for weight in weights {
+                    *weight *= factor;
+                }
             }
         }
         Ok(batch)

@@ -107,11 +107,11 @@ choice! {
     pub enum CpoWrap {
         /// One number per completion, bounded in mixed groups.
         SeqKl = "seq_kl",
-        /// One number per completion, wrong ones only.
+        /// One number per completion, of wrong ones in groups of wrongs only.
         NegonlySeqKl = "negonly_seq_kl",
         /// Per token.
         TokKl = "tok_kl",
-        /// Per token, wrong ones only.
+        /// As `tok_kl`, wrong ones only in groups of wrongs.
         NegonlyTokKl = "negonly_tok_kl",
         /// Per token, by what the answer says of it: m.
         Mi2 = "mi2",

@@ -122,7 +122,7 @@ choice! {
         K1 = "k1",
         /// `d^2 / 2`
         K2 = "k2",
-        /// `exp(-d) + d - 1`
+        /// `exp(-d) + d - 1`, held at 10 with derivative 0 (verl)
         K3 = "k3",
         /// `|d|`
         Abs = "abs",

@@ -49,7 +49,7 @@ section! {
     /// How long the gradient is of the groups in each bucket of reward deviation: `grad_norm/*` in the metrics. Every part of the loss (policy, KL, entropy)
     /// costs two more passes over the batch in a step that is measured; no weight moves by it.
     pub struct GradientAnalysisConfig {
-        /// Steps from one measurement to the next; the first is at step 1.
+        /// Steps from one measurement to the next; the first is at step 1. A step in which the critic learns alone is not measured.
         every: usize = "50", AtLeast(1.0), Free;
         /// Buckets, with equal numbers of groups, from the smallest deviation to the greatest. Without effect where `edges` are given.
         buckets: usize = "6", Between(1.0, 1000.0), Free;

@@ -181,3 +181,61 @@ error: `objective.importance: sequence` has no meaning with `objective.loss.kind
 1 error in the configuration
 ");
 }
+
+/// What is said of an objective, line by line without the excerpts.
+fn lines(objective: &str, overrides: &[&str]) -> String {
+    let said = said(&format!("objective: {objective}"), overrides);
+    let is_line = |line: &&str| line.starts_with("error:") || line.starts_with("warning:");
+    said.lines().filter(is_line).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn settings_that_another_choice_takes_the_effect_of() {
+    assert_snapshot!(lines("{loss: {kind: vespo}, importance: sequence}", &[]), @"warning: `objective.importance` has no effect: the weight of `vespo` is the trajectory's own; the level reaches a bias-corrected KL in the loss alone");
+    let corrected = "{loss: {kind: vespo}, importance: sequence, kl: {in: loss, bias_corrected: true}}";
+    assert_eq!(lines(corrected, &[]), "");
+    assert_snapshot!(lines("{advantage: {norm_by_std: false, scale: batch}}", &[]), @"warning: `objective.advantage.scale` has no effect: `objective.advantage.norm_by_std` is false");
+    assert_snapshot!(lines("{zero_groups: mask}", &[]), @"warning: `objective.zero_groups` has no effect: there is no filter that drops groups");
+    assert_eq!(lines("{zero_groups: mask}", &["filter.kind=variance"]), "");
+    assert_snapshot!(lines("{entropy: {aggregation: token-sum}}", &[]), @"warning: `objective.entropy.aggregation` has no effect: there is no entropy bonus");
+    assert_eq!(lines("{entropy: {aggregation: token-sum, coefficient: 0.1}}", &[]), "");
+    assert_snapshot!(lines("{}", &["train.gradient_analysis={buckets: 3, edges: [0.0, 0.5]}"]), @"warning: `train.gradient_analysis.buckets` has no effect: `train.gradient_analysis.edges` are given");
+}
+
+#[test]
+fn a_stop_that_nothing_can_bring_about() {
+    let said = |overrides: &[&str]| {
+        let stop = ["train.early_stop.empty_steps={patience: 2}"];
+        lines("{}", &stop.iter().chain(overrides).copied().collect::<Vec<_>>())
+    };
+    let unused =
+        "warning: `train.early_stop.empty_steps` has no effect: no step is given up for want of groups";
+    assert_eq!(said(&[]), unused);
+    assert_eq!(said(&["filter.kind=variance"]), unused);
+    assert_eq!(said(&["filter.kind=variance", "schedule.on_empty_round=skip"]), "");
+    let limit = ["filter.kind=variance", "schedule.max_num_gen_batches=3"];
+    assert_eq!(said(&limit), unused);
+    assert_eq!(said(&[limit[0], limit[1], "schedule.on_limit=use_partial"]), "");
+}
+
+#[test]
+fn a_horizon_that_turns_the_coefficient() {
+    let horizon = |trajectories: &str, horizon: &str| {
+        let adaptive = format!("{{kl: {{in: reward, adaptive: {{horizon: {horizon}}}}}}}");
+        lines(&adaptive, &[&format!("data.train_batch_size={trajectories}"), "rollout.n=4"])
+    };
+    assert_snapshot!(horizon("10", "8"), @"warning: `objective.kl.adaptive.horizon` is 8 with 40 trajectories a step: a step may move the coefficient by a fifth of their ratio, which takes it to 0 or below");
+    assert_eq!(horizon("10", "8.5"), "");
+}
+
+#[test]
+fn right_completions_of_cpo() {
+    let cpo = |rest: &str, overrides: &[&str]| {
+        lines(&format!("{{advantage: {{estimator: cpo{rest}}}}}"), overrides)
+    };
+    assert_eq!(cpo("", &[]), "");
+    assert_snapshot!(cpo("", &["objective.kl.in=reward"]), @"warning: `objective.advantage.estimator: cpo` takes a completion for right from a reward of 1 on (`objective.advantage.right`), and the KL in the reward moves the rewards of right completions");
+    assert_snapshot!(cpo("", &["reward=[{kind: number, weight: 0.5}]"]), @"warning: `objective.advantage.estimator: cpo` takes a completion for right from a reward of 1 on (`objective.advantage.right`), and the weight of the only reward is 0.5");
+    assert_eq!(cpo(", right: 0.5", &["reward=[{kind: number, weight: 0.5}]"]), "");
+    assert_snapshot!(cpo("", &["reward=[{kind: number}, {kind: soft_overlong, buffer: 2}]"]), @"warning: `objective.advantage.estimator: cpo` takes a completion for right from a reward of 1 on (`objective.advantage.right`), and what is no verifier in `reward` moves the rewards of right completions");
+}

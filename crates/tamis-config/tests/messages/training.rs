@@ -179,5 +179,6 @@ error: `train.early_stop.reward_collapse.window` must be at least 1, got 0
 
 1 error in the configuration
 "#);
-    assert_eq!(said("train: {early_stop: {reward_collapse: {}, empty_steps: {patience: 3}}}", &[]), "");
+    let sound = "train: {early_stop: {reward_collapse: {}, empty_steps: {patience: 3}}}";
+    assert_eq!(said(sound, &["filter.kind=variance", "schedule.on_empty_round=skip"]), "");
 }

@@ -50,8 +50,8 @@ pub enum CpoWrap {
     SeqKl,
     /// One number per completion: rights always by `pos_alpha·k`, wrongs by `neg_alpha·k` in groups of wrongs alone.
     NegonlySeqKl,
-    /// As [`CpoWrap::SeqKl`] per token, with `clamp(lg - l, ±10)` for k and the entropy scaled to `[0, 1]` within the completion for u; only
-    /// wrongs are bounded.
+    /// Per token: wrongs as [`CpoWrap::SeqKl`] with `clamp(lg - l, ±10)` for k, rights always by `pos_alpha·v`, v the entropy scaled to `[0, 1]` within
+    /// the completion.
     TokKl,
     /// As [`CpoWrap::NegonlySeqKl`] per token, with `clamp(lg - l, ±10)` for k and the scaled entropy for rights.
     NegonlyTokKl,

@@ -20,7 +20,7 @@ pub(crate) fn reduced<F: Precision>(x: F) -> (F, F) {
 
 /// `e^r - 1` for what [`reduced`] leaves.
 #[inline(always)]
-fn growth<F: Precision>(r: F) -> F {
+pub(crate) fn growth<F: Precision>(r: F) -> F {
     r + r * r * r.second_order()
 }
 

@@ -103,6 +103,25 @@ fn the_weight_of_mixed_advantages_is_their_mean() {
     }
 }
 
+/// A power that takes the weight of good tokens beyond every number is nothing to a trajectory of bad ones, masked tokens included.
+#[test]
+fn what_overflows_for_good_tokens_is_nothing_to_bad_ones() {
+    let steep = Vespo { k_positive: 1e9, ..VESPO };
+    let outcome = |vespo: Vespo| {
+        let objective = Objective::of(PolicyLoss::Vespo(vespo), Aggregation::TokenSum);
+        let (logprob, old) = ([-1.0; 3], [-1.0 - 2_f64.ln(), -1.0, -1.0]);
+        let columns = Columns {
+            old: Some(&old),
+            ..Columns::new(&[0, 3], &[true, true, false], &logprob, AdvantageColumn::PerTrajectory(&[-1.0]))
+        };
+        let (outcome, derivatives) =
+            objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+        (outcome.loss, derivatives.logprob)
+    };
+    assert!(outcome(VESPO).0.is_finite());
+    assert_eq!(outcome(steep), outcome(VESPO));
+}
+
 #[test]
 fn all_tokens_are_the_top_of_a_share_of_one() {
     let masked = |share| {

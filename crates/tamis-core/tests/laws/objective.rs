@@ -596,6 +596,30 @@ fn the_divergence_of_limited_ratios_is_not_negative() {
     assert!((by_trajectory - k3(0.25) / 3.0).abs() < 1e-14, "{by_trajectory}");
 }
 
+/// Near the old policy the k3 estimate is half the mean square of the log-ratios, in single precision too: `ratio - 1` would leave rounding alone.
+#[test]
+fn a_small_divergence_is_no_rounding() {
+    let key = tamis_core::random::Key::new(7, tamis_core::random::Purpose::MiniBatch);
+    let draw = |t: u64| key.uniform(t) - 0.5;
+    for drift in [1e-3, 1e-4] {
+        let old: Vec<f32> = (0..1000).map(|t| (-0.6 + 0.5 * draw(t)) as f32).collect();
+        let logprob: Vec<f32> =
+            (0..1000).map(|t| old[t as usize] + (drift * draw(5000 + t)) as f32).collect();
+        let (offsets, mask) = ([0, 1000], vec![true; 1000]);
+        let columns = Columns {
+            old: Some(&old),
+            ..Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&[1.0]))
+        };
+        let normalisers = Normalisers { tokens: 1000.0, sequences: 1.0, groups: 1.0, dp_size: 1.0 };
+        let objective = Preset::dapo().objective;
+        let state = objective.initial_state();
+        let found = objective.value_and_gradient(&columns, &normalisers, &state).unwrap().0.metrics.old_kl_k3;
+        let gaps = logprob.iter().zip(&old).map(|(&one, &other)| f64::from(one) - f64::from(other));
+        let expected = gaps.map(|gap| gap.exp_m1() - gap).sum::<f64>() / 1000.0;
+        assert!((found - expected).abs() <= 0.02 * expected, "{drift}: {found}, expected {expected}");
+    }
+}
+
 #[test]
 fn nothing_weighs_nothing() {
     let normalisers = Normalisers { tokens: 0.0, sequences: 0.0, groups: 0.0, dp_size: 1.0 };

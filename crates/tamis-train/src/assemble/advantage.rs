@@ -102,8 +102,8 @@ pub(super) fn estimator(settings: &AdvantageConfig) -> Advantage {
         Estimator::Grpo => Advantage::Grpo(grpo(settings)),
         Estimator::DrGrpo => Advantage::DrGrpo(DrGrpo { singleton }),
         Estimator::GrpoPassk => {
-            let Grpo { scale, ddof, epsilon, singleton } = grpo(settings);
-            Advantage::GrpoPassk(GrpoPassk { divide: scale != Scale::None, ddof, epsilon, singleton })
+            let Grpo { ddof, epsilon, singleton, .. } = grpo(settings);
+            Advantage::GrpoPassk(GrpoPassk { divide: settings.norm_by_std, ddof, epsilon, singleton })
         }
         Estimator::Rloo => Advantage::Rloo(Rloo { singleton }),
         Estimator::ReinforcePlusPlus => {

@@ -191,6 +191,15 @@ pub fn correction(config: &Config) -> Result<Option<Correction>, AssembleError> 
         }
     }
     correction.check()?;
+    if correction.mode == Mode::Decoupled
+        && correction.importance.is_some()
+        && config.objective.loss.kind == LossKind::Decoupled
+    {
+        return Err(AssembleError::setting(
+            "objective.correction: its weights are those that objective.loss.kind `decoupled` has already: every token would be weighted twice",
+            "set objective.loss.kind=clip, or take the weights out of objective.correction",
+        ));
+    }
     if correction.mode == Mode::BypassReinforce
         && !matches!(config.objective.loss.kind, LossKind::Reinforce | LossKind::Gpg)
     {
@@ -245,6 +254,25 @@ mod tests {
     use tamis_config::source::{Source, SourceKind};
 
     use super::*;
+
+    #[test]
+    fn one_weight_for_what_separates_sampler_and_policy() {
+        let said = |rest: &str| {
+            let yaml = format!(
+                "model: {{path: m}}\ndata: {{task: arithmetic}}\ntrain: {{total_steps: 1}}\nobjective: {{loss: {{kind: decoupled}}, correction: {{{rest}}}}}"
+            );
+            let source = Source::new(SourceKind::File("run.yaml".into()), yaml);
+            let loaded = load_sources(&[source], &[]).unwrap_or_else(|errors| panic!("{errors}"));
+            correction(&loaded.config).map(|_| ()).map_err(|error| error.to_string())
+        };
+        for twice in ["preset: decoupled_token_is", "preset: decoupled_geo_rs_seq_tis", "weights: {max: 2.0}"]
+        {
+            let error = said(twice).expect_err(twice);
+            assert!(error.contains("weighted twice"), "{error}");
+        }
+        assert_eq!(said("preset: decoupled_geo_rs"), Ok(()));
+        assert_eq!(said("preset: bypass_ppo_clip"), Ok(()));
+    }
 
     /// The bound that the loss of a configuration has; a loss that reads the key has it in its serialised form.
     fn limit_of(kind: LossKind, setting: &str) -> Option<f64> {

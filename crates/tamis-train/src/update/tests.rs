@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use tamis_core::correction::Rejection;
 use tamis_core::group::{FinishReason, GroupId, PolicyVersion, PromptId, Trajectory};
-use tamis_core::objective::{Aggregation, Clip};
+use tamis_core::objective::{Aggregation, Cispo, CispoBound, Clip, GeoMean, Vespo};
 use tamis_core::random::Purpose;
 
 use super::*;
@@ -13,6 +13,7 @@ use crate::learner::{LearnerSequence, OptimizerReport};
 #[derive(Default)]
 struct Constant {
     bore_loss: BTreeSet<u32>,
+    derivatives: Vec<f32>,
     num_steps: usize,
 }
 
@@ -25,6 +26,7 @@ impl Learner for Constant {
         let num_tokens = sequences.iter().map(|sequence| sequence.completion.len()).sum();
         let mut coefficients = Coefficients::default();
         ask(&vec![-0.5; num_tokens], &vec![1.0; num_tokens], &mut coefficients)?;
+        self.derivatives.extend(&coefficients.logprob);
         let mut rest = coefficients.logprob.as_slice();
         for sequence in sequences {
             let (own, after) = rest.split_at(sequence.completion.len());
@@ -56,6 +58,78 @@ impl Learner for Constant {
 
     fn reference_logprobs(&mut self, _: &[LearnerSequence<'_>]) -> Result<Vec<f32>, LearnerError> {
         Err(LearnerError::Interrupted)
+    }
+}
+
+#[test]
+fn a_factor_of_the_policy_term_is_one_of_its_gradient() {
+    let member = |id: u32| Trajectory {
+        sample_index: id,
+        text: String::new(),
+        token_ids: vec![id; 3],
+        logprobs: vec![-0.6, -0.5, -0.45],
+        entropy: None,
+        loss_mask: vec![true; 3],
+        finish_reason: FinishReason::Stop,
+        versions: (PolicyVersion(0), PolicyVersion(0)),
+        scores: BTreeMap::new(),
+        reward: 1.0,
+    };
+    let group = Group {
+        id: GroupId(0),
+        prompt: PromptId(0),
+        epoch: 0,
+        dispatched: PolicyVersion(0),
+        prompt_token_ids: vec![1],
+        trajectories: vec![member(1), member(2)],
+    };
+    let groups = [&group];
+    let advantages = Advantages::PerTrajectory(Ragged::from_rows([[1.0, -0.5]]));
+    let settings = UpdateSettings {
+        mini_batch_size: NonZeroUsize::MIN,
+        epochs: 1,
+        shuffle: None,
+        micro_batch: MicroBatch::Sequences(2),
+        mask_truncated: false,
+        correction: None,
+        key: Key::new(1, Purpose::Objective),
+    };
+    let losses = [
+        PolicyLoss::Clip(Clip::symmetric(0.2)),
+        PolicyLoss::Reinforce,
+        PolicyLoss::Cispo(Cispo { bound: CispoBound::Absolute { max: 5.0 }, log_ratio_limit: None }),
+        PolicyLoss::GeoMean(GeoMean { low: 0.4, high: 0.4, length_epsilon: 0.0, weight_epsilon: 0.0 }),
+        PolicyLoss::Vespo(Vespo {
+            k_positive: 2.0,
+            lambda_positive: 3.0,
+            k_negative: 0.0,
+            lambda_negative: 2.0,
+        }),
+    ];
+    for policy in losses {
+        let objective = Objective::of(policy, Aggregation::TokenMean);
+        let derivatives = |policy_factor: f64| {
+            let batch = TrainingBatch {
+                groups: &groups,
+                advantages: &advantages,
+                kept: None,
+                policy_factor,
+                old: None,
+                dropped: None,
+                reference: None,
+            };
+            let mut learner = Constant::default();
+            update(&mut learner, &objective, &mut objective.initial_state(), batch, &settings, 0.1).unwrap();
+            learner.derivatives
+        };
+        let whole = derivatives(1.0);
+        assert!(whole.iter().all(|derivative| derivative.abs() > 1e-3), "{policy:?}: {whole:?}");
+        for factor in [0.0, 0.25] {
+            for (found, whole) in derivatives(factor).iter().zip(&whole) {
+                let expected = whole * factor as f32;
+                assert!((found - expected).abs() < 1e-6, "{policy:?}, factor {factor}: {found} {expected}");
+            }
+        }
     }
 }
 

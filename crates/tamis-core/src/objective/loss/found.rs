@@ -64,15 +64,12 @@ impl<F: Precision> Factors<F> {
 pub(super) struct Found {
     /// Of weighted losses.
     pub(super) losses: Lanes,
-    /// Of `ratio - 1`: exact where the ratio is near 1, and 0 at masked tokens.
-    pub(super) excesses: Lanes,
     /// Tokens clipped, dual, low, high.
     pub(super) counts: [[u32; LANES]; 4],
 }
 
 impl Found {
-    pub(super) const NONE: Self =
-        Self { losses: Lanes::ZERO, excesses: Lanes::ZERO, counts: [[0; LANES]; 4] };
+    pub(super) const NONE: Self = Self { losses: Lanes::ZERO, counts: [[0; LANES]; 4] };
 
     /// Losses and derivatives of a block; `factors` are those of a chunk. `SMALL`: no limit holds a ratio.
     #[inline(always)]
@@ -85,7 +82,7 @@ impl Found {
         derivative: &mut [T],
     ) {
         let zero = [K::Number::ZERO; LANES];
-        let mut part = FoundPart { losses: zero, excesses: zero, counts: self.counts };
+        let mut part = FoundPart { losses: zero, counts: self.counts };
         let (derivatives, rest) = derivative.as_chunks_mut::<LANES>();
         let full = derivatives.len();
         for (c, derivative) in derivatives.iter_mut().enumerate() {
@@ -103,7 +100,6 @@ impl Found {
             rest.copy_from_slice(&last[..rest.len()]);
         }
         self.losses.add_part(part.losses);
-        self.excesses.add_part(part.excesses);
         self.counts = part.counts;
     }
 }
@@ -111,7 +107,6 @@ impl Found {
 /// [`Found`] in one block.
 struct FoundPart<F> {
     losses: [F; LANES],
-    excesses: [F; LANES],
     counts: [[u32; LANES]; 4],
 }
 
@@ -140,7 +135,6 @@ impl<F: Precision> FoundPart<F> {
             });
             derivative[i] = T::of((token.dloss * factors.weight[i] * scale).into());
             self.losses[i] += token.loss * factors.weight[i];
-            self.excesses[i] += tokens.ratio[i] - F::ONE;
             self.counts[0][i] += u32::from(token.is_clipped);
             self.counts[1][i] += u32::from(token.is_dual);
             self.counts[2][i] += u32::from(token.is_low);

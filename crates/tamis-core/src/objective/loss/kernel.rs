@@ -452,37 +452,13 @@ pub(crate) fn run<K: Kernel, T: Real>(
         let log_ratio = clamp(-sums.old_kl / tokens, (inner.0.into(), inner.1.into()));
         sums.old_kl_k3 = tokens * (exp_m1(log_ratio) - log_ratio);
     } else {
-        let excess = found.excesses.total();
+        let excess = ratios.excesses.total();
         sums.ratio = tokens + excess;
         let limited = |log_ratio: f64| exp(clamp(log_ratio, (inner.0.into(), inner.1.into())));
         (sums.ratio_min, sums.ratio_max) = (limited(ratios.low()), limited(ratios.high()));
-        let limits = (inner.0.into(), inner.1.into());
-        // The estimate is of the log-ratio that the ratio was taken of: with another it could be negative.
-        let is_limited = ratios.low() < limits.0 || ratios.high() > limits.1;
-        let log_ratios = if is_limited {
-            limited_sum(row, old, limits, &mut scratch.double.log_ratio)
-        } else {
-            -sums.old_kl
-        };
-        sums.old_kl_k3 = excess - log_ratios;
+        // Both of the log-ratio within its limits: with another of the two the estimate could be negative.
+        sums.old_kl_k3 = excess + sums.old_kl;
     }
-}
-
-/// Sum of the log-ratios of a trajectory within limits.
-fn limited_sum<T: Real>(
-    row: &Row<'_, T>,
-    old: &[T],
-    limits: (f64, f64),
-    log_ratio: &mut [f64; BLOCK],
-) -> f64 {
-    let mut sum = Lanes::ZERO;
-    for block in blocks(row.mask.len()) {
-        let log_ratio = &mut log_ratio[..block.len()];
-        differences(Some(&row.mask[block.clone()]), &row.logprob[block.clone()], &old[block], log_ratio);
-        log_ratio.iter_mut().for_each(|one| *one = clamp(*one, limits));
-        sum.add(log_ratio);
-    }
-    sum.total()
 }
 
 #[cfg(test)]

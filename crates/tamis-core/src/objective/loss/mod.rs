@@ -170,6 +170,11 @@ impl PolicyLoss {
         )
     }
 
+    /// Whether the weights of a trajectory's tokens are multiplied into one weight, so that a factor of them all is no factor of the loss.
+    pub fn multiplies_weights(&self) -> bool {
+        matches!(self, Self::Vespo(_))
+    }
+
     /// The level that it works on.
     pub(super) fn importance(&self, setting: Importance) -> Importance {
         match self {

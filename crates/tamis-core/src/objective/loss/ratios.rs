@@ -6,7 +6,7 @@
 )]
 
 use super::super::columns::Real;
-use super::super::exponential::{exp_reduced, reduced};
+use super::super::exponential::{exp_reduced, growth, reduced};
 use super::super::precision::Precision;
 use super::kernel::{BLOCK, LANES, Lanes, clamp};
 
@@ -22,13 +22,19 @@ fn padded<T: Copy>(rest: &[T], otherwise: T) -> [T; LANES] {
 /// lane by lane, which pass over NaN.
 pub(super) struct Ratios<F> {
     pub(super) sums: Lanes,
+    /// Of `ratio - 1`, without cancellation in blocks of small ratios: near the old policy it and the log-ratios differ in their squares alone.
+    pub(super) excesses: Lanes,
     low: [F; LANES],
     high: [F; LANES],
 }
 
 impl<F: Precision> Ratios<F> {
-    pub(super) const NONE: Self =
-        Self { sums: Lanes::ZERO, low: [F::INFINITY; LANES], high: [F::NEG_INFINITY; LANES] };
+    pub(super) const NONE: Self = Self {
+        sums: Lanes::ZERO,
+        excesses: Lanes::ZERO,
+        low: [F::INFINITY; LANES],
+        high: [F::NEG_INFINITY; LANES],
+    };
 
     /// Log-ratios (before the limits) and ratios of a block; up to the next whole chunk they are 0 and 1. `scale` is overwritten.
     ///
@@ -77,11 +83,19 @@ impl<F: Precision> Ratios<F> {
         let within = (clamp(-F::REDUCED, limits), clamp(F::REDUCED, limits));
         let is_small =
             part.low.iter().all(|&low| low >= within.0) & part.high.iter().all(|&high| high <= within.1);
+        let mut excesses = [F::ZERO; LANES];
+        let used = logprob.len().div_ceil(LANES);
         if is_small {
-            for (ratio, &log_ratio) in ratio[..end].iter_mut().zip(&log_ratio[..end]) {
-                *ratio = exp_reduced(log_ratio, F::ONE);
+            let chunks = ratio.as_chunks_mut::<LANES>().0.iter_mut().zip(log_ratio.as_chunks::<LANES>().0);
+            for (ratio, log_ratio) in chunks.take(used) {
+                for i in 0..LANES {
+                    let growth = growth(log_ratio[i]);
+                    ratio[i] = F::ONE + growth;
+                    excesses[i] += growth;
+                }
             }
             self.sums.add_part(part.sums);
+            self.excesses.add_apart(excesses);
         } else {
             let into = ratio[..end].iter_mut().zip(&mut scale[..end]);
             for ((ratio, scale), &log_ratio) in into.zip(&log_ratio[..end]) {
@@ -91,12 +105,15 @@ impl<F: Precision> Ratios<F> {
                 *ratio = exp_reduced(*ratio, scale);
             }
             let mut sums = [F::ZERO; LANES];
-            for chunk in &log_ratio.as_chunks::<LANES>().0[..logprob.len().div_ceil(LANES)] {
-                for (sum, &log_ratio) in sums.iter_mut().zip(chunk) {
-                    *sum += clamp(log_ratio, limits);
+            let chunks = log_ratio.as_chunks::<LANES>().0.iter().zip(ratio.as_chunks::<LANES>().0);
+            for (log_ratio, ratio) in chunks.take(used) {
+                for i in 0..LANES {
+                    sums[i] += clamp(log_ratio[i], limits);
+                    excesses[i] += ratio[i] - F::ONE;
                 }
             }
             self.sums.add_apart(sums);
+            self.excesses.add_apart(excesses);
         }
         for i in 0..LANES {
             self.low[i] = if part.low[i] < self.low[i] { part.low[i] } else { self.low[i] };

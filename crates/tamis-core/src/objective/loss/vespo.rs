@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::columns::{Real, Row};
 use super::super::exponential::exp;
+use super::super::precision::Precision;
 use super::super::{ObjectiveError, in_range};
 use super::kernel::{At, Kernel, Token};
 use crate::entry::{Entry, Family};
@@ -67,7 +68,11 @@ impl Vespo {
         }
         let log_weight = log_weight.clamp(LOG_FLOOR, LOG_LIMIT);
         let weight = exp(log_weight);
-        let phi = |k: f64, lambda: f64| exp(lambda + k * log_weight - lambda * weight);
+        // Finite, or a masked token, whose advantage of 0 is a good one, would make the trajectory's loss NaN.
+        let phi = |k: f64, lambda: f64| {
+            let log_phi = lambda + k * log_weight - lambda * weight;
+            exp(if log_phi > f64::LARGEST { f64::LARGEST } else { log_phi })
+        };
         VespoKernel {
             positive: phi(self.k_positive, self.lambda_positive),
             negative: phi(self.k_negative, self.lambda_negative),
