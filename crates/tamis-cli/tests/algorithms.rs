@@ -441,3 +441,42 @@ fn balanced_micro_batches_train_on_the_same() {
     let norm = |rows: &[serde_json::Value]| rows[0]["actor/grad_norm"].as_f64().expect("a norm");
     assert!((norm(&plain) - norm(&balanced)).abs() <= 1e-5 * norm(&plain), "{plain:?} {balanced:?}");
 }
+
+#[test]
+fn references_that_do_not_fit_are_refused_before_the_warm_start() {
+    let folder = Folder::new();
+    let config = format!(
+        "{}objective: {{kl: {{in: loss, coefficient: 0.1}}}}\n",
+        TINY.replace("total_steps: 6", "total_steps: 1")
+    );
+    folder.write("config.yaml", &config);
+    folder.tamis(&["train", "config.yaml"]).succeeds();
+    let checkpoint = "runs/tiny/checkpoints/step_1";
+    let told = |reference: &str| {
+        let reference = format!("model.reference={reference}");
+        let ended = folder.tamis(&["train", "config.yaml", "run.name=other", &reference]);
+        assert!(!ended.stderr.contains("warm start"), "{}", ended.stderr);
+        ended.failure()
+    };
+    insta::assert_snapshot!(told("nowhere"), @r#"
+exit code 2
+error: model.reference: there is no folder nowhere
+  hint: name a folder with config.json and model.safetensors, or leave it out: the reference is then the policy as it begins
+"#);
+    let narrow = folder.read(&format!("{checkpoint}/config.json"));
+    let narrow: Vec<&str> = narrow
+        .lines()
+        .map(|line| if line.contains("\"vocab_size\"") { "  \"vocab_size\": 5," } else { line })
+        .collect();
+    folder.write("narrow/config.json", &narrow.join("\n"));
+    insta::assert_snapshot!(told("narrow"), @r#"
+exit code 2
+error: model.reference: the reference knows 5 tokens, the policy has 18
+  hint: take a reference with the policy's tokenizer
+"#);
+    // One that fits is compared with from the first step on.
+    let ended = folder
+        .tamis(&["train", "config.yaml", "run.name=fits", &format!("model.reference={checkpoint}")])
+        .succeeds();
+    assert!(ended.stderr.contains("warm start"), "{}", ended.stderr);
+}

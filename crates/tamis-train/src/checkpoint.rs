@@ -2,7 +2,7 @@
 //!
 //! A checkpoint is a folder `checkpoints/step_N` in Hugging Face layout (`config.json`, `model.safetensors`, tokenizer files) with
 //! `optimizer.safetensors` and `state.json` beside, and a folder `critic` of the same kind where there is one. [`crate::run_directory`] makes it
-//! appear whole or not at all, and [`checksums`] tell whether it still is what was written.
+//! appear whole or not at all, and checksums tell whether it still is what was written.
 
 mod checksums;
 

@@ -14,7 +14,7 @@ use crate::learner::LearnerSequence;
 pub enum MicroBatch {
     /// At most this many tokens, a prompt that neighbours share counted once; a longer sequence passes alone.
     Tokens(usize),
-    /// As [`Self::Tokens`], and of nearly equal numbers of tokens where the order of the sequences is free: see [`parts`].
+    /// As [`Self::Tokens`], and of nearly equal numbers of tokens where the order of the sequences is free: whole groups shared out by Karmarkar and Karp's method.
     Balanced(usize),
     /// This many sequences.
     Sequences(usize),

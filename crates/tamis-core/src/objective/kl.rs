@@ -294,7 +294,9 @@ impl KlPass {
     /// The ratio within its bounds, and 1 where it moves with the log-ratio, 0 where a bound holds it.
     #[inline(always)]
     fn ratio<F: Precision>(&self, log_ratio: F) -> (F, F) {
-        let limits = (F::of(self.limits.0), F::of(self.limits.1));
+        // Ratios stay finite, so that a divergence of 0 stays 0.
+        let finite = |limit: f64| clamp(F::of(limit), (F::LOWEST, F::LARGEST));
+        let limits = (finite(self.limits.0), finite(self.limits.1));
         let is_held = log_ratio < limits.0 || log_ratio > limits.1;
         (exp(clamp(log_ratio, limits)), if is_held { F::ZERO } else { F::ONE })
     }
@@ -323,7 +325,7 @@ pub(crate) fn sequence<T: Real>(
             differences(mask_of(&block), &row.logprob[block.clone()], &old[block], log_ratio);
             log_ratios.add(log_ratio);
         }
-        pass.ratio(log_ratios.total() / tokens)
+        pass.ratio(clamp(log_ratios.total() / tokens, (T::LOWEST.into(), T::LARGEST.into())))
     });
     let mut kl = Lanes::ZERO;
     let (scale, coef) = (T::of(pass.scale), T::of(pass.coef));

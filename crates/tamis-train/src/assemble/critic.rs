@@ -8,6 +8,7 @@ use tamis_core::random::{Key, Purpose};
 use tamis_model::{AdamWConfig, Model, ModelConfig};
 
 use super::objective::aggregation;
+use super::policy::Companion;
 use super::{AssembleError, learning_rate};
 use crate::checkpoint::{Extent, verify};
 use crate::critic::CriticSettings;
@@ -57,36 +58,12 @@ pub fn shape(config: &Config, policy: &ModelConfig) -> Result<Option<ModelConfig
     let Some(path) = &config.critic.model.path else {
         return Ok(Some(policy.critic()));
     };
-    if !path.is_dir() {
-        return Err(AssembleError::setting(
-            format!("critic.model.path: there is no folder {}", path.display()),
-            "name a folder with config.json and model.safetensors, or leave it out: the critic then begins with the policy's layers",
-        ));
-    }
-    let shape = ModelConfig::load_any(path)?;
-    if shape.vocab_size < policy.vocab_size {
-        return Err(AssembleError::setting(
-            format!(
-                "critic.model.path: the critic knows {} tokens, the policy has {}",
-                shape.vocab_size, policy.vocab_size
-            ),
-            "take a critic with the policy's tokenizer",
-        ));
-    }
-    let longest = config.data.max_prompt_length.saturating_add(config.rollout.max_response_length);
-    if longest > shape.max_position_embeddings {
-        return Err(AssembleError::setting(
-            format!(
-                "data.max_prompt_length {} and rollout.max_response_length {} make {longest} tokens, the critic in {} reads {}",
-                config.data.max_prompt_length,
-                config.rollout.max_response_length,
-                path.display(),
-                shape.max_position_embeddings
-            ),
-            format!("lower one of them so that they sum to at most {}", shape.max_position_embeddings),
-        ));
-    }
-    Ok(Some(shape.critic()))
+    let critic = Companion {
+        key: "critic.model.path",
+        name: "critic",
+        without: "the critic then begins with the policy's layers",
+    };
+    Ok(Some(critic.shape(path, config, policy)?.critic()))
 }
 
 /// A critic with these weights and an optimizer that starts afresh.

@@ -1,6 +1,6 @@
 //! The policy: model, tokenizer and template.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tamis_config::{Architecture as ConfigArchitecture, Config, InitConfig, TokenizerSource};
 use tamis_core::random::{Key, Purpose};
@@ -132,9 +132,68 @@ pub fn load(path: &Path) -> Result<Model, AssembleError> {
     Ok(Model::load(path)?)
 }
 
-/// The path of the reference policy, where it is another than the initial one.
-pub fn reference_path(config: &Config) -> Option<&PathBuf> {
-    config.model.reference.as_ref()
+/// A model that reads what the policy writes.
+pub(super) struct Companion {
+    /// The key that names its folder.
+    pub(super) key: &'static str,
+    /// What it is called.
+    pub(super) name: &'static str,
+    /// What happens where the key is left out.
+    pub(super) without: &'static str,
+}
+
+impl Companion {
+    /// Its shape: it must know every token of the policy and read as many as a trajectory can have.
+    pub(super) fn shape(
+        &self,
+        path: &Path,
+        config: &Config,
+        policy: &ModelConfig,
+    ) -> Result<ModelConfig, AssembleError> {
+        let Self { key, name, without } = self;
+        if !path.is_dir() {
+            return Err(AssembleError::setting(
+                format!("{key}: there is no folder {}", path.display()),
+                format!("name a folder with config.json and model.safetensors, or leave it out: {without}"),
+            ));
+        }
+        let shape = ModelConfig::load_any(path)?;
+        if shape.vocab_size < policy.vocab_size {
+            return Err(AssembleError::setting(
+                format!(
+                    "{key}: the {name} knows {} tokens, the policy has {}",
+                    shape.vocab_size, policy.vocab_size
+                ),
+                format!("take a {name} with the policy's tokenizer"),
+            ));
+        }
+        let longest = config.data.max_prompt_length.saturating_add(config.rollout.max_response_length);
+        let limit = shape.max_position_embeddings;
+        if longest > limit {
+            return Err(AssembleError::setting(
+                format!(
+                    "data.max_prompt_length {} and rollout.max_response_length {} make {longest} tokens, the {name} in {} reads {limit}",
+                    config.data.max_prompt_length,
+                    config.rollout.max_response_length,
+                    path.display(),
+                ),
+                format!("lower one of them so that they sum to at most {limit}"),
+            ));
+        }
+        Ok(shape)
+    }
+}
+
+/// The reference policy that the configuration names, where it names one: `None` is the policy as it begins.
+pub fn reference(config: &Config, policy: &ModelConfig) -> Result<Option<Model>, AssembleError> {
+    let Some(path) = &config.model.reference else { return Ok(None) };
+    let reference = Companion {
+        key: "model.reference",
+        name: "reference",
+        without: "the reference is then the policy as it begins",
+    };
+    reference.shape(path, config, policy)?;
+    load(path).map(Some)
 }
 
 fn shape_of(init: &InitConfig, codec: &Codec) -> ModelConfig {

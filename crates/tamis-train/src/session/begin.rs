@@ -15,6 +15,7 @@ use super::start::{STARTED, Start, new_directory, opening, prepared, score_names
 use super::uniform::UniformGroups;
 use super::{RunError, Session};
 use crate::answers::RecordedAnswers;
+use crate::assemble::objective::Divergence;
 use crate::assemble::{advantage, critic, learning_rate, objective, policy, rewards, schedule};
 use crate::checkpoint::RunState;
 use crate::checksum::crc32;
@@ -216,7 +217,12 @@ impl Session {
             engine.num_threads(),
         ));
 
-        // What is wrong with its files is told before a warm start.
+        // What is wrong with their files is told before a warm start.
+        if divergence != Divergence::None
+            && let Some(reference) = policy::reference(&config, engine.model().config())?
+        {
+            engine.set_reference(reference);
+        }
         if let Some(critic) = super::critic::given(&config, state.as_ref())? {
             engine.set_critic(critic);
         }

@@ -84,20 +84,20 @@ impl Session {
 
     /// The reference policy, where a divergence needs it.
     fn keep_reference(&mut self, is_beginning: bool) -> Result<(), RunError> {
-        if self.divergence == Divergence::None {
+        // One that is named was loaded before the warm start.
+        if self.divergence == Divergence::None || self.config.model.reference.is_some() {
             return Ok(());
         }
         let kept = self.directory.path().join("reference");
-        let reference = match policy::reference_path(&self.config) {
-            Some(path) => policy::load(path)?,
-            None if kept.is_dir() => policy::load(&kept)?,
+        let reference = if kept.is_dir() {
+            policy::load(&kept)?
+        } else if is_beginning {
+            let initial = self.engine.model().clone();
+            checkpoint::write_reference(self.directory.disk(), &kept, &initial)?;
+            initial
+        } else {
             // The policy has moved since: it is not what it is to be compared with.
-            None if !is_beginning => return Err(RunError::ReferenceGone { path: kept }),
-            None => {
-                let initial = self.engine.model().clone();
-                checkpoint::write_reference(self.directory.disk(), &kept, &initial)?;
-                initial
-            }
+            return Err(RunError::ReferenceGone { path: kept });
         };
         self.engine.set_reference(reference);
         Ok(())
