@@ -133,6 +133,24 @@ fn candidates_lie_between_the_bounds() {
     assert_eq!((candidates(1.0, 1.5), candidates(0.5, 1.0)), (vec![], vec![]));
 }
 
+/// One of four candidates is drawn, and every one of them by some key.
+#[test]
+fn every_candidate_may_be_drawn() {
+    let cov = ClipCov { low: 0.2, high: 0.2, share: 0.25, cov_low: 0.5, cov_high: 1.5 };
+    let objective = Objective::of(PolicyLoss::ClipCov(cov), Aggregation::TokenSum);
+    let advantage = AdvantageColumn::PerTrajectory(&[1.0, -1.0]);
+    let columns = Columns::new(&[0, 2, 4], &[true; 4], &[-1.0, -1.0, -3.0, -3.0], advantage);
+    let mut drawn = [0; 4];
+    for seed in 0..40 {
+        let flags = objective.select(&columns, Key::new(seed, Purpose::MiniBatch)).unwrap().flags;
+        assert_eq!(flags.iter().filter(|&&flags| flags == Selection::BY_COVARIANCE).count(), 1);
+        for (times, flags) in drawn.iter_mut().zip(flags) {
+            *times += usize::from(flags != 0);
+        }
+    }
+    assert!(drawn.iter().all(|times| *times > 0), "{drawn:?}");
+}
+
 /// Metrics and derivative of one token.
 fn one(policy: PolicyLoss, logprob: f64, old: f64, advantage: f64) -> (Metrics, f64) {
     let objective = Objective::of(policy, Aggregation::TokenSum);
@@ -236,6 +254,14 @@ fn the_geometric_mean_of_held_ratios() {
     // The divergence is that of the policies, not of what the loss made of it: 2 - 1 - ln 2.
     assert!((metrics.old_kl_k3 - (1.0 - two)).abs() < 1e-14, "{}", metrics.old_kl_k3);
     let objective = Objective::of(policy, Aggregation::TokenSum);
+    // Of two tokens, one unmoved, that of their mean ratio √2, for each of them.
+    let columns = Columns {
+        old: Some(&[-1.0 - two, -1.0]),
+        ..Columns::new(&[0, 2], &[true; 2], &[-1.0; 2], AdvantageColumn::PerTrajectory(&[1.0]))
+    };
+    let (outcome, _) = objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+    let expected = 2_f64.sqrt() - 1.0 - two / 2.0;
+    assert!((outcome.metrics.old_kl_k3 - expected).abs() < 1e-14, "{}", outcome.metrics.old_kl_k3);
     for (first, second) in [(1.0, 0.0), (-1.0, 0.0)] {
         let advantage = [first, second];
         let columns = Columns {
