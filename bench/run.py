@@ -25,8 +25,8 @@ tamis's side, all built with `cargo --release`:
 | engine | example `engine_speed` of tamis-model | {"what": "train", "model": "small", "tokens_per_s": ..., "peak_share": ...}; also "generate_separate", "generate_grouped"; {"what": "matmul_peak", "gflops": ...} |
 | step | `tamis train configs/bench_step.yaml run.dir=DIR` | `timing_s/step` of each line of DIR/**/metrics.jsonl, the first two left out |
 | filter | example `filter_speed` of tamis-core | {"what": "filter", "form": "tamis", "seconds": ...} |
-| loss | example `loss_speed` of tamis-core, 2 threads | {"what": "policy_loss", "loss": "clip", "tokens_per_second": ..., "share": of a plain pass over the same arrays} |
-| advantage | example `advantage_speed` of tamis-core, one thread | {"what": "advantage" or "statistics", "trajectories": ..., "seconds": ...} |
+| loss | example `loss_speed` of tamis-core, 2 threads | {"what": "policy_loss", "loss": "clip", "tokens_per_second": ..., "share": of a plain pass over the same arrays, "scratch_share": ...} |
+| advantage | example `advantage_speed` of tamis-core, 2 threads (NumPy's elementwise operations use one) | {"what": "advantage" or "statistics", "trajectories": ..., "seconds": ...} |
 | balance | example `balance_speed` of tamis-core | {"what": "balance", "method": ..., "seconds": ..., "spread": ...} |
 
 Both sides must do the same work. The engine's lines may say what they did, and PyTorch is then given just that: training `sequences` of `length`
@@ -186,6 +186,10 @@ class Part:
         """`forms`: None for a first pass over all, else {(what, model): [(form, allocator)]} to measure only those."""
         raise NotImplementedError
 
+    def remarks(self):
+        """Lines to print beside the table."""
+        return []
+
 
 class Engine(Part):
     name = "engine"
@@ -295,15 +299,44 @@ class Filter(Part):
 
 class Loss(Part):
     name = "loss"
+    # About 1, 10 and 100 million tokens.
+    SIZES = (1024, 10240, 102400)
+
+    def __init__(self):
+        self.clip, self.scaling = [], []
 
     def prepare(self):
         build("-p", "tamis-core", "--example", "loss_speed")
         self.program = target_folder() / "examples" / "loss_speed"
 
+    def measured(self, sizes):
+        return [line for line in json_lines([self.program, ",".join(map(str, sizes)), "clip"]) if line["threads"] == THREADS]
+
     def ours(self):
-        line = next(line for line in json_lines([self.program, "2048", "clip"]) if line["threads"] == THREADS)
-        line = {"what": "policy_loss", "tokens_per_s": line["tokens_per_second"], "bandwidth_share": line["share"]}
+        (line,) = self.measured([2048])
+        self.clip.append(line)
+        if not self.scaling:
+            self.scaling = self.measured(self.SIZES)
+        line = {"what": "policy_loss", "tokens_per_s": line["tokens_per_second"]}
         return [line | {"model": form} for form in ("verl", "trl")]
+
+    def remarks(self):
+        if not self.clip:
+            return
+        best = max(self.clip, key=lambda line: line["share_of_least"])
+        share = statistics.median(line["share"] for line in self.clip)
+        yield (
+            f"policy loss, {best['tokens'] / 1e6:.2f} M tokens, {THREADS} threads: {best['gigabytes_per_second']:.1f} GB/s of columns and derivatives,"
+            f" a plain pass over the same {best['plain_gigabytes_per_second']:.1f} GB/s (quickest repetitions):"
+            f" {best['share_of_least']:.2f}; median of the turns {share:.2f} (aim 0.5)"
+        )
+        for line in self.scaling:
+            scratch = line["scratch_share"]
+            beyond = "memory not measured here" if scratch is None else f"{100 * scratch:.1f} % memory beyond columns and derivatives (aim 5 %)"
+            yield (
+                f"policy loss, {line['tokens'] / 1e6:.2f} M tokens: {line['nanoseconds_per_token']:.2f} ns a token,"
+                f" {line['share_of_least']:.2f} of a plain pass, {beyond}"
+            )
 
     def theirs(self, forms):
         lines = json_lines([PYTHON, PEERS / "loss_torch.py", "--threads", str(THREADS)])
@@ -326,7 +359,7 @@ class Advantage(Part):
         return f"{form}, 10 M" if line["trajectories"] > 2_000_000 else form
 
     def ours(self):
-        lines = json_lines([self.program])
+        lines = [line for line in json_lines([self.program]) if line["threads"] == THREADS]
         return [line | {"model": self.case(line, form)} for line in lines for form in ("numpy", "verl")]
 
     def theirs(self, forms):
@@ -337,16 +370,28 @@ class Advantage(Part):
 class Balance(Part):
     name = "balance"
 
+    def __init__(self):
+        self.spreads = {}
+
     def prepare(self):
         build("-p", "tamis-core", "--example", "balance_speed")
         self.program = target_folder() / "examples" / "balance_speed"
 
+    def noted(self, lines):
+        for line in lines:
+            self.spreads[line["form"], line["method"], line["sequences"]] = line["spread"], line["max_over_mean"]
+        return lines
+
     def ours(self):
-        return [line | {"model": line["method"]} for line in json_lines([self.program])]
+        return [line | {"model": line["method"]} for line in self.noted(json_lines([self.program]))]
 
     def theirs(self, forms):
-        lines = json_lines([PYTHON, PEERS / "balance_verl.py"])
+        lines = self.noted(json_lines([PYTHON, PEERS / "balance_verl.py"]))
         return [line | {"model": line["method"], "allocator": "glibc"} for line in lines]
+
+    def remarks(self):
+        for (form, method, sequences), (spread, most) in sorted(self.spreads.items()):
+            yield f"balance, {form}, {method}, {sequences:,} sequences: spread {spread:,} of cost, heaviest rank {most:.9f} of the mean"
 
 
 def quickest_forms(lines, margin=0.9):
@@ -533,11 +578,10 @@ def main():
         for side, who in ((0, "tamis"), (1, "PyTorch")):
             lines = [line for pair in measured for line in pair[side]] + (known if side == 1 else [])
             peak = max(peaks(lines), default=None)
-            plain = [line["bandwidth_share"] for line in lines if "bandwidth_share" in line]
-            if plain and side == 0:
-                print(f"policy loss: {statistics.median(plain):.2f} of the rate of a plain pass that reads the same columns and writes as much")
             if peak:
                 print(f"matrix-product peak on {THREADS} threads, {who}: {peak:.0f} GFLOP/s")
+        for remark in part.remarks():
+            print(remark)
     if not rows:
         say("nothing could be measured")
         return 1

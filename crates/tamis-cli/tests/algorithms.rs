@@ -419,3 +419,25 @@ fn a_schedule_over_epochs_ends_with_them() {
     assert!((rates[0] - 1e-3).abs() < 1e-12 && rates.windows(2).all(|pair| pair[1] < pair[0]), "{rates:?}");
     assert!((rates[15] - 1e-3 / 16.0).abs() < 1e-12, "{rates:?}");
 }
+
+/// Which micro-batch a group passes in changes nothing but the order in which the gradient is summed.
+#[test]
+fn balanced_micro_batches_train_on_the_same() {
+    let rows = |train: &str| {
+        let folder = Folder::new();
+        let train = format!("  micro_batch_tokens: 60\n  ppo_mini_batch_size: 4\n{train}");
+        let config =
+            TINY.replace("  ppo_mini_batch_size: 2\n", &train).replace("total_steps: 6", "total_steps: 2");
+        folder.write("config.yaml", &config);
+        let ended = folder.tamis(&["train", "config.yaml"]);
+        assert_eq!(ended.code, Some(0), "{}", ended.shown());
+        metrics(&folder).into_iter().filter(|row| row.get("loss").is_some()).collect::<Vec<_>>()
+    };
+    let (plain, balanced) = (rows(""), rows("  balance_micro_batches: true\n"));
+    assert_eq!(plain.len(), 2);
+    for name in ["loss", "tokens/trained", "actor/entropy", "train/num_loss_tokens"] {
+        assert_eq!(plain[0][name], balanced[0][name], "{name}");
+    }
+    let norm = |rows: &[serde_json::Value]| rows[0]["actor/grad_norm"].as_f64().expect("a norm");
+    assert!((norm(&plain) - norm(&balanced)).abs() <= 1e-5 * norm(&plain), "{plain:?} {balanced:?}");
+}

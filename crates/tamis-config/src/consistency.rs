@@ -404,7 +404,8 @@ impl Checker<'_> {
             self.warn(&keys, Conflict::RaggedMiniBatch { mini, train: batch });
         }
         if let Some(micro) = train.micro_batch_size {
-            self.ignored(&["train.micro_batch_tokens"], "`train.micro_batch_size` is set");
+            let keys = ["train.micro_batch_tokens", "train.balance_micro_batches"];
+            self.ignored(&keys, "`train.micro_batch_size` is set");
             if !mini.saturating_mul(n).is_multiple_of(micro) {
                 let keys = ["train.micro_batch_size", "train.ppo_mini_batch_size", "rollout.n"];
                 self.error(&keys, Conflict::MicroBatchDoesNotDivide { mini, n, micro });

@@ -1,6 +1,7 @@
 //! Seconds that group-relative advantages and the variance filter with its statistics take over 1,048,576 and 10,485,760 trajectories in
-//! groups of 16, one thread: `bench/run.py` sets them against NumPy's vectorised forms and verl's loops. One JSON line each:
-//! `{"what": "advantage" | "statistics", "form": "tamis", "trajectories": ..., "seconds": median, "seconds_min": ...}`.
+//! groups of 16, into memory that is kept from one call to the next, as a trainer keeps it from step to step: `bench/run.py` sets them against
+//! NumPy's vectorised forms and verl's loops. One JSON line each:
+//! `{"what": "advantage" | "statistics", "form": "tamis", "threads": ..., "trajectories": ..., "seconds": median, "seconds_min": ...}`.
 //!
 //! `cargo run --release -p tamis-core --example advantage_speed`
 
@@ -10,8 +11,8 @@ use std::error::Error;
 use std::hint::black_box;
 use std::time::Instant;
 
-use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Grpo};
-use tamis_core::filter::{OutcomeScale, Variance, judge_columns};
+use tamis_core::advantage::Grpo;
+use tamis_core::filter::{Filter, GroupStatistics, OutcomeScale, Variance};
 use tamis_core::ragged::Ragged;
 
 const SIZE: usize = 16;
@@ -35,10 +36,13 @@ fn rewards(groups: usize) -> Vec<f64> {
 
 fn report(
     what: &str,
+    threads: usize,
     trajectories: usize,
     repetitions: usize,
     mut run: impl FnMut() -> Result<(), Box<dyn Error>>,
 ) -> Result<(), Box<dyn Error>> {
+    // The first call finds the memory.
+    run()?;
     let mut seconds = Vec::with_capacity(repetitions);
     for _ in 0..repetitions {
         let begin = Instant::now();
@@ -47,7 +51,7 @@ fn report(
     }
     seconds.sort_by(f64::total_cmp);
     println!(
-        "{{\"what\": \"{what}\", \"form\": \"tamis\", \"trajectories\": {trajectories}, \"seconds\": {:e}, \"seconds_min\": {:e}}}",
+        "{{\"what\": \"{what}\", \"form\": \"tamis\", \"threads\": {threads}, \"trajectories\": {trajectories}, \"seconds\": {:e}, \"seconds_min\": {:e}}}",
         seconds[repetitions / 2],
         seconds[0]
     );
@@ -55,20 +59,27 @@ fn report(
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    for (groups, repetitions) in [(65_536, 51), (655_360, 11)] {
+    let filter = Variance::default();
+    for (groups, repetitions) in [(65_536, 51), (655_360, 21)] {
         let column = rewards(groups);
         let trajectories = column.len();
-        let batch = Ragged::from_lengths(column.clone(), &vec![SIZE; groups])?;
-        report("advantage", trajectories, repetitions, || {
-            black_box(Grpo::verl().advantages(&AdvantageBatch::of_rewards(black_box(&batch)))?);
-            Ok(())
-        })?;
         let offsets: Vec<usize> = (0..=groups).map(|group| group * SIZE).collect();
-        report("statistics", trajectories, repetitions, || {
-            let scale = Some(OutcomeScale::default());
-            black_box(judge_columns(&Variance::default(), scale, black_box(&column), black_box(&offsets))?);
-            Ok(())
-        })?;
+        let batch = Ragged::from_lengths(column.clone(), &vec![SIZE; groups])?;
+        let (mut advantages, mut statistics) = (Vec::new(), Vec::new());
+        for threads in [1, 2] {
+            report("advantage", threads, trajectories, repetitions, || {
+                Grpo::verl().advantages_into(threads, black_box(&batch), &mut advantages)?;
+                black_box(&advantages);
+                Ok(())
+            })?;
+            report("statistics", threads, trajectories, repetitions, || {
+                let scale = Some(OutcomeScale::default());
+                let (metric, offsets) = (black_box(&column), black_box(&offsets));
+                GroupStatistics::of_columns_into(threads, metric, offsets, scale, &mut statistics)?;
+                black_box(filter.judge(&statistics, scale));
+                Ok(())
+            })?;
+        }
     }
     Ok(())
 }

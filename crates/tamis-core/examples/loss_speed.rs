@@ -1,11 +1,14 @@
 //! Tokens per second of the policy loss with its derivatives and metrics over ragged trajectories of lognormal length (mean about
 //! 1,000 tokens, cap 8,192), beside a plain pass that reads the same columns and writes the same derivatives: `bench/` sets it
-//! against verl's and TRL's functions on PyTorch. Prints one JSON line per loss and number of threads:
+//! against verl's and TRL's functions on PyTorch. The two take turns, so that what disturbs one disturbs the other. Prints one JSON line
+//! per size, loss and number of threads:
 //! `{"what": "policy_loss", "form": "tamis", "loss": name, "threads": ..., "seconds": median, "seconds_min": ..., "tokens": ...,
-//! "trajectories": ..., "tokens_per_second": ..., "gigabytes_per_second": ..., "plain_gigabytes_per_second": ..., "share": loss over plain,
-//! "scratch_bytes": ..., "column_bytes": ...}`.
+//! "trajectories": ..., "tokens_per_second": by the median, "nanoseconds_per_token": least, "gigabytes_per_second": ...,
+//! "plain_gigabytes_per_second": ..., "share": loss over plain (median of the turns), "share_of_least": quickest over quickest,
+//! "column_bytes": what is read and written, "scratch_bytes": by how much the process grows beyond them (null where the system
+//! does not say), "scratch_share": ...}`.
 //!
-//! `cargo run --release -p tamis-core --example loss_speed -- [TRAJECTORIES] [LOSS...]`
+//! `cargo run --release -p tamis-core --example loss_speed -- [TRAJECTORIES[,TRAJECTORIES...]] [LOSS...]`
 
 #![expect(clippy::print_stdout, reason = "a program that prints its measurement")]
 
@@ -13,9 +16,9 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use tamis_core::objective::{
-    Accumulator, AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, Columns, Dppo, Evaluation, Gspo,
-    GspoForm, KlController, KlEstimator, KlKind, KlTerm, Normalisers, Objective, ObjectiveError, PolicyLoss,
-    Sapo,
+    AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, Columns, Dppo, Evaluation, Gspo, GspoForm,
+    KlController, KlEstimator, KlKind, KlTerm, Normalisers, Objective, ObjectiveError, ObjectiveState,
+    Outcome, PolicyLoss, Sapo,
 };
 use tamis_core::random::{Key, Purpose};
 
@@ -38,14 +41,16 @@ impl Batch {
             offsets.push(offsets[i as usize] + length);
         }
         let tokens = *offsets.last().unwrap_or(&0);
-        let logprob: Vec<f32> = (0..tokens as u64).map(|t| -(key.with(1).uniform(t) * 2.0) as f32).collect();
-        let moved = |purpose: u64, size: f64| -> Vec<f32> {
-            let of = |(t, &logprob): (usize, &f32)| {
-                logprob + (size * (key.with(purpose).uniform(t as u64) - 0.5)) as f32
-            };
-            logprob.iter().enumerate().map(of).collect()
+        // A linear congruential step: any mixed numbers do.
+        let mut state = 1_u64;
+        let mut uniform = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 40) as f32 / (1_u64 << 24) as f32
         };
-        let (old, reference) = (moved(2, 0.4), moved(3, 0.8));
+        let logprob: Vec<f32> = (0..tokens).map(|_| -2.0 * uniform()).collect();
+        let mut moved =
+            |size: f32| logprob.iter().map(|&logprob| logprob + size * (uniform() - 0.5)).collect();
+        let (old, reference) = (moved(0.4), moved(0.8));
         let advantage = (0..trajectories as u64).map(|i| key.with(4).normal(i)).collect();
         Self { mask: vec![true; tokens], offsets, logprob, old, reference, advantage }
     }
@@ -65,53 +70,139 @@ impl Batch {
 }
 
 /// Reads what the loss reads and writes what it writes, with an addition per token in between.
-fn plain(batch: &Batch, with_reference: bool, out: &mut [f64], threads: usize) {
+fn plain(batch: &Batch, with_reference: bool, out: &mut [f32], threads: usize) {
     let chunk = out.len().div_ceil(threads).max(1);
+    let part_of = |part: usize, out: &mut [f32]| {
+        let range = part * chunk..part * chunk + out.len();
+        let (logprob, old) = (&batch.logprob[range.clone()], &batch.old[range.clone()]);
+        let mask = batch.mask[range.clone()].iter().map(|&on| f32::from(u8::from(on)));
+        let columns = out.iter_mut().zip(logprob).zip(old).zip(mask);
+        if with_reference {
+            for ((((out, logprob), old), mask), reference) in columns.zip(&batch.reference[range]) {
+                *out = logprob + old + mask + reference;
+            }
+        } else {
+            for (((out, logprob), old), mask) in columns {
+                *out = logprob + old + mask;
+            }
+        }
+    };
     std::thread::scope(|scope| {
-        for (part, out) in out.chunks_mut(chunk).enumerate() {
-            scope.spawn(move || {
-                let range = part * chunk..part * chunk + out.len();
-                let (logprob, old) = (&batch.logprob[range.clone()], &batch.old[range.clone()]);
-                let mask = &batch.mask[range.clone()];
-                for (((out, &logprob), &old), &mask) in out.iter_mut().zip(logprob).zip(old).zip(mask) {
-                    *out = f64::from(logprob + old) + f64::from(u8::from(mask));
-                }
-                if with_reference {
-                    for (out, &reference) in out.iter_mut().zip(&batch.reference[range]) {
-                        *out += f64::from(reference);
-                    }
-                }
-            });
+        let mut parts = out.chunks_mut(chunk).enumerate();
+        let first = parts.next();
+        for (part, out) in parts {
+            scope.spawn(move || part_of(part, out));
+        }
+        if let Some((part, out)) = first {
+            part_of(part, out);
         }
     });
 }
 
-fn seconds(
-    repetitions: usize,
-    mut run: impl FnMut() -> Result<(), ObjectiveError>,
-) -> Result<(f64, f64), ObjectiveError> {
-    let mut seconds = Vec::with_capacity(repetitions);
-    for _ in 0..repetitions {
-        let begin = Instant::now();
-        run()?;
-        seconds.push(begin.elapsed().as_secs_f64());
-    }
-    seconds.sort_by(f64::total_cmp);
-    Ok((seconds[repetitions / 2], seconds[0]))
+/// The whole optimizer batch: derivatives, then loss and metrics.
+fn loss(
+    objective: &Objective,
+    state: &ObjectiveState,
+    threads: usize,
+    columns: &Columns<'_, f32>,
+    normalisers: &Normalisers,
+    into: &mut Evaluation<f32>,
+) -> Result<(), ObjectiveError> {
+    objective.evaluate_on(threads, black_box(columns), normalisers, state, into)?;
+    black_box(Outcome::of(&into.sequences, objective, state));
+    Ok(())
 }
 
-fn main() -> Result<(), ObjectiveError> {
-    let mut arguments = std::env::args().skip(1);
-    let trajectories: usize = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(2048);
-    let wanted: Vec<String> = arguments.collect();
-    let batch = Batch::new(trajectories);
-    let tokens = batch.mask.len();
+/// Bytes of this process in memory: now, and the most since the last call of [`forget_peak`].
+fn resident() -> Option<[usize; 2]> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let field = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name))?;
+        Some(line.split_whitespace().nth(1)?.parse::<usize>().ok()? * 1024)
+    };
+    Some([field("VmRSS:")?, field("VmHWM:")?])
+}
+
+fn forget_peak() -> Option<()> {
+    std::fs::write("/proc/self/clear_refs", "5").ok()
+}
+
+/// Times of a call, of the quickest and the middle one.
+struct Times(Vec<f64>);
+
+impl Times {
+    fn least(&self) -> f64 {
+        self.0.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+
+    fn median(&self) -> f64 {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted[sorted.len() / 2]
+    }
+}
+
+/// One size and loss on some threads.
+fn measure(
+    name: &str,
+    objective: &Objective,
+    threads: usize,
+    batch: &Batch,
+    out: &mut [f32],
+) -> Result<(), ObjectiveError> {
+    let (tokens, trajectories) = (batch.mask.len(), batch.advantage.len());
     let normalisers = Normalisers {
         tokens: tokens as f64,
         sequences: trajectories as f64,
         groups: trajectories as f64 / 16.0,
         dp_size: 1.0,
     };
+    let (columns, state) = (batch.columns(), objective.initial_state());
+    let with_reference = objective.kl.is_some();
+    // The outputs alone are in memory, page by page, when the first call begins.
+    let mut evaluation = Evaluation::default();
+    evaluation.derivatives.logprob.resize(tokens, 1.0);
+    let before = resident().zip(forget_peak());
+    loss(objective, &state, threads, &columns, &normalisers, &mut evaluation)?;
+    let scratch = before.zip(resident()).map(|(([before, _], ()), [_, peak])| peak.saturating_sub(before));
+
+    let mut times = (Times(Vec::new()), Times(Vec::new()));
+    for _ in 0..(200_000_000 / tokens.max(1)).clamp(5, 101) {
+        let begin = Instant::now();
+        loss(objective, &state, threads, &columns, &normalisers, &mut evaluation)?;
+        times.0.0.push(begin.elapsed().as_secs_f64());
+        let begin = Instant::now();
+        plain(black_box(batch), with_reference, black_box(&mut *out), threads);
+        times.1.0.push(begin.elapsed().as_secs_f64());
+    }
+    let (ours, plain) = times;
+    let shares = Times(plain.0.iter().zip(&ours.0).map(|(plain, ours)| plain / ours).collect());
+    let column_bytes = tokens * (4 + 4 + 1 + 4 + if with_reference { 4 } else { 0 });
+    let rate = |seconds: f64| column_bytes as f64 / seconds / 1e9;
+    println!(
+        "{{\"what\": \"policy_loss\", \"form\": \"tamis\", \"loss\": \"{name}\", \"threads\": {threads}, \
+         \"seconds\": {:e}, \"seconds_min\": {:e}, \"tokens\": {tokens}, \"trajectories\": {trajectories}, \
+         \"tokens_per_second\": {:e}, \"nanoseconds_per_token\": {:.3}, \"gigabytes_per_second\": {:.2}, \
+         \"plain_gigabytes_per_second\": {:.2}, \"share\": {:.3}, \"share_of_least\": {:.3}, \
+         \"column_bytes\": {column_bytes}, \"scratch_bytes\": {}, \"scratch_share\": {}}}",
+        ours.median(),
+        ours.least(),
+        tokens as f64 / ours.median(),
+        ours.least() * 1e9 / tokens as f64,
+        rate(ours.least()),
+        rate(plain.least()),
+        shares.median(),
+        plain.least() / ours.least(),
+        scratch.map_or("null".to_owned(), |bytes| bytes.to_string()),
+        scratch.map_or("null".to_owned(), |bytes| format!("{:.4}", bytes as f64 / column_bytes as f64)),
+    );
+    Ok(())
+}
+
+fn main() -> Result<(), ObjectiveError> {
+    let mut arguments = std::env::args().skip(1);
+    let sizes = arguments.next().unwrap_or_else(|| "2048".to_owned());
+    let wanted: Vec<String> = arguments.collect();
     let clip = Clip::verl(0.2, 0.28, 3.0);
     let k3 = KlTerm {
         estimator: KlEstimator { clamped: true, ..KlEstimator::plain(KlKind::K3) },
@@ -146,45 +237,16 @@ fn main() -> Result<(), ObjectiveError> {
         ("dppo_tv", of(PolicyLoss::DppoTv(dppo))),
         ("reinforce", of(PolicyLoss::Reinforce)),
     ];
-    let repetitions = (200_000_000 / tokens.max(1)).clamp(5, 101);
-    for threads in [1, 2] {
-        for (name, objective) in &objectives {
-            if !wanted.is_empty() && !wanted.iter().any(|wanted| wanted == name) {
-                continue;
-            }
-            let mut evaluation = Evaluation::default();
-            let state = objective.initial_state();
-            let columns = batch.columns();
-            let (median, least) = seconds(repetitions, || {
-                objective.evaluate_on(threads, black_box(&columns), &normalisers, &state, &mut evaluation)?;
-                let mut accumulator = Accumulator::new(trajectories);
-                for (index, sums) in evaluation.sequences.iter().enumerate() {
-                    accumulator.record(index, *sums)?;
+    for trajectories in sizes.split(',').filter_map(|size| size.parse().ok()) {
+        let batch = Batch::new(trajectories);
+        let mut out = vec![1.0; batch.mask.len()];
+        // Two first: the memory that it needs beyond columns and derivatives is found then.
+        for threads in [2, 1] {
+            for (name, objective) in &objectives {
+                if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
+                    measure(name, objective, threads, &batch, &mut out)?;
                 }
-                black_box(accumulator.finish(objective, &state));
-                Ok(())
-            })?;
-            let with_reference = objective.kl.is_some();
-            let mut out = vec![0.0; tokens];
-            let (plain_median, _) = seconds(repetitions, || {
-                plain(black_box(&batch), with_reference, black_box(&mut out), threads);
-                Ok(())
-            })?;
-            let column_bytes = tokens * (4 + 4 + 1 + 8 + if with_reference { 4 } else { 0 });
-            // Sums per trajectory and their collection; the blocks of each thread are 16 KiB.
-            let per_trajectory = 2 * size_of_val(&evaluation.sequences[..1]) + 8;
-            let scratch = trajectories * per_trajectory + threads * 16_384;
-            let rate = |seconds: f64| column_bytes as f64 / seconds / 1e9;
-            println!(
-                "{{\"what\": \"policy_loss\", \"form\": \"tamis\", \"loss\": \"{name}\", \"threads\": {threads}, \
-                 \"seconds\": {median:e}, \"seconds_min\": {least:e}, \"tokens\": {tokens}, \"trajectories\": {trajectories}, \
-                 \"tokens_per_second\": {:e}, \"gigabytes_per_second\": {:.2}, \"plain_gigabytes_per_second\": {:.2}, \
-                 \"share\": {:.3}, \"scratch_bytes\": {scratch}, \"column_bytes\": {column_bytes}}}",
-                tokens as f64 / median,
-                rate(median),
-                rate(plain_median),
-                plain_median / median,
-            );
+            }
         }
     }
     Ok(())

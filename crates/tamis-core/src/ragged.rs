@@ -1,5 +1,7 @@
 //! Ragged arrays: rows of different lengths, flat and never padded.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -47,6 +49,12 @@ impl<T> Ragged<T> {
             ragged.push_row(row.as_ref().iter().cloned());
         }
         ragged
+    }
+
+    /// Other values, as many, with the same rows.
+    pub(crate) fn cut_alike<U>(&self, values: Vec<U>) -> Ragged<U> {
+        debug_assert_eq!(values.len(), self.values.len());
+        Ragged { values, offsets: self.offsets.clone() }
     }
 
     /// Wraps a flat vector cut at the given lengths; fails where they do not sum to its length.
@@ -105,6 +113,28 @@ impl<T> Ragged<T> {
     pub fn offsets(&self) -> &[usize] {
         &self.offsets
     }
+}
+
+/// At most `count` runs of rows with about as many values each; together all of them. 0 counts as 1.
+pub(crate) fn even_parts(offsets: &[usize], count: usize) -> Vec<Range<usize>> {
+    let rows = offsets.len().saturating_sub(1);
+    let (Some(&first), Some(&last)) = (offsets.first(), offsets.last()) else { return Vec::new() };
+    let count = count.max(1);
+    let mut parts = Vec::with_capacity(count);
+    let mut start = 0;
+    for part in 1..=count {
+        let until = first + (last - first) / count * part;
+        let end = if part == count {
+            rows
+        } else {
+            offsets.partition_point(|&offset| offset < until).clamp(start, rows)
+        };
+        if end > start {
+            parts.push(start..end);
+        }
+        start = end;
+    }
+    parts
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use tamis_core::ragged::Ragged;
 use tamis_core::random::Key;
 
 use crate::learner::LearnerSequence;
-use crate::micro_batch::{MicroBatch, micro_batches, sequences};
+use crate::micro_batch::{MicroBatch, parts, sequences};
 
 /// Which tokens are trained on: those of the policy, in scored (and, where asked for, untruncated) trajectories.
 pub(crate) fn mask_of(group: &Group, mask_truncated: bool) -> impl Iterator<Item = Vec<bool>> {
@@ -115,7 +115,7 @@ impl<'a> OptimizerBatch<'a> {
         places.iter().flat_map(|&place| &values[offsets[place]..offsets[place + 1]]).copied().collect()
     }
 
-    /// Passes over the live trajectories, micro-batch by micro-batch, in order. `pass` is also given what means over the whole optimizer
+    /// Passes over the live trajectories, micro-batch by micro-batch. `pass` is also given what means over the whole optimizer
     /// batch are divided by.
     pub(crate) fn for_each_micro<E: From<ObjectiveError>>(
         &self,
@@ -126,17 +126,18 @@ impl<'a> OptimizerBatch<'a> {
         let group_sequences = Normalisers::group_sequences(&self.mask, &self.sizes)?;
         let live = self.live();
         let sequences: Vec<LearnerSequence<'a>> = live.iter().map(|&place| self.sequences[place]).collect();
-        for range in micro_batches(&sequences, micro_batch) {
-            let places = &live[range.clone()];
+        for part in parts(&sequences, micro_batch) {
+            let places: Vec<usize> = part.iter().map(|&place| live[place]).collect();
+            let sequences: Vec<LearnerSequence<'a>> = part.iter().map(|&place| sequences[place]).collect();
             let mut offsets = vec![0];
             offsets.extend(places.iter().scan(0, |end, &place| {
                 *end += self.mask.row(place).len();
                 Some(*end)
             }));
             let micro = Micro {
-                places,
-                sequences: &sequences[range],
-                mask: self.cut(self.mask.values(), places),
+                places: &places,
+                sequences: &sequences,
+                mask: self.cut(self.mask.values(), &places),
                 offsets,
                 group_tokens: places.iter().map(|&place| group_tokens[place]).collect(),
                 group_sequences: places.iter().map(|&place| group_sequences[place]).collect(),

@@ -400,12 +400,8 @@ impl<'a> MiniBatch<'a> {
                         ..Columns::new(&micro.offsets, &micro.mask, logprobs, advantage)
                     };
                     objective.evaluate(&columns, &normalisers, state, &mut evaluation)?;
-                    let as_f32 = |values: &[f64], into: &mut Vec<f32>| {
-                        into.clear();
-                        into.extend(values.iter().map(|&value| value as f32));
-                    };
-                    as_f32(&evaluation.derivatives.logprob, &mut coefficients.logprob);
-                    as_f32(&evaluation.derivatives.entropy, &mut coefficients.entropy);
+                    coefficients.logprob.clone_from(&evaluation.derivatives.logprob);
+                    coefficients.entropy.clone_from(&evaluation.derivatives.entropy);
                     for (&place, sums) in places.iter().zip(&evaluation.sequences) {
                         accumulator.record(place, *sums)?;
                     }

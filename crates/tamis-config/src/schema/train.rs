@@ -69,6 +69,9 @@ section! {
         ppo_epochs: usize = "1", AtLeast(1.0), Fixed;
         /// Tokens of one forward and backward pass, at most (a longer trajectory passes alone). Used unless `micro_batch_size` is set.
         micro_batch_tokens: usize = "8192", Between(1.0, 1e9), Fixed;
+        /// Share the groups of a mini-batch out over its micro-batches so that they hold nearly equal numbers of tokens (Karmarkar and Karp's method),
+        /// instead of cutting them in order. Which groups share an update stays as it is; the gradient is summed in another order.
+        balance_micro_batches: bool = "false", Any, Fixed;
         /// Trajectories of one forward and backward pass, a divisor of `ppo_mini_batch_size * rollout.n`. Null: cut by tokens.
         micro_batch_size: Option<usize> = "null", AtLeast(1.0), Fixed;
         /// Shuffle the groups before they are cut into mini-batches, by key.

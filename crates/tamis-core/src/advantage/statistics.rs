@@ -1,5 +1,10 @@
 //! Statistics of rewards, within groups and over the batch; unscored members (NaN) are outside all of them.
 
+#![expect(
+    clippy::inline_always,
+    reason = "a loop over groups is compiled for the machine's vectors only where its body is inlined"
+)]
+
 use multiversion::multiversion;
 
 use crate::ragged::Ragged;
@@ -21,11 +26,19 @@ pub(crate) struct Moments {
 impl Moments {
     /// Two passes, so that a large mean does not cancel the spread away.
     pub(crate) fn of(values: &[f64]) -> Self {
+        vectorised(values)
+    }
+
+    /// As [`Self::of`], the same bits: for loops over groups that are compiled for the machine's vectors themselves.
+    #[inline(always)]
+    pub(crate) fn of_inlined(values: &[f64]) -> Self {
         // A sum is NaN only where a member is, or infinities met: then what remains is looked at alone.
         let moments = dense(values);
-        if !moments.sum.is_nan() {
-            return moments;
-        }
+        if moments.sum.is_nan() { Self::of_scored(values) } else { moments }
+    }
+
+    #[cold]
+    fn of_scored(values: &[f64]) -> Self {
         let scored: Vec<f64> = values.iter().copied().filter(|value| !value.is_nan()).collect();
         dense(&scored)
     }
@@ -73,8 +86,13 @@ impl Moments {
 /// Numbers that are summed side by side, in the same order whatever the processor's vectors.
 const LANES: usize = 4;
 
-/// Of numbers none of which is NaN.
 #[multiversion(targets("x86_64+avx2"))]
+fn vectorised(values: &[f64]) -> Moments {
+    Moments::of_inlined(values)
+}
+
+/// Of numbers none of which is NaN.
+#[inline(always)]
 fn dense(values: &[f64]) -> Moments {
     let (chunks, rest) = values.as_chunks::<LANES>();
     let mut sums = [0.0; LANES];

@@ -7,6 +7,9 @@ pub(crate) struct Spread {
     count: f64,
     first: f64,
     second: f64,
+    /// Sums of the values and of their squares as they are: of weights far from the shift, moments around it would leave rounding alone.
+    total: f64,
+    squares: f64,
     min: f64,
     max: f64,
 }
@@ -14,7 +17,16 @@ pub(crate) struct Spread {
 impl Spread {
     /// Nothing yet; `shift` is where values are expected.
     pub(crate) fn around(shift: f64) -> Self {
-        Self { shift, count: 0.0, first: 0.0, second: 0.0, min: f64::INFINITY, max: f64::NEG_INFINITY }
+        Self {
+            shift,
+            count: 0.0,
+            first: 0.0,
+            second: 0.0,
+            total: 0.0,
+            squares: 0.0,
+            min: f64::INFINITY,
+            max: f64::NEG_INFINITY,
+        }
     }
 
     /// Adds a value.
@@ -28,6 +40,8 @@ impl Spread {
         self.count += times;
         self.first += times * offset;
         self.second += times * (offset * offset);
+        self.total += times * value;
+        self.squares += times * (value * value);
         self.min = if value < self.min || value.is_nan() { value } else { self.min };
         self.max = if value > self.max || value.is_nan() { value } else { self.max };
     }
@@ -55,9 +69,7 @@ impl Spread {
 
     /// Kish's effective sample size as a share of the sample, `(Σw)² / (n·Σw²)`; NaN of nothing and where every weight is 0.
     pub(crate) fn effective_share(&self) -> f64 {
-        let sum = self.count * self.shift + self.first;
-        let squares = self.count * (self.shift * self.shift) + 2.0 * (self.shift * self.first) + self.second;
-        sum * sum / (self.count * squares)
+        self.total * self.total / (self.count * self.squares)
     }
 
     /// Smallest and largest; NaN of nothing.
@@ -80,6 +92,16 @@ mod tests {
         assert!((spread.deviation(1.0) - (4.0_f64 / 3.0).sqrt()).abs() < 1e-15);
         assert!((spread.effective_share() - 49.0 / (3.0 * 19.0)).abs() < 1e-15);
         assert_eq!(spread.extremes(), (1.0, 3.0));
+    }
+
+    /// Weights next to nothing have a share too; around 1 their squares are lost.
+    #[test]
+    fn the_share_of_tiny_weights() {
+        let mut spread = Spread::around(1.0);
+        for weight in [1e-12, 3e-12] {
+            spread.add(weight);
+        }
+        assert!((spread.effective_share() - 0.8).abs() < 1e-12, "{}", spread.effective_share());
     }
 
     /// What the sums are taken around is no matter.

@@ -131,11 +131,23 @@ impl Accumulator {
     ///
     /// With several data-parallel ranks merged, every value is `dp_size` times the mean that the averaged gradient belongs to.
     pub fn finish(&self, objective: &Objective, state: &ObjectiveState) -> Outcome {
+        Outcome::of(self.rows.iter().flatten(), objective, state)
+    }
+}
+
+impl Outcome {
+    /// Loss, metrics and next state of a whole optimizer batch that was evaluated in one call, in its order: what an [`Accumulator`] gives
+    /// that has recorded all of these.
+    pub fn of<'a>(
+        sequences: impl IntoIterator<Item = &'a SequenceSums>,
+        objective: &Objective,
+        state: &ObjectiveState,
+    ) -> Self {
         let mut sum = SequenceSums::EMPTY;
         let mut totals = [0_u64; 6];
         let (mut low_min, mut high_max, mut trained) = (f64::NAN, f64::NAN, 0_usize);
         let (mut low_shares, mut high_shares) = (0.0, 0.0);
-        for row in self.rows.iter().flatten() {
+        for row in sequences {
             sum.policy_loss += row.policy_loss;
             sum.kl_loss += row.kl_loss;
             sum.entropy_loss += row.entropy_loss;
@@ -227,7 +239,7 @@ impl Accumulator {
             .entropy
             .zip(objective.entropy_state(state))
             .map(|(bonus, state)| bonus.updated(state, metrics.entropy));
-        Outcome { loss, metrics, state: ObjectiveState { kl, entropy } }
+        Self { loss, metrics, state: ObjectiveState { kl, entropy } }
     }
 }
 

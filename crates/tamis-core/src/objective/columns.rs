@@ -4,9 +4,14 @@ use std::ops::Range;
 
 use super::ObjectiveError;
 use super::aggregation::GroupCounts;
+use super::precision::Precision;
 
-/// A number that a column may hold: `f32` from an engine, `f64` from a test. All arithmetic is in `f64`.
-pub trait Real: Copy + Into<f64> + Send + Sync {}
+/// A number that a column may hold: `f32` from an engine, `f64` from a test.
+///
+/// Derivatives have the columns' precision. So has the arithmetic of a token in the losses that take most of the time (`clip`,
+/// `decoupled`, `reinforce`, `gpg` and `cispo` with a ratio per token, and the divergence); all else is in `f64`, and so is every sum over
+/// more than a block of tokens.
+pub trait Real: Precision {}
 
 impl Real for f32 {}
 impl Real for f64 {}

@@ -7,7 +7,7 @@ use super::accumulator::SequenceSums;
 use super::aggregation::Aggregation;
 use super::columns::{Real, Row};
 use super::in_range;
-use super::loss::kernel::{Lanes, Scratch, blocks, widened};
+use super::loss::kernel::{Lanes, Scratch, blocks, converted};
 use crate::entry::{Entry, Family};
 
 /// The catalogue's entries.
@@ -139,7 +139,7 @@ pub(crate) fn sequence<T: Real>(
     entropy: &[T],
     scale: f64,
     coef: Option<f64>,
-    dentropy_t: Option<&mut [f64]>,
+    dentropy_t: Option<&mut [T]>,
     sums: &mut SequenceSums,
     scratch: &mut Scratch,
 ) {
@@ -147,16 +147,16 @@ pub(crate) fn sequence<T: Real>(
     let mut sum = Lanes::ZERO;
     for block in blocks(row.mask.len()) {
         let mask = (!is_whole).then(|| &row.mask[block.clone()]);
-        let values = &mut scratch.loss[..block.len()];
-        widened(mask, &entropy[block], values);
+        let values = &mut scratch.double.loss[..block.len()];
+        converted(mask, &entropy[block], values);
         sum.add(values);
     }
     sums.entropy = sum.total();
     sums.entropy_loss = scale * sums.entropy;
     if let (Some(coef), Some(dentropy_t)) = (coef, dentropy_t) {
-        let slope = -(coef * scale);
+        let slope = T::of(-(coef * scale));
         for (derivative, &on) in dentropy_t.iter_mut().zip(row.mask) {
-            *derivative = if on { slope } else { 0.0 };
+            *derivative = if on { slope } else { T::ZERO };
         }
     }
 }

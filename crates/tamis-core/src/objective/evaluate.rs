@@ -2,34 +2,35 @@
 
 use std::ops::Range;
 
-use super::accumulator::{Accumulator, Outcome, SequenceSums};
+use super::accumulator::{Outcome, SequenceSums};
 use super::columns::{Columns, Real, Row};
 use super::exponential::exp_m1;
 use super::kl::{self, KlPass};
-use super::loss::kernel::{Lanes, Pass, Scratch, blocks, differences};
+use super::loss::kernel::{Lanes, Pass, Scratch, blocks, count, differences};
 use super::{Derivatives, Importance, Normalisers, Objective, ObjectiveError, ObjectiveState, entropy};
+use crate::ragged::even_parts;
 
 /// What one call returns; reuse it to keep its memory.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Evaluation {
+pub struct Evaluation<T = f64> {
     /// Derivatives of the optimizer batch's loss.
-    pub derivatives: Derivatives,
-    /// Sums of each trajectory \[B\], for the [`Accumulator`].
+    pub derivatives: Derivatives<T>,
+    /// Sums of each trajectory \[B\], for [`Outcome::of`] or an [`Accumulator`](super::Accumulator).
     pub sequences: Vec<SequenceSums>,
 }
 
 /// Where some consecutive trajectories are written to.
-struct Destination<'a> {
-    logprob: &'a mut [f64],
-    entropy: &'a mut [f64],
-    value: &'a mut [f64],
+pub(super) struct Destination<'a, T> {
+    logprob: &'a mut [T],
+    entropy: &'a mut [T],
+    value: &'a mut [T],
     sequences: &'a mut [SequenceSums],
 }
 
-impl<'a> Destination<'a> {
+impl<'a, T> Destination<'a, T> {
     /// The first `sequences` trajectories of `tokens` tokens, and the rest.
     fn split(self, sequences: usize, tokens: usize) -> (Self, Self) {
-        let cut = |column: &'a mut [f64]| {
+        let cut = |column: &'a mut [T]| {
             let end = tokens.min(column.len());
             column.split_at_mut(end)
         };
@@ -44,7 +45,7 @@ impl<'a> Destination<'a> {
 
 /// What is the same for every trajectory of a call.
 #[derive(Clone, Copy)]
-struct Settings<'a> {
+pub(super) struct Settings<'a> {
     objective: &'a Objective,
     normalisers: &'a Normalisers,
     importance: Importance,
@@ -67,7 +68,7 @@ impl Objective {
         columns: &Columns<'_, T>,
         normalisers: &Normalisers,
         state: &ObjectiveState,
-        into: &mut Evaluation,
+        into: &mut Evaluation<T>,
     ) -> Result<(), ObjectiveError> {
         self.evaluate_on(1, columns, normalisers, state, into)
     }
@@ -83,7 +84,7 @@ impl Objective {
         columns: &Columns<'_, T>,
         normalisers: &Normalisers,
         state: &ObjectiveState,
-        into: &mut Evaluation,
+        into: &mut Evaluation<T>,
     ) -> Result<(), ObjectiveError> {
         self.check()?;
         columns.check()?;
@@ -99,9 +100,9 @@ impl Objective {
         let num_tokens = columns.num_tokens();
         let Evaluation { derivatives, sequences } = into;
         // Every place is written below, so that what was there before does not matter.
-        derivatives.logprob.resize(num_tokens, 0.0);
-        derivatives.entropy.resize(if self.entropy.is_some() { num_tokens } else { 0 }, 0.0);
-        derivatives.value.resize(if self.value.is_some() { num_tokens } else { 0 }, 0.0);
+        derivatives.logprob.resize(num_tokens, T::ZERO);
+        derivatives.entropy.resize(if self.entropy.is_some() { num_tokens } else { 0 }, T::ZERO);
+        derivatives.value.resize(if self.value.is_some() { num_tokens } else { 0 }, T::ZERO);
         sequences.resize(columns.num_sequences(), SequenceSums::EMPTY);
         let whole = Destination {
             logprob: &mut derivatives.logprob,
@@ -111,18 +112,23 @@ impl Objective {
         };
         let parts = even_parts(columns.offsets, threads);
         if parts.len() <= 1 {
-            return settings.rows(columns, 0..columns.num_sequences(), whole);
+            return T::rows(&settings, columns, 0..columns.num_sequences(), whole);
         }
         std::thread::scope(|scope| {
             let mut rest = whole;
             let mut workers = Vec::with_capacity(parts.len());
+            let mut parts = parts.into_iter();
+            // The first part is this thread's own.
+            let own = parts.next().unwrap_or(0..0);
+            let (mine, others) = rest.split(own.len(), columns.offsets[own.end] - columns.offsets[own.start]);
+            rest = others;
             for part in parts {
                 let tokens = columns.offsets[part.end] - columns.offsets[part.start];
-                let (mine, others) = rest.split(part.len(), tokens);
+                let (its, others) = rest.split(part.len(), tokens);
                 rest = others;
-                workers.push(scope.spawn(move || settings.rows(columns, part, mine)));
+                workers.push(scope.spawn(move || T::rows(&settings, columns, part, its)));
             }
-            let mut outcome = Ok(());
+            let mut outcome = T::rows(&settings, columns, own, mine);
             for worker in workers {
                 match worker.join() {
                     Ok(result) => outcome = outcome.and(result),
@@ -142,14 +148,10 @@ impl Objective {
         columns: &Columns<'_, T>,
         normalisers: &Normalisers,
         state: &ObjectiveState,
-    ) -> Result<(Outcome, Derivatives), ObjectiveError> {
+    ) -> Result<(Outcome, Derivatives<T>), ObjectiveError> {
         let mut evaluation = Evaluation::default();
         self.evaluate(columns, normalisers, state, &mut evaluation)?;
-        let mut accumulator = Accumulator::new(evaluation.sequences.len());
-        for (index, sums) in evaluation.sequences.iter().enumerate() {
-            accumulator.record(index, *sums)?;
-        }
-        Ok((accumulator.finish(self, state), evaluation.derivatives))
+        Ok((Outcome::of(&evaluation.sequences, self, state), evaluation.derivatives))
     }
 
     /// Whether every column that the settings read is there.
@@ -173,34 +175,13 @@ impl Objective {
     }
 }
 
-/// At most `count` runs of trajectories with about as many tokens each; together all of them.
-fn even_parts(offsets: &[usize], count: usize) -> Vec<Range<usize>> {
-    let sequences = offsets.len().saturating_sub(1);
-    let (Some(&first), Some(&last)) = (offsets.first(), offsets.last()) else { return Vec::new() };
-    let mut parts = Vec::with_capacity(count);
-    let mut start = 0;
-    for part in 1..=count.max(1) {
-        let until = first + (last - first) / count.max(1) * part;
-        let end = if part == count.max(1) {
-            sequences
-        } else {
-            offsets.partition_point(|&offset| offset < until).clamp(start, sequences)
-        };
-        if end > start {
-            parts.push(start..end);
-        }
-        start = end;
-    }
-    parts
-}
-
 impl Settings<'_> {
     /// Evaluates the trajectories of `rows` into a destination that begins with the first of them.
-    fn rows<T: Real>(
+    pub(super) fn rows<T: Real>(
         &self,
         columns: &Columns<'_, T>,
         rows: Range<usize>,
-        into: Destination<'_>,
+        into: Destination<'_, T>,
     ) -> Result<(), ObjectiveError> {
         let mut scratch = Scratch::new();
         let mut rest = into;
@@ -208,14 +189,14 @@ impl Settings<'_> {
             let row = columns.row(i);
             let (mine, others) = rest.split(1, row.mask.len());
             rest = others;
-            let tokens: usize = row.mask.iter().map(|&on| usize::from(on)).sum();
+            let tokens = count(row.mask);
             let mut sums = SequenceSums { tokens: tokens as u32, ..SequenceSums::EMPTY };
             if tokens > 0 {
                 self.sequence(&row, tokens, mine.logprob, mine.entropy, mine.value, &mut sums, &mut scratch)?;
             } else {
-                mine.logprob.fill(0.0);
-                mine.entropy.fill(0.0);
-                mine.value.fill(0.0);
+                mine.logprob.fill(T::ZERO);
+                mine.entropy.fill(T::ZERO);
+                mine.value.fill(T::ZERO);
             }
             for place in mine.sequences {
                 *place = sums;
@@ -229,9 +210,9 @@ impl Settings<'_> {
         &self,
         row: &Row<'_, T>,
         tokens: usize,
-        dlogprob_t: &mut [f64],
-        dentropy_t: &mut [f64],
-        dvalue_t: &mut [f64],
+        dlogprob_t: &mut [T],
+        dentropy_t: &mut [T],
+        dvalue_t: &mut [T],
         sums: &mut SequenceSums,
         scratch: &mut Scratch,
     ) -> Result<(), ObjectiveError> {
@@ -274,7 +255,7 @@ fn drift<T: Real>(row: &Row<'_, T>, tokens: usize, scratch: &mut Scratch) -> f64
     let mut sum = Lanes::ZERO;
     for block in blocks(row.mask.len()) {
         let mask = (tokens < row.mask.len()).then(|| &row.mask[block.clone()]);
-        let gap = &mut scratch.log_ratio[..block.len()];
+        let gap = &mut scratch.double.log_ratio[..block.len()];
         differences(mask, &sampled[block.clone()], &row.logprob[block.clone()], gap);
         for (gap, &sampled) in gap.iter_mut().zip(&sampled[block]) {
             let sampled: f64 = sampled.into();
@@ -296,7 +277,7 @@ fn mismatch<T: Real>(row: &Row<'_, T>, tokens: usize, sums: &mut SequenceSums, s
     let (mut k1, mut k3) = (Lanes::ZERO, Lanes::ZERO);
     for block in blocks(row.mask.len()) {
         let mask = (tokens < row.mask.len()).then(|| &row.mask[block.clone()]);
-        let gap = &mut scratch.log_ratio[..block.len()];
+        let gap = &mut scratch.double.log_ratio[..block.len()];
         differences(mask, &behaviour[block.clone()], &old[block], gap);
         k1.add(gap);
         for gap in &mut *gap {

@@ -16,9 +16,10 @@ use thiserror::Error;
 use super::ObjectiveError;
 use super::accumulator::SequenceSums;
 use super::columns::{Real, Row};
-use super::exponential::{exp, exp_m1};
+use super::exponential::{bounded, exp, exp_m1, exp_m1_reduced, reduced};
 use super::loss::Importance;
-use super::loss::kernel::{BLOCK, Lanes, Scratch, blocks, clamp, differences};
+use super::loss::kernel::{Blocks, LANES, Lanes, Scratch, blocks, clamp, differences};
+use super::precision::Precision;
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
 
@@ -163,36 +164,35 @@ impl KlEstimator {
         (value, if self.straight_through { d } else { slope })
     }
 
-    /// As [`Self::token`] for a block: `value` holds `d` and is overwritten.
+    /// As [`Self::token`] for a block, with the estimate's own slope: `value` holds `d` and is overwritten, and so is `spare`.
     #[inline(always)]
-    fn block(self, value: &mut [f64], slope: &mut [f64]) {
-        let through = self.straight_through;
-        let each = |value: &mut [f64], slope: &mut [f64], of: fn(f64) -> (f64, f64)| {
+    fn block<F: Precision>(self, value: &mut [F], slope: &mut [F], spare: &mut [F]) {
+        let each = |value: &mut [F], slope: &mut [F], of: fn(F) -> (F, F)| {
             for (value, slope) in value.iter_mut().zip(slope) {
                 (*value, *slope) = of(*value);
             }
         };
-        let mut distance = [0.0; BLOCK];
-        if through {
-            distance[..value.len()].copy_from_slice(value);
-        }
         match self.kind {
-            KlKind::K1 => each(value, slope, |d| (d, 1.0)),
-            KlKind::Abs => each(value, slope, |d| (d.abs(), if d == 0.0 { 0.0 } else { d.signum() })),
-            KlKind::K2 => each(value, slope, |d| (0.5 * d * d, d)),
+            KlKind::K1 => each(value, slope, |d| (d, F::ONE)),
+            KlKind::Abs => each(value, slope, |d| {
+                let sign = if d < F::ZERO { -F::ONE } else { F::ONE };
+                (d.absolute(), if d == F::ZERO { F::ZERO } else { sign })
+            }),
+            KlKind::K2 => each(value, slope, |d| (F::of(0.5) * d * d, d)),
             KlKind::K3 => {
-                let most = if self.clamped { 10.0 } else { f64::INFINITY };
-                for (value, slope) in value.iter_mut().zip(&mut *slope) {
-                    let growth = exp_m1(-*value);
+                let most = if self.clamped { F::of(10.0) } else { F::INFINITY };
+                // The exponential in two loops, neither of which is one long chain.
+                for ((&mut value, slope), spare) in value.iter_mut().zip(&mut *slope).zip(&mut *spare) {
+                    (*slope, *spare) = reduced(bounded(-value));
+                }
+                for ((value, slope), &mut scale) in value.iter_mut().zip(&mut *slope).zip(spare) {
+                    let growth = exp_m1_reduced(*slope, scale);
                     let estimate = growth + *value;
                     let is_held = estimate > most;
                     *value = if is_held { most } else { estimate };
-                    *slope = if is_held { 0.0 } else { -growth };
+                    *slope = if is_held { F::ZERO } else { -growth };
                 }
             }
-        }
-        if through {
-            slope.copy_from_slice(&distance[..slope.len()]);
         }
     }
 }
@@ -293,9 +293,10 @@ pub(crate) struct KlPass {
 impl KlPass {
     /// The ratio within its bounds, and 1 where it moves with the log-ratio, 0 where a bound holds it.
     #[inline(always)]
-    fn ratio(&self, log_ratio: f64) -> (f64, f64) {
-        let is_held = log_ratio < self.limits.0 || log_ratio > self.limits.1;
-        (exp(clamp(log_ratio, self.limits)), if is_held { 0.0 } else { 1.0 })
+    fn ratio<F: Precision>(&self, log_ratio: F) -> (F, F) {
+        let limits = (F::of(self.limits.0), F::of(self.limits.1));
+        let is_held = log_ratio < limits.0 || log_ratio > limits.1;
+        (exp(clamp(log_ratio, limits)), if is_held { F::ZERO } else { F::ONE })
     }
 }
 
@@ -306,7 +307,7 @@ pub(crate) fn sequence<T: Real>(
     row: &Row<'_, T>,
     reference: &[T],
     pass: KlPass,
-    dlogprob_t: &mut [f64],
+    dlogprob_t: &mut [T],
     sums: &mut SequenceSums,
     scratch: &mut Scratch,
 ) {
@@ -318,33 +319,44 @@ pub(crate) fn sequence<T: Real>(
     let whole = (term.bias_corrected && pass.importance != Importance::Token).then(|| {
         let mut log_ratios = Lanes::ZERO;
         for block in blocks(row.mask.len()) {
-            let log_ratio = &mut scratch.log_ratio[..block.len()];
+            let log_ratio = &mut scratch.double.log_ratio[..block.len()];
             differences(mask_of(&block), &row.logprob[block.clone()], &old[block], log_ratio);
             log_ratios.add(log_ratio);
         }
         pass.ratio(log_ratios.total() / tokens)
     });
     let mut kl = Lanes::ZERO;
+    let (scale, coef) = (T::of(pass.scale), T::of(pass.coef));
+    let Blocks { log_ratio, ratio, loss, weight, .. } = T::blocks(scratch);
     for block in blocks(row.mask.len()) {
         let n = block.len();
         let mask = mask_of(&block);
         let logprob = &row.logprob[block.clone()];
-        let value = &mut scratch.loss[..n];
-        let slope = &mut scratch.weight[..n];
-        differences(mask, logprob, &reference[block.clone()], value);
-        term.estimator.block(value, slope);
+        // Whole vectors, whatever their number per turn of a loop.
+        let end = n.next_multiple_of(4 * LANES);
+        differences(mask, logprob, &reference[block.clone()], &mut loss[..n]);
+        loss[n..end].fill(T::ZERO);
+        term.estimator.block(&mut loss[..end], &mut weight[..end], &mut ratio[..end]);
+        let (value, slope) = (&mut loss[..n], &mut weight[..n]);
+        if term.estimator.straight_through {
+            differences(mask, logprob, &reference[block.clone()], slope);
+        }
         if let Some(mask) = mask {
             // The estimate is 0 there, its slope need not be.
             for (slope, &on) in slope.iter_mut().zip(mask) {
-                *slope = if on { *slope } else { 0.0 };
+                *slope = if on { *slope } else { T::ZERO };
             }
         }
         if term.bias_corrected {
-            let (ratio, moves) = (&mut scratch.ratio[..n], &mut scratch.log_ratio[..n]);
+            let (ratio, moves) = (&mut ratio[..n], &mut log_ratio[..n]);
             if let Some((whole, whole_moves)) = whole {
-                ratio.fill(whole);
+                ratio.fill(T::of(whole));
                 // A trajectory's ratio moves with all of its tokens; their shares are added below.
-                moves.fill(if pass.importance == Importance::Sequence { 0.0 } else { whole_moves });
+                moves.fill(if pass.importance == Importance::Sequence {
+                    T::ZERO
+                } else {
+                    T::of(whole_moves)
+                });
             } else {
                 differences(mask, logprob, &old[block.clone()], ratio);
                 for (ratio, moves) in ratio.iter_mut().zip(&mut *moves) {
@@ -354,18 +366,18 @@ pub(crate) fn sequence<T: Real>(
             for (((value, slope), &ratio), &moves) in
                 value.iter_mut().zip(&mut *slope).zip(&*ratio).zip(&*moves)
             {
-                *value *= ratio;
+                *value = *value * ratio;
                 *slope = *slope * ratio + moves * *value;
             }
         }
         kl.add(value);
         for (derivative, &slope) in dlogprob_t[block].iter_mut().zip(&*slope) {
-            *derivative += pass.scale * (pass.coef * slope);
+            *derivative += scale * (coef * slope);
         }
     }
     let kl = kl.total();
     if let (Some((_, moves)), Importance::Sequence) = (whole, pass.importance) {
-        let slope = pass.scale * (pass.coef * (moves * kl / tokens));
+        let slope = T::of(pass.scale * (pass.coef * (moves * kl / tokens)));
         for (derivative, _) in dlogprob_t.iter_mut().zip(row.mask).filter(|(_, on)| **on) {
             *derivative += slope;
         }

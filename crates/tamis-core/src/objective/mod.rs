@@ -27,6 +27,7 @@ mod evaluate;
 mod exponential;
 pub mod kl;
 pub mod loss;
+mod precision;
 pub mod preset;
 mod preset_entries;
 pub mod selection;
@@ -97,15 +98,15 @@ pub struct ObjectiveState {
     pub entropy: Option<EntropyState>,
 }
 
-/// One derivative per differentiable column and token \[N\], in the columns' order; 0 at masked tokens.
+/// One derivative per differentiable column and token \[N\], in the columns' order and precision; 0 at masked tokens.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Derivatives {
+pub struct Derivatives<T = f64> {
     /// With respect to the log-probability.
-    pub logprob: Vec<f64>,
+    pub logprob: Vec<T>,
     /// With respect to the entropy; empty where the objective has no entropy bonus.
-    pub entropy: Vec<f64>,
+    pub entropy: Vec<T>,
     /// With respect to the value; empty where the objective has no value loss.
-    pub value: Vec<f64>,
+    pub value: Vec<T>,
 }
 
 /// An objective cannot be evaluated on these columns, or has a setting out of range.

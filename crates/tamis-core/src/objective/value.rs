@@ -172,11 +172,11 @@ impl ValueTerm {
         mask_t: &[bool],
         values: &ValueColumns<'_, T>,
         scale: f64,
-        dvalue_t: &mut [f64],
+        dvalue_t: &mut [T],
     ) -> ValueSums {
         let mut sums = ValueSums::default();
         for (t, derivative) in dvalue_t.iter_mut().enumerate() {
-            *derivative = 0.0;
+            *derivative = T::ZERO;
             if !mask_t[t] {
                 continue;
             }
@@ -185,7 +185,7 @@ impl ValueTerm {
             sums.tokens += 1;
             sums.loss += loss;
             sums.value += value;
-            *derivative = scale * (self.coef * slope);
+            *derivative = T::of(scale * (self.coef * slope));
             sums.clipped += u32::from(is_clipped);
         }
         sums.loss *= scale;
@@ -223,13 +223,13 @@ impl ValueTerm {
         &self,
         columns: &CriticColumns<'_, T>,
         normalisers: &Normalisers,
-        derivatives: &mut Vec<f64>,
+        derivatives: &mut Vec<T>,
         sums: &mut Vec<ValueSums>,
     ) -> Result<(), ObjectiveError> {
         self.check()?;
         columns.check()?;
         let aggregation = self.aggregation.unwrap_or(Aggregation::TokenMean);
-        derivatives.resize(columns.mask.len(), 0.0);
+        derivatives.resize(columns.mask.len(), T::ZERO);
         sums.clear();
         let base = columns.offsets.first().copied().unwrap_or(0);
         for (i, pair) in columns.offsets.windows(2).enumerate() {

@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use tamis_core::advantage::{
     AdvantageBatch, AdvantageEstimator, Advantages, Grpo, RewardStatistics, Scale, Singleton,
 };
+use tamis_core::filter::GroupStatistics;
 use tamis_core::ragged::Ragged;
 
 fn advantages(estimator: &Grpo, groups: &[Vec<f64>]) -> Vec<Vec<f64>> {
@@ -77,6 +78,21 @@ proptest! {
             let size: f64 = advantages_g.iter().map(|advantage| advantage.abs()).sum();
             prop_assert!(advantages_g.iter().sum::<f64>().abs() <= 1e-9 * (1.0 + size));
         }
+    }
+
+    #[test]
+    fn threads_and_kept_memory_change_no_bit(estimator in estimator(), groups in groups(0), threads in 0..6_usize) {
+        let rewards = Ragged::from_rows(&groups);
+        let expected: Vec<u64> =
+            advantages(&estimator, &groups).into_iter().flatten().map(f64::to_bits).collect();
+        let mut into = vec![f64::NAN; 5];
+        estimator.advantages_into(threads, &rewards, &mut into).unwrap();
+        prop_assert_eq!(into.iter().map(|advantage| advantage.to_bits()).collect::<Vec<_>>(), expected);
+        let (values, offsets) = (rewards.values(), rewards.offsets());
+        let mut statistics = vec![GroupStatistics::of(&[1.0], None); 3];
+        GroupStatistics::of_columns_into(threads, values, offsets, None, &mut statistics).unwrap();
+        let expected = groups.iter().map(|group| GroupStatistics::of(group, None));
+        prop_assert_eq!(format!("{statistics:?}"), format!("{:?}", expected.collect::<Vec<_>>()));
     }
 
     #[test]

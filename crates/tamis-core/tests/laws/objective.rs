@@ -19,6 +19,9 @@ fn loss(objective: &Objective, gathered: &Gathered, normalisers: &Normalisers) -
     evaluate(objective, gathered, normalisers).0.loss
 }
 
+/// One column of the derivatives.
+type Column = fn(&Derivatives) -> &[f64];
+
 /// The bits of everything, NaN equal to NaN.
 fn bits(outcome: &Outcome) -> Vec<u64> {
     let metrics = outcome.metrics.named().into_iter().map(|(_, value)| value.to_bits());
@@ -82,6 +85,20 @@ proptest! {
         objective.evaluate_on(threads, &gathered.columns(), &batch.normalisers, &state, &mut several).unwrap();
         let bits = |evaluation: &Evaluation| format!("{evaluation:?}");
         prop_assert_eq!(bits(&one), bits(&several));
+    }
+
+    #[test]
+    fn an_accumulator_of_all_is_the_outcome_of_the_batch(objective in objective(), batch in batch()) {
+        let gathered = batch.whole();
+        let state = objective.initial_state();
+        let mut evaluation = Evaluation::default();
+        objective.evaluate(&gathered.columns(), &batch.normalisers, &state, &mut evaluation).unwrap();
+        let mut accumulator = Accumulator::new(evaluation.sequences.len());
+        for (index, sums) in evaluation.sequences.iter().enumerate() {
+            accumulator.record(index, *sums).unwrap();
+        }
+        let outcome = Outcome::of(&evaluation.sequences, &objective, &state);
+        prop_assert_eq!(bits(&outcome), bits(&accumulator.finish(&objective, &state)));
     }
 
     #[test]
@@ -239,7 +256,7 @@ proptest! {
     }
 
     #[test]
-    fn single_precision_columns_are_read_as_the_numbers_they_are(objective in objective(), batch in batch()) {
+    fn single_precision_gives_what_double_gives(objective in objective(), batch in batch()) {
         let mut gathered = batch.whole();
         for column in &mut gathered.columns {
             for value in column {
@@ -265,10 +282,43 @@ proptest! {
             selection: wide.selection,
         };
         let state = objective.initial_state();
-        let expected = objective.value_and_gradient(&wide, &batch.normalisers, &state).unwrap();
-        let actual = objective.value_and_gradient(&narrow, &batch.normalisers, &state).unwrap();
-        prop_assert_eq!(bits(&actual.0), bits(&expected.0));
-        prop_assert_eq!(actual.1, expected.1);
+        let (outcome, derivatives) = objective.value_and_gradient(&narrow, &batch.normalisers, &state).unwrap();
+        // A log-ratio next to a kink may round to its other side: what is found lies between what doubles give a little to either side.
+        let around: Vec<(Outcome, Derivatives)> = [-1e-5, 0.0, 1e-5]
+            .iter()
+            .map(|shift| {
+                let old: Vec<f64> = gathered.columns[1].iter().map(|old| old + shift).collect();
+                let columns = Columns { old: Some(&old), ..wide };
+                objective.value_and_gradient(&columns, &batch.normalisers, &state).unwrap()
+            })
+            .collect();
+        let is_between = |found: f64, around: &[f64], size: f64| {
+            let least = around.iter().copied().fold(f64::INFINITY, f64::min);
+            let most = around.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let tolerance = 1e-5 * size.max(least.abs()).max(most.abs());
+            (least - tolerance..=most + tolerance).contains(&found) || (found.is_nan() && around[1].is_nan())
+        };
+        let named: Vec<_> = around.iter().map(|(outcome, _)| outcome.metrics.named()).collect();
+        for (i, (name, found)) in outcome.metrics.named().into_iter().enumerate() {
+            let around = [named[0][i].1, named[1][i].1, named[2][i].1];
+            prop_assert!(is_between(found, &around, 1.0), "{}: {} against {:?}", name, found, around);
+        }
+        let losses: Vec<f64> = around.iter().map(|(outcome, _)| outcome.loss).collect();
+        prop_assert!(is_between(outcome.loss, &losses, 1.0), "loss {} against {:?}", outcome.loss, losses);
+        let columns: [(&[f32], Column); 3] = [
+            (&derivatives.logprob, |derivatives| &derivatives.logprob),
+            (&derivatives.entropy, |derivatives| &derivatives.entropy),
+            (&derivatives.value, |derivatives| &derivatives.value),
+        ];
+        for (found, of) in columns {
+            // Of the parts that cancel in a token the largest token knows.
+            let size = of(&around[1].1).iter().fold(0.0, |size: f64, derivative| size.max(derivative.abs()));
+            for (t, &found) in found.iter().enumerate() {
+                let around = [of(&around[0].1)[t], of(&around[1].1)[t], of(&around[2].1)[t]];
+                prop_assert!(is_between(found.into(), &around, size), "token {}: {} against {:?}", t, found, around);
+                prop_assert!(gathered.mask[t] || found == 0.0, "token {} is masked", t);
+            }
+        }
     }
 
     #[test]
@@ -519,6 +569,31 @@ fn metrics_by_hand() {
     near(metrics.ratio_min, 0.5);
     near(metrics.old_kl, -2.0 * two / 4.0);
     near(metrics.old_kl_k3, (7.5 - 4.0 - 2.0 * two) / 4.0);
+}
+
+/// The k3 estimate is of the log-ratio that the loss took its ratio of, so that it is never negative.
+#[test]
+fn the_divergence_of_limited_ratios_is_not_negative() {
+    let (offsets, mask) = ([0, 3, 4], [true, false, true, true]);
+    // 5 and -5 beyond a limit of 1/2, a masked token, 1/4 within it.
+    let (logprob, old) = ([-1.0, -9.0, -6.0, -1.75], [-6.0, -1.0, -1.0, -2.0]);
+    let columns = Columns {
+        old: Some(&old),
+        ..Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&[1.0, -1.0]))
+    };
+    let normalisers = Normalisers { tokens: 3.0, sequences: 2.0, groups: 1.0, dp_size: 1.0 };
+    let k3 = |log_ratio: f64| log_ratio.exp_m1() - log_ratio;
+    let of = |importance| {
+        let clip = Clip { log_ratio_limit: Some(0.5), ..Clip::verl(0.2, 0.2, 3.0) };
+        let objective = Objective { policy: PolicyLoss::Clip(clip), importance, ..Preset::dapo().objective };
+        let state = objective.initial_state();
+        objective.value_and_gradient(&columns, &normalisers, &state).unwrap().0.metrics.old_kl_k3
+    };
+    let by_token = of(tamis_core::objective::Importance::Token);
+    assert!((by_token - (k3(0.5) + k3(-0.5) + k3(0.25)) / 3.0).abs() < 1e-14, "{by_token}");
+    // The first trajectory's mean is 0.
+    let by_trajectory = of(tamis_core::objective::Importance::Sequence);
+    assert!((by_trajectory - k3(0.25) / 3.0).abs() < 1e-14, "{by_trajectory}");
 }
 
 #[test]

@@ -89,6 +89,7 @@ pub(super) fn update_settings(config: &Config) -> Result<UpdateSettings, RunErro
         shuffle: train.shuffle_mini_batches.then(|| Key::new(config.run.seed, Purpose::MiniBatch)),
         micro_batch: match train.micro_batch_size {
             Some(size) => MicroBatch::Sequences(size),
+            None if train.balance_micro_batches => MicroBatch::Balanced(train.micro_batch_tokens),
             None => MicroBatch::Tokens(train.micro_batch_tokens),
         },
         mask_truncated: config.objective.masks.truncated,

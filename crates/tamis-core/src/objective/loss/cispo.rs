@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::super::precision::Precision;
 use super::super::{ObjectiveError, in_range};
 use super::kernel::{At, Kernel, Token};
 use crate::entry::{Entry, Family};
@@ -69,40 +70,49 @@ impl Cispo {
         })
     }
 
-    pub(super) fn kernel(&self) -> CispoKernel {
+    /// Bounds on the log-ratio.
+    pub(super) fn limits(&self) -> (f64, f64) {
+        let limit = self.log_ratio_limit.unwrap_or(f64::INFINITY);
+        (-limit, limit)
+    }
+
+    pub(super) fn kernel<F: Precision>(&self) -> CispoKernel<F> {
         let (low, high) = match self.bound {
             CispoBound::Relative { low, high } => (1.0 - low, 1.0 + high),
             CispoBound::Absolute { max } => (0.0, max),
         };
-        CispoKernel { low, high, limit: self.log_ratio_limit.unwrap_or(f64::INFINITY) }
+        CispoKernel { low: F::of(low), high: F::of(high), limits: self.limits() }
     }
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct CispoKernel {
-    low: f64,
-    high: f64,
-    limit: f64,
+pub(super) struct CispoKernel<F> {
+    low: F,
+    high: F,
+    limits: (f64, f64),
 }
 
-impl Kernel for CispoKernel {
+impl<F: Precision> Kernel for CispoKernel<F> {
+    type Number = F;
+
+    const QUICK: bool = true;
     const LOGPROB: bool = true;
     const THROUGH_RATIO: bool = false;
 
     fn limits(&self) -> (f64, f64) {
-        (-self.limit, self.limit)
+        self.limits
     }
 
     #[inline(always)]
-    fn token(&self, at: At) -> Token {
+    fn token(&self, at: At<F>) -> Token<F> {
         let (is_below, is_above) = (at.ratio < self.low, at.ratio > self.high);
         let held = if is_below { self.low } else { at.ratio };
         let held = if is_above { self.high } else { held };
         let slope = -held * at.advantage;
         Token {
             is_clipped: is_below | is_above,
-            is_low: is_below & (at.advantage < 0.0),
-            is_high: is_above & (at.advantage > 0.0),
+            is_low: is_below & at.is_bad,
+            is_high: is_above & at.is_good,
             ..Token::new(slope * at.logprob, slope)
         }
     }

@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::super::exponential::exp;
+use super::super::precision::Precision;
 use super::super::{ObjectiveError, in_range};
-use super::kernel::{At, Kernel, Token};
+use super::kernel::{At, Kernel, Token, clamp};
 use crate::entry::{Entry, Family};
 
 /// The catalogue's entry.
@@ -107,16 +108,16 @@ impl Clip {
     /// ```
     #[inline]
     pub fn token(&self, log_ratio: f64, advantage: f64) -> ClippedToken {
-        let kernel = self.kernel();
+        let kernel = self.kernel::<f64>();
         let limited = log_ratio.clamp(-kernel.limit, kernel.limit);
         let ratio = exp(limited);
-        let token = kernel.token(At { logprob: 0.0, log_ratio, ratio, advantage, selected: false });
+        let token = kernel.token(At::new(log_ratio, ratio, log_ratio.abs() > kernel.limit, advantage));
         let Token { loss, dloss, is_clipped, is_dual, is_low, is_high } = token;
         ClippedToken { loss, dloss, log_ratio: limited, ratio, is_clipped, is_dual, is_low, is_high }
     }
 
-    pub(super) fn kernel(&self) -> ClipKernel {
-        let or_none = |bound: Option<f64>| bound.unwrap_or(f64::INFINITY);
+    pub(super) fn kernel<F: Precision>(&self) -> ClipKernel<F> {
+        let or_none = |bound: Option<f64>| bound.map_or(F::INFINITY, F::of);
         ClipKernel {
             dual: or_none(self.dual),
             cap: or_none(self.cap),
@@ -124,58 +125,70 @@ impl Clip {
             ..ClipKernel::bounds(self.low, self.high)
         }
     }
+
+    /// Bounds on the log-ratio.
+    pub(super) fn limits(&self) -> (f64, f64) {
+        let limit = self.log_ratio_limit.unwrap_or(f64::INFINITY);
+        (-limit, limit)
+    }
 }
 
 /// The clip with its bounds as ratios; what is not set is infinite and never reached.
 #[derive(Clone, Copy)]
-pub(super) struct ClipKernel {
-    low: f64,
-    high: f64,
-    dual: f64,
-    cap: f64,
-    limit: f64,
+pub(super) struct ClipKernel<F> {
+    low: F,
+    high: F,
+    dual: F,
+    cap: F,
+    limit: F,
 }
 
-impl ClipKernel {
+impl<F: Precision> ClipKernel<F> {
     /// The clipped ratio and nothing else.
     pub(super) fn bounds(low: f64, high: f64) -> Self {
-        let none = f64::INFINITY;
-        Self { low: 1.0 - low, high: 1.0 + high, dual: none, cap: none, limit: none }
+        let none = F::INFINITY;
+        Self { low: F::of(1.0 - low), high: F::of(1.0 + high), dual: none, cap: none, limit: none }
     }
 }
 
-impl Kernel for ClipKernel {
+impl<F: Precision> Kernel for ClipKernel<F> {
+    type Number = F;
+
+    const QUICK: bool = true;
+
     fn limits(&self) -> (f64, f64) {
-        (-self.limit, self.limit)
+        (-self.limit.into(), self.limit.into())
     }
 
+    /// All bounds together are one interval `least..=most` that holds the ratio, which one depends on the sign of the advantage:
+    /// `max(-A·min(r, cap), -A·clamp(r, low, high))` is `-A·min(r, cap, high)` where A > 0 and `-A·clamp(r, low, max(cap, high))` where
+    /// A < 0, and there the dual clip is one more upper bound. The derivative is `-A·r` where nothing holds the ratio.
     #[inline(always)]
-    fn token(&self, At { log_ratio, ratio, advantage, .. }: At) -> Token {
-        let slope = if log_ratio.abs() > self.limit { 0.0 } else { -advantage * ratio };
-        let is_capped = ratio > self.cap;
-        let unclipped_ratio = if is_capped { self.cap } else { ratio };
-        let unclipped_slope = if is_capped { 0.0 } else { slope };
-        let (is_below, is_above) = (ratio < self.low, ratio > self.high);
-        let clipped_ratio = if is_below { self.low } else { ratio };
-        let clipped_ratio = if is_above { self.high } else { clipped_ratio };
-        let clipped_slope = if is_below | is_above { 0.0 } else { slope };
-        let (unclipped, clipped) = (-advantage * unclipped_ratio, -advantage * clipped_ratio);
-        let is_clipped = clipped > unclipped;
-        let loss = if is_clipped { clipped } else { unclipped };
-        // Equal, or NaN, which must not vanish: half of each.
-        let dloss =
-            if unclipped > clipped { unclipped_slope } else { 0.5 * (unclipped_slope + clipped_slope) };
-        let dloss = if is_clipped { clipped_slope } else { dloss };
-        let (is_good, is_bad) = (advantage > 0.0, advantage < 0.0);
-        let bound = -advantage * self.dual;
-        let is_dual = is_bad & (loss > bound);
+    fn token(&self, At { ratio, is_limited, advantage, is_good, is_bad, .. }: At<F>) -> Token<F> {
+        let is_wide = self.cap >= self.high;
+        let (narrow, wide) = if is_wide { (self.high, self.cap) } else { (self.cap, self.high) };
+        let top = if self.dual < wide { self.dual } else { wide };
+        let most = if is_good { narrow } else { top };
+        let least = if is_bad { self.low } else { F::NEG_INFINITY };
+        // What is counted, as thresholds on the ratio.
+        let low = if self.cap < self.low { F::INFINITY } else { self.low };
+        let low = if is_bad { low } else { F::NEG_INFINITY };
+        let high = if is_good & is_wide { self.high } else { F::INFINITY };
+        let dual = if is_bad & (self.dual < wide) { self.dual } else { F::INFINITY };
+        let capped = if is_bad & !is_wide { self.cap } else { F::INFINITY };
+
+        let held = clamp(ratio, (least, most));
+        // Not `held != ratio`: a NaN is held by nothing, and so seen.
+        let is_held = (held < ratio) | (held > ratio) | is_limited;
+        let slope = -advantage * ratio;
+        let (is_low, is_high) = (ratio < low, ratio > high);
         Token {
-            loss: if is_dual { bound } else { loss },
-            dloss: if is_dual { 0.0 } else { dloss },
-            is_clipped,
-            is_dual,
-            is_low: is_bad & (unclipped_ratio < self.low),
-            is_high: is_good & (unclipped_ratio > self.high),
+            loss: -advantage * held,
+            dloss: if is_held { F::ZERO } else { slope },
+            is_clipped: is_low | is_high | (ratio > capped),
+            is_dual: ratio > dual,
+            is_low,
+            is_high,
         }
     }
 }
@@ -258,9 +271,9 @@ mod tests {
     fn the_limit_holds_value_and_gradient() {
         let clip = Clip { log_ratio_limit: Some(1.0), ..Clip::symmetric(0.2) };
         let token = clip.token(3.0, -1.0);
-        assert_eq!((token.loss.to_bits(), token.dloss.to_bits()), (exp(1.0).to_bits(), 0_f64.to_bits()));
+        assert_eq!((token.loss.to_bits(), token.dloss.to_bits()), (exp(1_f64).to_bits(), 0_f64.to_bits()));
         assert_eq!(token.log_ratio.to_bits(), 1_f64.to_bits());
         // The bound itself is inside.
-        assert_eq!(clip.token(1.0, -1.0).dloss.to_bits(), exp(1.0).to_bits());
+        assert_eq!(clip.token(1.0, -1.0).dloss.to_bits(), exp(1_f64).to_bits());
     }
 }

@@ -76,18 +76,20 @@ impl ClipCov {
     /// Whether the clip itself already holds a token.
     pub(in super::super) fn is_clipped(&self, log_ratio: f64, advantage: f64) -> bool {
         let ratio = super::super::exponential::exp(log_ratio);
-        self.kernel().0.token(At { logprob: 0.0, log_ratio, ratio, advantage, selected: false }).is_clipped
+        self.kernel().0.token(At::new(log_ratio, ratio, false, advantage)).is_clipped
     }
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct ClipCovKernel(ClipKernel);
+pub(super) struct ClipCovKernel(ClipKernel<f64>);
 
 impl Kernel for ClipCovKernel {
+    type Number = f64;
+
     const SELECTS: bool = true;
 
     #[inline(always)]
-    fn token(&self, at: At) -> Token {
+    fn token(&self, at: At<f64>) -> Token<f64> {
         let token = self.0.token(at);
         Token {
             loss: if at.selected { 0.0 } else { token.loss },

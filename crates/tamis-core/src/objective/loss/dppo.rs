@@ -78,7 +78,7 @@ impl Dppo {
     }
 
     #[inline(always)]
-    fn answer(&self, at: At, is_held: bool) -> Token {
+    fn answer(&self, at: At<f64>, is_held: bool) -> Token<f64> {
         let is_capped = at.ratio > self.ratio_cap;
         let ratio = if is_capped { self.ratio_cap } else { at.ratio };
         let slope = if is_held { 0.0 } else { -at.advantage * ratio };
@@ -91,6 +91,8 @@ impl Dppo {
 pub(super) struct DppoTv(pub(super) Dppo);
 
 impl Kernel for DppoTv {
+    type Number = f64;
+
     const LOGPROB: bool = true;
     const THROUGH_RATIO: bool = false;
 
@@ -99,7 +101,7 @@ impl Kernel for DppoTv {
     }
 
     #[inline(always)]
-    fn token(&self, at: At) -> Token {
+    fn token(&self, at: At<f64>) -> Token<f64> {
         let moved = exp(at.logprob) - exp(at.logprob - at.log_ratio);
         // A NaN is held by nothing, and so seen.
         let is_held = if at.advantage > 0.0 { moved > self.0.high } else { moved < -self.0.low };
@@ -112,6 +114,8 @@ impl Kernel for DppoTv {
 pub(super) struct DppoKl(pub(super) Dppo);
 
 impl Kernel for DppoKl {
+    type Number = f64;
+
     const LOGPROB: bool = true;
     const THROUGH_RATIO: bool = false;
 
@@ -120,7 +124,7 @@ impl Kernel for DppoKl {
     }
 
     #[inline(always)]
-    fn token(&self, at: At) -> Token {
+    fn token(&self, at: At<f64>) -> Token<f64> {
         let (new, old) = (exp(at.logprob), exp(at.logprob - at.log_ratio));
         let divergence = -old * at.log_ratio + (1.0 - old) * ((1.0 - old + 1e-8) / (1.0 - new + 1e-8)).ln();
         let is_held = if at.advantage > 0.0 {

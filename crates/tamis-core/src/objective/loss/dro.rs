@@ -34,11 +34,13 @@ impl Dro {
 }
 
 impl Kernel for Dro {
+    type Number = f64;
+
     const LOGPROB: bool = true;
     const THROUGH_RATIO: bool = false;
 
     #[inline(always)]
-    fn token(&self, at: At) -> Token {
+    fn token(&self, at: At<f64>) -> Token<f64> {
         let pull = self.beta * at.log_ratio;
         Token::new(0.5 * pull * at.log_ratio - at.advantage * at.logprob, pull - at.advantage)
     }

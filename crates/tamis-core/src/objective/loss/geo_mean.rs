@@ -71,7 +71,7 @@ impl GeoMean {
         &self,
         row: &Row<'_, T>,
         pass: &Pass,
-        dlogprob_t: &mut [f64],
+        dlogprob_t: &mut [T],
         sums: &mut SequenceSums,
     ) {
         let old = row.old.unwrap_or(row.logprob);
@@ -79,7 +79,7 @@ impl GeoMean {
             |t: usize| row.mask[t] && row.selection.is_none_or(|flags| flags[t] & Selection::LEFT_OUT == 0);
         let (mut logs, mut advantages, mut weights, mut kept) = (0.0, 0.0, 0.0, 0_usize);
         for (t, derivative) in dlogprob_t.iter_mut().enumerate() {
-            *derivative = 0.0;
+            *derivative = T::ZERO;
             if !row.mask[t] {
                 continue;
             }
@@ -101,7 +101,7 @@ impl GeoMean {
             }
             let (value, is_free) = self.held(log_ratio, advantage);
             logs += value;
-            *derivative = if is_free { 1.0 } else { 0.0 };
+            *derivative = if is_free { T::ONE } else { T::ZERO };
         }
         let length = kept as f64 + self.length_epsilon;
         let tokens = pass.tokens as f64;
@@ -113,9 +113,9 @@ impl GeoMean {
         };
         let off_policy = pass.off_policy && advantage < 0.0;
         let loss = if off_policy { 0.0 } else { -advantage * ratio * weight };
-        let share = pass.scale * (tokens * loss) / length;
+        let share = T::of(pass.scale * (tokens * loss) / length);
         for derivative in dlogprob_t {
-            *derivative = if *derivative > 0.0 { share } else { 0.0 };
+            *derivative = if *derivative > T::ZERO { share } else { T::ZERO };
         }
         sums.policy_loss = pass.scale * (tokens * loss);
         sums.ratio = ratio * tokens;

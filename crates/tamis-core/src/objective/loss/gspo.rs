@@ -91,17 +91,19 @@ impl Gspo {
 
 #[derive(Clone, Copy)]
 pub(super) struct GspoKernel {
-    clip: ClipKernel,
+    clip: ClipKernel<f64>,
     limit: f64,
 }
 
 impl Kernel for GspoKernel {
+    type Number = f64;
+
     fn limits(&self) -> (f64, f64) {
         (f64::NEG_INFINITY, self.limit)
     }
 
     #[inline(always)]
-    fn token(&self, at: At) -> Token {
+    fn token(&self, at: At<f64>) -> Token<f64> {
         let token = self.clip.token(at);
         Token { dloss: if at.log_ratio > self.limit { 0.0 } else { token.dloss }, ..token }
     }

@@ -51,10 +51,12 @@ impl KlCov {
 }
 
 impl Kernel for KlCov {
+    type Number = f64;
+
     const SELECTS: bool = true;
 
     #[inline(always)]
-    fn token(&self, at: At) -> Token {
+    fn token(&self, at: At<f64>) -> Token<f64> {
         let sign = if at.log_ratio > 0.0 { 1.0 } else { 0.0 } - if at.log_ratio < 0.0 { 1.0 } else { 0.0 };
         let coef = if at.selected { self.coef } else { 0.0 };
         let slope = -at.advantage * at.ratio;

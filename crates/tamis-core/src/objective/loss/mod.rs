@@ -12,11 +12,13 @@ mod clip_cov;
 mod decoupled;
 mod dppo;
 mod dro;
+mod found;
 mod geo_mean;
 mod gspo;
 pub(crate) mod kernel;
 mod kl_cov;
 mod luspo;
+mod ratios;
 mod reinforce;
 mod sapo;
 mod vespo;
@@ -216,11 +218,9 @@ impl PolicyLoss {
     /// Bounds on the log-ratio inside its exponential.
     pub(super) fn limits(&self) -> (f64, f64) {
         match self {
-            Self::Clip(clip) | Self::Luspo(clip) | Self::Decoupled(Decoupled { clip, .. }) => {
-                clip.kernel().limits()
-            }
+            Self::Clip(clip) | Self::Luspo(clip) | Self::Decoupled(Decoupled { clip, .. }) => clip.limits(),
             Self::Gspo(gspo) => gspo.kernel().limits(),
-            Self::Cispo(loss) => loss.kernel().limits(),
+            Self::Cispo(loss) => loss.limits(),
             Self::Sapo(loss) => loss.limits(),
             Self::DppoTv(loss) | Self::DppoKl(loss) => dppo::DppoTv(*loss).limits(),
             _ => (f64::NEG_INFINITY, f64::INFINITY),
@@ -242,19 +242,30 @@ impl PolicyLoss {
         &self,
         row: &Row<'_, T>,
         pass: &Pass,
-        dlogprob_t: &mut [f64],
+        dlogprob_t: &mut [T],
         sums: &mut SequenceSums,
         scratch: &mut Scratch,
     ) {
+        // A trajectory's ratio is computed once, and its bounds may be narrow: in double precision.
+        let per_token = pass.importance == Importance::Token;
         match self {
-            Self::Clip(clip) | Self::Luspo(clip) => run(clip.kernel(), row, pass, dlogprob_t, sums, scratch),
+            Self::Clip(clip) | Self::Luspo(clip) if per_token => {
+                run(clip.kernel::<T>(), row, pass, dlogprob_t, sums, scratch);
+            }
+            Self::Clip(clip) | Self::Luspo(clip) => {
+                run(clip.kernel::<f64>(), row, pass, dlogprob_t, sums, scratch);
+            }
             Self::Gspo(gspo) => run(gspo.kernel(), row, pass, dlogprob_t, sums, scratch),
             Self::Decoupled(loss) => {
                 let pass = Pass { proximal_cap: Some(loss.weight_cap.unwrap_or(f64::INFINITY)), ..*pass };
-                run(loss.clip.kernel(), row, &pass, dlogprob_t, sums, scratch);
+                if per_token {
+                    run(loss.clip.kernel::<T>(), row, &pass, dlogprob_t, sums, scratch);
+                } else {
+                    run(loss.clip.kernel::<f64>(), row, &pass, dlogprob_t, sums, scratch);
+                }
             }
             Self::Reinforce | Self::Gpg => {
-                run(reinforce::ReinforceKernel, row, pass, dlogprob_t, sums, scratch);
+                run(reinforce::ReinforceKernel::<T>::default(), row, pass, dlogprob_t, sums, scratch);
             }
             Self::ClipCov(loss) => run(loss.kernel(), row, pass, dlogprob_t, sums, scratch),
             Self::KlCov(loss) => {
@@ -262,7 +273,10 @@ impl PolicyLoss {
                 sums.own = distance(row, pass.tokens, scratch);
             }
             Self::GeoMean(loss) => loss.run(row, pass, dlogprob_t, sums),
-            Self::Cispo(loss) => run(loss.kernel(), row, pass, dlogprob_t, sums, scratch),
+            Self::Cispo(loss) if per_token => {
+                run(loss.kernel::<T>(), row, pass, dlogprob_t, sums, scratch);
+            }
+            Self::Cispo(loss) => run(loss.kernel::<f64>(), row, pass, dlogprob_t, sums, scratch),
             Self::Sapo(loss) => run(*loss, row, pass, dlogprob_t, sums, scratch),
             Self::DppoTv(loss) => run(dppo::DppoTv(*loss), row, pass, dlogprob_t, sums, scratch),
             Self::DppoKl(loss) => run(dppo::DppoKl(*loss), row, pass, dlogprob_t, sums, scratch),
@@ -294,7 +308,7 @@ fn distance<T: Real>(row: &Row<'_, T>, tokens: usize, scratch: &mut Scratch) -> 
     let mut sum = Lanes::ZERO;
     for block in blocks(row.mask.len()) {
         let mask = (tokens < row.mask.len()).then(|| &row.mask[block.clone()]);
-        let log_ratio = &mut scratch.log_ratio[..block.len()];
+        let log_ratio = &mut scratch.double.log_ratio[..block.len()];
         differences(mask, &row.logprob[block.clone()], &old[block], log_ratio);
         for value in &mut *log_ratio {
             *value = value.abs();

@@ -1,5 +1,8 @@
 //! REINFORCE and GPG: the log-probability times the advantage, no ratio.
 
+use std::marker::PhantomData;
+
+use super::super::precision::Precision;
 use super::kernel::{At, Kernel, Token};
 use crate::entry::{Entry, Family};
 
@@ -31,15 +34,18 @@ pub(super) const ENTRIES: [Entry; 2] = [
     },
 ];
 
-#[derive(Clone, Copy)]
-pub(super) struct ReinforceKernel;
+#[derive(Clone, Copy, Default)]
+pub(super) struct ReinforceKernel<F>(PhantomData<F>);
 
-impl Kernel for ReinforceKernel {
+impl<F: Precision> Kernel for ReinforceKernel<F> {
+    type Number = F;
+
+    const QUICK: bool = true;
     const LOGPROB: bool = true;
     const THROUGH_RATIO: bool = false;
 
     #[inline(always)]
-    fn token(&self, at: At) -> Token {
+    fn token(&self, at: At<F>) -> Token<F> {
         Token::new(-at.advantage * at.logprob, -at.advantage)
     }
 }

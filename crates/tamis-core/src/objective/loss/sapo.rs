@@ -55,13 +55,15 @@ impl Sapo {
 }
 
 impl Kernel for Sapo {
+    type Number = f64;
+
     fn limits(&self) -> (f64, f64) {
         let limit = self.log_ratio_limit.unwrap_or(f64::INFINITY);
         (-limit, limit)
     }
 
     #[inline(always)]
-    fn token(&self, at: At) -> Token {
+    fn token(&self, at: At<f64>) -> Token<f64> {
         let is_positive = at.advantage > 0.0;
         let tau = if is_positive { self.tau_positive } else { self.tau_negative };
         let odds = exp(-tau * (at.ratio - 1.0));

@@ -90,12 +90,14 @@ impl VespoKernel {
 }
 
 impl Kernel for VespoKernel {
+    type Number = f64;
+
     const LOGPROB: bool = true;
     const THROUGH_RATIO: bool = false;
     const WEIGHTED: bool = false;
 
     #[inline(always)]
-    fn token(&self, at: At) -> Token {
+    fn token(&self, at: At<f64>) -> Token<f64> {
         let slope = -self.phi(at.advantage) * at.advantage;
         Token::new(slope * at.logprob, slope)
     }
