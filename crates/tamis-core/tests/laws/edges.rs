@@ -19,6 +19,42 @@ fn nothing_has_no_extremes() {
     assert!(metrics.clip_share_low_min.is_nan() && metrics.clip_share_high_max.is_nan());
 }
 
+/// Trajectories of less and more than a chunk of tokens, all of them far from the old policy to the same side: at the limit, which is inside, and
+/// beyond it.
+#[test]
+fn ratios_of_tokens_that_are_all_far_off() {
+    let importances = [Importance::Token, Importance::Sequence, Importance::SequenceToken];
+    let cases = [(-1.0, 1.0), (1.0, 1.0), (-1.0, 0.5), (1.0, 0.5)];
+    for (importance, (distance, limit)) in importances.into_iter().flat_map(|i| cases.map(|case| (i, case))) {
+        let clip = Clip { low: 1.0, high: 10.0, dual: None, cap: None, log_ratio_limit: Some(limit) };
+        let objective =
+            Objective { importance, ..Objective::of(PolicyLoss::Clip(clip), Aggregation::TokenSum) };
+        let held = distance * limit;
+        for length in [3, 8, 11, 16, 37] {
+            let (old, logprob) = (vec![-3.0; length], vec![-3.0 + distance; length]);
+            let (offsets, mask) = ([0, length], vec![true; length]);
+            let columns = Columns {
+                old: Some(&old),
+                ..Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&[1.0]))
+            };
+            let (outcome, derivatives) =
+                objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+            let metrics = outcome.metrics;
+            let found = [
+                metrics.ratio_mean,
+                metrics.ratio_min,
+                metrics.ratio_max,
+                metrics.old_kl_k3 + 1.0 + held,
+                -outcome.loss / length as f64,
+            ];
+            let case = format!("{length} tokens at {distance}, limit {limit}, {importance:?}: {found:?}");
+            assert!(found.iter().all(|ratio| (ratio - held.exp()).abs() < 1e-13), "{case}");
+            let slope = if limit < 1.0 { 0.0 } else { -held.exp() };
+            assert!(derivatives.logprob.iter().all(|found| (found - slope).abs() < 1e-13), "{case}");
+        }
+    }
+}
+
 #[test]
 fn a_view_of_a_view_is_a_view() {
     let offsets = [0, 2, 3, 5, 9];
