@@ -55,6 +55,19 @@ fn ratios_of_tokens_that_are_all_far_off() {
     }
 }
 
+/// The cap holds the other branch: what it holds there is not clipped, unless the clip then costs more.
+#[test]
+fn capped_is_not_clipped() {
+    let is_clipped = |cap, ratio: f64, advantage| {
+        let clip = Clip { low: 0.2, high: 0.28, dual: None, cap: Some(cap), log_ratio_limit: None };
+        clip.token(ratio.ln(), advantage).is_clipped
+    };
+    // -A·min(r, cap) against -A·clamp(r, 0.8, 1.28): 4 against 2.56, -2.2 against -2.56, 2.2 against 2.56.
+    assert!(!is_clipped(2.0, 8.0, -2.0));
+    assert!(!is_clipped(1.1, 1.5, 2.0));
+    assert!(is_clipped(1.1, 1.5, -2.0));
+}
+
 #[test]
 fn a_view_of_a_view_is_a_view() {
     let offsets = [0, 2, 3, 5, 9];
