@@ -222,3 +222,15 @@ fn what_a_critic_reports() {
     let expected = [("critic/vf_loss", 2.3125), ("critic/vf_clipfrac", 0.5), ("critic/vpred_mean", 1.75)];
     assert_eq!(metrics.named(), expected);
 }
+
+#[test]
+fn no_batch_is_no_error() {
+    let values = ValueColumns::<f64> { value: &[], old: &[], returns: &[] };
+    let columns =
+        CriticColumns { offsets: &[], mask: &[], values, group_tokens: None, group_sequences: None };
+    let normalisers = Normalisers { tokens: 0.0, sequences: 0.0, groups: 0.0, dp_size: 1.0 };
+    let (mut derivatives, mut sums) = (vec![1.0], vec![ValueSums::default()]);
+    let term = ValueTerm { coef: 1.0, clip: None, aggregation: None };
+    assert_eq!(term.evaluate(&columns, &normalisers, &mut derivatives, &mut sums), Ok(()));
+    assert!(derivatives.is_empty() && sums.is_empty());
+}

@@ -87,7 +87,7 @@ fn assert_named<N: AsRef<str>>(found: &[(N, f64)], expected: &[(&str, f64)]) {
     }
 }
 
-/// 1 and 2 without an advantage; two tokens of the third group have none, and none of its trajectories all.
+/// The first group has no advantage at all and a masked member, the second has some, the third is masked, the fourth is alone without.
 #[test]
 fn zero_advantages_by_hand() {
     let advantages = Ragged::from_rows([
@@ -97,7 +97,7 @@ fn zero_advantages_by_hand() {
         vec![0.0, 2.0, 0.0],
         vec![1.0],
         vec![0.0],
-        vec![3.0],
+        vec![0.0],
     ]);
     let mask = Ragged::from_rows([
         vec![true, true],
@@ -106,30 +106,30 @@ fn zero_advantages_by_hand() {
         vec![true, true, true],
         vec![true],
         vec![false],
-        vec![false],
+        vec![true],
     ]);
     let found = ZeroAdvantage::of_tokens(&advantages, &mask, &[3, 2, 1, 1]);
     let expected = ZeroAdvantage {
-        tokens: 7,
-        zero_tokens: 5,
-        trajectories: 4,
-        zero_trajectories: 2,
-        groups: 2,
-        zero_groups: 1,
+        tokens: 8,
+        zero_tokens: 6,
+        trajectories: 5,
+        zero_trajectories: 3,
+        groups: 3,
+        zero_groups: 2,
     };
     assert_eq!(found, expected);
     assert_named(
         &found.named(),
         &[
-            ("diagnostics/zero_advantage/tokens", 5.0 / 7.0),
-            ("diagnostics/zero_advantage/trajectories", 0.5),
-            ("diagnostics/zero_advantage/groups", 0.5),
+            ("diagnostics/zero_advantage/tokens", 0.75),
+            ("diagnostics/zero_advantage/trajectories", 0.6),
+            ("diagnostics/zero_advantage/groups", 2.0 / 3.0),
         ],
     );
     // One advantage per trajectory says the same of those that have one.
-    let by_trajectory = Ragged::from_rows([vec![0.0, 0.0, 5.0], vec![4.0, 1.0], vec![0.0], vec![3.0]]);
-    let found = ZeroAdvantage::of(&by_trajectory, &[2, 1, 0, 3, 1, 0, 0]);
-    assert_eq!(found, ZeroAdvantage { zero_tokens: 3, ..expected });
+    let by_trajectory = Ragged::from_rows([vec![0.0, 0.0, 5.0], vec![4.0, 1.0], vec![0.0], vec![0.0]]);
+    let found = ZeroAdvantage::of(&by_trajectory, &[2, 1, 0, 3, 1, 0, 1]);
+    assert_eq!(found, ZeroAdvantage { zero_tokens: 4, ..expected });
 }
 
 #[test]
@@ -188,6 +188,10 @@ fn variances_by_hand() {
             ("collapse/reward_std_dispersion", 1.0 / (1.5 * 2_f64.sqrt())),
         ],
     );
+    // Deviations are those of samples: √2 of two rewards, 4/√3 of four.
+    let found = VarianceShares::of(&Ragged::from_rows([vec![0.0, 2.0], vec![0.0, 0.0, 4.0, 4.0]]));
+    let (few, many) = (2_f64.sqrt(), 4.0 / 3_f64.sqrt());
+    assert!((found.dispersion - 2_f64.sqrt() * (many - few) / (many + few)).abs() < 1e-15);
 }
 
 #[test]

@@ -19,6 +19,55 @@ fn nothing_has_no_extremes() {
     assert!(metrics.clip_share_low_min.is_nan() && metrics.clip_share_high_max.is_nan());
 }
 
+/// Trajectories of less and more than a chunk of tokens, all of them far from the old policy to the same side: at the limit, which is inside, and
+/// beyond it.
+#[test]
+fn ratios_of_tokens_that_are_all_far_off() {
+    let importances = [Importance::Token, Importance::Sequence, Importance::SequenceToken];
+    let cases = [(-1.0, 1.0), (1.0, 1.0), (-1.0, 0.5), (1.0, 0.5)];
+    for (importance, (distance, limit)) in importances.into_iter().flat_map(|i| cases.map(|case| (i, case))) {
+        let clip = Clip { low: 1.0, high: 10.0, dual: None, cap: None, log_ratio_limit: Some(limit) };
+        let objective =
+            Objective { importance, ..Objective::of(PolicyLoss::Clip(clip), Aggregation::TokenSum) };
+        let held = distance * limit;
+        for length in [3, 8, 11, 16, 37] {
+            let (old, logprob) = (vec![-3.0; length], vec![-3.0 + distance; length]);
+            let (offsets, mask) = ([0, length], vec![true; length]);
+            let columns = Columns {
+                old: Some(&old),
+                ..Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&[1.0]))
+            };
+            let (outcome, derivatives) =
+                objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+            let metrics = outcome.metrics;
+            let found = [
+                metrics.ratio_mean,
+                metrics.ratio_min,
+                metrics.ratio_max,
+                metrics.old_kl_k3 + 1.0 + held,
+                -outcome.loss / length as f64,
+            ];
+            let case = format!("{length} tokens at {distance}, limit {limit}, {importance:?}: {found:?}");
+            assert!(found.iter().all(|ratio| (ratio - held.exp()).abs() < 1e-13), "{case}");
+            let slope = if limit < 1.0 { 0.0 } else { -held.exp() };
+            assert!(derivatives.logprob.iter().all(|found| (found - slope).abs() < 1e-13), "{case}");
+        }
+    }
+}
+
+/// The cap holds the other branch: what it holds there is not clipped, unless the clip then costs more.
+#[test]
+fn capped_is_not_clipped() {
+    let is_clipped = |cap, ratio: f64, advantage| {
+        let clip = Clip { low: 0.2, high: 0.28, dual: None, cap: Some(cap), log_ratio_limit: None };
+        clip.token(ratio.ln(), advantage).is_clipped
+    };
+    // -A·min(r, cap) against -A·clamp(r, 0.8, 1.28): 4 against 2.56, -2.2 against -2.56, 2.2 against 2.56.
+    assert!(!is_clipped(2.0, 8.0, -2.0));
+    assert!(!is_clipped(1.1, 1.5, 2.0));
+    assert!(is_clipped(1.1, 1.5, -2.0));
+}
+
 #[test]
 fn a_view_of_a_view_is_a_view() {
     let offsets = [0, 2, 3, 5, 9];
@@ -150,6 +199,24 @@ fn candidates_lie_between_the_bounds() {
     };
     assert_eq!(candidates(0.5, 1.5), [0, 1]);
     assert_eq!((candidates(1.0, 1.5), candidates(0.5, 1.0)), (vec![], vec![]));
+}
+
+/// One of four candidates is drawn, and every one of them by some key.
+#[test]
+fn every_candidate_may_be_drawn() {
+    let cov = ClipCov { low: 0.2, high: 0.2, share: 0.25, cov_low: 0.5, cov_high: 1.5 };
+    let objective = Objective::of(PolicyLoss::ClipCov(cov), Aggregation::TokenSum);
+    let advantage = AdvantageColumn::PerTrajectory(&[1.0, -1.0]);
+    let columns = Columns::new(&[0, 2, 4], &[true; 4], &[-1.0, -1.0, -3.0, -3.0], advantage);
+    let mut drawn = [0; 4];
+    for seed in 0..40 {
+        let flags = objective.select(&columns, Key::new(seed, Purpose::MiniBatch)).unwrap().flags;
+        for (times, flags) in drawn.iter_mut().zip(flags) {
+            *times += usize::from(flags == Selection::BY_COVARIANCE);
+        }
+    }
+    assert_eq!(drawn.iter().sum::<usize>(), 40);
+    assert!(drawn.iter().all(|times| *times > 0), "{drawn:?}");
 }
 
 /// Metrics and derivative of one token.
@@ -290,6 +357,14 @@ fn the_geometric_mean_of_held_ratios() {
     // The divergence is that of the policies, not of what the loss made of it: 2 - 1 - ln 2.
     assert!((metrics.old_kl_k3 - (1.0 - two)).abs() < 1e-14, "{}", metrics.old_kl_k3);
     let objective = Objective::of(policy, Aggregation::TokenSum);
+    // Of two tokens, one unmoved, that of their mean ratio √2, for each of them.
+    let columns = Columns {
+        old: Some(&[-1.0 - two, -1.0]),
+        ..Columns::new(&[0, 2], &[true; 2], &[-1.0; 2], AdvantageColumn::PerTrajectory(&[1.0]))
+    };
+    let (outcome, _) = objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
+    let expected = 2_f64.sqrt() - 1.0 - two / 2.0;
+    assert!((outcome.metrics.old_kl_k3 - expected).abs() < 1e-14, "{}", outcome.metrics.old_kl_k3);
     for (first, second) in [(1.0, 0.0), (-1.0, 0.0)] {
         let advantage = [first, second];
         let columns = Columns {

@@ -431,34 +431,41 @@ fn what_the_answer_says_is_at_most_ten() {
     );
 }
 
-/// A gold answer that halves every token: m = ln(1/2)/4, at scaled entropies 0, 1/2 and 1.
+/// A gold answer that halves every token, from 1/2: m = -ln(2)/4, at scaled entropies 0, 1/2 and 1; and one that doubles it, from 1/4: m = ln(2)/2,
+/// raised all the same, though below 1.
 #[test]
-fn tokens_that_the_gold_answer_makes_less_likely() {
+fn tokens_that_the_gold_answer_makes_less_and_more_likely() {
     let rewards = Ragged::from_rows([[1.0, -1.0]]);
     let mask = Ragged::from_rows([[true; 3]; 2]);
-    let old = Ragged::from_rows([[0.5_f64.ln(); 3]; 2]);
-    let gold = Ragged::from_rows([[0.25_f64.ln(); 3]; 2]);
+    let half = Ragged::from_rows([[0.5_f64.ln(); 3]; 2]);
+    let quarter = Ragged::from_rows([[0.25_f64.ln(); 3]; 2]);
     let entropy = Ragged::from_rows([[1.0, 2.0, 3.0]; 2]);
-    let batch = AdvantageBatch {
-        mask: Some(&mask),
-        old_logprobs: Some(&old),
-        gold_logprobs: Some(&gold),
-        entropy: Some(&entropy),
-        ..AdvantageBatch::of_rewards(&rewards)
-    };
     let two = 2_f64.ln();
-    let expected = [
+    let less = [
         (CpoWrap::Mi, [-two / 2.0, -two / 4.0, 0.0], [-two / 2.0, -two / 4.0, 0.0]),
         (CpoWrap::MiAccmask, [0.0; 3], [-two, -0.75 * two, -0.5 * two]),
     ];
-    for (wrap, right, wrong) in expected {
-        let grpo = Grpo { scale: Scale::None, ..Grpo::default() };
-        let cpo = Cpo { wrap, pos_alpha: 0.5, neg_alpha: 2.0, grpo, ..Cpo::default() };
-        let moved = run(&cpo, &batch);
-        for (found, shift) in
-            moved.iter().zip(right.iter().map(|d| 1.0 + d).chain(wrong.iter().map(|d| d - 1.0)))
-        {
-            assert!((found - shift).abs() < 1e-7, "{wrap:?}: {moved:?}");
+    let more = [
+        (CpoWrap::Mi, [0.0, two / 8.0, two / 4.0], [0.0, two / 8.0, two / 4.0]),
+        (CpoWrap::MiAccmask, [two / 4.0, 0.375 * two, two / 2.0], [0.0; 3]),
+    ];
+    for (old, gold, expected) in [(&half, &quarter, less), (&quarter, &half, more)] {
+        let batch = AdvantageBatch {
+            mask: Some(&mask),
+            old_logprobs: Some(old),
+            gold_logprobs: Some(gold),
+            entropy: Some(&entropy),
+            ..AdvantageBatch::of_rewards(&rewards)
+        };
+        for (wrap, right, wrong) in expected {
+            let grpo = Grpo { scale: Scale::None, ..Grpo::default() };
+            let cpo = Cpo { wrap, pos_alpha: 0.5, neg_alpha: 2.0, grpo, ..Cpo::default() };
+            let moved = run(&cpo, &batch);
+            for (found, shift) in
+                moved.iter().zip(right.iter().map(|d| 1.0 + d).chain(wrong.iter().map(|d| d - 1.0)))
+            {
+                assert!((found - shift).abs() < 1e-7, "{wrap:?}: {moved:?}");
+            }
         }
     }
 }

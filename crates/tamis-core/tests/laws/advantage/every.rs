@@ -367,6 +367,11 @@ fn an_infinite_reward_is_refused_by_all() {
     let batch = AdvantageBatch { mask: Some(&mask), ..AdvantageBatch::of_rewards(&rewards) };
     let error = Advantage::named("reinforce_plus_plus").unwrap().advantages(&batch).unwrap_err();
     insta::assert_snapshot!(error, @"reward of trajectory 1 in group 0 is inf; rewards must be finite, or NaN for unscored");
+    // The first of several is named.
+    let several = Ragged::from_rows([vec![1.0, 0.0], vec![f64::INFINITY, 0.0, f64::NEG_INFINITY]]);
+    let grpo = Advantage::named("grpo").unwrap();
+    let error = grpo.advantages(&AdvantageBatch::of_rewards(&several)).unwrap_err();
+    assert!(matches!(error, AdvantageError::InfiniteReward { group: 1, trajectory: 0, .. }), "{error}");
 }
 
 #[test]

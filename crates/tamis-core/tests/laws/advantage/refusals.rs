@@ -90,6 +90,7 @@ fn settings_out_of_range_are_named() {
         r#"{"kind": "bnpo_running", "window": 1, "delta": 0.0}"#,
         r#"{"kind": "gae", "gamma": 0.0, "lambda": 0.0}"#,
         r#"{"kind": "grpo", "epsilon": 0.0, "ddof": 0}"#,
+        r#"{"kind": "cpo", "ratio_bound": 1.0}"#,
     ] {
         assert_eq!(read(json).check(), Ok(()), "{json}");
     }
