@@ -295,7 +295,8 @@ proptest! {
         let is_between = |found: f64, around: &[f64], size: f64| {
             let least = around.iter().copied().fold(f64::INFINITY, f64::min);
             let most = around.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let tolerance = 1e-5 * size.max(least.abs()).max(most.abs());
+            // What single precision cannot hold is 0.
+            let tolerance = 1e-5 * size.max(least.abs()).max(most.abs()) + f64::from(f32::MIN_POSITIVE);
             (least - tolerance..=most + tolerance).contains(&found) || (found.is_nan() && around[1].is_nan())
         };
         let named: Vec<_> = around.iter().map(|(outcome, _)| outcome.metrics.named()).collect();
