@@ -508,9 +508,6 @@ impl Checker<'_> {
             let key = "train.gradient_analysis.edges";
             self.error(&[key], Conflict::EdgesOutOfOrder { previous, edge });
         }
-        if edges.is_some() {
-            self.ignored(&["train.gradient_analysis.buckets"], "`train.gradient_analysis.edges` is set");
-        }
     }
 
     fn validation(&mut self) {

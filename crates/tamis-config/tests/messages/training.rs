@@ -162,7 +162,7 @@ error: `train.gradient_analysis.edges` must be non-empty, got []
 3 errors in the configuration
 "#);
     assert_snapshot!(said("train: {gradient_analysis: {edges: [0, 1], buckets: 3}}", &[]), @r#"
-warning: `train.gradient_analysis.buckets` has no effect: `train.gradient_analysis.edges` is set
+warning: `train.gradient_analysis.buckets` has no effect: `train.gradient_analysis.edges` are given
  --> run.yaml:1:53
   |
 1 | train: {gradient_analysis: {edges: [0, 1], buckets: 3}}
