@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::consistency;
 use crate::diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
-use crate::foreign::{self, Note};
+use crate::foreign::{self, Lower, Note};
 use crate::override_argument::{Operation, Override};
 use crate::preset::{self, PresetDifference};
 use crate::reader::Reader;
@@ -98,7 +98,7 @@ fn load_layers(
         files.push(tree);
     }
     let num_found = diagnostics.len();
-    let (overrides, notes) = parse_arguments(arguments, &mut diagnostics);
+    let (overrides, notes) = parse_arguments(arguments, &files, &mut diagnostics);
     is_whole &= diagnostics.len() == num_found;
 
     let mut tree = default_tree().clone();
@@ -149,7 +149,11 @@ pub(crate) fn default_tree() -> &'static Node {
 }
 
 /// Parses the overrides and translates those of other systems, which come before the native ones.
-fn parse_arguments(arguments: &[String], diagnostics: &mut Vec<Diagnostic>) -> (Vec<Override>, Vec<Note>) {
+fn parse_arguments(
+    arguments: &[String],
+    files: &[Node],
+    diagnostics: &mut Vec<Diagnostic>,
+) -> (Vec<Override>, Vec<Note>) {
     let mut native = Vec::new();
     let mut others = Vec::new();
     for argument in arguments {
@@ -167,7 +171,16 @@ fn parse_arguments(arguments: &[String], diagnostics: &mut Vec<Diagnostic>) -> (
     if others.is_empty() {
         return (native, Vec::new());
     }
-    let translation = foreign::translate(&others);
+    let lower = Lower {
+        overlong_rewards: files
+            .iter()
+            .rev()
+            .find(|file| file.get("reward").is_some())
+            .map(preset::overlong_rewards)
+            .unwrap_or_default(),
+        is_overlong_in_preset: chosen_preset(files, &native).is_some_and(preset::adds_overlong),
+    };
+    let translation = foreign::translate(&others, lower);
     diagnostics.extend(translation.diagnostics);
     let mut overrides = translation.overrides;
     overrides.extend(native);

@@ -49,6 +49,21 @@ pub(crate) fn preset_tree(preset: Preset) -> &'static Node {
     &trees[index]
 }
 
+/// Whether a preset adds a soft overlong punishment to the rewards.
+pub(crate) fn adds_overlong(preset: Preset) -> bool {
+    !overlong_rewards(preset_tree(preset)).is_empty()
+}
+
+/// The places of soft overlong punishments in the list of rewards of a layer.
+pub(crate) fn overlong_rewards(layer: &Node) -> Vec<usize> {
+    let Some(Node { value: Value::List(items), .. }) = layer.get("reward") else { return Vec::new() };
+    let is_overlong = |item: &Node| {
+        item.get("kind")
+            .is_some_and(|kind| matches!(&kind.value, Value::Scalar { text, .. } if text == "soft_overlong"))
+    };
+    items.iter().enumerate().filter(|(_, item)| is_overlong(item)).map(|(index, _)| index).collect()
+}
+
 /// One setting of the preset that the user's configuration replaces.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PresetDifference {

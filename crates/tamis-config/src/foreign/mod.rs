@@ -13,6 +13,7 @@ mod import;
 mod objective_rules;
 mod ragen;
 mod ragen_rules;
+mod reward_rules;
 mod rules;
 mod translate;
 mod trl;
@@ -22,7 +23,7 @@ mod verl;
 use std::fmt;
 
 pub use import::{Import, import};
-pub(crate) use translate::translate;
+pub(crate) use translate::{Lower, translate};
 pub use translate::{Note, Outcome};
 
 /// A system whose keys are understood.
@@ -255,6 +256,7 @@ const SECTIONS: &[(&str, Owner)] = &[
     ("critic", Owner::Verl),
     ("reward_model", Owner::Verl),
     ("custom_reward_function", Owner::Verl),
+    ("sandbox_fusion", Owner::Verl),
     ("ray_init", Owner::Verl),
     ("ray_kwargs", Owner::Verl),
     ("global_profiler", Owner::Verl),

@@ -5,7 +5,7 @@ use super::translate::Translator;
 /// verl's and EasyR1's estimators by our names.
 pub(super) fn estimator(name: &str) -> Option<&'static str> {
     Some(match name {
-        "grpo" => "grpo",
+        "grpo" | "grpo_vectorized" => "grpo",
         "grpo_passk" => "grpo_passk",
         "rloo" | "rloo_vectorized" => "rloo",
         "reinforce_plus_plus" => "reinforce_plus_plus",
@@ -48,34 +48,40 @@ pub(super) fn has_singletons(ours: &str) -> bool {
     !matches!(ours, "reinforce_plus_plus" | "remax" | "gae" | "bi_level_gae")
 }
 
+const MODE: &str = "actor_rollout_ref.actor.policy_loss.loss_mode";
+const CLIP: &str = "actor_rollout_ref.actor.clip_ratio";
+const LOW: &str = "actor_rollout_ref.actor.clip_ratio_low";
+const HIGH: &str = "actor_rollout_ref.actor.clip_ratio_high";
+const DUAL: &str = "actor_rollout_ref.actor.clip_ratio_c";
+const AGGREGATION: &str = "actor_rollout_ref.actor.loss_agg_mode";
+const TOKEN_LEVEL: &str = "actor_rollout_ref.actor.use_token_level_loss";
+
 /// verl's `policy_loss.loss_mode` with its parameters.
 pub(super) fn policy_loss(t: &mut Translator) {
-    const MODE: &str = "actor_rollout_ref.actor.policy_loss.loss_mode";
-    const LOW: &str = "actor_rollout_ref.actor.clip_ratio_low";
-    const HIGH: &str = "actor_rollout_ref.actor.clip_ratio_high";
     let mode = t.text(MODE).unwrap_or_else(|| "vanilla".to_owned());
     let kind = match mode.as_str() {
         "vanilla" => "clip",
-        "gspo" | "sapo" | "gpg" | "clip_cov" | "kl_cov" | "geo_mean" | "cispo" | "dppo_tv" | "dppo_kl" => {
-            mode.as_str()
-        }
+        "gspo" | "sapo" | "gpg" | "clip_cov" | "kl_cov" | "geo_mean" | "cispo" | "dppo_tv" | "dppo_kl"
+        | "dro" => mode.as_str(),
         _ => {
             t.refuse(
                 MODE,
-                "the losses are vanilla, gspo, sapo, gpg, clip_cov, kl_cov, geo_mean, cispo, dppo_tv and dppo_kl",
+                "the losses are vanilla, gspo, sapo, gpg, clip_cov, kl_cov, geo_mean, cispo, dppo_tv, dppo_kl and dro",
             );
             return;
         }
     };
+    clip_range(t);
     if t.find(MODE).is_some() {
         t.set(&[MODE], "objective.loss.kind", kind);
-        match kind {
-            "gspo" => {
-                t.set(&[MODE], "objective.loss.form", "token");
-                t.set(&[MODE], "objective.aggregation", "seq-mean-token-mean");
-            }
-            "sapo" => t.set(&[MODE], "objective.aggregation", "seq-mean-token-mean"),
-            _ => {}
+        if kind == "gspo" {
+            t.set(&[MODE], "objective.loss.form", "token");
+        }
+        if matches!(kind, "gspo" | "sapo") {
+            t.set(&[MODE], "objective.aggregation", "seq-mean-token-mean");
+        }
+        if kind == "sapo" {
+            t.no_effect(AGGREGATION, "verl takes seq-mean-token-mean with `sapo`, whatever it says");
         }
         // verl's bounds are 0.2 whatever the loss.
         for (key, ours) in [(LOW, "objective.loss.clip_low"), (HIGH, "objective.loss.clip_high")] {
@@ -84,6 +90,17 @@ pub(super) fn policy_loss(t: &mut Translator) {
                 t.set(&[MODE], ours, "0.2");
             }
         }
+        if matches!(kind, "dppo_tv" | "dppo_kl") {
+            let bound = t.number(DUAL).unwrap_or(3.0);
+            t.set(&[DUAL, MODE], "objective.loss.max_ratio", &bound.to_string());
+        }
+    }
+    if let Some(by_token) = t.find(TOKEN_LEVEL).is_some().then(|| t.flag(TOKEN_LEVEL, true)) {
+        if t.find(AGGREGATION).is_none() && !matches!(kind, "gspo" | "sapo") {
+            let aggregation = if by_token { "token-mean" } else { "seq-mean-token-mean" };
+            t.set(&[TOKEN_LEVEL], "objective.aggregation", aggregation);
+        }
+        t.no_effect(TOKEN_LEVEL, "loss_agg_mode, which replaced it, or the loss itself says it");
     }
     let of = |name: &str| format!("actor_rollout_ref.actor.policy_loss.{name}");
     for (key, readers, ours) in [
@@ -91,13 +108,15 @@ pub(super) fn policy_loss(t: &mut Translator) {
         (of("clip_cov_lb"), "clip_cov", "objective.loss.cov_low"),
         (of("clip_cov_ub"), "clip_cov", "objective.loss.cov_high"),
         (of("kl_cov_ratio"), "kl_cov", "objective.loss.share"),
+        (of("dro_beta"), "dro", "objective.loss.beta"),
         ("actor_rollout_ref.actor.tau_pos".to_owned(), "sapo", "objective.loss.tau_positive"),
         ("actor_rollout_ref.actor.tau_neg".to_owned(), "sapo", "objective.loss.tau_negative"),
     ] {
-        if kind == readers
-            && let Some(value) = t.number(&key)
-        {
-            t.set(&[&key], ours, &value.to_string());
+        if kind == readers {
+            match t.number(&key) {
+                Some(value) => t.set(&[&key], ours, &value.to_string()),
+                None => t.no_effect(&key, "null leaves the default"),
+            }
         }
         t.no_effect(&key, &format!("the loss `{mode}` does not read it"));
     }
@@ -107,6 +126,24 @@ pub(super) fn policy_loss(t: &mut Translator) {
         t.set(&[&cost, MODE], "objective.loss.cov_coefficient", &value.to_string());
     }
     t.no_effect(&cost, &format!("the loss `{mode}` does not read it"));
+}
+
+/// `clip_ratio` stands for those of its bounds that are null.
+fn clip_range(t: &mut Translator) {
+    let Some(ratio) = t.number(CLIP) else {
+        t.no_effect(CLIP, "null leaves the default");
+        return;
+    };
+    for (key, ours) in [(LOW, "objective.loss.clip_low"), (HIGH, "objective.loss.clip_high")] {
+        if t.find(key).is_some_and(|given| given.node.is_null()) {
+            t.set(&[key], ours, &ratio.to_string());
+            t.part_of(CLIP, key);
+        }
+    }
+    t.no_effect(
+        CLIP,
+        "verl reads clip_ratio_low and clip_ratio_high, which are 0.2 unless they are set to null",
+    );
 }
 
 /// verl's `rollout_correction`.
@@ -121,8 +158,9 @@ pub(super) fn correction(t: &mut Translator) {
         |t: &Translator, key: &str| t.text(key).filter(|text| !matches!(text.as_str(), "null" | "None" | ""));
     let bypasses = t.flag(&bypass, false);
     let level = given(t, &weights);
+    let is_plain = given(t, &loss).as_deref() == Some("reinforce");
     if bypasses {
-        if given(t, &loss).as_deref() == Some("reinforce") {
+        if is_plain {
             if level.is_none() {
                 t.refuse(
                     &loss,
@@ -135,6 +173,10 @@ pub(super) fn correction(t: &mut Translator) {
         } else {
             t.set(&[&bypass], "objective.correction.preset", "bypass_ppo_clip");
             t.no_effect(&loss, "ppo_clip is what the bypass does");
+            let reason = "in bypass_mode with ppo_clip the ratio itself is to the policy that sampled, and verl applies no weights";
+            for key in [&weights, &limit, &normalise] {
+                t.no_effect(key, reason);
+            }
         }
     } else if t.find(&bypass).is_some() {
         t.no_effect(
@@ -142,7 +184,7 @@ pub(super) fn correction(t: &mut Translator) {
             "the policy at the start of the step is computed anew where it is not the one that sampled",
         );
     }
-    if let Some(level) = level {
+    if let Some(level) = level.filter(|_| !bypasses || is_plain) {
         if !matches!(level.as_str(), "token" | "sequence") {
             t.bad_value(&weights, "token, sequence or null");
             return;
@@ -180,8 +222,15 @@ pub(super) fn correction(t: &mut Translator) {
         t.set(&[&rejections], "objective.correction.rejections", &format!("[{}]", items.join(", ")));
         t.part_of(&bounds, &rejections);
     }
-    for key in [&weights, &limit, &normalise, &rejections, &bounds, &loss] {
-        t.no_effect(key, "nothing is corrected unless `rollout_is` or `rollout_rs` says so");
+    for (key, reason) in [
+        (&weights, "null weighs nothing"),
+        (&limit, "rollout_is is not set: nothing is weighed"),
+        (&normalise, "rollout_is is not set: nothing is weighed"),
+        (&rejections, "null rejects nothing"),
+        (&bounds, "rollout_rs is not set: nothing is rejected"),
+        (&loss, "verl reads it in bypass_mode alone"),
+    ] {
+        t.no_effect(key, reason);
     }
 }
 

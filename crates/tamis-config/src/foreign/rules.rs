@@ -15,7 +15,7 @@ pub(super) fn apply(rule: Rule, owner: Owner, t: &mut Translator) {
         Rule::RagenSizes => super::ragen_rules::sizes(t),
         Rule::Kl => kl(t),
         Rule::EasyKl => super::easyr1_rules::kl(t),
-        Rule::Rewards => rewards(t),
+        Rule::Rewards => super::reward_rules::rewards(t),
         Rule::EasyRewards => super::easyr1_rules::rewards(t),
         Rule::TrlRewards => super::trl_rules::rewards(t),
         Rule::MicroBatch => micro_batch(t),
@@ -64,6 +64,12 @@ fn advantage(owner: Owner, t: &mut Translator) {
             Some(ours) => {
                 t.set(&[ESTIMATOR], "objective.advantage.estimator", ours);
                 objective_rules::as_there(t, ESTIMATOR, ours);
+                if name == "grpo_vectorized" {
+                    t.remark(
+                        ESTIMATOR,
+                        "verl's vectorised form takes no deviation below 0.001; here it is as in `grpo`",
+                    );
+                }
                 if objective_rules::has_singletons(ours) {
                     t.set(&[ESTIMATOR], "objective.advantage.singleton", "raw");
                 }
@@ -188,75 +194,27 @@ pub(super) fn set_controller(
     switch: &str,
     coefficient: &str,
     default_coefficient: f64,
-    [kind, horizon, target]: [&str; 3],
+    [kind, horizon_key, target_key]: [&str; 3],
 ) {
     let value = t.number(coefficient).unwrap_or(default_coefficient);
     t.set(&[coefficient, switch], "objective.kl.coefficient", &value.to_string());
     match t.text(kind).as_deref() {
         Some("adaptive") => {
-            let target = t.number(target).unwrap_or(0.1);
-            let horizon = t.number(horizon).unwrap_or(10_000.0);
+            let target = t.number(target_key).unwrap_or(0.1);
+            let horizon = t.number(horizon_key).unwrap_or(10_000.0);
             let text = format!("{{target: {target}, horizon: {horizon}}}");
             t.set(&[kind], "objective.kl.adaptive", &text);
+            for key in [horizon_key, target_key] {
+                t.part_of(key, kind);
+            }
         }
         None | Some("fixed") => {
             t.set(&[kind, switch], "objective.kl.adaptive", "null");
-            for key in [horizon, target] {
+            for key in [horizon_key, target_key] {
                 t.no_effect(key, "the coefficient is fixed");
             }
         }
         Some(_) => t.bad_value(kind, "fixed or adaptive"),
-    }
-}
-
-fn rewards(t: &mut Translator) {
-    const KWARGS: &str = "custom_reward_function.reward_kwargs.";
-    const ENABLE: &str = "reward_model.overlong_buffer.enable";
-    const BUFFER: &str = "reward_model.overlong_buffer.len";
-    const FACTOR: &str = "reward_model.overlong_buffer.penalty_factor";
-    for (path, name) in [
-        ("custom_reward_function.path", "custom_reward_function.name"),
-        ("reward.custom_reward_function.path", "reward.custom_reward_function.name"),
-    ] {
-        let Some(file) = t.text(path) else {
-            t.no_effect(path, "null leaves the default");
-            t.no_effect(name, "there is no custom reward function");
-            continue;
-        };
-        let function = t.text(name).unwrap_or_else(|| "compute_score".to_owned());
-        let kwargs: serde_json::Map<String, serde_json::Value> = t
-            .given
-            .iter()
-            .filter_map(|given| Some((given.key.strip_prefix(KWARGS)?.to_owned(), given.node.to_json())))
-            .collect();
-        let mut item = serde_json::json!({
-            "kind": "python", "path": file, "function": function, "style": "verl",
-        });
-        if !kwargs.is_empty() {
-            item["kwargs"] = serde_json::Value::Object(kwargs);
-        }
-        t.set(&[path], "reward", &serde_json::Value::Array(vec![item]).to_string());
-        t.part_of(name, path);
-    }
-    if t.flag(ENABLE, false) {
-        let factor = t.number(FACTOR).unwrap_or(1.0);
-        let buffer = t.text(BUFFER).unwrap_or_else(|| "null".to_owned());
-        let item = format!(
-            "{{name: overlong, kind: soft_overlong, form: verl, buffer: {buffer}, penalty_factor: {factor}}}"
-        );
-        t.append(&[ENABLE], "reward", &item);
-        for key in [BUFFER, FACTOR] {
-            t.part_of(key, ENABLE);
-        }
-    } else {
-        for key in [ENABLE, BUFFER, FACTOR] {
-            t.no_effect(key, "reward_model.overlong_buffer.enable is false");
-        }
-    }
-    let rest: Vec<String> =
-        t.given.iter().map(|given| given.key.clone()).filter(|key| key.starts_with(KWARGS)).collect();
-    for key in rest {
-        t.part_of(&key, "custom_reward_function.path");
     }
 }
 
@@ -389,12 +347,17 @@ fn sampling_cuts(t: &mut Translator) {
 fn validation(t: &mut Translator) {
     const TEMPERATURE: &str = "actor_rollout_ref.rollout.val_kwargs.temperature";
     const SAMPLE: &str = "actor_rollout_ref.rollout.val_kwargs.do_sample";
-    if t.flag(SAMPLE, false) {
-        let temperature = t.number(TEMPERATURE).unwrap_or(0.0);
+    // RAGEN samples in validation, at 0.5, unless told otherwise.
+    let is_ragen = t.has_key_of(Owner::Ragen);
+    if t.flag(SAMPLE, is_ragen) {
+        let temperature = t.number(TEMPERATURE).unwrap_or(if is_ragen { 0.5 } else { 0.0 });
         t.set(&[TEMPERATURE, SAMPLE], "validate.temperature", &temperature.to_string());
         t.part_of(SAMPLE, TEMPERATURE);
     } else {
         t.set(&[SAMPLE, TEMPERATURE], "validate.temperature", "0.0");
+        if t.find(SAMPLE).is_none() {
+            t.remark(TEMPERATURE, "val_kwargs.do_sample is False unless given: validation is greedy");
+        }
         t.no_effect(TEMPERATURE, "do_sample is false: validation is greedy");
     }
 }
@@ -427,7 +390,7 @@ fn loggers(t: &mut Translator) {
     t.set(&[&key], "run.loggers", &format!("[{}]", ours.join(", ")));
     if !missing.is_empty() {
         let remark = format!(
-            "warning: {} is not there yet; metrics.jsonl holds the same figures, and TensorBoard files are there",
+            "{} is not there yet; metrics.jsonl holds the same figures, and TensorBoard files are there",
             missing.join(", ")
         );
         t.remark(&key, &remark);

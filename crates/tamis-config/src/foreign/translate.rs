@@ -6,6 +6,8 @@ use std::sync::Arc;
 use super::{Becomes, ForeignKey, ForeignProblem, Owner, Rule, defaults, entry, rules, section_owner};
 use crate::diagnostic::Diagnostic;
 use crate::override_argument::{Operation, Override};
+use crate::preset::adds_overlong;
+use crate::schema::Preset;
 use crate::source::{Origin, Source, SourceKind};
 use crate::suggest;
 use crate::tree::{Node, Value, parse_bool, parse_float};
@@ -69,14 +71,23 @@ pub(crate) struct Translation {
     pub(crate) diagnostics: Vec<Diagnostic>,
 }
 
+/// What a key of another system may have to change in the layers below it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Lower {
+    /// The places of soft overlong punishments in the user's own list of rewards.
+    pub(crate) overlong_rewards: Vec<usize>,
+    /// Whether the preset adds one.
+    pub(crate) is_overlong_in_preset: bool,
+}
+
 /// Translates arguments; what was not given keeps the value that lower layers have.
-pub(crate) fn translate(arguments: &[Override]) -> Translation {
-    run(arguments, false)
+pub(crate) fn translate(arguments: &[Override], lower: Lower) -> Translation {
+    run(arguments, false, lower)
 }
 
 /// Translates arguments; what was not given and matters gets its owner's default.
 pub(super) fn translate_whole(arguments: &[Override]) -> Translation {
-    run(arguments, true)
+    run(arguments, true, Lower::default())
 }
 
 /// A key as it was given.
@@ -93,15 +104,18 @@ pub(super) struct Translator {
     pub(super) given: Vec<Given>,
     /// Whether a whole configuration is converted, so that what is absent has its owner's default.
     pub(super) whole: bool,
+    /// The layers that the result is put over.
+    pub(super) lower: Lower,
     overrides: Vec<Override>,
     notes: Vec<Note>,
     diagnostics: Vec<Diagnostic>,
 }
 
-fn run(arguments: &[Override], whole: bool) -> Translation {
+fn run(arguments: &[Override], whole: bool, lower: Lower) -> Translation {
     let mut translator = Translator {
         given: Vec::new(),
         whole,
+        lower,
         overrides: Vec::new(),
         notes: Vec::new(),
         diagnostics: Vec::new(),
@@ -329,6 +343,14 @@ impl Translator {
     /// Whether something set one of ours.
     pub(super) fn has_set(&self, ours: &str) -> bool {
         self.overrides.iter().any(|other| other.path == ours)
+    }
+
+    /// Whether the preset, of the layers below or one that a key became, adds a soft overlong punishment.
+    pub(super) fn is_overlong_in_preset(&self) -> bool {
+        match self.value_of("preset") {
+            Some(name) => Preset::ALL.iter().any(|preset| preset.as_str() == name && adds_overlong(*preset)),
+            None => self.lower.is_overlong_in_preset,
+        }
     }
 
     /// The value that something set one of ours to.

@@ -4,6 +4,8 @@ mod critics;
 mod easyr1;
 mod objectives;
 mod ragen;
+mod rewards;
+mod together;
 mod trl;
 mod verl;
 

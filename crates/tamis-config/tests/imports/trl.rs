@@ -105,7 +105,7 @@ lr_scheduler_type=cosine -> train.lr_schedule.kind: cosine
 warmup_ratio=0.1 -> train.lr_schedule.warmup_steps: 20
 max_steps=200 -> train.total_steps: 200
 use_vllm=true has no effect: the native engine generates
-report_to=wandb -> run.loggers: [console, jsonl] (warning: wandb is not there yet; metrics.jsonl holds the same figures, and TensorBoard files are there)
+report_to=wandb -> run.loggers: [console, jsonl] (wandb is not there yet; metrics.jsonl holds the same figures, and TensorBoard files are there)
 bf16=true has no effect: computation is in f32
 seed is not given -> run.seed: 42 (TRL's default)
 weight_decay is not given -> train.optimizer.weight_decay: 0.0 (TRL's default)

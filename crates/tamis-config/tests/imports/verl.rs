@@ -97,7 +97,7 @@ trainer.total_epochs=20 -> train.total_epochs: 20
 trainer.n_gpus_per_node=8 has no effect: the native engine runs on the CPU of one machine
 trainer.save_freq=5 -> checkpoint.save_freq: 5
 trainer.test_freq=2 -> validate.test_freq: 2
-trainer.logger=["console","wandb"] -> run.loggers: [console, jsonl] (warning: wandb is not there yet; metrics.jsonl holds the same figures, and TensorBoard files are there)
+trainer.logger=["console","wandb"] -> run.loggers: [console, jsonl] (wandb is not there yet; metrics.jsonl holds the same figures, and TensorBoard files are there)
 trainer.project_name=math_dapo_experiment -> run.dir: runs/math_dapo_experiment
 trainer.experiment_name=qwen2_7b_filtergroups_enabled -> run.name: qwen2_7b_filtergroups_enabled
 actor_rollout_ref.actor.ppo_mini_batch_size is not given -> train.ppo_mini_batch_size: 256 (verl's default)
@@ -306,14 +306,14 @@ train:
 validate:
   temperature: 0.6  # verl: actor_rollout_ref.rollout.val_kwargs.temperature=0.6
 "#);
-    assert_snapshot!(notes(&import), @r#"
+    assert_snapshot!(notes(&import), @"
 algorithm.adv_estimator=grpo -> objective.advantage.estimator: grpo, objective.advantage.singleton: raw
 data.train_files=gsm8k/train.parquet -> data.train: gsm8k/train.parquet
 actor_rollout_ref.model.path=m -> model.path: m
 custom_reward_function.path=score.py -> reward: [{kind: python, path: score.py, function: mine, style: verl, kwargs: {scale: 2}}]
 custom_reward_function.name=mine goes into what custom_reward_function.path becomes
 custom_reward_function.reward_kwargs.scale=2 goes into what custom_reward_function.path becomes
-reward_model.reward_manager=dapo has no effect: rewards are computed the same way for every manager
+reward_model.reward_manager=dapo has no effect: its overlong punishment is that of overlong_buffer_cfg, all else is as for every manager
 reward_model.overlong_buffer.enable=True -> reward: + {name: overlong, kind: soft_overlong, form: verl, buffer: 128, penalty_factor: 0.5}
 reward_model.overlong_buffer.len=128 goes into what reward_model.overlong_buffer.enable becomes
 reward_model.overlong_buffer.penalty_factor=0.5 goes into what reward_model.overlong_buffer.enable becomes
@@ -330,7 +330,7 @@ data.train_batch_size is not given -> data.train_batch_size: 1024 (verl's defaul
 actor_rollout_ref.actor.ppo_mini_batch_size is not given -> train.ppo_mini_batch_size: 256 (verl's default)
 actor_rollout_ref.rollout.n is not given -> rollout.n: 1 (verl's default)
 trainer.total_epochs is not given -> train.total_epochs: 30 (verl's default)
-"#);
+");
 }
 
 #[test]

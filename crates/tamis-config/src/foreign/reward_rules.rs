@@ -1,0 +1,170 @@
+//! verl's reward functions and its overlong punishment, in the spellings that it has had.
+
+use super::translate::Translator;
+
+/// Where the reward function of the user stands, the newest spelling first.
+const FUNCTIONS: [&str; 2] = ["reward.custom_reward_function", "custom_reward_function"];
+/// How rewards are called.
+const MANAGERS: [&str; 2] = ["reward.reward_manager.name", "reward_model.reward_manager"];
+const WORKERS: [&str; 2] = ["reward.num_workers", "reward_model.num_workers"];
+/// Where the overlong punishment stands.
+const OVERLONG: [&str; 4] = [
+    "reward.reward_kwargs.overlong_buffer_cfg",
+    "reward_model.reward_kwargs.overlong_buffer_cfg",
+    "reward_model.overlong_buffer",
+    "custom_reward_function.overlong_buffer",
+];
+/// The length from which it is counted back.
+const LIMITS: [&str; 3] = [
+    "reward.reward_kwargs.max_resp_len",
+    "reward_model.reward_kwargs.max_resp_len",
+    "reward_model.max_resp_len",
+];
+
+pub(super) fn rewards(t: &mut Translator) {
+    manager(t);
+    let function = FUNCTIONS.iter().find(|prefix| t.text(&format!("{prefix}.path")).is_some());
+    if let Some(prefix) = function {
+        custom_function(prefix, t);
+    }
+    for prefix in FUNCTIONS {
+        let reason = match function {
+            Some(other) => format!("{other}.path names the function"),
+            None => "there is no custom reward function".to_owned(),
+        };
+        t.no_effect(&format!("{prefix}.path"), "null leaves the verifiers of the data");
+        t.no_effect(&format!("{prefix}.name"), &reason);
+        for key in below(&format!("{prefix}.reward_kwargs."), t) {
+            t.no_effect(&key, &reason);
+        }
+    }
+    for key in WORKERS {
+        t.no_effect(key, "the built-in verifiers are run in the trainer's own threads (`run.threads`)");
+    }
+    overlong(t);
+}
+
+/// The keys that were given below a prefix.
+fn below(prefix: &str, t: &Translator) -> Vec<String> {
+    t.given.iter().map(|given| &given.key).filter(|key| key.starts_with(prefix)).cloned().collect()
+}
+
+fn manager(t: &mut Translator) {
+    for key in MANAGERS {
+        let reason = match t.text(key).as_deref() {
+            None => "null leaves the default",
+            Some("dapo") => {
+                "its overlong punishment is that of overlong_buffer_cfg, all else is as for every manager"
+            }
+            Some("gdpo") => "the estimator `gdpo` normalises each function of the list `reward` by itself",
+            Some("rate_limited") => "nothing limits calls but the number of processes of a reward function",
+            Some("naive" | "prime" | "remote") => {
+                "every completion is scored by itself, while others generate, whatever the manager"
+            }
+            Some("batch") if FUNCTIONS.iter().all(|prefix| t.text(&format!("{prefix}.path")).is_none()) => {
+                "every completion is scored by itself, while others generate, whatever the manager"
+            }
+            Some("batch") => {
+                t.refuse(
+                    key,
+                    "its functions take lists, all completions in one call: name one that scores a completion and use `naive`, or one of \
+                     TRL's or EasyR1's form under `reward` with `kind: python` and its `style`",
+                );
+                continue;
+            }
+            Some(_) => {
+                t.refuse(key, "the managers are naive, dapo, gdpo, prime, batch, rate_limited and remote");
+                continue;
+            }
+        };
+        t.no_effect(key, reason);
+    }
+}
+
+fn custom_function(prefix: &str, t: &mut Translator) {
+    let (path, name) = (format!("{prefix}.path"), format!("{prefix}.name"));
+    let arguments = format!("{prefix}.reward_kwargs.");
+    let function = t.text(&name).unwrap_or_else(|| "compute_score".to_owned());
+    let kwargs: serde_json::Map<String, serde_json::Value> = t
+        .given
+        .iter()
+        .filter_map(|given| Some((given.key.strip_prefix(&arguments)?.to_owned(), given.node.to_json())))
+        .collect();
+    let mut item = serde_json::json!({
+        "kind": "python", "path": t.text(&path), "function": function, "style": "verl",
+    });
+    if !kwargs.is_empty() {
+        item["kwargs"] = serde_json::Value::Object(kwargs);
+    }
+    let workers = WORKERS.iter().find_map(|key| Some((*key, t.number(key)?)));
+    if let Some((_, number)) = workers {
+        item["num_processes"] = serde_json::json!(number);
+    }
+    t.set(&[&path], "reward", &serde_json::Value::Array(vec![item]).to_string());
+    t.part_of(&name, &path);
+    for key in below(&arguments, t) {
+        t.part_of(&key, &path);
+    }
+    if let Some((key, _)) = workers {
+        t.part_of(key, &path);
+    }
+}
+
+/// DAPO's soft overlong punishment: over the last `len` tokens before `max_resp_len` the reward falls by `penalty_factor`.
+fn overlong(t: &mut Translator) {
+    let spellings = |field: &str| OVERLONG.map(|form| format!("{form}.{field}"));
+    let first = |keys: &[String], t: &Translator| keys.iter().find(|key| t.find(key).is_some()).cloned();
+    let (switches, lengths, factors) = (spellings("enable"), spellings("len"), spellings("penalty_factor"));
+    let limits = LIMITS.map(str::to_owned);
+    let (switch, length, factor) = (first(&switches, t), first(&lengths, t), first(&factors, t));
+    let limit = first(&limits, t);
+    let keys: Vec<String> = [&switch, &length, &factor, &limit].into_iter().flatten().cloned().collect();
+    let Some(leading) = keys.first().cloned() else { return };
+    let is_on_below = !t.lower.overlong_rewards.is_empty() || t.is_overlong_in_preset();
+    let is_on = match &switch {
+        Some(switch) => t.flag(switch, false),
+        None => is_on_below && (length.is_some() || factor.is_some()),
+    };
+    let manager = MANAGERS.iter().find_map(|key| t.text(key));
+    let ignored = manager.as_deref().filter(|manager| is_on && *manager != "dapo");
+    if let Some(manager) = ignored {
+        let reason = format!("verl's reward manager `dapo` alone reads it, and this is `{manager}`");
+        keys.iter().for_each(|key| t.no_effect(key, &reason));
+    } else if is_on {
+        let buffer = length.and_then(|key| t.text(&key)).unwrap_or_else(|| "null".to_owned());
+        let factor = factor.and_then(|key| t.number(&key)).unwrap_or(1.0);
+        let limit = limit
+            .and_then(|key| t.text(&key))
+            .filter(|limit| Some(limit) != t.text("data.max_response_length").as_ref());
+        let limit = limit.map(|limit| format!(", max_length: {limit}")).unwrap_or_default();
+        let settings =
+            format!("kind: soft_overlong, form: verl, buffer: {buffer}{limit}, penalty_factor: {factor}");
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        match t.lower.overlong_rewards.clone().first() {
+            Some(index) => t.set(&keys, &format!("reward.{index}"), &format!("{{{settings}, weight: 1.0}}")),
+            None => t.append(&keys, "reward", &format!("{{name: overlong, {settings}}}")),
+        }
+        if manager.is_none() && t.whole {
+            t.remark(&leading, "in verl the reward manager `dapo` alone reads it");
+        }
+        keys.iter().for_each(|key| t.part_of(key, &leading));
+    } else if let Some(switch) = &switch {
+        for index in t.lower.overlong_rewards.clone() {
+            t.set(&[switch], &format!("reward.{index}.weight"), "0.0");
+        }
+        if t.lower.overlong_rewards.is_empty() && t.is_overlong_in_preset() {
+            t.append(&[switch], "reward", "{name: overlong, kind: soft_overlong, weight: 0.0}");
+            t.remark(switch, "that of the preset is measured, and not added to the reward");
+        }
+        let reason = format!("{switch} is false");
+        t.no_effect(switch, "there is no overlong punishment");
+        keys.iter().for_each(|key| t.no_effect(key, &reason));
+    } else {
+        keys.iter().for_each(|key| t.no_effect(key, "overlong_buffer_cfg.enable is not True"));
+    }
+    for spellings in [&switches[..], &lengths, &factors, &limits] {
+        if let Some(used) = first(spellings, t) {
+            spellings.iter().for_each(|key| t.no_effect(key, &format!("{used} says it")));
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! verl's reward functions and DAPO's overlong punishment, in every spelling that verl has had.
+
+use serde_json::json;
+use tamis_config::source::{Source, SourceKind};
+use tamis_config::{Config, load_sources};
+
+use crate::{converted, import_errors, loaded, notes};
+
+const BASE: [&str; 5] = [
+    "algorithm.adv_estimator=grpo",
+    "data.train_files=t",
+    "data.max_response_length=512",
+    "actor_rollout_ref.model.path=m",
+    "reward_model.reward_manager=dapo",
+];
+
+/// The rewards of a configuration as JSON.
+fn rewards(config: &Config) -> serde_json::Value {
+    serde_json::to_value(&config.reward).unwrap()
+}
+
+/// Its overlong punishments.
+fn overlong(config: &Config) -> Vec<serde_json::Value> {
+    let rewards = rewards(config);
+    rewards.as_array().unwrap().iter().filter(|reward| reward["kind"] == "soft_overlong").cloned().collect()
+}
+
+/// A run's own configuration with keys of verl on the command line, as `train` and `check` take them.
+fn over(yaml: &str, arguments: &[&str]) -> (Config, String) {
+    let source = Source::new(SourceKind::File("run.yaml".into()), yaml);
+    let base = ["model.path=m", "data.task=arithmetic", "train.total_steps=1"];
+    let arguments: Vec<String> = base.iter().chain(arguments).map(|&argument| argument.to_owned()).collect();
+    let loaded = load_sources(&[source], &arguments).unwrap_or_else(|errors| panic!("{errors}"));
+    let notes = loaded.notes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    (loaded.config, notes)
+}
+
+#[test]
+fn every_spelling_of_the_overlong_buffer() {
+    for (prefix, limit) in [
+        ("+reward_model.reward_kwargs.overlong_buffer_cfg", "+reward_model.reward_kwargs.max_resp_len"),
+        ("reward.reward_kwargs.overlong_buffer_cfg", "reward.reward_kwargs.max_resp_len"),
+        ("reward_model.overlong_buffer", "reward_model.max_resp_len"),
+        ("custom_reward_function.overlong_buffer", "reward_model.max_resp_len"),
+    ] {
+        let keys: Vec<String> = [
+            format!("{prefix}.enable=True"),
+            format!("{prefix}.len=128"),
+            format!("{prefix}.penalty_factor=0.5"),
+            format!("{prefix}.log=True"),
+            format!("{limit}=400"),
+        ]
+        .into();
+        let arguments: Vec<&str> = BASE.into_iter().chain(keys.iter().map(String::as_str)).collect();
+        let import = converted(&arguments);
+        let expected = json!({
+            "name": "overlong", "kind": "soft_overlong", "weight": 1.0, "form": "verl", "buffer": 128, "max_length": 400,
+            "penalty_factor": 0.5,
+        });
+        assert_eq!(rewards(&loaded(&import))[1], expected, "{prefix}");
+        let notes = notes(&import);
+        let log = format!(
+            "{}.log=True has no effect: every reward function's score is logged",
+            prefix.trim_start_matches('+')
+        );
+        assert!(notes.contains(&log), "{notes}");
+        assert_eq!(
+            notes.matches("has no effect").count(),
+            2,
+            "the switch of the log and the manager: {notes}"
+        );
+        // The same keys over a configuration of one's own.
+        let (config, _) = over("", &arguments[2..]);
+        assert_eq!(overlong(&config), [expected], "{prefix}");
+    }
+}
+
+#[test]
+fn the_limit_of_the_run_is_not_said_twice() {
+    let import = converted(
+        &[
+            &BASE[..],
+            &[
+                "reward.reward_kwargs.overlong_buffer_cfg.enable=True",
+                "reward.reward_kwargs.overlong_buffer_cfg.len=128",
+                "reward.reward_kwargs.max_resp_len=512",
+            ],
+        ]
+        .concat(),
+    );
+    assert!(!import.yaml.contains("max_length:"), "{}", import.yaml);
+}
+
+#[test]
+fn a_buffer_that_is_off_switches_the_preset_s_off() {
+    let off = "+reward_model.reward_kwargs.overlong_buffer_cfg.enable=False";
+    // A whole command.
+    let import = converted(&[
+        "algorithm.adv_estimator=dapo",
+        "data.train_files=t",
+        "actor_rollout_ref.model.path=m",
+        off,
+    ]);
+    let weights = |config: &Config| -> Vec<f64> {
+        let overlong = config.reward.iter().filter(|reward| reward.kind.as_str() == "soft_overlong");
+        overlong.map(|reward| reward.weight).collect()
+    };
+    assert_eq!(weights(&loaded(&import)), [0.0]);
+    // Over a preset of the file, and over a list of the file.
+    assert_eq!(weights(&over("preset: dapo", &[off]).0), [0.0]);
+    assert_eq!(weights(&over("", &["preset=dapo", off]).0), [0.0]);
+    let list = "reward: [{kind: number}, {kind: soft_overlong, buffer: 64}]";
+    assert_eq!(weights(&over(list, &[off]).0), [0.0]);
+    // Nothing is added where there is nothing to switch off.
+    let (config, notes) = over("", &[off]);
+    assert_eq!(weights(&config), [0.0; 0]);
+    assert!(notes.contains("has no effect: there is no overlong punishment"), "{notes}");
+}
+
+#[test]
+fn a_buffer_replaces_the_one_below_it() {
+    let on = ["reward_model.overlong_buffer.enable=True", "reward_model.overlong_buffer.len=32"];
+    for yaml in ["preset: dapo", "reward: [{kind: number}, {kind: soft_overlong, buffer: 64, weight: 0.5}]"] {
+        let (config, _) = over(yaml, &on);
+        let overlong = overlong(&config);
+        assert_eq!(overlong.len(), 1, "{yaml}");
+        for (key, value) in [("buffer", json!(32)), ("weight", json!(1.0)), ("form", json!("verl"))] {
+            assert_eq!(overlong[0][key], value, "{yaml}: {key}");
+        }
+    }
+    // A length alone changes what is on already, and does nothing where nothing is.
+    let (config, _) = over("preset: dapo", &on[1..]);
+    assert_eq!(overlong(&config)[0]["buffer"], 32);
+    let (_, notes) = over("", &on[1..]);
+    assert_eq!(
+        notes,
+        "reward_model.overlong_buffer.len=32 has no effect: overlong_buffer_cfg.enable is not True"
+    );
+}
+
+#[test]
+fn another_manager_than_dapo_reads_no_buffer() {
+    let import = converted(&[
+        "data.train_files=t",
+        "reward.reward_manager.name=naive",
+        "reward.reward_kwargs.overlong_buffer_cfg.enable=True",
+    ]);
+    let said = "reward.reward_kwargs.overlong_buffer_cfg.enable=True has no effect: verl's reward manager `dapo` alone reads it, and this \
+                is `naive`";
+    assert!(notes(&import).contains(said), "{}", notes(&import));
+    let import = converted(&["data.train_files=t", "reward.reward_kwargs.overlong_buffer_cfg.enable=True"]);
+    assert!(
+        notes(&import).contains("(in verl the reward manager `dapo` alone reads it)"),
+        "{}",
+        notes(&import)
+    );
+}
+
+#[test]
+fn functions_with_their_arguments_and_workers() {
+    for prefix in ["reward.custom_reward_function", "custom_reward_function"] {
+        let keys = [
+            format!("{prefix}.path=score.py"),
+            format!("{prefix}.name=mine"),
+            format!("+{prefix}.reward_kwargs.scale=2"),
+            "reward.num_workers=3".to_owned(),
+        ];
+        let arguments: Vec<&str> = BASE.into_iter().chain(keys.iter().map(String::as_str)).collect();
+        let reward = &rewards(&loaded(&converted(&arguments)))[0];
+        assert_eq!(
+            (&reward["function"], &reward["kwargs"], &reward["num_processes"]),
+            (&"mine".into(), &json!({"scale": 2}), &3.into()),
+            "{prefix}"
+        );
+    }
+}
+
+#[test]
+fn managers_that_cannot_be_followed() {
+    let batch = ["reward_model.reward_manager=batch", "custom_reward_function.path=score.py"];
+    assert!(import_errors(&batch).contains("its functions take lists"));
+    assert!(import_errors(&["reward.reward_manager.name=mine"]).contains("the managers are naive, dapo"));
+    assert!(import_errors(&["reward.reward_manager.module.path=mine.py"]).contains("cannot be followed"));
+    assert!(
+        import_errors(&["+reward_model.reward_kwargs.overlong_bufer_cfg.enable=True"])
+            .contains("cannot be followed")
+    );
+    assert!(import_errors(&["reward.reward_model.enable=True"]).contains("reward models are not there yet"));
+}

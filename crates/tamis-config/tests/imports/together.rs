@@ -1,0 +1,206 @@
+//! Keys that mean something together with others: none of them is told to have no effect where it has one.
+
+use tamis_config::foreign::{Becomes, Owner};
+use tamis_config::{Import, Outcome};
+
+use crate::{converted, import_errors, loaded};
+
+const KL_IN_REWARD: &str = "algorithm.use_kl_in_reward=True";
+const ACTOR: &str = "actor_rollout_ref.actor";
+
+/// Every key of a rule of verl, with a value that is not its default and the keys without which it is read by nobody.
+fn verl_keys() -> Vec<(String, Vec<String>)> {
+    let mut keys: Vec<(String, Vec<String>)> = Vec::new();
+    let mut add = |argument: &str, others: &[&str]| {
+        keys.push((argument.to_owned(), others.iter().map(|&other| other.to_owned()).collect()));
+    };
+    let loss = |mode: &str| format!("{ACTOR}.policy_loss.loss_mode={mode}");
+    add("data.truncation=left", &[]);
+    add("data.filter_overlong_prompts=True", &[]);
+    add(&format!("{ACTOR}.ppo_micro_batch_size=4"), &[]);
+    add(&format!("{ACTOR}.ppo_micro_batch_size_per_gpu=4"), &[]);
+    let tokens = format!("{ACTOR}.ppo_max_token_len_per_gpu=4096");
+    let dynamic = format!("{ACTOR}.use_dynamic_bsz=True");
+    add(&dynamic, &[&tokens]);
+    add(&tokens, &[&dynamic]);
+    let (low, high) = (format!("{ACTOR}.clip_ratio_low=null"), format!("{ACTOR}.clip_ratio_high=null"));
+    add(&format!("{ACTOR}.clip_ratio=0.3"), &[&low, &high]);
+    add(&loss("gspo"), &[]);
+    for (name, mode) in [
+        ("policy_loss.clip_cov_ratio=0.001", "clip_cov"),
+        ("policy_loss.clip_cov_lb=0.5", "clip_cov"),
+        ("policy_loss.clip_cov_ub=4.0", "clip_cov"),
+        ("policy_loss.kl_cov_ratio=0.002", "kl_cov"),
+        ("policy_loss.ppo_kl_coef=1.0", "kl_cov"),
+        ("policy_loss.dro_beta=0.5", "dro"),
+        ("tau_pos=1.5", "sapo"),
+        ("tau_neg=1.5", "sapo"),
+    ] {
+        add(&format!("{ACTOR}.{name}"), &[&loss(mode)]);
+    }
+    add(&format!("{ACTOR}.use_token_level_loss=False"), &[]);
+    let in_loss = format!("{ACTOR}.use_kl_loss=True");
+    add(&in_loss, &[]);
+    add(&format!("{ACTOR}.kl_loss_coef=0.01"), &[&in_loss]);
+    add(&format!("{ACTOR}.kl_loss_type=kl"), &[&in_loss]);
+    add(KL_IN_REWARD, &[]);
+    add("algorithm.kl_penalty=low_var_kl", &[KL_IN_REWARD]);
+    add("algorithm.kl_ctrl.kl_coef=0.01", &[KL_IN_REWARD]);
+    let adaptive = "algorithm.kl_ctrl.type=adaptive";
+    add(adaptive, &[KL_IN_REWARD]);
+    add("algorithm.kl_ctrl.horizon=500", &[KL_IN_REWARD, adaptive]);
+    add("algorithm.kl_ctrl.target_kl=0.5", &[KL_IN_REWARD, adaptive]);
+    for optimizer in [&format!("{ACTOR}.optim"), "critic.optim"] {
+        let gae: &[&str] = if optimizer == "critic.optim" { &["algorithm.adv_estimator=gae"] } else { &[] };
+        let steps = ["trainer.total_training_steps=100"];
+        add(&format!("{optimizer}.lr_warmup_steps=10"), gae);
+        add(&format!("{optimizer}.lr_warmup_steps_ratio=0.1"), &[gae, &steps].concat());
+        add(&format!("{optimizer}.warmup_style=cosine"), &[gae, &steps].concat());
+        add(&format!("{optimizer}.lr_scheduler_type=cosine"), &[gae, &steps].concat());
+        add(&format!("{optimizer}.min_lr_ratio=0.1"), &[gae, &steps].concat());
+    }
+    add("actor_rollout_ref.rollout.top_k=50", &[]);
+    let sampled = "actor_rollout_ref.rollout.val_kwargs.do_sample=True";
+    let temperature = "actor_rollout_ref.rollout.val_kwargs.temperature=0.7";
+    add(sampled, &[temperature]);
+    add(temperature, &[sampled]);
+    add("algorithm.adv_estimator=rloo", &[]);
+    add("algorithm.norm_adv_by_std_in_grpo=False", &["algorithm.adv_estimator=grpo"]);
+    let filter = "algorithm.filter_groups.enable=True";
+    add(filter, &[]);
+    add("algorithm.filter_groups.metric=acc", &[filter]);
+    add("algorithm.filter_groups.max_num_gen_batches=5", &[filter]);
+    let corrected = |rest: &str| format!("algorithm.rollout_correction.{rest}");
+    let (weights, rejections) = (corrected("rollout_is=token"), corrected("rollout_rs=seq_mean_k3"));
+    let bounds = corrected("rollout_rs_threshold='0.01'");
+    add(&weights, &[]);
+    add(&corrected("rollout_is_threshold=3.0"), &[&weights]);
+    add(&corrected("rollout_is_batch_normalize=True"), &[&weights]);
+    add(&rejections, &[&bounds]);
+    add(&bounds, &[&rejections]);
+    let bypass = corrected("bypass_mode=True");
+    add(&bypass, &[]);
+    add(&corrected("loss_type=reinforce"), &[&bypass, &weights]);
+    for prefix in ["reward.custom_reward_function", "custom_reward_function"] {
+        let path = format!("{prefix}.path=score.py");
+        add(&path, &[]);
+        add(&format!("{prefix}.name=mine"), &[&path]);
+        add(&format!("{prefix}.reward_kwargs.scale=2"), &[&path]);
+    }
+    let function = "reward.custom_reward_function.path=score.py";
+    add("reward.num_workers=4", &[function]);
+    add("reward_model.num_workers=4", &[function]);
+    for prefix in [
+        "reward.reward_kwargs.overlong_buffer_cfg",
+        "reward_model.reward_kwargs.overlong_buffer_cfg",
+        "reward_model.overlong_buffer",
+        "custom_reward_function.overlong_buffer",
+    ] {
+        let switch = format!("{prefix}.enable=True");
+        let others = ["reward_model.reward_manager=dapo", &switch];
+        add(&switch, &["reward_model.reward_manager=dapo"]);
+        add(&format!("{prefix}.len=64"), &others);
+        add(&format!("{prefix}.penalty_factor=0.5"), &others);
+    }
+    for limit in [
+        "reward.reward_kwargs.max_resp_len",
+        "reward_model.reward_kwargs.max_resp_len",
+        "reward_model.max_resp_len",
+    ] {
+        add(&format!("{limit}=256"), &["reward_model.overlong_buffer.enable=True"]);
+    }
+    add("trainer.logger=[console]", &[]);
+    add("trainer.project_name=p", &[]);
+    add("trainer.experiment_name=e", &[]);
+    let gae = "algorithm.adv_estimator=gae";
+    for critic in [
+        "trainer.critic_warmup=5",
+        "critic.model.path=m",
+        "critic.optim.lr=1e-4",
+        "critic.optim.betas=[0.9, 0.95]",
+        "critic.optim.weight_decay=0.1",
+        "critic.grad_clip=0.5",
+        "critic.ppo_mini_batch_size=64",
+        "critic.ppo_epochs=2",
+        "critic.cliprange_value=0.2",
+        "critic.loss_agg_mode=seq-mean-token-mean",
+    ] {
+        add(critic, &[gae]);
+    }
+    keys
+}
+
+fn key_of(argument: &str) -> &str {
+    argument.split('=').next().unwrap_or(argument)
+}
+
+fn outcome<'i>(import: &'i Import, key: &str) -> &'i Outcome {
+    let note = import.notes.iter().find(|note| note.key == key);
+    &note.unwrap_or_else(|| panic!("nothing is said about {key}")).outcome
+}
+
+#[test]
+fn a_key_beside_what_it_depends_on_has_an_effect() {
+    let all = verl_keys();
+    for (argument, others) in &all {
+        let arguments: Vec<&str> = ["data.train_files=t"]
+            .into_iter()
+            .chain(others.iter().map(String::as_str))
+            .chain([argument.as_str()])
+            .collect();
+        let import = converted(&arguments);
+        let key = key_of(argument);
+        assert!(
+            !matches!(outcome(&import, key), Outcome::NoEffect(_)),
+            "{arguments:?}: {key} is said to do nothing: {:?}",
+            outcome(&import, key)
+        );
+        // And the other way round: what it depends on has one too.
+        for other in others {
+            let excused =
+                key_of(other).ends_with("reward_manager") || key_of(other).ends_with("total_training_steps");
+            assert!(
+                excused || !matches!(outcome(&import, key_of(other)), Outcome::NoEffect(_)),
+                "{arguments:?}: {other} is said to do nothing"
+            );
+        }
+    }
+    // No key of a rule is left out; the managers of rewards do nothing by themselves.
+    let managers = ["reward.reward_manager.name", "reward_model.reward_manager"];
+    for entry in Owner::Verl.keys() {
+        if matches!(entry.becomes, Becomes::Rule(..)) && !managers.contains(&entry.key) {
+            let key = entry.key.trim_end_matches('*');
+            assert!(all.iter().any(|(argument, _)| argument.starts_with(key)), "{key} is not tried");
+        }
+    }
+}
+
+#[test]
+fn an_adaptive_kl_in_the_reward() {
+    let import = converted(&[
+        "algorithm.adv_estimator=grpo",
+        "data.train_files=t",
+        "actor_rollout_ref.model.path=m",
+        KL_IN_REWARD,
+        "algorithm.kl_ctrl.type=adaptive",
+        "algorithm.kl_ctrl.target_kl=0.5",
+        "algorithm.kl_ctrl.horizon=500",
+    ]);
+    let adaptive = loaded(&import).objective.kl.adaptive.expect("an adaptation");
+    assert_eq!((adaptive.target, adaptive.horizon), (0.5, 500.0));
+    for key in ["algorithm.kl_ctrl.target_kl", "algorithm.kl_ctrl.horizon"] {
+        assert_eq!(*outcome(&import, key), Outcome::PartOf("algorithm.kl_ctrl.type".to_owned()));
+    }
+    // EasyR1's controller is the same code.
+    let import = converted(&[
+        "worker.actor.model.model_path=m",
+        "data.train_files=t",
+        "algorithm.kl_type=adaptive",
+        "algorithm.kl_target=0.5",
+        "algorithm.kl_horizon=500",
+    ]);
+    let adaptive = loaded(&import).objective.kl.adaptive.expect("an adaptation");
+    assert_eq!((adaptive.target, adaptive.horizon), (0.5, 500.0));
+    assert_eq!(*outcome(&import, "algorithm.kl_target"), Outcome::PartOf("algorithm.kl_type".to_owned()));
+    assert!(import_errors(&[KL_IN_REWARD, "algorithm.kl_ctrl.type=sometimes"]).contains("fixed or adaptive"));
+}
