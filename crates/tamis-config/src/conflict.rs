@@ -501,6 +501,11 @@ pub enum Conflict {
     /// A target that cannot be measured.
     #[error("`warm_start.target_accuracy` is measured on validation prompts, and there are none")]
     TargetWithoutValidation,
+    /// A system message, and no conversation.
+    #[error(
+        "`data.system_prompt` has no place: `data.prompt_format` is `text`, which sends bare text without the chat template"
+    )]
+    SystemPromptWithoutChat,
     /// A setting that nothing looks at.
     #[error("`{key}` has no effect: {reason}")]
     Ignored {
@@ -639,6 +644,9 @@ impl Conflict {
             }
             Self::NoBeta => "set it, such as `objective.loss.beta: 0.5`".to_owned(),
             Self::NoImportanceLevel { .. } => "set `objective.importance: token`".to_owned(),
+            Self::SystemPromptWithoutChat => {
+                "set `data.prompt_format: chat`, or take `data.system_prompt` out".to_owned()
+            }
             Self::Ignored { key, .. } | Self::NotRead { key, .. } => format!("remove `{key}`"),
         }
     }

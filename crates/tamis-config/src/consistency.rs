@@ -9,7 +9,7 @@ use crate::diagnostic::{Diagnostic, Severity};
 use crate::reader::Reader;
 use crate::schema::{
     AdvantageScale, Aggregation, Config, Estimator, ImportanceLevel, KlPlace, LossKind, LrScheduleKind,
-    OnLimit, RAW_OUTCOME, RewardKind, ScheduleMode, Surplus, TaskKind, ValidationMetric,
+    OnLimit, PromptFormat, RAW_OUTCOME, RewardKind, ScheduleMode, Surplus, TaskKind, ValidationMetric,
 };
 use crate::source::{Source, SourceKind};
 use crate::table;
@@ -218,6 +218,13 @@ impl Checker<'_> {
                 "data.columns.extra_info",
             ];
             self.ignored(&keys, "the task knows its own columns");
+        }
+        if data.prompt_format == PromptFormat::Text {
+            let keys = ["model.chat_template", "data.chat_template_kwargs"];
+            self.ignored(&keys, "`data.prompt_format` is `text`");
+            if data.system_prompt.is_some() {
+                self.error(&["data.system_prompt", "data.prompt_format"], Conflict::SystemPromptWithoutChat);
+            }
         }
         if self.config.warm_start.steps == 0 {
             let keys = [

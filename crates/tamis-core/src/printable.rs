@@ -34,6 +34,24 @@ pub fn lines(text: &str) -> String {
     shown
 }
 
+/// On one line, of at most so many characters: the middle of a longer text is left out.
+///
+/// ```
+/// use tamis_core::printable::cut_middle;
+/// assert_eq!(cut_middle("one two", 7), "one two");
+/// assert_eq!(cut_middle("one two three four", 9), "one …four");
+/// ```
+pub fn cut_middle(text: &str, longest: usize) -> String {
+    let num_characters = text.chars().count();
+    if num_characters <= longest {
+        return one_line(text);
+    }
+    let kept = longest.saturating_sub(1);
+    let start: String = text.chars().take(kept / 2).collect();
+    let end: String = text.chars().skip(num_characters - kept.div_ceil(2)).collect();
+    format!("{}…{}", one_line(&start), one_line(&end))
+}
+
 fn push(shown: &mut String, character: char) {
     if character.is_control() || turns_direction(character) {
         shown.extend(character.escape_default());

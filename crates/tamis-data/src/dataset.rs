@@ -41,6 +41,16 @@ pub struct Columns {
     pub data_source: Option<String>,
 }
 
+impl Columns {
+    /// Name and value of the column that holds the prompt of a row.
+    pub fn prompt_of<'a>(&'a self, row: &'a Map<String, Value>) -> Option<(&'a str, &'a Value)> {
+        match &self.prompt {
+            Some(column) => Some((column, lookup(row, column)?)),
+            None => PROMPT_COLUMNS.iter().find_map(|&name| Some((name, row.get(name)?))),
+        }
+    }
+}
+
 /// What happens to a row that cannot become a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -52,19 +62,6 @@ pub enum BadRows {
     Skip,
 }
 
-/// How text prompts are taken.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum TextPrompts {
-    /// As text, tokenized as it is.
-    #[default]
-    AsText,
-    /// As a user's message, for the chat template, after a system message where one is given.
-    AsUserMessage {
-        /// The system message.
-        system: Option<String>,
-    },
-}
-
 /// How files are read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReadOptions {
@@ -72,8 +69,6 @@ pub struct ReadOptions {
     pub columns: Columns,
     /// Rows that are no prompts.
     pub bad_rows: BadRows,
-    /// Prompts that are text. Prompts that are messages stay as they are.
-    pub text_prompts: TextPrompts,
 }
 
 /// Why a row is no prompt.
@@ -308,14 +303,10 @@ fn to_prompt(id: PromptId, row: Map<String, Value>, options: &ReadOptions) -> Re
         },
     };
     let columns = &options.columns;
-    let (column, value) = match configured("prompt", &columns.prompt)? {
-        Some(value) => (columns.prompt.as_deref().unwrap_or_default(), value),
-        None => PROMPT_COLUMNS
-            .iter()
-            .find_map(|&name| Some((name, row.get(name)?)))
-            .ok_or_else(|| PromptFault::NoPrompt { columns: names(&row) })?,
-    };
-    let content = to_content(column, value, &options.text_prompts)?;
+    configured("prompt", &columns.prompt)?;
+    let (column, value) =
+        columns.prompt_of(&row).ok_or_else(|| PromptFault::NoPrompt { columns: names(&row) })?;
+    let content = to_content(column, value)?;
     let ground_truth = match configured("ground_truth", &columns.ground_truth)? {
         Some(value) => Some(value),
         None => {
@@ -342,23 +333,11 @@ fn to_prompt(id: PromptId, row: Map<String, Value>, options: &ReadOptions) -> Re
     Ok(Prompt { id, content, ground_truth, data_source, columns: row })
 }
 
-fn to_content(column: &str, value: &Value, text_prompts: &TextPrompts) -> Result<PromptContent, PromptFault> {
+fn to_content(column: &str, value: &Value) -> Result<PromptContent, PromptFault> {
     let empty = || PromptFault::EmptyPrompt { column: column.to_owned() };
     match value {
         Value::String(text) if text.is_empty() => Err(empty()),
-        Value::String(text) => Ok(match text_prompts {
-            TextPrompts::AsText => PromptContent::Text(text.clone()),
-            TextPrompts::AsUserMessage { system } => {
-                let message = |role: &str, content: &String| Message {
-                    role: role.to_owned(),
-                    content: content.clone(),
-                };
-                let mut messages: Vec<Message> =
-                    system.iter().map(|system| message("system", system)).collect();
-                messages.push(message("user", text));
-                PromptContent::Messages(messages)
-            }
-        }),
+        Value::String(text) => Ok(PromptContent::Text(text.clone())),
         Value::Array(items) if items.is_empty() => Err(empty()),
         Value::Array(items) => items
             .iter()

@@ -23,6 +23,26 @@ pub enum PromptContent {
     Messages(Vec<Message>),
 }
 
+impl PromptContent {
+    /// What is asked: the text, or the last message of the user (the last message where there is none).
+    ///
+    /// ```
+    /// use tamis_data::prompt::{Message, PromptContent};
+    /// let message = |role: &str, content: &str| Message { role: role.to_owned(), content: content.to_owned() };
+    /// let chat = [message("system", "Be brief."), message("user", "1+1?"), message("assistant", "It is")];
+    /// assert_eq!(PromptContent::Messages(chat.to_vec()).question(), "1+1?");
+    /// ```
+    pub fn question(&self) -> &str {
+        match self {
+            Self::Text(text) => text,
+            Self::Messages(messages) => {
+                let of_user = messages.iter().rev().find(|message| message.role == "user");
+                of_user.or(messages.last()).map_or("", |message| &message.content)
+            }
+        }
+    }
+}
+
 /// One task instance.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Prompt {

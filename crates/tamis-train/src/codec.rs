@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
+use tamis_core::printable::cut_middle;
 use tamis_data::overlong::{Fitted, OverlongError, OverlongPrompts};
 use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_rollout::PreparedPrompt;
@@ -29,6 +30,29 @@ pub enum CodecError {
         #[source]
         source: std::io::Error,
     },
+    /// A file of `data.prompt_template` cannot be read.
+    #[error("failed to read data.prompt_template {path}")]
+    PromptTemplateFile {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file of `data.prompt_template` is no template, or fails on a prompt.
+    #[error("data.prompt_template {path} cannot be filled in")]
+    PromptTemplate {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why.
+        #[source]
+        source: TemplateError,
+    },
+    /// `data.prompt_template` goes around text, and the prompt is a conversation.
+    #[error(
+        "data.prompt_template goes around text, and this prompt is a list of messages: take the setting out, or give prompts as text"
+    )]
+    TemplateAroundMessages,
     /// A prompt of a dataset cannot be prepared.
     #[error("prompt {row} of the {split} data cannot be prepared")]
     Prompt {
@@ -109,6 +133,11 @@ impl Codec {
         &self.end_token_ids
     }
 
+    /// Whether conversations can be rendered.
+    pub fn has_template(&self) -> bool {
+        self.template.is_some()
+    }
+
     /// Fixes the date that templates see, in seconds since 1970, so that a resumed run renders what the first did.
     #[must_use]
     pub fn with_now(mut self, seconds: i64) -> Self {
@@ -126,6 +155,19 @@ impl Codec {
                 Ok((rendered.text, rendered.continued.unwrap_or_default(), false))
             }
         }
+    }
+
+    /// A prompt as the model gets it, with the special tokens, on one line and shortened: what a person should look at before a run.
+    pub fn introduction(&self, prompt: &PreparedPrompt) -> Result<String, CodecError> {
+        const LONGEST: usize = 600;
+        let form = match &prompt.prompt.content {
+            PromptContent::Messages(_) => "by the chat template",
+            PromptContent::Text(_) => "text without a chat template",
+        };
+        let num_tokens = prompt.token_ids.len();
+        let plural = if num_tokens == 1 { "" } else { "s" };
+        let text = self.tokenizer.decode(&prompt.token_ids, false)?;
+        Ok(format!("first prompt ({num_tokens} token{plural}, {form}): {}", cut_middle(&text, LONGEST)))
     }
 
     /// Prepares one prompt; `None` where it is left out as overlong. The flag says whether it was cut.

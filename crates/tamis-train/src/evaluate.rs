@@ -65,6 +65,10 @@ impl From<RewardError> for EvaluateError {
 pub fn evaluate(config: &Config, progress: &Progress) -> Result<Evaluation, EvaluateError> {
     let prompts = data::prompts(config)?;
     let codec = policy::codec(config, || prompts.alphabet())?;
+    let prompts = prompts.formatted(config, &codec)?;
+    for warning in &prompts.warnings {
+        progress.warn(warning);
+    }
     let model = policy::model(config, &codec)?;
     let folder = std::env::temp_dir().join(format!("tamis-eval-{}", std::process::id()));
     std::fs::create_dir_all(&folder).map_err(EvaluateError::Folder)?;
@@ -90,6 +94,9 @@ fn evaluate_in(
         .map_err(AssembleError::from)?;
     if prepared.prompts.is_empty() {
         return Err(EvaluateError::NoPrompts);
+    }
+    if let Some(first) = prepared.prompts.first() {
+        progress.say(&codec.introduction(first).map_err(AssembleError::from)?);
     }
     let mut engine = NativeEngine::new(model, codec, engine_settings(config));
     let settings = validation_settings(config);

@@ -1,9 +1,9 @@
 //! Supervised warm start: cross-entropy on gold answers, for models that begin with random weights.
 
+use tamis_core::printable::cut_middle;
 use tamis_core::random::{Key, Purpose};
 use tamis_env::reward::RewardError;
-use tamis_env::task::Supervised;
-use tamis_rollout::{GeneratorError, ScoreError, ShellError};
+use tamis_rollout::{GeneratorError, PreparedPrompt, ScoreError, ShellError};
 use tamis_text::tokenizer::TokenizerError;
 use thiserror::Error;
 
@@ -50,7 +50,7 @@ pub enum WarmStartError {
     Interrupted,
     /// There is nothing to imitate.
     #[error(
-        "`warm_start.steps` is above 0 and there are no examples: none of the training prompts is a text with a ground truth"
+        "`warm_start.steps` is above 0 and there are no examples: none of the training prompts has a ground truth"
     )]
     NoExamples,
     /// The learner broke down.
@@ -94,30 +94,34 @@ pub struct Example {
 }
 
 impl Example {
-    /// The pairs in tokens.
+    /// The prompts with their gold answers in tokens, `limit` different ones at most, in an order of their own.
     ///
     /// # Errors
     /// [`WarmStartError::Example`] for the first that the tokenizer refuses, [`WarmStartError::NoExamples`] where there is none.
-    pub fn all(codec: &Codec, pairs: &[Supervised]) -> Result<Vec<Self>, WarmStartError> {
-        if pairs.is_empty() {
-            return Err(WarmStartError::NoExamples);
-        }
+    pub fn all(
+        codec: &Codec,
+        prompts: &[PreparedPrompt],
+        seed: u64,
+        limit: Option<usize>,
+    ) -> Result<Vec<Self>, WarmStartError> {
+        let order = Key::new(seed, Purpose::WarmStart).permutation(prompts.len());
+        let pairs = order.into_iter().map(|row| &prompts[row]);
+        let pairs = pairs.filter_map(|prompt| Some((prompt, prompt.prompt.ground_truth.as_deref()?)));
         let end = codec.end_token_ids().first().copied();
-        pairs
-            .iter()
-            .map(|pair| {
-                let encode = |text: &str, special| {
-                    codec.tokenizer().encode(text, special).map_err(|source| WarmStartError::Example {
-                        prompt: pair.prompt.clone(),
-                        completion: pair.completion.clone(),
+        let examples: Vec<Self> = pairs
+            .take(limit.unwrap_or(usize::MAX))
+            .map(|(prompt, gold)| {
+                let mut completion =
+                    codec.tokenizer().encode(gold, false).map_err(|source| WarmStartError::Example {
+                        prompt: cut_middle(prompt.prompt.content.question(), 100),
+                        completion: cut_middle(gold, 100),
                         source: Box::new(source),
-                    })
-                };
-                let mut completion = encode(&pair.completion, false)?;
+                    })?;
                 completion.extend(end);
-                Ok(Self { prompt: encode(&pair.prompt, true)?, completion })
+                Ok(Self { prompt: prompt.token_ids.to_vec(), completion })
             })
-            .collect()
+            .collect::<Result<_, WarmStartError>>()?;
+        if examples.is_empty() { Err(WarmStartError::NoExamples) } else { Ok(examples) }
     }
 }
 

@@ -1,5 +1,7 @@
 //! `data`: where prompts come from and how many are drawn.
 
+use std::path::PathBuf;
+
 use crate::define::{choice, section};
 use crate::value::{FreeMap, Paths};
 
@@ -48,6 +50,19 @@ choice! {
         Error = "error",
         /// The row is left out, and counted.
         Skip = "skip",
+    }
+}
+
+choice! {
+    /// How prompts reach the model: through its chat template, or as bare text.
+    pub enum PromptFormat {
+        /// Rows of messages go through the template. Questions (plain rows, built-in tasks, any column but `prompt`) become one user message
+        /// where the model has a template; text in a column `prompt` stays text, as in TRL.
+        Auto = "auto",
+        /// Everything goes through the template; text becomes one user message. The model must have one.
+        Chat = "chat",
+        /// Bare text, tokenized as it is. Rows of messages are refused.
+        Text = "text",
     }
 }
 
@@ -134,6 +149,13 @@ section! {
         check_gold: GoldCheck = "warn", Any, Free;
         /// Names of the columns.
         columns: ColumnsConfig = "{}", Any, Fixed;
+        /// Whether prompts go through the model's chat template. The first prompt is shown at the start of every run, as the model gets it.
+        prompt_format: PromptFormat = "auto", Any, Fixed;
+        /// A system message, put before every conversation that has none. Prompts that stay text have no place for it.
+        system_prompt: Option<String> = "null", NotEmpty, Fixed;
+        /// A Jinja file around every text prompt, which it names `content` (EasyR1's `data.format_prompt`). It is applied before the chat
+        /// template, and rewards see its result.
+        prompt_template: Option<PathBuf> = "null", NotEmpty, Fixed;
         /// Further variables for the chat template, such as `enable_thinking: false`.
         chat_template_kwargs: FreeMap = "{}", Any, Fixed;
     }

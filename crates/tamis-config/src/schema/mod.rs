@@ -31,7 +31,7 @@ pub use correction::{
 pub use critic::{CriticConfig, CriticModelConfig, CriticOptimizerConfig};
 pub use data::{
     ArithmeticConfig, ArithmeticLevel, BadRows, ColumnsConfig, DataConfig, GoldCheck, Operator,
-    OverlongPrompts, TaskKind,
+    OverlongPrompts, PromptFormat, TaskKind,
 };
 pub use early_stop::{
     CollapseForm, EarlyStopConfig, EmptyStepsConfig, LowSuccessConfig, RewardCollapseConfig,

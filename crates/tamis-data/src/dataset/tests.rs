@@ -86,19 +86,6 @@ fn columns_by_name_and_path() {
 }
 
 #[test]
-fn text_as_a_users_message() {
-    let options = ReadOptions {
-        text_prompts: TextPrompts::AsUserMessage { system: Some("Think.".into()) },
-        ..ReadOptions::default()
-    };
-    let PromptContent::Messages(messages) = one(&json!({"question": "q"}), &options).content else {
-        panic!()
-    };
-    let messages: Vec<_> = messages.iter().map(|m| (m.role.as_str(), m.content.as_str())).collect();
-    assert_eq!(messages, [("system", "Think."), ("user", "q")]);
-}
-
-#[test]
 fn text_blocks_are_joined() {
     let row = json!({"prompt": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"text": "b"}], "tool_calls": null, "name": null}]});
     let PromptContent::Messages(messages) = one(&row, &ReadOptions::default()).content else { panic!() };

@@ -1,19 +1,24 @@
 //! Prompts of both splits, and the pairs that a warm start imitates.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
+use serde_json::{Map, Value};
 use tamis_config::{
-    ArithmeticConfig, BadRows, Config, Operator, OverlongPrompts as ConfigOverlong, TaskKind,
+    ArithmeticConfig, BadRows, Config, DataConfig, Operator, OverlongPrompts as ConfigOverlong,
+    PromptFormat as ConfigFormat, TaskKind,
 };
-use tamis_core::random::{Key, Purpose};
 use tamis_data::dataset::{self, Columns, Dataset, ReadOptions};
 use tamis_data::overlong::OverlongPrompts;
-use tamis_data::prompt::{Prompt, PromptContent};
+use tamis_data::prompt::{Message, Prompt, PromptContent};
+use tamis_data::prompt_format::{FormatFault, Formatter, PromptFormat};
+use tamis_env::task::Split;
 use tamis_env::task::arithmetic::{Arithmetic, Level, Operator as TaskOperator};
 use tamis_env::task::gsm8k_calculator::CalculatorTask;
-use tamis_env::task::{Split, Supervised};
+use tamis_text::template::ChatTemplate;
 
 use super::AssembleError;
+use crate::codec::{Codec, CodecError};
 
 /// The prompts of a run before they are tokenized.
 #[derive(Debug, Clone, Default)]
@@ -24,6 +29,8 @@ pub struct Prompts {
     pub validation: Vec<Prompt>,
     /// Lines for the log: what was read, skipped and left out.
     pub notes: Vec<String>,
+    /// What a person should look at.
+    pub warnings: Vec<String>,
     task: Option<TaskKind>,
 }
 
@@ -46,7 +53,13 @@ pub fn prompts(config: &Config) -> Result<Prompts, AssembleError> {
                     counts.kept
                 ));
             }
-            Prompts { train: task.train, validation: task.held_out, notes, task: data.task }
+            Prompts {
+                train: task.train,
+                validation: task.held_out,
+                notes,
+                task: data.task,
+                ..Prompts::default()
+            }
         }
         None => files(config)?,
     };
@@ -59,7 +72,39 @@ pub fn prompts(config: &Config) -> Result<Prompts, AssembleError> {
     if let Some(limit) = config.validate.max_prompts {
         prompts.validation.truncate(limit);
     }
+    if let Some(path) = &data.prompt_template {
+        let template = prompt_template(path)?;
+        for (split, prompts) in [("training", &mut prompts.train), ("validation", &mut prompts.validation)] {
+            for prompt in prompts {
+                fill(path, &template, prompt).map_err(|source| CodecError::Prompt {
+                    row: prompt.id.0 + 1,
+                    split,
+                    source: Box::new(source),
+                })?;
+            }
+        }
+    }
     Ok(prompts)
+}
+
+/// `data.prompt_template`. As in EasyR1 the white space around it is not part of it.
+fn prompt_template(path: &Path) -> Result<ChatTemplate, AssembleError> {
+    let source = std::fs::read_to_string(path)
+        .map_err(|source| CodecError::PromptTemplateFile { path: path.to_owned(), source })?;
+    let template = ChatTemplate::new(source.trim(), &BTreeMap::new());
+    Ok(template.map_err(|source| CodecError::PromptTemplate { path: path.to_owned(), source })?)
+}
+
+fn fill(path: &Path, template: &ChatTemplate, prompt: &mut Prompt) -> Result<(), CodecError> {
+    match &mut prompt.content {
+        PromptContent::Text(text) => {
+            let content = Map::from_iter([("content".to_owned(), Value::from(std::mem::take(text)))]);
+            let filled = template.render::<Message>(&[], &content);
+            *text = filled.map_err(|source| CodecError::PromptTemplate { path: path.to_owned(), source })?;
+            Ok(())
+        }
+        PromptContent::Messages(_) => Err(CodecError::TemplateAroundMessages),
+    }
 }
 
 /// What becomes of overlong prompts, in the data crate's terms.
@@ -97,23 +142,27 @@ fn arithmetic(config: &ArithmeticConfig, seed: u64) -> Result<Prompts, AssembleE
     let validation = task.prompts(Split::HeldOut, config.val_size)?;
     let notes =
         vec![format!("arithmetic: {} training and {} held-out prompts", train.len(), validation.len())];
-    Ok(Prompts { train, validation, notes, task: Some(TaskKind::Arithmetic) })
+    Ok(Prompts { train, validation, notes, task: Some(TaskKind::Arithmetic), ..Prompts::default() })
+}
+
+fn columns(data: &DataConfig) -> Columns {
+    Columns {
+        prompt: data.columns.prompt.clone(),
+        ground_truth: data.columns.ground_truth.clone(),
+        data_source: data.columns.data_source.clone(),
+    }
 }
 
 fn files(config: &Config) -> Result<Prompts, AssembleError> {
     let data = &config.data;
-    let columns = Columns {
-        prompt: data.columns.prompt.clone(),
-        ground_truth: data.columns.ground_truth.clone(),
-        data_source: data.columns.data_source.clone(),
-    };
+    let columns = columns(data);
     let bad_rows = match data.bad_rows {
         BadRows::Error => dataset::BadRows::Error,
         BadRows::Skip => dataset::BadRows::Skip,
     };
     let options = ReadOptions { columns, bad_rows, ..ReadOptions::default() };
     let mut notes = Vec::new();
-    let mut read = |split: &str, paths: &[std::path::PathBuf]| -> Result<Vec<Prompt>, AssembleError> {
+    let mut read = |split: &str, paths: &[PathBuf]| -> Result<Vec<Prompt>, AssembleError> {
         if paths.is_empty() {
             return Ok(Vec::new());
         }
@@ -129,7 +178,7 @@ fn files(config: &Config) -> Result<Prompts, AssembleError> {
     };
     let train = read("training data", &data.train.0)?;
     let validation = read("validation data", &data.val.0)?;
-    Ok(Prompts { train, validation, notes, task: None })
+    Ok(Prompts { train, validation, notes, ..Prompts::default() })
 }
 
 impl Prompts {
@@ -151,18 +200,72 @@ impl Prompts {
         alphabet.into_iter().collect()
     }
 
-    /// Prompts and gold answers that a warm start imitates, `limit` different ones at most, in an order of their own.
-    pub fn supervised(&self, seed: u64, limit: Option<usize>) -> Vec<Supervised> {
-        let order = Key::new(seed, Purpose::WarmStart).permutation(self.train.len());
-        let pairs = order.into_iter().filter_map(|row| {
-            let prompt = &self.train[row];
-            match (&prompt.content, &prompt.ground_truth) {
-                (PromptContent::Text(text), Some(truth)) => {
-                    Some(Supervised { prompt: text.clone(), completion: truth.clone() })
-                }
-                _ => None,
+    /// The prompts in the form that `data.prompt_format` gives them for the model of this codec, `data.system_prompt` included.
+    ///
+    /// # Errors
+    /// The first prompt that cannot have it.
+    pub fn formatted(mut self, config: &Config, codec: &Codec) -> Result<Self, AssembleError> {
+        let data = &config.data;
+        let formatter = Formatter {
+            format: match data.prompt_format {
+                ConfigFormat::Auto => PromptFormat::Auto,
+                ConfigFormat::Chat => PromptFormat::Chat,
+                ConfigFormat::Text => PromptFormat::Text,
+            },
+            system: data.system_prompt.clone(),
+            has_template: codec.has_template(),
+        };
+        let columns = columns(data);
+        let splits =
+            [("training", &mut self.train, &data.train.0), ("validation", &mut self.validation, &data.val.0)];
+        let (mut num_texts, mut num_prompts) = (0_usize, 0_usize);
+        for (split, prompts, files) in splits {
+            num_prompts += prompts.len();
+            for prompt in prompts {
+                // A built-in task asks questions, whatever it calls their column.
+                let is_question = self.task.is_some()
+                    || columns.prompt_of(&prompt.columns).is_none_or(|(column, _)| column != "prompt");
+                let content = std::mem::replace(&mut prompt.content, PromptContent::Text(String::new()));
+                prompt.content = formatter.apply(content, is_question).map_err(|fault| {
+                    misfit(fault, split, prompt.id.0 + 1, self.task.is_none().then_some(files), codec)
+                })?;
+                num_texts += usize::from(matches!(prompt.content, PromptContent::Text(_)));
             }
-        });
-        pairs.take(limit.unwrap_or(usize::MAX)).collect()
+        }
+        if num_texts > 0 && formatter.format == PromptFormat::Auto && formatter.has_template {
+            self.warnings.push(format!(
+                "{num_texts} of {num_prompts} prompts are the text of a column `prompt` and are sent without the model's chat template: \
+                 data.prompt_format=chat makes each a user message, data.prompt_format=text says that this is meant"
+            ));
+        }
+        Ok(self)
     }
+}
+
+/// Why a prompt cannot have the form that is asked for, and what to do.
+fn misfit(
+    fault: FormatFault,
+    split: &str,
+    row: u64,
+    files: Option<&Vec<PathBuf>>,
+    codec: &Codec,
+) -> AssembleError {
+    let files = files.map_or_else(String::new, |files| {
+        let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+        format!(" ({})", files.join(", "))
+    });
+    let give_template = "add chat_template.jinja to the model's folder or name one with model.chat_template";
+    let hint = match fault {
+        FormatFault::Messages => {
+            "set data.prompt_format=auto (or chat) to render messages with the chat template".to_owned()
+        }
+        FormatFault::NoTemplate => format!("{give_template}, or set data.prompt_format=text"),
+        FormatFault::NoPlaceForSystem if codec.has_template() => {
+            "set data.prompt_format=chat, or take data.system_prompt out".to_owned()
+        }
+        FormatFault::NoPlaceForSystem => {
+            format!("the model has no chat template: {give_template}, or take data.system_prompt out")
+        }
+    };
+    AssembleError::setting(format!("prompt {row} of the {split} data{files}: {fault}"), hint)
 }

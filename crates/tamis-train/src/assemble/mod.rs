@@ -117,6 +117,9 @@ impl AssembleError {
             Self::Codec(CodecError::TemplateFile { .. }) => {
                 Some("`model.chat_template` is taken from the folder in which tamis is started")
             }
+            Self::Codec(CodecError::PromptTemplateFile { .. }) => {
+                Some("`data.prompt_template` is taken from the folder in which tamis is started")
+            }
             Self::Checkpoint(
                 CheckpointError::Shape { .. }
                 | CheckpointError::Missing { .. }

@@ -16,7 +16,9 @@ use super::uniform::UniformGroups;
 use super::{RunError, Session};
 use crate::answers::RecordedAnswers;
 use crate::assemble::objective::Divergence;
-use crate::assemble::{advantage, critic, learning_rate, objective, policy, rewards, schedule};
+use crate::assemble::{
+    AssembleError, advantage, critic, learning_rate, objective, policy, rewards, schedule,
+};
 use crate::checkpoint::RunState;
 use crate::checksum::crc32;
 use crate::durable::Disk;
@@ -153,6 +155,9 @@ impl Session {
         for note in notes.iter().chain(&prompts.notes) {
             ui.say(note);
         }
+        for warning in &prompts.warnings {
+            ui.warn(warning);
+        }
         ui.say(&memory);
 
         let listener: Arc<dyn Listener> = RunListener::new(&ui, &interrupt);
@@ -173,16 +178,16 @@ impl Session {
             scorer = scorer.with_journal(Box::new(answers));
         }
 
+        let train = prepared(&codec, &config, prompts.train, "training", &ui)?;
+        if let Some(first) = train.first() {
+            ui.say(&codec.introduction(first).map_err(AssembleError::from)?);
+        }
+        super::critic::check_warm_up(&config, train.len())?;
         let examples = match (&state, config.warm_start.steps) {
             (Some(_), _) => None,
             (None, 0) => Some(Vec::new()),
-            (None, _) => {
-                let pairs = prompts.supervised(config.run.seed, config.warm_start.examples);
-                Some(Example::all(&codec, &pairs)?)
-            }
+            (None, _) => Some(Example::all(&codec, &train, config.run.seed, config.warm_start.examples)?),
         };
-        let train = prepared(&codec, &config, prompts.train, "training", &ui)?;
-        super::critic::check_warm_up(&config, train.len())?;
         let validation_prompts = prepared(&codec, &config, prompts.validation, "validation", &ui)?;
 
         validation::check_best(&config, &validation_prompts, &score_names)?;

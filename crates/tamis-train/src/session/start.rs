@@ -76,6 +76,7 @@ impl Start {
             Some((_, folder)) => policy::codec_of(config, folder)?,
             None => policy::codec(config, || prompts.alphabet())?,
         };
+        let prompts = prompts.formatted(config, &codec)?;
         let from = state.as_ref().map(|(_, folder)| folder.as_path());
         let shape = policy::shape(config, &codec, from)?;
         let critic = match &state {

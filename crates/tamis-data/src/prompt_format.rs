@@ -1,0 +1,150 @@
+//! Whether the text of a prompt reaches the model as it is or as a user's message of the chat template.
+//!
+//! A model that was tuned on conversations continues bare text like a story, and one that was not has no template. So the layout of the
+//! rows decides ([`PromptFormat::Auto`]), and it can be said outright.
+
+use thiserror::Error;
+
+use crate::prompt::{Message, PromptContent};
+
+/// How prompts reach the model (`data.prompt_format`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PromptFormat {
+    /// Messages go through the template. A question becomes a user's message where the model has a template; the text of a column
+    /// `prompt` stays text, as in TRL.
+    #[default]
+    Auto,
+    /// Every prompt goes through the template, text as one user's message.
+    Chat,
+    /// Every prompt is text, tokenized as it is.
+    Text,
+}
+
+/// A prompt has not the form that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum FormatFault {
+    /// Messages where only text goes.
+    #[error("its prompt is a list of messages, and data.prompt_format is `text`")]
+    Messages,
+    /// Text that is to become a message, and nothing to render it.
+    #[error("data.prompt_format is `chat`, and the model has no chat template")]
+    NoTemplate,
+    /// A system message that has no place.
+    #[error("data.system_prompt has no place in it, because it is sent as text without the chat template")]
+    NoPlaceForSystem,
+}
+
+/// Gives prompts their form.
+#[derive(Debug, Clone, Default)]
+pub struct Formatter {
+    /// What is asked for.
+    pub format: PromptFormat,
+    /// The system message of conversations that have none (`data.system_prompt`).
+    pub system: Option<String>,
+    /// Whether the model has a chat template.
+    pub has_template: bool,
+}
+
+impl Formatter {
+    /// The content as the model is to get it. `is_question` says that a text is a question of a plain row or of a built-in task, not that
+    /// of a column `prompt`.
+    ///
+    /// ```
+    /// use tamis_data::prompt::PromptContent;
+    /// use tamis_data::prompt_format::Formatter;
+    /// let formatter = Formatter { has_template: true, ..Formatter::default() };
+    /// let text = PromptContent::Text("1+1?".to_owned());
+    /// assert!(matches!(formatter.apply(text.clone(), true), Ok(PromptContent::Messages(_))));
+    /// assert_eq!(formatter.apply(text.clone(), false), Ok(text));
+    /// ```
+    pub fn apply(&self, content: PromptContent, is_question: bool) -> Result<PromptContent, FormatFault> {
+        let mut messages = match content {
+            PromptContent::Messages(_) if self.format == PromptFormat::Text => {
+                return Err(FormatFault::Messages);
+            }
+            PromptContent::Messages(messages) => messages,
+            PromptContent::Text(text) => {
+                let is_message = match self.format {
+                    PromptFormat::Auto => is_question && self.has_template,
+                    PromptFormat::Chat if !self.has_template => return Err(FormatFault::NoTemplate),
+                    PromptFormat::Chat => true,
+                    PromptFormat::Text => false,
+                };
+                if !is_message {
+                    return match self.system {
+                        Some(_) => Err(FormatFault::NoPlaceForSystem),
+                        None => Ok(PromptContent::Text(text)),
+                    };
+                }
+                vec![Message { role: "user".to_owned(), content: text }]
+            }
+        };
+        if let Some(system) = &self.system
+            && !messages.iter().any(|message| matches!(message.role.as_str(), "system" | "developer"))
+        {
+            messages.insert(0, Message { role: "system".to_owned(), content: system.clone() });
+        }
+        Ok(PromptContent::Messages(messages))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(roles: &[(&str, &str)]) -> PromptContent {
+        let message = |(role, content): &(&str, &str)| Message {
+            role: (*role).to_owned(),
+            content: (*content).to_owned(),
+        };
+        PromptContent::Messages(roles.iter().map(message).collect())
+    }
+
+    #[test]
+    fn every_form_of_every_row() {
+        use PromptFormat::{Auto, Chat, Text};
+        let text = PromptContent::Text("q".to_owned());
+        let (user, chat) = (messages(&[("user", "q")]), messages(&[("user", "a"), ("assistant", "b")]));
+        let form = |format, has_template, content: &PromptContent, is_question| {
+            Formatter { format, system: None, has_template }.apply(content.clone(), is_question)
+        };
+        for (format, has_template, is_question, expected) in [
+            (Auto, true, true, Ok(&user)),
+            (Auto, true, false, Ok(&text)),
+            (Auto, false, true, Ok(&text)),
+            (Auto, false, false, Ok(&text)),
+            (Chat, true, true, Ok(&user)),
+            (Chat, true, false, Ok(&user)),
+            (Chat, false, true, Err(FormatFault::NoTemplate)),
+            (Text, true, true, Ok(&text)),
+            (Text, false, false, Ok(&text)),
+        ] {
+            let found = form(format, has_template, &text, is_question);
+            assert_eq!(found.as_ref(), expected.as_ref().copied(), "{format:?} {has_template} {is_question}");
+        }
+        for has_template in [false, true] {
+            // What a template that is missing does to messages is said where they are rendered.
+            assert_eq!(form(Auto, has_template, &chat, false), Ok(chat.clone()));
+            assert_eq!(form(Chat, has_template, &chat, false), Ok(chat.clone()));
+            assert_eq!(form(Text, has_template, &chat, false), Err(FormatFault::Messages));
+        }
+    }
+
+    #[test]
+    fn a_system_message_goes_first_where_there_is_none() {
+        let formatter = |format| Formatter { format, system: Some("Think.".to_owned()), has_template: true };
+        let applied = |content, is_question| formatter(PromptFormat::Auto).apply(content, is_question);
+        let text = PromptContent::Text("q".to_owned());
+        assert_eq!(applied(text.clone(), true), Ok(messages(&[("system", "Think."), ("user", "q")])));
+        assert_eq!(applied(text.clone(), false), Err(FormatFault::NoPlaceForSystem));
+        assert_eq!(formatter(PromptFormat::Text).apply(text, true), Err(FormatFault::NoPlaceForSystem));
+        let several = [("user", "a"), ("assistant", "b"), ("user", "c")];
+        let mut with_system = vec![("system", "Think.")];
+        with_system.extend(several);
+        assert_eq!(applied(messages(&several), false), Ok(messages(&with_system)));
+        for role in ["system", "developer"] {
+            let own = messages(&[(role, "Own."), ("user", "a")]);
+            assert_eq!(applied(own.clone(), false), Ok(own));
+        }
+    }
+}
