@@ -5,11 +5,13 @@
 //! skipped, or the run ends.
 
 mod generator;
+mod reward_health;
 mod scorer;
 mod shell;
 mod source;
 
 pub use generator::{Generator, GeneratorError, GroupRequest, Outcome, Sample, Sampling};
+pub use reward_health::{MOST_FAILED_ROUNDS, MissingRewards, RewardHealth};
 pub use scorer::{Answer, AnswerJournal, JournalError, ScoreError, Scorer};
 pub use shell::{
     Backend, Collected, Dependencies, End, Fate, Observer, Record, Shell, ShellError, ShellSettings,

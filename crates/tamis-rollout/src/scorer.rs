@@ -12,17 +12,22 @@ pub struct Answer {
     pub scores: std::collections::BTreeMap<String, Score>,
     /// The weighted sum.
     pub reward: Score,
+    /// Message of each function that failed, by the function's name.
+    #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    pub failures: std::collections::BTreeMap<String, String>,
 }
 
 impl From<&Scored> for Answer {
     fn from(scored: &Scored) -> Self {
-        Self { scores: scored.scores.clone(), reward: scored.reward.clone() }
+        let Scored { scores, reward, failures } = scored.clone();
+        Self { scores, reward, failures }
     }
 }
 
 impl From<Answer> for Scored {
     fn from(answer: Answer) -> Self {
-        Self { scores: answer.scores, reward: answer.reward }
+        let Answer { scores, reward, failures } = answer;
+        Self { scores, reward, failures }
     }
 }
 

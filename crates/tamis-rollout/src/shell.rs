@@ -16,6 +16,7 @@ use tamis_env::reward::{RewardError, RewardInput};
 use thiserror::Error;
 
 use crate::generator::{Generator, GeneratorError, GroupRequest, Outcome, Sampling};
+use crate::reward_health::{MissingRewards, RewardHealth};
 use crate::scorer::{ScoreError, Scorer};
 use crate::source::{PreparedPrompt, PromptSource};
 
@@ -176,6 +177,9 @@ pub enum ShellError {
     /// The machine named a group that is not held: a fault of tamis.
     #[error("the scheduler named group {0}, which is not held")]
     UnknownGroup(u64),
+    /// Rewards do not arrive, and another round of the step would be generated for nothing.
+    #[error("no rewards arrive")]
+    MissingRewards(Box<MissingRewards>),
     /// The reference pass failed.
     #[error("the reference pass before the filter failed: {reason}")]
     Reference {
@@ -204,18 +208,31 @@ pub struct Shell {
     machine: Rounds,
     held: BTreeMap<GroupId, Record>,
     next_group: u64,
+    reward_health: RewardHealth,
 }
 
 impl Shell {
     /// Around a machine at its start.
     pub fn new(settings: ShellSettings, machine: Rounds) -> Self {
-        Self { settings, machine, held: BTreeMap::new(), next_group: 0 }
+        Self {
+            settings,
+            machine,
+            held: BTreeMap::new(),
+            next_group: 0,
+            reward_health: RewardHealth::default(),
+        }
     }
 
     /// Around a machine as it was saved, with the groups it held.
-    pub fn resumed(settings: ShellSettings, machine: Rounds, next_group: u64, held: Vec<Record>) -> Self {
+    pub fn resumed(
+        settings: ShellSettings,
+        machine: Rounds,
+        next_group: u64,
+        held: Vec<Record>,
+        reward_health: RewardHealth,
+    ) -> Self {
         let held = held.into_iter().map(|record| (record.group.id, record)).collect();
-        Self { settings, machine, held, next_group }
+        Self { settings, machine, held, next_group, reward_health }
     }
 
     /// The machine.
@@ -231,6 +248,11 @@ impl Shell {
     /// The id that the next dispatched group gets.
     pub fn next_group(&self) -> u64 {
         self.next_group
+    }
+
+    /// How the rewards of the rounds arrived so far.
+    pub fn reward_health(&self) -> &RewardHealth {
+        &self.reward_health
     }
 
     /// Tells the machine that the step it handed over was trained and weights published; so many members of its groups bore no loss.
@@ -265,6 +287,12 @@ impl Shell {
                     with.observer.epoch_begins(epoch);
                 }
                 Command::Draw { step, round, num_prompts } => {
+                    // A first round may be the one in which they arrive again: a run that ended for want of them is resumed so.
+                    if round > 1
+                        && let Some(missing) = self.reward_health.missing(with.scorer.rewards())
+                    {
+                        return Err(ShellError::MissingRewards(Box::new(missing)));
+                    }
                     commands.extend(self.round(&mut with, step, round, num_prompts)?);
                 }
                 Command::RoundComplete(report) => with.observer.round_complete(&report),
@@ -459,6 +487,7 @@ impl Shell {
             }
         }
         let scored = with.scorer.score(&inputs, &keys)?;
+        self.reward_health.observe(with.scorer.rewards(), &inputs, &scored);
         drop(inputs);
         let rewards: Vec<f64> = scored.iter().map(|scored| scored.reward.value).collect();
         with.observer.scored(&rewards);

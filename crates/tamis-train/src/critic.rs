@@ -51,7 +51,7 @@ pub struct CriticReport {
     pub num_skipped: usize,
     /// Whether each was left out, in order.
     pub skipped: Vec<bool>,
-    /// Mean norm of the gradient before clipping, over finite ones; NaN where there was none.
+    /// Mean norm of the gradient before clipping, over finite ones; NaN where none was finite, 0 where there was nothing to train on.
     pub grad_norm: f64,
     /// Mean of each figure of the value loss over the updates taken that have it (shares and means have none where no token is trained
     /// on), by name as logged.
@@ -68,7 +68,7 @@ pub fn values(
 }
 
 /// Trains the critic on a batch: `epochs` passes, one optimizer update per mini-batch, over the tokens of the policy in scored trajectories
-/// (truncated ones too: what they got is what was still to come).
+/// (truncated ones too: what they got is what was still to come). A mini-batch without such a token takes no update.
 ///
 /// Derivatives, loss and metrics do not depend on how a mini-batch is cut into micro-batches. Metrics are means over the updates taken.
 pub fn update_critic(
@@ -84,7 +84,12 @@ pub fn update_critic(
     for epoch in 0..settings.epochs {
         let order = order(settings.shuffle, epoch, batch.groups.len());
         for range in mini_batches(order.len(), settings.mini_batch_size) {
-            let metrics = pass(learner, batch, &first_row, &order[range], settings)?;
+            let own = OptimizerBatch::of(batch.groups, &first_row, &order[range], false, None);
+            if own.live().is_empty() {
+                // Nothing to learn from: an optimizer step would decay weights and move by old momentum alone.
+                continue;
+            }
+            let metrics = pass(learner, batch, &own, settings)?;
             let step = learner.critic_step(learning_rate)?;
             report.skipped.push(step.skipped);
             if step.skipped {
@@ -107,20 +112,19 @@ pub fn update_critic(
             }
         }
     }
-    report.grad_norm = norms / report.num_updates as f64;
+    // Where nothing was to be learned, 0; where every update was left out, there is no number.
+    report.grad_norm = if report.skipped.is_empty() { 0.0 } else { norms / report.num_updates as f64 };
     report.metrics = totals.into_iter().map(|(name, total, count)| (name, total / count as f64)).collect();
     Ok(report)
 }
 
-/// Forward and backward over one mini-batch, the groups at `places`.
+/// Forward and backward over one mini-batch.
 fn pass(
     learner: &mut dyn CriticLearner,
     batch: CriticBatch<'_>,
-    first_row: &[usize],
-    places: &[usize],
+    own: &OptimizerBatch<'_>,
     settings: &CriticSettings,
 ) -> Result<ValueMetrics, LearnerError> {
-    let own = OptimizerBatch::of(batch.groups, first_row, places, false, None);
     let (old, returns) = (own.gathered(batch.old), own.gathered(batch.returns));
     let mut all: Vec<ValueSums> = vec![ValueSums::default(); own.sequences.len()];
     let (mut derivatives, mut sums) = (Vec::new(), Vec::new());

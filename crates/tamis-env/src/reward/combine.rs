@@ -38,6 +38,8 @@ pub struct Scored {
     /// Weighted sum over the functions that answered; NaN where none did. Carries numbers per token (or per turn) where a function with a
     /// weight other than 0 gave them; what others gave for the whole completion stands at the last token (turn).
     pub reward: Score,
+    /// Message of each function that failed on the completion, by the function's name.
+    pub failures: BTreeMap<String, String>,
 }
 
 impl Scored {
@@ -97,6 +99,12 @@ impl Rewards {
     /// The functions, in order.
     pub fn functions(&self) -> &[NamedReward] {
         &self.functions
+    }
+
+    /// Functions that the reward is made of: those with a weight, or all where none has one.
+    pub fn weighed(&self) -> impl Iterator<Item = &NamedReward> {
+        let is_weighed = self.functions.iter().any(|named| named.weight != 0.0);
+        self.functions.iter().filter(move |named| named.weight != 0.0 || !is_weighed)
     }
 
     /// Names of shaping functions with a weight: a filter on `seq_reward` looks at them too.
@@ -190,11 +198,15 @@ impl Rewards {
         // What weighs nothing only measures: its answer alone is no reward of 0.
         let is_weighed = self.functions.iter().any(|named| named.weight != 0.0);
         let mut scores = Scores::new();
+        let mut failures = BTreeMap::new();
         let mut answered = Vec::with_capacity(self.functions.len());
         let mut raw = f64::NAN;
         for (named, outcome) in self.functions.iter().zip(outcomes) {
             let Outcome::Scored(given) = outcome else {
                 scores.insert(named.name.clone(), Score::unanswered());
+                if let Outcome::Failed(failure) = outcome {
+                    failures.insert(named.name.clone(), failure.to_string());
+                }
                 continue;
             };
             for (extra, number) in given {
@@ -214,7 +226,7 @@ impl Rewards {
             }
         }
         scores.insert("score".to_owned(), Score::of(raw));
-        Scored { scores, reward: weighted_sum(&answered, input.completion_ids.len()) }
+        Scored { scores, reward: weighted_sum(&answered, input.completion_ids.len()), failures }
     }
 }
 
@@ -308,7 +320,7 @@ fn weighted_sum(answered: &[(f64, &Score)], num_tokens: usize) -> Score {
 }
 
 /// The content of a row, shortened, for a warning.
-pub(crate) fn describe(input: &RewardInput<'_>) -> String {
+pub fn describe(input: &RewardInput<'_>) -> String {
     let Prompt { id, content, ground_truth, data_source, .. } = input.prompt;
     let prompt = match content {
         PromptContent::Text(text) => excerpt(text),

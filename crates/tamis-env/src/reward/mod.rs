@@ -125,6 +125,11 @@ pub trait RewardFunction: Send + Sync {
         false
     }
 
+    /// What to do where it fails on everything, as far as the function itself can tell; `None` where it cannot.
+    fn failure_hint(&self) -> Option<String> {
+        None
+    }
+
     /// Completions that say the ground truth in the forms this function may expect, the likeliest first; empty where it has no
     /// notion of a right answer.
     fn gold_completions(&self, _prompt: &Prompt) -> Vec<String> {

@@ -177,7 +177,7 @@ fn metrics_are_means_over_the_updates_that_have_them() {
     assert_eq!((report.num_updates, report.metrics, report.skipped), (0, Vec::new(), vec![true, true]));
     assert!(report.grad_norm.is_nan());
 
-    // Nothing scored in the second group: no share of its tokens, no mean of their values.
+    // Nothing scored in the second group: nothing to train on, and no update.
     let unscored = trajectory(f64::NAN, &[true, true], FinishReason::Stop);
     let [first, _] = groups();
     let groups = [first, group(2, vec![unscored.clone(), unscored])];
@@ -185,16 +185,37 @@ fn metrics_are_means_over_the_updates_that_have_them() {
     let (old, returns) = columns();
     let batch = CriticBatch { groups: &groups, old: &old, returns: &returns };
     let settings = settings(1, MicroBatch::Tokens(100));
-    let report = update_critic(&mut Constant::new(3.0), batch, &settings, 0.25)
-        .unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(report.num_updates, 2);
-    // Held at 1.5 for the returns of 2 and 3: losses 4.5, 0.5 and 1.125 over three tokens, and 0 of the empty one.
+    let mut learner = Constant::new(3.0);
+    let report =
+        update_critic(&mut learner, batch, &settings, 0.25).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!((report.num_updates, learner.rates), (1, vec![0.25]));
+    // Held at 1.5 for the returns of 2 and 3: losses 4.5, 0.5 and 1.125 over three tokens.
     let expected =
-        [("critic/vf_loss", 6.125 / 6.0), ("critic/vf_clipfrac", 1.0 / 3.0), ("critic/vpred_mean", 3.0)];
+        [("critic/vf_loss", 6.125 / 3.0), ("critic/vf_clipfrac", 1.0 / 3.0), ("critic/vpred_mean", 3.0)];
     assert_eq!(report.metrics.len(), expected.len());
     for ((name, value), (expected_name, expected)) in report.metrics.iter().zip(expected) {
         assert_eq!(*name, expected_name);
         assert!((value - expected).abs() < 1e-12, "{name} {value}");
+    }
+}
+
+/// Nothing scored, or no token of the policy: the weights stay, and neither momentum nor decay moves them.
+#[test]
+fn a_mini_batch_with_nothing_to_train_on_takes_no_optimizer_step() {
+    let unscored = trajectory(f64::NAN, &[true, true], FinishReason::Stop);
+    let masked = trajectory(1.0, &[false, false], FinishReason::Stop);
+    for member in [unscored, masked] {
+        let groups = [group(1, vec![member.clone(), member])];
+        let groups: Vec<&Group> = groups.iter().collect();
+        let columns = Ragged::from_rows([vec![1.0; 2], vec![1.0; 2]]);
+        let batch = CriticBatch { groups: &groups, old: &columns, returns: &columns };
+        let mut learner = Constant::new(1.0);
+        let settings = CriticSettings { epochs: 2, ..settings(1, MicroBatch::Tokens(100)) };
+        let report =
+            update_critic(&mut learner, batch, &settings, 0.25).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(learner.told, Vec::<Vec<f32>>::new(), "no pass");
+        assert_eq!(learner.rates, [0.0; 0], "no step");
+        assert_eq!(report, CriticReport::default());
     }
 }
 
