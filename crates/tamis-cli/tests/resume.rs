@@ -415,7 +415,7 @@ fn ctrl_c_gives_up_generation_between_two_tokens() {
 }
 
 #[test]
-fn a_journal_that_is_damaged_where_a_checkpoint_counts_on_it_is_refused() {
+fn a_journal_that_lost_what_a_checkpoint_counts_on_is_refused() {
     let config = noisy().replace("total_steps: 10", "total_steps: 4");
     let folder = Folder::new().with("config.yaml", &config).with("noise.py", NOISE);
     folder.tamis(&["train", "config.yaml"]).succeeds();
@@ -423,26 +423,28 @@ fn a_journal_that_is_damaged_where_a_checkpoint_counts_on_it_is_refused() {
     let whole = std::fs::read(&journal).expect("read");
     let longer = ["train", "--resume", "runs/tiny", "train.total_steps=5"];
 
-    let mut damaged = whole.clone();
-    damaged[30] ^= 1;
-    std::fs::write(&journal, &damaged).expect("write");
+    let cut = &whole[..whole.len() - 5];
+    std::fs::write(&journal, cut).expect("write");
     let refused = folder.tamis(&longer);
-    let told = refused.failure().replace(&whole.len().to_string(), "ALL");
+    let told =
+        refused.failure().replace(&whole.len().to_string(), "ALL").replace(&cut.len().to_string(), "SOME");
     insta::assert_snapshot!(told, @r"
     exit code 1
-    error: failed to read `runs/tiny/journal.bin`: damaged at byte 8, but the checkpoint counts on the first ALL bytes; resume from an earlier checkpoint
-      hint: the file was changed, damaged or lost: put it back as it was; or remove the newest folders of `checkpoints/`, up to one that was written before the damaged place
+    error: failed to read `runs/tiny/journal.bin`: it ends at byte SOME, and had ALL bytes when the checkpoint was written
+      hint: the file was changed, cut or lost: put it back as it was; or remove the newest folders of `checkpoints/`, up to one that counts on no more than is left
     ");
-    assert_eq!(std::fs::read(&journal).expect("read"), damaged, "nothing is cut");
+    assert_eq!(std::fs::read(&journal).expect("read"), cut, "nothing more is cut");
     std::fs::remove_file(&journal).expect("removed");
     insta::assert_snapshot!(folder.tamis(&longer).failure().replace(&whole.len().to_string(), "ALL"), @r"
     exit code 1
-    error: failed to read `runs/tiny/journal.bin`: damaged at byte 0, but the checkpoint counts on the first ALL bytes; resume from an earlier checkpoint
-      hint: the file was changed, damaged or lost: put it back as it was; or remove the newest folders of `checkpoints/`, up to one that was written before the damaged place
+    error: failed to read `runs/tiny/journal.bin`: it ends at byte 0, and had ALL bytes when the checkpoint was written
+      hint: the file was changed, cut or lost: put it back as it was; or remove the newest folders of `checkpoints/`, up to one that counts on no more than is left
     ");
 
-    // A torn tail after it is cut, and the run goes on.
-    std::fs::write(&journal, [&whole[..], &[9; 20]].concat()).expect("write");
+    // A torn tail after it is cut, what the checkpoint holds is not read again, and the run goes on.
+    let mut damaged = whole.clone();
+    damaged[30] ^= 1;
+    std::fs::write(&journal, [&damaged[..], &[9; 20]].concat()).expect("write");
     folder.tamis(&longer).succeeds();
 }
 

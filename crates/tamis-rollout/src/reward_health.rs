@@ -62,7 +62,10 @@ impl RewardHealth {
                 let message = &first.failures[&named.name];
                 self.failing
                     .entry(named.name.clone())
-                    .or_insert_with(|| Row { rounds: 0, first: format!("{message}\n{}", describe(first_input)) })
+                    .or_insert_with(|| Row {
+                        rounds: 0,
+                        first: format!("{message}\n{}", describe(first_input)),
+                    })
                     .grow();
             } else {
                 self.failing.remove(&named.name);
@@ -71,7 +74,8 @@ impl RewardHealth {
         if scored.iter().all(|row| row.reward.value.is_nan()) {
             self.unrewarded
                 .get_or_insert_with(|| {
-                    let messages = first.failures.iter().map(|(name, message)| format!("`{name}`: {message}\n"));
+                    let messages =
+                        first.failures.iter().map(|(name, message)| format!("`{name}`: {message}\n"));
                     Row { rounds: 0, first: messages.collect::<String>() + &describe(first_input) }
                 })
                 .grow();
@@ -95,7 +99,9 @@ impl RewardHealth {
         };
         match worst {
             Some((named, row)) => Some(of(Some(named.name.clone()), row, named.function.failure_hint())),
-            None => self.unrewarded.as_ref().filter(|row| row.rounds >= num_rounds).map(|row| of(None, row, None)),
+            None => {
+                self.unrewarded.as_ref().filter(|row| row.rounds >= num_rounds).map(|row| of(None, row, None))
+            }
         }
     }
 

@@ -33,14 +33,15 @@ impl From<Answer> for Scored {
 
 /// Where answers of external rewards are kept, by trajectory key.
 pub trait AnswerJournal {
-    /// What was recorded under the key.
-    fn get(&self, key: &str) -> Option<Answer>;
+    /// What was recorded under the key and not taken yet: nothing is asked for twice.
+    fn take(&mut self, key: &str) -> Option<Answer>;
 
-    /// Records answers durably, before any of them is used.
-    fn put(&mut self, answers: &[(String, Answer)]) -> Result<(), JournalError>;
+    /// Records what was answered in a step durably, before any of it is used.
+    fn put(&mut self, step: u64, answers: &[(String, Answer)]) -> Result<(), JournalError>;
 
-    /// How far it reaches, in bytes: what a checkpoint counts on.
-    fn position(&self) -> u64;
+    /// Forgets what was answered in steps before `next`. From the position that is returned, in bytes, the journal holds all other answers:
+    /// what a checkpoint counts on.
+    fn settle(&mut self, next: u64) -> u64;
 }
 
 /// The journal cannot be written.
@@ -84,9 +85,9 @@ impl Scorer {
         &self.rewards
     }
 
-    /// How far the journal reaches, in bytes; `None` without one.
-    pub fn journal_position(&self) -> Option<u64> {
-        self.journal.as_ref().map(|journal| journal.position())
+    /// Forgets journalled answers of steps before `next`; from where on the journal holds those of the others, `None` without one.
+    pub fn settle_journal(&mut self, next: u64) -> Option<u64> {
+        self.journal.as_mut().map(|journal| journal.settle(next))
     }
 
     /// Warnings since the last call, each with the content of its first row.
@@ -94,11 +95,11 @@ impl Scorer {
         std::mem::take(&mut self.warnings)
     }
 
-    /// Scores completions, each under its trajectory key: recorded answers are taken from the journal, new ones go into it before
+    /// Scores completions of one step, each under its trajectory key: recorded answers are taken from the journal, new ones go into it before
     /// they are returned.
     pub fn score(&mut self, inputs: &[RewardInput<'_>], keys: &[String]) -> Result<Vec<Scored>, ScoreError> {
-        let mut rows: Vec<Option<Scored>> = match &self.journal {
-            Some(journal) => keys.iter().map(|key| journal.get(key).map(Scored::from)).collect(),
+        let mut rows: Vec<Option<Scored>> = match &mut self.journal {
+            Some(journal) => keys.iter().map(|key| journal.take(key).map(Scored::from)).collect(),
             None => vec![None; inputs.len()],
         };
         rows.resize(inputs.len(), None);
@@ -113,7 +114,7 @@ impl Scorer {
                     .zip(&scoring.rows)
                     .filter_map(|(&i, scored)| Some((keys.get(i)?.clone(), Answer::from(scored))))
                     .collect();
-                journal.put(&answers)?;
+                journal.put(asked[0].step, &answers)?;
             }
             for (&i, scored) in missing.iter().zip(scoring.rows) {
                 rows[i] = Some(scored);

@@ -1,6 +1,9 @@
 //! The journal of external rewards' answers, by trajectory key.
+//!
+//! Nothing is asked for twice in the life of a process, so that an answer of now is used at once and need not be remembered. Only what a
+//! process before this one was answered after the checkpoint is read back, and forgotten when it has been asked for again.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -12,56 +15,147 @@ use crate::journal::{Journal, JournalError, SyncPolicy};
 #[derive(Serialize, Deserialize)]
 struct Entry {
     key: String,
+    /// The training step that it was asked for in; an earlier build did not say, and its answers stay until they are asked for.
+    #[serde(default = "unknown")]
+    step: u64,
     answer: Answer,
 }
 
-/// Answers recorded in this run, in memory and on disk.
+const fn unknown() -> u64 {
+    u64::MAX
+}
+
+/// The answers of a run on disk, and those in memory that an earlier process was given.
 pub struct RecordedAnswers {
     journal: Journal,
-    known: HashMap<String, Answer>,
+    /// Read back and not asked for yet, with their steps.
+    known: HashMap<String, (u64, Answer)>,
+    /// Where the first answer of each step stands that no checkpoint has settled.
+    starts: BTreeMap<u64, u64>,
 }
 
 impl RecordedAnswers {
-    /// Opens the journal and reads what it holds. A torn tail is cut where it comes after the first `promised` bytes, which a checkpoint
-    /// counts on (0 without one): the steps after it are done again, and so is the asking.
+    /// Opens the journal and reads what it holds from `from` on, where a checkpoint says that what it does not hold begins (0 without one). A
+    /// torn tail is cut: the asking for what stood there is done again.
     ///
     /// # Errors
-    /// Damage before `promised`: what was answered then was trained on, and another answer now would not be the same run.
-    pub fn open(disk: &Disk, path: &Path, promised: u64) -> Result<Self, JournalError> {
+    /// A journal that ends before `from`, a file that is none, the disk.
+    pub fn open(disk: &Disk, path: &Path, from: u64) -> Result<Self, JournalError> {
         // One flush for each batch of answers, after it was appended.
-        let (journal, recovered) = Journal::open(disk, path, SyncPolicy::OnDemand, promised)?;
-        let known = recovered
-            .records
-            .iter()
-            .filter_map(|(_, payload)| serde_json::from_slice::<Entry>(payload).ok())
-            .map(|entry| (entry.key, entry.answer))
-            .collect();
-        Ok(Self { journal, known })
+        let (journal, recovered) = Journal::open(disk, path, SyncPolicy::OnDemand, from)?;
+        let mut all = Self { journal, known: HashMap::new(), starts: BTreeMap::new() };
+        let mut start = recovered.from;
+        for (end, payload) in recovered.records {
+            if let Ok(Entry { key, step, answer }) = serde_json::from_slice(&payload) {
+                all.starts.entry(step).or_insert(start);
+                all.known.insert(key, (step, answer));
+            }
+            start = end;
+        }
+        Ok(all)
     }
 
-    /// Answers held.
+    /// Answers in memory.
     pub fn num_answers(&self) -> usize {
         self.known.len()
     }
 }
 
 impl AnswerJournal for RecordedAnswers {
-    fn get(&self, key: &str) -> Option<Answer> {
-        self.known.get(key).cloned()
+    fn take(&mut self, key: &str) -> Option<Answer> {
+        self.known.remove(key).map(|(_, answer)| answer)
     }
 
-    fn put(&mut self, answers: &[(String, Answer)]) -> Result<(), AnswerError> {
+    fn put(&mut self, step: u64, answers: &[(String, Answer)]) -> Result<(), AnswerError> {
+        self.starts.entry(step).or_insert(self.journal.position());
         for (key, answer) in answers {
-            let entry = Entry { key: key.clone(), answer: answer.clone() };
+            let entry = Entry { key: key.clone(), step, answer: answer.clone() };
             let payload = serde_json::to_vec(&entry).map_err(|error| AnswerError(Box::new(error)))?;
             self.journal.append(&payload).map_err(|error| AnswerError(Box::new(error)))?;
         }
-        self.journal.sync().map_err(|error| AnswerError(Box::new(error)))?;
-        self.known.extend(answers.iter().cloned());
-        Ok(())
+        self.journal.sync().map_err(|error| AnswerError(Box::new(error)))
     }
 
-    fn position(&self) -> u64 {
-        self.journal.position()
+    fn settle(&mut self, next: u64) -> u64 {
+        self.known.retain(|_, (step, _)| *step >= next);
+        self.starts.retain(|step, _| *step >= next);
+        self.starts.values().copied().min().unwrap_or(self.journal.position())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tamis_core::group::Score;
+
+    use super::*;
+
+    fn answer(value: f64) -> Answer {
+        Answer { scores: BTreeMap::new(), reward: Score::of(value), failures: BTreeMap::new() }
+    }
+
+    fn open(path: &Path, from: u64) -> RecordedAnswers {
+        RecordedAnswers::open(&Disk::unflushed(), path, from).expect("opens")
+    }
+
+    fn put(answers: &mut RecordedAnswers, step: u64, key: &str, value: f64) {
+        answers.put(step, &[(key.to_owned(), answer(value))]).expect("put");
+    }
+
+    #[test]
+    fn memory_and_what_a_resume_reads_do_not_grow_with_the_steps() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("journal");
+        let mut answers = open(&path, 0);
+        let mut checkpoint = 0;
+        for step in 1..=50 {
+            for group in 0..4 {
+                put(&mut answers, step, &format!("rollout/{}/0", 4 * step + group), 0.5);
+            }
+            assert_eq!((answers.num_answers(), answers.starts.len()), (0, 1), "step {step}");
+            checkpoint = answers.settle(step + 1);
+        }
+        assert_eq!(checkpoint, std::fs::metadata(&path).expect("file").len());
+        // Two steps after the checkpoint, of which one is done again.
+        put(&mut answers, 51, "rollout/204/0", 1.0);
+        put(&mut answers, 52, "rollout/208/0", 2.0);
+        drop(answers);
+        let mut answers = open(&path, checkpoint);
+        assert_eq!(answers.num_answers(), 2, "of 202 in the file");
+        assert_eq!(answers.take("rollout/204/0"), Some(answer(1.0)));
+        assert_eq!(answers.take("rollout/204/0"), None, "asked for once");
+        // A checkpoint now does not count the second step as settled, though the file goes further.
+        let between = answers.settle(52);
+        assert!(checkpoint < between && between < std::fs::metadata(&path).expect("file").len());
+        assert_eq!(open(&path, between).take("rollout/208/0"), Some(answer(2.0)));
+        assert_eq!(open(&path, between).take("rollout/204/0"), None);
+    }
+
+    #[test]
+    fn a_checkpoint_in_the_middle_of_a_step_keeps_what_the_step_was_answered() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("journal");
+        let mut answers = open(&path, 0);
+        put(&mut answers, 3, "rollout/1/0", 0.25);
+        let settled = answers.settle(4);
+        put(&mut answers, 4, "rollout/2/0", 0.5);
+        // Ctrl-C after the first round of step 4: what is saved is the state after step 3.
+        assert_eq!(answers.settle(4), settled);
+        assert_eq!(open(&path, settled).take("rollout/2/0"), Some(answer(0.5)));
+        // A run that ends for want of rewards forgets them all.
+        assert_eq!(answers.settle(u64::MAX), std::fs::metadata(&path).expect("file").len());
+    }
+
+    #[test]
+    fn answers_of_an_earlier_build_are_kept_until_they_are_asked_for() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("journal");
+        let (mut journal, _) =
+            Journal::open(&Disk::unflushed(), &path, SyncPolicy::OnDemand, 0).expect("opens");
+        let line = br#"{"key": "rollout/1/0", "answer": {"scores": {}, "reward": {"value": 0.5}}}"#;
+        journal.append(line).expect("append");
+        drop(journal);
+        let mut answers = open(&path, 0);
+        answers.settle(9);
+        assert_eq!(answers.take("rollout/1/0"), Some(answer(0.5)));
     }
 }

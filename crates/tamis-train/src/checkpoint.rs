@@ -17,7 +17,7 @@ use tamis_core::objective::{KlState, ObjectiveState};
 use tamis_core::schedule::Rounds;
 use tamis_data::sampler::Position;
 use tamis_model::{CheckpointError, Model, ModelConfig, SaveDtype};
-use tamis_rollout::Record;
+use tamis_rollout::{Record, RewardHealth};
 use thiserror::Error;
 
 use checksums::SummedFolder;
@@ -26,7 +26,7 @@ pub use checksums::{CHECKSUMS, ChecksumError, Extent, verify};
 use crate::durable::{Disk, DiskError, UNFINISHED};
 use crate::native::{NativeCritic, NativeEngine};
 use crate::run_directory::LogPositions;
-use crate::session::UniformGroups;
+use crate::session::{UniformGroups, Untrained};
 use crate::validation::ValidationReport;
 
 /// Version of the layout of `state.json`.
@@ -105,7 +105,7 @@ pub struct RunState {
     pub data_crc32: u32,
     /// Length of every log when the checkpoint was written.
     pub logs: LogPositions,
-    /// Length of the journal of answers then, where there is one: up to there it must be whole.
+    /// From where on the journal of answers holds what the steps after this one were answered, in bytes: a resume reads it from there.
     #[serde(default)]
     pub journal: Option<u64>,
     /// Whether the validation after this step is still to be made: the run was interrupted in it.
@@ -132,6 +132,12 @@ pub struct RunState {
     /// The same of the critic's updates.
     #[serde(default)]
     pub skipped_critic_updates: u32,
+    /// How the rewards of the rounds arrived.
+    #[serde(default)]
+    pub reward_health: RewardHealth,
+    /// The latest steps that made no update of the policy.
+    #[serde(default)]
+    pub untrained: Untrained,
     /// The critic, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub critic: Option<CriticState>,

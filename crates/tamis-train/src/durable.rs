@@ -6,7 +6,7 @@
 //! that is cheap to clone; [`Disk::failing`] gives one that fails at its k-th operation, for the tests of all that writes.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -287,6 +287,24 @@ impl Disk {
             faults.opened_at(path, length);
         }
         Ok(AppendFile { disk: self.clone(), path: path.to_owned(), file, length })
+    }
+
+    /// Length of a file in bytes.
+    pub fn length(&self, path: &Path) -> Result<u64, DiskError> {
+        let length = std::fs::metadata(path).map(|metadata| metadata.len());
+        length.map_err(|cause| DiskError::new(Operation::Read, path, cause))
+    }
+
+    /// Reads at most `most` bytes of a file from position `from` on; none where it ends before.
+    pub fn read_part(&self, path: &Path, from: u64, most: u64) -> Result<Vec<u8>, DiskError> {
+        let read = || {
+            let mut file = File::open(path)?;
+            file.seek(io::SeekFrom::Start(from))?;
+            let mut bytes = Vec::new();
+            file.take(most).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        read().map_err(|cause| DiskError::new(Operation::Read, path, cause))
     }
 
     /// Reads a whole file.

@@ -4,8 +4,8 @@
 //! used, so that a replay after a crash reads it instead of asking again. The file is the 8 bytes `TAMISJ1\n`, then records:
 //! length of the payload (`u32`, little endian), CRC-32 of these four bytes and the payload (`u32`, little endian), payload.
 //! Opening reads the records in order up to the first that is not whole, and cuts the file there: that is the tail which a
-//! crash tore. The reader says from where records were promised to be whole (a checkpoint's position): damage before it is
-//! an error, never cut.
+//! crash tore. The reader says from where on it needs them (a checkpoint's position): what stands before is neither read nor
+//! checked, and a file that ends before is an error.
 
 use std::path::{Path, PathBuf};
 
@@ -37,17 +37,16 @@ pub enum JournalError {
         /// The file.
         path: PathBuf,
     },
-    /// A record that a checkpoint counts on is damaged or missing.
+    /// The file is shorter than it was when the checkpoint was written.
     #[error(
-        "read `{}`: damaged at byte {offset}, but the checkpoint counts on the first {promised} bytes; resume from an \
-         earlier checkpoint", path.display()
+        "read `{}`: it ends at byte {length}, and had {promised} bytes when the checkpoint was written", path.display()
     )]
-    Damaged {
+    TooShort {
         /// The file.
         path: PathBuf,
-        /// Where the first record that is not whole begins.
-        offset: u64,
-        /// Up to where records had been whole.
+        /// Its length in bytes.
+        length: u64,
+        /// Its length when the checkpoint was written.
         promised: u64,
     },
     /// A record longer than the format holds.
@@ -65,9 +64,9 @@ impl JournalError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Disk(error) => error.hint(),
-            Self::NotAJournal { .. } | Self::Damaged { .. } => Some(
-                "the file was changed, damaged or lost: put it back as it was; or remove the newest folders of `checkpoints/`, up to one that \
-                 was written before the damaged place",
+            Self::NotAJournal { .. } | Self::TooShort { .. } => Some(
+                "the file was changed, cut or lost: put it back as it was; or remove the newest folders of `checkpoints/`, up to one that \
+                 counts on no more than is left",
             ),
             Self::TooLong { .. } => None,
         }
@@ -77,7 +76,9 @@ impl JournalError {
 /// What opening a journal found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Recovered {
-    /// Payloads of all whole records, in order, each with the position after it.
+    /// Position of the first record that was looked for.
+    pub from: u64,
+    /// Payloads of the whole records from there on, in order, each with the position after it.
     pub records: Vec<(u64, Vec<u8>)>,
     /// Bytes of a torn tail that were cut, 0 as a rule.
     pub cut: u64,
@@ -91,33 +92,38 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens a journal, creating it where it is not there, and cuts a torn tail. `promised` is the position up to which the
-    /// records must be whole (0 without a checkpoint).
+    /// Opens a journal, creating it where it is not there, and cuts a torn tail. `from` is the position of the first record that
+    /// is needed (0: all of them); no byte before it is read but the file's first eight.
     ///
     /// # Errors
-    /// The disk; a file that is no journal; damage before `promised`.
+    /// The disk; a file that is no journal; one that ends before `from`.
     pub fn open(
         disk: &Disk,
         path: &Path,
         policy: SyncPolicy,
-        promised: u64,
+        from: u64,
     ) -> Result<(Self, Recovered), JournalError> {
-        let bytes = if path.exists() { disk.read_file(path)? } else { Vec::new() };
-        let present = bytes.len().min(MAGIC.len());
-        if bytes[..present] != MAGIC[..present] {
+        let head = MAGIC.len() as u64;
+        let (first, rest) = if path.exists() {
+            (disk.read_part(path, 0, head)?, disk.read_part(path, from.max(head), u64::MAX)?)
+        } else {
+            (Vec::new(), Vec::new())
+        };
+        if !MAGIC.starts_with(&first) {
             return Err(JournalError::NotAJournal { path: path.to_owned() });
         }
-        let whole_head = bytes.len() >= MAGIC.len();
-        let records = if whole_head { records(&bytes) } else { Vec::new() };
+        let length = if path.exists() { disk.length(path)? } else { 0 };
+        if length < from {
+            return Err(JournalError::TooShort { path: path.to_owned(), length, promised: from });
+        }
+        let from = from.max(head);
+        let records = records(&rest, from);
         let end = match records.last() {
             Some(&(end, _)) => end,
-            None if whole_head => MAGIC.len() as u64,
+            None if length >= head => from,
             None => 0,
         };
-        if end < promised {
-            return Err(JournalError::Damaged { path: path.to_owned(), offset: end, promised });
-        }
-        let cut = bytes.len() as u64 - end;
+        let cut = length - end;
         if cut > 0 {
             disk.cut_file(path, end)?;
         }
@@ -127,7 +133,7 @@ impl Journal {
             file.sync()?;
         }
         let records = records.into_iter().map(|(end, payload)| (end, payload.to_vec())).collect();
-        Ok((Self { file, policy }, Recovered { records, cut }))
+        Ok((Self { file, policy }, Recovered { from, records, cut }))
     }
 
     /// Appends a record, and flushes it where the policy says so. After a failure the journal is as before, or has a torn tail
@@ -154,7 +160,7 @@ impl Journal {
         Ok(self.file.sync()?)
     }
 
-    /// Position after the last record, in bytes: what a checkpoint keeps, to be promised when the journal is opened again.
+    /// Position after the last record, in bytes.
     pub fn position(&self) -> u64 {
         self.file.length()
     }
@@ -168,10 +174,10 @@ fn record_checksum(record: &[u8]) -> u32 {
     crc32(&covered)
 }
 
-/// The whole records of a journal's bytes, each with the position after it, up to the first that is not whole.
-fn records(bytes: &[u8]) -> Vec<(u64, &[u8])> {
+/// The whole records of a journal's bytes from position `from` on, each with the position after it, up to the first that is not whole.
+fn records(bytes: &[u8], from: u64) -> Vec<(u64, &[u8])> {
     let mut found = Vec::new();
-    let mut start = MAGIC.len();
+    let mut start = 0;
     while let Some((&[l0, l1, l2, l3, c0, c1, c2, c3], _)) =
         bytes.get(start..).and_then(|rest| rest.split_first_chunk::<FRAME>())
     {
@@ -183,7 +189,7 @@ fn records(bytes: &[u8]) -> Vec<(u64, &[u8])> {
             break;
         }
         start += record.len();
-        found.push((start as u64, &record[FRAME..]));
+        found.push((from + start as u64, &record[FRAME..]));
     }
     found
 }
@@ -204,7 +210,7 @@ mod tests {
     fn written(path: &Path) -> u64 {
         let (mut journal, recovered) =
             Journal::open(&Disk::unflushed(), path, SyncPolicy::EveryRecord, 0).expect("new");
-        assert_eq!(recovered, Recovered::default());
+        assert_eq!(recovered, Recovered { from: 8, ..Recovered::default() });
         for payload in three() {
             journal.append(&payload).expect("append");
         }
@@ -217,14 +223,17 @@ mod tests {
         let path = folder.path().join("journal");
         let end = written(&path);
         assert_eq!(end, 8 + (8 + 5) + 8 + (8 + 300), "hand-counted");
-        let (mut journal, recovered) =
-            Journal::open(&Disk::unflushed(), &path, SyncPolicy::OnDemand, end).expect("open");
+        let open = |from| Journal::open(&Disk::unflushed(), &path, SyncPolicy::OnDemand, from).expect("open");
+        let (mut journal, recovered) = open(0);
         assert_eq!(payloads(&recovered), three());
         assert_eq!(recovered.records.iter().map(|(end, _)| *end).collect::<Vec<_>>(), [21, 29, 337]);
         journal.append(b"fourth").expect("append");
-        let (_, recovered) =
-            Journal::open(&Disk::unflushed(), &path, SyncPolicy::OnDemand, end).expect("open");
-        assert_eq!(payloads(&recovered).last().map(Vec::as_slice), Some(&b"fourth"[..]));
+        for (from, whole) in [(21, 3), (29, 2), (end, 1), (end + 14, 0)] {
+            let (_, recovered) = open(from);
+            let ends: Vec<u64> = recovered.records.iter().map(|(end, _)| *end).collect();
+            assert_eq!((recovered.from, ends.as_slice()), (from, &[29, 337, 351][3 - whole..]));
+            assert!(whole == 0 || payloads(&recovered).last().map(Vec::as_slice) == Some(&b"fourth"[..]));
+        }
     }
 
     #[test]
@@ -259,13 +268,19 @@ mod tests {
             let mut damaged = bytes.clone();
             damaged[place] ^= 1 << (place % 8);
             std::fs::write(&path, &damaged).expect("write");
-            let error =
-                Journal::open(&Disk::unflushed(), &path, SyncPolicy::OnDemand, end).expect_err("damaged");
-            assert!(matches!(
-                (&error, place),
-                (JournalError::NotAJournal { .. }, 0..8) | (JournalError::Damaged { .. }, 8..)
-            ));
-            assert_eq!(std::fs::read(&path).expect("read"), damaged, "nothing is cut that was promised");
+            let open = |from| Journal::open(&Disk::unflushed(), &path, SyncPolicy::OnDemand, from);
+            if place < 8 {
+                assert!(matches!(open(end), Err(JournalError::NotAJournal { .. })));
+                continue;
+            }
+            // What a checkpoint holds is not looked at.
+            let (_, recovered) = open(end).expect("whole from there on");
+            assert_eq!((recovered.records, recovered.cut), (Vec::new(), 0));
+            assert_eq!(std::fs::read(&path).expect("read"), damaged, "nothing is cut");
+            // What it does not hold is read up to the damage, and the rest is done again.
+            let (_, recovered) = open(0).expect("cut");
+            let whole = [21, 29, 337].iter().filter(|&&end| end <= place).count();
+            assert_eq!(payloads(&recovered), three()[..whole], "byte {place}");
         }
     }
 
@@ -329,9 +344,9 @@ mod tests {
         std::fs::remove_file(&path).expect("remove");
         let end = written(&path);
         std::fs::write(&path, &std::fs::read(&path).expect("read")[..40]).expect("write");
-        insta::assert_snapshot!(shown(open(end).expect_err("damaged")), @"read `DIR/journal`: damaged at byte 29, but the checkpoint counts on the first 337 bytes; resume from an earlier checkpoint");
+        insta::assert_snapshot!(shown(open(end).expect_err("cut")), @"read `DIR/journal`: it ends at byte 40, and had 337 bytes when the checkpoint was written");
         std::fs::remove_file(&path).expect("remove");
-        insta::assert_snapshot!(shown(open(end).expect_err("gone")), @"read `DIR/journal`: damaged at byte 0, but the checkpoint counts on the first 337 bytes; resume from an earlier checkpoint");
+        insta::assert_snapshot!(shown(open(end).expect_err("gone")), @"read `DIR/journal`: it ends at byte 0, and had 337 bytes when the checkpoint was written");
         let full = Journal::open(
             &Disk::failing(0, Fault::DiskFull),
             &folder.path().join("new"),

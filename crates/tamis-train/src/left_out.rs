@@ -4,11 +4,13 @@
 //! mask, a shaping or the correction takes them out. They are not trained on, so nothing that counts what was trained counts them: each is under its own
 //! name in the rollout file's `verdict`, in `train/num_left_out/{reason}`, and together they are `trajectories/left_out`.
 
+use serde::{Deserialize, Serialize};
 use tamis_core::group::{Group, Trajectory};
 use tamis_core::ragged::Ragged;
 
 /// Why a member of a trained group bears no loss.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum LeftOut {
     /// No reward function answered.
     Unscored,
@@ -38,6 +40,22 @@ impl LeftOut {
             Self::Shaped => "shaped",
             Self::Masked => "masked",
             Self::Rejected => "rejected",
+        }
+    }
+
+    /// What to change where it takes every member of every group out.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Self::Unscored => "look at what the reward functions are given and return",
+            Self::Unchosen => "let the filter choose more members (`filter`)",
+            Self::Truncated => {
+                "every completion ends at rollout.max_response_length: raise it, or set objective.masks.truncated=false"
+            }
+            Self::Shaped => "look at objective.shaping, which takes them out",
+            Self::Masked => "no token of theirs is the policy's: look at what is generated",
+            Self::Rejected => {
+                "loosen the rejection of objective.correction, or look at why the policies differ so much"
+            }
         }
     }
 

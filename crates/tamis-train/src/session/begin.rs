@@ -13,6 +13,7 @@ use super::passes::hints;
 use super::settings::{engine_settings, shell_settings, update_settings, validation_settings};
 use super::start::{STARTED, Start, new_directory, opening, prepared, score_names, settled};
 use super::uniform::UniformGroups;
+use super::untrained::Untrained;
 use super::{RunError, Session};
 use crate::answers::RecordedAnswers;
 use crate::assemble::objective::Divergence;
@@ -141,9 +142,9 @@ impl Session {
             .as_ref()
             .map_or((LogPositions::default(), 0), |(state, _)| (state.logs.clone(), state.step));
         // What a checkpoint counts on is looked at before anything is cut.
-        let promised = state.as_ref().and_then(|(state, _)| state.journal).unwrap_or(0);
+        let from = state.as_ref().and_then(|(state, _)| state.journal).unwrap_or(0);
         let answers = if config.reward.iter().any(|reward| reward.kind.is_external()) {
-            Some(RecordedAnswers::open(directory.disk(), &directory.journal(), promised)?)
+            Some(RecordedAnswers::open(directory.disk(), &directory.journal(), from)?)
         } else {
             None
         };
@@ -240,7 +241,8 @@ impl Session {
                 engine.set_version(state.version);
                 let mut machine = state.machine.clone();
                 machine.set_length(settings.total_steps, settings.total_epochs);
-                Shell::resumed(shell_settings, machine, state.next_group, carried(state, &pool))
+                let health = state.reward_health.clone();
+                Shell::resumed(shell_settings, machine, state.next_group, carried(state, &pool), health)
             }
             None => Shell::new(shell_settings, Rounds::new(settings)?),
         };
@@ -271,6 +273,7 @@ impl Session {
             is_unmeasured: state.as_ref().is_some_and(|(state, _)| state.is_unmeasured),
             skipped_updates: state.as_ref().map_or(0, |(state, _)| state.skipped_updates),
             skipped_critic_updates: state.as_ref().map_or(0, |(state, _)| state.skipped_critic_updates),
+            untrained: state.as_ref().map_or(Untrained::default(), |(state, _)| state.untrained),
             uniform_groups,
             attempts: Attempts::new(),
             early_stop_between: early_stop.state().clone(),

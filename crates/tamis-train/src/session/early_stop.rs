@@ -80,6 +80,7 @@ impl Session {
         metrics.set("train/early_stopped", 1.0);
         self.loggers.amend(self.shell.machine().progress().steps, &metrics)?;
         self.finish()?;
+        self.check_learned()?;
         Ok(Ending::StoppedEarly(reason))
     }
 }

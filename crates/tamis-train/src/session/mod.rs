@@ -20,6 +20,7 @@ mod start;
 mod step;
 mod steps;
 mod uniform;
+mod untrained;
 mod watch;
 
 use std::path::PathBuf;
@@ -32,7 +33,9 @@ use tamis_core::objective::{KlState, Objective, ObjectiveError, ObjectiveState};
 use tamis_core::schedule::{Diagnosis, FinishReason, Rounds, ScheduleError};
 use tamis_data::sampler::{Position, PositionError};
 use tamis_env::reward::RewardError;
-use tamis_rollout::{GeneratorError, PreparedPrompt, ScoreError, Scorer, Shell, ShellError};
+use tamis_rollout::{
+    GeneratorError, MissingRewards, PreparedPrompt, RewardHealth, ScoreError, Scorer, Shell, ShellError,
+};
 use thiserror::Error;
 
 use crate::assemble::AssembleError;
@@ -44,6 +47,7 @@ use crate::interrupt::Interrupt;
 use crate::journal::JournalError;
 use crate::learner::LearnerError;
 use crate::learning_rate::LearningRate;
+use crate::left_out::LeftOut;
 use crate::logger::{LoggerError, Loggers};
 use crate::native::NativeEngine;
 use crate::pool::PromptPool;
@@ -55,11 +59,13 @@ use crate::warm_start::WarmStartError;
 
 use attempts::Attempts;
 pub use uniform::UniformGroups;
+pub use untrained::Untrained;
 
 pub use begin::{Begin, ConfigText};
 pub(crate) use settings::{engine_settings, threads, validation_settings};
 
-/// So many updates in a row whose gradient is not finite end the run: nothing says that it would recover.
+/// So many updates in a row whose gradient is not finite end the run, and so many steps in a row that make no update of the policy: nothing
+/// says that it would recover.
 const MOST_SKIPPED_UPDATES: u32 = 10;
 
 /// A run cannot begin or go on.
@@ -183,6 +189,30 @@ pub enum RunError {
         /// Where to resume from.
         run: PathBuf,
     },
+    /// A reward function fails on everything, or no completion has a reward.
+    #[error("{}, up to step {step}: the run does not learn; the first: {}", lacking(missing, key.as_deref()), missing.first.trim_start())]
+    MissingRewards {
+        /// What is missing.
+        missing: Box<MissingRewards>,
+        /// The function's configuration key, where it has one.
+        key: Option<String>,
+        /// The step of the last round without.
+        step: u64,
+        /// Where to resume from.
+        run: PathBuf,
+    },
+    /// Step after step made no update.
+    #[error("the {steps} steps up to step {step} made no update of the policy{}: the run does not learn", because(*reason))]
+    NothingTrained {
+        /// How many steps, in a row.
+        steps: u64,
+        /// The last of them.
+        step: u64,
+        /// Why the first trajectory of the last one bears no loss.
+        reason: Option<LeftOut>,
+        /// Where to resume from.
+        run: PathBuf,
+    },
     /// Ctrl-C before there was anything to save.
     #[error("interrupted before the first checkpoint")]
     Interrupted {
@@ -199,6 +229,23 @@ pub enum RunError {
 
 fn upto(last_step: Option<u64>) -> String {
     last_step.map_or_else(String::new, |step| format!(" (metrics.jsonl goes up to step {step})"))
+}
+
+/// What is missing, as the beginning of a sentence.
+fn lacking(missing: &MissingRewards, key: Option<&str>) -> String {
+    let rounds = match missing.num_rounds {
+        1 => "the only round".to_owned(),
+        rounds => format!("{rounds} rounds in a row"),
+    };
+    match (&missing.function, key) {
+        (Some(name), Some(key)) => format!("reward `{name}` ({key}) failed on every completion of {rounds}"),
+        (Some(name), None) => format!("reward `{name}` failed on every completion of {rounds}"),
+        (None, _) => format!("no completion of {rounds} had a reward"),
+    }
+}
+
+fn because(reason: Option<LeftOut>) -> String {
+    reason.map_or_else(String::new, |reason| format!(" (their trajectories bear no loss: {})", reason.name()))
 }
 
 impl RunError {
@@ -235,6 +282,22 @@ impl RunError {
                  (critic/score/max, critic/returns/max, critic/values/max in metrics.jsonl), and lower critic.optimizer.learning_rate where \
                  there is none",
                 run.join("checkpoints").display()
+            )),
+            Self::MissingRewards { missing, run, .. } => {
+                let cause = match (&missing.hint, &missing.function) {
+                    (Some(hint), _) => hint,
+                    (None, Some(_)) => "mend the function",
+                    (None, None) => "look at what the reward functions are given and return",
+                };
+                Some(format!(
+                    "{cause}; then `tamis train --resume {}` goes on after the last step that was trained, and asks anew",
+                    run.display()
+                ))
+            }
+            Self::NothingTrained { reason, run, .. } => Some(format!(
+                "{}; the run is in {}",
+                reason.map_or("look at the warnings of its steps", LeftOut::remedy),
+                run.display()
             )),
             Self::Stopped { run, .. } => Some(format!(
                 "change the settings above in a new run; what was trained is in {}",
@@ -300,6 +363,7 @@ struct Between {
     next_group: u64,
     carried: Vec<CarriedGroup>,
     uniform_groups: UniformGroups,
+    reward_health: RewardHealth,
 }
 
 /// A run in progress.
@@ -342,6 +406,7 @@ pub struct Session {
     // Updates left out one after the other, the last one included.
     skipped_updates: u32,
     skipped_critic_updates: u32,
+    untrained: Untrained,
     uniform_groups: UniformGroups,
     early_stop: EarlyStop,
     // As it stood after the last trained step: skipped attempts after it are replayed.

@@ -25,6 +25,9 @@ impl TrainedRows<'_> {
 impl Session {
     /// Writes a checkpoint of the state between two steps.
     pub(super) fn save(&mut self, step: u64) -> Result<(), RunError> {
+        // A validation that is still to be made belongs to this step.
+        let next = if self.is_unmeasured { step } else { step + 1 };
+        let journal = self.scorer.settle_journal(next);
         // A logger that is switched off keeps what it wrote before.
         let mut logs = self.base_logs.clone();
         self.loggers.sync(&mut logs)?;
@@ -42,7 +45,7 @@ impl Session {
             advantage: self.advantage_state.clone(),
             reward_kl: self.reward_kl,
             logs,
-            journal: self.scorer.journal_position(),
+            journal,
             is_unmeasured: self.is_unmeasured,
             num_tokens: self.num_tokens,
             scores: self.scores.clone(),
@@ -52,6 +55,8 @@ impl Session {
             uniform_groups: Some(self.between.uniform_groups),
             skipped_updates: self.skipped_updates,
             skipped_critic_updates: self.skipped_critic_updates,
+            reward_health: self.between.reward_health.clone(),
+            untrained: self.untrained,
             critic: self.engine.critic().map(|critic| CriticState { version: critic.version() }),
         };
         let pending = self.directory.begin_checkpoint(step)?;

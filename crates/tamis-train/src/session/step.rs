@@ -146,6 +146,10 @@ impl Session {
             ));
         }
 
+        let is_idle = report.as_ref().is_some_and(|report| {
+            self.count_untrained(report.skipped.len(), left_out.iter().flatten().next().copied())
+        });
+
         if let Some(report) = &report {
             metrics.set("loss", report.loss);
             metrics.set("actor/grad_norm", report.grad_norm);
@@ -214,7 +218,7 @@ impl Session {
         if self.config.checkpoint.save_freq.is_due(step) || is_last || self.is_unmeasured {
             self.save(step)?;
         }
-        if in_a_row.max(critic_in_a_row) < MOST_SKIPPED_UPDATES {
+        if in_a_row.max(critic_in_a_row) < MOST_SKIPPED_UPDATES && !is_idle {
             return Ok(());
         }
         if self.saved != Some(step) {
@@ -224,8 +228,10 @@ impl Session {
         // A critic without finite gradients has values that may be the policy's trouble, not the other way round.
         Err(if critic_in_a_row >= MOST_SKIPPED_UPDATES {
             RunError::CriticNotFinite { updates: critic_in_a_row, step, run }
-        } else {
+        } else if in_a_row >= MOST_SKIPPED_UPDATES {
             RunError::NotFinite { updates: in_a_row, step, run }
+        } else {
+            self.nothing_trained(u64::from(self.untrained.steps))
         })
     }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Instant;
 
 use tamis_core::schedule::Accounting;
-use tamis_rollout::{Collected, Dependencies, End, Shell};
+use tamis_rollout::{Collected, Dependencies, End, Shell, ShellError};
 
 use super::attempts::Attempts;
 use super::reference::WithReference;
@@ -77,7 +77,12 @@ impl Session {
             }
             self.progress.groups(0, self.config.data.train_batch_size as u64);
             let first = self.shell.next_group();
-            let collected = self.collect()?;
+            let collected = match self.collect() {
+                Err(RunError::Shell(ShellError::MissingRewards(missing))) => {
+                    return Err(self.without_rewards(step, *missing));
+                }
+                collected => collected?,
+            };
             collected.report.accounting.check()?;
             if matches!(collected.end, End::Ready | End::Skipped(_)) {
                 self.observe_rounds(&collected, first, matches!(collected.end, End::Ready));
@@ -88,12 +93,14 @@ impl Session {
                 End::Ready => {
                     self.train(step, &collected)?;
                     self.attempts = Attempts::new();
+                    self.check_rewards(step)?;
                 }
                 End::Skipped(why) => {
                     self.progress
                         .warn(&format!("step {step} is skipped ({}) and tried again", skip_reason(*why)));
                     self.write_rollouts(step, &collected, TrainedRows::NONE)?;
                     self.attempts.give_up(collected);
+                    self.check_rewards(step)?;
                 }
                 End::Finished(why) => {
                     let why = *why;
@@ -102,17 +109,31 @@ impl Session {
                     }
                     self.write_rollouts(step, &collected, TrainedRows::NONE)?;
                     self.finish()?;
+                    self.check_learned()?;
                     return Ok(Ending::Finished(why));
                 }
                 End::Stopped(diagnosis) => {
                     self.write_rollouts(step, &collected, TrainedRows::NONE)?;
                     self.finish()?;
+                    // There is no signal because there are no rewards: that is the news.
+                    let rounds = u32::try_from(collected.report.rounds.max(1)).unwrap_or(u32::MAX);
+                    let missing = self.shell.reward_health().missing_for(rounds, self.scorer.rewards());
+                    if let Some(missing) = missing {
+                        return Err(self.without_rewards(step, missing));
+                    }
                     return Err(RunError::Stopped {
                         diagnosis: diagnosis.clone(),
                         run: self.directory.path().to_owned(),
                     });
                 }
             }
+        }
+    }
+
+    fn check_rewards(&mut self, step: u64) -> Result<(), RunError> {
+        match self.shell.reward_health().missing(self.scorer.rewards()) {
+            Some(missing) => Err(self.without_rewards(step, missing)),
+            None => Ok(()),
         }
     }
 
@@ -146,6 +167,7 @@ impl Session {
             machine: shell.machine().clone(),
             position: pool.position(),
             next_group: shell.next_group(),
+            reward_health: shell.reward_health().clone(),
             carried: shell.held().map(CarriedGroup::of).collect(),
         }
     }

@@ -1,0 +1,72 @@
+//! Runs that learn nothing: rewards that do not arrive, steps that make no update. They end with a diagnosis, never as if all were well.
+
+use serde::{Deserialize, Serialize};
+use tamis_rollout::MissingRewards;
+
+use super::{RunError, Session};
+use crate::left_out::LeftOut;
+
+/// The latest steps in a row that made no update of the policy. A checkpoint holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Untrained {
+    /// How many.
+    pub(super) steps: u32,
+    /// Why the first trajectory of the last one bears no loss.
+    pub(super) reason: Option<LeftOut>,
+}
+
+impl Session {
+    /// Saves and makes the error of a run whose rewards are missing. A resume asks anew for what was answered since the last trained step:
+    /// the function may be mended by then.
+    pub(super) fn without_rewards(&mut self, step: u64, missing: MissingRewards) -> RunError {
+        let trained = self.shell.machine().progress().steps;
+        if step > trained || self.saved != Some(trained) {
+            self.scorer.settle_journal(u64::MAX);
+            if let Err(error) = self.save(trained) {
+                return error;
+            }
+        }
+        let place = missing
+            .function
+            .as_ref()
+            .and_then(|name| self.config.reward.iter().position(|reward| reward.name == *name));
+        RunError::MissingRewards {
+            missing: Box::new(missing),
+            key: place.map(|place| format!("reward[{place}]")),
+            step,
+            run: self.directory.path().to_owned(),
+        }
+    }
+
+    /// Counts a step of the policy that made so many updates, left-out ones included; whether there were too many without.
+    pub(super) fn count_untrained(&mut self, num_updates: usize, reason: Option<LeftOut>) -> bool {
+        self.untrained = match num_updates {
+            0 => Untrained { steps: self.untrained.steps.saturating_add(1), reason },
+            _ => Untrained::default(),
+        };
+        self.untrained.steps >= super::MOST_SKIPPED_UPDATES
+    }
+
+    /// The error of a run that makes no updates.
+    pub(super) fn nothing_trained(&self, steps: u64) -> RunError {
+        RunError::NothingTrained {
+            steps,
+            step: self.shell.machine().progress().steps,
+            reason: self.untrained.reason,
+            run: self.directory.path().to_owned(),
+        }
+    }
+
+    /// Refuses to call a run done that never had a reward, or never made an update of the policy that it was to train.
+    pub(super) fn check_learned(&mut self) -> Result<(), RunError> {
+        let steps = self.shell.machine().progress().steps;
+        if let Some(missing) = self.shell.reward_health().always_missing(self.scorer.rewards()) {
+            return Err(self.without_rewards(steps, missing));
+        }
+        if steps > 0 && self.trains_policy(steps) && self.engine.optimizer().num_steps() == 0 {
+            return Err(self.nothing_trained(steps));
+        }
+        Ok(())
+    }
+}
