@@ -1,8 +1,10 @@
 //! The command line as typed in: what clap parses, nothing interpreted yet.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use tamis_config::foreign::{is_foreign_option, join_options};
 
 /// Trains language models by reinforcement learning with verifiable rewards.
 #[derive(Debug, Parser)]
@@ -40,11 +42,38 @@ pub(crate) enum Command {
     Config(Config),
 }
 
+/// The command line, with options of other systems (TRL's `--num_generations 8`) as overrides (`num_generations=8`) where a configuration
+/// is read.
+pub(crate) fn typed() -> Vec<OsString> {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let Some(texts) = words.iter().map(|word| word.to_str().map(str::to_owned)).collect::<Option<Vec<_>>>()
+    else {
+        return words;
+    };
+    let path: &[&str] = match texts.get(1).map(String::as_str) {
+        Some("train") => &["train"],
+        Some("eval") => &["eval"],
+        Some("config") if texts.get(2).is_some_and(|word| word == "check") => &["config", "check"],
+        Some("config") if texts.get(2).is_some_and(|word| word == "show") => &["config", "show"],
+        _ => return words,
+    };
+    let root = Arguments::command();
+    let Some(command) = path.iter().try_fold(&root, |command, name| command.find_subcommand(name)) else {
+        return words;
+    };
+    let own: Vec<&str> = command.get_arguments().filter_map(clap::Arg::get_long).collect();
+    // What nobody knows is left to clap, which tells what is near it.
+    join_options(&texts, |name| own.contains(&name) || !is_foreign_option(name))
+        .into_iter()
+        .map(Into::into)
+        .collect()
+}
+
 /// Configuration files, left to right, and `key=value` overrides (`+key=value` adds, `~key` takes away).
 #[derive(Debug, Args)]
 pub(crate) struct Layers {
-    /// Files (`a.yaml`) and overrides (`rollout.n=8`, `+data.columns.answer=a`, `~filter`); keys of verl, TRL, EasyR1 and
-    /// RAGEN are understood too.
+    /// Files (`a.yaml`) and overrides (`rollout.n=8`, `+data.columns.answer=a`, `~filter`); keys and files of verl, TRL, EasyR1 and
+    /// RAGEN are understood too (`config=easyr1.yaml`, `--num_generations 8`).
     #[arg(value_name = "CONFIG.yaml | KEY=VALUE")]
     pub(crate) arguments: Vec<String>,
 }
@@ -235,8 +264,13 @@ pub(crate) enum Config {
     Schema,
     /// Translate arguments of verl, TRL, EasyR1 or RAGEN: prints the equivalent configuration and what each key became.
     Import {
-        /// The foreign command's arguments, after `--`.
-        #[arg(last = true, required = true)]
+        /// The foreign command, or its arguments; after `--` where they are options.
+        #[arg(
+            value_name = "FOREIGN ARGUMENT",
+            required = true,
+            trailing_var_arg = true,
+            allow_hyphen_values = true
+        )]
         arguments: Vec<String>,
     },
     /// Print the reference page of all keys (the source of docs/configuration.md).

@@ -10,10 +10,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use arguments::{Arguments, Command};
+use arguments::{Arguments, Command, typed};
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments = match Arguments::try_parse_from(typed()) {
         Ok(arguments) => arguments,
         Err(error) => {
             // Help and version are no errors; clap knows which stream and code they want.

@@ -6,7 +6,7 @@
 //!               -> consistency                                               (settings against each other)
 //! ```
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use crate::consistency;
@@ -49,7 +49,9 @@ impl Loaded {
 
 /// Loads a configuration from files and command-line overrides.
 ///
-/// Keys of verl, EasyR1, RAGEN and TRL are taken among the overrides and translated; see [`Loaded::notes`].
+/// Keys of verl, EasyR1, RAGEN and TRL are taken among the overrides and translated, and so are whole files of theirs (`config=FILE` too);
+/// see [`Loaded::notes`]. Over a configuration of ours they change what they name. A file of theirs is a whole configuration of that
+/// system, and so are their keys where there is no file of ours and one of them names the model: what is left out has that system's default.
 ///
 /// # Errors
 /// Every violation in all layers at once, and the warnings with them.
@@ -57,15 +59,22 @@ pub fn load(files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErr
     let mut sources = Vec::new();
     let mut diagnostics = Vec::new();
     for path in files {
-        match std::fs::read_to_string(path) {
-            Ok(text) => sources.push(Source::new(SourceKind::File(path.clone()), text)),
-            Err(error) => {
-                let problem = Problem::Unreadable { path: path.clone(), message: error.to_string() };
-                diagnostics.push(Diagnostic::error(problem, None));
-            }
+        match read_source(path) {
+            Ok(source) => sources.push(source),
+            Err(found) => diagnostics.push(found),
         }
     }
     load_layers(&sources, arguments, diagnostics)
+}
+
+/// The text of a configuration file.
+pub(crate) fn read_source(path: &Path) -> Result<Arc<Source>, Diagnostic> {
+    std::fs::read_to_string(path).map(|text| Source::new(SourceKind::File(path.to_owned()), text)).map_err(
+        |error| {
+            let problem = Problem::Unreadable { path: path.to_owned(), message: error.to_string() };
+            Diagnostic::error(problem, None)
+        },
+    )
 }
 
 /// Loads a configuration from texts and overrides, as [`load`] does from files.
@@ -76,66 +85,166 @@ pub fn load_sources(sources: &[Arc<Source>], arguments: &[String]) -> Result<Loa
     load_layers(sources, arguments, Vec::new())
 }
 
+/// Checks a configuration that is a tree already.
+pub(crate) fn load_tree(tree: Node) -> Result<Loaded, ConfigErrors> {
+    let mut layers = Layers::new(Vec::new());
+    layers.files.push(tree);
+    layers.assemble()
+}
+
 fn load_layers(
     sources: &[Arc<Source>],
     arguments: &[String],
-    mut diagnostics: Vec<Diagnostic>,
+    diagnostics: Vec<Diagnostic>,
 ) -> Result<Loaded, ConfigErrors> {
-    let mut files = Vec::new();
-    // A layer that is missing as a whole would only bring errors about what it holds.
-    let mut is_whole = diagnostics.is_empty();
+    let mut layers = Layers::new(diagnostics);
     for source in sources {
+        layers.add_file(source);
+    }
+    layers.add_arguments(arguments);
+    layers.assemble()
+}
+
+/// The layers above the defaults and the preset, as they are read.
+struct Layers {
+    files: Vec<Node>,
+    overrides: Vec<Override>,
+    /// What files of other systems say.
+    others: Vec<Override>,
+    notes: Vec<Note>,
+    diagnostics: Vec<Diagnostic>,
+    /// A layer that is missing as a whole would only bring errors about what it holds.
+    is_whole: bool,
+}
+
+impl Layers {
+    fn new(diagnostics: Vec<Diagnostic>) -> Self {
+        let is_whole = diagnostics.is_empty();
+        Self {
+            files: Vec::new(),
+            overrides: Vec::new(),
+            others: Vec::new(),
+            notes: Vec::new(),
+            diagnostics,
+            is_whole,
+        }
+    }
+
+    fn add_file(&mut self, source: &Arc<Source>) {
         let (tree, found) = yaml::parse_on(source);
-        diagnostics.extend(found);
+        self.diagnostics.extend(found);
         let Some(mut tree) = tree else {
-            is_whole = false;
-            continue;
+            self.is_whole = false;
+            return;
         };
+        if foreign::is_foreign_tree(&tree) {
+            foreign::flatten_tree(tree, &mut self.others);
+            return;
+        }
         if tree.is_null() {
             tree = Node::empty_map(tree.origin);
         }
         prune_empty_sections(&mut tree, table::root());
-        files.push(tree);
+        self.files.push(tree);
     }
-    let num_found = diagnostics.len();
-    let (overrides, notes) = parse_arguments(arguments, &files, &mut diagnostics);
-    is_whole &= diagnostics.len() == num_found;
 
-    let mut tree = default_tree().clone();
-    let preset = chosen_preset(&files, &overrides);
-    let mut shaping = None;
-    if let Some(preset) = preset {
-        let mut layer = preset::preset_tree(preset).clone();
-        shaping = take(&mut layer, "reward");
-        tree.merge(layer);
+    /// Parses the overrides and translates those of other systems, which come before the native ones.
+    fn add_arguments(&mut self, arguments: &[String]) {
+        let num_found = self.diagnostics.len();
+        let mut parsed = Vec::new();
+        for argument in arguments {
+            if let Some(path) = argument.strip_prefix("config=") {
+                match read_source(Path::new(path)) {
+                    Ok(source) => self.add_file(&source),
+                    Err(found) => self.diagnostics.push(found),
+                }
+                continue;
+            }
+            match Override::parse(argument) {
+                Ok(argument) => parsed.push(argument),
+                Err(diagnostic) => self.diagnostics.push(diagnostic),
+            }
+        }
+        let is_theirs = |argument: &Override| {
+            table::place(&argument.path).is_err() && foreign::is_foreign(&argument.path)
+        };
+        let names_model = |argument: &Override| foreign::names_model(&argument.path);
+        let whole = !self.others.is_empty() || (self.files.is_empty() && parsed.iter().any(names_model));
+        let mut others = std::mem::take(&mut self.others);
+        for argument in parsed {
+            if is_theirs(&argument) || (whole && foreign::is_foreign_name(&argument.path)) {
+                foreign::flatten(argument, &mut others);
+            } else {
+                self.overrides.push(argument);
+            }
+        }
+        if !others.is_empty() {
+            // A file of another system may hold keys that both have, and that only ours understands.
+            let (others, ours): (Vec<Override>, Vec<Override>) = others.into_iter().partition(|argument| {
+                foreign::is_foreign_name(&argument.path) || table::place(&argument.path).is_err()
+            });
+            let translation = if whole {
+                foreign::translate_whole(&others)
+            } else {
+                foreign::translate(&others, self.lower())
+            };
+            self.diagnostics.extend(translation.diagnostics);
+            self.notes = translation.notes;
+            let native = std::mem::replace(&mut self.overrides, translation.overrides);
+            self.overrides.extend(ours);
+            self.overrides.extend(native);
+        }
+        self.is_whole &= self.diagnostics.len() == num_found;
     }
-    for file in files {
-        if matches!(file.value, Value::Map(_)) {
-            tree.merge(file);
-        } else {
-            diagnostics.push(Diagnostic::error(Problem::NotAMapping, Some(file.origin)));
-            is_whole = false;
+
+    /// What keys of other systems may have to change below them.
+    fn lower(&self) -> Lower {
+        let rewards = self.files.iter().rev().find(|file| file.get("reward").is_some());
+        Lower {
+            overlong_rewards: rewards.map(preset::overlong_rewards).unwrap_or_default(),
+            is_overlong_in_preset: chosen_preset(&self.files, &self.overrides)
+                .is_some_and(preset::adds_overlong),
         }
     }
-    for argument in overrides {
-        apply(&mut tree, argument, &mut diagnostics);
-    }
-    complete_rewards(&mut tree, shaping);
 
-    let mut reader = Reader::new();
-    let config = Config::read(&tree, "", &mut reader);
-    let mut found = Vec::new();
-    if let (Some(config), true) = (&config, is_whole) {
-        found = consistency::check(config, &tree, &reader);
-    }
-    diagnostics.extend(reader.into_diagnostics());
-    diagnostics.extend(found);
-    match config {
-        Some(config) if diagnostics.iter().all(|diagnostic| diagnostic.severity == Severity::Warning) => {
-            let preset_differences = preset::differences(&config, &tree);
-            Ok(Loaded { config, warnings: diagnostics, notes, preset_differences, tree })
+    fn assemble(self) -> Result<Loaded, ConfigErrors> {
+        let Self { files, overrides, notes, mut diagnostics, mut is_whole, .. } = self;
+        let mut tree = default_tree().clone();
+        let preset = chosen_preset(&files, &overrides);
+        let mut shaping = None;
+        if let Some(preset) = preset {
+            let mut layer = preset::preset_tree(preset).clone();
+            shaping = take(&mut layer, "reward");
+            tree.merge(layer);
         }
-        _ => Err(ConfigErrors { diagnostics }),
+        for file in files {
+            if matches!(file.value, Value::Map(_)) {
+                tree.merge(file);
+            } else {
+                diagnostics.push(Diagnostic::error(Problem::NotAMapping, Some(file.origin)));
+                is_whole = false;
+            }
+        }
+        for argument in overrides {
+            apply(&mut tree, argument, &mut diagnostics);
+        }
+        complete_rewards(&mut tree, shaping);
+
+        let mut reader = Reader::new();
+        let config = Config::read(&tree, "", &mut reader);
+        let mut found = Vec::new();
+        if let (Some(config), true) = (&config, is_whole) {
+            found = consistency::check(config, &tree, &reader);
+        }
+        diagnostics.extend(reader.into_diagnostics());
+        diagnostics.extend(found);
+        match config {
+            Some(config) if diagnostics.iter().all(|diagnostic| diagnostic.severity == Severity::Warning) => {
+                let preset_differences = preset::differences(&config, &tree);
+                Ok(Loaded { config, warnings: diagnostics, notes, preset_differences, tree })
+            }
+            _ => Err(ConfigErrors { diagnostics }),
+        }
     }
 }
 
@@ -146,45 +255,6 @@ pub(crate) fn default_tree() -> &'static Node {
         let source = Source::new(SourceKind::Default, DEFAULTS_YAML);
         yaml::parse(&source).unwrap_or_else(|_| Node::empty_map(Origin::start_of(&source)))
     })
-}
-
-/// Parses the overrides and translates those of other systems, which come before the native ones.
-fn parse_arguments(
-    arguments: &[String],
-    files: &[Node],
-    diagnostics: &mut Vec<Diagnostic>,
-) -> (Vec<Override>, Vec<Note>) {
-    let mut native = Vec::new();
-    let mut others = Vec::new();
-    for argument in arguments {
-        match Override::parse(argument) {
-            Ok(parsed) => {
-                if table::place(&parsed.path).is_err() && foreign::is_foreign(&parsed.path) {
-                    others.push(parsed);
-                } else {
-                    native.push(parsed);
-                }
-            }
-            Err(diagnostic) => diagnostics.push(diagnostic),
-        }
-    }
-    if others.is_empty() {
-        return (native, Vec::new());
-    }
-    let lower = Lower {
-        overlong_rewards: files
-            .iter()
-            .rev()
-            .find(|file| file.get("reward").is_some())
-            .map(preset::overlong_rewards)
-            .unwrap_or_default(),
-        is_overlong_in_preset: chosen_preset(files, &native).is_some_and(preset::adds_overlong),
-    };
-    let translation = foreign::translate(&others, lower);
-    diagnostics.extend(translation.diagnostics);
-    let mut overrides = translation.overrides;
-    overrides.extend(native);
-    (overrides, translation.notes)
 }
 
 /// `section:` with nothing below it says nothing; it must not wipe out what lower layers hold.

@@ -324,7 +324,9 @@ objective.aggregation
     token-sum: Sum over all tokens of the mini-batch, undivided.
   also known as
     actor_rollout_ref.actor.loss_agg_mode (verl, default token-mean there)
+    actor_rollout_ref.actor.use_token_level_loss (verl)
     worker.actor.loss_avg_mode (EasyR1, default token there)
+    worker.actor.loss_agg_mode (EasyR1, default token-mean there)
     loss_type (TRL, default dapo there)
 ");
     assert_snapshot!(explain("schedule.max_num_gen_batches").unwrap(), @"

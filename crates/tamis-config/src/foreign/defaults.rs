@@ -1,7 +1,7 @@
 //! What a whole configuration of another system leaves out takes its owner's default, where that is not ours.
 
 use super::translate::Translator;
-use super::{Owner, ragen};
+use super::{Owner, ragen, trl_rules};
 
 /// Takes an owner's defaults for what was not given.
 pub(super) fn complete(owner: Owner, t: &mut Translator) {
@@ -52,18 +52,45 @@ fn ragen_defaults(t: &mut Translator) {
 fn easyr1(t: &mut Translator) {
     let owner = Owner::EasyR1;
     t.default(owner, "data.rollout_batch_size", "data.train_batch_size", "512");
+    t.default(owner, "data.prompt_key", "data.columns.prompt", "prompt");
+    t.default(owner, "data.answer_key", "data.columns.ground_truth", "answer");
+    t.default(owner, "the form of prompts", "data.prompt_format", "chat");
     mini_batch(owner, "worker.actor.global_batch_size", t);
     easyr1_critic(t);
     t.default(owner, "worker.rollout.n", "rollout.n", "1");
-    t.default(owner, "worker.actor.clip_ratio_high", "objective.loss.clip_high", "0.3");
+    t.default(owner, "algorithm.adv_estimator", "objective.advantage.singleton", "raw");
+    let kind = t.value_of("objective.loss.kind").unwrap_or_else(|| "clip".to_owned());
+    if kind != "sapo" {
+        t.default(owner, "worker.actor.clip_ratio_low", "objective.loss.clip_low", "0.2");
+        t.default(owner, "worker.actor.clip_ratio_high", "objective.loss.clip_high", "0.3");
+    }
+    if kind == "clip" {
+        t.default(owner, "worker.actor.clip_ratio_dual", "objective.loss.dual_clip", "3.0");
+    }
     t.default(owner, "data.filter_overlong_prompts", "data.overlong_prompts", "drop");
     if !t.has_set("objective.kl.in") {
         t.default(owner, "algorithm.use_kl_loss", "objective.kl.in", "reward");
         t.default(owner, "algorithm.kl_penalty", "objective.kl.estimator", "k1");
         t.default(owner, "algorithm.kl_coef", "objective.kl.coefficient", "0.001");
     }
-    t.default(owner, "trainer.total_epochs", "train.total_epochs", "15");
+    if !t.has_set("train.total_steps") && !t.has_set("train.total_epochs") {
+        t.default(owner, "trainer.total_epochs", "train.total_epochs", "15");
+    }
+    t.default(owner, "trainer.save_limit", "checkpoint.keep_last", "null");
+    if t.has_set("data.val") {
+        // Validation samples as training does, unless it is told otherwise.
+        same_as_training(owner, "worker.rollout.val_override_config", t);
+    }
     verifier(owner, "worker.reward.reward_function", "EasyR1 has none of its own", t);
+}
+
+/// Validates with the temperature and the cut of training.
+fn same_as_training(owner: Owner, prefix: &str, t: &mut Translator) {
+    let of = |name: &str| if prefix.is_empty() { format!("eval {name}") } else { format!("{prefix}.{name}") };
+    for name in ["temperature", "top_p"] {
+        let value = t.value_of(&format!("rollout.{name}")).unwrap_or_else(|| "1.0".to_owned());
+        t.default(owner, &of(name), &format!("validate.{name}"), &value);
+    }
 }
 
 /// EasyR1's critic has settings of its own where ours takes the policy's.
@@ -96,20 +123,39 @@ fn easyr1_critic(t: &mut Translator) {
 fn trl(t: &mut Translator) {
     let owner = Owner::Trl;
     t.default(owner, "seed", "run.seed", "42");
-    t.default(owner, "per_device_train_batch_size", "data.train_batch_size", "1");
+    if !t.has_set("data.train_batch_size") {
+        trl_rules::batch(t);
+    }
     t.default(owner, "weight_decay", "train.optimizer.weight_decay", "0.0");
-    t.default(owner, "epsilon", "objective.loss.dual_clip", "null");
-    if t.value_of("objective.loss.kind").as_deref() != Some("vespo") {
+    let kind = t.value_of("objective.loss.kind").unwrap_or_else(|| "clip".to_owned());
+    if matches!(kind.as_str(), "clip" | "luspo") {
+        let bounds = [("objective.loss.clip_low", "0.2"), ("objective.loss.clip_high", "0.2")];
+        t.defaults(owner, "epsilon", &[&bounds[..], &[("objective.loss.dual_clip", "null")]].concat());
+    }
+    if kind != "vespo" {
         t.default(owner, "a bound on the log-ratio", "objective.loss.log_ratio_limit", "off");
     }
     t.default(owner, "scale_rewards", "objective.advantage.epsilon", "1e-4");
     t.default(owner, "lr_scheduler_type", "train.lr_schedule.kind", "linear");
-    if t.has_set("validate.test_freq") {
+    if trl_rules::validates(t) {
+        let group = t.value_of("rollout.n").unwrap_or_else(|| "8".to_owned());
+        t.default(owner, "num_generations_eval", "validate.n", &group);
+        same_as_training(owner, "", t);
         t.default(owner, "eval_on_start", "validate.before_train", "false");
+        t.default(owner, "dataset_test_split", "data.val", "PATH/TO/test.jsonl");
     }
-    t.default(owner, "save_steps", "checkpoint.save_freq", "500");
+    let every = trl_rules::in_steps_of_ours(t, 500.0);
+    t.default(owner, "save_steps", "checkpoint.save_freq", &every.to_string());
+    t.default(owner, "save_total_limit", "checkpoint.keep_last", "null");
     if !t.has_set("train.total_steps") {
         t.default(owner, "num_train_epochs", "train.total_epochs", "3");
+    }
+    if !t.has_set("data.max_prompt_length") {
+        t.absent_without_effect(
+            owner,
+            "max_prompt_length",
+            "TRL has had no limit since 0.28; here a prompt longer than `data.max_prompt_length` stops the run",
+        );
     }
 }
 

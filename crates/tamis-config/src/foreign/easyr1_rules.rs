@@ -1,6 +1,6 @@
 //! Keys of EasyR1 and its fork that mean something only together.
 
-use super::rules::{limit_text, set_controller, set_estimator};
+use super::rules::{limit_text, quoted, set_controller, set_estimator};
 use super::translate::Translator;
 
 pub(super) fn dynamic_sample(t: &mut Translator) {
@@ -159,5 +159,53 @@ pub(super) fn loss_average(key: &str, ours: &str, t: &mut Translator) {
         None | Some("token") => t.set(&[key], ours, "token-mean"),
         Some("seq") => t.set(&[key], ours, "seq-mean-token-mean"),
         Some(_) => t.bad_value(key, "token or seq"),
+    }
+}
+
+/// How long a run is: EasyR1's steps go before its epochs, which older versions call episodes.
+pub(super) fn length(t: &mut Translator) {
+    const MAX: &str = "trainer.max_steps";
+    const EPOCHS: [&str; 2] = ["trainer.total_epochs", "trainer.total_episodes"];
+    if let Some(steps) = t.text(MAX) {
+        t.set(&[MAX], "train.total_steps", &steps);
+        for key in EPOCHS {
+            t.no_effect(key, "trainer.max_steps is given, and goes before it");
+        }
+    }
+    t.no_effect(MAX, "null leaves it to the epochs");
+    for key in EPOCHS {
+        if let Some(epochs) = t.text(key).filter(|_| !t.has_set("train.total_steps")) {
+            t.set(&[key], "train.total_epochs", &epochs);
+        }
+        t.no_effect(key, "null leaves the default");
+    }
+}
+
+/// A chat template: a file, or the template itself in older versions.
+pub(super) fn chat_template(t: &mut Translator) {
+    for key in ["data.override_chat_template", "worker.rollout.chat_template"] {
+        match t.text(key) {
+            Some(text) if text.contains(['{', '\n']) => {
+                t.refuse(key, "write it to a file and give its path");
+            }
+            Some(path) => t.set(&[key], "model.chat_template", &quoted(&path)),
+            None => t.no_effect(key, "null leaves the model's own"),
+        }
+    }
+}
+
+/// The template around every prompt: a file, or the template itself in older versions. It and the chat template are always applied.
+pub(super) fn format_prompt(t: &mut Translator) {
+    for key in ["data.format_prompt", "data.format_prompt_path"] {
+        match t.text(key) {
+            Some(text) if text.contains(['{', '\n', ' ']) => {
+                t.refuse(
+                    key,
+                    "write it to a file, with {{ content }} where the prompt stands, and give its path",
+                );
+            }
+            Some(path) => t.set(&[key], "data.prompt_template", &quoted(&path)),
+            None => t.no_effect(key, "null leaves prompts as they are"),
+        }
     }
 }

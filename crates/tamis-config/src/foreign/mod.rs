@@ -11,6 +11,7 @@ mod easyr1;
 mod easyr1_rules;
 mod import;
 mod objective_rules;
+mod options;
 mod ragen;
 mod ragen_rules;
 mod reward_rules;
@@ -23,7 +24,9 @@ mod verl;
 use std::fmt;
 
 pub use import::{Import, import};
-pub(crate) use translate::{Lower, translate};
+pub(crate) use import::{flatten, flatten_tree, is_foreign_tree};
+pub use options::{is_foreign_option, join_options};
+pub(crate) use translate::{Lower, translate, translate_whole};
 pub use translate::{Note, Outcome};
 
 /// A system whose keys are understood.
@@ -154,6 +157,22 @@ pub enum Rule {
     LossAverage,
     /// TRL's batch sizes, which count completions.
     TrlBatch,
+    /// TRL's `max_steps` and epochs.
+    TrlLength,
+    /// TRL's `max_prompt_length`.
+    TrlPrompts,
+    /// Options of TRL's generator. After the fields that they go before.
+    TrlGeneration,
+    /// Settings of TRL's optimizer.
+    TrlOptimizer,
+    /// How many checkpoints are kept.
+    KeepLast,
+    /// EasyR1's epochs and steps.
+    EasyLength,
+    /// A chat template of EasyR1.
+    ChatTemplate,
+    /// EasyR1's template around prompts.
+    FormatPrompt,
     /// TRL's `beta`.
     TrlKl,
     /// TRL's clip range.
@@ -182,6 +201,10 @@ pub enum Rule {
     Masks,
     /// When TRL evaluates and saves.
     TrlIntervals,
+    /// How TRL validates. After the intervals.
+    TrlValidation,
+    /// TRL's data sets and their splits. After the intervals.
+    TrlData,
     /// RAGEN's GAE over turns. After the estimator.
     BiLevelGae,
     /// The critic, which is there for some estimators.
@@ -192,12 +215,12 @@ pub enum Rule {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ForeignProblem {
     /// The key is not in the table.
-    #[error("`{key}` is no key of {owner} that tamis knows")]
+    #[error("`{key}` is no key of {} that tamis knows", owner.map_or("verl, EasyR1, RAGEN or TRL", Owner::as_str))]
     Unknown {
         /// The key.
         key: String,
-        /// Whose it seems to be.
-        owner: Owner,
+        /// Whose it seems to be, where its name says so.
+        owner: Option<Owner>,
         /// The key that was probably meant.
         suggestion: Option<String>,
     },
@@ -283,12 +306,20 @@ pub(crate) fn entry(owner: Owner, key: &str) -> Option<&'static ForeignKey> {
 
 /// Whether a key that is not ours is another system's.
 pub(crate) fn is_foreign(key: &str) -> bool {
-    owner_of_section(key).is_some() || Owner::ALL.iter().any(|&owner| entry(owner, key).is_some())
+    owner_of_section(key).is_some()
+        || Owner::ALL.iter().any(|&owner| entry(owner, key).is_some())
+        || translate::inside(&Owner::ALL, key).is_some()
 }
 
 /// Whether a key, which may be ours too, is another system's by its full name.
 pub(crate) fn is_foreign_name(key: &str) -> bool {
     Owner::ALL.iter().any(|owner| owner.keys().iter().any(|entry| entry.key == key))
+}
+
+/// Whether a key of another system says where the model is.
+pub(crate) fn names_model(key: &str) -> bool {
+    let is_model = |entry: &&ForeignKey| matches!(entry.becomes, Becomes::Key("model.path"));
+    Owner::ALL.iter().any(|owner| owner.keys().iter().filter(is_model).any(|entry| entry.key == key))
 }
 
 /// The system that a key seems to be of, by its first part.

@@ -248,21 +248,43 @@ pub(super) fn keep_ratios(t: &mut Translator) {
     }
 }
 
-/// EasyR1's `loss_type`.
+/// EasyR1's `loss_type` with the bounds and temperatures of each.
 pub(super) fn easyr1_loss(t: &mut Translator) {
     const KEY: &str = "worker.actor.loss_type";
-    match t.text(KEY).as_deref() {
-        None | Some("default") => t.no_effect(KEY, "the clipped ratio is the default"),
-        Some("gspo") => {
-            t.set(&[KEY], "objective.loss.kind", "clip");
-            t.set(&[KEY], "objective.importance", "sequence");
+    const DUAL: &str = "worker.actor.clip_ratio_dual";
+    let loss = t.text(KEY).unwrap_or_else(|| "default".to_owned());
+    let (kind, importance) = match loss.as_str() {
+        "default" => ("clip", "token"),
+        "gspo" => ("clip", "sequence"),
+        "gspo_token" => ("clip", "sequence_token"),
+        "cispo" => ("cispo", "token"),
+        "sapo" => ("sapo", "token"),
+        _ => {
+            t.refuse(KEY, "the losses are default, gspo, gspo_token, cispo and sapo");
+            return;
         }
-        Some("gspo_token") => {
-            t.set(&[KEY], "objective.loss.kind", "clip");
-            t.set(&[KEY], "objective.importance", "sequence_token");
+    };
+    if loss == "default" {
+        t.no_effect(KEY, "the clipped ratio is the default");
+    } else {
+        t.set(&[KEY], "objective.loss.kind", kind);
+        if importance != "token" {
+            t.set(&[KEY], "objective.importance", importance);
         }
-        Some("cispo") => t.set(&[KEY], "objective.loss.kind", "cispo"),
-        Some(_) => t.refuse(KEY, "the losses are default, gspo, gspo_token and cispo"),
+    }
+    for (key, ours, is_read) in [
+        ("worker.actor.clip_ratio_low", "objective.loss.clip_low", kind != "sapo"),
+        ("worker.actor.clip_ratio_high", "objective.loss.clip_high", kind != "sapo"),
+        (DUAL, "objective.loss.dual_clip", kind == "clip"),
+        ("worker.actor.tau_positive", "objective.loss.tau_positive", kind == "sapo"),
+        ("worker.actor.tau_negative", "objective.loss.tau_negative", kind == "sapo"),
+    ] {
+        let node = t.find(key).map(|given| given.node.clone());
+        match node {
+            Some(node) if is_read && (key == DUAL || !node.is_null()) => t.set_node(&[key], ours, node),
+            Some(_) if is_read => t.no_effect(key, "null leaves the default"),
+            _ => t.no_effect(key, &format!("the loss `{loss}` does not read it")),
+        }
     }
 }
 

@@ -19,8 +19,9 @@ pub(super) fn apply(rule: Rule, owner: Owner, t: &mut Translator) {
         Rule::EasyRewards => super::easyr1_rules::rewards(t),
         Rule::TrlRewards => super::trl_rules::rewards(t),
         Rule::MicroBatch => micro_batch(t),
+        Rule::LrSchedule if owner == Owner::Trl => super::trl_rules::schedule(t),
         Rule::LrSchedule => learning_rate(owner, t),
-        Rule::LongPrompts => long_prompts(t),
+        Rule::LongPrompts => long_prompts(owner, t),
         Rule::TopK => sampling_cuts(t),
         Rule::Validation => validation(t),
         Rule::Loggers => loggers(t),
@@ -43,6 +44,16 @@ pub(super) fn apply(rule: Rule, owner: Owner, t: &mut Translator) {
         Rule::SeveralRewards => objective_rules::several_rewards(t),
         Rule::Masks => objective_rules::masks(t),
         Rule::TrlIntervals => super::trl_rules::intervals(t),
+        Rule::TrlLength => super::trl_rules::length(t),
+        Rule::TrlPrompts => super::trl_rules::prompts(t),
+        Rule::TrlGeneration => super::trl_rules::generation(t),
+        Rule::TrlOptimizer => super::trl_rules::optimizer(t),
+        Rule::TrlValidation => super::trl_rules::validation(t),
+        Rule::TrlData => super::trl_rules::data(t),
+        Rule::KeepLast => keep_last(t),
+        Rule::ChatTemplate => super::easyr1_rules::chat_template(t),
+        Rule::FormatPrompt => super::easyr1_rules::format_prompt(t),
+        Rule::EasyLength => super::easyr1_rules::length(t),
         Rule::BiLevelGae => super::critic_rules::bi_level_gae(t),
         Rule::Critic => super::critic_rules::critic(owner, t),
     }
@@ -245,7 +256,7 @@ fn micro_batch(t: &mut Translator) {
 
 fn learning_rate(owner: Owner, t: &mut Translator) {
     let (steps, ratio, min_ratio, kinds, total): (&str, &str, &str, &[&str], &[&str]) = match owner {
-        Owner::Verl | Owner::Ragen => (
+        Owner::Verl | Owner::Ragen | Owner::Trl => (
             "actor_rollout_ref.actor.optim.lr_warmup_steps",
             "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio",
             "actor_rollout_ref.actor.optim.min_lr_ratio",
@@ -262,15 +273,8 @@ fn learning_rate(owner: Owner, t: &mut Translator) {
             &["worker.actor.optim.lr_scheduler_type"],
             &["trainer.max_steps"],
         ),
-        Owner::Trl => ("warmup_steps", "warmup_ratio", "", &["lr_scheduler_type"], &["max_steps"]),
     };
     schedule("train.lr_schedule", (steps, ratio, min_ratio, kinds, total), t);
-    if owner == Owner::Trl && t.first_given(&["adam_beta1", "adam_beta2"]).is_some() {
-        let first = t.number("adam_beta1").unwrap_or(0.9);
-        let second = t.number("adam_beta2").unwrap_or(0.999);
-        t.set(&["adam_beta1", "adam_beta2"], "train.optimizer.betas", &format!("[{first}, {second}]"));
-        t.part_of("adam_beta2", "adam_beta1");
-    }
 }
 
 /// Keys of a schedule: steps of the warm-up, their share, what is left at the end, names of the kind, number of steps.
@@ -305,7 +309,7 @@ pub(super) fn schedule(ours: &str, keys: ScheduleKeys<'_>, t: &mut Translator) {
     for key in kinds {
         match t.text(key).as_deref() {
             Some("constant" | "constant_with_warmup") => t.set(&[key], &kind_key, "constant"),
-            Some("cosine" | "cosine_with_min_lr") => t.set(&[key], &kind_key, "cosine"),
+            Some("cosine") => t.set(&[key], &kind_key, "cosine"),
             Some("linear") => t.set(&[key], &kind_key, "linear"),
             Some(_) => t.refuse(key, "the schedules are constant, linear and cosine"),
             None => t.no_effect(key, "null leaves the default"),
@@ -317,13 +321,27 @@ pub(super) fn schedule(ours: &str, keys: ScheduleKeys<'_>, t: &mut Translator) {
     }
 }
 
-fn long_prompts(t: &mut Translator) {
+/// How many checkpoints are kept: null and what is not above 0 keep all.
+fn keep_last(t: &mut Translator) {
+    for key in ["save_total_limit", "trainer.save_limit"] {
+        if t.find(key).is_some() {
+            let limit = t.number(key).unwrap_or(0.0);
+            t.set(&[key], "checkpoint.keep_last", &limit_text(limit));
+        }
+    }
+}
+
+fn long_prompts(owner: Owner, t: &mut Translator) {
     const TRUNCATION: &str = "data.truncation";
     const DROP: &str = "data.filter_overlong_prompts";
     if t.flag(DROP, false) {
         t.set(&[DROP], "data.overlong_prompts", "drop");
         t.no_effect(TRUNCATION, "data.filter_overlong_prompts drops longer prompts");
         return;
+    }
+    if owner == Owner::EasyR1 && t.find(DROP).is_some() {
+        t.set(&[DROP], "data.overlong_prompts", "right");
+        t.remark(DROP, "EasyR1 cuts the last tokens of the prompts that it does not leave out");
     }
     if let Some(side) = t.text(TRUNCATION) {
         t.set(&[TRUNCATION], "data.overlong_prompts", &side);

@@ -10,6 +10,7 @@ use crate::preset::adds_overlong;
 use crate::schema::Preset;
 use crate::source::{Origin, Source, SourceKind};
 use crate::suggest;
+use crate::table::{self, Place};
 use crate::tree::{Node, Value, parse_bool, parse_float};
 use crate::yaml;
 
@@ -86,7 +87,7 @@ pub(crate) fn translate(arguments: &[Override], lower: Lower) -> Translation {
 }
 
 /// Translates arguments; what was not given and matters gets its owner's default.
-pub(super) fn translate_whole(arguments: &[Override]) -> Translation {
+pub(crate) fn translate_whole(arguments: &[Override]) -> Translation {
     run(arguments, true, Lower::default())
 }
 
@@ -95,6 +96,8 @@ pub(super) struct Given {
     pub(super) owner: Owner,
     pub(super) entry: &'static ForeignKey,
     pub(super) key: String,
+    /// One of ours inside a mapping that is handed on as it is, for a key below the entry's own.
+    below: Option<String>,
     pub(super) node: Node,
     pub(super) origin: Origin,
 }
@@ -142,16 +145,13 @@ impl Translator {
         };
         // A key that is named goes before one that is only under a name with `*`.
         let named = order.into_iter().find_map(|owner| {
-            entry(owner, key).filter(|entry| !entry.key.ends_with('*')).map(|entry| (owner, entry))
+            entry(owner, key).filter(|entry| !entry.key.ends_with('*')).map(|entry| (owner, entry, None))
         });
-        let found = named
-            .or_else(|| order.into_iter().find_map(|owner| entry(owner, key).map(|entry| (owner, entry))));
-        let Some((owner, entry)) = found else {
-            let owner = section_owner(key).unwrap_or(if easyr1 { Owner::EasyR1 } else { Owner::Verl });
-            let names: Vec<&'static str> = owner.keys().iter().map(|entry| entry.key).collect();
-            let suggestion = suggest::nearest_value(key, &names).filter(|name| !name.ends_with('*'));
-            let problem = ForeignProblem::Unknown { key: key.to_owned(), owner, suggestion };
-            self.diagnostics.push(Diagnostic::error(problem.into(), Some(argument.origin.clone())));
+        let found = named.or_else(|| inside(&order, key)).or_else(|| {
+            order.into_iter().find_map(|owner| entry(owner, key).map(|entry| (owner, entry, None)))
+        });
+        let Some((owner, entry, below)) = found else {
+            self.unknown(argument, easyr1);
             return;
         };
         let mut origin = argument.value().map_or(&argument.origin, |node| &node.origin).clone();
@@ -161,9 +161,29 @@ impl Translator {
         let mut node =
             argument.value().cloned().unwrap_or_else(|| Node::plain(entry.default, origin.clone()));
         point(&mut node, &origin);
+        if key == "hub_token" && !node.is_null() {
+            node = Node::text("***", origin.clone());
+        }
         // The last of several wins, as everywhere.
         self.given.retain(|given| given.key != key);
-        self.given.push(Given { owner, entry, key: key.to_owned(), node, origin });
+        self.given.push(Given { owner, entry, key: key.to_owned(), below, node, origin });
+    }
+
+    /// Reports a key that no table has.
+    fn unknown(&mut self, argument: &Override, easyr1: bool) {
+        let key = argument.path.as_str();
+        // Only TRL's keys have no section.
+        let owner =
+            section_owner(key).map(|owner| if easyr1 { Owner::EasyR1 } else { owner }).or_else(|| {
+                let is_flat = !key.contains('.');
+                (is_flat && self.has_key_of(Owner::Trl)).then_some(Owner::Trl)
+            });
+        let owners = owner.map_or_else(|| Owner::ALL.to_vec(), |owner| vec![owner]);
+        let names: Vec<&'static str> =
+            owners.iter().flat_map(|owner| owner.keys()).map(|entry| entry.key).collect();
+        let suggestion = suggest::nearest_value(key, &names).filter(|name| !name.ends_with('*'));
+        let problem = ForeignProblem::Unknown { key: key.to_owned(), owner, suggestion };
+        self.diagnostics.push(Diagnostic::error(problem.into(), Some(argument.origin.clone())));
     }
 
     fn run(&mut self) {
@@ -178,7 +198,9 @@ impl Translator {
                         groups.push((rule, given.owner));
                     }
                 }
-                Becomes::Key(ours) => simple.push((given.key.clone(), ours)),
+                Becomes::Key(ours) => {
+                    simple.push((given.key.clone(), given.below.clone().unwrap_or_else(|| ours.to_owned())));
+                }
                 Becomes::NoEffect(reason) => self.notes.push(Note {
                     owner: given.owner,
                     key: given.key.clone(),
@@ -230,8 +252,8 @@ impl Translator {
                 self.no_effect(&key, "null leaves the default");
                 continue;
             }
-            self.set_node(&[&key], ours, node);
-            if matches!(ours, "model.path" | "data.train" | "data.val") && is_hub_name(&text) {
+            self.set_node(&[&key], &ours, node);
+            if matches!(ours.as_str(), "model.path" | "data.train" | "data.val") && is_hub_name(&text) {
                 self.remark(&key, "a name on a hub is no file: download it and put its path here");
             }
         }
@@ -323,21 +345,35 @@ impl Translator {
 
     /// Takes the owner's default for one of ours, where a whole configuration is converted and nothing set it.
     pub(super) fn default(&mut self, owner: Owner, key: &str, ours: &str, value: &str) {
-        if !self.whole || self.find(key).is_some() || self.overrides.iter().any(|other| other.path == ours) {
+        self.defaults(owner, key, &[(ours, value)]);
+    }
+
+    /// As [`Self::default`], for a key that becomes several of ours.
+    pub(super) fn defaults(&mut self, owner: Owner, key: &str, ours: &[(&str, &str)]) {
+        if !self.whole || self.find(key).is_some() {
             return;
         }
         let origin =
             Origin::start_of(&Source::new(SourceKind::Foreign(owner.as_str()), format!("{key} (default)")));
-        let node = node_at(value, &origin);
-        let pair = (ours.to_owned(), show_yaml(&node));
-        self.overrides.push(Override { path: ours.to_owned(), origin, operation: Operation::Set(node) });
-        self.notes.push(Note {
-            owner,
-            key: key.to_owned(),
-            value: None,
-            outcome: Outcome::Became(vec![pair]),
-            remark: Some(format!("{owner}'s default")),
-        });
+        let mut pairs = Vec::new();
+        for (path, value) in ours {
+            if self.has_set(path) {
+                continue;
+            }
+            let node = node_at(value, &origin);
+            pairs.push(((*path).to_owned(), show_yaml(&node)));
+            let (path, origin) = ((*path).to_owned(), origin.clone());
+            self.overrides.push(Override { path, origin, operation: Operation::Set(node) });
+        }
+        if !pairs.is_empty() {
+            self.notes.push(Note {
+                owner,
+                key: key.to_owned(),
+                value: None,
+                outcome: Outcome::Became(pairs),
+                remark: Some(format!("{owner}'s default")),
+            });
+        }
     }
 
     /// Whether something set one of ours.
@@ -431,6 +467,17 @@ impl Translator {
         self.diagnostics.push(Diagnostic::error(problem.into(), Some(given.origin.clone())));
     }
 
+    /// Refuses what was given, or what its owner's defaults come to where nothing was.
+    pub(super) fn refuse_or_say(&mut self, owner: Owner, key: &str, reason: String) {
+        if self.find(key).is_some() {
+            self.refuse(key, reason);
+            return;
+        }
+        let value = entry(owner, key).map_or("", |entry| entry.default).to_owned();
+        let problem = ForeignProblem::Refused { key: key.to_owned(), value, owner, reason };
+        self.diagnostics.push(Diagnostic::error(problem.into(), None));
+    }
+
     /// Reports a value that is none.
     pub(super) fn bad_value(&mut self, key: &str, expected: &'static str) {
         let Some(given) = self.find(key) else { return };
@@ -455,6 +502,19 @@ impl Translator {
             |given| given.origin.clone(),
         )
     }
+}
+
+/// The entry of a mapping that is handed on as it is, for a key inside it, and which of ours that key is.
+pub(super) fn inside(order: &[Owner], key: &str) -> Option<(Owner, &'static ForeignKey, Option<String>)> {
+    key.match_indices('.').rev().find_map(|(at, _)| {
+        let (above, rest) = (key.get(..at)?, key.get(at + 1..)?);
+        order.iter().find_map(|&owner| {
+            let entry = owner.keys().iter().find(|entry| entry.key == above)?;
+            let Becomes::Key(ours) = entry.becomes else { return None };
+            let below = format!("{ours}.{rest}");
+            matches!(table::place(&below), Ok(Place::Free)).then_some((owner, entry, Some(below)))
+        })
+    })
 }
 
 /// A value as it would be typed.

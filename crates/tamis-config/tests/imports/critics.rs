@@ -94,15 +94,21 @@ data.rollout_batch_size=512 -> data.train_batch_size: 512
 worker.actor.model.model_path=m -> model.path: m
 worker.critic.optim.lr=3e-6 -> critic.optimizer.learning_rate: 3e-6
 worker.critic.global_batch_size=64 -> critic.ppo_mini_batch_size: 64
-worker.critic.offload.offload_params=true has no effect: the critic is run with the policy's micro-batches, on its device
+worker.critic.offload.offload_params=true has no effect: the native engine runs on the CPU of one machine
+data.prompt_key is not given -> data.columns.prompt: prompt (EasyR1's default)
+data.answer_key is not given -> data.columns.ground_truth: answer (EasyR1's default)
+the form of prompts is not given -> data.prompt_format: chat (EasyR1's default)
 worker.actor.global_batch_size is not given -> train.ppo_mini_batch_size: 256 (EasyR1's default)
 worker.rollout.n is not given -> rollout.n: 1 (EasyR1's default)
+worker.actor.clip_ratio_low is not given -> objective.loss.clip_low: 0.2 (EasyR1's default)
 worker.actor.clip_ratio_high is not given -> objective.loss.clip_high: 0.3 (EasyR1's default)
+worker.actor.clip_ratio_dual is not given -> objective.loss.dual_clip: 3.0 (EasyR1's default)
 data.filter_overlong_prompts is not given -> data.overlong_prompts: drop (EasyR1's default)
 algorithm.use_kl_loss is not given -> objective.kl.in: reward (EasyR1's default)
 algorithm.kl_penalty is not given -> objective.kl.estimator: k1 (EasyR1's default)
 algorithm.kl_coef is not given -> objective.kl.coefficient: 0.001 (EasyR1's default)
 trainer.total_epochs is not given -> train.total_epochs: 15 (EasyR1's default)
+trainer.save_limit is not given -> checkpoint.keep_last: null (EasyR1's default)
 worker.reward.reward_function is not given -> reward: [{kind: math}] (warning: EasyR1 has none of its own; guessed from the name of the data, choose another kind if it is wrong)
 ");
     let ragen = converted(&[
@@ -149,7 +155,7 @@ fn schedule_and_defaults_of_the_critic_of_easyr1() {
 worker.critic.optim.lr_warmup_ratio=0.1 -> critic.lr_schedule.warmup_steps: 20
 worker.critic.optim.lr_scheduler_type=cosine -> critic.lr_schedule.kind: cosine
 worker.critic.optim.min_lr_ratio=0.2 -> critic.lr_schedule.min_ratio: 0.2
-worker.critic.optim.strategy=adamw has no effect: the optimizer is AdamW
+worker.critic.optim.strategy=adamw has no effect: the optimizer is AdamW, with moments in f32
 worker.critic.optim.lr is not given -> critic.optimizer.learning_rate: 1e-6 (EasyR1's default)
 worker.critic.global_batch_size is not given -> critic.ppo_mini_batch_size: 256 (EasyR1's default)
 worker.critic.ppo_epochs is not given -> critic.ppo_epochs: 1 (EasyR1's default)

@@ -13,13 +13,17 @@ fn example_files_of_easyr1() {
     std::fs::write(&path, standard).unwrap();
     let import = converted(&[path.to_str().unwrap()]);
     let yaml = import.yaml.replace(folder.path().to_str().unwrap(), "DIR");
-    assert_snapshot!(yaml, @r#"
+    assert_snapshot!(yaml, @"
 model:
   path: m  # DIR/standard.yaml:12
 data:
   train: math.parquet  # DIR/standard.yaml:3
   train_batch_size: 128  # DIR/standard.yaml:2
   overlong_prompts: drop  # EasyR1: data.filter_overlong_prompts (default)
+  columns:
+    prompt: prompt  # EasyR1: data.prompt_key (default)
+    ground_truth: answer  # EasyR1: data.answer_key (default)
+  prompt_format: chat  # EasyR1: the form of prompts (default)
 rollout:
   n: 16  # DIR/standard.yaml:14
 reward:
@@ -42,15 +46,19 @@ objective:
     estimator: grpo  # DIR/standard.yaml:6
     singleton: raw  # DIR/standard.yaml:6
   loss:
+    clip_low: 0.2  # EasyR1: worker.actor.clip_ratio_low (default)
     clip_high: 0.3  # EasyR1: worker.actor.clip_ratio_high (default)
+    dual_clip: 3.0  # EasyR1: worker.actor.clip_ratio_dual (default)
   kl:
     in: reward  # EasyR1: algorithm.use_kl_loss (default)
     estimator: k1  # EasyR1: algorithm.kl_penalty (default)
     coefficient: 0.001  # EasyR1: algorithm.kl_coef (default)
 train:
   total_epochs: 15  # EasyR1: trainer.total_epochs (default)
-"#);
-    assert_snapshot!(notes(&import), @r#"
+checkpoint:
+  keep_last: null  # EasyR1: trainer.save_limit (default)
+");
+    assert_snapshot!(notes(&import), @"
 data.rollout_batch_size=128 -> data.train_batch_size: 128
 data.train_files=math.parquet -> data.train: math.parquet
 algorithm.adv_estimator=grpo -> objective.advantage.estimator: grpo, objective.advantage.singleton: raw
@@ -58,15 +66,21 @@ algorithm.use_dynamic_sample=true -> filter.kind: variance, filter.metric: seq_r
 algorithm.dynamic_sample_max_gen_batches=3 -> schedule.max_num_gen_batches: 3
 worker.actor.model.model_path=m -> model.path: m
 worker.rollout.n=16 -> rollout.n: 16
+data.prompt_key is not given -> data.columns.prompt: prompt (EasyR1's default)
+data.answer_key is not given -> data.columns.ground_truth: answer (EasyR1's default)
+the form of prompts is not given -> data.prompt_format: chat (EasyR1's default)
 worker.actor.global_batch_size is not given -> train.ppo_mini_batch_size: null (its default of 256 is above the batch: one update a step)
+worker.actor.clip_ratio_low is not given -> objective.loss.clip_low: 0.2 (EasyR1's default)
 worker.actor.clip_ratio_high is not given -> objective.loss.clip_high: 0.3 (EasyR1's default)
+worker.actor.clip_ratio_dual is not given -> objective.loss.dual_clip: 3.0 (EasyR1's default)
 data.filter_overlong_prompts is not given -> data.overlong_prompts: drop (EasyR1's default)
 algorithm.use_kl_loss is not given -> objective.kl.in: reward (EasyR1's default)
 algorithm.kl_penalty is not given -> objective.kl.estimator: k1 (EasyR1's default)
 algorithm.kl_coef is not given -> objective.kl.coefficient: 0.001 (EasyR1's default)
 trainer.total_epochs is not given -> train.total_epochs: 15 (EasyR1's default)
+trainer.save_limit is not given -> checkpoint.keep_last: null (EasyR1's default)
 worker.reward.reward_function is not given -> reward: [{kind: math}] (warning: EasyR1 has none of its own; guessed from the name of the data, choose another kind if it is wrong)
-"#);
+");
 
     let limitless = converted(&[
         "algorithm.use_dynamic_sample=true",

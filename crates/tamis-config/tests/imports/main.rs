@@ -2,6 +2,7 @@
 
 mod critics;
 mod easyr1;
+mod keys;
 mod objectives;
 mod ragen;
 mod rewards;
@@ -66,7 +67,8 @@ fn every_foreign_key_leads_somewhere() {
                         entry.becomes,
                         Becomes::Unless(..) | Becomes::Rule(Rule::Advantage | Rule::TrlRewards, _)
                     ) || errors.to_string().contains("cannot be followed")
-                        || errors.to_string().contains(" must be "),
+                        || errors.to_string().contains(" must be ")
+                        || errors.to_string().contains(" cannot be `1`"),
                     "{argument}: {errors}"
                 ),
             }

@@ -111,13 +111,13 @@ fn objectives_of_trl() {
         "num_generations=8",
     ]);
     assert_snapshot!(notes(&import), @"
-loss_type=cispo -> objective.loss.bound: absolute, objective.loss.kind: cispo, objective.aggregation: token-mean
+loss_type=cispo -> objective.loss.kind: cispo, objective.loss.bound: absolute, objective.aggregation: token-mean
 epsilon_high=5.0 -> objective.loss.max_ratio: 5
 importance_sampling_level=sequence -> objective.importance: sequence
 top_entropy_quantile=0.2 -> objective.masks.top_entropy: 0.2
 off_policy_mask_threshold=0.5 -> objective.masks.off_policy: 0.5
 use_bias_correction_kl=True -> objective.kl.bias_corrected: true
-beta=0.01 -> objective.kl.in: loss, objective.kl.estimator: k3, objective.kl.coefficient: 0.01
+beta=0.01 -> objective.kl.in: loss, objective.kl.estimator: k3, objective.kl.coefficient: 0.01, objective.kl.adaptive: null
 use_adaptive_entropy=True -> objective.entropy.adaptive: {min: 0, max: 1, delta: 0.005, target: 0.3}, objective.entropy.aggregation: token-mean
 entropy_target=0.3 goes into what use_adaptive_entropy becomes
 multi_objective_aggregation=normalize_then_sum -> objective.advantage.estimator: normalize_then_sum
@@ -125,14 +125,15 @@ model_name_or_path=m -> model.path: m
 dataset_name=d -> data.train: d
 num_generations=8 -> rollout.n: 8
 seed is not given -> run.seed: 42 (TRL's default)
-per_device_train_batch_size is not given -> data.train_batch_size: 1 (TRL's default)
+per_device_train_batch_size is not given -> data.train_batch_size: 1, train.ppo_mini_batch_size: 1 (TRL's default)
 weight_decay is not given -> train.optimizer.weight_decay: 0.0 (TRL's default)
-epsilon is not given -> objective.loss.dual_clip: null (TRL's default)
 a bound on the log-ratio is not given -> objective.loss.log_ratio_limit: off (TRL's default)
 scale_rewards is not given -> objective.advantage.epsilon: 1e-4 (TRL's default)
 lr_scheduler_type is not given -> train.lr_schedule.kind: linear (TRL's default)
 save_steps is not given -> checkpoint.save_freq: 500 (TRL's default)
+save_total_limit is not given -> checkpoint.keep_last: null (TRL's default)
 num_train_epochs is not given -> train.total_epochs: 3 (TRL's default)
+max_prompt_length is not given: TRL has had no limit since 0.28; here a prompt longer than `data.max_prompt_length` stops the run
 ");
 }
 

@@ -6,7 +6,9 @@ use crate::{imported, said};
 
 #[test]
 fn foreign_keys() {
-    assert_snapshot!(said("algorithm: {filter_groups: {enable: true}}\nworker: {rollout: {n: 4}}", &[]), @r#"
+    // A file that has keys of ours beside them.
+    let mixed = "algorithm: {filter_groups: {enable: true}}\nworker: {rollout: {n: 4}}\nrollout: {n: 4}";
+    assert_snapshot!(said(mixed, &[]), @r#"
 error: unknown key `algorithm`
  --> run.yaml:1:1
   |
@@ -110,8 +112,8 @@ error: `rollout` is neither `key=value` nor a YAML file
 
 1 error in the configuration
 "#);
-    assert_snapshot!(imported(&["critic.model.path=x", "trainer.nnodes=1", "nope=3", "algorithm.use_kl_in_reward=True", "actor_rollout_ref.actor.use_kl_loss=True"]), @r#"
-error: `nope` is no key of verl that tamis knows
+    assert_snapshot!(imported(&["critic.model.path=x", "trainer.nnodes=1", "nope=3", "algorithm.use_kl_in_reward=True", "actor_rollout_ref.actor.use_kl_loss=True"]), @"
+error: `nope` is no key of verl, EasyR1, RAGEN or TRL that tamis knows
  --> command line
   |
 1 | nope=3
@@ -126,5 +128,5 @@ error: `algorithm.use_kl_in_reward=True` of verl cannot be followed: use_kl_loss
   hint: `tamis config explain algorithm.use_kl_in_reward` says what becomes of it
 
 2 errors in the configuration
-"#);
+");
 }
