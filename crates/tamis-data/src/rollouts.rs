@@ -11,6 +11,7 @@
 //! | `logprobs` | list of float | behaviour log-probabilities \[T\], nats |
 //! | `loss_mask` | list of bool | which tokens the policy produced \[T\] |
 //! | one per score name | double, nullable | null: the reward gave no answer. A name that another column has gets `score_` in front |
+//! | one per column that a reward function logged (TRL's `log_extra`) | text, nullable | null: it logged nothing of this completion. A name that another column has gets `extra_` in front |
 //! | `reward`, `advantage` | double, nullable | null: unscored; not trained on |
 //! | `metric` | text | the name of what the filter looked at; empty without a filter |
 //! | `metric_value` | double, nullable | and its value |
@@ -18,7 +19,7 @@
 //! | `finish_reason` | text | `stop` or `length` |
 //! | `version_min`, `version_max` | int64 | policy versions that sampled it |
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -62,6 +63,8 @@ pub struct RolloutRow<'run> {
     pub metric_value: Option<f64>,
     /// Where the trajectory ended.
     pub verdict: &'run str,
+    /// What reward functions logged of it, by column.
+    pub logged: Option<&'run BTreeMap<String, String>>,
 }
 
 /// A rollout file could not be written.
@@ -82,6 +85,7 @@ enum Values {
     OptionalText(for<'row> fn(&RolloutRow<'row>) -> Option<&'row str>),
     Number(fn(&RolloutRow<'_>) -> Option<f64>),
     Score(String),
+    Logged(String),
     Ids(for<'row> fn(&RolloutRow<'row>) -> &'row [u32]),
     Logprobs,
     Mask,
@@ -131,6 +135,15 @@ fn columns(rows: &[RolloutRow<'_>]) -> Vec<(String, Values)> {
         }
         columns.push((name, Values::Score(score.clone())));
     }
+    let logged: BTreeSet<&String> =
+        rows.iter().filter_map(|row| row.logged).flat_map(BTreeMap::keys).collect();
+    for column in logged {
+        let mut name = column.clone();
+        while !taken.insert(name.clone()) {
+            name.insert_str(0, "extra_");
+        }
+        columns.push((name, Values::Logged(column.clone())));
+    }
     let owned = |(name, values): (&str, Values)| (name.to_owned(), values);
     before.into_iter().map(owned).chain(columns).chain(after.into_iter().map(owned)).collect()
 }
@@ -141,6 +154,10 @@ fn not_nan(number: f64) -> Option<f64> {
 
 fn score(row: &RolloutRow<'_>, name: &str) -> Option<f64> {
     row.trajectory.scores.get(name).and_then(|score| not_nan(score.value))
+}
+
+fn logged<'run>(row: &RolloutRow<'run>, column: &str) -> Option<&'run str> {
+    row.logged?.get(column).map(String::as_str)
 }
 
 /// Writes a step's trajectories as `path` (by custom `rollouts/step_<N>.parquet`): whole or not at all. No rows give a file with
@@ -177,6 +194,7 @@ fn to_json(row: &RolloutRow<'_>, values: &Values) -> Value {
         Values::OptionalText(of) => Value::from(of(row)),
         Values::Number(of) => Value::from(of(row)),
         Values::Score(name) => Value::from(score(row, name)),
+        Values::Logged(column) => Value::from(logged(row, column)),
         Values::Ids(of) => Value::from(of(row)),
         Values::Logprobs => Value::from(row.trajectory.logprobs.as_slice()),
         Values::Mask => Value::from(row.trajectory.loss_mask.as_slice()),
@@ -254,7 +272,7 @@ fn field(name: &str, values: &Values) -> Result<Type, ParquetError> {
     match values {
         Values::Integer(_) => leaf(name, Physical::INT64, Repetition::REQUIRED, None),
         Values::Text(_) => leaf(name, Physical::BYTE_ARRAY, Repetition::REQUIRED, Some(LogicalType::String)),
-        Values::OptionalText(_) => {
+        Values::OptionalText(_) | Values::Logged(_) => {
             leaf(name, Physical::BYTE_ARRAY, Repetition::OPTIONAL, Some(LogicalType::String))
         }
         Values::Number(_) | Values::Score(_) => leaf(name, Physical::DOUBLE, Repetition::OPTIONAL, None),
@@ -293,6 +311,10 @@ fn write_column<W: Write + Send>(
         Values::OptionalText(of) => {
             let texts: Vec<Option<ByteArray>> = rows.iter().map(|row| of(row).map(ByteArray::from)).collect();
             write_optional::<ByteArrayType, W>(group, texts)
+        }
+        Values::Logged(column) => {
+            let of = |row| logged(row, column).map(ByteArray::from);
+            write_optional::<ByteArrayType, W>(group, rows.iter().map(of).collect())
         }
         Values::Number(of) => write_optional::<DoubleType, W>(group, rows.iter().map(of).collect()),
         Values::Score(name) => {

@@ -1,14 +1,16 @@
 """Answers tamis's reward requests with a user's own Python function, unchanged.
 
-    python3 tamis_reward.py --path FILE --name FUNCTION --kind verl|trl|easyr1|easyr1_sequential [--kwargs JSON]
+    python3 tamis_reward.py --path FILE --name FUNCTION [--kind verl|trl|easyr1|easyr1_sequential] [--kwargs JSON]
 
 verl:   FUNCTION(data_source, solution_str, ground_truth, extra_info, **kwargs) -> number | {"score": number, ...} | None
 trl:    FUNCTION(prompts=, completions=, completion_ids=, <columns>=, trainer_state=, log_extra=, log_metric=, **kwargs) -> [number | None]
 easyr1: FUNCTION([{"response": str, "response_length": int, "ground_truth": str}], **kwargs) -> [{"overall": number, ...}], and where the
         file says REWARD_TYPE = "sequential", or the kind is easyr1_sequential, one of each
 
-Each may be `async def`. Requests and answers are JSON lines on standard input and output; whatever the function prints goes to
-standard error. An exception is the answer "error" of that completion.
+Each may be `async def`. Without a kind it is the one that the function's parameters fit, verl where several do. Requests and answers are
+JSON lines on standard input and output; whatever the function prints goes to standard error. Whatever it raises, and a result that is no
+number, is the answer "error" of that completion. A request {"introduce": {"columns": [...] | null}} is answered with the function's
+signature, the kinds that it fits and what is wrong with the one that is used.
 """
 
 import argparse
@@ -24,34 +26,85 @@ import types
 
 MODULE = "tamis_user_reward"
 
+VERL = ("data_source", "solution_str", "ground_truth", "extra_info")
+TRL = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+TRL_CENTRAL = TRL[:3]
+TRL_REPLACED = ("prompt", "completion", "completion_ids")  # columns of which TRL passes its own
 
-def number(value):
-    """A float, or None for None and NaN; infinities are passed on for tamis to refuse. Takes what has __float__ (NumPy, PyTorch)."""
+# tamis refuses longer lines, which would cost the process and not the completion.
+LONGEST_LINE = 500_000
+LONGEST_ERROR = 8_000
+LONGEST_TEXT = 10_000
+LONGEST_NAME = 200
+
+
+def clean(text, limit=LONGEST_TEXT):
+    """Text that JSON and UTF-8 can hold, at most so many characters of it."""
+    if len(text) > limit:
+        text = text[: limit // 2] + " … " + text[-limit // 2 :]
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def failure():
+    """The answer for the exception at hand."""
+    try:
+        text = traceback.format_exc()
+    except Exception:  # its text cannot be made
+        text = f"{type(sys.exc_info()[1]).__name__}, whose text cannot be shown"
+    return {"error": clean(text.rstrip(), LONGEST_ERROR)}
+
+
+def shown(value):
+    """What came back, for a message."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = "…"
+    return f"{clean(text, 200)} ({type(value).__name__})"
+
+
+def number(value, what="the function returned"):
+    """A float, or None for None and NaN; infinities are passed on for tamis to refuse. Takes numbers, booleans, text that is a number, and
+    what has __float__ (NumPy, PyTorch)."""
     if value is None:
         return None
-    value = float(value)
-    return None if math.isnan(value) else value
+    try:
+        result = float(value)
+    except Exception:
+        raise ValueError(f"{what} {shown(value)}, which is no number") from None
+    return None if math.isnan(result) else result
 
 
 def named_numbers(result):
-    """The named numbers of one verl result. A plain number is `acc` too, as in verl; values that are no numbers (`pred`) are left out."""
+    """The named numbers of one verl result. A plain number is `acc` too, as in verl; other entries that are no numbers (`pred`) are left out."""
     if isinstance(result, (tuple, list)):  # verl's prime_math style: the first entry is the score
         result = result[0] if result else None
     if not isinstance(result, dict):
         value = number(result)
         return {"score": value, "acc": value}
     if "score" not in result:
-        raise KeyError(f"the function returned a dictionary without `score`: its keys are {sorted(map(str, result))}")
+        raise KeyError(f"the function returned a dictionary without `score`: its keys are {clean(str(sorted(map(str, result))), 500)}")
     scores = {}
     for name, value in result.items():
-        if isinstance(value, str) or value is None and name != "score":
+        if name in ("score", "acc"):
+            scores[name] = number(value, f"the function returned a dictionary whose `{name}` is")
+        elif isinstance(value, str) or value is None:  # an answer that was read, say: text is no score, even of digits
             continue
-        try:
-            scores[str(name)] = number(value)
-        except (TypeError, ValueError):
-            if name == "score":
-                raise
-    return scores
+        else:
+            try:
+                scores[str(name)] = number(value)
+            except ValueError:
+                continue
+    if scores.get("acc", 0.0) is None:
+        del scores["acc"]
+    return checked_names(scores)
+
+
+def checked_names(scores):
+    for name in scores:
+        if len(name) > LONGEST_NAME:
+            raise ValueError(f"the function returned a name of {len(name)} characters, {clean(name, 80)}: at most {LONGEST_NAME}")
+    return {clean(name): value for name, value in scores.items()}
 
 
 async def finished(value):
@@ -65,13 +118,13 @@ async def call_verl(function, item, kwargs):
     if isinstance(reward_model, dict) and "ground_truth" in reward_model:
         truth = reward_model["ground_truth"]  # as the dataset holds it: tamis compares text, a function may want a number or list
     extra_info = columns.get("extra_info")
-    result = function(
-        data_source=item["data_source"],
-        solution_str=item["completion"],
-        ground_truth=truth,
-        extra_info=dict(extra_info) if isinstance(extra_info, dict) else {},
-        **kwargs,
-    )
+    arguments = {
+        "data_source": item["data_source"],
+        "solution_str": item["completion"],
+        "ground_truth": truth,
+        "extra_info": dict(extra_info) if isinstance(extra_info, dict) else {},
+    }
+    result = function(**{**arguments, **kwargs})
     return named_numbers(await finished(result))
 
 
@@ -79,12 +132,86 @@ async def answer_verl(function, items, kwargs):
     async def one(item):
         try:
             return {"scores": await call_verl(function, item, kwargs)}
-        except Exception:
-            return {"error": traceback.format_exc()}
+        except BaseException:  # SystemExit too: it ends a completion, not the run
+            return failure()
 
     if inspect.iscoroutinefunction(function):
         return await asyncio.gather(*map(one, items))
     return [await one(item) for item in items]
+
+
+class Log:
+    """What a TRL function logs in one call."""
+
+    def __init__(self, num_completions):
+        self.num_completions = num_completions
+        self.extra = {}
+        self.metrics = {}
+
+    def log_extra(self, column, values):
+        values = list(values)
+        if len(values) != self.num_completions:
+            raise ValueError(f"log_extra({column!r}, ...) was given {len(values)} values for {self.num_completions} completions")
+        self.extra[clean(str(column), LONGEST_NAME)] = [self.text(value) for value in values]
+
+    def log_metric(self, name, value):
+        value = number(value, f"log_metric({name!r}, ...) was given")
+        if value is not None and math.isfinite(value):
+            self.metrics.setdefault(clean(str(name), LONGEST_NAME), []).append(value)
+
+    @staticmethod
+    def text(value):
+        return None if value is None else clean(str(value))
+
+    def of(self, row):
+        """What goes with one completion; what was logged for the call goes with its first."""
+        logged = {}
+        if self.extra:
+            logged["log_extra"] = {column: values[row] for column, values in self.extra.items()}
+        if self.metrics and row == 0:
+            logged["log_metric"] = self.metrics
+        return logged
+
+
+def trainer_state(item):
+    """The fields of transformers.TrainerState; `log_history` is empty."""
+    state = {
+        "epoch": float(item["epoch"]),
+        "global_step": 0,
+        "max_steps": 0,
+        "logging_steps": 1,
+        "eval_steps": 0,
+        "save_steps": 0,
+        "train_batch_size": None,
+        "num_train_epochs": 0,
+        "num_input_tokens_seen": 0,
+        "total_flos": 0,
+        "log_history": [],
+        "best_metric": None,
+        "best_global_step": None,
+        "best_model_checkpoint": None,
+        "is_local_process_zero": True,
+        "is_world_process_zero": True,
+        "is_hyper_param_search": False,
+        "trial_name": None,
+        "trial_params": None,
+        "stateful_callbacks": {},
+    }
+    return types.SimpleNamespace(**{**state, **item["trainer_state"]})
+
+
+class NoList(ValueError):
+    """What came back is not one result for each completion: nobody can say whose is whose, and nobody is asked again."""
+
+
+def listed(results, items, what):
+    """The results of a batch as a list of one for each completion."""
+    if results is None or isinstance(results, (str, bytes, dict)) or not hasattr(results, "__iter__"):
+        raise NoList(f"the function returned {shown(results)}, not a list of {what}")
+    results = list(results)
+    if len(results) != len(items):
+        raise NoList(f"the function returned {len(results)} rewards for {len(items)} completions")
+    return results
 
 
 async def call_trl(function, items, kwargs):
@@ -94,29 +221,34 @@ async def call_trl(function, items, kwargs):
     columns = {
         name: [item["columns"].get(name) for item in items]
         for name in names
-        if name not in ("prompt", "completion", "completion_ids")
+        if name not in TRL_REPLACED
     }
-    result = function(
-        prompts=[item["prompt"] for item in items],
-        completions=[item["completion"] if item["messages"] is None else item["messages"] for item in items],
-        completion_ids=[item["completion_ids"] for item in items],
-        trainer_state=types.SimpleNamespace(global_step=items[0]["step"], epoch=float(items[0]["epoch"])),
-        log_extra=lambda column, values: None,
-        log_metric=lambda name, value: None,
-        **{**columns, **kwargs},
-    )
-    rewards = list(await finished(result))
-    if len(rewards) != len(items):
-        message = f"the function returned {len(rewards)} rewards for {len(items)} completions"
-        return [{"error": message}] * len(items)
-    return [{"score": number(reward)} for reward in rewards]
+    log = Log(len(items))
+    arguments = {
+        "prompts": [item["prompt"] for item in items],
+        "completions": [item["completion"] if item["messages"] is None else item["messages"] for item in items],
+        "completion_ids": [item["completion_ids"] for item in items],
+        "trainer_state": trainer_state(items[0]),
+        "log_extra": log.log_extra,
+        "log_metric": log.log_metric,
+    }
+    rewards = listed(await finished(function(**{**columns, **arguments, **kwargs})), items, "numbers")
+
+    def one(row, reward):
+        try:
+            return {"score": number(reward, "the function returned, for this completion,"), **log.of(row)}
+        except ValueError:
+            return {**failure(), **log.of(row)}
+
+    return [one(row, reward) for row, reward in enumerate(rewards)]
 
 
 def easyr1_numbers(result):
     """The named numbers of one EasyR1 result: `overall` is the score, `accuracy` the raw outcome (right above 0) where there is one."""
     if not isinstance(result, dict) or "overall" not in result:
-        found = sorted(map(str, result)) if isinstance(result, dict) else type(result).__name__
+        found = clean(str(sorted(map(str, result))), 500) if isinstance(result, dict) else type(result).__name__
         raise ValueError(f"an EasyR1 function returns dictionaries with `overall`, this one has {found}")
+    number(result["overall"], "the function returned a dictionary whose `overall` is")
     scores = named_numbers({"score": result["overall"], **{name: value for name, value in result.items() if name not in ("overall", "score")}})
     accuracy = scores.get("accuracy")
     if accuracy is not None and "acc" not in scores:
@@ -136,11 +268,15 @@ async def call_easyr1(function, items, kwargs, sequential):
     if sequential:
         results = [await finished(function(request, **kwargs)) for request in requests]
     else:
-        results = list(await finished(function(requests, **kwargs)))
-    if len(results) != len(items):
-        message = f"the function returned {len(results)} rewards for {len(items)} completions"
-        return [{"error": message}] * len(items)
-    return [{"scores": easyr1_numbers(result)} for result in results]
+        results = listed(await finished(function(requests, **kwargs)), items, "dictionaries")
+
+    def one(result):
+        try:
+            return {"scores": easyr1_numbers(result)}
+        except (ValueError, KeyError):
+            return failure()
+
+    return [one(result) for result in results]
 
 
 async def answer_easyr1(function, items, kwargs, default="batch"):
@@ -149,9 +285,11 @@ async def answer_easyr1(function, items, kwargs, default="batch"):
         return [{"error": f"REWARD_TYPE must be \"batch\" or \"sequential\", not {kind!r}"}] * len(items)
     try:
         return await call_easyr1(function, items, kwargs, kind == "sequential")
-    except Exception:
+    except NoList:
+        return [failure()] * len(items)
+    except BaseException:
         if len(items) == 1:
-            return [{"error": traceback.format_exc()}]
+            return [failure()]
     # As for TRL: one completion must not cost the others their reward.
     return [answer for item in items for answer in await answer_easyr1(function, [item], kwargs, default)]
 
@@ -163,9 +301,11 @@ async def answer_easyr1_sequential(function, items, kwargs):
 async def answer_trl(function, items, kwargs):
     try:
         return await call_trl(function, items, kwargs)
-    except Exception:
+    except NoList:
+        return [failure()] * len(items)
+    except BaseException:
         if len(items) == 1:
-            return [{"error": traceback.format_exc()}]
+            return [failure()]
     # One completion must not cost the others their reward: each is asked again alone.
     return [answer for item in items for answer in await answer_trl(function, [item], kwargs)]
 
@@ -176,6 +316,79 @@ KINDS = {
     "easyr1": answer_easyr1,
     "easyr1_sequential": answer_easyr1_sequential,
 }
+
+
+def signature_of(function):
+    """None for what has none: some built-in functions and callables of C."""
+    try:
+        return inspect.signature(function)
+    except (ValueError, TypeError):
+        return None
+
+
+def named_parameters(signature):
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [parameter.name for parameter in signature.parameters.values() if parameter.kind in kinds]
+
+
+def misfit(function, kind, kwargs, columns):
+    """Why a function cannot be called as a kind's; None where it can. `columns`: of the rows, None for any that it asks for."""
+    signature = signature_of(function)
+    if signature is None:
+        return None
+    named = named_parameters(signature)
+    if kind.startswith("easyr1"):
+        try:
+            signature.bind(None, **kwargs)
+        except TypeError as error:
+            return str(error)
+        foreign = [name for name in named[:1] if name in VERL + TRL]
+        return f"its first parameter is `{foreign[0]}`, and it would get a list of dictionaries" if foreign else None
+    own, central, more = (VERL, VERL, []) if kind == "verl" else (TRL, TRL_CENTRAL, named if columns is None else columns)
+    try:
+        signature.bind(**dict.fromkeys([*own, *kwargs, *(name for name in more if name not in TRL_REPLACED)]))
+    except TypeError as error:
+        if kind == "trl" and "unexpected keyword" in str(error):
+            return f"{error}: TRL passes everything that there is by name, so the parameters must end with **kwargs"
+        if kind == "verl" and "solution_strs" in named:
+            return f"{error}: it is written for verl's batch reward manager, and is called here for one completion at a time"
+        known = "" if kind == "verl" or columns is None else f" (the columns of the rows: {', '.join(sorted(columns)) or 'none'})"
+        return f"{error}{known}"
+    if named and not set(named) & set(central):
+        return f"it has none of the parameters {', '.join(central)}"
+    return None
+
+
+def fitting(function, kwargs):
+    """The kinds that a function's parameters fit."""
+    fits = [kind for kind in ("verl", "trl") if misfit(function, kind, kwargs, None) is None]
+    signature = signature_of(function)
+    first = (named_parameters(signature) if signature is not None else [])[:1]
+    is_easyr1 = hasattr(sys.modules[MODULE], "REWARD_TYPE") or bool(first and first[0].startswith("reward_input"))
+    if is_easyr1 and misfit(function, "easyr1", kwargs, None) is None:
+        is_sequential = not hasattr(sys.modules[MODULE], "REWARD_TYPE") and first == ["reward_input"]
+        fits.append("easyr1_sequential" if is_sequential else "easyr1")
+    return fits
+
+
+def chosen(function, fits):
+    """The kind of a function for which none was named: the only one that fits, else the one whose parameters it names, else verl."""
+    if len(fits) == 1:
+        return fits[0]
+    signature = signature_of(function)
+    named = set(named_parameters(signature)) if signature is not None else set()
+    return "trl" if not fits and named & set(TRL_CENTRAL) and not named & set(VERL) else "verl"
+
+
+def introduction(function, name, kind, fits, kwargs, columns):
+    """What tamis should know of the function before it asks it anything."""
+    signature = signature_of(function)
+    return {
+        "style": kind,
+        "fits": fits,
+        "signature": clean(f"{name}{signature if signature is not None else '(…)'}", 500),
+        "problem": misfit(function, kind, kwargs, columns),
+    }
 
 
 def load(path, name):
@@ -190,14 +403,35 @@ def load(path, name):
     if not hasattr(module, name):
         functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise AttributeError(f"{path} has no function `{name}`; it has {', '.join(functions) or 'none'}")
-    return getattr(module, name)
+    function = getattr(module, name)
+    if not callable(function):
+        raise TypeError(f"`{name}` of {path} is {shown(function)}, not a function")
+    return function
+
+
+def answers_to(items, answer, loop, function, kwargs):
+    """One answer for each completion, whatever escapes from the function."""
+    asyncio.set_event_loop(loop)
+    try:
+        return loop.run_until_complete(answer(function, items, kwargs))
+    except BaseException:  # sys.exit in a task of the function's own goes past every `await`, and leaves the loop with work half done
+        if len(items) == 1:
+            return [failure()]
+    return [reply for item in items for reply in answers_to([item], answer, asyncio.new_event_loop(), function, kwargs)]
+
+
+def line_of(item, reply):
+    line = json.dumps({"id": item["id"], **reply})
+    if len(line) > LONGEST_LINE:
+        line = json.dumps({"id": item["id"], "error": f"the answer takes {len(line)} bytes, more than {LONGEST_LINE}"})
+    return line + "\n"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--path", required=True)
     parser.add_argument("--name", default="compute_score")
-    parser.add_argument("--kind", choices=tuple(KINDS), default="verl")
+    parser.add_argument("--kind", choices=tuple(KINDS))
     parser.add_argument("--kwargs", type=json.loads, default={})
     arguments = parser.parse_args()
 
@@ -210,16 +444,23 @@ def main():
     os.dup2(null, 0)
 
     function = load(arguments.path, arguments.name)
-    answer = KINDS[arguments.kind]
+    fits = fitting(function, arguments.kwargs)
+    kind = arguments.kind or chosen(function, fits)
     loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
     items = []
     for line in requests:
-        items.append(json.loads(line))
-        if items[-1]["remaining"]:
+        request = json.loads(line)
+        if "introduce" in request:
+            columns = request["introduce"]["columns"]
+            introduced = introduction(function, arguments.name, kind, fits, arguments.kwargs, columns)
+            answers.write(json.dumps({"introduction": introduced}) + "\n")
+            answers.flush()
             continue
-        for item, reply in zip(items, loop.run_until_complete(answer(function, items, arguments.kwargs))):
-            answers.write(json.dumps({"id": item["id"], **reply}) + "\n")
+        items.append(request)
+        if request["remaining"]:
+            continue
+        for item, reply in zip(items, answers_to(items, KINDS[kind], loop, function, arguments.kwargs)):
+            answers.write(line_of(item, reply))
         answers.flush()
         items = []
 

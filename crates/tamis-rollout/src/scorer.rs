@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use tamis_core::group::Score;
-use tamis_env::reward::{RewardError, RewardInput, Rewards, Scored};
+use tamis_env::reward::{Logged, RewardError, RewardInput, Rewards, Scored, TrainerState};
 use thiserror::Error;
 
 /// A journalled answer: everything that scoring said of one completion.
@@ -15,19 +15,22 @@ pub struct Answer {
     /// Message of each function that failed, by the function's name.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     pub failures: std::collections::BTreeMap<String, String>,
+    /// What the functions logged beside their scores.
+    #[serde(default, skip_serializing_if = "Logged::is_empty")]
+    pub logged: Logged,
 }
 
 impl From<&Scored> for Answer {
     fn from(scored: &Scored) -> Self {
-        let Scored { scores, reward, failures } = scored.clone();
-        Self { scores, reward, failures }
+        let Scored { scores, reward, failures, logged } = scored.clone();
+        Self { scores, reward, failures, logged }
     }
 }
 
 impl From<Answer> for Scored {
     fn from(answer: Answer) -> Self {
-        let Answer { scores, reward, failures } = answer;
-        Self { scores, reward, failures }
+        let Answer { scores, reward, failures, logged } = answer;
+        Self { scores, reward, failures, logged }
     }
 }
 
@@ -83,6 +86,11 @@ impl Scorer {
     /// The functions.
     pub fn rewards(&self) -> &Rewards {
         &self.rewards
+    }
+
+    /// Says how far the training is, to functions that ask.
+    pub fn set_trainer_state(&mut self, state: TrainerState) {
+        self.rewards.set_trainer_state(state);
     }
 
     /// Forgets journalled answers of steps before `next`; from where on the journal holds those of the others, `None` without one.

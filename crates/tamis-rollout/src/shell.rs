@@ -12,7 +12,7 @@ use tamis_core::schedule::{
     Command, Diagnosis, Event, FinishReason, GroupSummary, RoundReport, Rounds, ScheduleError, SkipReason,
     StepReport,
 };
-use tamis_env::reward::{RewardError, RewardInput};
+use tamis_env::reward::{Logged, RewardError, RewardInput, TrainerState};
 use thiserror::Error;
 
 use crate::generator::{Generator, GeneratorError, GroupRequest, Outcome, Sampling};
@@ -69,6 +69,8 @@ pub struct Record {
     pub judgement: Option<Judgement>,
     /// Reward after the KL penalty of each member \[G\], where the filter looked at it.
     pub final_rewards: Option<Vec<f64>>,
+    /// What the reward functions logged of each member \[G\]; empty where they logged nothing.
+    pub logged: Vec<Logged>,
     /// Where it went.
     pub fate: Fate,
 }
@@ -447,6 +449,7 @@ impl Shell {
                     round,
                     judgement: None,
                     final_rewards: None,
+                    logged: Vec::new(),
                     fate: Fate::Carried,
                 },
             );
@@ -481,6 +484,7 @@ impl Shell {
                     completion_ids: &trajectory.token_ids,
                     step,
                     epoch: record.group.epoch,
+                    trainer_state: TrainerState::default(),
                 });
                 keys.push(format!("rollout/{}/{i}", id.0));
                 places.push((*id, i));
@@ -497,9 +501,12 @@ impl Shell {
         for ((id, i), (scored, text)) in
             places.into_iter().zip(scored.into_iter().zip(texts.into_iter().flat_map(|(_, texts)| texts)))
         {
-            if let Some(trajectory) =
-                self.held.get_mut(&id).and_then(|record| record.group.trajectories.get_mut(i))
-            {
+            let Some(record) = self.held.get_mut(&id) else { continue };
+            if !scored.logged.is_empty() {
+                record.logged.resize(record.group.trajectories.len(), Logged::default());
+                record.logged[i] = scored.logged;
+            }
+            if let Some(trajectory) = record.group.trajectories.get_mut(i) {
                 trajectory.text = text;
                 trajectory.reward = scored.reward.value;
                 trajectory.scores = scored.scores;

@@ -16,6 +16,7 @@ use tamis_core::group::{Group, PolicyVersion};
 use tamis_core::objective::{KlState, ObjectiveState};
 use tamis_core::schedule::Rounds;
 use tamis_data::sampler::Position;
+use tamis_env::reward::Logged;
 use tamis_model::{CheckpointError, Model, ModelConfig, SaveDtype};
 use tamis_rollout::{Record, RewardHealth};
 use thiserror::Error;
@@ -44,6 +45,9 @@ pub struct CarriedGroup {
     /// Rewards after the KL penalty \[G\], where the filter looked at them; `None` for a member without.
     #[serde(default)]
     final_rewards: Option<Vec<Option<f64>>>,
+    /// What the reward functions logged of each member \[G\]; empty where they logged nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub logged: Vec<Logged>,
 }
 
 impl CarriedGroup {
@@ -59,6 +63,7 @@ impl CarriedGroup {
                 .final_rewards
                 .as_ref()
                 .map(|rewards| rewards.iter().map(of_member).collect()),
+            logged: record.logged.clone(),
         }
     }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use tamis_config::{Config, GoldCheck, ValidateConfig, ValidationMetric};
 use tamis_core::group::FinishReason;
 use tamis_core::random::{Key, Purpose};
-use tamis_env::reward::RewardInput;
+use tamis_env::reward::{RewardInput, TrainerState};
 use tamis_rollout::{Generator, GroupRequest, Outcome, PreparedPrompt, Sampling, Scorer, ShellError};
 
 use crate::assemble::AssembleError;
@@ -116,6 +116,7 @@ pub fn sample(
                 completion_ids: &sample.token_ids,
                 step,
                 epoch: 0,
+                trainer_state: TrainerState::default(),
             });
             keys.push(format!("{journal}/{}/{i}", prompt.prompt.id.0));
         }

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::define::{choice, section, tagged};
-use crate::reader::Reader;
+use crate::reader::{Reader, join};
 use crate::setting::Setting;
 use crate::shape::{Check, KeySpec, Resume, Shape};
-use crate::tree::Node;
+use crate::tree::{Entry, Node, Value};
 use crate::value::FreeMap;
 
 choice! {
@@ -63,6 +63,14 @@ tagged! {
         Math = "math" {}
         /// DAPO's verifier (`Answer: ...` in the last 300 characters): 1 or -1, with `acc` 1 or 0 beside it.
         MathDapo = "math_dapo" {}
+        /// The verifier of each row by its `data_source`, as verl routes it: `openai/gsm8k` → `gsm8k`; `lighteval/MATH`,
+        /// `DigitalLearningGmbH/MATH-lighteval`, `HuggingFaceH4/MATH-500`, `numina_*` → `math`; `math`, `math_dapo`, `math_dapo_reasoning`,
+        /// `aime*` → `math_dapo`. A source without a verifier is refused before anything is generated.
+        BySource = "by_source" {
+            /// Verifiers by data source, before the table and beyond it: `my/source: {kind: gsm8k, method: flexible}`, or the kind alone
+            /// (`my/source: math`). `"*"` is for sources that nobody names and for rows without one.
+            sources: SourceRewards = "{}", Any, Fixed;
+        }
         /// 1 where a regular expression matches the whole completion, else 0.
         Format = "format" {
             /// The regular expression; `.` matches a line break too.
@@ -130,8 +138,9 @@ tagged! {
             path: PathBuf = "''", NotEmpty, Fixed;
             /// The function's name.
             function: String = "compute_score", NotEmpty, Fixed;
-            /// Whose calling convention it has.
-            style: PythonStyle = "verl", Any, Fixed;
+            /// Whose calling convention it has. Null: the only one that its parameters fit, `verl` where several do. A function that does
+            /// not fit is refused before anything is generated.
+            style: Option<PythonStyle> = "null", Any, Fixed;
             /// Further keyword arguments of every call.
             kwargs: FreeMap = "{}", Any, Fixed;
             /// The interpreter.
@@ -152,7 +161,8 @@ tagged! {
 pub(crate) const RAW_OUTCOME: &str = "acc";
 
 /// The kinds that say whether an answer is right. Of external functions it is not known: they count as verifiers.
-const VERIFIERS: [&str; 7] = ["exact", "number", "gsm8k", "math", "math_dapo", "command", "python"];
+const VERIFIERS: [&str; 8] =
+    ["exact", "number", "gsm8k", "math", "math_dapo", "by_source", "command", "python"];
 
 impl RewardKind {
     /// Whether the function says if an answer is right, so that its score is a raw outcome (`acc`) and not a shaping term.
@@ -165,8 +175,61 @@ impl RewardKind {
     }
 
     /// Whether the scores come from a program of the user, whose names are not known before it answers.
-    pub const fn is_external(&self) -> bool {
-        matches!(self, Self::Command { .. } | Self::Python { .. })
+    pub fn is_external(&self) -> bool {
+        match self {
+            Self::Command { .. } | Self::Python { .. } => true,
+            Self::BySource { sources } => sources.0.iter().any(|(_, kind)| kind.is_external()),
+            _ => false,
+        }
+    }
+}
+
+/// Verifiers by data source: each a section with a `kind`, or the name of a kind.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SourceRewards(pub Vec<(String, RewardKind)>);
+
+impl Setting for SourceRewards {
+    fn shape() -> Shape {
+        Shape::Free
+    }
+
+    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
+        if !matches!(node.value, Value::Map(_)) && !node.is_null() {
+            reader.wrong_type(node, path, &Self::shape());
+            return None;
+        }
+        // A table in a table would say nothing more.
+        let is_allowed = |name: &str| VERIFIERS.contains(&name) && name != "by_source";
+        let variants: Vec<_> =
+            RewardKind::variants().into_iter().filter(|variant| is_allowed(variant.name)).collect();
+        let mut all = Vec::new();
+        for entry in node.entries() {
+            let path = join(path, &entry.key);
+            let named = match &entry.node.value {
+                Value::Scalar { .. } if !entry.node.is_null() => Node {
+                    value: Value::Map(vec![Entry {
+                        key: "kind".to_owned(),
+                        origin: entry.origin.clone(),
+                        node: entry.node.clone(),
+                    }]),
+                    origin: entry.node.origin.clone(),
+                },
+                _ => entry.node.clone(),
+            };
+            let (kind, section) = reader.open_tagged(&named, &path, &[], &variants)?;
+            all.push((entry.key.clone(), RewardKind::read_kind(kind, section, &path, reader)?));
+        }
+        Some(Self(all))
+    }
+
+    fn to_json(&self) -> serde_json::Value {
+        let section = |kind: &RewardKind| {
+            let mut object = serde_json::Map::new();
+            object.insert("kind".to_owned(), serde_json::Value::String(kind.as_str().to_owned()));
+            object.extend(kind.parameters().into_iter().map(|(name, value)| (name.to_owned(), value)));
+            serde_json::Value::Object(object)
+        };
+        self.0.iter().map(|(source, kind)| (source.clone(), section(kind))).collect()
     }
 }
 

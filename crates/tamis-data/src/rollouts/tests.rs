@@ -52,6 +52,7 @@ fn table(group: &Group) -> Vec<RolloutRow<'_>> {
             metric: "acc",
             metric_value: trajectory.scores.get("acc").map(|score| score.value),
             verdict: "trained",
+            logged: None,
         })
         .collect()
 }
@@ -60,7 +61,12 @@ fn table(group: &Group) -> Vec<RolloutRow<'_>> {
 fn rows_come_back_as_they_were() {
     let folder = tempfile::tempdir().unwrap();
     let group = group();
-    let rows = table(&group);
+    let mut rows = table(&group);
+    let logged = BTreeMap::from([("note", "long"), ("verdict", "mine")])
+        .into_iter()
+        .map(|(column, text)| (column.to_owned(), text.to_owned()))
+        .collect();
+    rows[0].logged = Some(&logged);
     for name in ["step_2.parquet", "step_2.jsonl"] {
         let path = folder.path().join(name);
         if path.extension().unwrap() == "parquet" {
@@ -79,12 +85,14 @@ fn rows_come_back_as_they_were() {
                 "prompt_ids": [7, 8, 9], "token_ids": [0, 1000, 2000], "logprobs": [-0.0, -0.5, -1.0],
                 "loss_mask": [true, false, true],
                 "acc": 1.0, "format.x y": null, "score_reward": 0.25,
+                "note": "long", "extra_verdict": "mine",
                 "reward": 1.25, "advantage": -0.75, "metric": "acc", "metric_value": 1.0, "verdict": "trained",
                 "finish_reason": "length", "version_min": 3, "version_max": 4,
             }),
             "{name}"
         );
         let unscored = &read[1];
+        assert_eq!((&unscored["note"], &unscored["extra_verdict"]), (&Value::Null, &Value::Null));
         assert_eq!(
             (&unscored["acc"], &unscored["reward"], &unscored["metric_value"]),
             (&Value::Null, &Value::Null, &Value::Null)

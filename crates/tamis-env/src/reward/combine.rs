@@ -1,17 +1,21 @@
 //! The weighted sum of named reward functions.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 
 use tamis_core::group::Score;
 use tamis_core::printable::one_line;
 use tamis_data::prompt::{Prompt, PromptContent};
 
 use super::failure::LARGEST_SCORE;
-use super::{Outcome, RewardError, RewardFailure, RewardFunction, RewardInput, Scores};
+use super::{Logged, Outcome, RewardError, RewardFailure, RewardFunction, RewardInput, Scores, TrainerState};
 
 /// Names that mean something else wherever scores are shown or filtered on.
 const RESERVED: [&str; 6] =
     ["score", "acc", "reward", "seq_reward", "seq_final_reward", "token_level_rewards"];
+
+/// Columns of a row that a warning shows.
+const MAX_COLUMNS: usize = 30;
 
 /// Longest excerpt of a prompt or completion in a warning, in characters.
 const EXCERPT_CHARS: usize = 200;
@@ -40,6 +44,8 @@ pub struct Scored {
     pub reward: Score,
     /// Message of each function that failed on the completion, by the function's name.
     pub failures: BTreeMap<String, String>,
+    /// What the functions logged beside their scores.
+    pub logged: Logged,
 }
 
 impl Scored {
@@ -68,6 +74,7 @@ pub struct Scoring {
 /// The reward functions of a run.
 pub struct Rewards {
     functions: Vec<NamedReward>,
+    trainer_state: TrainerState,
 }
 
 impl Rewards {
@@ -93,7 +100,17 @@ impl Rewards {
                 return Err(RewardError::Weight { name: name.clone(), weight: *weight });
             }
         }
-        Ok(Self { functions })
+        Ok(Self { functions, trainer_state: TrainerState::default() })
+    }
+
+    /// Says how far the training is, to functions that ask.
+    pub fn set_trainer_state(&mut self, state: TrainerState) {
+        self.trainer_state = state;
+    }
+
+    /// How far the training is.
+    pub fn trainer_state(&self) -> TrainerState {
+        self.trainer_state
     }
 
     /// The functions, in order.
@@ -141,8 +158,16 @@ impl Rewards {
     pub fn score(&self, batch: &[RewardInput<'_>]) -> Result<Scoring, RewardError> {
         let mut outcomes = Vec::with_capacity(self.functions.len());
         let mut warnings = Vec::new();
+        let batch: Vec<RewardInput<'_>> =
+            batch.iter().map(|input| RewardInput { trainer_state: self.trainer_state, ..*input }).collect();
+        let batch = batch.as_slice();
+        let mut logged = vec![Logged::default(); batch.len()];
         for named in &self.functions {
-            let checked = checked(named.function.score(batch), batch);
+            let (answers, own) = named.function.score_logged(batch);
+            for (all, own) in logged.iter_mut().zip(own) {
+                all.extend(&named.name, own);
+            }
+            let checked = checked(answers, batch);
             let failures = checked.iter().zip(batch).filter_map(|(outcome, input)| match outcome {
                 Outcome::Failed(failure) => Some((failure, input)),
                 _ => None,
@@ -164,8 +189,12 @@ impl Rewards {
         }
         let mut rows: Vec<Scored> = batch
             .iter()
+            .zip(logged)
             .enumerate()
-            .map(|(row, input)| self.combine(outcomes.iter().filter_map(|column| column.get(row)), input))
+            .map(|(row, (input, logged))| Scored {
+                logged,
+                ..self.combine(outcomes.iter().filter_map(|column| column.get(row)), input)
+            })
             .collect();
         let overflown: Vec<usize> = (0..rows.len()).filter(|&row| rows[row].overflows()).collect();
         for &row in &overflown {
@@ -187,7 +216,7 @@ impl Rewards {
                 "no reward function answered {} of {} completions; they stay unscored; the first:\n{}",
                 unscored.len(),
                 batch.len(),
-                describe(&batch[first]),
+                describe_whole(&batch[first]),
             ));
         }
         Ok(Scoring { rows, warnings })
@@ -226,7 +255,8 @@ impl Rewards {
             }
         }
         scores.insert("score".to_owned(), Score::of(raw));
-        Scored { scores, reward: weighted_sum(&answered, input.completion_ids.len()), failures }
+        let reward = weighted_sum(&answered, input.completion_ids.len());
+        Scored { scores, reward, failures, logged: Logged::default() }
     }
 }
 
@@ -334,6 +364,21 @@ pub fn describe(input: &RewardInput<'_>) -> String {
         excerpt(input.completion),
         excerpt(data_source),
     )
+}
+
+/// As [`describe`], with every further column of the row: what a function may have looked for and not found. Columns beyond
+/// [`MAX_COLUMNS`] are only counted.
+fn describe_whole(input: &RewardInput<'_>) -> String {
+    let mut text = describe(input);
+    let columns = &input.prompt.columns;
+    for (name, value) in columns.iter().take(MAX_COLUMNS) {
+        let value = value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
+        let _ = write!(text, "\n  column {}: `{}`", excerpt(name), excerpt(&value));
+    }
+    if columns.len() > MAX_COLUMNS {
+        let _ = write!(text, "\n  and {} more columns", columns.len() - MAX_COLUMNS);
+    }
+    text
 }
 
 /// At most [`EXCERPT_CHARS`] characters on one line.

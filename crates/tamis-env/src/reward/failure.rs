@@ -51,6 +51,14 @@ pub enum RewardFailure {
         /// What is wrong with it.
         reason: String,
     },
+    /// An answer for a completion that says nothing usable of it.
+    #[error("its answer is not usable: {reason}; it answered `{line}`")]
+    Unusable {
+        /// Beginning of the line.
+        line: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The function itself reported an error.
     #[error("the function failed: {message}")]
     Function {

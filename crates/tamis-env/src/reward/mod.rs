@@ -10,6 +10,7 @@
 
 pub mod after_think;
 pub mod boxed;
+pub mod by_source;
 pub mod combine;
 pub mod command;
 pub mod cosine;
@@ -29,6 +30,7 @@ pub mod think_format;
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use tamis_core::group::Score;
 use tamis_data::prompt::{Message, Prompt};
 use thiserror::Error;
@@ -52,12 +54,60 @@ pub struct RewardInput<'a> {
     pub step: u64,
     /// Pass over the data, from 0.
     pub epoch: u64,
+    /// How far the training is; set by [`Rewards::score`].
+    pub trainer_state: TrainerState,
+}
+
+/// How far a training is, in the terms of TRL's `trainer_state`. All 0: there is no training.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct TrainerState {
+    /// Steps trained so far.
+    pub global_step: u64,
+    /// Steps of the whole run.
+    pub max_steps: u64,
+    /// Passes over the training data of the whole run.
+    pub num_train_epochs: u64,
+    /// Tokens of prompts and completions trained on so far.
+    pub num_input_tokens_seen: u64,
+    /// Completions of a step.
+    pub train_batch_size: u64,
+}
+
+/// What a function logs beside its scores, of one completion (TRL's `log_extra` and `log_metric`).
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Logged {
+    /// Text by column, for the rollout files.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub columns: BTreeMap<String, String>,
+    /// Numbers by metric; the step's metric is the mean over all completions.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metrics: BTreeMap<String, Vec<f64>>,
+}
+
+impl Logged {
+    /// Whether nothing was logged.
+    pub fn is_empty(&self) -> bool {
+        self.columns.is_empty() && self.metrics.is_empty()
+    }
+
+    /// Takes in what another function logged of the same completion. Its columns keep their names where they are free, and get that of the
+    /// function in front where not.
+    fn extend(&mut self, function: &str, other: Self) {
+        for (column, text) in other.columns {
+            let place = if self.columns.contains_key(&column) { format!("{function}.{column}") } else { column };
+            self.columns.insert(place, text);
+        }
+        for (name, values) in other.metrics {
+            self.metrics.entry(name).or_default().extend(values);
+        }
+    }
 }
 
 impl<'a> RewardInput<'a> {
     /// A completion of text alone, outside any training step.
     pub fn text(prompt: &'a Prompt, completion: &'a str) -> Self {
-        Self { prompt, completion, messages: None, completion_ids: &[], step: 0, epoch: 0 }
+        let trainer_state = TrainerState::default();
+        Self { prompt, completion, messages: None, completion_ids: &[], step: 0, epoch: 0, trainer_state }
     }
 
     /// Turns of the assistant in the completion; 1 where it is text.
@@ -108,6 +158,11 @@ impl Outcome {
 pub trait RewardFunction: Send + Sync {
     /// One outcome for each input, in order.
     fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome>;
+
+    /// As [`RewardFunction::score`], with what was logged of each input; an empty list where this function never logs.
+    fn score_logged(&self, batch: &[RewardInput<'_>]) -> (Vec<Outcome>, Vec<Logged>) {
+        (self.score(batch), Vec::new())
+    }
 
     /// Whether its `score` says something else than correctness (length, format, ...), so that a filter on a sum that holds it keeps
     /// groups whose members are all wrong.

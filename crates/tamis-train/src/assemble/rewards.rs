@@ -1,10 +1,15 @@
 //! The reward functions of a run.
 
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tamis_config::{Config, Gsm8kMethod, OverlongForm, PythonStyle, RewardConfig, RewardKind, TaskKind};
+use tamis_data::prompt::Prompt;
+use tamis_env::reward::by_source::{BySource, Unrouted};
+use tamis_env::reward::command::protocol::Introduction;
 use tamis_env::reward::command::python::{self, Kind, PythonFunction};
 use tamis_env::reward::command::{Command, CommandConfig};
 use tamis_env::reward::cosine::{Cosine, CosineSchedule};
@@ -18,7 +23,7 @@ use tamis_env::reward::number::Number;
 use tamis_env::reward::repetition::Repetition;
 use tamis_env::reward::soft_overlong::{Form, SoftOverlong};
 use tamis_env::reward::think_format::ThinkFormat;
-use tamis_env::reward::{Listener, NamedReward, RewardError, RewardFunction, Rewards};
+use tamis_env::reward::{Listener, NamedReward, RewardError, RewardFailure, RewardFunction, Rewards};
 
 use super::AssembleError;
 use crate::durable::Disk;
@@ -32,15 +37,21 @@ struct Surroundings<'a> {
     listener: &'a Arc<dyn Listener>,
     /// `rollout.max_response_length`.
     max_length: usize,
+    /// The rows that will be scored.
+    rows: &'a [&'a [Prompt]],
 }
 
-/// Builds the reward functions; `folder` is where programs that tamis ships are written for the run, and `listener` hears of restarts and
-/// long waits of external functions.
+/// Builds the reward functions; `folder` is where programs that tamis ships are written for the run, `listener` hears of restarts and
+/// long waits of external functions, and `rows` are the prompts whose completions will be scored.
+///
+/// # Errors
+/// Among others a Python function that cannot be called in its style, and rows of a data source without a verifier.
 pub fn rewards(
     config: &Config,
     disk: &Disk,
     folder: &Path,
     listener: &Arc<dyn Listener>,
+    rows: &[&[Prompt]],
 ) -> Result<Rewards, AssembleError> {
     let own: Vec<RewardConfig>;
     let list = if config.reward.iter().any(|reward| reward.kind.is_verifier()) || config.data.task.is_none() {
@@ -58,11 +69,12 @@ pub fn rewards(
     if list.is_empty() {
         return Err(AssembleError::setting(
             "no reward function is set",
-            "add one to `reward`, such as `reward: [{kind: gsm8k}]`; `tamis config explain reward` lists the kinds",
+            "add one to `reward`, such as `reward: [{kind: gsm8k}]`, or `reward: [{kind: by_source}]` for the verifier of each row's `data_source`; \
+             `tamis config explain reward` lists the kinds",
         ));
     }
     let limit = config.rollout.max_response_length;
-    let surroundings = Surroundings { folder, disk, listener, max_length: limit };
+    let surroundings = Surroundings { folder, disk, listener, max_length: limit, rows };
     let mut functions = Vec::with_capacity(list.len());
     for reward in list {
         let function: Box<dyn RewardFunction> = match &reward.kind {
@@ -116,6 +128,20 @@ fn plain(
         }),
         RewardKind::Math {} => Box::new(Math),
         RewardKind::MathDapo {} => Box::new(MathDapo { strict_box: false }),
+        RewardKind::BySource { sources } => {
+            let mut own = Vec::with_capacity(sources.0.len());
+            for (source, kind) in &sources.0 {
+                let named =
+                    RewardConfig { name: format!("{}.{source}", reward.name), weight: 1.0, kind: kind.clone() };
+                own.push((source.clone(), plain(&named, surroundings)?));
+            }
+            let function = BySource::new(own);
+            let unrouted = function.unrouted(surroundings.rows.iter().copied().flatten());
+            if !unrouted.is_empty() {
+                return Err(unrouted_rows(&reward.name, &unrouted));
+            }
+            Box::new(function)
+        }
         RewardKind::Format { pattern } => Box::new(Format::new(pattern)?),
         RewardKind::ThinkFormat {} => Box::new(ThinkFormat),
         RewardKind::Length { min_length, max_length, scale } => {
@@ -171,21 +197,90 @@ fn plain(
                 interpreter: interpreter.display().to_string(),
                 path: path.clone(),
                 name: function.clone(),
-                kind: match style {
+                kind: style.map(|style| match style {
                     PythonStyle::Verl => Kind::Verl,
                     PythonStyle::Trl => Kind::Trl,
                     PythonStyle::EasyR1 => Kind::EasyR1,
                     PythonStyle::EasyR1Sequential => Kind::EasyR1Sequential,
-                },
+                }),
                 kwargs: kwargs.0.clone(),
             };
             let program = surroundings.folder.join(python::FILE);
             surroundings.disk.write_file(&program, python::PROGRAM.as_bytes())?;
             let argv = function.command_line(&program);
             let pool = pool(*num_processes, *timeout, *startup_timeout, *max_restarts);
-            external(reward, CommandConfig { argv, ..pool }, surroundings)?
+            let command = external(reward, CommandConfig { argv, ..pool }, surroundings)?;
+            introduce(reward, &command, *style, surroundings)?;
+            command
         }
     })
+}
+
+/// Refuses a Python function that cannot be called in its style, and says which style was taken where none was named.
+fn introduce(
+    reward: &RewardConfig,
+    command: &Command,
+    style: Option<PythonStyle>,
+    surroundings: &Surroundings<'_>,
+) -> Result<(), AssembleError> {
+    let rows = || surroundings.rows.iter().copied().flatten();
+    let columns: BTreeSet<&str> =
+        rows().flat_map(|prompt| prompt.columns.keys().map(String::as_str)).collect();
+    let name = &reward.name;
+    let introduction = match command.introduce(rows().next().is_some().then_some(&columns)) {
+        Ok(introduction) => introduction,
+        Err(RewardFailure::Interrupted) => return Err(RewardError::Interrupted.into()),
+        Err(failure) => {
+            return Err(AssembleError::setting(
+                format!("reward `{name}` cannot be used: {failure}"),
+                "its file is imported by `python` (the interpreter) when a run begins, and must end without an error by itself",
+            ));
+        }
+    };
+    let Introduction { style: taken, fits, signature, problem } = introduction;
+    let Some(problem) = problem else {
+        if style.is_none() && taken != PythonStyle::Verl.as_str() {
+            surroundings.listener.say(&format!(
+                "reward `{name}`: {signature} is called as `style: {taken}`, the only style that its parameters fit"
+            ));
+        }
+        return Ok(());
+    };
+    let chosen = if style.is_none() { ", which is taken where none is named," } else { "" };
+    let others: Vec<String> =
+        fits.iter().filter(|fit| **fit != taken).map(|fit| format!("`style: {fit}`")).collect();
+    let hint = if fits.contains(&taken) {
+        "give the rows that column, the parameter a default, or its value in `kwargs`".to_owned()
+    } else if others.is_empty() {
+        "its parameters fit none of the styles verl, trl and easyr1; docs/rewards.md shows how each calls a function".to_owned()
+    } else {
+        format!("its parameters fit {}: write that", others.join(" and "))
+    };
+    Err(AssembleError::setting(
+        format!("reward `{name}`: {signature} cannot be called as `style: {taken}`{chosen} calls it: {problem}"),
+        hint,
+    ))
+}
+
+/// Data sources without a verifier, the first of them by name.
+fn unrouted_rows(name: &str, unrouted: &[Unrouted]) -> AssembleError {
+    const SHOWN: usize = 10;
+    let mut message = format!("reward `{name}` has no verifier for some of the rows:");
+    for source in unrouted.iter().take(SHOWN) {
+        let _ = write!(message, "\n  {source}");
+    }
+    if unrouted.len() > SHOWN {
+        let _ = write!(message, "\n  and {} more data sources", unrouted.len() - SHOWN);
+    }
+    let source = unrouted.iter().find(|unrouted| !unrouted.source.is_empty());
+    let source = source.map_or("\"*\"", |unrouted| &unrouted.source);
+    AssembleError::setting(
+        message,
+        format!(
+            "name one in its `sources`, such as `sources: {{{source}: {{kind: gsm8k, method: flexible}}}}`; `\"*\"` there is for sources that \
+             nobody names and for rows without one (the column is data.columns.data_source)"
+        ),
+    )
 }
 
 /// How the processes of an external function are kept.
@@ -209,7 +304,7 @@ fn external(
     reward: &RewardConfig,
     config: CommandConfig,
     surroundings: &Surroundings<'_>,
-) -> Result<Box<dyn RewardFunction>, AssembleError> {
+) -> Result<Box<Command>, AssembleError> {
     let command = Command::new(config, false).map_err(|error| match error {
         RewardError::Start { failure } => AssembleError::setting(
             format!("reward `{}` {failure}", reward.name),

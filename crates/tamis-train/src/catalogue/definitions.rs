@@ -193,6 +193,7 @@ pub const CATALOGUE: &[Section] = &[
             metric(Source::Tamis, "all/rewards/{name}/mean", "", "As `rewards/{name}/mean`, over all generated trajectories."),
             metric(Source::Tamis, "all/rewards/{name}/std", "", "As `rewards/{name}/std`, over all generated trajectories."),
             metric(Source::Tamis, "rollout/in_group_reward_std", "", "Mean over all generated groups of the reward's deviation within the group (ddof 1), as RAGEN logs it; `train.early_stop.reward_collapse` watches it round by round."),
+            metric(Source::Tamis, "reward_log/{name}", "", "Mean of what reward functions logged as `name` (TRL's `log_metric`), over all calls for the step's generated trajectories."),
             metric(Source::Tamis, "all/pass_rate", "share", "Share of all scored generated trajectories that are correct: by the filter metric where its values say what is correct, else by `acc` (1 or more)."),
             metric(Source::Tamis, "all/response_length/mean", "tokens", "Mean number of completion tokens, over all generated trajectories."),
             metric(Source::Tamis, "all/response_length/max", "tokens", "Largest number of completion tokens, over all generated trajectories."),

@@ -10,7 +10,9 @@ use tamis_rollout::{Fate, PreparedPrompt, Record, Scorer, Shell};
 
 use super::attempts::Attempts;
 use super::passes::hints;
-use super::settings::{engine_settings, shell_settings, update_settings, validation_settings};
+use super::settings::{
+    engine_settings, shell_settings, trainer_state, update_settings, validation_settings,
+};
 use super::start::{STARTED, Start, new_directory, opening, prepared, score_names, settled};
 use super::uniform::UniformGroups;
 use super::untrained::Untrained;
@@ -162,7 +164,10 @@ impl Session {
         ui.say(&memory);
 
         let listener: Arc<dyn Listener> = RunListener::new(&ui, &interrupt);
-        let rewards = rewards::rewards(&config, directory.disk(), directory.path(), &listener)?;
+        let rows = [prompts.train.as_slice(), prompts.validation.as_slice()];
+        let mut rewards = rewards::rewards(&config, directory.disk(), directory.path(), &listener, &rows)?;
+        let num_tokens = state.as_ref().map_or(0, |(state, _)| state.num_tokens);
+        rewards.set_trainer_state(trainer_state(&config, prompts.train.len(), at, num_tokens));
         let names = score_names(&config, &prompts, &rewards, &ui, &*listener)?;
         let score_names = names.clone();
         let mut early_stop = super::early_stop::early_stop(&config.train.early_stop)?;
@@ -331,6 +336,7 @@ fn carried(state: &RunState, pool: &PromptPool) -> Vec<Record> {
                 round: carried.round,
                 judgement: None,
                 final_rewards: carried.final_rewards(),
+                logged: carried.logged.clone(),
                 fate: Fate::Carried,
             })
         })

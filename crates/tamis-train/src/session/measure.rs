@@ -58,6 +58,7 @@ impl Session {
 
     /// Measures the policy on the held-out prompts.
     pub(super) fn validate(&mut self, step: u64, metrics: &mut Metrics) -> Result<(), RunError> {
+        self.scorer.set_trainer_state(self.trainer_state());
         let (progress, num_prompts) = (&self.progress, self.validation_prompts.len());
         let (rows, report) = validation::sample(
             &mut self.engine,

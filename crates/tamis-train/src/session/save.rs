@@ -105,7 +105,7 @@ impl Session {
         };
         for (place, record) in collected.trained.iter().chain(others).chain(given_up).enumerate() {
             let values = self.sieve.values_of(record);
-            for (trajectory, value) in record.group.trajectories.iter().zip(values) {
+            for (member, (trajectory, value)) in record.group.trajectories.iter().zip(values).enumerate() {
                 let own = if place < collected.trained.len() { of_trained.next() } else { None };
                 let left_out = own.and_then(|(_, left_out)| *left_out);
                 rows.push(RolloutRow {
@@ -120,6 +120,7 @@ impl Session {
                     metric: &metric,
                     metric_value: Some(value).filter(|value| !value.is_nan()),
                     verdict: left_out.map_or(record.fate.name(), LeftOut::name),
+                    logged: record.logged.get(member).map(|logged| &logged.columns),
                 });
             }
         }

@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 
 use tamis_config::Config;
 use tamis_core::random::{Key, Purpose};
+use tamis_env::reward::TrainerState;
 use tamis_model::AdamWConfig;
 use tamis_rollout::{Sampling, ShellSettings};
 
@@ -67,6 +68,31 @@ pub(crate) fn validation_settings(config: &Config) -> ValidationSettings {
             ..sampling(config)
         },
         num_samples_shown: config.validate.num_samples_shown,
+    }
+}
+
+/// Steps that a run on so many prompts is to have; see [`super::Session::planned_steps`].
+pub(super) fn planned_steps(config: &Config, num_prompts: usize) -> u64 {
+    let train = &config.train;
+    let of_epochs = |epochs: usize| (epochs * num_prompts).div_ceil(config.gen_batch_size().max(1));
+    train.total_steps.or_else(|| train.total_epochs.map(of_epochs)).unwrap_or(0) as u64
+}
+
+/// How far a training is, as reward functions are told (TRL's `trainer_state`).
+pub(super) fn trainer_state(
+    config: &Config,
+    num_prompts: usize,
+    steps: u64,
+    num_tokens: u64,
+) -> TrainerState {
+    let max_steps = planned_steps(config, num_prompts);
+    let of_steps = || (max_steps * config.gen_batch_size() as u64).div_ceil(num_prompts.max(1) as u64);
+    TrainerState {
+        global_step: steps,
+        max_steps,
+        num_train_epochs: config.train.total_epochs.map_or_else(of_steps, |epochs| epochs as u64),
+        num_input_tokens_seen: num_tokens,
+        train_batch_size: (config.data.train_batch_size * config.rollout.n) as u64,
     }
 }
 

@@ -1,17 +1,20 @@
 //! One step: a complete batch becomes advantages, updates, metrics.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use tamis_core::advantage::shaping::GroupCounts;
 use tamis_core::group::Group;
 use tamis_core::objective::PolicyLoss;
 use tamis_core::ragged::Ragged;
+use tamis_env::reward::TrainerState;
 use tamis_rollout::{Collected, Generator, Record};
 
 use super::advantages::Credited;
 use super::members::{counted, of_trained, of_trajectories, thinned};
 use super::reference::reference_logprobs;
 use super::save::TrainedRows;
+use super::settings::{planned_steps, trainer_state};
 use super::{MOST_SKIPPED_UPDATES, RunError, Session};
 use crate::assemble::objective::Divergence;
 use crate::assemble::schedule::is_group_relative;
@@ -26,6 +29,20 @@ use crate::micro_batch::{pass_over, sequences};
 use crate::progress::StepView;
 use crate::timings::{STEP, TokenCounts};
 use crate::update::{TrainingBatch, update};
+
+/// What reward functions logged of the step's completions (TRL's `log_metric`): the mean of each number, in the order of the completions.
+fn logged_metrics(records: &[&Record], metrics: &mut Metrics) {
+    let mut sums: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
+    let logged = records.iter().flat_map(|record| &record.logged).flat_map(|logged| &logged.metrics);
+    for (name, values) in logged {
+        let (sum, count) = sums.entry(name).or_default();
+        *sum += values.iter().sum::<f64>();
+        *count += values.len();
+    }
+    for (name, (sum, count)) in sums {
+        metrics.set(format!("reward_log/{name}"), sum / count as f64);
+    }
+}
 
 impl Session {
     /// Trains on a complete batch, publishes, logs, validates and saves.
@@ -72,7 +89,8 @@ impl Session {
         let mut whole = self.attempts.whole(&collected.report);
         whole.accounting.check()?;
         let (rewards, final_rewards) = self.final_rewards(&groups, reference.as_ref(), &mut metrics)?;
-        let generated = self.generated(step, collected);
+        let generated: Vec<&Group> =
+            self.generated(step, collected).into_iter().map(|record| &record.group).collect();
         let counts = GroupCounts { kept: whole.all.kept, generated: whole.all.groups };
         let Credited { shaped, returns, state } =
             self.credited(step, &groups, &generated, &rewards, (greedy.as_deref(), &passes), counts)?;
@@ -168,7 +186,9 @@ impl Session {
         };
         trained_metrics(&whole_groups, &columns, &mut metrics);
         diagnostics::of_trained(&whole_groups, &shaped.advantages, &left_out, &mut metrics);
-        let generated = self.generated(step, collected);
+        let records = self.generated(step, collected);
+        logged_metrics(&records, &mut metrics);
+        let generated: Vec<&Group> = records.into_iter().map(|record| &record.group).collect();
         generated_metrics(&generated, &mut metrics);
         diagnostics::of_generated(&generated, &mut metrics);
         let num_generated: usize = generated.iter().map(|group| group.num_tokens()).sum();
@@ -238,26 +258,27 @@ impl Session {
     /// Steps that the run is to have, for schedules of the learning rate: as configured, or those that its epochs hold where every step
     /// is one round of the same number of prompts. 0 where neither says.
     pub(super) fn planned_steps(&self) -> u64 {
-        let train = &self.config.train;
-        let of_epochs =
-            |epochs: usize| (epochs * self.pool.num_prompts()).div_ceil(self.config.gen_batch_size().max(1));
-        train.total_steps.or_else(|| train.total_epochs.map(of_epochs)).unwrap_or(0) as u64
+        planned_steps(&self.config, self.pool.num_prompts())
+    }
+
+    /// How far the training is between two steps, as reward functions are told.
+    pub(super) fn trainer_state(&self) -> TrainerState {
+        let done = self.shell.machine().progress().steps;
+        trainer_state(&self.config, self.pool.num_prompts(), done, self.num_tokens)
     }
 
     /// Everything that the step generated, in all of its attempts and before any filter.
-    fn generated<'a>(&'a self, step: u64, collected: &'a Collected) -> Vec<&'a Group> {
+    fn generated<'a>(&'a self, step: u64, collected: &'a Collected) -> Vec<&'a Record> {
         collected
             .trained
             .iter()
             .chain(&collected.others)
             .chain(&self.attempts.given_up)
             .filter(|record| record.step == step && !record.group.trajectories.is_empty())
-            .map(|record| &record.group)
             .chain(
                 self.shell
                     .held()
-                    .filter(|record| record.step == step && collected.carried_out.contains(&record.group.id))
-                    .map(|record| &record.group),
+                    .filter(|record| record.step == step && collected.carried_out.contains(&record.group.id)),
             )
             .collect()
     }

@@ -188,6 +188,7 @@ impl Session {
             }
             _ => None,
         };
+        self.scorer.set_trainer_state(self.trainer_state());
         let mut backend = WithReference { engine: &mut self.engine, penalty };
         let mut watch = Watch { progress: &self.progress, target: self.config.data.train_batch_size as u64 };
         let collected = self.shell.collect(Dependencies {

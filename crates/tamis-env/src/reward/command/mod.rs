@@ -4,7 +4,7 @@
 //! in order; idle processes take the next chunk. To a process a chunk is that many lines on its standard input; it answers each with one line on
 //! its standard output, in any order. What the lines hold: [`protocol`]. Standard error is free; its end is shown where the process fails.
 //!
-//! **When a process misbehaves** (it ends, does not answer in time, answers something that is no answer or a line that is too long) it is killed
+//! **When a process misbehaves** (it ends, does not answer in time, answers a line that is too long or that does not say whose answer it is) it is killed
 //! with its process group and started again, and the completions of the chunk that it still owed are sent one at a time: the one that fails
 //! alone is reported as [`RewardFailure`] and stays without this score, the others are scored. After `max_restarts` restarts over the whole run
 //! the function has broken down ([`RewardFailure::RestartLimit`]); before that where two restarts for each process were not followed by a
@@ -21,7 +21,7 @@ mod process;
 pub mod protocol;
 pub mod python;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,7 +31,8 @@ use serde::{Deserialize, Serialize};
 use tamis_data::prompt::Prompt;
 
 use self::process::{Process, Request, Wait};
-use super::{Listener, Nobody, Outcome, RewardError, RewardFailure, RewardFunction, RewardInput};
+use self::protocol::{Introduction, Reply};
+use super::{Listener, Logged, Nobody, Outcome, RewardError, RewardFailure, RewardFunction, RewardInput};
 
 /// How a command is run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -167,6 +168,25 @@ impl Command {
         true
     }
 
+    /// Asks the Python function of [`python::PythonFunction`] what it is, before it is asked anything else. `columns` are those of the rows
+    /// that it will see, `None` where they are not known.
+    ///
+    /// # Errors
+    /// The process cannot be started or ended, as where the file cannot be imported.
+    pub fn introduce(&self, columns: Option<&BTreeSet<&str>>) -> Result<Introduction, RewardFailure> {
+        let Some(slot) = self.slots.first() else { return Err(RewardFailure::Interrupted) };
+        let mut slot = lock(slot);
+        let process = match &mut slot.process {
+            Some(process) => process,
+            None => slot.process.insert(Process::start(&self.config)?),
+        };
+        let introduced = process.introduce(columns, &self.config, &|wait| self.waits(wait));
+        if introduced.is_err() {
+            slot.process = None;
+        }
+        introduced
+    }
+
     /// Restarts so far.
     pub fn num_restarts(&self) -> u32 {
         lock(&self.health).restarts
@@ -178,7 +198,7 @@ impl Command {
         &self,
         slot: &mut Slot,
         requests: &[Request<'_>],
-        answered: &mut dyn FnMut(usize, Outcome),
+        answered: &mut dyn FnMut(usize, Reply),
     ) -> Result<(), RewardFailure> {
         if self.listener.is_interrupted() {
             return Err(RewardFailure::Interrupted);
@@ -205,9 +225,9 @@ impl Command {
             }
         };
         let mut any = false;
-        let mut answered = |row: usize, outcome: Outcome| {
+        let mut answered = |row: usize, reply: Reply| {
             any = true;
-            answered(row, outcome);
+            answered(row, reply);
         };
         let result = process.ask(requests, &self.config, &mut answered, &|wait| self.waits(wait));
         if any {
@@ -255,15 +275,16 @@ impl Command {
     }
 
     /// Scores one chunk on one slot.
-    fn run_chunk(&self, slot: &mut Slot, requests: &[Request<'_>], outcomes: &Mutex<Vec<Option<Outcome>>>) {
+    fn run_chunk(&self, slot: &mut Slot, requests: &[Request<'_>], replies: &Mutex<Vec<Option<Reply>>>) {
+        let failed = |failure| Reply { outcome: Outcome::Failed(failure), logged: Logged::default() };
         let mut open: Vec<bool> = vec![true; requests.len()];
         let first_row = requests.first().map_or(0, |request| request.row);
-        let mut set = |row: usize, outcome: Outcome| {
+        let mut set = |row: usize, reply: Reply| {
             if let Some(flag) = open.get_mut(row - first_row) {
                 *flag = false;
             }
-            if let Some(place) = lock(outcomes).get_mut(row) {
-                *place = Some(outcome);
+            if let Some(place) = lock(replies).get_mut(row) {
+                *place = Some(reply);
             }
         };
         let Err(failure) = self.ask(slot, requests, &mut set) else { return };
@@ -271,19 +292,19 @@ impl Command {
             requests.iter().zip(&open).filter(|(_, is_open)| **is_open).map(|(request, _)| request).collect();
         if requests.len() == 1 || failure == RewardFailure::Interrupted {
             for request in owed {
-                lock(outcomes)[request.row] = Some(Outcome::Failed(failure.clone()));
+                lock(replies)[request.row] = Some(failed(failure.clone()));
             }
             return;
         }
         for request in owed {
-            let mut set = |row: usize, outcome: Outcome| {
-                if let Some(place) = lock(outcomes).get_mut(row) {
-                    *place = Some(outcome);
+            let mut set = |row: usize, reply: Reply| {
+                if let Some(place) = lock(replies).get_mut(row) {
+                    *place = Some(reply);
                 }
             };
             let alone = request.alone();
             if let Err(failure) = self.ask(slot, std::slice::from_ref(&alone), &mut set) {
-                set(request.row, Outcome::Failed(failure));
+                set(request.row, failed(failure));
             }
         }
     }
@@ -291,6 +312,10 @@ impl Command {
 
 impl RewardFunction for Command {
     fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+        self.score_logged(batch).0
+    }
+
+    fn score_logged(&self, batch: &[RewardInput<'_>]) -> (Vec<Outcome>, Vec<Logged>) {
         let first_id = self.next_id.fetch_add(batch.len() as u64, Ordering::Relaxed);
         let chunks: VecDeque<Range<usize>> = (0..batch.len())
             .step_by(self.config.batch_size)
@@ -298,7 +323,7 @@ impl RewardFunction for Command {
             .collect();
         let num_workers = self.slots.len().min(chunks.len());
         let chunks = Mutex::new(chunks);
-        let outcomes: Mutex<Vec<Option<Outcome>>> = Mutex::new(vec![None; batch.len()]);
+        let replies: Mutex<Vec<Option<Reply>>> = Mutex::new(vec![None; batch.len()]);
         let work = |slot: &Mutex<Slot>| {
             let mut slot = lock(slot);
             loop {
@@ -312,7 +337,7 @@ impl RewardFunction for Command {
                         input: &batch[row],
                     })
                     .collect();
-                self.run_chunk(&mut slot, &requests, &outcomes);
+                self.run_chunk(&mut slot, &requests, &replies);
             }
         };
         std::thread::scope(|scope| {
@@ -320,8 +345,9 @@ impl RewardFunction for Command {
                 scope.spawn(|| work(slot));
             }
         });
-        let outcomes = outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
-        outcomes.into_iter().map(|outcome| outcome.unwrap_or(Outcome::NoAnswer)).collect()
+        let replies = replies.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let none = || Reply { outcome: Outcome::NoAnswer, logged: Logged::default() };
+        replies.into_iter().map(|reply| reply.unwrap_or_else(none)).map(|reply| (reply.outcome, reply.logged)).unzip()
     }
 
     fn is_shaping(&self) -> bool {

@@ -3,14 +3,16 @@
 //! The writer owns standard input and takes requests from a queue; the reader turns standard output into lines through a short queue (a
 //! flood fills it and then the pipe, never our memory); a third keeps the end of standard error. The threads end with the pipes.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command as Program, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use super::protocol::{Introduction, Reply};
 use super::{CommandConfig, lock, protocol};
-use crate::reward::{Outcome, RewardFailure, RewardInput};
+use crate::reward::{RewardFailure, RewardInput};
 
 /// Answer lines that may wait to be taken.
 const QUEUE_LINES: usize = 64;
@@ -131,7 +133,7 @@ impl Process {
         &mut self,
         requests: &[Request<'_>],
         config: &CommandConfig,
-        answered: &mut dyn FnMut(usize, Outcome),
+        answered: &mut dyn FnMut(usize, Reply),
         goes_on: &dyn Fn(&Wait) -> bool,
     ) -> Result<(), RewardFailure> {
         for request in requests {
@@ -141,15 +143,46 @@ impl Process {
         }
         let mut owed: std::collections::HashMap<u64, usize> =
             requests.iter().map(|request| (request.id, request.row)).collect();
-        let mut last_progress = Instant::now();
-        let mut long = PATIENCE;
         while !owed.is_empty() {
+            let line = self.next_line(config, goes_on)?;
+            let (id, reply) = protocol::answer(&line)?;
+            let Some(row) = owed.remove(&id) else {
+                let reason = format!("no completion with id {id} is waiting for an answer");
+                let line = line.chars().take(120).collect();
+                return Err(RewardFailure::Garbage { line, reason });
+            };
+            answered(row, reply);
+            self.has_answered = true;
+        }
+        Ok(())
+    }
+
+    /// Asks a Python function what it is. On a failure the process must be dropped.
+    pub(super) fn introduce(
+        &mut self,
+        columns: Option<&BTreeSet<&str>>,
+        config: &CommandConfig,
+        goes_on: &dyn Fn(&Wait) -> bool,
+    ) -> Result<Introduction, RewardFailure> {
+        let _ = self.requests.as_ref().map(|queue| queue.send(protocol::introduce(columns)));
+        protocol::introduction(&self.next_line(config, goes_on)?)
+    }
+
+    /// Waits for the next line that is not empty.
+    fn next_line(
+        &mut self,
+        config: &CommandConfig,
+        goes_on: &dyn Fn(&Wait) -> bool,
+    ) -> Result<String, RewardFailure> {
+        let began = Instant::now();
+        let mut long = PATIENCE;
+        loop {
             let allowed = if self.has_answered {
                 config.timeout
             } else {
                 config.timeout.saturating_add(config.startup_timeout)
             };
-            let waited = last_progress.elapsed();
+            let waited = began.elapsed();
             let left = allowed.saturating_sub(waited);
             if left.is_zero() {
                 let stderr = self.kill();
@@ -164,18 +197,7 @@ impl Process {
             }
             match self.lines.recv_timeout(left.min(LOOK_EVERY)) {
                 Ok(Output::Line(line)) if line.trim().is_empty() => {}
-                Ok(Output::Line(line)) => {
-                    let (id, outcome) = protocol::answer(&line)?;
-                    let Some(row) = owed.remove(&id) else {
-                        let reason = format!("no completion with id {id} is waiting for an answer");
-                        let line = line.chars().take(120).collect();
-                        return Err(RewardFailure::Garbage { line, reason });
-                    };
-                    answered(row, outcome);
-                    self.has_answered = true;
-                    last_progress = Instant::now();
-                    long = PATIENCE;
-                }
+                Ok(Output::Line(line)) => return Ok(line),
                 Ok(Output::TooLong) => {
                     return Err(RewardFailure::LineTooLong { limit: config.max_line_bytes });
                 }
@@ -187,7 +209,6 @@ impl Process {
                 }
             }
         }
-        Ok(())
     }
 
     /// The exit status in words, of a process whose output has ended.

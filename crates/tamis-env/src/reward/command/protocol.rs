@@ -16,31 +16,36 @@
 //! | `columns` | object with every column of the dataset row |
 //! | `step` | training step from 1 (0 before training) |
 //! | `epoch` | pass over the data from 0 |
+//! | `trainer_state` | object with `global_step` (steps trained so far), `max_steps`, `num_train_epochs`, `num_input_tokens_seen`, `train_batch_size` |
 //!
 //! **From the program**, one JSON object a line for each, in any order:
 //!
 //! | field | what it holds |
 //! |---|---|
 //! | `id` | the number of the request |
-//! | `score` | a number, a boolean, or `null` for no answer |
+//! | `score` | a number, a boolean, text that is a number, or `null` for no answer |
 //! | `scores` | instead of or beside `score`: an object of named numbers, e.g. `{"score": 0.5, "acc": 1, "format": 0}`; a `null` in it leaves that name out, and an empty name is refused |
 //! | `per_token` | optional: object from name to one number for each completion token; without a number of that name, that is their sum |
 //! | `per_turn` | optional: the same for each turn |
 //! | `error` | text instead of scores: the function failed on this completion |
+//! | `log_extra` | optional: object from column to a value, kept beside the completion in the rollout files as text |
+//! | `log_metric` | optional: object from name to a number or a list of them, of which the step's metrics get the mean |
 //!
 //! Other fields are ignored. `NaN` counts as `null`. A number that is not finite (`Infinity`, or `1e999`, which no double holds) is a failure of
-//! the function on this completion: it stays without this function's scores, and a warning shows its row.
+//! the function on this completion: it stays without this function's scores, and a warning shows its row. So is every other field that holds
+//! something else than it should, and a `per_token` or `per_turn` whose sum is not the score of that name (by more than 1e-6 of it). Only a
+//! line that cannot be told to belong to a completion (no JSON object, no `id` that is waited for) costs the process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tamis_core::figure::shortest;
 use tamis_core::group::Score;
 use tamis_core::printable::one_line;
 use tamis_data::prompt::{Message, PromptContent};
 
-use crate::reward::{Outcome, RewardFailure, RewardInput, Scores};
+use crate::reward::{Logged, Outcome, RewardFailure, RewardInput, Scores, TrainerState};
 
 /// Characters of a bad line that an error shows.
 const EXCERPT_CHARS: usize = 120;
@@ -59,6 +64,7 @@ struct Line<'a> {
     columns: &'a Map<String, Value>,
     step: u64,
     epoch: u64,
+    trainer_state: TrainerState,
 }
 
 /// Text or a list, as the field is documented.
@@ -95,6 +101,7 @@ pub fn request(id: u64, remaining: usize, input: &RewardInput<'_>) -> Vec<u8> {
         columns: &input.prompt.columns,
         step: input.step,
         epoch: input.epoch,
+        trainer_state: input.trainer_state,
     };
     // Text, numbers and JSON values always serialize; an empty line would be answered as garbage by the program.
     let mut bytes = serde_json::to_vec(&line).unwrap_or_default();
@@ -102,12 +109,56 @@ pub fn request(id: u64, remaining: usize, input: &RewardInput<'_>) -> Vec<u8> {
     bytes
 }
 
-/// The id and outcome of an answer line.
-pub fn answer(line: &str) -> Result<(u64, Outcome), RewardFailure> {
+/// What a program said of one completion.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reply {
+    /// Its scores, or why there are none.
+    pub outcome: Outcome,
+    /// What it logged beside them.
+    pub logged: Logged,
+}
+
+/// The request for a Python function's introduction, with its line break.
+pub(super) fn introduce(columns: Option<&BTreeSet<&str>>) -> Vec<u8> {
+    let mut line = serde_json::json!({"introduce": {"columns": columns}}).to_string().into_bytes();
+    line.push(b'\n');
+    line
+}
+
+/// What a Python function says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Introduction {
+    /// The style that it is called in.
+    pub style: String,
+    /// The styles that its parameters fit.
+    pub fits: Vec<String>,
+    /// Its name and parameters.
+    pub signature: String,
+    /// Why it cannot be called in that style.
+    pub problem: Option<String>,
+}
+
+pub(super) fn introduction(line: &str) -> Result<Introduction, RewardFailure> {
+    #[derive(Deserialize)]
+    struct Introduced {
+        introduction: Introduction,
+    }
+    let garbage = |error: serde_json::Error| RewardFailure::Garbage {
+        line: excerpt(line),
+        reason: format!("it should introduce its function ({error})"),
+    };
+    serde_json::from_str(line).map(|introduced: Introduced| introduced.introduction).map_err(garbage)
+}
+
+/// The id and content of an answer line.
+///
+/// # Errors
+/// [`RewardFailure::Garbage`] where the line does not say whose answer it is.
+pub fn answer(line: &str) -> Result<(u64, Reply), RewardFailure> {
     let garbage = |reason: String| RewardFailure::Garbage { line: excerpt(line), reason };
     let value: Value = match serde_json::from_str(line) {
         Ok(value) => value,
-        Err(error) => match serde_json::from_str(&without_infinities(line)) {
+        Err(error) => match serde_json::from_str(&repaired(line)) {
             Ok(value) => value,
             Err(_) => return Err(garbage(format!("not JSON ({error})"))),
         },
@@ -116,24 +167,61 @@ pub fn answer(line: &str) -> Result<(u64, Outcome), RewardFailure> {
     let Some(id) = answer.get("id").and_then(Value::as_u64) else {
         return Err(garbage("no `id`".to_owned()));
     };
+    let unusable = |reason: String| RewardFailure::Unusable { line: excerpt(line), reason };
+    let read = outcome(&answer).and_then(|outcome| Ok(Reply { outcome, logged: logged(&answer)? }));
+    let failed = |failure| Reply { outcome: Outcome::Failed(failure), logged: Logged::default() };
+    Ok((
+        id,
+        read.unwrap_or_else(|problem| match problem {
+            Problem::Infinite(name, value) => failed(RewardFailure::NotFinite { name, value }),
+            Problem::Shape(reason) => failed(unusable(reason)),
+        }),
+    ))
+}
+
+fn outcome(answer: &Map<String, Value>) -> Result<Outcome, Problem> {
     match answer.get("error") {
         None | Some(Value::Null) => {}
         Some(Value::String(message)) => {
-            let failure = RewardFailure::Function { message: message.clone() };
-            return Ok((id, Outcome::Failed(failure)));
+            return Ok(Outcome::Failed(RewardFailure::Function { message: message.clone() }));
         }
-        Some(_) => return Err(garbage("`error` is not text".to_owned())),
+        Some(_) => return Err(Problem::Shape("`error` is not text".to_owned())),
     }
-    match scores(&answer) {
-        Ok(Some(scores)) if scores.contains_key("score") => Ok((id, Outcome::Scored(scores))),
-        Ok(Some(scores)) if scores.is_empty() => Ok((id, Outcome::NoAnswer)),
-        Ok(Some(_)) => Ok((id, Outcome::NoAnswer)),
-        Ok(None) => Err(garbage("neither `score`, `scores`, `per_token`, `per_turn` nor `error`".to_owned())),
-        Err(Problem::Infinite(name, value)) => {
-            Ok((id, Outcome::Failed(RewardFailure::NotFinite { name, value })))
+    match scores(answer)? {
+        Some(scores) if scores.contains_key("score") => Ok(Outcome::Scored(scores)),
+        Some(_) => Ok(Outcome::NoAnswer),
+        None => Err(Problem::Shape(
+            "it has neither `score`, `scores`, `per_token`, `per_turn` nor `error`".to_owned(),
+        )),
+    }
+}
+
+/// What is kept beside the scores; `null` says nothing.
+fn logged(answer: &Map<String, Value>) -> Result<Logged, Problem> {
+    let object = |field: &str| match answer.get(field) {
+        None | Some(Value::Null) => Ok(Map::new()),
+        Some(Value::Object(values)) => Ok(values.clone()),
+        Some(_) => Err(Problem::Shape(format!("`{field}` is not an object"))),
+    };
+    let mut logged = Logged::default();
+    for (column, value) in object("log_extra")? {
+        named("log_extra", &column)?;
+        match value {
+            Value::Null => {}
+            Value::String(text) => drop(logged.columns.insert(column, text)),
+            value => drop(logged.columns.insert(column, value.to_string())),
         }
-        Err(Problem::Shape(reason)) => Err(garbage(reason)),
     }
+    for (name, value) in object("log_metric")? {
+        named("log_metric", &name)?;
+        let values = if let Value::Array(values) = value { values } else { vec![value] };
+        for value in values {
+            if let Some(value) = number(&name, &value)? {
+                logged.metrics.entry(name.clone()).or_default().push(value);
+            }
+        }
+    }
+    Ok(logged)
 }
 
 enum Problem {
@@ -146,9 +234,11 @@ fn number(name: &str, value: &Value) -> Result<Option<f64>, Problem> {
         Value::Null => Ok(None),
         Value::Bool(flag) => Ok(Some(f64::from(u8::from(*flag)))),
         Value::Number(number) => Ok(number.as_f64()),
-        Value::String(text) if text.parse().is_ok_and(f64::is_infinite) => {
-            Err(Problem::Infinite(name.to_owned(), excerpt(text)))
-        }
+        Value::String(text) => match text.trim().parse::<f64>() {
+            Ok(value) if value.is_infinite() => Err(Problem::Infinite(name.to_owned(), excerpt(text))),
+            Ok(value) => Ok(Some(value).filter(|value| !value.is_nan())),
+            Err(_) => Err(Problem::Shape(format!("`{name}` is not a number"))),
+        },
         _ => Err(Problem::Shape(format!("`{name}` is not a number"))),
     }
 }
@@ -240,9 +330,9 @@ fn parts(field: &str, values: &Map<String, Value>) -> Result<BTreeMap<String, Ve
     Ok(all)
 }
 
-/// Python's `json.dumps` writes `NaN`, `Infinity` and `-Infinity` as bare words, and a number may be too large for a double: outside strings
-/// they become `null` and text.
-fn without_infinities(line: &str) -> String {
+/// What Python's `json.dumps` writes and JSON does not have. Outside strings: `NaN`, `Infinity` and `-Infinity` as bare words, and numbers too
+/// large for a double, which become `null` and text. In strings: half a surrogate pair, which becomes the replacement character.
+fn repaired(line: &str) -> String {
     let mut out = String::with_capacity(line.len() + 8);
     let mut rest = line;
     let mut in_string = false;
@@ -254,7 +344,15 @@ fn without_infinities(line: &str) -> String {
                 letter.len_utf8()
             };
             in_string = letter != '"';
-            out.push_str(&rest[..length]);
+            let (text, length) = match surrogate(rest) {
+                Some(0xD800..=0xDBFF) => match rest.get(6..).and_then(surrogate) {
+                    Some(0xDC00..=0xDFFF) => (&rest[..12], 12),
+                    _ => ("\u{fffd}", 6),
+                },
+                Some(_) => ("\u{fffd}", 6),
+                None => (&rest[..length], length),
+            };
+            out.push_str(text);
             rest = &rest[length..];
             continue;
         }
@@ -280,6 +378,13 @@ fn without_infinities(line: &str) -> String {
         }
     }
     out
+}
+
+/// The surrogate that an escape at the beginning of a text stands for.
+fn surrogate(text: &str) -> Option<u32> {
+    let digits = text.strip_prefix("\\u")?.get(..4)?;
+    let code = u32::from_str_radix(digits, 16).ok()?;
+    (0xD800..=0xDFFF).contains(&code).then_some(code)
 }
 
 fn excerpt(line: &str) -> String {

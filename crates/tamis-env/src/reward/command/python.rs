@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// The program: `python3 tamis_reward.py --path FILE --name FUNCTION --kind verl|trl|easyr1|easyr1_sequential [--kwargs JSON]`.
+/// The program: `python3 tamis_reward.py --path FILE --name FUNCTION [--kind verl|trl|easyr1|easyr1_sequential] [--kwargs JSON]`.
 pub const PROGRAM: &str = include_str!("../../../python/tamis_reward.py");
 
 /// How the function is called.
@@ -47,8 +47,8 @@ pub struct PythonFunction {
     pub path: PathBuf,
     /// The function in it (verl's default: `compute_score`).
     pub name: String,
-    /// How it is called.
-    pub kind: Kind,
+    /// How it is called; `None`: as its parameters say.
+    pub kind: Option<Kind>,
     /// Further keyword arguments (verl's `reward_kwargs`).
     pub kwargs: serde_json::Map<String, serde_json::Value>,
 }
@@ -74,9 +74,8 @@ impl PythonFunction {
             self.path.display().to_string(),
             "--name".to_owned(),
             self.name.clone(),
-            "--kind".to_owned(),
-            self.kind.as_str().to_owned(),
         ];
+        argv.extend(self.kind.iter().flat_map(|kind| ["--kind".to_owned(), kind.as_str().to_owned()]));
         if !self.kwargs.is_empty() {
             argv.push("--kwargs".to_owned());
             argv.push(serde_json::Value::Object(self.kwargs.clone()).to_string());

@@ -8,7 +8,7 @@ use tamis_data::prompt::{Message, PromptContent};
 use super::python::{Kind, PythonFunction};
 use super::*;
 use crate::reward::listener::Heard;
-use crate::reward::{NamedReward, Rewards};
+use crate::reward::{NamedReward, Rewards, TrainerState};
 
 fn prompt(id: u64, truth: &str) -> Prompt {
     Prompt {
@@ -61,11 +61,11 @@ fn what_is_sent() {
         epoch: 1,
         ..RewardInput::text(&prompt, "a \"quoted\"\nline")
     };
-    insta::assert_snapshot!(line(&input), @r#"{"id":7,"remaining":1,"prompt_id":3,"prompt":"5?","completion":"a \"quoted\"\nline","messages":null,"completion_ids":[4,2],"ground_truth":"5","data_source":"test","columns":{"level":3},"step":9,"epoch":1}"#);
+    insta::assert_snapshot!(line(&input), @r#"{"id":7,"remaining":1,"prompt_id":3,"prompt":"5?","completion":"a \"quoted\"\nline","messages":null,"completion_ids":[4,2],"ground_truth":"5","data_source":"test","columns":{"level":3},"step":9,"epoch":1,"trainer_state":{"global_step":0,"max_steps":0,"num_train_epochs":0,"num_input_tokens_seen":0,"train_batch_size":0}}"#);
     prompt.content =
         PromptContent::Messages(vec![Message { role: "user".to_owned(), content: "5?".to_owned() }]);
     prompt.ground_truth = None;
-    insta::assert_snapshot!(line(&RewardInput::text(&prompt, "five")), @r#"{"id":7,"remaining":1,"prompt_id":3,"prompt":[{"role":"user","content":"5?"}],"completion":"five","messages":[{"role":"assistant","content":"five"}],"completion_ids":[],"ground_truth":null,"data_source":"test","columns":{"level":3},"step":0,"epoch":0}"#);
+    insta::assert_snapshot!(line(&RewardInput::text(&prompt, "five")), @r#"{"id":7,"remaining":1,"prompt_id":3,"prompt":[{"role":"user","content":"5?"}],"completion":"five","messages":[{"role":"assistant","content":"five"}],"completion_ids":[],"ground_truth":null,"data_source":"test","columns":{"level":3},"step":0,"epoch":0,"trainer_state":{"global_step":0,"max_steps":0,"num_train_epochs":0,"num_input_tokens_seen":0,"train_batch_size":0}}"#);
 }
 
 /// The page for users names every field that is sent, and every one that is understood.
@@ -76,7 +76,8 @@ fn the_page_on_rewards_names_every_field() {
     let prompt = prompt(3, "5");
     let line = protocol::request(7, 1, &RewardInput::text(&prompt, "5"));
     let sent: Map<String, Value> = serde_json::from_slice(&line).unwrap();
-    let understood = ["id", "score", "scores", "per_token", "per_turn", "error"];
+    let understood =
+        ["id", "score", "scores", "per_token", "per_turn", "error", "log_extra", "log_metric"];
     for field in sent.keys().map(String::as_str).chain(understood) {
         assert!(page.contains(&format!("\n| `{field}` |")), "`{field}` is not in docs/rewards.md");
     }
@@ -89,7 +90,7 @@ fn the_page_on_rewards_names_every_field() {
 
 #[test]
 fn what_is_understood() {
-    let read = |line: &str| match protocol::answer(line) {
+    let read = |line: &str| match protocol::answer(line).map(|(id, reply)| (id, reply.outcome)) {
         Ok((id, Outcome::Scored(scores))) => {
             let scores: Vec<String> = scores
                 .iter()
@@ -124,18 +125,26 @@ fn what_is_understood() {
         "{long}"
     );
     insta::assert_snapshot!(read(r#"{"id": 1, "error": "division by zero"}"#), @"1: the function failed: division by zero");
+    // Half a surrogate pair, as Python writes a text that holds one; whole pairs stay what they are.
+    insta::assert_snapshot!(read(r#"{"id": 1, "error": "a \\ \ud83d\ude00 \ud800 \udc00 \ud800\u0041 \u00e9"}"#), @r"1: the function failed: a \ 😀 � � �A é");
+    insta::assert_snapshot!(read(r#"{"id": 1, "score": 1, "note": "\ud800"}"#), @"1: score=1 None None");
+    insta::assert_snapshot!(read(r#"{"id": 1, "score": " 1.5 ", "scores": {"score": "0.5", "acc": "1e0"}}"#), @"1: acc=1 None None, score=1.5 None None");
+    insta::assert_snapshot!(read(r#"{"id": 1, "score": "nan"}"#), @"1: no answer");
+    insta::assert_snapshot!(read(r#"{"id": 1, "score": "-inf"}"#), @"1: score `score` must be finite, got -inf");
     insta::assert_snapshot!(read("hello"), @"expected one JSON object with `id` and `score` a line, got `hello`: not JSON (expected value at line 1 column 1); the process was killed");
     insta::assert_snapshot!(read("[1]"), @"expected one JSON object with `id` and `score` a line, got `[1]`: not an object; the process was killed");
     insta::assert_snapshot!(read(r#"{"score": 1}"#), @r#"expected one JSON object with `id` and `score` a line, got `{"score": 1}`: no `id`; the process was killed"#);
-    insta::assert_snapshot!(read(r#"{"id": 1}"#), @r#"expected one JSON object with `id` and `score` a line, got `{"id": 1}`: neither `score`, `scores`, `per_token`, `per_turn` nor `error`; the process was killed"#);
-    insta::assert_snapshot!(read(r#"{"id": 1, "score": "1"}"#), @r#"expected one JSON object with `id` and `score` a line, got `{"id": 1, "score": "1"}`: `score` is not a number; the process was killed"#);
-    insta::assert_snapshot!(read(r#"{"id": 1, "scores": [1]}"#), @r#"expected one JSON object with `id` and `score` a line, got `{"id": 1, "scores": [1]}`: `scores` is not an object; the process was killed"#);
-    insta::assert_snapshot!(read(r#"{"id": 1, "scores": {"score": 1, "": 3}}"#), @r#"expected one JSON object with `id` and `score` a line, got `{"id": 1, "scores": {"score": 1, "": 3}}`: `scores` holds a score without a name (`""`); the process was killed"#);
-    insta::assert_snapshot!(read(r#"{"id": 1, "scores": {"score": 1, " ": null}}"#), @r#"expected one JSON object with `id` and `score` a line, got `{"id": 1, "scores": {"score": 1, " ": null}}`: `scores` holds a score without a name (`" "`); the process was killed"#);
-    insta::assert_snapshot!(read(r#"{"id": 1, "score": 1, "per_token": {"": [0.5]}}"#), @r#"expected one JSON object with `id` and `score` a line, got `{"id": 1, "score": 1, "per_token": {"": [0.5]}}`: `per_token` holds a score without a name (`""`); the process was killed"#);
-    insta::assert_snapshot!(read(r#"{"id": 1, "error": 3}"#), @r#"expected one JSON object with `id` and `score` a line, got `{"id": 1, "error": 3}`: `error` is not text; the process was killed"#);
-    insta::assert_snapshot!(read(r#"{"id": 1, "score": 1, "per_token": {"score": [0.25, 0.5]}}"#), @r#"expected one JSON object with `id` and `score` a line, got `{"id": 1, "score": 1, "per_token": {"score": [0.25, 0.5]}}`: `per_token` of `score` sums to 0.75, not to its value 1; the process was killed"#);
-    insta::assert_snapshot!(read(r#"{"id": 1, "per_turn": {"score": [0.25, null]}}"#), @r#"expected one JSON object with `id` and `score` a line, got `{"id": 1, "per_turn": {"score": [0.25, null]}}`: `per_turn` of `score` holds a null; the process was killed"#);
+    insta::assert_snapshot!(read(r#"{"id": 1}"#), @r#"1: its answer is not usable: it has neither `score`, `scores`, `per_token`, `per_turn` nor `error`; it answered `{"id": 1}`"#);
+    insta::assert_snapshot!(read(r#"{"id": 1, "score": "one"}"#), @r#"1: its answer is not usable: `score` is not a number; it answered `{"id": 1, "score": "one"}`"#);
+    insta::assert_snapshot!(read(r#"{"id": 1, "score": 1, "log_extra": [1]}"#), @r#"1: its answer is not usable: `log_extra` is not an object; it answered `{"id": 1, "score": 1, "log_extra": [1]}`"#);
+    insta::assert_snapshot!(read(r#"{"id": 1, "score": 1, "log_metric": {"m": "x"}}"#), @r#"1: its answer is not usable: `m` is not a number; it answered `{"id": 1, "score": 1, "log_metric": {"m": "x"}}`"#);
+    insta::assert_snapshot!(read(r#"{"id": 1, "scores": [1]}"#), @r#"1: its answer is not usable: `scores` is not an object; it answered `{"id": 1, "scores": [1]}`"#);
+    insta::assert_snapshot!(read(r#"{"id": 1, "scores": {"score": 1, "": 3}}"#), @r#"1: its answer is not usable: `scores` holds a score without a name (`""`); it answered `{"id": 1, "scores": {"score": 1, "": 3}}`"#);
+    insta::assert_snapshot!(read(r#"{"id": 1, "scores": {"score": 1, " ": null}}"#), @r#"1: its answer is not usable: `scores` holds a score without a name (`" "`); it answered `{"id": 1, "scores": {"score": 1, " ": null}}`"#);
+    insta::assert_snapshot!(read(r#"{"id": 1, "score": 1, "per_token": {"": [0.5]}}"#), @r#"1: its answer is not usable: `per_token` holds a score without a name (`""`); it answered `{"id": 1, "score": 1, "per_token": {"": [0.5]}}`"#);
+    insta::assert_snapshot!(read(r#"{"id": 1, "error": 3}"#), @r#"1: its answer is not usable: `error` is not text; it answered `{"id": 1, "error": 3}`"#);
+    insta::assert_snapshot!(read(r#"{"id": 1, "score": 1, "per_token": {"score": [0.25, 0.5]}}"#), @r#"1: its answer is not usable: `per_token` of `score` sums to 0.75, not to its value 1; it answered `{"id": 1, "score": 1, "per_token": {"score": [0.25, 0.5]}}`"#);
+    insta::assert_snapshot!(read(r#"{"id": 1, "per_turn": {"score": [0.25, null]}}"#), @r#"1: its answer is not usable: `per_turn` of `score` holds a null; it answered `{"id": 1, "per_turn": {"score": [0.25, null]}}`"#);
 }
 
 #[test]
@@ -363,11 +372,17 @@ fn nothing_is_left_running() {
     }
 }
 
-fn python(source: &str, name: &str, kind: Kind, kwargs: &Value) -> (tempfile::TempDir, Command) {
+fn python(
+    source: &str,
+    name: &str,
+    kind: impl Into<Option<Kind>>,
+    kwargs: &Value,
+) -> (tempfile::TempDir, Command) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("user.py");
     std::fs::write(&path, source).unwrap();
     let kwargs = kwargs.as_object().cloned().unwrap_or_default();
+    let kind = kind.into();
     let function =
         PythonFunction { interpreter: "python3".to_owned(), path, name: name.to_owned(), kind, kwargs };
     let config = CommandConfig {
@@ -390,7 +405,8 @@ fn said(outcomes: &[Outcome]) -> String {
         }
         Outcome::NoAnswer => "no answer".to_owned(),
         Outcome::Failed(RewardFailure::Function { message }) => {
-            format!("error {}", message.trim_end().lines().last().unwrap_or_default())
+            let last: String = message.trim_end().lines().last().unwrap_or_default().chars().take(150).collect();
+            format!("error {last}")
         }
         Outcome::Failed(failure) => failure.to_string(),
     };
@@ -427,6 +443,270 @@ async def slow(data_source, solution_str, ground_truth, extra_info):
     assert!(message.contains("has no function `fast`; it has compute_score, slow"), "{message}");
 }
 
+/// Every completion is scored by one process that may not be restarted: whatever the function does costs that completion only.
+#[test]
+fn whatever_a_function_does_costs_its_completion_only() {
+    if !has_python() {
+        return;
+    }
+    let source = r#"
+import asyncio, sys
+
+class Unspeakable(Exception):
+    def __str__(self): raise RuntimeError("no text")
+
+class Odd:
+    def __repr__(self): return "odd"
+
+def deep(n): return deep(n + 1)
+
+def answer(text):
+    if text == "1": raise ValueError("half a pair: \ud800")
+    if text == "2": raise Unspeakable()
+    if text == "3": raise ValueError("x" * 3_000_000)
+    if text == "4": sys.exit(3)
+    if text == "5": raise KeyboardInterrupt
+    if text == "6": deep(0)
+    if text == "7": return 10 ** 400
+    if text == "8": return "many"
+    if text == "9": return [[1], 2]
+    if text == "10": return Odd()
+    if text == "11": return "1e999"
+    if text == "12": raise asyncio.CancelledError
+    if text == "13": return float
+    if text == "14": print("{\"id\": 14, \"score\": 7}"); return "0.5"
+    if text == "15": raise SystemExit("\udfff")
+    return True
+
+def verl(data_source, solution_str, ground_truth, extra_info):
+    result = answer(solution_str)
+    return {"score": result} if extra_info == {} and solution_str == "8" else result
+
+def trl(completions, **kwargs):
+    return [answer(text) for text in completions]
+
+def names(data_source, solution_str, ground_truth, extra_info):
+    if solution_str == "0": return {"score": "1.0", "acc": "1", "pred": "42", "parts": [1], "none": None}
+    if solution_str == "1": return {"score": 1, "n" * 1_000_000: 1}
+    if solution_str == "2": return {"score": 1, **{f"name_{i}": i for i in range(100_000)}}
+    if solution_str == "3": return {"score": 1, "acc": "yes"}
+    if solution_str == "4": return {"score": None, "acc": 1}
+    if solution_str == "5": return {"score": 1, "half \ud800": 2}
+    if solution_str == "6": return {"score": 1, "bonus": float("inf")}
+    return {"score": {"score": 1}}
+
+async def escapes(data_source, solution_str, ground_truth, extra_info):
+    async def task(): return answer(solution_str)
+    return await asyncio.create_task(task())
+"#;
+    let lines = |said: String| said.replace("; ", "\n");
+    let (_folder, command) = python(source, "verl", Kind::Verl, &Value::Null);
+    let verl = said(&outcomes(&command, 17));
+    insta::assert_snapshot!(lines(verl.clone()), @r"
+    acc=1 score=1
+    error ValueError: half a pair: \ud800
+    error tamis_user_reward.Unspeakable: <exception str() failed>
+    error ValueError: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
+    error SystemExit: 3
+    error KeyboardInterrupt
+    error RecursionError: maximum recursion depth exceeded
+    error ValueError: the function returned 1000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000 … 0000000000000
+    error ValueError: the function returned a dictionary whose `score` is 'many' (str), which is no number
+    error ValueError: the function returned [1] (list), which is no number
+    error ValueError: the function returned odd (Odd), which is no number
+    score `score` must be finite, got Infinity
+    error asyncio.exceptions.CancelledError
+    error ValueError: the function returned <class 'float'> (type), which is no number
+    acc=0.5 score=0.5
+    error SystemExit: \udfff
+    acc=1 score=1
+    ");
+    let (_folder, command) = python(source, "trl", Kind::Trl, &Value::Null);
+    insta::assert_snapshot!(lines(said(&outcomes(&command, 17))), @r"
+    score=1
+    error ValueError: half a pair: \ud800
+    error tamis_user_reward.Unspeakable: <exception str() failed>
+    error ValueError: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
+    error SystemExit: 3
+    error KeyboardInterrupt
+    error RecursionError: maximum recursion depth exceeded
+    error ValueError: the function returned, for this completion, 1000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000
+    error ValueError: the function returned, for this completion, 'many' (str), which is no number
+    error ValueError: the function returned, for this completion, [[1], 2] (list), which is no number
+    error ValueError: the function returned, for this completion, odd (Odd), which is no number
+    score `score` must be finite, got Infinity
+    error asyncio.exceptions.CancelledError
+    error ValueError: the function returned, for this completion, <class 'float'> (type), which is no number
+    score=0.5
+    error SystemExit: \udfff
+    score=1
+    ");
+    let (_folder, command) = python(source, "escapes", Kind::Verl, &Value::Null);
+    let escaped = said(&outcomes(&command, 17));
+    assert_eq!(escaped.matches("error").count(), verl.matches("error").count(), "{escaped}");
+    let (_folder, command) = python(source, "names", Kind::Verl, &Value::Null);
+    insta::assert_snapshot!(lines(said(&outcomes(&command, 8))), @r"
+    acc=1 score=1
+    error ValueError: the function returned a name of 1000000 characters, nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn … nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn: a
+    error the answer takes 2277815 bytes, more than 500000
+    error ValueError: the function returned a dictionary whose `acc` is 'yes' (str), which is no number
+    no answer
+    half \ud800=2 score=1
+    score `bonus` must be finite, got Infinity
+    error ValueError: the function returned a dictionary whose `score` is {'score': 1} (dict), which is no number
+    ");
+}
+
+/// An answer that contradicts itself belongs to one completion; the process goes on.
+#[test]
+fn an_unusable_answer_costs_one_completion() {
+    let script = r#"
+        while read -r line; do
+            id=${line#*\"id\":}; id=${id%%,*}
+            case $id in
+                1) echo "{\"id\": $id, \"score\": 1, \"per_token\": {\"score\": [0.25, 0.5]}}" ;;
+                2) echo "{\"id\": $id, \"scores\": [1]}" ;;
+                3) echo "{\"id\": $id}" ;;
+                4) echo "{\"id\": $id, \"error\": \"\\ud800\"}" ;;
+                *) echo "{\"id\": $id, \"score\": \"0.5\"}" ;;
+            esac
+        done"#;
+    let command =
+        Command::new(CommandConfig { max_restarts: 0, ..config(&["sh", "-c", script]) }, false).unwrap();
+    let said = said(&outcomes(&command, 6));
+    insta::assert_snapshot!(said.replace("; ", "\n"), @r#"
+    score=0.5
+    its answer is not usable: `per_token` of `score` sums to 0.75, not to its value 1
+    it answered `{"id": 1, "score": 1, "per_token": {"score": [0.25, 0.5]}}`
+    its answer is not usable: `scores` is not an object
+    it answered `{"id": 2, "scores": [1]}`
+    its answer is not usable: it has neither `score`, `scores`, `per_token`, `per_turn` nor `error`
+    it answered `{"id": 3}`
+    error �
+    score=0.5
+    "#);
+    assert_eq!(command.num_restarts(), 0);
+}
+
+#[test]
+fn a_function_says_which_style_it_fits() {
+    if !has_python() {
+        return;
+    }
+    let source = r#"
+import functools
+
+def reward_len(completions, **kwargs): return [float(len(c)) for c in completions]
+def solved(prompts, completions, solution, **kwargs): return [1.0 for c in completions]
+def closed(completions, level): return [1.0 for c in completions]
+def compute_score(data_source, solution_str, ground_truth, extra_info=None): return 1.0
+def bonus(solution_str, bonus, **kwargs): return bonus
+def batch(data_sources, solution_strs, ground_truths, extra_infos): return [1.0]
+def judge(reward_inputs, weight=0.1): return [{"overall": weight} for _ in reward_inputs]
+def judge_one(reward_input): return {"overall": 1}
+def anything(*args, **kwargs): return 1.0
+class Callable:
+    def __call__(self, completions, **kwargs): return [1.0 for c in completions]
+instance = Callable()
+part = functools.partial(solved, solution=None)
+number = 3
+built_in = max
+"#;
+    let tell = |name: &str, kind: Option<Kind>, kwargs: &Value| {
+        let (folder, command) = python(source, name, kind, kwargs);
+        let columns = BTreeSet::from(["answer", "level"]);
+        match command.introduce(Some(&columns)) {
+            Ok(found) => {
+                let style = found.problem.map_or_else(|| "runs".to_owned(), |problem| format!("refused: {problem}"));
+                format!("{} as {} {style}; fits {:?}", found.signature, found.style, found.fits)
+            }
+            Err(failure) => {
+                let text = failure.to_string();
+                let last = text.lines().last().unwrap_or_default();
+                last.replace(&folder.path().display().to_string(), "FOLDER")
+            }
+        }
+    };
+    let names = ["reward_len", "solved", "closed", "compute_score", "bonus", "batch", "judge", "judge_one", "anything", "instance", "part", "built_in", "number", "absent"];
+    let told: Vec<String> = names.iter().map(|name| tell(name, None, &Value::Null)).collect();
+    insta::assert_snapshot!(told.join("\n"), @r#"
+    reward_len(completions, **kwargs) as trl runs; fits ["trl"]
+    solved(prompts, completions, solution, **kwargs) as trl refused: missing a required argument: 'solution' (the columns of the rows: answer, level); fits ["trl"]
+    closed(completions, level) as trl refused: got an unexpected keyword argument 'prompts': TRL passes everything that there is by name, so the parameters must end with **kwargs; fits []
+    compute_score(data_source, solution_str, ground_truth, extra_info=None) as verl runs; fits ["verl"]
+    bonus(solution_str, bonus, **kwargs) as verl refused: missing a required argument: 'bonus'; fits []
+    batch(data_sources, solution_strs, ground_truths, extra_infos) as verl refused: missing a required argument: 'data_sources': it is written for verl's batch reward manager, and is called here for one completion at a time; fits []
+    judge(reward_inputs, weight=0.1) as easyr1 runs; fits ["easyr1"]
+    judge_one(reward_input) as easyr1_sequential runs; fits ["easyr1_sequential"]
+    anything(*args, **kwargs) as verl runs; fits ["verl", "trl"]
+    instance(completions, **kwargs) as trl runs; fits ["trl"]
+    part(prompts, completions, *, solution=None, **kwargs) as trl runs; fits ["trl"]
+    built_in(…) as verl runs; fits ["verl", "trl"]
+    TypeError: `number` of FOLDER/user.py is 3 (int), not a function
+    AttributeError: FOLDER/user.py has no function `absent`; it has reward_len, solved, closed, compute_score, bonus, batch, judge, judge_one, anything, Callable, instance, part, built_in
+    "#);
+    insta::assert_snapshot!(tell("reward_len", Some(Kind::Verl), &Value::Null), @r#"reward_len(completions, **kwargs) as verl refused: missing a required argument: 'completions'; fits ["trl"]"#);
+    insta::assert_snapshot!(tell("compute_score", Some(Kind::Trl), &Value::Null), @r#"compute_score(data_source, solution_str, ground_truth, extra_info=None) as trl refused: missing a required argument: 'data_source' (the columns of the rows: answer, level); fits ["verl"]"#);
+    insta::assert_snapshot!(tell("compute_score", Some(Kind::EasyR1), &Value::Null), @r#"compute_score(data_source, solution_str, ground_truth, extra_info=None) as easyr1 refused: missing a required argument: 'solution_str'; fits ["verl"]"#);
+    insta::assert_snapshot!(tell("bonus", Some(Kind::Verl), &json!({"bonus": 2})), @r#"bonus(solution_str, bonus, **kwargs) as verl runs; fits ["verl"]"#);
+    insta::assert_snapshot!(tell("bonus", Some(Kind::Verl), &json!({"bonus": 2, "extra_info": 3})), @r#"bonus(solution_str, bonus, **kwargs) as verl runs; fits ["verl"]"#);
+    insta::assert_snapshot!(tell("solved", Some(Kind::Trl), &json!({"solution": []})), @r#"solved(prompts, completions, solution, **kwargs) as trl runs; fits ["trl"]"#);
+    // Introduced, and then asked: as it says.
+    let (_folder, command) = python(source, "reward_len", None, &Value::Null);
+    assert_eq!(command.introduce(None).unwrap().style, "trl");
+    insta::assert_snapshot!(said(&outcomes(&command, 2)), @"score=1; score=1");
+    // `kwargs` come before what is passed, as in verl.
+    let (_folder, command) = python(source, "bonus", None, &json!({"bonus": 2, "extra_info": 3}));
+    insta::assert_snapshot!(said(&outcomes(&command, 1)), @"acc=2 score=2");
+}
+
+#[test]
+fn trl_functions_find_what_trl_gives_them() {
+    if !has_python() {
+        return;
+    }
+    let source = r#"
+def reward(prompts, completions, trainer_state, log_extra, log_metric, **kwargs):
+    state = trainer_state
+    assert state.log_history == [] and state.is_world_process_zero and state.best_metric is None
+    log_extra("length", [len(completion) for completion in completions])
+    log_extra("half", ["\ud800" if completion == "1" else None for completion in completions])
+    log_metric("progress", state.global_step / state.max_steps)
+    log_metric("not a number", float("nan"))
+    return [state.num_train_epochs + state.num_input_tokens_seen + state.epoch for _ in completions]
+
+def wrong(completions, log_extra, log_metric, **kwargs):
+    if "0" in completions: log_extra("few", [])
+    log_metric("bad", "x")
+    return [1.0] * len(completions)
+"#;
+    let (_folder, command) = python(source, "reward", None, &Value::Null);
+    let function = NamedReward { name: "mine".to_owned(), weight: 1.0, function: Box::new(command) };
+    let mut rewards = Rewards::new(vec![function]).unwrap();
+    rewards.set_trainer_state(TrainerState {
+        global_step: 3,
+        max_steps: 12,
+        num_train_epochs: 2,
+        num_input_tokens_seen: 500,
+        train_batch_size: 4,
+    });
+    let prompts = [prompt(0, "1"), prompt(1, "2")];
+    let inputs = [RewardInput::text(&prompts[0], "1"), RewardInput::text(&prompts[1], "22")];
+    let scored = rewards.score(&inputs).unwrap();
+    assert_eq!(scored.warnings, Vec::<String>::new());
+    let told: Vec<String> = scored
+        .rows
+        .iter()
+        .map(|row| format!("{} {}", row.reward.value, serde_json::to_string(&row.logged).unwrap()))
+        .collect();
+    insta::assert_snapshot!(told.join("\n"), @r#"
+    502 {"columns":{"half":"\\ud800","length":"1"},"metrics":{"progress":[0.25]}}
+    502 {"columns":{"length":"2"}}
+    "#);
+    let (_folder, command) = python(source, "wrong", None, &Value::Null);
+    insta::assert_snapshot!(said(&outcomes(&command, 2)), @"error ValueError: log_extra('few', ...) was given 0 values for 1 completions; error ValueError: log_metric('bad', ...) was given 'x' (str), which is no number");
+}
+
 #[test]
 fn trl_functions_run_unchanged() {
     if !has_python() {
@@ -452,7 +732,7 @@ def short(completions, **kwargs):
     let (_folder, command) = python(source, "slow", Kind::Trl, &Value::Null);
     insta::assert_snapshot!(said(&outcomes(&command, 2)), @"score=1; score=1");
     let (_folder, command) = python(source, "short", Kind::Trl, &Value::Null);
-    insta::assert_snapshot!(said(&outcomes(&command, 2)), @"error the function returned 1 rewards for 2 completions; error the function returned 1 rewards for 2 completions");
+    insta::assert_snapshot!(said(&outcomes(&command, 2)), @"error NoList: the function returned 1 rewards for 2 completions; error NoList: the function returned 1 rewards for 2 completions");
 }
 
 #[test]
@@ -492,7 +772,7 @@ def main(reward_inputs):
     let (_folder, command) = python(batch, "numbers", Kind::EasyR1, &Value::Null);
     insta::assert_snapshot!(said(&outcomes(&command, 1)), @"error ValueError: an EasyR1 function returns dictionaries with `overall`, this one has float");
     let (_folder, command) = python(batch, "main", Kind::EasyR1, &Value::Null);
-    insta::assert_snapshot!(said(&outcomes(&command, 1)), @"error the function returned 0 rewards for 1 completions");
+    insta::assert_snapshot!(said(&outcomes(&command, 1)), @"error NoList: the function returned 0 rewards for 1 completions");
 
     let sequential = r#"
 REWARD_TYPE = "sequential"

@@ -1,0 +1,261 @@
+//! `by_source`: the verifier of each row by its `data_source`, as verl routes it.
+//!
+//! Reference: `verl.utils.reward_score.default_compute_score`, 0.9.1. The table is [`STANDARD`]; what a user names comes before it, and
+//! `*` takes what neither names. [`BySource::unrouted`] finds before a run which rows have no verifier: verl raises on the first of them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use tamis_data::prompt::Prompt;
+
+use super::combine::excerpt;
+use super::gsm8k::Gsm8k;
+use super::math::Math;
+use super::math_dapo::MathDapo;
+use super::{Logged, Outcome, RewardFailure, RewardFunction, RewardInput};
+
+/// What verl does with a data source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standard {
+    /// [`Gsm8k`], strict.
+    Gsm8k,
+    /// [`Math`]; verl compares normalised text (`math_reward`) or by sympy (`prime_math`).
+    Math,
+    /// [`MathDapo`].
+    MathDapo,
+    /// What tamis has no verifier for, and why.
+    Lacking(&'static str),
+}
+
+const CODE: &str = "its answers are programs, and there is no sandbox to run them in";
+const GEOMETRY: &str = "its questions hold images";
+const SEARCH: &str = "its answers come out of a search engine, over several turns";
+
+/// The data sources that verl knows; one that ends in `*` stands for all that begin so.
+pub const STANDARD: [(&str, Standard); 27] = [
+    ("openai/gsm8k", Standard::Gsm8k),
+    ("lighteval/MATH", Standard::Math),
+    ("DigitalLearningGmbH/MATH-lighteval", Standard::Math),
+    ("HuggingFaceH4/MATH-500", Standard::Math),
+    ("math_dapo", Standard::MathDapo),
+    ("math", Standard::MathDapo),
+    ("math_dapo_reasoning", Standard::MathDapo),
+    ("aime*", Standard::MathDapo),
+    ("numina_aops_forum", Standard::Math),
+    ("numina_synthetic_math", Standard::Math),
+    ("numina_amc_aime", Standard::Math),
+    ("numina_synthetic_amc", Standard::Math),
+    ("numina_cn_k12", Standard::Math),
+    ("numina_olympiads", Standard::Math),
+    ("codecontests", Standard::Lacking(CODE)),
+    ("apps", Standard::Lacking(CODE)),
+    ("codeforces", Standard::Lacking(CODE)),
+    ("taco", Standard::Lacking(CODE)),
+    ("hiyouga/geometry3k", Standard::Lacking(GEOMETRY)),
+    ("searchR1_nq", Standard::Lacking(SEARCH)),
+    ("searchR1_triviaqa", Standard::Lacking(SEARCH)),
+    ("searchR1_popqa", Standard::Lacking(SEARCH)),
+    ("searchR1_hotpotqa", Standard::Lacking(SEARCH)),
+    ("searchR1_2wikimultihopqa", Standard::Lacking(SEARCH)),
+    ("searchR1_musique", Standard::Lacking(SEARCH)),
+    ("searchR1_bamboogle", Standard::Lacking(SEARCH)),
+    // A row of none at all.
+    ("", Standard::Lacking("the rows have no data source")),
+];
+
+/// What verl does with a data source; `None` where it knows none of that name.
+///
+/// ```
+/// use tamis_env::reward::by_source::{Standard, standard};
+/// assert_eq!(standard("openai/gsm8k"), Some(Standard::Gsm8k));
+/// assert_eq!(standard("aime_2024"), Some(Standard::MathDapo));
+/// assert_eq!(standard("my/source"), None);
+/// ```
+pub fn standard(source: &str) -> Option<Standard> {
+    let is_named = |name: &str| name.strip_suffix('*').map_or(source == name, |start| source.starts_with(start));
+    STANDARD.iter().find(|(name, _)| is_named(name)).map(|(_, standard)| *standard)
+}
+
+/// The name under which a user gives a verifier for all sources that are not named.
+pub const ANY: &str = "*";
+
+/// Scores each completion with the verifier of its row's data source.
+#[derive(Default)]
+pub struct BySource {
+    own: BTreeMap<String, Box<dyn RewardFunction>>,
+}
+
+/// Rows of a data source without a verifier.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unrouted {
+    /// The source, empty where the rows have none.
+    pub source: String,
+    /// Its rows.
+    pub num_rows: usize,
+    /// Why there is none.
+    pub reason: &'static str,
+}
+
+impl fmt::Display for Unrouted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { source, num_rows, reason } = self;
+        let rows = if *num_rows == 1 { "row" } else { "rows" };
+        if source.is_empty() {
+            write!(f, "{num_rows} {rows} without a data source")
+        } else {
+            write!(f, "`{}`, {num_rows} {rows}: {reason}", excerpt(source))
+        }
+    }
+}
+
+impl BySource {
+    /// verl's table behind the user's own entries, by data source; [`ANY`] is for every source that neither names, and for rows without one.
+    pub fn new(own: impl IntoIterator<Item = (String, Box<dyn RewardFunction>)>) -> Self {
+        Self { own: own.into_iter().collect() }
+    }
+
+    /// The verifier of a source, or why there is none.
+    fn route(&self, source: &str) -> Result<&dyn RewardFunction, &'static str> {
+        static GSM8K: Gsm8k = Gsm8k { method: super::gsm8k::Method::Strict, format_score: 0.0 };
+        static MATH: Math = Math;
+        static MATH_DAPO: MathDapo = MathDapo { strict_box: false };
+        if let Some(own) = self.own.get(source).filter(|_| source != ANY) {
+            return Ok(&**own);
+        }
+        match standard(source) {
+            Some(Standard::Gsm8k) => Ok(&GSM8K),
+            Some(Standard::Math) => Ok(&MATH),
+            Some(Standard::MathDapo) => Ok(&MATH_DAPO),
+            Some(Standard::Lacking(reason)) if !source.is_empty() => Err(reason),
+            Some(Standard::Lacking(reason)) => self.any().ok_or(reason),
+            None => self.any().ok_or("verl has no verifier for it, and `sources` names none"),
+        }
+    }
+
+    fn any(&self) -> Option<&dyn RewardFunction> {
+        self.own.get(ANY).map(|own| &**own)
+    }
+
+    /// The sources of these rows that have no verifier, in order of their names.
+    pub fn unrouted<'p>(&self, prompts: impl IntoIterator<Item = &'p Prompt>) -> Vec<Unrouted> {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for prompt in prompts {
+            *counts.entry(&prompt.data_source).or_default() += 1;
+        }
+        let unrouted = |(source, num_rows): (&str, usize)| {
+            let reason = self.route(source).err()?;
+            Some(Unrouted { source: source.to_owned(), num_rows, reason })
+        };
+        counts.into_iter().filter_map(unrouted).collect()
+    }
+}
+
+impl RewardFunction for BySource {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+        self.score_logged(batch).0
+    }
+
+    fn score_logged(&self, batch: &[RewardInput<'_>]) -> (Vec<Outcome>, Vec<Logged>) {
+        let mut rows_of: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+        for (row, input) in batch.iter().enumerate() {
+            rows_of.entry(&input.prompt.data_source).or_default().push(row);
+        }
+        let mut outcomes = vec![Outcome::NoAnswer; batch.len()];
+        let mut logged = vec![Logged::default(); batch.len()];
+        for (source, rows) in rows_of {
+            let (answers, logs) = match self.route(source) {
+                Ok(function) => {
+                    let inputs: Vec<RewardInput<'_>> = rows.iter().map(|&row| batch[row]).collect();
+                    function.score_logged(&inputs)
+                }
+                Err(reason) => {
+                    let message = format!("data source `{}` has no verifier: {reason}", excerpt(source));
+                    (vec![Outcome::Failed(RewardFailure::Function { message }); rows.len()], Vec::new())
+                }
+            };
+            for (&row, answer) in rows.iter().zip(answers) {
+                outcomes[row] = answer;
+            }
+            for (&row, log) in rows.iter().zip(logs) {
+                logged[row] = log;
+            }
+        }
+        (outcomes, logged)
+    }
+
+    fn extra_names(&self) -> &[&str] {
+        &["acc"]
+    }
+
+    fn is_external(&self) -> bool {
+        self.own.values().any(|own| own.is_external())
+    }
+
+    fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
+        self.route(&prompt.data_source).map_or_else(|_| Vec::new(), |function| function.gold_completions(prompt))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reward::number::Number;
+    use crate::reward::test_prompt;
+
+    fn prompt(source: &str, truth: &str) -> Prompt {
+        Prompt { data_source: source.to_owned(), ..test_prompt(truth) }
+    }
+
+    fn own(source: &str) -> BySource {
+        BySource::new([(source.to_owned(), Box::new(Number) as Box<dyn RewardFunction>)])
+    }
+
+    #[test]
+    fn each_row_has_the_verifier_of_its_source() {
+        let cases = [
+            ("openai/gsm8k", "so #### 72", (1.0, 1.0)),
+            ("openai/gsm8k", "\\boxed{72}", (0.0, 0.0)),
+            ("HuggingFaceH4/MATH-500", "\\boxed{72}", (1.0, 1.0)),
+            ("numina_olympiads", "\\boxed{144/2}", (1.0, 1.0)),
+            ("aime_2025", "Answer: 72", (1.0, 1.0)),
+            ("math_dapo", "#### 73", (-1.0, 0.0)),
+            ("mine", "72.0", (1.0, 1.0)),
+            ("mine", "#### 72", (0.0, 0.0)),
+        ];
+        let prompts: Vec<Prompt> = cases.iter().map(|(source, ..)| prompt(source, "72")).collect();
+        let inputs: Vec<RewardInput<'_>> = prompts
+            .iter()
+            .zip(&cases)
+            .map(|(prompt, (_, completion, _))| RewardInput::text(prompt, completion))
+            .collect();
+        let function = own("mine");
+        for (outcome, (source, completion, (score, acc))) in function.score(&inputs).iter().zip(cases) {
+            let said = (outcome.get("score"), outcome.get("acc"));
+            assert_eq!(said, (Some(score), Some(acc)), "{source}: {completion}");
+        }
+        assert!(function.unrouted(&prompts).is_empty());
+        assert_eq!(function.gold_completions(&prompts[2]), ["\\boxed{72}"]);
+        // What a user names comes before the table.
+        let replaced = own("openai/gsm8k");
+        assert_eq!(replaced.score(&inputs[..1])[0].get("acc"), Some(0.0));
+    }
+
+    #[test]
+    fn sources_without_a_verifier_are_named_and_counted() {
+        let sources = ["taco", "my/source", "", "taco", "openai/gsm8k"];
+        let prompts: Vec<Prompt> = sources.iter().map(|source| prompt(source, "72")).collect();
+        let said = |function: &BySource| -> String {
+            function.unrouted(&prompts).iter().map(|unrouted| format!("{unrouted}\n")).collect()
+        };
+        insta::assert_snapshot!(said(&BySource::default()), @r"
+        1 row without a data source
+        `my/source`, 1 row: verl has no verifier for it, and `sources` names none
+        `taco`, 2 rows: its answers are programs, and there is no sandbox to run them in
+        ");
+        // `*` is for what nobody names, not for what is known to need something else.
+        insta::assert_snapshot!(said(&own(ANY)), @"`taco`, 2 rows: its answers are programs, and there is no sandbox to run them in");
+        assert_eq!(said(&own("taco")).lines().count(), 2);
+        let input = RewardInput::text(&prompts[0], "print()");
+        assert!(matches!(BySource::default().score(&[input])[0], Outcome::Failed(_)));
+    }
+}
