@@ -87,7 +87,8 @@ fn evaluate_in(
     model: tamis_model::Model,
 ) -> Result<Evaluation, EvaluateError> {
     let listener: Arc<dyn Listener> = RunListener::new(progress, &Interrupt::new());
-    let mut scorer = Scorer::new(rewards::rewards(config, &Disk::new(), folder, &listener, &[&prompts.validation])?);
+    let mut scorer =
+        Scorer::new(rewards::rewards(config, &Disk::new(), folder, &listener, &[&prompts.validation])?);
     let overlong = data::overlong(config.data.overlong_prompts);
     let prepared = codec
         .prepare(prompts.validation, "validation", overlong, config.data.max_prompt_length)

@@ -72,7 +72,8 @@ pub const STANDARD: [(&str, Standard); 27] = [
 /// assert_eq!(standard("my/source"), None);
 /// ```
 pub fn standard(source: &str) -> Option<Standard> {
-    let is_named = |name: &str| name.strip_suffix('*').map_or(source == name, |start| source.starts_with(start));
+    let is_named =
+        |name: &str| name.strip_suffix('*').map_or(source == name, |start| source.starts_with(start));
     STANDARD.iter().find(|(name, _)| is_named(name)).map(|(_, standard)| *standard)
 }
 
@@ -192,7 +193,8 @@ impl RewardFunction for BySource {
     }
 
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
-        self.route(&prompt.data_source).map_or_else(|_| Vec::new(), |function| function.gold_completions(prompt))
+        self.route(&prompt.data_source)
+            .map_or_else(|_| Vec::new(), |function| function.gold_completions(prompt))
     }
 }
 

@@ -94,7 +94,8 @@ impl Logged {
     /// function in front where not.
     fn extend(&mut self, function: &str, other: Self) {
         for (column, text) in other.columns {
-            let place = if self.columns.contains_key(&column) { format!("{function}.{column}") } else { column };
+            let place =
+                if self.columns.contains_key(&column) { format!("{function}.{column}") } else { column };
             self.columns.insert(place, text);
         }
         for (name, values) in other.metrics {

@@ -131,8 +131,11 @@ fn plain(
         RewardKind::BySource { sources } => {
             let mut own = Vec::with_capacity(sources.0.len());
             for (source, kind) in &sources.0 {
-                let named =
-                    RewardConfig { name: format!("{}.{source}", reward.name), weight: 1.0, kind: kind.clone() };
+                let named = RewardConfig {
+                    name: format!("{}.{source}", reward.name),
+                    weight: 1.0,
+                    kind: kind.clone(),
+                };
                 own.push((source.clone(), plain(&named, surroundings)?));
             }
             let function = BySource::new(own);
@@ -257,7 +260,9 @@ fn introduce(
         format!("its parameters fit {}: write that", others.join(" and "))
     };
     Err(AssembleError::setting(
-        format!("reward `{name}`: {signature} cannot be called as `style: {taken}`{chosen} calls it: {problem}"),
+        format!(
+            "reward `{name}`: {signature} cannot be called as `style: {taken}`{chosen} calls it: {problem}"
+        ),
         hint,
     ))
 }

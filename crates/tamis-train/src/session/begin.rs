@@ -10,9 +10,7 @@ use tamis_rollout::{Fate, PreparedPrompt, Record, Scorer, Shell};
 
 use super::attempts::Attempts;
 use super::passes::hints;
-use super::settings::{
-    engine_settings, shell_settings, trainer_state, update_settings, validation_settings,
-};
+use super::settings::{engine_settings, shell_settings, trainer_state, update_settings, validation_settings};
 use super::start::{STARTED, Start, new_directory, opening, prepared, score_names, settled};
 use super::uniform::UniformGroups;
 use super::untrained::Untrained;

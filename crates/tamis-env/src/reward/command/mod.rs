@@ -347,7 +347,11 @@ impl RewardFunction for Command {
         });
         let replies = replies.into_inner().unwrap_or_else(PoisonError::into_inner);
         let none = || Reply { outcome: Outcome::NoAnswer, logged: Logged::default() };
-        replies.into_iter().map(|reply| reply.unwrap_or_else(none)).map(|reply| (reply.outcome, reply.logged)).unzip()
+        replies
+            .into_iter()
+            .map(|reply| reply.unwrap_or_else(none))
+            .map(|reply| (reply.outcome, reply.logged))
+            .unzip()
     }
 
     fn is_shaping(&self) -> bool {

@@ -76,8 +76,7 @@ fn the_page_on_rewards_names_every_field() {
     let prompt = prompt(3, "5");
     let line = protocol::request(7, 1, &RewardInput::text(&prompt, "5"));
     let sent: Map<String, Value> = serde_json::from_slice(&line).unwrap();
-    let understood =
-        ["id", "score", "scores", "per_token", "per_turn", "error", "log_extra", "log_metric"];
+    let understood = ["id", "score", "scores", "per_token", "per_turn", "error", "log_extra", "log_metric"];
     for field in sent.keys().map(String::as_str).chain(understood) {
         assert!(page.contains(&format!("\n| `{field}` |")), "`{field}` is not in docs/rewards.md");
     }
@@ -405,7 +404,8 @@ fn said(outcomes: &[Outcome]) -> String {
         }
         Outcome::NoAnswer => "no answer".to_owned(),
         Outcome::Failed(RewardFailure::Function { message }) => {
-            let last: String = message.trim_end().lines().last().unwrap_or_default().chars().take(150).collect();
+            let last: String =
+                message.trim_end().lines().last().unwrap_or_default().chars().take(150).collect();
             format!("error {last}")
         }
         Outcome::Failed(failure) => failure.to_string(),
@@ -617,7 +617,8 @@ built_in = max
         let columns = BTreeSet::from(["answer", "level"]);
         match command.introduce(Some(&columns)) {
             Ok(found) => {
-                let style = found.problem.map_or_else(|| "runs".to_owned(), |problem| format!("refused: {problem}"));
+                let style =
+                    found.problem.map_or_else(|| "runs".to_owned(), |problem| format!("refused: {problem}"));
                 format!("{} as {} {style}; fits {:?}", found.signature, found.style, found.fits)
             }
             Err(failure) => {
@@ -627,7 +628,22 @@ built_in = max
             }
         }
     };
-    let names = ["reward_len", "solved", "closed", "compute_score", "bonus", "batch", "judge", "judge_one", "anything", "instance", "part", "built_in", "number", "absent"];
+    let names = [
+        "reward_len",
+        "solved",
+        "closed",
+        "compute_score",
+        "bonus",
+        "batch",
+        "judge",
+        "judge_one",
+        "anything",
+        "instance",
+        "part",
+        "built_in",
+        "number",
+        "absent",
+    ];
     let told: Vec<String> = names.iter().map(|name| tell(name, None, &Value::Null)).collect();
     insta::assert_snapshot!(told.join("\n"), @r#"
     reward_len(completions, **kwargs) as trl runs; fits ["trl"]
