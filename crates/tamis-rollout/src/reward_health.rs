@@ -197,6 +197,7 @@ mod tests {
                 scores: BTreeMap::new(),
                 reward: Score::of(1.0),
                 failures: failed.then(|| ("len".to_owned(), "broke".to_owned())).into_iter().collect(),
+                logged: tamis_env::reward::Logged::default(),
             };
             for _ in 0..MOST_FAILED_ROUNDS {
                 let prompt = Prompt {
