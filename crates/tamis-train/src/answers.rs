@@ -90,7 +90,12 @@ mod tests {
     use super::*;
 
     fn answer(value: f64) -> Answer {
-        Answer { scores: BTreeMap::new(), reward: Score::of(value), failures: BTreeMap::new() }
+        Answer {
+            scores: BTreeMap::new(),
+            reward: Score::of(value),
+            failures: BTreeMap::new(),
+            logged: tamis_env::reward::Logged::default(),
+        }
     }
 
     fn open(path: &Path, from: u64) -> RecordedAnswers {
