@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::diagnostic::{Diagnostic, Problem};
+use crate::foreign;
 use crate::source::{Origin, Source, SourceKind};
 use crate::tree::{Node, Value};
 use crate::yaml;
@@ -66,7 +67,12 @@ impl Override {
         let (key, text) = body.split_once('=').ok_or_else(malformed)?;
         let path = normalise(key.trim()).ok_or_else(malformed)?;
         let origin = at(num_plus + 1, key.chars().count());
-        let value = parse_value(text, &source, num_plus + key.chars().count() + 2)?;
+        let column = num_plus + key.chars().count() + 2;
+        let value = if text.trim_start().starts_with('{') && foreign::is_hydra(&path) {
+            parse_value(&foreign::spaced(text), &source, column)?
+        } else {
+            parse_value(text, &source, column)?
+        };
         // `++` is Hydra's "set, or add where it is absent".
         let operation = if num_plus == 1 { Operation::Add(value) } else { Operation::Set(value) };
         Ok(Self { path, origin, operation })

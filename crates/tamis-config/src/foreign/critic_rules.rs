@@ -9,13 +9,18 @@ use crate::tree::parse_bool;
 const ESTIMATOR: &str = "algorithm.adv_estimator";
 const WARMUP: &str = "trainer.critic_warmup";
 
+/// The critic's prompts an update, which RAGEN counts in trajectories.
+pub(super) const RAGEN_MINI: &str = "critic.ppo_mini_batch_size";
+
 /// verl's keys of the critic by ours.
 const VERL: &[(&str, &str)] = &[
     ("critic.model.path", "critic.model.path"),
     ("critic.optim.lr", "critic.optimizer.learning_rate"),
     ("critic.optim.betas", "critic.optimizer.betas"),
     ("critic.optim.weight_decay", "critic.optimizer.weight_decay"),
+    ("critic.optim.eps", "critic.optimizer.epsilon"),
     ("critic.grad_clip", "critic.optimizer.max_grad_norm"),
+    ("critic.optim.clip_grad", "critic.optimizer.max_grad_norm"),
     ("critic.ppo_mini_batch_size", "critic.ppo_mini_batch_size"),
     ("critic.ppo_epochs", "critic.ppo_epochs"),
     ("critic.cliprange_value", "critic.cliprange_value"),
@@ -35,12 +40,13 @@ const EASYR1: &[(&str, &str)] = &[
 ];
 
 /// verl's learning-rate schedule of the critic.
-const VERL_SCHEDULE: [&str; 5] = [
+const VERL_SCHEDULE: [&str; 6] = [
     "critic.optim.lr_warmup_steps",
     "critic.optim.lr_warmup_steps_ratio",
     "critic.optim.min_lr_ratio",
-    "critic.optim.lr_scheduler_type",
+    "critic.optim.lr_decay_style",
     "critic.optim.warmup_style",
+    "critic.optim.lr_scheduler_type",
 ];
 
 /// EasyR1's.
@@ -66,6 +72,10 @@ pub(super) fn critic(owner: Owner, t: &mut Translator) {
         return;
     }
     for (key, ours) in keys {
+        // RAGEN counts trajectories: with its other sizes.
+        if *key == RAGEN_MINI && t.has_key_of(Owner::Ragen) {
+            continue;
+        }
         let Some(given) = t.find(key) else { continue };
         let node = given.node.clone();
         if node.is_null() && !ours.ends_with("max_grad_norm") {

@@ -39,6 +39,12 @@ fn ragen_defaults(t: &mut Translator) {
             t.default(owner, key, ours, value);
         }
     }
+    let has_validation = t.has_set("data.val");
+    for (what, _, ours, value) in ragen::STOPS.into_iter().take(if has_validation { 2 } else { 1 }) {
+        t.default(owner, what, ours, value);
+    }
+    t.remark(ragen::STOPS[0].0, "always on in RAGEN; `form: attempts` is what its filtering document says");
+    t.remark(ragen::STOPS[1].0, "always on in RAGEN");
     if t.find("agent_proxy.max_turn").is_none() {
         t.absent_without_effect(
             owner,

@@ -9,6 +9,7 @@ mod critic_rules;
 mod defaults;
 mod easyr1;
 mod easyr1_rules;
+mod hydra;
 mod import;
 mod objective_rules;
 mod options;
@@ -23,6 +24,9 @@ mod verl;
 
 use std::fmt;
 
+use crate::table;
+
+pub(crate) use hydra::spaced;
 pub use import::{Import, import};
 pub(crate) use import::{flatten, flatten_tree, is_foreign_tree};
 pub use options::{is_foreign_option, join_options};
@@ -98,7 +102,13 @@ pub(crate) fn own_defaults(owner: Owner) -> Vec<(&'static str, &'static str, Str
         "32",
         "train.ppo_mini_batch_size: 2, which counts prompts (32 trajectories in groups of 16)".to_owned(),
     );
-    ragen::DEFAULTS.iter().chain(ragen::VALIDATION_DEFAULTS).map(of).chain([mini]).collect()
+    ragen::DEFAULTS
+        .iter()
+        .chain(ragen::VALIDATION_DEFAULTS)
+        .chain(&ragen::STOPS)
+        .map(of)
+        .chain([mini])
+        .collect()
 }
 
 /// What becomes of a key.
@@ -282,6 +292,9 @@ const SECTIONS: &[(&str, Owner)] = &[
     ("sandbox_fusion", Owner::Verl),
     ("ray_init", Owner::Verl),
     ("ray_kwargs", Owner::Verl),
+    ("distillation", Owner::Verl),
+    ("transfer_queue", Owner::Verl),
+    ("async_training", Owner::Verl),
     ("global_profiler", Owner::Verl),
     ("worker", Owner::EasyR1),
     ("es_manager", Owner::Ragen),
@@ -289,10 +302,14 @@ const SECTIONS: &[(&str, Owner)] = &[
     ("custom_envs", Owner::Ragen),
     ("ctx_manager", Owner::Ragen),
     ("collapse_detection", Owner::Ragen),
+    ("output", Owner::Ragen),
 ];
 
 /// The entry of a key in an owner's table.
 pub(crate) fn entry(owner: Owner, key: &str) -> Option<&'static ForeignKey> {
+    if owner == Owner::Verl && key.rsplit('.').next() == Some("_target_") {
+        return Some(&verl::TARGET);
+    }
     let keys = owner.keys();
     keys.iter().find(|entry| entry.key == key).or_else(|| {
         keys.iter().find(|entry| {
@@ -306,9 +323,15 @@ pub(crate) fn entry(owner: Owner, key: &str) -> Option<&'static ForeignKey> {
 
 /// Whether a key that is not ours is another system's.
 pub(crate) fn is_foreign(key: &str) -> bool {
+    let is_of = |&owner: &Owner| entry(owner, key).is_some() || hydra::is_section(owner, key);
     owner_of_section(key).is_some()
-        || Owner::ALL.iter().any(|&owner| entry(owner, key).is_some())
+        || Owner::ALL.iter().any(is_of)
         || translate::inside(&Owner::ALL, key).is_some()
+}
+
+/// Whether a value is written in Hydra's form, and not in ours.
+pub(crate) fn is_hydra(key: &str) -> bool {
+    is_foreign_name(key) || table::place(key).is_err() && is_foreign(key)
 }
 
 /// Whether a key, which may be ours too, is another system's by its full name.

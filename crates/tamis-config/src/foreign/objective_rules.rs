@@ -149,6 +149,7 @@ fn clip_range(t: &mut Translator) {
 /// verl's `rollout_correction`.
 pub(super) fn correction(t: &mut Translator) {
     const PREFIX: &str = "algorithm.rollout_correction.";
+    const CAP: &str = "actor_rollout_ref.actor.tis_imp_ratio_cap";
     let of = |name: &str| format!("{PREFIX}{name}");
     let (weights, limit, normalise) =
         (of("rollout_is"), of("rollout_is_threshold"), of("rollout_is_batch_normalize"));
@@ -200,6 +201,20 @@ pub(super) fn correction(t: &mut Translator) {
         t.part_of(&limit, &weights);
         t.part_of(&normalise, &weights);
     }
+    // The older key of the same weights, which caps each token's.
+    let cap = t.number(CAP).filter(|cap| *cap > 0.0);
+    if let Some(cap) = cap.filter(|_| !t.has_set("objective.correction.weights") && !bypasses) {
+        let text = format!("{{level: token, outside: truncate, max: {cap}}}");
+        t.set(&[CAP], "objective.correction.weights", &text);
+    }
+    t.no_effect(
+        CAP,
+        if cap.is_some() {
+            "rollout_correction, which replaced it, is given"
+        } else {
+            "it caps where it is above 0"
+        },
+    );
     if let Some(names) = given(t, &rejections) {
         let Some(thresholds) = given(t, &bounds) else {
             t.refuse(&rejections, "it has no threshold: set rollout_rs_threshold");

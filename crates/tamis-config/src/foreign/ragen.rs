@@ -8,7 +8,11 @@ const fn key(key: &'static str, default: &'static str, becomes: super::Becomes) 
 }
 
 const FILTER: &str = "filter filter.kind filter.p filter.k filter.fraction";
-const TURNS: &str = "multi-turn environments are not there yet";
+const TURNS: &str = "multi-turn environments are not there yet: a trajectory is one turn";
+const ENVIRONMENTS: &str = "RAGEN's environments are not there yet: name files of prompts in data.train_files, and rewards under `reward`";
+const ONE_TURN: &str = "a trajectory is one turn, in which the model answers freely";
+const PROMPTS: &str = "prompts are those of the data, and nothing is added to them";
+const ANY_SIZE: &str = "a batch may be of any size: nothing is copied or left out to fit it";
 
 /// Defaults of RAGEN's base configuration where it has others than verl: its key, its default, ours, and the value of ours.
 pub(super) const DEFAULTS: &[(&str, &str, &str, &str)] = &[
@@ -29,6 +33,22 @@ pub(super) const VALIDATION_DEFAULTS: &[(&str, &str, &str, &str)] = &[
     ("actor_rollout_ref.rollout.val_kwargs.temperature", "0.5", "validate.temperature", "0.5"),
 ];
 
+/// What RAGEN always stops at; the second where there are validation prompts.
+pub(super) const STOPS: [(&str, &str, &str, &str); 2] = [
+    (
+        "a stop where rewards no longer vary",
+        "always on",
+        "train.early_stop.reward_collapse",
+        "{form: steps, baseline_steps: 10, window: 10, share: 0.1}",
+    ),
+    (
+        "a stop where validation fails",
+        "always on",
+        "train.early_stop.low_success",
+        "{floor: 0.01, patience: 5}",
+    ),
+];
+
 pub(super) const KEYS: &[ForeignKey] = &[
     key("model_path", "", Key("model.path")),
     key("seed.train", "10000", Key("run.seed")),
@@ -47,7 +67,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     ),
     key("grpo_advantage_length_weight", "False", By(Rule::RagenShapings, "objective.shaping")),
     key("lora.rank", "0", Unless(&["0"], "all weights are trained; there are no adapters")),
-    key("lora.*", "", NoEffect("there are no adapters")),
+    key("lora.*", "", NoEffect("all weights are trained; there are no adapters")),
     key("system.*", "", NoEffect("the native engine runs on the CPU of one machine")),
     key(
         "collapse_detection.*",
@@ -104,11 +124,63 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("es_manager.train.group_size", "16", By(Rule::RagenSizes, "rollout.n train.ppo_mini_batch_size")),
     key("es_manager.val.env_groups", "512", Key("validate.max_prompts")),
     key("es_manager.val.group_size", "1", Key("validate.n")),
-    key("es_manager.*", "", Unless(&[], TURNS)),
+    key(
+        "es_manager.format_penalty",
+        "-0.1",
+        NoEffect("an answer's form is scored by a reward of its own, such as `kind: format`"),
+    ),
+    key("es_manager.train.env_configs.*", "", Unless(&[], ENVIRONMENTS)),
+    key("es_manager.val.env_configs.*", "", Unless(&[], ENVIRONMENTS)),
     key("agent_proxy.max_turn", "5", Unless(&["1"], TURNS)),
-    key("agent_proxy.*", "", NoEffect(TURNS)),
-    key("ctx_manager.*", "", NoEffect(TURNS)),
-    key("custom_envs.*", "", Unless(&[], TURNS)),
+    key("agent_proxy.context_window_mode", "full", NoEffect(ONE_TURN)),
+    key("agent_proxy.max_context_window", "-1", NoEffect(ONE_TURN)),
+    key("agent_proxy.without_history", "False", NoEffect(ONE_TURN)),
+    key("agent_proxy.use_turn_scores", "False", NoEffect(ONE_TURN)),
+    key("agent_proxy.action_sep", "||", NoEffect(ONE_TURN)),
+    key("agent_proxy.max_actions_per_turn", "2", NoEffect(ONE_TURN)),
+    key("agent_proxy.enable_think", "True", NoEffect(PROMPTS)),
+    key("agent_proxy.batch_adjust_mode", "copy", NoEffect(ANY_SIZE)),
+    key("agent_proxy.batch_adjust_empty_stop_steps", "5", NoEffect(ANY_SIZE)),
+    key(
+        "agent_proxy.reward_normalization.method",
+        "identity",
+        Unless(&["identity"], "rewards are compared within groups by the advantage: normalise there"),
+    ),
+    key(
+        "agent_proxy.reward_normalization.grouping",
+        "state",
+        NoEffect("`identity` leaves rewards as they are"),
+    ),
+    key("ctx_manager.*", "", NoEffect(PROMPTS)),
+    key("custom_envs.*", "", Unless(&[], ENVIRONMENTS)),
+    key(
+        "actor_rollout_ref.actor.micro_batch_size_per_gpu",
+        "",
+        NoEffect("ppo_micro_batch_size_per_gpu says it"),
+    ),
+    key("actor_rollout_ref.actor.use_ref", "True", NoEffect("the reference is run where a KL is on")),
+    key(
+        "actor_rollout_ref.actor.grpo_advantage_length_weight",
+        "False",
+        By(Rule::RagenShapings, "objective.shaping"),
+    ),
+    key(
+        "actor_rollout_ref.rollout.val_kwargs.logprobs",
+        "",
+        NoEffect("log-probabilities are kept of the tokens that were sampled, of no others"),
+    ),
+    key(
+        "actor_rollout_ref.rollout.gradient_analysis_num_buckets",
+        "6",
+        By(Rule::GradientAnalysis, "train.gradient_analysis.buckets"),
+    ),
+    key(
+        "actor_rollout_ref.rollout.gradient_analysis_bucket_mode",
+        "quantile",
+        By(Rule::GradientAnalysis, "train.gradient_analysis.edges"),
+    ),
+    key("output.*", "", NoEffect("rollouts are written to the run folder, as `rollout.save` says")),
+    key("trainer.log_group_rv_table", "False", NoEffect("rollout files hold the scores of every group")),
     key("algorithm.bi_level_gae", "False", By(Rule::BiLevelGae, "objective.advantage.estimator")),
     key("algorithm.high_level_gamma", "0.95", Key("objective.advantage.turn_gamma")),
     key(

@@ -2,6 +2,7 @@
 //! softmax nucleus, `top_k` a count, and a rollout that keeps nothing is tried again.
 
 use super::Owner;
+use super::critic_rules::RAGEN_MINI;
 use super::translate::Translator;
 
 const STRATEGY: &str = "actor_rollout_ref.rollout.rollout_filter_strategy";
@@ -187,7 +188,8 @@ fn empty_rounds(t: &mut Translator, from: &[&str]) {
 pub(super) fn shapings(t: &mut Translator) {
     const SOFT: &str = "algorithm.soft_advantage_reweight";
     const SCALING: &str = "actor_rollout_ref.actor.filter_loss_scaling";
-    const LENGTH: &str = "grpo_advantage_length_weight";
+    const LENGTHS: [&str; 2] =
+        ["grpo_advantage_length_weight", "actor_rollout_ref.actor.grpo_advantage_length_weight"];
     const LIST: &str = "objective.shaping";
     // A whole command of RAGEN that names no estimator takes gae; among keys of ours it is ours that counts, of which grpo is the default.
     let is_grpo = t.text("algorithm.adv_estimator").map_or(!t.whole, |name| name == "grpo");
@@ -208,14 +210,16 @@ pub(super) fn shapings(t: &mut Translator) {
         // RAGEN takes every other word for none, in silence.
         Some(_) => t.bad_value(SCALING, "none, linear or sqrt"),
     }
-    if t.flag(LENGTH, false) && is_grpo {
-        t.append(&[LENGTH], LIST, "{kind: length_weight}");
-        t.remark(LENGTH, "unscored trajectories are outside the mean length; RAGEN counts them, and adds 1e-6 to each length");
+    if let Some(length) = LENGTHS.into_iter().find(|key| t.flag(key, false)).filter(|_| is_grpo) {
+        t.append(&[length], LIST, "{kind: length_weight}");
+        t.remark(length, "unscored trajectories are outside the mean length; RAGEN counts them, and adds 1e-6 to each length");
     }
-    for key in [SOFT, LENGTH] {
-        let reason =
-            if is_grpo { "False weighs nothing" } else { "RAGEN does so with the estimator grpo alone" };
-        t.no_effect(key, reason);
+    for key in [SOFT].into_iter().chain(LENGTHS) {
+        let is_on = t.flag(key, false);
+        t.no_effect(
+            key,
+            if is_on { "RAGEN does so with the estimator grpo alone" } else { "False weighs nothing" },
+        );
     }
 }
 
@@ -223,29 +227,35 @@ pub(super) fn shapings(t: &mut Translator) {
 pub(super) fn gradient_analysis(t: &mut Translator) {
     const MODE: &str = "trainer.gradient_analysis_mode";
     const EVERY: &str = "trainer.gradient_analysis_every";
-    const BUCKETS: &str = "trainer.gradient_analysis_num_buckets";
-    const KIND: &str = "trainer.gradient_analysis_bucket_mode";
+    const ALL_BUCKETS: [&str; 2] =
+        ["trainer.gradient_analysis_num_buckets", "actor_rollout_ref.rollout.gradient_analysis_num_buckets"];
+    const KINDS: [&str; 2] =
+        ["trainer.gradient_analysis_bucket_mode", "actor_rollout_ref.rollout.gradient_analysis_bucket_mode"];
     const OURS: &str = "train.gradient_analysis";
     if !t.flag(MODE, false) {
-        for key in [MODE, EVERY, BUCKETS, KIND] {
+        for key in [MODE, EVERY].into_iter().chain(ALL_BUCKETS).chain(KINDS) {
             t.no_effect(key, "without gradient_analysis_mode nothing is measured");
         }
         return;
     }
+    let first = |keys: [&'static str; 2], t: &Translator| {
+        keys.into_iter().find(|key| t.find(key).is_some()).unwrap_or(keys[0])
+    };
+    let (buckets_key, kind_key) = (first(ALL_BUCKETS, t), first(KINDS, t));
     let every = t.number(EVERY).unwrap_or(50.0);
     t.set(&[EVERY, MODE], &format!("{OURS}.every"), &every.to_string());
     t.part_of(MODE, OURS);
-    match t.text(KIND).as_deref() {
+    match t.text(kind_key).as_deref() {
         None | Some("quantile") => {
-            let buckets = t.number(BUCKETS).unwrap_or(6.0);
-            t.set(&[BUCKETS, MODE], &format!("{OURS}.buckets"), &buckets.to_string());
-            t.part_of(KIND, OURS);
+            let buckets = t.number(buckets_key).unwrap_or(6.0);
+            t.set(&[buckets_key, MODE], &format!("{OURS}.buckets"), &buckets.to_string());
+            t.part_of(kind_key, OURS);
         }
         Some("fixed_rv") => {
-            t.set(&[KIND], &format!("{OURS}.edges"), "[0, 1, 2, 3, 4, 5]");
-            t.no_effect(BUCKETS, "fixed_rv has six buckets of width 1, the last without an end");
+            t.set(&[kind_key], &format!("{OURS}.edges"), "[0, 1, 2, 3, 4, 5]");
+            t.no_effect(buckets_key, "fixed_rv has six buckets of width 1, the last without an end");
         }
-        Some(_) => t.bad_value(KIND, "quantile or fixed_rv"),
+        Some(_) => t.bad_value(kind_key, "quantile or fixed_rv"),
     }
 }
 
@@ -262,6 +272,7 @@ pub(super) fn sizes(t: &mut Translator) {
     if let Some(length) = t.text(LENGTH) {
         t.set(&[LENGTH], "rollout.max_response_length", &length);
     }
+    critic_size(group.or(if t.whole { Some(16.0) } else { None }), t);
     let given = t.first_given(&MINI);
     let trajectories = match &given {
         Some(key) => t.number(key),
@@ -309,5 +320,26 @@ pub(super) fn sizes(t: &mut Translator) {
     }
     for key in MINI {
         t.part_of(key, MINI[0]);
+    }
+}
+
+/// The critic's mini-batches count trajectories too.
+fn critic_size(group: Option<f64>, t: &mut Translator) {
+    if t.is_noted(RAGEN_MINI) {
+        return;
+    }
+    let Some(trajectories) = t.number(RAGEN_MINI) else {
+        t.no_effect(RAGEN_MINI, "null leaves the default");
+        return;
+    };
+    match group.map(|group| trajectories / group) {
+        Some(prompts) if prompts >= 1.0 && prompts.fract() == 0.0 => {
+            t.set(&[RAGEN_MINI], "critic.ppo_mini_batch_size", &prompts.to_string());
+            t.remark(RAGEN_MINI, "it counts trajectories there and prompts here");
+        }
+        _ => t.refuse(
+            RAGEN_MINI,
+            "in RAGEN it counts trajectories: give a multiple of es_manager.train.group_size, and that beside it",
+        ),
     }
 }

@@ -120,6 +120,14 @@ fn filter_groups(t: &mut Translator) {
     t.set(&[ENABLE], "schedule.surplus", "discard");
     t.set(&[ENABLE], "schedule.order", "dispatch");
     match t.text(METRIC).as_deref() {
+        // verl 0.9.1's own default; null, the one before, would be an error there.
+        None if t.whole && t.find(METRIC).is_none() => {
+            t.set(&[ENABLE], "filter.metric", "seq_reward");
+            t.remark(
+                ENABLE,
+                "no metric is given: verl takes the reward before the KL; `acc` is the raw outcome alone",
+            );
+        }
         None => {
             t.set(&[METRIC, ENABLE], "filter.metric", "null");
             t.remark(ENABLE, "no metric is given: the raw outcome is taken, `acc`, else `score`");
@@ -255,14 +263,16 @@ fn micro_batch(t: &mut Translator) {
 }
 
 fn learning_rate(owner: Owner, t: &mut Translator) {
+    const NORM: &str = "actor_rollout_ref.actor.optim.clip_grad";
     let (steps, ratio, min_ratio, kinds, total): (&str, &str, &str, &[&str], &[&str]) = match owner {
         Owner::Verl | Owner::Ragen | Owner::Trl => (
             "actor_rollout_ref.actor.optim.lr_warmup_steps",
             "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio",
             "actor_rollout_ref.actor.optim.min_lr_ratio",
             &[
-                "actor_rollout_ref.actor.optim.lr_scheduler_type",
+                "actor_rollout_ref.actor.optim.lr_decay_style",
                 "actor_rollout_ref.actor.optim.warmup_style",
+                "actor_rollout_ref.actor.optim.lr_scheduler_type",
             ],
             &["trainer.total_training_steps"],
         ),
@@ -275,6 +285,11 @@ fn learning_rate(owner: Owner, t: &mut Translator) {
         ),
     };
     schedule("train.lr_schedule", (steps, ratio, min_ratio, kinds, total), t);
+    if let Some(norm) = t.text(NORM) {
+        t.set(&[NORM], "train.optimizer.max_grad_norm", &norm);
+        t.no_effect("actor_rollout_ref.actor.grad_clip", "optim.clip_grad, which replaced it, is given");
+    }
+    t.no_effect(NORM, "null leaves the default");
 }
 
 /// Keys of a schedule: steps of the warm-up, their share, what is left at the end, names of the kind, number of steps.

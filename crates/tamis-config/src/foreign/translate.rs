@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Becomes, ForeignKey, ForeignProblem, Owner, Rule, defaults, entry, rules, section_owner};
+use super::{Becomes, ForeignKey, ForeignProblem, Owner, Rule, defaults, entry, hydra, rules, section_owner};
 use crate::diagnostic::Diagnostic;
 use crate::override_argument::{Operation, Override};
 use crate::preset::adds_overlong;
@@ -123,11 +123,12 @@ fn run(arguments: &[Override], whole: bool, lower: Lower) -> Translation {
         notes: Vec::new(),
         diagnostics: Vec::new(),
     };
+    let arguments = hydra::resolved(arguments);
     let easyr1 = arguments.iter().any(|argument| {
         let has = |owner| entry(owner, &argument.path).is_some();
         has(Owner::EasyR1) && !has(Owner::Verl) && !has(Owner::Ragen)
     });
-    for argument in arguments {
+    for argument in &arguments {
         translator.take(argument, easyr1);
     }
     translator.run();
@@ -150,10 +151,28 @@ impl Translator {
         let found = named.or_else(|| inside(&order, key)).or_else(|| {
             order.into_iter().find_map(|owner| entry(owner, key).map(|entry| (owner, entry, None)))
         });
+        let said = |owner: Owner, reason: &str| Note {
+            owner,
+            key: key.to_owned(),
+            value: argument.value().map(show),
+            outcome: Outcome::NoEffect(reason.to_owned()),
+            remark: None,
+        };
+        if found.is_none()
+            && matches!(argument.value(), Some(Node { value: Value::Map(entries), .. }) if entries.is_empty())
+            && let Some(owner) = order.into_iter().find(|owner| hydra::is_section(*owner, key))
+        {
+            self.notes.push(said(owner, "it is empty"));
+            return;
+        }
         let Some((owner, entry, below)) = found else {
             self.unknown(argument, easyr1);
             return;
         };
+        if let Some(reason) = argument.value().and_then(hydra::says_nothing) {
+            self.notes.push(said(owner, reason));
+            return;
+        }
         let mut origin = argument.value().map_or(&argument.origin, |node| &node.origin).clone();
         if origin.source.kind == SourceKind::Argument {
             origin.source = Source::new(SourceKind::Foreign(owner.as_str()), origin.source.text.clone());
@@ -245,7 +264,7 @@ impl Translator {
             if self.notes.iter().any(|note| note.key == key) {
                 continue;
             }
-            let node = given.node.clone();
+            let node = unquoted(given.node.clone());
             let text = show(&node);
             // null says nothing in the other systems; the default here says the same.
             if node.is_null() && !ours.ends_with("dual_clip") && !ours.ends_with("max_grad_norm") {
@@ -376,6 +395,11 @@ impl Translator {
         }
     }
 
+    /// Whether it is said already what a key becomes.
+    pub(super) fn is_noted(&self, key: &str) -> bool {
+        self.notes.iter().any(|note| note.key == key)
+    }
+
     /// Whether something set one of ours.
     pub(super) fn has_set(&self, ours: &str) -> bool {
         self.overrides.iter().any(|other| other.path == ours)
@@ -487,7 +511,11 @@ impl Translator {
             owner: given.owner,
             expected,
         };
-        self.diagnostics.push(Diagnostic::error(problem.into(), Some(given.origin.clone())));
+        // A key may be read by more than one rule.
+        let diagnostic = Diagnostic::error(problem.into(), Some(given.origin.clone()));
+        if !self.diagnostics.contains(&diagnostic) {
+            self.diagnostics.push(diagnostic);
+        }
     }
 
     /// The first of some keys that was given.
@@ -515,6 +543,18 @@ pub(super) fn inside(order: &[Owner], key: &str) -> Option<(Owner, &'static Fore
             matches!(table::place(&below), Ok(Place::Free)).then_some((owner, entry, Some(below)))
         })
     })
+}
+
+/// A number or a truth value in quotes is one to other systems.
+fn unquoted(node: Node) -> Node {
+    match node.value {
+        Value::Scalar { text, plain: false }
+            if parse_bool(&text).is_some() || parse_float(&text).is_some() =>
+        {
+            Node::plain(text, node.origin)
+        }
+        value => Node { value, origin: node.origin },
+    }
 }
 
 /// A value as it would be typed.

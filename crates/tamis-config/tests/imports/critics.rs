@@ -45,7 +45,7 @@ critic.ppo_mini_batch_size=128 -> critic.ppo_mini_batch_size: 128
 critic.ppo_epochs=2 -> critic.ppo_epochs: 2
 critic.cliprange_value=0.3 -> critic.cliprange_value: 0.3
 critic.loss_agg_mode=seq-mean-token-mean -> critic.aggregation: seq-mean-token-mean
-critic.ppo_micro_batch_size_per_gpu=4 has no effect: the critic is run with the policy's micro-batches, on its device
+critic.ppo_micro_batch_size_per_gpu=4 has no effect: the critic is run with the policy's micro-batches
 trainer.critic_warmup=20 -> critic.warmup_steps: 19 (verl trains the policy from step 20 on)
 trainer.total_training_steps=100 -> train.total_steps: 100
 data.train_batch_size is not given -> data.train_batch_size: 1024 (verl's default)

@@ -111,6 +111,12 @@ objective:
 train:
   ppo_mini_batch_size: 2  # RAGEN: ppo_mini_batch_size (default)
   total_steps: 200  # verl: trainer.total_training_steps=200
+  early_stop:
+    reward_collapse:
+      form: steps  # RAGEN: a stop where rewards no longer vary (default)
+      baseline_steps: 10  # RAGEN: a stop where rewards no longer vary (default)
+      window: 10  # RAGEN: a stop where rewards no longer vary (default)
+      share: 0.1  # RAGEN: a stop where rewards no longer vary (default)
 checkpoint:
   save_freq: 100  # RAGEN: trainer.save_freq (default)
 "#);

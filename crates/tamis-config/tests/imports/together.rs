@@ -58,6 +58,9 @@ fn verl_keys() -> Vec<(String, Vec<String>)> {
         add(&format!("{optimizer}.warmup_style=cosine"), &[gae, &steps].concat());
         add(&format!("{optimizer}.lr_scheduler_type=cosine"), &[gae, &steps].concat());
         add(&format!("{optimizer}.min_lr_ratio=0.1"), &[gae, &steps].concat());
+        add(&format!("{optimizer}.lr_decay_style=linear"), &[gae, &steps].concat());
+        add(&format!("{optimizer}.clip_grad=0.5"), gae);
+        add(&format!("{optimizer}.eps=1e-6"), gae);
     }
     add("actor_rollout_ref.rollout.top_k=50", &[]);
     let sampled = "actor_rollout_ref.rollout.val_kwargs.do_sample=True";
@@ -109,6 +112,7 @@ fn verl_keys() -> Vec<(String, Vec<String>)> {
     ] {
         add(&format!("{limit}=256"), &["reward_model.overlong_buffer.enable=True"]);
     }
+    add(&format!("{ACTOR}.tis_imp_ratio_cap=2.0"), &[]);
     add("trainer.logger=[console]", &[]);
     add("trainer.project_name=p", &[]);
     add("trainer.experiment_name=e", &[]);

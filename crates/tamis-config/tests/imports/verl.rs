@@ -128,7 +128,7 @@ fn filter_without_metric_and_limit() {
         "data.train_files=t",
         "actor_rollout_ref.model.path=m",
     ]);
-    assert_snapshot!(import.yaml, @r#"
+    assert_snapshot!(import.yaml, @"
 model:
   path: m  # verl: actor_rollout_ref.model.path=m
 data:
@@ -140,7 +140,7 @@ reward:
   - {kind: math}  # verl: guessed
 filter:
   kind: variance  # verl: algorithm.filter_groups.enable=True
-  metric: null  # verl: algorithm.filter_groups.enable=True
+  metric: seq_reward  # verl: algorithm.filter_groups.enable=True
   tolerance: 0.0  # verl: algorithm.filter_groups.enable=True
   singleton: keep  # verl: algorithm.filter_groups.enable=True
 schedule:
@@ -158,7 +158,7 @@ objective:
 train:
   ppo_mini_batch_size: 256  # verl: actor_rollout_ref.actor.ppo_mini_batch_size (default)
   total_epochs: 30  # verl: trainer.total_epochs (default)
-"#);
+");
 }
 
 /// The command of DAPO's released run: nothing of it is refused, and all of it is accounted for.

@@ -1,0 +1,212 @@
+//! What Hydra and OmegaConf do to arguments before anybody reads them: mappings are taken apart into their keys, and values that refer to
+//! other keys (`${rollout.n}`, `${oc.select:rollout.n,1}`) are looked up.
+
+use super::{Owner, entry};
+use crate::override_argument::{Operation, Override};
+use crate::source::Origin;
+use crate::tree::{Node, Value};
+
+/// How often a value that refers to a key is followed to the next.
+const MAX_DEPTH: usize = 8;
+
+/// Arguments with one value each, and with what they refer to in place.
+pub(super) fn resolved(arguments: &[Override]) -> Vec<Override> {
+    let mut flat = Vec::new();
+    for argument in arguments {
+        match argument.value() {
+            Some(node) => spread(&argument.path, node.clone(), &argument.origin, &mut flat),
+            None => flat.push(argument.clone()),
+        }
+    }
+    let values = flat.clone();
+    for argument in &mut flat {
+        if let Operation::Set(node) | Operation::Add(node) = &mut argument.operation {
+            resolve(node, &argument.path, &values, MAX_DEPTH);
+        }
+    }
+    flat
+}
+
+/// A mapping under a name that no table has is the keys in it.
+fn spread(path: &str, node: Node, origin: &Origin, flat: &mut Vec<Override>) {
+    let is_known = || Owner::ALL.iter().any(|&owner| entry(owner, path).is_some());
+    match node.value {
+        Value::Map(entries) if !entries.is_empty() && !is_known() => {
+            for inner in entries {
+                spread(&format!("{path}.{}", inner.key), inner.node, origin, flat);
+            }
+        }
+        value => {
+            let node = Node { value, origin: node.origin };
+            flat.push(Override {
+                path: path.to_owned(),
+                origin: origin.clone(),
+                operation: Operation::Set(node),
+            });
+        }
+    }
+}
+
+/// Whether a name is that of a section of a table: some key stands below it.
+pub(super) fn is_section(owner: Owner, path: &str) -> bool {
+    owner.keys().iter().any(|entry| entry.key.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
+}
+
+/// Why a value says nothing, where it does not.
+pub(super) fn says_nothing(node: &Node) -> Option<&'static str> {
+    match &node.value {
+        Value::Scalar { text, .. } if text == "???" => Some("its owner leaves it to be filled in"),
+        Value::Scalar { text, .. } if text.contains("${") => {
+            Some("it refers to a key or a shell variable that is not given: the default holds")
+        }
+        Value::Scalar { .. } | Value::Map(_) => None,
+        Value::List(items) => items.iter().find_map(says_nothing),
+    }
+}
+
+fn resolve(node: &mut Node, path: &str, values: &[Override], depth: usize) {
+    match &mut node.value {
+        Value::List(items) => items.iter_mut().for_each(|item| resolve(item, path, values, depth)),
+        Value::Map(entries) => {
+            entries.iter_mut().for_each(|entry| resolve(&mut entry.node, path, values, depth));
+        }
+        Value::Scalar { text, .. } => {
+            if depth == 0 || !text.contains("${") {
+                return;
+            }
+            if let Some(inner) = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'))
+                && !inner.contains("${")
+            {
+                if let Some(mut found) = lookup(inner, path, values, &node.origin) {
+                    resolve(&mut found, path, values, depth - 1);
+                    node.value = found.value;
+                }
+            } else if let Some(whole) = substituted(text, path, values, &node.origin) {
+                *text = whole;
+                resolve(node, path, values, depth - 1);
+            }
+        }
+    }
+}
+
+/// A text with the innermost reference in it replaced; `None` where there is none that is known.
+fn substituted(text: &str, path: &str, values: &[Override], origin: &Origin) -> Option<String> {
+    let mut from = text.len();
+    while let Some(start) = text.get(..from)?.rfind("${") {
+        let end = start + text.get(start..)?.find('}')?;
+        if let Some(found) = lookup(text.get(start + 2..end)?, path, values, origin) {
+            let value = super::translate::show(&found);
+            return Some(format!("{}{value}{}", text.get(..start)?, text.get(end + 1..)?));
+        }
+        from = start;
+    }
+    None
+}
+
+/// What `${...}` stands for.
+fn lookup(reference: &str, path: &str, values: &[Override], origin: &Origin) -> Option<Node> {
+    let plain = |text: &str| Node::plain(text.trim(), origin.clone());
+    if let Some(rest) = reference.strip_prefix("oc.select:") {
+        let (key, default) = rest.split_once(',').map_or((rest, "null"), |(key, default)| (key, default));
+        return value_of(key.trim(), path, values).or_else(|| Some(plain(default)));
+    }
+    if let Some(rest) = reference.strip_prefix("oc.env:") {
+        return rest.split_once(',').map(|(_, default)| plain(default));
+    }
+    value_of(reference.trim(), path, values)
+}
+
+/// The value of a key; one that begins with dots is counted from the section that `path` stands in.
+fn value_of(key: &str, path: &str, values: &[Override]) -> Option<Node> {
+    let name = key.trim_start_matches('.');
+    let num_dots = key.len() - name.len();
+    let full = if num_dots == 0 {
+        name.to_owned()
+    } else {
+        let section = (0..num_dots).try_fold(path, |path, _| path.rsplit_once('.').map(|(above, _)| above));
+        section.map_or_else(|| name.to_owned(), |section| format!("{section}.{name}"))
+    };
+    let given = values.iter().rev().find(|argument| argument.path == full && argument.path != path)?;
+    given.value().cloned()
+}
+
+/// Hydra's `{a:1,b:[x]}` as YAML reads it, with a space behind each colon.
+pub(crate) fn spaced(text: &str) -> String {
+    let mut spaced = String::with_capacity(text.len() + 4);
+    let mut quote = None;
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        spaced.push(c);
+        match (quote, c) {
+            (None, '\'' | '"') => quote = Some(c),
+            (Some(open), _) if open == c => quote = None,
+            (None, ':') if rest.peek().is_some_and(|next| !next.is_whitespace() && *next != '/') => {
+                spaced.push(' ');
+            }
+            _ => {}
+        }
+    }
+    spaced
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::{Source, SourceKind};
+
+    fn values(arguments: &[&str]) -> Vec<String> {
+        let parsed: Vec<Override> =
+            arguments.iter().map(|argument| Override::parse(argument).unwrap()).collect();
+        let show = |argument: Override| {
+            format!("{}={}", argument.path, argument.value().map(Node::to_json).unwrap_or_default())
+        };
+        resolved(&parsed).into_iter().map(show).collect()
+    }
+
+    #[test]
+    fn references_are_looked_up() {
+        assert_eq!(
+            values(&["a.n=4", "a.m=${a.n}", "a.k=${.n}", "b.k=${..a.n}", "c=x/${a.n}/${a.m}"]),
+            ["a.n=4", "a.m=4", "a.k=4", "b.k=4", "c=\"x/4/4\""]
+        );
+        assert_eq!(
+            values(&["x=${oc.select:a.n,7}", "y=${oc.select:a.n}", "z=${oc.env:HOME,h}", "l=['${x}']"]),
+            ["x=7", "y=null", "z=\"h\"", "l=[7]"]
+        );
+        // One that leads nowhere, or in a circle, stays.
+        assert_eq!(values(&["x=${TRAIN_FILE}"]), ["x=\"${TRAIN_FILE}\""]);
+        assert_eq!(values(&["x=${y}", "y=${x}"]).len(), 2);
+        assert_eq!(values(&["x=${x}"]), ["x=\"${x}\""]);
+        assert_eq!(values(&["x=a${${b}", "b=}"]).len(), 2);
+    }
+
+    #[test]
+    fn mappings_are_taken_apart() {
+        assert_eq!(
+            values(&["algorithm={filter_groups: {enable: true, metric: acc}, gamma: 0.9}"]),
+            [
+                "algorithm.filter_groups.enable=true",
+                "algorithm.filter_groups.metric=\"acc\"",
+                "algorithm.gamma=0.9"
+            ]
+        );
+        // A key of a table keeps its mapping.
+        let whole = "custom_reward_function.reward_kwargs.a={b: 1}";
+        assert_eq!(values(&[whole]), [r#"custom_reward_function.reward_kwargs.a={"b":1}"#]);
+    }
+
+    #[test]
+    fn a_dictionary_as_hydra_writes_it() {
+        assert_eq!(spaced("{a:1,b:[x,y],c: 2}"), "{a: 1,b:[x,y],c: 2}".replace("b:[", "b: ["));
+        assert_eq!(spaced("{url:'a:b',path:s3://x}"), "{url: 'a:b',path: s3://x}");
+    }
+
+    #[test]
+    fn values_that_say_nothing() {
+        let source = Source::new(SourceKind::Argument, "x");
+        let node = |text: &str| Node::plain(text, Origin::start_of(&source));
+        assert!(says_nothing(&node("???")).is_some());
+        assert!(says_nothing(&node("a${b}")).is_some());
+        assert!(says_nothing(&node("null")).is_none());
+    }
+}

@@ -1,0 +1,270 @@
+//! Every key of the configuration files and scripts of other systems, and what becomes of each.
+//!
+//! `*.keys` beside this file list the keys with the values that their owners give them: `verl-0.9.1.keys` of all trainers' configurations in
+//! the package (those for supervised training, generation and evaluation alone are other programs), `verl-scripts.keys` what verl's scripts and
+//! recipes write beside them, `ragen.keys` of RAGEN's configuration files and scripts. `extract.py` makes such a list.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use insta::assert_snapshot;
+use serde_json::Value as Json;
+use tamis_config::foreign::Owner;
+use tamis_config::source::{Source, SourceKind};
+use tamis_config::{Config, Import, Outcome, import, load_sources};
+
+const VERL: &str = include_str!("verl-0.9.1.keys");
+const VERL_SCRIPTS: &str = include_str!("verl-scripts.keys");
+const RAGEN: &str = include_str!("ragen.keys");
+
+/// Keys that ask at their owner's default for what cannot be followed: RAGEN's environments, of several turns.
+const REFUSED_AT_DEFAULT: &[&str] =
+    &["agent_proxy.max_turn", "custom_envs.", "es_manager.train.env_configs.", "es_manager.val.env_configs."];
+
+fn keys(text: &'static str) -> Vec<(&'static str, Json)> {
+    let pair = |line: &'static str| {
+        let (key, value) = line.split_once('\t').expect("a key, a tab, a value");
+        (key, serde_json::from_str(value).expect("a value in JSON"))
+    };
+    text.lines().map(pair).collect()
+}
+
+/// A value as it is typed.
+fn typed(value: &Json) -> String {
+    match value {
+        Json::String(text) => text.clone(),
+        Json::Bool(true) => "True".to_owned(),
+        Json::Bool(false) => "False".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// Another value of the same type; none for lists and mappings.
+fn other_value(value: &Json) -> Option<String> {
+    match value {
+        Json::Bool(value) => Some(if *value { "False" } else { "True" }.to_owned()),
+        Json::Number(number) => Some((number.as_f64()? + 1.0).to_string()),
+        Json::String(text) => Some(if text.starts_with("${") { "7" } else { "other" }.to_owned()),
+        Json::Null => Some("other".to_owned()),
+        Json::Array(_) | Json::Object(_) => None,
+    }
+}
+
+/// What one argument alone becomes.
+fn becomes(key: &str, value: &str) -> String {
+    match import(&[format!("{key}={value}")]) {
+        Ok(import) => {
+            let note = import.notes.iter().find(|note| note.key == key);
+            // A key of ours that verl calls so too.
+            let Some(note) = note else { return format!("-> {key}") };
+            match &note.outcome {
+                Outcome::Became(pairs) => {
+                    format!(
+                        "-> {}",
+                        pairs.iter().map(|(ours, _)| ours.as_str()).collect::<Vec<_>>().join(", ")
+                    )
+                }
+                Outcome::PartOf(whole) => format!("part of {whole}"),
+                Outcome::NoEffect(reason) => reason.clone(),
+            }
+        }
+        Err(errors) => {
+            let said: Vec<String> =
+                errors.diagnostics.iter().map(|found| found.problem.to_string()).collect();
+            let said = said.join("; ");
+            if said.contains("is no key of") {
+                return "unknown".to_owned();
+            }
+            match said.split_once("cannot be followed: ") {
+                Some((_, reason)) => format!("refused: {reason}"),
+                None => format!("refused: {said}"),
+            }
+        }
+    }
+}
+
+/// The name with a `*` under which a key stands in the tables, where it has none of its own.
+fn family(owners: &[Owner], key: &str) -> Option<&'static str> {
+    if key.ends_with("._target_") || key == "_target_" {
+        return Some("*._target_");
+    }
+    let entries = || owners.iter().flat_map(|owner| owner.keys());
+    if entries().any(|entry| entry.key == key) {
+        return None;
+    }
+    entries()
+        .map(|entry| entry.key)
+        .find(|name| name.strip_suffix('*').is_some_and(|start| key.starts_with(start)))
+}
+
+/// A line for each key with what its default becomes, and another for another value where that becomes something else. Families of keys
+/// of which all become the same are one line.
+fn table(owners: &[Owner], keys: &[(&str, Json)]) -> String {
+    let mut families: BTreeMap<(String, Vec<String>), usize> = BTreeMap::new();
+    let mut order = Vec::new();
+    for (key, value) in keys {
+        let mut lines = vec![becomes(key, &typed(value))];
+        if let Some(other) = other_value(value) {
+            let of_other = becomes(key, &other);
+            if of_other != lines[0] {
+                lines.push(format!("{other}: {of_other}"));
+            }
+        }
+        let name = family(owners, key);
+        let shown = if name.is_some() { String::new() } else { format!(" = {}", typed(value)) };
+        let row = (format!("{}{shown}", name.unwrap_or(key)), lines);
+        let count = families.entry(row.clone()).or_insert(0);
+        if *count == 0 {
+            order.push(row);
+        }
+        *count += 1;
+    }
+    let mut text = String::new();
+    for row in order {
+        let count = families[&row];
+        let (name, lines) = &row;
+        let number = if count > 1 { format!(" ({count} keys)") } else { String::new() };
+        let _ = writeln!(text, "{name}{number}: {}", lines[0]);
+        for other in &lines[1..] {
+            let _ = writeln!(text, "    {other}");
+        }
+    }
+    text
+}
+
+#[test]
+fn every_key_of_verl() {
+    assert_snapshot!("verl", table(&[Owner::Verl], &keys(VERL)));
+    assert_snapshot!("verl_scripts", table(&[Owner::Verl], &keys(VERL_SCRIPTS)));
+}
+
+#[test]
+fn every_key_of_ragen() {
+    assert_snapshot!("ragen", table(&[Owner::Ragen, Owner::Verl], &keys(RAGEN)));
+}
+
+#[test]
+fn a_default_alarms_nobody() {
+    let mut wrong = Vec::new();
+    for (key, value) in keys(VERL).into_iter().chain(keys(VERL_SCRIPTS)).chain(keys(RAGEN)) {
+        let said = becomes(key, &typed(&value));
+        let excused = REFUSED_AT_DEFAULT.iter().any(|start| key.starts_with(start));
+        if said == "unknown" || said.starts_with("refused") != excused {
+            wrong.push(format!("{key}={}: {said}", typed(&value)));
+        }
+        if let Ok(import) = import(&[format!("{key}={}", typed(&value))]) {
+            wrong.extend(
+                import
+                    .notes
+                    .iter()
+                    .filter(|note| note.key == key && note.value.is_some())
+                    .map(ToString::to_string)
+                    .filter(|note| note.contains("warning")),
+            );
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+}
+
+/// Text that means the same is the same.
+fn normalised(text: &str) -> String {
+    let text = text.replace([' ', '\'', '"'], "");
+    match text.to_lowercase().as_str() {
+        "none" | "null" | "" => "null".to_owned(),
+        lower @ ("true" | "false") => lower.to_owned(),
+        lower => lower.parse::<f64>().map_or(text, |number| number.to_string()),
+    }
+}
+
+#[test]
+fn the_table_has_the_owner_s_defaults() {
+    let given: BTreeMap<&str, Json> = keys(VERL).into_iter().collect();
+    let mut wrong = Vec::new();
+    for entry in Owner::Verl.keys() {
+        let Some(value) = given.get(entry.key).filter(|_| !entry.default.is_empty()) else { continue };
+        // verl moves its rewards: the old names are null where the new ones have the default.
+        let moved = value.is_null()
+            && (entry.key.starts_with("reward_model.") || entry.key.starts_with("custom_reward"));
+        let is_file = typed(value).contains(['~', '$', '?']);
+        if !moved && !is_file && normalised(entry.default) != normalised(&typed(value)) {
+            wrong.push(format!("{}: {} in the table, {value} in the package", entry.key, entry.default));
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+}
+
+fn converted(arguments: &[String]) -> Import {
+    import(arguments).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+fn config(import: &Import) -> Config {
+    let source = Source::new(SourceKind::File("imported.yaml".into()), import.yaml.clone());
+    load_sources(&[source], &[]).unwrap_or_else(|errors| panic!("{errors}\n{}", import.yaml)).config
+}
+
+/// The lines in which two configurations differ.
+fn differences(left: &Import, right: &Import) -> String {
+    let lines = |import: &Import| serde_json::to_string_pretty(&config(import)).unwrap();
+    let (left, right) = (lines(left), lines(right));
+    assert_eq!(left.lines().count(), right.lines().count());
+    let differ = left.lines().zip(right.lines()).filter(|(left, right)| left != right);
+    differ.map(|(left, right)| format!("{} / {}", left.trim(), right.trim())).collect::<Vec<_>>().join("\n")
+}
+
+/// What verl's defaults say aloud is what a command that leaves them out becomes.
+#[test]
+fn defaults_said_and_not_said_are_the_same() {
+    let files =
+        ["data.train_files=gsm8k/train.parquet", "data.val_files=v", "actor_rollout_ref.model.path=m"];
+    let files = files.map(str::to_owned);
+    // Where a critic begins, and where logs go, is no algorithm; micro-batches and their limits change no result.
+    let left_out = ["critic.model.path", "trainer.project_name", "trainer.experiment_name", "trainer.logger"];
+    let defaults = keys(VERL)
+        .into_iter()
+        .filter(|(key, _)| !left_out.contains(key))
+        .map(|(key, value)| format!("{key}={}", typed(&value)));
+    // The files of asynchronous trainers change a few of them.
+    let asynchronous = ["algorithm.rollout_correction.bypass_mode", "data.gen_batch_size", "rollout.n="];
+    let defaults = defaults.filter(|argument| !asynchronous.iter().any(|start| argument.starts_with(start)));
+    let all: Vec<String> = defaults.chain(files.clone()).collect();
+    // The same in other words (columns and bounds that null finds, the critic's as the policy's), memory, and what is printed.
+    assert_snapshot!(differences(&converted(&all), &converted(&files)), @r#"
+"recompute_activations": true, / "recompute_activations": false,
+"prompt": "prompt", / "prompt": null,
+"data_source": "data_source", / "data_source": null,
+"clip_low": 0.2, / "clip_low": null,
+"clip_high": 0.2, / "clip_high": null,
+"ppo_mini_batch_size": 256, / "ppo_mini_batch_size": null,
+"ppo_epochs": 1, / "ppo_epochs": null,
+"aggregation": "token-mean", / "aggregation": null,
+"num_samples_shown": 0 / "num_samples_shown": 3
+"#);
+}
+
+/// RAGEN's configuration refers to itself, as its files do.
+#[test]
+fn defaults_of_ragen_said_and_not_said_are_the_same() {
+    let files = ["data.train_files=t", "data.val_files=v", "agent_proxy.max_turn=1"].map(str::to_owned);
+    // The old filter's share, and names.
+    let left_out = [
+        "actor_rollout_ref.rollout.rollout_filter_ratio",
+        "trainer.logger",
+        "trainer.project_name",
+        "trainer.experiment_name",
+    ];
+    let is_in = |key: &str| {
+        !left_out.contains(&key) && !REFUSED_AT_DEFAULT.iter().any(|start| key.starts_with(start))
+    };
+    let defaults = keys(RAGEN).into_iter().filter(|(key, _)| is_in(key));
+    let all: Vec<String> =
+        defaults.map(|(key, value)| format!("{key}={}", typed(&value))).chain(files.clone()).collect();
+    let bare: Vec<String> =
+        files.into_iter().chain(["model_path=Qwen/Qwen2.5-3B-Instruct".to_owned()]).collect();
+    assert_snapshot!(differences(&converted(&all), &converted(&bare)), @r#"
+"clip_low": 0.2, / "clip_low": null,
+"micro_batch_size": 4, / "micro_batch_size": null,
+"path": "Qwen/Qwen2.5-3B-Instruct" / "path": null
+"ppo_mini_batch_size": 2, / "ppo_mini_batch_size": null,
+"keep_last": 1, / "keep_last": 2,
+"#);
+}
