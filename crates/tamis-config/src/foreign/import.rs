@@ -203,7 +203,9 @@ pub(crate) fn is_foreign_tree(tree: &Node) -> bool {
     let is_ours_alone = |key: &str| {
         let below = format!("{key}.");
         is_native(key)
-            && !Owner::ALL.iter().flat_map(|owner| owner.keys()).any(|entry| entry.key.starts_with(&below))
+            // `rollout` is another system's in one experimental trainer of verl alone.
+            && (key == "rollout"
+                || !Owner::ALL.iter().flat_map(|owner| owner.keys()).any(|entry| entry.key.starts_with(&below)))
     };
     entries.iter().any(|entry| !is_native(&entry.key) && is_foreign(&entry.key))
         && !entries.iter().any(|entry| is_ours_alone(&entry.key))

@@ -323,7 +323,9 @@ pub(crate) fn entry(owner: Owner, key: &str) -> Option<&'static ForeignKey> {
 
 /// Whether a key that is not ours is another system's.
 pub(crate) fn is_foreign(key: &str) -> bool {
-    let is_of = |&owner: &Owner| entry(owner, key).is_some() || hydra::is_section(owner, key);
+    // `data` is a section of theirs, and of ours.
+    let is_ours = table::place(key).is_ok();
+    let is_of = |&owner: &Owner| entry(owner, key).is_some() || !is_ours && hydra::is_section(owner, key);
     owner_of_section(key).is_some()
         || Owner::ALL.iter().any(is_of)
         || translate::inside(&Owner::ALL, key).is_some()

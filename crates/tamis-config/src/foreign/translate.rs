@@ -369,7 +369,8 @@ impl Translator {
 
     /// As [`Self::default`], for a key that becomes several of ours.
     pub(super) fn defaults(&mut self, owner: Owner, key: &str, ours: &[(&str, &str)]) {
-        if !self.whole || self.find(key).is_some() {
+        // null is no value in any of those systems.
+        if !self.whole || self.text(key).is_some() {
             return;
         }
         let origin =
@@ -384,14 +385,15 @@ impl Translator {
             let (path, origin) = ((*path).to_owned(), origin.clone());
             self.overrides.push(Override { path, origin, operation: Operation::Set(node) });
         }
-        if !pairs.is_empty() {
-            self.notes.push(Note {
-                owner,
-                key: key.to_owned(),
-                value: None,
-                outcome: Outcome::Became(pairs),
-                remark: Some(format!("{owner}'s default")),
-            });
+        if pairs.is_empty() {
+            return;
+        }
+        let (outcome, remark) = (Outcome::Became(pairs), Some(format!("{owner}'s default")));
+        match self.notes.iter_mut().find(|note| note.key == key) {
+            Some(note) => (note.outcome, note.remark) = (outcome, remark),
+            None => {
+                self.notes.push(Note { owner, key: key.to_owned(), value: None, outcome, remark });
+            }
         }
     }
 

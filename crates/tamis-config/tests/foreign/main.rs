@@ -43,9 +43,13 @@ fn typed(value: &Json) -> String {
 fn other_value(value: &Json) -> Option<String> {
     match value {
         Json::Bool(value) => Some(if *value { "False" } else { "True" }.to_owned()),
-        Json::Number(number) => Some((number.as_f64()? + 1.0).to_string()),
+        Json::Number(number) => {
+            let number = number.as_f64()?;
+            // Shares stay shares.
+            Some(if number > 0.0 && number <= 1.0 { number / 2.0 } else { number + 1.0 }.to_string())
+        }
         Json::String(text) => Some(if text.starts_with("${") { "7" } else { "other" }.to_owned()),
-        Json::Null => Some("other".to_owned()),
+        Json::Null => Some("4".to_owned()),
         Json::Array(_) | Json::Object(_) => None,
     }
 }
