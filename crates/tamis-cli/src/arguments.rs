@@ -32,6 +32,8 @@ pub(crate) enum Command {
     Eval(Eval),
     /// Apply a group filter offline to rollouts that anyone produced (JSONL or Parquet).
     Filter(Box<Filter>),
+    /// Show what a run generated: prompts, completions, scores, where each trajectory ended.
+    Rollouts(Rollouts),
     /// Say what an algorithm, estimator, loss or filter is: formula, source, defaults, what other systems call it.
     Explain {
         /// Its name (`rloo`, `dapo`, `variance`); without one, every name there is.
@@ -92,10 +94,42 @@ pub(crate) struct Eval {
     /// A run directory (its last checkpoint is taken) or a checkpoint folder in Hugging Face layout.
     #[arg(value_name = "RUN_DIR | CHECKPOINT")]
     pub(crate) source: PathBuf,
-    /// Files and overrides on top of the run's own configuration (`validate.n=8`, `validate.temperature=1.0`).
+    /// Files and overrides on top of the run's own configuration (`validate.n=8`, `validate.temperature=1.0`); for a checkpoint that is
+    /// in no run, all there is (`data.val=test.jsonl 'reward=[{kind: math}]'`).
     #[command(flatten)]
     pub(crate) layers: Layers,
+    /// Write every sample here, with its scores: `x.jsonl` or `x.parquet`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) samples: Option<PathBuf>,
+    /// Replace the file of samples where it is there already.
+    #[arg(long)]
+    pub(crate) overwrite: bool,
     /// Print one JSON object instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Rollouts {
+    /// A run directory, or a file of rollouts or of validation samples (Parquet or JSONL).
+    #[arg(value_name = "RUN_DIR | FILE")]
+    pub(crate) source: PathBuf,
+    /// Of a run: the step [default: the last one whose rollouts were saved].
+    #[arg(long, value_name = "N")]
+    pub(crate) step: Option<u64>,
+    /// Only trajectories that ended so (`trained`, `surplus`, `all_wrong`, ...); `dropped` stands for whatever the filter dropped.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) verdict: Option<String>,
+    /// Only those of this group (`group_id`).
+    #[arg(long, value_name = "ID")]
+    pub(crate) group: Option<u64>,
+    /// Only those of this prompt (`prompt_id`).
+    #[arg(long, value_name = "ID")]
+    pub(crate) prompt: Option<u64>,
+    /// Trajectories that are shown.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub(crate) limit: usize,
+    /// Print one JSON object, rows with all their columns in it.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -282,4 +316,7 @@ pub(crate) enum Config {
     /// Print the catalogue of metrics (the source of docs/metrics.md).
     #[command(hide = true)]
     Metrics,
+    /// Print the columns of the files of rollouts and samples (the source of docs/rollouts.md).
+    #[command(hide = true)]
+    Rollouts,
 }

@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         Command::Train(train) => command::train::run(train),
         Command::Eval(eval) => command::eval::run(eval),
         Command::Filter(filter) => command::filter::run(filter),
+        Command::Rollouts(rollouts) => command::rollouts::run(rollouts),
         Command::Explain { name } => command::explain::run(name.as_deref()),
         Command::Config(config) => command::config::run(config),
     };

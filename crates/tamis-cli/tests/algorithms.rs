@@ -4,15 +4,15 @@ mod tamis;
 
 use std::fmt::Write as _;
 
-use tamis::{Folder, TINY};
+use tamis::{Folder, Replaced as _, TINY};
 
 /// Trains the tiny task with `objective` for three steps.
 fn trained(objective: &str) -> (Folder, tamis::Ended) {
     let folder = Folder::new();
     let config = TINY
-        .replace("total_steps: 6", "total_steps: 3")
-        .replace("warm_start: {steps: 40", "warm_start: {steps: 60")
-        .replace("max_num_gen_batches: 50", "max_num_gen_batches: 400");
+        .replaced("total_steps: 6", "total_steps: 3")
+        .replaced("warm_start: {steps: 40", "warm_start: {steps: 60")
+        .replaced("max_num_gen_batches: 50", "max_num_gen_batches: 400");
     folder.write("config.yaml", &format!("{config}objective: {objective}\n"));
     let ended = folder.tamis(&["train", "config.yaml"]);
     (folder, ended)
@@ -150,10 +150,10 @@ fn ppo_learns_and_so_does_its_critic() {
 fn in_its_warm_up_the_critic_learns_alone() {
     let folder = Folder::new();
     let config = TINY
-        .replace("total_steps: 6", "total_steps: 3")
-        .replace("save_freq: 2", "save_freq: 1, keep_last: null");
-    let config = config.replace("filter: {kind: variance}\n", "").replace("  gen_batch_size: 8\n", "");
-    let config = config.replace("schedule: {max_num_gen_batches: 50}\n", "");
+        .replaced("total_steps: 6", "total_steps: 3")
+        .replaced("save_freq: 2", "save_freq: 1, keep_last: null");
+    let config = config.replaced("filter: {kind: variance}\n", "").replaced("  gen_batch_size: 8\n", "");
+    let config = config.replaced("schedule: {max_num_gen_batches: 50}\n", "");
     folder.write("config.yaml", &format!("preset: ppo\n{config}critic: {{warmup_steps: 2}}\n"));
     folder.tamis(&["train", "config.yaml"]).succeeds();
     let rows = metrics(&folder);
@@ -189,7 +189,7 @@ fn in_its_warm_up_the_critic_learns_alone() {
 #[test]
 fn a_run_within_the_warm_up_of_its_critic_is_refused_or_told() {
     let folder = Folder::new();
-    let config = TINY.replace("total_steps: 6", "total_epochs: 1");
+    let config = TINY.replaced("total_steps: 6", "total_epochs: 1");
     folder.write("config.yaml", &format!("preset: ppo\n{config}critic: {{warmup_steps: 15}}\n"));
     let refused = folder.tamis(&["train", "config.yaml", "critic.warmup_steps=16"]);
     insta::assert_snapshot!(refused.failure(), @"
@@ -217,10 +217,10 @@ error: `critic.warmup_steps` (16) is not below the number of steps, at most 16 w
 fn critics_that_do_not_fit_are_refused_at_start() {
     let folder = Folder::new();
     let plain = |config: String| {
-        let config = config.replace("filter: {kind: variance}\n", "").replace("  gen_batch_size: 8\n", "");
+        let config = config.replaced("filter: {kind: variance}\n", "").replaced("  gen_batch_size: 8\n", "");
         config
-            .replace("schedule: {max_num_gen_batches: 50}\n", "")
-            .replace("total_steps: 6", "total_steps: 1")
+            .replaced("schedule: {max_num_gen_batches: 50}\n", "")
+            .replaced("total_steps: 6", "total_steps: 1")
     };
     folder.write("config.yaml", &format!("preset: ppo\n{}", plain(TINY.to_owned())));
     folder.tamis(&["train", "config.yaml"]).succeeds();
@@ -406,10 +406,10 @@ error: unknown rejection statistic `seq_max_k1`; known are token_k1, token_k2, t
 fn a_schedule_over_epochs_ends_with_them() {
     let folder = Folder::new();
     let config = TINY
-        .replace("total_steps: 6", "total_epochs: 1\n  lr_schedule: {kind: linear}")
-        .replace("filter: {kind: variance}\n", "")
-        .replace("schedule: {max_num_gen_batches: 50}\n", "")
-        .replace("  gen_batch_size: 8\n", "");
+        .replaced("total_steps: 6", "total_epochs: 1\n  lr_schedule: {kind: linear}")
+        .replaced("filter: {kind: variance}\n", "")
+        .replaced("schedule: {max_num_gen_batches: 50}\n", "")
+        .replaced("  gen_batch_size: 8\n", "");
     folder.write("config.yaml", &config);
     let ended = folder.tamis(&["train", "config.yaml"]);
     assert_eq!(ended.code, Some(0), "{}", ended.shown());
@@ -427,7 +427,7 @@ fn balanced_micro_batches_train_on_the_same() {
         let folder = Folder::new();
         let train = format!("  micro_batch_tokens: 60\n  ppo_mini_batch_size: 4\n{train}");
         let config =
-            TINY.replace("  ppo_mini_batch_size: 2\n", &train).replace("total_steps: 6", "total_steps: 2");
+            TINY.replaced("  ppo_mini_batch_size: 2\n", &train).replaced("total_steps: 6", "total_steps: 2");
         folder.write("config.yaml", &config);
         let ended = folder.tamis(&["train", "config.yaml"]);
         assert_eq!(ended.code, Some(0), "{}", ended.shown());
@@ -447,7 +447,7 @@ fn references_that_do_not_fit_are_refused_before_the_warm_start() {
     let folder = Folder::new();
     let config = format!(
         "{}objective: {{kl: {{in: loss, coefficient: 0.1}}}}\n",
-        TINY.replace("total_steps: 6", "total_steps: 1")
+        TINY.replaced("total_steps: 6", "total_steps: 1")
     );
     folder.write("config.yaml", &config);
     folder.tamis(&["train", "config.yaml"]).succeeds();

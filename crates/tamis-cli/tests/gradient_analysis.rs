@@ -6,15 +6,15 @@ mod tamis;
 
 use std::collections::BTreeMap;
 
-use tamis::{Folder, TINY};
+use tamis::{Folder, Replaced as _, TINY};
 
 type Row = BTreeMap<String, serde_json::Value>;
 
 /// Trains the tiny task in one update a step, with more keys of `train`; the weights it ends with and the steps' metrics.
 fn run(analysis: &str, rest: &str) -> (Vec<u8>, Vec<Row>) {
     let config = TINY
-        .replace("total_steps: 6", &format!("total_steps: 4\n  {analysis}"))
-        .replace("ppo_mini_batch_size: 2", "ppo_mini_batch_size: 4");
+        .replaced("total_steps: 6", &format!("total_steps: 4\n  {analysis}"))
+        .replaced("ppo_mini_batch_size: 2", "ppo_mini_batch_size: 4");
     let folder = Folder::new().with("config.yaml", &format!("{config}{rest}"));
     let ended = folder.tamis(&["train", "config.yaml"]);
     assert_eq!(ended.code, Some(0), "{}", ended.shown());
@@ -66,8 +66,8 @@ fn terms_are_measured_apart_and_groups_without_deviation_teach_nothing() {
     // Without a filter, uniform groups are in the batch, in a bucket of their own.
     let rest = "objective: {kl: {in: loss, coefficient: 0.1}, entropy: {coefficient: 0.01}}\n";
     let config = "gradient_analysis: {every: 1, edges: [0.0, 1e-9]}";
-    let folder_of = |text: &str| text.replace("filter: {kind: variance}\n", "");
-    let config = folder_of(&TINY.replace("total_steps: 6", &format!("total_steps: 3\n  {config}")));
+    let folder_of = |text: &str| text.replaced("filter: {kind: variance}\n", "");
+    let config = folder_of(&TINY.replaced("total_steps: 6", &format!("total_steps: 3\n  {config}")));
     let folder = Folder::new().with("config.yaml", &format!("{config}{rest}"));
     let ended = folder.tamis(&["train", "config.yaml"]);
     assert_eq!(ended.code, Some(0), "{}", ended.shown());

@@ -4,7 +4,7 @@ mod tamis;
 
 use std::collections::BTreeMap;
 
-use tamis::{Ended, Folder, Left, TINY};
+use tamis::{Ended, Folder, Left, Replaced as _, TINY};
 
 /// A reward program: `answer` is an expression over `request`, a count `n` of answers, and `step`.
 fn judge(answer: &str) -> String {
@@ -15,13 +15,12 @@ fn judge(answer: &str) -> String {
 }
 
 fn train(folder: &Folder, answer: &str, changes: &[(&str, &str)]) -> Ended {
-    let mut config = TINY.replace(
+    let mut config = TINY.replaced(
         "reward: [{kind: number}]",
         "reward: [{kind: number}, {kind: command, name: judge, argv: [python3, judge.py], num_processes: 1}]",
     );
     for (from, to) in changes {
-        assert!(config.contains(from), "{from}");
-        config = config.replace(from, to);
+        config = config.replaced(from, to);
     }
     folder.write("judge.py", &judge(answer));
     folder.write("config.yaml", &config);

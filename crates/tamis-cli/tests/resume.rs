@@ -1,13 +1,14 @@
 //! A run that is killed at any instant and resumed ends as the run that was never killed, bit for bit.
 //!
-//! `TAMIS_KILLS=40` kills that often for each configuration (5 otherwise).
+//! `TAMIS_KILLS=40` kills that often for each configuration (5 otherwise). Every test prints the seed of its kills; `TAMIS_KILL_SEED=N` repeats
+//! them.
 
 mod tamis;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use tamis::{Folder, Left, TINY, without_checksums};
+use tamis::{Folder, Left, Replaced as _, TINY, without_checksums};
 
 fn num_kills() -> usize {
     std::env::var("TAMIS_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(5)
@@ -17,9 +18,15 @@ fn num_kills() -> usize {
 struct Dice(u64);
 
 impl Dice {
+    /// From `TAMIS_KILL_SEED`, or else from the clock. A test that fails shows what it printed.
     fn new() -> Self {
+        let given = std::env::var("TAMIS_KILL_SEED").ok();
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
-        Self(now.as_nanos() as u64 | 1)
+        let seed =
+            given.map_or(now.as_nanos() as u64, |text| text.parse().expect("TAMIS_KILL_SEED: a number"));
+        println!("seed of the kills: TAMIS_KILL_SEED={seed}");
+        // Xorshift stays at 0 for ever.
+        Self(seed.max(1))
     }
 
     /// Uniform in [0, 1), by xorshift.
@@ -94,13 +101,17 @@ fn through_kills(
 
 #[test]
 fn a_run_killed_at_any_instant_ends_as_if_it_had_not_been() {
-    let config = TINY.replace("total_steps: 6", "total_steps: 12");
+    let config = TINY
+        .replaced("total_steps: 6", "total_steps: 12")
+        .replaced("validate: {", "validate: {save_samples: true, ");
     let folder = Folder::new().with("config.yaml", &config);
     let start = Instant::now();
     let uninterrupted = folder.tamis(&["train", "config.yaml"]).succeeds();
     let whole = start.elapsed();
     let expected = Left::by(&folder.join("runs/tiny"));
     assert_eq!(expected.metrics.lines().count(), 13, "the validation before, and twelve steps");
+    let num_validations = expected.files.keys().filter(|name| name.starts_with("validation/")).count();
+    assert_eq!(num_validations, 7, "samples of the validation before and of those after every second step");
 
     let mut dice = Dice::new();
     let (mut kills, mut torn) = (0, 0);
@@ -125,13 +136,13 @@ for line in sys.stdin:
 ";
 
 fn noisy() -> String {
-    TINY.replace("total_steps: 6", "total_steps: 10")
-        .replace(
+    TINY.replaced("total_steps: 6", "total_steps: 10")
+        .replaced(
             "reward: [{kind: number}]",
             "reward: [{kind: number}, {kind: command, name: noise, argv: [python3, noise.py], num_processes: 1, weight: 0.5}]",
         )
-        .replace("filter: {kind: variance}", "filter: {kind: variance, metric: seq_final_reward, tolerance: 0.35}")
-        .replace("schedule: {", "schedule: {surplus: carry, max_lag: 2, ")
+        .replaced("filter: {kind: variance}", "filter: {kind: variance, metric: seq_final_reward, tolerance: 0.35}")
+        .replaced("schedule: {", "schedule: {surplus: carry, max_lag: 2, ")
         + "objective: {kl: {in: reward, estimator: k1, coefficient: 0.05, adaptive: {target: 0.05, horizon: 50}}, entropy: {coefficient: 0.001}}\n"
 }
 
@@ -176,14 +187,14 @@ fn answers_that_come_only_once_are_replayed_from_the_journal() {
 #[test]
 fn a_run_with_a_critic_is_resumed_bit_for_bit() {
     // KL in the reward, a critic alone at first, more updates of it than of the policy.
-    let config = TINY.replace("total_steps: 6", "total_steps: 8").replace("filter: {kind: variance}\n", "");
+    let config = TINY.replaced("total_steps: 6", "total_steps: 8").replaced("filter: {kind: variance}\n", "");
     let config =
-        config.replace("  gen_batch_size: 8\n", "").replace("schedule: {max_num_gen_batches: 50}\n", "");
+        config.replaced("  gen_batch_size: 8\n", "").replaced("schedule: {max_num_gen_batches: 50}\n", "");
     let config = format!(
         "preset: ppo\n{config}  keep_last: null\ncritic: {{warmup_steps: 3, ppo_epochs: 2, optimizer: {{learning_rate: 1e-3}}}}\n"
     )
-    .replace("checkpoint: {save_freq: 2}\n  keep_last: null", "checkpoint: {save_freq: 2, keep_last: null}")
-    .replace("ppo_mini_batch_size: 2", "ppo_mini_batch_size: 2\n  shuffle_mini_batches: true");
+    .replaced("checkpoint: {save_freq: 2}\n  keep_last: null", "checkpoint: {save_freq: 2, keep_last: null}")
+    .replaced("ppo_mini_batch_size: 2", "ppo_mini_batch_size: 2\n  shuffle_mini_batches: true");
     let folder = Folder::new().with("config.yaml", &config);
     let start = Instant::now();
     let uninterrupted = folder.tamis(&["train", "config.yaml"]).succeeds();
@@ -223,9 +234,9 @@ fn a_run_with_a_critic_is_resumed_bit_for_bit() {
 
 #[test]
 fn a_reference_in_the_loss_and_an_interrupted_start_are_resumed_too() {
-    let config = TINY.replace("total_steps: 6", "total_steps: 4")
+    let config = TINY.replaced("total_steps: 6", "total_steps: 4")
         + "objective: {kl: {in: loss, estimator: k3, coefficient: 0.05}}\n";
-    let config = config.replace("model:\n", "model:\n  save_dtype: bf16\n");
+    let config = config.replaced("model:\n", "model:\n  save_dtype: bf16\n");
     let folder = Folder::new().with("config.yaml", &config);
     folder.tamis(&["train", "config.yaml"]).succeeds();
     let run = folder.join("runs/tiny");
@@ -288,7 +299,8 @@ fn interrupt(child: &std::process::Child) {
 #[test]
 fn ctrl_c_finishes_the_step_saves_and_says_how_to_go_on() {
     let folder = Folder::tiny();
-    let long = TINY.replace("total_steps: 6", "total_steps: 200").replace("save_freq: 2", "save_freq: 1000");
+    let long =
+        TINY.replaced("total_steps: 6", "total_steps: 200").replaced("save_freq: 2", "save_freq: 1000");
     folder.write("long.yaml", &long);
     let child = folder.start(&["train", "long.yaml"]);
     let metrics = folder.join("runs/tiny/metrics.jsonl");
@@ -345,9 +357,9 @@ for line in sys.stdin:
 fn ctrl_c_gives_up_what_hangs_and_a_resume_does_it_again() {
     let reward = "reward: [{kind: number}, {kind: command, name: judge, argv: [python3, judge.py], num_processes: 1, timeout: 600s}]";
     let config = TINY
-        .replace("reward: [{kind: number}]", reward)
-        .replace("total_steps: 6", "total_steps: 4")
-        .replace("save_freq: 2", "save_freq: 1, keep_last: null");
+        .replaced("reward: [{kind: number}]", reward)
+        .replaced("total_steps: 6", "total_steps: 4")
+        .replaced("save_freq: 2", "save_freq: 1, keep_last: null");
     let new = || Folder::new().with("config.yaml", &config).with("judge.py", HANGS);
     let whole = new();
     let uninterrupted = whole.tamis(&["train", "config.yaml"]).succeeds();
@@ -395,9 +407,9 @@ fn ctrl_c_gives_up_what_hangs_and_a_resume_does_it_again() {
 fn ctrl_c_gives_up_generation_between_two_tokens() {
     // One round takes seconds, for its many samples: the interrupt comes long before its end.
     let long = TINY
-        .replace("warm_start: {steps: 40, batch_size: 32, learning_rate: 1e-2}\n", "")
-        .replace("rollout: {n: 4", "rollout: {n: 16384")
-        .replace("before_train: true", "before_train: false");
+        .replaced("warm_start: {steps: 40, batch_size: 32, learning_rate: 1e-2}\n", "")
+        .replaced("rollout: {n: 4", "rollout: {n: 16384")
+        .replaced("before_train: true", "before_train: false");
     let folder = Folder::new().with("config.yaml", &long);
     let child = folder.start(&["train", "config.yaml"]);
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -416,7 +428,7 @@ fn ctrl_c_gives_up_generation_between_two_tokens() {
 
 #[test]
 fn a_journal_that_lost_what_a_checkpoint_counts_on_is_refused() {
-    let config = noisy().replace("total_steps: 10", "total_steps: 4");
+    let config = noisy().replaced("total_steps: 10", "total_steps: 4");
     let folder = Folder::new().with("config.yaml", &config).with("noise.py", NOISE);
     folder.tamis(&["train", "config.yaml"]).succeeds();
     let journal = folder.join("runs/tiny/journal.bin");
@@ -454,10 +466,10 @@ fn what_estimators_and_coefficients_carry_is_resumed_too() {
                      entropy: {coefficient: 0.01, adaptive: {target: 3.0}}, masks: {top_entropy: 0.5}, \
                      shaping: [{kind: keep_neg_ratio, ratio: 0.5}]}\n";
     let config = TINY
-        .replace("total_steps: 6", "total_steps: 4")
-        .replace("max_num_gen_batches: 50", "max_num_gen_batches: 400")
+        .replaced("total_steps: 6", "total_steps: 4")
+        .replaced("max_num_gen_batches: 50", "max_num_gen_batches: 400")
         + objective;
-    for config in [config.clone(), config.replace("bnpo_running, window: 3", "remax")] {
+    for config in [config.clone(), config.replaced("bnpo_running, window: 3", "remax")] {
         let folder = Folder::new().with("config.yaml", &config);
         folder.tamis(&["train", "config.yaml"]).succeeds();
         let run = folder.join("runs/tiny");
@@ -508,8 +520,8 @@ fn a_run_without_its_checkpoints_is_left_as_it_is() {
 fn an_update_that_is_interrupted_is_finished() {
     // Updates take most of the time, and look at the policy again and again.
     let config = TINY
-        .replace("total_steps: 6", "total_steps: 4\n  ppo_epochs: 500")
-        .replace("checkpoint: {save_freq: 2}", "checkpoint: {save_freq: 2, keep_last: null}")
+        .replaced("total_steps: 6", "total_steps: 4\n  ppo_epochs: 500")
+        .replaced("checkpoint: {save_freq: 2}", "checkpoint: {save_freq: 2, keep_last: null}")
         + "objective: {loss: {kind: clip_cov, share: 0.1, cov_low: 0.0}}\n";
     let whole = Folder::new().with("config.yaml", &config);
     let start = Instant::now();
@@ -557,11 +569,11 @@ fn what_an_editor_changed_is_compared_too() {
     folder.tamis(&["train", "config.yaml"]).succeeds();
     let own = folder.read("runs/tiny/config.yaml");
     assert!(own.contains("learning_rate: 0.001"), "{own}");
-    folder.write("runs/tiny/config.yaml", &own.replace("learning_rate: 0.001", "learning_rate: 0.5"));
+    folder.write("runs/tiny/config.yaml", &own.replaced("learning_rate: 0.001", "learning_rate: 0.5"));
     let refused = folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=8"]);
     assert_eq!(refused.code, Some(4), "{}", refused.shown());
     assert!(refused.stderr.contains("0.001") && refused.stderr.contains("0.5"), "{}", refused.stderr);
-    folder.write("runs/tiny/config.yaml", &own.replace("total_steps: 6", "total_steps: 8"));
+    folder.write("runs/tiny/config.yaml", &own.replaced("total_steps: 6", "total_steps: 8"));
     let longer = folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
     assert!(longer.stderr.contains("changed on resume"), "{}", longer.stderr);
     assert!(folder.read("runs/tiny/.config.yaml").contains("total_steps: 8"));
@@ -571,7 +583,7 @@ fn what_an_editor_changed_is_compared_too() {
 fn a_flipped_bit_in_a_checkpoint_is_found_and_the_one_before_goes_on() {
     let folder = Folder::new().with(
         "config.yaml",
-        &(TINY.replace("total_steps: 6", "total_steps: 4")
+        &(TINY.replaced("total_steps: 6", "total_steps: 4")
             + "objective: {kl: {in: loss, estimator: k3, coefficient: 0.05}}\n"),
     );
     folder.tamis(&["train", "config.yaml"]).succeeds();
@@ -634,7 +646,7 @@ fn a_hung_reward_program_does_not_outlive_a_killed_tamis() {
     let reward = format!(
         "reward: [{{kind: number}}, {{kind: command, name: judge, argv: [sh, -c, \"{judge}\"], num_processes: 1, timeout: 1000}}]"
     );
-    let config = TINY.replace("reward: [{kind: number}]", &reward);
+    let config = TINY.replaced("reward: [{kind: number}]", &reward);
     let folder = Folder::new().with("config.yaml", &config);
     let mut tamis = folder.start(&["train", "config.yaml"]);
     let wait = |what: &dyn Fn() -> bool| {

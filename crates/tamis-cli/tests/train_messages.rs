@@ -2,14 +2,13 @@
 
 mod tamis;
 
-use tamis::{Ended, Folder, TINY, without_checksums};
+use tamis::{Ended, Folder, Replaced as _, TINY, without_checksums};
 
 /// Trains with `tiny.yaml` after replacements.
 fn tiny(replacements: &[(&str, &str)]) -> String {
     let mut text = TINY.to_owned();
     for (from, to) in replacements {
-        assert!(text.contains(from), "{from}");
-        text = text.replace(from, to);
+        text = text.replaced(from, to);
     }
     text
 }
@@ -282,7 +281,7 @@ fn of_file() -> String {
     let end = TINY.find("  max_prompt_length").expect("limit");
     let mut text = TINY.to_owned();
     text.replace_range(start..end, "  train: train.jsonl\n  val: [train.jsonl]\n");
-    text.replace("gen_batch_size: 8", "gen_batch_size: 4")
+    text.replaced("gen_batch_size: 8", "gen_batch_size: 4")
 }
 
 #[test]
@@ -315,7 +314,7 @@ fn data() {
     error: prompt 5 of the training data cannot be prepared
       caused by: the prompt has 16 tokens, over the limit of 12; raise data.max_prompt_length to 16, or set data.overlong_prompts to drop, left, right or middle
     "#);
-    let cut = of_file().replace("max_prompt_length: 12", "max_prompt_length: 12\n  overlong_prompts: drop");
+    let cut = of_file().replaced("max_prompt_length: 12", "max_prompt_length: 12\n  overlong_prompts: drop");
     assert!(
         train(&folder, &cut).succeeds().stderr.contains("training: 1 prompts over 12 tokens left out, 0 cut")
     );
@@ -324,13 +323,13 @@ fn data() {
 exit code 2
 error: train.jsonl, line 5: `question` is empty
 "#);
-    folder.write("train.jsonl", &ROWS.replace("\"answer\"", "\"gold\""));
+    folder.write("train.jsonl", &ROWS.replaced("\"answer\"", "\"gold\""));
     insta::assert_snapshot!(train(&folder, &of_file()).failure(), @r#"
 exit code 2
 error: `warm_start.steps` is above 0 and there are no examples: none of the training prompts is a text with a ground truth
   hint: set `warm_start.steps: 0`, or name the columns of prompt and answer (`data.columns.prompt`, `data.columns.ground_truth`)
 "#);
-    let wrong = of_file().replace("train.jsonl", "train.parquet");
+    let wrong = of_file().replaced("train.jsonl", "train.parquet");
     folder.write("train.parquet", "PAR1 or so");
     insta::assert_snapshot!(train(&folder, &wrong).failure(), @r#"
     exit code 2
@@ -341,8 +340,8 @@ error: `warm_start.steps` is above 0 and there are no examples: none of the trai
 #[test]
 fn gold() {
     let folder = Folder::new();
-    folder.write("train.jsonl", &ROWS.replace("\"3\"", "\"three\""));
-    let config = of_file().replace("  max_prompt_length", "  check_gold: error\n  max_prompt_length");
+    folder.write("train.jsonl", &ROWS.replaced("\"3\"", "\"three\""));
+    let config = of_file().replaced("  max_prompt_length", "  check_gold: error\n  max_prompt_length");
     insta::assert_snapshot!(train(&folder, &config).failure(), @r#"
     exit code 2
     error: gold answers are rejected by their own verifier:
@@ -391,7 +390,7 @@ fn model() {
         said
     };
     let replaced = |from: &'static str, to: &'static str| {
-        move |bytes: Vec<u8>| String::from_utf8(bytes).expect("text").replace(from, to).into_bytes()
+        move |bytes: Vec<u8>| String::from_utf8(bytes).expect("text").replaced(from, to).into_bytes()
     };
     insta::assert_snapshot!(without_checksums(&changed("config.json", &replaced("{", ""))), @r#"
     exit code 1
@@ -438,14 +437,14 @@ error: tensor `model.layers.0.self_attn.x_proj.weight` in model/model.safetensor
     folder.write("train.jsonl", &format!("{ROWS}{{\"question\": \"1+1=\", \"answer\": \"two\"}}\n"));
     let own = config.lines().filter(|line| !line.contains("arithmetic")).collect::<Vec<_>>().join("\n");
     let own =
-        own.replace("data:\n", "data:\n  train: train.jsonl\n  val: [train.jsonl]\n  check_gold: off\n");
+        own.replaced("data:\n", "data:\n  train: train.jsonl\n  val: [train.jsonl]\n  check_gold: off\n");
     insta::assert_snapshot!(train(&folder, &format!("{own}\nwarm_start: {{steps: 2}}\n")).failure(), @r#"
 exit code 2
 error: the warm start's example `1+1=` with the answer `two` cannot be tokenized
   caused by: character 't' (at character 0 of "two") is not in the tokenizer's alphabet
   hint: name a tokenizer that has its characters (`model.tokenizer`), or leave the warm start out (`warm_start.steps: 0`)
 "#);
-    let template = config.replace("  path: model", "  path: model\n  chat_template: missing.jinja");
+    let template = config.replaced("  path: model", "  path: model\n  chat_template: missing.jinja");
     insta::assert_snapshot!(train(&folder, &template).failure(), @r#"
 exit code 2
 error: failed to read the chat template missing.jinja
@@ -455,7 +454,7 @@ error: failed to read the chat template missing.jinja
     folder.write("empty.jinja", "{# nothing #}");
     let chat = r#"{"prompt": [{"role": "user", "content": "1+1="}], "ground_truth": "2"}"#;
     folder.write("train.jsonl", &format!("{chat}\n{chat}\n{chat}\n{chat}\n"));
-    let silent = own.replace("  path: model", "  path: model\n  chat_template: empty.jinja");
+    let silent = own.replaced("  path: model", "  path: model\n  chat_template: empty.jinja");
     insta::assert_snapshot!(train(&folder, &silent).failure(), @r#"
 exit code 2
 error: prompt 1 of the training data cannot be prepared
@@ -548,7 +547,7 @@ fn rewards_that_hang_or_flood() {
 #[test]
 fn rewards_that_keep_waiting_are_told_of() {
     let sleepy = answering("print(json.dumps({'id': request['id'], 'score': 1.0}))")
-        .replace("import json, os, sys, time\n", "import json, os, sys, time\ntime.sleep(7)\n");
+        .replaced("import json, os, sys, time\n", "import json, os, sys, time\ntime.sleep(7)\n");
     let folder = Folder::new().with("program.py", &sleepy);
     let reward = "reward: [{kind: number}, {kind: command, name: judge, argv: [python3, program.py], num_processes: 1, timeout: 1s, startup_timeout: 5s, max_restarts: 0}]";
     let ended = train(&folder, &tiny(&[("reward: [{kind: number}]", reward)]));
@@ -576,7 +575,7 @@ fn rewards_that_give_no_number_leave_the_row_out() {
         ("reward: [{kind: number}]", only),
         ("filter: {kind: variance}", "filter: {kind: variance, metric: judge}"),
     ]);
-    let config = config.replace("  task: arithmetic", "  task: arithmetic\n  check_gold: off");
+    let config = config.replaced("  task: arithmetic", "  task: arithmetic\n  check_gold: off");
     let ended = train(&folder, &config);
     assert_eq!(ended.code, Some(1), "{}", ended.shown());
     insta::assert_snapshot!(ended.failure(), @r#"
@@ -654,14 +653,14 @@ error: there is no metric `accuracy`: there are acc, score, seq_reward, seq_fina
     // What is set already is not advised.
     assert!(told.contains("model.recompute_activations=true"), "{told}");
     let saving =
-        memory.replace("  memory_limit: 100KB\n", "  memory_limit: 100KB\n  recompute_activations: true\n");
+        memory.replaced("  memory_limit: 100KB\n", "  memory_limit: 100KB\n  recompute_activations: true\n");
     let told = train(&folder, &saving).failure();
     assert!(!told.contains("recompute_activations"), "{told}");
     // A validation that holds more than a round counts.
     let enough =
         tiny(&[("model:\n", "model:\n  memory_limit: 24MB\n"), ("total_steps: 6", "total_steps: 1")]);
     train(&folder, &enough).succeeds();
-    let refused = train(&folder, &enough.replace("validate: {", "validate: {n: 20000, "));
+    let refused = train(&folder, &enough.replaced("validate: {", "validate: {n: 20000, "));
     assert_eq!(refused.code, Some(2), "{}", refused.shown());
     assert!(refused.failure().contains("validate.n or validate.max_prompts"), "{}", refused.shown());
 
@@ -717,18 +716,19 @@ fn nothing_from_outside_moves_the_cursor_or_forges_a_line() {
         "import json, sys\nfor line in sys.stdin:\n    request = json.loads(line)\n    \
          print(json.dumps({'id': request['id'], 'error': '\\x1b[2Jgone\\x07'}), flush=True)\n",
     );
-    let mut config = TINY.replace(
+    let mut config = TINY.replaced(
         "  task: arithmetic\n  arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 2}], train_size: 64, val_size: 8}\n",
         "  train: rows.jsonl\n  val: rows.jsonl\n",
     );
-    config = config.replace(
+    config = config.replaced(
         "reward: [{kind: number}]",
         "reward: [{kind: number}, {kind: command, name: judge, argv: [python3, judge.py], num_processes: 1}]",
     );
     config = config
-        .replace("filter: {kind: variance}", "filter: null")
-        .replace("total_steps: 6", "total_steps: 1");
-    config = config.replace("schedule: {max_num_gen_batches: 50}\n", "").replace("  gen_batch_size: 8\n", "");
+        .replaced("filter: {kind: variance}", "filter: null")
+        .replaced("total_steps: 6", "total_steps: 1");
+    config =
+        config.replaced("schedule: {max_num_gen_batches: 50}\n", "").replaced("  gen_batch_size: 8\n", "");
     folder.write("config.yaml", &config);
     let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
     assert!(ended.stderr.contains("the function failed: \\u{1b}[2Jgone\\u{7}"), "{}", ended.shown());
@@ -737,7 +737,7 @@ fn nothing_from_outside_moves_the_cursor_or_forges_a_line() {
     let absent = folder.tamis(&["filter", "--metric", "acc", "a\u{1b}[31m\rb.jsonl"]);
     assert!(absent.code != Some(0) && absent.stderr.contains("a\\u{1b}[31m\\rb.jsonl"), "{}", absent.shown());
     assert!(is_plain(&absent.stderr), "{}", absent.stderr);
-    let warned = TINY.replace("train:\n", "train:\n  gradient_analysis: {edges: [0, 1], buckets: 3}\n");
+    let warned = TINY.replaced("train:\n", "train:\n  gradient_analysis: {edges: [0, 1], buckets: 3}\n");
     folder.write("odd\u{1b}.yaml", &warned);
     let checked = folder.tamis(&["config", "check", "odd\u{1b}.yaml"]).succeeds();
     assert!(checked.stdout.contains("odd\\u{1b}.yaml") && is_plain(&checked.stdout), "{}", checked.stdout);

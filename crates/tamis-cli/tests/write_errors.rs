@@ -8,7 +8,7 @@ mod tamis;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use tamis::{Ended, Folder, Left, TINY};
+use tamis::{Ended, Folder, Left, Replaced as _, TINY};
 use tamis_config::load;
 use tamis_train::durable::{Disk, Fault, Operation};
 use tamis_train::interrupt::Interrupt;
@@ -27,9 +27,9 @@ for line in sys.stdin:
 fn config(argv: &str) -> String {
     let reward =
         format!("reward: [{{kind: number}}, {{kind: command, name: judge, argv: {argv}, num_processes: 1}}]");
-    TINY.replace("total_steps: 6", "total_steps: 4")
-        .replace("reward: [{kind: number}]", &reward)
-        .replace("gen_batch_size: 8", "gen_batch_size: 16")
+    TINY.replaced("total_steps: 6", "total_steps: 4")
+        .replaced("reward: [{kind: number}]", &reward)
+        .replaced("gen_batch_size: 8", "gen_batch_size: 16")
 }
 
 fn resumed_equals(folder: &Folder, expected: &Left) {
@@ -108,12 +108,12 @@ fn a_failing_disk_ends_the_run_and_loses_nothing() {
     // Two starts for each fault: a program that starts at once.
     let judge = "[sed, -u, 's/,.*/, \"score\": 0.5}/']";
     let config = config(judge)
-        .replace("total_steps: 4", "total_steps: 2")
-        .replace("save_freq: 2", "save_freq: 1, keep_last: 1");
+        .replaced("total_steps: 4", "total_steps: 2")
+        .replaced("save_freq: 2", "save_freq: 1, keep_last: 1");
     folder.write(
         "config.yaml",
         &format!("{config}objective: {{kl: {{in: loss, estimator: k3, coefficient: 0.01}}}}\n")
-            .replace("run: {", "run: {loggers: [jsonl, tensorboard], "),
+            .replaced("run: {", "run: {loggers: [jsonl, tensorboard], "),
     );
     folder.tamis(&["train", "config.yaml"]).succeeds();
     let expected = Left::by(&folder.join("runs/tiny"));

@@ -59,6 +59,9 @@ pub enum Conflict {
     /// No prompts.
     #[error("there are no training prompts: neither `data.train` nor the task `arithmetic` is set")]
     NoTrainingData,
+    /// Nothing to measure a policy on.
+    #[error("there are no validation prompts to evaluate on")]
+    NothingToEvaluate,
     /// Nothing scores.
     #[error("there is no reward: `reward` is empty and there is no task that brings one")]
     NoReward,
@@ -543,6 +546,9 @@ impl Conflict {
             }
             Self::NoTrainingData => {
                 "set `data.train` to a JSONL or Parquet file, or `data.task: arithmetic`".to_owned()
+            }
+            Self::NothingToEvaluate => {
+                "set `data.val` to a JSONL or Parquet file (for the task `arithmetic`, `data.arithmetic.val_size` above 0)".to_owned()
             }
             Self::NoReward => "add one, such as `reward: [{kind: math}]`".to_owned(),
             Self::NoRewardWeight => "give the verifier `weight: 1.0`".to_owned(),

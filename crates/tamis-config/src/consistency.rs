@@ -72,12 +72,28 @@ const COMPUTED: [&str; 6] =
 /// Names that no score can have, beside that of the raw outcome.
 const RESERVED: [&str; 5] = ["score", "reward", "seq_reward", "seq_final_reward", "token_level_rewards"];
 
+/// What a configuration is loaded for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A whole run.
+    Training,
+    /// Measuring a policy on held-out prompts: nothing that only training reads is looked at.
+    Evaluation,
+}
+
 /// Checks a configuration; values that are wrong in themselves, and so are not the user's, are left alone.
-pub(crate) fn check(config: &Config, tree: &Node, reader: &Reader) -> Vec<Diagnostic> {
+pub(crate) fn check(config: &Config, tree: &Node, reader: &Reader, purpose: Purpose) -> Vec<Diagnostic> {
     let mut checker = Checker { config, tree, reader, found: Vec::new() };
     checker.model();
-    checker.data();
+    if purpose == Purpose::Training {
+        checker.training_prompts();
+    }
+    checker.prompts();
     checker.rewards();
+    if purpose == Purpose::Evaluation {
+        checker.evaluation();
+        return checker.found;
+    }
     checker.filter();
     checker.schedule();
     checker.objective();
@@ -194,11 +210,28 @@ impl Checker<'_> {
         }
     }
 
-    fn data(&mut self) {
+    fn training_prompts(&mut self) {
         let data = &self.config.data;
         if data.train.is_empty() && data.task != Some(TaskKind::Arithmetic) {
             self.error(&["data.train", "data.task"], Conflict::NoTrainingData);
         }
+        if self.config.warm_start.steps == 0 {
+            let keys = [
+                "warm_start.batch_size",
+                "warm_start.learning_rate",
+                "warm_start.warmup_steps",
+                "warm_start.examples",
+                "warm_start.target_accuracy",
+                "warm_start.test_freq",
+            ];
+            self.ignored(&keys, "`warm_start.steps` is 0");
+        } else if self.config.warm_start.target_accuracy.is_some() && !self.config.has_validation_data() {
+            self.error(&["warm_start.target_accuracy"], Conflict::TargetWithoutValidation);
+        }
+    }
+
+    fn prompts(&mut self) {
+        let data = &self.config.data;
         if data.task != Some(TaskKind::Arithmetic) {
             let keys = ["data.arithmetic.levels", "data.arithmetic.train_size", "data.arithmetic.val_size"];
             self.ignored(&keys, "`data.task` is not `arithmetic`");
@@ -225,19 +258,6 @@ impl Checker<'_> {
             if data.system_prompt.is_some() {
                 self.error(&["data.system_prompt", "data.prompt_format"], Conflict::SystemPromptWithoutChat);
             }
-        }
-        if self.config.warm_start.steps == 0 {
-            let keys = [
-                "warm_start.batch_size",
-                "warm_start.learning_rate",
-                "warm_start.warmup_steps",
-                "warm_start.examples",
-                "warm_start.target_accuracy",
-                "warm_start.test_freq",
-            ];
-            self.ignored(&keys, "`warm_start.steps` is 0");
-        } else if self.config.warm_start.target_accuracy.is_some() && !self.config.has_validation_data() {
-            self.error(&["warm_start.target_accuracy"], Conflict::TargetWithoutValidation);
         }
     }
 
@@ -526,9 +546,35 @@ impl Checker<'_> {
             self.error(&["validate.test_freq", "data.val"], Conflict::NoValidationData);
         }
         if !has_data {
-            let keys = ["validate.before_train", "validate.n", "validate.metrics", "validate.max_prompts"];
+            let keys = [
+                "validate.before_train",
+                "validate.n",
+                "validate.metrics",
+                "validate.max_prompts",
+                "validate.save_samples",
+            ];
             self.ignored(&keys, "there are no validation prompts");
+        } else if !validate.is_made() {
+            let reason = "`validate.test_freq` is 0 and `validate.before_train` false: nothing is validated";
+            self.ignored(&["validate.save_samples"], reason);
         }
+        self.samples();
+        if config.checkpoint.keep_best.is_some() && off {
+            self.error(&["checkpoint.keep_best", "validate.test_freq"], Conflict::BestWithoutValidation);
+        }
+    }
+
+    /// What `tamis eval` reads.
+    fn evaluation(&mut self) {
+        if !self.config.has_validation_data() {
+            self.error(&["data.arithmetic.val_size", "data.val", "data.task"], Conflict::NothingToEvaluate);
+        }
+        self.samples();
+    }
+
+    /// How validation samples.
+    fn samples(&mut self) {
+        let validate = &self.config.validate;
         let several: Vec<&str> = validate
             .metrics
             .iter()
@@ -541,9 +587,6 @@ impl Checker<'_> {
         }
         if validate.n > 1 && validate.temperature == 0.0 {
             self.warn(&["validate.n", "validate.temperature"], Conflict::GreedySamples { n: validate.n });
-        }
-        if config.checkpoint.keep_best.is_some() && off {
-            self.error(&["checkpoint.keep_best", "validate.test_freq"], Conflict::BestWithoutValidation);
         }
     }
 }

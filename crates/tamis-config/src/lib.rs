@@ -28,7 +28,7 @@ pub mod yaml;
 pub use diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
 pub use foreign::{Import, Note, Outcome, Owner, import};
 pub use generate::{explain, json_schema, reference_markdown};
-pub use load::{Loaded, load, load_sources};
+pub use load::{Loaded, load, load_for_evaluation, load_sources};
 pub use preset::PresetDifference;
 pub use resume::{ResumeDifference, resume_differences};
 pub use schema::*;

@@ -9,7 +9,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use crate::consistency;
+use crate::consistency::{self, Purpose};
 use crate::diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
 use crate::foreign::{self, Lower, Note};
 use crate::override_argument::{Operation, Override};
@@ -56,6 +56,19 @@ impl Loaded {
 /// # Errors
 /// Every violation in all layers at once, and the warnings with them.
 pub fn load(files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
+    load_files(files, arguments, Purpose::Training)
+}
+
+/// Loads a configuration as [`load`] does, for measuring a policy: training prompts, the length of a run and the like may be missing, and
+/// nothing is said about what only training reads.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_for_evaluation(files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
+    load_files(files, arguments, Purpose::Evaluation)
+}
+
+fn load_files(files: &[PathBuf], arguments: &[String], purpose: Purpose) -> Result<Loaded, ConfigErrors> {
     let mut sources = Vec::new();
     let mut diagnostics = Vec::new();
     for path in files {
@@ -64,7 +77,7 @@ pub fn load(files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErr
             Err(found) => diagnostics.push(found),
         }
     }
-    load_layers(&sources, arguments, diagnostics)
+    load_layers(&sources, arguments, diagnostics, purpose)
 }
 
 /// The text of a configuration file.
@@ -82,27 +95,28 @@ pub(crate) fn read_source(path: &Path) -> Result<Arc<Source>, Diagnostic> {
 /// # Errors
 /// As [`load`].
 pub fn load_sources(sources: &[Arc<Source>], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
-    load_layers(sources, arguments, Vec::new())
+    load_layers(sources, arguments, Vec::new(), Purpose::Training)
 }
 
 /// Checks a configuration that is a tree already.
 pub(crate) fn load_tree(tree: Node) -> Result<Loaded, ConfigErrors> {
     let mut layers = Layers::new(Vec::new());
     layers.files.push(tree);
-    layers.assemble()
+    layers.assemble(Purpose::Training)
 }
 
 fn load_layers(
     sources: &[Arc<Source>],
     arguments: &[String],
     diagnostics: Vec<Diagnostic>,
+    purpose: Purpose,
 ) -> Result<Loaded, ConfigErrors> {
     let mut layers = Layers::new(diagnostics);
     for source in sources {
         layers.add_file(source);
     }
     layers.add_arguments(arguments);
-    layers.assemble()
+    layers.assemble(purpose)
 }
 
 /// The layers above the defaults and the preset, as they are read.
@@ -207,7 +221,7 @@ impl Layers {
         }
     }
 
-    fn assemble(self) -> Result<Loaded, ConfigErrors> {
+    fn assemble(self, purpose: Purpose) -> Result<Loaded, ConfigErrors> {
         let Self { files, overrides, notes, mut diagnostics, mut is_whole, .. } = self;
         let mut tree = default_tree().clone();
         let preset = chosen_preset(&files, &overrides);
@@ -234,7 +248,7 @@ impl Layers {
         let config = Config::read(&tree, "", &mut reader);
         let mut found = Vec::new();
         if let (Some(config), true) = (&config, is_whole) {
-            found = consistency::check(config, &tree, &reader);
+            found = consistency::check(config, &tree, &reader, purpose);
         }
         diagnostics.extend(reader.into_diagnostics());
         diagnostics.extend(found);

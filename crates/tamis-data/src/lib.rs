@@ -1,8 +1,9 @@
 //! Datasets and rollout files: JSONL and Parquet.
 //!
 //! [`records`] reads either format as rows of JSON values that know their file and row, and copies chosen rows as they are;
-//! [`dataset`] turns rows into [`prompt::Prompt`]s; [`prompt_format`] makes text a user's message where it should be one; [`overlong`] deals with prompts over the token limit; [`sampler`] decides which
-//! prompt comes next; [`rollouts`] writes what was generated; [`whole_file`] makes a file appear complete or not at all.
+//! [`dataset`] turns rows into [`prompt::Prompt`]s; [`prompt_format`] makes text a user's message where it should be one; [`overlong`]
+//! deals with prompts over the token limit; [`sampler`] decides which prompt comes next; [`rollouts`] writes what was generated,
+//! [`samples`] what validation sampled; [`whole_file`] makes a file appear complete or not at all.
 
 pub mod dataset;
 mod jsonl;
@@ -13,4 +14,6 @@ pub mod prompt_format;
 pub mod records;
 pub mod rollouts;
 pub mod sampler;
+pub mod samples;
+mod table;
 pub mod whole_file;

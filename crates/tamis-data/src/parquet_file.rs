@@ -276,7 +276,7 @@ fn copy(
     let mut file = Some(file);
     let write = |detail: ParquetError| RecordError::Write {
         path: target.to_owned(),
-        source: crate::rollouts::io_error(detail),
+        source: crate::table::io_error(detail),
     };
     for (index, source) in sources.iter().enumerate() {
         let reader = open(source)?;

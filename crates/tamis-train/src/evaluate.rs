@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 use tamis_config::Config;
+use tamis_data::prompt::Prompt;
+use tamis_data::samples::SampleRow;
 use tamis_env::reward::{Listener, RewardError};
 use tamis_rollout::{Scorer, ShellError};
 use thiserror::Error;
@@ -16,7 +18,8 @@ use crate::metrics::Metrics;
 use crate::native::NativeEngine;
 use crate::progress::Progress;
 use crate::session::{engine_settings, validation_settings};
-use crate::validation::{self, Shown};
+use crate::validation::{self, Shown, Validation, ValidationSettings};
+use crate::validation_metrics::SourceResult;
 
 /// An evaluation cannot be made.
 #[derive(Debug, Error)]
@@ -44,11 +47,18 @@ pub struct Evaluation {
     pub num_prompts: usize,
     /// Samples of each.
     pub num_samples: usize,
-    /// Figures by name, in JSON one object.
+    /// Prompts that could not be generated from.
+    pub num_failed: usize,
+    /// Figures by the names that they have in `metrics.jsonl`, in JSON one object.
     #[serde(serialize_with = "as_object")]
     pub metrics: Vec<(String, f64)>,
+    /// The same by data source.
+    pub sources: Vec<SourceResult>,
     /// Some completions.
     pub samples: Vec<Shown>,
+    /// Every completion, where they were asked for.
+    #[serde(skip)]
+    pub all_samples: Vec<SampleRow>,
 }
 
 fn as_object<S: Serializer>(metrics: &[(String, f64)], serializer: S) -> Result<S::Ok, S::Error> {
@@ -61,18 +71,25 @@ impl From<RewardError> for EvaluateError {
     }
 }
 
-/// Evaluates `model.path` on the validation prompts as `validate` says, and says through `progress` what takes long.
-pub fn evaluate(config: &Config, progress: &Progress) -> Result<Evaluation, EvaluateError> {
-    let prompts = data::prompts(config)?;
-    let codec = policy::codec(config, || prompts.alphabet())?;
+/// Evaluates `model.path` on the validation prompts as `validate` says, and says through `progress` what takes long; `keeps_samples`: every
+/// completion is returned.
+pub fn evaluate(
+    config: &Config,
+    progress: &Progress,
+    keeps_samples: bool,
+) -> Result<Evaluation, EvaluateError> {
+    let prompts = data::validation_prompts(config)?;
+    // A checkpoint brings its own tokenizer.
+    let codec = policy::codec(config, String::new)?;
     let prompts = prompts.formatted(config, &codec)?;
     for warning in &prompts.warnings {
         progress.warn(warning);
     }
+    let prompts = prompts.validation;
     let model = policy::model(config, &codec)?;
     let folder = std::env::temp_dir().join(format!("tamis-eval-{}", std::process::id()));
     std::fs::create_dir_all(&folder).map_err(EvaluateError::Folder)?;
-    let result = evaluate_in(config, progress, &folder, prompts, codec, model);
+    let result = evaluate_in(config, progress, &folder, prompts, (codec, model), keeps_samples);
     // Only the shipped reward runner was in it.
     let _ = std::fs::remove_dir_all(&folder);
     result
@@ -82,16 +99,16 @@ fn evaluate_in(
     config: &Config,
     progress: &Progress,
     folder: &std::path::Path,
-    prompts: data::Prompts,
-    codec: crate::codec::Codec,
-    model: tamis_model::Model,
+    prompts: Vec<Prompt>,
+    (codec, model): (crate::codec::Codec, tamis_model::Model),
+    keeps_samples: bool,
 ) -> Result<Evaluation, EvaluateError> {
     let listener: Arc<dyn Listener> = RunListener::new(progress, &Interrupt::new());
     let mut scorer =
-        Scorer::new(rewards::rewards(config, &Disk::new(), folder, &listener, &[&prompts.validation])?);
+        Scorer::new(rewards::rewards(config, &Disk::new(), folder, &listener, &[&prompts])?);
     let overlong = data::overlong(config.data.overlong_prompts);
     let prepared = codec
-        .prepare(prompts.validation, "validation", overlong, config.data.max_prompt_length)
+        .prepare(prompts, "validation", overlong, config.data.max_prompt_length)
         .map_err(AssembleError::from)?;
     if prepared.prompts.is_empty() {
         return Err(EvaluateError::NoPrompts);
@@ -100,19 +117,28 @@ fn evaluate_in(
         progress.say(&codec.introduction(first).map_err(AssembleError::from)?);
     }
     let mut engine = NativeEngine::new(model, codec, engine_settings(config));
-    let settings = validation_settings(config);
-    progress.say(&format!("evaluating {} prompts, {} samples of each", prepared.prompts.len(), settings.n));
-    let (rows, report) =
+    let settings = ValidationSettings { keeps_samples, ..validation_settings(config) };
+    let plural = if settings.n == 1 { "" } else { "s" };
+    progress.say(&format!(
+        "evaluating {} prompts, {} sample{plural} of each",
+        prepared.prompts.len(),
+        settings.n
+    ));
+    let Validation { prompts: rows, report, samples } =
         validation::sample(&mut engine, &mut scorer, &prepared.prompts, &settings, "eval", 0, &mut |_| {})?;
     for warning in scorer.take_warnings() {
         progress.warn(&warning);
     }
+    let sources = validation::results(&rows, &config.validate);
     let mut metrics = Metrics::new();
-    validation::metrics(&rows, &config.validate, &mut metrics);
+    sources.iter().for_each(|source| source.put(&mut metrics));
     Ok(Evaluation {
         num_prompts: report.num_prompts,
         num_samples: settings.n,
+        num_failed: report.num_failed,
         metrics: metrics.iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        sources,
         samples: report.shown,
+        all_samples: samples,
     })
 }

@@ -105,6 +105,22 @@ pub fn reject(left_out: &mut [Option<LeftOut>], rejected: &[bool]) {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn every_verdict_is_on_the_page_of_rollouts() {
+        let page = include_str!("../../../docs/rollouts.md");
+        let fates = [
+            tamis_rollout::Fate::Trained,
+            tamis_rollout::Fate::Surplus,
+            tamis_rollout::Fate::Stale,
+            tamis_rollout::Fate::Aborted,
+        ];
+        for name in
+            fates.iter().map(tamis_rollout::Fate::name).chain(super::LeftOut::ALL.map(super::LeftOut::name))
+        {
+            assert!(page.contains(&format!("`{name}`")), "{name}");
+        }
+    }
+
     use proptest::prelude::*;
     use tamis_core::group::{FinishReason, GroupId, PolicyVersion, PromptId};
 

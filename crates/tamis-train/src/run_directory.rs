@@ -8,6 +8,8 @@
 //!   metrics.jsonl            one object per step
 //!   tensorboard/             event files
 //!   rollouts/step_<n>.parquet
+//!   validation/step_<n>.jsonl  samples of the validation after step n, where `validate.save_samples` asks for them
+//!   evaluations/step_<n>.json  what `tamis eval` found for that checkpoint; `step_<n>-2.json` the second time, and so on
 //!   checkpoints/step_<n>/    complete ones; `step_<n>.tmp` is being written or removed
 //!     checksums.json         of its files, written last
 //!   checkpointed             there has been a checkpoint: without one the run cannot be begun again over its logs
@@ -151,6 +153,8 @@ const SUPERSEDED: &str = "run.superseded.log";
 /// Name of the folder of TensorBoard's event files.
 pub const TENSORBOARD: &str = "tensorboard";
 const ROLLOUTS: &str = "rollouts";
+const VALIDATION: &str = "validation";
+const EVALUATIONS: &str = "evaluations";
 const CHECKPOINTS: &str = "checkpoints";
 const CONFIG: &str = "config.yaml";
 /// The same as it was last in force.
@@ -231,7 +235,9 @@ impl RunDirectory {
     /// Removes temporary files and finishes or undoes exchanges of checkpoints that a crash interrupted.
     fn clear_unfinished(&self) -> Result<(), RunDirectoryError> {
         checkpoints::finish_exchanges(&self.disk, &self.checkpoints())?;
-        for folder in [self.path.clone(), self.checkpoints(), self.rollouts(), self.tensorboard()] {
+        let folders =
+            [self.path.clone(), self.checkpoints(), self.rollouts(), self.validation(), self.tensorboard()];
+        for folder in folders {
             for name in names(&folder)? {
                 if name.ends_with(UNFINISHED) {
                     let leftover = folder.join(&name);
@@ -291,6 +297,16 @@ impl RunDirectory {
         self.rollouts().join(format!("step_{step}.parquet"))
     }
 
+    /// `validation/`, which may not be there yet.
+    pub fn validation(&self) -> PathBuf {
+        self.path.join(VALIDATION)
+    }
+
+    /// `validation/step_<n>.jsonl`.
+    pub fn validation_samples(&self, step: u64) -> PathBuf {
+        self.validation().join(format!("step_{step}.jsonl"))
+    }
+
     /// `checkpoints/`.
     pub fn checkpoints(&self) -> PathBuf {
         self.path.join(CHECKPOINTS)
@@ -333,7 +349,7 @@ impl RunDirectory {
     /// - `metrics.jsonl`, `run.log` and the event files to their recorded lengths (one that is not recorded is emptied, an event
     ///   file removed); what is cut from `run.log` goes to `run.superseded.log`;
     /// - the last row of `metrics.jsonl` as it was;
-    /// - rollout files of later steps are removed.
+    /// - rollout files and validation samples of later steps are removed.
     ///
     /// Cutting twice is the same as once, so a crash in between does no harm.
     pub fn cut_back(&self, positions: &LogPositions, step: u64) -> Result<(), RunDirectoryError> {
@@ -375,10 +391,12 @@ impl RunDirectory {
                 self.disk.remove_file(&path)?;
             }
         }
-        for name in names(&self.rollouts())? {
-            let later = name.split('.').next().and_then(step_of).is_some_and(|of| of > step);
-            if later {
-                self.disk.remove_file(&self.rollouts().join(&name))?;
+        for folder in [self.rollouts(), self.validation()] {
+            for name in names(&folder)? {
+                let later = name.split('.').next().and_then(step_of).is_some_and(|of| of > step);
+                if later {
+                    self.disk.remove_file(&folder.join(&name))?;
+                }
             }
         }
         Ok(())
@@ -409,6 +427,37 @@ pub fn last_checkpoint(run: &Path) -> Result<Option<PathBuf>, RunDirectoryError>
     let folder = run.join(CHECKPOINTS);
     let steps = names(&folder)?.iter().filter_map(|name| step_of(name)).max();
     Ok(steps.map(|step| folder.join(format!("step_{step}"))))
+}
+
+/// Keeps what an evaluation found in the run that its checkpoint belongs to, as `evaluations/step_<n>.json` or, where that is taken,
+/// `step_<n>-2.json` and so on; the file's path.
+///
+/// # Errors
+/// [`DiskError`] where the folder cannot be written to. `None`: the checkpoint is of no run.
+pub fn keep_evaluation(disk: &Disk, checkpoint: &Path, bytes: &[u8]) -> Result<Option<PathBuf>, DiskError> {
+    let run = checkpoint.parent().and_then(Path::parent).filter(|run| run.join(CONFIG).is_file());
+    let (Some(run), Some(step)) = (run, step_of_checkpoint(checkpoint)) else { return Ok(None) };
+    let folder = run.join(EVALUATIONS);
+    disk.create_folder(&folder)?;
+    for number in 1_u64.. {
+        let path = folder.join(match number {
+            1 => format!("step_{step}.json"),
+            number => format!("step_{step}-{number}.json"),
+        });
+        // Creating is the test, so that two evaluations that end at once never share a name.
+        match File::create_new(&path) {
+            Err(cause) if cause.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(cause) => return Err(DiskError::new(Operation::CreateFile, &path, cause)),
+            Ok(_) => {
+                disk.write_file(&path, bytes).inspect_err(|_| {
+                    // Nothing is in it; the error that matters is the first.
+                    let _ = disk.remove_file(&path);
+                })?;
+                return Ok(Some(path));
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// The newest complete checkpoint beside the given one that is of an earlier step; `None` where there is none, or this is no checkpoint of

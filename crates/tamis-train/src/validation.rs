@@ -3,15 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use tamis_config::{Config, GoldCheck, ValidateConfig, ValidationMetric};
+use tamis_config::{Config, GoldCheck, ValidateConfig};
 use tamis_core::group::FinishReason;
 use tamis_core::random::{Key, Purpose};
+use tamis_data::samples::SampleRow;
 use tamis_env::reward::{RewardInput, TrainerState};
 use tamis_rollout::{Generator, GroupRequest, Outcome, PreparedPrompt, Sampling, Scorer, ShellError};
 
 use crate::assemble::AssembleError;
 use crate::metrics::Metrics;
-use crate::validation_metrics::{PromptSamples, validation_metrics};
+use crate::validation_metrics::{PromptSamples, SourceResult, results_by_source};
 
 /// How validation samples.
 #[derive(Debug, Clone)]
@@ -24,6 +25,8 @@ pub struct ValidationSettings {
     pub sampling: Sampling,
     /// Samples kept as text.
     pub num_samples_shown: usize,
+    /// Whether all samples are kept, to be written to a file.
+    pub keeps_samples: bool,
 }
 
 /// One completion of a held-out prompt.
@@ -55,6 +58,17 @@ pub struct ValidationReport {
     pub shown: Vec<Shown>,
 }
 
+/// A validation with everything that it sampled.
+#[derive(Debug, Clone, Default)]
+pub struct Validation {
+    /// What figures are made of, prompt by prompt.
+    pub prompts: Vec<PromptSamples>,
+    /// What was found.
+    pub report: ValidationReport,
+    /// Every completion; empty unless [`ValidationSettings::keeps_samples`].
+    pub samples: Vec<SampleRow>,
+}
+
 /// Completes and scores the prompts. `journal` is a prefix of the trajectories' journal keys, different for every validation of a run;
 /// `progress` hears how many prompts are done.
 pub fn sample(
@@ -65,7 +79,7 @@ pub fn sample(
     journal: &str,
     step: u64,
     progress: &mut dyn FnMut(usize),
-) -> Result<(Vec<PromptSamples>, ValidationReport), ShellError> {
+) -> Result<Validation, ShellError> {
     for (row, prompt) in prompts.iter().enumerate() {
         let key = Key::new(settings.seed, Purpose::Validation).with(prompt.prompt.id.0);
         generator.submit(
@@ -123,6 +137,7 @@ pub fn sample(
     }
     let mut scored = scorer.score(&inputs, &keys)?.into_iter();
     let mut rows = Vec::with_capacity(prompts.len());
+    let mut kept = Vec::new();
     let mut report =
         ValidationReport { num_prompts: prompts.len(), num_failed, ..ValidationReport::default() };
     let (mut sum, mut count, mut length) = (0.0, 0_usize, 0_usize);
@@ -149,6 +164,21 @@ pub fn sample(
                     is_correct: value("acc").filter(|acc| !acc.is_nan()).map(|acc| acc >= 1.0),
                 });
             }
+            if settings.keeps_samples {
+                kept.push(SampleRow {
+                    step,
+                    prompt_id: prompt.prompt.id.0,
+                    sample_index: i as u32,
+                    data_source: prompt.prompt.data_source.to_string(),
+                    prompt: prompt.text.to_string(),
+                    completion: text.clone(),
+                    ground_truth: prompt.prompt.ground_truth.clone(),
+                    scores: scored.scores.iter().map(|(name, score)| (name.clone(), score.value)).collect(),
+                    reward: scored.reward.value,
+                    num_tokens: sample.token_ids.len(),
+                    finish_reason: sample.finish_reason,
+                });
+            }
             for (name, score) in &scored.scores {
                 row.scores.entry(name.clone()).or_insert_with(|| vec![f64::NAN; samples.len()])[i] =
                     score.value;
@@ -164,7 +194,7 @@ pub fn sample(
     report.accuracy = if count == 0 { 0.0 } else { sum / count as f64 };
     let num_samples: usize = samples.iter().map(Vec::len).sum();
     report.mean_length = if num_samples == 0 { 0.0 } else { length as f64 / num_samples as f64 };
-    Ok((rows, report))
+    Ok(Validation { prompts: rows, report, samples: kept })
 }
 
 /// Whether the figure that `checkpoint.keep_best` goes by will be there, as far as that can be known: scores of external functions are known
@@ -218,24 +248,18 @@ fn source_of(data_source: &str) -> &str {
     if data_source.is_empty() { "unknown" } else { data_source }
 }
 
+/// What validation found by data source, with the figures of `validate.metrics` alone.
+pub fn results(rows: &[PromptSamples], config: &ValidateConfig) -> Vec<SourceResult> {
+    let mut results = results_by_source(rows);
+    for result in &mut results {
+        result.figures.retain(|figure| config.metrics.contains(&figure.metric));
+    }
+    results
+}
+
 /// Sets the validation's metrics: those of `validate.metrics`, and lengths and counts.
 pub fn metrics(rows: &[PromptSamples], config: &ValidateConfig, metrics: &mut Metrics) {
-    let mut all = Metrics::new();
-    validation_metrics(rows, &mut all);
-    let is_wanted = |name: &str| {
-        let figure = name.split('/').find_map(|part| {
-            [
-                ("mean@", ValidationMetric::MeanAtK),
-                ("std@", ValidationMetric::MeanAtK),
-                ("pass@", ValidationMetric::PassAtK),
-                ("best@", ValidationMetric::BestAtK),
-                ("worst@", ValidationMetric::BestAtK),
-                ("maj@", ValidationMetric::MajAtK),
-            ]
-            .into_iter()
-            .find(|(prefix, _)| part.starts_with(prefix))
-        });
-        figure.is_none_or(|(_, figure)| config.metrics.contains(&figure))
-    };
-    metrics.extend(all.iter().filter(|(name, _)| is_wanted(name)));
+    for result in results(rows, config) {
+        result.put(metrics);
+    }
 }

@@ -12,6 +12,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
+use tamis_config::ValidationMetric;
 use tamis_core::group::Group;
 
 use crate::batch_metrics::Summary;
@@ -168,20 +170,77 @@ impl PromptSamples {
 const ACCURACY: &str = "acc";
 const REWARD: &str = "reward";
 
-/// Metrics of all prompts, by data source: `val-core/...` for the mean, pass, best and majority of all n samples on the main
-/// score (`acc` where the source has it, else `reward`), `val-aux/...` for the rest. n is the largest number of samples of a
-/// prompt of the source. A correct sample has `acc` of 1 or more.
-pub fn validation_metrics(prompts: &[PromptSamples], metrics: &mut Metrics) {
+/// What k samples of a prompt say about one score, on average over the prompts of a data source.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Figure {
+    /// The score: `acc`, `reward`, ...
+    pub score: String,
+    /// Which entry of `validate.metrics` asks for it.
+    #[serde(skip)]
+    pub metric: ValidationMetric,
+    /// Its name: `mean@8`, `best@4/mean`.
+    pub name: String,
+    /// Its value.
+    pub value: f64,
+    /// Whether it is of all n samples on the main score.
+    pub is_core: bool,
+}
+
+/// What validation found on the prompts of one data source.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SourceResult {
+    /// The data source.
+    pub source: String,
+    /// Prompts.
+    pub num_prompts: usize,
+    /// Completions of all prompts.
+    pub num_completions: usize,
+    /// Completions without an answer on the main score.
+    pub num_unscored: usize,
+    /// Mean length of a completion in tokens; `None` without completions.
+    pub mean_length: Option<f64>,
+    /// Share of completions that were cut at the response limit; `None` without completions.
+    pub truncated_share: Option<f64>,
+    /// Figures of every score, score by score.
+    pub figures: Vec<Figure>,
+}
+
+impl SourceResult {
+    /// Sets its metrics: `val-core/{source}/{score}/{figure}` and `val-aux/...`.
+    pub fn put(&self, metrics: &mut Metrics) {
+        let source = &self.source;
+        for figure in &self.figures {
+            let kind = if figure.is_core { "core" } else { "aux" };
+            metrics.set(format!("val-{kind}/{source}/{}/{}", figure.score, figure.name), figure.value);
+        }
+        metrics.set(format!("val-aux/{source}/num_prompts"), self.num_prompts as f64);
+        metrics.set(format!("val-aux/{source}/num_unscored"), self.num_unscored as f64);
+        metrics.set_some(format!("val-aux/{source}/response_length/mean"), self.mean_length);
+        metrics.set_some(format!("val-aux/{source}/response_length/clip_ratio"), self.truncated_share);
+    }
+}
+
+/// Results of all prompts, by data source in alphabetic order. The mean, pass, best and majority of all n samples on the main score (`acc`
+/// where the source has it, else `reward`) are its core figures. n is the largest number of samples of a prompt of the source. A correct
+/// sample has `acc` of 1 or more.
+pub fn results_by_source(prompts: &[PromptSamples]) -> Vec<SourceResult> {
     let mut sources: BTreeMap<&str, Vec<&PromptSamples>> = BTreeMap::new();
     for prompt in prompts {
         sources.entry(&prompt.source).or_default().push(prompt);
     }
-    for (source, prompts) in sources {
-        source_metrics(source, &prompts, metrics);
+    sources.into_iter().map(|(source, prompts)| source_result(source, &prompts)).collect()
+}
+
+/// Sets the metrics of all prompts, by data source.
+pub fn validation_metrics(prompts: &[PromptSamples], metrics: &mut Metrics) {
+    for result in results_by_source(prompts) {
+        result.put(metrics);
     }
 }
 
-fn source_metrics(source: &str, prompts: &[&PromptSamples], metrics: &mut Metrics) {
+fn source_result(source: &str, prompts: &[&PromptSamples]) -> SourceResult {
+    use ValidationMetric::{BestAtK, MajAtK, MeanAtK, PassAtK};
+    let mut figures = Vec::new();
     let num_samples = prompts.iter().map(|prompt| prompt.num_samples).max().unwrap_or(0);
     let mut names: Vec<&str> =
         prompts.iter().flat_map(|prompt| prompt.scores.keys().map(String::as_str)).collect();
@@ -194,18 +253,24 @@ fn source_metrics(source: &str, prompts: &[&PromptSamples], metrics: &mut Metric
         let mean = |of: &dyn Fn(&Scored) -> Option<f64>| {
             Summary::of(scored.iter().filter_map(of)).map(|summary| summary.mean)
         };
-        let mut put = |core: bool, metric: String, value: Option<f64>| {
-            let kind = if core && name == main { "core" } else { "aux" };
-            metrics.set_some(format!("val-{kind}/{source}/{name}/{metric}"), value);
+        let mut put = |is_core: bool, metric: ValidationMetric, figure: String, value: Option<f64>| {
+            figures.extend(value.map(|value| Figure {
+                score: name.to_owned(),
+                metric,
+                name: figure,
+                value,
+                is_core: is_core && name == main,
+            }));
         };
         put(
             true,
+            MeanAtK,
             format!("mean@{num_samples}"),
             mean(&|prompt| Summary::of(prompt.values.iter().copied()).map(|all| all.mean)),
         );
         if num_samples > 1 {
             let deviation = |prompt: &Scored| deviation_of(&prompt.values);
-            put(false, format!("std@{num_samples}"), mean(&deviation));
+            put(false, MeanAtK, format!("std@{num_samples}"), mean(&deviation));
         }
         if name == ACCURACY {
             for k in std::iter::once(1).chain(sizes.iter().copied()) {
@@ -213,17 +278,27 @@ fn source_metrics(source: &str, prompts: &[&PromptSamples], metrics: &mut Metric
                     let correct = prompt.values.iter().filter(|&&value| value >= 1.0).count();
                     pass_at(prompt.values.len(), correct, k)
                 };
-                put(k == num_samples, format!("pass@{k}"), mean(&pass));
+                put(k == num_samples, PassAtK, format!("pass@{k}"), mean(&pass));
             }
         }
         for &k in &sizes {
             let core = k == num_samples;
             let draw = Draw::WithoutReplacement;
-            put(core, format!("best@{k}/mean"), mean(&|prompt| Some(best_at(&prompt.values, k, draw)?.0)));
-            put(false, format!("worst@{k}/mean"), mean(&|prompt| Some(worst_at(&prompt.values, k, draw)?.0)));
+            put(
+                core,
+                BestAtK,
+                format!("best@{k}/mean"),
+                mean(&|prompt| Some(best_at(&prompt.values, k, draw)?.0)),
+            );
+            put(
+                false,
+                BestAtK,
+                format!("worst@{k}/mean"),
+                mean(&|prompt| Some(worst_at(&prompt.values, k, draw)?.0)),
+            );
             let vote =
                 |prompt: &Scored| Some(majority(&prompt.values, prompt.answers.as_deref()?, k, draw)?.0);
-            put(core, format!("maj@{k}/mean"), mean(&vote));
+            put(core, MajAtK, format!("maj@{k}/mean"), mean(&vote));
         }
     }
     let unscored: usize = prompts
@@ -235,15 +310,14 @@ fn source_metrics(source: &str, prompts: &[&PromptSamples], metrics: &mut Metric
     let lengths = prompts.iter().flat_map(|prompt| prompt.lengths.iter().map(|&length| length as f64));
     let samples: usize = prompts.iter().map(|prompt| prompt.num_samples).sum();
     let truncated: usize = prompts.iter().map(|prompt| prompt.num_truncated).sum();
-    metrics.set(format!("val-aux/{source}/num_prompts"), prompts.len() as f64);
-    metrics.set(format!("val-aux/{source}/num_unscored"), unscored as f64);
-    metrics.set_some(
-        format!("val-aux/{source}/response_length/mean"),
-        Summary::of(lengths).map(|summary| summary.mean),
-    );
-    if samples > 0 {
-        metrics
-            .set(format!("val-aux/{source}/response_length/clip_ratio"), truncated as f64 / samples as f64);
+    SourceResult {
+        source: source.to_owned(),
+        num_prompts: prompts.len(),
+        num_completions: samples,
+        num_unscored: unscored,
+        mean_length: Summary::of(lengths).map(|summary| summary.mean),
+        truncated_share: (samples > 0).then(|| truncated as f64 / samples as f64),
+        figures,
     }
 }
 

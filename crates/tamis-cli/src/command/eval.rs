@@ -3,13 +3,20 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use tamis_config::load;
+use tamis_config::setting::Setting as _;
+use tamis_config::{Config, load_for_evaluation};
 use tamis_core::figure::fixed;
+use tamis_data::samples::{format_of, write_samples};
 use tamis_train::assemble::AssembleError;
-use tamis_train::evaluate::{EvaluateError, evaluate};
+use tamis_train::durable::Disk;
+use tamis_train::evaluate::{EvaluateError, Evaluation, evaluate};
 use tamis_train::progress::Progress;
+use tamis_train::run_directory::keep_evaluation;
 use tamis_train::session::RunError;
+use tamis_train::validation::Shown;
+use tamis_train::validation_metrics::SourceResult;
 
+use super::train::shortened;
 use super::{new_errors, new_notes, notes, print, show};
 use crate::arguments::Eval;
 use crate::failure::{FAILED, Failure, USAGE};
@@ -20,29 +27,33 @@ pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
     let belongs_to_run = own.is_some();
     if let Some(own) = own {
         files.insert(0, own);
-    } else if files.is_empty() {
+    } else if files.is_empty() && overrides.is_empty() {
+        let source = arguments.source.display();
         return Err(Failure::told(
             USAGE,
             format!(
-                "error: {} is a checkpoint outside a run, so nothing says what to evaluate it on\n  hint: name a configuration with data and reward: `tamis eval {} my.yaml`",
-                arguments.source.display(),
-                arguments.source.display()
+                "error: {source} is a checkpoint outside a run, so nothing says what to evaluate it on\n  \
+                 hint: name data and reward: `tamis eval {source} data.val=test.jsonl 'reward=[{{kind: math}}]'`, or a configuration that has them"
             ),
         ));
     }
+    check_output(arguments)?;
     let overrides: Vec<String> = std::iter::once(format!("model.path={}", checkpoint.display()))
         .chain(["model.init=null".to_owned()])
         .chain(overrides)
         .collect();
     // A run's own configuration was talked about when the run began.
-    let own =
-        files.first().filter(|_| belongs_to_run).and_then(|own| load(std::slice::from_ref(own), &[]).ok());
-    let loaded = load(&files, &overrides).map_err(|errors| new_errors(own.as_ref(), errors))?;
+    let own = files
+        .first()
+        .filter(|_| belongs_to_run)
+        .and_then(|own| load_for_evaluation(std::slice::from_ref(own), &[]).ok());
+    let loaded =
+        load_for_evaluation(&files, &overrides).map_err(|errors| new_errors(own.as_ref(), errors))?;
     let progress = Progress::lines_on_stderr();
     for note in own.as_ref().map_or_else(|| notes(&loaded), |own| new_notes(own, &loaded)) {
         progress.say(&note);
     }
-    let evaluation = evaluate(&loaded.config, &progress).map_err(|error| {
+    let evaluation = evaluate(&loaded.config, &progress, arguments.samples.is_some()).map_err(|error| {
         let (code, hint) = match &error {
             // A damaged file is no mistake in the configuration.
             EvaluateError::Assemble(error @ AssembleError::Checksum(_)) => (FAILED, error.hint()),
@@ -52,19 +63,182 @@ pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
         };
         Failure::of(code, &error, hint)
     })?;
+    let json = as_json(&checkpoint, &loaded.config, &evaluation)?;
     if arguments.json {
-        let json = serde_json::to_string_pretty(&evaluation)
-            .map_err(|error| Failure::told(FAILED, format!("error: failed to write the result: {error}")))?;
-        print(&format!("{json}\n"))?;
-        return Ok(0);
+        print(&json)?;
+    } else {
+        show(&as_text(&checkpoint, &loaded.config, &evaluation))?;
     }
-    let mut text = format!("checkpoint {}\n", checkpoint.display());
-    let _ = writeln!(text, "{} prompts, {} samples each", evaluation.num_prompts, evaluation.num_samples);
-    for (name, value) in &evaluation.metrics {
-        let _ = writeln!(text, "{name:<48} {}", fixed(*value, 4));
+    if let Some(path) = &arguments.samples {
+        write_samples(path, &evaluation.all_samples).map_err(|error| Failure::of(FAILED, &error, None))?;
+        progress.say(&format!("wrote {} samples to {}", evaluation.all_samples.len(), path.display()));
     }
-    show(&text)?;
+    match keep_evaluation(&Disk::new(), &checkpoint, json.as_bytes()) {
+        Ok(Some(path)) => progress.say(&format!("kept in {}", path.display())),
+        Ok(None) => {}
+        // The result has been printed; a run that cannot be written to loses nothing by it.
+        Err(error) => progress.warn(&format!("not kept in the run: failed to {error}: {}", error.cause)),
+    }
     Ok(0)
+}
+
+/// Refuses a file of samples that would not be written in the end, before anything is generated.
+fn check_output(arguments: &Eval) -> Result<(), Failure> {
+    let Some(path) = &arguments.samples else {
+        if arguments.overwrite {
+            return Err(Failure::told(
+                USAGE,
+                "error: --overwrite without a file to replace\n  hint: name one with --samples",
+            ));
+        }
+        return Ok(());
+    };
+    let hint = "name it `samples.jsonl` or `samples.parquet`, say".to_owned();
+    format_of(path).map_err(|error| Failure::of(USAGE, &error, Some(hint)))?;
+    if path.exists() && !arguments.overwrite {
+        return Err(Failure::told(
+            USAGE,
+            format!("error: {} exists already\n  hint: `--overwrite` replaces it", path.display()),
+        ));
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+        return Err(Failure::told(
+            USAGE,
+            format!("error: there is no folder {} for the samples\n  hint: make it first", folder.display()),
+        ));
+    }
+    Ok(())
+}
+
+/// Everything that was found, with what it was found with.
+fn as_json(checkpoint: &Path, config: &Config, evaluation: &Evaluation) -> Result<String, Failure> {
+    let failed = |error| Failure::told(FAILED, format!("error: failed to write the result: {error}"));
+    let found = serde_json::to_value(evaluation).map_err(failed)?;
+    let mut result = serde_json::Map::new();
+    result.insert("checkpoint".to_owned(), checkpoint.display().to_string().into());
+    let settings = serde_json::json!({
+        "run": {"seed": config.run.seed},
+        "data": config.data.to_json(),
+        "rollout": {"max_response_length": config.rollout.max_response_length, "stop": config.rollout.stop},
+        "reward": config.reward.to_json(),
+        "validate": config.validate.to_json(),
+    });
+    result.insert("settings".to_owned(), settings);
+    if let serde_json::Value::Object(found) = found {
+        result.extend(found);
+    }
+    let text = serde_json::to_string_pretty(&result).map_err(failed)?;
+    Ok(format!("{text}\n"))
+}
+
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+/// One table for each data source, and some completions.
+fn as_text(checkpoint: &Path, config: &Config, evaluation: &Evaluation) -> String {
+    let validate = &config.validate;
+    let how = if validate.temperature == 0.0 {
+        "greedy".to_owned()
+    } else {
+        format!("temperature {}, top-p {}", validate.temperature, validate.top_p)
+    };
+    let mut text = format!(
+        "checkpoint {}\n{} prompt{}, {} sample{} each, {how}\n",
+        checkpoint.display(),
+        evaluation.num_prompts,
+        plural(evaluation.num_prompts),
+        evaluation.num_samples,
+        plural(evaluation.num_samples)
+    );
+    if evaluation.num_failed > 0 {
+        let _ = writeln!(text, "{} prompts could not be generated from", evaluation.num_failed);
+    }
+    for source in &evaluation.sources {
+        table(source, &mut text);
+    }
+    for sample in &evaluation.samples {
+        show_sample(sample, &mut text);
+    }
+    text
+}
+
+/// The figures of a data source: a line for each figure, a column for each score. Scores that agree in every figure share a column.
+fn table(source: &SourceResult, text: &mut String) {
+    let mut figures: Vec<&str> = Vec::new();
+    let mut scores: Vec<&str> = Vec::new();
+    for figure in &source.figures {
+        for (names, name) in [(&mut figures, figure.name.as_str()), (&mut scores, figure.score.as_str())] {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+    }
+    let value = |score: &str, name: &str| {
+        source.figures.iter().find(|figure| figure.score == score && figure.name == name).map(|f| f.value)
+    };
+    // A figure that only one score has (pass@k of `acc`) does not part it from the others.
+    let agree = |one: &str, other: &str| {
+        figures.iter().all(|name| match (value(one, name), value(other, name)) {
+            (Some(one), Some(other)) => one.to_bits() == other.to_bits(),
+            _ => true,
+        })
+    };
+    let mut columns: Vec<Vec<&str>> = Vec::new();
+    for &score in &scores {
+        match columns.iter_mut().find(|column| column.iter().all(|other| agree(score, other))) {
+            Some(column) => column.push(score),
+            None => columns.push(vec![score]),
+        }
+    }
+    let _ = writeln!(
+        text,
+        "\n{} ({} prompt{}, {} completion{})",
+        source.source,
+        source.num_prompts,
+        plural(source.num_prompts),
+        source.num_completions,
+        plural(source.num_completions)
+    );
+    let headings: Vec<String> = columns.iter().map(|column| column.join(", ")).collect();
+    let width = |heading: &String| heading.chars().count().max(10);
+    let heading: String = headings.iter().map(|heading| format!("  {heading:>10}")).collect();
+    let _ = writeln!(text, "  {:<18}{heading}", "");
+    for name in &figures {
+        let _ = write!(text, "  {:<18}", name.trim_end_matches("/mean"));
+        for (column, heading) in columns.iter().zip(&headings) {
+            let cell = column.iter().find_map(|score| value(score, name));
+            let cell = cell.map_or_else(|| "-".to_owned(), |value| fixed(value, 4));
+            let _ = write!(text, "  {cell:>width$}", width = width(heading));
+        }
+        text.push('\n');
+    }
+    // Of all scores alike: under the first.
+    let unscored = (source.num_unscored > 0).then(|| source.num_unscored.to_string());
+    let length = source.mean_length.map(|length| fixed(length, 1));
+    let truncated = source.truncated_share.map(|share| format!("{}%", fixed(100.0 * share, 1)));
+    for (name, cell) in [("unscored", unscored), ("mean tokens", length), ("cut at the limit", truncated)] {
+        if let Some(cell) = cell {
+            let _ =
+                writeln!(text, "  {name:<18}  {cell:>width$}", width = headings.first().map_or(10, width));
+        }
+    }
+}
+
+fn show_sample(sample: &Shown, text: &mut String) {
+    let mark = match sample.is_correct {
+        Some(true) => " (right)",
+        Some(false) => " (wrong)",
+        None => "",
+    };
+    let _ = write!(
+        text,
+        "\n  {}\n    answer  {}{mark}\n    gold    {}\n",
+        shortened(&sample.prompt),
+        shortened(&sample.completion),
+        shortened(&sample.ground_truth)
+    );
 }
 
 /// The checkpoint folder, and the configuration of the run that it belongs to.

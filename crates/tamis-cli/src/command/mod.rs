@@ -4,6 +4,7 @@ pub(crate) mod config;
 pub(crate) mod eval;
 pub(crate) mod explain;
 pub(crate) mod filter;
+pub(crate) mod rollouts;
 pub(crate) mod train;
 
 use std::io::Write as _;

@@ -158,7 +158,7 @@ fn closing(summary: &Summary) -> String {
 }
 
 /// A text on one line, shortened.
-fn shortened(text: &str) -> String {
+pub(super) fn shortened(text: &str) -> String {
     const LONGEST: usize = 100;
     let flat = one_line(text);
     if flat.chars().count() <= LONGEST {

@@ -30,6 +30,21 @@ validate: {test_freq: 2, before_train: true, num_samples_shown: 1}
 checkpoint: {save_freq: 2}
 ";
 
+/// Changes to a configuration's text.
+pub(crate) trait Replaced {
+    /// With every `from` as `to`; fails where there is no `from`, or a test would go on with what it was to change.
+    #[must_use]
+    fn replaced(&self, from: &str, to: &str) -> String;
+}
+
+impl Replaced for str {
+    #[track_caller]
+    fn replaced(&self, from: &str, to: &str) -> String {
+        assert!(self.contains(from), "`{from}` is not in\n{self}");
+        self.replace(from, to)
+    }
+}
+
 /// How a command ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ended {
@@ -151,8 +166,10 @@ impl Left {
         let metrics = std::fs::read_to_string(run.join("metrics.jsonl")).expect("metrics");
         let metrics = tamis_train::logger::jsonl::without_wall_clock(&metrics).expect("lines");
         let mut files = BTreeMap::new();
-        for folder in ["checkpoints", "rollouts"] {
-            read_folder(run, &run.join(folder), &mut files);
+        for folder in ["checkpoints", "rollouts", "validation"] {
+            if run.join(folder).is_dir() {
+                read_folder(run, &run.join(folder), &mut files);
+            }
         }
         Self { metrics, files }
     }

@@ -380,6 +380,16 @@ fn sampling_cuts(t: &mut Translator) {
 fn validation(t: &mut Translator) {
     const TEMPERATURE: &str = "actor_rollout_ref.rollout.val_kwargs.temperature";
     const SAMPLE: &str = "actor_rollout_ref.rollout.val_kwargs.do_sample";
+    const FOLDER: &str = "trainer.validation_data_dir";
+    if let Some(folder) = t.find(FOLDER).map(|given| given.node.clone()) {
+        t.set(&[FOLDER], "validate.save_samples", if folder.is_null() { "false" } else { "true" });
+        if !folder.is_null() {
+            t.remark(FOLDER, "to `validation/` in the run folder");
+        }
+    }
+    if t.first_given(&[SAMPLE, TEMPERATURE]).is_none() && !t.whole {
+        return;
+    }
     // RAGEN samples in validation, at 0.5, unless told otherwise.
     let is_ragen = t.has_key_of(Owner::Ragen);
     if t.flag(SAMPLE, is_ragen) {

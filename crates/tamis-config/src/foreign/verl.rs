@@ -663,8 +663,14 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("trainer.experiment_name", "gsm8k", By(Rule::Names, "run.name")),
     key("trainer.default_local_dir", "", NoEffect("checkpoints are in the run folder, `run.dir/run.name`")),
     key("trainer.default_hdfs_dir", "", NoEffect("checkpoints are in the run folder, `run.dir/run.name`")),
-    key("trainer.rollout_data_dir", "", NoEffect("`rollout.save` writes every trajectory to the run folder")),
-    key("trainer.validation_data_dir", "", NoEffect("validation samples are in the run folder")),
+    key(
+        "trainer.rollout_data_dir",
+        "",
+        NoEffect(
+            "every trajectory is written to `rollouts/` in the run folder, unless `rollout.save` is `off`",
+        ),
+    ),
+    key("trainer.validation_data_dir", "null", By(Rule::Validation, "validate.save_samples")),
     key("trainer.n_gpus_per_node", "8", NoEffect(DEVICES)),
     key("trainer.nnodes", "1", NoEffect(DEVICES)),
     key("trainer.device", "", NoEffect(DEVICES)),

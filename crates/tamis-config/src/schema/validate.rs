@@ -20,9 +20,10 @@ choice! {
 section! {
     /// Measuring the policy on held-out prompts.
     pub struct ValidateConfig {
-        /// Training steps between two validations; there is one after the last step too. 0 or negative: none.
+        /// Training steps between two validations. Wherever there is any, be it only the one before the first step, there is one
+        /// after the last step too. 0 or negative: none in between.
         test_freq: Frequency = "0", Any, Free;
-        /// Validate before the first step.
+        /// Validate before the first step. With `test_freq: 0` the policy is measured twice: before the first step and after the last.
         before_train: bool = "true", Any, Free;
         /// Samples per prompt.
         n: usize = "1", Between(1.0, 65536.0), Free;
@@ -36,5 +37,14 @@ section! {
         metrics: Vec<ValidationMetric> = "[mean@k]", NotEmpty, Free;
         /// Samples that are printed.
         num_samples_shown: usize = "3", Any, Free;
+        /// Write every sample of every validation, with its scores, to `validation/step_N.jsonl` in the run folder.
+        save_samples: bool = "false", Any, Free;
+    }
+}
+
+impl ValidateConfig {
+    /// Whether a run with validation prompts is measured at all.
+    pub fn is_made(&self) -> bool {
+        self.before_train || self.test_freq != Frequency::NEVER
     }
 }

@@ -95,28 +95,28 @@ error: `warm_start.target_accuracy` is measured on validation prompts, and there
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("warm_start: {batch_size: 8}\ndata: {train: t, columns: {prompt: q}}", &[]), @r#"
-warning: `data.train` has no effect: the task `arithmetic` makes its own prompts
- --> run.yaml:2:15
-  |
-2 | data: {train: t, columns: {prompt: q}}
-  |               ^
-  hint: remove `data.train`
+    assert_snapshot!(said("warm_start: {batch_size: 8}\ndata: {train: t, columns: {prompt: q}}", &[]), @r"
+    warning: `warm_start.batch_size` has no effect: `warm_start.steps` is 0
+     --> run.yaml:1:26
+      |
+    1 | warm_start: {batch_size: 8}
+      |                          ^
+      hint: remove `warm_start.batch_size`
 
-warning: `data.columns.prompt` has no effect: the task knows its own columns
- --> run.yaml:2:36
-  |
-2 | data: {train: t, columns: {prompt: q}}
-  |                                    ^
-  hint: remove `data.columns.prompt`
+    warning: `data.train` has no effect: the task `arithmetic` makes its own prompts
+     --> run.yaml:2:15
+      |
+    2 | data: {train: t, columns: {prompt: q}}
+      |               ^
+      hint: remove `data.train`
 
-warning: `warm_start.batch_size` has no effect: `warm_start.steps` is 0
- --> run.yaml:1:26
-  |
-1 | warm_start: {batch_size: 8}
-  |                          ^
-  hint: remove `warm_start.batch_size`
-"#);
+    warning: `data.columns.prompt` has no effect: the task knows its own columns
+     --> run.yaml:2:36
+      |
+    2 | data: {train: t, columns: {prompt: q}}
+      |                                    ^
+      hint: remove `data.columns.prompt`
+    ");
 }
 
 #[test]

@@ -36,6 +36,24 @@ pub struct Prompts {
 
 /// Reads or makes the prompts that the configuration names.
 pub fn prompts(config: &Config) -> Result<Prompts, AssembleError> {
+    let prompts = all_prompts(config, true)?;
+    if prompts.train.is_empty() {
+        return Err(AssembleError::setting(
+            "there are no training prompts",
+            "set data.train to one or more JSONL or Parquet files, or data.task to a built-in task",
+        ));
+    }
+    Ok(prompts)
+}
+
+/// Reads or makes the validation prompts alone: files of training prompts need not be there, except those of the task `gsm8k_calculator`,
+/// whose expressions are left out of what is held out.
+pub fn validation_prompts(config: &Config) -> Result<Prompts, AssembleError> {
+    let prompts = all_prompts(config, false)?;
+    Ok(Prompts { train: Vec::new(), ..prompts })
+}
+
+fn all_prompts(config: &Config, for_training: bool) -> Result<Prompts, AssembleError> {
     let data = &config.data;
     let mut prompts = match data.task {
         Some(TaskKind::Arithmetic) => arithmetic(&data.arithmetic, config.run.seed)?,
@@ -61,14 +79,8 @@ pub fn prompts(config: &Config) -> Result<Prompts, AssembleError> {
                 ..Prompts::default()
             }
         }
-        None => files(config)?,
+        None => files(config, for_training)?,
     };
-    if prompts.train.is_empty() {
-        return Err(AssembleError::setting(
-            "there are no training prompts",
-            "set data.train to one or more JSONL or Parquet files, or data.task to a built-in task",
-        ));
-    }
     if let Some(limit) = config.validate.max_prompts {
         prompts.validation.truncate(limit);
     }
@@ -153,7 +165,7 @@ fn columns(data: &DataConfig) -> Columns {
     }
 }
 
-fn files(config: &Config) -> Result<Prompts, AssembleError> {
+fn files(config: &Config, for_training: bool) -> Result<Prompts, AssembleError> {
     let data = &config.data;
     let columns = columns(data);
     let bad_rows = match data.bad_rows {
@@ -176,7 +188,7 @@ fn files(config: &Config) -> Result<Prompts, AssembleError> {
         }
         Ok(dataset.prompts().to_vec())
     };
-    let train = read("training data", &data.train.0)?;
+    let train = if for_training { read("training data", &data.train.0)? } else { Vec::new() };
     let validation = read("validation data", &data.val.0)?;
     Ok(Prompts { train, validation, notes, ..Prompts::default() })
 }

@@ -17,7 +17,7 @@ use crate::batch_metrics::Summary;
 use crate::learner::LearnerError;
 use crate::metrics::Metrics;
 use crate::optimizer_batch::mask_of;
-use crate::validation::{ValidationSettings, sample};
+use crate::validation::{Validation, ValidationSettings, sample};
 
 /// What a step's advantages became.
 pub(super) struct Credited {
@@ -111,9 +111,10 @@ impl Session {
                 ..self.validation.sampling.clone()
             },
             num_samples_shown: 0,
+            keeps_samples: false,
         };
         let journal = format!("greedy/{step}");
-        let (rows, report) =
+        let Validation { prompts: rows, report, .. } =
             sample(&mut self.engine, &mut self.scorer, &prompts, &settings, &journal, step, &mut |_| {})?;
         let rewards: Vec<f64> = rows
             .iter()

@@ -4,8 +4,9 @@ use super::settings::optimizer;
 use super::{RunError, Session};
 use crate::assemble::objective::Divergence;
 use crate::assemble::policy;
+use crate::checkpoint;
+use crate::validation::{self, ValidationSettings};
 use crate::warm_start::{Example, WarmStartError, WarmStartSettings, warm_start};
-use crate::{checkpoint, validation};
 
 impl Session {
     /// Weights, reference and first measurement; `examples` where the run begins.
@@ -36,8 +37,9 @@ impl Session {
             test_freq: config.test_freq,
             seed: self.config.run.seed,
         };
-        let (progress, scorer, prompts, validation) =
-            (&self.progress, &mut self.scorer, &self.validation_prompts, &self.validation);
+        // Only its accuracy counts here.
+        let validation = ValidationSettings { keeps_samples: false, ..self.validation.clone() };
+        let (progress, scorer, prompts) = (&self.progress, &mut self.scorer, &self.validation_prompts);
         let mut measured = 0;
         let interrupt = self.interrupt.clone();
         let report = warm_start(
@@ -48,9 +50,9 @@ impl Session {
             |engine| {
                 measured += 1;
                 let journal = format!("warm_start/{measured}");
-                let (_, report) =
-                    validation::sample(engine, scorer, prompts, validation, &journal, 0, &mut |_| {})?;
-                Ok(report.accuracy)
+                let found =
+                    validation::sample(engine, scorer, prompts, &validation, &journal, 0, &mut |_| {})?;
+                Ok(found.report.accuracy)
             },
             |update, loss, accuracy| {
                 let measured = accuracy

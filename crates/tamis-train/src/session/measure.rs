@@ -1,17 +1,23 @@
 //! Validation: before the first step, after some, at the end; and the one that an interruption left to be made.
 
-use tamis_config::Frequency;
+use tamis_config::ValidateConfig;
+use tamis_data::records::Format;
+use tamis_data::samples::write_samples_to;
 
 use super::{RunError, Session};
 use crate::metrics::Metrics;
-use crate::validation;
+use crate::validation::{self, Validation};
+
+/// Whether the policy is measured after a step: every `validate.test_freq` steps, and after the last one wherever there is a measurement at
+/// all, be it only the one before training.
+fn measures_after(config: &ValidateConfig, step: u64, is_last: bool) -> bool {
+    config.test_freq.is_due(step) || (is_last && config.is_made())
+}
 
 impl Session {
     /// Whether the policy is measured after a step.
     pub(super) fn measures_after(&self, step: u64, is_last: bool) -> bool {
-        let frequency = self.config.validate.test_freq;
-        !self.validation_prompts.is_empty()
-            && (frequency.is_due(step) || (is_last && frequency != Frequency::NEVER))
+        !self.validation_prompts.is_empty() && measures_after(&self.config.validate, step, is_last)
     }
 
     /// Validation before the first step, where it is wanted.
@@ -60,7 +66,7 @@ impl Session {
     pub(super) fn validate(&mut self, step: u64, metrics: &mut Metrics) -> Result<(), RunError> {
         self.scorer.set_trainer_state(self.trainer_state());
         let (progress, num_prompts) = (&self.progress, self.validation_prompts.len());
-        let (rows, report) = validation::sample(
+        let Validation { prompts: rows, report, samples } = validation::sample(
             &mut self.engine,
             &mut self.scorer,
             &self.validation_prompts,
@@ -73,6 +79,13 @@ impl Session {
             self.progress.warn(&warning);
         }
         validation::metrics(&rows, &self.config.validate, metrics);
+        if self.validation.keeps_samples {
+            let disk = self.directory.disk();
+            disk.create_folder(&self.directory.validation())?;
+            disk.write_file_with(&self.directory.validation_samples(step), |out| {
+                write_samples_to(out, &samples, Format::Jsonl)
+            })?;
+        }
         let score = match self.config.checkpoint.keep_best.as_ref().and_then(|keep| keep.metric.as_deref()) {
             Some(name) => metrics.get(name).ok_or_else(|| validation::no_figure(name, metrics))?,
             None => report.accuracy,
@@ -90,5 +103,30 @@ impl Session {
         ));
         self.latest = Some((step, report));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tamis_config::load_sources;
+    use tamis_config::source::{Source, SourceKind};
+
+    use super::*;
+
+    #[test]
+    fn a_run_that_is_measured_at_all_is_measured_after_its_last_step() {
+        let after = |settings: &str, step: u64, is_last: bool| {
+            let yaml = format!(
+                "model: {{path: m}}\ndata: {{task: arithmetic}}\ntrain: {{total_steps: 7}}\nvalidate: {{{settings}}}"
+            );
+            let source = Source::new(SourceKind::File("run.yaml".into()), yaml);
+            let loaded = load_sources(&[source], &[]).unwrap_or_else(|errors| panic!("{errors}"));
+            measures_after(&loaded.config.validate, step, is_last)
+        };
+        let before_and_after = "before_train: true, test_freq: 0";
+        assert!(after(before_and_after, 7, true) && !after(before_and_after, 6, false));
+        assert!(!after("before_train: false, test_freq: 0", 7, true));
+        let every_third = "before_train: false, test_freq: 3";
+        assert!(after(every_third, 7, true) && after(every_third, 6, false) && !after(every_third, 5, false));
     }
 }

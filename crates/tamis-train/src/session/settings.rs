@@ -68,6 +68,7 @@ pub(crate) fn validation_settings(config: &Config) -> ValidationSettings {
             ..sampling(config)
         },
         num_samples_shown: config.validate.num_samples_shown,
+        keeps_samples: config.validate.save_samples,
     }
 }
 

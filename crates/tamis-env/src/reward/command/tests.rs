@@ -798,6 +798,7 @@ def compute_score(reward_input):
 "#;
     let (_folder, command) = python(sequential, "compute_score", Kind::EasyR1, &Value::Null);
     insta::assert_snapshot!(said(&outcomes(&command, 2)), @"score=1; score=1");
+    assert!(sequential.contains("REWARD_TYPE = \"sequential\""));
     let unsaid = sequential.replace("REWARD_TYPE = \"sequential\"", "");
     let (_folder, command) = python(&unsaid, "compute_score", Kind::EasyR1Sequential, &Value::Null);
     insta::assert_snapshot!(said(&outcomes(&command, 2)), @"score=1; score=1");

@@ -1,0 +1,30 @@
+//! `tamis rollouts`.
+
+use tamis_report::rollouts::{RolloutQuery, read};
+
+use super::{print, show};
+use crate::arguments::Rollouts;
+use crate::failure::{FAILED, Failure, USAGE};
+
+pub(crate) fn run(arguments: &Rollouts) -> Result<u8, Failure> {
+    let query = RolloutQuery {
+        source: arguments.source.clone(),
+        step: arguments.step,
+        verdict: arguments.verdict.clone(),
+        group: arguments.group,
+        prompt: arguments.prompt,
+        limit: arguments.limit,
+    };
+    let view = read(&query).map_err(|error| {
+        let code = if error.is_usage() { USAGE } else { FAILED };
+        Failure::of(code, &error, error.hint())
+    })?;
+    if arguments.json {
+        let json = serde_json::to_string_pretty(&view)
+            .map_err(|error| Failure::told(FAILED, format!("error: failed to write the rows: {error}")))?;
+        print(&format!("{json}\n"))?;
+    } else {
+        show(&view.to_string())?;
+    }
+    Ok(0)
+}

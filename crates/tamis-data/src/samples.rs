@@ -1,0 +1,222 @@
+//! Files of validation samples: completions of held-out prompts with their scores, one row each, as JSON lines or Parquet.
+//!
+//! [`markdown`] lists the columns.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use tamis_core::group::FinishReason;
+use thiserror::Error;
+
+use crate::records::Format;
+use crate::rollouts::finish_reason;
+use crate::table::{Column, Columns, Values, io_error, not_nan, write_jsonl, write_parquet};
+use crate::whole_file::WholeFile;
+
+/// One completion of a held-out prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SampleRow {
+    /// Training step after which it was sampled.
+    pub step: u64,
+    /// Row of the prompt in the validation data, from 0.
+    pub prompt_id: u64,
+    /// Place among the samples of the prompt, from 0.
+    pub sample_index: u32,
+    /// verl's `data_source`.
+    pub data_source: String,
+    /// The prompt's text, whole.
+    pub prompt: String,
+    /// The completion.
+    pub completion: String,
+    /// What rewards compared with.
+    pub ground_truth: Option<String>,
+    /// Scores by name, NaN where there was no answer.
+    pub scores: BTreeMap<String, f64>,
+    /// The reward, NaN where there was no answer.
+    pub reward: f64,
+    /// Tokens of the completion.
+    pub num_tokens: usize,
+    /// Why it ended.
+    pub finish_reason: FinishReason,
+}
+
+fn columns() -> Columns<SampleRow> {
+    let column = |name, values, meaning| Column { name, values, meaning };
+    Columns {
+        before: vec![
+            column(
+                "step",
+                Values::Integer(|row: &SampleRow| row.step as i64),
+                "training steps before the validation; 0: before the first",
+            ),
+            column(
+                "prompt_id",
+                Values::Integer(|row| row.prompt_id as i64),
+                "row of the prompt in the validation data, from 0",
+            ),
+            column(
+                "sample_index",
+                Values::Integer(|row| i64::from(row.sample_index)),
+                "place among the `validate.n` samples of the prompt, from 0",
+            ),
+            column(
+                "data_source",
+                Values::Text(|row| &row.data_source),
+                "`data_source` of the prompt's row; empty where it has none",
+            ),
+            column(
+                "prompt",
+                Values::Text(|row| &row.prompt),
+                "the whole prompt as text, as the chat template renders it (verl's `input`)",
+            ),
+            column(
+                "completion",
+                Values::Text(|row| &row.completion),
+                "the completion as text (verl's `output`)",
+            ),
+            column(
+                "ground_truth",
+                Values::OptionalText(|row| row.ground_truth.as_deref()),
+                "what rewards compare with (verl's `gts`); null where the row has none",
+            ),
+        ],
+        score: |row, name| row.scores.get(name).copied().and_then(not_nan),
+        logged: |_, _| None,
+        after: vec![
+            column(
+                "reward",
+                Values::Number(|row| not_nan(row.reward)),
+                "weighted sum of the scores (verl's `score`); null: unscored",
+            ),
+            column(
+                "num_tokens",
+                Values::Integer(|row| row.num_tokens as i64),
+                "tokens of the completion, the end token included",
+            ),
+            column(
+                "finish_reason",
+                Values::Text(|row| finish_reason(row.finish_reason)),
+                "`stop`: it ended by itself; `length`: it was cut at `rollout.max_response_length`",
+            ),
+        ],
+    }
+}
+
+/// The columns of a file of samples as a table of Markdown.
+pub fn markdown() -> String {
+    columns().markdown()
+}
+
+/// Names of the columns that every file of samples has; any other column is a score.
+pub fn fixed_columns() -> Vec<&'static str> {
+    columns().names()
+}
+
+/// A file of samples could not be written.
+#[derive(Debug, Error)]
+pub enum SamplesError {
+    /// Its name does not say which format it is to have.
+    #[error("{} does not say how the samples are to be written: its name ends neither in .jsonl nor in .parquet", path.display())]
+    NoFormat {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The disk.
+    #[error("failed to write the samples to {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// The format that a file's name asks for: `.jsonl` (or `.json`, `.ndjson`) or `.parquet`.
+pub fn format_of(path: &Path) -> Result<Format, SamplesError> {
+    let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase());
+    match ending.as_deref() {
+        Some("jsonl" | "json" | "ndjson") => Ok(Format::Jsonl),
+        Some("parquet") => Ok(Format::Parquet),
+        _ => Err(SamplesError::NoFormat { path: path.to_owned() }),
+    }
+}
+
+/// Writes samples in a format.
+pub fn write_samples_to(out: impl Write + Send, rows: &[SampleRow], format: Format) -> std::io::Result<()> {
+    let scores: BTreeSet<&str> = rows.iter().flat_map(|row| row.scores.keys().map(String::as_str)).collect();
+    let columns = columns().with_others(&scores, &BTreeSet::new());
+    match format {
+        Format::Jsonl => write_jsonl(out, &columns, rows),
+        Format::Parquet => {
+            write_parquet(out, "samples", &columns, rows, |row| row.num_tokens).map_err(io_error)
+        }
+    }
+}
+
+/// Writes a file of samples, whole or not at all, in the format that its name asks for.
+pub fn write_samples(path: &Path, rows: &[SampleRow]) -> Result<(), SamplesError> {
+    let format = format_of(path)?;
+    let write = || {
+        let mut file = WholeFile::create(path)?;
+        write_samples_to(&mut file, rows, format)?;
+        file.commit()
+    };
+    write().map_err(|source| SamplesError::Write { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::records::Records;
+
+    fn row(sample_index: u32, acc: f64, ground_truth: Option<&str>) -> SampleRow {
+        SampleRow {
+            step: 5,
+            prompt_id: 3,
+            sample_index,
+            data_source: "sums".to_owned(),
+            prompt: "1+1=".to_owned(),
+            completion: format!("é {sample_index}"),
+            ground_truth: ground_truth.map(ToOwned::to_owned),
+            scores: [("acc".to_owned(), acc), ("prompt".to_owned(), 0.5)].into(),
+            reward: acc,
+            num_tokens: 2,
+            finish_reason: if sample_index == 0 { FinishReason::Stop } else { FinishReason::Length },
+        }
+    }
+
+    #[test]
+    fn samples_come_back_from_either_format() {
+        let folder = tempfile::tempdir().unwrap();
+        let rows = [row(0, 1.0, Some("2")), row(1, f64::NAN, None)];
+        for name in ["s.jsonl", "s.parquet"] {
+            let path = folder.path().join(name);
+            write_samples(&path, &rows).unwrap();
+            let read: Vec<Value> =
+                Records::open(&path).unwrap().map(|record| Value::Object(record.unwrap().values)).collect();
+            assert_eq!(
+                read,
+                [
+                    json!({
+                        "step": 5, "prompt_id": 3, "sample_index": 0, "data_source": "sums", "prompt": "1+1=",
+                        "completion": "é 0", "ground_truth": "2", "acc": 1.0, "score_prompt": 0.5, "reward": 1.0,
+                        "num_tokens": 2, "finish_reason": "stop",
+                    }),
+                    json!({
+                        "step": 5, "prompt_id": 3, "sample_index": 1, "data_source": "sums", "prompt": "1+1=",
+                        "completion": "é 1", "ground_truth": null, "acc": null, "score_prompt": 0.5, "reward": null,
+                        "num_tokens": 2, "finish_reason": "length",
+                    }),
+                ],
+                "{name}"
+            );
+        }
+        let error = write_samples(&folder.path().join("s.csv"), &rows).unwrap_err();
+        assert!(matches!(error, SamplesError::NoFormat { .. }), "{error}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "no temporary file is left");
+    }
+}
