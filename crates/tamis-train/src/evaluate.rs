@@ -104,8 +104,7 @@ fn evaluate_in(
     keeps_samples: bool,
 ) -> Result<Evaluation, EvaluateError> {
     let listener: Arc<dyn Listener> = RunListener::new(progress, &Interrupt::new());
-    let mut scorer =
-        Scorer::new(rewards::rewards(config, &Disk::new(), folder, &listener, &[&prompts])?);
+    let mut scorer = Scorer::new(rewards::rewards(config, &Disk::new(), folder, &listener, &[&prompts])?);
     let overlong = data::overlong(config.data.overlong_prompts);
     let prepared = codec
         .prepare(prompts, "validation", overlong, config.data.max_prompt_length)
