@@ -204,16 +204,26 @@ impl Layers {
             };
             self.diagnostics.extend(translation.diagnostics);
             self.notes = translation.notes;
-            let native = std::mem::replace(&mut self.overrides, translation.overrides);
-            self.overrides.extend(ours);
-            self.overrides.extend(native);
+            let mut native = std::mem::take(&mut self.overrides);
+            // What is added to a list of rewards comes after the list.
+            let num_first = native.iter().rposition(sets_rewards).map_or(0, |index| index + 1);
+            let changes_rewards = |argument: &Override| {
+                num_first > 0 && !sets_rewards(argument) && argument.path.starts_with("reward")
+            };
+            let (late, early): (Vec<Override>, Vec<Override>) =
+                translation.overrides.into_iter().partition(changes_rewards);
+            let last = native.split_off(num_first);
+            self.overrides = early.into_iter().chain(ours).chain(native).chain(late).chain(last).collect();
         }
         self.is_whole &= self.diagnostics.len() == num_found;
     }
 
     /// What keys of other systems may have to change below them.
     fn lower(&self) -> Lower {
-        let rewards = self.files.iter().rev().find(|file| file.get("reward").is_some());
+        let typed = self.overrides.iter().rev().find(|argument| sets_rewards(argument));
+        let rewards = typed
+            .and_then(Override::value)
+            .or_else(|| self.files.iter().rev().find_map(|file| file.get("reward")));
         Lower {
             overlong_rewards: rewards.map(preset::overlong_rewards).unwrap_or_default(),
             is_overlong_in_preset: chosen_preset(&self.files, &self.overrides)
@@ -291,6 +301,11 @@ fn chosen_preset(files: &[Node], overrides: &[Override]) -> Option<Preset> {
         None => files.iter().rev().find_map(|file| file.get("preset"))?,
     };
     Preset::read(node, "preset", &mut Reader::new())
+}
+
+/// Whether an override replaces the list of rewards.
+fn sets_rewards(argument: &Override) -> bool {
+    argument.path == "reward" && matches!(argument.operation, Operation::Set(_))
 }
 
 fn take(node: &mut Node, key: &str) -> Option<Node> {

@@ -51,12 +51,12 @@ pub(crate) fn preset_tree(preset: Preset) -> &'static Node {
 
 /// Whether a preset adds a soft overlong punishment to the rewards.
 pub(crate) fn adds_overlong(preset: Preset) -> bool {
-    !overlong_rewards(preset_tree(preset)).is_empty()
+    preset_tree(preset).get("reward").is_some_and(|rewards| !overlong_rewards(rewards).is_empty())
 }
 
-/// The places of soft overlong punishments in the list of rewards of a layer.
-pub(crate) fn overlong_rewards(layer: &Node) -> Vec<usize> {
-    let Some(Node { value: Value::List(items), .. }) = layer.get("reward") else { return Vec::new() };
+/// The places of soft overlong punishments in a list of rewards.
+pub(crate) fn overlong_rewards(rewards: &Node) -> Vec<usize> {
+    let Value::List(items) = &rewards.value else { return Vec::new() };
     let is_overlong = |item: &Node| {
         item.get("kind")
             .is_some_and(|kind| matches!(&kind.value, Value::Scalar { text, .. } if text == "soft_overlong"))

@@ -20,7 +20,16 @@ fn verl(t: &mut Translator) {
     mini_batch(owner, "actor_rollout_ref.actor.ppo_mini_batch_size", t);
     t.default(owner, "actor_rollout_ref.rollout.n", "rollout.n", "1");
     t.default(owner, "trainer.total_epochs", "train.total_epochs", "30");
-    verifier(owner, "custom_reward_function.path", "verl picks it by each row's data_source", t);
+    if !t.sets_list("reward") {
+        let (key, list) = ("custom_reward_function.path", "[{kind: by_source}]");
+        t.put_first(owner, &format!("{key} (default)"), "reward", list);
+        t.absent(
+            owner,
+            key,
+            &[("reward", list)],
+            "verl's default: the verifier of each row by its data_source",
+        );
+    }
 }
 
 /// verl and RAGEN have the same default, with a critic.
@@ -192,7 +201,7 @@ fn verifier(owner: Owner, key: &str, why: &str, t: &mut Translator) {
     } else {
         "math"
     };
-    t.put_first(owner, "reward", &format!("[{{kind: {kind}}}]"));
+    t.put_first(owner, "guessed", "reward", &format!("[{{kind: {kind}}}]"));
     let remark =
         format!("warning: {why}; guessed from the name of the data, choose another kind if it is wrong");
     t.absent(owner, key, &[("reward", &format!("[{{kind: {kind}}}]"))], &remark);

@@ -426,8 +426,8 @@ impl Translator {
     }
 
     /// Sets one of our lists before what is appended to it.
-    pub(super) fn put_first(&mut self, owner: Owner, ours: &str, yaml_text: &str) {
-        let origin = Origin::start_of(&Source::new(SourceKind::Foreign(owner.as_str()), "guessed"));
+    pub(super) fn put_first(&mut self, owner: Owner, why: &str, ours: &str, yaml_text: &str) {
+        let origin = Origin::start_of(&Source::new(SourceKind::Foreign(owner.as_str()), why));
         let operation = Operation::Set(node_at(yaml_text, &origin));
         self.overrides.insert(0, Override { path: ours.to_owned(), origin, operation });
     }

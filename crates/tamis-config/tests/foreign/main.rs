@@ -4,6 +4,8 @@
 //! the package (those for supervised training, generation and evaluation alone are other programs), `verl-scripts.keys` what verl's scripts and
 //! recipes write beside them, `ragen.keys` of RAGEN's configuration files and scripts. `extract.py` makes such a list.
 
+mod documents;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -46,7 +48,8 @@ fn other_value(value: &Json) -> Option<String> {
         Json::Number(number) => {
             let number = number.as_f64()?;
             // Shares stay shares.
-            Some(if number > 0.0 && number <= 1.0 { number / 2.0 } else { number + 1.0 }.to_string())
+            let is_share = value.is_f64() && number > 0.0 && number <= 1.0;
+            Some(if is_share { number / 2.0 } else { number + 1.0 }.to_string())
         }
         Json::String(text) => Some(if text.starts_with("${") { "7" } else { "other" }.to_owned()),
         Json::Null => Some("4".to_owned()),

@@ -52,7 +52,7 @@ data.train_batch_size is not given -> data.train_batch_size: 1024 (verl's defaul
 actor_rollout_ref.actor.ppo_mini_batch_size is not given -> train.ppo_mini_batch_size: 256 (verl's default)
 actor_rollout_ref.rollout.n is not given -> rollout.n: 1 (verl's default)
 trainer.total_epochs is not given -> train.total_epochs: 30 (verl's default)
-custom_reward_function.path is not given -> reward: [{kind: math}] (warning: verl picks it by each row's data_source; guessed from the name of the data, choose another kind if it is wrong)
+custom_reward_function.path is not given -> reward: [{kind: by_source}] (verl's default: the verifier of each row by its data_source)
 ");
 }
 
@@ -71,7 +71,7 @@ data.train_batch_size is not given -> data.train_batch_size: 1024 (verl's defaul
 actor_rollout_ref.actor.ppo_mini_batch_size is not given -> train.ppo_mini_batch_size: 256 (verl's default)
 actor_rollout_ref.rollout.n is not given -> rollout.n: 1 (verl's default)
 trainer.total_epochs is not given -> train.total_epochs: 30 (verl's default)
-custom_reward_function.path is not given -> reward: [{kind: math}] (warning: verl picks it by each row's data_source; guessed from the name of the data, choose another kind if it is wrong)
+custom_reward_function.path is not given -> reward: [{kind: by_source}] (verl's default: the verifier of each row by its data_source)
 ");
 }
 

@@ -8,6 +8,7 @@ mod ragen;
 mod rewards;
 mod together;
 mod trl;
+mod values;
 mod verl;
 
 use insta::assert_snapshot;

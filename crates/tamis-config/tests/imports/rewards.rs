@@ -128,6 +128,12 @@ fn a_buffer_replaces_the_one_below_it() {
             assert_eq!(overlong[0][key], value, "{yaml}: {key}");
         }
     }
+    // So it does a list that is typed beside it, before or behind.
+    let list = "reward=[{kind: number}, {kind: soft_overlong, buffer: 64}]";
+    for arguments in [[list, on[0], on[1]], [on[0], on[1], list]] {
+        let overlong = overlong(&over("", &arguments).0);
+        assert_eq!((overlong.len(), &overlong[0]["buffer"]), (1, &json!(32)));
+    }
     // A length alone changes what is on already, and does nothing where nothing is.
     let (config, _) = over("preset: dapo", &on[1..]);
     assert_eq!(overlong(&config)[0]["buffer"], 32);

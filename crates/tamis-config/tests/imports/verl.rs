@@ -54,7 +54,7 @@ rollout:
   temperature: 0.7  # verl: actor_rollout_ref.rollout.temperature=0.7
   max_response_length: 2048  # verl: data.max_response_length=2048
 reward:
-  - {kind: math}  # verl: guessed
+  - {kind: by_source}  # verl: custom_reward_function.path (default)
 filter:
   kind: variance  # verl: algorithm.filter_groups.enable=True
   metric: acc  # verl: algorithm.filter_groups.metric=acc
@@ -101,7 +101,7 @@ trainer.logger=["console","wandb"] -> run.loggers: [console, jsonl] (wandb is no
 trainer.project_name=math_dapo_experiment -> run.dir: runs/math_dapo_experiment
 trainer.experiment_name=qwen2_7b_filtergroups_enabled -> run.name: qwen2_7b_filtergroups_enabled
 actor_rollout_ref.actor.ppo_mini_batch_size is not given -> train.ppo_mini_batch_size: 256 (verl's default)
-custom_reward_function.path is not given -> reward: [{kind: math}] (warning: verl picks it by each row's data_source; guessed from the name of the data, choose another kind if it is wrong)
+custom_reward_function.path is not given -> reward: [{kind: by_source}] (verl's default: the verifier of each row by its data_source)
 "#);
     assert_eq!(import.remaining, []);
     let config = loaded(&import);
@@ -137,7 +137,7 @@ data:
 rollout:
   n: 1  # verl: actor_rollout_ref.rollout.n (default)
 reward:
-  - {kind: math}  # verl: guessed
+  - {kind: by_source}  # verl: custom_reward_function.path (default)
 filter:
   kind: variance  # verl: algorithm.filter_groups.enable=True
   metric: seq_reward  # verl: algorithm.filter_groups.enable=True
@@ -249,7 +249,7 @@ fn the_released_command_of_dapo() {
     assert_eq!((config.objective.loss.clip_high, config.objective.loss.dual_clip), (Some(0.28), Some(10.0)));
     assert_eq!((config.validate.temperature, config.validate.top_p), (1.0, 0.7));
     let rewards: Vec<&str> = config.reward.iter().map(|reward| reward.kind.as_str()).collect();
-    assert_eq!(rewards, ["math_dapo", "soft_overlong"]);
+    assert_eq!(rewards, ["by_source", "soft_overlong"]);
     assert_eq!(config.schedule.max_num_gen_batches, Some(10));
 }
 
@@ -361,14 +361,14 @@ fn the_contrast_of_the_fork() {
         "actor_rollout_ref.actor.loss_position=all",
         "data.train_files=train.parquet",
     ]);
-    assert_snapshot!(import.yaml, @r#"
+    assert_snapshot!(import.yaml, @"
 data:
   train: train.parquet  # verl: data.train_files=train.parquet
   train_batch_size: 1024  # verl: data.train_batch_size (default)
 rollout:
   n: 1  # verl: actor_rollout_ref.rollout.n (default)
 reward:
-  - {kind: math}  # verl: guessed
+  - {kind: by_source}  # verl: custom_reward_function.path (default)
 objective:
   advantage:
     estimator: cpo  # verl: algorithm.adv_estimator=cpo
@@ -380,8 +380,8 @@ objective:
 train:
   ppo_mini_batch_size: 256  # verl: actor_rollout_ref.actor.ppo_mini_batch_size (default)
   total_epochs: 30  # verl: trainer.total_epochs (default)
-"#);
-    assert_snapshot!(notes(&import), @r#"
+");
+    assert_snapshot!(notes(&import), @"
 algorithm.adv_estimator=cpo -> objective.advantage.estimator: cpo, objective.advantage.difficulty: fork, objective.advantage.singleton: raw (as the fork computes it, which finds no group all right or all wrong: `objective.advantage.difficulty: repaired` does what its text says. The gold answer stands in `objective.advantage.gold_hint`, in other words than there)
 algorithm.gold_as_hint=True has no effect: the estimator `cpo` always shows the gold answer, no other does
 actor_rollout_ref.actor.wrap_method=negonly_seq_kl -> objective.advantage.wrap: negonly_seq_kl
@@ -393,18 +393,18 @@ data.train_batch_size is not given -> data.train_batch_size: 1024 (verl's defaul
 actor_rollout_ref.actor.ppo_mini_batch_size is not given -> train.ppo_mini_batch_size: 256 (verl's default)
 actor_rollout_ref.rollout.n is not given -> rollout.n: 1 (verl's default)
 trainer.total_epochs is not given -> train.total_epochs: 30 (verl's default)
-custom_reward_function.path is not given -> reward: [{kind: math}] (warning: verl picks it by each row's data_source; guessed from the name of the data, choose another kind if it is wrong)
-"#);
+custom_reward_function.path is not given -> reward: [{kind: by_source}] (verl's default: the verifier of each row by its data_source)
+");
     let import =
         converted(&["algorithm.adv_estimator=optimal_token_baseline", "data.train_files=train.parquet"]);
-    assert_snapshot!(import.yaml, @r#"
+    assert_snapshot!(import.yaml, @"
 data:
   train: train.parquet  # verl: data.train_files=train.parquet
   train_batch_size: 1024  # verl: data.train_batch_size (default)
 rollout:
   n: 1  # verl: actor_rollout_ref.rollout.n (default)
 reward:
-  - {kind: math}  # verl: guessed
+  - {kind: by_source}  # verl: custom_reward_function.path (default)
 objective:
   advantage:
     estimator: optimal_token_baseline  # verl: algorithm.adv_estimator=optimal_token_baseline
@@ -415,5 +415,5 @@ objective:
 train:
   ppo_mini_batch_size: 256  # verl: actor_rollout_ref.actor.ppo_mini_batch_size (default)
   total_epochs: 30  # verl: trainer.total_epochs (default)
-"#);
+");
 }
