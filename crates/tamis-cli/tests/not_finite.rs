@@ -79,7 +79,15 @@ fn no_score_makes_a_statistic_that_is_no_number() {
             ("run: {name: tiny", &run),
             ("  total_steps: 6", "  total_steps: 2"),
         ];
-        train(&largest, "['1e100', '-1e100', '1e100'][n % 3]", &changes).succeeds();
+        let ended = train(&largest, "['1e100', '-1e100', '1e100'][n % 3]", &changes);
+        // As they are they leave no finite gradient, and a run without an update is not done.
+        if name == "plain" {
+            let told =
+                "error: the 2 steps up to step 2 made no update of the policy: the run does not learn\n";
+            assert!(ended.failure().starts_with(&format!("exit code 1\n{told}")), "{}", ended.shown());
+        } else {
+            ended.succeeds();
+        }
     }
     let texts = [
         folder.read("runs/tiny/metrics.jsonl"),
@@ -210,4 +218,133 @@ fn ten_updates_of_the_critic_in_a_row_without_a_finite_gradient_end_the_run() {
         "{}",
         again.shown()
     );
+}
+
+/// The checkpoints of the run.
+fn checkpoints(folder: &Folder) -> Vec<String> {
+    let entries = std::fs::read_dir(folder.join("runs/tiny/checkpoints")).expect("checkpoints");
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.expect("entry").file_name().display().to_string()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn weights_that_diverge_end_the_run_and_are_saved_nowhere() {
+    let folder = Folder::tiny();
+    // The first step has a rate of 0, the second one blows up.
+    let rates = ["train.lr_schedule.warmup_steps=1", "train.optimizer.learning_rate=1e300"];
+    let keep = ["train", "tiny.yaml", "checkpoint.save_freq=1", "checkpoint.keep_last=1"];
+    let ended = folder.tamis(&[&keep[..], &rates[..]].concat());
+    insta::assert_snapshot!(ended.failure(), @r"
+    exit code 1
+    error: the policy's weights hold numbers that are not finite after step 2, the first in tensor `model.embed_tokens.weight`: training has diverged
+      hint: nothing of it was saved, and runs/tiny/checkpoints/step_1 is the state before: begin a new run from its weights (`model.path: runs/tiny/checkpoints/step_1`) with a lower train.optimizer.learning_rate, and look for a reward or an advantage without bound
+    ");
+    // The row of the step says what happened; nothing was validated with such weights, or saved.
+    assert_eq!(steps(&folder).len(), 2);
+    assert!(!ended.stderr.contains("validation after step 2"), "{}", ended.stderr);
+    assert_eq!(checkpoints(&folder), ["step_1"]);
+    let kept = Left::by(&folder.join("runs/tiny"));
+    // However often it is tried.
+    let again = folder.tamis(&["train", "--resume", "runs/tiny"]);
+    assert_eq!(again.failure(), ended.failure());
+    kept.assert_same(&Left::by(&folder.join("runs/tiny")));
+    let other = [
+        "train",
+        "tiny.yaml",
+        "run.name=other",
+        "model.path=runs/tiny/checkpoints/step_1",
+        "warm_start.steps=0",
+    ];
+    let ended = folder.tamis(&[&other[..], &["~model.init"]].concat()).succeeds();
+    assert!(ended.stdout.contains("done"), "{}", ended.shown());
+}
+
+#[test]
+fn a_critic_or_a_warm_start_that_diverges_ends_the_run_too() {
+    let folder = Folder::new();
+    let ppo = TINY
+        .replace("filter: {kind: variance}\nschedule: {max_num_gen_batches: 50}\n", "preset: ppo\n")
+        .replace("  gen_batch_size: 8\n", "");
+    assert!(ppo.contains("preset: ppo") && !ppo.contains("gen_batch_size"));
+    folder.write("ppo.yaml", &ppo);
+    let ended = folder.tamis(&["train", "ppo.yaml", "critic.optimizer.learning_rate=1e300"]);
+    let told = ended.failure();
+    assert_eq!(ended.code, Some(1));
+    assert!(
+        told.contains("error: the critic's weights hold numbers that are not finite after step 1, "),
+        "{told}"
+    );
+    assert!(told.contains("a lower critic.optimizer.learning_rate"), "{told}");
+    assert_eq!(checkpoints(&folder), ["step_0"]);
+
+    let folder = Folder::tiny();
+    let ended = folder.tamis(&["train", "tiny.yaml", "warm_start.learning_rate=1e300"]);
+    let told = ended.failure();
+    assert_eq!(ended.code, Some(1));
+    assert!(
+        told.contains("error: the policy's weights hold numbers that are not finite after step 0, "),
+        "{told}"
+    );
+    assert!(
+        told.ends_with("  hint: nothing was saved: begin a new run with a lower warm_start.learning_rate\n"),
+        "{told}"
+    );
+}
+
+#[test]
+fn weights_beyond_half_precision_are_never_written_as_infinities() {
+    let folder = Folder::tiny();
+    let large = ["train.optimizer.learning_rate=1e5", "train.total_steps=1", "model.save_dtype=f16"];
+    let ended = folder.tamis(&[&["train", "tiny.yaml"], &large[..]].concat());
+    let told = ended.failure();
+    assert_eq!(ended.code, Some(1), "{}", ended.shown());
+    assert!(
+        told.starts_with("exit code 1\nerror: tensor `model.embed_tokens.weight` has weights of magnitude "),
+        "{told}"
+    );
+    assert!(
+        told.contains(
+            ", which would be infinite in the float16 of model.save_dtype; nothing was written so\n"
+        ),
+        "{told}"
+    );
+    assert!(
+        told.contains("hint: runs/tiny/checkpoints/step_1 holds the weights in 32 bits, nothing is lost"),
+        "{told}"
+    );
+    // What was trained is all there, and the run is done once they may be written.
+    let config = folder.read("runs/tiny/checkpoints/step_1/config.json");
+    assert!(config.contains("float32"), "{config}");
+    let ended = folder.tamis(&["train", "--resume", "runs/tiny", "model.save_dtype=bf16"]).succeeds();
+    assert!(
+        ended.stdout.contains("done: 1 steps") || ended.stdout.contains("done: 1 step"),
+        "{}",
+        ended.shown()
+    );
+}
+
+/// As an earlier build saved it.
+#[test]
+fn a_checkpoint_of_diverged_weights_is_not_called_damaged() {
+    let folder = Folder::tiny();
+    folder.tamis(&["train", "tiny.yaml", "train.total_steps=2"]).succeeds();
+    let checkpoint = folder.join("runs/tiny/checkpoints/step_2");
+    let weights = checkpoint.join("model.safetensors");
+    let mut bytes = std::fs::read(&weights).expect("weights");
+    let end = bytes.len();
+    bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(&weights, &bytes).expect("write");
+    let sums = checkpoint.join("checksums.json");
+    let mut known: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&sums).expect("sums")).expect("JSON");
+    known["crc32"]["model.safetensors"] = format!("{:08x}", tamis_train::checksum::crc32(&bytes)).into();
+    std::fs::write(&sums, known.to_string()).expect("write");
+    let refused = folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=4"]);
+    insta::assert_snapshot!(refused.failure(), @r"
+    exit code 1
+    error: tensor `model.norm.weight` in runs/tiny/checkpoints/step_2/model.safetensors holds numbers that are not finite: the file is damaged, or its training had diverged
+      hint: training had diverged when this was saved: remove this checkpoint's folder and resume from the one before, or begin a new run from that one (`model.path`) with a lower train.optimizer.learning_rate
+    ");
 }

@@ -1,4 +1,4 @@
-//! Filters that compare the groups of a round or the members of a group, and runs that are stopped early.
+//! Filters that compare the groups of a round or the members of a group, runs that are stopped early, and which checkpoints are kept.
 
 mod tamis;
 
@@ -384,8 +384,8 @@ fn a_step_without_loss_says_so_and_moves_no_weight() {
             ("schedule: {max_num_gen_batches: 50}", "objective: {masks: {truncated: true}}"),
             ("total_steps: 6", "total_steps: 4"),
         ],
-    )
-    .succeeds();
+    );
+    assert_eq!(ended.code, Some(1), "no run that is done: {}", ended.shown());
     assert!(
         ended
             .stderr
@@ -404,4 +404,20 @@ fn a_step_without_loss_says_so_and_moves_no_weight() {
             (0.0, 0.0, 16.0)
         );
     }
+}
+
+#[test]
+fn the_best_checkpoint_may_go_by_a_figure_that_is_not_logged() {
+    let folder = Folder::tiny();
+    let keep = [
+        "validate.n=2",
+        "validate.metrics=[pass@k]",
+        "checkpoint.keep_last=1",
+        "checkpoint.keep_best={k: 1, metric: val-core/arithmetic/acc/mean@2}",
+    ];
+    folder.tamis(&[&["train", "tiny.yaml"], &keep[..]].concat()).succeeds();
+    assert!(!folder.read("runs/tiny/metrics.jsonl").contains("acc/mean@2"));
+    let state = folder.read("runs/tiny/checkpoints/step_6/state.json");
+    let state: serde_json::Value = serde_json::from_str(&state).expect("JSON");
+    assert_eq!(state["scores"].as_object().map(serde_json::Map::len), Some(4), "{}", state["scores"]);
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::checkpoint::{self, CheckpointError, SaveDtype};
 use crate::floats::Floats;
-use crate::layout::{Layout, Role};
-use crate::model::Model;
+use crate::layout::{Layout, Role, Tensor};
+use crate::model::{Model, largest};
 use crate::simd::multiversion;
 use crate::threads::{Parts, Threads};
 use crate::training::Gradients;
@@ -148,6 +148,14 @@ impl AdamW {
             });
         }
         StepReport { grad_norm, clip_scale, skipped: false }
+    }
+
+    /// Name of the first tensor of which a moment holds a number that is not finite.
+    pub fn non_finite(&self) -> Option<&str> {
+        let is_broken = |tensor: &&Tensor| {
+            [&self.first, &self.second].iter().any(|moments| !largest(tensor.of(moments)).is_finite())
+        };
+        self.layout.tensors.iter().find(is_broken).map(|tensor| &*tensor.name)
     }
 
     /// Writes moments (`first.NAME`, `second.NAME`, f32) and the step count as one safetensors file.

@@ -148,6 +148,22 @@ impl Model {
         Ok(())
     }
 
+    /// Name of the first tensor that holds a number which is not finite.
+    pub fn non_finite(&self) -> Option<&str> {
+        let tensors = self.layout.tensors.iter();
+        tensors
+            .filter(|tensor| !largest(tensor.of(&self.weights)).is_finite())
+            .map(|tensor| &*tensor.name)
+            .next()
+    }
+
+    /// Name and largest magnitude of the first tensor that would hold infinities in this type.
+    pub fn overflow(&self, dtype: SaveDtype) -> Option<(&str, f32)> {
+        let mut tensors =
+            self.layout.tensors.iter().map(|tensor| (&*tensor.name, largest(tensor.of(&self.weights))));
+        tensors.find(|(_, largest)| !dtype.holds(*largest))
+    }
+
     /// The shape.
     pub fn config(&self) -> &ModelConfig {
         &self.config
@@ -206,6 +222,11 @@ impl Model {
     pub(crate) fn weight(&self, index: usize) -> &[f32] {
         self.layout.tensors[index].of(&self.weights)
     }
+}
+
+/// The largest magnitude, NaN and infinities above all numbers; 0 of none. Magnitudes are in the order of their bits.
+pub(crate) fn largest(values: &[f32]) -> f32 {
+    f32::from_bits(values.iter().fold(0, |most, value| most.max(value.abs().to_bits())))
 }
 
 fn write_json(out: &mut dyn Write, value: &serde_json::Value) -> std::io::Result<()> {

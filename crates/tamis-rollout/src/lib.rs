@@ -14,6 +14,7 @@ pub use generator::{Generator, GeneratorError, GroupRequest, Outcome, Sample, Sa
 pub use reward_health::{MOST_FAILED_ROUNDS, MissingRewards, RewardHealth};
 pub use scorer::{Answer, AnswerJournal, JournalError, ScoreError, Scorer};
 pub use shell::{
-    Backend, Collected, Dependencies, End, Fate, Observer, Record, Shell, ShellError, ShellSettings,
+    Backend, Collected, Dependencies, End, Fate, Observer, Record, ReferencePass, Shell, ShellError,
+    ShellSettings,
 };
 pub use source::{Drawn, PreparedPrompt, PromptSource};

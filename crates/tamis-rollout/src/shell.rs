@@ -7,6 +7,7 @@ use tamis_core::filter::{
     judge_groups,
 };
 use tamis_core::group::{Group, GroupId, Trajectory};
+use tamis_core::ragged::Ragged;
 use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::{
     Command, Diagnosis, Event, FinishReason, GroupSummary, RoundReport, Rounds, ScheduleError, SkipReason,
@@ -71,6 +72,8 @@ pub struct Record {
     pub final_rewards: Option<Vec<f64>>,
     /// What the reward functions logged of each member \[G\]; empty where they logged nothing.
     pub logged: Vec<Logged>,
+    /// Log-probability of each token under the reference `[G][T]`, where the filter needed them: they are not computed again.
+    pub reference: Option<Ragged<f32>>,
     /// Where it went.
     pub fate: Fate,
 }
@@ -124,11 +127,20 @@ pub trait Observer {
     fn warn(&mut self, message: &str);
 }
 
+/// What a reference pass over some groups gave, one row per trajectory in order.
+#[derive(Debug, Clone)]
+pub struct ReferencePass {
+    /// Rewards after the KL penalty \[B\].
+    pub final_rewards: Vec<f64>,
+    /// Log-probabilities under the reference `[B][T]`.
+    pub logprobs: Ragged<f32>,
+}
+
 /// What generates, and can say what the divergence from a reference costs.
 pub trait Backend: Generator {
-    /// Rewards after the KL penalty, one per trajectory of the groups in order \[B\]: a reference pass over a round, where the filter's
-    /// metric needs it before the filter. `None` where it does not.
-    fn final_rewards(&mut self, groups: &[Group]) -> Result<Option<Vec<f64>>, ShellError> {
+    /// A reference pass over the groups of a round, where the filter's metric needs rewards after the KL penalty before the filter. `None`
+    /// where it does not.
+    fn reference_pass(&mut self, groups: &[Group]) -> Result<Option<ReferencePass>, ShellError> {
         let _ = groups;
         Ok(None)
     }
@@ -194,6 +206,12 @@ impl From<RewardError> for ShellError {
     fn from(error: RewardError) -> Self {
         Self::Score(ScoreError::Reward(error))
     }
+}
+
+/// What the filter said of a group, and the rows that it looked at.
+struct Judged {
+    judgement: Judgement,
+    reference: Option<ReferencePass>,
 }
 
 /// Whether a command ends the step.
@@ -382,21 +400,24 @@ impl Shell {
         }
         self.score(with, step, &ids)?;
         // The machine hears of groups in the order in which they were completed; a synchronous generator's order is deterministic.
-        let judgements = self.judge(with, &ids)?;
+        let mut judgements = self.judge(with, &ids)?;
         let completed: Vec<GroupId> = finished
             .into_iter()
             .chain(ids.iter().copied().filter(|id| !judgements.contains_key(id)))
             .collect();
         for id in completed {
             let record = self.held.get_mut(&id).ok_or(ShellError::UnknownGroup(id.0))?;
-            let event = match judgements.get(&id) {
-                Some((judgement, final_rewards)) => {
-                    record.judgement = Some(*judgement);
-                    record.final_rewards.clone_from(final_rewards);
+            let event = match judgements.remove(&id) {
+                Some(Judged { judgement, reference }) => {
+                    record.judgement = Some(judgement);
+                    if let Some(ReferencePass { final_rewards, logprobs }) = reference {
+                        record.final_rewards = Some(final_rewards);
+                        record.reference = Some(logprobs);
+                    }
                     Event::Judged {
                         group: id,
                         verdict: judgement.verdict,
-                        summary: GroupSummary::of(&record.group, judgement),
+                        summary: GroupSummary::of(&record.group, &judgement),
                     }
                 }
                 None => Event::Failed { group: id, num_tokens: 0 },
@@ -450,6 +471,7 @@ impl Shell {
                     judgement: None,
                     final_rewards: None,
                     logged: Vec::new(),
+                    reference: None,
                     fate: Fate::Carried,
                 },
             );
@@ -518,21 +540,21 @@ impl Shell {
     }
 
     /// Judges the complete groups of a round together, so that a filter which compares groups sees them all.
-    #[expect(clippy::type_complexity, reason = "a judgement with the numbers it looked at")]
     fn judge(
         &mut self,
         with: &mut Dependencies<'_>,
         ids: &[GroupId],
-    ) -> Result<BTreeMap<GroupId, (Judgement, Option<Vec<f64>>)>, ShellError> {
+    ) -> Result<BTreeMap<GroupId, Judged>, ShellError> {
         let groups: Vec<Group> = ids
             .iter()
             .filter_map(|id| self.held.get(id))
             .filter(|record| !matches!(record.fate, Fate::Failed(_)))
             .map(|record| record.group.clone())
             .collect();
-        let final_rewards = if groups.is_empty() { None } else { with.backend.final_rewards(&groups)? };
+        let pass = if groups.is_empty() { None } else { with.backend.reference_pass(&groups)? };
+        let final_rewards = pass.as_ref().map(|pass| pass.final_rewards.as_slice());
         let extra = ExtraColumns {
-            final_reward: final_rewards.as_deref().map_or(FinalReward::IsReward, FinalReward::Column),
+            final_reward: final_rewards.map_or(FinalReward::IsReward, FinalReward::Column),
             entropy: None,
         };
         let judgements = match &self.settings.filter {
@@ -543,17 +565,18 @@ impl Shell {
                 .map(|judgement| Judgement { verdict: Verdict::Kept, ..judgement })
                 .collect(),
         };
-        let mut rows = final_rewards.as_deref();
+        let mut first = 0;
         Ok(groups
             .iter()
             .zip(judgements)
             .map(|(group, judgement)| {
-                let own = rows.map(|all| {
-                    let (own, rest) = all.split_at(group.trajectories.len().min(all.len()));
-                    rows = Some(rest);
-                    own.to_vec()
+                let rows = first..first + group.trajectories.len();
+                first = rows.end;
+                let reference = pass.as_ref().map(|pass| ReferencePass {
+                    final_rewards: pass.final_rewards[rows.clone()].to_vec(),
+                    logprobs: Ragged::from_rows(rows.map(|row| pass.logprobs.row(row))),
                 });
-                (group.id, (judgement, own))
+                (group.id, Judged { judgement, reference })
             })
             .collect())
     }

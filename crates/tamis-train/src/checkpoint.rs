@@ -199,6 +199,12 @@ impl SaveError {
                 Some("continue the run with the version of tamis that began it".to_owned())
             }
             Self::Weights(CheckpointError::Read { .. }) | Self::Shape { .. } => None,
+            // Its checksum agrees, or it would not be read: what was saved was this.
+            Self::Weights(CheckpointError::NotFinite { .. }) => Some(
+                "training had diverged when this was saved: remove this checkpoint's folder and resume from the one before, or begin a new \
+                 run from that one (`model.path`) with a lower train.optimizer.learning_rate"
+                    .to_owned(),
+            ),
             Self::State { .. } | Self::Weights(_) => Some(DAMAGED.to_owned()),
         }
     }

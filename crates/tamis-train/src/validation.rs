@@ -11,6 +11,7 @@ use tamis_env::reward::{RewardInput, TrainerState};
 use tamis_rollout::{Generator, GroupRequest, Outcome, PreparedPrompt, Sampling, Scorer, ShellError};
 
 use crate::assemble::AssembleError;
+use crate::batch_metrics::Summary;
 use crate::metrics::Metrics;
 use crate::validation_metrics::{PromptSamples, SourceResult, results_by_source};
 
@@ -50,8 +51,14 @@ pub struct ValidationReport {
     /// Prompts that could not be generated from.
     #[serde(default)]
     pub num_failed: usize,
-    /// Mean outcome over prompts and samples; the figure that runs are compared by.
+    /// Completions with an outcome: their `acc`, or `score` where there is none.
+    #[serde(default)]
+    pub num_scored: usize,
+    /// Mean outcome over prompts and samples, the figure that runs are compared by; 0 where none has one.
     pub accuracy: f64,
+    /// Success by data source: the mean over its prompts of the mean outcome of their samples. Sources without an outcome are not there.
+    #[serde(default)]
+    pub success_by_source: BTreeMap<String, f64>,
     /// Mean length of the completions in tokens.
     pub mean_length: f64,
     /// Some completions.
@@ -140,7 +147,8 @@ pub fn sample(
     let mut kept = Vec::new();
     let mut report =
         ValidationReport { num_prompts: prompts.len(), num_failed, ..ValidationReport::default() };
-    let (mut sum, mut count, mut length) = (0.0, 0_usize, 0_usize);
+    let (mut sum, mut length) = (0.0, 0_usize);
+    let mut successes: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     for ((prompt, samples), texts) in prompts.iter().zip(&samples).zip(&texts) {
         let mut row = PromptSamples {
             source: source_of(&prompt.prompt.data_source).to_owned(),
@@ -148,12 +156,14 @@ pub fn sample(
             answers: Some(Vec::with_capacity(samples.len())),
             ..PromptSamples::default()
         };
+        let mut outcomes = Vec::with_capacity(samples.len());
         for (i, ((sample, text), scored)) in samples.iter().zip(texts).zip(scored.by_ref()).enumerate() {
             let value = |name: &str| scored.scores.get(name).map(|score| score.value);
             let outcome = value("acc").or_else(|| value("score")).unwrap_or(f64::NAN);
             if !outcome.is_nan() {
                 sum += outcome;
-                count += 1;
+                report.num_scored += 1;
+                outcomes.push(outcome);
             }
             length += sample.token_ids.len();
             if report.shown.len() < settings.num_samples_shown {
@@ -189,9 +199,15 @@ pub fn sample(
             row.num_truncated += usize::from(sample.finish_reason == FinishReason::Length);
             row.answers.get_or_insert_default().push(text.trim().to_owned());
         }
+        if let Some(outcomes) = Summary::of(outcomes) {
+            successes.entry(source_of(&prompt.prompt.data_source)).or_default().push(outcomes.mean);
+        }
         rows.push(row);
     }
-    report.accuracy = if count == 0 { 0.0 } else { sum / count as f64 };
+    report.accuracy = if report.num_scored == 0 { 0.0 } else { sum / report.num_scored as f64 };
+    let mean = |of_prompts: Vec<f64>| Summary::of(of_prompts).map_or(f64::NAN, |summary| summary.mean);
+    report.success_by_source =
+        successes.into_iter().map(|(source, of_prompts)| (source.to_owned(), mean(of_prompts))).collect();
     let num_samples: usize = samples.iter().map(Vec::len).sum();
     report.mean_length = if num_samples == 0 { 0.0 } else { length as f64 / num_samples as f64 };
     Ok(Validation { prompts: rows, report, samples: kept })
@@ -228,8 +244,7 @@ pub fn check_best(
             ..PromptSamples::default()
         })
         .collect();
-    let mut expected = Metrics::new();
-    metrics(&rows, &config.validate, &mut expected);
+    let expected = figures(&rows);
     if expected.get(name).is_some() { Ok(()) } else { Err(no_figure(name, &expected)) }
 }
 
@@ -257,9 +272,142 @@ pub fn results(rows: &[PromptSamples], config: &ValidateConfig) -> Vec<SourceRes
     results
 }
 
+/// Every figure of a validation by its name, whatever of it is logged.
+pub fn figures(rows: &[PromptSamples]) -> Metrics {
+    let mut all = Metrics::new();
+    results_by_source(rows).iter().for_each(|result| result.put(&mut all));
+    all
+}
+
 /// Sets the validation's metrics: those of `validate.metrics`, and lengths and counts.
 pub fn metrics(rows: &[PromptSamples], config: &ValidateConfig, metrics: &mut Metrics) {
     for result in results(rows, config) {
         result.put(metrics);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tamis_core::group::{PolicyVersion, PromptId};
+    use tamis_data::prompt::{Prompt, PromptContent};
+    use tamis_env::reward::{NamedReward, Outcome as Answer, RewardFunction, Rewards};
+    use tamis_rollout::{GeneratorError, Sample};
+
+    use super::*;
+
+    /// Answers every prompt with its id and the number of the sample.
+    struct Counts(Vec<GroupRequest>);
+
+    impl Generator for Counts {
+        fn submit(&mut self, request: GroupRequest, _sampling: &Sampling) -> Result<(), GeneratorError> {
+            self.0.push(request);
+            Ok(())
+        }
+
+        fn poll(&mut self) -> Result<Vec<Outcome>, GeneratorError> {
+            let finished = |request: GroupRequest| Outcome::Finished {
+                ticket: request.ticket,
+                samples: (0..request.keys.len())
+                    .map(|sample| Sample {
+                        token_ids: vec![1, 2],
+                        logprobs: vec![-1.0; 2],
+                        entropy: None,
+                        text: format!("{}.{sample}", request.ticket),
+                        finish_reason: FinishReason::Stop,
+                        versions: (PolicyVersion(0), PolicyVersion(0)),
+                    })
+                    .collect(),
+            };
+            Ok(self.0.drain(..).map(finished).collect())
+        }
+
+        fn abort(&mut self, _ticket: u64) {}
+
+        fn version(&self) -> PolicyVersion {
+            PolicyVersion(0)
+        }
+
+        fn take_num_generated_tokens(&mut self) -> u64 {
+            0
+        }
+    }
+
+    /// Correct where the completion is one of these; no answer where it begins with `3`, or where these are none.
+    struct Among(&'static [&'static str]);
+
+    impl RewardFunction for Among {
+        fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Answer> {
+            let answer = |input: &RewardInput<'_>| {
+                let is_correct = self.0.contains(&input.completion);
+                if self.0.is_empty() || input.completion.starts_with('3') {
+                    Answer::NoAnswer
+                } else {
+                    Answer::verified(0.5, is_correct)
+                }
+            };
+            batch.iter().map(answer).collect()
+        }
+    }
+
+    /// Two samples each of prompts of these sources.
+    fn validated(
+        sources: &[&str],
+        correct: &'static [&'static str],
+    ) -> (Vec<PromptSamples>, ValidationReport) {
+        let prompt = |(id, source): (usize, &&str)| PreparedPrompt {
+            prompt: Arc::new(Prompt {
+                id: PromptId(id as u64),
+                content: PromptContent::Text("?".to_owned()),
+                ground_truth: None,
+                data_source: (*source).to_owned(),
+                columns: serde_json::Map::new(),
+            }),
+            token_ids: Arc::from([1]),
+            text: "?".into(),
+            continued: "".into(),
+        };
+        let prompts: Vec<PreparedPrompt> = sources.iter().enumerate().map(prompt).collect();
+        let function =
+            NamedReward { name: "among".to_owned(), weight: 1.0, function: Box::new(Among(correct)) };
+        let mut scorer = Scorer::new(Rewards::new(vec![function]).expect("a function"));
+        let sampling = Sampling {
+            temperature: 1.0,
+            top_k: None,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            max_response_length: 2,
+            stop: Vec::new(),
+        };
+        let settings =
+            ValidationSettings { seed: 1, n: 2, sampling, num_samples_shown: 0, keeps_samples: false };
+        let validation =
+            sample(&mut Counts(Vec::new()), &mut scorer, &prompts, &settings, "validation/1", 1, &mut |_| {})
+                .expect("validates");
+        (validation.prompts, validation.report)
+    }
+
+    /// What `low_success` watches: by source, whatever is logged.
+    #[test]
+    fn success_is_counted_by_data_source() {
+        // Three of four in `sums`, none in the unnamed source, nothing known of `proofs`.
+        let (rows, report) = validated(&["sums", "", "sums", "proofs"], &["0.0", "0.1", "2.1"]);
+        let successes: Vec<(&str, f64)> =
+            report.success_by_source.iter().map(|(source, success)| (source.as_str(), *success)).collect();
+        assert_eq!(successes, [("sums", 0.75), ("unknown", 0.0)]);
+        assert_eq!((report.num_scored, report.accuracy), (6, 0.5));
+        // They are the figures that are logged, where those are.
+        let figures = figures(&rows);
+        assert_eq!(figures.get("val-core/sums/acc/mean@2"), Some(0.75));
+        assert_eq!(figures.get("val-core/unknown/acc/mean@2"), Some(0.0));
+        assert_eq!(figures.get("val-core/proofs/acc/mean@2"), None);
+    }
+
+    #[test]
+    fn a_validation_without_any_answer_has_no_success() {
+        let (_, report) = validated(&["sums", "sums"], &[]);
+        assert_eq!((report.num_scored, report.success_by_source.len()), (0, 0));
     }
 }

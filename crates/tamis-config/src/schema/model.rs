@@ -71,7 +71,7 @@ section! {
         /// A value head on the policy itself. True is refused: a critic is a model of its own (`critic`), there where the advantages need one.
         value_head: bool = "false", Any, Fixed;
         /// Number format of saved weights.
-        save_dtype: SaveDtype = "f32", Any, Fixed;
+        save_dtype: SaveDtype = "f32", Any, Free;
         /// File with a Jinja chat template that replaces the model's own.
         chat_template: Option<PathBuf> = "null", NotEmpty, Fixed;
         /// Recompute activations in the backward pass: about a third more computation, much less memory.

@@ -89,6 +89,21 @@ impl DropReason {
             Self::OutsidePool => "outside_pool",
         }
     }
+
+    /// As reports say it, after a number.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::AllCorrect => "all correct",
+            Self::AllWrong => "all wrong",
+            Self::Uniform => "other uniform",
+            Self::Unscored => "unscored",
+            Self::BelowRange => "below range",
+            Self::AboveRange => "above range",
+            Self::Singleton => "single",
+            Self::ZeroScore => "zero score",
+            Self::OutsidePool => "outside pool",
+        }
+    }
 }
 
 impl fmt::Display for DropReason {

@@ -464,7 +464,7 @@ impl fmt::Display for Diagnosis {
                     .into_iter()
                     .enumerate()
                     .filter(|(i, (_, number))| *i < 4 || *number > 0)
-                    .map(|(_, line)| line),
+                    .map(|(_, (reason, number))| (reason.in_words(), number)),
             );
             lines.push(("identical in text", tally.identical_in_text));
             lines.extend([("failed", tally.failed)].into_iter().filter(|(_, number)| *number > 0));

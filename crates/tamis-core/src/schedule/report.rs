@@ -126,7 +126,7 @@ pub(super) fn reasons(tally: &Tally) -> String {
         .iter()
         .enumerate()
         .filter(|(i, (_, number))| *i < 4 || *number > 0)
-        .map(|(_, (reason, number))| format!("{number} {reason}"))
+        .map(|(_, (reason, number))| format!("{number} {}", reason.in_words()))
         .collect::<Vec<_>>()
         .join(", ")
 }

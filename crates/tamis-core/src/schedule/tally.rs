@@ -158,19 +158,22 @@ impl Tally {
         self.dropped_by().iter().map(|(_, number)| number).sum()
     }
 
-    /// Dropped groups by reason, with the reason as a person says it.
-    pub fn dropped_by(&self) -> [(&'static str, u64); 9] {
-        [
-            ("all correct", self.all_correct),
-            ("all wrong", self.all_wrong),
-            ("other uniform", self.uniform),
-            ("unscored", self.unscored),
-            ("below range", self.below_range),
-            ("above range", self.above_range),
-            ("single", self.singleton),
-            ("zero score", self.zero_score),
-            ("outside pool", self.outside_pool),
-        ]
+    /// Dropped groups by reason.
+    pub fn dropped_by(&self) -> [(DropReason, u64); 9] {
+        DropReason::ALL.map(|reason| {
+            let number = match reason {
+                DropReason::AllCorrect => self.all_correct,
+                DropReason::AllWrong => self.all_wrong,
+                DropReason::Uniform => self.uniform,
+                DropReason::Unscored => self.unscored,
+                DropReason::BelowRange => self.below_range,
+                DropReason::AboveRange => self.above_range,
+                DropReason::Singleton => self.singleton,
+                DropReason::ZeroScore => self.zero_score,
+                DropReason::OutsidePool => self.outside_pool,
+            };
+            (reason, number)
+        })
     }
 
     /// Kept / generated groups; `None` where none was generated.

@@ -31,6 +31,15 @@ impl SaveDtype {
         }
     }
 
+    /// Whether a number stays finite in it.
+    pub fn holds(self, value: f32) -> bool {
+        match self {
+            Self::F32 => value.is_finite(),
+            Self::Bf16 => half::bf16::from_f32(value).is_finite(),
+            Self::F16 => half::f16::from_f32(value).is_finite(),
+        }
+    }
+
     fn tag(self) -> &'static str {
         match self {
             Self::F32 => "F32",

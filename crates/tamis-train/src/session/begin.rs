@@ -335,6 +335,7 @@ fn carried(state: &RunState, pool: &PromptPool) -> Vec<Record> {
                 judgement: None,
                 final_rewards: carried.final_rewards(),
                 logged: carried.logged.clone(),
+                reference: None,
                 fate: Fate::Carried,
             })
         })

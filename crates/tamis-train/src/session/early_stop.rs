@@ -60,17 +60,12 @@ impl Session {
         self.early_stop.step(is_trained);
     }
 
-    /// Tells the stops of a validation, by its metrics.
-    pub(super) fn observe_validation(&mut self, metrics: &Metrics) {
-        let by_source = metrics
-            .iter()
-            .filter(|(name, _)| name.starts_with("val-core/") && name.contains("/acc/mean@"))
-            .map(|(_, value)| value);
-        let mut successes: Vec<f64> = by_source.collect();
-        if successes.is_empty() {
-            successes.extend(self.latest.iter().map(|(_, report)| report.accuracy));
+    /// Tells the stops of the latest validation.
+    pub(super) fn observe_validation(&mut self) {
+        if let Some((_, report)) = &self.latest {
+            let successes: Vec<f64> = report.success_by_source.values().copied().collect();
+            self.early_stop.validation(&successes);
         }
-        self.early_stop.validation(&successes);
     }
 
     /// Ends a run that a stop has fired for: says so, logs it, validates and saves.

@@ -79,6 +79,7 @@ impl Session {
             "warm start: {} updates of {} examples, cross-entropy {:.3}{accuracy}",
             report.num_updates, settings.batch_size, report.loss
         ));
+        self.check_finite(0, "warm_start.learning_rate")?;
         // Reinforcement learning begins with moments of its own.
         self.engine.reset_optimizer(optimizer(&self.config));
         Ok(())

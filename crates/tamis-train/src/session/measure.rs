@@ -43,7 +43,7 @@ impl Session {
         if step == 0 {
             self.before = self.latest.take().map(|(_, report)| report);
         } else {
-            self.observe_validation(&metrics);
+            self.observe_validation();
             self.early_stop_between = self.early_stop.state().clone();
         }
         self.save(step)
@@ -87,10 +87,19 @@ impl Session {
             })?;
         }
         let score = match self.config.checkpoint.keep_best.as_ref().and_then(|keep| keep.metric.as_deref()) {
-            Some(name) => metrics.get(name).ok_or_else(|| validation::no_figure(name, metrics))?,
-            None => report.accuracy,
+            Some(name) => {
+                // Whatever is logged: every figure of the validation may be named.
+                let figures = validation::figures(&rows);
+                Some(figures.get(name).ok_or_else(|| validation::no_figure(name, &figures))?)
+            }
+            None => (report.num_scored > 0).then_some(report.accuracy),
         };
-        self.scores.insert(step, score);
+        self.scores.extend(score.map(|score| (step, score)));
+        if report.num_scored == 0 {
+            self.progress.warn(&format!(
+                "validation after step {step}: no reward function answered any completion, so that there is no accuracy"
+            ));
+        }
         if report.num_failed > 0 {
             self.progress
                 .warn(&format!("{} validation prompts could not be generated from", report.num_failed));

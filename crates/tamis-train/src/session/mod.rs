@@ -213,6 +213,38 @@ pub enum RunError {
         /// Where to resume from.
         run: PathBuf,
     },
+    /// Weights or moments that are no numbers any more.
+    #[error(
+        "{what} hold numbers that are not finite after step {step}, the first in tensor `{tensor}`: training has diverged"
+    )]
+    Diverged {
+        /// Which: weights or moments, and of what.
+        what: &'static str,
+        /// The tensor.
+        tensor: String,
+        /// The step; 0 in a warm start.
+        step: u64,
+        /// The checkpoint before it, where there is one.
+        kept: Option<PathBuf>,
+        /// What to lower.
+        learning_rate: &'static str,
+        /// The run directory.
+        run: PathBuf,
+    },
+    /// The type of saved weights has no room for them.
+    #[error("tensor `{tensor}` has weights of magnitude {largest:e}, which would be infinite in the {} of model.save_dtype; nothing was written so", dtype.name())]
+    Overflow {
+        /// The tensor.
+        tensor: String,
+        /// Its largest magnitude.
+        largest: f32,
+        /// The type.
+        dtype: tamis_model::SaveDtype,
+        /// The checkpoint, whose weights were written in 32 bits instead.
+        checkpoint: PathBuf,
+        /// The run directory.
+        run: PathBuf,
+    },
     /// Ctrl-C before there was anything to save.
     #[error("interrupted before the first checkpoint")]
     Interrupted {
@@ -282,6 +314,20 @@ impl RunError {
                  (critic/score/max, critic/returns/max, critic/values/max in metrics.jsonl), and lower critic.optimizer.learning_rate where \
                  there is none",
                 run.join("checkpoints").display()
+            )),
+            Self::Diverged { learning_rate, kept: Some(kept), .. } => Some(format!(
+                "nothing of it was saved, and {0} is the state before: begin a new run from its weights (`model.path: {0}`) with a lower \
+                 {learning_rate}, and look for a reward or an advantage without bound",
+                kept.display()
+            )),
+            Self::Diverged { learning_rate, .. } => {
+                Some(format!("nothing was saved: begin a new run with a lower {learning_rate}"))
+            }
+            Self::Overflow { checkpoint, run, .. } => Some(format!(
+                "{} holds the weights in 32 bits, nothing is lost: go on with `tamis train --resume {} model.save_dtype=bf16` (or f32), and \
+                 look at why they grow so large",
+                checkpoint.display(),
+                run.display()
             )),
             Self::MissingRewards { missing, run, .. } => {
                 let cause = match (&missing.hint, &missing.function) {

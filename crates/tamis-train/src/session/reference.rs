@@ -1,9 +1,13 @@
 //! The reference policy: its pass, and the divergence from it in the reward.
 
+use std::time::{Duration, Instant};
+
 use tamis_core::group::Group;
 use tamis_core::objective::{KlController, KlEstimator, KlState, kl};
 use tamis_core::ragged::Ragged;
-use tamis_rollout::{Backend, Generator, GeneratorError, GroupRequest, Outcome, Sampling, ShellError};
+use tamis_rollout::{
+    Backend, Generator, GeneratorError, GroupRequest, Outcome, Record, ReferencePass, Sampling, ShellError,
+};
 
 use super::advantages::StepRewards;
 use super::{RunError, Session};
@@ -17,6 +21,8 @@ use crate::native::NativeEngine;
 pub(super) struct WithReference<'a> {
     pub(super) engine: &'a mut NativeEngine,
     pub(super) penalty: Option<(KlEstimator, f64, MicroBatch)>,
+    /// Time of its passes.
+    pub(super) time: Duration,
 }
 
 impl Generator for WithReference<'_> {
@@ -42,17 +48,19 @@ impl Generator for WithReference<'_> {
 }
 
 impl Backend for WithReference<'_> {
-    fn final_rewards(&mut self, groups: &[Group]) -> Result<Option<Vec<f64>>, ShellError> {
+    fn reference_pass(&mut self, groups: &[Group]) -> Result<Option<ReferencePass>, ShellError> {
         let Some((estimator, coefficient, micro_batch)) = self.penalty else { return Ok(None) };
+        let clock = Instant::now();
         let groups: Vec<&Group> = groups.iter().collect();
         let failed = |error: RunError| ShellError::Reference { reason: error.to_string() };
-        let reference =
+        let logprobs =
             reference_logprobs(self.engine, &groups, micro_batch).map_err(|error| match error {
                 LearnerError::Interrupted => ShellError::Generator(GeneratorError::Interrupted),
                 error => failed(RunError::Learner(error)),
             })?;
-        let (rewards, ..) = penalised(estimator, coefficient, &groups, &reference).map_err(failed)?;
-        Ok(Some(rewards))
+        let (final_rewards, ..) = penalised(estimator, coefficient, &groups, &logprobs).map_err(failed)?;
+        self.time += clock.elapsed();
+        Ok(Some(ReferencePass { final_rewards, logprobs }))
     }
 }
 
@@ -63,6 +71,30 @@ pub(super) fn reference_logprobs(
     micro_batch: MicroBatch,
 ) -> Result<Ragged<f32>, LearnerError> {
     pass_over(&sequences(groups), micro_batch, |sequences| engine.reference_logprobs(sequences))
+}
+
+/// Log-probabilities of all trajectories of the batch under the reference, one row each `[B][T]`: those that the filter needed before, and
+/// of a `pass` over the other groups (all of them where the filter needs none; groups that a checkpoint carried), if there are any. The
+/// reference does not change, and a row does not depend on the rows beside it: either way the numbers are the same.
+pub(super) fn reference_column<E>(
+    trained: &[Record],
+    pass: impl FnOnce(&[&Group]) -> Result<Ragged<f32>, E>,
+) -> Result<Ragged<f32>, E> {
+    let missing: Vec<&Group> =
+        trained.iter().filter(|record| record.reference.is_none()).map(|record| &record.group).collect();
+    let passed = if missing.is_empty() { Ragged::default() } else { pass(&missing)? };
+    let mut passed = passed.rows();
+    let mut column = Ragged::default();
+    for record in trained {
+        match &record.reference {
+            Some(reference) => reference.rows().for_each(|row| column.push_row(row.iter().copied())),
+            None => passed
+                .by_ref()
+                .take(record.group.trajectories.len())
+                .for_each(|row| column.push_row(row.iter().copied())),
+        }
+    }
+    Ok(column)
 }
 
 /// Rewards after the KL penalty \[B\], what each token was charged with \[N\], and the mean divergence.
@@ -120,4 +152,88 @@ impl Session {
 
 fn moved(controller: KlController, state: KlState, mean_kl: f64, num_trajectories: usize) -> KlState {
     controller.updated(state, mean_kl, num_trajectories as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tamis_core::group::{FinishReason, GroupId, PolicyVersion, PromptId, Trajectory};
+    use tamis_data::prompt::{Prompt, PromptContent};
+    use tamis_rollout::{Fate, PreparedPrompt};
+
+    use super::*;
+
+    /// A group of two completions, of one token and of two, with or without the reference's numbers.
+    fn record(id: u64, reference: Option<[f32; 3]>) -> Record {
+        let trajectory = |tokens: usize| Trajectory {
+            sample_index: 0,
+            text: String::new(),
+            token_ids: vec![7; tokens],
+            logprobs: vec![-1.0; tokens],
+            entropy: None,
+            loss_mask: vec![true; tokens],
+            finish_reason: FinishReason::Stop,
+            versions: (PolicyVersion(0), PolicyVersion(0)),
+            scores: std::collections::BTreeMap::new(),
+            reward: 0.0,
+        };
+        let prompt = Prompt {
+            id: PromptId(id),
+            content: PromptContent::Text(String::new()),
+            ground_truth: None,
+            data_source: String::new(),
+            columns: serde_json::Map::new(),
+        };
+        Record {
+            group: Group {
+                id: GroupId(id),
+                prompt: PromptId(id),
+                epoch: 0,
+                dispatched: PolicyVersion(0),
+                prompt_token_ids: vec![1],
+                trajectories: vec![trajectory(1), trajectory(2)],
+            },
+            prompt: PreparedPrompt {
+                prompt: Arc::new(prompt),
+                text: "".into(),
+                token_ids: Arc::from([1]),
+                continued: "".into(),
+            },
+            step: 1,
+            round: 1,
+            judgement: None,
+            final_rewards: None,
+            logged: Vec::new(),
+            reference: reference.map(|[a, b, c]| Ragged::from_rows([vec![a], vec![b, c]])),
+            fate: Fate::Trained,
+        }
+    }
+
+    #[test]
+    fn a_group_takes_one_reference_pass() {
+        let mut passed = Vec::new();
+        let mut column = |records: &[Record]| {
+            reference_column(records, |groups| {
+                let ids: Vec<u64> = groups.iter().map(|group| group.id.0).collect();
+                let rows =
+                    ids.iter().flat_map(|&id| [vec![id as f32], vec![id as f32 + 0.25, id as f32 + 0.5]]);
+                let rows = Ragged::from_rows(rows.collect::<Vec<_>>());
+                passed.push(ids);
+                Ok::<_, ()>(rows)
+            })
+            .unwrap()
+        };
+        // The filter needed all of them: none is passed again.
+        let all = [record(1, Some([-1.0, -2.0, -3.0])), record(2, Some([-4.0, -5.0, -6.0]))];
+        assert_eq!(column(&all).values(), [-1.0, -2.0, -3.0, -4.0, -5.0, -6.0]);
+        // Between two of them one that a checkpoint carried.
+        let carried =
+            [record(1, Some([-1.0, -2.0, -3.0])), record(5, None), record(2, Some([-4.0, -5.0, -6.0]))];
+        assert_eq!(column(&carried).values(), [-1.0, -2.0, -3.0, 5.0, 5.25, 5.5, -4.0, -5.0, -6.0]);
+        // The filter needed none.
+        assert_eq!(column(&[record(3, None), record(4, None)]).num_rows(), 4);
+        assert_eq!(column(&[]).num_rows(), 0);
+        assert_eq!(passed, [vec![5], vec![3, 4]]);
+    }
 }

@@ -8,6 +8,10 @@ use crate::checkpoint::{self, CriticState, RunState};
 use crate::left_out::LeftOut;
 use crate::run_directory::RUN_LOG;
 
+/// Keys of the learning rates that a diagnosis names.
+pub(super) const POLICY_RATE: &str = "train.optimizer.learning_rate";
+const CRITIC_RATE: &str = "critic.optimizer.learning_rate";
+
 /// What is known of the trajectories that a step trained its groups with \[B\]; empty where nothing was trained.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TrainedRows<'a> {
@@ -23,8 +27,37 @@ impl TrainedRows<'_> {
 }
 
 impl Session {
+    /// Refuses weights and moments that are no numbers any more: nothing is generated with them, and nothing is saved over those before.
+    pub(super) fn check_finite(&self, step: u64, learning_rate: &'static str) -> Result<(), RunError> {
+        let (policy, critic) = (&self.engine, self.engine.critic());
+        let places = [
+            ("the policy's weights", policy.model().non_finite(), learning_rate),
+            ("the moments of the policy's optimizer", policy.optimizer().non_finite(), learning_rate),
+            ("the critic's weights", critic.and_then(|critic| critic.model().non_finite()), CRITIC_RATE),
+            (
+                "the moments of the critic's optimizer",
+                critic.and_then(|critic| critic.optimizer().non_finite()),
+                CRITIC_RATE,
+            ),
+        ];
+        for (what, tensor, learning_rate) in places {
+            if let Some(tensor) = tensor {
+                return Err(RunError::Diverged {
+                    what,
+                    tensor: tensor.to_owned(),
+                    step,
+                    kept: self.directory.list_checkpoints()?.pop().map(|last| last.path),
+                    learning_rate,
+                    run: self.directory.path().to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
     /// Writes a checkpoint of the state between two steps.
     pub(super) fn save(&mut self, step: u64) -> Result<(), RunError> {
+        self.check_finite(step, POLICY_RATE)?;
         // A validation that is still to be made belongs to this step.
         let next = if self.is_unmeasured { step } else { step + 1 };
         let journal = self.scorer.settle_journal(next);
@@ -65,12 +98,26 @@ impl Session {
             tamis_config::SaveDtype::Bf16 => tamis_model::SaveDtype::Bf16,
             tamis_config::SaveDtype::F16 => tamis_model::SaveDtype::F16,
         };
-        checkpoint::write(self.directory.disk(), pending.path(), &self.engine, &state, dtype)?;
+        // What the type has no room for is written as it is.
+        let overflow =
+            self.engine.model().overflow(dtype).map(|(tensor, largest)| (tensor.to_owned(), largest));
+        let written = if overflow.is_some() { tamis_model::SaveDtype::F32 } else { dtype };
+        checkpoint::write(self.directory.disk(), pending.path(), &self.engine, &state, written)?;
         let folder = pending.commit()?;
         self.directory.note_checkpoint()?;
         self.saved = Some(step);
         self.progress.say(&format!("checkpoint {}", folder.path.display()));
-        self.prune()
+        self.prune()?;
+        match overflow {
+            Some((tensor, largest)) => Err(RunError::Overflow {
+                tensor,
+                largest,
+                dtype,
+                checkpoint: folder.path,
+                run: self.directory.path().to_owned(),
+            }),
+            None => Ok(()),
+        }
     }
 
     /// Removes the checkpoints that need not be kept.

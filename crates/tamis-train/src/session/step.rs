@@ -12,8 +12,8 @@ use tamis_rollout::{Collected, Generator, Record};
 
 use super::advantages::Credited;
 use super::members::{counted, of_trained, of_trajectories, thinned};
-use super::reference::reference_logprobs;
-use super::save::TrainedRows;
+use super::reference::{reference_column, reference_logprobs};
+use super::save::{POLICY_RATE, TrainedRows};
 use super::settings::{planned_steps, trainer_state};
 use super::{MOST_SKIPPED_UPDATES, RunError, Session};
 use crate::assemble::objective::Divergence;
@@ -67,7 +67,9 @@ impl Session {
         let reference = match self.divergence {
             Divergence::None => None,
             Divergence::InLoss | Divergence::InReward { .. } => {
-                Some(reference_logprobs(&mut self.engine, &groups, self.update.micro_batch)?)
+                let (engine, micro_batch) = (&mut self.engine, self.update.micro_batch);
+                let pass = |groups: &[&Group]| reference_logprobs(engine, groups, micro_batch);
+                Some(reference_column(&collected.trained, pass)?)
             }
         };
         if reference.is_some() {
@@ -133,12 +135,15 @@ impl Session {
         let report = if self.trains_policy(step) {
             let state = &mut self.objective_state;
             let report = update(&mut self.engine, &self.objective, state, batch, &settings, learning_rate)?;
-            self.engine.publish();
             timings.add("update_actor", clock.elapsed());
             Some(report)
         } else {
             None
         };
+        let diverged = self.check_finite(step, POLICY_RATE).err();
+        if report.is_some() && diverged.is_none() {
+            self.engine.publish();
+        }
         if let Some(report) = &report {
             reject(&mut left_out, &report.rejected);
         }
@@ -199,7 +204,6 @@ impl Session {
         }
         metrics.set("dynamic_sampling/num_given_up_attempts", self.attempts.num_given_up as f64);
         for (reason, number) in whole.all.dropped_by() {
-            let reason = reason.replace(' ', "_").replace("other_", "");
             metrics.set(format!("train/num_dropped/{reason}"), number as f64);
         }
         let position = self.pool.position();
@@ -218,13 +222,13 @@ impl Session {
         let is_last = collected.report.is_last;
         // Before validation, so that its figures come last even where they are added later.
         metrics.add_aliases();
-        if self.measures_after(step, is_last) {
+        if diverged.is_none() && self.measures_after(step, is_last) {
             let clock = Instant::now();
             match self.validate(step, &mut metrics) {
                 Err(error) if error.is_interruption() => self.is_unmeasured = true,
                 measured => {
                     measured?;
-                    self.observe_validation(&metrics);
+                    self.observe_validation();
                 }
             }
             timings.add("testing", clock.elapsed());
@@ -235,6 +239,10 @@ impl Session {
         metrics.add_aliases();
         self.loggers.log(step, &metrics)?;
         self.progress.step(step, &StepView::of(&metrics));
+        // The step's figures are logged; its weights go nowhere.
+        if let Some(diverged) = diverged {
+            return Err(diverged);
+        }
         if self.config.checkpoint.save_freq.is_due(step) || is_last || self.is_unmeasured {
             self.save(step)?;
         }
