@@ -121,7 +121,7 @@ fn a_failing_disk_ends_the_run_and_loses_nothing() {
     let run = |disk: &Disk, target: &Folder| -> Result<(), String> {
         let directory = format!("run.dir={}", target.join("runs").display());
         let loaded = load(&[folder.join("config.yaml")], &[directory]).expect("a sound configuration");
-        let config = ConfigText { text: loaded.show(), notes: Vec::new(), config: loaded.config };
+        let config = ConfigText::of(loaded, Vec::new());
         let session = Session::begin_on(disk, Begin::New(config), quiet, Interrupt::new());
         session.and_then(Session::run).map(|_| ()).map_err(|error| error.to_string())
     };
@@ -194,7 +194,7 @@ fn resume(run: &Path) {
     let directory = RunDirectory::open(&Disk::unflushed(), run).expect("not held");
     let loaded = load(&[directory.config()], &[]).expect("a sound configuration");
     let was = Box::new(loaded.config.clone());
-    let now = ConfigText { text: loaded.show(), notes: Vec::new(), config: loaded.config };
+    let now = ConfigText::of(loaded, Vec::new());
     let session = Session::begin(Begin::Resume { directory, was, now }, quiet, Interrupt::new());
     session.and_then(Session::run).expect("goes on");
 }

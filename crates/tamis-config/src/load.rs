@@ -41,6 +41,17 @@ pub struct Loaded {
 }
 
 impl Loaded {
+    /// Where a value was set, for messages of what is found with data and model at hand: the file and line, the command line, or the preset and
+    /// where that was chosen. `None` for a default.
+    pub fn place(&self, key: &str) -> Option<String> {
+        let origin = self.origin(key)?;
+        match (&origin.source.kind, self.origin("preset")) {
+            (SourceKind::Default, _) => None,
+            (SourceKind::Preset(_), Some(chosen)) => Some(format!("{chosen}, {origin}")),
+            _ => Some(origin.to_string()),
+        }
+    }
+
     /// Where the value of a key comes from.
     pub fn origin(&self, key: &str) -> Option<&Origin> {
         self.tree.at(key).map(|node| &node.origin)

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tamis_core::filter::{
-    DropReason, ExtraColumns, FilterError, FinalReward, GroupFilter, Judgement, Metric, Variance, Verdict,
+    AvailableMetrics, DropReason, ExtraColumns, FilterError, FinalReward, GroupFilter, Judgement, Metric, Variance, Verdict,
     judge_groups,
 };
 use tamis_core::group::{Group, GroupId, Trajectory};
@@ -13,7 +13,7 @@ use tamis_core::schedule::{
     Command, Diagnosis, Event, FinishReason, GroupSummary, RoundReport, Rounds, ScheduleError, SkipReason,
     StepReport,
 };
-use tamis_env::reward::{Logged, RewardError, RewardInput, TrainerState};
+use tamis_env::reward::{Logged, RewardError, RewardInput, Scored, TrainerState};
 use thiserror::Error;
 
 use crate::generator::{Generator, GeneratorError, GroupRequest, Outcome, Sampling};
@@ -159,6 +159,8 @@ pub struct ShellSettings {
     pub filter: Option<GroupFilter>,
     /// What the filter looks at, and what reports are about without one.
     pub metric: Metric,
+    /// Whether the first completions that are scored must show that the metric is there at all: where its name could not be known before.
+    pub is_metric_unproven: bool,
 }
 
 /// What the shell works with during a step.
@@ -182,6 +184,14 @@ pub enum ShellError {
     /// Scoring broke down.
     #[error(transparent)]
     Score(#[from] ScoreError),
+    /// The filter's metric is a score that no completion has.
+    #[error("the filter's metric `{metric}` is not among the scores of the first completions: {}", names.join(", "))]
+    NoMetric {
+        /// The metric.
+        metric: String,
+        /// What there is instead.
+        names: Vec<String>,
+    },
     /// The filter's metric could not be read.
     #[error(transparent)]
     Filter(#[from] FilterError),
@@ -515,6 +525,7 @@ impl Shell {
         let scored = with.scorer.score(&inputs, &keys)?;
         self.reward_health.observe(with.scorer.rewards(), &inputs, &scored);
         drop(inputs);
+        self.prove_metric(&scored)?;
         let rewards: Vec<f64> = scored.iter().map(|scored| scored.reward.value).collect();
         with.observer.scored(&rewards);
         for warning in with.scorer.take_warnings() {
@@ -537,6 +548,22 @@ impl Shell {
             }
         }
         Ok(())
+    }
+
+    /// Fails where completions were scored and none of them has the score that the filter looks at.
+    fn prove_metric(&mut self, scored: &[Scored]) -> Result<(), ShellError> {
+        let Metric::Score(name) = &self.settings.metric else { return Ok(()) };
+        let answered = || scored.iter().filter(|scored| !scored.reward.value.is_nan());
+        if !self.settings.is_metric_unproven || answered().next().is_none() {
+            return Ok(());
+        }
+        if answered().any(|scored| scored.scores.contains_key(name)) {
+            self.settings.is_metric_unproven = false;
+            return Ok(());
+        }
+        let scores: BTreeSet<&String> = answered().flat_map(|scored| scored.scores.keys()).collect();
+        let available = AvailableMetrics { scores: scores.into_iter().cloned().collect(), entropy: true };
+        Err(ShellError::NoMetric { metric: self.settings.metric.to_string(), names: available.names() })
     }
 
     /// Judges the complete groups of a round together, so that a filter which compares groups sees them all.

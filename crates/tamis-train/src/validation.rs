@@ -13,6 +13,7 @@ use tamis_rollout::{Generator, GroupRequest, Outcome, PreparedPrompt, Sampling, 
 use crate::assemble::AssembleError;
 use crate::batch_metrics::Summary;
 use crate::metrics::Metrics;
+use crate::session::Places;
 use crate::validation_metrics::{PromptSamples, SourceResult, results_by_source};
 
 /// How validation samples.
@@ -246,6 +247,24 @@ pub fn check_best(
         .collect();
     let expected = figures(&rows);
     if expected.get(name).is_some() { Ok(()) } else { Err(no_figure(name, &expected)) }
+}
+
+/// What is said where pass@k is asked for and no reward says what is right; `None` where it is not asked for.
+pub fn no_pass<'a>(
+    config: &Config,
+    places: &Places,
+    names: impl IntoIterator<Item = &'a str>,
+) -> Option<String> {
+    if !config.validate.metrics.contains(&ValidationMetric::PassAtK) {
+        return None;
+    }
+    let place = places.validate_metrics.as_ref().map(|place| format!(" ({place})")).unwrap_or_default();
+    let names: Vec<String> = names.into_iter().map(|name| format!("`{name}`")).collect();
+    Some(format!(
+        "`validate.metrics`{place} asks for pass@k, which counts completions whose `acc` is 1, and no reward function gives `acc`: there are {}; \
+         there will be no pass@k. Write `best@k` for the best of k scores, or let the function return a dictionary with `score` and `acc`",
+        names.join(", ")
+    ))
 }
 
 /// There is no figure of this name among these.

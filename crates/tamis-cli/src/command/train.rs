@@ -28,7 +28,8 @@ pub(crate) fn run(arguments: &Train) -> Result<u8, Failure> {
         ));
     } else {
         let loaded = arguments.layers.load()?;
-        Begin::New(ConfigText { text: loaded.show(), notes: notes(&loaded), config: loaded.config })
+        let notes = notes(&loaded);
+        Begin::New(ConfigText::of(loaded, notes))
     };
     let session = Session::begin(begin, Progress::on_stderr, interrupt).map_err(|error| fail(&error))?;
     let summary = session.run().map_err(|error| fail(&error))?;
@@ -71,7 +72,7 @@ fn resume(arguments: &Train, path: &Path) -> Result<Begin, Failure> {
     files.insert(0, own);
     let now = load(&files, &overrides).map_err(|errors| new_errors(Some(&was), errors))?;
     let notes = super::new_notes(&was, &now);
-    let now = ConfigText { text: now.show(), notes, config: now.config };
+    let now = ConfigText::of(now, notes);
     Ok(Begin::Resume { directory, was: Box::new(was.config), now })
 }
 

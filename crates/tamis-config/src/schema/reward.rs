@@ -202,7 +202,7 @@ impl Setting for SourceRewards {
         let is_allowed = |name: &str| VERIFIERS.contains(&name) && name != "by_source";
         let variants: Vec<_> =
             RewardKind::variants().into_iter().filter(|variant| is_allowed(variant.name)).collect();
-        let mut all = Vec::new();
+        let mut all = Some(Vec::new());
         for entry in node.entries() {
             let path = join(path, &entry.key);
             let named = match &entry.node.value {
@@ -216,10 +216,16 @@ impl Setting for SourceRewards {
                 },
                 _ => entry.node.clone(),
             };
-            let (kind, section) = reader.open_tagged(&named, &path, &[], &variants)?;
-            all.push((entry.key.clone(), RewardKind::read_kind(kind, section, &path, reader)?));
+            let kind = reader
+                .open_tagged(&named, &path, &[], &variants)
+                .and_then(|(kind, section)| RewardKind::read_kind(kind, section, &path, reader));
+            // What is wrong with the others is reported too.
+            match (&mut all, kind) {
+                (Some(all), Some(kind)) => all.push((entry.key.clone(), kind)),
+                _ => all = None,
+            }
         }
-        Some(Self(all))
+        all.map(Self)
     }
 
     fn to_json(&self) -> serde_json::Value {

@@ -646,6 +646,20 @@ reward function `g` failed on 2 of 2 completions and gives them no score; the fi
         assert_eq!(excerpted.chars().count(), EXCERPT_CHARS + 1);
     }
 
+    /// As TRL shows them: what a function looked for may be in a column.
+    #[test]
+    fn the_columns_of_a_row_that_nobody_answered_are_shown() {
+        let mut prompt = test_prompt("1");
+        prompt.columns.insert("level".to_owned(), serde_json::json!({"of": [1, 2]}));
+        prompt.columns.insert("solution".to_owned(), "long\n".repeat(100).into());
+        let rewards = Rewards::new(vec![named("f", 1.0, vec![Outcome::NoAnswer], false)]).unwrap();
+        let warned = |prompt: &Prompt| rewards.score(&[RewardInput::text(prompt, "a")]).unwrap().warnings.remove(0);
+        let shown = warned(&prompt).replace(r"long\n", "L");
+        assert!(shown.ends_with(&format!("\n  column level: `{{\"of\":[1,2]}}`\n  column solution: `{}…`", "L".repeat(40))), "{shown}");
+        prompt.columns.extend((0..100).map(|number| (format!("z{number}"), number.into())));
+        assert!(warned(&prompt).ends_with(&format!("\n  and {} more columns", 102 - MAX_COLUMNS)));
+    }
+
     #[test]
     fn set_up_errors() {
         let error = |functions| Rewards::new(functions).err().unwrap().to_string();

@@ -1,17 +1,25 @@
-//! Does every verifier accept the dataset's own answers? Asked before anything is generated.
+//! Does every verifier accept the dataset's own answers, and do functions from outside tell them from others? Asked before anything is
+//! generated.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use tamis_core::figure::shortest;
+use tamis_core::random::{Key, Purpose};
 use tamis_data::prompt::Prompt;
 
 use super::combine::excerpt;
-use super::{Listener, Nobody, Outcome, RewardError, RewardInput, Rewards};
+use super::{Listener, NamedReward, Nobody, Outcome, RewardError, RewardInput, Rewards, TrainerState};
 
 /// Rejected answers that are kept as examples, for each function.
 const NUM_EXAMPLES: usize = 3;
+
+/// Prompts on which a gold answer is compared with what is no answer.
+const NUM_RIVALS: usize = 100;
+
+/// Data sources that are told one by one.
+const NUM_SOURCES: usize = 10;
 
 /// Prompts of the first block, which finds the form that a function expects.
 const FIRST_BLOCK: usize = 64;
@@ -35,71 +43,198 @@ pub struct GoldExample {
     pub answer: String,
 }
 
+/// The scores that gold answers got.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Spread {
+    /// Their mean.
+    pub mean: f64,
+    /// The smallest.
+    pub min: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+impl Spread {
+    fn of(scores: &[f64]) -> Option<Self> {
+        let (min, max) = scores.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(min, max), &score| {
+            (min.min(score), max.max(score))
+        });
+        (!scores.is_empty()).then(|| Self { mean: mean(scores), min, max })
+    }
+}
+
+fn mean(scores: &[f64]) -> f64 {
+    scores.iter().sum::<f64>() / scores.len() as f64
+}
+
+/// A completion that is no answer, and scores no less than the gold answer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rival {
+    /// What it is.
+    pub what: &'static str,
+    /// Prompts on which the two were compared.
+    pub num_prompts: usize,
+    /// Its mean score on them.
+    pub score: f64,
+    /// The gold answers' mean score on them.
+    pub gold: f64,
+}
+
 /// One function on all gold answers: `checked = accepted + rejected + unanswered + failed`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct FunctionGold {
     /// The function's name.
     pub name: String,
+    /// Whether it comes from outside, so that nobody knows which score is the full one.
+    pub is_external: bool,
     /// Prompts with a ground truth.
     pub checked: usize,
-    /// `acc` at least 1 or, without an `acc`, `score` above 0.
+    /// Verifiers: `acc` at least 1 or, without an `acc`, `score` above 0. Functions from outside: scored and not rejected.
     pub accepted: usize,
-    /// Scored, but not accepted in any of the forms tried.
+    /// Scored, but not accepted in any of the forms tried; of functions from outside those with an `acc` of 0, where it is 0 or 1 throughout.
     pub rejected: usize,
     /// No answer in any form.
     pub unanswered: usize,
     /// The function failed in every form.
     pub failed: usize,
-    /// The first that were not accepted.
+    /// `score` over the prompts that got one, each in the form that got most; `None` where none did.
+    pub spread: Option<Spread>,
+    /// What scores no less than the gold answers.
+    pub rivals: Vec<Rival>,
+    /// Accepted and checked prompts of each data source, in order of their names.
+    pub by_source: Vec<(String, usize, usize)>,
+    /// The first that were not accepted; where all were and there are rivals, the first of all.
     pub examples: Vec<GoldExample>,
 }
 
+impl FunctionGold {
+    /// Whether every gold answer was accepted, and nothing else scores as much.
+    pub fn is_clean(&self) -> bool {
+        self.accepted == self.checked && self.rivals.is_empty()
+    }
+}
+
 /// What [`check_gold`] found.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct GoldReport {
     /// Functions that know what a right answer is, in order.
     pub functions: Vec<FunctionGold>,
     /// Prompts without a ground truth; they are not checked.
     pub without_ground_truth: usize,
+    /// Prompts whose ground truth is a whole solution that ends as GSM8K's do.
+    pub whole_solutions: usize,
     /// Names of all numbers seen or announced: what a filter's metric can be.
     pub score_names: BTreeSet<String>,
 }
 
 impl GoldReport {
-    /// Whether every gold answer that was checked was accepted.
+    /// Whether every gold answer that was checked was accepted, and nothing else scores as much.
     pub fn is_clean(&self) -> bool {
-        self.functions.iter().all(|function| function.accepted == function.checked)
+        self.functions.iter().all(FunctionGold::is_clean)
+    }
+
+    /// Whether every function from outside has scored something, so that the names of its numbers are known.
+    pub fn knows_names(&self, rewards: &Rewards) -> bool {
+        let is_known = |name: &str| {
+            self.functions.iter().any(|function| function.name == name && function.spread.is_some())
+        };
+        rewards.functions().iter().all(|named| !named.function.is_external() || is_known(&named.name))
     }
 }
 
-impl fmt::Display for GoldReport {
+impl fmt::Display for FunctionGold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for function in &self.functions {
-            let FunctionGold { name, checked, accepted, rejected, unanswered, failed, examples } = function;
-            if accepted == checked {
-                writeln!(f, "reward `{name}` accepts all {checked} gold answers")?;
-                continue;
+        let Self { name, checked, accepted, rejected, unanswered, failed, .. } = self;
+        if self.is_external {
+            let mut rest = Vec::new();
+            for (number, what) in
+                [(rejected, "with an `acc` of 0"), (unanswered, "without an answer"), (failed, "failed")]
+            {
+                if *number > 0 {
+                    rest.push(format!("{number} {what}"));
+                }
             }
+            let rest = if rest.is_empty() { String::new() } else { format!(": {}", rest.join(", ")) };
+            match self.spread {
+                Some(Spread { mean, min, max }) => writeln!(
+                    f,
+                    "reward `{name}`: gold answers score {} on average, {} to {} ({checked} prompts{rest})",
+                    rounded(mean),
+                    rounded(min),
+                    rounded(max)
+                )?,
+                None => writeln!(f, "reward `{name}` scores no gold answer ({checked} prompts{rest})")?,
+            }
+        } else if accepted == checked {
+            writeln!(f, "reward `{name}` accepts all {checked} gold answers")?;
+        } else {
             write!(f, "reward `{name}` accepts {accepted} of {checked} gold answers ({rejected} rejected")?;
             writeln!(f, ", {unanswered} without an answer, {failed} failed)")?;
-            for GoldExample { prompt, ground_truth, completion, answer } in examples {
-                let truth = excerpt(ground_truth);
-                writeln!(
-                    f,
-                    "  prompt {prompt}, ground truth `{truth}`: `{}` gave {answer}",
-                    excerpt(completion)
-                )?;
-            }
         }
-        if self.without_ground_truth > 0 {
-            writeln!(f, "{} prompts have no ground truth and were not checked", self.without_ground_truth)?;
+        for Rival { what, num_prompts, score, gold } in &self.rivals {
+            writeln!(
+                f,
+                "  no better than {what}: that scores {} where the gold answer scores {} (means of {num_prompts} prompts)",
+                rounded(*score),
+                rounded(*gold)
+            )?;
+        }
+        if !self.rivals.is_empty() {
+            writeln!(f, "  it looks at something else than the answer, or for the answer in a form that was not tried")?;
+        }
+        if accepted < checked && self.by_source.len() > 1 {
+            let told = self.by_source.iter().take(NUM_SOURCES).map(|(source, accepted, checked)| {
+                let source = if source.is_empty() { "none" } else { source };
+                format!("{} {accepted} of {checked}", excerpt(source))
+            });
+            let more = if self.by_source.len() > NUM_SOURCES { ", ..." } else { "" };
+            writeln!(f, "  by data source: {}{more}", told.collect::<Vec<_>>().join(", "))?;
+        }
+        for GoldExample { prompt, ground_truth, completion, answer } in &self.examples {
+            let truth = excerpt(ground_truth);
+            writeln!(f, "  prompt {prompt}, ground truth `{truth}`: `{}` gave {answer}", excerpt(completion))?;
         }
         Ok(())
     }
 }
 
+/// Four digits are enough to be told.
+fn rounded(score: f64) -> String {
+    shortest(format!("{score:.3e}").parse().unwrap_or(score))
+}
+
+impl fmt::Display for GoldReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.functions.iter().try_for_each(|function| function.fmt(f))?;
+        self.notes().iter().try_for_each(|note| writeln!(f, "{note}"))
+    }
+}
+
+impl GoldReport {
+    /// What there is to say of the prompts themselves.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.whole_solutions > 0 {
+            notes.push(format!(
+                "the ground truth of {} prompts is a whole solution that ends in `#### ANSWER`, as in GSM8K: verifiers compare with the answer, \
+                 functions from outside and `exact` get the whole",
+                self.whole_solutions
+            ));
+        }
+        if self.without_ground_truth > 0 {
+            notes.push(format!(
+                "{} prompts have no ground truth and were not checked",
+                self.without_ground_truth
+            ));
+        }
+        notes
+    }
+}
+
 /// Scores the ground truth of every prompt with every function that has a notion of a right answer, in the forms that
-/// [`super::RewardFunction::gold_completions`] names, until one is accepted. Fails only where a function broke down for good.
+/// [`super::RewardFunction::gold_completions`] names: until one is accepted, and of functions from outside, whose full score nobody knows, all of
+/// them on the first prompts and then the one that got most. What is no answer is scored on some prompts too. Fails only where a function
+/// broke down for good.
 pub fn check_gold(prompts: &[Prompt], rewards: &Rewards) -> Result<GoldReport, RewardError> {
     check_gold_heard(prompts, rewards, &Nobody)
 }
@@ -118,97 +253,219 @@ pub fn check_gold_heard(
         let candidates: Vec<Vec<String>> =
             with_truth.iter().map(|prompt| named.function.gold_completions(prompt)).collect();
         let asked: Vec<usize> = (0..with_truth.len()).filter(|&row| !candidates[row].is_empty()).collect();
-        if asked.is_empty() {
-            continue;
+        if !asked.is_empty() {
+            let check = Check {
+                named,
+                prompts: &with_truth,
+                candidates,
+                trainer_state: rewards.trainer_state(),
+                listener,
+            };
+            functions.push(check.run(&asked, &mut score_names)?);
         }
+    }
+    let is_whole = |prompt: &&&Prompt| {
+        let truth = prompt.ground_truth.as_deref().unwrap_or_default();
+        super::gsm8k::answer_part(truth).is_some() && !truth.starts_with("####")
+    };
+    let whole_solutions = with_truth.iter().filter(is_whole).count();
+    let without_ground_truth = prompts.len() - with_truth.len();
+    Ok(GoldReport { functions, without_ground_truth, whole_solutions, score_names })
+}
+
+/// A function and what it is asked.
+struct Check<'a> {
+    named: &'a NamedReward,
+    prompts: &'a [&'a Prompt],
+    /// Forms of each prompt's answer.
+    candidates: Vec<Vec<String>>,
+    trainer_state: TrainerState,
+    listener: &'a dyn Listener,
+}
+
+impl Check<'_> {
+    fn run(&self, asked: &[usize], score_names: &mut BTreeSet<String>) -> Result<FunctionGold, RewardError> {
         let checked = asked.len();
-        let mut pace = Pace::begin(&named.name, checked, named.function.is_external(), listener);
-        let mut said: Vec<Option<(usize, Outcome)>> = vec![None; with_truth.len()];
-        let num_forms = candidates.iter().map(Vec::len).max().unwrap_or(0);
-        // The form that was accepted most comes first in the next block: external functions are asked about once a prompt.
+        let is_external = self.named.function.is_external();
+        let mut pace = Pace::begin(&self.named.name, checked, is_external, self.listener);
+        let mut said: Vec<Option<(usize, Outcome)>> = vec![None; self.prompts.len()];
+        let num_forms = self.candidates.iter().map(Vec::len).max().unwrap_or(0);
+        // The form that was best most often comes first in the next block: external functions are asked about once a prompt.
         let mut forms: Vec<(usize, usize)> = (0..num_forms).map(|form| (0, form)).collect();
         let (first, rest) = asked.split_at(checked.min(FIRST_BLOCK));
-        for block in std::iter::once(first).chain(rest.chunks(BLOCK)) {
-            if listener.is_interrupted() {
-                return Err(RewardError::Interrupted);
-            }
-            let mut open = block.to_vec();
-            for (num_accepted, form) in &mut forms {
-                let form = *form;
-                let rows: Vec<usize> =
-                    open.iter().copied().filter(|&row| form < candidates[row].len()).collect();
-                let inputs: Vec<RewardInput<'_>> = rows
-                    .iter()
-                    .map(|&row| RewardInput::text(with_truth[row], &candidates[row][form]))
-                    .collect();
-                if inputs.is_empty() {
-                    continue;
-                }
-                for (row, outcome) in rows.into_iter().zip(named.function.score(&inputs)) {
-                    match &outcome {
-                        Outcome::Failed(failure) if failure.is_fatal() => {
-                            return Err(RewardError::fatal(&named.name, failure));
-                        }
-                        Outcome::Scored(scores) => score_names.extend(scores.keys().cloned()),
-                        Outcome::NoAnswer | Outcome::Failed(_) => {}
+        for (block, rows) in std::iter::once(first).chain(rest.chunks(BLOCK)).enumerate() {
+            let is_enough = |outcome: &Outcome| match outcome.get("acc") {
+                _ if !is_external => is_accepted(outcome),
+                Some(acc) => block > 0 && acc > 0.0,
+                None => block > 0 && matches!(outcome, Outcome::Scored(_)),
+            };
+            let mut open = rows.to_vec();
+            for &(_, form) in &forms {
+                let tried: Vec<usize> =
+                    open.iter().copied().filter(|&row| form < self.candidates[row].len()).collect();
+                let pairs: Vec<(usize, &str)> =
+                    tried.iter().map(|&row| (row, self.candidates[row][form].as_str())).collect();
+                for (row, outcome) in tried.into_iter().zip(self.ask(&pairs)?) {
+                    if let Outcome::Scored(scores) = &outcome {
+                        score_names.extend(scores.keys().cloned());
                     }
-                    *num_accepted += usize::from(is_accepted(&outcome));
                     // What one form said is not hidden by another that said less.
-                    if said[row].as_ref().is_none_or(|(_, before)| rank(&outcome) > rank(before)) {
+                    let is_better = |before: &Outcome| rank(&outcome, is_external) > rank(before, is_external);
+                    if said[row].as_ref().is_none_or(|(_, before)| is_better(before)) {
                         said[row] = Some((form, outcome));
                     }
                 }
-                open.retain(|&row| !said[row].as_ref().is_some_and(|(_, outcome)| is_accepted(outcome)));
+                open.retain(|&row| !said[row].as_ref().is_some_and(|(_, outcome)| is_enough(outcome)));
             }
-            forms.sort_by_key(|&(num_accepted, form)| (std::cmp::Reverse(num_accepted), form));
-            pace.advance(block.len());
+            for (form, outcome) in rows.iter().filter_map(|&row| said[row].as_ref()) {
+                if matches!(outcome, Outcome::Scored(_)) && (is_external || is_accepted(outcome)) {
+                    forms.iter_mut().filter(|(_, other)| other == form).for_each(|(wins, _)| *wins += 1);
+                }
+            }
+            forms.sort_by_key(|&(wins, form)| (std::cmp::Reverse(wins), form));
+            pace.advance(rows.len());
         }
-        let is_open = |row: &usize| !said[*row].as_ref().is_some_and(|(_, outcome)| is_accepted(outcome));
-        let open: Vec<usize> = asked.into_iter().filter(is_open).collect();
+        let mut function = self.judged(asked, &said);
+        if is_external || function.accepted > 0 {
+            function.rivals = self.rivals(asked, &said)?;
+        }
+        if function.examples.is_empty() && !function.rivals.is_empty() {
+            function.examples = asked.iter().take(NUM_EXAMPLES).map(|&row| self.example(row, &said[row])).collect();
+        }
+        Ok(function)
+    }
+
+    /// Scores completions of prompts, by their rows.
+    fn ask(&self, pairs: &[(usize, &str)]) -> Result<Vec<Outcome>, RewardError> {
+        if self.listener.is_interrupted() {
+            return Err(RewardError::Interrupted);
+        }
+        if pairs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let inputs: Vec<RewardInput<'_>> = pairs
+            .iter()
+            .map(|&(row, completion)| RewardInput {
+                trainer_state: self.trainer_state,
+                ..RewardInput::text(self.prompts[row], completion)
+            })
+            .collect();
+        let outcomes = self.named.function.score(&inputs);
+        let fatal = outcomes.iter().find_map(|outcome| match outcome {
+            Outcome::Failed(failure) if failure.is_fatal() => Some(failure),
+            _ => None,
+        });
+        match fatal {
+            Some(failure) => Err(RewardError::fatal(&self.named.name, failure)),
+            None => Ok(outcomes),
+        }
+    }
+
+    fn judged(&self, asked: &[usize], said: &[Option<(usize, Outcome)>]) -> FunctionGold {
+        let is_external = self.named.function.is_external();
+        let outcome = |row: usize| said[row].as_ref().map(|(_, outcome)| outcome);
+        let accs = || asked.iter().filter_map(|&row| outcome(row)?.get("acc"));
+        let is_binary = accs().all(|acc| acc == 0.0 || acc == 1.0);
+        let takes = |outcome: &Outcome| match outcome.get("acc") {
+            _ if !is_external => is_accepted(outcome),
+            Some(acc) => !is_binary || acc >= 1.0,
+            None => matches!(outcome, Outcome::Scored(_)),
+        };
+        let scores: Vec<f64> = asked.iter().filter_map(|&row| outcome(row)?.get("score")).collect();
         let mut function = FunctionGold {
-            name: named.name.clone(),
-            checked,
-            accepted: checked - open.len(),
+            name: self.named.name.clone(),
+            is_external,
+            checked: asked.len(),
+            accepted: 0,
             rejected: 0,
             unanswered: 0,
             failed: 0,
+            spread: Spread::of(&scores),
+            rivals: Vec::new(),
+            by_source: Vec::new(),
             examples: Vec::new(),
         };
-        for &row in &open {
-            let (form, answer) = match &said[row] {
-                Some((form, Outcome::Scored(scores))) => {
-                    function.rejected += 1;
-                    let numbers: Vec<String> = scores
-                        .iter()
-                        .map(|(name, score)| format!("{name} {}", shortest(score.value)))
-                        .collect();
-                    (*form, numbers.join(", "))
+        let mut sources: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+        for &row in asked {
+            let (accepted, checked) = sources.entry(&self.prompts[row].data_source).or_default();
+            *checked += 1;
+            let place = match outcome(row) {
+                Some(outcome) if takes(outcome) => {
+                    *accepted += 1;
+                    function.accepted += 1;
+                    continue;
                 }
-                Some((form, Outcome::Failed(failure))) => {
-                    function.failed += 1;
-                    (*form, format!("a failure: {failure}"))
-                }
-                Some((form, Outcome::NoAnswer)) => {
-                    function.unanswered += 1;
-                    (*form, "no answer".to_owned())
-                }
-                None => {
-                    function.unanswered += 1;
-                    (0, "no answer".to_owned())
-                }
+                Some(Outcome::Scored(_)) => &mut function.rejected,
+                Some(Outcome::Failed(_)) => &mut function.failed,
+                Some(Outcome::NoAnswer) | None => &mut function.unanswered,
             };
+            *place += 1;
             if function.examples.len() < NUM_EXAMPLES {
-                function.examples.push(GoldExample {
-                    prompt: with_truth[row].id.0,
-                    ground_truth: with_truth[row].ground_truth.clone().unwrap_or_default(),
-                    completion: candidates[row].get(form).cloned().unwrap_or_default(),
-                    answer,
-                });
+                function.examples.push(self.example(row, &said[row]));
             }
         }
-        functions.push(function);
+        let counted = |(source, (accepted, checked)): (&str, (usize, usize))| (source.to_owned(), accepted, checked);
+        function.by_source = sources.into_iter().map(counted).collect();
+        function
     }
-    Ok(GoldReport { functions, without_ground_truth: prompts.len() - with_truth.len(), score_names })
+
+    fn example(&self, row: usize, said: &Option<(usize, Outcome)>) -> GoldExample {
+        let (form, answer) = match said {
+            Some((form, Outcome::Scored(scores))) => {
+                let numbers: Vec<String> =
+                    scores.iter().map(|(name, score)| format!("{name} {}", shortest(score.value))).collect();
+                (*form, numbers.join(", "))
+            }
+            Some((form, Outcome::Failed(failure))) => (*form, format!("a failure: {failure}")),
+            Some((form, Outcome::NoAnswer)) => (*form, "no answer".to_owned()),
+            None => (0, "no answer".to_owned()),
+        };
+        GoldExample {
+            prompt: self.prompts[row].id.0,
+            ground_truth: self.prompts[row].ground_truth.clone().unwrap_or_default(),
+            completion: self.candidates[row].get(form).cloned().unwrap_or_default(),
+            answer,
+        }
+    }
+
+    /// Scores what is no answer beside gold answers that have a score, on a sample of the prompts that is the same in every run.
+    fn rivals(&self, asked: &[usize], said: &[Option<(usize, Outcome)>]) -> Result<Vec<Rival>, RewardError> {
+        let golds: Vec<(usize, usize, f64)> = Key::new(0, Purpose::Bootstrap)
+            .permutation(asked.len())
+            .into_iter()
+            .filter_map(|place| {
+                let row = asked[place];
+                let (form, outcome) = said[row].as_ref()?;
+                Some((row, *form, outcome.get("score")?))
+            })
+            .take(NUM_RIVALS)
+            .collect();
+        let empty: Vec<(usize, &str, f64)> = golds.iter().map(|&(row, _, gold)| (row, "", gold)).collect();
+        // The answer of the next prompt of the sample that has another one, in the same form.
+        let other = |place: usize, row: usize, form: usize| -> Option<&str> {
+            let truth = &self.prompts[row].ground_truth;
+            let after = golds[place + 1..].iter().chain(&golds[..place]);
+            let next = after.map(|&(row, ..)| row).find(|&next| self.prompts[next].ground_truth != *truth)?;
+            self.candidates[next].get(form).map(String::as_str)
+        };
+        let others: Vec<(usize, &str, f64)> = golds
+            .iter()
+            .enumerate()
+            .filter_map(|(place, &(row, form, gold))| Some((row, other(place, row, form)?, gold)))
+            .collect();
+        let mut rivals = Vec::new();
+        for (what, rows) in [("an empty completion", empty), ("the gold answer of another prompt", others)] {
+            let pairs: Vec<(usize, &str)> = rows.iter().map(|&(row, completion, _)| (row, completion)).collect();
+            let answers = self.ask(&pairs)?;
+            let both = rows.iter().zip(&answers).filter_map(|(&(_, _, gold), answer)| Some((gold, answer.get("score")?)));
+            let (golds, scores): (Vec<f64>, Vec<f64>) = both.unzip();
+            let rival = Rival { what, num_prompts: scores.len(), score: mean(&scores), gold: mean(&golds) };
+            if rival.gold <= rival.score {
+                rivals.push(rival);
+            }
+        }
+        Ok(rivals)
+    }
 }
 
 /// Says how far a long check is.
@@ -238,12 +495,14 @@ impl<'a> Pace<'a> {
     }
 }
 
-fn rank(outcome: &Outcome) -> u8 {
+/// What is told of a prompt in preference to something else: of a function from outside the highest score.
+fn rank(outcome: &Outcome, is_external: bool) -> (u8, f64) {
     match outcome {
-        outcome if is_accepted(outcome) => 3,
-        Outcome::Scored(_) => 2,
-        Outcome::NoAnswer => 1,
-        Outcome::Failed(_) => 0,
+        Outcome::Scored(_) if is_external => (2, outcome.get("score").unwrap_or(f64::NEG_INFINITY)),
+        outcome if is_accepted(outcome) => (3, 0.0),
+        Outcome::Scored(_) => (2, 0.0),
+        Outcome::NoAnswer => (1, 0.0),
+        Outcome::Failed(_) => (0, 0.0),
     }
 }
 
@@ -263,7 +522,8 @@ mod tests {
     use crate::reward::math::Math;
     use crate::reward::math_dapo::MathDapo;
     use crate::reward::number::Number;
-    use crate::reward::{NamedReward, RewardFailure, RewardFunction, test_prompt};
+    use crate::reward::by_source::BySource;
+    use crate::reward::{RewardFailure, RewardFunction, test_prompt};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     fn rewards(functions: Vec<(&str, Box<dyn RewardFunction>)>) -> Rewards {
@@ -308,17 +568,16 @@ mod tests {
         let report = check_gold(&prompts, &rewards(functions)).unwrap();
         assert!(!report.is_clean());
         insta::assert_snapshot!(report, @r"
-reward `gsm8k` accepts 2 of 4 gold answers (2 rejected, 0 without an answer, 0 failed)
-  prompt 0, ground truth `seven apples`: `#### seven apples` gave acc 0, score 0
-  prompt 0, ground truth `1e3`: `#### 1e3` gave acc 0, score 0
-reward `math` accepts 3 of 4 gold answers (0 rejected, 1 without an answer, 0 failed)
-  prompt 0, ground truth `seven apples`: `\boxed{seven apples}` gave no answer
-reward `number` accepts 1 of 4 gold answers (0 rejected, 3 without an answer, 0 failed)
-  prompt 0, ground truth `seven apples`: `seven apples` gave no answer
-  prompt 0, ground truth `1e3`: `1e3` gave no answer
-  prompt 0, ground truth `#### 1,000`: `#### 1,000` gave no answer
-1 prompts have no ground truth and were not checked
-");
+        reward `gsm8k` accepts 2 of 4 gold answers (2 rejected, 0 without an answer, 0 failed)
+          prompt 0, ground truth `seven apples`: `#### seven apples` gave acc 0, score 0
+          prompt 0, ground truth `1e3`: `#### 1e3` gave acc 0, score 0
+        reward `math` accepts 3 of 4 gold answers (0 rejected, 1 without an answer, 0 failed)
+          prompt 0, ground truth `seven apples`: `\boxed{seven apples}` gave no answer
+        reward `number` accepts 2 of 4 gold answers (0 rejected, 2 without an answer, 0 failed)
+          prompt 0, ground truth `seven apples`: `seven apples` gave no answer
+          prompt 0, ground truth `1e3`: `1e3` gave no answer
+        1 prompts have no ground truth and were not checked
+        ");
         insta::assert_snapshot!(report.score_names.iter().cloned().collect::<Vec<_>>().join(" "), @"acc gsm8k math math.acc number number.acc score");
     }
 
@@ -348,6 +607,117 @@ reward `number` accepts 1 of 4 gold answers (0 rejected, 3 without an answer, 0 
         }
     }
 
+    /// From outside: scores the end of a completion against the ground truth, and something for whatever it is given.
+    struct Judge {
+        right: f64,
+        other: f64,
+    }
+
+    impl RewardFunction for Judge {
+        fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+            let judge = |input: &RewardInput<'_>| {
+                let truth = input.prompt.ground_truth.as_deref().unwrap_or_default();
+                let is_right = input.completion.strip_prefix("Answer: ") == Some(truth);
+                Outcome::score(if is_right { self.right } else { self.other })
+            };
+            batch.iter().map(judge).collect()
+        }
+
+        fn is_external(&self) -> bool {
+            true
+        }
+
+        fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
+            prompt.ground_truth.iter().flat_map(|truth| [truth.clone(), format!("Answer: {truth}")]).collect()
+        }
+    }
+
+    /// A function whose full score nobody knows is not said to accept anything.
+    #[test]
+    fn functions_from_outside_get_the_distribution() {
+        let prompts: Vec<Prompt> = (0..200).map(|number| test_prompt(&number.to_string())).collect();
+        let check = |right: f64, other: f64| {
+            let report = check_gold(&prompts, &rewards(vec![("mine", Box::new(Judge { right, other }))])).unwrap();
+            format!("{}: {report}", if report.is_clean() { "clean" } else { "warns" })
+        };
+        // A tenth for the wrong form is not taken for the score of the right one.
+        insta::assert_snapshot!(check(1.0, 0.1), @"clean: reward `mine`: gold answers score 1 on average, 1 to 1 (200 prompts)");
+        insta::assert_snapshot!(check(0.1, 0.1), @r"
+        warns: reward `mine`: gold answers score 0.1 on average, 0.1 to 0.1 (200 prompts)
+          no better than an empty completion: that scores 0.1 where the gold answer scores 0.1 (means of 100 prompts)
+          no better than the gold answer of another prompt: that scores 0.1 where the gold answer scores 0.1 (means of 100 prompts)
+          it looks at something else than the answer, or for the answer in a form that was not tried
+          prompt 0, ground truth `0`: `0` gave score 0.1
+          prompt 0, ground truth `1`: `1` gave score 0.1
+          prompt 0, ground truth `2`: `2` gave score 0.1
+        ");
+        insta::assert_snapshot!(check(-1.0, -2.0), @"clean: reward `mine`: gold answers score -1 on average, -1 to -1 (200 prompts)");
+    }
+
+    #[test]
+    fn a_function_that_does_not_look_at_the_answer_is_reported() {
+        /// The length of the completion: any answer will do.
+        struct Long;
+        impl RewardFunction for Long {
+            fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+                batch.iter().map(|input| Outcome::score(f64::from(u8::from(!input.completion.is_empty())))).collect()
+            }
+            fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
+                prompt.ground_truth.iter().cloned().collect()
+            }
+        }
+        let prompts: Vec<Prompt> = (10..20).map(|number| test_prompt(&number.to_string())).collect();
+        let report = check_gold(&prompts, &rewards(vec![("long", Box::new(Long))])).unwrap();
+        insta::assert_snapshot!(report, @r"
+        reward `long` accepts all 10 gold answers
+          no better than the gold answer of another prompt: that scores 1 where the gold answer scores 1 (means of 10 prompts)
+          it looks at something else than the answer, or for the answer in a form that was not tried
+          prompt 0, ground truth `10`: `10` gave score 1
+          prompt 0, ground truth `11`: `11` gave score 1
+          prompt 0, ground truth `12`: `12` gave score 1
+        ");
+        assert!(!report.is_clean());
+    }
+
+    #[test]
+    fn whole_solutions_are_told_and_compared_by_their_answer() {
+        let solution = |number: usize| format!("It is <<{number}+0={number}>>{number}.\nSo, by hand:\n#### {number}");
+        let prompts: Vec<Prompt> = (1000..1020).map(|number| test_prompt(&solution(number))).collect();
+        let functions: Vec<(&str, Box<dyn RewardFunction>)> = vec![
+            ("gsm8k", Box::new(Gsm8k::default())),
+            ("math", Box::new(Math)),
+            ("dapo", Box::new(MathDapo::default())),
+            ("number", Box::new(Number)),
+        ];
+        let report = check_gold(&prompts, &rewards(functions)).unwrap();
+        insta::assert_snapshot!(report, @r"
+        reward `gsm8k` accepts all 20 gold answers
+        reward `math` accepts all 20 gold answers
+        reward `dapo` accepts all 20 gold answers
+        reward `number` accepts all 20 gold answers
+        the ground truth of 20 prompts is a whole solution that ends in `#### ANSWER`, as in GSM8K: verifiers compare with the answer, functions from outside and `exact` get the whole
+        ");
+        let judge = |function: &dyn RewardFunction, completion: &str| {
+            function.score(&[RewardInput::text(&prompts[7], completion)])[0].get("acc")
+        };
+        assert_eq!((judge(&Number, "1007"), judge(&Number, "1008")), (Some(1.0), Some(0.0)));
+        assert_eq!((judge(&Math, "\\boxed{1{,}007}"), judge(&Math, "\\boxed{7}")), (Some(1.0), Some(0.0)));
+        assert_eq!(judge(&MathDapo::default(), "Answer: 1007"), Some(1.0));
+    }
+
+    #[test]
+    fn gold_is_told_by_source() {
+        let of = |source: &str, truth: &str| Prompt { data_source: source.to_owned(), ..test_prompt(truth) };
+        let prompts =
+            [of("openai/gsm8k", "72"), of("openai/gsm8k", "seven"), of("aime_2025", "5"), of("math", "6")];
+        let report = check_gold(&prompts, &rewards(vec![("by_source", Box::new(BySource::default()))])).unwrap();
+        insta::assert_snapshot!(report, @r"
+        reward `by_source` accepts 3 of 4 gold answers (1 rejected, 0 without an answer, 0 failed)
+          by data source: aime_2025 1 of 1, math 1 of 1, openai/gsm8k 1 of 2
+          prompt 0, ground truth `seven`: `#### seven` gave acc 0, score 0
+        ");
+    }
+
     /// The same one after it was handed over, to look at its count.
     struct Shared(std::sync::Arc<External>);
     impl RewardFunction for Shared {
@@ -368,10 +738,12 @@ reward `number` accepts 1 of 4 gold answers (0 rejected, 3 without an answer, 0 
             check_gold(&prompts, &rewards(vec![("external", Box::new(Shared(external.clone())))])).unwrap();
         assert_eq!((report.functions[0].accepted, report.functions[0].failed), (2000, 1));
         assert!(report.score_names.contains("fluency"));
-        assert_eq!(external.0.load(Ordering::Relaxed), 2001 + FIRST_BLOCK + 1);
+        assert_eq!(external.0.load(Ordering::Relaxed), 2001 + FIRST_BLOCK + 1 + 2 * NUM_RIVALS);
         insta::assert_snapshot!(report, @r"
-reward `external` accepts 2000 of 2001 gold answers (0 rejected, 0 without an answer, 1 failed)
-  prompt 0, ground truth `bad`: `#### bad` gave a failure: the function failed: bad
-");
+        reward `external` accepts 2000 of 2001 gold answers (0 rejected, 0 without an answer, 1 failed)
+          no better than the gold answer of another prompt: that scores 1 where the gold answer scores 1 (means of 100 prompts)
+          it looks at something else than the answer, or for the answer in a form that was not tried
+          prompt 0, ground truth `bad`: `#### bad` gave a failure: the function failed: bad
+        ");
     }
 }

@@ -81,6 +81,21 @@ pub fn gold(text: &str) -> String {
         .map_or_else(|| text.to_owned(), |tail| tail.trim().replace(',', ""))
 }
 
+/// The answer of a ground truth that is a whole GSM8K solution: the number that makes up its last line after `#### `, as it stands there.
+/// `None` where the text does not end so.
+///
+/// ```
+/// use tamis_env::reward::gsm8k::answer_part;
+/// assert_eq!(answer_part("48/2 = <<48/2=24>>24\n#### 1,024"), Some("1,024"));
+/// assert_eq!(answer_part("72"), None);
+/// assert_eq!(answer_part("#### is a heading"), None);
+/// ```
+pub fn answer_part(truth: &str) -> Option<&str> {
+    let answer = truth.trim_end().lines().next_back()?.strip_prefix("#### ")?.trim();
+    let is_number = STRICT.find(&format!("#### {answer}")).is_some_and(|found| found.len() == answer.len() + 5);
+    is_number.then_some(answer)
+}
+
 impl RewardFunction for Gsm8k {
     fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
         let judge = |input: &RewardInput<'_>| {

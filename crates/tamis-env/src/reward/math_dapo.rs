@@ -12,6 +12,7 @@ use regex::Regex;
 use tamis_data::prompt::Prompt;
 
 use super::boxed::{last_boxed, last_chars};
+use super::gsm8k::answer_part;
 use super::{Outcome, RewardFunction, RewardInput};
 
 /// Characters from the end that are looked at.
@@ -164,6 +165,7 @@ impl RewardFunction for MathDapo {
         let judge = |input: &RewardInput<'_>| match &input.prompt.ground_truth {
             None => Outcome::NoAnswer,
             Some(truth) => {
+                let truth = answer_part(truth).unwrap_or(truth);
                 let (is_correct, _) = verify(input.completion, truth, self.strict_box);
                 Outcome::verified(if is_correct { 1.0 } else { -1.0 }, is_correct)
             }
@@ -177,6 +179,7 @@ impl RewardFunction for MathDapo {
 
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
         let wrap = |truth: &String| {
+            let truth = answer_part(truth).unwrap_or(truth);
             if self.strict_box { format!("\\boxed{{{truth}}}") } else { format!("Answer: {truth}") }
         };
         prompt.ground_truth.iter().map(wrap).collect()

@@ -2,6 +2,7 @@
 
 use tamis_data::prompt::Prompt;
 
+use super::gsm8k::answer_part;
 use super::{Outcome, RewardFunction, RewardInput};
 use crate::rational::canonical_decimal;
 
@@ -16,7 +17,7 @@ impl RewardFunction for Number {
             .prompt
             .ground_truth
             .as_deref()
-            .and_then(canonical_decimal)
+            .and_then(|truth| canonical_decimal(answer_part(truth).unwrap_or(truth)))
         {
             None => Outcome::NoAnswer,
             Some(gold) => {
@@ -32,6 +33,6 @@ impl RewardFunction for Number {
     }
 
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
-        prompt.ground_truth.iter().cloned().collect()
+        prompt.ground_truth.iter().map(|truth| answer_part(truth).unwrap_or(truth).to_owned()).collect()
     }
 }

@@ -249,7 +249,11 @@ fn introduce(
         }
         return Ok(());
     };
-    let chosen = if style.is_none() { ", which is taken where none is named," } else { "" };
+    let chosen = match style {
+        Some(_) => "",
+        None if taken == PythonStyle::Verl.as_str() => ", which is taken where no other fits,",
+        None => ", which its parameters suggest,",
+    };
     let others: Vec<String> =
         fits.iter().filter(|fit| **fit != taken).map(|fit| format!("`style: {fit}`")).collect();
     let hint = if fits.contains(&taken) {

@@ -7,7 +7,7 @@ use tamis_config::{
 };
 use tamis_core::figure::shortest;
 use tamis_core::filter::{
-    AvailableMetrics, Ends, ExtraColumns, Filter, FilterError, GroupFilter, Mass, MeanRange, Metric, MinP,
+    AvailableMetrics, Ends, ExtraColumns, Filter, FilterError, GroupFilter, Mass, MeanRange, Metric, MetricError, MinP,
     Percentile, Pool, PoolScore, Prefer, Quota, Singleton, TopK, TopP, Variance, WithinGroup,
 };
 use tamis_core::schedule::{OnEmptyRound, OnExhausted, OnLimit, Order, RoundsSettings, Surplus};
@@ -73,8 +73,14 @@ pub(crate) fn is_group_relative(config: &Config) -> bool {
     )
 }
 
-/// Builds the filter. `scores` are the names of the scores that the rewards give.
-pub fn sieve(config: &Config, scores: impl IntoIterator<Item = String>) -> Result<Sieve, AssembleError> {
+/// Builds the filter. `scores` are the names of the scores that the rewards give, `is_complete` where there can be no others, and `place` is
+/// where the user set the metric.
+pub fn sieve(
+    config: &Config,
+    scores: impl IntoIterator<Item = String>,
+    is_complete: bool,
+    place: Option<&str>,
+) -> Result<Sieve, AssembleError> {
     let available = AvailableMetrics { scores: scores.into_iter().collect(), entropy: true };
     let Some(filter) = &config.filter else {
         let metric = Metric::default_of(&available).unwrap_or(Metric::SeqReward);
@@ -89,7 +95,14 @@ pub fn sieve(config: &Config, scores: impl IntoIterator<Item = String>) -> Resul
         Some(name) => (Metric::from(name.as_str()), ""),
         None => (Metric::default_of(&available)?, " (no metric was set: the raw outcome)"),
     };
-    metric.check(&available)?;
+    match metric.check(&available) {
+        // Its scores will show whether it is there.
+        Err(MetricError::Unknown { .. }) if !is_complete => {}
+        Err(MetricError::Unknown { .. }) => {
+            return Err(no_such_metric(&metric.to_string(), &available.names(), place));
+        }
+        checked => checked?,
+    }
     let built = group_filter(filter)?;
     let announcement = format!(
         "filter on: {} keeps {} of `{metric}`{chosen}; {}",
@@ -99,6 +112,26 @@ pub fn sieve(config: &Config, scores: impl IntoIterator<Item = String>) -> Resul
     );
     let warning = if is_group_relative(config) { admission(&built, &metric) } else { None };
     Ok(Sieve { filter: Some(built), metric, announcement, warning })
+}
+
+/// The filter's metric is not among the names there are.
+pub(crate) fn no_such_metric(metric: &str, names: &[String], place: Option<&str>) -> AssembleError {
+    let place = place.map(|place| format!(" ({place})")).unwrap_or_default();
+    let listed: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    let instead = names.iter().find(|name| *name == "score").or(names.first());
+    let write = instead.map(|name| format!("write `filter.metric: {name}`")).unwrap_or_default();
+    let more = if metric == "acc" {
+        ", or let the function return a dictionary with `score` and `acc`, which is 1 where the answer is right and 0 where it is not"
+    } else {
+        ""
+    };
+    AssembleError::setting(
+        format!(
+            "`filter.metric` is `{metric}`{place}, and no reward function gives a number of that name: this run has {}",
+            listed.join(", ")
+        ),
+        format!("{write}{more}"),
+    )
 }
 
 /// The filter that the configuration names.

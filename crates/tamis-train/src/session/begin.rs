@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use tamis_config::{Config, LoggerKind};
+use tamis_config::{Config, Loaded, LoggerKind};
 use tamis_core::schedule::Rounds;
 use tamis_data::sampler::{Order, Position};
 use tamis_env::reward::Listener;
-use tamis_rollout::{Fate, PreparedPrompt, Record, Scorer, Shell};
+use tamis_rollout::{Fate, PreparedPrompt, Record, Scorer, Shell, ShellSettings};
 
 use super::attempts::Attempts;
 use super::passes::hints;
@@ -46,6 +46,28 @@ pub struct ConfigText {
     pub text: String,
     /// What the run says about it at the start: warnings, what foreign keys became, what differs from the preset.
     pub notes: Vec<String>,
+    /// Where keys were set that can be judged only with data and model at hand.
+    pub places: Places,
+}
+
+/// Where a user set what can be judged only with data and model at hand, as `config.yaml:12`; `None` for a default.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Places {
+    /// `filter.metric`.
+    pub filter_metric: Option<String>,
+    /// `validate.metrics`.
+    pub validate_metrics: Option<String>,
+}
+
+impl ConfigText {
+    /// Of a loaded configuration.
+    pub fn of(loaded: Loaded, notes: Vec<String>) -> Self {
+        let places = Places {
+            filter_metric: loaded.place("filter.metric"),
+            validate_metrics: loaded.place("validate.metrics"),
+        };
+        Self { text: loaded.show(), notes, places, config: loaded.config }
+    }
 }
 
 /// How a run begins.
@@ -129,7 +151,7 @@ impl Session {
         ui: Progress,
         interrupt: Interrupt,
     ) -> Result<(Self, Option<Vec<Example>>), RunError> {
-        let ConfigText { config, notes, .. } = given;
+        let ConfigText { config, notes, places, .. } = given;
         let Start { state, prompts, codec, memory } = start;
         let (objective, divergence) = objective::objective(&config)?;
         // Templates that show the date show that of the first start, or a resumed run would see other prompts.
@@ -166,13 +188,13 @@ impl Session {
         let mut rewards = rewards::rewards(&config, directory.disk(), directory.path(), &listener, &rows)?;
         let num_tokens = state.as_ref().map_or(0, |(state, _)| state.num_tokens);
         rewards.set_trainer_state(trainer_state(&config, prompts.train.len(), at, num_tokens));
-        let names = score_names(&config, &prompts, &rewards, &ui, &*listener)?;
-        let score_names = names.clone();
+        let (score_names, is_complete) = score_names(&config, &prompts, &rewards, &ui, &*listener)?;
         let mut early_stop = super::early_stop::early_stop(&config.train.early_stop)?;
         if let Some((state, _)) = &state {
             early_stop = early_stop.resumed(state.early_stop.clone());
         }
-        let sieve = schedule::sieve(&config, names)?;
+        let place = places.filter_metric.as_deref();
+        let sieve = schedule::sieve(&config, score_names.iter().cloned(), is_complete, place)?;
         ui.say(&sieve.announcement);
         if let Some(warning) = &sieve.warning {
             ui.warn(warning);
@@ -195,6 +217,15 @@ impl Session {
         let validation_prompts = prepared(&codec, &config, prompts.validation, "validation", &ui)?;
 
         validation::check_best(&config, &validation_prompts, &score_names)?;
+        let counts_right = score_names.contains("acc");
+        if is_complete
+            && !counts_right
+            && let Some(warning) =
+                validation::no_pass(&config, &places, score_names.iter().map(String::as_str))
+            && !validation_prompts.is_empty()
+        {
+            ui.warn(&warning);
+        }
 
         let data_crc32 = fingerprint(&train);
         if let Some((state, _)) = &state
@@ -237,7 +268,11 @@ impl Session {
         }
         let update = update_settings(&config)?;
         let settings = schedule::rounds(&config, &sieve);
-        let shell_settings = shell_settings(&config, &sieve);
+        let shell_settings = ShellSettings {
+            // A later step of a resumed run may by chance have none of a score that was there before.
+            is_metric_unproven: sieve.filter.is_some() && !is_complete && state.is_none(),
+            ..shell_settings(&config, &sieve)
+        };
         let shell = match &state {
             Some((state, folder)) => {
                 checkpoint::read_optimizer(folder, &mut engine)?;
@@ -282,6 +317,8 @@ impl Session {
             early_stop_between: early_stop.state().clone(),
             early_stop,
             validation_prompts,
+            is_pass_unproven: !is_complete,
+            places,
             config,
             directory,
             progress: ui,

@@ -1,5 +1,7 @@
 //! Validation: before the first step, after some, at the end; and the one that an interruption left to be made.
 
+use std::collections::BTreeSet;
+
 use tamis_config::ValidateConfig;
 use tamis_data::records::Format;
 use tamis_data::samples::write_samples_to;
@@ -85,6 +87,15 @@ impl Session {
             disk.write_file_with(&self.directory.validation_samples(step), |out| {
                 write_samples_to(out, &samples, Format::Jsonl)
             })?;
+        }
+        if std::mem::take(&mut self.is_pass_unproven) {
+            let names: BTreeSet<&str> =
+                rows.iter().flat_map(|row| row.scores.keys().map(String::as_str)).collect();
+            if !names.contains("acc")
+                && let Some(warning) = validation::no_pass(&self.config, &self.places, names)
+            {
+                self.progress.warn(&warning);
+            }
         }
         let score = match self.config.checkpoint.keep_best.as_ref().and_then(|keep| keep.metric.as_deref()) {
             Some(name) => {

@@ -61,7 +61,7 @@ use attempts::Attempts;
 pub use uniform::UniformGroups;
 pub use untrained::Untrained;
 
-pub use begin::{Begin, ConfigText};
+pub use begin::{Begin, ConfigText, Places};
 pub(crate) use settings::{engine_settings, threads, validation_settings};
 
 /// So many updates in a row whose gradient is not finite end the run, and so many steps in a row that make no update of the policy: nothing
@@ -427,6 +427,9 @@ pub struct Session {
     validation: ValidationSettings,
     scorer: Scorer,
     sieve: Sieve,
+    places: Places,
+    /// Whether the scores are still to show if there is an `acc` to count pass@k by.
+    is_pass_unproven: bool,
     shell: Shell,
     advantage: Advantage,
     advantage_state: AdvantageState,

@@ -104,6 +104,7 @@ pub(super) fn shell_settings(config: &Config, sieve: &schedule::Sieve) -> ShellS
         sampling: sampling(config),
         filter: sieve.filter,
         metric: sieve.metric.clone(),
+        is_metric_unproven: false,
     }
 }
 

@@ -112,29 +112,35 @@ pub(super) fn opening(directory: &RunDirectory, step: Option<u64>, is_new: bool)
     }
 }
 
-/// Names of the numbers that trajectories will have, after a check of the gold answers where that is wanted.
+/// Names of the numbers that trajectories will have, after a check of the gold answers where that is wanted; and whether these are all:
+/// the names of a function from outside are not known before it has scored something.
 pub(super) fn score_names(
     config: &Config,
     prompts: &data::Prompts,
     rewards: &Rewards,
     ui: &Progress,
     listener: &dyn Listener,
-) -> Result<BTreeSet<String>, RunError> {
+) -> Result<(BTreeSet<String>, bool), RunError> {
     let mut names = rewards.score_names();
     if config.data.check_gold == GoldCheck::Off {
-        return Ok(names);
+        let is_complete = rewards.functions().iter().all(|named| !named.function.is_external());
+        return Ok((names, is_complete));
     }
     let report = check_gold_heard(&prompts.train, rewards, listener).map_err(AssembleError::from)?;
     names.extend(report.score_names.iter().cloned());
-    let text = report.to_string();
-    if report.is_clean() {
-        text.lines().for_each(|line| ui.say(line));
-    } else if config.data.check_gold == GoldCheck::Error {
-        return Err(RunError::Gold { report: text });
-    } else {
-        ui.warn(text.trim_end());
+    if !report.is_clean() && config.data.check_gold == GoldCheck::Error {
+        return Err(RunError::Gold { report: report.to_string() });
     }
-    Ok(names)
+    for function in &report.functions {
+        let text = function.to_string();
+        if function.is_clean() {
+            text.lines().for_each(|line| ui.say(line));
+        } else {
+            ui.warn(text.trim_end());
+        }
+    }
+    report.notes().iter().for_each(|note| ui.say(note));
+    Ok((names, report.knows_names(rewards)))
 }
 
 /// The prompts of a split as the model sees them; says what was left out or cut.

@@ -12,6 +12,7 @@ use super::save::TrainedRows;
 use super::watch::Watch;
 use super::{Between, Ending, RunError, Session, Summary, UniformGroups};
 use crate::assemble::objective::Divergence;
+use crate::assemble::schedule::no_such_metric;
 use crate::checkpoint::CarriedGroup;
 use crate::micro_batch::MicroBatch;
 use crate::pool::PromptPool;
@@ -196,7 +197,14 @@ impl Session {
             backend: &mut backend,
             scorer: &mut self.scorer,
             observer: &mut watch,
-        })?;
+        });
+        let collected = match collected {
+            Err(ShellError::NoMetric { metric, names }) => {
+                let place = self.places.filter_metric.as_deref();
+                return Err(no_such_metric(&metric, &names, place).into());
+            }
+            collected => collected?,
+        };
         let reference = backend.time;
         if reference > Duration::ZERO {
             self.attempts.timings.add("ref", reference);

@@ -97,6 +97,8 @@ pub struct Command {
     listener: Arc<dyn Listener>,
     // When a wait was last told of: the processes of the pool do not each say the same.
     told: Mutex<Option<Instant>>,
+    // What a Python function said of itself.
+    introduced: Mutex<Option<Introduction>>,
 }
 
 /// A panic in another thread leaves the pool usable: every state it can be left in is a valid one.
@@ -134,6 +136,7 @@ impl Command {
             is_shaping,
             listener: Arc::new(Nobody),
             told: Mutex::default(),
+            introduced: Mutex::default(),
         })
     }
 
@@ -181,8 +184,9 @@ impl Command {
             None => slot.process.insert(Process::start(&self.config)?),
         };
         let introduced = process.introduce(columns, &self.config, &|wait| self.waits(wait));
-        if introduced.is_err() {
-            slot.process = None;
+        match &introduced {
+            Ok(introduction) => *lock(&self.introduced) = Some(introduction.clone()),
+            Err(_) => slot.process = None,
         }
         introduced
     }
@@ -360,6 +364,15 @@ impl RewardFunction for Command {
 
     fn is_external(&self) -> bool {
         true
+    }
+
+    fn failure_hint(&self) -> Option<String> {
+        let style = lock(&self.introduced);
+        let Introduction { style, signature, .. } = style.as_ref()?;
+        Some(format!(
+            "reward `{}` calls {signature} as `style: {style}` does (docs/rewards.md); its last message says what went wrong in it",
+            self.name
+        ))
     }
 
     /// What the program expects is not known: the ground truth as it stands, after `#### `, in `\boxed{}`, after `Answer: `, in `<answer>` tags, and

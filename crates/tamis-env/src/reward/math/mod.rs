@@ -10,6 +10,7 @@ pub mod polynomial;
 use tamis_data::prompt::Prompt;
 
 use super::boxed::last_boxed;
+use super::gsm8k::answer_part;
 use super::{Outcome, RewardFunction, RewardInput};
 
 /// `score` and `acc` are 1 where the last `\boxed{}` of the completion equals the ground truth, else 0 (also without a box, or with one that does not
@@ -19,9 +20,9 @@ use super::{Outcome, RewardFunction, RewardInput};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Math;
 
-/// The part of a ground truth that is compared: the inside of its last box, or all of it.
+/// The part of a ground truth that is compared: the inside of its last box, else the answer of a GSM8K solution, or all of it.
 pub fn gold(truth: &str) -> &str {
-    last_boxed(truth).unwrap_or(truth)
+    last_boxed(truth).or_else(|| answer_part(truth)).unwrap_or(truth)
 }
 
 /// Whether a completion is right; `None` where the ground truth is no answer.

@@ -1,0 +1,214 @@
+//! Reward functions of users, from the configuration to what a run says and writes.
+
+mod tamis;
+
+use tamis::{Folder, Left, TINY};
+use tamis_data::records::Records;
+
+/// The tiny run with another reward; the warm start makes no difference to what is said of it.
+fn with_reward(reward: &str) -> String {
+    let config = TINY.replace("reward: [{kind: number}]", reward).replace("total_steps: 6", "total_steps: 2");
+    assert!(config.contains(reward), "the tiny run has changed");
+    config
+}
+
+fn train(functions: &str, reward: &str) -> (Folder, tamis::Ended) {
+    let folder = Folder::new().with("mine.py", functions).with("config.yaml", &with_reward(reward));
+    let ended = folder.tamis(&["train", "config.yaml"]);
+    (folder, ended)
+}
+
+fn has_python() -> bool {
+    let found = std::process::Command::new("python3").arg("--version").output().is_ok();
+    if !found {
+        println!("skipped: no python3");
+    }
+    found
+}
+
+const FUNCTIONS: &str = r#"
+def reward_len(completions, **kwargs):
+    return [float(len(completion)) for completion in completions]
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    return {"score": float(solution_str == ground_truth), "size": len(solution_str)}
+
+def solved(completions, solution, **kwargs):
+    return [1.0 for _ in completions]
+
+def logs(completions, answer, trainer_state, log_extra, log_metric, **kwargs):
+    state = trainer_state
+    log_extra("first", [completion[:1] for completion in completions])
+    log_metric("state", state.global_step + 10 * state.max_steps + 1000 * state.num_train_epochs)
+    log_metric("tokens", state.num_input_tokens_seen)
+    return [float(completion == truth) for completion, truth in zip(completions, answer)]
+"#;
+
+#[test]
+fn a_function_that_does_not_fit_its_style_is_refused() {
+    if !has_python() {
+        return;
+    }
+    let refused = |function: &str, style: &str| {
+        let reward = format!("reward: [{{kind: python, path: mine.py, function: {function}{style}}}]");
+        let (folder, ended) = train(FUNCTIONS, &reward);
+        assert!(!folder.join("runs/tiny").exists(), "{}", ended.shown());
+        ended.failure()
+    };
+    insta::assert_snapshot!(refused("reward_len", ", style: verl"), @r"
+    exit code 2
+    error: reward `python`: reward_len(completions, **kwargs) cannot be called as `style: verl` calls it: missing a required argument: 'completions'
+      hint: its parameters fit `style: trl`: write that
+    ");
+    insta::assert_snapshot!(refused("compute_score", ", style: trl"), @r"
+    exit code 2
+    error: reward `python`: compute_score(data_source, solution_str, ground_truth, extra_info=None) cannot be called as `style: trl` calls it: missing a required argument: 'data_source' (the columns of the rows: answer, digits, level, operations, prompt)
+      hint: its parameters fit `style: verl`: write that
+    ");
+    insta::assert_snapshot!(refused("solved", ""), @r"
+    exit code 2
+    error: reward `python`: solved(completions, solution, **kwargs) cannot be called as `style: trl`, which its parameters suggest, calls it: missing a required argument: 'solution' (the columns of the rows: answer, digits, level, operations, prompt)
+      hint: give the rows that column, the parameter a default, or its value in `kwargs`
+    ");
+    // The traceback's own lines are of no interest here.
+    let told = refused("none_such", "");
+    assert!(told.starts_with("exit code 2\nerror: reward `python` cannot be used: the process ended"), "{told}");
+    assert!(told.contains("AttributeError: mine.py has no function `none_such`; it has reward_len, compute_score"), "{told}");
+}
+
+#[test]
+fn the_only_style_that_fits_is_taken() {
+    if !has_python() {
+        return;
+    }
+    let (_folder, ended) = train(FUNCTIONS, "reward: [{kind: python, path: mine.py, function: reward_len}]");
+    let ended = ended.succeeds();
+    let told = ended.stderr.lines().find(|line| line.contains("style"));
+    insta::assert_snapshot!(told.unwrap_or_default(), @"reward `python`: reward_len(completions, **kwargs) is called as `style: trl`, the only style that its parameters fit");
+}
+
+/// What TRL gives a function is there, and what it logs is in the metrics and beside the completions; so too in a resumed run.
+#[test]
+fn what_a_function_logs_is_kept() {
+    if !has_python() {
+        return;
+    }
+    let reward = "reward: [{kind: python, path: mine.py, function: logs, num_processes: 1}]";
+    let (folder, ended) = train(FUNCTIONS, reward);
+    ended.succeeds();
+    let metrics = |folder: &Folder| -> Vec<serde_json::Value> {
+        folder
+            .read("runs/tiny/metrics.jsonl")
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("a row"))
+            .filter(|row: &serde_json::Value| row.get("reward_log/state").is_some())
+            .collect()
+    };
+    let rows = metrics(&folder);
+    // One pass of 64 prompts at 8 a step holds the two steps.
+    let states: Vec<f64> = rows.iter().map(|row| row["reward_log/state"].as_f64().expect("a number")).collect();
+    assert_eq!(states, [1020.0, 1021.0]);
+    assert_eq!(rows[0]["reward_log/tokens"], 0.0);
+    assert_eq!(rows[1]["reward_log/tokens"], rows[0]["num_tokens"]);
+    for record in Records::open(&folder.join("runs/tiny/rollouts/step_2.parquet")).expect("rollouts") {
+        let row = record.expect("a row").values;
+        let completion = row["completion"].as_str().expect("text");
+        assert_eq!(row["first"], completion.chars().take(1).collect::<String>());
+    }
+    // The steps are done again, and every answer comes out of the journal, whatever the function would say now.
+    let again = Folder::new().with("mine.py", &FUNCTIONS.replace("1000 *", "2000 *")).with("config.yaml", &with_reward(reward));
+    for file in ["config.yaml", "started", "journal.bin"] {
+        std::fs::create_dir_all(again.join("runs/tiny")).expect("folder");
+        std::fs::copy(folder.join("runs/tiny").join(file), again.join("runs/tiny").join(file)).expect("copied");
+    }
+    again.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
+    Left::by(&folder.join("runs/tiny")).assert_same(&Left::by(&again.join("runs/tiny")));
+}
+
+#[test]
+fn rows_of_a_source_without_a_verifier_are_refused() {
+    let (folder, ended) = train("", "reward: [{kind: by_source}]");
+    insta::assert_snapshot!(ended.failure(), @r#"
+    exit code 2
+    error: reward `by_source` has no verifier for some of the rows:
+      `arithmetic`, 72 rows: verl has no verifier for it, and `sources` names none
+      hint: name one in its `sources`, such as `sources: {arithmetic: {kind: gsm8k, method: flexible}}`; `"*"` there is for sources that nobody names and for rows without one (the column is data.columns.data_source)
+    "#);
+    assert!(!folder.join("runs/tiny").exists());
+    for sources in ["{arithmetic: number}", "{arithmetic: {kind: number}}", "{'*': number}"] {
+        train("", &format!("reward: [{{kind: by_source, sources: {sources}}}]")).1.succeeds();
+    }
+    let (_folder, ended) = train("", "reward: [{kind: by_source, sources: {arithmetic: by_source, x: {kind: gsm8k, methd: strict}}}]");
+    insta::assert_snapshot!(ended.failure(), @r"
+    exit code 2
+    error: unknown key `reward[0].sources.x.methd`
+      --> config.yaml:12:78
+       |
+    12 | reward: [{kind: by_source, sources: {arithmetic: by_source, x: {kind: gsm8k, methd: strict}}}]
+       |                                                                              ^^^^^
+      hint: did you mean `reward[0].sources.x.method`?
+
+    2 errors in the configuration
+    ");
+}
+
+#[test]
+fn a_metric_that_no_function_gives_is_told_with_those_there_are() {
+    if !has_python() {
+        return;
+    }
+    let dapo = |function: &str, data: &str| {
+        let reward = format!("preset: dapo\nreward: [{{kind: python, path: mine.py, function: {function}}}]");
+        let config = with_reward(&reward).replace("data:\n", data);
+        let folder = Folder::new().with("mine.py", FUNCTIONS).with("config.yaml", &config);
+        let ended = folder.tamis(&["train", "config.yaml"]);
+        assert!(ended.code != Some(0), "{}", ended.shown());
+        ended.failure()
+    };
+    // The gold answers show the names.
+    let told = dapo("reward_len", "data:\n");
+    insta::assert_snapshot!(told, @r"
+    exit code 2
+    error: `filter.metric` is `acc` (config.yaml:12, preset dapo), and no reward function gives a number of that name: this run has `overlong`, `python`, `score`, `seq_reward`, `seq_final_reward`, `token_level_rewards`, `length`, `entropy`
+      hint: write `filter.metric: score`, or let the function return a dictionary with `score` and `acc`, which is 1 where the answer is right and 0 where it is not
+    ");
+    assert_eq!(dapo("compute_score", "data:\n"), told.replace("`score`, `seq", "`score`, `size`, `seq"));
+    // Without them the first completions do, and then with the same words.
+    let late = dapo("compute_score", "data:\n  check_gold: off\n");
+    assert_eq!(late, dapo("compute_score", "data:\n").replace("yaml:12", "yaml:13"));
+}
+
+#[test]
+fn pass_at_k_without_a_binary_score_is_told() {
+    if !has_python() {
+        return;
+    }
+    let reward = "reward: [{kind: python, path: mine.py, function: compute_score}]";
+    let config = with_reward(reward).replace("validate: {", "validate: {n: 2, metrics: [mean@k, pass@k], ");
+    for (config, gold) in [(config.clone(), true), (config.replace("  arithmetic: {", "  check_gold: off\n  arithmetic: {"), false)] {
+        let folder = Folder::new().with("mine.py", FUNCTIONS).with("config.yaml", &config);
+        let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
+        let told: Vec<&str> = ended.stderr.lines().filter(|line| line.starts_with("warning: `validate.metrics`")).collect();
+        assert_eq!(told.len(), 1, "{gold}: {}", ended.shown());
+        if gold {
+            insta::assert_snapshot!(told[0], @"warning: `validate.metrics` (config.yaml:19) asks for pass@k, which counts completions whose `acc` is 1, and no reward function gives `acc`: there are `python`, `score`, `size`; there will be no pass@k. Write `best@k` for the best of k scores, or let the function return a dictionary with `score` and `acc`");
+        }
+    }
+}
+
+#[test]
+fn a_function_whose_gold_answers_score_no_more_than_anything_is_told() {
+    if !has_python() {
+        return;
+    }
+    let tenth = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return 0.1\n";
+    let (_folder, ended) = train(tenth, "reward: [{kind: python, path: mine.py}]");
+    let told: Vec<&str> =
+        ended.stderr.lines().skip_while(|line| !line.contains("gold answers score")).take(4).collect();
+    insta::assert_snapshot!(told.join("\n"), @r"
+    warning: reward `python`: gold answers score 0.1 on average, 0.1 to 0.1 (64 prompts)
+      no better than an empty completion: that scores 0.1 where the gold answer scores 0.1 (means of 64 prompts)
+      no better than the gold answer of another prompt: that scores 0.1 where the gold answer scores 0.1 (means of 64 prompts)
+      it looks at something else than the answer, or for the answer in a form that was not tried
+    ");
+}
