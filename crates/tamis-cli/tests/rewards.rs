@@ -72,8 +72,16 @@ fn a_function_that_does_not_fit_its_style_is_refused() {
     ");
     // The traceback's own lines are of no interest here.
     let told = refused("none_such", "");
-    assert!(told.starts_with("exit code 2\nerror: reward `python` cannot be used: the process ended"), "{told}");
-    assert!(told.contains("AttributeError: mine.py has no function `none_such`; it has reward_len, compute_score"), "{told}");
+    assert!(
+        told.starts_with("exit code 2\nerror: reward `python` cannot be used: the process ended"),
+        "{told}"
+    );
+    assert!(
+        told.contains(
+            "AttributeError: mine.py has no function `none_such`; it has reward_len, compute_score"
+        ),
+        "{told}"
+    );
 }
 
 #[test]
@@ -106,7 +114,8 @@ fn what_a_function_logs_is_kept() {
     };
     let rows = metrics(&folder);
     // One pass of 64 prompts at 8 a step holds the two steps.
-    let states: Vec<f64> = rows.iter().map(|row| row["reward_log/state"].as_f64().expect("a number")).collect();
+    let states: Vec<f64> =
+        rows.iter().map(|row| row["reward_log/state"].as_f64().expect("a number")).collect();
     assert_eq!(states, [1020.0, 1021.0]);
     assert_eq!(rows[0]["reward_log/tokens"], 0.0);
     assert_eq!(rows[1]["reward_log/tokens"], rows[0]["num_tokens"]);
@@ -116,10 +125,13 @@ fn what_a_function_logs_is_kept() {
         assert_eq!(row["first"], completion.chars().take(1).collect::<String>());
     }
     // The steps are done again, and every answer comes out of the journal, whatever the function would say now.
-    let again = Folder::new().with("mine.py", &FUNCTIONS.replace("1000 *", "2000 *")).with("config.yaml", &with_reward(reward));
+    let again = Folder::new()
+        .with("mine.py", &FUNCTIONS.replace("1000 *", "2000 *"))
+        .with("config.yaml", &with_reward(reward));
     for file in ["config.yaml", "started", "journal.bin"] {
         std::fs::create_dir_all(again.join("runs/tiny")).expect("folder");
-        std::fs::copy(folder.join("runs/tiny").join(file), again.join("runs/tiny").join(file)).expect("copied");
+        std::fs::copy(folder.join("runs/tiny").join(file), again.join("runs/tiny").join(file))
+            .expect("copied");
     }
     again.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
     Left::by(&folder.join("runs/tiny")).assert_same(&Left::by(&again.join("runs/tiny")));
@@ -138,7 +150,10 @@ fn rows_of_a_source_without_a_verifier_are_refused() {
     for sources in ["{arithmetic: number}", "{arithmetic: {kind: number}}", "{'*': number}"] {
         train("", &format!("reward: [{{kind: by_source, sources: {sources}}}]")).1.succeeds();
     }
-    let (_folder, ended) = train("", "reward: [{kind: by_source, sources: {arithmetic: by_source, x: {kind: gsm8k, methd: strict}}}]");
+    let (_folder, ended) = train(
+        "",
+        "reward: [{kind: by_source, sources: {arithmetic: by_source, x: {kind: gsm8k, methd: strict}}}]",
+    );
     insta::assert_snapshot!(ended.failure(), @r"
     exit code 2
     error: unknown key `reward[0].sources.x.methd`
@@ -185,10 +200,14 @@ fn pass_at_k_without_a_binary_score_is_told() {
     }
     let reward = "reward: [{kind: python, path: mine.py, function: compute_score}]";
     let config = with_reward(reward).replace("validate: {", "validate: {n: 2, metrics: [mean@k, pass@k], ");
-    for (config, gold) in [(config.clone(), true), (config.replace("  arithmetic: {", "  check_gold: off\n  arithmetic: {"), false)] {
+    for (config, gold) in [
+        (config.clone(), true),
+        (config.replace("  arithmetic: {", "  check_gold: off\n  arithmetic: {"), false),
+    ] {
         let folder = Folder::new().with("mine.py", FUNCTIONS).with("config.yaml", &config);
         let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
-        let told: Vec<&str> = ended.stderr.lines().filter(|line| line.starts_with("warning: `validate.metrics`")).collect();
+        let told: Vec<&str> =
+            ended.stderr.lines().filter(|line| line.starts_with("warning: `validate.metrics`")).collect();
         assert_eq!(told.len(), 1, "{gold}: {}", ended.shown());
         if gold {
             insta::assert_snapshot!(told[0], @"warning: `validate.metrics` (config.yaml:19) asks for pass@k, which counts completions whose `acc` is 1, and no reward function gives `acc`: there are `python`, `score`, `size`; there will be no pass@k. Write `best@k` for the best of k scores, or let the function return a dictionary with `score` and `acc`");
@@ -201,7 +220,8 @@ fn a_function_whose_gold_answers_score_no_more_than_anything_is_told() {
     if !has_python() {
         return;
     }
-    let tenth = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return 0.1\n";
+    let tenth =
+        "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return 0.1\n";
     let (_folder, ended) = train(tenth, "reward: [{kind: python, path: mine.py}]");
     let told: Vec<&str> =
         ended.stderr.lines().skip_while(|line| !line.contains("gold answers score")).take(4).collect();

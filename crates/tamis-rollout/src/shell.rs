@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tamis_core::filter::{
-    AvailableMetrics, DropReason, ExtraColumns, FilterError, FinalReward, GroupFilter, Judgement, Metric, Variance, Verdict,
-    judge_groups,
+    AvailableMetrics, DropReason, ExtraColumns, FilterError, FinalReward, GroupFilter, Judgement, Metric,
+    Variance, Verdict, judge_groups,
 };
 use tamis_core::group::{Group, GroupId, Trajectory};
 use tamis_core::ragged::Ragged;

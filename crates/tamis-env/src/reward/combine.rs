@@ -653,9 +653,16 @@ reward function `g` failed on 2 of 2 completions and gives them no score; the fi
         prompt.columns.insert("level".to_owned(), serde_json::json!({"of": [1, 2]}));
         prompt.columns.insert("solution".to_owned(), "long\n".repeat(100).into());
         let rewards = Rewards::new(vec![named("f", 1.0, vec![Outcome::NoAnswer], false)]).unwrap();
-        let warned = |prompt: &Prompt| rewards.score(&[RewardInput::text(prompt, "a")]).unwrap().warnings.remove(0);
+        let warned =
+            |prompt: &Prompt| rewards.score(&[RewardInput::text(prompt, "a")]).unwrap().warnings.remove(0);
         let shown = warned(&prompt).replace(r"long\n", "L");
-        assert!(shown.ends_with(&format!("\n  column level: `{{\"of\":[1,2]}}`\n  column solution: `{}…`", "L".repeat(40))), "{shown}");
+        assert!(
+            shown.ends_with(&format!(
+                "\n  column level: `{{\"of\":[1,2]}}`\n  column solution: `{}…`",
+                "L".repeat(40)
+            )),
+            "{shown}"
+        );
         prompt.columns.extend((0..100).map(|number| (format!("z{number}"), number.into())));
         assert!(warned(&prompt).ends_with(&format!("\n  and {} more columns", 102 - MAX_COLUMNS)));
     }

@@ -56,9 +56,9 @@ pub struct Spread {
 
 impl Spread {
     fn of(scores: &[f64]) -> Option<Self> {
-        let (min, max) = scores.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(min, max), &score| {
-            (min.min(score), max.max(score))
-        });
+        let (min, max) = scores
+            .iter()
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(min, max), &score| (min.min(score), max.max(score)));
         (!scores.is_empty()).then(|| Self { mean: mean(scores), min, max })
     }
 }
@@ -180,7 +180,10 @@ impl fmt::Display for FunctionGold {
             )?;
         }
         if !self.rivals.is_empty() {
-            writeln!(f, "  it looks at something else than the answer, or for the answer in a form that was not tried")?;
+            writeln!(
+                f,
+                "  it looks at something else than the answer, or for the answer in a form that was not tried"
+            )?;
         }
         if accepted < checked && self.by_source.len() > 1 {
             let told = self.by_source.iter().take(NUM_SOURCES).map(|(source, accepted, checked)| {
@@ -192,7 +195,11 @@ impl fmt::Display for FunctionGold {
         }
         for GoldExample { prompt, ground_truth, completion, answer } in &self.examples {
             let truth = excerpt(ground_truth);
-            writeln!(f, "  prompt {prompt}, ground truth `{truth}`: `{}` gave {answer}", excerpt(completion))?;
+            writeln!(
+                f,
+                "  prompt {prompt}, ground truth `{truth}`: `{}` gave {answer}",
+                excerpt(completion)
+            )?;
         }
         Ok(())
     }
@@ -310,7 +317,8 @@ impl Check<'_> {
                         score_names.extend(scores.keys().cloned());
                     }
                     // What one form said is not hidden by another that said less.
-                    let is_better = |before: &Outcome| rank(&outcome, is_external) > rank(before, is_external);
+                    let is_better =
+                        |before: &Outcome| rank(&outcome, is_external) > rank(before, is_external);
                     if said[row].as_ref().is_none_or(|(_, before)| is_better(before)) {
                         said[row] = Some((form, outcome));
                     }
@@ -330,7 +338,8 @@ impl Check<'_> {
             function.rivals = self.rivals(asked, &said)?;
         }
         if function.examples.is_empty() && !function.rivals.is_empty() {
-            function.examples = asked.iter().take(NUM_EXAMPLES).map(|&row| self.example(row, &said[row])).collect();
+            function.examples =
+                asked.iter().take(NUM_EXAMPLES).map(|&row| self.example(row, &said[row])).collect();
         }
         Ok(function)
     }
@@ -404,7 +413,8 @@ impl Check<'_> {
                 function.examples.push(self.example(row, &said[row]));
             }
         }
-        let counted = |(source, (accepted, checked)): (&str, (usize, usize))| (source.to_owned(), accepted, checked);
+        let counted =
+            |(source, (accepted, checked)): (&str, (usize, usize))| (source.to_owned(), accepted, checked);
         function.by_source = sources.into_iter().map(counted).collect();
         function
     }
@@ -455,9 +465,13 @@ impl Check<'_> {
             .collect();
         let mut rivals = Vec::new();
         for (what, rows) in [("an empty completion", empty), ("the gold answer of another prompt", others)] {
-            let pairs: Vec<(usize, &str)> = rows.iter().map(|&(row, completion, _)| (row, completion)).collect();
+            let pairs: Vec<(usize, &str)> =
+                rows.iter().map(|&(row, completion, _)| (row, completion)).collect();
             let answers = self.ask(&pairs)?;
-            let both = rows.iter().zip(&answers).filter_map(|(&(_, _, gold), answer)| Some((gold, answer.get("score")?)));
+            let both = rows
+                .iter()
+                .zip(&answers)
+                .filter_map(|(&(_, _, gold), answer)| Some((gold, answer.get("score")?)));
             let (golds, scores): (Vec<f64>, Vec<f64>) = both.unzip();
             let rival = Rival { what, num_prompts: scores.len(), score: mean(&scores), gold: mean(&golds) };
             if rival.gold <= rival.score {
@@ -516,13 +530,13 @@ fn is_accepted(outcome: &Outcome) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reward::by_source::BySource;
     use crate::reward::exact::Exact;
     use crate::reward::gsm8k::{Gsm8k, Method};
     use crate::reward::length::Length;
     use crate::reward::math::Math;
     use crate::reward::math_dapo::MathDapo;
     use crate::reward::number::Number;
-    use crate::reward::by_source::BySource;
     use crate::reward::{RewardFailure, RewardFunction, test_prompt};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -637,7 +651,8 @@ mod tests {
     fn functions_from_outside_get_the_distribution() {
         let prompts: Vec<Prompt> = (0..200).map(|number| test_prompt(&number.to_string())).collect();
         let check = |right: f64, other: f64| {
-            let report = check_gold(&prompts, &rewards(vec![("mine", Box::new(Judge { right, other }))])).unwrap();
+            let report =
+                check_gold(&prompts, &rewards(vec![("mine", Box::new(Judge { right, other }))])).unwrap();
             format!("{}: {report}", if report.is_clean() { "clean" } else { "warns" })
         };
         // A tenth for the wrong form is not taken for the score of the right one.
@@ -660,7 +675,10 @@ mod tests {
         struct Long;
         impl RewardFunction for Long {
             fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
-                batch.iter().map(|input| Outcome::score(f64::from(u8::from(!input.completion.is_empty())))).collect()
+                batch
+                    .iter()
+                    .map(|input| Outcome::score(f64::from(u8::from(!input.completion.is_empty()))))
+                    .collect()
             }
             fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
                 prompt.ground_truth.iter().cloned().collect()
@@ -681,7 +699,8 @@ mod tests {
 
     #[test]
     fn whole_solutions_are_told_and_compared_by_their_answer() {
-        let solution = |number: usize| format!("It is <<{number}+0={number}>>{number}.\nSo, by hand:\n#### {number}");
+        let solution =
+            |number: usize| format!("It is <<{number}+0={number}>>{number}.\nSo, by hand:\n#### {number}");
         let prompts: Vec<Prompt> = (1000..1020).map(|number| test_prompt(&solution(number))).collect();
         let functions: Vec<(&str, Box<dyn RewardFunction>)> = vec![
             ("gsm8k", Box::new(Gsm8k::default())),
@@ -710,7 +729,8 @@ mod tests {
         let of = |source: &str, truth: &str| Prompt { data_source: source.to_owned(), ..test_prompt(truth) };
         let prompts =
             [of("openai/gsm8k", "72"), of("openai/gsm8k", "seven"), of("aime_2025", "5"), of("math", "6")];
-        let report = check_gold(&prompts, &rewards(vec![("by_source", Box::new(BySource::default()))])).unwrap();
+        let report =
+            check_gold(&prompts, &rewards(vec![("by_source", Box::new(BySource::default()))])).unwrap();
         insta::assert_snapshot!(report, @r"
         reward `by_source` accepts 3 of 4 gold answers (1 rejected, 0 without an answer, 0 failed)
           by data source: aime_2025 1 of 1, math 1 of 1, openai/gsm8k 1 of 2

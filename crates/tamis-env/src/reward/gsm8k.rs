@@ -92,7 +92,8 @@ pub fn gold(text: &str) -> String {
 /// ```
 pub fn answer_part(truth: &str) -> Option<&str> {
     let answer = truth.trim_end().lines().next_back()?.strip_prefix("#### ")?.trim();
-    let is_number = STRICT.find(&format!("#### {answer}")).is_some_and(|found| found.len() == answer.len() + 5);
+    let is_number =
+        STRICT.find(&format!("#### {answer}")).is_some_and(|found| found.len() == answer.len() + 5);
     is_number.then_some(answer)
 }
 

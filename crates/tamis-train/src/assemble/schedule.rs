@@ -7,8 +7,9 @@ use tamis_config::{
 };
 use tamis_core::figure::shortest;
 use tamis_core::filter::{
-    AvailableMetrics, Ends, ExtraColumns, Filter, FilterError, GroupFilter, Mass, MeanRange, Metric, MetricError, MinP,
-    Percentile, Pool, PoolScore, Prefer, Quota, Singleton, TopK, TopP, Variance, WithinGroup,
+    AvailableMetrics, Ends, ExtraColumns, Filter, FilterError, GroupFilter, Mass, MeanRange, Metric,
+    MetricError, MinP, Percentile, Pool, PoolScore, Prefer, Quota, Singleton, TopK, TopP, Variance,
+    WithinGroup,
 };
 use tamis_core::schedule::{OnEmptyRound, OnExhausted, OnLimit, Order, RoundsSettings, Surplus};
 
