@@ -255,7 +255,7 @@ pub fn no_pass<'a>(
     places: &Places,
     names: impl IntoIterator<Item = &'a str>,
 ) -> Option<String> {
-    if !config.validate.metrics.contains(&ValidationMetric::PassAtK) {
+    if !config.validate.metrics.contains(&tamis_config::ValidationMetric::PassAtK) {
         return None;
     }
     let place = places.validate_metrics.as_ref().map(|place| format!(" ({place})")).unwrap_or_default();
