@@ -326,7 +326,7 @@ error: train.jsonl, line 5: `question` is empty
     folder.write("train.jsonl", &ROWS.replaced("\"answer\"", "\"gold\""));
     insta::assert_snapshot!(train(&folder, &of_file()).failure(), @r#"
 exit code 2
-error: `warm_start.steps` is above 0 and there are no examples: none of the training prompts is a text with a ground truth
+error: `warm_start.steps` is above 0 and there are no examples: none of the training prompts has a ground truth
   hint: set `warm_start.steps: 0`, or name the columns of prompt and answer (`data.columns.prompt`, `data.columns.ground_truth`)
 "#);
     let wrong = of_file().replaced("train.jsonl", "train.parquet");

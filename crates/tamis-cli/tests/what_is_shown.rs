@@ -4,13 +4,13 @@ mod tamis;
 
 use tamis::{Ended, Folder};
 
-/// A template that shows its parts with characters of the tiny model's alphabet: `+` and the number of messages end the prompt.
-const TEMPLATE: &str = "{{ messages[-1].content }}+{{ messages|length }}=";
+/// A template of characters that the tiny model knows: the number of messages stands behind the last of them.
+const TEMPLATE: &str = "{{ messages[-1].content }}{{ messages|length }}";
 
 const QUESTIONS: &str =
-    "{\"question\": \"1+1\", \"answer\": \"2=\"}\n{\"question\": \"1+2\", \"answer\": \"3=\"}\n";
-const TEXTS: &str = "{\"prompt\": \"1+1\", \"answer\": \"2=\"}\n{\"prompt\": \"1+2\", \"answer\": \"3=\"}\n";
-const CHATS: &str = "{\"prompt\": [{\"role\": \"user\", \"content\": \"1+1\"}], \"answer\": \"2=\"}\n{\"prompt\": [{\"role\": \"system\", \"content\": \"1\"}, {\"role\": \"user\", \"content\": \"1+2\"}], \"answer\": \"3=\"}\n";
+    "{\"question\": \"1+1=\", \"answer\": \"2\"}\n{\"question\": \"1+2=\", \"answer\": \"3\"}\n";
+const TEXTS: &str = "{\"prompt\": \"1+1=\", \"answer\": \"2\"}\n{\"prompt\": \"1+2=\", \"answer\": \"3\"}\n";
+const CHATS: &str = "{\"prompt\": [{\"role\": \"user\", \"content\": \"1+1=\"}], \"answer\": \"2\"}\n{\"prompt\": [{\"role\": \"system\", \"content\": \"1\"}, {\"role\": \"user\", \"content\": \"1+2=\"}], \"answer\": \"3\"}\n";
 
 /// Trains one step on rows of a file, with a template or without, and overrides.
 fn trained(rows: &str, template: Option<&str>, overrides: &[&str]) -> Ended {
@@ -52,39 +52,39 @@ fn form(ended: &Ended) -> String {
 #[test]
 fn questions_become_user_messages_where_the_model_has_a_template() {
     let said = |rows, template, overrides: &[&str]| form(&trained(rows, template, overrides).succeeds());
-    insta::assert_snapshot!(said(QUESTIONS, None, &[]), @"first prompt (3 tokens, text without a chat template): 1+1");
-    insta::assert_snapshot!(said(QUESTIONS, Some(TEMPLATE), &[]), @"first prompt (6 tokens, by the chat template): 1+1+1=");
+    insta::assert_snapshot!(said(QUESTIONS, None, &[]), @"first prompt (4 tokens, text without a chat template): 1+1=");
+    insta::assert_snapshot!(said(QUESTIONS, Some(TEMPLATE), &[]), @"first prompt (5 tokens, by the chat template): 1+1=1");
     insta::assert_snapshot!(said(QUESTIONS, Some(TEMPLATE), &["data.prompt_format=text"]), @"
 warning: `model.chat_template` has no effect: `data.prompt_format` is `text`
-first prompt (3 tokens, text without a chat template): 1+1
+first prompt (4 tokens, text without a chat template): 1+1=
 ");
-    insta::assert_snapshot!(said(QUESTIONS, Some(TEMPLATE), &["data.system_prompt=2"]), @"first prompt (6 tokens, by the chat template): 1+1+2=");
+    insta::assert_snapshot!(said(QUESTIONS, Some(TEMPLATE), &["data.system_prompt=2"]), @"first prompt (5 tokens, by the chat template): 1+1=2");
     // A column of another name that is said to hold the prompt is a question too.
     let renamed = QUESTIONS.replace("question", "task");
-    insta::assert_snapshot!(said(&renamed, Some(TEMPLATE), &["data.columns.prompt=task"]), @"first prompt (6 tokens, by the chat template): 1+1+1=");
+    insta::assert_snapshot!(said(&renamed, Some(TEMPLATE), &["data.columns.prompt=task"]), @"first prompt (5 tokens, by the chat template): 1+1=1");
 }
 
 #[test]
 fn the_text_of_a_column_prompt_stays_text_and_is_warned_of() {
     let said = |rows, template, overrides: &[&str]| form(&trained(rows, template, overrides).succeeds());
-    insta::assert_snapshot!(said(TEXTS, None, &[]), @"first prompt (3 tokens, text without a chat template): 1+1");
+    insta::assert_snapshot!(said(TEXTS, None, &[]), @"first prompt (4 tokens, text without a chat template): 1+1=");
     insta::assert_snapshot!(said(TEXTS, Some(TEMPLATE), &[]), @"
 warning: 2 of 2 prompts are the text of a column `prompt` and are sent without the model's chat template: data.prompt_format=chat makes each a user message, data.prompt_format=text says that this is meant
-first prompt (3 tokens, text without a chat template): 1+1
+first prompt (4 tokens, text without a chat template): 1+1=
 ");
     insta::assert_snapshot!(said(TEXTS, Some(TEMPLATE), &["data.prompt_format=text"]), @"
 warning: `model.chat_template` has no effect: `data.prompt_format` is `text`
-first prompt (3 tokens, text without a chat template): 1+1
+first prompt (4 tokens, text without a chat template): 1+1=
 ");
-    insta::assert_snapshot!(said(TEXTS, Some(TEMPLATE), &["data.prompt_format=chat"]), @"first prompt (6 tokens, by the chat template): 1+1+1=");
+    insta::assert_snapshot!(said(TEXTS, Some(TEMPLATE), &["data.prompt_format=chat"]), @"first prompt (5 tokens, by the chat template): 1+1=1");
 }
 
 #[test]
 fn rows_of_messages_go_through_the_template() {
     let said = |overrides: &[&str]| form(&trained(CHATS, Some(TEMPLATE), overrides).succeeds());
-    insta::assert_snapshot!(said(&[]), @"first prompt (6 tokens, by the chat template): 1+1+1=");
-    insta::assert_snapshot!(said(&["data.prompt_format=chat"]), @"first prompt (6 tokens, by the chat template): 1+1+1=");
-    insta::assert_snapshot!(said(&["data.system_prompt=2"]), @"first prompt (6 tokens, by the chat template): 1+1+2=");
+    insta::assert_snapshot!(said(&[]), @"first prompt (5 tokens, by the chat template): 1+1=1");
+    insta::assert_snapshot!(said(&["data.prompt_format=chat"]), @"first prompt (5 tokens, by the chat template): 1+1=1");
+    insta::assert_snapshot!(said(&["data.system_prompt=2"]), @"first prompt (5 tokens, by the chat template): 1+1=2");
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_template_around_every_text_prompt() {
         let folder = Folder::tiny().with("around.jinja", template);
         trained_in(&folder, rows, None, &["data.prompt_template=around.jinja"])
     };
-    insta::assert_snapshot!(form(&with(QUESTIONS, "\n{{ content | trim }}+3=\n").succeeds()), @"first prompt (6 tokens, text without a chat template): 1+1+3=");
+    insta::assert_snapshot!(form(&with(QUESTIONS, "\n{{ content | trim }}+3=\n").succeeds()), @"first prompt (7 tokens, text without a chat template): 1+1=+3=");
     insta::assert_snapshot!(with(CHATS, "{{ content }}").failure(), @"
 exit code 2
 error: prompt 1 of the training data cannot be prepared
@@ -168,4 +168,123 @@ fn a_resumed_run_and_eval_show_the_same_first_prompt() {
     // Without a template the built-in tasks are the text that they were.
     let bare = Folder::tiny();
     insta::assert_snapshot!(form(&bare.tamis(&["train", "tiny.yaml", "train.total_steps=1"]).succeeds()), @"first prompt (4 tokens, text without a chat template): 9+2=");
+}
+
+/// Every number as `N`: what a line says without what depends on weights and clock.
+fn without_numbers(text: &str) -> String {
+    let mut shown = String::new();
+    let mut is_number = false;
+    for character in text.chars() {
+        let goes_on = character.is_ascii_digit() || (is_number && matches!(character, '.' | 'e' | '-'));
+        if !goes_on {
+            shown.push(character);
+        } else if !is_number {
+            shown.push('N');
+        }
+        is_number = goes_on;
+    }
+    shown
+}
+
+/// The first line that begins so, without its numbers.
+fn line(ended: &Ended, start: &str) -> String {
+    let found = ended.stderr.lines().find(|line| line.starts_with(start));
+    without_numbers(found.unwrap_or_else(|| panic!("no line `{start}`: {}", ended.stderr)))
+}
+
+#[test]
+fn the_line_of_a_step_names_what_it_shows() {
+    let run = |overrides: &[&str]| {
+        let folder = Folder::tiny();
+        let mut arguments = vec![
+            "train",
+            "tiny.yaml",
+            "train.total_steps=2",
+            "validate.test_freq=0",
+            "validate.before_train=false",
+        ];
+        arguments.extend(overrides);
+        folder.tamis(&arguments).succeeds()
+    };
+    // One update a step: the policy's own divergence is 0, and not shown.
+    insta::assert_snapshot!(line(&run(&["train.ppo_mini_batch_size=4", "objective.kl.in=none"]), "step 1/2 "), @"step N/N  reward N (std N)  of all generated: reward N, accuracy N%  rounds N  dropped N%  length N  entropy N  grad N  lr N  time Ns (generation Ns at N tok/s, update Ns at Nk tok/s)  Ns left");
+    // No filter: what was generated is what was trained on, and nothing is dropped.
+    let kl = [
+        "~filter",
+        "~schedule",
+        "~data.gen_batch_size",
+        "~warm_start",
+        "objective.kl={in: loss, estimator: k3, coefficient: 0.1}",
+    ];
+    insta::assert_snapshot!(line(&run(&kl), "step 1/2 "), @"step N/N  reward N (std N)  accuracy N%  zero advantage in N% of groups  length N (N% truncated)  entropy N  ref_kl N  grad N  lr N  time Ns (generation Ns at Nk tok/s, update Ns at Nk tok/s)  Ns left");
+    let penalty = [
+        "~filter",
+        "~schedule",
+        "~data.gen_batch_size",
+        "objective.kl={in: reward, estimator: k1, coefficient: 0.1}",
+    ];
+    insta::assert_snapshot!(line(&run(&penalty), "step 1/2 "), @"step N/N  reward N (std N)  accuracy N%  zero advantage in N% of groups  length N  entropy N  kl_penalty N  grad N  lr N  time Ns (generation Ns at Nk tok/s, update Ns at Nk tok/s)  Ns left");
+    let several = run(&["objective.kl.in=none"]);
+    insta::assert_snapshot!(line(&several, "step 1/2 "), @"step N/N  reward N (std N)  of all generated: reward N, accuracy N%  rounds N  dropped N%  length N  entropy N  ppo_kl N  grad N  lr N  time Ns (generation Ns at N tok/s, update Ns at Nk tok/s)  Ns left");
+    // Each line once where there is no terminal, and the last step has no time left.
+    assert_eq!(several.stderr.lines().filter(|line| line.starts_with("step 1/2 ")).count(), 1);
+    assert!(!line(&several, "step 2/2 ").contains("left"));
+    let silent = run(&["run.loggers=[jsonl]"]);
+    assert!(!silent.stderr.contains("step 1/2 "), "{}", silent.stderr);
+}
+
+#[test]
+fn an_accuracy_is_called_one_and_a_mean_score_is_not() {
+    let folder = Folder::tiny();
+    let correct = folder.tamis(&["train", "tiny.yaml", "train.total_steps=2"]).succeeds();
+    insta::assert_snapshot!(line(&correct, "validation after step 2"), @"validation after step N: accuracy N% (N prompts), mean length N tokens");
+    let closing = without_numbers(&correct.stdout);
+    let table: Vec<&str> = closing.lines().filter(|line| line.contains("held-out")).collect();
+    insta::assert_snapshot!(table.join("\n"), @"accuracy (N held-out)              N%       N%");
+    let scored = trained(
+        QUESTIONS,
+        None,
+        &[
+            "reward=[{kind: length, max_length: 3}]",
+            "data.val=rows.jsonl",
+            "validate.test_freq=1",
+            "validate.before_train=true",
+        ],
+    )
+    .succeeds();
+    insta::assert_snapshot!(line(&scored, "validation after step 1"), @"validation after step N: mean score N (N prompts), mean length N tokens");
+    let closing = without_numbers(&scored.stdout);
+    let table: Vec<&str> = closing.lines().filter(|line| line.contains("held-out")).collect();
+    insta::assert_snapshot!(table.join("\n"), @"mean score (N held-out)             N      N");
+}
+
+#[test]
+fn the_objective_and_what_differs_from_its_preset_stand_at_the_start() {
+    let folder = Folder::tiny();
+    let overrides = ["preset=grpo", "train.total_steps=1", "objective.loss.clip_high=0.28"];
+    let mut arguments = vec!["train", "tiny.yaml"];
+    arguments.extend(overrides);
+    let ended = folder.tamis(&arguments).succeeds();
+    let about = |line: &&str| line.starts_with("objective") || line.contains("(preset ");
+    let shown: Vec<&str> = ended.stderr.lines().filter(about).collect();
+    insta::assert_snapshot!(shown.join("\n"), @"
+objective.loss.clip_high: 0.28 (preset grpo has 0.2; command line)
+filter: variance on the raw outcome (preset grpo has none; tiny.yaml:13)
+objective: preset grpo; clip 0.2/0.28; seq-mean-token-mean; KL k3 times 0.04 in the loss; advantage grpo (divided by the deviation)
+");
+    // The run's own configuration and `config show` say what is in force, and say it of nothing that is set.
+    let of_run = folder.read("runs/tiny/config.yaml");
+    arguments.splice(0..1, ["config", "show"]);
+    assert_eq!(folder.tamis(&arguments).succeeds().stdout, of_run);
+    let in_force: Vec<&str> =
+        of_run.lines().filter(|line| line.contains("in force")).map(str::trim).collect();
+    insta::assert_snapshot!(in_force.join("\n"), @"
+metric: null  # in force: acc (default)
+ddof: null  # in force: 1 (default)
+epsilon: null  # in force: 1e-6 (default)
+log_ratio_limit: null  # in force: 20.0 (default)
+");
+    // A resumed run writes it anew.
+    folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=2"]).succeeds();
+    assert!(folder.read("runs/tiny/config.yaml").contains("in force: 1e-6"), "{of_run}");
 }

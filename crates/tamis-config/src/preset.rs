@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use serde_json::Value as Json;
 
+use crate::render::flow;
 use crate::schema::{Config, Preset};
 use crate::setting::Setting;
 use crate::source::{Origin, Source, SourceKind};
@@ -67,6 +68,8 @@ pub(crate) fn overlong_rewards(rewards: &Node) -> Vec<usize> {
 /// One setting of the preset that the user's configuration replaces.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PresetDifference {
+    /// The preset.
+    pub of: Preset,
     /// The key.
     pub key: String,
     /// What the preset sets.
@@ -79,11 +82,28 @@ pub struct PresetDifference {
 
 impl fmt::Display for PresetDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} instead of {}", self.key, self.value, self.preset)?;
-        match &self.origin {
-            Some(origin) => write!(f, " ({origin})"),
-            None => Ok(()),
+        let (value, preset) = (brief(&self.key, &self.value), brief(&self.key, &self.preset));
+        write!(f, "{}: {value} (preset {} has {preset}", self.key, self.of)?;
+        if let Some(origin) = &self.origin {
+            write!(f, "; {origin}")?;
         }
+        f.write_str(")")
+    }
+}
+
+/// A value in a few words: of a filter or a reward what it is, not all of its settings.
+fn brief(key: &str, value: &Json) -> String {
+    let text = |name: &str| value.get(name).and_then(Json::as_str);
+    match (value, text("kind")) {
+        (Json::Null, _) => "none".to_owned(),
+        (_, Some(kind)) if key == "filter" => {
+            format!("{kind} on {}", text("metric").unwrap_or("the raw outcome"))
+        }
+        (_, Some(kind)) => match text("name").filter(|name| *name != kind) {
+            Some(name) => format!("{name} ({kind})"),
+            None => kind.to_owned(),
+        },
+        _ => flow(value),
     }
 }
 
@@ -91,7 +111,7 @@ impl fmt::Display for PresetDifference {
 pub(crate) fn differences(config: &Config, tree: &Node) -> Vec<PresetDifference> {
     let Some(preset) = config.preset else { return Vec::new() };
     let mut differences = Vec::new();
-    collect("", preset_tree(preset), &config.to_json(), tree, &mut differences);
+    collect(preset, "", preset_tree(preset), &config.to_json(), tree, &mut differences);
     if let Some(Node { value: Value::List(items), .. }) = preset_tree(preset).get("reward") {
         for item in items {
             let kind = item.get("kind").map(Node::to_json);
@@ -105,19 +125,26 @@ pub(crate) fn differences(config: &Config, tree: &Node) -> Vec<PresetDifference>
             let origin = tree.at(&key).map(|node| node.origin.clone());
             if origin.as_ref().is_some_and(Origin::is_from_user) {
                 let value = reward.to_json();
-                differences.push(PresetDifference { key, preset: item.to_json(), value, origin });
+                differences.push(PresetDifference { of: preset, key, preset: item.to_json(), value, origin });
             }
         }
     }
     differences
 }
 
-fn collect(path: &str, preset: &Node, value: &Json, tree: &Node, differences: &mut Vec<PresetDifference>) {
+fn collect(
+    of: Preset,
+    path: &str,
+    preset: &Node,
+    value: &Json,
+    tree: &Node,
+    differences: &mut Vec<PresetDifference>,
+) {
     match &preset.value {
         Value::Map(entries) if value.is_object() => {
             for entry in entries.iter().filter(|entry| !(path.is_empty() && entry.key == "reward")) {
                 let inner = value.get(&entry.key).unwrap_or(&Json::Null);
-                collect(&crate::reader::join(path, &entry.key), &entry.node, inner, tree, differences);
+                collect(of, &crate::reader::join(path, &entry.key), &entry.node, inner, tree, differences);
             }
         }
         _ => {
@@ -125,6 +152,7 @@ fn collect(path: &str, preset: &Node, value: &Json, tree: &Node, differences: &m
             if !same(&wanted, value) {
                 let origin = tree.at(path).map(|node| node.origin.clone());
                 differences.push(PresetDifference {
+                    of,
                     key: path.to_owned(),
                     preset: wanted,
                     value: value.clone(),

@@ -19,10 +19,19 @@ impl Loaded {
     /// The resolved configuration as YAML, each value with a comment that says where it is from. Loading it gives the same
     /// configuration.
     pub fn show(&self) -> String {
+        self.show_with(&[])
+    }
+
+    /// As [`Loaded::show`], with the value that the run takes in the comment of each of these keys that is null.
+    pub fn show_with(&self, in_force: &[(&str, Json)]) -> String {
         let mut text = String::new();
         // Everything that the preset sets is in the values; naming it again lets a reader see what was meant.
         section(&mut text, "", 0, table::root(), &self.config.to_json(), &|path| {
-            self.tree.at(path).map_or_else(|| "default".to_owned(), describe)
+            let origin = self.tree.at(path).map_or_else(|| "default".to_owned(), describe);
+            match in_force.iter().find(|(key, _)| *key == path) {
+                Some((_, value)) => format!("in force: {} ({origin})", flow(value)),
+                None => origin,
+            }
         });
         text
     }

@@ -93,11 +93,11 @@ fn overridden_presets_are_listed() {
         &["schedule.on_limit=use_partial", "~filter"],
     );
     let listed: Vec<String> = loaded.preset_differences.iter().map(ToString::to_string).collect();
-    assert_snapshot!(listed.join("\n"), @r#"
-filter: null instead of {"kind":"variance","metric":"acc"} (default)
-schedule.on_limit: "use_partial" instead of "error" (command line)
-objective.loss.clip_high: 0.3 instead of 0.28 (more.yaml:2)
-"#);
+    assert_snapshot!(listed.join("\n"), @"
+filter: none (preset dapo has variance on acc; default)
+schedule.on_limit: use_partial (preset dapo has error; command line)
+objective.loss.clip_high: 0.3 (preset dapo has 0.28; more.yaml:2)
+");
     for &preset in Preset::ALL {
         let loaded = sound(&[BASE], &[&format!("preset={preset}")]);
         assert_eq!(loaded.preset_differences, [], "{preset}");

@@ -52,6 +52,22 @@ pub fn cut_middle(text: &str, longest: usize) -> String {
     format!("{}…{}", one_line(&start), one_line(&end))
 }
 
+/// On one line, of at most so many characters: the start of a longer text is left out.
+///
+/// ```
+/// use tamis_core::printable::cut_start;
+/// assert_eq!(cut_start("one two", 7), "one two");
+/// assert_eq!(cut_start("one two three", 6), "…three");
+/// ```
+pub fn cut_start(text: &str, longest: usize) -> String {
+    let num_characters = text.chars().count();
+    if num_characters <= longest {
+        return one_line(text);
+    }
+    let end: String = text.chars().skip(num_characters - longest.saturating_sub(1)).collect();
+    format!("…{}", one_line(&end))
+}
+
 fn push(shown: &mut String, character: char) {
     if character.is_control() || turns_direction(character) {
         shown.extend(character.escape_default());

@@ -110,6 +110,19 @@ pub struct TrainedColumns<'a> {
     pub max_prompt_length: Option<usize>,
 }
 
+/// What a person follows of the trained batch.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct TrainedFacts {
+    /// Rewards after a KL penalty.
+    pub rewards: Option<Summary>,
+    /// Mean completion length in tokens.
+    pub mean_length: Option<f64>,
+    /// Share of trajectories that reached the limit of their length.
+    pub truncated: Option<f64>,
+    /// Prompt and completion tokens of the trajectories that bear loss.
+    pub num_tokens: usize,
+}
+
 /// Groups, each with the members that a statistic is over.
 struct Members<'a>(Vec<(&'a Group, Vec<&'a Trajectory>)>);
 
@@ -139,7 +152,11 @@ impl<'a> Members<'a> {
 ///
 /// `critic/advantages/*` and `critic/returns/*` are over tokens that bear loss, as verl has them (its columns are per token): a
 /// trajectory's number weighs as many times as its loss mask has ones.
-pub fn trained_metrics(groups: &[&Group], columns: &TrainedColumns<'_>, metrics: &mut Metrics) {
+pub fn trained_metrics(
+    groups: &[&Group],
+    columns: &TrainedColumns<'_>,
+    metrics: &mut Metrics,
+) -> TrainedFacts {
     let batch: Vec<&Trajectory> = Members::all(groups).iter().collect();
     let left_out = |place: usize| columns.left_out.get(place).copied().flatten();
     let chosen = Members::chosen(groups, columns.left_out);
@@ -148,7 +165,8 @@ pub fn trained_metrics(groups: &[&Group], columns: &TrainedColumns<'_>, metrics:
     let rewards: Vec<f64> = batch.iter().map(|member| member.reward).collect();
     let finals = columns.final_rewards.unwrap_or(&rewards).iter().enumerate();
     let finals = finals.filter(|(place, _)| left_out(*place) != Some(LeftOut::Unchosen));
-    set_extremes(metrics, "critic/rewards", Summary::of(finals.map(|(_, reward)| *reward)));
+    let rewards = Summary::of(finals.map(|(_, reward)| *reward));
+    set_extremes(metrics, "critic/rewards", rewards);
     let loss_tokens: Vec<usize> = batch
         .iter()
         .enumerate()
@@ -181,13 +199,22 @@ pub fn trained_metrics(groups: &[&Group], columns: &TrainedColumns<'_>, metrics:
     let trained = prompts.zip(&batch).enumerate().filter(|(place, _)| left_out(*place).is_none());
     let num_tokens: usize = trained.map(|(_, (prompt, member))| prompt + member.token_ids.len()).sum();
     metrics.set("perf/total_num_tokens", num_tokens as f64);
+    let num_truncated = members.iter().filter(|member| member.is_truncated()).count();
+    TrainedFacts {
+        rewards,
+        mean_length: Summary::of(members.iter().map(|member| member.token_ids.len() as f64))
+            .map(|summary| summary.mean),
+        truncated: (!members.is_empty()).then(|| num_truncated as f64 / members.len() as f64),
+        num_tokens,
+    }
 }
 
-/// Metrics of all groups generated for the step, dropped ones too, under `all/...`.
-pub fn generated_metrics(groups: &[&Group], metrics: &mut Metrics) {
+/// Metrics of all groups generated for the step, dropped ones too, under `all/...`; their rewards.
+pub fn generated_metrics(groups: &[&Group], metrics: &mut Metrics) -> Option<Summary> {
     let all = Members::all(groups);
     let members: Vec<&Trajectory> = all.iter().collect();
-    set_extremes(metrics, "all/critic/score", Summary::of(members.iter().map(|member| member.reward)));
+    let rewards = Summary::of(members.iter().map(|member| member.reward));
+    set_extremes(metrics, "all/critic/score", rewards);
     scores(&all, "all/", metrics);
     lengths(&all, "all/", metrics);
     metrics.set_some("all/pass_rate", pass_rate(&members));
@@ -195,6 +222,7 @@ pub fn generated_metrics(groups: &[&Group], metrics: &mut Metrics) {
     metrics.set("all/num_unscored", unscored(&members));
     let identical = groups.iter().filter(|group| group.is_identical_in_text()).count();
     metrics.set("train/num_identical_in_text", identical as f64);
+    rewards
 }
 
 /// Mean over groups of the sample deviation (ddof 1) of the reward within the group, 0 for a group of one; groups with too few scored members

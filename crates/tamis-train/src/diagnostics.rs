@@ -39,7 +39,7 @@ pub fn of_trained(
     advantages: &Advantages,
     left_out: &[Option<LeftOut>],
     metrics: &mut Metrics,
-) {
+) -> ZeroAdvantage {
     let sizes: Vec<usize> = groups.iter().map(|group| group.trajectories.len()).collect();
     let members = groups.iter().flat_map(|group| &group.trajectories).enumerate();
     let bears_loss = |place: usize| left_out.get(place).is_none_or(Option::is_none);
@@ -57,6 +57,7 @@ pub fn of_trained(
         }
     };
     set(metrics, found.named());
+    found
 }
 
 /// Sets what is a number: a share of nothing is not one.

@@ -14,29 +14,44 @@ use tamis_core::figure::fixed;
 use tamis_core::printable::lines;
 
 use crate::durable::DiskError;
-use crate::metrics::Metrics;
 use crate::run_log::{Level, RunLog};
+use crate::timings::Pace;
 
-/// What the bar shows of a step.
+/// What a person follows of a step; what is not there is not shown.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StepView {
-    /// Share of correct trajectories among all generated.
-    pub pass_rate: Option<f64>,
-    /// Mean reward of the trained batch.
+    /// Mean reward of the trained trajectories, after a KL penalty.
     pub reward: Option<f64>,
-    /// Tokens per second.
-    pub tokens_per_second: Option<f64>,
-}
-
-impl StepView {
-    /// From the metrics of a step.
-    pub fn of(metrics: &Metrics) -> Self {
-        Self {
-            pass_rate: metrics.get("all/pass_rate"),
-            reward: metrics.get("critic/rewards/mean"),
-            tokens_per_second: metrics.get("perf/throughput"),
-        }
-    }
+    /// Its sample deviation.
+    pub reward_std: Option<f64>,
+    /// Mean reward of all generated trajectories, where others than those were trained on.
+    pub generated_reward: Option<f64>,
+    /// Share of correct trajectories among all generated.
+    pub accuracy: Option<f64>,
+    /// Share of the trained groups whose advantages are all zero.
+    pub zero_advantage: Option<f64>,
+    /// Generation rounds.
+    pub rounds: u64,
+    /// Share of the generated groups that the filter dropped.
+    pub dropped: Option<f64>,
+    /// Mean completion length of the trained trajectories, in tokens.
+    pub length: Option<f64>,
+    /// Share of them that reached the limit of their length.
+    pub truncated: Option<f64>,
+    /// Entropy of the policy, in nats per token.
+    pub entropy: Option<f64>,
+    /// The divergence that is configured, in nats per token, with its name.
+    pub kl: Option<(&'static str, f64)>,
+    /// Norm of the gradient.
+    pub grad_norm: Option<f64>,
+    /// Learning rate.
+    pub learning_rate: Option<f64>,
+    /// Time of the whole step.
+    pub time: Option<Duration>,
+    /// Generation, with the completion tokens of all that was generated.
+    pub generation: Option<Pace>,
+    /// Updates of the policy, with the prompt and completion tokens of the trained trajectories.
+    pub update: Option<Pace>,
 }
 
 /// From so many columns there is room for a gauge.
@@ -216,17 +231,15 @@ impl Progress {
         if let Stage::Round { finished, tokens, began, .. } = &mut inner.stage {
             *finished = num_finished;
             *tokens += num_tokens;
-            let seconds = began.elapsed().as_secs_f64();
-            let speed = (seconds > 0.0).then(|| *tokens as f64 / seconds);
-            inner.view.tokens_per_second = speed.or(inner.view.tokens_per_second);
+            inner.view.generation = Some(Pace { time: began.elapsed(), tokens: *tokens as usize });
         }
         inner.redraw();
     }
 
     /// Shows what is known of a round that was scored; what is `None` stays as it was. Moves the bar only.
-    pub fn scored(&self, pass_rate: Option<f64>, reward: Option<f64>) {
+    pub fn scored(&self, accuracy: Option<f64>, reward: Option<f64>) {
         let mut inner = self.inner();
-        inner.view.pass_rate = pass_rate.or(inner.view.pass_rate);
+        inner.view.accuracy = accuracy.or(inner.view.accuracy);
         inner.view.reward = reward.or(inner.view.reward);
         inner.redraw();
     }
@@ -350,14 +363,14 @@ impl Inner {
         if let Some((kept, target)) = self.groups {
             let _ = write!(message, "  groups {kept}/{target}");
         }
-        if let Some(pass_rate) = self.view.pass_rate {
-            let _ = write!(message, "  pass {:.1}%", 100.0 * pass_rate);
+        if let Some(accuracy) = self.view.accuracy {
+            let _ = write!(message, "  accuracy {:.1}%", 100.0 * accuracy);
         }
         if let Some(reward) = self.view.reward {
             let _ = write!(message, "  reward {}", fixed(reward, 3));
         }
-        if let Some(tokens) = self.view.tokens_per_second {
-            let _ = write!(message, "  {}", rate(tokens));
+        if let Some(tokens) = self.view.generation.and_then(|pace| pace.rate()) {
+            let _ = write!(message, "  generates {}", rate(tokens));
         }
         if let Some(left) = self.time_left() {
             let _ = write!(message, "  {} left", duration(left));
@@ -403,8 +416,7 @@ fn visible(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::durable::{Disk, Fault};
-    use crate::logger::Logger;
-    use crate::logger::console::ConsoleLogger;
+    use crate::logger;
 
     #[derive(Debug, Clone, Default)]
     struct Captured(Arc<Mutex<Vec<u8>>>);
@@ -434,10 +446,8 @@ mod tests {
         progress.groups(12, 32);
         progress.warn("filter on a shaped sum");
         progress.say("sample: \u{1b}[31mred\u{7}\r\ttext\nsecond line\n");
-        let mut metrics = Metrics::new();
-        metrics.set("critic/rewards/mean", 0.5);
-        metrics.set("all/pass_rate", 0.25);
-        ConsoleLogger::new(progress.clone()).log(1, &metrics).expect("log");
+        let view = StepView { reward: Some(0.5), accuracy: Some(0.25), ..StepView::default() };
+        progress.say(&logger::console::line(1, progress.total_steps(), &view, None));
         progress.finish();
         let text = screen.text();
         assert!(text.chars().all(|character| character == '\n' || !character.is_control()));
@@ -446,7 +456,7 @@ mod tests {
         warning: filter on a shaped sum
         sample: \u{1b}[31mred\u{7}\r    text
         second line
-        step 1/4  reward 0.500  pass 25.0%
+        step 1/4  reward 0.500  accuracy 25.0%
         ");
     }
 
@@ -487,13 +497,14 @@ mod tests {
         assert_eq!(progress.time_left(), None, "no step of this session yet");
         progress.groups(12, 32);
         assert_eq!(progress.inner().message(), "step 50/200  groups 12/32");
+        let generation = Some(Pace { time: Duration::from_secs(2), tokens: 24_690 });
         let view =
-            StepView { pass_rate: Some(0.469), reward: Some(0.5312), tokens_per_second: Some(12_345.0) };
+            StepView { accuracy: Some(0.469), reward: Some(0.5312), generation, ..StepView::default() };
         progress.inner().started = Instant::now().checked_sub(Duration::from_secs(10)).expect("a past");
         progress.step(60, &view);
         // 10 steps in 10 s, 140 to go.
         let message = progress.inner().message();
-        let expected = "step 60/200  pass 46.9%  reward 0.531  12.3k tok/s  2m ";
+        let expected = "step 60/200  accuracy 46.9%  reward 0.531  generates 12.3k tok/s  2m ";
         assert!(message.starts_with(expected) && message.ends_with("s left"), "{message}");
         assert!(progress.time_left().is_some_and(|left| (135..=140).contains(&left.as_secs())));
         progress.finish();
@@ -522,7 +533,7 @@ mod tests {
         progress.scored(Some(0.125), Some(0.25));
         progress.groups(8, 32);
         assert_eq!(position(), 2250);
-        assert!(progress.inner().message().contains("  pass 12.5%  reward 0.250  "));
+        assert!(progress.inner().message().contains("  accuracy 12.5%  reward 0.250  "));
         progress.round(2, 64);
         progress.groups_finished(32, 400);
         // An eighth of the first round was kept, so 4 more of 32.

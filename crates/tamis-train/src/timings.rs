@@ -23,6 +23,25 @@ pub struct TokenCounts {
 pub const STEP: &str = "step";
 /// Generation.
 pub const GENERATION: &str = "gen";
+/// Updates of the policy.
+pub const UPDATE: &str = "update_actor";
+
+/// A time and the tokens that were dealt with in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Pace {
+    /// How long it took.
+    pub time: Duration,
+    /// How many.
+    pub tokens: usize,
+}
+
+impl Pace {
+    /// Tokens per second; `None` where no time passed.
+    pub fn rate(&self) -> Option<f64> {
+        let seconds = self.time.as_secs_f64();
+        (seconds > 0.0).then(|| self.tokens as f64 / seconds)
+    }
+}
 
 impl Timings {
     /// No stage yet.
@@ -51,6 +70,11 @@ impl Timings {
         self.stages.iter().find(|(name, _)| *name == stage).map(|(_, time)| *time)
     }
 
+    /// A stage with the tokens that it dealt with; `None` where it did not run.
+    pub fn pace(&self, stage: &str, tokens: usize) -> Option<Pace> {
+        self.get(stage).map(|time| Pace { time, tokens })
+    }
+
     /// `timing_s/*`, `timing_per_token_ms/*` and the throughputs. Generation is per token of all that was generated, other
     /// stages per token of the trained batch; where there are no tokens or no time, a quotient is left out.
     ///
@@ -66,10 +90,7 @@ impl Timings {
                 metrics.set(format!("timing_per_token_ms/{stage}"), 1e3 * time.as_secs_f64() / count as f64);
             }
         }
-        let per_second = |count: usize, stage: &str| {
-            let seconds = self.get(stage)?.as_secs_f64();
-            (seconds > 0.0).then(|| count as f64 / seconds)
-        };
+        let per_second = |count: usize, stage: &str| self.pace(stage, count)?.rate();
         metrics.set_some("perf/throughput", per_second(tokens.trained, STEP));
         metrics.set_some("perf/gen_throughput", per_second(tokens.generated, GENERATION));
     }

@@ -14,6 +14,7 @@ use tamis_core::ragged::Ragged;
 use tamis_core::random::Key;
 use tamis_core::schedule::mini_batches;
 
+use crate::batch_metrics::Summary;
 use crate::learner::{Coefficients, Learner, LearnerError, PolicyScores};
 use crate::micro_batch::MicroBatch;
 use crate::optimizer_batch::{OptimizerBatch, first_rows, order};
@@ -72,6 +73,12 @@ pub struct UpdateReport {
     /// Mean of each metric of objective and correction over the updates taken, by name as logged; the correction's also over mini-batches of
     /// which it rejected everything.
     pub metrics: Vec<(String, f64)>,
+    /// Mean entropy of the policy over the updates taken, in nats per token.
+    pub entropy: Option<f64>,
+    /// Mean divergence from the policy at the start of the step, in nats per token.
+    pub old_kl: Option<f64>,
+    /// Mean divergence from the reference, where it is in the loss.
+    pub reference_kl: Option<f64>,
     /// Which trajectories had tokens to train on, and lost all of them to the correction in every update \[B\].
     pub rejected: Vec<bool>,
 }
@@ -101,6 +108,7 @@ pub fn update(
         }
     };
     let mut norms = 0.0;
+    let (mut entropies, mut old_kls, mut reference_kls) = (Vec::new(), Vec::new(), Vec::new());
     let first_row = first_rows(batch.groups);
     let num_rows = batch.groups.iter().map(|group| group.trajectories.len()).sum();
     let (mut bore_loss, mut was_rejected) = (vec![false; num_rows], vec![false; num_rows]);
@@ -137,6 +145,9 @@ pub fn update(
             norms += step.grad_norm;
             report.loss += outcome.loss;
             *state = outcome.state;
+            entropies.push(outcome.metrics.entropy);
+            old_kls.push(outcome.metrics.old_kl);
+            reference_kls.extend(outcome.metrics.kl);
             // What the correction measured of the policy that sampled stands in place of the objective's own figure of that name.
             let of_objective = named(&outcome.metrics)
                 .into_iter()
@@ -150,6 +161,10 @@ pub fn update(
     report.loss /= divisor;
     report.grad_norm = norms / divisor;
     report.metrics = totals.into_iter().map(|(name, total, count)| (name, total / count as f64)).collect();
+    let mean = |values: Vec<f64>| Summary::of(values).map(|summary| summary.mean);
+    report.entropy = mean(entropies);
+    report.old_kl = mean(old_kls);
+    report.reference_kl = mean(reference_kls);
     report.rejected =
         was_rejected.iter().zip(&bore_loss).map(|(&rejected, &bore)| rejected && !bore).collect();
     Ok(report)

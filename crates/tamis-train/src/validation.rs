@@ -4,8 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use tamis_config::{Config, GoldCheck, ValidateConfig};
+use tamis_core::figure::fixed;
 use tamis_core::group::FinishReason;
+use tamis_core::printable::{cut_middle, cut_start};
 use tamis_core::random::{Key, Purpose};
+use tamis_data::prompt::PromptContent;
 use tamis_data::samples::SampleRow;
 use tamis_env::reward::{RewardInput, TrainerState};
 use tamis_rollout::{Generator, GroupRequest, Outcome, PreparedPrompt, Sampling, Scorer, ShellError};
@@ -34,14 +37,62 @@ pub struct ValidationSettings {
 /// One completion of a held-out prompt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Shown {
-    /// The prompt's text.
+    /// The prompt as the model got it.
     pub prompt: String,
+    /// What is shown of it, on one line: the last message of the user, cut in its middle where it is long, or the end of a text. Empty in
+    /// checkpoints of earlier builds.
+    #[serde(default)]
+    pub question: String,
     /// What the policy answered.
     pub completion: String,
     /// What it should have answered.
     pub ground_truth: String,
     /// Whether it was right; `None` where no verifier said so.
     pub is_correct: Option<bool>,
+}
+
+/// What a mean outcome is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutcomeKind {
+    /// A share of right answers: every outcome is a verifier's `acc`, 0 or 1.
+    #[default]
+    Accuracy,
+    /// A mean of rewards.
+    Score,
+    /// Nothing was scored.
+    Unscored,
+}
+
+impl OutcomeKind {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Accuracy => "accuracy",
+            Self::Score => "mean score",
+            Self::Unscored => "no score",
+        }
+    }
+
+    /// A mean of it: `51.6%` or `0.516`; nothing where nothing was scored.
+    pub fn figure(self, mean: f64) -> String {
+        match self {
+            Self::Accuracy => format!("{:.1}%", 100.0 * mean),
+            Self::Score => fixed(mean, 3),
+            Self::Unscored => String::new(),
+        }
+    }
+
+    /// Name and mean: `accuracy 51.6%`, `mean score 0.516`, `no score`.
+    ///
+    /// ```
+    /// use tamis_train::validation::OutcomeKind;
+    /// assert_eq!(OutcomeKind::Accuracy.told(0.0312), "accuracy 3.1%");
+    /// assert_eq!(OutcomeKind::Score.told(0.0312), "mean score 0.031");
+    /// ```
+    pub fn told(self, mean: f64) -> String {
+        format!("{} {}", self.name(), self.figure(mean)).trim_end().to_owned()
+    }
 }
 
 /// What a validation found.
@@ -60,6 +111,9 @@ pub struct ValidationReport {
     /// Success by data source: the mean over its prompts of the mean outcome of their samples. Sources without an outcome are not there.
     #[serde(default)]
     pub success_by_source: BTreeMap<String, f64>,
+    /// What kind of number the outcome is.
+    #[serde(default)]
+    pub outcome: OutcomeKind,
     /// Mean length of the completions in tokens.
     pub mean_length: f64,
     /// Some completions.
@@ -150,6 +204,7 @@ pub fn sample(
         ValidationReport { num_prompts: prompts.len(), num_failed, ..ValidationReport::default() };
     let (mut sum, mut length) = (0.0, 0_usize);
     let mut successes: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    let mut is_accuracy = true;
     for ((prompt, samples), texts) in prompts.iter().zip(&samples).zip(&texts) {
         let mut row = PromptSamples {
             source: source_of(&prompt.prompt.data_source).to_owned(),
@@ -162,6 +217,7 @@ pub fn sample(
             let value = |name: &str| scored.scores.get(name).map(|score| score.value);
             let outcome = value("acc").or_else(|| value("score")).unwrap_or(f64::NAN);
             if !outcome.is_nan() {
+                is_accuracy &= value("acc").is_some_and(|acc| acc == 0.0 || acc == 1.0);
                 sum += outcome;
                 report.num_scored += 1;
                 outcomes.push(outcome);
@@ -170,6 +226,7 @@ pub fn sample(
             if report.shown.len() < settings.num_samples_shown {
                 report.shown.push(Shown {
                     prompt: prompt.text.to_string(),
+                    question: question(&prompt.prompt.content),
                     completion: text.clone(),
                     ground_truth: prompt.prompt.ground_truth.clone().unwrap_or_default(),
                     is_correct: value("acc").filter(|acc| !acc.is_nan()).map(|acc| acc >= 1.0),
@@ -209,6 +266,11 @@ pub fn sample(
     let mean = |of_prompts: Vec<f64>| Summary::of(of_prompts).map_or(f64::NAN, |summary| summary.mean);
     report.success_by_source =
         successes.into_iter().map(|(source, of_prompts)| (source.to_owned(), mean(of_prompts))).collect();
+    report.outcome = match (report.num_scored, is_accuracy) {
+        (0, _) => OutcomeKind::Unscored,
+        (_, true) => OutcomeKind::Accuracy,
+        (_, false) => OutcomeKind::Score,
+    };
     let num_samples: usize = samples.iter().map(Vec::len).sum();
     report.mean_length = if num_samples == 0 { 0.0 } else { length as f64 / num_samples as f64 };
     Ok(Validation { prompts: rows, report, samples: kept })
@@ -277,6 +339,14 @@ pub fn no_figure(name: &str, metrics: &Metrics) -> AssembleError {
     )
 }
 
+fn question(content: &PromptContent) -> String {
+    const LONGEST: usize = 200;
+    match content {
+        PromptContent::Text(text) => cut_start(text, LONGEST),
+        PromptContent::Messages(_) => cut_middle(content.question(), LONGEST),
+    }
+}
+
 /// As verl names it where the data do not.
 fn source_of(data_source: &str) -> &str {
     if data_source.is_empty() { "unknown" } else { data_source }
@@ -310,7 +380,7 @@ mod tests {
     use std::sync::Arc;
 
     use tamis_core::group::{PolicyVersion, PromptId};
-    use tamis_data::prompt::{Prompt, PromptContent};
+    use tamis_data::prompt::{Message, Prompt};
     use tamis_env::reward::{NamedReward, Outcome as Answer, RewardFunction, Rewards};
     use tamis_rollout::{GeneratorError, Sample};
 
@@ -428,5 +498,31 @@ mod tests {
     fn a_validation_without_any_answer_has_no_success() {
         let (_, report) = validated(&["sums", "sums"], &[]);
         assert_eq!((report.num_scored, report.success_by_source.len()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_shown_of_a_prompt_is_its_question() {
+        let message =
+            |role: &str, content: &str| Message { role: role.to_owned(), content: content.to_owned() };
+        let long = format!("How many\napples {}remain?", "and pears ".repeat(40));
+        let chat = [message("system", &"Think. ".repeat(90)), message("user", &long)];
+        let shown = question(&PromptContent::Messages(chat.to_vec()));
+        assert!(
+            shown.starts_with(r"How many\napples and pears") && shown.ends_with("pears remain?"),
+            "{shown}"
+        );
+        assert!(shown.contains('…') && !shown.contains("Think"), "{shown}");
+        let few_shot = format!("Q: 1+1?\nA: 2\n{}Q: 3+4?\nA:", "Q: 2+2?\nA: 4\n".repeat(40));
+        let shown = question(&PromptContent::Text(few_shot));
+        assert!(shown.starts_with('…') && shown.ends_with(r"A: 4\nQ: 3+4?\nA:"), "{shown}");
+        assert_eq!(question(&PromptContent::Text("3+4=".to_owned())), "3+4=");
+    }
+
+    #[test]
+    fn an_accuracy_and_a_mean_score_are_told_apart() {
+        let told = |kind: OutcomeKind| kind.told(0.031_25);
+        assert_eq!(told(OutcomeKind::Accuracy), "accuracy 3.1%");
+        assert_eq!(told(OutcomeKind::Score), "mean score 0.031");
+        assert_eq!(told(OutcomeKind::Unscored), "no score");
     }
 }

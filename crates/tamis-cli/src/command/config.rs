@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use tamis_config::{explain, import, json_schema, reference_markdown};
+use tamis_train::assemble::in_force::in_force;
 
 use super::{notes, print, show};
 use crate::arguments::Config;
@@ -12,7 +13,7 @@ pub(crate) fn run(arguments: &Config) -> Result<u8, Failure> {
     match arguments {
         Config::Show(layers) => {
             let loaded = layers.load()?;
-            print(&loaded.show())?;
+            print(&loaded.show_with(&in_force(&loaded.config)))?;
         }
         Config::Check(layers) => {
             let loaded = layers.load()?;

@@ -102,14 +102,13 @@ fn closing(summary: &Summary) -> String {
     let mut text = String::new();
     let run = summary.run.display();
     if let (Some(before), Some(after)) = (&summary.before, &summary.after) {
-        let percent = |share: f64| format!("{:.1}%", 100.0 * share);
         let _ = writeln!(text, "\n{:<28} {:>10} {:>10}", "", "before RL", "after RL");
         let _ = writeln!(
             text,
             "{:<28} {:>10} {:>10}",
-            format!("accuracy ({} held-out)", after.num_prompts),
-            percent(before.accuracy),
-            percent(after.accuracy)
+            format!("{} ({} held-out)", after.outcome.name(), after.num_prompts),
+            before.outcome.figure(before.accuracy),
+            after.outcome.figure(after.accuracy)
         );
         let _ = writeln!(
             text,
@@ -125,7 +124,7 @@ fn closing(summary: &Summary) -> String {
             let _ = writeln!(
                 text,
                 "\n  {}\n    before  {}{}\n    after   {}{}\n    gold    {}",
-                shortened(&before.prompt),
+                if before.question.is_empty() { shortened(&before.prompt) } else { before.question.clone() },
                 shortened(&before.completion),
                 mark(before.is_correct),
                 shortened(&after.completion),

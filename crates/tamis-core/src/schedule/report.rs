@@ -119,14 +119,13 @@ fn percent(part: u64, whole: u64) -> String {
     if whole == 0 { "-".to_owned() } else { format!("{:.1}%", 100.0 * part as f64 / whole as f64) }
 }
 
-/// The four reasons that are always told, and the others where there are any.
-pub(super) fn reasons(tally: &Tally) -> String {
+/// Why groups were dropped, with their number.
+fn reasons(tally: &Tally) -> String {
     tally
         .dropped_by()
         .iter()
-        .enumerate()
-        .filter(|(i, (_, number))| *i < 4 || *number > 0)
-        .map(|(_, (reason, number))| format!("{number} {}", reason.in_words()))
+        .filter(|(_, number)| *number > 0)
+        .map(|(reason, number)| format!("{number} {}", reason.in_words()))
         .collect::<Vec<_>>()
         .join(", ")
 }
@@ -140,15 +139,11 @@ impl fmt::Display for RoundReport {
             self.step, self.round, tally.groups, tally.trajectories
         )?;
         if self.is_filtered {
-            write!(
-                formatter,
-                "dropped {} ({}): {}; kept {} ({})",
-                tally.dropped(),
-                percent(tally.dropped(), tally.groups),
-                reasons(tally),
-                tally.kept,
-                percent(tally.kept, tally.groups),
-            )?;
+            if tally.dropped() > 0 {
+                let share = percent(tally.dropped(), tally.groups);
+                write!(formatter, "dropped {} ({share}): {}; ", tally.dropped(), reasons(tally))?;
+            }
+            write!(formatter, "kept {} ({})", tally.kept, percent(tally.kept, tally.groups))?;
         } else {
             write!(formatter, "filter off")?;
         }

@@ -5,6 +5,7 @@
 pub mod advantage;
 pub mod critic;
 pub mod data;
+pub mod in_force;
 pub mod objective;
 pub mod policy;
 pub mod rewards;

@@ -1,93 +1,75 @@
 //! The console: one line a step with the numbers a person follows.
+//!
+//! It is made of the step's typed figures ([`StepView`]), not of the metrics that are logged: what is logged is never read back.
+
+use std::time::Duration;
 
 use tamis_core::figure::fixed;
 
-use super::Logger;
-use crate::durable::DiskError;
-use crate::metrics::Metrics;
-use crate::progress::{Progress, StepView};
-use crate::run_directory::LogPositions;
+use crate::progress::{StepView, duration, rate};
+use crate::timings::Pace;
 
-/// Says a line a step and moves the progress bar.
-#[derive(Debug)]
-pub struct ConsoleLogger {
-    progress: Progress,
+/// The line of a step; `left` is the time that the run will still take.
+pub fn line(step: u64, total: Option<u64>, view: &StepView, left: Option<Duration>) -> String {
+    let total = total.map_or_else(String::new, |total| format!("/{total}"));
+    std::iter::once(format!("step {step}{total}")).chain(figures(view, left)).collect::<Vec<_>>().join("  ")
 }
 
-impl ConsoleLogger {
-    /// Speaks through `progress`, so that lines and bar do not mix.
-    pub fn new(progress: Progress) -> Self {
-        Self { progress }
+fn figures(view: &StepView, left: Option<Duration>) -> Vec<String> {
+    let mut shown = Vec::new();
+    if let Some(reward) = view.reward {
+        let deviation = view.reward_std.map_or_else(String::new, |std| format!(" (std {})", plain(std)));
+        shown.push(format!("reward {}{deviation}", plain(reward)));
     }
+    let accuracy = view.accuracy.map(|accuracy| format!("accuracy {}", percent(accuracy)));
+    match (view.generated_reward, accuracy) {
+        (Some(reward), accuracy) => {
+            let accuracy = accuracy.map_or_else(String::new, |accuracy| format!(", {accuracy}"));
+            shown.push(format!("of all generated: reward {}{accuracy}", plain(reward)));
+        }
+        (None, accuracy) => shown.extend(accuracy),
+    }
+    if let Some(share) = view.zero_advantage.filter(|share| *share > 0.0) {
+        shown.push(format!("zero advantage in {} of groups", percent(share)));
+    }
+    if view.rounds > 1 {
+        shown.push(format!("rounds {}", view.rounds));
+    }
+    shown
+        .extend(view.dropped.filter(|share| *share > 0.0).map(|share| format!("dropped {}", percent(share))));
+    if let Some(length) = view.length {
+        let truncated = view.truncated.filter(|share| *share > 0.0);
+        let truncated =
+            truncated.map_or_else(String::new, |share| format!(" ({} truncated)", percent(share)));
+        shown.push(format!("length {}{truncated}", plain(length)));
+    }
+    shown.extend(view.entropy.map(|entropy| format!("entropy {}", plain(entropy))));
+    shown.extend(view.kl.map(|(name, kl)| format!("{name} {kl:.1e}")));
+    shown.extend(view.grad_norm.map(|norm| format!("grad {}", plain(norm))));
+    shown.extend(view.learning_rate.map(|rate| format!("lr {rate:.1e}")));
+    if let Some(time) = view.time {
+        let stages: Vec<String> = [("generation", view.generation), ("update", view.update)]
+            .into_iter()
+            .filter_map(|(name, pace)| pace.map(|pace| stage(name, pace)))
+            .collect();
+        let stages = if stages.is_empty() { String::new() } else { format!(" ({})", stages.join(", ")) };
+        shown.push(format!("time {:.1}s{stages}", time.as_secs_f64()));
+    }
+    shown.extend(left.map(|left| format!("{} left", duration(left))));
+    shown
 }
 
-impl Logger for ConsoleLogger {
-    fn name(&self) -> &'static str {
-        "console"
-    }
-
-    fn log(&mut self, step: u64, metrics: &Metrics) -> Result<(), DiskError> {
-        self.progress.step(step, &StepView::of(metrics));
-        let total = self.progress.total_steps().map_or_else(String::new, |total| format!("/{total}"));
-        let numbers = line(metrics);
-        self.progress
-            .say(&format!("step {step}{total}{}{numbers}", if numbers.is_empty() { "" } else { "  " }));
-        Ok(())
-    }
-
-    fn amend(&mut self, _step: u64, _added: &Metrics) -> Result<(), DiskError> {
-        // What a validation found was said when it was made.
-        Ok(())
-    }
-
-    fn sync(&mut self, _positions: &mut LogPositions) -> Result<(), DiskError> {
-        Ok(())
-    }
+fn stage(name: &str, pace: Pace) -> String {
+    let rate = pace.rate().map_or_else(String::new, |tokens| format!(" at {}", rate(tokens)));
+    format!("{name} {:.1}s{rate}", pace.time.as_secs_f64())
 }
 
-/// How a number is shown.
-#[derive(Clone, Copy)]
-enum Form {
-    Plain,
-    Percent,
-    Small,
-    Seconds,
-    Rate,
+fn plain(value: f64) -> String {
+    if value.fract() == 0.0 && value.abs() < 1e9 { format!("{value}") } else { fixed(value, 3) }
 }
 
-/// What the line shows, in order: label, metric, form.
-const SHOWN: [(&str, &str, Form); 11] = [
-    ("reward", "critic/rewards/mean", Form::Plain),
-    ("pass", "all/pass_rate", Form::Percent),
-    ("rounds", "train/num_gen_batches", Form::Plain),
-    ("dropped", "train/filter_rate", Form::Percent),
-    ("length", "response_length/mean", Form::Plain),
-    ("entropy", "actor/entropy", Form::Plain),
-    ("kl", "actor/ppo_kl", Form::Small),
-    ("grad", "actor/grad_norm", Form::Plain),
-    ("lr", "actor/lr", Form::Small),
-    ("time", "timing_s/step", Form::Seconds),
-    ("", "perf/throughput", Form::Rate),
-];
-
-/// The numbers of a step's line; those that are not there are left out.
-fn line(metrics: &Metrics) -> String {
-    let shown: Vec<String> = SHOWN
-        .iter()
-        .filter_map(|&(label, name, form)| {
-            let value = metrics.get(name)?;
-            let text = match form {
-                Form::Plain if value.fract() == 0.0 && value.abs() < 1e9 => format!("{value}"),
-                Form::Plain => fixed(value, 3),
-                Form::Percent => format!("{:.1}%", 100.0 * value),
-                Form::Small => format!("{value:.1e}"),
-                Form::Seconds => format!("{value:.1}s"),
-                Form::Rate => crate::progress::rate(value),
-            };
-            Some(if label.is_empty() { text } else { format!("{label} {text}") })
-        })
-        .collect();
-    shown.join("  ")
+fn percent(share: f64) -> String {
+    format!("{:.1}%", 100.0 * share)
 }
 
 #[cfg(test)]
@@ -96,25 +78,42 @@ mod tests {
 
     #[test]
     fn a_line_shows_what_is_there() {
-        let mut metrics = Metrics::new();
-        assert_eq!(line(&metrics), "");
-        metrics.set("critic/rewards/mean", 0.531_25);
-        metrics.set("all/pass_rate", 0.468_75);
-        metrics.set("train/num_gen_batches", 2.0);
-        metrics.set("train/filter_rate", 0.598);
-        metrics.set("response_length/mean", 24.1);
-        metrics.set("actor/ppo_kl", -0.000_031);
-        metrics.set("actor/grad_norm", f64::NAN);
-        metrics.set("actor/lr", 1e-6);
-        metrics.set("timing_s/step", 3.25);
-        metrics.set("perf/throughput", 12_345.6);
-        let mut large = Metrics::new();
-        large.set("critic/rewards/mean", 1e300);
-        large.set("response_length/mean", 1.234_567_8e12);
-        large.set("actor/grad_norm", f64::INFINITY);
-        insta::assert_snapshot!(line(&large), @"reward 1.000e300  length 1.235e12  grad inf");
-        large.set("critic/rewards/mean", -2.5e299 / 3.0);
-        insta::assert_snapshot!(line(&large), @"reward -8.333e298  length 1.235e12  grad inf");
-        insta::assert_snapshot!(line(&metrics), @"reward 0.531  pass 46.9%  rounds 2  dropped 59.8%  length 24.100  kl -3.1e-5  grad NaN  lr 1.0e-6  time 3.2s  12.3k tok/s");
+        let line = |view: &StepView, left| super::line(3, Some(100), view, left);
+        insta::assert_snapshot!(super::line(3, None, &StepView::default(), None), @"step 3");
+        let pace = |seconds, tokens| Some(Pace { time: Duration::from_millis(seconds), tokens });
+        let mut view = StepView {
+            reward: Some(0.531_25),
+            reward_std: Some(0.499),
+            generated_reward: Some(0.4),
+            accuracy: Some(0.468_75),
+            zero_advantage: Some(0.25),
+            rounds: 2,
+            dropped: Some(0.598),
+            length: Some(24.1),
+            truncated: Some(0.031),
+            entropy: Some(1.25),
+            kl: Some(("ref_kl", -0.000_031)),
+            grad_norm: Some(f64::NAN),
+            learning_rate: Some(1e-6),
+            time: Some(Duration::from_millis(3250)),
+            generation: pace(2000, 24_690),
+            update: pace(1000, 850),
+        };
+        insta::assert_snapshot!(line(&view, Some(Duration::from_secs(185))), @"step 3/100  reward 0.531 (std 0.499)  of all generated: reward 0.400, accuracy 46.9%  zero advantage in 25.0% of groups  rounds 2  dropped 59.8%  length 24.100 (3.1% truncated)  entropy 1.250  ref_kl -3.1e-5  grad NaN  lr 1.0e-6  time 3.2s (generation 2.0s at 12.3k tok/s, update 1.0s at 850 tok/s)  3m 05s left");
+        // What is zero is left out, and so is a population that is the same.
+        view.generated_reward = None;
+        (view.zero_advantage, view.dropped, view.truncated, view.rounds) =
+            (Some(0.0), Some(0.0), Some(0.0), 1);
+        (view.generation, view.update, view.kl) = (pace(0, 10), None, None);
+        insta::assert_snapshot!(line(&view, None), @"step 3/100  reward 0.531 (std 0.499)  accuracy 46.9%  length 24.100  entropy 1.250  grad NaN  lr 1.0e-6  time 3.2s (generation 0.0s)");
+        let large = StepView {
+            reward: Some(1e300),
+            reward_std: Some(-2.5e299 / 3.0),
+            length: Some(1.234_567_8e12),
+            grad_norm: Some(f64::INFINITY),
+            zero_advantage: Some(1.0),
+            ..StepView::default()
+        };
+        insta::assert_snapshot!(line(&large, None), @"step 3/100  reward 1.000e300 (std -8.333e298)  zero advantage in 100.0% of groups  length 1.235e12  grad inf");
     }
 }

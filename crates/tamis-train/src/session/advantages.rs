@@ -35,6 +35,8 @@ pub(super) struct StepRewards {
     pub(super) rewards: Ragged<f64>,
     /// The divergence that each token was charged with \[N\], where it is in the reward.
     pub(super) token_penalties: Option<Vec<f64>>,
+    /// Mean divergence from the reference per token, where it is in the reward.
+    pub(super) mean_kl: Option<f64>,
 }
 
 fn not_rectangular(error: &tamis_core::ragged::RaggedError) -> RunError {

@@ -16,6 +16,7 @@ use super::uniform::UniformGroups;
 use super::untrained::Untrained;
 use super::{RunError, Session};
 use crate::answers::RecordedAnswers;
+use crate::assemble::in_force::{headline, in_force};
 use crate::assemble::objective::Divergence;
 use crate::assemble::{
     AssembleError, advantage, critic, learning_rate, objective, policy, rewards, schedule,
@@ -26,7 +27,6 @@ use crate::durable::Disk;
 use crate::interrupt::Interrupt;
 use crate::listener::RunListener;
 use crate::logger::Loggers;
-use crate::logger::console::ConsoleLogger;
 use crate::logger::jsonl::JsonlLogger;
 use crate::logger::tensorboard::TensorBoardLogger;
 use crate::native::NativeEngine;
@@ -66,7 +66,7 @@ impl ConfigText {
             filter_metric: loaded.place("filter.metric"),
             validate_metrics: loaded.place("validate.metrics"),
         };
-        Self { text: loaded.show(), notes, places, config: loaded.config }
+        Self { text: loaded.show_with(&in_force(&loaded.config)), notes, places, config: loaded.config }
     }
 }
 
@@ -195,6 +195,7 @@ impl Session {
         }
         let place = places.filter_metric.as_deref();
         let sieve = schedule::sieve(&config, score_names.iter().cloned(), is_complete, place)?;
+        ui.say(&headline(&config)?);
         ui.say(&sieve.announcement);
         if let Some(warning) = &sieve.warning {
             ui.warn(warning);
@@ -301,7 +302,7 @@ impl Session {
             critic: critic::plan(&config, update.micro_batch),
             update,
             learning_rate: learning_rate(config.train.optimizer.learning_rate, &config.train.lr_schedule),
-            loggers: loggers(&config, &directory, at + 1, positions.last_row.as_deref(), &ui)?,
+            loggers: loggers(&config, &directory, at + 1, positions.last_row.as_deref())?,
             base_logs: positions,
             num_tokens: state.as_ref().map_or(0, |(state, _)| state.num_tokens),
             scores: state.as_ref().map(|(state, _)| state.scores.clone()).unwrap_or_default(),
@@ -340,12 +341,12 @@ fn loggers(
     directory: &RunDirectory,
     first_step: u64,
     last_row: Option<&str>,
-    progress: &Progress,
 ) -> Result<Loggers, RunError> {
     let mut loggers = Loggers::new();
     for kind in &config.run.loggers {
         match kind {
-            LoggerKind::Console => loggers.add(ConsoleLogger::new(progress.clone())),
+            // It says what the step found, not what is logged.
+            LoggerKind::Console => {}
             LoggerKind::Jsonl => {
                 let logger = JsonlLogger::open(directory.disk(), &directory.metrics())?;
                 loggers.add(logger.going_on_after(last_row));

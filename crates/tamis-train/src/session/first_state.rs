@@ -5,7 +5,7 @@ use super::{RunError, Session};
 use crate::assemble::objective::Divergence;
 use crate::assemble::policy;
 use crate::checkpoint;
-use crate::validation::{self, ValidationSettings};
+use crate::validation::{self, OutcomeKind, ValidationSettings};
 use crate::warm_start::{Example, WarmStartError, WarmStartSettings, warm_start};
 
 impl Session {
@@ -41,6 +41,10 @@ impl Session {
         let validation = ValidationSettings { keeps_samples: false, ..self.validation.clone() };
         let (progress, scorer, prompts) = (&self.progress, &mut self.scorer, &self.validation_prompts);
         let mut measured = 0;
+        let outcome = std::cell::Cell::new(OutcomeKind::default());
+        let told = |accuracy: Option<f64>| {
+            accuracy.map_or_else(String::new, |accuracy| format!(", {}", outcome.get().told(accuracy)))
+        };
         let interrupt = self.interrupt.clone();
         let report = warm_start(
             &mut self.engine,
@@ -52,16 +56,16 @@ impl Session {
                 let journal = format!("warm_start/{measured}");
                 let found =
                     validation::sample(engine, scorer, prompts, &validation, &journal, 0, &mut |_| {})?;
+                outcome.set(found.report.outcome);
                 Ok(found.report.accuracy)
             },
             |update, loss, accuracy| {
-                let measured = accuracy
-                    .map_or_else(String::new, |accuracy| format!(", accuracy {:.1}%", 100.0 * accuracy));
                 progress.stage(&format!("warm start {update}/{}", settings.steps));
                 if update % 50 == 0 && update < settings.steps {
                     progress.say(&format!(
-                        "warm start: update {update} of {}, cross-entropy {loss:.3}{measured}",
-                        settings.steps
+                        "warm start: update {update} of {}, cross-entropy {loss:.3}{}",
+                        settings.steps,
+                        told(accuracy)
                     ));
                 }
             },
@@ -72,12 +76,12 @@ impl Session {
             }
             report => report?,
         };
-        let accuracy = report
-            .accuracy
-            .map_or_else(String::new, |accuracy| format!(", accuracy {:.1}%", 100.0 * accuracy));
         self.progress.say(&format!(
-            "warm start: {} updates of {} examples, cross-entropy {:.3}{accuracy}",
-            report.num_updates, settings.batch_size, report.loss
+            "warm start: {} updates of {} examples, cross-entropy {:.3}{}",
+            report.num_updates,
+            settings.batch_size,
+            report.loss,
+            told(report.accuracy)
         ));
         self.check_finite(0, "warm_start.learning_rate")?;
         // Reinforcement learning begins with moments of its own.

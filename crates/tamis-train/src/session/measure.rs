@@ -116,8 +116,8 @@ impl Session {
                 .warn(&format!("{} validation prompts could not be generated from", report.num_failed));
         }
         self.progress.say(&format!(
-            "validation after step {step}: {:.1}% of {} prompts, mean length {:.1} tokens",
-            100.0 * report.accuracy,
+            "validation after step {step}: {} ({} prompts), mean length {:.1} tokens",
+            report.outcome.told(report.accuracy),
             report.num_prompts,
             report.mean_length
         ));

@@ -132,7 +132,7 @@ impl Session {
         let sizes: Vec<usize> = groups.iter().map(|group| group.trajectories.len()).collect();
         let plain: Vec<f64> =
             groups.iter().flat_map(|group| &group.trajectories).map(|trajectory| trajectory.reward).collect();
-        let (values, finals, token_penalties) = match (self.divergence, reference) {
+        let (values, finals, token_penalties, penalty) = match (self.divergence, reference) {
             (Divergence::InReward { estimator, controller }, Some(reference)) => {
                 let state = self.reward_kl.unwrap_or_else(|| controller.initial());
                 let (rewards, token_penalties, mean_kl) =
@@ -140,13 +140,13 @@ impl Session {
                 metrics.set("actor/reward_kl_penalty", mean_kl);
                 metrics.set("actor/reward_kl_penalty_coeff", state.coef);
                 self.reward_kl = Some(moved(controller, state, mean_kl, plain.len()));
-                (rewards.clone(), Some(rewards), Some(token_penalties))
+                (rewards.clone(), Some(rewards), Some(token_penalties), Some(mean_kl))
             }
-            _ => (plain, None, None),
+            _ => (plain, None, None, None),
         };
         let rows = Ragged::from_lengths(values, &sizes)
             .map_err(|error| RunError::Learner(LearnerError::Engine { reason: error.to_string() }))?;
-        Ok((StepRewards { rewards: rows, token_penalties }, finals))
+        Ok((StepRewards { rewards: rows, token_penalties, mean_kl: penalty }, finals))
     }
 }
 

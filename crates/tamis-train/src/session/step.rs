@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use tamis_config::LoggerKind;
 use tamis_core::advantage::shaping::GroupCounts;
 use tamis_core::group::Group;
 use tamis_core::objective::PolicyLoss;
@@ -24,11 +25,12 @@ use crate::batch_metrics::{
 use crate::diagnostics;
 use crate::learner::Learner;
 use crate::left_out::{left_out, reject};
+use crate::logger::console;
 use crate::metrics::Metrics;
 use crate::micro_batch::{pass_over, sequences};
 use crate::progress::StepView;
-use crate::timings::{STEP, TokenCounts};
-use crate::update::{TrainingBatch, update};
+use crate::timings::{GENERATION, STEP, TokenCounts, UPDATE};
+use crate::update::{TrainingBatch, UpdateReport, update};
 
 /// What reward functions logged of the step's completions (TRL's `log_metric`): the mean of each number, in the order of the completions.
 fn logged_metrics(records: &[&Record], metrics: &mut Metrics) {
@@ -135,7 +137,7 @@ impl Session {
         let report = if self.trains_policy(step) {
             let state = &mut self.objective_state;
             let report = update(&mut self.engine, &self.objective, state, batch, &settings, learning_rate)?;
-            timings.add("update_actor", clock.elapsed());
+            timings.add(UPDATE, clock.elapsed());
             Some(report)
         } else {
             None
@@ -189,12 +191,14 @@ impl Session {
             left_out: &left_out,
             max_prompt_length: Some(self.config.data.max_prompt_length),
         };
-        trained_metrics(&whole_groups, &columns, &mut metrics);
-        diagnostics::of_trained(&whole_groups, &shaped.advantages, &left_out, &mut metrics);
+        let trained = trained_metrics(&whole_groups, &columns, &mut metrics);
+        let zero_advantage =
+            diagnostics::of_trained(&whole_groups, &shaped.advantages, &left_out, &mut metrics);
         let records = self.generated(step, collected);
         logged_metrics(&records, &mut metrics);
         let generated: Vec<&Group> = records.into_iter().map(|record| &record.group).collect();
-        generated_metrics(&generated, &mut metrics);
+        let generated_rewards = generated_metrics(&generated, &mut metrics);
+        let trains_on_all = generated.len() == whole_groups.len() && whole.accounting.carried_in.groups == 0;
         diagnostics::of_generated(&generated, &mut metrics);
         let num_generated: usize = generated.iter().map(|group| group.num_tokens()).sum();
         metrics.extend(whole.metrics());
@@ -209,7 +213,6 @@ impl Session {
         let position = self.pool.position();
         let share = position.position as f64 / self.pool.num_prompts().max(1) as f64;
         metrics.set("epoch", position.epoch as f64 + share);
-        let num_tokens = metrics.get("perf/total_num_tokens").unwrap_or(0.0) as usize;
         let num_tokens_generated = crate::batch_metrics::num_tokens(&generated) as u64;
         self.num_tokens += num_tokens_generated;
         metrics.set("num_tokens", self.num_tokens as f64);
@@ -235,10 +238,32 @@ impl Session {
         }
         self.early_stop_between = self.early_stop.state().clone();
         timings.add(STEP, self.attempts.began.elapsed());
-        timings.metrics(TokenCounts { generated: num_generated, trained: num_tokens }, &mut metrics);
+        timings.metrics(TokenCounts { generated: num_generated, trained: trained.num_tokens }, &mut metrics);
         metrics.add_aliases();
         self.loggers.log(step, &metrics)?;
-        self.progress.step(step, &StepView::of(&metrics));
+        let view = StepView {
+            reward: trained.rewards.map(|rewards| rewards.mean),
+            reward_std: trained.rewards.and_then(|rewards| rewards.std),
+            generated_reward: generated_rewards.filter(|_| !trains_on_all).map(|rewards| rewards.mean),
+            accuracy: whole.all.pass_rate(),
+            zero_advantage: (zero_advantage.groups > 0).then(|| zero_advantage.group_share()),
+            rounds: whole.rounds,
+            dropped: whole.all.filter_rate(),
+            length: trained.mean_length,
+            truncated: trained.truncated,
+            entropy: report.as_ref().and_then(|report| report.entropy),
+            kl: self.shown_kl(rewards.mean_kl, report.as_ref()),
+            grad_norm: report.as_ref().map(|report| report.grad_norm),
+            learning_rate: report.as_ref().map(|_| learning_rate),
+            time: timings.get(STEP),
+            generation: timings.pace(GENERATION, num_generated),
+            update: timings.pace(UPDATE, trained.num_tokens),
+        };
+        self.progress.step(step, &view);
+        if self.config.run.loggers.contains(&LoggerKind::Console) {
+            let (total, left) = (self.progress.total_steps(), self.progress.time_left());
+            self.progress.say(&console::line(step, total, &view, left.filter(|_| !is_last)));
+        }
         // The step's figures are logged; its weights go nowhere.
         if let Some(diverged) = diverged {
             return Err(diverged);
@@ -261,6 +286,19 @@ impl Session {
         } else {
             self.nothing_trained(u64::from(self.untrained.steps))
         })
+    }
+
+    /// The divergence that the run has by its settings: from the reference, in the loss or in the reward. Without one that from the policy
+    /// at the start of the step, where more than one update let it move.
+    fn shown_kl(&self, penalty: Option<f64>, report: Option<&UpdateReport>) -> Option<(&'static str, f64)> {
+        match self.divergence {
+            Divergence::InLoss => Some(("ref_kl", report?.reference_kl?)),
+            Divergence::InReward { .. } => Some(("kl_penalty", penalty?)),
+            Divergence::None => {
+                let report = report.filter(|report| report.num_updates > 1)?;
+                Some(("ppo_kl", report.old_kl?))
+            }
+        }
     }
 
     /// Steps that the run is to have, for schedules of the learning rate: as configured, or those that its epochs hold where every step

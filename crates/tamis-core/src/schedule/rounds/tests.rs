@@ -155,11 +155,11 @@ fn step_n_of_dynamic_sampling() {
     let expected = (base..base + 45).chain(base + 128..base + 190).chain(base + 256..base + 277).map(GroupId);
     assert!(close.trained.iter().copied().eq(expected));
     insta::assert_snapshot!(driver.log.join("\n"), @"
-    step 42 round 1: 128 prompts, 2048 trajectories; dropped 83 (64.8%): 0 all correct, 83 all wrong, 0 other uniform, 0 unscored; kept 45 (35.2%); mean std 0.176; accumulated 45/128
-    step 42 round 2: 128 prompts, 2048 trajectories; dropped 66 (51.6%): 0 all correct, 66 all wrong, 0 other uniform, 0 unscored; kept 62 (48.4%); mean std 0.242; accumulated 107/128
-    step 42 round 3: 128 prompts, 2048 trajectories; dropped 78 (60.9%): 0 all correct, 78 all wrong, 0 other uniform, 0 unscored; kept 50 (39.1%); mean std 0.195; accumulated 157/128
-    step 42 batch complete: 3 rounds, 384 prompts generated, 157 kept (40.9%); training on 128 groups, 2048 trajectories, 20480 tokens; 29 surplus
-    ");
+step 42 round 1: 128 prompts, 2048 trajectories; dropped 83 (64.8%): 83 all wrong; kept 45 (35.2%); mean std 0.176; accumulated 45/128
+step 42 round 2: 128 prompts, 2048 trajectories; dropped 66 (51.6%): 66 all wrong; kept 62 (48.4%); mean std 0.242; accumulated 107/128
+step 42 round 3: 128 prompts, 2048 trajectories; dropped 78 (60.9%): 78 all wrong; kept 50 (39.1%); mean std 0.195; accumulated 157/128
+step 42 batch complete: 3 rounds, 384 prompts generated, 157 kept (40.9%); training on 128 groups, 2048 trajectories, 20480 tokens; 29 surplus
+");
     assert_eq!(metric(close, "dynamic_sampling/num_gen_batches"), 3.0);
     assert_eq!(metric(close, "dynamic_sampling/num_accumulated_prompts"), 157.0);
     assert_eq!(metric(close, "dynamic_sampling/target_prompt_num"), 128.0);
@@ -184,11 +184,11 @@ fn example_1_of_filter_groups() {
         (1024, 8192, 235)
     );
     insta::assert_snapshot!(driver.log.join("\n"), @"
-    step 1 round 1: 1024 prompts, 8192 trajectories; dropped 600 (58.6%): 100 all correct, 500 all wrong, 0 other uniform, 0 unscored; kept 424 (41.4%); mean std 0.207; accumulated 424/1024
-    step 1 round 2: 1024 prompts, 8192 trajectories; dropped 604 (59.0%): 0 all correct, 604 all wrong, 0 other uniform, 0 unscored; kept 420 (41.0%); mean std 0.205; accumulated 844/1024
-    step 1 round 3: 1024 prompts, 8192 trajectories; dropped 609 (59.5%): 0 all correct, 609 all wrong, 0 other uniform, 0 unscored; kept 415 (40.5%); mean std 0.203; accumulated 1259/1024
-    step 1 batch complete: 3 rounds, 3072 prompts generated, 1259 kept (41.0%); training on 1024 groups, 8192 trajectories, 81920 tokens; 235 surplus
-    ");
+step 1 round 1: 1024 prompts, 8192 trajectories; dropped 600 (58.6%): 100 all correct, 500 all wrong; kept 424 (41.4%); mean std 0.207; accumulated 424/1024
+step 1 round 2: 1024 prompts, 8192 trajectories; dropped 604 (59.0%): 604 all wrong; kept 420 (41.0%); mean std 0.205; accumulated 844/1024
+step 1 round 3: 1024 prompts, 8192 trajectories; dropped 609 (59.5%): 609 all wrong; kept 415 (40.5%); mean std 0.203; accumulated 1259/1024
+step 1 batch complete: 3 rounds, 3072 prompts generated, 1259 kept (41.0%); training on 1024 groups, 8192 trajectories, 81920 tokens; 235 surplus
+");
     let metrics: Vec<String> =
         close.report.metrics().iter().map(|(name, value)| format!("{name} {value:.4}")).collect();
     insta::assert_snapshot!(metrics.join("\n"), @"

@@ -1,0 +1,286 @@
+//! What a run trains with, in the words of the configuration: read from the assembled objects, so that it cannot be something else.
+
+use serde::Serialize;
+use serde_json::Value;
+use tamis_config::{Config, KlPlace};
+use tamis_core::advantage::{Advantage, AdvantageEstimator, Grpo, Scale};
+use tamis_core::figure::shortest;
+use tamis_core::filter::{AvailableMetrics, Metric};
+use tamis_core::objective::{Aggregation, Importance, KlController, KlEstimator, PolicyLoss};
+
+use super::AssembleError;
+use super::objective::Divergence;
+use super::{advantage, critic, objective};
+use crate::micro_batch::MicroBatch;
+
+/// Keys that are null by design, each with the value that the run takes. A key that its loss, estimator or filter does not read is not
+/// among them, and none is where the configuration cannot be assembled.
+pub fn in_force(config: &Config) -> Vec<(&'static str, Value)> {
+    let mut found = Vec::new();
+    let mut put = |key: &'static str, is_null: bool, value: Option<Value>| {
+        found.extend(value.filter(|value| is_null && !value.is_null()).map(|value| (key, value)));
+    };
+    let (data, train, settings) = (&config.data, &config.train, &config.objective);
+    put("data.gen_batch_size", data.gen_batch_size.is_none(), Some(config.gen_batch_size().into()));
+    put(
+        "train.ppo_mini_batch_size",
+        train.ppo_mini_batch_size.is_none(),
+        Some(config.mini_batch_size().into()),
+    );
+    if let Some(filter) = &config.filter {
+        // What external rewards will give is not known before they are asked.
+        let scores = config.known_metrics().into_iter().filter(|name| name == "acc").collect();
+        let metric = Metric::default_of(&AvailableMetrics { scores, entropy: false }).ok();
+        put("filter.metric", filter.metric.is_none(), metric.map(|metric| metric.to_string().into()));
+    }
+    if let Ok((objective, _)) = objective::objective(config) {
+        let (loss, policy) = (&settings.loss, json(&objective.policy));
+        put("objective.loss.clip_low", loss.clip_low.is_none(), field(&policy, "low"));
+        put("objective.loss.clip_high", loss.clip_high.is_none(), field(&policy, "high"));
+        let max_ratio = field(&policy, "max").or_else(|| field(&policy, "ratio_cap"));
+        put("objective.loss.max_ratio", loss.max_ratio.is_none(), max_ratio);
+        let limit = field(&policy, "log_ratio_limit");
+        put("objective.loss.log_ratio_limit", loss.log_ratio_limit.is_none(), limit);
+        let is_null = settings.loss_scale_factor.is_none();
+        put("objective.loss_scale_factor", is_null, field(&json(&objective.aggregation), "scale"));
+        if let Some(bonus) = objective.entropy {
+            let aggregation = bonus.aggregation.unwrap_or(objective.aggregation);
+            let is_null = settings.entropy.aggregation.is_none();
+            put("objective.entropy.aggregation", is_null, Some(aggregation.name().into()));
+        }
+    }
+    let estimator = json(&advantage::estimator(&settings.advantage));
+    put("objective.advantage.ddof", settings.advantage.ddof.is_none(), field(&estimator, "ddof"));
+    put("objective.advantage.epsilon", settings.advantage.epsilon.is_none(), field(&estimator, "epsilon"));
+    if let Some(plan) = critic::plan(config, MicroBatch::Sequences(1)) {
+        let (critic, plan) = (&config.critic, plan.settings);
+        put(
+            "critic.ppo_mini_batch_size",
+            critic.ppo_mini_batch_size.is_none(),
+            Some(plan.mini_batch_size.get().into()),
+        );
+        put("critic.ppo_epochs", critic.ppo_epochs.is_none(), Some(plan.epochs.into()));
+        let aggregation = plan.loss.aggregation.map(|aggregation| aggregation.name().into());
+        put("critic.aggregation", critic.aggregation.is_none(), aggregation);
+    }
+    found
+}
+
+/// The objective in one line: preset, loss and its bounds, aggregation, divergence, advantage, and what else is on.
+pub fn headline(config: &Config) -> Result<String, AssembleError> {
+    let (objective, divergence) = objective::objective(config)?;
+    let advantage = advantage::advantage(config)?;
+    let mut parts =
+        vec![config.preset.map_or_else(|| "no preset".to_owned(), |preset| format!("preset {preset}"))];
+    parts.push(loss_text(&objective.policy));
+    if objective.importance != Importance::Token {
+        parts.push(format!("importance {}", objective.importance.name()));
+    }
+    parts.push(match objective.aggregation {
+        Aggregation::TokenMean => "token-mean over the mini-batch".to_owned(),
+        Aggregation::SeqMeanTokenSumNorm { scale } => {
+            format!("{} divided by {}", objective.aggregation.name(), shortest(scale))
+        }
+        other => other.name().to_owned(),
+    });
+    parts.push(match (divergence, objective.kl) {
+        (Divergence::InLoss, Some(term)) => kl_text(term.estimator, term.controller, KlPlace::Loss),
+        (Divergence::InReward { estimator, controller }, _) => {
+            kl_text(estimator, controller, KlPlace::Reward)
+        }
+        _ => "no KL".to_owned(),
+    });
+    parts.push(advantage_text(&advantage));
+    if let Some(bonus) = objective.entropy {
+        parts.push(format!("entropy bonus {}", shortest(bonus.coef)));
+    }
+    for shaping in advantage::shapings(config)? {
+        parts.push(format!("shaping {}", kind(&shaping)));
+    }
+    if objective::correction(config)?.is_some() {
+        let preset = config.objective.correction.preset;
+        parts.push(
+            preset
+                .map_or_else(|| "correction of the sampler".to_owned(), |name| format!("correction {name}")),
+        );
+    }
+    Ok(format!("objective: {}", parts.join("; ")))
+}
+
+fn loss_text(policy: &PolicyLoss) -> String {
+    let settings = json(policy);
+    let number = |name: &str| field(&settings, name).and_then(|value| value.as_f64());
+    let mut text = policy.name().to_owned();
+    if let (Some(low), Some(high)) = (number("low"), number("high")) {
+        text.push_str(&format!(" {}/{}", shortest(low), shortest(high)));
+    }
+    for (name, told) in [("dual", "dual"), ("cap", "ratio up to"), ("max", "ratio up to")] {
+        if let Some(value) = number(name) {
+            text.push_str(&format!(", {told} {}", shortest(value)));
+        }
+    }
+    text
+}
+
+fn kl_text(estimator: KlEstimator, controller: KlController, place: KlPlace) -> String {
+    let name = json(&estimator.kind);
+    let name = name.as_str().unwrap_or_default();
+    let coefficient = shortest(controller.initial().coef);
+    let adapted = match controller {
+        KlController::Fixed { .. } => String::new(),
+        KlController::Adaptive { target, .. } => format!(", adapted to {} nats", shortest(target)),
+    };
+    format!("KL {name} times {coefficient} in the {place}{adapted}")
+}
+
+fn advantage_text(advantage: &Advantage) -> String {
+    let divided = match advantage {
+        Advantage::Grpo(Grpo { scale: Scale::Group, .. }) => " (divided by the deviation)",
+        Advantage::Grpo(Grpo { scale: Scale::Batch, .. }) => " (divided by the deviation of the batch)",
+        Advantage::Grpo(Grpo { scale: Scale::None, .. }) => " (not divided by a deviation)",
+        _ => "",
+    };
+    format!("advantage {}{divided}", advantage.name())
+}
+
+fn json(value: &impl Serialize) -> Value {
+    serde_json::to_value(value).unwrap_or_default()
+}
+
+fn kind(value: &impl Serialize) -> String {
+    json(value)["kind"].as_str().unwrap_or_default().to_owned()
+}
+
+/// A field of an object, or of an object within it.
+fn field(value: &Value, name: &str) -> Option<Value> {
+    let object = value.as_object()?;
+    object.get(name).cloned().or_else(|| object.values().find_map(|inner| field(inner, name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use tamis_config::source::{Source, SourceKind};
+    use tamis_config::{Estimator, Loaded, LossKind, Preset, load_sources};
+
+    use super::*;
+
+    fn loaded(rest: &str) -> Loaded {
+        let yaml = format!(
+            "model: {{path: m}}\ndata: {{task: arithmetic}}\nreward: [{{kind: number}}]\ntrain: {{total_steps: 1}}\n{rest}\n"
+        );
+        let source = Source::new(SourceKind::File("run.yaml".into()), yaml);
+        load_sources(&[source], &[]).unwrap_or_else(|errors| panic!("{errors}"))
+    }
+
+    /// The configuration with every value in force written out.
+    fn written_out(rest: &str) -> (Loaded, Loaded) {
+        let given = loaded(rest);
+        let shown = given.show_with(&in_force(&given.config));
+        let mut explicit = String::new();
+        for line in shown.lines() {
+            match line.split_once("null  # in force: ") {
+                Some((key, after)) => {
+                    let value = after.split(" (").next().unwrap_or_default();
+                    explicit.push_str(&format!("{key}{value}\n"));
+                }
+                None => explicit.push_str(&format!("{line}\n")),
+            }
+        }
+        assert_ne!(explicit.trim(), shown.trim(), "nothing was in force: {shown}");
+        let source = Source::new(SourceKind::File("explicit.yaml".into()), explicit);
+        (given, load_sources(&[source], &[]).unwrap_or_else(|errors| panic!("{errors}")))
+    }
+
+    /// What is said to be in force is what is assembled: written out, it assembles to the same objects.
+    #[test]
+    fn values_in_force_are_those_of_the_assembled_objects() {
+        let mut cases =
+            vec!["objective: {aggregation: seq-mean-token-sum-norm}\nfilter: {kind: variance}".to_owned()];
+        cases.extend(Preset::ALL.iter().map(|preset| format!("preset: {preset}")));
+        for &kind in LossKind::ALL {
+            let aggregation = if kind == LossKind::Luspo { "seq-mean-token-sum" } else { "token-mean" };
+            let beta = if kind == LossKind::Dro { ", beta: 0.5" } else { "" };
+            cases.push(format!("objective: {{aggregation: {aggregation}, loss: {{kind: {kind}{beta}}}}}"));
+        }
+        cases.push(
+            "objective: {loss: {kind: cispo, bound: absolute}, entropy: {coefficient: 0.01}}".to_owned(),
+        );
+        cases.extend(
+            Estimator::ALL.iter().map(|kind| format!("objective: {{advantage: {{estimator: {kind}}}}}")),
+        );
+        for case in &cases {
+            let (given, explicit) = written_out(case);
+            let of = |config: &Config| {
+                let (mut objective, divergence) =
+                    objective::objective(config).unwrap_or_else(|error| panic!("{case}: {error}"));
+                // None and the policy loss's own are the same to it.
+                let aggregation = objective.aggregation;
+                if let Some(bonus) = &mut objective.entropy {
+                    bonus.aggregation.get_or_insert(aggregation);
+                }
+                (
+                    (objective, divergence),
+                    advantage::estimator(&config.objective.advantage),
+                    config.filter.is_some(),
+                    (config.gen_batch_size(), config.mini_batch_size()),
+                    critic::plan(config, MicroBatch::Sequences(1)).map(|plan| plan.settings.loss),
+                )
+            };
+            assert_eq!(of(&given.config), of(&explicit.config), "{case}");
+            for (key, value) in in_force(&given.config) {
+                assert!(!value.is_null(), "{case}: {key}");
+            }
+            assert_eq!(in_force(&explicit.config), [], "{case}: what is written out is not null");
+        }
+    }
+
+    #[test]
+    fn null_keys_say_what_is_in_force() {
+        let given = loaded("filter: {kind: variance}");
+        let shown = given.show_with(&in_force(&given.config));
+        let lines: Vec<&str> =
+            shown.lines().filter(|line| line.contains("in force")).map(str::trim).collect();
+        insta::assert_snapshot!(lines.join("\n"), @"
+gen_batch_size: null  # in force: 64 (default)
+metric: null  # in force: acc (default)
+ddof: null  # in force: 1 (default)
+epsilon: null  # in force: 1e-6 (default)
+clip_low: null  # in force: 0.2 (default)
+clip_high: null  # in force: 0.2 (default)
+log_ratio_limit: null  # in force: 20.0 (default)
+ppo_mini_batch_size: null  # in force: 64 (default)
+");
+        // A loss that does not read a key has nothing in force there.
+        let given = loaded("objective: {loss: {kind: reinforce}}");
+        assert!(in_force(&given.config).iter().all(|(key, _)| !key.contains("loss.")));
+    }
+
+    #[test]
+    fn the_objective_in_one_line() {
+        let line =
+            |rest: &str| headline(&loaded(rest).config).unwrap_or_else(|error| panic!("{rest}: {error}"));
+        let presets: Vec<String> =
+            Preset::ALL.iter().map(|preset| line(&format!("preset: {preset}"))).collect();
+        insta::assert_snapshot!(presets.join("\n"), @"
+objective: preset grpo; clip 0.2/0.2; seq-mean-token-mean; KL k3 times 0.04 in the loss; advantage grpo (divided by the deviation)
+objective: preset dapo; clip 0.2/0.28, dual 10; token-mean over the mini-batch; no KL; advantage grpo (divided by the deviation)
+objective: preset dapo_paper; clip 0.2/0.28; group-token-mean; no KL; advantage grpo (divided by the deviation)
+objective: preset dr_grpo; clip 0.2/0.2; seq-mean-token-sum-norm divided by 512; no KL; advantage grpo (not divided by a deviation)
+objective: preset rloo; reinforce; seq-mean-token-sum; KL k1 times 0.05 in the reward; advantage rloo
+objective: preset reinforce_plus_plus; clip 0.2/0.2; token-mean over the mini-batch; KL k1 times 0.01 in the reward; advantage reinforce_plus_plus
+objective: preset reinforce_plus_plus_baseline; clip 0.2/0.2; token-mean over the mini-batch; KL k2 times 0.01 in the loss; advantage reinforce_plus_plus_baseline
+objective: preset remax; reinforce; seq-mean-token-sum; KL k1 times 0.001 in the reward; advantage remax
+objective: preset opo; reinforce; seq-mean-token-sum; no KL; advantage opo
+objective: preset gpg; gpg; token-mean over the mini-batch; no KL; advantage gpg
+objective: preset bnpo; clip 0.2/0.2; token-mean over the mini-batch; no KL; advantage bnpo
+objective: preset gspo; gspo 0.0003/0.0004; seq-mean-token-mean; no KL; advantage grpo (divided by the deviation)
+objective: preset gmpo; geo_mean 0.4/0.4; seq-mean-token-mean; no KL; advantage grpo (divided by the deviation)
+objective: preset cispo; cispo, ratio up to 5; token-mean over the mini-batch; no KL; advantage grpo (divided by the deviation)
+objective: preset sapo; sapo; seq-mean-token-mean; no KL; advantage grpo (divided by the deviation)
+objective: preset ppo; clip 0.2/0.2; token-mean over the mini-batch; KL k1 times 0.02 in the reward; advantage gae
+");
+        insta::assert_snapshot!(line("objective: {kl: {in: reward, estimator: k1, coefficient: 0.1, adaptive: {target: 0.02, horizon: 5000}}, entropy: {coefficient: 0.01}}"), @"objective: no preset; clip 0.2/0.2, dual 3; token-mean over the mini-batch; KL k1 times 0.1 in the reward, adapted to 0.02 nats; advantage grpo (divided by the deviation); entropy bonus 0.01");
+        insta::assert_snapshot!(line("objective: {advantage: {scale: batch}, shaping: [{kind: keep_pos_ratio, ratio: 0.5}], correction: {preset: decoupled_token_is}}"), @"objective: no preset; clip 0.2/0.2, dual 3; token-mean over the mini-batch; no KL; advantage grpo (divided by the deviation of the batch); shaping keep_pos_ratio; correction decoupled_token_is");
+        insta::assert_snapshot!(line("objective: {advantage: {norm_by_std: false}, loss: {kind: clip}, importance: sequence}"), @"objective: no preset; clip 0.2/0.2, dual 3; importance sequence; token-mean over the mini-batch; no KL; advantage grpo (not divided by a deviation)");
+    }
+}
