@@ -68,7 +68,9 @@ fn resolve(node: &mut Node, path: &str, values: &[Override], depth: usize) {
     match &mut node.value {
         Value::List(items) => items.iter_mut().for_each(|item| resolve(item, path, values, depth)),
         Value::Map(entries) => {
-            entries.iter_mut().for_each(|entry| resolve(&mut entry.node, path, values, depth));
+            for entry in entries {
+                resolve(&mut entry.node, path, values, depth);
+            }
         }
         Value::Scalar { text, .. } => {
             if depth == 0 || !text.contains("${") {

@@ -129,7 +129,7 @@ fn overlong(t: &mut Translator) {
     let ignored = manager.as_deref().filter(|manager| is_on && *manager != "dapo");
     if let Some(manager) = ignored {
         let reason = format!("verl's reward manager `dapo` alone reads it, and this is `{manager}`");
-        keys.iter().for_each(|key| t.no_effect(key, &reason));
+        none_has_effect(&keys, &reason, t);
     } else if is_on {
         let buffer = length.and_then(|key| t.text(&key)).unwrap_or_else(|| "null".to_owned());
         let factor = factor.and_then(|key| t.number(&key)).unwrap_or(1.0);
@@ -147,7 +147,9 @@ fn overlong(t: &mut Translator) {
         if manager.is_none() && t.whole {
             t.remark(&leading, "in verl the reward manager `dapo` alone reads it");
         }
-        keys.iter().for_each(|key| t.part_of(key, &leading));
+        for key in keys {
+            t.part_of(key, &leading);
+        }
     } else if let Some(switch) = &switch {
         for index in t.lower.overlong_rewards.clone() {
             t.set(&[switch], &format!("reward.{index}.weight"), "0.0");
@@ -158,13 +160,19 @@ fn overlong(t: &mut Translator) {
         }
         let reason = format!("{switch} is false");
         t.no_effect(switch, "there is no overlong punishment");
-        keys.iter().for_each(|key| t.no_effect(key, &reason));
+        none_has_effect(&keys, &reason, t);
     } else {
-        keys.iter().for_each(|key| t.no_effect(key, "overlong_buffer_cfg.enable is not True"));
+        none_has_effect(&keys, "overlong_buffer_cfg.enable is not True", t);
     }
     for spellings in [&switches[..], &lengths, &factors, &limits] {
         if let Some(used) = first(spellings, t) {
-            spellings.iter().for_each(|key| t.no_effect(key, &format!("{used} says it")));
+            none_has_effect(spellings, &format!("{used} says it"), t);
         }
+    }
+}
+
+fn none_has_effect(keys: &[String], reason: &str, t: &mut Translator) {
+    for key in keys {
+        t.no_effect(key, reason);
     }
 }

@@ -5,6 +5,7 @@
 //! recipes write beside them, `ragen.keys` of RAGEN's configuration files and scripts. `extract.py` makes such a list.
 
 mod documents;
+mod scripts;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
