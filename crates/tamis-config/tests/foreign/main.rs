@@ -245,7 +245,7 @@ fn defaults_said_and_not_said_are_the_same() {
 "ppo_mini_batch_size": 256, / "ppo_mini_batch_size": null,
 "ppo_epochs": 1, / "ppo_epochs": null,
 "aggregation": "token-mean", / "aggregation": null,
-"num_samples_shown": 0 / "num_samples_shown": 3
+"num_samples_shown": 0, / "num_samples_shown": 3,
 "#);
 }
 
@@ -275,4 +275,42 @@ fn defaults_of_ragen_said_and_not_said_are_the_same() {
 "ppo_mini_batch_size": 2, / "ppo_mini_batch_size": null,
 "keep_last": 1, / "keep_last": 2,
 "#);
+}
+
+/// Keys as one nested file.
+fn as_file(name: &str, keys: &[(&str, Json)]) -> String {
+    let mut root = Json::Object(serde_json::Map::new());
+    for (key, value) in keys {
+        let mut node = &mut root;
+        for part in key.split('.') {
+            // A key that is a section in another file stays what it was first.
+            let Json::Object(section) = node else { break };
+            node = section.entry(part).or_insert_with(|| Json::Object(serde_json::Map::new()));
+        }
+        if matches!(&*node, Json::Object(section) if section.is_empty()) {
+            *node = value.clone();
+        }
+    }
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.yaml"));
+    std::fs::write(&path, serde_json::to_string_pretty(&root).unwrap()).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn whole_files_are_taken_as_they_are() {
+    let own = |key: &str| !key.starts_with("rollout.") && !key.starts_with("reward_model.reward_kwargs");
+    let verl: Vec<_> = keys(VERL).into_iter().filter(|(key, _)| own(key)).collect();
+    let files =
+        ["data.train_files=t", "data.val_files=v", "actor_rollout_ref.model.path=m"].map(str::to_owned);
+    let of_file: Vec<String> = std::iter::once(as_file("verl", &verl)).chain(files.clone()).collect();
+    let typed: Vec<String> =
+        verl.iter().map(|(key, value)| format!("{key}={}", typed(value))).chain(files).collect();
+    assert_eq!(differences(&converted(&of_file), &converted(&typed)), "");
+    let is_followed = |key: &str| !REFUSED_AT_DEFAULT.iter().any(|start| key.starts_with(start));
+    let ragen: Vec<_> = keys(RAGEN).into_iter().filter(|(key, _)| is_followed(key)).collect();
+    let files = ["data.train_files=t", "data.val_files=v"].map(str::to_owned);
+    let import = converted(&[vec![as_file("ragen", &ragen)], files.to_vec()].concat());
+    let config = config(&import);
+    assert_eq!((config.rollout.n, config.data.train_batch_size, config.mini_batch_size()), (16, 8, 2));
+    assert_eq!(config.model.path.as_deref(), Some(std::path::Path::new("Qwen/Qwen2.5-3B-Instruct")));
 }

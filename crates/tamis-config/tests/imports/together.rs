@@ -67,6 +67,7 @@ fn verl_keys() -> Vec<(String, Vec<String>)> {
     let temperature = "actor_rollout_ref.rollout.val_kwargs.temperature=0.7";
     add(sampled, &[temperature]);
     add(temperature, &[sampled]);
+    add("trainer.validation_data_dir=samples", &[]);
     add("algorithm.adv_estimator=rloo", &[]);
     add("algorithm.norm_adv_by_std_in_grpo=False", &["algorithm.adv_estimator=grpo"]);
     let filter = "algorithm.filter_groups.enable=True";
