@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tamis::{Folder, Left, Replaced as _, TINY, without_checksums};
+use tamis_train::durable::Disk;
+use tamis_train::journal::{Journal, SyncPolicy};
 
 fn num_kills() -> usize {
     std::env::var("TAMIS_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(5)
@@ -458,6 +460,68 @@ fn a_journal_that_lost_what_a_checkpoint_counts_on_is_refused() {
     damaged[30] ^= 1;
     std::fs::write(&journal, [&damaged[..], &[9; 20]].concat()).expect("write");
     folder.tamis(&longer).succeeds();
+}
+
+/// Noise of its own that now and then leaves a group; hangs in the second round of step 2 while the file `hang` is there.
+const HANGS_IN_A_STEP: &str = "\
+import json, os, random, sys, time
+seen = 0
+for line in sys.stdin:
+    request = json.loads(line)
+    seen += request['step'] == 2 and os.path.exists('runs/tiny/rollouts/step_1.parquet')
+    if seen == 33 and os.path.exists('hang'):
+        open('hanging', 'w').close()
+        time.sleep(1000)
+    print(json.dumps({'id': request['id'], 'score': random.random()}), flush=True)
+";
+
+#[test]
+fn what_an_interrupted_step_was_answered_is_not_asked_again() {
+    let reward = "reward: [{kind: number}, {kind: command, name: noise, argv: [python3, noise.py], num_processes: 1, timeout: 600s}]";
+    let changes = [
+        ("reward: [{kind: number}]", reward),
+        ("filter: {kind: variance}", "filter: {kind: variance, metric: noise, tolerance: 0.8}"),
+        ("validate: {test_freq: 2", "validate: {test_freq: 3"),
+    ];
+    let mut config = TINY.to_owned();
+    for (from, to) in changes {
+        assert!(config.contains(from), "{from}");
+        config = config.replace(from, to);
+    }
+    let folder =
+        Folder::new().with("config.yaml", &config).with("noise.py", HANGS_IN_A_STEP).with("hang", "");
+    let child = folder.start(&["train", "config.yaml"]);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !folder.join("hanging").exists() {
+        assert!(Instant::now() < deadline, "nothing hangs");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    interrupt(&child);
+    let ended = folder.wait(child);
+    assert!(ended.stdout.contains("interrupted after 1 step"), "{}", ended.shown());
+    std::fs::remove_file(folder.join("hang")).expect("removed");
+    folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
+
+    // Every answer was asked for once, and the run that is given all of them is this one.
+    let path = folder.join("runs/tiny/journal.bin");
+    let (_, journal) = Journal::open(&Disk::new(), &path, SyncPolicy::OnDemand, 0).expect("a journal");
+    let keys: Vec<String> = journal
+        .records
+        .iter()
+        .map(|(_, record)| {
+            serde_json::from_slice::<serde_json::Value>(record).expect("JSON")["key"].to_string()
+        })
+        .collect();
+    let different: std::collections::BTreeSet<&String> = keys.iter().collect();
+    assert!(keys.len() > 6 * 32 && different.len() == keys.len(), "{} of {}", different.len(), keys.len());
+    let replay = Folder::new().with("config.yaml", &config).with("noise.py", "raise SystemExit('asked')\n");
+    for file in ["config.yaml", "started", "journal.bin"] {
+        std::fs::create_dir_all(replay.join("runs/tiny")).expect("folder");
+        std::fs::copy(folder.join("runs/tiny").join(file), replay.join("runs/tiny").join(file))
+            .expect("copied");
+    }
+    replay.tamis(&["train", "--resume", "runs/tiny", "data.check_gold=off"]).succeeds();
+    assert_eq!(Left::by(&folder.join("runs/tiny")).metrics, Left::by(&replay.join("runs/tiny")).metrics);
 }
 
 #[test]

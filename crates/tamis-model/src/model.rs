@@ -233,3 +233,27 @@ fn write_json(out: &mut dyn Write, value: &serde_json::Value) -> std::io::Result
     serde_json::to_writer_pretty(&mut *out, value)?;
     out.write_all(b"\n")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_magnitude_knows_what_is_no_number() {
+        assert_eq!(largest(&[0.5, -3.0, 2.0]).to_bits(), 3.0_f32.to_bits());
+        assert_eq!(largest(&[]).to_bits(), 0.0_f32.to_bits());
+        assert!(largest(&[1.0, f32::NEG_INFINITY]).is_infinite());
+        assert!(largest(&[1.0, -f32::NAN, f32::INFINITY]).is_nan());
+    }
+
+    #[test]
+    fn what_a_type_has_no_room_for() {
+        // 65520 lies half-way between the largest number, 65504, and the next that there would be.
+        let held = |dtype: SaveDtype| {
+            [65504.0, 65519.0, 65520.0, 3.3e38, f32::MAX, f32::NAN].map(|x| dtype.holds(x))
+        };
+        assert_eq!(held(SaveDtype::F16), [true, true, false, false, false, false]);
+        assert_eq!(held(SaveDtype::Bf16), [true, true, true, true, false, false]);
+        assert_eq!(held(SaveDtype::F32), [true, true, true, true, true, false]);
+    }
+}

@@ -29,7 +29,8 @@ section! {
 section! {
     /// Stop when the pass rate of any data source has stayed below a floor in validation.
     pub struct LowSuccessConfig {
-        /// A pass rate below this is low.
+        /// Success below this is low. The success of a data source is the mean `acc` (`score`, where there is none) of its validation samples; the
+        /// lowest of all sources counts, whatever `validate.metrics` logs.
         floor: f64 = "0.01", Probability, Free;
         /// Validations in a row after which the run stops.
         patience: usize = "5", AtLeast(1.0), Free;
