@@ -152,6 +152,38 @@ pub enum Problem {
         /// The item that was named.
         index: usize,
     },
+    /// A setting that the run would be refused for.
+    #[error("`{key}`: {message}")]
+    Refused {
+        /// The key.
+        key: String,
+        /// Why.
+        message: String,
+        /// What to do about it, where that is known.
+        hint: Option<String>,
+    },
+    /// A path that stands for one, as examples have it.
+    #[error("`{key}` is `{path}`, a placeholder")]
+    Placeholder {
+        /// The key.
+        key: String,
+        /// The path.
+        path: String,
+    },
+    /// A YAML tag.
+    #[error("`{tag}` is a YAML tag, and a configuration has none: every key knows its own type")]
+    Tag {
+        /// The tag as it is written.
+        tag: String,
+    },
+    /// A file that is no UTF-8.
+    #[error("the file is {}", if *is_utf16 { "UTF-16, not UTF-8".to_owned() } else { format!("not UTF-8: byte {byte} is no part of a character") })]
+    NotUtf8 {
+        /// The first byte that is none, from 0.
+        byte: usize,
+        /// Whether it begins with the mark of UTF-16.
+        is_utf16: bool,
+    },
     /// Settings that do not fit each other.
     #[error(transparent)]
     Conflict(#[from] Conflict),
@@ -194,6 +226,12 @@ impl Problem {
                 Some(format!("write `~{key}` for the default, or `{key}={value}` for that value"))
             }
             Self::NoSuchItem { key, .. } => Some(format!("`+{key}=...` appends an item")),
+            Self::Refused { hint, .. } => hint.clone(),
+            Self::Placeholder { .. } => Some("replace it with the path of your own".to_owned()),
+            Self::Tag { .. } => Some("remove the tag; a text is put in quotes".to_owned()),
+            Self::NotUtf8 { .. } => {
+                Some("save the file as UTF-8 (`iconv -f UTF-16 -t UTF-8`, or another encoding than UTF-16)".to_owned())
+            }
             Self::Conflict(conflict) => Some(conflict.hint()),
             Self::Foreign(problem) => Some(problem.hint()),
             Self::WrongType { key, found, .. } if found.starts_with("the number -") => {

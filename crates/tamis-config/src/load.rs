@@ -56,6 +56,57 @@ impl Loaded {
     pub fn origin(&self, key: &str) -> Option<&Origin> {
         self.tree.at(key).map(|node| &node.origin)
     }
+
+    /// A setting that the run would be refused for, shown at the first of some keys that the user wrote (`reward[0].path`), else called by the
+    /// first that there is.
+    pub fn refused(&self, keys: &[String], message: &str, hint: Option<&str>) -> Diagnostic {
+        let (key, origin) = self.blamed(keys);
+        let hint = hint.map(str::to_owned);
+        Diagnostic::error(Problem::Refused { key, message: message.to_owned(), hint }, origin)
+    }
+
+    /// A path that stands for one.
+    pub fn placeholder(&self, key: &str, path: &str, is_refused: bool) -> Diagnostic {
+        let (key, origin) = self.blamed(&[key.to_owned()]);
+        let problem = Problem::Placeholder { key, path: path.to_owned() };
+        if is_refused { Diagnostic::error(problem, origin) } else { Diagnostic::warning(problem, origin) }
+    }
+
+    fn blamed(&self, keys: &[String]) -> (String, Option<Origin>) {
+        let there: Vec<(&String, &Origin)> = keys
+            .iter()
+            .filter_map(|key| Some((key, self.tree.place_of(&key.replace('[', ".").replace(']', ""))?)))
+            .collect();
+        let written = there.iter().find(|(_, origin)| origin.is_from_user());
+        match written.or(there.first()) {
+            Some((key, origin)) => ((*key).clone(), origin.is_from_user().then(|| (*origin).clone())),
+            None => (keys.last().cloned().unwrap_or_default(), None),
+        }
+    }
+}
+
+/// Reads a configuration file: a regular one of a bounded size, in UTF-8.
+///
+/// # Errors
+/// The finding; where the text is no UTF-8, with its place.
+pub(crate) fn read_source(path: &Path) -> Result<Arc<Source>, Diagnostic> {
+    let bytes = tamis_file::read(path, tamis_file::MAX_CONFIGURATION).map_err(|error| {
+        let problem = Problem::Unreadable { path: path.to_owned(), message: error.to_string() };
+        Diagnostic::error(problem, None)
+    })?;
+    let kind = SourceKind::File(path.to_owned());
+    String::from_utf8(bytes).map(|text| Source::new(kind.clone(), text)).map_err(|error| {
+        let byte = error.utf8_error().valid_up_to();
+        let bytes = error.as_bytes();
+        let is_utf16 = bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]);
+        let before = bytes.get(..byte).unwrap_or_default();
+        let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
+        let start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |place| place + 1);
+        let column = String::from_utf8_lossy(before.get(start..).unwrap_or_default()).chars().count() + 1;
+        let text = String::from_utf8_lossy(bytes).into_owned();
+        let origin = Origin { source: Source::new(kind, text), line, column, length: 1 };
+        Diagnostic::error(Problem::NotUtf8 { byte, is_utf16 }, Some(origin))
+    })
 }
 
 /// Loads a configuration from files and command-line overrides.
@@ -89,16 +140,6 @@ fn load_files(files: &[PathBuf], arguments: &[String], purpose: Purpose) -> Resu
         }
     }
     load_layers(&sources, arguments, diagnostics, purpose)
-}
-
-/// The text of a configuration file.
-pub(crate) fn read_source(path: &Path) -> Result<Arc<Source>, Diagnostic> {
-    std::fs::read_to_string(path).map(|text| Source::new(SourceKind::File(path.to_owned()), text)).map_err(
-        |error| {
-            let problem = Problem::Unreadable { path: path.to_owned(), message: error.to_string() };
-            Diagnostic::error(problem, None)
-        },
-    )
 }
 
 /// Loads a configuration from texts and overrides, as [`load`] does from files.

@@ -137,13 +137,15 @@ impl Reader {
         };
         let value = T::read(node, &full, self);
         match value {
-            Some(value) if check.accepts(&value) => return Some(value),
-            Some(_) => {
-                let problem = Problem::OutOfRange {
-                    key: full.clone(),
-                    value: describe_value(node),
-                    condition: check.describe().unwrap_or_default(),
-                };
+            Some(value) if check.accepts(&value) && check.accepts_single(&value) => return Some(value),
+            Some(value) => {
+                let mut condition = check.describe().unwrap_or_default();
+                if check.accepts(&value) {
+                    let among = if condition.is_empty() { "a number" } else { &condition };
+                    condition = format!("{among} in single precision (about 1e-45 to 3e38 in size, 7 digits)");
+                }
+                let problem =
+                    Problem::OutOfRange { key: full.clone(), value: describe_value(node), condition };
                 self.report(node, problem);
             }
             None => {}

@@ -25,6 +25,11 @@ pub trait Setting: Sized {
         Vec::new()
     }
 
+    /// Those of its numbers that are real: the engine computes with them in single precision.
+    fn reals(&self) -> Vec<f64> {
+        Vec::new()
+    }
+
     /// Whether it is an empty text, list or path.
     fn is_empty(&self) -> bool {
         false
@@ -120,6 +125,10 @@ impl Setting for f64 {
     }
 
     fn numbers(&self) -> Vec<f64> {
+        vec![*self]
+    }
+
+    fn reals(&self) -> Vec<f64> {
         vec![*self]
     }
 }
@@ -230,6 +239,10 @@ impl<T: Setting> Setting for Option<T> {
         self.as_ref().map(Setting::numbers).unwrap_or_default()
     }
 
+    fn reals(&self) -> Vec<f64> {
+        self.as_ref().map(Setting::reals).unwrap_or_default()
+    }
+
     fn is_empty(&self) -> bool {
         self.as_ref().is_some_and(Setting::is_empty)
     }
@@ -262,6 +275,10 @@ impl<T: Setting> Setting for Vec<T> {
         self.iter().flat_map(Setting::numbers).collect()
     }
 
+    fn reals(&self) -> Vec<f64> {
+        self.iter().flat_map(Setting::reals).collect()
+    }
+
     fn is_empty(&self) -> bool {
         Vec::is_empty(self)
     }
@@ -289,6 +306,10 @@ impl Setting for [f64; 2] {
     }
 
     fn numbers(&self) -> Vec<f64> {
+        self.to_vec()
+    }
+
+    fn reals(&self) -> Vec<f64> {
         self.to_vec()
     }
 }

@@ -50,6 +50,14 @@ impl Check {
             && value.numbers().into_iter().all(|number| self.holds(number))
     }
 
+    /// Whether single precision, in which the engine computes, holds a value: neither as infinite nor as 0, and still under the condition.
+    pub(crate) fn accepts_single<T: Setting>(self, value: &T) -> bool {
+        value.reals().into_iter().all(|number| {
+            let single = f64::from(number as f32);
+            single.is_finite() && (single == 0.0) == (number == 0.0) && self.holds(single)
+        })
+    }
+
     fn holds(self, value: f64) -> bool {
         match self {
             Self::Any | Self::NotEmpty => true,

@@ -245,6 +245,10 @@ impl Setting for LogRatioLimit {
             Self::At(limit) => vec![*limit],
         }
     }
+
+    fn reals(&self) -> Vec<f64> {
+        self.numbers()
+    }
 }
 
 /// What happens when a generation round keeps no group.

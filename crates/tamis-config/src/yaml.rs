@@ -38,7 +38,7 @@ pub fn parse_on(source: &Arc<Source>) -> (Option<Node>, Vec<Diagnostic>) {
     builder.run();
     let Builder { diagnostics, root, .. } = builder;
     let is_understood =
-        diagnostics.iter().all(|found| matches!(*found.problem, Problem::DuplicateKey { .. }));
+        diagnostics.iter().all(|found| matches!(*found.problem, Problem::DuplicateKey { .. } | Problem::Tag { .. }));
     let tree = is_understood.then(|| root.unwrap_or_else(|| Node::empty_map(Origin::start_of(source))));
     (tree, diagnostics)
 }
@@ -74,6 +74,14 @@ impl Builder<'_> {
                     return;
                 }
             };
+            if let Some(tag) = event.tag() {
+                let tag = match tag.handle() {
+                    "tag:yaml.org,2002:" => format!("!!{}", tag.suffix()),
+                    handle => format!("{handle}{}", tag.suffix()),
+                };
+                let origin = self.origin(span);
+                self.diagnostics.push(Diagnostic::error(Problem::Tag { tag }, Some(origin)));
+            }
             match event {
                 Event::DocumentStart(..) => {
                     num_documents += 1;

@@ -19,7 +19,7 @@ use tamis_core::group::PromptId;
 use thiserror::Error;
 
 use crate::prompt::{Message, Prompt, PromptContent};
-use crate::records::{Place, RecordError, Records, RowFault, kind, lookup};
+use crate::records::{Place, Record, RecordError, Records, RowFault, kind, lookup};
 
 /// Columns looked at for the prompt where none is configured, in this order.
 pub const PROMPT_COLUMNS: [&str; 3] = ["prompt", "question", "problem"];
@@ -131,6 +131,16 @@ pub enum PromptFault {
         /// A content block's type, or `tool_calls`.
         what: String,
     },
+    /// A column that must be text holds bytes that are none.
+    #[error(
+        "`{column}` holds bytes that are no text (not UTF-8); write the column as text, or name another with data.columns.{option}"
+    )]
+    Binary {
+        /// The option that names it.
+        option: &'static str,
+        /// The column.
+        column: String,
+    },
     /// The data source is no text.
     #[error("`{column}` must be text, got {actual}")]
     DataSource {
@@ -196,13 +206,16 @@ impl Dataset {
         for file in files {
             for record in Records::open(file.as_ref()).map_err(DatasetError::Records)? {
                 let prompt = match record {
-                    Ok(record) => match to_prompt(PromptId(id), record.values, options) {
-                        Ok(prompt) => {
-                            dataset.places.insert(prompt.id, record.place);
-                            Ok(prompt)
+                    Ok(record) => {
+                        let place = record.place.clone();
+                        match to_prompt(PromptId(id), record, options) {
+                            Ok(prompt) => {
+                                dataset.places.insert(prompt.id, place);
+                                Ok(prompt)
+                            }
+                            Err(fault) => Err(DatasetError::Row { place, fault }),
                         }
-                        Err(fault) => Err(DatasetError::Row { place: record.place, fault }),
-                    },
+                    }
                     Err(RecordError::Row { place, fault }) => {
                         Err(DatasetError::Row { place, fault: PromptFault::Row(fault) })
                     }
@@ -294,26 +307,36 @@ fn names(row: &Map<String, Value>) -> String {
     row.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-fn to_prompt(id: PromptId, row: Map<String, Value>, options: &ReadOptions) -> Result<Prompt, PromptFault> {
+fn to_prompt(id: PromptId, record: Record, options: &ReadOptions) -> Result<Prompt, PromptFault> {
+    let text = |option: &'static str, column: &str| {
+        let column = column.to_owned();
+        if record.is_binary(&column) { Err(PromptFault::Binary { option, column }) } else { Ok(()) }
+    };
+    let row = &record.values;
     let configured = |option: &'static str, column: &Option<String>| match column {
         None => Ok(None),
-        Some(column) => match lookup(&row, column) {
+        Some(column) => match lookup(row, column) {
             Some(value) => Ok(Some(value)),
-            None => Err(PromptFault::NoColumn { option, column: column.clone(), columns: names(&row) }),
+            None => Err(PromptFault::NoColumn { option, column: column.clone(), columns: names(row) }),
         },
     };
     let columns = &options.columns;
     configured("prompt", &columns.prompt)?;
     let (column, value) =
-        columns.prompt_of(&row).ok_or_else(|| PromptFault::NoPrompt { columns: names(&row) })?;
+        columns.prompt_of(row).ok_or_else(|| PromptFault::NoPrompt { columns: names(row) })?;
+    text("prompt", column)?;
     let content = to_content(column, value)?;
     let ground_truth = match configured("ground_truth", &columns.ground_truth)? {
-        Some(value) => Some(value),
-        None => {
-            GROUND_TRUTH_COLUMNS.iter().filter(|&&name| name != column).find_map(|name| lookup(&row, name))
-        }
+        Some(value) => Some((columns.ground_truth.as_deref().unwrap_or_default(), value)),
+        None => GROUND_TRUTH_COLUMNS
+            .iter()
+            .filter(|&&name| name != column)
+            .find_map(|&name| Some((name, lookup(row, name)?))),
     };
-    let ground_truth = match ground_truth {
+    if let Some((column, _)) = ground_truth {
+        text("ground_truth", column)?;
+    }
+    let ground_truth = match ground_truth.map(|(_, value)| value) {
         None | Some(Value::Null) => None,
         Some(Value::String(text)) => Some(text.clone()),
         Some(other) => Some(other.to_string()),
@@ -325,12 +348,15 @@ fn to_prompt(id: PromptId, row: Map<String, Value>, options: &ReadOptions) -> Re
     };
     let data_source = match data_source {
         None | Some(Value::Null) => String::new(),
-        Some(Value::String(text)) => text.clone(),
+        Some(Value::String(source)) => {
+            text("data_source", source_column)?;
+            source.clone()
+        }
         Some(other) => {
             return Err(PromptFault::DataSource { column: source_column.to_owned(), actual: kind(other) });
         }
     };
-    Ok(Prompt { id, content, ground_truth, data_source, columns: row })
+    Ok(Prompt { id, content, ground_truth, data_source, columns: record.values })
 }
 
 fn to_content(column: &str, value: &Value) -> Result<PromptContent, PromptFault> {

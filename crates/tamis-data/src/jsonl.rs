@@ -43,10 +43,16 @@ impl JsonLines {
         let mut bytes = Vec::new();
         while !self.done {
             bytes.clear();
-            let length = self.reader.read_until(b'\n', &mut bytes).map_err(|source| {
+            let mut line = self.reader.by_ref().take(tamis_file::MAX_LINE + 1);
+            let length = line.read_until(b'\n', &mut bytes).map_err(|source| {
                 self.done = true;
                 read_error(&self.path, source)
             })?;
+            if length as u64 > tamis_file::MAX_LINE {
+                self.done = true;
+                let place = Place { file: self.path.clone(), row: self.line + 1, is_line: true };
+                return Err(RecordError::LineTooLong { place });
+            }
             if length == 0 {
                 self.done = true;
                 break;
@@ -70,7 +76,7 @@ impl Iterator for JsonLines {
             Ok(Some((line, bytes))) => {
                 let place = Place { file: self.path.clone(), row: line, is_line: true };
                 Some(match parse(&bytes) {
-                    Ok(values) => Ok(Record { place, values }),
+                    Ok(values) => Ok(Record { place, values, binary: Vec::new() }),
                     Err(fault) => Err(RecordError::Row { place, fault }),
                 })
             }
@@ -105,13 +111,7 @@ fn python_number(bytes: &[u8], column: usize) -> Option<(usize, &'static str)> {
 }
 
 pub(crate) fn open(path: &Path) -> Result<File, RecordError> {
-    let file = File::open(path).map_err(|source| RecordError::Open { path: path.to_owned(), source })?;
-    match file.metadata() {
-        Ok(metadata) if metadata.is_dir() => {
-            Err(RecordError::Open { path: path.to_owned(), source: std::io::ErrorKind::IsADirectory.into() })
-        }
-        _ => Ok(file),
-    }
+    tamis_file::open(path).map_err(|source| RecordError::Open { path: path.to_owned(), source })
 }
 
 pub(crate) fn read_error(path: &Path, source: std::io::Error) -> RecordError {

@@ -63,10 +63,10 @@ impl Iterator for ParquetRows {
         let rows = self.rows.as_mut()?;
         let next = guarded(|| rows.next().map(|row| row.map(row_to_json)).transpose());
         match next {
-            Ok(Some(values)) => {
+            Ok(Some((values, binary))) => {
                 self.read += 1;
                 let place = Place { file: self.path.clone(), row: self.read, is_line: false };
-                Some(Ok(Record { place, values }))
+                Some(Ok(Record { place, values, binary }))
             }
             Ok(None) => {
                 self.rows = None;
@@ -168,11 +168,22 @@ fn panic_text(payload: &(dyn Any + Send)) -> String {
     text.lines().next().unwrap_or_default().to_owned()
 }
 
-fn row_to_json(row: Row) -> Map<String, Value> {
-    row.into_columns().into_iter().map(|(name, field)| (name, field_to_json(&field))).collect()
+/// A row's values, and the columns that hold bytes which are no text.
+fn row_to_json(row: Row) -> (Map<String, Value>, Vec<String>) {
+    let mut binary = Vec::new();
+    let values = row
+        .into_columns()
+        .into_iter()
+        .map(|(name, field)| {
+            let value = field_to_json(&field, &name, &mut binary);
+            (name, value)
+        })
+        .collect();
+    (values, binary)
 }
 
-fn field_to_json(field: &Field) -> Value {
+/// A field's value; `path` is where it stands.
+fn field_to_json(field: &Field, path: &str, binary: &mut Vec<String>) -> Value {
     let float = |number: f64| Number::from_f64(number).map_or(Value::Null, Value::Number);
     match field {
         Field::Null => Value::Null,
@@ -192,7 +203,12 @@ fn field_to_json(field: &Field) -> Value {
         Field::Str(value) => Value::from(value.as_str()),
         Field::Bytes(value) => Value::from(match std::str::from_utf8(value.data()) {
             Ok(text) => text.to_owned(),
-            Err(_) => base64(value.data()),
+            Err(_) => {
+                if !binary.iter().any(|known| known == path) {
+                    binary.push(path.to_owned());
+                }
+                base64(value.data())
+            }
         }),
         Field::Date(_)
         | Field::TimeMillis(_)
@@ -200,18 +216,23 @@ fn field_to_json(field: &Field) -> Value {
         | Field::TimestampMillis(_)
         | Field::TimestampMicros(_) => Value::from(field.to_string()),
         Field::Group(row) => Value::Object(
-            row.get_column_iter().map(|(name, field)| (name.clone(), field_to_json(field))).collect(),
+            row.get_column_iter()
+                .map(|(name, field)| (name.clone(), field_to_json(field, &format!("{path}.{name}"), binary)))
+                .collect(),
         ),
-        Field::ListInternal(list) => list.elements().iter().map(field_to_json).collect(),
+        Field::ListInternal(list) => {
+            list.elements().iter().map(|item| field_to_json(item, path, binary)).collect()
+        }
         Field::MapInternal(map) => Value::Object(
             map.entries()
                 .iter()
                 .map(|(key, value)| {
-                    let key = match field_to_json(key) {
+                    let key = match field_to_json(key, path, binary) {
                         Value::String(text) => text,
                         other => other.to_string(),
                     };
-                    (key, field_to_json(value))
+                    let value = field_to_json(value, &format!("{path}.{key}"), binary);
+                    (key, value)
                 })
                 .collect(),
         ),

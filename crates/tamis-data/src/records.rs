@@ -1,8 +1,9 @@
 //! Rows of JSON values out of JSONL and Parquet files, and copies of chosen rows.
 //!
 //! A Parquet file is known by its first four bytes, anything else is read as JSON lines. Structs and maps become objects, lists
-//! arrays, dates and decimals text (`2024-02-29`, `12.50`), binary columns text where they are UTF-8 and base64 where not; NaN and
-//! infinities, which JSON has no numbers for, become null.
+//! arrays, dates and decimals text (`2024-02-29`, `12.50`), binary columns text where they are UTF-8 and base64 where not (an image that a
+//! reward looks at, say; [`Record::binary`] names them, and a prompt cannot be one); NaN and infinities, which JSON has no numbers for,
+//! become null.
 
 mod copy;
 
@@ -42,6 +43,15 @@ pub struct Record {
     pub place: Place,
     /// Its columns.
     pub values: Map<String, Value>,
+    /// Columns, nested ones by their path, that hold bytes which are no text and stand in `values` as base64.
+    pub binary: Vec<String>,
+}
+
+impl Record {
+    /// Whether a column, or something in it, holds bytes that are no text.
+    pub fn is_binary(&self, column: &str) -> bool {
+        self.binary.iter().any(|path| path.strip_prefix(column).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+    }
 }
 
 /// Why one row cannot be read, while the others may.
@@ -101,6 +111,12 @@ pub enum RecordError {
         place: Place,
         /// Why.
         fault: RowFault,
+    },
+    /// A line without end: another file than was meant, or one without line breaks.
+    #[error("{place}: the line has more than {}; write one object per line", tamis_file::human(tamis_file::MAX_LINE))]
+    LineTooLong {
+        /// Where.
+        place: Place,
     },
     /// The file is a JSON array instead of lines.
     #[error(

@@ -155,6 +155,18 @@ pub enum ConfigError {
         /// What it holds.
         found: String,
     },
+    /// A token that the model has no row for.
+    #[error("`{key}` in {file} is {id}, and the model has {vocab_size} tokens (0 to {})", vocab_size.saturating_sub(1))]
+    TokenOutside {
+        /// `config.json` or `generation_config.json`.
+        file: &'static str,
+        /// The key.
+        key: &'static str,
+        /// The token.
+        id: u32,
+        /// Rows of the embedding.
+        vocab_size: usize,
+    },
     /// A family that the engine does not compute.
     #[error(
         "architecture `{name}` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)"
@@ -254,6 +266,21 @@ impl<'a> Reader<'a> {
             _ => id(value).map(|id| vec![id]),
         })
     }
+
+    /// Refuses special tokens that the model has no row for: an end that is never sampled, an embedding that is not there.
+    fn check_tokens(&self, file: &'static str, vocab_size: usize) -> Result<(), ConfigError> {
+        for key in ["eos_token_id", "pad_token_id", "bos_token_id"] {
+            let ids = match self.get(key) {
+                // -1 is how older files say that there is none.
+                Some(value) if key != "eos_token_id" && value.as_i64().is_some_and(|id| id < 0) => None,
+                _ => self.ids(key)?,
+            };
+            if let Some(id) = ids.into_iter().flatten().find(|&id| id as usize >= vocab_size) {
+                return Err(ConfigError::TokenOutside { file, key, id, vocab_size });
+            }
+        }
+        Ok(())
+    }
 }
 
 impl ModelConfig {
@@ -307,7 +334,7 @@ impl ModelConfig {
     pub fn load_any(folder: &Path) -> Result<Self, ConfigError> {
         let read = |name: &str| -> Result<(PathBuf, String), ConfigError> {
             let path = folder.join(name);
-            match std::fs::read_to_string(&path) {
+            match tamis_file::read_text(&path, tamis_file::MAX_MODEL_CONFIG) {
                 Ok(text) => Ok((path, text)),
                 Err(source) => Err(ConfigError::Read { path, source }),
             }
@@ -319,6 +346,7 @@ impl ModelConfig {
         if folder.join("generation_config.json").exists() {
             let generation = parse(read("generation_config.json")?)?;
             let object = generation.as_object().ok_or(ConfigError::NotAnObject)?;
+            Reader(object).check_tokens("generation_config.json", config.vocab_size)?;
             if let Some(ids) = Reader(object).ids("eos_token_id")? {
                 config.eos_token_ids = ids;
             }
@@ -388,6 +416,7 @@ impl ModelConfig {
             source: source.clone(),
         };
         config.validate()?;
+        reader.check_tokens("config.json", config.vocab_size)?;
         Ok(config)
     }
 

@@ -260,6 +260,12 @@ fn messages_about_configurations() {
     insta::assert_snapshot!(error("partial_rotary_factor", json!(0.5)), @"partial_rotary_factor `0.5` is not supported (supported: 1)");
     insta::assert_snapshot!(error("layer_types", json!(["full_attention", "sliding_attention"])), @"layer type `sliding_attention` is not supported (supported: full_attention)");
     insta::assert_snapshot!(error("eos_token_id", json!([1, "2"])), @r#"`eos_token_id` must be a token id or a list of token ids, got [1,"2"]"#);
+    insta::assert_snapshot!(error("eos_token_id", json!(11)), @"`eos_token_id` in config.json is 11, and the model has 11 tokens (0 to 10)");
+    insta::assert_snapshot!(error("eos_token_id", json!([3, 4_294_967_295_u32])), @"`eos_token_id` in config.json is 4294967295, and the model has 11 tokens (0 to 10)");
+    insta::assert_snapshot!(error("pad_token_id", json!(11)), @"`pad_token_id` in config.json is 11, and the model has 11 tokens (0 to 10)");
+    insta::assert_snapshot!(error("bos_token_id", json!(12)), @"`bos_token_id` in config.json is 12, and the model has 11 tokens (0 to 10)");
+    assert!(with("pad_token_id", json!(-1)).is_ok(), "there is none");
+    assert!(with("eos_token_id", json!(10)).is_ok());
     let window = json!({
         "architectures": ["Qwen2ForCausalLM"], "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2,
         "num_attention_heads": 2, "vocab_size": 11, "max_position_embeddings": 32,
@@ -269,6 +275,15 @@ fn messages_about_configurations() {
     let mut config = ModelConfig::new(Architecture::Llama, 11, 8, 12, 2, 2, 32);
     config.vocab_size = 0;
     insta::assert_snapshot!(Model::init(config, Key::new(1, Purpose::Init)).unwrap_err(), @"every size must be within these bounds, and one is not (lower bound, size): 1 and 0");
+}
+
+#[test]
+fn an_end_token_of_generation_beyond_the_vocabulary_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    tiny(Architecture::Llama).save(folder.path(), SaveDtype::F32).unwrap();
+    assert!(ModelConfig::load(folder.path()).is_ok());
+    std::fs::write(folder.path().join("generation_config.json"), r#"{"eos_token_id": [3, 999]}"#).unwrap();
+    insta::assert_snapshot!(ModelConfig::load(folder.path()).unwrap_err(), @"`eos_token_id` in generation_config.json is 999, and the model has 11 tokens (0 to 10)");
 }
 
 #[test]

@@ -3,13 +3,18 @@
 //! Templates are Jinja as `transformers` runs it: `trim_blocks` and `lstrip_blocks` on, loop controls, Python's string, list and
 //! dictionary methods, `raise_exception`, `strftime_now`, `tojson` as Python's `json.dumps` writes, and
 //! `{% generation %}` blocks, which are rendered as if their tags were not there. `python` holds what differs from minijinja.
+//!
+//! A template comes with a model, from anyone. It can neither fill the memory nor go on for long: `limits` says how much it may do.
 
 mod date;
 mod generation;
 mod json;
+mod limits;
+mod program;
 mod python;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use minijinja::{Environment, Error, ErrorKind};
@@ -18,6 +23,7 @@ use serde_json::{Map, Value};
 use thiserror::Error as ThisError;
 
 use crate::guard;
+use program::Program;
 
 /// Stands behind the final message's content while it is rendered, to find where that content ends.
 const CONTINUE_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
@@ -66,6 +72,21 @@ pub enum TemplateError {
         /// What went wrong.
         detail: String,
     },
+    /// The template is too long to be one.
+    #[error(
+        "the chat template has {length} bytes, and {} bytes is the most that is read: is it the right file?",
+        tamis_file::MAX_TEMPLATE
+    )]
+    TooLong {
+        /// Its bytes.
+        length: usize,
+    },
+    /// The template does more than a conversation can need.
+    #[error("the chat template does too much for one conversation: {what}")]
+    TooMuch {
+        /// What it did too much of, with the limit.
+        what: &'static str,
+    },
     /// The conversation has no message.
     #[error("the conversation is empty")]
     Empty,
@@ -102,6 +123,7 @@ pub struct RenderedPrompt {
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    programs: Arc<BTreeMap<String, Program>>,
     special_tokens: BTreeMap<String, String>,
 }
 
@@ -116,22 +138,29 @@ impl ChatTemplate {
         sources: &[(String, String)],
         special_tokens: &BTreeMap<String, String>,
     ) -> Result<Self, TemplateError> {
+        let rules = minijinja::syntax::SyntaxConfig::builder()
+            .trim_blocks(true)
+            .lstrip_blocks(true)
+            .build()
+            .map_err(|error| syntax(&error))?;
         let mut environment = Environment::new();
-        environment.set_syntax(
-            minijinja::syntax::SyntaxConfig::builder()
-                .trim_blocks(true)
-                .lstrip_blocks(true)
-                .build()
-                .map_err(|error| syntax(&error))?,
-        );
+        environment.set_syntax(rules.clone());
         python::install(&mut environment);
+        limits::install(&mut environment);
+        let mut programs = BTreeMap::new();
         for (name, source) in sources {
-            guard::caught(|| environment.add_template_owned(name.clone(), generation::without_tags(source)))
+            if source.len() as u64 > tamis_file::MAX_TEMPLATE {
+                return Err(TemplateError::TooLong { length: source.len() });
+            }
+            let program = guard::caught(|| Program::compile(generation::without_tags(source), &rules))
                 .map_err(|detail| TemplateError::Syntax { line: 1, detail })?
                 .map_err(|error| syntax(&error))?;
+            programs.insert(name.clone(), program);
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
-        Ok(Self { environment, special_tokens: special_tokens.clone() }.with_now(now as i64))
+        let template =
+            Self { environment, programs: Arc::new(programs), special_tokens: special_tokens.clone() };
+        Ok(template.with_now(now as i64))
     }
 
     pub(crate) fn from_files(
@@ -259,14 +288,11 @@ impl ChatTemplate {
         }
         context.push(("messages".to_owned(), messages.iter().map(python::from_json).collect()));
         let with_tools = arguments.get("tools").is_some_and(|tools| !tools.is_null());
-        let name = if with_tools && self.environment.get_template("tool_use").is_ok() {
-            "tool_use"
-        } else {
-            "default"
-        };
-        let template = self.environment.get_template(name).map_err(|error| render(&error))?;
+        let for_tools = self.programs.get("tool_use").filter(|_| with_tools);
+        let program = for_tools.or_else(|| self.programs.get("default")).ok_or(TemplateError::Missing)?;
+        limits::begin();
         // An empty text sliced backwards, for one, is a panic in the template engine.
-        guard::caught(|| template.render(minijinja::Value::from_pairs(context)))
+        guard::caught(|| program.render(&self.environment, minijinja::Value::from_pairs(context)))
             .map_err(|detail| TemplateError::Render { line: 1, detail })?
             .map_err(|error| render(&error))
     }
@@ -313,13 +339,18 @@ fn render(error: &Error) -> TemplateError {
         if let Some(python::Raised(message)) = current.downcast_ref() {
             return TemplateError::Raised { message: message.clone() };
         }
+        if let Some(&limits::Exceeded(what)) = current.downcast_ref() {
+            return TemplateError::TooMuch { what };
+        }
         if let Some(inner) = current.downcast_ref::<Error>() {
             innermost = inner;
         }
         source = current.source();
     }
-    if innermost.kind() == ErrorKind::SyntaxError {
-        return syntax(innermost);
+    match innermost.kind() {
+        ErrorKind::SyntaxError => return syntax(innermost),
+        ErrorKind::OutOfFuel => return TemplateError::TooMuch { what: limits::TOO_MANY_STEPS },
+        _ => {}
     }
     TemplateError::Render { line: innermost.line().or(error.line()).unwrap_or(1), detail: detail(innermost) }
 }

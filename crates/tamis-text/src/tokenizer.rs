@@ -24,6 +24,11 @@ const FILES: [&str; 9] = [
 ];
 const TEMPLATE_FOLDER: &str = "additional_chat_templates";
 
+/// Bytes of a file that are read at most.
+fn limit(name: &str) -> u64 {
+    if name.ends_with(".jinja") { tamis_file::MAX_TEMPLATE } else { tamis_file::MAX_TOKENIZER }
+}
+
 /// A tokenizer could not be read, written or applied.
 #[derive(Debug, Error)]
 pub enum TokenizerError {
@@ -170,7 +175,7 @@ impl Tokenizer {
         let mut files = BTreeMap::new();
         for name in FILES {
             let path = folder.join(name);
-            match std::fs::read(&path) {
+            match tamis_file::read(&path, limit(name)) {
                 Ok(bytes) => {
                     files.insert(name.to_owned(), bytes);
                 }
@@ -189,7 +194,7 @@ impl Tokenizer {
                 if path.extension().is_some_and(|ending| ending == "jinja")
                     && let Some(name) = path.file_name().and_then(|name| name.to_str())
                 {
-                    let bytes = std::fs::read(&path)
+                    let bytes = tamis_file::read(&path, limit(name))
                         .map_err(|source| TokenizerError::Read { path: path.clone(), source })?;
                     files.insert(format!("{TEMPLATE_FOLDER}/{name}"), bytes);
                 }
@@ -318,7 +323,7 @@ impl Tokenizer {
     /// list), sorted and without repetition. A file that is absent adds nothing.
     pub fn end_token_ids(&self, generation_config: &Path) -> Result<Vec<u32>, TokenizerError> {
         let mut ids: Vec<u32> = self.eos.into_iter().collect();
-        let config: Value = match std::fs::read(generation_config) {
+        let config: Value = match tamis_file::read(generation_config, tamis_file::MAX_MODEL_CONFIG) {
             Ok(bytes) => serde_json::from_slice(&bytes)
                 .map_err(|source| TokenizerError::Json { path: generation_config.to_owned(), source })?,
             Err(source) if source.kind() == std::io::ErrorKind::NotFound => Value::Null,

@@ -67,6 +67,22 @@ pub enum CodecError {
     /// A prompt is over the limit.
     #[error(transparent)]
     Overlong(#[from] OverlongError),
+    /// Every prompt of a split is over the limit and left out.
+    #[error(
+        "all {count} prompts of the {split} data are over the limit of {limit} tokens (they have {shortest} to {longest}), and data.overlong_prompts: drop leaves them out; raise data.max_prompt_length to {longest} for all of them"
+    )]
+    AllOverlong {
+        /// `training` or `validation`.
+        split: &'static str,
+        /// Prompts.
+        count: usize,
+        /// `data.max_prompt_length`.
+        limit: usize,
+        /// Tokens of the shortest.
+        shortest: usize,
+        /// Tokens of the longest.
+        longest: usize,
+    },
     /// A prompt is empty.
     #[error(
         "the prompt has no tokens, and the model needs one to begin with: the chat template renders nothing for it, or its text is empty"
@@ -105,7 +121,7 @@ impl Codec {
     ) -> Result<Self, CodecError> {
         let template = match template_file {
             Some(path) => {
-                let source = std::fs::read_to_string(path)
+                let source = tamis_file::read_text(path, tamis_file::MAX_TEMPLATE)
                     .map_err(|source| CodecError::TemplateFile { path: path.to_owned(), source })?;
                 Some(ChatTemplate::new(&source, tokenizer.special_tokens())?)
             }
@@ -170,13 +186,13 @@ impl Codec {
         Ok(format!("first prompt ({num_tokens} token{plural}, {form}): {}", cut_middle(&text, LONGEST)))
     }
 
-    /// Prepares one prompt; `None` where it is left out as overlong. The flag says whether it was cut.
+    /// Prepares one prompt, and says whether it was cut; one that is left out as overlong is its length in tokens.
     fn prepare_one(
         &self,
         prompt: &Arc<Prompt>,
         overlong: OverlongPrompts,
         limit: usize,
-    ) -> Result<Option<(PreparedPrompt, bool)>, CodecError> {
+    ) -> Result<Result<(PreparedPrompt, bool), usize>, CodecError> {
         let (text, continued, add_special) = self.render(&prompt.content)?;
         let ids = self.tokenizer.encode(&text, add_special)?;
         if ids.is_empty() {
@@ -188,7 +204,7 @@ impl Codec {
                 let text = self.tokenizer.decode(&ids, false)?;
                 (ids, text, true)
             }
-            Fitted::Dropped => return Ok(None),
+            Fitted::Dropped => return Ok(Err(ids.len())),
         };
         let prepared = PreparedPrompt {
             prompt: prompt.clone(),
@@ -196,7 +212,7 @@ impl Codec {
             text: text.into(),
             continued: continued.into(),
         };
-        Ok(Some((prepared, cut)))
+        Ok(Ok((prepared, cut)))
     }
 
     /// Prepares all prompts of a split, applying the limit on their length.
@@ -208,19 +224,58 @@ impl Codec {
         limit: usize,
     ) -> Result<Prepared, CodecError> {
         let mut prepared = Prepared::default();
+        let (mut shortest, mut longest) = (usize::MAX, 0);
         for prompt in prompts {
             let prompt = Arc::new(prompt);
             match self.prepare_one(&prompt, overlong, limit) {
-                Ok(Some((one, cut))) => {
+                Ok(Ok((one, cut))) => {
                     prepared.num_truncated += usize::from(cut);
                     prepared.prompts.push(one);
                 }
-                Ok(None) => prepared.num_dropped += 1,
+                Ok(Err(length)) => {
+                    prepared.num_dropped += 1;
+                    shortest = shortest.min(length);
+                    longest = longest.max(length);
+                }
                 Err(source) => {
                     return Err(CodecError::Prompt { row: prompt.id.0 + 1, split, source: Box::new(source) });
                 }
             }
         }
-        Ok(prepared)
+        match prepared.num_dropped {
+            count if count > 0 && prepared.prompts.is_empty() => {
+                Err(CodecError::AllOverlong { split, count, limit, shortest, longest })
+            }
+            _ => Ok(prepared),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tamis_core::group::PromptId;
+
+    use super::*;
+
+    #[test]
+    fn prompts_that_are_all_overlong_are_told_with_their_lengths() {
+        let tokenizer = Tokenizer::characters("ab").expect("a tokenizer");
+        let codec = Codec::new(tokenizer, None, Map::new(), None).expect("a codec");
+        let prompt = |id: u64, text: &str| Prompt {
+            id: PromptId(id),
+            content: PromptContent::Text(text.to_owned()),
+            ground_truth: None,
+            data_source: String::new(),
+            columns: Map::new(),
+        };
+        let long = || vec![prompt(0, "abab"), prompt(1, "ababab")];
+        for split in ["training", "validation"] {
+            let error = codec.prepare(long(), split, OverlongPrompts::Drop, 3).expect_err("all are over the limit");
+            let range = "over the limit of 3 tokens (they have 4 to 6)";
+            assert!(error.to_string().contains(range) && error.to_string().contains(split), "{error}");
+        }
+        let prepared = codec.prepare(long(), "training", OverlongPrompts::Drop, 4).expect("one fits");
+        assert_eq!((prepared.prompts.len(), prepared.num_dropped), (1, 1));
+        assert!(codec.prepare(Vec::new(), "validation", OverlongPrompts::Drop, 3).is_ok(), "no prompts, none overlong");
     }
 }

@@ -307,9 +307,9 @@ impl Disk {
         read().map_err(|cause| DiskError::new(Operation::Read, path, cause))
     }
 
-    /// Reads a whole file.
+    /// Reads a whole regular file.
     pub fn read_file(&self, path: &Path) -> Result<Vec<u8>, DiskError> {
-        std::fs::read(path).map_err(|cause| DiskError::new(Operation::Read, path, cause))
+        tamis_file::read(path, u64::MAX).map_err(|cause| DiskError::new(Operation::Read, path, cause))
     }
 }
 

@@ -106,6 +106,12 @@ fn holder(process: Option<u32>) -> String {
     process.map_or_else(|| "another process".to_owned(), |number| format!("process {number}"))
 }
 
+/// Whether a text is a name that a run can have: one part of a path.
+pub fn is_name(name: &str) -> bool {
+    let mut parts = Path::new(name).components();
+    matches!((parts.next(), parts.next()), (Some(std::path::Component::Normal(part)), None) if part == name)
+}
+
 impl RunDirectoryError {
     /// What to do about it.
     pub fn hint(&self) -> Option<&'static str> {
@@ -178,9 +184,7 @@ impl RunDirectory {
     /// Makes a new run directory in `parent` (made too where it is not there): `name`, or the first of `name-2`, `name-3`, ...
     /// that is free. What is there is never entered, an empty folder neither.
     pub fn create(disk: &Disk, parent: &Path, name: &str) -> Result<Self, RunDirectoryError> {
-        let mut parts = Path::new(name).components();
-        let is_plain = matches!((parts.next(), parts.next()), (Some(std::path::Component::Normal(part)), None) if part == name);
-        if !is_plain {
+        if !is_name(name) {
             return Err(RunDirectoryError::Name { name: name.to_owned() });
         }
         let no_room = |cause| RunDirectoryError::NoRoom { parent: parent.to_owned(), cause };

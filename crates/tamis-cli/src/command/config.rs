@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use tamis_config::{explain, import, json_schema, reference_markdown};
 use tamis_train::assemble::in_force::in_force;
 
+use tamis_train::assemble::check::Placeholders;
+
 use super::{notes, print, show};
 use crate::arguments::Config;
 use crate::failure::{FAILED, Failure, USAGE};
@@ -16,7 +18,7 @@ pub(crate) fn run(arguments: &Config) -> Result<u8, Failure> {
             print(&loaded.show_with(&in_force(&loaded.config)))?;
         }
         Config::Check(layers) => {
-            let loaded = layers.load()?;
+            let loaded = layers.load_checked(Placeholders::Warned)?;
             let mut text = String::new();
             for note in notes(&loaded) {
                 let _ = writeln!(text, "{note}");

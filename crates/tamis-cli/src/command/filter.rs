@@ -6,7 +6,7 @@ use tamis_core::filter::{
 };
 use tamis_report::filter::{FilterOptions, Layout, filter_file};
 
-use super::{print, show};
+use super::{print, show, warn};
 use crate::arguments::{Bounds, Filter, Mass, Prefer, Score, Singleton, Strategy};
 use crate::failure::{FAILED, Failure, USAGE};
 
@@ -121,6 +121,9 @@ pub(crate) fn run(arguments: &Filter) -> Result<u8, Failure> {
         let code = if error.is_usage() { USAGE } else { FAILED };
         Failure::of(code, &error, error.hint())
     })?;
+    for warning in &summary.warnings {
+        warn(warning);
+    }
     if arguments.json {
         let json = serde_json::to_string_pretty(&summary)
             .map_err(|error| Failure::told(FAILED, format!("error: failed to write the summary: {error}")))?;

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 
 use tamis_config::{ConfigErrors, Diagnostic, Loaded, Severity, load};
 use tamis_core::printable::lines;
+use tamis_train::assemble::check::{self, Placeholders};
 
 use crate::arguments::Layers;
 use crate::failure::{FAILED, Failure, USAGE};
@@ -29,6 +30,11 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 /// Writes text that may hold what was sampled or read from files: without what a terminal would obey.
 pub(crate) fn show(text: &str) -> Result<(), Failure> {
     print(&lines(text))
+}
+
+/// Writes a warning to stderr.
+pub(crate) fn warn(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "warning: {}", lines(text));
 }
 
 impl Layers {
@@ -51,6 +57,21 @@ impl Layers {
         let (files, overrides) = self.split();
         load(&files, &overrides).map_err(|errors| Failure::told(USAGE, errors.to_string()))
     }
+
+    /// As [`Self::load`], after everything that a run would be refused for before it begins.
+    pub(crate) fn load_checked(&self, placeholders: Placeholders) -> Result<Loaded, Failure> {
+        let loaded = self.load()?;
+        let mut found = check::settings(&loaded);
+        found.extend(check::files(&loaded, placeholders));
+        with_findings(loaded, found).map_err(|errors| Failure::told(USAGE, errors.to_string()))
+    }
+}
+
+/// A configuration with further findings, unless one of them is an error.
+pub(crate) fn with_findings(mut loaded: Loaded, found: Vec<Diagnostic>) -> Result<Loaded, ConfigErrors> {
+    let is_refused = found.iter().any(|finding| finding.severity == Severity::Error);
+    loaded.warnings.extend(found);
+    if is_refused { Err(ConfigErrors { diagnostics: loaded.warnings }) } else { Ok(loaded) }
 }
 
 /// What is wrong with overrides on top of a run's own configuration, without what was to be said about that one when the run began.

@@ -5,6 +5,7 @@ use std::path::Path;
 use tamis_config::load;
 use tamis_core::printable::one_line;
 use tamis_train::assemble::AssembleError;
+use tamis_train::assemble::check::{self, Placeholders};
 use tamis_train::durable::Disk;
 use tamis_train::interrupt::{Interrupt, Reaction};
 use tamis_train::progress::Progress;
@@ -12,7 +13,7 @@ use tamis_train::run_directory::{RunDirectory, RunDirectoryError};
 use tamis_train::session::{Begin, ConfigText, Ending, RunError, Session, Summary};
 use tamis_train::warm_start::WarmStartError;
 
-use super::{new_errors, notes, show};
+use super::{new_errors, notes, show, with_findings};
 use crate::arguments::Train;
 use crate::failure::{FAILED, Failure, INTERRUPTED, MISMATCH, USAGE};
 
@@ -27,7 +28,7 @@ pub(crate) fn run(arguments: &Train) -> Result<u8, Failure> {
             "error: no configuration was given\n  hint: `tamis train configs/quickstart.yaml`, or `tamis train --resume RUN_DIR`",
         ));
     } else {
-        let loaded = arguments.layers.load()?;
+        let loaded = arguments.layers.load_checked(Placeholders::Refused)?;
         let notes = notes(&loaded);
         Begin::New(ConfigText::of(loaded, notes))
     };
@@ -70,7 +71,13 @@ fn resume(arguments: &Train, path: &Path) -> Result<Begin, Failure> {
     let was =
         load(&[in_force.unwrap_or_else(|| own.clone())], &[]).map_err(|errors| new_errors(None, errors))?;
     files.insert(0, own);
-    let now = load(&files, &overrides).map_err(|errors| new_errors(Some(&was), errors))?;
+    // Files are looked at when they are read: a resumed run has its model in its checkpoint.
+    let now = load(&files, &overrides)
+        .and_then(|now| {
+            let found = check::settings(&now);
+            with_findings(now, found)
+        })
+        .map_err(|errors| new_errors(Some(&was), errors))?;
     let notes = super::new_notes(&was, &now);
     let now = ConfigText::of(now, notes);
     Ok(Begin::Resume { directory, was: Box::new(was.config), now })

@@ -168,3 +168,68 @@ fn gsm8k() {
     assert!(matches!(&first.content, PromptContent::Text(text) if text.starts_with("Natalia sold clips")));
     assert!(first.ground_truth.as_deref().unwrap().ends_with("#### 72"));
 }
+
+/// A Parquet file of one column of bytes each, without a word on what they mean, as some writers leave text.
+fn bytes_file(folder: &tempfile::TempDir, rows: &[(&[u8], &[u8])]) -> PathBuf {
+    use parquet::data_type::{ByteArray, ByteArrayType};
+    let path = folder.path().join("bytes.parquet");
+    let schema = "message m { required binary prompt; required binary answer; required binary image; }";
+    let schema = std::sync::Arc::new(parquet::schema::parser::parse_message_type(schema).unwrap());
+    let file = std::fs::File::create(&path).unwrap();
+    let mut writer = parquet::file::writer::SerializedFileWriter::new(file, schema, std::sync::Arc::default()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let columns: [Vec<&[u8]>; 3] = [
+        rows.iter().map(|row| row.0).collect(),
+        rows.iter().map(|row| row.1).collect(),
+        rows.iter().map(|_| &[0xff_u8, 0xd8][..]).collect(),
+    ];
+    for values in columns {
+        let mut column = group.next_column().unwrap().unwrap();
+        let values: Vec<ByteArray> = values.into_iter().map(|value| ByteArray::from(value.to_vec())).collect();
+        column.typed::<ByteArrayType>().write_batch(&values, None, None).unwrap();
+        column.close().unwrap();
+    }
+    group.close().unwrap();
+    writer.close().unwrap();
+    path
+}
+
+#[test]
+fn bytes_are_a_prompt_only_where_they_are_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = |path: &PathBuf, options: &ReadOptions| {
+        let error = Dataset::read(&[path], options).unwrap_err();
+        error.to_string().replace(&folder.path().display().to_string(), "FOLDER")
+    };
+    let path = bytes_file(&folder, &[("6*7? é".as_bytes(), b"42"), (b"1+1?", b"2")]);
+    let dataset = Dataset::read(&[&path], &ReadOptions::default()).unwrap();
+    assert_eq!(dataset.prompts()[0].content, PromptContent::Text("6*7? é".to_owned()));
+    assert_eq!(dataset.prompts()[0].columns["image"], "/9g=", "a column that is no prompt stays base64");
+    let path = bytes_file(&folder, &[(b"6*7?", b"42"), (b"\xff\xfe6*7?", b"42")]);
+    insta::assert_snapshot!(said(&path, &ReadOptions::default()), @"FOLDER/bytes.parquet, row 2: `prompt` holds bytes that are no text (not UTF-8); write the column as text, or name another with data.columns.prompt");
+    let path = bytes_file(&folder, &[(b"6*7?", b"42"), (b"1+1?", b"\x80")]);
+    insta::assert_snapshot!(said(&path, &ReadOptions::default()), @"FOLDER/bytes.parquet, row 2: `answer` holds bytes that are no text (not UTF-8); write the column as text, or name another with data.columns.ground_truth");
+    let columns = Columns { prompt: Some("image".to_owned()), ..Columns::default() };
+    insta::assert_snapshot!(said(&path, &ReadOptions { columns, ..ReadOptions::default() }), @"FOLDER/bytes.parquet, row 1: `image` holds bytes that are no text (not UTF-8); write the column as text, or name another with data.columns.prompt");
+    let skipping = ReadOptions { bad_rows: BadRows::Skip, ..ReadOptions::default() };
+    assert_eq!(Dataset::read(&[&path], &skipping).unwrap().skipped().len(), 1);
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_no_file_of_rows_is_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let said = |path: &Path| {
+        let error = Dataset::read(&[path], &ReadOptions::default()).unwrap_err();
+        let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+        format!("{error}: {source}").replace(&folder.path().display().to_string(), "FOLDER")
+    };
+    insta::assert_snapshot!(said(&pipe), @"failed to open FOLDER/pipe: it is a pipe, not a regular file");
+    insta::assert_snapshot!(said(Path::new("/dev/zero")), @"failed to open /dev/zero: it is a device, not a regular file");
+    insta::assert_snapshot!(said(folder.path()), @"failed to open FOLDER: it is a folder, not a regular file");
+    let endless = folder.path().join("endless.jsonl");
+    std::fs::File::create(&endless).unwrap().set_len(tamis_file::MAX_LINE + 10).unwrap();
+    insta::assert_snapshot!(said(&endless), @"FOLDER/endless.jsonl, line 1: the line has more than 64 MiB; write one object per line:");
+}

@@ -110,7 +110,7 @@ fn files_that_cannot_be_read() {
         path
     };
     insta::assert_snapshot!(error(&folder.path().join("absent.jsonl")), @"failed to open FOLDER/absent.jsonl: No such file or directory (os error 2)");
-    insta::assert_snapshot!(describe(&Records::open(folder.path()).unwrap_err(), folder.path()), @"failed to open FOLDER: is a directory");
+    insta::assert_snapshot!(describe(&Records::open(folder.path()).unwrap_err(), folder.path()), @"failed to open FOLDER: it is a folder, not a regular file");
     insta::assert_snapshot!(error(&write("a.parquet", b"{}")), @"FOLDER/a.parquet is not a Parquet file: it does not begin with PAR1");
     insta::assert_snapshot!(error(&write("b.parquet", b"PAR1 and no more")), @"failed to read FOLDER/b.parquet as Parquet: Parquet error: Invalid Parquet file. Corrupt footer");
     insta::assert_snapshot!(error(&write("c.json", b" \n[{\"a\": 1}]")), @"FOLDER/c.json holds one JSON array; write one object per line: jq -c '.[]' FOLDER/c.json > rows.jsonl");

@@ -140,7 +140,7 @@ pub(crate) fn read_weights(
     if !index.exists() {
         return Err(CheckpointError::NoWeights { folder: folder.to_owned() });
     }
-    let text = std::fs::read_to_string(&index)
+    let text = tamis_file::read_text(&index, tamis_file::MAX_MODEL_CONFIG)
         .map_err(|source| CheckpointError::Read { path: index.clone(), source })?;
     let files = weight_map(&text).ok_or_else(|| CheckpointError::Index { path: index.clone() })?;
     let mut by_file: BTreeMap<&str, Vec<&Tensor>> = BTreeMap::new();

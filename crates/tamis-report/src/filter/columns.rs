@@ -17,6 +17,8 @@ pub(super) struct Columns {
     rows: Vec<Vec<(usize, Option<usize>)>>,
     /// The metric of each group's trajectories \[P\]\[G\], in row order.
     groups: Vec<Vec<f64>>,
+    /// What a person should know about the groups.
+    pub(super) warnings: Vec<String>,
 }
 
 impl Columns {
@@ -75,7 +77,9 @@ pub(super) fn read(inputs: &[PathBuf], layout: &Layout) -> Result<Columns, Filte
                 lists(file, metric, &mut columns.groups, &mut seen)?
             }
             Layout::Long { group_by, metric } => {
-                long(file, group_by, metric, &mut columns.groups, &mut seen)?
+                let (rows, spellings) = long(file, group_by, metric, &mut columns.groups, &mut seen)?;
+                columns.warnings.extend(spellings.warning(file));
+                rows
             }
             Layout::Wide { metrics } => wide(file, metrics, &mut columns.groups, &mut seen)?,
         };
@@ -181,8 +185,9 @@ fn long(
     metric: &str,
     groups: &mut Vec<Vec<f64>>,
     seen: &mut Seen,
-) -> Result<Vec<(usize, Option<usize>)>, FilterFileError> {
+) -> Result<(Vec<(usize, Option<usize>)>, Spellings), FilterFileError> {
     let mut rows = Vec::new();
+    let mut spellings = Spellings::default();
     let mut by_key: HashMap<String, usize> = HashMap::new();
     let mut inferred: Vec<String> = Vec::new();
     let mut records = Records::open(file)?;
@@ -220,6 +225,7 @@ fn long(
                             read: format!("{number:e}"),
                         });
                     }
+                    spellings.note(value);
                     key.push_str(&value.to_string());
                 }
             }
@@ -237,7 +243,41 @@ fn long(
         }
         rows.push((group, member));
     }
-    Ok(rows)
+    Ok((rows, spellings))
+}
+
+/// How group ids are written: `1`, `1.0` and `"1"` are three groups, and hardly meant to be.
+#[derive(Debug, Default)]
+struct Spellings {
+    /// For each number the ways in which it was written.
+    by_number: HashMap<i64, BTreeSet<String>>,
+}
+
+impl Spellings {
+    fn note(&mut self, value: &Value) {
+        let number = match value {
+            Value::Number(number) => number.as_i64().or_else(|| {
+                number.as_f64().filter(|number| number.fract() == 0.0).map(|number| number as i64)
+            }),
+            Value::String(text) => text.trim().parse::<f64>().ok().filter(|number| number.fract() == 0.0).map(|number| number as i64),
+            _ => None,
+        };
+        if let Some(number) = number {
+            self.by_number.entry(number).or_default().insert(value.to_string());
+        }
+    }
+
+    fn warning(&self, file: &Path) -> Option<String> {
+        let several = self.by_number.iter().filter(|(_, written)| written.len() > 1);
+        let (_, written) = several.clone().min_by_key(|(number, _)| **number)?;
+        let written: Vec<String> = written.iter().map(|written| format!("`{written}`")).collect();
+        Some(format!(
+            "{}: {} group ids are written in more than one way, such as {}: each way is a group of its own; write them all as numbers or all as text",
+            file.display(),
+            several.count(),
+            written.join(" and ")
+        ))
+    }
 }
 
 /// One row a group.

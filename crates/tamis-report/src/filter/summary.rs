@@ -52,6 +52,9 @@ pub struct FilterSummary {
     pub pass_rate: Option<f64>,
     /// Files written.
     pub outputs: Vec<Output>,
+    /// What a person should know about the groups.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// Dropped groups by reason.
@@ -206,6 +209,7 @@ impl FilterSummary {
             mean_metric: weighted_mean(scored().map(|group| (group.mean, group.num_scored))),
             pass_rate: num_correct.and_then(|correct| mean(correct as f64, num_scored)),
             outputs: outputs.into_iter().map(|(path, num_rows)| Output { path, num_rows }).collect(),
+            warnings: columns.warnings.clone(),
         }
     }
 }

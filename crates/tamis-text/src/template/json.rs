@@ -5,6 +5,8 @@ use std::fmt::Write;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
+use super::limits;
+
 /// `json.dumps(value, ensure_ascii=False, ...)`: nothing is escaped for HTML, keys keep their order.
 #[expect(clippy::needless_pass_by_value, reason = "the signature is the template engine's")]
 pub(super) fn tojson(value: &Value, indent: Option<Value>, kwargs: Kwargs) -> Result<Value, Error> {
@@ -51,6 +53,7 @@ struct Style {
 
 impl Style {
     fn write(&self, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
+        limits::within(out.len())?;
         match value.kind() {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),

@@ -3,7 +3,7 @@
 use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value, filters};
 
-use super::json;
+use super::{json, limits};
 
 /// What a template said with `raise_exception`.
 #[derive(Debug)]
@@ -97,6 +97,7 @@ fn indent(
     let first = first.or(kwargs.get("first")?).unwrap_or(false);
     let blank = blank.or(kwargs.get("blank")?).unwrap_or(false);
     kwargs.assert_all_used()?;
+    limits::afford_call("indent", &Value::from(text), std::slice::from_ref(&width))?;
     let margin = match width.as_str() {
         Some(margin) => margin.to_owned(),
         None => " ".repeat(usize::try_from(width)?.min(MAX_WIDTH)),
@@ -117,6 +118,7 @@ fn indent(
 
 /// Python's methods: those of minijinja's own collection, and a few more of strings.
 fn call_method(state: &mut State, value: &Value, method: &str, arguments: &[Value]) -> Result<Value, Error> {
+    limits::afford_call(method, value, arguments)?;
     if let Some(text) = value.as_str()
         && let Some(result) = call_string_method(text, method, arguments)
     {

@@ -251,7 +251,7 @@ fn errors_of_loading() {
     std::fs::remove_file(at.join("tokenizer.json")).unwrap();
     insta::assert_snapshot!(load(), @"no tokenizer.json in FOLDER; save it with `AutoTokenizer.from_pretrained(...).save_pretrained(...)`");
     std::fs::create_dir(at.join("tokenizer.json")).unwrap();
-    insta::assert_snapshot!(load(), @"failed to read FOLDER/tokenizer.json: Is a directory (os error 21)");
+    insta::assert_snapshot!(load(), @"failed to read FOLDER/tokenizer.json: it is a folder, not a regular file");
     let absent = Tokenizer::load(&at.join("Qwen/Qwen2-7B")).unwrap_err();
     insta::assert_snapshot!(chain(&absent, at), @"there is no folder FOLDER/Qwen/Qwen2-7B: a model is read from disk, and a name on a hub is downloaded first (`hf download NAME --local-dir FOLDER`)");
 }

@@ -15,6 +15,7 @@ use tamis_data::prompt_format::{FormatFault, Formatter, PromptFormat};
 use tamis_env::task::Split;
 use tamis_env::task::arithmetic::{Arithmetic, Level, Operator as TaskOperator};
 use tamis_env::task::gsm8k_calculator::CalculatorTask;
+use tamis_env::task::TaskError;
 use tamis_text::template::ChatTemplate;
 
 use super::AssembleError;
@@ -130,7 +131,13 @@ pub fn overlong(choice: ConfigOverlong) -> OverlongPrompts {
     }
 }
 
-fn arithmetic(config: &ArithmeticConfig, seed: u64) -> Result<Prompts, AssembleError> {
+/// The task `arithmetic` where it is chosen; its prompts are not drawn yet.
+pub(super) fn arithmetic_task(config: &Config) -> Result<Option<Arithmetic>, TaskError> {
+    let is_chosen = config.data.task == Some(TaskKind::Arithmetic);
+    is_chosen.then(|| arithmetic_of(&config.data.arithmetic, config.run.seed)).transpose()
+}
+
+fn arithmetic_of(config: &ArithmeticConfig, seed: u64) -> Result<Arithmetic, TaskError> {
     let levels = config
         .levels
         .iter()
@@ -149,7 +156,11 @@ fn arithmetic(config: &ArithmeticConfig, seed: u64) -> Result<Prompts, AssembleE
         })
         .collect();
     let weights = config.levels.iter().map(|level| level.weight).collect();
-    let task = Arithmetic::weighted(seed, levels, weights)?;
+    Arithmetic::weighted(seed, levels, weights)
+}
+
+fn arithmetic(config: &ArithmeticConfig, seed: u64) -> Result<Prompts, AssembleError> {
+    let task = arithmetic_of(config, seed)?;
     let train = task.prompts(Split::Train, config.train_size)?;
     let validation = task.prompts(Split::HeldOut, config.val_size)?;
     let notes =

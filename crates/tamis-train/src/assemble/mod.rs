@@ -3,6 +3,7 @@
 //! Nothing here trains: each file turns one part of the configuration into one ready object, or says what is wrong with it.
 
 pub mod advantage;
+pub mod check;
 pub mod critic;
 pub mod data;
 pub mod in_force;

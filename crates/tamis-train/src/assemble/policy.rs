@@ -196,7 +196,18 @@ pub fn reference(config: &Config, policy: &ModelConfig) -> Result<Option<Model>,
     load(path).map(Some)
 }
 
+/// The sizes of a model from random weights, with a vocabulary of one: that of its tokenizer is not known yet.
+pub(super) fn shape_of_sizes(init: &InitConfig) -> ModelConfig {
+    shape_with(init, 1)
+}
+
 fn shape_of(init: &InitConfig, codec: &Codec) -> ModelConfig {
+    let mut config = shape_with(init, codec.tokenizer().num_rows());
+    config.eos_token_ids = codec.end_token_ids().to_vec();
+    config
+}
+
+fn shape_with(init: &InitConfig, vocab_size: usize) -> ModelConfig {
     let architecture = match init.architecture {
         ConfigArchitecture::Qwen2 => Architecture::Qwen2,
         ConfigArchitecture::Qwen3 => Architecture::Qwen3,
@@ -204,7 +215,7 @@ fn shape_of(init: &InitConfig, codec: &Codec) -> ModelConfig {
     };
     let mut config = ModelConfig::new(
         architecture,
-        codec.tokenizer().num_rows(),
+        vocab_size,
         init.hidden_size,
         init.intermediate_size,
         init.num_layers,
@@ -215,6 +226,5 @@ fn shape_of(init: &InitConfig, codec: &Codec) -> ModelConfig {
     config.head_dim = init.head_dim.unwrap_or(init.hidden_size / init.num_heads.max(1));
     config.rope_theta = init.rope_theta;
     config.tie_word_embeddings = init.tie_word_embeddings;
-    config.eos_token_ids = codec.end_token_ids().to_vec();
     config
 }

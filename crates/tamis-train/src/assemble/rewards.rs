@@ -29,16 +29,31 @@ use super::AssembleError;
 use crate::durable::Disk;
 
 /// What reward functions are built with.
-struct Surroundings<'a> {
+pub(super) struct Surroundings<'a> {
     /// Where programs that tamis ships are written.
-    folder: &'a Path,
-    disk: &'a Disk,
+    pub(super) folder: &'a Path,
+    pub(super) disk: &'a Disk,
     /// Hears of what external functions keep waiting.
-    listener: &'a Arc<dyn Listener>,
+    pub(super) listener: &'a Arc<dyn Listener>,
     /// `rollout.max_response_length`.
-    max_length: usize,
+    pub(super) max_length: usize,
     /// The rows that will be scored.
-    rows: &'a [&'a [Prompt]],
+    pub(super) rows: &'a [&'a [Prompt]],
+}
+
+/// The schedule of the reward `cosine`; `None` of any other.
+pub(super) fn cosine_schedule(kind: &RewardKind, limit: usize) -> Option<CosineSchedule> {
+    let RewardKind::Cosine { min_value_wrong, max_value_wrong, min_value_correct, max_value_correct, max_length } = kind
+    else {
+        return None;
+    };
+    Some(CosineSchedule {
+        max_length: max_length.unwrap_or(limit) as u64,
+        min_value_wrong: *min_value_wrong,
+        max_value_wrong: *max_value_wrong,
+        min_value_correct: *min_value_correct,
+        max_value_correct: *max_value_correct,
+    })
 }
 
 /// Builds the reward functions; `folder` is where programs that tamis ships are written for the run, `listener` hears of restarts and
@@ -77,41 +92,28 @@ pub fn rewards(
     let surroundings = Surroundings { folder, disk, listener, max_length: limit, rows };
     let mut functions = Vec::with_capacity(list.len());
     for reward in list {
-        let function: Box<dyn RewardFunction> = match &reward.kind {
-            RewardKind::Cosine {
-                min_value_wrong,
-                max_value_wrong,
-                min_value_correct,
-                max_value_correct,
-                max_length,
-            } => {
+        let function: Box<dyn RewardFunction> = match cosine_schedule(&reward.kind, limit) {
+            Some(schedule) => {
                 let verifier =
-                    list.iter().find(|other| other.kind.is_verifier()).ok_or_else(|| {
-                        AssembleError::setting(
-                            format!("reward `{}` scores by correctness and length, and no verifier says what is correct", reward.name),
-                            "add a verifier before it, such as `{kind: gsm8k, weight: 0}`",
-                        )
-                    })?;
-                Box::new(Cosine::new(
-                    plain(verifier, &surroundings)?,
-                    CosineSchedule {
-                        max_length: max_length.unwrap_or(limit) as u64,
-                        min_value_wrong: *min_value_wrong,
-                        max_value_wrong: *max_value_wrong,
-                        min_value_correct: *min_value_correct,
-                        max_value_correct: *max_value_correct,
-                    },
-                )?)
+                    list.iter().find(|other| other.kind.is_verifier()).ok_or_else(|| no_verifier(&reward.name))?;
+                Box::new(Cosine::new(plain(verifier, &surroundings)?, schedule)?)
             }
-            _ => plain(reward, &surroundings)?,
+            None => plain(reward, &surroundings)?,
         };
         functions.push(NamedReward { name: reward.name.clone(), weight: reward.weight, function });
     }
     Ok(Rewards::new(functions)?)
 }
 
+fn no_verifier(name: &str) -> AssembleError {
+    AssembleError::setting(
+        format!("reward `{name}` scores by correctness and length, and no verifier says what is correct"),
+        "add a verifier before it, such as `{kind: gsm8k, weight: 0}`",
+    )
+}
+
 /// A function that stands alone.
-fn plain(
+pub(super) fn plain(
     reward: &RewardConfig,
     surroundings: &Surroundings<'_>,
 ) -> Result<Box<dyn RewardFunction>, AssembleError> {
@@ -150,12 +152,7 @@ fn plain(
         RewardKind::Length { min_length, max_length, scale } => {
             Box::new(Length::new(*min_length as u64, max_length.unwrap_or(limit) as u64, *scale as u64)?)
         }
-        RewardKind::Cosine { .. } => {
-            return Err(AssembleError::setting(
-                format!("reward `{}` cannot verify another reward", reward.name),
-                "put a verifier into the list",
-            ));
-        }
+        RewardKind::Cosine { .. } => return Err(no_verifier(&reward.name)),
         RewardKind::Repetition { ngram_size, max_penalty } => {
             Box::new(Repetition::new(*ngram_size, *max_penalty)?)
         }

@@ -31,6 +31,11 @@ pub struct Sieve {
 }
 
 impl Sieve {
+    /// A sieve of a filter alone, for the settings of the machine: nothing is said of it, and it is never asked.
+    pub(super) fn unannounced(filter: Option<GroupFilter>) -> Self {
+        Self { filter, metric: Metric::SeqReward, announcement: String::new(), warning: None }
+    }
+
     /// Whether the filter looks at rewards after the KL penalty.
     pub fn looks_at_final_reward(&self) -> bool {
         matches!(self.metric, Metric::SeqFinalReward | Metric::TokenLevelRewards)
@@ -133,6 +138,11 @@ pub(crate) fn no_such_metric(metric: &str, names: &[String], place: Option<&str>
         ),
         format!("{write}{more}"),
     )
+}
+
+/// The filter, where there is one.
+pub(super) fn filter(config: &Config) -> Result<Option<GroupFilter>, FilterError> {
+    config.filter.as_ref().map(group_filter).transpose()
 }
 
 /// The filter that the configuration names.

@@ -239,7 +239,7 @@ pub fn verify(folder: &Path, extent: Extent) -> Result<(), ChecksumError> {
 }
 
 fn of_file(path: &Path) -> io::Result<u32> {
-    let mut file = std::fs::File::open(path)?;
+    let mut file = tamis_file::open(path)?;
     let mut hasher = crc32fast::Hasher::new();
     let mut buffer = vec![0; 1 << 20];
     loop {

@@ -64,19 +64,24 @@ impl StopCheck for StopAt {
     }
 }
 
+/// How the engine samples, its end tokens aside.
+pub(crate) fn params(sampling: &Sampling) -> SamplingParams {
+    let greedy = sampling.temperature <= 0.0;
+    SamplingParams {
+        temperature: if greedy { 1.0 } else { sampling.temperature as f32 },
+        top_k: sampling.top_k.unwrap_or(0) as usize,
+        top_p: sampling.top_p as f32,
+        min_p: sampling.min_p as f32,
+        repetition_penalty: sampling.repetition_penalty as f32,
+        max_new_tokens: sampling.max_response_length,
+        stop_token_ids: Vec::new(),
+        greedy,
+    }
+}
+
 impl NativeEngine {
     fn params(&self, sampling: &Sampling) -> SamplingParams {
-        let greedy = sampling.temperature <= 0.0;
-        SamplingParams {
-            temperature: if greedy { 1.0 } else { sampling.temperature as f32 },
-            top_k: sampling.top_k.unwrap_or(0) as usize,
-            top_p: sampling.top_p as f32,
-            min_p: sampling.min_p as f32,
-            repetition_penalty: sampling.repetition_penalty as f32,
-            max_new_tokens: sampling.max_response_length,
-            stop_token_ids: self.codec.end_token_ids().to_vec(),
-            greedy,
-        }
+        SamplingParams { stop_token_ids: self.codec.end_token_ids().to_vec(), ..params(sampling) }
     }
 
     fn finish(&mut self, completion: Completion) -> Result<Option<Outcome>, GeneratorError> {

@@ -5,6 +5,7 @@ mod generator;
 mod learner;
 
 pub use critic::NativeCritic;
+pub(crate) use generator::params;
 pub(crate) use learner::KEEP_LOGITS_BYTES;
 
 use tamis_core::group::PolicyVersion;

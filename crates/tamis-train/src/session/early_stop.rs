@@ -15,7 +15,7 @@ use crate::batch_metrics::in_group_reward_std;
 use crate::metrics::Metrics;
 
 /// The stops that the configuration asks for.
-pub(super) fn early_stop(config: &EarlyStopConfig) -> Result<EarlyStop, EarlyStopError> {
+pub(crate) fn early_stop(config: &EarlyStopConfig) -> Result<EarlyStop, EarlyStopError> {
     let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     EarlyStop::new(EarlyStopSettings {
         reward_collapse: config.reward_collapse.as_ref().map(|stop| RewardCollapse {

@@ -62,7 +62,8 @@ pub use uniform::UniformGroups;
 pub use untrained::Untrained;
 
 pub use begin::{Begin, ConfigText, Places};
-pub(crate) use settings::{engine_settings, threads, validation_settings};
+pub(crate) use early_stop::early_stop;
+pub(crate) use settings::{engine_settings, sampling, threads, validation_settings};
 
 /// So many updates in a row whose gradient is not finite end the run, and so many steps in a row that make no update of the policy: nothing
 /// says that it would recover.

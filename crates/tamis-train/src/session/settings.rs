@@ -42,7 +42,7 @@ pub(crate) fn engine_settings(config: &Config) -> EngineSettings {
     }
 }
 
-fn sampling(config: &Config) -> Sampling {
+pub(crate) fn sampling(config: &Config) -> Sampling {
     let rollout = &config.rollout;
     Sampling {
         temperature: rollout.temperature,

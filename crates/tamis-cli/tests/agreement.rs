@@ -1,0 +1,322 @@
+//! `tamis config check` and `tamis train` refuse the same configurations with the same words, each with the place of the key, and nothing is
+//! made of a configuration that is refused.
+#![expect(clippy::expect_used, reason = "a test fails by panicking")]
+
+mod tamis;
+
+use tamis::Folder;
+
+/// Configurations that cannot run, as overrides of the tiny one, and what both commands say of each.
+const REFUSED: &[(&[&str], &str)] = &[
+    // Files and folders.
+    (&["run.name=../x"], "no name of a folder"),
+    (&["run.name=a/b"], "no name of a folder"),
+    (&["run.name=.."], "no name of a folder"),
+    (&["run.name=/tmp"], "no name of a folder"),
+    (&["data.task=null", "validate.test_freq=0", "data.train=none.jsonl"], "`data.train`: there is no file none.jsonl"),
+    (&["data.task=null", "validate.test_freq=0", "data.train=[rows.jsonl,none.jsonl]"], "`data.train[1]`: there is no file none.jsonl"),
+    (&["data.task=null", "validate.test_freq=0", "data.train=folder"], "it is a folder, not a regular file"),
+    (&["data.task=null", "validate.test_freq=0", "data.train=/dev/zero"], "it is a device, not a regular file"),
+    (&["data.task=null", "data.train=rows.jsonl", "data.val=none.jsonl"], "`data.val`: there is no file"),
+    (&["data.task=gsm8k_calculator", "validate.test_freq=0", "data.train=none.jsonl"], "`data.train`: there is no file"),
+    (&["model.init=null", "model.path=none"], "`model.path`: there is no folder none"),
+    (&["model.init=null", "model.path=folder"], "folder has no config.json and no tokenizer.json and no model.safetensors"),
+    (&["model.init=null", "model.path=broken"], "broken cannot be used: "),
+    (&["model.reference=none", "objective.kl.in=loss"], "`model.reference`: there is no folder none"),
+    (&["objective.advantage.estimator=gae", "filter=null", "critic.model.path=none"], "`critic.model.path`: there is no folder"),
+    (&["model.init.tokenizer=none"], "`model.init.tokenizer`: there is no file none"),
+    (&["model.init.tokenizer=folder"], "`model.init.tokenizer`: there is no file folder/tokenizer.json"),
+    (&["model.chat_template=none.jinja"], "`model.chat_template`: failed to read the chat template none.jinja"),
+    (&["model.chat_template=bad.jinja"], "the chat template does not parse"),
+    (&["model.chat_template=long.jinja"], "it has 1 MiB, and 1 MiB is the most that is read"),
+    (&["reward=[{kind: python, path: none.py}]"], "`reward[0].path`: there is no file none.py"),
+    (&["reward=[{kind: python, path: rows.jsonl, python: no-such-python}]"], "there is no program no-such-python"),
+    (&["reward=[{kind: command, argv: [no-such-program]}]"], "there is no program no-such-program"),
+    (&["reward=[{kind: command, argv: [./none]}]"], "there is no program ./none"),
+    // Rewards.
+    (&["reward=[{kind: number},{kind: format, pattern: '('}]"], "unclosed group"),
+    (&["reward=[{kind: number},{kind: length, min_length: 9, max_length: 3}]"], "reward `length` needs"),
+    (&["reward=[{kind: number},{kind: soft_overlong, penalty_factor: 1e300}]"], "single precision"),
+    (&["reward=[{kind: number},{kind: cosine, max_length: 4, min_value_correct: 2}]"], "reward `cosine` needs"),
+    // Losses, advantages, corrections.
+    (&["objective.loss.clip_low=5"], "objective setting `clip.low` is 5"),
+    (&["objective.loss.kind=gspo", "objective.loss.clip_low=5"], "`gspo.low` is 5"),
+    (&["objective.loss.kind=clip_cov", "objective.loss.clip_low=5"], "`clip_cov.low` is 5"),
+    (&["objective.loss.kind=cispo", "objective.loss.clip_low=5"], "`cispo.low` is 5"),
+    (&["objective.masks.top_entropy=0"], "`masks.top_entropy` is 0"),
+    (&["objective.masks.off_policy=-1"], "`masks.off_policy` is -1"),
+    (&["objective.entropy.adaptive={min: 1, max: 0}"], "`entropy.adaptive.max` is 0"),
+    (&["objective.importance=sequence", "objective.loss.kind=gspo"], "importance"),
+    (&["objective.advantage.estimator=bnpo", "objective.advantage.low=1"], "advantage setting"),
+    (&["objective.advantage.estimator=bnpo_running", "objective.advantage.high=0"], "advantage setting"),
+    (&["objective.shaping=[{kind: clip_advantage, low: 3}]"], "`low` is 3"),
+    (&["objective.advantage.estimator=gdpo", "objective.kl.in=reward"], "has no place in `gdpo`"),
+    (&["objective.correction.rejections=[{statistic: nonsense, threshold: '1'}]"], "unknown rejection statistic"),
+    (&["objective.correction.rejections=[{statistic: seq_mean_k3, threshold: x}]"], "threshold `x`"),
+    (&["objective.correction.weights={min: 5, max: 2}"], "the lower must be below the upper"),
+    (&["objective.correction.preset=bypass_pg_is"], "weights the plain policy gradient"),
+    (&["objective.loss.kind=decoupled", "objective.correction.preset=decoupled_token_is"], "weighted twice"),
+    // Numbers that single precision does not hold.
+    (&["rollout.top_p=1e-300"], "single precision"),
+    (&["rollout.repetition_penalty=1e300"], "single precision"),
+    (&["rollout.repetition_penalty=1e-300"], "single precision"),
+    (&["rollout.min_p=1e-60"], "single precision"),
+    (&["validate.top_p=1e-300"], "single precision"),
+    (&["train.optimizer.learning_rate=1e300"], "single precision"),
+    (&["train.optimizer.learning_rate=1e-300"], "single precision"),
+    (&["train.optimizer.epsilon=1e-60"], "single precision"),
+    (&["train.optimizer.weight_decay=1e60"], "single precision"),
+    (&["train.optimizer.betas=[0.9,0.999999999999]"], "single precision"),
+    (&["train.optimizer.max_grad_norm=1e-60"], "single precision"),
+    (&["warm_start.learning_rate=1e60"], "single precision"),
+    (&["objective.loss.dual_clip=1.000000000001"], "single precision"),
+    // The rest.
+    (&["rollout.stop=['']"], "an empty text would end every completion"),
+    (&["rollout.stop=[a, '']"], "an empty text would end every completion"),
+    (&["filter.metric=nonsense"], "there is no metric `nonsense`"),
+    (&["model.init.hidden_size=16777216", "model.init.intermediate_size=16777216", "model.init.num_layers=4096", "model.init.head_dim=8"], "number of weights"),
+    (&["model.init.max_position_embeddings=10"], "above `model.init.max_position_embeddings`"),
+];
+
+fn folder() -> Folder {
+    let folder = Folder::tiny()
+        .with("rows.jsonl", "{\"question\": \"1+1=\", \"answer\": \"2\"}\n")
+        .with("bad.jinja", "{% if %}")
+        .with("long.jinja", &" ".repeat((1 << 20) + 1))
+        .with("folder/note", "")
+        .with("broken/config.json", "{\"architectures\": [\"GPT2LMHeadModel\"]}")
+        .with("broken/tokenizer.json", "{}");
+    folder.write("broken/model.safetensors", "");
+    folder
+}
+
+#[test]
+fn both_commands_refuse_the_same_with_the_same_words_and_the_place() {
+    let folder = folder();
+    let mut wrong = Vec::new();
+    for (overrides, expected) in REFUSED {
+        let checked = folder.tamis(&[&["config", "check", "tiny.yaml"], *overrides].concat());
+        let trained = folder.tamis(&[&["train", "tiny.yaml"], *overrides].concat());
+        let is_refused = (checked.code, trained.code) == (Some(2), Some(2)) && checked.stderr == trained.stderr;
+        if !is_refused || !checked.stderr.contains(expected) || !checked.stderr.contains("--> ") || folder.join("runs").exists() {
+            wrong.push(format!("{overrides:?}, expected {expected:?}\n{}{}", checked.shown(), trained.shown()));
+            let _ = std::fs::remove_dir_all(folder.join("runs"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    assert!(REFUSED.len() >= 60);
+}
+
+#[test]
+fn a_finding_in_a_file_has_its_line() {
+    let folder = folder().with("loss.yaml", "objective:\n  loss:\n    kind: clip\n    clip_low: 5\n");
+    insta::assert_snapshot!(folder.tamis(&["config", "check", "tiny.yaml", "loss.yaml"]).shown(), @"
+exit code 2
+----- stderr
+error: `objective.loss.clip_low`: objective setting `clip.low` is 5; expected a number from 0 to 1
+ --> loss.yaml:4:15
+  |
+4 |     clip_low: 5
+  |               ^
+
+1 error in the configuration
+");
+    let folder = folder.with("data.yaml", "data:\n  task: null\n  train:\n    - rows.jsonl\n    - none.jsonl\n");
+    insta::assert_snapshot!(folder.tamis(&["train", "tiny.yaml", "data.yaml"]).shown(), @"
+exit code 2
+----- stderr
+warning: `data.arithmetic.levels` has no effect: `data.task` is not `arithmetic`
+ --> tiny.yaml:6:24
+  |
+6 |   arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 2}], train_size: 64, val_size: 8}
+  |                        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  hint: remove `data.arithmetic.levels`
+
+warning: `data.arithmetic.train_size` has no effect: `data.task` is not `arithmetic`
+ --> tiny.yaml:6:79
+  |
+6 |   arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 2}], train_size: 64, val_size: 8}
+  |                                                                               ^^
+  hint: remove `data.arithmetic.train_size`
+
+warning: `data.arithmetic.val_size` has no effect: `data.task` is not `arithmetic`
+ --> tiny.yaml:6:93
+  |
+6 |   arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 2}], train_size: 64, val_size: 8}
+  |                                                                                             ^
+  hint: remove `data.arithmetic.val_size`
+
+error: `validate.test_freq` is set and there are no validation prompts
+  --> tiny.yaml:19:23
+   |
+19 | validate: {test_freq: 2, before_train: true, num_samples_shown: 1}
+   |                       ^
+  hint: set `data.val` to a file
+
+1 error in the configuration
+");
+}
+
+#[test]
+fn a_placeholder_is_told_by_a_check_and_refused_by_a_run() {
+    let folder = folder().with("example.yaml", "data: {task: null, train: PATH/TO/train.parquet}\n");
+    insta::assert_snapshot!(folder.tamis(&["config", "check", "tiny.yaml", "example.yaml"]).shown(), @"
+exit code 2
+----- stderr
+warning: `data.arithmetic.levels` has no effect: `data.task` is not `arithmetic`
+ --> tiny.yaml:6:24
+  |
+6 |   arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 2}], train_size: 64, val_size: 8}
+  |                        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  hint: remove `data.arithmetic.levels`
+
+warning: `data.arithmetic.train_size` has no effect: `data.task` is not `arithmetic`
+ --> tiny.yaml:6:79
+  |
+6 |   arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 2}], train_size: 64, val_size: 8}
+  |                                                                               ^^
+  hint: remove `data.arithmetic.train_size`
+
+warning: `data.arithmetic.val_size` has no effect: `data.task` is not `arithmetic`
+ --> tiny.yaml:6:93
+  |
+6 |   arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 2}], train_size: 64, val_size: 8}
+  |                                                                                             ^
+  hint: remove `data.arithmetic.val_size`
+
+error: `validate.test_freq` is set and there are no validation prompts
+  --> tiny.yaml:19:23
+   |
+19 | validate: {test_freq: 2, before_train: true, num_samples_shown: 1}
+   |                       ^
+  hint: set `data.val` to a file
+
+1 error in the configuration
+");
+    insta::assert_snapshot!(folder.tamis(&["train", "tiny.yaml", "example.yaml"]).shown(), @"
+exit code 2
+----- stderr
+warning: `data.arithmetic.levels` has no effect: `data.task` is not `arithmetic`
+ --> tiny.yaml:6:24
+  |
+6 |   arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 2}], train_size: 64, val_size: 8}
+  |                        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  hint: remove `data.arithmetic.levels`
+
+warning: `data.arithmetic.train_size` has no effect: `data.task` is not `arithmetic`
+ --> tiny.yaml:6:79
+  |
+6 |   arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 2}], train_size: 64, val_size: 8}
+  |                                                                               ^^
+  hint: remove `data.arithmetic.train_size`
+
+warning: `data.arithmetic.val_size` has no effect: `data.task` is not `arithmetic`
+ --> tiny.yaml:6:93
+  |
+6 |   arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 2}], train_size: 64, val_size: 8}
+  |                                                                                             ^
+  hint: remove `data.arithmetic.val_size`
+
+error: `validate.test_freq` is set and there are no validation prompts
+  --> tiny.yaml:19:23
+   |
+19 | validate: {test_freq: 2, before_train: true, num_samples_shown: 1}
+   |                       ^
+  hint: set `data.val` to a file
+
+1 error in the configuration
+");
+}
+
+#[test]
+fn what_is_no_file_of_text_is_no_configuration() {
+    let folder = folder();
+    std::fs::write(folder.join("latin.yaml"), b"run:\n  name: caf\xe9\n").expect("write");
+    let utf16: Vec<u8> = [0xff, 0xfe].into_iter().chain("run: {}\n".encode_utf16().flat_map(u16::to_le_bytes)).collect();
+    std::fs::write(folder.join("utf16.yaml"), utf16).expect("write");
+    std::fs::File::create(folder.join("large.yaml")).expect("create").set_len((16 << 20) + 1).expect("length");
+    let said = |file: &str| folder.tamis(&["config", "check", file]).shown();
+    insta::assert_snapshot!(said("latin.yaml"), @"
+exit code 2
+----- stderr
+error: the file is not UTF-8: byte 16 is no part of a character
+ --> latin.yaml:2:12
+  |
+2 |   name: caf�
+  |            ^
+  hint: save the file as UTF-8 (`iconv -f UTF-16 -t UTF-8`, or another encoding than UTF-16)
+
+1 error in the configuration
+");
+    insta::assert_snapshot!(said("utf16.yaml"), @"
+exit code 2
+----- stderr
+error: the file is UTF-16, not UTF-8
+ --> utf16.yaml:1:1
+  |
+1 | ��r u n :   { } 
+  | ^
+  hint: save the file as UTF-8 (`iconv -f UTF-16 -t UTF-8`, or another encoding than UTF-16)
+
+1 error in the configuration
+");
+    insta::assert_snapshot!(said("large.yaml"), @"
+exit code 2
+----- stderr
+error: failed to read large.yaml: it has 16 MiB, and 16 MiB is the most that is read
+
+1 error in the configuration
+");
+    insta::assert_snapshot!(said("folder"), @"
+exit code 2
+----- stderr
+error: failed to read folder: it is a folder, not a regular file
+
+1 error in the configuration
+");
+    let folder = folder.with("tags.yaml", "run: !!python/object:os.system\n  name: !mine x\n");
+    insta::assert_snapshot!(folder.tamis(&["config", "check", "tiny.yaml", "tags.yaml"]).shown(), @"
+exit code 2
+----- stderr
+error: `!!python/object:os.system` is a YAML tag, and a configuration has none: every key knows its own type
+ --> tags.yaml:2:3
+  |
+2 |   name: !mine x
+  |   ^
+  hint: remove the tag; a text is put in quotes
+
+error: `!mine` is a YAML tag, and a configuration has none: every key knows its own type
+ --> tags.yaml:2:15
+  |
+2 |   name: !mine x
+  |               ^
+  hint: remove the tag; a text is put in quotes
+
+2 errors in the configuration
+");
+}
+
+#[cfg(unix)]
+#[test]
+fn pipes_and_devices_are_refused_at_once() {
+    let folder = folder();
+    let pipe = folder.join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
+    for arguments in [
+        &["config", "check", "/dev/zero"][..],
+        &["config", "check", "pipe"],
+        &["config", "import", "--", "pipe"],
+        &["train", "/dev/zero"],
+        &["train", "tiny.yaml", "data.task=null", "validate.test_freq=0", "data.train=pipe"],
+        &["train", "tiny.yaml", "model.chat_template=pipe"],
+        &["train", "tiny.yaml", "reward=[{kind: python, path: pipe}]"],
+        &["filter", "/dev/zero", "--metric", "acc", "--strategy", "variance"],
+        &["filter", "pipe", "--metric", "acc", "--strategy", "variance"],
+    ] {
+        let begun = std::time::Instant::now();
+        let ended = folder.tamis(arguments);
+        assert_eq!(ended.code, Some(2), "{arguments:?}: {}", ended.shown());
+        assert!(ended.stderr.contains("not a regular file"), "{arguments:?}: {}", ended.shown());
+        assert!(begun.elapsed().as_secs() < 20, "{arguments:?}");
+    }
+}

@@ -1,0 +1,144 @@
+//! Reading regular files within a size.
+//!
+//! Whatever a user names may be a pipe that nobody writes to, a device without end, a folder, or the wrong file of 50 GB. Files of tamis are
+//! regular ones, and those that are read whole are small: [`open`] refuses the former, [`read`] and [`read_text`] the latter too, each at once
+//! and with an error that says what was found.
+
+use std::fs::{File, Metadata};
+use std::io::{Error, ErrorKind, Read, Result};
+use std::path::Path;
+
+/// Bytes of a configuration, at most.
+pub const MAX_CONFIGURATION: u64 = 16 << 20;
+/// Bytes of a chat template, at most.
+pub const MAX_TEMPLATE: u64 = 1 << 20;
+/// Bytes of a model's `config.json` and `generation_config.json`, at most.
+pub const MAX_MODEL_CONFIG: u64 = 16 << 20;
+/// Bytes of a file that belongs to a tokenizer, at most; the largest there are have about 40 MB.
+pub const MAX_TOKENIZER: u64 = 1 << 30;
+/// Bytes of a data file of a built-in task, at most.
+pub const MAX_TASK: u64 = 1 << 30;
+/// Bytes of one line of a data file, at most.
+pub const MAX_LINE: u64 = 64 << 20;
+
+/// Opens a regular file, or a link to one, for reading.
+///
+/// # Errors
+/// The system's, and [`ErrorKind::InvalidInput`] that says what stands there instead: a folder, a pipe, a device, a socket.
+pub fn open(path: &Path) -> Result<File> {
+    // Opening a pipe would wait for a writer.
+    refuse_others(&std::fs::metadata(path)?)?;
+    let file = File::open(path)?;
+    refuse_others(&file.metadata()?)?;
+    Ok(file)
+}
+
+/// Reads a regular file of at most `limit` bytes.
+///
+/// # Errors
+/// As [`open`], and [`ErrorKind::FileTooLarge`] that names the limit.
+pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
+    let file = open(path)?;
+    let length = file.metadata()?.len();
+    if length > limit {
+        return Err(too_large(limit, Some(length)));
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
+    // Its size is not always what is said of it: files of the system have 0.
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit { Err(too_large(limit, None)) } else { Ok(bytes) }
+}
+
+/// As [`read`], a text in UTF-8.
+///
+/// # Errors
+/// As [`read`], and [`ErrorKind::InvalidData`] with the place of the first byte that is no UTF-8.
+pub fn read_text(path: &Path, limit: u64) -> Result<String> {
+    String::from_utf8(read(path, limit)?).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        let before = error.as_bytes().get(..at).unwrap_or_default();
+        let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
+        Error::new(ErrorKind::InvalidData, format!("it is not UTF-8 (byte {at}, in line {line})"))
+    })
+}
+
+/// A number of bytes with its unit, rounded down.
+pub fn human(bytes: u64) -> String {
+    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let unit = units.into_iter().find(|&(_, shift)| bytes >> shift > 0);
+    unit.map_or_else(|| format!("{bytes} bytes"), |(name, shift)| format!("{} {name}", bytes >> shift))
+}
+
+fn too_large(limit: u64, length: Option<u64>) -> Error {
+    let has = length.map_or_else(|| "more".to_owned(), human);
+    Error::new(ErrorKind::FileTooLarge, format!("it has {has}, and {} is the most that is read", human(limit)))
+}
+
+fn refuse_others(metadata: &Metadata) -> Result<()> {
+    if metadata.is_file() {
+        return Ok(());
+    }
+    let what = if metadata.is_dir() { "a folder" } else { special(metadata) };
+    let kind = if metadata.is_dir() { ErrorKind::IsADirectory } else { ErrorKind::InvalidInput };
+    Err(Error::new(kind, format!("it is {what}, not a regular file")))
+}
+
+#[cfg(unix)]
+fn special(metadata: &Metadata) -> &'static str {
+    use std::os::unix::fs::FileTypeExt as _;
+    let kind = metadata.file_type();
+    if kind.is_fifo() {
+        "a pipe"
+    } else if kind.is_socket() {
+        "a socket"
+    } else {
+        "a device"
+    }
+}
+
+#[cfg(not(unix))]
+fn special(_: &Metadata) -> &'static str {
+    "a pipe or a device"
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_file_up_to_the_limit_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        std::fs::write(&path, "12345").unwrap();
+        assert_eq!(read(&path, 5).unwrap(), b"12345");
+        let error = read(&path, 4).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::FileTooLarge);
+        assert_eq!(error.to_string(), "it has 5 bytes, and 4 bytes is the most that is read");
+        assert_eq!(human(3 << 20), "3 MiB");
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_named_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let said = |path: &Path| read(path, 100).unwrap_err().to_string();
+        assert_eq!(said(folder.path()), "it is a folder, not a regular file");
+        #[cfg(unix)]
+        {
+            assert_eq!(said(Path::new("/dev/zero")), "it is a device, not a regular file");
+            let pipe = folder.path().join("pipe");
+            assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+            assert_eq!(said(&pipe), "it is a pipe, not a regular file");
+        }
+        assert_eq!(read(&folder.path().join("none"), 1).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_text_that_is_not_utf8_is_refused_with_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        std::fs::write(&path, b"a\nb\xffc").unwrap();
+        assert_eq!(read_text(&path, 10).unwrap_err().to_string(), "it is not UTF-8 (byte 3, in line 2)");
+    }
+}

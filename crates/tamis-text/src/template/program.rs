@@ -1,0 +1,360 @@
+//! A chat template compiled so that everything it builds is measured.
+//!
+//! The engine bounds steps, but not memory: `{% set s = s ~ s %}` forty times over is a thousand steps and a terabyte. So the parsed template is
+//! rebuilt before it is compiled: an operator that builds becomes a filter of [`limits`](super::limits) that measures before it builds, whatever
+//! else makes a value (a literal, a filter, a call, a slice) goes through one that measures the result, and plain text is written as an
+//! expression, so that the formatter measures it too.
+
+use std::collections::BTreeMap;
+
+use minijinja::machinery::ast::{
+    self, BinOpKind, Call, CallArg, Expr, Filter, Spanned, Stmt, UnaryOp,
+};
+use minijinja::machinery::{CodeGenerator, Instructions, Span, Token, eval, make_string_output, parse, tokenize};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
+
+use super::limits::{ADD, BUILT, CONCAT, LOOKED_AT, MULTIPLY, STORED};
+
+/// Tokens between `{{` and `}}` at most: the compiler recurses over the operators of an expression.
+const MAX_TAG_TOKENS: usize = 2000;
+/// Branches of all conditions together at most: the compiler recurses over `elif`.
+const MAX_BRANCHES: usize = 500;
+
+/// Instructions of a template.
+#[derive(Debug)]
+pub(super) struct Program {
+    instructions: Instructions<'static>,
+    blocks: BTreeMap<&'static str, Instructions<'static>>,
+}
+
+impl Program {
+    /// Compiles a template. Its text stays in memory for as long as the process lives: a run has one template.
+    pub(super) fn compile(source: String, syntax: &SyntaxConfig) -> Result<Self, Error> {
+        check_tags(&source, syntax)?;
+        let source: &'static str = source.leak();
+        let tree = parse(source, "chat template", syntax.clone())?;
+        let mut generator = CodeGenerator::new("chat template", source);
+        generator.compile_stmt(&statement(&tree));
+        let (instructions, blocks) = generator.finish();
+        Ok(Self { instructions, blocks })
+    }
+
+    /// The text that the template writes for some variables.
+    pub(super) fn render(&self, environment: &Environment<'static>, context: Value) -> Result<String, Error> {
+        let mut text = String::new();
+        let mut output = make_string_output(&mut text);
+        eval(environment, &self.instructions, context, &self.blocks, &mut output, AutoEscape::None)?;
+        Ok(text)
+    }
+}
+
+/// Refuses what the parser would build so deep a tree of that walking it overflows the stack.
+fn check_tags(source: &str, syntax: &SyntaxConfig) -> Result<(), Error> {
+    let (mut num_tokens, mut num_branches) = (0, 0);
+    for token in tokenize(source, false, syntax.clone()) {
+        // What is no token is told by the parser, with its place.
+        let Ok((token, span)) = token else { return Ok(()) };
+        match token {
+            Token::VariableStart | Token::BlockStart => num_tokens = 0,
+            Token::Ident("elif") => num_branches += 1,
+            _ => num_tokens += 1,
+        }
+        if num_tokens > MAX_TAG_TOKENS || num_branches > MAX_BRANCHES {
+            let detail = if num_branches > MAX_BRANCHES {
+                format!("more than {MAX_BRANCHES} `elif` (line {})", span.start_line)
+            } else {
+                format!("more than {MAX_TAG_TOKENS} tokens in one expression (line {})", span.start_line)
+            };
+            return Err(Error::new(ErrorKind::SyntaxError, detail));
+        }
+    }
+    Ok(())
+}
+
+fn body<'s>(statements: &[Stmt<'s>]) -> Vec<Stmt<'s>> {
+    statements.iter().map(statement).collect()
+}
+
+fn statement<'s>(node: &Stmt<'s>) -> Stmt<'s> {
+    match node {
+        Stmt::Template(template) => {
+            Stmt::Template(Spanned::new(ast::Template { children: body(&template.children) }, template.span()))
+        }
+        Stmt::EmitExpr(emit) => {
+            Stmt::EmitExpr(Spanned::new(ast::EmitExpr { expr: expression(&emit.expr) }, emit.span()))
+        }
+        Stmt::EmitRaw(emit) => {
+            let span = emit.span();
+            let expr = Expr::Const(Spanned::new(ast::Const { value: Value::from(emit.raw) }, span));
+            Stmt::EmitExpr(Spanned::new(ast::EmitExpr { expr }, span))
+        }
+        Stmt::ForLoop(each) => Stmt::ForLoop(Spanned::new(
+            ast::ForLoop {
+                target: target(&each.target),
+                iter: filtered(expression(&each.iter), LOOKED_AT, Vec::new()),
+                filter_expr: each.filter_expr.as_ref().map(expression),
+                recursive: each.recursive,
+                body: body(&each.body),
+                else_body: body(&each.else_body),
+            },
+            each.span(),
+        )),
+        Stmt::IfCond(condition) => Stmt::IfCond(Spanned::new(
+            ast::IfCond {
+                expr: expression(&condition.expr),
+                true_body: body(&condition.true_body),
+                false_body: body(&condition.false_body),
+            },
+            condition.span(),
+        )),
+        Stmt::WithBlock(block) => {
+            let assignments =
+                block.assignments.iter().map(|(name, value)| (target(name), expression(value))).collect();
+            Stmt::WithBlock(Spanned::new(
+                ast::WithBlock { assignments, body: body(&block.body) },
+                block.span(),
+            ))
+        }
+        Stmt::Set(set) => {
+            let mut expr = expression(&set.expr);
+            if matches!(set.target, Expr::GetAttr(_)) {
+                expr = filtered(expr, STORED, Vec::new());
+            }
+            Stmt::Set(Spanned::new(ast::Set { target: target(&set.target), expr }, set.span()))
+        }
+        Stmt::SetBlock(set) => Stmt::SetBlock(Spanned::new(
+            ast::SetBlock {
+                target: target(&set.target),
+                filter: set.filter.as_ref().map(expression),
+                body: body(&set.body),
+            },
+            set.span(),
+        )),
+        Stmt::AutoEscape(escape) => Stmt::AutoEscape(Spanned::new(
+            ast::AutoEscape { enabled: expression(&escape.enabled), body: body(&escape.body) },
+            escape.span(),
+        )),
+        Stmt::FilterBlock(block) => Stmt::FilterBlock(Spanned::new(
+            ast::FilterBlock { filter: expression(&block.filter), body: body(&block.body) },
+            block.span(),
+        )),
+        Stmt::Block(block) => Stmt::Block(Spanned::new(
+            ast::Block { name: block.name, required: block.required, body: body(&block.body) },
+            block.span(),
+        )),
+        // There are no other templates: these fail where they are reached, as they do in `transformers`.
+        Stmt::Import(import) => Stmt::Import(Spanned::new(
+            ast::Import { expr: expression(&import.expr), name: target(&import.name) },
+            import.span(),
+        )),
+        Stmt::FromImport(import) => {
+            let names = import
+                .names
+                .iter()
+                .map(|(name, alias)| (target(name), alias.as_ref().map(target)))
+                .collect();
+            Stmt::FromImport(Spanned::new(
+                ast::FromImport { expr: expression(&import.expr), names },
+                import.span(),
+            ))
+        }
+        Stmt::Extends(extends) => {
+            Stmt::Extends(Spanned::new(ast::Extends { name: expression(&extends.name) }, extends.span()))
+        }
+        Stmt::Include(include) => Stmt::Include(Spanned::new(
+            ast::Include { name: expression(&include.name), ignore_missing: include.ignore_missing },
+            include.span(),
+        )),
+        Stmt::Macro(declaration) => Stmt::Macro(macro_declaration(declaration)),
+        Stmt::CallBlock(block) => Stmt::CallBlock(Spanned::new(
+            ast::CallBlock { call: call(&block.call), macro_decl: macro_declaration(&block.macro_decl) },
+            block.span(),
+        )),
+        Stmt::Continue(node) => Stmt::Continue(Spanned::new(ast::Continue, node.span())),
+        Stmt::Break(node) => Stmt::Break(Spanned::new(ast::Break, node.span())),
+        Stmt::Do(node) => Stmt::Do(Spanned::new(ast::Do { call: call(&node.call) }, node.span())),
+    }
+}
+
+fn macro_declaration<'s>(node: &Spanned<ast::Macro<'s>>) -> Spanned<ast::Macro<'s>> {
+    let declaration = ast::Macro {
+        name: node.name,
+        args: node.args.iter().map(target).collect(),
+        defaults: node.defaults.iter().map(expression).collect(),
+        body: body(&node.body),
+    };
+    Spanned::new(declaration, node.span())
+}
+
+/// What is assigned to, as it is.
+fn target<'s>(node: &Expr<'s>) -> Expr<'s> {
+    match node {
+        Expr::List(list) => {
+            let items = list.items.iter().map(target).collect();
+            Expr::List(Spanned::new(ast::List { items }, list.span()))
+        }
+        Expr::Tuple(tuple) => {
+            let items = tuple.items.iter().map(target).collect();
+            Expr::Tuple(Spanned::new(ast::Tuple { items }, tuple.span()))
+        }
+        other => expression(other),
+    }
+}
+
+/// A value after a filter.
+fn filtered<'s>(value: Expr<'s>, name: &'static str, arguments: Vec<Expr<'s>>) -> Expr<'s> {
+    let span: Span = value.span();
+    let args = arguments.into_iter().map(CallArg::Pos).collect();
+    Expr::Filter(Spanned::new(Filter { name, expr: Some(value), args }, span))
+}
+
+fn built(value: Expr<'_>) -> Expr<'_> {
+    filtered(value, BUILT, Vec::new())
+}
+
+/// A value that is about to be read through: what takes long to read is counted.
+fn looked_at<'s>(node: &Expr<'s>) -> Expr<'s> {
+    match node {
+        Expr::Const(_) => expression(node),
+        _ => filtered(expression(node), LOOKED_AT, Vec::new()),
+    }
+}
+
+fn expression<'s>(node: &Expr<'s>) -> Expr<'s> {
+    match node {
+        Expr::Var(name) => Expr::Var(Spanned::new(ast::Var { id: name.id }, name.span())),
+        Expr::Const(constant) => {
+            Expr::Const(Spanned::new(ast::Const { value: constant.value.clone() }, constant.span()))
+        }
+        Expr::Slice(slice) => {
+            let part = |bound: &Option<Expr<'s>>| bound.as_ref().map(expression);
+            built(Expr::Slice(Spanned::new(
+                ast::Slice {
+                    expr: looked_at(&slice.expr),
+                    start: part(&slice.start),
+                    stop: part(&slice.stop),
+                    step: part(&slice.step),
+                },
+                slice.span(),
+            )))
+        }
+        Expr::UnaryOp(operation) => {
+            let op = match operation.op {
+                ast::UnaryOpKind::Not => ast::UnaryOpKind::Not,
+                ast::UnaryOpKind::Neg => ast::UnaryOpKind::Neg,
+            };
+            Expr::UnaryOp(Spanned::new(UnaryOp { op, expr: expression(&operation.expr) }, operation.span()))
+        }
+        Expr::BinOp(operation) => {
+            let builder = match operation.op {
+                BinOpKind::Add => Some(ADD),
+                BinOpKind::Concat => Some(CONCAT),
+                BinOpKind::Mul => Some(MULTIPLY),
+                _ => None,
+            };
+            if let Some(name) = builder {
+                let filter = Filter {
+                    name,
+                    expr: Some(expression(&operation.left)),
+                    args: vec![CallArg::Pos(expression(&operation.right))],
+                };
+                return Expr::Filter(Spanned::new(filter, operation.span()));
+            }
+            let side = match operation.op {
+                BinOpKind::ScAnd | BinOpKind::ScOr => expression,
+                _ => looked_at,
+            };
+            Expr::BinOp(Spanned::new(
+                ast::BinOp { op: operation.op, left: side(&operation.left), right: side(&operation.right) },
+                operation.span(),
+            ))
+        }
+        Expr::Compare(compare) => {
+            let ops = compare
+                .ops
+                .iter()
+                .map(|next| ast::CompareOp { op: next.op, expr: looked_at(&next.expr) })
+                .collect();
+            Expr::Compare(Spanned::new(ast::Compare { expr: looked_at(&compare.expr), ops }, compare.span()))
+        }
+        Expr::IfExpr(choice) => Expr::IfExpr(Spanned::new(
+            ast::IfExpr {
+                test_expr: expression(&choice.test_expr),
+                true_expr: expression(&choice.true_expr),
+                false_expr: choice.false_expr.as_ref().map(expression),
+            },
+            choice.span(),
+        )),
+        Expr::Filter(filter) => built(Expr::Filter(Spanned::new(
+            Filter {
+                name: filter.name,
+                expr: filter.expr.as_ref().map(looked_at),
+                args: arguments(&filter.args),
+            },
+            filter.span(),
+        ))),
+        Expr::Test(test) => Expr::Test(Spanned::new(
+            ast::Test { name: test.name, expr: looked_at(&test.expr), args: arguments(&test.args) },
+            test.span(),
+        )),
+        Expr::GetAttr(attribute) => Expr::GetAttr(Spanned::new(
+            ast::GetAttr { expr: expression(&attribute.expr), name: attribute.name },
+            attribute.span(),
+        )),
+        Expr::GetItem(item) => Expr::GetItem(Spanned::new(
+            ast::GetItem {
+                expr: expression(&item.expr),
+                subscript_expr: expression(&item.subscript_expr),
+            },
+            item.span(),
+        )),
+        Expr::Call(node) => built(Expr::Call(call(node))),
+        Expr::List(list) => {
+            let items = list.items.iter().map(expression).collect();
+            built(Expr::List(Spanned::new(ast::List { items }, list.span())))
+        }
+        Expr::Tuple(tuple) => {
+            let items = tuple.items.iter().map(expression).collect();
+            built(Expr::Tuple(Spanned::new(ast::Tuple { items }, tuple.span())))
+        }
+        Expr::Map(map) => built(Expr::Map(Spanned::new(
+            ast::Map {
+                keys: map.keys.iter().map(expression).collect(),
+                values: map.values.iter().map(expression).collect(),
+            },
+            map.span(),
+        ))),
+    }
+}
+
+/// A call keeps its shape, by which the compiler knows a method from a function.
+fn call<'s>(node: &Spanned<Call<'s>>) -> Spanned<Call<'s>> {
+    let expr = match &node.expr {
+        Expr::GetAttr(method) => {
+            // `self.name()` is a block, and a loop is no value to read through.
+            let receiver = match &method.expr {
+                Expr::Var(name) if matches!(name.id, "self" | "loop") => expression(&method.expr),
+                other => looked_at(other),
+            };
+            Expr::GetAttr(Spanned::new(
+                ast::GetAttr { expr: receiver, name: method.name },
+                method.span(),
+            ))
+        }
+        other => expression(other),
+    };
+    Spanned::new(Call { expr, args: arguments(&node.args) }, node.span())
+}
+
+fn arguments<'s>(arguments: &[CallArg<'s>]) -> Vec<CallArg<'s>> {
+    arguments
+        .iter()
+        .map(|argument| match argument {
+            CallArg::Pos(value) => CallArg::Pos(expression(value)),
+            CallArg::Kwarg(name, value) => CallArg::Kwarg(name, expression(value)),
+            CallArg::PosSplat(value) => CallArg::PosSplat(expression(value)),
+            CallArg::KwargSplat(value) => CallArg::KwargSplat(expression(value)),
+        })
+        .collect()
+}

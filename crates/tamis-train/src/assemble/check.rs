@@ -1,0 +1,383 @@
+//! What a configuration is refused for before anything is made of it: one check, for `tamis config check` and for a run.
+//!
+//! [`settings`] builds what can be built of the settings alone, by the constructors that the run itself uses; [`files`] looks whether what is
+//! named is there, without reading data. Each finding carries the key that is to blame and where it was written.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tamis_config::{Config, Diagnostic, Loaded, RewardKind, TokenizerSource};
+use tamis_core::advantage::AdvantageError;
+use tamis_core::correction::CorrectionError;
+use tamis_core::objective::ObjectiveError;
+use tamis_core::schedule::Rounds;
+use tamis_env::reward::cosine::Cosine;
+use tamis_env::reward::exact::Exact;
+use tamis_env::reward::{Listener, Nobody, RewardError};
+use tamis_model::ModelConfig;
+use tamis_text::template::ChatTemplate;
+
+use super::{AssembleError, advantage, data, objective, rewards, schedule};
+use crate::durable::Disk;
+use crate::run_directory;
+
+/// What becomes of a path that stands for one, as the shipped examples have them (`PATH/TO/train.parquet`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placeholders {
+    /// Told, so that an example can be checked as it is.
+    Warned,
+    /// Refused: nothing can be read there.
+    Refused,
+}
+
+/// Collects findings with the place of the key that is to blame.
+struct Checker<'c> {
+    loaded: &'c Loaded,
+    config: &'c Config,
+    found: Vec<Diagnostic>,
+}
+
+/// What is wrong with the settings alone; nothing is read and nothing is started.
+pub fn settings(loaded: &Loaded) -> Vec<Diagnostic> {
+    let mut checker = Checker { loaded, config: &loaded.config, found: Vec::new() };
+    checker.run();
+    checker.objective();
+    checker.sampling();
+    checker.rewards();
+    checker.schedule();
+    checker.found
+}
+
+/// What is wrong with the files and folders that are named: that they are there, that they are files, that a model is one.
+pub fn files(loaded: &Loaded, placeholders: Placeholders) -> Vec<Diagnostic> {
+    let mut checker = Checker { loaded, config: &loaded.config, found: Vec::new() };
+    checker.data_files(placeholders);
+    checker.model_files(placeholders);
+    checker.reward_files(placeholders);
+    checker.found
+}
+
+impl Checker<'_> {
+    /// An error at the first of some keys that the user wrote.
+    fn refuse(&mut self, keys: &[String], message: &str, hint: Option<&str>) {
+        self.found.push(self.loaded.refused(keys, message, hint));
+    }
+
+    fn run(&mut self) {
+        let name = &self.config.run.name;
+        if !run_directory::is_name(name) {
+            let message = format!("`{name}` is no name of a folder: one part of a path, without `/` and not `.` or `..`");
+            self.refuse(&["run.name".to_owned()], &message, Some("the folder around it is `run.dir`"));
+        }
+    }
+
+    fn objective(&mut self) {
+        let config = self.config;
+        if let Err(error) = objective::objective(config) {
+            self.assembled(&error, "objective");
+        }
+        if let Err(error) = objective::correction(config) {
+            self.assembled(&error, "objective.correction");
+        }
+        if let Err(error) = advantage::advantage(config) {
+            self.assembled(&error, "objective.advantage");
+        }
+        if let Err(error) = advantage::shapings(config) {
+            self.assembled(&error, "objective.shaping");
+        }
+        if let Err(error) = crate::session::early_stop(&config.train.early_stop) {
+            self.refuse(&["train.early_stop".to_owned()], &error.to_string(), None);
+        }
+        if let Some(init) = &config.model.init
+            && let Err(error) = super::policy::shape_of_sizes(init).validate()
+        {
+            self.refuse(&["model.init".to_owned()], &error.to_string(), Some("make the model smaller"));
+        }
+        if let Err(error) = data::arithmetic_task(config) {
+            self.refuse(&["data.arithmetic.levels".to_owned()], &error.to_string(), None);
+        }
+    }
+
+    /// Shows an error of a constructor at the key that it names, else at its section.
+    fn assembled(&mut self, error: &AssembleError, section: &str) {
+        let setting = match error {
+            AssembleError::Objective(ObjectiveError::Setting { setting, .. })
+            | AssembleError::Advantage(AdvantageError::Setting { setting, .. })
+            | AssembleError::Correction(
+                CorrectionError::Setting { setting, .. } | CorrectionError::Bounds { setting, .. },
+            ) => Some(*setting),
+            AssembleError::Objective(ObjectiveError::Importance { .. }) => Some("importance"),
+            AssembleError::Objective(ObjectiveError::Aggregation { .. }) => Some("aggregation"),
+            AssembleError::Correction(CorrectionError::Threshold { .. } | CorrectionError::UnknownStatistic { .. }) => {
+                Some("rejections")
+            }
+            _ => None,
+        };
+        let mut keys = setting.map_or_else(Vec::new, |setting| keys_of(section, setting));
+        // A message that begins with its key says it itself.
+        let message = error.to_string();
+        let (key, rest) = message.split_once(": ").unwrap_or_default();
+        let message = if key.starts_with("objective.") {
+            keys.insert(0, key.to_owned());
+            rest.to_owned()
+        } else {
+            message
+        };
+        keys.push(section.to_owned());
+        self.refuse(&keys, &message, error.hint().as_deref());
+    }
+
+    fn sampling(&mut self) {
+        for (section, sampling) in [
+            ("rollout", crate::session::sampling(self.config)),
+            ("validate", crate::session::validation_settings(self.config).sampling),
+        ] {
+            let params = crate::native::params(&sampling);
+            if let Err(error) = params.validate() {
+                let tamis_model::SamplingError::Range { name, .. } = &error;
+                self.refuse(&[format!("{section}.{name}"), section.to_owned()], &error.to_string(), None);
+            }
+            if let Some(empty) = sampling.stop.iter().position(String::is_empty).filter(|_| section == "rollout") {
+                let message = "an empty text would end every completion at once";
+                self.refuse(&[format!("rollout.stop[{empty}]"), "rollout.stop".to_owned()], message, Some("remove it"));
+            }
+        }
+    }
+
+    fn rewards(&mut self) {
+        let config = self.config;
+        let disk = Disk::new();
+        let listener: Arc<dyn Listener> = Arc::new(Nobody);
+        let surroundings = rewards::Surroundings {
+            folder: Path::new(""),
+            disk: &disk,
+            listener: &listener,
+            max_length: config.rollout.max_response_length,
+            rows: &[],
+        };
+        for (index, reward) in config.reward.iter().enumerate().filter(|(_, reward)| !reward.kind.is_external()) {
+            let built = match rewards::cosine_schedule(&reward.kind, config.rollout.max_response_length) {
+                Some(schedule) if config.reward.iter().any(|other| other.kind.is_verifier()) || config.data.task.is_some() => {
+                    Cosine::new(Box::new(Exact), schedule).map(|_| ()).map_err(AssembleError::from)
+                }
+                _ => rewards::plain(reward, &surroundings).map(|_| ()),
+            };
+            let Err(error) = built else { continue };
+            let key = match &error {
+                AssembleError::Reward(RewardError::Pattern { .. }) => "pattern",
+                _ => "kind",
+            };
+            let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+            let cause = cause.lines().last().unwrap_or_default().trim();
+            let message = if cause.is_empty() { error.to_string() } else { format!("{error}: {cause}") };
+            let keys = [format!("reward[{index}].{key}"), format!("reward[{index}]"), "reward".to_owned()];
+            self.refuse(&keys, &message, error.hint().as_deref());
+        }
+    }
+
+    fn schedule(&mut self) {
+        let filter = match schedule::filter(self.config) {
+            Ok(filter) => filter,
+            Err(error) => {
+                self.refuse(&["filter".to_owned()], &error.to_string(), None);
+                return;
+            }
+        };
+        let sieve = schedule::Sieve::unannounced(filter);
+        if let Err(error) = Rounds::new(schedule::rounds(self.config, &sieve)) {
+            self.refuse(&["schedule".to_owned()], &error.to_string(), None);
+        }
+    }
+
+    /// Whether a path is to be looked at: one that stands for another is told.
+    fn is_real(&mut self, key: &str, path: &Path, placeholders: Placeholders) -> bool {
+        let text = path.to_string_lossy();
+        if !text.to_lowercase().contains("path/to/") {
+            return true;
+        }
+        let refused = placeholders == Placeholders::Refused;
+        self.found.push(self.loaded.placeholder(key, &text, refused));
+        false
+    }
+
+    /// Refuses a path that is no regular file.
+    fn file(&mut self, key: &str, path: &Path, hint: &str, placeholders: Placeholders) -> bool {
+        if !self.is_real(key, path, placeholders) {
+            return false;
+        }
+        let Err(error) = tamis_file::open(path) else { return true };
+        let path = path.display();
+        let message = match error.kind() {
+            std::io::ErrorKind::NotFound => format!("there is no file {path}"),
+            _ => format!("failed to open {path}: {error}"),
+        };
+        self.refuse(&[key.to_owned()], &message, Some(hint));
+        false
+    }
+
+    fn data_files(&mut self, placeholders: Placeholders) {
+        const HINT: &str = "name JSONL or Parquet files";
+        // The task `arithmetic` makes its own prompts.
+        if self.config.data.task == Some(tamis_config::TaskKind::Arithmetic) {
+            return;
+        }
+        for (key, paths) in [("data.train", &self.config.data.train), ("data.val", &self.config.data.val)] {
+            let several = paths.len() > 1;
+            for (index, path) in paths.into_iter().enumerate() {
+                let key = if several { format!("{key}[{index}]") } else { key.to_owned() };
+                self.file(&key, path, HINT, placeholders);
+            }
+        }
+    }
+
+    fn model_files(&mut self, placeholders: Placeholders) {
+        let model = &self.config.model;
+        if let Some(path) = &model.path {
+            self.model("model.path", path, true, placeholders);
+        }
+        if let Some(path) = &model.reference {
+            self.model("model.reference", path, false, placeholders);
+        }
+        if let Some(path) = self.config.critic.model.path.as_ref().filter(|_| self.config.has_critic()) {
+            self.model("critic.model.path", path, false, placeholders);
+        }
+        if let Some(TokenizerSource::File(path)) = model.init.as_ref().map(|init| &init.tokenizer)
+            && self.is_real("model.init.tokenizer", path, placeholders)
+        {
+            let file = if path.is_dir() { path.join("tokenizer.json") } else { path.clone() };
+            self.file("model.init.tokenizer", &file, "name a `tokenizer.json` or the folder that holds one, or `char`", placeholders);
+        }
+        if let Some(path) = &model.chat_template
+            && self.is_real("model.chat_template", path, placeholders)
+        {
+            let key = ["model.chat_template".to_owned()];
+            match tamis_file::read_text(path, tamis_file::MAX_TEMPLATE) {
+                Ok(source) => {
+                    if let Err(error) = ChatTemplate::new(&source, &std::collections::BTreeMap::new()) {
+                        self.refuse(&key, &error.to_string(), None);
+                    }
+                }
+                Err(error) => {
+                    let message = format!("failed to read the chat template {}: {error}", path.display());
+                    self.refuse(&key, &message, Some("name a file with a Jinja template, or leave it out: the model's own is taken"));
+                }
+            }
+        }
+    }
+
+    /// Refuses a folder that holds no model in the layout that is read; the policy needs a tokenizer too.
+    fn model(&mut self, key: &str, path: &Path, with_tokenizer: bool, placeholders: Placeholders) {
+        if !self.is_real(key, path, placeholders) {
+            return;
+        }
+        let keys = [key.to_owned()];
+        let folder = path.display();
+        if !path.is_dir() {
+            let message = format!("there is no folder {folder}");
+            let hint = "a model is read from disk: name a folder with config.json, model.safetensors and tokenizer.json \
+                (`hf download NAME --local-dir FOLDER` makes one)";
+            self.refuse(&keys, &message, Some(hint));
+            return;
+        }
+        let mut needed = vec!["config.json"];
+        if with_tokenizer {
+            needed.push("tokenizer.json");
+        }
+        let has = |name: &str| path.join(name).is_file();
+        let mut missing: Vec<&str> = needed.into_iter().filter(|name| !has(name)).collect();
+        if !has("model.safetensors") && !has("model.safetensors.index.json") {
+            missing.push("model.safetensors");
+        }
+        if !missing.is_empty() {
+            let message = format!("{folder} has no {}", missing.join(" and no "));
+            let hint = "the folder of a model is what `save_pretrained(..., safe_serialization=True)` of model and tokenizer writes";
+            self.refuse(&keys, &message, Some(hint));
+            return;
+        }
+        let config = match if with_tokenizer { ModelConfig::load(path) } else { ModelConfig::load_any(path) } {
+            Ok(config) => config,
+            Err(error) => {
+                let cause = std::error::Error::source(&error).map_or_else(String::new, |cause| format!(": {cause}"));
+                self.refuse(&keys, &format!("{folder} cannot be used: {error}{cause}"), None);
+                return;
+            }
+        };
+        let (prompt, response) = (self.config.data.max_prompt_length, self.config.rollout.max_response_length);
+        let (longest, limit) = (prompt.saturating_add(response), config.max_position_embeddings);
+        if longest > limit {
+            let message = format!(
+                "`data.max_prompt_length` ({prompt}) and `rollout.max_response_length` ({response}) make {longest} tokens, and the model in {folder} reads {limit}"
+            );
+            let keys = ["rollout.max_response_length", "data.max_prompt_length", key].map(str::to_owned);
+            self.refuse(&keys, &message, Some(&format!("lower one of them so that they sum to at most {limit}")));
+        }
+    }
+
+    fn reward_files(&mut self, placeholders: Placeholders) {
+        for (index, reward) in self.config.reward.iter().enumerate() {
+            let reward_key = format!("reward[{index}]");
+            match &reward.kind {
+                RewardKind::BySource { sources } => {
+                    for (source, kind) in &sources.0 {
+                        self.reward_file(&format!("{reward_key}.sources.{source}"), kind, placeholders);
+                    }
+                }
+                kind => self.reward_file(&reward_key, kind, placeholders),
+            }
+        }
+    }
+
+    fn reward_file(&mut self, key: &str, kind: &RewardKind, placeholders: Placeholders) {
+        match kind {
+            RewardKind::Python { path, python, .. } => {
+                self.file(&format!("{key}.path"), path, "name the Python file that holds the function", placeholders);
+                self.program(&format!("{key}.python"), python, placeholders);
+            }
+            RewardKind::Command { argv, .. } => {
+                let program = argv.first().map(PathBuf::from).unwrap_or_default();
+                self.program(&format!("{key}.argv"), &program, placeholders);
+            }
+            _ => {}
+        }
+    }
+
+    /// Refuses a program that is neither a file nor on `PATH`.
+    fn program(&mut self, key: &str, program: &Path, placeholders: Placeholders) {
+        if !self.is_real(key, program, placeholders) {
+            return;
+        }
+        let is_there = if program.components().count() > 1 {
+            program.is_file()
+        } else {
+            let folders = std::env::var_os("PATH").unwrap_or_default();
+            std::env::split_paths(&folders).any(|folder| folder.join(program).is_file())
+        };
+        if !is_there {
+            let message = format!("there is no program {}", program.display());
+            let hint = "is it installed and on PATH? A name without `/` is looked for there";
+            self.refuse(&[key.to_owned(), key.rsplit_once('.').map_or(key, |(reward, _)| reward).to_owned()], &message, Some(hint));
+        }
+    }
+}
+
+/// The keys that a setting of a pure object may have come from, the likeliest first; those that there are not are passed over.
+fn keys_of(section: &str, setting: &str) -> Vec<String> {
+    let (part, name) = setting.rsplit_once('.').unwrap_or(("", setting));
+    let name = match (part, name) {
+        (_, "coef") => "coefficient",
+        ("clip", "dual") => "dual_clip",
+        (_, "ratio_cap") | ("cispo", "max") => "max_ratio",
+        (_, "scale") if section == "objective" => "loss_scale_factor",
+        (_, "off_policy") => "off_policy",
+        (_, name) => name,
+    };
+    let mut keys = vec![format!("{section}.{name}")];
+    if !part.is_empty() {
+        keys.push(format!("{section}.{part}.{name}"));
+    }
+    if section == "objective" {
+        keys.extend([format!("objective.loss.clip_{name}"), format!("objective.loss.{name}"), format!("objective.kl.{name}")]);
+        keys.push("objective.loss.kind".to_owned());
+    }
+    keys
+}
