@@ -227,8 +227,14 @@ fn critics_that_do_not_fit_are_refused_at_start() {
     let told = |arguments: &[&str]| folder.tamis(&[&["train"], arguments].concat()).failure();
     insta::assert_snapshot!(told(&["config.yaml", "critic.model.path=nowhere"]), @"
 exit code 2
-error: critic.model.path: there is no folder nowhere
-  hint: name a folder with config.json and model.safetensors, or leave it out: the critic then begins with the policy's layers
+error: `critic.model.path`: there is no folder nowhere
+ --> command line
+  |
+1 | critic.model.path=nowhere
+  |                   ^^^^^^^
+  hint: a model is read from disk: name a folder with config.json, model.safetensors and tokenizer.json (`hf download NAME --local-dir FOLDER` makes one)
+
+1 error in the configuration
 ");
     let config = folder.read("runs/tiny/checkpoints/step_1/critic/config.json");
     let narrow: Vec<&str> = config
@@ -236,21 +242,41 @@ error: critic.model.path: there is no folder nowhere
         .map(|line| if line.contains("\"vocab_size\"") { "  \"vocab_size\": 5," } else { line })
         .collect();
     folder.write("narrow/config.json", &narrow.join("\n"));
+    folder.write("narrow/model.safetensors", "");
     insta::assert_snapshot!(told(&["config.yaml", "critic.model.path=narrow"]), @"
 exit code 2
-error: critic.model.path: the critic knows 5 tokens, the policy has 18
-  hint: take a critic with the policy's tokenizer
+error: `critic.model.path`: narrow has no model.safetensors
+ --> command line
+  |
+1 | critic.model.path=narrow
+  |                   ^^^^^^
+  hint: the folder of a model is what `save_pretrained(..., safe_serialization=True)` of model and tokenizer writes
+
+1 error in the configuration
 ");
     let long = ["config.yaml", "model.init.max_position_embeddings=64", "data.max_prompt_length=40"];
     let path = "critic.model.path=runs/tiny/checkpoints/step_1/critic";
     insta::assert_snapshot!(told(&[&long[..], &[path]].concat()), @"
 exit code 2
-error: data.max_prompt_length 40 and rollout.max_response_length 4 make 44 tokens, the critic in runs/tiny/checkpoints/step_1/critic reads 32
+error: `rollout.max_response_length`: `data.max_prompt_length` (40) and `rollout.max_response_length` (4) make 44 tokens, and the model in runs/tiny/checkpoints/step_1/critic reads 32
+  --> config.yaml:11:38
+   |
+11 | rollout: {n: 4, max_response_length: 4}
+   |                                      ^
   hint: lower one of them so that they sum to at most 32
+
+1 error in the configuration
 ");
     insta::assert_snapshot!(told(&["config.yaml", "model.init=null", "model.path=runs/tiny/checkpoints/step_1/critic"]), @"
 exit code 2
-error: no tokenizer.json in runs/tiny/checkpoints/step_1/critic; save it with `AutoTokenizer.from_pretrained(...).save_pretrained(...)`
+error: `model.path`: runs/tiny/checkpoints/step_1/critic has no tokenizer.json
+ --> command line
+  |
+1 | model.path=runs/tiny/checkpoints/step_1/critic
+  |            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  hint: the folder of a model is what `save_pretrained(..., safe_serialization=True)` of model and tokenizer writes
+
+1 error in the configuration
 ");
     insta::assert_snapshot!(told(&["config.yaml", "model.memory_limit=100KiB"]).lines().nth(1).unwrap_or(""), @"error: the run needs about 9.8 MiB of memory, 100.0 KiB is there:");
     // A checkpoint without its critic.
@@ -383,21 +409,45 @@ warning: the filter drops groups without a right completion, from which `objecti
 
 {advantage: {estimator: bnpo}, kl: {in: reward, coefficient: 0.1}}
 exit code 2
-error: objective.kl.in: reward has no place in `bnpo`, which reads the rewards before they are summed
+error: `objective.kl.in`: reward has no place in `bnpo`, which reads the rewards before they are summed
+  --> config.yaml:21:52
+   |
+21 | objective: {advantage: {estimator: bnpo}, kl: {in: reward, coefficient: 0.1}}
+   |                                                    ^^^^^^
   hint: set objective.kl.in=loss
+
+1 error in the configuration
 
 {loss: {kind: cispo, clip_low: 1.5}}
 exit code 2
-error: objective setting `cispo.low` is 1.5; expected a number from 0 to 1
+error: `objective.loss.clip_low`: objective setting `cispo.low` is 1.5; expected a number from 0 to 1
+  --> config.yaml:21:43
+   |
+21 | objective: {loss: {kind: cispo, clip_low: 1.5}}
+   |                                           ^^^
+
+1 error in the configuration
 
 {correction: {preset: bypass_pg_is}}
 exit code 2
-error: objective.correction.preset: `bypass_pg_is` weights the plain policy gradient, and objective.loss.kind is `clip`
+error: `objective.correction.preset`: `bypass_pg_is` weights the plain policy gradient, and objective.loss.kind is `clip`
+  --> config.yaml:21:34
+   |
+21 | objective: {correction: {preset: bypass_pg_is}}
+   |                                  ^^^^^^^^^^^^
   hint: set objective.loss.kind=reinforce
+
+1 error in the configuration
 
 {correction: {rejections: [{statistic: seq_max_k1, threshold: '0.5'}]}}
 exit code 2
-error: unknown rejection statistic `seq_max_k1`; known are token_k1, token_k2, token_k3, seq_sum_k1, seq_sum_k2, seq_sum_k3, seq_mean_k1, seq_mean_k2, seq_mean_k3, seq_max_k2, seq_max_k3
+error: `objective.correction.rejections`: unknown rejection statistic `seq_max_k1`; known are token_k1, token_k2, token_k3, seq_sum_k1, seq_sum_k2, seq_sum_k3, seq_mean_k1, seq_mean_k2, seq_mean_k3, seq_max_k2, seq_max_k3
+  --> config.yaml:21:38
+   |
+21 | objective: {correction: {rejections: [{statistic: seq_max_k1, threshold: '0.5'}]}}
+   |                                      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+
+1 error in the configuration
 "#);
 }
 
@@ -458,22 +508,35 @@ fn references_that_do_not_fit_are_refused_before_the_warm_start() {
         assert!(!ended.stderr.contains("warm start"), "{}", ended.stderr);
         ended.failure()
     };
-    insta::assert_snapshot!(told("nowhere"), @r#"
+    insta::assert_snapshot!(told("nowhere"), @"
 exit code 2
-error: model.reference: there is no folder nowhere
-  hint: name a folder with config.json and model.safetensors, or leave it out: the reference is then the policy as it begins
-"#);
+error: `model.reference`: there is no folder nowhere
+ --> command line
+  |
+1 | model.reference=nowhere
+  |                 ^^^^^^^
+  hint: a model is read from disk: name a folder with config.json, model.safetensors and tokenizer.json (`hf download NAME --local-dir FOLDER` makes one)
+
+1 error in the configuration
+");
     let narrow = folder.read(&format!("{checkpoint}/config.json"));
     let narrow: Vec<&str> = narrow
         .lines()
         .map(|line| if line.contains("\"vocab_size\"") { "  \"vocab_size\": 5," } else { line })
         .collect();
     folder.write("narrow/config.json", &narrow.join("\n"));
-    insta::assert_snapshot!(told("narrow"), @r#"
+    folder.write("narrow/model.safetensors", "");
+    insta::assert_snapshot!(told("narrow"), @"
 exit code 2
-error: model.reference: the reference knows 5 tokens, the policy has 18
-  hint: take a reference with the policy's tokenizer
-"#);
+error: `model.reference`: narrow has no model.safetensors
+ --> command line
+  |
+1 | model.reference=narrow
+  |                 ^^^^^^
+  hint: the folder of a model is what `save_pretrained(..., safe_serialization=True)` of model and tokenizer writes
+
+1 error in the configuration
+");
     // One that fits is compared with from the first step on.
     let ended = folder
         .tamis(&["train", "config.yaml", "run.name=fits", &format!("model.reference={checkpoint}")])

@@ -72,16 +72,21 @@ impl Loaded {
         if is_refused { Diagnostic::error(problem, origin) } else { Diagnostic::warning(problem, origin) }
     }
 
+    /// The first of some keys that a user wrote, or a section around one; where none did, the first that there is.
     fn blamed(&self, keys: &[String]) -> (String, Option<Origin>) {
-        let there: Vec<(&String, &Origin)> = keys
-            .iter()
-            .filter_map(|key| Some((key, self.tree.place_of(&key.replace('[', ".").replace(']', ""))?)))
-            .collect();
-        let written = there.iter().find(|(_, origin)| origin.is_from_user());
-        match written.or(there.first()) {
-            Some((key, origin)) => ((*key).clone(), origin.is_from_user().then(|| (*origin).clone())),
-            None => (keys.last().cloned().unwrap_or_default(), None),
+        let paths: Vec<String> = keys.iter().map(|key| key.replace('[', ".").replace(']', "")).collect();
+        let written = |path: &str| {
+            let own = self.tree.place_of(path).filter(|origin| origin.is_from_user());
+            own.or_else(|| self.tree.at(path)?.first_written()).cloned()
+        };
+        let found = keys.iter().zip(&paths).find_map(|(key, path)| Some((key.clone(), written(path)?)));
+        if let Some((key, origin)) = found {
+            return (key, Some(origin));
         }
+        let there = keys.iter().zip(&paths).find(|(_, path)| self.tree.at(path).is_some());
+        let key = there.map(|(key, _)| key).or(keys.first()).cloned().unwrap_or_default();
+        let around = |path: &String| path.match_indices('.').rev().find_map(|(dot, _)| written(&path[..dot]));
+        (key, paths.first().and_then(around))
     }
 }
 

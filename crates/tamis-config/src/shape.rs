@@ -50,11 +50,16 @@ impl Check {
             && value.numbers().into_iter().all(|number| self.holds(number))
     }
 
-    /// Whether single precision, in which the engine computes, holds a value: neither as infinite nor as 0, and still under the condition.
+    /// Whether single precision, in which the engine computes, holds a value: neither as infinite nor as 0, nor as a bound that it must not
+    /// reach.
     pub(crate) fn accepts_single<T: Setting>(self, value: &T) -> bool {
         value.reals().into_iter().all(|number| {
             let single = f64::from(number as f32);
-            single.is_finite() && (single == 0.0) == (number == 0.0) && self.holds(single)
+            let is_inside = match self {
+                Self::GreaterThan(_) | Self::FromBelow(..) => self.holds(single),
+                _ => true,
+            };
+            single.is_finite() && (single == 0.0) == (number == 0.0) && is_inside
         })
     }
 

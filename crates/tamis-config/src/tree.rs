@@ -96,6 +96,16 @@ impl Node {
         }
     }
 
+    /// The first value in this one, itself among them, that a user wrote.
+    pub(crate) fn first_written(&self) -> Option<&Origin> {
+        let inside = || match &self.value {
+            Value::Map(entries) => entries.iter().find_map(|entry| entry.node.first_written()),
+            Value::List(items) => items.iter().find_map(Node::first_written),
+            Value::Scalar { .. } => None,
+        };
+        Some(&self.origin).filter(|origin| origin.is_from_user()).or_else(inside)
+    }
+
     /// Puts `other` over this: mappings key by key, anything else replaced.
     pub fn merge(&mut self, other: Node) {
         match (&mut self.value, other.value) {

@@ -6,8 +6,8 @@ use crate::{raw, said};
 
 #[test]
 fn rewards() {
-    assert_snapshot!(said("reward: [{name: a}]", &[]), @r#"
-error: `reward[0].kind` is missing: it is one of exact, number, gsm8k, math, math_dapo, format, think_format, length, cosine, repetition, soft_overlong, command, python
+    assert_snapshot!(said("reward: [{name: a}]", &[]), @"
+error: `reward[0].kind` is missing: it is one of exact, number, gsm8k, math, math_dapo, by_source, format, think_format, length, cosine, repetition, soft_overlong, command, python
  --> run.yaml:1:10
   |
 1 | reward: [{name: a}]
@@ -15,9 +15,9 @@ error: `reward[0].kind` is missing: it is one of exact, number, gsm8k, math, mat
   hint: `tamis config explain reward.kind` says more
 
 1 error in the configuration
-"#);
-    assert_snapshot!(said("reward: [{kind: gsm}]", &[]), @r#"
-error: `reward[0].kind` cannot be `gsm`: it is one of exact, number, gsm8k, math, math_dapo, format, think_format, length, cosine, repetition, soft_overlong, command, python
+");
+    assert_snapshot!(said("reward: [{kind: gsm}]", &[]), @"
+error: `reward[0].kind` cannot be `gsm`: it is one of exact, number, gsm8k, math, math_dapo, by_source, format, think_format, length, cosine, repetition, soft_overlong, command, python
  --> run.yaml:1:17
   |
 1 | reward: [{kind: gsm}]
@@ -25,7 +25,7 @@ error: `reward[0].kind` cannot be `gsm`: it is one of exact, number, gsm8k, math
   hint: did you mean `gsm8k`?
 
 1 error in the configuration
-"#);
+");
     assert_snapshot!(said("reward: [{kind: gsm8k, pattern: x}]", &[]), @r#"
 error: unknown key `reward[0].pattern`
  --> run.yaml:1:24

@@ -140,7 +140,7 @@ error: failed to read no/such/file.yaml: No such file or directory (os error 2)
 /// A line in flow style holds many keys: what is shown is the key or the value itself.
 #[test]
 fn places_in_flow_style() {
-    assert_snapshot!(said("reward: [{kind: format, weight: 0.5}, {weight: 1}]\nrollout: {n: {a: 1}, top_p: [1,\n  2], temprature: 1}", &[]), @r#"
+    assert_snapshot!(said("reward: [{kind: format, weight: 0.5}, {weight: 1}]\nrollout: {n: {a: 1}, top_p: [1,\n  2], temprature: 1}", &[]), @"
 error: unknown key `rollout.temprature`
  --> run.yaml:3:7
   |
@@ -169,7 +169,7 @@ error: `reward[0].pattern` is missing: a text
   |                 ^^^^^^
   hint: `tamis config explain reward.pattern` says more
 
-error: `reward[1].kind` is missing: it is one of exact, number, gsm8k, math, math_dapo, format, think_format, length, cosine, repetition, soft_overlong, command, python
+error: `reward[1].kind` is missing: it is one of exact, number, gsm8k, math, math_dapo, by_source, format, think_format, length, cosine, repetition, soft_overlong, command, python
  --> run.yaml:1:39
   |
 1 | reward: [{kind: format, weight: 0.5}, {weight: 1}]
@@ -177,8 +177,8 @@ error: `reward[1].kind` is missing: it is one of exact, number, gsm8k, math, mat
   hint: `tamis config explain reward.kind` says more
 
 5 errors in the configuration
-"#);
-    assert_snapshot!(said("reward:\n  - weight: 0.5\n    kind: format\n  - weight: 1\n", &[]), @r#"
+");
+    assert_snapshot!(said("reward:\n  - weight: 0.5\n    kind: format\n  - weight: 1\n", &[]), @"
 error: `reward[0].pattern` is missing: a text
  --> run.yaml:3:11
   |
@@ -186,7 +186,7 @@ error: `reward[0].pattern` is missing: a text
   |           ^^^^^^
   hint: `tamis config explain reward.pattern` says more
 
-error: `reward[1].kind` is missing: it is one of exact, number, gsm8k, math, math_dapo, format, think_format, length, cosine, repetition, soft_overlong, command, python
+error: `reward[1].kind` is missing: it is one of exact, number, gsm8k, math, math_dapo, by_source, format, think_format, length, cosine, repetition, soft_overlong, command, python
  --> run.yaml:4:5
   |
 4 |   - weight: 1
@@ -194,7 +194,7 @@ error: `reward[1].kind` is missing: it is one of exact, number, gsm8k, math, mat
   hint: `tamis config explain reward.kind` says more
 
 2 errors in the configuration
-"#);
+");
     assert_snapshot!(said("{train: {lr_schedule: {kind: cosine}, total_steps: null, total_epochs: 2}, filter: {kind: mean_range, low: 0.9, high: 0.1}}", &["train.total_steps=null"]), @r#"
 error: `filter.low` (0.9) is not below `filter.high` (0.1): no group is ever kept
  --> run.yaml:1:108

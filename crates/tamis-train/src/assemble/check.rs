@@ -3,6 +3,7 @@
 //! [`settings`] builds what can be built of the settings alone, by the constructors that the run itself uses; [`files`] looks whether what is
 //! named is there, without reading data. Each finding carries the key that is to blame and where it was written.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use tamis_model::ModelConfig;
 use tamis_text::template::ChatTemplate;
 
 use super::{AssembleError, advantage, data, objective, rewards, schedule};
+use crate::checkpoint::CHECKSUMS;
 use crate::durable::Disk;
 use crate::run_directory;
 
@@ -247,20 +249,31 @@ impl Checker<'_> {
             let file = if path.is_dir() { path.join("tokenizer.json") } else { path.clone() };
             self.file("model.init.tokenizer", &file, "name a `tokenizer.json` or the folder that holds one, or `char`", placeholders);
         }
-        if let Some(path) = &model.chat_template
-            && self.is_real("model.chat_template", path, placeholders)
-        {
-            let key = ["model.chat_template".to_owned()];
-            match tamis_file::read_text(path, tamis_file::MAX_TEMPLATE) {
-                Ok(source) => {
-                    if let Err(error) = ChatTemplate::new(&source, &std::collections::BTreeMap::new()) {
-                        self.refuse(&key, &error.to_string(), None);
-                    }
+        for (key, path) in [
+            ("model.chat_template", &model.chat_template),
+            ("data.prompt_template", &self.config.data.prompt_template),
+        ] {
+            if let Some(path) = path {
+                self.template(key, path, placeholders);
+            }
+        }
+    }
+
+    /// Refuses a file that is no template.
+    fn template(&mut self, key: &str, path: &Path, placeholders: Placeholders) {
+        if !self.is_real(key, path, placeholders) {
+            return;
+        }
+        let keys = [key.to_owned()];
+        match tamis_file::read_text(path, tamis_file::MAX_TEMPLATE) {
+            Ok(source) => {
+                if let Err(error) = ChatTemplate::new(&source, &BTreeMap::new()) {
+                    self.refuse(&keys, &format!("{}: {error}", path.display()), None);
                 }
-                Err(error) => {
-                    let message = format!("failed to read the chat template {}: {error}", path.display());
-                    self.refuse(&key, &message, Some("name a file with a Jinja template, or leave it out: the model's own is taken"));
-                }
+            }
+            Err(error) => {
+                let message = format!("failed to read the template {}: {error}", path.display());
+                self.refuse(&keys, &message, Some("name a file with a Jinja template, or leave it out"));
             }
         }
     }
@@ -296,6 +309,8 @@ impl Checker<'_> {
         }
         let config = match if with_tokenizer { ModelConfig::load(path) } else { ModelConfig::load_any(path) } {
             Ok(config) => config,
+            // Of a checkpoint of tamis the checksums tell whether it is as it was saved.
+            Err(_) if has(CHECKSUMS) => return,
             Err(error) => {
                 let cause = std::error::Error::source(&error).map_or_else(String::new, |cause| format!(": {cause}"));
                 self.refuse(&keys, &format!("{folder} cannot be used: {error}{cause}"), None);

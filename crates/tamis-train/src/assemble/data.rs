@@ -102,7 +102,7 @@ fn all_prompts(config: &Config, for_training: bool) -> Result<Prompts, AssembleE
 
 /// `data.prompt_template`. As in EasyR1 the white space around it is not part of it.
 fn prompt_template(path: &Path) -> Result<ChatTemplate, AssembleError> {
-    let source = std::fs::read_to_string(path)
+    let source = tamis_file::read_text(path, tamis_file::MAX_TEMPLATE)
         .map_err(|source| CodecError::PromptTemplateFile { path: path.to_owned(), source })?;
     let template = ChatTemplate::new(source.trim(), &BTreeMap::new());
     Ok(template.map_err(|source| CodecError::PromptTemplate { path: path.to_owned(), source })?)
