@@ -245,14 +245,8 @@ error: `critic.model.path`: there is no folder nowhere
     folder.write("narrow/model.safetensors", "");
     insta::assert_snapshot!(told(&["config.yaml", "critic.model.path=narrow"]), @"
 exit code 2
-error: `critic.model.path`: narrow has no model.safetensors
- --> command line
-  |
-1 | critic.model.path=narrow
-  |                   ^^^^^^
-  hint: the folder of a model is what `save_pretrained(..., safe_serialization=True)` of model and tokenizer writes
-
-1 error in the configuration
+error: critic.model.path: the critic knows 5 tokens, the policy has 18
+  hint: take a critic with the policy's tokenizer
 ");
     let long = ["config.yaml", "model.init.max_position_embeddings=64", "data.max_prompt_length=40"];
     let path = "critic.model.path=runs/tiny/checkpoints/step_1/critic";
@@ -528,14 +522,8 @@ error: `model.reference`: there is no folder nowhere
     folder.write("narrow/model.safetensors", "");
     insta::assert_snapshot!(told("narrow"), @"
 exit code 2
-error: `model.reference`: narrow has no model.safetensors
- --> command line
-  |
-1 | model.reference=narrow
-  |                 ^^^^^^
-  hint: the folder of a model is what `save_pretrained(..., safe_serialization=True)` of model and tokenizer writes
-
-1 error in the configuration
+error: model.reference: the reference knows 5 tokens, the policy has 18
+  hint: take a reference with the policy's tokenizer
 ");
     // One that fits is compared with from the first step on.
     let ended = folder

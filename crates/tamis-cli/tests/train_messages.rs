@@ -287,11 +287,17 @@ fn of_file() -> String {
 #[test]
 fn data() {
     let folder = Folder::new();
-    insta::assert_snapshot!(train(&folder, &of_file()).failure(), @r#"
-    exit code 2
-    error: failed to open train.jsonl
-      caused by: No such file or directory (os error 2)
-    "#);
+    insta::assert_snapshot!(train(&folder, &of_file()).failure(), @"
+exit code 2
+error: `data.val`: there is no file train.jsonl
+ --> config.yaml:6:8
+  |
+6 |   val: [train.jsonl]
+  |        ^^^^^^^^^^^^^
+  hint: name JSONL or Parquet files
+
+2 errors in the configuration
+");
     folder.write("train.jsonl", "");
     insta::assert_snapshot!(train(&folder, &of_file()).failure(), @r#"
     exit code 2
@@ -324,11 +330,11 @@ exit code 2
 error: train.jsonl, line 5: `question` is empty
 "#);
     folder.write("train.jsonl", &ROWS.replaced("\"answer\"", "\"gold\""));
-    insta::assert_snapshot!(train(&folder, &of_file()).failure(), @r#"
+    insta::assert_snapshot!(train(&folder, &of_file()).failure(), @"
 exit code 2
 error: `warm_start.steps` is above 0 and there are no examples: none of the training prompts has a ground truth
   hint: set `warm_start.steps: 0`, or name the columns of prompt and answer (`data.columns.prompt`, `data.columns.ground_truth`)
-"#);
+");
     let wrong = of_file().replaced("train.jsonl", "train.parquet");
     folder.write("train.parquet", "PAR1 or so");
     insta::assert_snapshot!(train(&folder, &wrong).failure(), @r#"
@@ -366,16 +372,29 @@ fn model() {
         .map(|line| if line.starts_with("  init:") { "  path: model" } else { line })
         .collect::<Vec<_>>()
         .join("\n");
-    insta::assert_snapshot!(train(&folder, &config).failure(), @r#"
-    exit code 2
-    error: model.path: there is no folder model
-      hint: name a folder with config.json, model.safetensors and tokenizer.json; a relative one is taken from where tamis is started
-    "#);
+    insta::assert_snapshot!(train(&folder, &config).failure(), @"
+exit code 2
+error: `model.path`: there is no folder model
+ --> config.yaml:3:9
+  |
+3 |   path: model
+  |         ^^^^^
+  hint: a model is read from disk: name a folder with config.json, model.safetensors and tokenizer.json (`hf download NAME --local-dir FOLDER` makes one)
+
+1 error in the configuration
+");
     std::fs::create_dir(folder.join("model")).expect("folder");
-    insta::assert_snapshot!(train(&folder, &config).failure(), @r#"
-    exit code 2
-    error: no tokenizer.json in model; save it with `AutoTokenizer.from_pretrained(...).save_pretrained(...)`
-    "#);
+    insta::assert_snapshot!(train(&folder, &config).failure(), @"
+exit code 2
+error: `model.path`: model has no config.json and no tokenizer.json and no model.safetensors
+ --> config.yaml:3:9
+  |
+3 |   path: model
+  |         ^^^^^
+  hint: the folder of a model is what `save_pretrained(..., safe_serialization=True)` of model and tokenizer writes
+
+1 error in the configuration
+");
     for entry in std::fs::read_dir(&from).expect("checkpoint") {
         let entry = entry.expect("entry");
         std::fs::copy(entry.path(), folder.join("model").join(entry.file_name())).expect("copied");
@@ -399,15 +418,26 @@ fn model() {
     "#);
     // As another program saved it.
     std::fs::remove_file(folder.join("model/checksums.json")).expect("removed");
-    insta::assert_snapshot!(changed("config.json", &replaced("Qwen3ForCausalLM", "MambaForCausalLM")), @r#"
-    exit code 2
-    error: architecture `MambaForCausalLM` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)
-    "#);
-    insta::assert_snapshot!(changed("config.json", &replaced("{", "")), @r#"
-    exit code 2
-    error: model/config.json is not valid JSON
-      caused by: trailing characters at line 2 column 18
-    "#);
+    insta::assert_snapshot!(changed("config.json", &replaced("Qwen3ForCausalLM", "MambaForCausalLM")), @"
+exit code 2
+error: `model.path`: model cannot be used: architecture `MambaForCausalLM` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)
+ --> config.yaml:3:9
+  |
+3 |   path: model
+  |         ^^^^^
+
+1 error in the configuration
+");
+    insta::assert_snapshot!(changed("config.json", &replaced("{", "")), @"
+exit code 2
+error: `model.path`: model cannot be used: model/config.json is not valid JSON: trailing characters at line 2 column 18
+ --> config.yaml:3:9
+  |
+3 |   path: model
+  |         ^^^^^
+
+1 error in the configuration
+");
     insta::assert_snapshot!(changed("config.json", &replaced("\"hidden_size\": 16", "\"hidden_size\": 32")), @r#"
     exit code 2
     error: tensor `model.embed_tokens.weight` in model/model.safetensors has shape [18, 16], and the configuration of the model makes it [18, 32]
@@ -445,12 +475,17 @@ error: the warm start's example `1+1=` with the answer `two` cannot be tokenized
   hint: name a tokenizer that has its characters (`model.tokenizer`), or leave the warm start out (`warm_start.steps: 0`)
 "#);
     let template = config.replaced("  path: model", "  path: model\n  chat_template: missing.jinja");
-    insta::assert_snapshot!(train(&folder, &template).failure(), @r#"
+    insta::assert_snapshot!(train(&folder, &template).failure(), @"
 exit code 2
-error: failed to read the chat template missing.jinja
-  caused by: No such file or directory (os error 2)
-  hint: `model.chat_template` is taken from the folder in which tamis is started
-"#);
+error: `model.chat_template`: failed to read the template missing.jinja: No such file or directory (os error 2)
+ --> config.yaml:4:18
+  |
+4 |   chat_template: missing.jinja
+  |                  ^^^^^^^^^^^^^
+  hint: name a file with a Jinja template, or leave it out
+
+1 error in the configuration
+");
     folder.write("empty.jinja", "{# nothing #}");
     let chat = r#"{"prompt": [{"role": "user", "content": "1+1="}], "ground_truth": "2"}"#;
     folder.write("train.jsonl", &format!("{chat}\n{chat}\n{chat}\n{chat}\n"));
@@ -465,16 +500,29 @@ error: prompt 1 of the training data cannot be prepared
         ("hidden_size: 16", "hidden_size: 16000000"),
         ("intermediate_size: 32", "intermediate_size: 16000000"),
     ]);
-    insta::assert_snapshot!(train(&folder, &huge).failure(), @r#"
+    insta::assert_snapshot!(train(&folder, &huge).failure(), @"
 exit code 2
-error: model.init: the number of weights must not exceed the limit: 1536000576000000 and 4398046511104
+error: `model.init`: the number of weights must not exceed the limit: 1536000032000000 and 4398046511104
+ --> config.yaml:3:3
+  |
+3 |   init: {architecture: qwen3, hidden_size: 16000000, intermediate_size: 16000000, num_layers: 1, num_heads: 2, num_kv_he...
+  |   ^^^^
   hint: make the model smaller
-"#);
+
+1 error in the configuration
+");
     std::fs::remove_file(folder.join("model/model.safetensors")).expect("removed");
-    insta::assert_snapshot!(train(&folder, &config).failure(), @r#"
-    exit code 2
-    error: model holds neither model.safetensors nor model.safetensors.index.json
-    "#);
+    insta::assert_snapshot!(train(&folder, &config).failure(), @"
+exit code 2
+error: `model.path`: model has no model.safetensors
+ --> config.yaml:3:9
+  |
+3 |   path: model
+  |         ^^^^^
+  hint: the folder of a model is what `save_pretrained(..., safe_serialization=True)` of model and tokenizer writes
+
+1 error in the configuration
+");
 }
 
 /// A program that answers every request by an expression of Python; `request` is the request.
@@ -597,17 +645,29 @@ fn rewards_that_give_no_number_leave_the_row_out() {
 fn a_program_that_is_not_there() {
     let reward = "reward: [{kind: command, argv: [no-such-program-of-ours]}]";
     let folder = Folder::new();
-    insta::assert_snapshot!(train(&folder, &tiny(&[("reward: [{kind: number}]", reward)])).failure(), @r#"
-    exit code 2
-    error: reward `command` cannot start `no-such-program-of-ours`: No such file or directory (os error 2)
-      hint: is the program installed and on PATH? Its path is taken from the folder in which tamis is started
-    "#);
+    insta::assert_snapshot!(train(&folder, &tiny(&[("reward: [{kind: number}]", reward)])).failure(), @"
+exit code 2
+error: `reward[0].argv`: there is no program no-such-program-of-ours
+  --> config.yaml:12:32
+   |
+12 | reward: [{kind: command, argv: [no-such-program-of-ours]}]
+   |                                ^^^^^^^^^^^^^^^^^^^^^^^^^
+  hint: is it installed and on PATH? A name without `/` is looked for there
+
+1 error in the configuration
+");
     let reward = "reward: [{kind: python, path: missing.py}]";
-    insta::assert_snapshot!(train(&folder, &tiny(&[("reward: [{kind: number}]", reward)])).failure(), @r#"
-    exit code 2
-    error: reward `python` is a Python file that is not there: missing.py
-      hint: set its `path`, which is taken from the folder in which tamis is started
-    "#);
+    insta::assert_snapshot!(train(&folder, &tiny(&[("reward: [{kind: number}]", reward)])).failure(), @"
+exit code 2
+error: `reward[0].path`: there is no file missing.py
+  --> config.yaml:12:31
+   |
+12 | reward: [{kind: python, path: missing.py}]
+   |                               ^^^^^^^^^^
+  hint: name the Python file that holds the function
+
+1 error in the configuration
+");
     leaves_no_run(&folder);
 }
 
@@ -665,7 +725,7 @@ error: there is no metric `accuracy`: there are acc, score, seq_reward, seq_fina
     let ended = wandb
         .tamis(&["train", "tiny.yaml", "trainer.logger=[console,wandb]", "train.total_steps=1"])
         .succeeds();
-    insta::assert_snapshot!(ended.stderr.lines().filter(|line| line.contains("wandb")).collect::<Vec<_>>().join("\n"), @r#"trainer.logger=["console","wandb"] -> run.loggers: [console, jsonl] (warning: wandb is not there yet; metrics.jsonl holds the same figures, and TensorBoard files are there)"#);
+    insta::assert_snapshot!(ended.stderr.lines().filter(|line| line.contains("wandb")).collect::<Vec<_>>().join("\n"), @r#"trainer.logger=["console","wandb"] -> run.loggers: [console, jsonl] (wandb is not there yet; metrics.jsonl holds the same figures, and TensorBoard files are there)"#);
 }
 
 #[test]
