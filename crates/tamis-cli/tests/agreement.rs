@@ -13,24 +13,45 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["run.name=a/b"], "no name of a folder"),
     (&["run.name=.."], "no name of a folder"),
     (&["run.name=/tmp"], "no name of a folder"),
-    (&["data.task=null", "validate.test_freq=0", "data.train=none.jsonl"], "`data.train`: there is no file none.jsonl"),
-    (&["data.task=null", "validate.test_freq=0", "data.train=[rows.jsonl,none.jsonl]"], "`data.train[1]`: there is no file none.jsonl"),
+    (
+        &["data.task=null", "validate.test_freq=0", "data.train=none.jsonl"],
+        "`data.train`: there is no file none.jsonl",
+    ),
+    (
+        &["data.task=null", "validate.test_freq=0", "data.train=[rows.jsonl,none.jsonl]"],
+        "`data.train[1]`: there is no file none.jsonl",
+    ),
     (&["data.task=null", "validate.test_freq=0", "data.train=folder"], "it is a folder, not a regular file"),
-    (&["data.task=null", "validate.test_freq=0", "data.train=/dev/zero"], "it is a device, not a regular file"),
+    (
+        &["data.task=null", "validate.test_freq=0", "data.train=/dev/zero"],
+        "it is a device, not a regular file",
+    ),
     (&["data.task=null", "data.train=rows.jsonl", "data.val=none.jsonl"], "`data.val`: there is no file"),
-    (&["data.task=gsm8k_calculator", "validate.test_freq=0", "data.train=none.jsonl"], "`data.train`: there is no file"),
+    (
+        &["data.task=gsm8k_calculator", "validate.test_freq=0", "data.train=none.jsonl"],
+        "`data.train`: there is no file",
+    ),
     (&["model.init=null", "model.path=none"], "`model.path`: there is no folder none"),
-    (&["model.init=null", "model.path=folder"], "folder has no config.json and no tokenizer.json and no model.safetensors"),
+    (
+        &["model.init=null", "model.path=folder"],
+        "folder has no config.json and no tokenizer.json and no model.safetensors",
+    ),
     (&["model.init=null", "model.path=broken"], "broken cannot be used: "),
     (&["model.reference=none", "objective.kl.in=loss"], "`model.reference`: there is no folder none"),
-    (&["objective.advantage.estimator=gae", "filter=null", "critic.model.path=none"], "`critic.model.path`: there is no folder"),
+    (
+        &["objective.advantage.estimator=gae", "filter=null", "critic.model.path=none"],
+        "`critic.model.path`: there is no folder",
+    ),
     (&["model.init.tokenizer=none"], "`model.init.tokenizer`: there is no file none"),
     (&["model.init.tokenizer=folder"], "`model.init.tokenizer`: there is no file folder/tokenizer.json"),
     (&["model.chat_template=none.jinja"], "`model.chat_template`: failed to read the template none.jinja"),
     (&["model.chat_template=bad.jinja"], "the chat template does not parse"),
     (&["model.chat_template=long.jinja"], "it has 1 MiB, and 1 MiB is the most that is read"),
     (&["reward=[{kind: python, path: none.py}]"], "`reward[0].path`: there is no file none.py"),
-    (&["reward=[{kind: python, path: rows.jsonl, python: no-such-python}]"], "there is no program no-such-python"),
+    (
+        &["reward=[{kind: python, path: rows.jsonl, python: no-such-python}]"],
+        "there is no program no-such-python",
+    ),
     (&["reward=[{kind: command, argv: [no-such-program]}]"], "there is no program no-such-program"),
     (&["reward=[{kind: command, argv: [./none]}]"], "there is no program ./none"),
     // Rewards.
@@ -48,7 +69,10 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["objective.advantage.estimator=bnpo_running", "objective.advantage.high=0"], "advantage setting"),
     (&["objective.shaping=[{kind: clip_advantage, low: 3}]"], "`low` is 3"),
     (&["objective.advantage.estimator=gdpo", "objective.kl.in=reward"], "has no place in `gdpo`"),
-    (&["objective.correction.rejections=[{statistic: nonsense, threshold: '1'}]"], "unknown rejection statistic"),
+    (
+        &["objective.correction.rejections=[{statistic: nonsense, threshold: '1'}]"],
+        "unknown rejection statistic",
+    ),
     (&["objective.correction.rejections=[{statistic: seq_mean_k3, threshold: x}]"], "threshold `x`"),
     (&["objective.correction.weights={min: 5, max: 2}"], "the lower must be below the upper"),
     (&["objective.correction.preset=bypass_pg_is"], "weights the plain policy gradient"),
@@ -71,7 +95,15 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["rollout.stop=['']"], "an empty text would end every completion"),
     (&["rollout.stop=[a, '']"], "an empty text would end every completion"),
     (&["filter.metric=nonsense"], "there is no metric `nonsense`"),
-    (&["model.init.hidden_size=16777216", "model.init.intermediate_size=16777216", "model.init.num_layers=4096", "model.init.head_dim=8"], "number of weights"),
+    (
+        &[
+            "model.init.hidden_size=16777216",
+            "model.init.intermediate_size=16777216",
+            "model.init.num_layers=4096",
+            "model.init.head_dim=8",
+        ],
+        "number of weights",
+    ),
     (&["model.init.max_position_embeddings=10"], "above `model.init.max_position_embeddings`"),
 ];
 
@@ -94,9 +126,18 @@ fn both_commands_refuse_the_same_with_the_same_words_and_the_place() {
     for (overrides, expected) in REFUSED {
         let checked = folder.tamis(&[&["config", "check", "tiny.yaml"], *overrides].concat());
         let trained = folder.tamis(&[&["train", "tiny.yaml"], *overrides].concat());
-        let is_refused = (checked.code, trained.code) == (Some(2), Some(2)) && checked.stderr == trained.stderr;
-        if !is_refused || !checked.stderr.contains(expected) || !checked.stderr.contains("--> ") || folder.join("runs").exists() {
-            wrong.push(format!("{overrides:?}, expected {expected:?}\n{}{}", checked.shown(), trained.shown()));
+        let is_refused =
+            (checked.code, trained.code) == (Some(2), Some(2)) && checked.stderr == trained.stderr;
+        if !is_refused
+            || !checked.stderr.contains(expected)
+            || !checked.stderr.contains("--> ")
+            || folder.join("runs").exists()
+        {
+            wrong.push(format!(
+                "{overrides:?}, expected {expected:?}\n{}{}",
+                checked.shown(),
+                trained.shown()
+            ));
             let _ = std::fs::remove_dir_all(folder.join("runs"));
         }
     }
@@ -118,7 +159,8 @@ error: `objective.loss.clip_low`: objective setting `clip.low` is 5; expected a 
 
 1 error in the configuration
 ");
-    let folder = folder.with("data.yaml", "data:\n  task: null\n  train:\n    - rows.jsonl\n    - none.jsonl\n");
+    let folder =
+        folder.with("data.yaml", "data:\n  task: null\n  train:\n    - rows.jsonl\n    - none.jsonl\n");
     insta::assert_snapshot!(folder.tamis(&["train", "tiny.yaml", "data.yaml"]).shown(), @"
 exit code 2
 ----- stderr
@@ -229,9 +271,13 @@ error: `validate.test_freq` is set and there are no validation prompts
 fn what_is_no_file_of_text_is_no_configuration() {
     let folder = folder();
     std::fs::write(folder.join("latin.yaml"), b"run:\n  name: caf\xe9\n").expect("write");
-    let utf16: Vec<u8> = [0xff, 0xfe].into_iter().chain("run: {}\n".encode_utf16().flat_map(u16::to_le_bytes)).collect();
+    let utf16: Vec<u8> =
+        [0xff, 0xfe].into_iter().chain("run: {}\n".encode_utf16().flat_map(u16::to_le_bytes)).collect();
     std::fs::write(folder.join("utf16.yaml"), utf16).expect("write");
-    std::fs::File::create(folder.join("large.yaml")).expect("create").set_len((16 << 20) + 1).expect("length");
+    std::fs::File::create(folder.join("large.yaml"))
+        .expect("create")
+        .set_len((16 << 20) + 1)
+        .expect("length");
     let said = |file: &str| folder.tamis(&["config", "check", file]).shown();
     insta::assert_snapshot!(said("latin.yaml"), @"
 exit code 2

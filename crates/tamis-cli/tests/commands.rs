@@ -600,7 +600,11 @@ fn config_import_of_the_guides_command() {
     folder.tamis(&["config", "show", "imported.yaml"]).succeeds();
     let checked = folder.tamis(&["config", "check", "imported.yaml"]);
     let errors: Vec<&str> = checked.stderr.lines().filter(|line| line.starts_with("error")).collect();
-    assert!(!errors.is_empty() && errors.iter().all(|error| error.contains("there is no ")), "{}", checked.shown());
+    assert!(
+        !errors.is_empty() && errors.iter().all(|error| error.contains("there is no ")),
+        "{}",
+        checked.shown()
+    );
 }
 
 #[test]
@@ -621,7 +625,9 @@ fn every_shipped_configuration_is_sound() {
                     let rows = folder.join("rows.jsonl");
                     folder.write("rows.jsonl", "");
                     let data = ["train", "val"].map(|split| format!("data.{split}={}", rows.display()));
-                    folder.tamis(&["config", "check", &path.display().to_string(), &data[0], &data[1]]).succeeds()
+                    folder
+                        .tamis(&["config", "check", &path.display().to_string(), &data[0], &data[1]])
+                        .succeeds()
                 } else {
                     checked.succeeds()
                 };

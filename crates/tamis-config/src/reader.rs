@@ -142,7 +142,8 @@ impl Reader {
                 let mut condition = check.describe().unwrap_or_default();
                 if check.accepts(&value) {
                     let among = if condition.is_empty() { "a number" } else { &condition };
-                    condition = format!("{among} in single precision (about 1e-45 to 3e38 in size, 7 digits)");
+                    condition =
+                        format!("{among} in single precision (about 1e-45 to 3e38 in size, 7 digits)");
                 }
                 let problem =
                     Problem::OutOfRange { key: full.clone(), value: describe_value(node), condition };

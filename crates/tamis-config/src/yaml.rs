@@ -37,8 +37,9 @@ pub fn parse_on(source: &Arc<Source>) -> (Option<Node>, Vec<Diagnostic>) {
     };
     builder.run();
     let Builder { diagnostics, root, .. } = builder;
-    let is_understood =
-        diagnostics.iter().all(|found| matches!(*found.problem, Problem::DuplicateKey { .. } | Problem::Tag { .. }));
+    let is_understood = diagnostics
+        .iter()
+        .all(|found| matches!(*found.problem, Problem::DuplicateKey { .. } | Problem::Tag { .. }));
     let tree = is_understood.then(|| root.unwrap_or_else(|| Node::empty_map(Origin::start_of(source))));
     (tree, diagnostics)
 }

@@ -50,7 +50,9 @@ pub struct Record {
 impl Record {
     /// Whether a column, or something in it, holds bytes that are no text.
     pub fn is_binary(&self, column: &str) -> bool {
-        self.binary.iter().any(|path| path.strip_prefix(column).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+        self.binary.iter().any(|path| {
+            path.strip_prefix(column).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        })
     }
 }
 
@@ -113,7 +115,10 @@ pub enum RecordError {
         fault: RowFault,
     },
     /// A line without end: another file than was meant, or one without line breaks.
-    #[error("{place}: the line has more than {}; write one object per line", tamis_file::human(tamis_file::MAX_LINE))]
+    #[error(
+        "{place}: the line has more than {}; write one object per line",
+        tamis_file::human(tamis_file::MAX_LINE)
+    )]
     LineTooLong {
         /// Where.
         place: Place,

@@ -71,7 +71,10 @@ pub fn human(bytes: u64) -> String {
 
 fn too_large(limit: u64, length: Option<u64>) -> Error {
     let has = length.map_or_else(|| "more".to_owned(), human);
-    Error::new(ErrorKind::FileTooLarge, format!("it has {has}, and {} is the most that is read", human(limit)))
+    Error::new(
+        ErrorKind::FileTooLarge,
+        format!("it has {has}, and {} is the most that is read", human(limit)),
+    )
 }
 
 fn refuse_others(metadata: &Metadata) -> Result<()> {

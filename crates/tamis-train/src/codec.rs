@@ -270,12 +270,16 @@ mod tests {
         };
         let long = || vec![prompt(0, "abab"), prompt(1, "ababab")];
         for split in ["training", "validation"] {
-            let error = codec.prepare(long(), split, OverlongPrompts::Drop, 3).expect_err("all are over the limit");
+            let error =
+                codec.prepare(long(), split, OverlongPrompts::Drop, 3).expect_err("all are over the limit");
             let range = "over the limit of 3 tokens (they have 4 to 6)";
             assert!(error.to_string().contains(range) && error.to_string().contains(split), "{error}");
         }
         let prepared = codec.prepare(long(), "training", OverlongPrompts::Drop, 4).expect("one fits");
         assert_eq!((prepared.prompts.len(), prepared.num_dropped), (1, 1));
-        assert!(codec.prepare(Vec::new(), "validation", OverlongPrompts::Drop, 3).is_ok(), "no prompts, none overlong");
+        assert!(
+            codec.prepare(Vec::new(), "validation", OverlongPrompts::Drop, 3).is_ok(),
+            "no prompts, none overlong"
+        );
     }
 }

@@ -176,7 +176,8 @@ fn bytes_file(folder: &tempfile::TempDir, rows: &[(&[u8], &[u8])]) -> PathBuf {
     let schema = "message m { required binary prompt; required binary answer; required binary image; }";
     let schema = std::sync::Arc::new(parquet::schema::parser::parse_message_type(schema).unwrap());
     let file = std::fs::File::create(&path).unwrap();
-    let mut writer = parquet::file::writer::SerializedFileWriter::new(file, schema, std::sync::Arc::default()).unwrap();
+    let mut writer =
+        parquet::file::writer::SerializedFileWriter::new(file, schema, std::sync::Arc::default()).unwrap();
     let mut group = writer.next_row_group().unwrap();
     let columns: [Vec<&[u8]>; 3] = [
         rows.iter().map(|row| row.0).collect(),
@@ -185,7 +186,8 @@ fn bytes_file(folder: &tempfile::TempDir, rows: &[(&[u8], &[u8])]) -> PathBuf {
     ];
     for values in columns {
         let mut column = group.next_column().unwrap().unwrap();
-        let values: Vec<ByteArray> = values.into_iter().map(|value| ByteArray::from(value.to_vec())).collect();
+        let values: Vec<ByteArray> =
+            values.into_iter().map(|value| ByteArray::from(value.to_vec())).collect();
         column.typed::<ByteArrayType>().write_batch(&values, None, None).unwrap();
         column.close().unwrap();
     }

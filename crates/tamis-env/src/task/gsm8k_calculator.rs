@@ -128,7 +128,8 @@ fn read_side(paths: &[PathBuf], train: &Places) -> Result<(Vec<Entry>, Places, C
     let mut entries: Vec<Entry> = Vec::new();
     let mut places = Places::new();
     for path in paths {
-        let text = tamis_file::read_text(path, tamis_file::MAX_TASK).map_err(|source| TaskError::Read { path: path.clone(), source })?;
+        let text = tamis_file::read_text(path, tamis_file::MAX_TASK)
+            .map_err(|source| TaskError::Read { path: path.clone(), source })?;
         for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
             counts.rows += 1;
             let answer = answer_of(line).map_err(|reason| TaskError::Row {

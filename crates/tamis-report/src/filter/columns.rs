@@ -259,7 +259,12 @@ impl Spellings {
             Value::Number(number) => number.as_i64().or_else(|| {
                 number.as_f64().filter(|number| number.fract() == 0.0).map(|number| number as i64)
             }),
-            Value::String(text) => text.trim().parse::<f64>().ok().filter(|number| number.fract() == 0.0).map(|number| number as i64),
+            Value::String(text) => text
+                .trim()
+                .parse::<f64>()
+                .ok()
+                .filter(|number| number.fract() == 0.0)
+                .map(|number| number as i64),
             _ => None,
         };
         if let Some(number) = number {

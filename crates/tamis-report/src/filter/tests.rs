@@ -531,6 +531,10 @@ fn group_ids_that_are_written_in_several_ways_are_told_once() {
     assert_eq!(summary.num_prompts, 5);
     let [warning] = &summary.warnings[..] else { panic!("{:?}", summary.warnings) };
     insta::assert_snapshot!(shown(warning, &folder), @r#"FOLDER/mixed.jsonl: 2 group ids are written in more than one way, such as `"1"` and `1` and `1.0`: each way is a group of its own; write them all as numbers or all as text"#);
-    let plain = write(&folder, "plain.jsonl", "{\"g\": 1, \"a\": 0}\n{\"g\": 1, \"a\": 1}\n{\"g\": \"x\", \"a\": 1}\n");
+    let plain = write(
+        &folder,
+        "plain.jsonl",
+        "{\"g\": 1, \"a\": 0}\n{\"g\": 1, \"a\": 1}\n{\"g\": \"x\", \"a\": 1}\n",
+    );
     assert!(filter_file(&options(vec![plain], long(&["g"], "a"))).unwrap().warnings.is_empty());
 }

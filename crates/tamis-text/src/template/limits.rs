@@ -190,11 +190,8 @@ fn stored(value: &Value) -> Result<Value, Error> {
 }
 
 fn unsupported(operator: &str, left: &Value, right: &Value) -> Error {
-    let detail = format!(
-        "tried to use {operator} operator on unsupported types {} and {}",
-        left.kind(),
-        right.kind()
-    );
+    let detail =
+        format!("tried to use {operator} operator on unsupported types {} and {}", left.kind(), right.kind());
     Error::new(ErrorKind::InvalidOperation, detail)
 }
 
@@ -284,7 +281,11 @@ fn multiply(left: &Value, right: &Value) -> Result<Value, Error> {
 fn longest(arguments: &[Value]) -> Result<usize, Error> {
     let mut most = 0;
     for argument in arguments {
-        most = most.max(if argument.is_kwargs() || argument.as_str().is_some() { size(argument)? } else { ITEM });
+        most = most.max(if argument.is_kwargs() || argument.as_str().is_some() {
+            size(argument)?
+        } else {
+            ITEM
+        });
     }
     Ok(most)
 }
@@ -305,7 +306,9 @@ fn largest(arguments: &[Value]) -> usize {
 /// The widths that a format string asks for together: those it spells, and those it takes from its arguments.
 fn format_width(format: &str, arguments: &[Value]) -> usize {
     let mut total = 0_usize;
-    for digits in format.split(|character: char| !character.is_ascii_digit()).filter(|digits| !digits.is_empty()) {
+    for digits in
+        format.split(|character: char| !character.is_ascii_digit()).filter(|digits| !digits.is_empty())
+    {
         total = total.saturating_add(digits.parse().unwrap_or(usize::MAX));
     }
     total.saturating_add(largest(arguments).saturating_mul(format.matches('*').count()))
@@ -342,7 +345,11 @@ pub(super) fn cost(name: &str, value: &Value, arguments: &[Value]) -> Result<usi
         "split" | "rsplit" | "splitlines" | "lines" | "list" => size(value)?,
         "pprint" => size(value)?.saturating_mul(25),
         // Texts are no numbers; adding them one by one would copy the first over and over.
-        "sum" if arguments.iter().any(|start| longest(std::slice::from_ref(start)).is_ok_and(|length| length > ITEM)) => {
+        "sum"
+            if arguments
+                .iter()
+                .any(|start| longest(std::slice::from_ref(start)).is_ok_and(|length| length > ITEM)) =>
+        {
             usize::MAX
         }
         _ => 0,

@@ -7,10 +7,10 @@
 
 use std::collections::BTreeMap;
 
-use minijinja::machinery::ast::{
-    self, BinOpKind, Call, CallArg, Expr, Filter, Spanned, Stmt, UnaryOp,
+use minijinja::machinery::ast::{self, BinOpKind, Call, CallArg, Expr, Filter, Spanned, Stmt, UnaryOp};
+use minijinja::machinery::{
+    CodeGenerator, Instructions, Span, Token, eval, make_string_output, parse, tokenize,
 };
-use minijinja::machinery::{CodeGenerator, Instructions, Span, Token, eval, make_string_output, parse, tokenize};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 
@@ -78,9 +78,10 @@ fn body<'s>(statements: &[Stmt<'s>]) -> Vec<Stmt<'s>> {
 
 fn statement<'s>(node: &Stmt<'s>) -> Stmt<'s> {
     match node {
-        Stmt::Template(template) => {
-            Stmt::Template(Spanned::new(ast::Template { children: body(&template.children) }, template.span()))
-        }
+        Stmt::Template(template) => Stmt::Template(Spanned::new(
+            ast::Template { children: body(&template.children) },
+            template.span(),
+        )),
         Stmt::EmitExpr(emit) => {
             Stmt::EmitExpr(Spanned::new(ast::EmitExpr { expr: expression(&emit.expr) }, emit.span()))
         }
@@ -149,11 +150,8 @@ fn statement<'s>(node: &Stmt<'s>) -> Stmt<'s> {
             import.span(),
         )),
         Stmt::FromImport(import) => {
-            let names = import
-                .names
-                .iter()
-                .map(|(name, alias)| (target(name), alias.as_ref().map(target)))
-                .collect();
+            let names =
+                import.names.iter().map(|(name, alias)| (target(name), alias.as_ref().map(target))).collect();
             Stmt::FromImport(Spanned::new(
                 ast::FromImport { expr: expression(&import.expr), names },
                 import.span(),
@@ -303,10 +301,7 @@ fn expression<'s>(node: &Expr<'s>) -> Expr<'s> {
             attribute.span(),
         )),
         Expr::GetItem(item) => Expr::GetItem(Spanned::new(
-            ast::GetItem {
-                expr: expression(&item.expr),
-                subscript_expr: expression(&item.subscript_expr),
-            },
+            ast::GetItem { expr: expression(&item.expr), subscript_expr: expression(&item.subscript_expr) },
             item.span(),
         )),
         Expr::Call(node) => built(Expr::Call(call(node))),
@@ -337,10 +332,7 @@ fn call<'s>(node: &Spanned<Call<'s>>) -> Spanned<Call<'s>> {
                 Expr::Var(name) if matches!(name.id, "self" | "loop") => expression(&method.expr),
                 other => looked_at(other),
             };
-            Expr::GetAttr(Spanned::new(
-                ast::GetAttr { expr: receiver, name: method.name },
-                method.span(),
-            ))
+            Expr::GetAttr(Spanned::new(ast::GetAttr { expr: receiver, name: method.name }, method.span()))
         }
         other => expression(other),
     };

@@ -607,7 +607,9 @@ fn mutated_templates_never_panic() {
 #[test]
 fn no_template_fills_the_memory_or_goes_on_for_ever() {
     let doubled = |operation: &str| {
-        format!("{{% set ns = namespace(s='ab', l=[1]) %}}{{% for i in range(60) %}}{operation}{{% endfor %}}{{{{ ns.s }}}}")
+        format!(
+            "{{% set ns = namespace(s='ab', l=[1]) %}}{{% for i in range(60) %}}{operation}{{% endfor %}}{{{{ ns.s }}}}"
+        )
     };
     let forms = [
         doubled("{% set ns.s = ns.s ~ ns.s %}"),
@@ -659,8 +661,17 @@ fn no_template_fills_the_memory_or_goes_on_for_ever() {
         let begun = std::time::Instant::now();
         let outcome = template(&source).render(&messages, &Map::new());
         let error = outcome.map(|text| text.len()).unwrap_err();
-        assert!(matches!(error, TemplateError::TooMuch { .. }), "{}: {error}", &source[..source.len().min(200)]);
-        assert!(begun.elapsed().as_secs() < 60, "{:?}: {}", begun.elapsed(), &source[..source.len().min(200)]);
+        assert!(
+            matches!(error, TemplateError::TooMuch { .. }),
+            "{}: {error}",
+            &source[..source.len().min(200)]
+        );
+        assert!(
+            begun.elapsed().as_secs() < 60,
+            "{:?}: {}",
+            begun.elapsed(),
+            &source[..source.len().min(200)]
+        );
     }
     // Where the system says how much memory there was at the peak: what one rendering builds, and a little.
     if let Ok(status) = std::fs::read_to_string("/proc/self/status")
@@ -673,7 +684,9 @@ fn no_template_fills_the_memory_or_goes_on_for_ever() {
 
 #[test]
 fn what_is_too_much_is_said() {
-    let said = |source: &str| template(source).render(&[json!({"role": "user"})], &Map::new()).unwrap_err().to_string();
+    let said = |source: &str| {
+        template(source).render(&[json!({"role": "user"})], &Map::new()).unwrap_err().to_string()
+    };
     insta::assert_snapshot!(said("{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"), @"the chat template does too much for one conversation: a value of more than 4 MiB: does it double a text in a loop?");
     insta::assert_snapshot!(said("{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}"), @"the chat template does too much for one conversation: more than 5,000,000 steps: a loop in a loop in a loop?");
     insta::assert_snapshot!(said("{% set s = 'a' * 4000000 %}{% for i in range(1000) %}{{ s }}{% endfor %}"), @"the chat template does too much for one conversation: more than 256 MiB built and read: does it copy its text in a loop?");
@@ -691,7 +704,8 @@ fn a_long_conversation_is_within_the_limits() {
     let source = "{% set ns = namespace(seen=[], text='') %}{% for m in messages %}{% set ns.seen = ns.seen + [m] %}\
         {% set ns.text = ns.text ~ m.role[:1] %}{% if messages | length > loop.index and '</think>' in m.content %}{{ m.content.split('</think>')[-1] }}\
         {% else %}{{ m.content }}{% endif %}{% endfor %}{{ ns.seen | length }}{{ ns.text | length }}";
-    let messages: Vec<Value> = (0..1000).map(|_| json!({"role": "user", "content": "word ".repeat(100)})).collect();
+    let messages: Vec<Value> =
+        (0..1000).map(|_| json!({"role": "user", "content": "word ".repeat(100)})).collect();
     let text = template(source).render(&messages, &Map::new()).unwrap();
     assert_eq!(text.len(), 500_000 + 8);
 }

@@ -68,7 +68,9 @@ impl Checker<'_> {
     fn run(&mut self) {
         let name = &self.config.run.name;
         if !run_directory::is_name(name) {
-            let message = format!("`{name}` is no name of a folder: one part of a path, without `/` and not `.` or `..`");
+            let message = format!(
+                "`{name}` is no name of a folder: one part of a path, without `/` and not `.` or `..`"
+            );
             self.refuse(&["run.name".to_owned()], &message, Some("the folder around it is `run.dir`"));
         }
     }
@@ -110,9 +112,9 @@ impl Checker<'_> {
             ) => Some(*setting),
             AssembleError::Objective(ObjectiveError::Importance { .. }) => Some("importance"),
             AssembleError::Objective(ObjectiveError::Aggregation { .. }) => Some("aggregation"),
-            AssembleError::Correction(CorrectionError::Threshold { .. } | CorrectionError::UnknownStatistic { .. }) => {
-                Some("rejections")
-            }
+            AssembleError::Correction(
+                CorrectionError::Threshold { .. } | CorrectionError::UnknownStatistic { .. },
+            ) => Some("rejections"),
             _ => None,
         };
         let mut keys = setting.map_or_else(Vec::new, |setting| keys_of(section, setting));
@@ -139,9 +141,15 @@ impl Checker<'_> {
                 let tamis_model::SamplingError::Range { name, .. } = &error;
                 self.refuse(&[format!("{section}.{name}"), section.to_owned()], &error.to_string(), None);
             }
-            if let Some(empty) = sampling.stop.iter().position(String::is_empty).filter(|_| section == "rollout") {
+            if let Some(empty) =
+                sampling.stop.iter().position(String::is_empty).filter(|_| section == "rollout")
+            {
                 let message = "an empty text would end every completion at once";
-                self.refuse(&[format!("rollout.stop[{empty}]"), "rollout.stop".to_owned()], message, Some("remove it"));
+                self.refuse(
+                    &[format!("rollout.stop[{empty}]"), "rollout.stop".to_owned()],
+                    message,
+                    Some("remove it"),
+                );
             }
         }
     }
@@ -157,9 +165,14 @@ impl Checker<'_> {
             max_length: config.rollout.max_response_length,
             rows: &[],
         };
-        for (index, reward) in config.reward.iter().enumerate().filter(|(_, reward)| !reward.kind.is_external()) {
+        for (index, reward) in
+            config.reward.iter().enumerate().filter(|(_, reward)| !reward.kind.is_external())
+        {
             let built = match rewards::cosine_schedule(&reward.kind, config.rollout.max_response_length) {
-                Some(schedule) if config.reward.iter().any(|other| other.kind.is_verifier()) || config.data.task.is_some() => {
+                Some(schedule)
+                    if config.reward.iter().any(|other| other.kind.is_verifier())
+                        || config.data.task.is_some() =>
+                {
                     Cosine::new(Box::new(Exact), schedule).map(|_| ()).map_err(AssembleError::from)
                 }
                 _ => rewards::plain(reward, &surroundings).map(|_| ()),
@@ -247,7 +260,12 @@ impl Checker<'_> {
             && self.is_real("model.init.tokenizer", path, placeholders)
         {
             let file = if path.is_dir() { path.join("tokenizer.json") } else { path.clone() };
-            self.file("model.init.tokenizer", &file, "name a `tokenizer.json` or the folder that holds one, or `char`", placeholders);
+            self.file(
+                "model.init.tokenizer",
+                &file,
+                "name a `tokenizer.json` or the folder that holds one, or `char`",
+                placeholders,
+            );
         }
         for (key, path) in [
             ("model.chat_template", &model.chat_template),
@@ -307,24 +325,31 @@ impl Checker<'_> {
             self.refuse(&keys, &message, Some(hint));
             return;
         }
-        let config = match if with_tokenizer { ModelConfig::load(path) } else { ModelConfig::load_any(path) } {
+        let config = match if with_tokenizer { ModelConfig::load(path) } else { ModelConfig::load_any(path) }
+        {
             Ok(config) => config,
             // Of a checkpoint of tamis the checksums tell whether it is as it was saved.
             Err(_) if has(CHECKSUMS) => return,
             Err(error) => {
-                let cause = std::error::Error::source(&error).map_or_else(String::new, |cause| format!(": {cause}"));
+                let cause =
+                    std::error::Error::source(&error).map_or_else(String::new, |cause| format!(": {cause}"));
                 self.refuse(&keys, &format!("{folder} cannot be used: {error}{cause}"), None);
                 return;
             }
         };
-        let (prompt, response) = (self.config.data.max_prompt_length, self.config.rollout.max_response_length);
+        let (prompt, response) =
+            (self.config.data.max_prompt_length, self.config.rollout.max_response_length);
         let (longest, limit) = (prompt.saturating_add(response), config.max_position_embeddings);
         if longest > limit {
             let message = format!(
                 "`data.max_prompt_length` ({prompt}) and `rollout.max_response_length` ({response}) make {longest} tokens, and the model in {folder} reads {limit}"
             );
             let keys = ["rollout.max_response_length", "data.max_prompt_length", key].map(str::to_owned);
-            self.refuse(&keys, &message, Some(&format!("lower one of them so that they sum to at most {limit}")));
+            self.refuse(
+                &keys,
+                &message,
+                Some(&format!("lower one of them so that they sum to at most {limit}")),
+            );
         }
     }
 
@@ -345,7 +370,12 @@ impl Checker<'_> {
     fn reward_file(&mut self, key: &str, kind: &RewardKind, placeholders: Placeholders) {
         match kind {
             RewardKind::Python { path, python, .. } => {
-                self.file(&format!("{key}.path"), path, "name the Python file that holds the function", placeholders);
+                self.file(
+                    &format!("{key}.path"),
+                    path,
+                    "name the Python file that holds the function",
+                    placeholders,
+                );
                 self.program(&format!("{key}.python"), python, placeholders);
             }
             RewardKind::Command { argv, .. } => {
@@ -370,7 +400,11 @@ impl Checker<'_> {
         if !is_there {
             let message = format!("there is no program {}", program.display());
             let hint = "is it installed and on PATH? A name without `/` is looked for there";
-            self.refuse(&[key.to_owned(), key.rsplit_once('.').map_or(key, |(reward, _)| reward).to_owned()], &message, Some(hint));
+            self.refuse(
+                &[key.to_owned(), key.rsplit_once('.').map_or(key, |(reward, _)| reward).to_owned()],
+                &message,
+                Some(hint),
+            );
         }
     }
 }
@@ -391,7 +425,11 @@ fn keys_of(section: &str, setting: &str) -> Vec<String> {
         keys.push(format!("{section}.{part}.{name}"));
     }
     if section == "objective" {
-        keys.extend([format!("objective.loss.clip_{name}"), format!("objective.loss.{name}"), format!("objective.kl.{name}")]);
+        keys.extend([
+            format!("objective.loss.clip_{name}"),
+            format!("objective.loss.{name}"),
+            format!("objective.kl.{name}"),
+        ]);
         keys.push("objective.loss.kind".to_owned());
     }
     keys

@@ -13,9 +13,9 @@ use tamis_data::overlong::OverlongPrompts;
 use tamis_data::prompt::{Message, Prompt, PromptContent};
 use tamis_data::prompt_format::{FormatFault, Formatter, PromptFormat};
 use tamis_env::task::Split;
+use tamis_env::task::TaskError;
 use tamis_env::task::arithmetic::{Arithmetic, Level, Operator as TaskOperator};
 use tamis_env::task::gsm8k_calculator::CalculatorTask;
-use tamis_env::task::TaskError;
 use tamis_text::template::ChatTemplate;
 
 use super::AssembleError;

@@ -43,7 +43,13 @@ pub(super) struct Surroundings<'a> {
 
 /// The schedule of the reward `cosine`; `None` of any other.
 pub(super) fn cosine_schedule(kind: &RewardKind, limit: usize) -> Option<CosineSchedule> {
-    let RewardKind::Cosine { min_value_wrong, max_value_wrong, min_value_correct, max_value_correct, max_length } = kind
+    let RewardKind::Cosine {
+        min_value_wrong,
+        max_value_wrong,
+        min_value_correct,
+        max_value_correct,
+        max_length,
+    } = kind
     else {
         return None;
     };
@@ -94,8 +100,10 @@ pub fn rewards(
     for reward in list {
         let function: Box<dyn RewardFunction> = match cosine_schedule(&reward.kind, limit) {
             Some(schedule) => {
-                let verifier =
-                    list.iter().find(|other| other.kind.is_verifier()).ok_or_else(|| no_verifier(&reward.name))?;
+                let verifier = list
+                    .iter()
+                    .find(|other| other.kind.is_verifier())
+                    .ok_or_else(|| no_verifier(&reward.name))?;
                 Box::new(Cosine::new(plain(verifier, &surroundings)?, schedule)?)
             }
             None => plain(reward, &surroundings)?,
