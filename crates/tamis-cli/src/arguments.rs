@@ -63,7 +63,7 @@ pub(crate) fn typed() -> Vec<OsString> {
     let Some(command) = path.iter().try_fold(&root, |command, name| command.find_subcommand(name)) else {
         return words;
     };
-    let own: Vec<&str> = command.get_arguments().filter_map(clap::Arg::get_long).collect();
+    let own: Vec<&str> = command.get_arguments().filter_map(clap::Arg::get_long).chain(["help"]).collect();
     // What nobody knows is left to clap, which tells what is near it.
     join_options(&texts, |name| own.contains(&name) || !is_foreign_option(name))
         .into_iter()

@@ -607,6 +607,55 @@ fn config_import_of_the_guides_command() {
     );
 }
 
+/// Commands of TRL and EasyR1 without a translation before: `check` and `train` take what `import` takes.
+#[test]
+fn commands_of_others_are_taken_as_they_are() {
+    const TRL: [&str; 11] = [
+        "--config",
+        "grpo.yaml",
+        "--reward_funcs",
+        "accuracy_reward",
+        "think_format_reward",
+        "--num-generations",
+        "4",
+        "--no_shuffle_dataset",
+        "--bf16",
+        "--max_steps=3",
+        "--use_vllm",
+    ];
+    let folder = Folder::new()
+        .with("grpo.yaml", "model_name_or_path: m\ndataset_name: rows.jsonl\nlearning_rate: 1e-5\n")
+        .with(
+            "easyr1.yaml",
+            "worker: {actor: {model: {model_path: m}}, rollout: {n: 4}}\ndata: {train_files: rows.jsonl}\n",
+        );
+    for (arguments, found) in [
+        (&TRL[..], ["n: 4", "total_steps: 3", "shuffle: false", "learning_rate: 1e-5"]),
+        (
+            &["config=easyr1.yaml", "data.max_response_length=64", "trainer.max_steps=3"],
+            ["n: 4", "total_steps: 3", "max_response_length: 64", "prompt_format: chat"],
+        ),
+        (
+            &["easyr1.yaml", "data.max_response_length=64", "trainer.max_steps=3"],
+            ["n: 4", "total_steps: 3", "max_response_length: 64", "prompt_format: chat"],
+        ),
+    ] {
+        let shown = folder.tamis(&[&["config", "show"], arguments].concat()).succeeds().stdout;
+        let imported = folder.tamis(&[&["config", "import", "--"], arguments].concat()).succeeds().stdout;
+        for text in found {
+            assert!(shown.contains(text), "{arguments:?}: no {text} in {shown}");
+            assert!(imported.contains(text), "{arguments:?}: no {text} in {imported}");
+        }
+    }
+    // Without `--` too, and an option that nobody has is told to TRL.
+    let plain = folder.tamis(&["config", "import", "--num_generations", "4"]).succeeds().stdout;
+    assert!(plain.contains("n: 4"), "{plain}");
+    insta::assert_snapshot!(folder.tamis(&["train", "--config", "grpo.yaml", "--num_generation", "4"]).failure(), @"");
+    // Options of `train` itself stay its own.
+    insta::assert_snapshot!(folder.tamis(&["train", "--resume", "nowhere", "--num_generations", "4"]).failure(), @"");
+    insta::assert_snapshot!(folder.tamis(&["train", "--modle", "4"]).failure(), @"");
+}
+
 #[test]
 fn every_shipped_configuration_is_sound() {
     let configs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs");

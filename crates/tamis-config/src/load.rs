@@ -243,7 +243,10 @@ impl Layers {
         let whole = !self.others.is_empty() || (self.files.is_empty() && parsed.iter().any(names_model));
         let mut others = std::mem::take(&mut self.others);
         for argument in parsed {
-            if is_theirs(&argument) || (whole && foreign::is_foreign_name(&argument.path)) {
+            // In a whole command of theirs what nobody knows is theirs too.
+            let is_other =
+                || foreign::is_foreign_name(&argument.path) || table::place(&argument.path).is_err();
+            if is_theirs(&argument) || (whole && is_other()) {
                 foreign::flatten(argument, &mut others);
             } else {
                 self.overrides.push(argument);

@@ -39,7 +39,8 @@ pub(super) fn online_filtering(t: &mut Translator) {
     const HIGH: &str = "algorithm.filter_high";
     const LIMIT: &str = "trainer.max_try_make_batch";
     if !t.flag(ENABLE, false) {
-        for key in [ENABLE, KEY, LOW, HIGH, LIMIT] {
+        t.no_effect(ENABLE, "no group is left out");
+        for key in [KEY, LOW, HIGH, LIMIT] {
             t.no_effect(key, "algorithm.online_filtering is false");
         }
         return;

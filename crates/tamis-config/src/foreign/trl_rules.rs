@@ -578,6 +578,8 @@ pub(super) fn schedule(t: &mut Translator) {
         t.set(&[KIND, OPTIONS], "train.lr_schedule.kind", ours);
     }
     if min_ratio != 0.0 {
+        // A quotient of two decimals, to as many digits as they have.
+        let min_ratio = (min_ratio * 1e12).round() / 1e12;
         t.set(&[OPTIONS, KIND], "train.lr_schedule.min_ratio", &min_ratio.to_string());
     }
     t.no_effect(OPTIONS, "it says nothing");

@@ -173,3 +173,62 @@ error: `worker.reward.reward_type` of EasyR1 must be batch or sequential, not `o
 1 error in the configuration
 "#);
 }
+
+/// Steps go before epochs, which older versions call episodes.
+#[test]
+fn length_of_easyr1() {
+    let of = |words: &[&str]| {
+        let base = ["data.train_files=t", "worker.actor.model.model_path=m", "worker.rollout.n=4"];
+        let train = loaded(&converted(&[&base[..], words].concat())).train;
+        (train.total_steps, train.total_epochs)
+    };
+    assert_eq!(of(&["trainer.val_freq=-1"]), (None, Some(15)));
+    assert_eq!(of(&["trainer.total_episodes=3"]), (None, Some(3)));
+    assert_eq!(of(&["trainer.total_epochs=2", "trainer.max_steps=9"]), (Some(9), None));
+    assert_eq!(of(&["trainer.max_steps=9"]), (Some(9), None));
+}
+
+/// Each loss reads its own parameters; the others are told, not alarmed about.
+#[test]
+fn losses_of_easyr1() {
+    let of = |loss: &str| {
+        let loss = format!("worker.actor.loss_type={loss}");
+        let words = [
+            "data.train_files=t",
+            "worker.actor.model.model_path=m",
+            "worker.rollout.n=4",
+            "worker.actor.clip_ratio_dual=10.0",
+            "worker.actor.clip_ratio_high=0.28",
+            "worker.actor.tau_positive=2.0",
+            &loss,
+        ];
+        let import = converted(&words);
+        assert_eq!(import.remaining, [], "{loss}");
+        let loss = loaded(&import).objective.loss;
+        (loss.kind.to_string(), loss.clip_high, loss.dual_clip, loss.tau_positive)
+    };
+    assert_eq!(of("gspo"), ("clip".to_owned(), Some(0.28), Some(10.0), 1.0));
+    assert_eq!(of("cispo"), ("cispo".to_owned(), Some(0.28), Some(3.0), 1.0));
+    assert_eq!(of("sapo"), ("sapo".to_owned(), None, Some(3.0), 2.0));
+}
+
+#[test]
+fn what_easyr1_has_and_tamis_has_not() {
+    for (word, said) in [
+        ("worker.actor.model.lora.rank=64", "there are no adapters"),
+        ("worker.actor.model.tokenizer_path=t", "the tokenizer is the model's"),
+        ("worker.reward.score_function=old.py:f", "wrap it as worker.reward.reward_function"),
+        ("data.format_prompt=Think first: {{ content }}", "write it to a file"),
+        ("worker.actor.ulyses_size=1", "did you mean `worker.actor.ulysses_size`"),
+    ] {
+        let errors = import_errors(&[word]);
+        assert!(errors.contains(said), "{word}: {errors}");
+    }
+    // A prompt that is too long is cut at its end, where EasyR1 does not leave it out.
+    let cut = converted(&[
+        "data.filter_overlong_prompts=False",
+        "data.train_files=t",
+        "worker.actor.model.model_path=m",
+    ]);
+    assert_eq!(loaded(&cut).data.overlong_prompts, tamis_config::OverlongPrompts::Right);
+}

@@ -2,6 +2,7 @@
 
 mod critics;
 mod easyr1;
+mod invocations;
 mod keys;
 mod objectives;
 mod ragen;
@@ -24,6 +25,12 @@ fn converted(arguments: &[&str]) -> Import {
 fn loaded(import: &Import) -> Config {
     let source = Source::new(SourceKind::File("imported.yaml".into()), import.yaml.clone());
     load_sources(&[source], &[]).unwrap_or_else(|errors| panic!("{errors}\n{}", import.yaml)).config
+}
+
+/// One value of a configuration as JSON, by its path (`/data/train`).
+fn value_at(config: &Config, pointer: &str) -> String {
+    let config = serde_json::to_value(config).expect("a configuration is JSON");
+    config.pointer(pointer).unwrap_or_else(|| panic!("no {pointer}")).to_string()
 }
 
 fn import_errors(arguments: &[&str]) -> String {

@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 use tamis_config::LogRatioLimit;
 
-use crate::{converted, loaded, notes};
+use crate::{converted, import_errors, loaded, notes, value_at};
 
 #[test]
 fn arguments_of_trl() {
@@ -143,4 +143,204 @@ fn log_ratios_of_trl_are_not_bounded() {
         assert_eq!(bound(loss), Some(LogRatioLimit::Off), "{loss}");
     }
     assert_eq!(bound("vespo"), None);
+}
+
+/// A command of TRL that lacks nothing, with more words.
+fn command(more: &[&str]) -> tamis_config::Import {
+    converted(&[&["model_name_or_path=m", "dataset_name=t", "reward_funcs=accuracy_reward"], more].concat())
+}
+
+/// What is said of one key.
+fn note_on(import: &tamis_config::Import, key: &str) -> String {
+    let found = notes(import).lines().find(|line| line.starts_with(&format!("{key}="))).map(str::to_owned);
+    found.unwrap_or_else(|| panic!("nothing on {key}: {}", notes(import)))
+}
+
+#[test]
+fn schedules_of_transformers() {
+    use tamis_config::LrScheduleKind::{Constant, Cosine, Linear};
+    let of = |words: &[&str]| {
+        let config = loaded(&command(&[&["max_steps=200", "learning_rate=1e-5"], words].concat()));
+        let schedule = config.train.lr_schedule;
+        (schedule.kind, schedule.warmup_steps, schedule.min_ratio)
+    };
+    assert_eq!(of(&[]), (Linear, 0, 0.0));
+    assert_eq!(of(&["lr_scheduler_type=constant_with_warmup", "warmup_steps=10"]), (Constant, 10, 0.0));
+    // transformers' `constant` has no warm-up.
+    assert_eq!(of(&["lr_scheduler_type=constant", "warmup_steps=10"]), (Constant, 0, 0.0));
+    assert_eq!(of(&["lr_scheduler_type=cosine", "warmup_ratio=0.1"]), (Cosine, 20, 0.0));
+    // Below 1 the newer key is a share too.
+    assert_eq!(of(&["lr_scheduler_type=cosine", "warmup_steps=0.1"]), (Cosine, 20, 0.0));
+    assert_eq!(of(&["lr_scheduler_type=cosine_with_restarts"]), (Cosine, 0, 0.0));
+    let least = |options: &str| {
+        of(&["lr_scheduler_type=cosine_with_min_lr", &format!("lr_scheduler_kwargs={options}")])
+    };
+    assert_eq!(least("{min_lr_rate: 0.1}"), (Cosine, 0, 0.1));
+    assert_eq!(least("{\"min_lr\": 1e-6}"), (Cosine, 0, 0.1));
+    // In a line to 1e-7, and to another end.
+    assert_eq!(of(&["lr_scheduler_type=polynomial"]), (Linear, 0, 0.01));
+    assert_eq!(of(&["lr_scheduler_type=polynomial", "lr_scheduler_kwargs={lr_end: 5e-6}"]), (Linear, 0, 0.5));
+    for (words, said) in [
+        (&["lr_scheduler_type=cosine_with_min_lr"][..], "give one of min_lr and min_lr_rate"),
+        (&["lr_scheduler_type=cosine", "lr_scheduler_kwargs={num_cycles: 3}"], "leave num_cycles out"),
+        (&["lr_scheduler_type=polynomial", "lr_scheduler_kwargs={power: 2}"], "a power of 1 alone"),
+        (&["lr_scheduler_type=linear", "lr_scheduler_kwargs={min_lr: 1e-7}"], "has no option `min_lr`"),
+        (&["lr_scheduler_type=inverse_sqrt"], "the schedules are constant"),
+        (&["lr_scheduler_type=cosine_warmup_with_min_lr"], "the schedules are constant"),
+        (&["lr_scheduler_type=warmup_stable_decay"], "the schedules are constant"),
+        (&["warmup_ratio=0.1"], "the number of steps is not known"),
+    ] {
+        let errors = import_errors(&[&["model_name_or_path=m"], words].concat());
+        assert!(errors.contains(said), "{words:?}: {errors}");
+    }
+}
+
+/// A step of TRL is an update, one of ours a generation with all its updates.
+#[test]
+fn steps_and_batches_of_trl() {
+    let of = |words: &[&str]| {
+        let config = loaded(&command(words));
+        (config.data.train_batch_size, config.train.ppo_mini_batch_size, config.train.total_steps)
+    };
+    let base = [
+        "num_generations=4",
+        "per_device_train_batch_size=8",
+        "gradient_accumulation_steps=2",
+        "max_steps=100",
+    ];
+    assert_eq!(of(&base), (4, Some(4), Some(100)));
+    // Four micro-batches a generation are two updates.
+    let two = [&base[..], &["steps_per_generation=4", "save_steps=25", "warmup_steps=3"]].concat();
+    assert_eq!(of(&two), (8, Some(4), Some(50)));
+    let config = loaded(&command(&two));
+    assert_eq!(
+        (value_at(&config, "/checkpoint/save_freq"), config.train.lr_schedule.warmup_steps),
+        ("13".to_owned(), 2)
+    );
+    assert_snapshot!(note_on(&command(&two), "max_steps"), @"max_steps=100 -> train.total_steps: 50 (TRL counts updates, and a step of tamis has 2 of them)");
+    // And twice as many where everything is used twice.
+    assert_eq!(of(&[&two[..], &["num_iterations=2"]].concat()), (8, Some(4), Some(25)));
+    assert_eq!(of(&[&base[..], &["generation_batch_size=32"]].concat()), (8, Some(4), Some(50)));
+    assert_eq!(of(&[&base[..], &["num_processes=2"]].concat()), (8, Some(8), Some(100)));
+    // Two generations for one update come from the same weights.
+    assert_eq!(of(&[&base[..], &["steps_per_generation=1"]].concat()), (4, Some(4), Some(100)));
+    // Nothing given: one group of eight.
+    assert_eq!(of(&[]), (1, Some(1), None));
+    assert_eq!(of(&["num_generations=4"]), (2, Some(2), None));
+    for (words, said) in [
+        (&["num_generations=16"][..], "are not whole groups of 16"),
+        (&["generation_batch_size=32", "steps_per_generation=4"], "TRL takes one of them"),
+        (
+            &["num_generations=4", "gradient_accumulation_steps=3", "steps_per_generation=2"],
+            "is not made of whole generations",
+        ),
+    ] {
+        let errors = import_errors(&[&["model_name_or_path=m"], words].concat());
+        assert!(errors.contains(said), "{words:?}: {errors}");
+    }
+}
+
+/// What the loss is called says nothing of the advantages.
+#[test]
+fn dr_grpo_of_trl_keeps_the_division() {
+    assert_snapshot!(note_on(&command(&["loss_type=dr_grpo"]), "loss_type"), @"loss_type=dr_grpo -> objective.loss.kind: clip, objective.aggregation: seq-mean-token-sum-norm (warning: as in TRL it changes what the loss is divided by and no more: advantages are still divided by the deviation of their group. Dr. GRPO as published wants scale_rewards=none too)");
+    for none in ["none", "False", "false"] {
+        let import = command(&["loss_type=dr_grpo", &format!("scale_rewards={none}")]);
+        assert!(!note_on(&import, "loss_type").contains("warning"), "{none}");
+        assert!(!loaded(&import).objective.advantage.norm_by_std);
+    }
+    for group in ["True", "group"] {
+        assert!(loaded(&command(&[&format!("scale_rewards={group}")])).objective.advantage.norm_by_std);
+    }
+}
+
+/// Keys of the versions that write-ups of TRL quote.
+#[test]
+fn older_keys_of_trl() {
+    let import = command(&[
+        "max_prompt_length=1024",
+        "use_transformers_paged=True",
+        "use_liger_loss=True",
+        "vllm_guided_decoding_regex=null",
+    ]);
+    let config = loaded(&import);
+    assert_eq!(
+        (config.data.max_prompt_length, config.data.overlong_prompts),
+        (1024, tamis_config::OverlongPrompts::Left)
+    );
+    let errors = import_errors(&["model_name_or_path=m", "--vllm_guided_decoding_regex", "[0-9]+"]);
+    assert!(errors.contains("kind: format"), "{errors}");
+    let kl = |words: &[&str]| loaded(&command(words)).objective.kl.bias_corrected;
+    assert!(kl(&["beta=0.04"]));
+    assert!(!kl(&["beta=0.04", "use_bias_correction_kl=False"]));
+    assert!(!kl(&["use_bias_correction_kl=True"]), "without a KL nothing is weighted");
+}
+
+#[test]
+fn reward_functions_of_trl() {
+    let of = |names: &str| {
+        let import = converted(&["model_name_or_path=m", "dataset_name=t", &format!("reward_funcs={names}")]);
+        serde_json::to_value(&loaded(&import).reward).unwrap()
+    };
+    assert_snapshot!(of("[get_soft_overlong_punishment, accuracy_reward]"), @r#"[{"name":"overlong","kind":"soft_overlong","weight":1.0,"form":"bounded","buffer":256,"max_length":1280,"penalty_factor":1.0},{"name":"math","kind":"math","weight":1.0}]"#);
+    assert_snapshot!(of("[trl.rewards.think_format_reward, pkg.rewards.short]"), @r#"[{"name":"think_format","kind":"think_format","weight":1.0},{"name":"short","kind":"python","weight":1.0,"path":"pkg/rewards.py","function":"short","style":"trl","kwargs":{},"python":"python3","num_processes":2,"timeout":"30s","startup_timeout":"60s","max_restarts":10}]"#);
+    for (name, said) in [
+        ("OpenAssistant/reward-model-deberta-v3-large-v2", "is a model, and rewards are functions"),
+        ("reasoning_accuracy_reward", "import it in a file of your own"),
+        ("my_reward", "takes a dotted path"),
+    ] {
+        let errors = import_errors(&["model_name_or_path=m", &format!("reward_funcs={name}")]);
+        assert!(errors.contains(said), "{name}: {errors}");
+    }
+    let errors = import_errors(&["reward_funcs=[accuracy_reward]", "reward_weights=[1.0, 2.0]"]);
+    assert!(errors.contains("2 weights for 1 functions"), "{errors}");
+}
+
+/// Options of the generator go before the fields of their own, as there.
+#[test]
+fn options_of_the_generator() {
+    let import = command(&[
+        "temperature=1.0",
+        "generation_kwargs={temperature: 0.7, stop_strings: ['</answer>'], max_new_tokens: 64, top_k: 20}",
+    ]);
+    let rollout = loaded(&import).rollout;
+    assert_eq!((rollout.temperature, rollout.top_k, rollout.max_response_length), (0.7, 20, 64));
+    assert_eq!(rollout.stop, ["</answer>"]);
+    let errors = import_errors(&["generation_kwargs={num_beams: 4}"]);
+    assert!(errors.contains("`num_beams` has nothing here"), "{errors}");
+}
+
+/// TRL validates on a split, by sampling as in training, at the interval of its log.
+#[test]
+fn validation_of_trl() {
+    let import = command(&[
+        "eval_strategy=steps",
+        "temperature=0.8",
+        "num_generations=4",
+        "per_device_train_batch_size=4",
+    ]);
+    let config = loaded(&import);
+    assert_eq!(
+        (value_at(&config, "/validate/test_freq"), config.validate.n, config.validate.temperature),
+        ("10".to_owned(), 4, 0.8)
+    );
+    assert!(!config.validate.before_train);
+    assert_snapshot!(value_at(&config, "/data/val"), @r#"["PATH/TO/test.jsonl"]"#);
+    let named = command(&["eval_strategy=steps", "eval_steps=20", "dataset_test_split=validation"]);
+    assert_snapshot!(note_on(&named, "dataset_test_split"), @"dataset_test_split=validation -> data.val: PATH/TO/validation.jsonl (TRL validates on that split of the data set: write its rows to a file)");
+    let errors = import_errors(&["dataset_train_split=train_sft"]);
+    assert!(errors.contains("a file has no splits"), "{errors}");
+    let several = converted(&[
+        "model_name_or_path=m",
+        "reward_funcs=accuracy_reward",
+        "datasets=[{path: a.jsonl}, {path: b.jsonl, split: train}]",
+    ]);
+    assert_snapshot!(value_at(&loaded(&several), "/data/train"), @r#"["a.jsonl","b.jsonl"]"#);
+}
+
+/// What must not be repeated is not: the token of a hub.
+#[test]
+fn a_hub_token_is_not_shown() {
+    let import = command(&["hub_token=hf_abcdef"]);
+    assert!(!notes(&import).contains("hf_abcdef"), "{}", notes(&import));
 }
