@@ -64,11 +64,15 @@ pub(crate) fn typed() -> Vec<OsString> {
         return words;
     };
     let own: Vec<&str> = command.get_arguments().filter_map(clap::Arg::get_long).chain(["help"]).collect();
-    // What nobody knows is left to clap, which tells what is near it.
-    join_options(&texts, |name| own.contains(&name) || !is_foreign_option(name))
-        .into_iter()
-        .map(Into::into)
-        .collect()
+    let is_foreign = |word: &String| {
+        let name = word.strip_prefix("--").map(|option| option.split('=').next().unwrap_or(option));
+        name.is_some_and(|name| !own.contains(&name) && is_foreign_option(name))
+    };
+    // Without an option of theirs what nobody knows is left to clap.
+    if !texts.iter().any(is_foreign) {
+        return words;
+    }
+    join_options(&texts, |name| own.contains(&name)).into_iter().map(Into::into).collect()
 }
 
 /// Configuration files, left to right, and `key=value` overrides (`+key=value` adds, `~key` takes away).

@@ -650,10 +650,32 @@ fn commands_of_others_are_taken_as_they_are() {
     // Without `--` too, and an option that nobody has is told to TRL.
     let plain = folder.tamis(&["config", "import", "--num_generations", "4"]).succeeds().stdout;
     assert!(plain.contains("n: 4"), "{plain}");
-    insta::assert_snapshot!(folder.tamis(&["train", "--config", "grpo.yaml", "--num_generation", "4"]).failure(), @"");
+    insta::assert_snapshot!(folder.tamis(&["train", "--config", "grpo.yaml", "--num_generation", "4"]).failure(), @"
+exit code 2
+error: unexpected argument '--num_generation' found
+
+  tip: to pass '--num_generation' as a value, use '-- --num_generation'
+
+Usage: tamis train <CONFIG.yaml | KEY=VALUE>...
+
+For more information, try '--help'.
+");
     // Options of `train` itself stay its own.
-    insta::assert_snapshot!(folder.tamis(&["train", "--resume", "nowhere", "--num_generations", "4"]).failure(), @"");
-    insta::assert_snapshot!(folder.tamis(&["train", "--modle", "4"]).failure(), @"");
+    insta::assert_snapshot!(folder.tamis(&["train", "--resume", "nowhere", "--num_generations", "4"]).failure(), @"
+exit code 2
+error: failed to open the run `nowhere`: there is no such folder
+  hint: name the folder that a run printed at its start; it holds `config.yaml`
+");
+    insta::assert_snapshot!(folder.tamis(&["train", "--modle", "4"]).failure(), @"
+exit code 2
+error: unexpected argument '--modle' found
+
+  tip: to pass '--modle' as a value, use '-- --modle'
+
+Usage: tamis train [OPTIONS] [CONFIG.yaml | KEY=VALUE]...
+
+For more information, try '--help'.
+");
 }
 
 #[test]
