@@ -652,13 +652,14 @@ fn commands_of_others_are_taken_as_they_are() {
     assert!(plain.contains("n: 4"), "{plain}");
     insta::assert_snapshot!(folder.tamis(&["train", "--config", "grpo.yaml", "--num_generation", "4"]).failure(), @"
 exit code 2
-error: unexpected argument '--num_generation' found
+error: `num_generation` is no key of TRL that tamis knows
+ --> command line
+  |
+1 | num_generation=4
+  | ^^^^^^^^^^^^^^
+  hint: did you mean `num_generations`?
 
-  tip: to pass '--num_generation' as a value, use '-- --num_generation'
-
-Usage: tamis train <CONFIG.yaml | KEY=VALUE>...
-
-For more information, try '--help'.
+1 error in the configuration
 ");
     // Options of `train` itself stay its own.
     insta::assert_snapshot!(folder.tamis(&["train", "--resume", "nowhere", "--num_generations", "4"]).failure(), @"
