@@ -376,39 +376,39 @@ fn eval_of_a_checkpoint_that_is_in_no_run() {
     let limits = ["data.max_prompt_length=12", "rollout.max_response_length=4"];
     let eval = |arguments: &[&str]| folder.tamis(&[&["eval", "alone"], &limits[..], arguments].concat());
     let said = ["data.val=sums.jsonl", "reward=[{kind: number}, {kind: length, weight: 0.5}]"];
-    insta::assert_snapshot!(eval(&said).shown(), @"
-exit code 0
------ stdout
-checkpoint alone
-3 prompts, 1 sample each, greedy
+    insta::assert_snapshot!(eval(&said).shown(), @r"
+    exit code 0
+    ----- stdout
+    checkpoint alone
+    3 prompts, 1 sample each, greedy
 
-large (1 prompt, 1 completion)
-                      acc, length, number, reward, score
-  mean@1                                          0.0000
-  mean tokens                                        3.0
-  cut at the limit                                  0.0%
+    large (1 prompt, 1 completion)
+                          acc, length, number, reward, score
+      mean@1                                          0.0000
+      mean tokens                                        3.0
+      cut at the limit                                  0.0%
 
-small (2 prompts, 2 completions)
-                      acc, length, number, reward, score
-  mean@1                                          0.0000
-  mean tokens                                        2.0
-  cut at the limit                                  0.0%
+    small (2 prompts, 2 completions)
+                          acc, length, number, reward, score
+      mean@1                                          0.0000
+      mean tokens                                        2.0
+      cut at the limit                                  0.0%
 
-  1+1=
-    answer  1 (wrong)
-    gold    2
+      1+1=
+        answer  1 (wrong)
+        gold    2
 
-  2+3=
-    answer  1 (wrong)
-    gold    5
+      2+3=
+        answer  1 (wrong)
+        gold    5
 
-  9+9=
-    answer  11 (wrong)
-    gold    18
------ stderr
-first prompt (4 tokens, text without a chat template): 1+1=
-evaluating 3 prompts, 1 sample of each
-");
+      9+9=
+        answer  11 (wrong)
+        gold    18
+    ----- stderr
+    first prompt (4 tokens, text without a chat template): 1+1=
+    evaluating 3 prompts, 1 sample of each
+    ");
     // What is missing is told at once, and nothing that only training needs.
     insta::assert_snapshot!(eval(&["validate.n=2"]).shown(), @r"
     exit code 2

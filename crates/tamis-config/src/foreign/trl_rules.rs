@@ -157,13 +157,12 @@ pub(super) fn clip(t: &mut Translator) {
     let high = t.number("epsilon_high").unwrap_or(low);
     let loss = t.text("loss_type").unwrap_or_else(|| "dapo".to_owned());
     match loss.as_str() {
-        "cispo" => {
-            // TRL's bound of CISPO is the ratio itself.
-            if t.first_given(&BOUNDS).is_some() {
-                t.set(&["epsilon_high", "epsilon"], "objective.loss.max_ratio", &high.to_string());
-                t.part_of("epsilon", "epsilon_high");
-            }
+        // TRL's bound of CISPO is the ratio itself.
+        "cispo" if t.first_given(&BOUNDS).is_some() => {
+            t.set(&["epsilon_high", "epsilon"], "objective.loss.max_ratio", &high.to_string());
+            t.part_of("epsilon", "epsilon_high");
         }
+        "cispo" => {}
         "sapo" | "vespo" => {
             for key in BOUNDS {
                 t.no_effect(key, &format!("the loss `{loss}` {UNREAD}"));
@@ -204,7 +203,7 @@ pub(super) fn loss(t: &mut Translator) {
     for (reader, key, ours) in OF_ONE_LOSS {
         match (&loss, t.number(key)) {
             (Some(loss), _) if loss != reader => {
-                t.no_effect(key, &format!("the loss `{loss}` does not read it"))
+                t.no_effect(key, &format!("the loss `{loss}` does not read it"));
             }
             (_, Some(value)) => t.set(&[key], ours, &value.to_string()),
             (_, None) => t.no_effect(key, "null leaves the default"),
@@ -318,16 +317,11 @@ pub(super) fn intervals(t: &mut Translator) {
                 if steps == "save_steps" { 500.0 } else { t.number("logging_steps").unwrap_or(10.0) };
             let mut every = t.number(steps).filter(|&every| every > 0.0).unwrap_or(default);
             if every < 1.0 {
-                match t.number("max_steps").filter(|&total| total > 0.0) {
-                    Some(total) => every = (every * total).ceil(),
-                    None => {
-                        t.refuse(
-                            steps,
-                            "a share of the run is steps only where max_steps is given: give steps",
-                        );
-                        continue;
-                    }
-                }
+                let Some(total) = t.number("max_steps").filter(|&total| total > 0.0) else {
+                    t.refuse(steps, "a share of the run is steps only where max_steps is given: give steps");
+                    continue;
+                };
+                every = (every * total).ceil();
             }
             steps_of_ours(t, &[steps, strategy], ours, every);
         } else if t.find(strategy).is_some() {
@@ -519,6 +513,8 @@ pub(super) fn schedule(t: &mut Translator) {
         }
     };
     let option = |name: &str| options.get(name).and_then(serde_json::Value::as_f64);
+    let is_or_absent =
+        |name: &str, value: f64| option(name).is_none_or(|given| (given - value).abs() < f64::EPSILON);
     // Of another system's whole command it is known; over a file of ours it may be there.
     let rate = t.number("learning_rate").or_else(|| t.whole.then_some(1e-6));
     let needs_rate = options.contains_key("min_lr") || kind == "polynomial";
@@ -534,13 +530,9 @@ pub(super) fn schedule(t: &mut Translator) {
     let (ours, min_ratio, known): (&str, f64, &[&str]) = match kind.as_str() {
         "constant" | "constant_with_warmup" => ("constant", 0.0, &[]),
         "linear" => ("linear", 0.0, &[]),
-        "cosine" if option("num_cycles").is_none_or(|cycles| cycles == 0.5) => {
-            ("cosine", 0.0, &["num_cycles"])
-        }
-        "cosine_with_restarts" if option("num_cycles").is_none_or(|cycles| cycles == 1.0) => {
-            ("cosine", 0.0, &["num_cycles"])
-        }
-        "cosine_with_min_lr" if option("num_cycles").is_none_or(|cycles| cycles == 0.5) => {
+        "cosine" if is_or_absent("num_cycles", 0.5) => ("cosine", 0.0, &["num_cycles"]),
+        "cosine_with_restarts" if is_or_absent("num_cycles", 1.0) => ("cosine", 0.0, &["num_cycles"]),
+        "cosine_with_min_lr" if is_or_absent("num_cycles", 0.5) => {
             let min_ratio = match (option("min_lr"), option("min_lr_rate")) {
                 (Some(least), None) => least / rate,
                 (None, Some(share)) => share,
@@ -554,7 +546,7 @@ pub(super) fn schedule(t: &mut Translator) {
             };
             ("cosine", min_ratio, &["min_lr", "min_lr_rate", "num_cycles"])
         }
-        "polynomial" if option("power").is_none_or(|power| power == 1.0) => {
+        "polynomial" if is_or_absent("power", 1.0) => {
             ("linear", option("lr_end").unwrap_or(1e-7) / rate, &["lr_end", "power"])
         }
         "cosine" | "cosine_with_restarts" | "cosine_with_min_lr" => {
@@ -611,7 +603,7 @@ fn warm_up(t: &mut Translator, kind: &str) {
                 steps_of_ours(t, &[key], "train.lr_schedule.warmup_steps", (warmup * total).ceil());
             }
             None => {
-                t.refuse(key, "the number of steps is not known: give max_steps, or the warm-up in steps")
+                t.refuse(key, "the number of steps is not known: give max_steps, or the warm-up in steps");
             }
         }
     } else if let Some(key) = t.first_given(&[STEPS, RATIO]) {

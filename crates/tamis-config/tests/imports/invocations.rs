@@ -8,10 +8,10 @@ use crate::{converted, import_errors, loaded, notes, value_at};
 
 /// A folder with one file, and the file's path.
 fn file(name: &str, text: &str) -> (tempfile::TempDir, String) {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join(name);
-    std::fs::write(&path, text).unwrap();
-    let path = path.to_str().unwrap().to_owned();
+    std::fs::write(&path, text).expect("written");
+    let path = path.to_str().expect("a path in UTF-8").to_owned();
     (folder, path)
 }
 

@@ -90,12 +90,12 @@ fn what_every_key_of_trl_and_easyr1_becomes() {
 /// The defaults that the tables print are those of the sources.
 #[test]
 fn defaults_of_trl_and_easyr1_are_theirs() {
-    let same = |left: &str, right: &str| match (left.parse::<f64>(), right.parse::<f64>()) {
-        (Ok(left), Ok(right)) => left == right,
-        _ => {
-            let plain = |text: &str| text.to_lowercase().replace(['"', ' '], "");
-            plain(left) == plain(right)
+    let same = |left: &str, right: &str| {
+        if let (Ok(left), Ok(right)) = (left.parse::<f64>(), right.parse::<f64>()) {
+            return left.to_bits() == right.to_bits();
         }
+        let plain = |text: &str| text.to_lowercase().replace(['"', ' '], "");
+        plain(left) == plain(right)
     };
     for (owner, table) in SOURCES {
         for (key, default) in keys_of(table) {
