@@ -26,7 +26,6 @@ fn verl_keys() -> Vec<(String, Vec<String>)> {
     let (low, high) = (format!("{ACTOR}.clip_ratio_low=null"), format!("{ACTOR}.clip_ratio_high=null"));
     add(&format!("{ACTOR}.clip_ratio=0.3"), &[&low, &high]);
     add(&loss("gspo"), &[]);
-    add("trainer.validation_data_dir=samples", &[]);
     for (name, mode) in [
         ("policy_loss.clip_cov_ratio=0.001", "clip_cov"),
         ("policy_loss.clip_cov_lb=0.5", "clip_cov"),
