@@ -183,7 +183,8 @@ fn without_numbers(text: &str) -> String {
         }
         is_number = goes_on;
     }
-    shown
+    // A clock decides between 950 and 1.2k.
+    shown.replace("Nk tok/s", "N tok/s").replace("NM tok/s", "N tok/s")
 }
 
 /// The first line that begins so, without its numbers.
@@ -207,7 +208,7 @@ fn the_line_of_a_step_names_what_it_shows() {
         folder.tamis(&arguments).succeeds()
     };
     // One update a step: the policy's own divergence is 0, and not shown.
-    insta::assert_snapshot!(line(&run(&["train.ppo_mini_batch_size=4", "objective.kl.in=none"]), "step 1/2 "), @"step N/N  reward N (std N)  of all generated: reward N, accuracy N%  rounds N  dropped N%  length N  entropy N  grad N  lr N  time Ns (generation Ns at N tok/s, update Ns at Nk tok/s)  Ns left");
+    insta::assert_snapshot!(line(&run(&["train.ppo_mini_batch_size=4", "objective.kl.in=none"]), "step 1/2 "), @"step N/N  reward N (std N)  of all generated: reward N, accuracy N%  rounds N  dropped N%  length N  entropy N  grad N  lr N  time Ns (generation Ns at N tok/s, update Ns at N tok/s)  Ns left");
     // No filter: what was generated is what was trained on, and nothing is dropped.
     let kl = [
         "~filter",
@@ -216,16 +217,16 @@ fn the_line_of_a_step_names_what_it_shows() {
         "~warm_start",
         "objective.kl={in: loss, estimator: k3, coefficient: 0.1}",
     ];
-    insta::assert_snapshot!(line(&run(&kl), "step 1/2 "), @"step N/N  reward N (std N)  accuracy N%  zero advantage in N% of groups  length N (N% truncated)  entropy N  ref_kl N  grad N  lr N  time Ns (generation Ns at Nk tok/s, update Ns at Nk tok/s)  Ns left");
+    insta::assert_snapshot!(line(&run(&kl), "step 1/2 "), @"step N/N  reward N (std N)  accuracy N%  zero advantage in N% of groups  length N (N% truncated)  entropy N  ref_kl N  grad N  lr N  time Ns (generation Ns at N tok/s, update Ns at N tok/s)  Ns left");
     let penalty = [
         "~filter",
         "~schedule",
         "~data.gen_batch_size",
         "objective.kl={in: reward, estimator: k1, coefficient: 0.1}",
     ];
-    insta::assert_snapshot!(line(&run(&penalty), "step 1/2 "), @"step N/N  reward N (std N)  accuracy N%  zero advantage in N% of groups  length N  entropy N  kl_penalty N  grad N  lr N  time Ns (generation Ns at Nk tok/s, update Ns at Nk tok/s)  Ns left");
+    insta::assert_snapshot!(line(&run(&penalty), "step 1/2 "), @"step N/N  reward N (std N)  accuracy N%  zero advantage in N% of groups  length N  entropy N  kl_penalty N  grad N  lr N  time Ns (generation Ns at N tok/s, update Ns at N tok/s)  Ns left");
     let several = run(&["objective.kl.in=none"]);
-    insta::assert_snapshot!(line(&several, "step 1/2 "), @"step N/N  reward N (std N)  of all generated: reward N, accuracy N%  rounds N  dropped N%  length N  entropy N  ppo_kl N  grad N  lr N  time Ns (generation Ns at N tok/s, update Ns at Nk tok/s)  Ns left");
+    insta::assert_snapshot!(line(&several, "step 1/2 "), @"step N/N  reward N (std N)  of all generated: reward N, accuracy N%  rounds N  dropped N%  length N  entropy N  ppo_kl N  grad N  lr N  time Ns (generation Ns at N tok/s, update Ns at N tok/s)  Ns left");
     // Each line once where there is no terminal, and the last step has no time left.
     assert_eq!(several.stderr.lines().filter(|line| line.starts_with("step 1/2 ")).count(), 1);
     assert!(!line(&several, "step 2/2 ").contains("left"));
@@ -239,8 +240,8 @@ fn an_accuracy_is_called_one_and_a_mean_score_is_not() {
     let correct = folder.tamis(&["train", "tiny.yaml", "train.total_steps=2"]).succeeds();
     insta::assert_snapshot!(line(&correct, "validation after step 2"), @"validation after step N: accuracy N% (N prompts), mean length N tokens");
     let closing = without_numbers(&correct.stdout);
-    let table: Vec<&str> = closing.lines().filter(|line| line.contains("held-out")).collect();
-    insta::assert_snapshot!(table.join("\n"), @"accuracy (N held-out)              N%       N%");
+    let table = closing.lines().find(|line| line.contains("held-out")).unwrap_or_default();
+    insta::assert_snapshot!(table.split_whitespace().collect::<Vec<_>>().join(" "), @"accuracy (N held-out) N% N%");
     let scored = trained(
         QUESTIONS,
         None,
@@ -252,10 +253,10 @@ fn an_accuracy_is_called_one_and_a_mean_score_is_not() {
         ],
     )
     .succeeds();
-    insta::assert_snapshot!(line(&scored, "validation after step 1"), @"validation after step N: mean score N (N prompts), mean length N tokens");
+    insta::assert_snapshot!(line(&scored, "validation after step 1"), @"validation after step N: mean score -N (N prompts), mean length N tokens");
     let closing = without_numbers(&scored.stdout);
-    let table: Vec<&str> = closing.lines().filter(|line| line.contains("held-out")).collect();
-    insta::assert_snapshot!(table.join("\n"), @"mean score (N held-out)             N      N");
+    let table = closing.lines().find(|line| line.contains("held-out")).unwrap_or_default();
+    insta::assert_snapshot!(table.split_whitespace().collect::<Vec<_>>().join(" "), @"mean score (N held-out) -N -N");
 }
 
 #[test]

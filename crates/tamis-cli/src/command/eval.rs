@@ -235,7 +235,7 @@ fn show_sample(sample: &Shown, text: &mut String) {
     let _ = write!(
         text,
         "\n  {}\n    answer  {}{mark}\n    gold    {}\n",
-        shortened(&sample.prompt),
+        sample.question,
         shortened(&sample.completion),
         shortened(&sample.ground_truth)
     );
