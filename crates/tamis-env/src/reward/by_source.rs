@@ -247,7 +247,8 @@ mod tests {
         let sources = ["taco", "my/source", "", "taco", "openai/gsm8k"];
         let prompts: Vec<Prompt> = sources.iter().map(|source| prompt(source, "72")).collect();
         let said = |function: &BySource| -> String {
-            function.unrouted(&prompts).iter().map(|unrouted| format!("{unrouted}\n")).collect()
+            let lines: Vec<String> = function.unrouted(&prompts).iter().map(Unrouted::to_string).collect();
+            lines.join("\n")
         };
         insta::assert_snapshot!(said(&BySource::default()), @r"
         1 row without a data source

@@ -339,7 +339,7 @@ impl Check<'_> {
         }
         if function.examples.is_empty() && !function.rivals.is_empty() {
             function.examples =
-                asked.iter().take(NUM_EXAMPLES).map(|&row| self.example(row, &said[row])).collect();
+                asked.iter().take(NUM_EXAMPLES).map(|&row| self.example(row, said[row].as_ref())).collect();
         }
         Ok(function)
     }
@@ -374,7 +374,7 @@ impl Check<'_> {
         let is_external = self.named.function.is_external();
         let outcome = |row: usize| said[row].as_ref().map(|(_, outcome)| outcome);
         let accs = || asked.iter().filter_map(|&row| outcome(row)?.get("acc"));
-        let is_binary = accs().all(|acc| acc == 0.0 || acc == 1.0);
+        let is_binary = accs().all(|acc| [0.0, 1.0].contains(&acc));
         let takes = |outcome: &Outcome| match outcome.get("acc") {
             _ if !is_external => is_accepted(outcome),
             Some(acc) => !is_binary || acc >= 1.0,
@@ -410,7 +410,7 @@ impl Check<'_> {
             };
             *place += 1;
             if function.examples.len() < NUM_EXAMPLES {
-                function.examples.push(self.example(row, &said[row]));
+                function.examples.push(self.example(row, said[row].as_ref()));
             }
         }
         let counted =
@@ -419,7 +419,7 @@ impl Check<'_> {
         function
     }
 
-    fn example(&self, row: usize, said: &Option<(usize, Outcome)>) -> GoldExample {
+    fn example(&self, row: usize, said: Option<&(usize, Outcome)>) -> GoldExample {
         let (form, answer) = match said {
             Some((form, Outcome::Scored(scores))) => {
                 let numbers: Vec<String> =
@@ -722,6 +722,27 @@ mod tests {
         assert_eq!((judge(&Number, "1007"), judge(&Number, "1008")), (Some(1.0), Some(0.0)));
         assert_eq!((judge(&Math, "\\boxed{1{,}007}"), judge(&Math, "\\boxed{7}")), (Some(1.0), Some(0.0)));
         assert_eq!(judge(&MathDapo::default(), "Answer: 1007"), Some(1.0));
+    }
+
+    /// The rows of GSM8K as they are released.
+    #[test]
+    fn gsm8k_as_it_is_released() {
+        let Some(folder) = tamis_golden::data("gsm8k") else { return };
+        let text = std::fs::read_to_string(folder.join("test.jsonl")).unwrap();
+        let prompt = |line: &str| {
+            let row: serde_json::Value = serde_json::from_str(line).unwrap();
+            Prompt { data_source: "openai/gsm8k".to_owned(), ..test_prompt(row["answer"].as_str().unwrap()) }
+        };
+        let prompts: Vec<Prompt> = text.lines().map(prompt).collect();
+        let functions: Vec<(&str, Box<dyn RewardFunction>)> = vec![
+            ("by_source", Box::new(BySource::default())),
+            ("math", Box::new(Math)),
+            ("math_dapo", Box::new(MathDapo::default())),
+            ("number", Box::new(Number)),
+        ];
+        let report = check_gold(&prompts, &rewards(functions)).unwrap();
+        assert!(report.is_clean(), "{report}");
+        assert_eq!((prompts.len(), report.whole_solutions), (1319, 1319));
     }
 
     #[test]
