@@ -1,6 +1,5 @@
 //! `tamis config check` and `tamis train` refuse the same configurations with the same words, each with the place of the key, and nothing is
 //! made of a configuration that is refused.
-#![expect(clippy::expect_used, reason = "a test fails by panicking")]
 
 mod tamis;
 

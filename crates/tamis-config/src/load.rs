@@ -105,7 +105,7 @@ pub(crate) fn read_source(path: &Path) -> Result<Arc<Source>, Diagnostic> {
         let bytes = error.as_bytes();
         let is_utf16 = bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]);
         let before = bytes.get(..byte).unwrap_or_default();
-        let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
+        let line = before.split(|&byte| byte == b'\n').count();
         let start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |place| place + 1);
         let column = String::from_utf8_lossy(before.get(start..).unwrap_or_default()).chars().count() + 1;
         let text = String::from_utf8_lossy(bytes).into_owned();

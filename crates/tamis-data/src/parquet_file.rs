@@ -201,15 +201,15 @@ fn field_to_json(field: &Field, path: &str, binary: &mut Vec<String>) -> Value {
         Field::Double(value) => float(*value),
         Field::Decimal(value) => Value::from(decimal(value).unwrap_or_else(|| field.to_string())),
         Field::Str(value) => Value::from(value.as_str()),
-        Field::Bytes(value) => Value::from(match std::str::from_utf8(value.data()) {
-            Ok(text) => text.to_owned(),
-            Err(_) => {
-                if !binary.iter().any(|known| known == path) {
-                    binary.push(path.to_owned());
-                }
-                base64(value.data())
+        Field::Bytes(value) => {
+            if let Ok(text) = std::str::from_utf8(value.data()) {
+                return Value::from(text);
             }
-        }),
+            if !binary.iter().any(|known| known == path) {
+                binary.push(path.to_owned());
+            }
+            Value::from(base64(value.data()))
+        }
         Field::Date(_)
         | Field::TimeMillis(_)
         | Field::TimeMicros(_)

@@ -26,7 +26,7 @@ const TEMPLATE_FOLDER: &str = "additional_chat_templates";
 
 /// Bytes of a file that are read at most.
 fn limit(name: &str) -> u64 {
-    if name.ends_with(".jinja") { tamis_file::MAX_TEMPLATE } else { tamis_file::MAX_TOKENIZER }
+    if name.strip_suffix(".jinja").is_some() { tamis_file::MAX_TEMPLATE } else { tamis_file::MAX_TOKENIZER }
 }
 
 /// A tokenizer could not be read, written or applied.

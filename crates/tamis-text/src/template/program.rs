@@ -238,10 +238,8 @@ fn expression<'s>(node: &Expr<'s>) -> Expr<'s> {
             )))
         }
         Expr::UnaryOp(operation) => {
-            let op = match operation.op {
-                ast::UnaryOpKind::Not => ast::UnaryOpKind::Not,
-                ast::UnaryOpKind::Neg => ast::UnaryOpKind::Neg,
-            };
+            let is_not = matches!(operation.op, ast::UnaryOpKind::Not);
+            let op = if is_not { ast::UnaryOpKind::Not } else { ast::UnaryOpKind::Neg };
             Expr::UnaryOp(Spanned::new(UnaryOp { op, expr: expression(&operation.expr) }, operation.span()))
         }
         Expr::BinOp(operation) => {
