@@ -364,7 +364,9 @@ pub fn results(rows: &[PromptSamples], config: &ValidateConfig) -> Vec<SourceRes
 /// Every figure of a validation by its name, whatever of it is logged.
 pub fn figures(rows: &[PromptSamples]) -> Metrics {
     let mut all = Metrics::new();
-    results_by_source(rows).iter().for_each(|result| result.put(&mut all));
+    for result in results_by_source(rows) {
+        result.put(&mut all);
+    }
     all
 }
 
