@@ -217,7 +217,7 @@ pub fn sample(
             let value = |name: &str| scored.scores.get(name).map(|score| score.value);
             let outcome = value("acc").or_else(|| value("score")).unwrap_or(f64::NAN);
             if !outcome.is_nan() {
-                is_accuracy &= value("acc").is_some_and(|acc| acc == 0.0 || acc == 1.0);
+                is_accuracy &= value("acc").is_some_and(|acc| [0.0, 1.0].contains(&acc));
                 sum += outcome;
                 report.num_scored += 1;
                 outcomes.push(outcome);

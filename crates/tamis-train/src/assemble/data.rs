@@ -183,7 +183,7 @@ fn files(config: &Config, for_training: bool) -> Result<Prompts, AssembleError> 
         BadRows::Error => dataset::BadRows::Error,
         BadRows::Skip => dataset::BadRows::Skip,
     };
-    let options = ReadOptions { columns, bad_rows, ..ReadOptions::default() };
+    let options = ReadOptions { columns, bad_rows };
     let mut notes = Vec::new();
     let mut read = |split: &str, paths: &[PathBuf]| -> Result<Vec<Prompt>, AssembleError> {
         if paths.is_empty() {

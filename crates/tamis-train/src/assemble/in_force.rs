@@ -1,5 +1,7 @@
 //! What a run trains with, in the words of the configuration: read from the assembled objects, so that it cannot be something else.
 
+use std::fmt::Write as _;
+
 use serde::Serialize;
 use serde_json::Value;
 use tamis_config::{Config, KlPlace};
@@ -112,11 +114,11 @@ fn loss_text(policy: &PolicyLoss) -> String {
     let number = |name: &str| field(&settings, name).and_then(|value| value.as_f64());
     let mut text = policy.name().to_owned();
     if let (Some(low), Some(high)) = (number("low"), number("high")) {
-        text.push_str(&format!(" {}/{}", shortest(low), shortest(high)));
+        let _ = write!(text, " {}/{}", shortest(low), shortest(high));
     }
     for (name, told) in [("dual", "dual"), ("cap", "ratio up to"), ("max", "ratio up to")] {
         if let Some(value) = number(name) {
-            text.push_str(&format!(", {told} {}", shortest(value)));
+            let _ = write!(text, ", {told} {}", shortest(value));
         }
     }
     text
@@ -181,9 +183,11 @@ mod tests {
             match line.split_once("null  # in force: ") {
                 Some((key, after)) => {
                     let value = after.split(" (").next().unwrap_or_default();
-                    explicit.push_str(&format!("{key}{value}\n"));
+                    let _ = writeln!(explicit, "{key}{value}");
                 }
-                None => explicit.push_str(&format!("{line}\n")),
+                None => {
+                    let _ = writeln!(explicit, "{line}");
+                }
             }
         }
         assert_ne!(explicit.trim(), shown.trim(), "nothing was in force: {shown}");
