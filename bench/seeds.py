@@ -3,7 +3,6 @@
 
     cargo build --release
     python3 bench/seeds.py                          quickstart, seeds 1 to 5
-    python3 bench/seeds.py gsm8k_calculator         seeds 1 to 3, on ../shared/data/gsm8k
     python3 bench/seeds.py gsm8k_calculator data.train=DIR/train.jsonl data.val=DIR/test.jsonl
     python3 bench/seeds.py quickstart --seeds 3,4 run.threads=1
 
@@ -66,6 +65,8 @@ def main():
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "target" / "release" / "tamis")
     arguments = parser.parse_intermixed_args()
     seeds, reached, words = TARGETS[arguments.configuration]
+    if arguments.configuration == "gsm8k_calculator" and not any(o.startswith("data.train=") for o in arguments.overrides):
+        raise SystemExit("say where the files are: data.train=DIR/train.jsonl data.val=DIR/test.jsonl")
     if arguments.seeds:
         seeds = [int(seed) for seed in arguments.seeds.split(",")]
     if not arguments.program.exists():

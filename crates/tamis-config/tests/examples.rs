@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use tamis_config::{Config, EmptyRound, FilterKind, KlPlace, OnExhausted, OnLimit, Preset, Surplus, load};
+use tamis_config::{
+    Config, EmptyRound, FilterKind, KlPlace, LossConfig, LossKind, OnExhausted, OnLimit, Preset, Surplus,
+    load,
+};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/examples")
@@ -26,7 +29,7 @@ fn every_example_loads() {
             num_examples += 1;
         }
     }
-    assert!(num_examples >= 10, "only {num_examples} examples");
+    assert!(num_examples >= 14, "only {num_examples} examples");
 }
 
 #[test]
@@ -36,6 +39,9 @@ fn common_settings_of_the_filter() {
         ("dapo_math", Some("acc"), 15, 8),
         ("dapo_code", Some("acc"), 20, 16),
         ("entropy", Some("seq_reward"), 10, 8),
+        ("clip_cov", Some("acc"), 10, 8),
+        ("kl_cov", Some("acc"), 10, 8),
+        ("dapo_7b", Some("acc"), 10, 16),
         ("grpo", None, 0, 8),
         ("cpo_math", None, 0, 8),
         ("hard_task", Some("acc"), 25, 12),
@@ -57,6 +63,42 @@ fn common_settings_of_the_filter() {
         }
     }
     assert_eq!(example("dapo_math").preset, Some(Preset::Dapo));
+}
+
+#[test]
+fn losses_of_the_entropy_recipe() {
+    let LossConfig { kind, clip_low, clip_high, share, cov_low, cov_high, .. } =
+        example("clip_cov").objective.loss;
+    assert_eq!((kind, clip_low, clip_high), (LossKind::ClipCov, Some(1.0), Some(1.0)));
+    assert_eq!((share, cov_low, cov_high), (2e-4, 1.0, 5.0));
+    let LossConfig { kind, share, cov_coefficient, .. } = example("kl_cov").objective.loss;
+    assert_eq!((kind, share, cov_coefficient), (LossKind::KlCov, 2e-3, 1.0));
+    assert_eq!(example("entropy").objective.loss.kind, LossKind::Clip);
+}
+
+/// The table of `dapo-batch-size.md`.
+#[test]
+fn batch_sizes_of_dapo() {
+    let config = example("dapo_7b");
+    assert_eq!((config.data.train_batch_size, config.gen_batch_size()), (512, 1536));
+    assert_eq!((config.rollout.n, config.mini_batch_size()), (16, 32));
+}
+
+/// A clone is all that a shipped configuration may count on: nothing in one names a place outside.
+#[test]
+fn no_configuration_points_out_of_the_clone() {
+    for folder in [folder(), folder().join("..")] {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|suffix| suffix == "yaml") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let settings = text.lines().filter(|line| !line.trim_start().starts_with('#'));
+                for line in settings {
+                    assert!(!line.contains("../") && !line.contains(": /"), "{}: {line}", path.display());
+                }
+            }
+        }
+    }
 }
 
 #[test]

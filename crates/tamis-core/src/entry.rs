@@ -108,7 +108,9 @@ pub struct Entry {
     pub formula: &'static str,
     /// Paper with its arXiv number and equation, or the package that introduced it.
     pub source: &'static str,
-    /// Settings with their defaults: `("epsilon", "1e-6")`. Empty: it has none.
+    /// Configuration keys that it reads, each with the value that a run has where nobody sets it: `("objective.loss.dual_clip", "3")`.
+    /// `required`: it must be chosen. A remark in brackets may follow the value. Empty: it has none. Items of lists (shapings) and things
+    /// without keys (diagnostics, balancing) have plain names.
     pub defaults: &'static [(&'static str, &'static str)],
     /// What it gives for singletons, uniform groups, unscored members, empty batches, one sentence each.
     pub degenerate: &'static [&'static str],

@@ -1,5 +1,8 @@
 //! Scoring with a memory: answers that are not a function of the run's keys are journalled before they are used.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use tamis_core::group::Score;
 use tamis_env::reward::{Logged, RewardError, RewardInput, Rewards, Scored, TrainerState};
@@ -68,12 +71,13 @@ pub struct Scorer {
     rewards: Rewards,
     journal: Option<Box<dyn AnswerJournal>>,
     warnings: Vec<String>,
+    times: BTreeMap<String, Duration>,
 }
 
 impl Scorer {
     /// Without a journal, for rewards that are pure functions of the completion.
     pub fn new(rewards: Rewards) -> Self {
-        Self { rewards, journal: None, warnings: Vec::new() }
+        Self { rewards, journal: None, warnings: Vec::new(), times: BTreeMap::new() }
     }
 
     /// With a journal, for rewards whose answers may differ when asked again.
@@ -103,6 +107,11 @@ impl Scorer {
         std::mem::take(&mut self.warnings)
     }
 
+    /// How long each reward function took since the last call, by its name.
+    pub fn take_times(&mut self) -> BTreeMap<String, Duration> {
+        std::mem::take(&mut self.times)
+    }
+
     /// Scores completions of one step, each under its trajectory key: recorded answers are taken from the journal, new ones go into it before
     /// they are returned.
     pub fn score(&mut self, inputs: &[RewardInput<'_>], keys: &[String]) -> Result<Vec<Scored>, ScoreError> {
@@ -116,6 +125,9 @@ impl Scorer {
             let asked: Vec<RewardInput<'_>> = missing.iter().map(|&i| inputs[i]).collect();
             let scoring = self.rewards.score(&asked)?;
             self.warnings.extend(scoring.warnings);
+            for (name, time) in scoring.times {
+                *self.times.entry(name).or_default() += time;
+            }
             if let Some(journal) = &mut self.journal {
                 let answers: Vec<(String, Answer)> = missing
                     .iter()

@@ -133,6 +133,53 @@ pub fn catalogue_markdown() -> String {
 mod tests {
     use super::*;
 
+    /// What the documents that tamis follows say a run logs: the guides on filter groups, on dynamic sampling and on RAGEN's filter, and TRL's
+    /// page on GRPO.
+    #[test]
+    fn every_metric_that_the_documents_name_is_there() {
+        for name in [
+            "train/num_gen_batches",
+            "train/filter_rate",
+            "train/mean_metric_std",
+            "train/num_kept_prompts",
+            "train/in_group_reward_std",
+            "train/early_stopped",
+            "rollout/in_group_reward_std",
+            "dynamic_sampling/num_gen_batches",
+            "dynamic_sampling/num_accumulated_prompts",
+            "dynamic_sampling/target_prompt_num",
+            "timing_s/reward/judge",
+            "num_tokens",
+            "step_time",
+            "completions/mean_length",
+            "completions/min_length",
+            "completions/max_length",
+            "completions/clipped_ratio",
+            "completions/mean_terminated_length",
+            "completions/min_terminated_length",
+            "completions/max_terminated_length",
+            "rewards/judge/mean",
+            "rewards/judge/std",
+            "reward",
+            "reward_std",
+            "frac_reward_zero_std",
+            "entropy",
+            "kl",
+            "clip_ratio/region_mean",
+            "clip_ratio/low_mean",
+            "clip_ratio/low_min",
+            "clip_ratio/high_mean",
+            "clip_ratio/high_max",
+        ] {
+            let definition = find(name).unwrap_or_else(|| panic!("{name} is not in the catalogue"));
+            assert!(
+                definition.pattern == name || name.contains("judge"),
+                "{name} is only {}",
+                definition.pattern
+            );
+        }
+    }
+
     #[test]
     fn patterns() {
         assert!(matches("rewards/{name}/mean", "rewards/acc/mean"));

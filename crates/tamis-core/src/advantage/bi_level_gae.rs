@@ -19,11 +19,11 @@ pub(super) const ENTRY: Entry = Entry {
     formula: "turns: D_k = R_k + turn_gamma·V(end_(k+1)) - V(end_k), A_k = D_k + turn_gamma·lambda·A_(k+1); tokens of turn k: gae with gamma, lambda and the reward A_k + V(end_k) at its end",
     source: "Wang et al., VAGEN, 2025, section 3.3; RAGEN core_algos.compute_bi_level_gae_advantage_return",
     defaults: &[
-        ("gamma", "1"),
-        ("lambda", "1"),
-        ("turn_gamma", "0.95"),
-        ("whiten", "true"),
-        ("masked_rewards", "credited"),
+        ("objective.advantage.gamma", "1"),
+        ("objective.advantage.lambda", "1"),
+        ("objective.advantage.turn_gamma", "0.95"),
+        ("objective.advantage.whiten", "true"),
+        ("objective.advantage.masked_rewards", "credited"),
     ],
     degenerate: &[
         "with one turn it is `gae` with the whole reward at the last token",

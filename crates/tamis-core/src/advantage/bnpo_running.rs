@@ -17,7 +17,13 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the reward less a success rate held over recent steps, divided by the deviation of a Bernoulli of that rate",
     formula: "A_i = (R_i - mu) / sqrt(mu·(1 - mu) + delta), mu = alpha/(alpha + beta), alpha = prior + successes, beta = prior + failures of all trajectories of the last `window` steps, this one included, before filtering",
     source: "a Chinese summary of TRL's objectives (reference: GRPO formulas at a glance), which gives mu as Beta(alpha, beta) estimated over the last N steps; no paper",
-    defaults: &[("window", "10"), ("prior", "1"), ("delta", "1e-4"), ("low", "0"), ("high", "1")],
+    defaults: &[
+        ("objective.advantage.window", "10"),
+        ("objective.advantage.prior", "1"),
+        ("objective.advantage.delta", "1e-4"),
+        ("objective.advantage.low", "0"),
+        ("objective.advantage.high", "1"),
+    ],
     degenerate: &[
         "unscored trajectories are outside the counts and get 0; singletons are like any other",
         "a uniform group is not 0: the baseline is not its own, and a filter that drops it drops signal",

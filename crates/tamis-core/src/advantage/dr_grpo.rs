@@ -14,7 +14,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the reward less the mean of its group, not divided by its deviation",
     formula: "A_i = R_i - mean(R) over the scored members of the group",
     source: "Liu et al., Understanding R1-Zero-like training, arXiv 2503.20783, section 3.2",
-    defaults: &[("singleton", "zero")],
+    defaults: &[("objective.advantage.singleton", "zero")],
     degenerate: &[
         "unscored members are outside the mean and get 0",
         "a uniform group (max == min) gets exactly 0, and so does one with fewer than two scored members of several",

@@ -18,7 +18,12 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "exponentially weighted sums of a critic's errors, whitened over the tokens of the batch",
     formula: "d_t = r_t + gamma·V_(t+1) - V_t, A_t = d_t + gamma·lambda·A_(t+1), returns A_t + V_t, then A whitened; t counts unmasked tokens",
     source: "Schulman et al., High-dimensional continuous control using generalized advantage estimation, arXiv 1506.02438, eq. 16",
-    defaults: &[("gamma", "1"), ("lambda", "1"), ("whiten", "true"), ("masked_rewards", "credited")],
+    defaults: &[
+        ("objective.advantage.gamma", "1"),
+        ("objective.advantage.lambda", "1"),
+        ("objective.advantage.whiten", "true"),
+        ("objective.advantage.masked_rewards", "credited"),
+    ],
     degenerate: &[
         "masked tokens are skipped as if they were not there: no value, no discount",
         "unscored trajectories are outside the statistics and get 0, as do their returns",

@@ -17,7 +17,11 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "each of several rewards normalised within its group, their weighted sum whitened over the tokens of the batch",
     formula: "S_i = sum_k w_k·(R_ki - mean(R_k))/(std(R_k) + epsilon) within the group, A_i = (S_i - mean(S)) / sqrt(var(S) + 1e-8) over the batch, each S as often as its tokens",
     source: "Liu et al., GDPO: group reward-decoupled normalization policy optimization, arXiv 2601.05242",
-    defaults: &[("epsilon", "1e-6"), ("whiten", "true"), ("singleton", "zero")],
+    defaults: &[
+        ("objective.advantage.epsilon", "1e-6"),
+        ("objective.advantage.whiten", "true"),
+        ("objective.advantage.singleton", "zero"),
+    ],
     degenerate: &[
         "without components the reward itself is the only one",
         "a component without an answer for a member adds 0 to it, and so does one that is uniform in the group; unscored members are outside and get 0",

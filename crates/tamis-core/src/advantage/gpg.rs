@@ -15,7 +15,11 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the reward less the mean of its group, scaled up by the share of trajectories without signal",
     formula: "A_i = alpha·(R_i - mean(R)) / divisor, alpha = B / (trajectories in groups whose rewards differ)",
     source: "Chu et al., GPG: a simple and strong reinforcement learning baseline, arXiv 2504.02546",
-    defaults: &[("alpha", "mixed_groups"), ("divisor", "1"), ("singleton", "zero")],
+    defaults: &[
+        ("objective.advantage.gpg_alpha", "mixed_groups"),
+        ("objective.advantage.divisor", "1"),
+        ("objective.advantage.singleton", "zero"),
+    ],
     degenerate: &[
         "unscored members are outside the mean and both counts and get 0",
         "a uniform group (max == min) gets exactly 0; where all groups are uniform alpha is 1",

@@ -17,7 +17,13 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the reward measured against its own group",
     formula: "A_i = (R_i - mean(R)) / (std(R) + epsilon) over the scored members of the group",
     source: "Shao et al., DeepSeekMath, arXiv 2402.03300, section 4.1.2",
-    defaults: &[("scale", "group"), ("ddof", "1"), ("epsilon", "1e-6"), ("singleton", "zero")],
+    defaults: &[
+        ("objective.advantage.norm_by_std", "true"),
+        ("objective.advantage.ddof", "1"),
+        ("objective.advantage.epsilon", "1e-6"),
+        ("objective.advantage.scale", "group"),
+        ("objective.advantage.singleton", "zero"),
+    ],
     degenerate: &[
         "unscored members are outside the statistics and get 0",
         "a uniform group (max == min) gets exactly 0, and so does one with fewer than two scored members of several",

@@ -15,7 +15,12 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the best of a group gets its lead over the second, all others nothing",
     formula: "A_best = (R_best - R_second) / (std(R) + epsilon), A_i = 0 else, over the scored members of the group",
     source: "Tang et al., Optimizing language models for inference time objectives, arXiv 2503.19595, section 3.2",
-    defaults: &[("divide", "true"), ("ddof", "1"), ("epsilon", "1e-6"), ("singleton", "zero")],
+    defaults: &[
+        ("objective.advantage.norm_by_std", "true"),
+        ("objective.advantage.ddof", "1"),
+        ("objective.advantage.epsilon", "1e-6"),
+        ("objective.advantage.singleton", "zero"),
+    ],
     degenerate: &[
         "where two share the best reward the lead is 0, and so is every advantage: a mixed group such as 1, 1, 0, 0 carries no signal",
         "unscored members are outside and get 0; with fewer than two scored members of several all get 0",

@@ -16,7 +16,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the reward less the mean of its group weighted by length, the baseline of least variance",
     formula: "A_i = R_i - sum_j(L_j·R_j) / sum_j(L_j) over the scored members of the group, L the tokens trained on",
     source: "Hao et al., On-policy RL with optimal reward baseline, arXiv 2505.23585",
-    defaults: &[("singleton", "zero")],
+    defaults: &[("objective.advantage.singleton", "zero")],
     degenerate: &[
         "unscored members are outside the mean and get 0",
         "a uniform group (max == min) gets exactly 0, and so does one with fewer than two scored members of several",

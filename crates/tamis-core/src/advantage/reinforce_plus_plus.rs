@@ -17,7 +17,11 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "discounted rewards to go of every token, whitened over the tokens of the batch; groups play no part",
     formula: "G_t = r_t + gamma·G_(t+1), A_t = (G_t - mean(G)) / sqrt(var(G) + 1e-8) over the unmasked tokens of the batch",
     source: "Hu, REINFORCE++, arXiv 2501.03262, eq. 5 and 6",
-    defaults: &[("gamma", "1"), ("whiten", "true"), ("masked_rewards", "credited")],
+    defaults: &[
+        ("objective.advantage.gamma", "1"),
+        ("objective.advantage.whiten", "true"),
+        ("objective.advantage.masked_rewards", "credited"),
+    ],
     degenerate: &[
         "unscored trajectories are outside the statistics and get 0",
         "where all returns of the batch are equal, or there is one token, every advantage is 0; a uniform group is not 0 unless the batch is",

@@ -16,7 +16,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the reward less the mean of its group, whitened over the tokens of the batch",
     formula: "D_i = R_i - mean(R) within the group, A_i = (D_i - mean(D)) / sqrt(var(D) + 1e-8) over the batch, each D as often as its tokens",
     source: "Hu, REINFORCE++, arXiv 2501.03262, section 3 (REINFORCE++-baseline)",
-    defaults: &[("whiten", "true"), ("singleton", "zero")],
+    defaults: &[("objective.advantage.whiten", "true"), ("objective.advantage.singleton", "zero")],
     degenerate: &[
         "unscored members are outside both statistics and get 0",
         "a uniform group gets -mean(D)/deviation, the same for all its members: 0 only where lengths and rewards are unrelated",

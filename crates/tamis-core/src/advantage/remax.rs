@@ -17,7 +17,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the reward less that of a greedy completion of the same prompt",
     formula: "A_t = sum(r_s, s >= t) - b, b the reward of the prompt's greedy completion",
     source: "Li et al., ReMax, arXiv 2310.10505, eq. 6 and algorithm 1",
-    defaults: &[("masked_rewards", "credited")],
+    defaults: &[("objective.advantage.masked_rewards", "credited")],
     degenerate: &[
         "unscored trajectories get 0, and so do all of a prompt whose greedy completion is unscored",
         "a uniform group is 0 only where its greedy completion scores the same; a singleton is like any other",

@@ -17,7 +17,12 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "`optimal_token_baseline` for several turns: positions are counted over the policy's own tokens",
     formula: "as optimal_token_baseline, t counting unmasked tokens only",
     source: "verl 0.9.1 core_algos.compute_multi_turn_optimal_token_baseline_advantage",
-    defaults: &[("tail", "zeroed"), ("epsilon", "0"), ("singleton", "zero"), ("masked_rewards", "credited")],
+    defaults: &[
+        ("objective.advantage.tail", "zeroed"),
+        ("objective.advantage.epsilon", "0"),
+        ("objective.advantage.singleton", "zero"),
+        ("objective.advantage.masked_rewards", "credited"),
+    ],
     degenerate: &[
         "as `optimal_token_baseline`; where no token is masked it is the same",
         "the tail is the same under both readings, since positions are counts",

@@ -21,11 +21,11 @@ pub(super) const TOKEN: Entry = Entry {
     formula: "w_t = clamp(exp(d_t), min, max), d = old - behaviour",
     source: "truncated importance sampling: Ionides, JCGS 2008; Yao et al., Your efficient RL framework secretly brings you off-policy RL training, 2025",
     defaults: &[
-        ("level", "token"),
-        ("outside", "truncate"),
-        ("min", "null"),
-        ("max", "2.0"),
-        ("batch_normalize", "false"),
+        ("objective.correction.weights.level", "token"),
+        ("objective.correction.weights.outside", "truncate"),
+        ("objective.correction.weights.min", "null"),
+        ("objective.correction.weights.max", "2.0"),
+        ("objective.correction.weights.batch_normalize", "false"),
     ],
     degenerate: &[
         "an unknown behaviour log-probability has ratio 1 and is counted",

@@ -14,7 +14,12 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "stops when the reward's deviation within groups has stayed far below what it was in the first steps",
     formula: "V < share * mean(V of the first baseline_steps successful steps), for all of the last window rounds; V = mean over all groups of a round of std(reward)",
     source: "RAGEN, filtering_and_loss_scaling.md section 3 (2026-01-23); its later form of 2026-02-27",
-    defaults: &[("form", "attempts"), ("baseline_steps", "10"), ("window", "10"), ("share", "0.1")],
+    defaults: &[
+        ("train.early_stop.reward_collapse.form", "attempts"),
+        ("train.early_stop.reward_collapse.baseline_steps", "10"),
+        ("train.early_stop.reward_collapse.window", "10"),
+        ("train.early_stop.reward_collapse.share", "0.1"),
+    ],
     degenerate: &[
         "no stop before the baseline stands and the window is full",
         "a baseline of 0 never fires, nothing being below it; `empty_steps` is for runs that never had signal",

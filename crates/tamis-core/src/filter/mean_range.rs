@@ -15,7 +15,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "keeps a group that is neither too easy nor too hard",
     formula: "low < mean(metric) < high over the scored members, or <= with `ends: closed`",
     source: "EasyR1, online filtering; OpenRLHF, dynamic filtering",
-    defaults: &[("low", "0"), ("high", "1"), ("ends", "open")],
+    defaults: &[("filter.low", "0"), ("filter.high", "1"), ("filter.bounds", "open")],
     degenerate: &[
         "a group of one is judged like any other",
         "a uniform group inside the range is kept although its advantages are zero",

@@ -13,7 +13,13 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "keeps the groups of a round whose score is at least a share of the best",
     formula: "score >= p * max(score); preferring the smallest, score <= min(score) / p",
     source: "RAGEN, rollout_filter_strategy min_p",
-    defaults: &[("score", "deviation"), ("ddof", "0"), ("prefer", "largest"), ("include_zero", "true")],
+    defaults: &[
+        ("filter.p", "required"),
+        ("filter.score", "deviation"),
+        ("filter.ddof", "0"),
+        ("filter.prefer", "largest"),
+        ("filter.include_zero", "true"),
+    ],
     degenerate: &[
         "scale: no positive factor on the scores matters; a shift of means and sums does",
         "the best group is always kept, where one competes; where the best deviation is 0 all are, unless `include_zero: false`",

@@ -13,12 +13,12 @@ pub(super) const ENTRY: Entry = Entry {
     formula: "ranks round(low * n) up to round(high * n), of the n groups that compete, best first; at least one",
     source: "RAGEN, rollout_filter_strategy percentile_range (branch more-experiments)",
     defaults: &[
-        ("low", "0"),
-        ("high", "1"),
-        ("score", "deviation"),
-        ("ddof", "0"),
-        ("prefer", "largest"),
-        ("include_zero", "true"),
+        ("filter.low", "0"),
+        ("filter.high", "1"),
+        ("filter.score", "deviation"),
+        ("filter.ddof", "0"),
+        ("filter.prefer", "largest"),
+        ("filter.include_zero", "true"),
     ],
     degenerate: &[
         "scale: only the order of the scores counts, so neither scale nor shift of a score matters",

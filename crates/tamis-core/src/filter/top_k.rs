@@ -13,7 +13,14 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "keeps the k best groups of a round",
     formula: "the first k of the ranking; k a count, or max(1, floor(fraction * groups of the round))",
     source: "RAGEN, rollout_filter_strategy top_k (a count; since 2026-01-25 a fraction, the count being top_k_abs)",
-    defaults: &[("score", "deviation"), ("ddof", "0"), ("prefer", "largest"), ("include_zero", "true")],
+    defaults: &[
+        ("filter.k", "required"),
+        ("filter.fraction", "required (in place of `k`)"),
+        ("filter.score", "deviation"),
+        ("filter.ddof", "0"),
+        ("filter.prefer", "largest"),
+        ("filter.include_zero", "true"),
+    ],
     degenerate: &[
         "scale: only the order of the scores counts, so neither scale nor shift of a score matters",
         "fewer groups compete than k: all of them are kept, which may be none",

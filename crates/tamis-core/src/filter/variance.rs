@@ -12,7 +12,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "keeps a group whose scored members differ (dynamic sampling)",
     formula: "max(metric) - min(metric) > tolerance",
     source: "Yu et al., DAPO, arXiv 2503.14476, eq. 11",
-    defaults: &[("tolerance", "0"), ("singleton", "keep")],
+    defaults: &[("filter.tolerance", "0"), ("filter.singleton", "keep")],
     degenerate: &[
         "a group of one is kept, or dropped with `singleton: drop`",
         "a group without a scored member, or with one of several, is dropped as `unscored`",

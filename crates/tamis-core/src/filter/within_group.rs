@@ -12,7 +12,11 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "keeps every group, and trains on those k of its members whose metric has the largest variance",
     formula: "argmax over j of Var(j smallest, k - j largest), j = 0..k",
     source: "RAGEN, rollout_filter_strategy within_group (branch more-experiments); Xu et al., PODS, arXiv 2504.13818, max-variance down-sampling",
-    defaults: &[("include_zero", "true")],
+    defaults: &[
+        ("filter.k", "required"),
+        ("filter.fraction", "required (in place of `k`)"),
+        ("filter.include_zero", "true"),
+    ],
     degenerate: &[
         "scale: neither scale nor shift of the metric matters",
         "a group is kept or dropped whole: members that are not chosen are generated, scored and reported, and lie outside the group's advantage statistics and the loss; they count as left out (`unchosen`), not as trained",

@@ -18,7 +18,10 @@ pub(super) const ENTRIES: [Entry; 2] = [
         meaning: "rewards entropy with a constant coefficient",
         formula: "- coef * aggregated H_t",
         source: "Williams and Peng, Connection Science 3 (1991)",
-        defaults: &[("coef", "0"), ("aggregation", "as the policy loss")],
+        defaults: &[
+            ("objective.entropy.coefficient", "0"),
+            ("objective.entropy.aggregation", "null (as the policy loss)"),
+        ],
         degenerate: &["nothing to train on: 0"],
         known_as: &[("verl", "actor.entropy_coeff"), ("TRL", "entropy_coef")],
         differences: &[
@@ -31,7 +34,12 @@ pub(super) const ENTRIES: [Entry; 2] = [
         meaning: "moves the coefficient of the entropy bonus towards a target entropy, and only pays while entropy is at or below it",
         formula: "after each optimizer batch coef += delta if H <= target else -= delta, within [min, max]; used: coef where the last H <= target, else 0",
         source: "He et al., Skywork Open Reasoner 1, arXiv 2505.22312, section 4.3",
-        defaults: &[("min", "0"), ("max", "1"), ("delta", "0.005"), ("target", "0.2")],
+        defaults: &[
+            ("objective.entropy.adaptive.min", "0"),
+            ("objective.entropy.adaptive.max", "1"),
+            ("objective.entropy.adaptive.delta", "0.005"),
+            ("objective.entropy.adaptive.target", "0.2"),
+        ],
         degenerate: &["a batch with nothing to train on leaves the state alone", "the first batch pays"],
         known_as: &[("TRL", "use_adaptive_entropy with entropy_coef_min, _max, _delta, entropy_target")],
         differences: &["the entropy is that of the optimizer batch over all ranks, as TRL's window is"],

@@ -38,7 +38,12 @@ pub(super) const ENTRIES: [Entry; 4] = {
             meaning,
             formula,
             source: "Schulman, Approximating KL divergence (2020); as a loss: Tang and Munos, arXiv 2506.09477",
-            defaults: &[("straight_through", "false"), ("clamped", "false"), ("bias_corrected", "false")],
+            defaults: &[
+                ("objective.kl.in", "none"),
+                ("objective.kl.coefficient", "0.001"),
+                ("objective.kl.straight_through", "false"),
+                ("objective.kl.bias_corrected", "false"),
+            ],
             degenerate: &["0 where the policy is the reference"],
             known_as,
             differences,
@@ -65,7 +70,7 @@ pub(super) const ENTRIES: [Entry; 4] = {
             "unbiased, never negative",
             "exp(-d) - 1 + d",
             &[("verl", "low_var_kl|k3"), ("TRL", "beta; use_bias_correction_kl for `bias_corrected`")],
-            &["verl holds the value at 10 with derivative 0 (`clamped: true`); TRL does not"],
+            &["a run holds the value at 10 with derivative 0 beyond, as verl does; TRL does not"],
         ),
     ]
 };

@@ -16,8 +16,8 @@ pub(super) const ENTRIES: [Entry; 3] = [
         formula: "l = max((v - R)^2, (clamp(v, old - clip, old + clip) - R)^2) / 2",
         source: "Schulman et al.'s PPO code; verl compute_value_loss",
         defaults: &[
-            ("critic.cliprange_value", "0.5 (preset ppo: 0.2)"),
-            ("critic.aggregation", "that of the policy loss"),
+            ("critic.cliprange_value", "0.5 (preset `ppo`: 0.2)"),
+            ("critic.aggregation", "null (as the policy loss)"),
         ],
         degenerate: &["nothing to train on: 0", "without a bound it is (v - R)^2 / 2"],
         known_as: &[("verl", "critic.cliprange_value, critic.loss_agg_mode"), ("TRL", "cliprange_value")],

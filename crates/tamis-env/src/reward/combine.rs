@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::time::{Duration, Instant};
 
 use tamis_core::group::Score;
 use tamis_core::printable::one_line;
@@ -69,6 +70,8 @@ pub struct Scoring {
     pub rows: Vec<Scored>,
     /// What a person should know: functions that failed, completions that nothing scored; each with the content of the first such row.
     pub warnings: Vec<String>,
+    /// How long each function took, in the order of the functions.
+    pub times: Vec<(String, Duration)>,
 }
 
 /// The reward functions of a run.
@@ -158,12 +161,15 @@ impl Rewards {
     pub fn score(&self, batch: &[RewardInput<'_>]) -> Result<Scoring, RewardError> {
         let mut outcomes = Vec::with_capacity(self.functions.len());
         let mut warnings = Vec::new();
+        let mut times = Vec::with_capacity(self.functions.len());
         let batch: Vec<RewardInput<'_>> =
             batch.iter().map(|input| RewardInput { trainer_state: self.trainer_state, ..*input }).collect();
         let batch = batch.as_slice();
         let mut logged = vec![Logged::default(); batch.len()];
         for named in &self.functions {
+            let start = Instant::now();
             let (answers, own) = named.function.score_logged(batch);
+            times.push((named.name.clone(), start.elapsed()));
             for (all, own) in logged.iter_mut().zip(own) {
                 all.extend(&named.name, own);
             }
@@ -219,7 +225,7 @@ impl Rewards {
                 describe_whole(&batch[first]),
             ));
         }
-        Ok(Scoring { rows, warnings })
+        Ok(Scoring { rows, warnings, times })
     }
 
     fn combine<'o>(&self, outcomes: impl Iterator<Item = &'o Outcome>, input: &RewardInput<'_>) -> Scored {

@@ -12,6 +12,9 @@ pub mod policy;
 pub mod rewards;
 pub mod schedule;
 
+#[cfg(test)]
+mod defaults_tests;
+
 use tamis_config::{LrScheduleConfig, LrScheduleKind};
 use tamis_core::advantage::AdvantageError;
 use tamis_core::correction::CorrectionError;

@@ -193,6 +193,7 @@ pub const CATALOGUE: &[Section] = &[
             metric(Source::Tamis, "all/rewards/{name}/mean", "", "As `rewards/{name}/mean`, over all generated trajectories."),
             metric(Source::Tamis, "all/rewards/{name}/std", "", "As `rewards/{name}/std`, over all generated trajectories."),
             metric(Source::Tamis, "rollout/in_group_reward_std", "", "Mean over all generated groups of the reward's deviation within the group (ddof 1), as RAGEN logs it; `train.early_stop.reward_collapse` watches it round by round."),
+            metric(Source::Guide, "train/in_group_reward_std", "", "The same.").repeating("rollout/in_group_reward_std"),
             metric(Source::Tamis, "reward_log/{name}", "", "Mean of what reward functions logged as `name` (TRL's `log_metric`), over all calls for the step's generated trajectories."),
             metric(Source::Tamis, "all/pass_rate", "share", "Share of all scored generated trajectories that are correct: by the filter metric where its values say what is correct, else by `acc` (1 or more)."),
             metric(Source::Tamis, "all/response_length/mean", "tokens", "Mean number of completion tokens, over all generated trajectories."),
@@ -234,6 +235,7 @@ pub const CATALOGUE: &[Section] = &[
         about: "Depends on the machine, except the number of tokens.",
         metrics: &[
             metric(Source::Verl, "timing_s/step", "s", "The whole step.").by_the_clock(),
+            metric(Source::Tamis, "timing_s/reward/{name}", "s", "Time in the reward function `name`, over everything scored for the step (validation not).").by_the_clock(),
             metric(Source::Verl, "timing_s/{stage}", "s", "Time spent in a stage, summed over the step: `gen`, `gen_max` (greedy completions), `reward`, `filter`, `ref`, `values` (the critic's pass), `old_log_prob`, `advantage_passes` (forward passes that some estimators ask for), `adv`, `update_critic`, `update_actor`, `testing`, `save_checkpoint`, ...").by_the_clock(),
             metric(Source::Trl, "step_time", "s", "Time of the step.").repeating("timing_s/step").by_the_clock(),
             metric(Source::Verl, "timing_per_token_ms/gen", "ms", "Generation time per completion token of all generated trajectories. verl divides by the tokens of the kept ones.").by_the_clock(),

@@ -77,6 +77,8 @@ impl Session {
             step,
             &mut |done| progress.stage(&format!("validating {done}/{num_prompts}")),
         )?;
+        // The times are those of training.
+        self.scorer.take_times();
         for warning in self.scorer.take_warnings() {
             self.progress.warn(&warning);
         }

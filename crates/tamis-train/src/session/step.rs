@@ -223,6 +223,10 @@ impl Session {
         self.progress.say(&whole.to_string());
 
         let is_last = collected.report.is_last;
+        for (name, time) in self.scorer.take_times() {
+            timings.add("reward", time);
+            metrics.set(format!("timing_s/reward/{name}"), time.as_secs_f64());
+        }
         // Before validation, so that its figures come last even where they are added later.
         metrics.add_aliases();
         if diverged.is_none() && self.measures_after(step, is_last) {

@@ -14,7 +14,13 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the policy gradient weighted by the clipped ratio, a constant: no token loses its gradient",
     formula: "l = -sg(clamp(r, bound))·A·logprob",
     source: "MiniMax, MiniMax-M1, arXiv 2506.13585, eq. 4 and 5",
-    defaults: &[("bound", "relative, low 0.2, high 0.2"), ("log_ratio_limit", "20")],
+    defaults: &[
+        ("objective.loss.bound", "relative"),
+        ("objective.loss.clip_low", "0.2"),
+        ("objective.loss.clip_high", "0.2"),
+        ("objective.loss.max_ratio", "5 (with `bound: absolute`)"),
+        ("objective.loss.log_ratio_limit", "20"),
+    ],
     degenerate: &["the value of the loss means nothing, only its gradient does"],
     known_as: &[
         ("verl", "actor.policy_loss.loss_mode=cispo with clip_ratio_low, clip_ratio_high (bound relative)"),

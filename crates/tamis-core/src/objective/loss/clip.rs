@@ -16,11 +16,11 @@ pub(super) const ENTRY: Entry = Entry {
     formula: "l = max(-A·min(r, cap), -A·clamp(r, 1 - low, 1 + high)), and at most -A·dual where A < 0",
     source: "Schulman et al., arXiv 1707.06347, eq. 7; clip-higher: DAPO, arXiv 2503.14476, eq. 8; dual clip: arXiv 1912.09729, eq. 5; cap: INTELLECT-2, arXiv 2505.07291",
     defaults: &[
-        ("low", "0.2"),
-        ("high", "0.2"),
-        ("dual", "null"),
-        ("cap", "null"),
-        ("log_ratio_limit", "20"),
+        ("objective.loss.clip_low", "0.2"),
+        ("objective.loss.clip_high", "0.2"),
+        ("objective.loss.dual_clip", "3"),
+        ("objective.loss.delta", "null"),
+        ("objective.loss.log_ratio_limit", "20"),
     ],
     degenerate: &["without a token to train on the loss is 0 and so are its derivatives"],
     known_as: &[

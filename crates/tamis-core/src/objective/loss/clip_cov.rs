@@ -14,7 +14,13 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the clipped ratio, with a few tokens of high covariance between advantage and log-probability taken out at random",
     formula: "cov_t = (A_t - mean A)·(logprob_t - mean logprob); of the unclipped tokens with cov_low < cov < cov_high, max(1, floor(share·N)) drawn by key have loss 0",
     source: "Cui et al., The entropy mechanism of reinforcement learning, arXiv 2505.22617, eq. 11 and 12",
-    defaults: &[("low", "0.2"), ("high", "0.2"), ("share", "2e-4"), ("cov_low", "1"), ("cov_high", "5")],
+    defaults: &[
+        ("objective.loss.clip_low", "0.2"),
+        ("objective.loss.clip_high", "0.2"),
+        ("objective.loss.share", "2e-4"),
+        ("objective.loss.cov_low", "1"),
+        ("objective.loss.cov_high", "5"),
+    ],
     degenerate: &[
         "without a candidate no token is taken out",
         "a batch of equal advantages has no candidate for cov_low >= 0",

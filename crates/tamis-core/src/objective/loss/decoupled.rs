@@ -13,7 +13,13 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "decoupled PPO: clips against the proximal policy (`old`), weighs by what separates it from the policy that sampled (`behaviour`)",
     formula: "l = min(exp(old - behaviour), weight_cap)·clip(logprob - old)",
     source: "Hilton et al., Batch size-invariance for policy optimization, arXiv 2110.00641, eq. 3; asynchronous training: AReaL, arXiv 2505.24298, eq. 5",
-    defaults: &[("clip", "as `clip`"), ("weight_cap", "null")],
+    defaults: &[
+        ("objective.loss.clip_low", "0.2"),
+        ("objective.loss.clip_high", "0.2"),
+        ("objective.loss.dual_clip", "3"),
+        ("objective.loss.weight_cap", "null"),
+        ("objective.loss.log_ratio_limit", "20"),
+    ],
     degenerate: &["where sampler and proximal policy agree it is `clip`"],
     known_as: &[
         ("AReaL", "use_decoupled_loss"),

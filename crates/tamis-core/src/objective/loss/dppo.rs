@@ -15,7 +15,12 @@ pub(super) const ENTRIES: [Entry; 2] = [
         meaning: "the policy gradient weighted by the truncated ratio, without tokens whose probability has moved further than a bound in the direction of their advantage",
         formula: "l = -A·sg(min(r, ratio_cap))·logprob where p - p_old <= high (A > 0) or >= -low (else), 0 elsewhere",
         source: "Qi et al., Rethinking the trust region in LLM reinforcement learning (DPPO), arXiv 2602.04879, binary total variation",
-        defaults: &[("low", "0.2"), ("high", "0.2"), ("ratio_cap", "20"), ("log_ratio_limit", "20")],
+        defaults: &[
+            ("objective.loss.clip_low", "0.2"),
+            ("objective.loss.clip_high", "0.2"),
+            ("objective.loss.max_ratio", "20"),
+            ("objective.loss.log_ratio_limit", "20"),
+        ],
         degenerate: &["a token at its old probability is always trained on"],
         known_as: &[(
             "verl",
@@ -32,7 +37,12 @@ pub(super) const ENTRIES: [Entry; 2] = [
         meaning: "as dppo_tv, with the binary Kullback-Leibler divergence as the measure",
         formula: "l = -A·sg(min(r, ratio_cap))·logprob where KL(p_old || p) <= bound or p moves back towards p_old, 0 elsewhere; KL = p_old·ln(p_old/p) + (1 - p_old)·ln((1 - p_old)/(1 - p))",
         source: "Qi et al., Rethinking the trust region in LLM reinforcement learning (DPPO), arXiv 2602.04879, binary KL",
-        defaults: &[("low", "0.2"), ("high", "0.2"), ("ratio_cap", "20"), ("log_ratio_limit", "20")],
+        defaults: &[
+            ("objective.loss.clip_low", "0.2"),
+            ("objective.loss.clip_high", "0.2"),
+            ("objective.loss.max_ratio", "20"),
+            ("objective.loss.log_ratio_limit", "20"),
+        ],
         degenerate: &["a token at its old probability is always trained on"],
         known_as: &[(
             "verl",

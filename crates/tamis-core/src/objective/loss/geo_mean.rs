@@ -17,7 +17,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "GMPO: the geometric mean of the token ratios, each clipped in log space, times the trajectory's advantage",
     formula: "q_t = min(d, high) where A > 0, max(d, -low) where A < 0; l = -mean_t(A)·exp(mean_t q_t)·exp(mean_t ln(weight_t))",
     source: "Zhao et al., Geometric-mean policy optimization, arXiv 2507.20673, eq. 4",
-    defaults: &[("low", "0.4"), ("high", "0.4"), ("length_epsilon", "0"), ("weight_epsilon", "0")],
+    defaults: &[("objective.loss.clip_low", "0.4"), ("objective.loss.clip_high", "0.4")],
     degenerate: &[
         "a trajectory without a token to train on contributes nothing; TRL adds -A to the value of the loss",
         "a token with advantage 0 counts as ratio 1",

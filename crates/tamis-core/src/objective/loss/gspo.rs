@@ -15,7 +15,12 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the clipped ratio with one ratio per trajectory, the geometric mean of its tokens' ratios; form `token` lets every token answer for its own advantage",
     formula: "s = exp(mean_t d); l = max(-A·s, -A·clamp(s, 1 - low, 1 + high)); form token: s_t = sg(s)·p_t/sg(p_t)",
     source: "Zheng et al., GSPO, arXiv 2507.18071, eq. 5 and 6; token form: eq. 13 and 14",
-    defaults: &[("low", "3e-4"), ("high", "4e-4"), ("form", "sequence"), ("log_ratio_limit", "10")],
+    defaults: &[
+        ("objective.loss.clip_low", "3e-4"),
+        ("objective.loss.clip_high", "4e-4"),
+        ("objective.loss.form", "sequence"),
+        ("objective.loss.log_ratio_limit", "10"),
+    ],
     degenerate: &[
         "a trajectory without a token to train on contributes nothing",
         "with one token it is the clipped ratio of that token",

@@ -13,7 +13,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the plain ratio without a clip; the tokens of highest covariance between advantage and log-probability pay for their distance from the old policy",
     formula: "l = -A·r, + coef·|d| for the max(1, floor(share·N)) tokens of largest cov_t",
     source: "Cui et al., The entropy mechanism of reinforcement learning, arXiv 2505.22617, eq. 13 and 14",
-    defaults: &[("share", "2e-4"), ("coef", "1")],
+    defaults: &[("objective.loss.share", "2e-4"), ("objective.loss.cov_coefficient", "1")],
     degenerate: &["equal covariances: the first in batch order", "at d = 0 the penalty has derivative 0"],
     known_as: &[("verl", "actor.policy_loss.loss_mode=kl_cov with kl_cov_ratio, ppo_kl_coef")],
     differences: &[

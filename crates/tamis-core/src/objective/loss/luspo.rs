@@ -11,7 +11,11 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the clipped ratio of the whole trajectory times its length, so that long answers are not discounted",
     formula: "mean_i |o_i|·max(-A·s, -A·clamp(s, 1 - low, 1 + high)), s = exp(mean_t d)",
     source: "LUSPO, length-unbiased sequence policy optimization, arXiv 2602.05261; bounds of its section 5.1",
-    defaults: &[("low", "2e-3"), ("high", "2.5e-3")],
+    defaults: &[
+        ("objective.loss.clip_low", "2e-3"),
+        ("objective.loss.clip_high", "2.5e-3"),
+        ("objective.loss.log_ratio_limit", "20"),
+    ],
     degenerate: &["a trajectory without a token to train on contributes nothing"],
     known_as: &[("TRL", "loss_type=luspo with importance_sampling_level=sequence")],
     differences: &[

@@ -14,7 +14,11 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "a sigmoid of the ratio in place of the clip: updates fade as the policy leaves the old one, faster where the advantage is negative",
     formula: "l = -(4/tau)·sigmoid(tau·(r - 1))·A, tau = tau_positive where A > 0, else tau_negative",
     source: "Gao et al., Soft adaptive policy optimization, arXiv 2511.20347",
-    defaults: &[("tau_positive", "1"), ("tau_negative", "1.05"), ("log_ratio_limit", "20")],
+    defaults: &[
+        ("objective.loss.tau_positive", "1"),
+        ("objective.loss.tau_negative", "1.05"),
+        ("objective.loss.log_ratio_limit", "20"),
+    ],
     degenerate: &["at r = 1 the derivative is -A, whatever the temperature"],
     known_as: &[
         ("verl", "actor.policy_loss.loss_mode=sapo with tau_pos, tau_neg"),
