@@ -13,6 +13,7 @@ use clap::Parser;
 use arguments::{Arguments, Command, typed};
 
 fn main() -> ExitCode {
+    leave_caught_panics_unprinted();
     let arguments = match Arguments::try_parse_from(typed()) {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -37,4 +38,14 @@ fn main() -> ExitCode {
             ExitCode::from(failure.code())
         }
     }
+}
+
+/// A panic that becomes an error of a file is told as that error, once.
+fn leave_caught_panics_unprinted() {
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if !tamis_core::caught::is_catching() {
+            print(info);
+        }
+    }));
 }

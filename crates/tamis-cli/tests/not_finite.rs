@@ -343,8 +343,8 @@ fn a_checkpoint_of_diverged_weights_is_not_called_damaged() {
     std::fs::write(&sums, known.to_string()).expect("write");
     let refused = folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=4"]);
     insta::assert_snapshot!(refused.failure(), @r"
-    exit code 1
+    exit code 4
     error: tensor `model.norm.weight` in runs/tiny/checkpoints/step_2/model.safetensors holds numbers that are not finite: the file is damaged, or its training had diverged
-      hint: training had diverged when this was saved: remove this checkpoint's folder and resume from the one before, or begin a new run from that one (`model.path`) with a lower train.optimizer.learning_rate
+      hint: training had diverged when this was saved: move its folder elsewhere and resume from the checkpoint before it, runs/tiny/checkpoints/step_0, or begin a new run from that one (`model.path=runs/tiny/checkpoints/step_0`) with a lower train.optimizer.learning_rate
     ");
 }

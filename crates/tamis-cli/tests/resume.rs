@@ -415,8 +415,9 @@ fn ctrl_c_gives_up_generation_between_two_tokens() {
     let folder = Folder::new().with("config.yaml", &long);
     let child = folder.start(&["train", "config.yaml"]);
     let deadline = Instant::now() + Duration::from_secs(60);
-    while !folder.join("runs/tiny/checkpoints/step_0").exists() {
-        assert!(Instant::now() < deadline, "no checkpoint");
+    let log = folder.join("runs/tiny/run.log");
+    while !std::fs::read_to_string(&log).is_ok_and(|said| said.contains("model: ")) {
+        assert!(Instant::now() < deadline, "no model");
         std::thread::sleep(Duration::from_millis(2));
     }
     std::thread::sleep(Duration::from_millis(300));
@@ -443,16 +444,16 @@ fn a_journal_that_lost_what_a_checkpoint_counts_on_is_refused() {
     let told =
         refused.failure().replace(&whole.len().to_string(), "ALL").replace(&cut.len().to_string(), "SOME");
     insta::assert_snapshot!(told, @r"
-    exit code 1
-    error: failed to read `runs/tiny/journal.bin`: it ends at byte SOME, and had ALL bytes when the checkpoint was written
-      hint: the file was changed, cut or lost: put it back as it was; or remove the newest folders of `checkpoints/`, up to one that counts on no more than is left
+    exit code 4
+    error: the run cannot be resumed: failed to read `runs/tiny/journal.bin`: it ends at byte SOME, and had ALL bytes when the checkpoint was written
+      hint: put the file back as it was, or move the checkpoints after runs/tiny/checkpoints/step_2 elsewhere: the run is then resumed from that one
     ");
     assert_eq!(std::fs::read(&journal).expect("read"), cut, "nothing more is cut");
     std::fs::remove_file(&journal).expect("removed");
     insta::assert_snapshot!(folder.tamis(&longer).failure().replace(&whole.len().to_string(), "ALL"), @r"
-    exit code 1
-    error: failed to read `runs/tiny/journal.bin`: it ends at byte 0, and had ALL bytes when the checkpoint was written
-      hint: the file was changed, cut or lost: put it back as it was; or remove the newest folders of `checkpoints/`, up to one that counts on no more than is left
+    exit code 4
+    error: the run cannot be resumed: failed to read `runs/tiny/journal.bin`: it ends at byte 0, and had ALL bytes when the checkpoint was written
+      hint: put the file back as it was, or begin a new run: no checkpoint counts on no more than is left
     ");
 
     // A torn tail after it is cut, what the checkpoint holds is not read again, and the run goes on.
@@ -665,7 +666,7 @@ fn a_flipped_bit_in_a_checkpoint_is_found_and_the_one_before_goes_on() {
 
     flip("checkpoints/step_4/optimizer.safetensors");
     insta::assert_snapshot!(told(&["train", "--resume", "runs/tiny"]), @r#"
-    exit code 1
+    exit code 4
     error: `optimizer.safetensors` of the checkpoint runs/tiny/checkpoints/step_4 is damaged: its CRC-32 is N, and was N when it was saved
       hint: put back a copy of the file, or move runs/tiny/checkpoints/step_4 elsewhere: the checkpoint before it, runs/tiny/checkpoints/step_2, is then the last one, and the run is resumed from it. Where the change was meant, remove runs/tiny/checkpoints/step_4/checksums.json
     "#);
@@ -696,7 +697,7 @@ fn a_flipped_bit_in_a_checkpoint_is_found_and_the_one_before_goes_on() {
     std::fs::rename(folder.join("reference"), run.join("reference")).expect("moved");
     flip("reference/model.safetensors");
     insta::assert_snapshot!(told(&["train", "--resume", "runs/tiny"]), @r#"
-    exit code 1
+    exit code 4
     error: `model.safetensors` of the checkpoint runs/tiny/reference is damaged: its CRC-32 is N, and was N when it was saved
       hint: put back a copy of the file. Where the change was meant, remove runs/tiny/reference/checksums.json
     "#);

@@ -233,32 +233,32 @@ fn resume() {
         said
     };
     insta::assert_snapshot!(damaged("state.json", b"{"), @r#"
-    exit code 1
+    exit code 4
     error: failed to read runs/tiny/checkpoints/step_2/state.json: EOF while parsing an object at line 1 column 1
-      hint: the file was changed or damaged: remove this checkpoint's folder to continue from the one before
+      hint: the file was changed or damaged: put back a copy, or move runs/tiny/checkpoints/step_2 elsewhere to go on from the checkpoint before it, runs/tiny/checkpoints/step_0
     "#);
     insta::assert_snapshot!(damaged("state.json", b"{\"format\": 99}"), @r#"
-    exit code 1
+    exit code 4
     error: runs/tiny/checkpoints/step_2/state.json has layout version 99, this build of tamis reads 1
       hint: continue the run with the version of tamis that began it
     "#);
     insta::assert_snapshot!(damaged("model.safetensors", b"not tensors"), @r#"
-    exit code 1
+    exit code 4
     error: runs/tiny/checkpoints/step_2/model.safetensors is not a valid safetensors file
       caused by: header too large
-      hint: the file was changed or damaged: remove this checkpoint's folder to continue from the one before
+      hint: the file was changed or damaged: put back a copy, or move runs/tiny/checkpoints/step_2 elsewhere to go on from the checkpoint before it, runs/tiny/checkpoints/step_0
     "#);
     insta::assert_snapshot!(damaged("optimizer.safetensors", &[0; 64]), @r#"
-    exit code 1
+    exit code 4
     error: runs/tiny/checkpoints/step_2/optimizer.safetensors is not a valid safetensors file
       caused by: invalid JSON in header: EOF while parsing a value at line 1 column 0
-      hint: the file was changed or damaged: remove this checkpoint's folder to continue from the one before
+      hint: the file was changed or damaged: put back a copy, or move runs/tiny/checkpoints/step_2 elsewhere to go on from the checkpoint before it, runs/tiny/checkpoints/step_0
     "#);
     // Tensors of none, and nothing noted beside.
     insta::assert_snapshot!(damaged("optimizer.safetensors", b"\x02\0\0\0\0\0\0\0{}"), @r#"
-exit code 1
+exit code 4
 error: runs/tiny/checkpoints/step_2/optimizer.safetensors has no number `step` in its metadata
-  hint: the file was changed or damaged: remove this checkpoint's folder to continue from the one before
+  hint: the file was changed or damaged: put back a copy, or move runs/tiny/checkpoints/step_2 elsewhere to go on from the checkpoint before it, runs/tiny/checkpoints/step_0
 "#);
     // Nothing of that was held against the run.
     folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=3"]).succeeds();

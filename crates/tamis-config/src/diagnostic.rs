@@ -294,7 +294,7 @@ impl fmt::Display for Diagnostic {
         {
             let gutter = origin.line.to_string().len();
             match &origin.source.kind {
-                SourceKind::File(path) => {
+                SourceKind::File(path) | SourceKind::RunFile(path) => {
                     write!(f, "\n{:gutter$}--> {}:{}:{}", "", path.display(), origin.line, origin.column)?;
                 }
                 _ => write!(f, "\n{:gutter$}--> {origin}", "")?,

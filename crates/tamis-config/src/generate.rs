@@ -97,7 +97,7 @@ fn schema_of(shape: &Shape, check: Check) -> Json {
         Shape::Bool => json!({"type": "boolean"}),
         Shape::Integer => json!({"type": "integer", "minimum": 0}),
         Shape::Number => json!({"type": "number"}),
-        Shape::Text(_) => json!({"type": "string"}),
+        Shape::Text(_) | Shape::Path(_) => json!({"type": "string"}),
         Shape::NumberOrText(_) => json!({"type": ["string", "number"]}),
         Shape::Choice(values) => json!({"enum": values.iter().map(|(name, _)| *name).collect::<Vec<_>>()}),
         Shape::List(item) => json!({"type": "array", "items": schema_of(item, check)}),
@@ -127,7 +127,7 @@ fn schema_of(shape: &Shape, check: Check) -> Json {
         match check {
             Check::Any => {}
             Check::NotEmpty => {
-                if matches!(shape, Shape::Text(_)) {
+                if matches!(shape, Shape::Text(_) | Shape::Path(_)) {
                     object.insert("minLength".to_owned(), json!(1));
                 }
             }
@@ -188,7 +188,9 @@ pub fn reference_markdown() -> String {
          tamis-config generated`.\n\nLayers, from the bottom: the defaults below, `preset`, files from left to right, overrides from left to right. An override \
          is `a.b=v` (set), `+a.b=v` (append to a list), `~a.b` (back to the default); items of a list are `reward[0].weight=2`. Keys of \
          verl, EasyR1, RAGEN and TRL are taken as overrides too; the tables at the end say what becomes of them. *On resume*: whether a key may \
-         differ when a run is resumed.\n",
+         differ when a run is resumed.\n\nA relative path in a file is taken from the folder of that file; one on the command line, and the default of `run.dir`, \
+         from the folder in which tamis is started. A run's `config.yaml` and `tamis config show` hold absolute paths, so that a run is resumed and evaluated from \
+         anywhere.\n",
     );
     if let Shape::Section { keys, .. } = table::root() {
         let (sections, plain): (Vec<&KeySpec>, Vec<&KeySpec>) =

@@ -28,11 +28,11 @@ pub mod yaml;
 pub use diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
 pub use foreign::{Import, Note, Outcome, Owner, import};
 pub use generate::{explain, json_schema, reference_markdown};
-pub use load::{Loaded, load, load_for_evaluation, load_sources};
+pub use load::{Loaded, load, load_for_evaluation, load_of_run, load_sources};
 pub use preset::PresetDifference;
-pub use resume::{ResumeDifference, resume_differences};
+pub use resume::{ResumeDifference, length_may_change, resume_differences};
 pub use schema::*;
-pub use value::{ByteSize, EmptyRound, FreeMap, Frequency, LogRatioLimit, Paths, TokenizerSource};
+pub use value::{ByteSize, EmptyRound, FreeMap, Frequency, LogRatioLimit, Paths, Program, TokenizerSource};
 
 use reader::Reader;
 use setting::Setting;

@@ -94,12 +94,15 @@ impl Loaded {
 ///
 /// # Errors
 /// The finding; where the text is no UTF-8, with its place.
-pub(crate) fn read_source(path: &Path) -> Result<Arc<Source>, Diagnostic> {
+pub(crate) fn read_config_file(path: &Path) -> Result<Arc<Source>, Diagnostic> {
+    read_source(path, SourceKind::File(path.to_owned()))
+}
+
+fn read_source(path: &Path, kind: SourceKind) -> Result<Arc<Source>, Diagnostic> {
     let bytes = tamis_file::read(path, tamis_file::MAX_CONFIGURATION).map_err(|error| {
         let problem = Problem::Unreadable { path: path.to_owned(), message: error.to_string() };
         Diagnostic::error(problem, None)
     })?;
-    let kind = SourceKind::File(path.to_owned());
     String::from_utf8(bytes).map(|text| Source::new(kind.clone(), text)).map_err(|error| {
         let byte = error.utf8_error().valid_up_to();
         let bytes = error.as_bytes();
@@ -123,23 +126,43 @@ pub(crate) fn read_source(path: &Path) -> Result<Arc<Source>, Diagnostic> {
 /// # Errors
 /// Every violation in all layers at once, and the warnings with them.
 pub fn load(files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
-    load_files(files, arguments, Purpose::Training)
+    load_files(None, files, arguments, Purpose::Training)
 }
 
-/// Loads a configuration as [`load`] does, for measuring a policy: training prompts, the length of a run and the like may be missing, and
-/// nothing is said about what only training reads.
+/// Loads the configuration of a run with further files and overrides over it, as [`load`] does; `own` is the `config.yaml` that the run
+/// wrote.
 ///
 /// # Errors
 /// As [`load`].
-pub fn load_for_evaluation(files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
-    load_files(files, arguments, Purpose::Evaluation)
+pub fn load_of_run(own: &Path, files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
+    load_files(Some(own), files, arguments, Purpose::Training)
 }
 
-fn load_files(files: &[PathBuf], arguments: &[String], purpose: Purpose) -> Result<Loaded, ConfigErrors> {
+/// Loads a configuration as [`load`] does (that of a run where `run` is its `config.yaml`), for measuring a policy: training prompts, the
+/// length of a run and the like may be missing, and nothing is said about what only training reads.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_for_evaluation(
+    run: Option<&Path>,
+    files: &[PathBuf],
+    arguments: &[String],
+) -> Result<Loaded, ConfigErrors> {
+    load_files(run, files, arguments, Purpose::Evaluation)
+}
+
+fn load_files(
+    run: Option<&Path>,
+    files: &[PathBuf],
+    arguments: &[String],
+    purpose: Purpose,
+) -> Result<Loaded, ConfigErrors> {
+    let run = run.map(|own| (own, SourceKind::RunFile(own.to_owned())));
+    let files = files.iter().map(|file| (file.as_path(), SourceKind::File(file.clone())));
     let mut sources = Vec::new();
     let mut diagnostics = Vec::new();
-    for path in files {
-        match read_source(path) {
+    for (path, kind) in run.into_iter().chain(files) {
+        match read_source(path, kind) {
             Ok(source) => sources.push(source),
             Err(found) => diagnostics.push(found),
         }
@@ -225,7 +248,7 @@ impl Layers {
         let mut parsed = Vec::new();
         for argument in arguments {
             if let Some(path) = argument.strip_prefix("config=") {
-                match read_source(Path::new(path)) {
+                match read_config_file(Path::new(path)) {
                     Ok(source) => self.add_file(&source),
                     Err(found) => self.diagnostics.push(found),
                 }
@@ -313,6 +336,7 @@ impl Layers {
             apply(&mut tree, argument, &mut diagnostics);
         }
         complete_rewards(&mut tree, shaping);
+        complete_working_folders(&mut tree);
 
         let mut reader = Reader::new();
         let config = Config::read(&tree, "", &mut reader);
@@ -405,6 +429,30 @@ fn complete_rewards(tree: &mut Node, shaping: Option<Node>) {
                 items.push(item);
             }
         }
+    }
+}
+
+/// Says of every reward program where it is started, for its arguments may name files: in the folder of the file that it stands in.
+fn complete_working_folders(tree: &mut Node) {
+    let Value::Map(entries) = &mut tree.value else { return };
+    let Some(rewards) = entries.iter_mut().find(|entry| entry.key == "reward") else { return };
+    let Value::List(items) = &mut rewards.node.value else { return };
+    for item in items {
+        let is_command = matches!(item.get("kind"), Some(Node { value: Value::Scalar { text, .. }, .. }) if text == "command");
+        let Some(argv) = item.get("argv").filter(|_| is_command) else { continue };
+        if item.get("working_dir").is_some_and(|folder| !folder.is_null()) {
+            continue;
+        }
+        let folder = match &argv.origin.source.kind {
+            SourceKind::File(file) => file.parent().map(|folder| folder.to_string_lossy().into_owned()),
+            _ => None,
+        };
+        let folder = folder.filter(|folder| !folder.is_empty()).unwrap_or_else(|| ".".to_owned());
+        let origin = default_tree().origin.clone();
+        let Value::Map(entries) = &mut item.value else { continue };
+        entries.retain(|entry| entry.key != "working_dir");
+        let node = Node::text(folder, origin.clone());
+        entries.push(Entry { key: "working_dir".to_owned(), origin, node });
     }
 }
 

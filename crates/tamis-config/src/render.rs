@@ -16,8 +16,8 @@ use crate::tree::{Node, parse_bool, parse_float};
 const WIDTH: usize = 100;
 
 impl Loaded {
-    /// The resolved configuration as YAML, each value with a comment that says where it is from. Loading it gives the same
-    /// configuration.
+    /// The resolved configuration as YAML, paths absolute, each value with a comment that says where it is from. Loading it gives the same
+    /// configuration, wherever the text is put.
     pub fn show(&self) -> String {
         self.show_with(&[])
     }
@@ -25,8 +25,11 @@ impl Loaded {
     /// As [`Loaded::show`], with the value that the run takes in the comment of each of these keys that is null.
     pub fn show_with(&self, in_force: &[(&str, Json)]) -> String {
         let mut text = String::new();
+        // A relative path would mean something else in another folder.
+        let mut values = self.config.to_json();
+        table::root().make_paths_absolute(&mut values);
         // Everything that the preset sets is in the values; naming it again lets a reader see what was meant.
-        section(&mut text, "", 0, table::root(), &self.config.to_json(), &|path| {
+        section(&mut text, "", 0, table::root(), &values, &|path| {
             let origin = self.tree.at(path).map_or_else(|| "default".to_owned(), describe);
             match in_force.iter().find(|(key, _)| *key == path) {
                 Some((_, value)) => format!("in force: {} ({origin})", flow(value)),
@@ -39,7 +42,9 @@ impl Loaded {
 
 fn describe(node: &Node) -> String {
     match &node.origin.source.kind {
-        SourceKind::File(path) => format!("{}:{}", path.display(), node.origin.line),
+        SourceKind::File(path) | SourceKind::RunFile(path) => {
+            format!("{}:{}", path.display(), node.origin.line)
+        }
         SourceKind::Argument => format!("command line: {}", node.origin.source.text.trim()),
         SourceKind::Foreign(owner) => format!("{owner}: {}", node.origin.source.text.trim()),
         SourceKind::Default | SourceKind::Preset(_) => node.origin.to_string(),

@@ -30,13 +30,18 @@ impl fmt::Display for ResumeDifference {
     }
 }
 
+/// Whether `train.total_steps` and `train.total_epochs` may differ when the run is resumed. A decaying learning rate is a function of the
+/// last step: moving that would change the steps already done.
+pub fn length_may_change(run: &Config) -> bool {
+    let decays = |schedule: &LrScheduleConfig| schedule.kind != LrScheduleKind::Constant;
+    !(decays(&run.train.lr_schedule) || run.has_critic() && decays(&run.critic.lr_schedule))
+}
+
 /// Every key that differs, in the order of the table; `refused` are those that the steps already done depend on.
 pub fn resume_differences(run: &Config, now: &Config) -> Vec<ResumeDifference> {
     let mut differences = Vec::new();
     compare("", table::root(), Resume::Fixed, &run.to_json(), &now.to_json(), &mut differences);
-    // A decaying learning rate is a function of the last step: moving that changes the steps already done.
-    let decays = |schedule: &LrScheduleConfig| schedule.kind != LrScheduleKind::Constant;
-    if decays(&run.train.lr_schedule) || run.has_critic() && decays(&run.critic.lr_schedule) {
+    if !length_may_change(run) {
         for difference in &mut differences {
             if matches!(difference.key.as_str(), "train.total_steps" | "train.total_epochs") {
                 difference.refused = true;
@@ -62,9 +67,20 @@ fn compare(
             compare_keys(path, keys, run, now, differences);
             return;
         }
-        (Shape::Nullable(inner), Json::Object(_), Json::Object(_)) => {
+        (Shape::Nullable(inner), run, now) if !run.is_null() && !now.is_null() => {
             compare(path, inner, resume, run, now, differences);
             return;
+        }
+        // A path of a run of an earlier build may be relative, and a folder may have several names.
+        (Shape::Path(kind), Json::String(run), Json::String(now)) if kind.is_same(run, now) => return,
+        (Shape::OneOrMany(inner), Json::Array(old), Json::Array(new)) if old.len() == new.len() => {
+            let mut among = Vec::new();
+            for (old, new) in old.iter().zip(new) {
+                compare(path, inner, resume, old, new, &mut among);
+            }
+            if among.is_empty() {
+                return;
+            }
         }
         (Shape::List(inner), Json::Array(old), Json::Array(new))
             if old.len() == new.len() && matches!(**inner, Shape::Tagged { .. } | Shape::Section { .. }) =>

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value as Json;
 
 use crate::reader::Reader;
-use crate::shape::Shape;
+use crate::shape::{PathKind, Shape};
 use crate::tree::{Node, Value, parse_bool, parse_float};
 
 /// A type that a configuration key can have.
@@ -159,12 +159,12 @@ impl Setting for String {
 
 impl Setting for PathBuf {
     fn shape() -> Shape {
-        Shape::Text("path")
+        Shape::Path(PathKind::Path)
     }
 
     fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
         match &node.value {
-            Value::Scalar { text, .. } if !node.is_null() => Some(PathBuf::from(text)),
+            Value::Scalar { text, .. } if !node.is_null() => Some(PathKind::Path.resolve(text, &node.origin)),
             _ => {
                 reader.wrong_type(node, path, &Self::shape());
                 None

@@ -1,6 +1,11 @@
 //! What a configuration key is: its type in words, its condition, and whether it may change on resume.
 
+use std::path::{Path, PathBuf};
+
+use serde_json::Value as Json;
+
 use crate::setting::Setting;
+use crate::source::{Origin, SourceKind};
 
 /// A condition on a value that its type does not state.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -126,6 +131,8 @@ pub enum Shape {
     Number,
     /// A text, described in words.
     Text(&'static str),
+    /// A file or folder, in the sense that [`PathKind`] says.
+    Path(PathKind),
     /// A number or a text, described in words.
     NumberOrText(&'static str),
     /// One of named values, each with its documentation.
@@ -158,7 +165,86 @@ pub enum Shape {
     },
 }
 
+/// What the text of a path may be beside a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PathKind {
+    /// Nothing else: a file or a folder.
+    Path,
+    /// The word `char`, the built-in character tokenizer.
+    OrCharacters,
+    /// The bare name of a program, which is looked up on `PATH`.
+    OrProgram,
+}
+
+impl PathKind {
+    /// Whether a text is the name of something else than a file or folder.
+    fn is_word(self, text: &str) -> bool {
+        match self {
+            Self::Path => text.is_empty(),
+            Self::OrCharacters => text.is_empty() || text == "char",
+            Self::OrProgram => !text.contains(std::path::is_separator),
+        }
+    }
+
+    /// A path as it is written in a source, from where tamis was started: a relative one in a file is taken from the folder of that file,
+    /// one on the command line from where tamis was started.
+    pub(crate) fn resolve(self, text: &str, origin: &Origin) -> PathBuf {
+        match &origin.source.kind {
+            SourceKind::File(file) if !self.is_word(text) => {
+                file.parent().map_or(text.into(), |folder| folder.join(text))
+            }
+            _ => PathBuf::from(text),
+        }
+    }
+
+    /// The same path from anywhere.
+    fn absolute(self, text: &str) -> String {
+        let path = Path::new(text);
+        match std::path::absolute(path) {
+            Ok(absolute) if !self.is_word(text) => absolute.to_string_lossy().into_owned(),
+            _ => text.to_owned(),
+        }
+    }
+
+    /// Whether two paths lead to one place, however they are written.
+    pub(crate) fn is_same(self, one: &str, other: &str) -> bool {
+        let place = |text: &str| {
+            let absolute = PathBuf::from(self.absolute(text));
+            std::fs::canonicalize(&absolute).unwrap_or(absolute)
+        };
+        one == other || (!self.is_word(one) && !self.is_word(other) && place(one) == place(other))
+    }
+}
+
 impl Shape {
+    /// Makes every path in a value of this shape absolute, so that the value holds wherever tamis is started.
+    pub(crate) fn make_paths_absolute(&self, value: &mut Json) {
+        let keys = |specs: &[KeySpec], value: &mut Json| {
+            for spec in specs {
+                if let Some(value) = value.get_mut(spec.name) {
+                    (spec.shape)().make_paths_absolute(value);
+                }
+            }
+        };
+        match (self, value) {
+            (Self::Path(kind), Json::String(text)) => *text = kind.absolute(text),
+            (Self::Nullable(inner), value) => inner.make_paths_absolute(value),
+            (Self::List(inner) | Self::OneOrMany(inner), Json::Array(items)) => {
+                items.iter_mut().for_each(|item| inner.make_paths_absolute(item));
+            }
+            (Self::OneOrMany(inner), value) => inner.make_paths_absolute(value),
+            (Self::Section { keys: specs, .. }, value) => keys(specs, value),
+            (Self::Tagged { common, variants, .. }, value) => {
+                keys(common, value);
+                let kind = value.get("kind").and_then(Json::as_str).map(str::to_owned);
+                for variant in variants.iter().filter(|variant| Some(variant.name) == kind.as_deref()) {
+                    keys(&variant.keys, value);
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// The type in words.
     pub fn describe(&self) -> String {
         match self {
@@ -166,6 +252,9 @@ impl Shape {
             Self::Integer => "a whole number".to_owned(),
             Self::Number => "a number".to_owned(),
             Self::Text(what) | Self::NumberOrText(what) => format!("a {what}"),
+            Self::Path(PathKind::Path) => "a path".to_owned(),
+            Self::Path(PathKind::OrCharacters) => "a path, or `char`".to_owned(),
+            Self::Path(PathKind::OrProgram) => "a path, or the name of a program".to_owned(),
             Self::Choice(values) => {
                 format!("one of {}", values.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", "))
             }

@@ -11,8 +11,11 @@ pub enum SourceKind {
     Default,
     /// A built-in preset, by name.
     Preset(&'static str),
-    /// A file, as the user named it.
+    /// A file, as the user named it. A relative path in it is taken from its folder.
     File(PathBuf),
+    /// The `config.yaml` of a run. It holds absolute paths; a relative one, of a run of an earlier build, is taken from where tamis is
+    /// started, as it was then.
+    RunFile(PathBuf),
     /// One `key=value` argument of the command line.
     Argument,
     /// What the table of foreign keys makes of an argument that another system's users know.
@@ -71,7 +74,9 @@ impl fmt::Display for Origin {
         match &self.source.kind {
             SourceKind::Default => f.write_str("default"),
             SourceKind::Preset(name) => write!(f, "preset {name}"),
-            SourceKind::File(path) => write!(f, "{}:{}", path.display(), self.line),
+            SourceKind::File(path) | SourceKind::RunFile(path) => {
+                write!(f, "{}:{}", path.display(), self.line)
+            }
             SourceKind::Argument => f.write_str("command line"),
             SourceKind::Foreign(owner) => write!(f, "command line, {owner} key"),
         }

@@ -60,6 +60,7 @@ fn collect(path: &str, shape: &Shape, keys: &mut Vec<Key>) {
         | Shape::Integer
         | Shape::Number
         | Shape::Text(_)
+        | Shape::Path(_)
         | Shape::NumberOrText(_)
         | Shape::Choice(_)
         | Shape::Tuple(..)

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use crate::reader::Reader;
 use crate::setting::Setting;
-use crate::shape::Shape;
+use crate::shape::{PathKind, Shape};
 use crate::tree::{Node, Value, parse_float};
 
 /// An amount of memory, in bytes.
@@ -66,12 +66,13 @@ pub enum TokenizerSource {
 
 impl Setting for TokenizerSource {
     fn shape() -> Shape {
-        Shape::Text("path, or `char`")
+        Shape::Path(PathKind::OrCharacters)
     }
 
     fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
         let text = String::read(node, path, reader)?;
-        Some(if text == "char" { Self::Character } else { Self::File(PathBuf::from(text)) })
+        let path = PathKind::OrCharacters.resolve(&text, &node.origin);
+        Some(if text == "char" { Self::Character } else { Self::File(path) })
     }
 
     fn to_json(&self) -> Json {
@@ -83,6 +84,44 @@ impl Setting for TokenizerSource {
 
     fn is_empty(&self) -> bool {
         matches!(self, Self::File(path) if path.as_os_str().is_empty())
+    }
+}
+
+/// A program: its path, or a bare name that is looked up on `PATH`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program(pub PathBuf);
+
+impl Deref for Program {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Setting for Program {
+    fn shape() -> Shape {
+        Shape::Path(PathKind::OrProgram)
+    }
+
+    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
+        match &node.value {
+            Value::Scalar { text, .. } if !node.is_null() => {
+                Some(Self(PathKind::OrProgram.resolve(text, &node.origin)))
+            }
+            _ => {
+                reader.wrong_type(node, path, &Self::shape());
+                None
+            }
+        }
+    }
+
+    fn to_json(&self) -> Json {
+        self.0.to_json()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.as_os_str().is_empty()
     }
 }
 

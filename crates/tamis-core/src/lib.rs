@@ -5,13 +5,14 @@
 //! trained on) → [`advantage`] → [`correction`] (weights and masks) → [`objective`] (a loss value and one derivative per token), shared
 //! out over ranks and micro-batches by [`balance`]; [`diagnostics`] measure a batch and [`early_stop`]
 //! says when a run goes on for nothing. [`random`] gives every draw its own key; [`ragged`]
-//! is how per-token data is laid out; [`figure`] writes numbers for people.
+//! is how per-token data is laid out; [`figure`] writes numbers for people; [`caught`] makes values of panics.
 //!
 //! Shape letters: P prompts, G group size, B trajectories (P·G), T tokens of one trajectory, N = ΣT (ragged), V vocabulary.
 
 pub mod advantage;
 pub mod balance;
 pub mod catalogue;
+pub mod caught;
 pub mod correction;
 pub mod diagnostics;
 pub mod early_stop;

@@ -248,6 +248,11 @@ impl Dataset {
         &self.prompts
     }
 
+    /// The prompts themselves, ids increasing.
+    pub fn into_prompts(self) -> Vec<Prompt> {
+        self.prompts
+    }
+
     /// Their ids.
     pub fn ids(&self) -> Vec<PromptId> {
         self.prompts.iter().map(|prompt| prompt.id).collect()

@@ -2,12 +2,9 @@
 //!
 //! The Parquet library asserts where a file breaks its own rules; here such a panic becomes an error of the file.
 
-use std::any::Any;
-use std::cell::Cell;
 use std::fs::File;
-use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 
 use parquet::basic::Compression;
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
@@ -20,6 +17,7 @@ use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::record::reader::RowIter;
 use parquet::record::{Field, Row};
 use serde_json::{Map, Number, Value};
+use tamis_core::caught::catch;
 
 use crate::jsonl;
 use crate::records::{Copied, Place, Record, RecordError};
@@ -133,39 +131,9 @@ fn check(path: &Path, metadata: &ParquetMetaData) -> Result<(), RecordError> {
     Ok(())
 }
 
-thread_local! {
-    static GUARDED: Cell<bool> = const { Cell::new(false) };
-}
-
 /// Runs a call into the Parquet library; its errors and panics become text.
 fn guarded<T>(call: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, String> {
-    caught(call)?.map_err(|error| error.to_string())
-}
-
-/// Runs a call whose panic becomes text and is not printed.
-fn caught<T>(call: impl FnOnce() -> T) -> Result<T, String> {
-    static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        let previous = panic::take_hook();
-        panic::set_hook(Box::new(move |info| {
-            if !GUARDED.get() {
-                previous(info);
-            }
-        }));
-    });
-    let outer = GUARDED.replace(true);
-    let outcome = panic::catch_unwind(AssertUnwindSafe(call));
-    GUARDED.set(outer);
-    outcome.map_err(|payload| panic_text(payload.as_ref()))
-}
-
-fn panic_text(payload: &(dyn Any + Send)) -> String {
-    let text = payload
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| payload.downcast_ref::<&str>().copied())
-        .unwrap_or("the file breaks a rule of its format");
-    text.lines().next().unwrap_or_default().to_owned()
+    catch(call)?.map_err(|error| error.to_string())
 }
 
 /// A row's values, and the columns that hold bytes which are no text.
@@ -282,7 +250,7 @@ pub(crate) fn copy_rows(
     target: &Path,
 ) -> Result<Copied, RecordError> {
     // The writer asserts what the reader let pass.
-    caught(|| copy(sources, keep, file, target))
+    catch(|| copy(sources, keep, file, target))
         .unwrap_or_else(|detail| Err(failed(sources.first().map_or(target, PathBuf::as_path), 0, detail)))
 }
 

@@ -10,7 +10,9 @@ mod scorer;
 mod shell;
 mod source;
 
-pub use generator::{Generator, GeneratorError, GroupRequest, Outcome, Sample, Sampling};
+pub use generator::{
+    Generator, GeneratorError, GroupRequest, Outcome, Sample, Sampling, Ticket, TicketPurpose,
+};
 pub use reward_health::{MOST_FAILED_ROUNDS, MissingRewards, RewardHealth};
 pub use scorer::{Answer, AnswerJournal, JournalError, ScoreError, Scorer};
 pub use shell::{

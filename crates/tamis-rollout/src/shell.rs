@@ -16,7 +16,7 @@ use tamis_core::schedule::{
 use tamis_env::reward::{Logged, RewardError, RewardInput, Scored, TrainerState};
 use thiserror::Error;
 
-use crate::generator::{Generator, GeneratorError, GroupRequest, Outcome, Sampling};
+use crate::generator::{Generator, GeneratorError, GroupRequest, Outcome, Sampling, Ticket, TicketPurpose};
 use crate::reward_health::{MissingRewards, RewardHealth};
 use crate::scorer::{ScoreError, Scorer};
 use crate::source::{PreparedPrompt, PromptSource};
@@ -212,6 +212,17 @@ pub enum ShellError {
     },
 }
 
+impl ShellError {
+    /// Whether it is no failure: something was given up because of Ctrl-C.
+    pub fn is_interruption(&self) -> bool {
+        matches!(
+            self,
+            Self::Generator(GeneratorError::Interrupted)
+                | Self::Score(ScoreError::Reward(RewardError::Interrupted))
+        )
+    }
+}
+
 impl From<RewardError> for ShellError {
     fn from(error: RewardError) -> Self {
         Self::Score(ScoreError::Reward(error))
@@ -358,7 +369,7 @@ impl Shell {
         if answers.iter().any(is_end) {
             // What is in flight cannot make a batch any more.
             for id in &ids {
-                with.backend.abort(id.0);
+                with.backend.abort(Ticket::of_group(*id));
             }
             return Ok(answers);
         }
@@ -373,10 +384,10 @@ impl Shell {
                 .into());
             }
             for outcome in outcomes {
-                let (Outcome::Finished { ticket, .. } | Outcome::Failed { ticket, .. }) = &outcome;
-                let id = GroupId(*ticket);
-                if !waiting.remove(&id) {
-                    continue;
+                let ticket = outcome.ticket();
+                let id = GroupId(ticket.index);
+                if ticket.purpose != TicketPurpose::Rollout || !waiting.remove(&id) {
+                    return Err(GeneratorError::UnknownTicket { ticket }.into());
                 }
                 let record = self.held.get_mut(&id).ok_or(ShellError::UnknownGroup(id.0))?;
                 match outcome {
@@ -457,7 +468,7 @@ impl Shell {
                 Key::new(self.settings.seed, Purpose::Rollout).with(drawn.epoch).with(prompt.prompt.id.0);
             with.backend.submit(
                 GroupRequest {
-                    ticket: id.0,
+                    ticket: Ticket::of_group(id),
                     prompt_token_ids: prompt.token_ids.clone(),
                     keys: (0..self.settings.group_size as u64).map(|sample| key.with(sample)).collect(),
                 },

@@ -6,7 +6,6 @@
 
 pub mod character;
 pub mod decode;
-mod guard;
 pub mod stop;
 pub mod template;
 pub mod tokenizer;

@@ -20,9 +20,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use minijinja::{Environment, Error, ErrorKind};
 use serde::Serialize;
 use serde_json::{Map, Value};
+use tamis_core::caught;
 use thiserror::Error as ThisError;
 
-use crate::guard;
 use program::Program;
 
 /// Stands behind the final message's content while it is rendered, to find where that content ends.
@@ -152,7 +152,7 @@ impl ChatTemplate {
             if source.len() as u64 > tamis_file::MAX_TEMPLATE {
                 return Err(TemplateError::TooLong { length: source.len() });
             }
-            let program = guard::caught(|| Program::compile(generation::without_tags(source), &rules))
+            let program = caught::catch(|| Program::compile(generation::without_tags(source), &rules))
                 .map_err(|detail| TemplateError::Syntax { line: 1, detail })?
                 .map_err(|error| syntax(&error))?;
             programs.insert(name.clone(), program);
@@ -292,7 +292,7 @@ impl ChatTemplate {
         let program = for_tools.or_else(|| self.programs.get("default")).ok_or(TemplateError::Missing)?;
         limits::begin();
         // An empty text sliced backwards, for one, is a panic in the template engine.
-        guard::caught(|| program.render(&self.environment, minijinja::Value::from_pairs(context)))
+        caught::catch(|| program.render(&self.environment, minijinja::Value::from_pairs(context)))
             .map_err(|detail| TemplateError::Render { line: 1, detail })?
             .map_err(|error| render(&error))
     }

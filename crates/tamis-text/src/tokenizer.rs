@@ -5,9 +5,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use tamis_core::caught;
 use thiserror::Error;
 
-use crate::guard;
 use crate::template::{ChatTemplate, TemplateError};
 
 /// Files that belong to a tokenizer, kept as read and written back as they were.
@@ -407,7 +407,7 @@ impl Tokenizer {
 
 /// A call into the tokenizers library, its errors and panics as text.
 fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
-    guard::caught(call)?.map_err(|error| error.to_string())
+    caught::catch(call)?.map_err(|error| error.to_string())
 }
 
 /// Adds tokens that `tokenizer_config.json` declares in `added_tokens_decoder` and `tokenizer.json` does not have.

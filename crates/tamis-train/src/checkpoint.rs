@@ -26,7 +26,7 @@ pub use checksums::{CHECKSUMS, ChecksumError, Extent, verify};
 
 use crate::durable::{Disk, DiskError, UNFINISHED};
 use crate::native::{NativeCritic, NativeEngine};
-use crate::run_directory::LogPositions;
+use crate::run_directory::{LogPositions, checkpoint_before, step_of_checkpoint};
 use crate::session::{UniformGroups, Untrained};
 use crate::validation::ValidationReport;
 
@@ -198,20 +198,48 @@ impl SaveError {
             Self::Format { .. } => {
                 Some("continue the run with the version of tamis that began it".to_owned())
             }
-            Self::Weights(CheckpointError::Read { .. }) | Self::Shape { .. } => None,
+            Self::Shape { .. } => None,
             // Its checksum agrees, or it would not be read: what was saved was this.
-            Self::Weights(CheckpointError::NotFinite { .. }) => Some(
-                "training had diverged when this was saved: remove this checkpoint's folder and resume from the one before, or begin a new \
-                 run from that one (`model.path`) with a lower train.optimizer.learning_rate"
-                    .to_owned(),
-            ),
-            Self::State { .. } | Self::Weights(_) => Some(DAMAGED.to_owned()),
+            Self::Weights(CheckpointError::NotFinite { path, .. }) => {
+                let before = path.ancestors().find_map(checkpoint_before);
+                Some(match before {
+                    Some(before) => format!(
+                        "training had diverged when this was saved: move its folder elsewhere and resume from the checkpoint before it, {0}, or begin a \
+                         new run from that one (`model.path={0}`) with a lower train.optimizer.learning_rate",
+                        before.display()
+                    ),
+                    None => "training had diverged when this was saved: begin a new run with a lower train.optimizer.learning_rate".to_owned(),
+                })
+            }
+            Self::State { path, .. } => Some(damaged(path)),
+            Self::Weights(
+                CheckpointError::Config { folder: place, .. }
+                | CheckpointError::NoWeights { folder: place }
+                | CheckpointError::Format { path: place, .. }
+                | CheckpointError::Index { path: place }
+                | CheckpointError::Missing { path: place, .. }
+                | CheckpointError::Metadata { path: place, .. }
+                | CheckpointError::Dtype { path: place, .. }
+                | CheckpointError::Shape { path: place, .. }
+                | CheckpointError::Unexpected { path: place, .. },
+            ) => Some(damaged(place)),
+            Self::Weights(_) => None,
         }
     }
 }
 
-const DAMAGED: &str =
-    "the file was changed or damaged: remove this checkpoint's folder to continue from the one before";
+/// What to do about a file of a checkpoint that cannot be read.
+fn damaged(file: &Path) -> String {
+    let folder = file.ancestors().find(|folder| step_of_checkpoint(folder).is_some());
+    match folder.and_then(|folder| Some((folder, checkpoint_before(folder)?))) {
+        Some((folder, before)) => format!(
+            "the file was changed or damaged: put back a copy, or move {} elsewhere to go on from the checkpoint before it, {}",
+            folder.display(),
+            before.display()
+        ),
+        None => "the file was changed or damaged: put back a copy".to_owned(),
+    }
+}
 
 /// Folder of the weights that a resume reads, where the ones for use are saved in fewer bits.
 const MASTER: &str = "master";

@@ -88,7 +88,7 @@ impl DiskError {
     pub fn hint(&self) -> Option<&'static str> {
         match self.cause.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some(
-                "no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep`), \
+                "no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep_last`), \
                  or name a folder on another disk (`run.dir`); files written before are whole",
             ),
             io::ErrorKind::ReadOnlyFilesystem => Some(

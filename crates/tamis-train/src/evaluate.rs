@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 use tamis_config::Config;
-use tamis_data::prompt::Prompt;
 use tamis_data::samples::SampleRow;
 use tamis_env::reward::{Listener, RewardError};
 use tamis_rollout::{Scorer, ShellError};
@@ -12,7 +11,7 @@ use thiserror::Error;
 
 use crate::assemble::{AssembleError, data, policy, rewards};
 use crate::durable::Disk;
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Interrupt, Interrupted};
 use crate::listener::RunListener;
 use crate::metrics::Metrics;
 use crate::native::NativeEngine;
@@ -31,8 +30,11 @@ pub enum EvaluateError {
     #[error(transparent)]
     Shell(#[from] ShellError),
     /// A place for the shipped reward runner cannot be made.
-    #[error("failed to make a temporary folder")]
+    #[error("failed to make a folder for temporary files in {}", std::env::temp_dir().display())]
     Folder(#[source] std::io::Error),
+    /// Ctrl-C.
+    #[error("interrupted")]
+    Interrupted,
     /// There are no prompts to evaluate on.
     #[error(
         "there are no validation prompts; set data.val (or data.arithmetic.val_size for the task `arithmetic`)"
@@ -65,49 +67,69 @@ fn as_object<S: Serializer>(metrics: &[(String, f64)], serializer: S) -> Result<
     serializer.collect_map(metrics.iter().map(|(name, value)| (name, value)))
 }
 
+impl From<Interrupted> for EvaluateError {
+    fn from(_: Interrupted) -> Self {
+        Self::Interrupted
+    }
+}
+
 impl From<RewardError> for EvaluateError {
     fn from(error: RewardError) -> Self {
         Self::Assemble(AssembleError::Reward(error))
     }
 }
 
+impl EvaluateError {
+    /// Whether it is no failure: something was given up because of Ctrl-C.
+    fn is_interruption(&self) -> bool {
+        match self {
+            Self::Assemble(error) => error.is_interruption(),
+            Self::Shell(error) => error.is_interruption(),
+            Self::Interrupted => true,
+            Self::Folder(_) | Self::NoPrompts => false,
+        }
+    }
+}
+
 /// Evaluates `model.path` on the validation prompts as `validate` says, and says through `progress` what takes long; `keeps_samples`: every
-/// completion is returned.
+/// completion is returned. Gives up soon with [`EvaluateError::Interrupted`] once `interrupt` is requested.
 pub fn evaluate(
     config: &Config,
     progress: &Progress,
+    interrupt: &Interrupt,
     keeps_samples: bool,
 ) -> Result<Evaluation, EvaluateError> {
-    let prompts = data::validation_prompts(config)?;
-    // A checkpoint brings its own tokenizer.
-    let codec = policy::codec(config, String::new)?;
-    let prompts = prompts.formatted(config, &codec)?;
+    evaluate_whole(config, progress, interrupt, keeps_samples)
+        .map_err(|error| if error.is_interruption() { EvaluateError::Interrupted } else { error })
+}
+
+fn evaluate_whole(
+    config: &Config,
+    progress: &Progress,
+    interrupt: &Interrupt,
+    keeps_samples: bool,
+) -> Result<Evaluation, EvaluateError> {
+    let of_run = config.clone();
+    let (prompts, codec, model) = interrupt.or_abandon(move || -> Result<_, AssembleError> {
+        let prompts = data::validation_prompts(&of_run)?;
+        // A checkpoint brings its own tokenizer.
+        let codec = policy::codec(&of_run, String::new)?;
+        let prompts = prompts.formatted(&of_run, &codec)?;
+        let model = policy::model(&of_run, &codec)?;
+        Ok((prompts, codec, model))
+    })??;
     for warning in &prompts.warnings {
         progress.warn(warning);
     }
     let prompts = prompts.validation;
-    let model = policy::model(config, &codec)?;
-    let folder = std::env::temp_dir().join(format!("tamis-eval-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).map_err(EvaluateError::Folder)?;
-    let result = evaluate_in(config, progress, &folder, prompts, (codec, model), keeps_samples);
-    // Only the shipped reward runner was in it.
-    let _ = std::fs::remove_dir_all(&folder);
-    result
-}
-
-fn evaluate_in(
-    config: &Config,
-    progress: &Progress,
-    folder: &std::path::Path,
-    prompts: Vec<Prompt>,
-    (codec, model): (crate::codec::Codec, tamis_model::Model),
-    keeps_samples: bool,
-) -> Result<Evaluation, EvaluateError> {
-    let listener: Arc<dyn Listener> = RunListener::new(progress, &Interrupt::new());
-    let mut scorer = Scorer::new(rewards::rewards(config, &Disk::new(), folder, &listener, &[&prompts])?);
+    let folder = private_folder().map_err(EvaluateError::Folder)?;
+    let listener: Arc<dyn Listener> = RunListener::new(progress, interrupt);
+    let mut scorer =
+        Scorer::new(rewards::rewards(config, &Disk::new(), folder.path(), &listener, &[&prompts])?);
     let overlong = data::overlong(config.data.overlong_prompts);
-    let prepared = codec
-        .prepare(prompts, "validation", overlong, config.data.max_prompt_length)
+    let (to_tokens, limit) = (codec.clone(), config.data.max_prompt_length);
+    let prepared = interrupt
+        .or_abandon(move || to_tokens.prepare(prompts, "validation", overlong, limit))?
         .map_err(AssembleError::from)?;
     if prepared.prompts.is_empty() {
         return Err(EvaluateError::NoPrompts);
@@ -115,7 +137,7 @@ fn evaluate_in(
     if let Some(first) = prepared.prompts.first() {
         progress.say(&codec.introduction(first).map_err(AssembleError::from)?);
     }
-    let mut engine = NativeEngine::new(model, codec, engine_settings(config));
+    let mut engine = NativeEngine::new(model, codec, engine_settings(config)).interrupted_by(interrupt);
     let settings = ValidationSettings { keeps_samples, ..validation_settings(config) };
     let plural = if settings.n == 1 { "" } else { "s" };
     progress.say(&format!(
@@ -140,4 +162,31 @@ fn evaluate_in(
         samples: report.shown,
         all_samples: samples,
     })
+}
+
+/// A folder for the shipped reward runner, which Python then runs: of a name that nobody else can guess, for nobody else to write in
+/// (mode 0700). It goes away with the value.
+fn private_folder() -> std::io::Result<tempfile::TempDir> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("tamis-eval-");
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
+    builder.tempdir()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn the_folder_of_the_reward_runner_is_private_and_goes_away() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let (first, second) = (private_folder().expect("made"), private_folder().expect("made"));
+        assert_ne!(first.path(), second.path());
+        let path = first.path().to_owned();
+        assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o700);
+        drop(first);
+        assert!(!path.exists());
+    }
 }

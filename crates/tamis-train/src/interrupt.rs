@@ -3,8 +3,10 @@
 //! The command line installs the handler. Whatever may take long looks at [`Interrupt::is_requested`]: generation between two tokens,
 //! rewards and gold checks while they wait, the step loop between its stages. What was begun and cannot be finished at once is given up,
 //! and the state after the last trained step is saved: a resume does it again, exactly. Only the update of a step is always finished.
+//! Preparations that only read (data files, tokenizing, loading weights) are abandoned where they stand, see [`Interrupt::or_abandon`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,6 +24,17 @@ pub enum Reaction {
     /// after the last of them is lost.
     ExitNow,
 }
+
+/// Work was abandoned because of Ctrl-C.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("interrupted")]
+pub struct Interrupted;
+
+/// How often [`Interrupt::or_abandon`] looks whether a stop was asked for.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Stack of a thread that prepares, as large as that of a main thread on Linux: data and templates nest as deep on it.
+const STACK_BYTES: usize = 8 << 20;
 
 /// Signals closer than this are one Ctrl-C.
 const ONE_PRESS: Duration = Duration::from_millis(200);
@@ -57,6 +70,46 @@ impl Interrupt {
         }
     }
 
+    /// Does work that changes nothing outside itself on a thread of its own, and gives it up within milliseconds where a stop is asked for:
+    /// the thread is then left to end with the process. So reading a million rows need not look at the flag at every one.
+    ///
+    /// # Errors
+    /// [`Interrupted`] where a stop was asked for before or during the work.
+    ///
+    /// # Panics
+    /// As the work does.
+    pub fn or_abandon<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Interrupted> {
+        if self.is_requested() {
+            return Err(Interrupted);
+        }
+        let (sender, receiver) = channel();
+        let prepare = move || {
+            // Nobody listens any more where it was abandoned.
+            let _ = sender.send(work());
+        };
+        // A system without room for one more thread has none for the engine's either.
+        #[expect(
+            clippy::expect_used,
+            reason = "as `std::thread::spawn`, which does not let the stack be chosen"
+        )]
+        let thread =
+            std::thread::Builder::new().stack_size(STACK_BYTES).spawn(prepare).expect("a thread starts");
+        loop {
+            match receiver.recv_timeout(LOOK_EVERY) {
+                Ok(done) => return Ok(done),
+                Err(RecvTimeoutError::Timeout) if self.is_requested() => return Err(Interrupted),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => match thread.join() {
+                    Err(panic) => std::panic::resume_unwind(panic),
+                    Ok(()) => return Err(Interrupted),
+                },
+            }
+        }
+    }
+
     /// Whether the run was asked to stop soon.
     pub fn is_requested(&self) -> bool {
         self.is_requested.load(Ordering::SeqCst)
@@ -78,5 +131,24 @@ mod tests {
         assert_eq!(interrupt.signal_at(first + ONE_PRESS / 2), Reaction::SameAsBefore);
         assert_eq!(interrupt.signal_at(first + ONE_PRESS), Reaction::ExitNow);
         assert_eq!(interrupt.signal_at(first + 5 * ONE_PRESS), Reaction::ExitNow);
+    }
+
+    #[test]
+    fn work_is_done_or_abandoned() {
+        let interrupt = Interrupt::new();
+        assert_eq!(interrupt.or_abandon(|| 3), Ok(3));
+        let panics =
+            std::panic::AssertUnwindSafe(|| interrupt.or_abandon(|| assert_eq!(1, 2, "a fault of the work")));
+        assert!(std::panic::catch_unwind(panics).is_err());
+
+        let (stop, start) = (interrupt.clone(), Instant::now());
+        let presses = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            stop.signal()
+        });
+        assert_eq!(interrupt.or_abandon(|| std::thread::sleep(Duration::from_secs(600))), Err(Interrupted));
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+        assert_eq!(presses.join().ok(), Some(Reaction::StopSoon));
+        assert_eq!(interrupt.or_abandon(|| panic!("nothing is begun any more")), Err::<(), _>(Interrupted));
     }
 }

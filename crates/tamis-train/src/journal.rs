@@ -64,10 +64,9 @@ impl JournalError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Disk(error) => error.hint(),
-            Self::NotAJournal { .. } | Self::TooShort { .. } => Some(
-                "the file was changed, cut or lost: put it back as it was; or remove the newest folders of `checkpoints/`, up to one that \
-                 counts on no more than is left",
-            ),
+            Self::NotAJournal { .. } | Self::TooShort { .. } => {
+                Some("the file was changed, cut or lost: put it back as it was")
+            }
             Self::TooLong { .. } => None,
         }
     }
@@ -354,7 +353,7 @@ mod tests {
             0,
         )
         .expect_err("full");
-        insta::assert_snapshot!(full.hint().unwrap_or_default(), @"no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep`), or name a folder on another disk (`run.dir`); files written before are whole");
+        insta::assert_snapshot!(full.hint().unwrap_or_default(), @"no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep_last`), or name a folder on another disk (`run.dir`); files written before are whole");
         insta::assert_snapshot!(chain(&full).replace(&folder.path().display().to_string(), "DIR"), @"create `DIR/new`: No space left on device (os error 28)");
         let too_long = JournalError::TooLong { path: "journal".into(), length: 5_000_000_000 };
         insta::assert_snapshot!(shown(too_long), @"write `journal`: a record of 5000000000 bytes, and the format holds at most 4294967295");

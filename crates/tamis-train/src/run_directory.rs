@@ -75,20 +75,11 @@ pub enum RunDirectoryError {
         /// What is there instead.
         reason: &'static str,
     },
-    /// A log is shorter than it was when the checkpoint was written.
-    #[error(
-        "cut `{}` back to the checkpoint: it holds {found} bytes, and held {expected} when the checkpoint of step {step} was \
-         written", path.display()
-    )]
-    LogTooShort {
-        /// The log.
+    /// The folder was removed or moved while the run worked in it.
+    #[error("write into the run directory `{}`: it was removed or moved away while the run worked in it", path.display())]
+    Gone {
+        /// The run directory.
         path: PathBuf,
-        /// Bytes at the checkpoint.
-        expected: u64,
-        /// Bytes now.
-        found: u64,
-        /// The checkpoint's step.
-        step: u64,
     },
     /// A recorded position names a file outside the run.
     #[error(
@@ -125,10 +116,13 @@ impl RunDirectoryError {
             Self::NotARun { .. } => {
                 Some("name the folder that a run printed at its start; it holds `config.yaml`")
             }
-            Self::LogTooShort { .. } => Some(
-                "the file was changed or lost after the checkpoint: put it back, or resume from an earlier checkpoint",
+            Self::Gone { .. } => Some(
+                "nothing more was written; a run that was moved goes on from its last checkpoint with `tamis train --resume` and its new place",
             ),
-            Self::ForeignLog { .. } => Some("the checkpoint is damaged: resume from an earlier one"),
+            Self::ForeignLog { .. } => Some(
+                "`state.json` of this checkpoint was changed: put it back as it was, or move the checkpoint elsewhere to go on from the one \
+                 before it, where there is one",
+            ),
         }
     }
 }
@@ -177,7 +171,18 @@ pub struct RunDirectory {
     path: PathBuf,
     disk: Disk,
     // Dropped with the directory, which frees the lock; the system frees it when the process dies.
-    _lock: File,
+    lock: File,
+    // What was not there when the run was opened, and is made anew.
+    missing: Vec<&'static str>,
+}
+
+/// What [`RunDirectory::cut_back`] found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CutBack {
+    /// Where the logs stand now: what was recorded, without what is gone.
+    pub positions: LogPositions,
+    /// What was not as the checkpoint recorded it and is made anew, for a person.
+    pub warnings: Vec<String>,
 }
 
 impl RunDirectory {
@@ -205,7 +210,7 @@ impl RunDirectory {
             }
         };
         let lock = take_lock(&path)?;
-        let run = Self { path, disk: disk.clone(), _lock: lock };
+        let run = Self { path, disk: disk.clone(), lock, missing: Vec::new() };
         for folder in [CHECKPOINTS, ROLLOUTS] {
             run.disk.create_new_folder(&run.path.join(folder))?;
         }
@@ -224,13 +229,21 @@ impl RunDirectory {
         if !path.is_dir() {
             return no_run("this is a file, not a folder");
         }
-        if !path.join(CONFIG).is_file() {
+        if !path.join(CONFIG).is_file() && !path.join(IN_FORCE).is_file() {
             return no_run("there is no `config.yaml` in it");
         }
         let lock = take_lock(path)?;
-        let run = Self { path: path.to_owned(), disk: disk.clone(), _lock: lock };
+        let mut run = Self { path: path.to_owned(), disk: disk.clone(), lock, missing: Vec::new() };
+        if !run.config().is_file() {
+            let in_force = run.disk.read_file(&run.config_in_force())?;
+            run.disk.write_file(&run.config(), &in_force)?;
+            run.missing.push(CONFIG);
+        }
         for folder in [CHECKPOINTS, ROLLOUTS] {
-            run.disk.create_folder(&run.path.join(folder))?;
+            if !run.path.join(folder).is_dir() {
+                run.disk.create_folder(&run.path.join(folder))?;
+                run.missing.push(folder);
+            }
         }
         run.clear_unfinished()?;
         Ok(run)
@@ -342,6 +355,27 @@ impl RunDirectory {
         self.path.join("journal.bin")
     }
 
+    /// Whether the directory is still where this process took hold of it. Asked before a step and before a checkpoint, so that a directory
+    /// that somebody removed is told as that, and no part of it is made again.
+    ///
+    /// # Errors
+    /// [`RunDirectoryError::Gone`] where it was removed, moved, or replaced by another.
+    pub fn check_present(&self) -> Result<(), RunDirectoryError> {
+        let gone = || RunDirectoryError::Gone { path: self.path.clone() };
+        let found = std::fs::metadata(self.path.join(LOCK)).map_err(|_| gone())?;
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::MetadataExt as _;
+            let held = self.lock.metadata().map_err(|_| gone())?;
+            if (held.dev(), held.ino()) != (found.dev(), found.ino()) {
+                return Err(gone());
+            }
+        }
+        #[cfg(not(unix))]
+        let _ = (found, &self.lock);
+        Ok(())
+    }
+
     /// `report.html`.
     pub fn report(&self) -> PathBuf {
         self.path.join("report.html")
@@ -355,46 +389,44 @@ impl RunDirectory {
     /// - the last row of `metrics.jsonl` as it was;
     /// - rollout files and validation samples of later steps are removed.
     ///
-    /// Cutting twice is the same as once, so a crash in between does no harm.
-    pub fn cut_back(&self, positions: &LogPositions, step: u64) -> Result<(), RunDirectoryError> {
+    /// Nothing that is computed needs a log: one that is gone or shorter than it was is gone on with as it is, and named in
+    /// [`CutBack::warnings`]. Cutting twice is the same as once, so a crash in between does no harm.
+    ///
+    /// # Errors
+    /// [`RunDirectoryError::ForeignLog`] where a recorded position names something else than a log of the run; nothing was touched then.
+    pub fn cut_back(&self, positions: &LogPositions, step: u64) -> Result<CutBack, RunDirectoryError> {
         let tensorboard = format!("{TENSORBOARD}/");
-        let mut lengths: BTreeMap<PathBuf, u64> = [(self.metrics(), 0), (self.run_log(), 0)]
-            .into_iter()
-            .filter(|(path, _)| path.exists())
-            .collect();
-        for (name, &length) in &positions.files {
-            let is_ours = name == METRICS
-                || name == RUN_LOG
-                || name
-                    .strip_prefix(&tensorboard)
-                    .is_some_and(|file| !file.contains(['/', '\\']) && file != "..");
-            if !is_ours {
-                return Err(RunDirectoryError::ForeignLog { name: name.clone(), step });
-            }
-            lengths.insert(self.path.join(name), length);
+        let is_event_file = |name: &str| {
+            name.strip_prefix(&tensorboard).is_some_and(|file| !file.contains(['/', '\\']) && file != "..")
+        };
+        if let Some(name) =
+            positions.files.keys().find(|name| *name != METRICS && *name != RUN_LOG && !is_event_file(name))
+        {
+            return Err(RunDirectoryError::ForeignLog { name: name.clone(), step });
         }
-        // All are looked at before any is touched.
-        for (path, &expected) in &lengths {
-            let found = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
-            if found < expected {
-                return Err(RunDirectoryError::LogTooShort { path: path.clone(), expected, found, step });
-            }
+        let mut cut = CutBack { positions: positions.clone(), warnings: self.made_anew(positions, step) };
+        let recorded = |name: &str| positions.files.get(name).copied().unwrap_or(0);
+
+        self.keep_superseded(recorded(RUN_LOG))?;
+        if self.run_log().exists() {
+            self.disk.cut_file(&self.run_log(), recorded(RUN_LOG))?;
         }
-        self.keep_superseded(lengths.get(&self.run_log()).copied().unwrap_or(0))?;
-        for (path, &length) in &lengths {
-            if path.exists() {
-                self.disk.cut_file(path, length)?;
-            }
+        if self.metrics().exists() {
+            let rows = self.disk.read_file(&self.metrics())?;
+            let kept = rows_before(&rows, recorded(METRICS), positions.last_row.as_deref());
+            self.disk.cut_file(&self.metrics(), kept)?;
         }
         if let Some(row) = &positions.last_row {
             self.disk.append_to(&self.metrics())?.append(row.as_bytes())?;
         }
-        for name in names(&self.tensorboard())? {
-            let path = self.tensorboard().join(&name);
-            if !lengths.contains_key(&path) && name.contains("tfevents") {
-                self.disk.remove_file(&path)?;
+        for name in names(&self.tensorboard())?.iter().filter(|name| name.contains("tfevents")) {
+            let path = self.tensorboard().join(name);
+            match positions.files.get(&format!("{tensorboard}{name}")) {
+                Some(&length) => self.disk.cut_file(&path, length)?,
+                None => self.disk.remove_file(&path)?,
             }
         }
+        cut.positions.files.retain(|name, _| self.path.join(name).exists());
         for folder in [self.rollouts(), self.validation()] {
             for name in names(&folder)? {
                 let later = name.split('.').next().and_then(step_of).is_some_and(|of| of > step);
@@ -403,7 +435,45 @@ impl RunDirectory {
                 }
             }
         }
-        Ok(())
+        Ok(cut)
+    }
+
+    /// What is not as a checkpoint recorded it, for a person.
+    fn made_anew(&self, positions: &LogPositions, step: u64) -> Vec<String> {
+        let length = |path: &Path| std::fs::metadata(path).map(|metadata| metadata.len()).ok();
+        let mut warnings: Vec<String> = Vec::new();
+        for (name, what) in [
+            (
+                CONFIG,
+                "it is made again from `.config.yaml`, the configuration that was last in force".to_owned(),
+            ),
+            (ROLLOUTS, format!("it is made anew, without the trajectories up to step {step}")),
+        ] {
+            if self.missing.contains(&name) && (name != ROLLOUTS || step > 0) {
+                warnings.push(format!("`{name}` is gone from the run directory: {what}"));
+            }
+        }
+        let has_events = positions.files.keys().any(|name| name.starts_with(TENSORBOARD));
+        if has_events && !self.tensorboard().is_dir() {
+            warnings.push(format!(
+                "`{TENSORBOARD}` is gone from the run directory: it is made anew, without the figures up to step {step}"
+            ));
+        }
+        for (name, &recorded) in &positions.files {
+            let is_metrics = name == METRICS;
+            let of_earlier = if is_metrics { "rows" } else { "entries" };
+            match length(&self.path.join(name)) {
+                None if name.starts_with(TENSORBOARD) && !self.tensorboard().is_dir() => {}
+                None => warnings.push(format!(
+                    "`{name}` is gone from the run directory: it is made anew, without the {of_earlier} before step {step}"
+                )),
+                Some(found) if found < recorded => warnings.push(format!(
+                    "`{name}` holds {found} bytes, and held {recorded} at the checkpoint of step {step}: it goes on behind what is left of it"
+                )),
+                Some(_) => {}
+            }
+        }
+        warnings
     }
 
     fn keep_superseded(&self, from: u64) -> Result<(), RunDirectoryError> {
@@ -419,6 +489,35 @@ impl RunDirectory {
         }
         Ok(())
     }
+}
+
+/// Bytes of `metrics.jsonl` that come before the last row of a checkpoint: as recorded, or where the file is not what it was, as many whole
+/// rows of earlier steps as there are.
+fn rows_before(file: &[u8], recorded: u64, last_row: Option<&str>) -> u64 {
+    #[derive(Deserialize)]
+    struct Row {
+        step: u64,
+    }
+    let step_of = |line: &[u8]| serde_json::from_slice::<Row>(line).ok().map(|row| row.step);
+    let limit = last_row.and_then(|row| step_of(row.as_bytes()));
+    let is_earlier = |line: &[u8]| {
+        line.ends_with(b"\n") && limit.is_none_or(|limit| step_of(line).is_some_and(|step| step < limit))
+    };
+    let up_to = usize::try_from(recorded).ok().and_then(|recorded| file.get(..recorded));
+    if let Some(whole) = up_to
+        && whole.split_inclusive(|&byte| byte == b'\n').next_back().is_none_or(is_earlier)
+    {
+        return recorded;
+    }
+    let mut kept = 0;
+    for line in file.split_inclusive(|&byte| byte == b'\n') {
+        let end = kept + line.len();
+        if !is_earlier(line) || (limit.is_none() && end as u64 > recorded) {
+            break;
+        }
+        kept = end;
+    }
+    kept as u64
 }
 
 /// Whether a run directory has held a checkpoint, be it there still or not.

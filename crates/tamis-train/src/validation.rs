@@ -11,7 +11,10 @@ use tamis_core::random::{Key, Purpose};
 use tamis_data::prompt::PromptContent;
 use tamis_data::samples::SampleRow;
 use tamis_env::reward::{RewardInput, TrainerState};
-use tamis_rollout::{Generator, GroupRequest, Outcome, PreparedPrompt, Sampling, Scorer, ShellError};
+use tamis_rollout::{
+    Generator, GeneratorError, GroupRequest, Outcome, PreparedPrompt, Sampling, Scorer, ShellError, Ticket,
+    TicketPurpose,
+};
 
 use crate::assemble::AssembleError;
 use crate::batch_metrics::Summary;
@@ -24,6 +27,8 @@ use crate::validation_metrics::{PromptSamples, SourceResult, results_by_source};
 pub struct ValidationSettings {
     /// Run seed.
     pub seed: u64,
+    /// What the completions are for.
+    pub purpose: TicketPurpose,
     /// Samples per prompt.
     pub n: usize,
     /// How tokens are drawn.
@@ -146,7 +151,7 @@ pub fn sample(
         let key = Key::new(settings.seed, Purpose::Validation).with(prompt.prompt.id.0);
         generator.submit(
             GroupRequest {
-                ticket: row as u64,
+                ticket: Ticket { purpose: settings.purpose, index: row as u64 },
                 prompt_token_ids: prompt.token_ids.clone(),
                 keys: (0..settings.n as u64).map(|sample| key.with(sample)).collect(),
             },
@@ -154,24 +159,25 @@ pub fn sample(
         )?;
     }
     let mut samples = vec![Vec::new(); prompts.len()];
-    let (mut num_done, mut num_failed) = (0, 0);
-    while num_done < prompts.len() {
+    let mut waiting: BTreeSet<u64> = (0..prompts.len() as u64).collect();
+    let mut num_failed = 0;
+    while !waiting.is_empty() {
         let outcomes = generator.poll()?;
         if outcomes.is_empty() {
-            break;
+            let reason = format!("{} prompts are in flight and none of them goes on", waiting.len());
+            return Err(GeneratorError::Broken { reason }.into());
         }
         for outcome in outcomes {
-            num_done += 1;
+            let ticket = outcome.ticket();
+            if ticket.purpose != settings.purpose || !waiting.remove(&ticket.index) {
+                return Err(GeneratorError::UnknownTicket { ticket }.into());
+            }
             match outcome {
-                Outcome::Finished { ticket, samples: finished } => {
-                    if let Some(place) = samples.get_mut(ticket as usize) {
-                        *place = finished;
-                    }
-                }
+                Outcome::Finished { samples: finished, .. } => samples[ticket.index as usize] = finished,
                 Outcome::Failed { .. } => num_failed += 1,
             }
         }
-        progress(num_done);
+        progress(prompts.len() - waiting.len());
     }
     generator.take_num_generated_tokens();
     let texts: Vec<Vec<String>> = prompts
@@ -405,7 +411,7 @@ mod tests {
                         token_ids: vec![1, 2],
                         logprobs: vec![-1.0; 2],
                         entropy: None,
-                        text: format!("{}.{sample}", request.ticket),
+                        text: format!("{}.{sample}", request.ticket.index),
                         finish_reason: FinishReason::Stop,
                         versions: (PolicyVersion(0), PolicyVersion(0)),
                     })
@@ -414,7 +420,7 @@ mod tests {
             Ok(self.0.drain(..).map(finished).collect())
         }
 
-        fn abort(&mut self, _ticket: u64) {}
+        fn abort(&mut self, _ticket: Ticket) {}
 
         fn version(&self) -> PolicyVersion {
             PolicyVersion(0)
@@ -472,12 +478,83 @@ mod tests {
             max_response_length: 2,
             stop: Vec::new(),
         };
-        let settings =
-            ValidationSettings { seed: 1, n: 2, sampling, num_samples_shown: 0, keeps_samples: false };
+        let settings = ValidationSettings {
+            seed: 1,
+            purpose: TicketPurpose::Validation,
+            n: 2,
+            sampling,
+            num_samples_shown: 0,
+            keeps_samples: false,
+        };
         let validation =
             sample(&mut Counts(Vec::new()), &mut scorer, &prompts, &settings, "validation/1", 1, &mut |_| {})
                 .expect("validates");
         (validation.prompts, validation.report)
+    }
+
+    /// An outcome of a rollout with the number of a row is not taken for that row's.
+    #[test]
+    fn an_outcome_that_nobody_waits_for_is_refused() {
+        struct Foreign(TicketPurpose, u64);
+        impl Generator for Foreign {
+            fn submit(&mut self, _request: GroupRequest, _sampling: &Sampling) -> Result<(), GeneratorError> {
+                Ok(())
+            }
+            fn poll(&mut self) -> Result<Vec<Outcome>, GeneratorError> {
+                let ticket = Ticket { purpose: self.0, index: self.1 };
+                Ok(vec![Outcome::Finished { ticket, samples: Vec::new() }])
+            }
+            fn abort(&mut self, _ticket: Ticket) {}
+            fn version(&self) -> PolicyVersion {
+                PolicyVersion(0)
+            }
+            fn take_num_generated_tokens(&mut self) -> u64 {
+                0
+            }
+        }
+        let told = |purpose, index| {
+            let prompt = PreparedPrompt {
+                prompt: Arc::new(Prompt {
+                    id: PromptId(0),
+                    content: PromptContent::Text("?".to_owned()),
+                    ground_truth: None,
+                    data_source: String::new(),
+                    columns: serde_json::Map::new(),
+                }),
+                token_ids: Arc::from([1]),
+                text: "?".into(),
+                continued: "".into(),
+            };
+            let sampling = Sampling {
+                temperature: 1.0,
+                top_k: None,
+                top_p: 1.0,
+                min_p: 0.0,
+                repetition_penalty: 1.0,
+                max_response_length: 2,
+                stop: Vec::new(),
+            };
+            let settings = ValidationSettings {
+                seed: 1,
+                purpose: TicketPurpose::Validation,
+                n: 1,
+                sampling,
+                num_samples_shown: 0,
+                keeps_samples: false,
+            };
+            let mut scorer = Scorer::new(Rewards::new(Vec::new()).expect("none"));
+            let mut generator = Foreign(purpose, index);
+            sample(&mut generator, &mut scorer, &[prompt], &settings, "v", 1, &mut |_| {}).map(drop)
+        };
+        for (purpose, index, shown) in [
+            (TicketPurpose::Rollout, 0, "group 0"),
+            (TicketPurpose::Greedy, 0, "greedy completion 0"),
+            (TicketPurpose::Validation, 1, "validation prompt 1"),
+        ] {
+            let error = told(purpose, index).expect_err("refused").to_string();
+            assert_eq!(error, format!("the generator gave an outcome for {shown}, which nobody waits for"));
+        }
+        assert!(told(TicketPurpose::Validation, 0).is_ok());
     }
 
     /// What `low_success` watches: by source, whatever is logged.

@@ -10,24 +10,24 @@ use tamis_data::samples::{format_of, write_samples};
 use tamis_train::assemble::AssembleError;
 use tamis_train::durable::Disk;
 use tamis_train::evaluate::{EvaluateError, Evaluation, evaluate};
+use tamis_train::interrupt::Interrupt;
 use tamis_train::progress::Progress;
 use tamis_train::run_directory::keep_evaluation;
 use tamis_train::session::RunError;
 use tamis_train::validation::Shown;
 use tamis_train::validation_metrics::SourceResult;
 
-use super::train::shortened;
+use super::train::{listen, shortened};
 use super::{new_errors, new_notes, notes, print, show};
 use crate::arguments::Eval;
-use crate::failure::{FAILED, Failure, USAGE};
+use crate::failure::{FAILED, Failure, INTERRUPTED, USAGE};
 
 pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
-    let (mut files, overrides) = arguments.layers.split();
-    let (checkpoint, own) = find(&arguments.source)?;
-    let belongs_to_run = own.is_some();
-    if let Some(own) = own {
-        files.insert(0, own);
-    } else if files.is_empty() && overrides.is_empty() {
+    let interrupt = Interrupt::new();
+    listen(&interrupt, "nothing is kept of the evaluation; Ctrl-C again ends at once")?;
+    let (files, overrides) = arguments.layers.split();
+    let (checkpoint, run_config) = find(&arguments.source)?;
+    if run_config.is_none() && files.is_empty() && overrides.is_empty() {
         let source = arguments.source.display();
         return Err(Failure::told(
             USAGE,
@@ -43,22 +43,22 @@ pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
         .chain(overrides)
         .collect();
     // A run's own configuration was talked about when the run began.
-    let own = files
-        .first()
-        .filter(|_| belongs_to_run)
-        .and_then(|own| load_for_evaluation(std::slice::from_ref(own), &[]).ok());
-    let loaded =
-        load_for_evaluation(&files, &overrides).map_err(|errors| new_errors(own.as_ref(), errors))?;
+    let run_config = run_config.as_deref();
+    let own = run_config.and_then(|own| load_for_evaluation(Some(own), &[], &[]).ok());
+    let loaded = load_for_evaluation(run_config, &files, &overrides)
+        .map_err(|errors| new_errors(own.as_ref(), errors))?;
     let progress = Progress::lines_on_stderr();
     for note in own.as_ref().map_or_else(|| notes(&loaded), |own| new_notes(own, &loaded)) {
         progress.say(&note);
     }
-    let evaluation = evaluate(&loaded.config, &progress, arguments.samples.is_some()).map_err(|error| {
+    let keeps_samples = arguments.samples.is_some();
+    let evaluation = evaluate(&loaded.config, &progress, &interrupt, keeps_samples).map_err(|error| {
         let (code, hint) = match &error {
             // A damaged file is no mistake in the configuration.
             EvaluateError::Assemble(error @ AssembleError::Checksum(_)) => (FAILED, error.hint()),
             EvaluateError::Assemble(error) => (USAGE, error.hint()),
             EvaluateError::NoPrompts => (USAGE, None),
+            EvaluateError::Interrupted => (INTERRUPTED, None),
             _ => (FAILED, None),
         };
         Failure::of(code, &error, hint)
@@ -264,7 +264,9 @@ fn find(source: &Path) -> Result<(PathBuf, Option<PathBuf>), Failure> {
         return Ok((last, Some(source.join("config.yaml"))));
     }
     if source.join("config.json").is_file() {
-        let run = source.parent().and_then(Path::parent).map(|run| run.join("config.yaml"));
+        // Named from inside the run, too.
+        let folder = std::path::absolute(source).unwrap_or_else(|_| source.to_owned());
+        let run = folder.parent().and_then(Path::parent).map(|run| run.join("config.yaml"));
         return Ok((source.to_owned(), run.filter(|config| config.is_file())));
     }
     Err(Failure::told(

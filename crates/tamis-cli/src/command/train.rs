@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use tamis_config::load;
+use tamis_config::load_of_run;
 use tamis_core::printable::one_line;
 use tamis_train::assemble::AssembleError;
 use tamis_train::assemble::check::{self, Placeholders};
+use tamis_train::checkpoint::SaveError;
 use tamis_train::durable::Disk;
 use tamis_train::interrupt::{Interrupt, Reaction};
 use tamis_train::progress::Progress;
@@ -19,7 +20,7 @@ use crate::failure::{FAILED, Failure, INTERRUPTED, MISMATCH, USAGE};
 
 pub(crate) fn run(arguments: &Train) -> Result<u8, Failure> {
     let interrupt = Interrupt::new();
-    listen(&interrupt)?;
+    listen(&interrupt, "saves the last finished step; Ctrl-C again ends at once, without saving")?;
     let begin = if let Some(path) = &arguments.resume {
         resume(arguments, path)?
     } else if arguments.layers.arguments.is_empty() {
@@ -41,20 +42,18 @@ pub(crate) fn run(arguments: &Train) -> Result<u8, Failure> {
     })
 }
 
-/// Ctrl-C stops soon and saves; a second one ends the process.
-fn listen(interrupt: &Interrupt) -> Result<(), Failure> {
+/// Ctrl-C stops soon, which does what is said; a second one ends the process.
+pub(crate) fn listen(interrupt: &Interrupt, what: &'static str) -> Result<(), Failure> {
     let interrupt = interrupt.clone();
     ctrlc::set_handler(move || {
         use std::io::Write as _;
         let reaction = interrupt.signal();
-        let told = match reaction {
-            Reaction::StopSoon => {
-                "\nstopping: saves the last finished step; Ctrl-C again ends at once, without saving"
-            }
+        let mut out = std::io::stderr().lock();
+        let _ = match reaction {
+            Reaction::StopSoon => writeln!(out, "\nstopping: {what}"),
             Reaction::SameAsBefore => return,
-            Reaction::ExitNow => "\nended at once; the last checkpoint is whole",
+            Reaction::ExitNow => writeln!(out, "\nended at once; what was saved before is whole"),
         };
-        let _ = writeln!(std::io::stderr().lock(), "{told}");
         if reaction == Reaction::ExitNow {
             std::process::exit(i32::from(INTERRUPTED));
         }
@@ -64,15 +63,14 @@ fn listen(interrupt: &Interrupt) -> Result<(), Failure> {
 
 fn resume(arguments: &Train, path: &Path) -> Result<Begin, Failure> {
     let directory = RunDirectory::open(&Disk::new(), path).map_err(|error| fail(&error.into()))?;
-    let (mut files, overrides) = arguments.layers.split();
+    let (files, overrides) = arguments.layers.split();
     let own = directory.config();
     // What an editor did to `config.yaml` is a change like an override. A run of an earlier build has no other.
     let in_force = Some(directory.config_in_force()).filter(|path| path.is_file());
-    let was =
-        load(&[in_force.unwrap_or_else(|| own.clone())], &[]).map_err(|errors| new_errors(None, errors))?;
-    files.insert(0, own);
+    let was = load_of_run(&in_force.unwrap_or_else(|| own.clone()), &[], &[])
+        .map_err(|errors| new_errors(None, errors))?;
     // Files are looked at when they are read: a resumed run has its model in its checkpoint.
-    let now = load(&files, &overrides)
+    let now = load_of_run(&own, &files, &overrides)
         .and_then(|now| {
             let found = check::settings(&now);
             with_findings(now, found)
@@ -85,9 +83,19 @@ fn resume(arguments: &Train, path: &Path) -> Result<Begin, Failure> {
 
 fn fail(error: &RunError) -> Failure {
     let code = match error {
-        RunError::Mismatch { .. } | RunError::CheckpointsGone { .. } | RunError::ReferenceGone { .. } => {
-            MISMATCH
-        }
+        // What the run left is not what a resume can go on from.
+        RunError::Mismatch { .. }
+        | RunError::CheckpointsGone { .. }
+        | RunError::ReferenceGone { .. }
+        | RunError::JournalDamaged { .. }
+        | RunError::Checkpoint(
+            SaveError::Checksum(_)
+            | SaveError::Weights(_)
+            | SaveError::State { .. }
+            | SaveError::Format { .. }
+            | SaveError::Shape { .. },
+        )
+        | RunError::Directory(RunDirectoryError::ForeignLog { .. }) => MISMATCH,
         RunError::Interrupted { .. } | RunError::NotBegun => INTERRUPTED,
         // A damaged file is no mistake in the configuration.
         RunError::Assemble(AssembleError::Checksum(_)) => FAILED,

@@ -135,6 +135,15 @@ impl Folder {
         self.command(arguments).spawn().expect("tamis starts")
     }
 
+    /// Starts `tamis` here with further variables in its environment.
+    pub(crate) fn start_with<S: AsRef<std::ffi::OsStr>>(
+        &self,
+        arguments: &[S],
+        environment: &[(&str, PathBuf)],
+    ) -> Child {
+        self.command(arguments).envs(environment.iter().cloned()).spawn().expect("tamis starts")
+    }
+
     /// Waits for a started `tamis`.
     pub(crate) fn wait(&self, child: Child) -> Ended {
         let output = child.wait_with_output().expect("tamis ends");
@@ -219,6 +228,15 @@ fn read_folder(run: &Path, folder: &Path, files: &mut BTreeMap<String, Vec<u8>>)
         }
         files.insert(name, bytes);
     }
+}
+
+/// A text with every one of these replaced, each of which must be in it.
+#[track_caller]
+pub(crate) fn edited(text: &str, replacements: &[(&str, &str)]) -> String {
+    replacements.iter().fold(text.to_owned(), |text, (old, new)| {
+        assert!(text.contains(old), "`{old}` is not in\n{text}");
+        text.replace(old, new)
+    })
 }
 
 /// A message without checksums, which depend on the weights.

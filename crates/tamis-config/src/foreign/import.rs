@@ -6,7 +6,7 @@ use super::options::join_options;
 use super::translate::{Note, translate_whole};
 use super::{ForeignProblem, Owner, is_foreign, is_foreign_name};
 use crate::diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
-use crate::load::{apply, load_tree, read_source};
+use crate::load::{apply, load_tree, read_config_file};
 use crate::override_argument::{Operation, Override};
 use crate::render;
 use crate::source::{Origin, Source, SourceKind};
@@ -152,7 +152,10 @@ pub(crate) fn config_file(word: &str) -> Option<&str> {
 }
 
 fn read_file(path: &str, parsed: &mut Vec<Override>, diagnostics: &mut Vec<Diagnostic>) {
-    match read_source(Path::new(path)).map_err(|found| vec![found]).and_then(|source| yaml::parse(&source)) {
+    match read_config_file(Path::new(path))
+        .map_err(|found| vec![found])
+        .and_then(|source| yaml::parse(&source))
+    {
         Ok(tree) => flatten_tree(tree, parsed),
         Err(found) => diagnostics.extend(found),
     }

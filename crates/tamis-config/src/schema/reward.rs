@@ -8,7 +8,7 @@ use crate::reader::{Reader, join};
 use crate::setting::Setting;
 use crate::shape::{Check, KeySpec, Resume, Shape};
 use crate::tree::{Entry, Node, Value};
-use crate::value::FreeMap;
+use crate::value::{FreeMap, Program};
 
 choice! {
     /// How a GSM8K answer is found in a completion.
@@ -123,6 +123,9 @@ tagged! {
         Command = "command" {
             /// The program and its arguments.
             argv: Vec<String> = "[]", NotEmpty, Fixed;
+            /// The folder that it is started in, from which relative paths in `argv` are taken. Null: that of the configuration file that
+            /// `argv` stands in; on the command line, the one in which tamis is started.
+            working_dir: Option<PathBuf> = "null", NotEmpty, Free;
             /// Processes kept running.
             num_processes: usize = "2", Between(1.0, 1024.0), Free;
             /// How long an answer may take.
@@ -144,7 +147,7 @@ tagged! {
             /// Further keyword arguments of every call.
             kwargs: FreeMap = "{}", Any, Fixed;
             /// The interpreter.
-            python: PathBuf = "python3", NotEmpty, Free;
+            python: Program = "python3", NotEmpty, Free;
             /// Processes kept running.
             num_processes: usize = "2", Between(1.0, 1024.0), Free;
             /// How long an answer may take.

@@ -257,8 +257,13 @@ pub fn check_gold_heard(
     let mut score_names = rewards.score_names();
     let mut functions = Vec::new();
     for named in rewards.functions() {
-        let candidates: Vec<Vec<String>> =
-            with_truth.iter().map(|prompt| named.function.gold_completions(prompt)).collect();
+        let mut candidates: Vec<Vec<String>> = Vec::with_capacity(with_truth.len());
+        for block in with_truth.chunks(BLOCK) {
+            if listener.is_interrupted() {
+                return Err(RewardError::Interrupted);
+            }
+            candidates.extend(block.iter().map(|prompt| named.function.gold_completions(prompt)));
+        }
         let asked: Vec<usize> = (0..with_truth.len()).filter(|&row| !candidates[row].is_empty()).collect();
         if !asked.is_empty() {
             let check = Check {

@@ -197,17 +197,42 @@ fn files(config: &Config, for_training: bool) -> Result<Prompts, AssembleError> 
                 dataset.skipped().len(),
             ));
         }
-        Ok(dataset.prompts().to_vec())
+        Ok(dataset.into_prompts())
     };
     let train = if for_training { read("training data", &data.train.0)? } else { Vec::new() };
     let validation = read("validation data", &data.val.0)?;
     Ok(Prompts { train, validation, notes, ..Prompts::default() })
 }
 
+/// Characters seen. Those of ASCII have a table: a million prompts are read in less than a second.
+struct Alphabet {
+    ascii: [bool; 128],
+    others: BTreeSet<char>,
+}
+
+impl Default for Alphabet {
+    fn default() -> Self {
+        Self { ascii: [false; 128], others: BTreeSet::new() }
+    }
+}
+
+impl Extend<char> for Alphabet {
+    fn extend<I: IntoIterator<Item = char>>(&mut self, characters: I) {
+        for character in characters {
+            match self.ascii.get_mut(character as usize) {
+                Some(seen) => *seen = true,
+                None => {
+                    self.others.insert(character);
+                }
+            }
+        }
+    }
+}
+
 impl Prompts {
     /// Characters of all prompts and answers, for the character tokenizer: the task's own alphabet, or whatever the data holds.
     pub fn alphabet(&self) -> String {
-        let mut alphabet: BTreeSet<char> = BTreeSet::new();
+        let mut alphabet = Alphabet::default();
         if self.task.is_some() {
             alphabet.extend("0123456789+-*/=.".chars());
         }
@@ -220,7 +245,8 @@ impl Prompts {
             }
             alphabet.extend(prompt.ground_truth.iter().flat_map(|truth| truth.chars()));
         }
-        alphabet.into_iter().collect()
+        alphabet.others.extend((0_u8..128).filter(|&code| alphabet.ascii[usize::from(code)]).map(char::from));
+        alphabet.others.into_iter().collect()
     }
 
     /// The prompts in the form that `data.prompt_format` gives them for the model of this codec, `data.system_prompt` included.

@@ -46,6 +46,9 @@ pub(crate) fn learning_rate(peak: f64, schedule: &LrScheduleConfig) -> LearningR
     }
 }
 
+/// How relative paths are taken.
+pub(crate) const RELATIVE: &str = "a relative path in a file is taken from that file's folder, one on the command line from where tamis is started";
+
 /// A part of the run cannot be built.
 #[derive(Debug, Error)]
 pub enum AssembleError {
@@ -113,6 +116,11 @@ impl AssembleError {
         Self::Setting { message: message.into(), hint: hint.into() }
     }
 
+    /// Whether it is no failure: something was given up because of Ctrl-C.
+    pub fn is_interruption(&self) -> bool {
+        matches!(self, Self::Reward(RewardError::Interrupted))
+    }
+
     /// What to do about it, where more is known than the message says.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
@@ -120,7 +128,7 @@ impl AssembleError {
             Self::Setting { hint, .. } => Some(hint.as_str()),
             Self::RewardRunner(error) => error.hint(),
             Self::Codec(CodecError::TemplateFile { .. }) => {
-                Some("`model.chat_template` is taken from the folder in which tamis is started")
+                return Some(format!("set `model.chat_template`; {RELATIVE}"));
             }
             Self::Codec(CodecError::PromptTemplateFile { .. }) => {
                 Some("`data.prompt_template` is taken from the folder in which tamis is started")
@@ -153,6 +161,6 @@ mod tests {
         let error = DiskError::new(Operation::Write, path, Error::from(ErrorKind::StorageFull));
         let error = AssembleError::from(error);
         insta::assert_snapshot!(error.to_string(), @"failed to write `runs/tiny/tamis_reward.py`");
-        insta::assert_snapshot!(error.hint().unwrap_or_default(), @"no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep`), or name a folder on another disk (`run.dir`); files written before are whole");
+        insta::assert_snapshot!(error.hint().unwrap_or_default(), @"no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep_last`), or name a folder on another disk (`run.dir`); files written before are whole");
     }
 }

@@ -7,7 +7,7 @@ use tamis_core::random::{Key, Purpose};
 use tamis_model::{Architecture, Model, ModelConfig};
 use tamis_text::tokenizer::Tokenizer;
 
-use super::AssembleError;
+use super::{AssembleError, RELATIVE};
 use crate::checkpoint::{Extent, verify};
 use crate::codec::Codec;
 
@@ -27,7 +27,7 @@ pub fn codec(config: &Config, alphabet: impl FnOnce() -> String) -> Result<Codec
     match (&config.model.path, &config.model.init) {
         (Some(path), _) if !path.is_dir() => Err(AssembleError::setting(
             format!("model.path: there is no folder {}", path.display()),
-            "name a folder with config.json, model.safetensors and tokenizer.json; a relative one is taken from where tamis is started",
+            format!("name a folder with config.json, model.safetensors and tokenizer.json; {RELATIVE}"),
         )),
         (Some(path), _) => {
             verify(path, Extent::ForUse)?;

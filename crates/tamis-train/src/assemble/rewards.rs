@@ -25,7 +25,7 @@ use tamis_env::reward::soft_overlong::{Form, SoftOverlong};
 use tamis_env::reward::think_format::ThinkFormat;
 use tamis_env::reward::{Listener, NamedReward, RewardError, RewardFailure, RewardFunction, Rewards};
 
-use super::AssembleError;
+use super::{AssembleError, RELATIVE};
 use crate::durable::Disk;
 
 /// What reward functions are built with.
@@ -176,9 +176,20 @@ pub(super) fn plain(
                 },
             )?)
         }
-        RewardKind::Command { argv, num_processes, timeout, startup_timeout, max_restarts } => {
+        RewardKind::Command { argv, working_dir, num_processes, timeout, startup_timeout, max_restarts } => {
+            if let Some(folder) = working_dir.as_ref().filter(|folder| !folder.is_dir()) {
+                return Err(AssembleError::setting(
+                    format!(
+                        "reward `{}`: there is no folder {} to start it in",
+                        reward.name,
+                        folder.display()
+                    ),
+                    format!("set its `working_dir`; {RELATIVE}"),
+                ));
+            }
             let pool = pool(*num_processes, *timeout, *startup_timeout, *max_restarts);
-            external(reward, CommandConfig { argv: argv.clone(), ..pool }, surroundings)?
+            let config = CommandConfig { argv: argv.clone(), working_dir: working_dir.clone(), ..pool };
+            external(reward, config, surroundings)?
         }
         RewardKind::Python {
             path,
@@ -198,7 +209,7 @@ pub(super) fn plain(
                         reward.name,
                         path.display()
                     ),
-                    "set its `path`, which is taken from the folder in which tamis is started",
+                    format!("set its `path`; {RELATIVE}"),
                 ));
             }
             let function = PythonFunction {
@@ -322,7 +333,7 @@ fn external(
     let command = Command::new(config, false).map_err(|error| match error {
         RewardError::Start { failure } => AssembleError::setting(
             format!("reward `{}` {failure}", reward.name),
-            "is the program installed and on PATH? Its path is taken from the folder in which tamis is started",
+            "is the program installed and on PATH? A relative path is taken from `working_dir`, the folder of the configuration file unless set",
         ),
         error => error.into(),
     })?;

@@ -8,7 +8,7 @@ use tamis_model::{
     Completion, FinishReason as EngineFinish, Generator as EngineGenerator, GeneratorSettings, Request,
     RequestId, SamplingParams, StopCheck,
 };
-use tamis_rollout::{Backend, Generator, GeneratorError, GroupRequest, Outcome, Sample, Sampling};
+use tamis_rollout::{Backend, Generator, GeneratorError, GroupRequest, Outcome, Sample, Sampling, Ticket};
 use tamis_text::stop::StopStrings;
 use tamis_text::tokenizer::Tokenizer;
 
@@ -22,12 +22,13 @@ const STOP_WINDOW: usize = 16;
 pub(super) struct Generation {
     engine: Option<EngineGenerator>,
     pending: HashMap<RequestId, Pending>,
+    tickets: HashMap<Ticket, RequestId>,
     failed: Vec<Outcome>,
     counted: u64,
 }
 
 struct Pending {
-    ticket: u64,
+    ticket: Ticket,
     samples: Vec<Option<Sample>>,
     open: usize,
     stop: Arc<StopAt>,
@@ -105,6 +106,7 @@ impl NativeEngine {
             return Ok(None);
         }
         let Some(done) = self.generation.pending.remove(&completion.request) else { return Ok(None) };
+        self.generation.tickets.remove(&done.ticket);
         Ok(Some(Outcome::Finished {
             ticket: done.ticket,
             samples: done.samples.into_iter().flatten().collect(),
@@ -114,6 +116,10 @@ impl NativeEngine {
 
 impl Generator for NativeEngine {
     fn submit(&mut self, request: GroupRequest, sampling: &Sampling) -> Result<(), GeneratorError> {
+        let ticket = request.ticket;
+        if self.generation.tickets.contains_key(&ticket) {
+            return Err(GeneratorError::TicketInUse { ticket });
+        }
         let params = self.params(sampling);
         let strings = StopStrings::new(sampling.stop.clone())
             .map_err(|error| GeneratorError::Broken { reason: error.to_string() })?;
@@ -135,19 +141,17 @@ impl Generator for NativeEngine {
         match submitted {
             Ok(id) => {
                 let pending = Pending {
-                    ticket: request.ticket,
+                    ticket,
                     samples: (0..num_samples).map(|_| None).collect(),
                     open: num_samples,
                     stop,
                     version: self.version,
                 };
                 self.generation.pending.insert(id, pending);
+                self.generation.tickets.insert(ticket, id);
             }
             // One prompt that cannot be generated from fails its group, not the run.
-            Err(error) => self
-                .generation
-                .failed
-                .push(Outcome::Failed { ticket: request.ticket, reason: error.to_string() }),
+            Err(error) => self.generation.failed.push(Outcome::Failed { ticket, reason: error.to_string() }),
         }
         Ok(())
     }
@@ -169,9 +173,8 @@ impl Generator for NativeEngine {
         Ok(outcomes)
     }
 
-    fn abort(&mut self, ticket: u64) {
-        let found = self.generation.pending.iter().find(|(_, pending)| pending.ticket == ticket);
-        if let Some((&id, _)) = found {
+    fn abort(&mut self, ticket: Ticket) {
+        if let Some(id) = self.generation.tickets.remove(&ticket) {
             self.generation.pending.remove(&id);
             if let Some(engine) = &mut self.generation.engine {
                 engine.abort(id);

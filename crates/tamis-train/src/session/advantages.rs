@@ -9,7 +9,7 @@ use tamis_core::group::{Group, GroupId, Score, Trajectory};
 use tamis_core::objective::Normalisers;
 use tamis_core::ragged::Ragged;
 use tamis_core::random::{Key, Purpose};
-use tamis_rollout::{Collected, Fate, PreparedPrompt, Sampling};
+use tamis_rollout::{Collected, Fate, PreparedPrompt, Sampling, TicketPurpose};
 
 use super::passes::Passes;
 use super::{RunError, Session};
@@ -104,6 +104,7 @@ impl Session {
             collected.trained.iter().map(|record| record.prompt.clone()).collect();
         let settings = ValidationSettings {
             seed: self.config.run.seed,
+            purpose: TicketPurpose::Greedy,
             n: 1,
             sampling: Sampling {
                 temperature: 0.0,

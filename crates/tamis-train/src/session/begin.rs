@@ -1,8 +1,9 @@
 //! Beginning a run, and resuming one.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tamis_config::{Config, Loaded, LoggerKind};
+use tamis_config::{Config, Loaded, LoggerKind, length_may_change};
 use tamis_core::schedule::Rounds;
 use tamis_data::sampler::{Order, Position};
 use tamis_env::reward::Listener;
@@ -22,9 +23,9 @@ use crate::assemble::{
     AssembleError, advantage, critic, learning_rate, objective, policy, rewards, schedule,
 };
 use crate::checkpoint::RunState;
-use crate::checksum::crc32;
 use crate::durable::Disk;
 use crate::interrupt::Interrupt;
+use crate::journal::JournalError;
 use crate::listener::RunListener;
 use crate::logger::Loggers;
 use crate::logger::jsonl::JsonlLogger;
@@ -105,7 +106,7 @@ impl Session {
         interrupt: Interrupt,
     ) -> Result<Self, RunError> {
         let (given, existing) = settled(begin)?;
-        let start = Start::look(&given.config, existing.as_ref())?;
+        let start = Start::look(&given.config, existing.as_ref(), &interrupt)?;
         let is_new = existing.is_none();
         let directory = match existing {
             Some(directory) => directory,
@@ -155,23 +156,28 @@ impl Session {
         let Start { state, prompts, codec, memory } = start;
         let (objective, divergence) = objective::objective(&config)?;
         // Templates that show the date show that of the first start, or a resumed run would see other prompts.
-        let started = std::fs::read_to_string(directory.path().join(STARTED))
+        let started: Option<i64> = std::fs::read_to_string(directory.path().join(STARTED))
             .ok()
-            .and_then(|text| text.trim().parse().ok())
-            .unwrap_or(0);
-        let codec = codec.with_now(started);
-        let (positions, at) = state
+            .and_then(|text| text.trim().parse().ok());
+        let codec = codec.with_now(started.unwrap_or(0));
+        let (mut positions, at) = state
             .as_ref()
             .map_or((LogPositions::default(), 0), |(state, _)| (state.logs.clone(), state.step));
         // What a checkpoint counts on is looked at before anything is cut.
         let from = state.as_ref().and_then(|(state, _)| state.journal).unwrap_or(0);
         let answers = if config.reward.iter().any(|reward| reward.kind.is_external()) {
-            Some(RecordedAnswers::open(directory.disk(), &directory.journal(), from)?)
+            let opened = RecordedAnswers::open(directory.disk(), &directory.journal(), from);
+            Some(opened.map_err(|error| journal_error(error, &directory))?)
         } else {
             None
         };
+        let mut warnings = Vec::new();
         if !is_new {
-            directory.cut_back(&positions, at)?;
+            (positions, warnings) = {
+                let cut = directory.cut_back(&positions, at)?;
+                (cut.positions, cut.warnings)
+            };
+            warnings.extend(no_step_left(&config, directory.path(), at));
         }
         ui.copy_to(RunLog::open(directory.disk(), &directory.run_log())?);
         ui.say(&opening(&directory, state.as_ref().map(|(state, _)| state.step), is_new));
@@ -182,13 +188,25 @@ impl Session {
             ui.warn(warning);
         }
         ui.say(&memory);
+        for warning in &warnings {
+            ui.warn(warning);
+        }
 
         let listener: Arc<dyn Listener> = RunListener::new(&ui, &interrupt);
         let rows = [prompts.train.as_slice(), prompts.validation.as_slice()];
         let mut rewards = rewards::rewards(&config, directory.disk(), directory.path(), &listener, &rows)?;
         let num_tokens = state.as_ref().map_or(0, |(state, _)| state.num_tokens);
         rewards.set_trainer_state(trainer_state(&config, prompts.train.len(), at, num_tokens));
-        let (score_names, is_complete) = score_names(&config, &prompts, &rewards, &ui, &*listener)?;
+        let (score_names, is_complete) = match score_names(&config, &prompts, &rewards, &ui, &*listener) {
+            Ok(names) => names,
+            Err(error) => {
+                if error.is_interruption() {
+                    // Giving a million prompts back one by one takes longer than the process has left to live.
+                    std::mem::forget(prompts);
+                }
+                return Err(error);
+            }
+        };
         let mut early_stop = super::early_stop::early_stop(&config.train.early_stop)?;
         if let Some((state, _)) = &state {
             early_stop = early_stop.resumed(state.early_stop.clone());
@@ -205,7 +223,7 @@ impl Session {
             scorer = scorer.with_journal(Box::new(answers));
         }
 
-        let train = prepared(&codec, &config, prompts.train, "training", &ui)?;
+        let train = prepared(&codec, &config, prompts.train, "training", &ui, &interrupt)?;
         if let Some(first) = train.first() {
             ui.say(&codec.introduction(first).map_err(AssembleError::from)?);
         }
@@ -213,9 +231,14 @@ impl Session {
         let examples = match (&state, config.warm_start.steps) {
             (Some(_), _) => None,
             (None, 0) => Some(Vec::new()),
-            (None, _) => Some(Example::all(&codec, &train, config.run.seed, config.warm_start.examples)?),
+            (None, _) => {
+                let (codec, seed, most) = (codec.clone(), config.run.seed, config.warm_start.examples);
+                let prompts = train.clone();
+                Some(interrupt.or_abandon(move || Example::all(&codec, &prompts, seed, most))??)
+            }
         };
-        let validation_prompts = prepared(&codec, &config, prompts.validation, "validation", &ui)?;
+        let validation_prompts =
+            prepared(&codec, &config, prompts.validation, "validation", &ui, &interrupt)?;
 
         validation::check_best(&config, &validation_prompts, &score_names)?;
         let counts_right = score_names.contains("acc");
@@ -234,20 +257,31 @@ impl Session {
         {
             return Err(RunError::Mismatch {
                 run: directory.path().to_owned(),
-                differences: "the training prompts are not those that the run was begun with: a file of data.train has changed"
-                    .to_owned(),
+                differences: match started {
+                    Some(_) => "the training prompts are not those that the run was begun with: a file of data.train has changed".to_owned(),
+                    None => format!(
+                        "the training prompts are not those that the run was begun with: `{STARTED}`, the date that chat templates show, is gone \
+                         from the run directory, or a file of data.train has changed"
+                    ),
+                },
             });
         }
         let loaded = match &state {
-            Some((_, folder)) => checkpoint::read_model(folder)?,
-            None => policy::model(&config, &codec)?,
+            Some((_, folder)) => {
+                let folder = folder.clone();
+                interrupt.or_abandon(move || checkpoint::read_model(&folder))??
+            }
+            None => {
+                let (config, codec) = (config.clone(), codec.clone());
+                interrupt.or_abandon(move || policy::model(&config, &codec))??
+            }
         };
         let mut engine =
             NativeEngine::new(loaded, codec, engine_settings(&config)).interrupted_by(&interrupt);
         let order =
             if config.data.shuffle { Order::Shuffled { seed: config.run.seed } } else { Order::Sequential };
         let advantage = advantage::advantage(&config)?;
-        let hints = hints(&config, &advantage, &engine, &train, &ui)?;
+        let hints = hints(&config, &advantage, &engine, &train, &ui, &interrupt)?;
         let position = state.as_ref().map_or(Position::default(), |(state, _)| state.position);
         let pool = PromptPool::new(train, order, position)?;
         ui.say(&format!(
@@ -260,7 +294,10 @@ impl Session {
 
         // What is wrong with their files is told before a warm start.
         if divergence != Divergence::None
-            && let Some(reference) = policy::reference(&config, engine.model().config())?
+            && let Some(reference) = {
+                let (config, shape) = (config.clone(), engine.model().config().clone());
+                interrupt.or_abandon(move || policy::reference(&config, &shape))??
+            }
         {
             engine.set_reference(reference);
         }
@@ -382,11 +419,47 @@ fn carried(state: &RunState, pool: &PromptPool) -> Vec<Record> {
 
 /// CRC-32 of prompts as the model sees them, with their ground truths.
 fn fingerprint(prompts: &[PreparedPrompt]) -> u32 {
+    let mut sum = crc32fast::Hasher::new();
     let mut bytes = Vec::new();
     for prompt in prompts {
+        bytes.clear();
         bytes.extend(prompt.prompt.id.0.to_le_bytes());
         bytes.extend(prompt.token_ids.iter().flat_map(|id| id.to_le_bytes()));
         bytes.extend(prompt.prompt.ground_truth.iter().flat_map(|truth| truth.bytes()));
+        sum.update(&bytes);
     }
-    crc32(&bytes)
+    sum.finalize()
+}
+
+/// A run that is to have no more steps than it has: what it says, and how to go on.
+fn no_step_left(config: &Config, run: &Path, steps: u64) -> Option<String> {
+    let total = config.train.total_steps.map(|total| total as u64).filter(|&total| total <= steps)?;
+    let how = if length_may_change(config) {
+        format!(
+            "to train further: `tamis train --resume {} train.total_steps={}`",
+            run.display(),
+            2 * steps.max(1)
+        )
+    } else {
+        "the learning rate follows train.total_steps, so a longer run has to be a new one".to_owned()
+    };
+    Some(format!(
+        "the run has {steps} steps already and train.total_steps is {total}: no step is left to train; {how}"
+    ))
+}
+
+/// What of a damaged journal can be gone on from: the newest checkpoint that counts on no more than is left.
+fn journal_error(error: JournalError, directory: &RunDirectory) -> RunError {
+    let left = match &error {
+        JournalError::TooShort { length, .. } => *length,
+        JournalError::NotAJournal { .. } => 0,
+        JournalError::Disk(_) | JournalError::TooLong { .. } => return RunError::Journal(error),
+    };
+    let is_usable = |folder: &PathBuf| {
+        checkpoint::read_state(folder).is_ok_and(|state| state.journal.is_none_or(|length| length <= left))
+    };
+    let mut checkpoints = directory.list_checkpoints().unwrap_or_default();
+    checkpoints.reverse();
+    let usable = checkpoints.into_iter().map(|checkpoint| checkpoint.path).find(is_usable);
+    RunError::JournalDamaged { source: error, usable }
 }

@@ -3,7 +3,6 @@
 use super::settings::optimizer;
 use super::{RunError, Session};
 use crate::assemble::objective::Divergence;
-use crate::assemble::policy;
 use crate::checkpoint;
 use crate::validation::{self, OutcomeKind, ValidationSettings};
 use crate::warm_start::{Example, WarmStartError, WarmStartSettings, warm_start};
@@ -97,7 +96,9 @@ impl Session {
         }
         let kept = self.directory.path().join("reference");
         let reference = if kept.is_dir() {
-            policy::load(&kept)?
+            // A part of the run, like its checkpoints.
+            checkpoint::verify(&kept, checkpoint::Extent::ForUse).map_err(checkpoint::SaveError::from)?;
+            checkpoint::read_model(&kept)?
         } else if is_beginning {
             let initial = self.engine.model().clone();
             checkpoint::write_reference(self.directory.disk(), &kept, &initial)?;

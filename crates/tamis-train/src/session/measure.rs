@@ -25,7 +25,8 @@ impl Session {
     /// Validation before the first step, where it is wanted.
     pub(super) fn first_measurement(&mut self) -> Result<(), RunError> {
         if !self.config.validate.before_train || self.validation_prompts.is_empty() {
-            return self.save(0);
+            // Without a warm start there is nothing in it that a new start would have to do again.
+            return if self.config.warm_start.steps > 0 { self.save_first() } else { Ok(()) };
         }
         self.is_unmeasured = true;
         match self.make_up_measurement() {
@@ -48,7 +49,13 @@ impl Session {
             self.observe_validation();
             self.early_stop_between = self.early_stop.state().clone();
         }
-        self.save(step)
+        if step == 0 { self.save_first() } else { self.save(step) }
+    }
+
+    /// The checkpoint before the first step, where checkpoints are asked for (`checkpoint.save_freq`): a run that is killed before the
+    /// second one need not make warm start and measurement again. Without, a run keeps its last state only.
+    fn save_first(&mut self) -> Result<(), RunError> {
+        if self.config.checkpoint.save_freq == tamis_config::Frequency::NEVER { Ok(()) } else { self.save(0) }
     }
 
     /// The validation after the last step of a run that its data ended, where it has not been made.

@@ -33,9 +33,7 @@ use tamis_core::objective::{KlState, Objective, ObjectiveError, ObjectiveState};
 use tamis_core::schedule::{Diagnosis, FinishReason, Rounds, ScheduleError};
 use tamis_data::sampler::{Position, PositionError};
 use tamis_env::reward::RewardError;
-use tamis_rollout::{
-    GeneratorError, MissingRewards, PreparedPrompt, RewardHealth, ScoreError, Scorer, Shell, ShellError,
-};
+use tamis_rollout::{MissingRewards, PreparedPrompt, RewardHealth, ScoreError, Scorer, Shell, ShellError};
 use thiserror::Error;
 
 use crate::assemble::AssembleError;
@@ -43,7 +41,7 @@ use crate::assemble::critic::CriticPlan;
 use crate::assemble::objective::Divergence;
 use crate::assemble::schedule::Sieve;
 use crate::checkpoint::{CarriedGroup, SaveError};
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Interrupt, Interrupted};
 use crate::journal::JournalError;
 use crate::learner::LearnerError;
 use crate::learning_rate::LearningRate;
@@ -255,9 +253,23 @@ pub enum RunError {
     /// Ctrl-C while the run was prepared.
     #[error("interrupted before the run began; nothing was changed")]
     NotBegun,
+    /// The journal of external answers is damaged where a checkpoint counts on it.
+    #[error("the run cannot be resumed: failed to {source}")]
+    JournalDamaged {
+        /// What is wrong with it.
+        source: JournalError,
+        /// The newest checkpoint that does not count on the damaged part, where there is one.
+        usable: Option<PathBuf>,
+    },
     /// Groups were lost or counted twice: a fault of tamis.
     #[error("the accounting of groups does not balance")]
     Accounting(#[from] tamis_core::schedule::Unbalanced),
+}
+
+impl From<Interrupted> for RunError {
+    fn from(_: Interrupted) -> Self {
+        Self::NotBegun
+    }
 }
 
 fn upto(last_step: Option<u64>) -> String {
@@ -354,6 +366,13 @@ impl RunError {
                 "mend the program, then continue with `tamis train --resume` and the run's directory: nothing that was answered is asked again"
                     .to_owned(),
             ),
+            Self::JournalDamaged { usable: Some(checkpoint), .. } => Some(format!(
+                "put the file back as it was, or move the checkpoints after {} elsewhere: the run is then resumed from that one",
+                checkpoint.display()
+            )),
+            Self::JournalDamaged { usable: None, .. } => Some(
+                "put the file back as it was, or begin a new run: no checkpoint counts on no more than is left".to_owned(),
+            ),
             Self::Interrupted { run } => {
                 Some(format!("begin it again from its start with `tamis train --resume {}`", run.display()))
             }
@@ -363,14 +382,12 @@ impl RunError {
 
     /// Whether it is no failure: something was given up because of Ctrl-C.
     fn is_interruption(&self) -> bool {
-        matches!(
-            self,
-            Self::Shell(
-                ShellError::Generator(GeneratorError::Interrupted)
-                    | ShellError::Score(ScoreError::Reward(RewardError::Interrupted))
-            ) | Self::Learner(LearnerError::Interrupted)
-                | Self::Assemble(AssembleError::Reward(RewardError::Interrupted))
-        )
+        match self {
+            Self::Shell(error) => error.is_interruption(),
+            Self::Assemble(error) => error.is_interruption(),
+            Self::Learner(LearnerError::Interrupted) => true,
+            _ => false,
+        }
     }
 }
 

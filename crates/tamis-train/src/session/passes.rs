@@ -13,6 +13,7 @@ use tamis_rollout::PreparedPrompt;
 
 use super::{RunError, Session};
 use crate::assemble::AssembleError;
+use crate::interrupt::Interrupt;
 use crate::learner::{Learner, LearnerError, LearnerSequence};
 use crate::micro_batch::{micro_batches, push_rows, sequences};
 use crate::native::NativeEngine;
@@ -63,6 +64,7 @@ pub(super) fn hints(
     engine: &NativeEngine,
     prompts: &[PreparedPrompt],
     ui: &Progress,
+    interrupt: &Interrupt,
 ) -> Result<Hints, RunError> {
     if !advantage.needs().contains(&Column::GoldLogprobs) {
         return Ok(Hints::new());
@@ -91,9 +93,9 @@ pub(super) fn hints(
     }
     let positions = engine.model().config().max_position_embeddings;
     let limit = positions.saturating_sub(config.rollout.max_response_length).max(1);
-    let prepared = engine
-        .codec()
-        .prepare(golden, "training", OverlongPrompts::Left, limit)
+    let codec = engine.codec().clone();
+    let prepared = interrupt
+        .or_abandon(move || codec.prepare(golden, "training", OverlongPrompts::Left, limit))?
         .map_err(|source| AssembleError::Hint { source })?;
     if prepared.num_truncated > 0 {
         ui.say(&format!("{} prompts with their gold answers cut to {limit} tokens", prepared.num_truncated));

@@ -7,6 +7,7 @@ use tamis_core::objective::{KlController, KlEstimator, KlState, kl};
 use tamis_core::ragged::Ragged;
 use tamis_rollout::{
     Backend, Generator, GeneratorError, GroupRequest, Outcome, Record, ReferencePass, Sampling, ShellError,
+    Ticket,
 };
 
 use super::advantages::StepRewards;
@@ -34,7 +35,7 @@ impl Generator for WithReference<'_> {
         self.engine.poll()
     }
 
-    fn abort(&mut self, ticket: u64) {
+    fn abort(&mut self, ticket: Ticket) {
         self.engine.abort(ticket);
     }
 

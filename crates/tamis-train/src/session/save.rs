@@ -57,6 +57,7 @@ impl Session {
 
     /// Writes a checkpoint of the state between two steps.
     pub(super) fn save(&mut self, step: u64) -> Result<(), RunError> {
+        self.directory.check_present()?;
         self.check_finite(step, POLICY_RATE)?;
         // A validation that is still to be made belongs to this step.
         let next = if self.is_unmeasured { step } else { step + 1 };

@@ -6,7 +6,7 @@ use tamis_config::Config;
 use tamis_core::random::{Key, Purpose};
 use tamis_env::reward::TrainerState;
 use tamis_model::AdamWConfig;
-use tamis_rollout::{Sampling, ShellSettings};
+use tamis_rollout::{Sampling, ShellSettings, TicketPurpose};
 
 use super::RunError;
 use crate::assemble::{objective, schedule};
@@ -59,6 +59,7 @@ pub(crate) fn sampling(config: &Config) -> Sampling {
 pub(crate) fn validation_settings(config: &Config) -> ValidationSettings {
     ValidationSettings {
         seed: config.run.seed,
+        purpose: TicketPurpose::Validation,
         n: config.validate.n,
         sampling: Sampling {
             temperature: config.validate.temperature,

@@ -17,6 +17,7 @@ use crate::assemble::{AssembleError, advantage, critic, data, objective, policy}
 use crate::checkpoint::{self, Extent, RunState, SaveError};
 use crate::codec::Codec;
 use crate::durable::Disk;
+use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::run_directory::RunDirectory;
 
@@ -51,7 +52,11 @@ pub(super) struct Start {
 }
 
 impl Start {
-    pub(super) fn look(config: &Config, existing: Option<&RunDirectory>) -> Result<Self, RunError> {
+    pub(super) fn look(
+        config: &Config,
+        existing: Option<&RunDirectory>,
+        interrupt: &Interrupt,
+    ) -> Result<Self, RunError> {
         let last = match existing {
             Some(directory) => directory.list_checkpoints()?.pop(),
             None => None,
@@ -66,17 +71,24 @@ impl Start {
         }
         let state = match last {
             Some(folder) => {
-                checkpoint::verify(&folder.path, Extent::Whole).map_err(SaveError::from)?;
+                let path = folder.path.clone();
+                interrupt
+                    .or_abandon(move || checkpoint::verify(&path, Extent::Whole))?
+                    .map_err(SaveError::from)?;
                 Some((checkpoint::read_state(&folder.path)?, folder.path))
             }
             None => None,
         };
-        let prompts = data::prompts(config)?;
-        let codec = match &state {
-            Some((_, folder)) => policy::codec_of(config, folder)?,
-            None => policy::codec(config, || prompts.alphabet())?,
-        };
-        let prompts = prompts.formatted(config, &codec)?;
+        let (of_run, folder) = (config.clone(), state.as_ref().map(|(_, folder)| folder.clone()));
+        let (prompts, codec) = interrupt.or_abandon(move || -> Result<_, AssembleError> {
+            let prompts = data::prompts(&of_run)?;
+            let codec = match &folder {
+                Some(folder) => policy::codec_of(&of_run, folder)?,
+                None => policy::codec(&of_run, || prompts.alphabet())?,
+            };
+            let prompts = prompts.formatted(&of_run, &codec)?;
+            Ok((prompts, codec))
+        })??;
         let from = state.as_ref().map(|(_, folder)| folder.as_path());
         let shape = policy::shape(config, &codec, from)?;
         let critic = match &state {
@@ -150,10 +162,14 @@ pub(super) fn prepared(
     prompts: Vec<Prompt>,
     split: &'static str,
     ui: &Progress,
+    interrupt: &Interrupt,
 ) -> Result<Vec<PreparedPrompt>, RunError> {
     let limit = config.data.max_prompt_length;
     let overlong = data::overlong(config.data.overlong_prompts);
-    let prepared = codec.prepare(prompts, split, overlong, limit).map_err(AssembleError::from)?;
+    let codec = codec.clone();
+    let prepared = interrupt
+        .or_abandon(move || codec.prepare(prompts, split, overlong, limit))?
+        .map_err(AssembleError::from)?;
     if prepared.num_dropped + prepared.num_truncated > 0 {
         ui.say(&format!(
             "{split}: {} prompts over {limit} tokens left out, {} cut",

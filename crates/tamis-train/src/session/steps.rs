@@ -37,6 +37,8 @@ impl Session {
                 })
             }
             Err(error) => {
+                // Whatever could not be written: this is why.
+                let error = self.directory.check_present().map_or_else(RunError::from, |()| error);
                 self.note_failure(&error);
                 Err(error)
             }
@@ -76,6 +78,7 @@ impl Session {
             if self.interrupt.is_requested() {
                 return self.interrupted();
             }
+            self.directory.check_present()?;
             self.progress.groups(0, self.config.data.train_batch_size as u64);
             let first = self.shell.next_group();
             let collected = match self.collect() {

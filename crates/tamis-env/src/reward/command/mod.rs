@@ -23,6 +23,7 @@ pub mod python;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -40,6 +41,8 @@ use super::{Listener, Logged, Nobody, Outcome, RewardError, RewardFailure, Rewar
 pub struct CommandConfig {
     /// Program and arguments; the program is looked up on `PATH`, no shell is involved.
     pub argv: Vec<String>,
+    /// The folder that it is started in; `None`: that of this process.
+    pub working_dir: Option<PathBuf>,
     /// Processes in the pool, at least 1.
     pub num_processes: usize,
     /// Longest wait for the next answer while completions are outstanding.
@@ -58,6 +61,7 @@ impl Default for CommandConfig {
     fn default() -> Self {
         Self {
             argv: Vec::new(),
+            working_dir: None,
             num_processes: 2,
             timeout: Duration::from_secs(30),
             startup_timeout: Duration::from_secs(60),

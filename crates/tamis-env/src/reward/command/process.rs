@@ -84,6 +84,9 @@ impl Process {
         let (program, arguments) =
             config.argv.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
         let mut command = Program::new(program);
+        if let Some(folder) = &config.working_dir {
+            command.current_dir(folder);
+        }
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);

@@ -1,0 +1,391 @@
+//! What a run folder needs, and what becomes of a run whose folder somebody else touched.
+
+mod tamis;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tamis::{Folder, Left, TINY, edited, without_checksums};
+
+/// Scores by length, so that answers are journalled and yet the same each time.
+const JUDGE: &str = "\
+import json, sys
+for line in sys.stdin:
+    request = json.loads(line)
+    print(json.dumps({'id': request['id'], 'score': len(request['completion']) % 3 / 10}), flush=True)
+";
+
+fn config() -> String {
+    let judge =
+        "reward: [{kind: number}, {kind: command, name: judge, argv: [python3, judge.py], num_processes: 1}]";
+    edited(
+        TINY,
+        &[
+            ("total_steps: 6", "total_steps: 4"),
+            ("reward: [{kind: number}]", judge),
+            ("checkpoint: {save_freq: 2}", "checkpoint: {save_freq: 4, keep_last: 1}"),
+        ],
+    ) + "objective: {kl: {in: loss, estimator: k3, coefficient: 0.05}}\n"
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("folder");
+    for entry in std::fs::read_dir(from).expect("a folder") {
+        let entry = entry.expect("entry");
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy_folder(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).expect("copied");
+        }
+    }
+}
+
+/// Every file and folder below, as paths in it.
+fn everything(folder: &Path, of: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(of).expect("a folder") {
+        let path = entry.expect("entry").path();
+        found.push(path.strip_prefix(folder).expect("inside").to_owned());
+        if path.is_dir() {
+            everything(folder, &path, found);
+        }
+    }
+}
+
+fn rows_from(metrics: &str, step: usize) -> Vec<&str> {
+    metrics.lines().filter(|row| (step..=6).any(|of| row.starts_with(&format!("{{\"step\":{of},")))).collect()
+}
+
+/// Each file and folder of a run taken away in turn: what is computed from is missed, by name and with exit code 4; what is not is made
+/// anew, the resume says so, and the run goes on as if it were there.
+#[test]
+fn only_what_is_computed_from_is_missed() {
+    let new = || Folder::new().with("config.yaml", &config()).with("judge.py", JUDGE);
+    let first = new();
+    first.tamis(&["train", "config.yaml"]).succeeds();
+    let run = first.join("runs/tiny");
+    let mut all = Vec::new();
+    everything(&run, &run, &mut all);
+    all.sort();
+    let longer = ["train", "--resume", "runs/tiny", "train.total_steps=6"];
+    let whole = new();
+    copy_folder(&run, &whole.join("runs/tiny"));
+    whole.tamis(&longer).succeeds();
+    let expected = Left::by(&whole.join("runs/tiny"));
+    assert_eq!(rows_from(&expected.metrics, 4).len(), 3);
+
+    let (mut missed, mut anew) = (Vec::new(), Vec::new());
+    for lost in &all {
+        let name = lost.display().to_string();
+        let folder = new();
+        copy_folder(&run, &folder.join("runs/tiny"));
+        let path = folder.join("runs/tiny").join(lost);
+        if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) }
+            .expect("removed");
+        let resumed = folder.tamis(&longer);
+        if resumed.code != Some(0) {
+            assert_eq!(resumed.code, Some(4), "{name}: {}", resumed.shown());
+            let failure = resumed.failure();
+            let shown = if name == "checkpoints/step_4" {
+                "checkpoints"
+            } else {
+                name.rsplit('/').next().expect("a name")
+            };
+            assert!(failure.contains(shown), "{name}: {failure}");
+            assert!(failure.contains("hint: ") && !failure.contains("earlier"), "{name}: {failure}");
+            missed.push(name);
+            continue;
+        }
+        let found = Left::by(&folder.join("runs/tiny"));
+        assert_eq!(rows_from(&found.metrics, 4), rows_from(&expected.metrics, 4), "{name}");
+        for (file, bytes) in &expected.files {
+            if file.starts_with("checkpoints/step_6/") || file.ends_with("step_5.parquet") {
+                assert!(found.files[file] == *bytes, "{name}: {file}");
+            }
+        }
+        assert!(folder.join("runs/tiny/tensorboard").is_dir() && folder.join("runs/tiny/run.log").is_file());
+        let told = |line: &&str| line.contains("warning") && line.contains("gone from the run directory");
+        if let Some(line) = resumed.stderr.lines().find(told).filter(|_| !name.contains("tfevents")) {
+            anew.push(format!("{name}: {}", line.trim()).replace(&format!("`{name}`"), "`IT`"));
+        }
+    }
+    let is_computed_from = |name: &String| {
+        let is_of = |part: &str| name == part || name.starts_with(&format!("{part}/"));
+        !name.ends_with("checksums.json")
+            && name != "reference/generation_config.json"
+            && (is_of("checkpoints") || is_of("reference") || is_of("journal.bin"))
+    };
+    let expected: Vec<String> =
+        all.iter().map(|lost| lost.display().to_string()).filter(is_computed_from).collect();
+    assert_eq!(missed, expected);
+    insta::assert_snapshot!(anew.join("\n"), @r"
+    config.yaml: warning: `IT` is gone from the run directory: it is made again from `.config.yaml`, the configuration that was last in force
+    metrics.jsonl: warning: `IT` is gone from the run directory: it is made anew, without the rows before step 4
+    rollouts: warning: `IT` is gone from the run directory: it is made anew, without the trajectories up to step 4
+    run.log: warning: `IT` is gone from the run directory: it is made anew, without the entries before step 4
+    tensorboard: warning: `IT` is gone from the run directory: it is made anew, without the figures up to step 4
+    ");
+}
+
+/// A log that is shorter than it was, or cut in the middle of a line, is gone on with; every later resume finds it in order.
+#[test]
+fn metrics_that_were_cut_are_gone_on_with() {
+    let folder = Folder::new().with("config.yaml", &edited(TINY, &[("total_steps: 6", "total_steps: 4")]));
+    folder.tamis(&["train", "config.yaml"]).succeeds();
+    let metrics = folder.join("runs/tiny/metrics.jsonl");
+    let text = folder.read("runs/tiny/metrics.jsonl");
+    let rows: Vec<&str> = text.lines().collect();
+    assert_eq!(rows.len(), 5, "the validation before, and four steps");
+    std::fs::write(&metrics, format!("{}\n{}\n{}", rows[0], rows[1], &rows[2][..40])).expect("write");
+    let resumed = folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=5"]).succeeds();
+    assert!(resumed.stderr.contains("it goes on behind what is left of it"), "{}", resumed.shown());
+    let resumed = folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=6"]).succeeds();
+    assert!(!resumed.stderr.contains("it goes on behind"), "{}", resumed.shown());
+    let steps: Vec<String> = folder
+        .read("runs/tiny/metrics.jsonl")
+        .lines()
+        .map(|row| row.split([':', ',']).nth(1).expect("a step").to_owned())
+        .collect();
+    assert_eq!(steps, ["0", "1", "4", "5", "6"]);
+}
+
+#[test]
+fn a_checkpoint_that_cannot_be_read_names_what_is_there_to_go_on_from() {
+    let config =
+        edited(TINY, &[("total_steps: 6", "total_steps: 4"), ("save_freq: 2", "save_freq: 2, keep_last: 2")]);
+    let folder = Folder::new().with("config.yaml", &config);
+    folder.tamis(&["train", "config.yaml"]).succeeds();
+    let last = folder.join("runs/tiny/checkpoints/step_4");
+    std::fs::remove_file(last.join("checksums.json")).expect("removed");
+    folder.write("runs/tiny/checkpoints/step_4/state.json", "{");
+    let told = || without_checksums(&folder.tamis(&["train", "--resume", "runs/tiny"]).failure());
+    insta::assert_snapshot!(told(), @r"
+    exit code 4
+    error: failed to read runs/tiny/checkpoints/step_4/state.json: EOF while parsing an object at line 1 column 1
+      hint: the file was changed or damaged: put back a copy, or move runs/tiny/checkpoints/step_4 elsewhere to go on from the checkpoint before it, runs/tiny/checkpoints/step_2
+    ");
+    std::fs::remove_dir_all(folder.join("runs/tiny/checkpoints/step_2")).expect("removed");
+    insta::assert_snapshot!(told(), @r"
+    exit code 4
+    error: failed to read runs/tiny/checkpoints/step_4/state.json: EOF while parsing an object at line 1 column 1
+      hint: the file was changed or damaged: put back a copy
+    ");
+}
+
+#[test]
+fn a_run_that_is_to_have_fewer_steps_than_it_has_says_so() {
+    let folder = Folder::tiny();
+    folder.tamis(&["train", "tiny.yaml", "train.total_steps=4"]).succeeds();
+    let told = |arguments: &[&str]| {
+        let ended = folder.tamis(arguments).succeeds();
+        let line = ended
+            .stderr
+            .lines()
+            .find(|line| line.contains("no step is left"))
+            .map(str::trim)
+            .map(str::to_owned);
+        line.unwrap_or_else(|| panic!("{}", ended.shown()))
+    };
+    insta::assert_snapshot!(told(&["train", "--resume", "runs/tiny", "train.total_steps=2"]), @"warning: the run has 4 steps already and train.total_steps is 2: no step is left to train; to train further: `tamis train --resume runs/tiny train.total_steps=8`");
+    insta::assert_snapshot!(told(&["train", "--resume", "runs/tiny", "train.total_steps=4"]), @"warning: the run has 4 steps already and train.total_steps is 4: no step is left to train; to train further: `tamis train --resume runs/tiny train.total_steps=8`");
+    folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=8"]).succeeds();
+    folder
+        .tamis(&[
+            "train",
+            "tiny.yaml",
+            "train.total_steps=2",
+            "run.name=decays",
+            "train.lr_schedule.kind=linear",
+        ])
+        .succeeds();
+    insta::assert_snapshot!(told(&["train", "--resume", "runs/decays"]), @"warning: the run has 2 steps already and train.total_steps is 2: no step is left to train; the learning rate follows train.total_steps, so a longer run has to be a new one");
+}
+
+/// With `save_freq: 0` the state after the last step is the only one that is kept; with a frequency the first one is, where a new start
+/// would have to warm start or measure again.
+#[test]
+fn no_checkpoint_is_left_that_was_not_asked_for() {
+    let folder = Folder::tiny();
+    let left = |name: &str, overrides: &[&str]| {
+        let name_is = format!("run.name={name}");
+        let mut arguments =
+            vec!["train", "tiny.yaml", "train.total_steps=2", "checkpoint.keep_last=null", &name_is];
+        arguments.extend(overrides);
+        folder.tamis(&arguments).succeeds();
+        let folder = folder.join(&format!("runs/{name}/checkpoints"));
+        let mut names: Vec<String> = std::fs::read_dir(folder)
+            .expect("checkpoints")
+            .map(|entry| entry.expect("entry").file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    };
+    assert_eq!(left("never", &["checkpoint.save_freq=0"]), ["step_2"]);
+    assert_eq!(left("negative", &["checkpoint.save_freq=-1"]), ["step_2"]);
+    assert_eq!(left("every", &["checkpoint.save_freq=1"]), ["step_0", "step_1", "step_2"]);
+    let cold = ["checkpoint.save_freq=2", "warm_start.steps=0", "validate.before_train=false", "filter=null"];
+    assert_eq!(left("cold", &cold), ["step_2"]);
+}
+
+/// A kill before the only checkpoint, and Ctrl-C, which saves.
+#[test]
+fn a_run_without_intermediate_checkpoints_is_resumed_from_its_beginning() {
+    let config = edited(
+        TINY,
+        &[
+            ("checkpoint: {save_freq: 2}", "checkpoint: {save_freq: 0}"),
+            ("total_steps: 6", "total_steps: 40"),
+        ],
+    );
+    let folder = Folder::new().with("config.yaml", &config);
+    folder.tamis(&["train", "config.yaml", "run.name=whole"]).succeeds();
+    let mut child = folder.start(&["train", "config.yaml"]);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while std::fs::read_to_string(folder.join("runs/tiny/metrics.jsonl"))
+        .map_or(0, |text| text.lines().count())
+        < 3
+    {
+        assert!(Instant::now() < deadline, "no steps");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.kill().expect("killed");
+    folder.wait(child);
+    let resumed = folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
+    assert!(
+        resumed.stderr.contains("resuming runs/tiny from its beginning: there is no checkpoint"),
+        "{}",
+        resumed.shown()
+    );
+    Left::by(&folder.join("runs/whole")).assert_same(&Left::by(&folder.join("runs/tiny")));
+}
+
+#[test]
+fn a_run_whose_folder_is_removed_ends_with_that_and_makes_none_again() {
+    for (name, overrides) in [("saves", "checkpoint.save_freq=1"), ("trains", "checkpoint.save_freq=0")] {
+        let folder = Folder::tiny();
+        let child = folder.start(&["train", "tiny.yaml", "train.total_steps=100000", overrides]);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let run = folder.join("runs/tiny");
+        while std::fs::read_to_string(run.join("metrics.jsonl")).map_or(0, |text| text.lines().count()) < 3 {
+            assert!(Instant::now() < deadline, "no steps");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        // The run may be writing into it.
+        while run.exists() {
+            let _ = std::fs::remove_dir_all(&run);
+        }
+        let ended = folder.wait(child);
+        assert!(!ended.stderr.contains("panicked"), "{name}: {}", ended.shown());
+        let failure = ended.failure();
+        assert_eq!(
+            failure.trim_end(),
+            "exit code 1\nerror: failed to write into the run directory `runs/tiny`: it was removed or moved away while the run worked in it\n  \
+             hint: nothing more was written; a run that was moved goes on from its last checkpoint with `tamis train --resume` and its new place",
+            "{name}"
+        );
+        assert!(!run.exists(), "{name}: half a folder was made again");
+    }
+}
+
+/// Preparing many prompts takes long, at whatever stage: Ctrl-C is heard within a second (more on a busy machine), and leaves nothing.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_is_heard_while_many_prompts_are_prepared() {
+    use std::fmt::Write as _;
+    let mut rows = String::new();
+    for row in 0..300_000 {
+        let _ = writeln!(
+            rows,
+            "{{\"question\": \"What is {row} + {}? Think step by step.\", \"answer\": \"{}\"}}",
+            row % 7,
+            row + row % 7
+        );
+    }
+    let config = edited(
+        TINY,
+        &[
+            ("  task: arithmetic\n", "  train: many.jsonl\n"),
+            (
+                "  arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 2}], train_size: 64, val_size: 8}\n",
+                "",
+            ),
+            ("max_prompt_length: 12", "max_prompt_length: 60"),
+            ("max_position_embeddings: 32", "max_position_embeddings: 64"),
+            ("test_freq: 2, before_train: true", "test_freq: 0, before_train: false"),
+        ],
+    );
+    let folder = Folder::new().with("config.yaml", &config).with("many.jsonl", &rows);
+    let told = |child: &std::process::Child| {
+        let told = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+        assert!(told.expect("kill").success());
+    };
+    let mut num_interrupted = 0;
+    for after in [30, 80, 160, 300, 600] {
+        let mut child = folder.start(&["train", "config.yaml"]);
+        std::thread::sleep(Duration::from_millis(after));
+        if child.try_wait().expect("status").is_some() {
+            folder.wait(child).succeeds();
+            break;
+        }
+        let start = Instant::now();
+        told(&child);
+        let ended = folder.wait(child);
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(3), "after {after} ms: {took:?}");
+        assert_eq!(ended.code, Some(130), "after {after} ms: {}", ended.shown());
+        if ended.stderr.contains("interrupted before the run began") {
+            num_interrupted += 1;
+            let left = std::fs::read_dir(folder.join("runs")).map_or(0, Iterator::count);
+            assert_eq!(left, 0, "after {after} ms: {}", ended.shown());
+        } else {
+            let _ = std::fs::remove_dir_all(folder.join("runs"));
+        }
+    }
+    assert!(num_interrupted >= 2, "the machine prepares them too fast for this test");
+}
+
+/// A verl function that says where its runner lies and who may look into that folder; it hangs where the file `hang` is.
+const LOOKS: &str = "\
+import os, stat, sys, time
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    folder = os.path.dirname(sys.argv[0])
+    with open('seen', 'w') as out:
+        out.write(f'{folder}\\n{stat.S_IMODE(os.stat(folder).st_mode):o}\\n')
+    while os.path.exists('hang'):
+        time.sleep(0.05)
+    return 1.0
+";
+
+#[cfg(unix)]
+#[test]
+fn an_evaluation_runs_its_reward_from_a_private_folder_and_removes_it() {
+    let folder = Folder::tiny().with("looks.py", LOOKS);
+    folder.tamis(&["train", "tiny.yaml", "train.total_steps=1"]).succeeds();
+    std::fs::create_dir(folder.join("shared")).expect("folder");
+    let evaluate = || {
+        let environment = [("TMPDIR", folder.join("shared"))];
+        folder.start_with(&["eval", "runs/tiny", "reward=[{kind: python, path: looks.py}]"], &environment)
+    };
+    let left = || std::fs::read_dir(folder.join("shared")).expect("folder").count();
+    let ended = folder.wait(evaluate());
+    assert_eq!(ended.code, Some(0), "{}", ended.shown());
+    let seen = folder.read("seen");
+    let (runner, mode) = seen.trim().split_once('\n').expect("two lines");
+    assert!(Path::new(runner).starts_with(folder.join("shared")), "{runner}");
+    assert_eq!((mode, left()), ("700", 0));
+
+    std::fs::remove_file(folder.join("seen")).expect("removed");
+    folder.write("hang", "");
+    let child = evaluate();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !folder.join("seen").exists() {
+        assert!(Instant::now() < deadline, "nothing hangs");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(left(), 1);
+    let told = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(told.expect("kill").success());
+    let ended = folder.wait(child);
+    assert_eq!((ended.code, left()), (Some(130), 0), "{}", ended.shown());
+    assert!(ended.failure().ends_with("error: interrupted\n"), "{}", ended.shown());
+}
