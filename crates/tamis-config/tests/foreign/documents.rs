@@ -9,6 +9,7 @@ use tamis_config::{Config, EmptyRound, FilterKind, Import, OnLimit, Preset, impo
 use crate::{config, converted};
 
 /// One of the documents, which lie beside the repository; `None`, with a notice, where they do not.
+#[expect(clippy::print_stderr, reason = "a skipped test says so")]
 fn document(name: &str) -> Option<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/reference/source").join(name);
     let text = std::fs::read_to_string(&path);
@@ -69,7 +70,7 @@ fn the_complete_command_of_the_guide_to_group_filters() {
     assert!(arguments.len() > 20, "{arguments:?}");
     let import = converted(&arguments);
     for argument in arguments.iter().filter(|argument| argument.contains('=')) {
-        let key = argument.split('=').next().unwrap();
+        let key = argument.split('=').next().expect("a value");
         assert!(import.notes.iter().any(|note| note.key == key), "{key} became nothing that is said");
     }
     let both = [config(&import), checked(&arguments)];
@@ -114,7 +115,7 @@ fn the_scripts_of_the_guide_to_group_filters() {
             .any(|start| argument.starts_with(start));
         if is_key && !argument.contains('$') {
             let argument = argument.trim_matches('"').to_owned();
-            import(&[argument.clone()]).unwrap_or_else(|errors| panic!("{argument}: {errors}"));
+            import(std::slice::from_ref(&argument)).unwrap_or_else(|errors| panic!("{argument}: {errors}"));
             num_keys += 1;
         }
     }
@@ -278,7 +279,8 @@ fn filters_of_ragen_s_document() {
     );
     assert!(stop(&[]).low_success.is_none(), "there are no validation prompts");
     assert!(stop(&["data.val_files=v"]).low_success.is_some());
-    let of_document = stop(&["train.early_stop.reward_collapse.form=attempts"]).reward_collapse.unwrap();
+    let of_document =
+        stop(&["train.early_stop.reward_collapse.form=attempts"]).reward_collapse.expect("a value");
     assert_eq!(of_document.form.as_str(), "attempts");
     assert!(stop(&["train.early_stop.reward_collapse=null"]).reward_collapse.is_none());
 }

@@ -212,7 +212,7 @@ fn config(import: &Import) -> Config {
 
 /// The lines in which two configurations differ.
 fn differences(left: &Import, right: &Import) -> String {
-    let lines = |import: &Import| serde_json::to_string_pretty(&config(import)).unwrap();
+    let lines = |import: &Import| serde_json::to_string_pretty(&config(import)).expect("a value");
     let (left, right) = (lines(left), lines(right));
     assert_eq!(left.lines().count(), right.lines().count());
     let differ = left.lines().zip(right.lines()).filter(|(left, right)| left != right);
@@ -292,8 +292,8 @@ fn as_file(name: &str, keys: &[(&str, Json)]) -> String {
         }
     }
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.yaml"));
-    std::fs::write(&path, serde_json::to_string_pretty(&root).unwrap()).unwrap();
-    path.to_str().unwrap().to_owned()
+    std::fs::write(&path, serde_json::to_string_pretty(&root).expect("a value")).expect("a value");
+    path.to_str().expect("a value").to_owned()
 }
 
 #[test]

@@ -80,7 +80,7 @@ fn script(program: &str, parts: &[&[&str]]) -> (Import, Config) {
     let words = ["python3", "-m", program].map(str::to_owned);
     let import = converted(&words.into_iter().chain(keys.clone()).collect::<Vec<_>>());
     for argument in &keys {
-        let key = argument.trim_start_matches('+').split('=').next().unwrap();
+        let key = argument.trim_start_matches('+').split('=').next().expect("a value");
         assert!(import.notes.iter().any(|note| note.key == key), "nothing is said about {key}");
     }
     // As `train` and `check` take them, over rewards of one's own where there are none.
@@ -95,7 +95,7 @@ fn script(program: &str, parts: &[&[&str]]) -> (Import, Config) {
 /// The rewards, and what is still to be said.
 fn told((import, config): &(Import, Config)) -> String {
     let mut lines: Vec<String> =
-        config.reward.iter().map(|reward| serde_json::to_string(reward).unwrap()).collect();
+        config.reward.iter().map(|reward| serde_json::to_string(reward).expect("a value")).collect();
     lines.extend(import.remaining.iter().map(|found| found.problem.to_string()));
     lines.join("\n")
 }

@@ -16,13 +16,19 @@ const BASE: [&str; 5] = [
 
 /// The rewards of a configuration as JSON.
 fn rewards(config: &Config) -> serde_json::Value {
-    serde_json::to_value(&config.reward).unwrap()
+    serde_json::to_value(&config.reward).expect("a value")
 }
 
 /// Its overlong punishments.
 fn overlong(config: &Config) -> Vec<serde_json::Value> {
     let rewards = rewards(config);
-    rewards.as_array().unwrap().iter().filter(|reward| reward["kind"] == "soft_overlong").cloned().collect()
+    rewards
+        .as_array()
+        .expect("a value")
+        .iter()
+        .filter(|reward| reward["kind"] == "soft_overlong")
+        .cloned()
+        .collect()
 }
 
 /// A run's own configuration with keys of verl on the command line, as `train` and `check` take them.

@@ -10,7 +10,7 @@ fn both(ours: &str, arguments: &[&str], expected: &str) {
     let base = ["data.train_files=a.jsonl", "actor_rollout_ref.model.path=m", "trainer.total_epochs=1"];
     let arguments: Vec<&str> = base.iter().chain(arguments).copied().collect();
     let value = |config: tamis_config::Config| {
-        let config = serde_json::to_value(config).unwrap();
+        let config = serde_json::to_value(config).expect("a value");
         ours.split('.').fold(config, |value, part| match part.parse::<usize>() {
             Ok(index) => value[index].clone(),
             Err(_) => value[part].clone(),
