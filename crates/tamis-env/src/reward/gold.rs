@@ -67,7 +67,7 @@ fn mean(scores: &[f64]) -> f64 {
     scores.iter().sum::<f64>() / scores.len() as f64
 }
 
-/// A completion that is no answer, and scores no less than the gold answer.
+/// A completion that is no answer, and scores no less than the gold answer, or less by no more than luck explains.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rival {
     /// What it is.
@@ -174,9 +174,14 @@ impl fmt::Display for FunctionGold {
         for Rival { what, num_prompts, score, gold } in &self.rivals {
             writeln!(
                 f,
-                "  no better than {what}: that scores {} where the gold answer scores {} (means of {num_prompts} prompts)",
+                "  no better than {what}: that scores {} where the gold answer scores {} (means of {num_prompts} prompts{})",
                 rounded(*score),
-                rounded(*gold)
+                rounded(*gold),
+                if rounded(*gold) == rounded(*score) || gold < score {
+                    ""
+                } else {
+                    ", which differ by less than two standard errors"
+                }
             )?;
         }
         if !self.rivals.is_empty() {
@@ -302,6 +307,8 @@ impl Check<'_> {
         let mut pace = Pace::begin(&self.named.name, checked, is_external, self.listener);
         let mut said: Vec<Option<(usize, Outcome)>> = vec![None; self.prompts.len()];
         let num_forms = self.candidates.iter().map(Vec::len).max().unwrap_or(0);
+        // Scores of each form on the first block, on which functions from outside are asked about all of them.
+        let mut form_scores: Vec<Vec<f64>> = vec![Vec::new(); num_forms];
         // The form that was best most often comes first in the next block: external functions are asked about once a prompt.
         let mut forms: Vec<(usize, usize)> = (0..num_forms).map(|form| (0, form)).collect();
         let (first, rest) = asked.split_at(checked.min(FIRST_BLOCK));
@@ -320,6 +327,11 @@ impl Check<'_> {
                 for (row, outcome) in tried.into_iter().zip(self.ask(&pairs)?) {
                     if let Outcome::Scored(scores) = &outcome {
                         score_names.extend(scores.keys().cloned());
+                    }
+                    if let Some((scores, score)) = form_scores.get_mut(form).zip(outcome.get("score"))
+                        && block == 0
+                    {
+                        scores.push(score);
                     }
                     // What one form said is not hidden by another that said less.
                     let is_better =
@@ -340,7 +352,8 @@ impl Check<'_> {
         }
         let mut function = self.judged(asked, &said);
         if is_external || function.accepted > 0 {
-            function.rivals = self.rivals(asked, &said)?;
+            let form = is_external.then(|| best_form(&form_scores));
+            function.rivals = self.rivals(asked, &said, form)?;
         }
         if function.examples.is_empty() && !function.rivals.is_empty() {
             function.examples =
@@ -443,30 +456,44 @@ impl Check<'_> {
         }
     }
 
-    /// Scores what is no answer beside gold answers that have a score, on a sample of the prompts that is the same in every run.
-    fn rivals(&self, asked: &[usize], said: &[Option<(usize, Outcome)>]) -> Result<Vec<Rival>, RewardError> {
-        let golds: Vec<(usize, usize, f64)> = Key::new(0, Purpose::Bootstrap)
+    /// Scores what is no answer beside gold answers that have a score, on a sample of the prompts that is the same in every run. `form` is the
+    /// one that all rows get, gold answers and others; the best form of each row would be better than another row's one form by luck alone.
+    fn rivals(
+        &self,
+        asked: &[usize],
+        said: &[Option<(usize, Outcome)>],
+        form: Option<usize>,
+    ) -> Result<Vec<Rival>, RewardError> {
+        // Rows, the form of each, and what its gold answer scores.
+        let mut golds: Vec<(usize, usize, f64)> = Key::new(0, Purpose::Bootstrap)
             .permutation(asked.len())
             .into_iter()
             .filter_map(|place| {
                 let row = asked[place];
-                let (form, outcome) = said[row].as_ref()?;
-                Some((row, *form, outcome.get("score")?))
+                let (best, outcome) = said[row].as_ref()?;
+                let form = form.unwrap_or(*best);
+                self.candidates[row].get(form)?;
+                Some((row, form, outcome.get("score")?))
             })
             .take(NUM_RIVALS)
             .collect();
+        if form.is_some() {
+            let pairs: Vec<(usize, &str)> =
+                golds.iter().map(|&(row, form, _)| (row, self.candidates[row][form].as_str())).collect();
+            let scores = self.ask(&pairs)?;
+            golds = golds
+                .iter()
+                .zip(&scores)
+                .filter_map(|(&(row, form, _), outcome)| Some((row, form, outcome.get("score")?)))
+                .collect();
+        }
         let empty: Vec<(usize, &str, f64)> = golds.iter().map(|&(row, _, gold)| (row, "", gold)).collect();
-        // The answer of the next prompt of the sample that has another one, in the same form.
-        let other = |place: usize, row: usize, form: usize| -> Option<&str> {
-            let truth = &self.prompts[row].ground_truth;
-            let after = golds[place + 1..].iter().chain(&golds[..place]);
-            let next = after.map(|&(row, ..)| row).find(|&next| self.prompts[next].ground_truth != *truth)?;
-            self.candidates[next].get(form).map(String::as_str)
-        };
-        let others: Vec<(usize, &str, f64)> = golds
-            .iter()
-            .enumerate()
-            .filter_map(|(place, &(row, form, gold))| Some((row, other(place, row, form)?, gold)))
+        let others: Vec<(usize, &str, f64)> = self
+            .exchanged(&golds)
+            .into_iter()
+            .filter_map(|((row, form, gold), other)| {
+                Some((row, self.candidates[other].get(form)?.as_str(), gold))
+            })
             .collect();
         let mut rivals = Vec::new();
         for (what, rows) in [("an empty completion", empty), ("the gold answer of another prompt", others)] {
@@ -479,12 +506,55 @@ impl Check<'_> {
                 .filter_map(|(&(_, _, gold), answer)| Some((gold, answer.get("score")?)));
             let (golds, scores): (Vec<f64>, Vec<f64>) = both.unzip();
             let rival = Rival { what, num_prompts: scores.len(), score: mean(&scores), gold: mean(&golds) };
-            if rival.gold <= rival.score {
+            // A verifier gives the same answer every time; what a function from outside says may be luck.
+            let luck = if form.is_some() { 2.0 * standard_error(&golds, &scores) } else { 0.0 };
+            let margin = luck.max(1e-9 * rival.gold.abs().max(rival.score.abs()));
+            if rival.gold - rival.score <= margin {
                 rivals.push(rival);
             }
         }
         Ok(rivals)
     }
+
+    /// Rows and for each another one whose answer it gets: the same rows in another order, so that a function that looks at the completion
+    /// alone has the same mean on both, and each with another ground truth than its own.
+    fn exchanged(&self, golds: &[(usize, usize, f64)]) -> Vec<((usize, usize, f64), usize)> {
+        let mut by_truth: BTreeMap<Option<&str>, Vec<(usize, usize, f64)>> = BTreeMap::new();
+        for &gold in golds {
+            by_truth.entry(self.prompts[gold.0].ground_truth.as_deref()).or_default().push(gold);
+        }
+        let largest = by_truth.values().map(Vec::len).max().unwrap_or(0);
+        // Of a truth that more than half of the rows have, no more than there are others.
+        let most = largest.min(golds.len() - largest);
+        by_truth.values_mut().for_each(|rows| rows.truncate(most));
+        let rows: Vec<(usize, usize, f64)> = by_truth.into_values().flatten().collect();
+        let others = rows.iter().cycle().skip(most).map(|&(row, ..)| row);
+        rows.iter().copied().zip(others).collect()
+    }
+}
+
+/// The form with the best mean, among those that were scored at least half as often as the one that was scored most often.
+fn best_form(scores: &[Vec<f64>]) -> usize {
+    let most = scores.iter().map(Vec::len).max().unwrap_or(0);
+    let mut best: Option<(f64, usize)> = None;
+    for (form, scores) in scores.iter().enumerate().filter(|(_, scores)| scores.len() * 2 >= most.max(1)) {
+        let mean = mean(scores);
+        if best.is_none_or(|(before, _)| mean > before) {
+            best = Some((mean, form));
+        }
+    }
+    best.map_or(0, |(_, form)| form)
+}
+
+/// The standard error of the mean of paired differences; 0 of fewer than two.
+fn standard_error(some: &[f64], others: &[f64]) -> f64 {
+    let differences: Vec<f64> = some.iter().zip(others).map(|(one, other)| one - other).collect();
+    if differences.len() < 2 {
+        return 0.0;
+    }
+    let (center, count) = (mean(&differences), differences.len() as f64);
+    let squares: f64 = differences.iter().map(|difference| (difference - center).powi(2)).sum();
+    (squares / (count - 1.0) / count).sqrt()
 }
 
 /// Says how far a long check is.
@@ -672,6 +742,58 @@ mod tests {
           prompt 0, ground truth `2`: `2` gave score 0.1
         ");
         insta::assert_snapshot!(check(-1.0, -2.0), @"clean: reward `mine`: gold answers score -1 on average, -1 to -1 (200 prompts)");
+    }
+
+    /// From outside: whatever a function makes of the completion and the ground truth.
+    struct Made(fn(&str, &str) -> f64);
+
+    impl RewardFunction for Made {
+        fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+            let truth = |input: &RewardInput<'_>| input.prompt.ground_truth.clone().unwrap_or_default();
+            batch.iter().map(|input| Outcome::score((self.0)(&input.completion, &truth(input)))).collect()
+        }
+
+        fn is_external(&self) -> bool {
+            true
+        }
+
+        fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
+            let forms = |truth: &String| [truth.clone(), format!("#### {truth}"), format!("It is {truth}!")];
+            prompt.ground_truth.iter().flat_map(forms).collect()
+        }
+    }
+
+    /// The best of several forms is no sign that a function looks at the answer, and rounding is none.
+    #[test]
+    fn functions_from_outside_that_look_at_the_completion_alone_are_reported() {
+        let prompts: Vec<Prompt> = (0..150).map(|number| test_prompt(&(number * 7).to_string())).collect();
+        let few: Vec<Prompt> =
+            (0..40).map(|row| test_prompt(if row % 20 == 0 { "no" } else { "yes" })).collect();
+        let is_clean = |prompts: &[Prompt], judge: fn(&str, &str) -> f64| {
+            check_gold(prompts, &rewards(vec![("mine", Box::new(Made(judge)))])).unwrap().is_clean()
+        };
+        let blind: [fn(&str, &str) -> f64; 4] = [
+            |said, _| said.len() as f64 / 7.0,
+            |said, _| (said.len() % 2) as f64,
+            |said, _| -(said.len() as f64) / 3.0,
+            |said, _| f64::from(said.bytes().map(u32::from).sum::<u32>() % 3),
+        ];
+        for (place, judge) in blind.into_iter().enumerate() {
+            assert!(!is_clean(&prompts, judge), "{place}");
+            assert!(!is_clean(&few, judge), "{place}");
+        }
+        let looking: [fn(&str, &str) -> f64; 3] = [
+            |said, truth| f64::from(u8::from(said == format!("#### {truth}"))),
+            |said, truth| f64::from(u8::from(said.contains(truth))) - 3.0,
+            // Half of the right answers are missed.
+            |said, truth| {
+                f64::from(u8::from(said.contains(truth) && truth.len() != 2)) + said.len() as f64 / 100.0
+            },
+        ];
+        for (place, judge) in looking.into_iter().enumerate() {
+            assert!(is_clean(&prompts, judge), "{place}");
+            assert!(is_clean(&few, judge) || place == 2, "{place}");
+        }
     }
 
     #[test]

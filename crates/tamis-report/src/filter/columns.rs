@@ -1,6 +1,6 @@
 //! The metric and the groups of rollout files, as flat columns.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -77,8 +77,8 @@ pub(super) fn read(inputs: &[PathBuf], layout: &Layout) -> Result<Columns, Filte
                 lists(file, metric, &mut columns.groups, &mut seen)?
             }
             Layout::Long { group_by, metric } => {
-                let (rows, spellings) = long(file, group_by, metric, &mut columns.groups, &mut seen)?;
-                columns.warnings.extend(spellings.warning(file));
+                let (rows, warnings) = long(file, group_by, metric, &mut columns.groups, &mut seen)?;
+                columns.warnings.extend(warnings);
                 rows
             }
             Layout::Wide { metrics } => wide(file, metrics, &mut columns.groups, &mut seen)?,
@@ -178,16 +178,16 @@ impl Seen {
     }
 }
 
-/// One row a trajectory: the group of each row.
+/// One row a trajectory: the group of each row, and what a person should know about the ids.
 fn long(
     file: &Path,
     group_by: &[String],
     metric: &str,
     groups: &mut Vec<Vec<f64>>,
     seen: &mut Seen,
-) -> Result<(Vec<(usize, Option<usize>)>, Spellings), FilterFileError> {
+) -> Result<(Vec<(usize, Option<usize>)>, Vec<String>), FilterFileError> {
     let mut rows = Vec::new();
-    let mut spellings = Spellings::default();
+    let mut spellings: BTreeMap<String, Spellings> = BTreeMap::new();
     let mut by_key: HashMap<String, usize> = HashMap::new();
     let mut inferred: Vec<String> = Vec::new();
     let mut records = Records::open(file)?;
@@ -225,7 +225,10 @@ fn long(
                             read: format!("{number:e}"),
                         });
                     }
-                    spellings.note(value);
+                    match spellings.get_mut(column) {
+                        Some(known) => known.note(value),
+                        None => spellings.entry(column.clone()).or_default().note(value),
+                    }
                     key.push_str(&value.to_string());
                 }
             }
@@ -243,28 +246,36 @@ fn long(
         }
         rows.push((group, member));
     }
-    Ok((rows, spellings))
+    let warnings = spellings.iter().filter_map(|(column, spellings)| spellings.warning(file, column));
+    Ok((rows, warnings.collect()))
 }
 
-/// How group ids are written: `1`, `1.0` and `"1"` are three groups, and hardly meant to be.
+/// How the ids of one column are written: `1`, `1.0` and `"1"` are three groups, and hardly meant to be.
 #[derive(Debug, Default)]
 struct Spellings {
     /// For each number the ways in which it was written.
-    by_number: HashMap<i64, BTreeSet<String>>,
+    by_number: HashMap<i128, BTreeSet<String>>,
 }
 
 impl Spellings {
     fn note(&mut self, value: &Value) {
+        /// From here on doubles skip integers, and two ids would be one.
+        const FIRST_SKIPPED: f64 = 9_007_199_254_740_992.0;
+        let whole =
+            |number: f64| (number.fract() == 0.0 && number.abs() < FIRST_SKIPPED).then_some(number as i128);
         let number = match value {
-            Value::Number(number) => number.as_i64().or_else(|| {
-                number.as_f64().filter(|number| number.fract() == 0.0).map(|number| number as i64)
-            }),
-            Value::String(text) => text
-                .trim()
-                .parse::<f64>()
-                .ok()
-                .filter(|number| number.fract() == 0.0)
-                .map(|number| number as i64),
+            Value::Number(number) => number
+                .as_i64()
+                .map(i128::from)
+                .or_else(|| number.as_u64().map(i128::from))
+                .or_else(|| whole(number.as_f64()?)),
+            Value::String(text) => {
+                let text = text.trim();
+                text.parse()
+                    .ok()
+                    // An id with an exponent (`1e5`, as in a hash) is a text.
+                    .or_else(|| whole(text.parse().ok().filter(|_| !text.contains(['e', 'E']))?))
+            }
             _ => None,
         };
         if let Some(number) = number {
@@ -272,12 +283,12 @@ impl Spellings {
         }
     }
 
-    fn warning(&self, file: &Path) -> Option<String> {
+    fn warning(&self, file: &Path, column: &str) -> Option<String> {
         let several = self.by_number.iter().filter(|(_, written)| written.len() > 1);
         let (_, written) = several.clone().min_by_key(|(number, _)| **number)?;
         let written: Vec<String> = written.iter().map(|written| format!("`{written}`")).collect();
         Some(format!(
-            "{}: {} group ids are written in more than one way, such as {}: each way is a group of its own; write them all as numbers or all as text",
+            "{}: {} ids in column `{column}` are written in more than one way, such as {}: each way is a group of its own; write them all as numbers or all as text",
             file.display(),
             several.count(),
             written.join(" and ")

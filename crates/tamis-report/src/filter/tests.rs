@@ -523,6 +523,26 @@ fn metrics_whose_sum_no_double_holds_have_a_mean() {
 }
 
 #[test]
+fn ids_of_different_columns_and_sizes_are_not_taken_for_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let warnings = |rows: &str, columns: &[&str]| {
+        let input = write(&folder, "ids.jsonl", rows);
+        filter_file(&options(vec![input], long(columns, "a"))).unwrap().warnings
+    };
+    let row = |step: &str, prompt: &str| format!("{{\"step\": {step}, \"prompt\": {prompt}, \"a\": 0}}\n");
+    assert!(warnings(&[row("1", "\"1\""), row("1", "\"2\"")].concat(), &["step", "prompt"]).is_empty());
+    let texts =
+        ["12345678901234567891", "12345678901234567892", "1e99", "1e98", "100000", "1e5", "nan", "inf"];
+    let texts: String = texts.iter().map(|text| row("1", &format!("\"{text}\""))).collect();
+    assert!(warnings(&texts, &["prompt"]).is_empty());
+    let large = [row("1", "\"9223372036854775807\""), row("1", "9223372036854775807")].concat();
+    let told = warnings(&large, &["step", "prompt"]);
+    assert!(matches!(&told[..], [warning] if warning.contains(": 1 ids in column `prompt`")), "{told:?}");
+    let both = [row("1", "\"7\""), row("\"1\"", "7.0")].concat();
+    assert_eq!(warnings(&both, &["step", "prompt"]).len(), 2);
+}
+
+#[test]
 fn group_ids_that_are_written_in_several_ways_are_told_once() {
     let folder = tempfile::tempdir().unwrap();
     let rows = "{\"g\": 1, \"a\": 0}\n{\"g\": \"1\", \"a\": 1}\n{\"g\": 1.0, \"a\": 1}\n{\"g\": 2, \"a\": 1}\n{\"g\": \"2\", \"a\": 1}\n";
@@ -530,7 +550,7 @@ fn group_ids_that_are_written_in_several_ways_are_told_once() {
     let summary = filter_file(&options(vec![input], long(&["g"], "a"))).unwrap();
     assert_eq!(summary.num_prompts, 5);
     let [warning] = &summary.warnings[..] else { panic!("{:?}", summary.warnings) };
-    insta::assert_snapshot!(shown(warning, &folder), @r#"FOLDER/mixed.jsonl: 2 group ids are written in more than one way, such as `"1"` and `1` and `1.0`: each way is a group of its own; write them all as numbers or all as text"#);
+    insta::assert_snapshot!(shown(warning, &folder), @r#"FOLDER/mixed.jsonl: 2 ids in column `g` are written in more than one way, such as `"1"` and `1` and `1.0`: each way is a group of its own; write them all as numbers or all as text"#);
     let plain = write(
         &folder,
         "plain.jsonl",
