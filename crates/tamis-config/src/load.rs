@@ -232,7 +232,7 @@ impl Layers {
             return;
         };
         if foreign::is_foreign_tree(&tree) {
-            foreign::flatten_tree(tree, &mut self.others);
+            self.notes.extend(foreign::flatten_tree(tree, &mut self.others));
             return;
         }
         if tree.is_null() {
@@ -286,7 +286,7 @@ impl Layers {
                 foreign::translate(&others, self.lower())
             };
             self.diagnostics.extend(translation.diagnostics);
-            self.notes = translation.notes;
+            self.notes.extend(translation.notes);
             let mut native = std::mem::take(&mut self.overrides);
             // What is added to a list of rewards comes after the list.
             let num_first = native.iter().rposition(sets_rewards).map_or(0, |index| index + 1);

@@ -57,10 +57,33 @@ pub(super) fn says_nothing(node: &Node) -> Option<&'static str> {
     match &node.value {
         Value::Scalar { text, .. } if text == "???" => Some("its owner leaves it to be filled in"),
         Value::Scalar { text, .. } if text.contains("${") => {
-            Some("it refers to a key or a shell variable that is not given: the default holds")
+            Some("it refers to a key that is not given: the default holds")
         }
         Value::Scalar { .. } | Value::Map(_) => None,
         Value::List(items) => items.iter().find_map(says_nothing),
+    }
+}
+
+/// The first reference in a value that no key of any table answers: a variable that the shell should have filled in, or one of the
+/// environment that is not set. A key that is not given has its owner's default, whose reference says nothing.
+pub(super) fn unfilled(node: &Node) -> Option<String> {
+    match &node.value {
+        Value::Scalar { text, .. } => {
+            let mut rest = text.as_str();
+            while let Some(start) = rest.find("${") {
+                rest = rest.get(start + 2..)?;
+                let name = rest.split(['}', '$']).next().unwrap_or(rest);
+                let is_key = name.starts_with('.')
+                    || name.contains('.') && !name.contains(':') && super::is_foreign(name)
+                    || name.contains(':') && !name.starts_with("oc.env:") && name.contains('.');
+                if !is_key {
+                    return Some(format!("${{{name}}}"));
+                }
+            }
+            None
+        }
+        Value::List(items) => items.iter().find_map(unfilled),
+        Value::Map(entries) => entries.iter().find_map(|entry| unfilled(&entry.node)),
     }
 }
 
@@ -113,7 +136,12 @@ fn lookup(reference: &str, path: &str, values: &[Override], origin: &Origin) -> 
         return value_of(key.trim(), path, values).or_else(|| Some(plain(default)));
     }
     if let Some(rest) = reference.strip_prefix("oc.env:") {
-        return rest.split_once(',').map(|(_, default)| plain(default));
+        let (name, default) =
+            rest.split_once(',').map_or((rest, None), |(name, default)| (name, Some(default)));
+        return std::env::var(name.trim())
+            .ok()
+            .or_else(|| default.map(str::to_owned))
+            .map(|text| plain(&text));
     }
     value_of(reference.trim(), path, values)
 }
@@ -172,9 +200,15 @@ mod tests {
             ["a.n=4", "a.m=4", "a.k=4", "b.k=4", "c=\"x/4/4\""]
         );
         assert_eq!(
-            values(&["x=${oc.select:a.n,7}", "y=${oc.select:a.n}", "z=${oc.env:HOME,h}", "l=['${x}']"]),
+            values(&[
+                "x=${oc.select:a.n,7}",
+                "y=${oc.select:a.n}",
+                "z=${oc.env:TAMIS_NO_SUCH_NAME,h}",
+                "l=['${x}']"
+            ]),
             ["x=7", "y=null", "z=\"h\"", "l=[7]"]
         );
+        assert_eq!(values(&["x=${oc.env:CARGO_PKG_NAME,h}"]), ["x=\"tamis-config\""]);
         // One that leads nowhere, or in a circle, stays.
         assert_eq!(values(&["x=${TRAIN_FILE}"]), ["x=\"${TRAIN_FILE}\""]);
         assert_eq!(values(&["x=${y}", "y=${x}"]).len(), 2);
@@ -210,5 +244,11 @@ mod tests {
         assert!(says_nothing(&node("???")).is_some());
         assert!(says_nothing(&node("a${b}")).is_some());
         assert!(says_nothing(&node("null")).is_none());
+        for text in ["${lr}", "a/${OUT:-x}/b", "${oc.env:OUT}", "${data.x}/${B}"] {
+            assert!(unfilled(&node(text)).is_some(), "{text}");
+        }
+        for text in ["1e-6", "$x", "${data.train_batch_size}", "${..n}", "${oc.select:trainer.x,1}"] {
+            assert_eq!(unfilled(&node(text)), None, "{text}");
+        }
     }
 }

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use super::invocation::{Invocation, Processes};
 use super::options::join_options;
-use super::translate::{Note, translate_whole};
-use super::{ForeignProblem, Owner, is_foreign, is_foreign_name};
+use super::translate::{Note, Outcome, show, translate_whole};
+use super::{ForeignProblem, Owner, entry, is_foreign, is_foreign_name};
 use crate::diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
 use crate::load::{apply, load_tree, read_config_file};
 use crate::override_argument::{Operation, Override};
@@ -26,14 +27,16 @@ pub struct Import {
 }
 
 /// Converts the arguments of another system's command: `key=value`, `--key value`, YAML files of its own (as they are, as EasyR1's
-/// `config=FILE`, as TRL's `--config FILE`), and words of the command itself (`python3 -m verl.trainer.main_ppo`), which are skipped.
+/// `config=FILE`, as TRL's `--config FILE`, as Hydra's `--config-path DIR --config-name NAME`), and words of the command itself
+/// (`python3 -m verl.trainer.main_ppo`), which are skipped but for a launcher's number of processes.
 ///
 /// # Errors
 /// Every key that is not known, every one that is refused, and every value that a run would refuse. What the command does not say
 /// (where the model is, say) is no error: it is in [`Import::remaining`].
 pub fn import(arguments: &[String]) -> Result<Import, ConfigErrors> {
     let mut diagnostics = Vec::new();
-    let parsed = parse(arguments, &mut diagnostics);
+    let mut notes = Vec::new();
+    let parsed = parse(arguments, &mut notes, &mut diagnostics);
     let (others, native): (Vec<Override>, Vec<Override>) = parsed
         .into_iter()
         .partition(|argument| is_foreign_name(&argument.path) || table::place(&argument.path).is_err());
@@ -50,7 +53,8 @@ pub fn import(arguments: &[String]) -> Result<Import, ConfigErrors> {
     if !mistakes.is_empty() {
         return Err(ConfigErrors { diagnostics: mistakes });
     }
-    Ok(Import { yaml, notes: translation.notes, remaining })
+    notes.splice(0..0, translation.notes);
+    Ok(Import { yaml, notes, remaining })
 }
 
 /// Whether a finding is about what was said, and not about what was left unsaid.
@@ -87,59 +91,160 @@ fn tree_of(overrides: impl Iterator<Item = Override>, diagnostics: &mut Vec<Diag
 }
 
 /// The arguments of a command; what its files say comes before what is typed, as in every one of those systems.
-fn parse(arguments: &[String], diagnostics: &mut Vec<Diagnostic>) -> Vec<Override> {
+fn parse(arguments: &[String], notes: &mut Vec<Note>, diagnostics: &mut Vec<Diagnostic>) -> Vec<Override> {
     let (mut parsed, mut typed) = (Vec::new(), Vec::new());
-    let words = join_options(without_launcher(arguments), |_| false);
+    let mut hydra = HydraOptions::default();
+    let invocation = Invocation::of(arguments);
+    let words: Vec<String> = invocation.arguments.iter().map(|word| HydraOptions::in_full(word)).collect();
+    let words = join_options(&words, |_| false);
     for word in words.iter().map(String::as_str).filter(|word| !word.trim().is_empty()) {
-        if is_command_word(word) {
+        if is_command_word(word) || hydra.take(word) {
             continue;
         }
         if let Some(path) = config_file(word) {
-            read_file(path, &mut parsed, diagnostics);
+            read_file(path, &mut parsed, notes, diagnostics);
         } else if word.contains('=') || word.starts_with(['~', '+']) {
             match Override::parse(word) {
-                // Hydra's own options say where its files are.
-                Ok(argument) if matches!(argument.path.as_str(), "config-path" | "config-name") => {}
                 Ok(argument) => flatten(argument, &mut typed),
                 Err(diagnostic) => diagnostics.push(diagnostic),
             }
         } else {
-            let problem = ForeignProblem::NoArgument { argument: word.to_owned() };
-            let source = Source::new(SourceKind::Argument, word);
-            diagnostics.push(Diagnostic::error(problem.into(), Some(Origin::start_of(&source))));
+            diagnostics.push(problem_with(word, ForeignProblem::NoArgument { argument: word.to_owned() }));
         }
     }
+    hydra.read(&mut parsed, notes, diagnostics);
     parsed.extend(typed);
+    let is_of_trl = |argument: &Override| entry(Owner::Trl, &argument.path).is_some();
+    if parsed.iter().any(is_of_trl) && !parsed.iter().any(|argument| argument.path == "num_processes") {
+        add_processes(&invocation, &mut parsed, notes, diagnostics);
+    }
     parsed
+}
+
+/// TRL's sizes are per process, and the launcher says how many there are.
+fn add_processes(
+    invocation: &Invocation<'_>,
+    parsed: &mut Vec<Override>,
+    notes: &mut Vec<Note>,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
+    const KEY: &str = "num_processes";
+    match invocation.processes() {
+        Ok(Processes::NoLauncher) => {}
+        Ok(Processes::Number(number)) => match Override::parse(&format!("{KEY}={number}")) {
+            Ok(argument) => parsed.push(argument),
+            Err(diagnostic) => diagnostics.push(diagnostic),
+        },
+        Ok(Processes::Elsewhere(place)) => {
+            let reason = format!(
+                "warning: the number of processes {place}: 1 is assumed, and the batch is that many times as large; add `{KEY}=N`"
+            );
+            let outcome = Outcome::NoEffect(reason);
+            notes.push(Note { owner: Owner::Trl, key: KEY.to_owned(), value: None, outcome, remark: None });
+        }
+        Err(problem) => {
+            let ForeignProblem::Processes { option, value } = &problem else { return };
+            diagnostics.push(problem_with(&format!("--{option}={value}"), problem));
+        }
+    }
+}
+
+fn problem_with(word: &str, problem: ForeignProblem) -> Diagnostic {
+    let source = Source::new(SourceKind::Argument, word);
+    Diagnostic::error(problem.into(), Some(Origin::start_of(&source)))
+}
+
+/// Configurations that are their owners' defaults, which are taken anyway.
+const OWN_FILES: [(&str, Owner); 3] =
+    [("ppo_trainer", Owner::Verl), ("ppo_megatron_trainer", Owner::Verl), ("base", Owner::Ragen)];
+
+/// Groups of verl's own configurations, which its files are composed of.
+const OWN_GROUPS: [&str; 19] = [
+    "actor",
+    "algorithm",
+    "critic",
+    "data",
+    "distillation",
+    "engine",
+    "hydra",
+    "model",
+    "model_engine",
+    "npu_profile",
+    "optim",
+    "profiler",
+    "ref",
+    "reward",
+    "reward_manager",
+    "reward_model",
+    "rollout",
+    "router_replay",
+    "trainer",
+];
+
+/// Hydra's own options, which say where its file is.
+#[derive(Default)]
+struct HydraOptions {
+    folders: Vec<String>,
+    name: Option<String>,
+}
+
+impl HydraOptions {
+    /// A short option in full.
+    fn in_full(word: &str) -> String {
+        match word {
+            "-cp" => "--config-path",
+            "-cn" => "--config-name",
+            "-cd" => "--config-dir",
+            other => other,
+        }
+        .to_owned()
+    }
+
+    /// Whether a word is one of them.
+    fn take(&mut self, word: &str) -> bool {
+        match word.split_once('=') {
+            Some(("config-name", name)) => self.name = Some(name.to_owned()),
+            Some(("config-path" | "config-dir", folder)) => self.folders.push(folder.to_owned()),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Reads the file that they name, which comes before all others.
+    fn read(&self, parsed: &mut Vec<Override>, notes: &mut Vec<Note>, diagnostics: &mut Vec<Diagnostic>) {
+        let Some(name) = &self.name else { return };
+        let stem = name.strip_suffix(".yaml").unwrap_or(name);
+        let own = OWN_FILES.iter().find(|(own, _)| *own == stem);
+        let path = self.folders.iter().map(|folder| Path::new(folder).join(format!("{stem}.yaml")));
+        let (owner, reason) = match (own, path.into_iter().find(|path| path.exists())) {
+            (Some((_, owner)), _) => (*owner, "it is the owner's own, whose defaults are taken".to_owned()),
+            (None, Some(path)) => {
+                let mut first = Vec::new();
+                read_file(&path.to_string_lossy(), &mut first, notes, diagnostics);
+                parsed.splice(0..0, first);
+                return;
+            }
+            (None, None) => (
+                Owner::Verl,
+                format!("warning: `--config-name={name}` was not read: give its file as an argument"),
+            ),
+        };
+        let (key, value) = ("--config-name".to_owned(), Some(name.clone()));
+        notes.push(Note { owner, key, value, outcome: Outcome::NoEffect(reason), remark: None });
+    }
 }
 
 /// Words that start a command and say nothing about the configuration.
 fn is_command_word(word: &str) -> bool {
-    let program = word.rsplit('/').next().unwrap_or(word);
     if let Some((name, _)) = word.split_once('=') {
         // A variable of the environment, or a key.
         return name.contains(|c: char| c.is_ascii_uppercase())
             && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
     }
-    matches!(word, "-m" | "--" | "\\" | "trl" | "grpo" | "nohup" | "env" | "&")
-        || program.starts_with("python")
+    matches!(word, "-m" | "--" | "\\" | "trl" | "grpo" | "nohup" | "env")
         || word.starts_with("verl.")
         || word.starts_with("recipe.")
         || Path::new(word).extension().is_some_and(|suffix| suffix == "py")
-}
-
-/// A command without the launcher before its script, whose options are about processes.
-fn without_launcher(words: &[String]) -> &[String] {
-    let launches =
-        |word: &String| matches!(word.rsplit('/').next(), Some("accelerate" | "torchrun" | "deepspeed"));
-    let is_script = |word: &String| Path::new(word).extension().is_some_and(|suffix| suffix == "py");
-    match words.iter().position(launches) {
-        Some(start) => {
-            let script = words.iter().skip(start).position(is_script).map_or(start, |after| start + after);
-            words.get(script + 1..).unwrap_or_default()
-        }
-        None => words,
-    }
 }
 
 /// The file that a word names: a YAML file itself, or EasyR1's and TRL's `config`.
@@ -151,26 +256,65 @@ pub(crate) fn config_file(word: &str) -> Option<&str> {
     (is_yaml && !word.contains('=')).then_some(word)
 }
 
-fn read_file(path: &str, parsed: &mut Vec<Override>, diagnostics: &mut Vec<Diagnostic>) {
+fn read_file(
+    path: &str,
+    parsed: &mut Vec<Override>,
+    notes: &mut Vec<Note>,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
     match read_config_file(Path::new(path))
         .map_err(|found| vec![found])
         .and_then(|source| yaml::parse(&source))
     {
-        Ok(tree) => flatten_tree(tree, parsed),
+        Ok(tree) => notes.extend(flatten_tree(tree, parsed)),
         Err(found) => diagnostics.extend(found),
     }
 }
 
-/// The keys of a file of another system.
-pub(crate) fn flatten_tree(tree: Node, parsed: &mut Vec<Override>) {
-    let Value::Map(entries) = tree.value else { return };
+/// The keys of a file of another system; what its list `defaults` names and is not read is in the notes.
+pub(crate) fn flatten_tree(tree: Node, parsed: &mut Vec<Override>) -> Vec<Note> {
+    let Value::Map(entries) = tree.value else { return Vec::new() };
+    let mut notes = Vec::new();
     for entry in entries {
         // Hydra's list of other files to compose with.
-        if entry.key != "defaults" {
+        if entry.key == "defaults" {
+            notes = unread_defaults(&entry.node);
+        } else {
             let origin = entry.node.origin.clone();
             flatten(Override { path: entry.key, origin, operation: Operation::Set(entry.node) }, parsed);
         }
     }
+    notes
+}
+
+/// A note for each file of the list `defaults` that is not one of the owners' own.
+fn unread_defaults(list: &Node) -> Vec<Note> {
+    let Value::List(items) = &list.value else { return Vec::new() };
+    // `name`, `group/name`, `group@package: name`, `override group: name`.
+    let group = |text: &str| {
+        let name = text.trim_start_matches("override ").trim_start_matches("optional ");
+        name.trim_start_matches('/').split(['@', '/']).next().unwrap_or(name).to_owned()
+    };
+    let is_own = |item: &Node| match &item.value {
+        Value::Scalar { text, .. } => {
+            text == "_self_"
+                || OWN_FILES.iter().any(|(own, _)| *own == group(text))
+                || text.contains(['/', '@']) && OWN_GROUPS.contains(&group(text).as_str())
+        }
+        Value::Map(entries) => entries.iter().all(|entry| OWN_GROUPS.contains(&group(&entry.key).as_str())),
+        Value::List(_) => false,
+    };
+    let note = |item: &Node| Note {
+        owner: Owner::Verl,
+        key: "defaults".to_owned(),
+        value: Some(show(item)),
+        outcome: Outcome::NoEffect(
+            "warning: the file that it names was not read: give that one as an argument too, before this one"
+                .to_owned(),
+        ),
+        remark: None,
+    };
+    items.iter().filter(|item| !is_own(item)).map(note).collect()
 }
 
 /// A mapping for a key that is none itself is one argument for each key below it.

@@ -11,6 +11,7 @@ mod easyr1;
 mod easyr1_rules;
 mod hydra;
 mod import;
+mod invocation;
 mod objective_rules;
 mod options;
 mod ragen;
@@ -258,6 +259,22 @@ pub enum ForeignProblem {
         /// What it must be.
         expected: &'static str,
     },
+    /// A variable of the shell, or one of the environment, that has no value.
+    #[error("`{variable}` was not filled in by the shell, in the value of `{key}`")]
+    Unfilled {
+        /// The key.
+        key: String,
+        /// The variable as it stands in the value.
+        variable: String,
+    },
+    /// A launcher's number of processes that is none.
+    #[error("`--{option}={value}` does not say how many processes there are, and the batch depends on it")]
+    Processes {
+        /// The option.
+        option: String,
+        /// Its value.
+        value: String,
+    },
     /// An argument of `import` that is none.
     #[error("`{argument}` is neither `key=value` nor a YAML file")]
     NoArgument {
@@ -274,6 +291,11 @@ impl ForeignProblem {
             Self::NoArgument { .. } => {
                 "for example: tamis config import -- data.train_batch_size=512".to_owned()
             }
+            Self::Unfilled { .. } => {
+                "write its value, or use double quotes: the shell fills in nothing between single ones"
+                    .to_owned()
+            }
+            Self::Processes { option, .. } => format!("write the number, such as `--{option}=8`"),
             Self::Refused { key, .. } | Self::BadValue { key, .. } => {
                 format!("`tamis config explain {key}` says what becomes of it")
             }

@@ -169,6 +169,12 @@ impl Translator {
             self.unknown(argument, easyr1);
             return;
         };
+        let is_typed = argument.origin.source.kind == SourceKind::Argument;
+        if let Some(variable) = argument.value().filter(|_| is_typed).and_then(hydra::unfilled) {
+            let problem = ForeignProblem::Unfilled { key: key.to_owned(), variable };
+            self.diagnostics.push(Diagnostic::error(problem.into(), Some(argument.origin.clone())));
+            return;
+        }
         if let Some(reason) = argument.value().and_then(hydra::says_nothing) {
             self.notes.push(said(owner, reason));
             return;

@@ -58,9 +58,17 @@ fn other_value(value: &Json) -> Option<String> {
     }
 }
 
-/// What one argument alone becomes.
+/// What one argument alone becomes. A reference stands in a file, as its owner has it: typed, it would be a variable of the shell.
 fn becomes(key: &str, value: &str) -> String {
-    match import(&[format!("{key}={value}")]) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let argument = if value.contains("${") {
+        let path = folder.path().join("owner.yaml");
+        std::fs::write(&path, format!("{key}: {value}\n")).expect("written");
+        path.to_str().expect("a path in UTF-8").to_owned()
+    } else {
+        format!("{key}={value}")
+    };
+    match import(&[argument]) {
         Ok(import) => {
             let note = import.notes.iter().find(|note| note.key == key);
             // A key of ours that verl calls so too.

@@ -4,6 +4,7 @@ mod critics;
 mod easyr1;
 mod invocations;
 mod keys;
+mod launchers;
 mod objectives;
 mod ragen;
 mod rewards;

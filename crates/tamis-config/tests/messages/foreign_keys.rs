@@ -102,7 +102,7 @@ error: unknown key `data.val_batchsize`
 
 1 error in the configuration
 "#);
-    assert_snapshot!(imported(&["rollout", "--config-name=x", "python3", "-m", "verl.trainer.main_ppo"]), @r#"
+    assert_snapshot!(imported(&["python3", "-m", "verl.trainer.main_ppo", "rollout", "--config-name=x"]), @r#"
 error: `rollout` is neither `key=value` nor a YAML file
  --> command line
   |
