@@ -228,11 +228,12 @@ impl Shape {
         };
         match (self, value) {
             (Self::Path(kind), Json::String(text)) => *text = kind.absolute(text),
-            (Self::Nullable(inner), value) => inner.make_paths_absolute(value),
             (Self::List(inner) | Self::OneOrMany(inner), Json::Array(items)) => {
-                items.iter_mut().for_each(|item| inner.make_paths_absolute(item));
+                for item in items {
+                    inner.make_paths_absolute(item);
+                }
             }
-            (Self::OneOrMany(inner), value) => inner.make_paths_absolute(value),
+            (Self::Nullable(inner) | Self::OneOrMany(inner), value) => inner.make_paths_absolute(value),
             (Self::Section { keys: specs, .. }, value) => keys(specs, value),
             (Self::Tagged { common, variants, .. }, value) => {
                 keys(common, value);

@@ -206,13 +206,11 @@ fn file_of(query: &RolloutQuery) -> Result<PathBuf, RolloutsError> {
         });
     };
     let Some(step) = query.step else { return Ok(last.clone()) };
-    match files.iter().find(|(of, _)| *of == step) {
-        Some((_, path)) => Ok(path.clone()),
-        None => {
-            let steps = files.into_iter().map(|(step, _)| step).collect();
-            Err(RolloutsError::NoSuchStep { folder, step, steps })
-        }
+    if let Some((_, path)) = files.iter().find(|(of, _)| *of == step) {
+        return Ok(path.clone());
     }
+    let steps = files.into_iter().map(|(step, _)| step).collect();
+    Err(RolloutsError::NoSuchStep { folder, step, steps })
 }
 
 /// Files `step_<n>.parquet` and `step_<n>.jsonl` of a folder, by step.

@@ -198,7 +198,6 @@ impl SaveError {
             Self::Format { .. } => {
                 Some("continue the run with the version of tamis that began it".to_owned())
             }
-            Self::Shape { .. } => None,
             // Its checksum agrees, or it would not be read: what was saved was this.
             Self::Weights(CheckpointError::NotFinite { path, .. }) => {
                 let before = path.ancestors().find_map(checkpoint_before);
@@ -223,7 +222,7 @@ impl SaveError {
                 | CheckpointError::Shape { path: place, .. }
                 | CheckpointError::Unexpected { path: place, .. },
             ) => Some(damaged(place)),
-            Self::Weights(_) => None,
+            Self::Shape { .. } | Self::Weights(_) => None,
         }
     }
 }

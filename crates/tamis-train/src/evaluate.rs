@@ -152,7 +152,9 @@ fn evaluate_whole(
     }
     let sources = validation::results(&rows, &config.validate);
     let mut metrics = Metrics::new();
-    sources.iter().for_each(|source| source.put(&mut metrics));
+    for source in &sources {
+        source.put(&mut metrics);
+    }
     Ok(Evaluation {
         num_prompts: report.num_prompts,
         num_samples: settings.n,

@@ -231,7 +231,7 @@ pub fn sample(
             length += sample.token_ids.len();
             if report.shown.len() < settings.num_samples_shown {
                 report.shown.push(Shown {
-                    prompt: prompt.text.to_string(),
+                    prompt: String::from(&*prompt.text),
                     question: question(&prompt.prompt.content),
                     completion: text.clone(),
                     ground_truth: prompt.prompt.ground_truth.clone().unwrap_or_default(),

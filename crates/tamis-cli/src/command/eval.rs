@@ -203,8 +203,11 @@ fn table(source: &SourceResult, text: &mut String) {
     );
     let headings: Vec<String> = columns.iter().map(|column| column.join(", ")).collect();
     let width = |heading: &String| heading.chars().count().max(10);
-    let heading: String = headings.iter().map(|heading| format!("  {heading:>10}")).collect();
-    let _ = writeln!(text, "  {:<18}{heading}", "");
+    let _ = write!(text, "  {:<18}", "");
+    for heading in &headings {
+        let _ = write!(text, "  {heading:>10}");
+    }
+    text.push('\n');
     for name in &figures {
         let _ = write!(text, "  {:<18}", name.trim_end_matches("/mean"));
         for (column, heading) in columns.iter().zip(&headings) {

@@ -178,6 +178,9 @@ impl Seen {
     }
 }
 
+/// For each row its group, and its place in the values of the group where it has one.
+type GroupOfRow = Vec<(usize, Option<usize>)>;
+
 /// One row a trajectory: the group of each row, and what a person should know about the ids.
 fn long(
     file: &Path,
@@ -185,7 +188,7 @@ fn long(
     metric: &str,
     groups: &mut Vec<Vec<f64>>,
     seen: &mut Seen,
-) -> Result<(Vec<(usize, Option<usize>)>, Vec<String>), FilterFileError> {
+) -> Result<(GroupOfRow, Vec<String>), FilterFileError> {
     let mut rows = Vec::new();
     let mut spellings: BTreeMap<String, Spellings> = BTreeMap::new();
     let mut by_key: HashMap<String, usize> = HashMap::new();

@@ -56,12 +56,11 @@ fn base(entry: &Entry, key: &str) -> Vec<String> {
         ("luspo", _) => add("objective.aggregation=seq-mean-token-sum"),
         ("cispo", "objective.loss.max_ratio") => add("objective.loss.bound=absolute"),
         ("dro", _) => add("objective.loss.beta=1"),
-        ("top_p", "filter.temperature") | ("min_p", _) => add("filter.p=0.9"),
         ("top_p", "filter.slack") => {
             add("filter.p=0.9");
             add("filter.mass=linear");
         }
-        ("top_p", _) => add("filter.p=0.9"),
+        ("top_p" | "min_p", _) => add("filter.p=0.9"),
         ("top_k" | "within_group", "filter.fraction") => add("filter.fraction=0.3"),
         ("top_k" | "within_group", _) => add("filter.k=2"),
         ("entropy_bonus", "objective.entropy.aggregation") => add("objective.entropy.coefficient=0.01"),

@@ -257,13 +257,16 @@ impl Session {
         {
             return Err(RunError::Mismatch {
                 run: directory.path().to_owned(),
-                differences: match started {
-                    Some(_) => "the training prompts are not those that the run was begun with: a file of data.train has changed".to_owned(),
-                    None => format!(
-                        "the training prompts are not those that the run was begun with: `{STARTED}`, the date that chat templates show, is gone \
-                         from the run directory, or a file of data.train has changed"
-                    ),
-                },
+                differences: format!(
+                    "the training prompts are not those that the run was begun with: {}a file of data.train has changed",
+                    if started.is_some() {
+                        String::new()
+                    } else {
+                        format!(
+                            "`{STARTED}`, the date that chat templates show, is gone from the run directory, or "
+                        )
+                    }
+                ),
             });
         }
         let loaded = match &state {
