@@ -277,7 +277,7 @@ error: `model.path`: runs/tiny/checkpoints/step_1/critic has no tokenizer.json
     std::fs::remove_file(folder.join("runs/tiny/checkpoints/step_1/critic/model.safetensors"))
         .expect("removed");
     insta::assert_snapshot!(told(&["--resume", "runs/tiny", "train.total_steps=2"]), @r#"
-    exit code 1
+    exit code 4
     error: `critic/model.safetensors` of the checkpoint runs/tiny/checkpoints/step_1 is missing
       hint: put back a copy of the file, or move runs/tiny/checkpoints/step_1 elsewhere: the checkpoint before it, runs/tiny/checkpoints/step_0, is then the last one, and the run is resumed from it
     "#);

@@ -233,7 +233,11 @@ fn checkpoints(folder: &Folder) -> Vec<String> {
 fn weights_that_diverge_end_the_run_and_are_saved_nowhere() {
     let folder = Folder::tiny();
     // The first step has a rate of 0, the second one blows up.
-    let rates = ["train.lr_schedule.warmup_steps=1", "train.optimizer.learning_rate=1e300"];
+    let rates = [
+        "train.lr_schedule.warmup_steps=1",
+        "train.optimizer.learning_rate=3e38",
+        "train.optimizer.weight_decay=2",
+    ];
     let keep = ["train", "tiny.yaml", "checkpoint.save_freq=1", "checkpoint.keep_last=1"];
     let ended = folder.tamis(&[&keep[..], &rates[..]].concat());
     insta::assert_snapshot!(ended.failure(), @r"
@@ -269,7 +273,12 @@ fn a_critic_or_a_warm_start_that_diverges_ends_the_run_too() {
         .replace("  gen_batch_size: 8\n", "");
     assert!(ppo.contains("preset: ppo") && !ppo.contains("gen_batch_size"));
     folder.write("ppo.yaml", &ppo);
-    let ended = folder.tamis(&["train", "ppo.yaml", "critic.optimizer.learning_rate=1e300"]);
+    let ended = folder.tamis(&[
+        "train",
+        "ppo.yaml",
+        "critic.optimizer.learning_rate=1e38",
+        "critic.optimizer.weight_decay=1000",
+    ]);
     let told = ended.failure();
     assert_eq!(ended.code, Some(1));
     assert!(
@@ -280,7 +289,12 @@ fn a_critic_or_a_warm_start_that_diverges_ends_the_run_too() {
     assert_eq!(checkpoints(&folder), ["step_0"]);
 
     let folder = Folder::tiny();
-    let ended = folder.tamis(&["train", "tiny.yaml", "warm_start.learning_rate=1e300"]);
+    let ended = folder.tamis(&[
+        "train",
+        "tiny.yaml",
+        "warm_start.learning_rate=1e38",
+        "train.optimizer.weight_decay=1000",
+    ]);
     let told = ended.failure();
     assert_eq!(ended.code, Some(1));
     assert!(

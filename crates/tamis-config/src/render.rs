@@ -25,9 +25,7 @@ impl Loaded {
     /// As [`Loaded::show`], with the value that the run takes in the comment of each of these keys that is null.
     pub fn show_with(&self, in_force: &[(&str, Json)]) -> String {
         let mut text = String::new();
-        // A relative path would mean something else in another folder.
-        let mut values = self.config.to_json();
-        table::root().make_paths_absolute(&mut values);
+        let values = self.values();
         // Everything that the preset sets is in the values; naming it again lets a reader see what was meant.
         section(&mut text, "", 0, table::root(), &values, &|path| {
             let origin = self.tree.at(path).map_or_else(|| "default".to_owned(), describe);
@@ -37,6 +35,13 @@ impl Loaded {
             }
         });
         text
+    }
+
+    /// The value of every key, paths absolute: a relative one would mean something else in another folder.
+    pub fn values(&self) -> Json {
+        let mut values = self.config.to_json();
+        table::root().make_paths_absolute(&mut values);
+        values
     }
 }
 

@@ -542,7 +542,12 @@ mod tests {
                 num_samples_shown: 0,
                 keeps_samples: false,
             };
-            let mut scorer = Scorer::new(Rewards::new(Vec::new()).expect("none"));
+            let function = NamedReward {
+                name: "exact".to_owned(),
+                weight: 1.0,
+                function: Box::new(tamis_env::reward::exact::Exact),
+            };
+            let mut scorer = Scorer::new(Rewards::new(vec![function]).expect("a function"));
             let mut generator = Foreign(purpose, index);
             sample(&mut generator, &mut scorer, &[prompt], &settings, "v", 1, &mut |_| {}).map(drop)
         };

@@ -143,11 +143,11 @@ fn messages() {
     ");
     insta::assert_snapshot!(message(1, Fault::DiskFull), @"
     failed to write `DIR/metrics.jsonl`: No space left on device (os error 28)
-    hint: no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep`), or name a folder on another disk (`run.dir`); files written before are whole
+    hint: no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep_last`), or name a folder on another disk (`run.dir`); files written before are whole
     ");
     insta::assert_snapshot!(message(2, Fault::DiskFull), @"
     failed to flush to the device `DIR/metrics.jsonl`: No space left on device (os error 28)
-    hint: no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep`), or name a folder on another disk (`run.dir`); files written before are whole
+    hint: no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep_last`), or name a folder on another disk (`run.dir`); files written before are whole
     ");
     insta::assert_snapshot!(message(3, Fault::ReadOnly), @"
     failed to rename `DIR/metrics.jsonl`: Read-only file system (os error 30)
@@ -155,7 +155,7 @@ fn messages() {
     ");
     insta::assert_snapshot!(message(4, Fault::DiskFull), @"
     failed to flush to the device the folder `DIR`: No space left on device (os error 28)
-    hint: no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep`), or name a folder on another disk (`run.dir`); files written before are whole
+    hint: no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep_last`), or name a folder on another disk (`run.dir`); files written before are whole
     ");
     let inside_a_file = path.join("x");
     std::fs::write(&path, "").expect("write");

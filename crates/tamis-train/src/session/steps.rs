@@ -16,6 +16,7 @@ use crate::assemble::schedule::no_such_metric;
 use crate::checkpoint::CarriedGroup;
 use crate::micro_batch::MicroBatch;
 use crate::pool::PromptPool;
+use crate::run_directory::RunDirectoryError;
 use crate::run_log::Level;
 use crate::timings::GENERATION;
 
@@ -37,12 +38,24 @@ impl Session {
                 })
             }
             Err(error) => {
-                // Whatever could not be written: this is why.
-                let error = self.directory.check_present().map_or_else(RunError::from, |()| error);
+                let error = self.check_present_after(&error).map_or_else(RunError::from, |()| error);
                 self.note_failure(&error);
                 Err(error)
             }
         }
+    }
+
+    /// Whether the run directory is there after an error, of which its removal may be the reason. A folder that is being removed loses its
+    /// files one by one, so where one was not found this waits up to two seconds for the rest to go.
+    fn check_present_after(&self, error: &RunError) -> Result<(), RunDirectoryError> {
+        let mut causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
+        let is_missing = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
+        let num_looks = if causes.any(|cause| cause.downcast_ref().is_some_and(is_missing)) { 40 } else { 0 };
+        for _ in 0..num_looks {
+            self.directory.check_present()?;
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        self.directory.check_present()
     }
 
     /// Writes an error into the run log; the command line prints it.

@@ -326,7 +326,7 @@ fn a_wait_can_be_given_up() {
     // And nothing is asked or started again after that.
     let gold = crate::reward::gold::check_gold_heard(&prompts, &rewards, &*heard);
     assert!(matches!(gold, Err(RewardError::Interrupted)));
-    insta::assert_snapshot!(heard.text(), @"checking 40 gold answers with reward `judge`");
+    assert_eq!(heard.text(), "");
 }
 
 #[test]
