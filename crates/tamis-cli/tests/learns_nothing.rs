@@ -141,6 +141,12 @@ fn a_short_run_without_any_reward_is_not_done() {
         ended.shown()
     );
     assert!(!ended.stdout.contains("done"), "{}", ended.stdout);
+    let hint = "hint: mend the function; no step of this run is left: to train further: `tamis train --resume runs/tiny train.total_steps=4`";
+    assert!(ended.failure().contains(hint), "{}", ended.shown());
+    // A resume without a step to train has no news.
+    let again = folder.tamis(&["train", "--resume", "runs/tiny"]);
+    let old = "error: no step was left to train, and as before: reward `judge` (reward[0]) failed on every completion of 2 rounds";
+    assert!(again.failure().contains(old) && again.failure().contains(hint), "{}", again.shown());
     // Once there is a reward, the same run is done.
     folder.write("judge.py", &judge(SCORES));
     folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=4"]).succeeds();
@@ -169,6 +175,47 @@ fn no_answer_from_anyone_ends_the_run_too() {
         "{}",
         ended.shown()
     );
+}
+
+/// The preset's soft overlong punishment scores every completion, whatever the task's reward says.
+#[test]
+fn a_punishment_for_length_does_not_hide_that_nothing_is_answered() {
+    let folder = Folder::new();
+    folder.write("judge.py", &judge("{'score': None}"));
+    folder.write("config.yaml", &config(&NO_FILTER));
+    let ended = folder.tamis(&["train", "config.yaml", "preset=dapo", "filter=null"]);
+    let told = "no completion of 3 rounds in a row had a score from a reward function other than shaping, up to step 3";
+    assert!(ended.failure().contains(told), "{}", ended.shown());
+}
+
+/// A name that only an answer can give: one round without it is chance, several in a row are a mistake, also after a resume.
+#[test]
+fn a_metric_that_no_score_has_ends_the_run_after_several_rounds() {
+    let filter = |name: &'static str| {
+        [
+            ("filter: {kind: variance}", name),
+            ("reward: [{kind: command,", "reward: [{kind: number}, {kind: command,"),
+        ]
+    };
+    let told = "warning: the filter's metric `strict` is not among the scores of this round: ";
+    let late = "{'score': 1, **({'strict': len(request['completion']) % 3} if request['step'] > 1 else {})}";
+    let never = "{'score': 1}";
+    for (answer, code) in [(late, None), (never, Some(1))] {
+        let folder = Folder::new();
+        let changes = [
+            &filter("filter: {kind: variance, metric: strict}")[..],
+            &[("schedule: {max_num_gen_batches: 50}", "schedule: {max_num_gen_batches: 1, on_limit: skip}")],
+        ]
+        .concat();
+        let ended = train(&folder, answer, &changes);
+        assert!(ended.stderr.contains(told), "{answer}: {}", ended.shown());
+        if code.is_some() {
+            assert_eq!(ended.stderr.matches(told).count(), 2, "{}", ended.shown());
+            assert!(ended.failure().contains("`strict`"), "{}", ended.shown());
+            let again = folder.tamis(&["train", "--resume", "runs/tiny"]);
+            assert_eq!((again.code, again.stderr.matches(told).count()), (Some(1), 2), "{}", again.shown());
+        }
+    }
 }
 
 #[test]

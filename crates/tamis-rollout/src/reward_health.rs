@@ -1,4 +1,5 @@
-//! Whether rewards arrive at all: rounds in a row in which a reward function failed on every completion, or no completion had a reward.
+//! Whether rewards arrive at all: rounds in a row in which a reward function failed on every completion, or no completion had a reward
+//! other than shaping.
 //!
 //! Such a run generates, takes its steps and learns nothing. [`RewardHealth`] counts the rounds, round by round from the scores alone, so
 //! that a run that is killed and reads its answers back from the journal counts the same.
@@ -7,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tamis_env::reward::combine::describe;
-use tamis_env::reward::{RewardInput, Rewards, Scored};
+use tamis_env::reward::{NamedReward, RewardInput, Rewards, Scored};
 
 /// So many rounds in a row without any score from a function end the run: nothing says that the next one would have one.
 pub const MOST_FAILED_ROUNDS: u32 = 3;
@@ -35,7 +36,7 @@ pub struct RewardHealth {
     num_rounds: u64,
     /// By function: the latest rounds, where it failed on every completion of each.
     failing: BTreeMap<String, Row>,
-    /// The latest rounds, where no completion of any had a reward.
+    /// The latest rounds, where no completion of any had a reward other than shaping.
     unrewarded: Option<Row>,
 }
 
@@ -44,6 +45,8 @@ pub struct RewardHealth {
 pub struct MissingRewards {
     /// The function that fails on every completion; `None`: all functions together gave no completion a reward.
     pub function: Option<String>,
+    /// Whether completions have scores all the same, from shaping alone.
+    pub is_shaped: bool,
     /// In how many rounds in a row.
     pub num_rounds: u32,
     /// What was said of the first such completion, and that completion.
@@ -71,7 +74,12 @@ impl RewardHealth {
                 self.failing.remove(&named.name);
             }
         }
-        if scored.iter().all(|row| row.reward.value.is_nan()) {
+        // Shaping scores whatever it is given: it says nothing of whether the task is rewarded.
+        let of_task: Vec<&str> = task_functions(rewards).map(|named| named.name.as_str()).collect();
+        let has_answer = |row: &Scored| {
+            of_task.iter().any(|&name| row.scores.get(name).is_some_and(|score| !score.value.is_nan()))
+        };
+        if !scored.iter().any(|row| !row.reward.value.is_nan() && has_answer(row)) {
             self.unrewarded
                 .get_or_insert_with(|| {
                     let messages =
@@ -92,6 +100,7 @@ impl RewardHealth {
             .filter(|(_, row)| row.rounds >= num_rounds)
             .reduce(|worst, other| if other.1.rounds > worst.1.rounds { other } else { worst });
         let of = |function: Option<String>, row: &Row, hint: Option<String>| MissingRewards {
+            is_shaped: function.is_none() && task_functions(rewards).count() < rewards.weighed().count(),
             function,
             num_rounds: row.rounds,
             first: row.first.clone(),
@@ -117,11 +126,17 @@ impl RewardHealth {
     }
 }
 
+/// Functions that reward the task: those of the reward that are no shaping, or all of it where it is nothing but shaping.
+fn task_functions(rewards: &Rewards) -> impl Iterator<Item = &NamedReward> {
+    let all_shaping = rewards.weighed().all(|named| named.function.is_shaping());
+    rewards.weighed().filter(move |named| all_shaping || !named.function.is_shaping())
+}
+
 #[cfg(test)]
 mod tests {
     use tamis_core::group::{PromptId, Score};
     use tamis_data::prompt::{Prompt, PromptContent};
-    use tamis_env::reward::{NamedReward, Outcome, RewardFailure, RewardFunction};
+    use tamis_env::reward::{Outcome, RewardFailure, RewardFunction};
 
     use super::*;
 
@@ -194,7 +209,7 @@ mod tests {
             let rewards = both(weight);
             let mut health = RewardHealth::default();
             let row = |failed: bool| Scored {
-                scores: BTreeMap::new(),
+                scores: BTreeMap::from([("right".to_owned(), Score::of(1.0))]),
                 reward: Score::of(1.0),
                 failures: failed.then(|| ("len".to_owned(), "broke".to_owned())).into_iter().collect(),
                 logged: tamis_env::reward::Logged::default(),
@@ -226,6 +241,41 @@ mod tests {
         assert!(missing.first.starts_with("  prompt 7: "), "{}", missing.first);
         observe(&mut health, &rewards, &["-", "0.5"]);
         assert_eq!(health.missing_for(1, &rewards), None);
+    }
+
+    /// Scores everything, and is shaping.
+    struct Shapes;
+
+    impl RewardFunction for Shapes {
+        fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+            batch.iter().map(|_| Outcome::score(-0.5)).collect()
+        }
+
+        fn is_shaping(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn shaping_does_not_hide_that_the_task_has_no_reward() {
+        let named = |name: &str, weight, function| NamedReward { name: name.to_owned(), weight, function };
+        let shaped = |weight: f64| {
+            let (judge, long): (Box<dyn RewardFunction>, _) = (Box::new(Reads("judge")), Box::new(Shapes));
+            Rewards::new(vec![named("judge", weight, judge), named("long", 1.0, long)]).unwrap()
+        };
+        // A judge that only measures leaves a reward that is shaping by choice.
+        for (weight, completions, expected) in
+            [(1.0, ["-", "-"], true), (1.0, ["-", "1"], false), (0.0, ["-", "-"], false)]
+        {
+            let rewards = shaped(weight);
+            let mut health = RewardHealth::default();
+            for _ in 0..MOST_FAILED_ROUNDS {
+                observe(&mut health, &rewards, &completions);
+            }
+            let missing = health.missing(&rewards);
+            assert_eq!(missing.is_some(), expected, "weight {weight}, {completions:?}");
+            assert!(missing.is_none_or(|missing| missing.is_shaped && missing.function.is_none()));
+        }
     }
 
     #[test]

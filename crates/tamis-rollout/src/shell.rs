@@ -17,7 +17,7 @@ use tamis_env::reward::{Logged, RewardError, RewardInput, Scored, TrainerState};
 use thiserror::Error;
 
 use crate::generator::{Generator, GeneratorError, GroupRequest, Outcome, Sampling, Ticket, TicketPurpose};
-use crate::reward_health::{MissingRewards, RewardHealth};
+use crate::reward_health::{MOST_FAILED_ROUNDS, MissingRewards, RewardHealth};
 use crate::scorer::{ScoreError, Scorer};
 use crate::source::{PreparedPrompt, PromptSource};
 
@@ -159,7 +159,7 @@ pub struct ShellSettings {
     pub filter: Option<GroupFilter>,
     /// What the filter looks at, and what reports are about without one.
     pub metric: Metric,
-    /// Whether the first completions that are scored must show that the metric is there at all: where its name could not be known before.
+    /// Whether the first rounds that are scored must show that the metric is there at all: where its name could not be known before.
     pub is_metric_unproven: bool,
 }
 
@@ -185,7 +185,7 @@ pub enum ShellError {
     #[error(transparent)]
     Score(#[from] ScoreError),
     /// The filter's metric is a score that no completion has.
-    #[error("the filter's metric `{metric}` is not among the scores of the first completions: {}", names.join(", "))]
+    #[error("the filter's metric `{metric}` is not among the scores of the completions of the first rounds: {}", names.join(", "))]
     NoMetric {
         /// The metric.
         metric: String,
@@ -250,6 +250,8 @@ pub struct Shell {
     held: BTreeMap<GroupId, Record>,
     next_group: u64,
     reward_health: RewardHealth,
+    /// Rounds so far that had rewards and not the filter's metric.
+    rounds_without_metric: u32,
 }
 
 impl Shell {
@@ -261,6 +263,7 @@ impl Shell {
             held: BTreeMap::new(),
             next_group: 0,
             reward_health: RewardHealth::default(),
+            rounds_without_metric: 0,
         }
     }
 
@@ -273,7 +276,7 @@ impl Shell {
         reward_health: RewardHealth,
     ) -> Self {
         let held = held.into_iter().map(|record| (record.group.id, record)).collect();
-        Self { settings, machine, held, next_group, reward_health }
+        Self { settings, machine, held, next_group, reward_health, rounds_without_metric: 0 }
     }
 
     /// The machine.
@@ -536,7 +539,7 @@ impl Shell {
         let scored = with.scorer.score(&inputs, &keys)?;
         self.reward_health.observe(with.scorer.rewards(), &inputs, &scored);
         drop(inputs);
-        self.prove_metric(&scored)?;
+        self.prove_metric(&scored, with.observer)?;
         let rewards: Vec<f64> = scored.iter().map(|scored| scored.reward.value).collect();
         with.observer.scored(&rewards);
         for warning in with.scorer.take_warnings() {
@@ -561,8 +564,9 @@ impl Shell {
         Ok(())
     }
 
-    /// Fails where completions were scored and none of them has the score that the filter looks at.
-    fn prove_metric(&mut self, scored: &[Scored]) -> Result<(), ShellError> {
+    /// Fails where the completions of the first rounds were scored and none of them has the score that the filter looks at. One round may by
+    /// chance hold only sources that do not give it, which is a warning.
+    fn prove_metric(&mut self, scored: &[Scored], observer: &mut dyn Observer) -> Result<(), ShellError> {
         let Metric::Score(name) = &self.settings.metric else { return Ok(()) };
         let answered = || scored.iter().filter(|scored| !scored.reward.value.is_nan());
         if !self.settings.is_metric_unproven || answered().next().is_none() {
@@ -574,7 +578,17 @@ impl Shell {
         }
         let scores: BTreeSet<&String> = answered().flat_map(|scored| scored.scores.keys()).collect();
         let available = AvailableMetrics { scores: scores.into_iter().cloned().collect(), entropy: true };
-        Err(ShellError::NoMetric { metric: self.settings.metric.to_string(), names: available.names() })
+        let (metric, names) = (self.settings.metric.to_string(), available.names());
+        self.rounds_without_metric += 1;
+        if self.rounds_without_metric >= MOST_FAILED_ROUNDS {
+            return Err(ShellError::NoMetric { metric, names });
+        }
+        observer.warn(&format!(
+            "the filter's metric `{metric}` is not among the scores of this round: {}; the run ends after {MOST_FAILED_ROUNDS} such rounds in \
+             a row",
+            names.join(", ")
+        ));
+        Ok(())
     }
 
     /// Judges the complete groups of a round together, so that a filter which compares groups sees them all.

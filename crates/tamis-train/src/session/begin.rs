@@ -310,8 +310,10 @@ impl Session {
         let update = update_settings(&config)?;
         let settings = schedule::rounds(&config, &sieve);
         let shell_settings = ShellSettings {
-            // A later step of a resumed run may by chance have none of a score that was there before.
-            is_metric_unproven: sieve.filter.is_some() && !is_complete && state.is_none(),
+            // A later step of a resumed run may by chance have none of a score that was there before; before the first there was none.
+            is_metric_unproven: sieve.filter.is_some()
+                && !is_complete
+                && state.as_ref().is_none_or(|(state, _)| state.step == 0),
             ..shell_settings(&config, &sieve)
         };
         let shell = match &state {
@@ -347,6 +349,7 @@ impl Session {
             num_tokens: state.as_ref().map_or(0, |(state, _)| state.num_tokens),
             scores: state.as_ref().map(|(state, _)| state.scores.clone()).unwrap_or_default(),
             before: state.as_ref().and_then(|(state, _)| state.before.clone()),
+            first_group: shell.next_group(),
             saved: state.as_ref().map(|(state, _)| state.step),
             latest: state.as_ref().and_then(|(state, _)| state.latest.clone()),
             is_unmeasured: state.as_ref().is_some_and(|(state, _)| state.is_unmeasured),
@@ -437,18 +440,24 @@ fn fingerprint(prompts: &[PreparedPrompt]) -> u32 {
 /// A run that is to have no more steps than it has: what it says, and how to go on.
 fn no_step_left(config: &Config, run: &Path, steps: u64) -> Option<String> {
     let total = config.train.total_steps.map(|total| total as u64).filter(|&total| total <= steps)?;
-    let how = if length_may_change(config) {
-        format!(
-            "to train further: `tamis train --resume {} train.total_steps={}`",
-            run.display(),
-            2 * steps.max(1)
-        )
-    } else {
-        "the learning rate follows train.total_steps, so a longer run has to be a new one".to_owned()
-    };
+    let how = how_to_train_further(config, run, steps);
     Some(format!(
         "the run has {steps} steps already and train.total_steps is {total}: no step is left to train; {how}"
     ))
+}
+
+/// What to type for more steps than a run has that came to its end.
+pub(super) fn how_to_train_further(config: &Config, run: &Path, steps: u64) -> String {
+    if !length_may_change(config) {
+        return "the learning rate follows train.total_steps, so a longer run has to be a new one".to_owned();
+    }
+    let (key, more) = match (config.train.total_steps, config.train.total_epochs) {
+        (Some(total), _) if total as u64 <= steps => ("train.total_steps", 2 * steps.max(1)),
+        (_, Some(epochs)) => ("train.total_epochs", 2 * epochs as u64),
+        // It ended for another reason than its length.
+        _ => return "begin a new run".to_owned(),
+    };
+    format!("to train further: `tamis train --resume {} {key}={more}`", run.display())
 }
 
 /// What of a damaged journal can be gone on from: the newest checkpoint that counts on no more than is left.

@@ -189,7 +189,10 @@ pub enum RunError {
         run: PathBuf,
     },
     /// A reward function fails on everything, or no completion has a reward.
-    #[error("{}, up to step {step}: the run does not learn; the first: {}", lacking(missing, key.as_deref()), missing.first.trim_start())]
+    #[error(
+        "{}{}, up to step {step}: the run does not learn; the first: {}",
+        as_before(*is_old), lacking(missing, key.as_deref()), missing.first.trim_start()
+    )]
     MissingRewards {
         /// What is missing.
         missing: Box<MissingRewards>,
@@ -199,9 +202,16 @@ pub enum RunError {
         step: u64,
         /// Where to resume from.
         run: PathBuf,
+        /// How to train further, where no step is left.
+        further: Option<String>,
+        /// Whether an earlier process found it, and this one had no step to train.
+        is_old: bool,
     },
     /// Step after step made no update.
-    #[error("the {steps} steps up to step {step} made no update of the policy{}: the run does not learn", because(*reason))]
+    #[error(
+        "{}the {steps} steps up to step {step} made no update of the policy{}: the run does not learn",
+        as_before(*is_old), because(*reason)
+    )]
     NothingTrained {
         /// How many steps, in a row.
         steps: u64,
@@ -211,6 +221,10 @@ pub enum RunError {
         reason: Option<LeftOut>,
         /// Where to resume from.
         run: PathBuf,
+        /// How to train further, where no step is left.
+        further: Option<String>,
+        /// Whether an earlier process found it, and this one had no step to train.
+        is_old: bool,
     },
     /// Weights or moments that are no numbers any more.
     #[error(
@@ -285,8 +299,15 @@ fn lacking(missing: &MissingRewards, key: Option<&str>) -> String {
     match (&missing.function, key) {
         (Some(name), Some(key)) => format!("reward `{name}` ({key}) failed on every completion of {rounds}"),
         (Some(name), None) => format!("reward `{name}` failed on every completion of {rounds}"),
+        (None, _) if missing.is_shaped => {
+            format!("no completion of {rounds} had a score from a reward function other than shaping")
+        }
         (None, _) => format!("no completion of {rounds} had a reward"),
     }
+}
+
+fn as_before(is_old: bool) -> &'static str {
+    if is_old { "no step was left to train, and as before: " } else { "" }
 }
 
 fn because(reason: Option<LeftOut>) -> String {
@@ -342,22 +363,27 @@ impl RunError {
                 checkpoint.display(),
                 run.display()
             )),
-            Self::MissingRewards { missing, run, .. } => {
+            Self::MissingRewards { missing, run, further, .. } => {
                 let cause = match (&missing.hint, &missing.function) {
                     (Some(hint), _) => hint,
                     (None, Some(_)) => "mend the function",
                     (None, None) => "look at what the reward functions are given and return",
                 };
-                Some(format!(
-                    "{cause}; then `tamis train --resume {}` goes on after the last step that was trained, and asks anew",
-                    run.display()
-                ))
+                Some(match further {
+                    Some(further) => format!("{cause}; no step of this run is left: {further}"),
+                    None => format!(
+                        "{cause}; then `tamis train --resume {}` goes on after the last step that was trained, and asks anew",
+                        run.display()
+                    ),
+                })
             }
-            Self::NothingTrained { reason, run, .. } => Some(format!(
-                "{}; the run is in {}",
-                reason.map_or("look at the warnings of its steps", LeftOut::remedy),
-                run.display()
-            )),
+            Self::NothingTrained { reason, run, further, .. } => {
+                let cause = reason.map_or("look at the warnings of its steps", LeftOut::remedy);
+                Some(match further {
+                    Some(further) => format!("{cause}; no step of this run is left: {further}"),
+                    None => format!("{cause}; the run is in {}", run.display()),
+                })
+            }
             Self::Stopped { run, .. } => Some(format!(
                 "change the settings above in a new run; what was trained is in {}",
                 run.join("checkpoints").display()
@@ -467,6 +493,8 @@ pub struct Session {
     before: Option<ValidationReport>,
     latest: Option<(u64, ValidationReport)>,
     attempts: Attempts,
+    /// The next group when this process began.
+    first_group: u64,
     saved: Option<u64>,
     // The validation after the last step was interrupted, and is still to be made.
     is_unmeasured: bool,

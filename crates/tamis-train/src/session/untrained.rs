@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use tamis_rollout::MissingRewards;
 
+use super::begin::how_to_train_further;
 use super::{RunError, Session};
 use crate::left_out::LeftOut;
 
@@ -20,6 +21,10 @@ impl Session {
     /// Saves and makes the error of a run whose rewards are missing. A resume asks anew for what was answered since the last trained step:
     /// the function may be mended by then.
     pub(super) fn without_rewards(&mut self, step: u64, missing: MissingRewards) -> RunError {
+        self.rewardless(step, missing, None)
+    }
+
+    fn rewardless(&mut self, step: u64, missing: MissingRewards, further: Option<String>) -> RunError {
         let trained = self.shell.machine().progress().steps;
         if step > trained || self.saved != Some(trained) {
             self.scorer.settle_journal(u64::MAX);
@@ -36,7 +41,21 @@ impl Session {
             key: place.map(|place| format!("reward[{place}]")),
             step,
             run: self.directory.path().to_owned(),
+            is_old: further.is_some() && self.generated_nothing(),
+            further: further.or_else(|| self.further()),
         }
+    }
+
+    /// How to train further, where the run has all of its steps.
+    fn further(&self) -> Option<String> {
+        let steps = self.shell.machine().progress().steps;
+        let is_full = self.config.train.total_steps.is_some_and(|total| total as u64 <= steps);
+        is_full.then(|| how_to_train_further(&self.config, self.directory.path(), steps))
+    }
+
+    /// Whether this process found a run without a step left: what is wrong with it is no news.
+    fn generated_nothing(&self) -> bool {
+        self.shell.next_group() == self.first_group
     }
 
     /// Counts a step of the policy that made so many updates, left-out ones included; whether there were too many without.
@@ -55,17 +74,24 @@ impl Session {
             step: self.shell.machine().progress().steps,
             reason: self.untrained.reason,
             run: self.directory.path().to_owned(),
+            is_old: false,
+            further: self.further(),
         }
     }
 
     /// Refuses to call a run done that never had a reward, or never made an update of the policy that it was to train.
     pub(super) fn check_learned(&mut self) -> Result<(), RunError> {
         let steps = self.shell.machine().progress().steps;
+        let further = how_to_train_further(&self.config, self.directory.path(), steps);
         if let Some(missing) = self.shell.reward_health().always_missing(self.scorer.rewards()) {
-            return Err(self.without_rewards(steps, missing));
+            return Err(self.rewardless(steps, missing, Some(further)));
         }
         if steps > 0 && self.trains_policy(steps) && self.engine.optimizer().num_steps() == 0 {
-            return Err(self.nothing_trained(steps));
+            let mut error = self.nothing_trained(steps);
+            if let RunError::NothingTrained { further: how, is_old, .. } = &mut error {
+                (*how, *is_old) = (Some(further), self.generated_nothing());
+            }
+            return Err(error);
         }
         Ok(())
     }
