@@ -454,7 +454,7 @@ fn a_journal_that_lost_what_a_checkpoint_counts_on_is_refused() {
     insta::assert_snapshot!(folder.tamis(&longer).failure().replace(&whole.len().to_string(), "ALL"), @r"
     exit code 4
     error: the run cannot be resumed: failed to read `runs/tiny/journal.bin`: it ends at byte 0, and had ALL bytes when the checkpoint was written
-      hint: put the file back as it was, or begin a new run: no checkpoint counts on no more than is left
+      hint: journal.bin holds the answers of your reward program, and without it no checkpoint can be continued: put the file back as it was, or begin a new run
     ");
 
     // A torn tail after it is cut, what the checkpoint holds is not read again, and the run goes on.

@@ -2,14 +2,12 @@
 
 mod tamis;
 
-use tamis::{Folder, Left, TINY};
+use tamis::{Folder, Left, Replaced as _, TINY};
 use tamis_data::records::Records;
 
 /// The tiny run with another reward; the warm start makes no difference to what is said of it.
 fn with_reward(reward: &str) -> String {
-    let config = TINY.replace("reward: [{kind: number}]", reward).replace("total_steps: 6", "total_steps: 2");
-    assert!(config.contains(reward), "the tiny run has changed");
-    config
+    TINY.replaced("reward: [{kind: number}]", reward).replaced("total_steps: 6", "total_steps: 2")
 }
 
 fn train(functions: &str, reward: &str) -> (Folder, tamis::Ended) {
@@ -127,7 +125,7 @@ fn what_a_function_logs_is_kept() {
     }
     // The steps are done again, and every answer comes out of the journal, whatever the function would say now.
     let again = Folder::new()
-        .with("mine.py", &FUNCTIONS.replace("1000 *", "2000 *"))
+        .with("mine.py", &FUNCTIONS.replaced("1000 *", "2000 *"))
         .with("config.yaml", &with_reward(reward));
     for file in ["config.yaml", "started", "journal.bin"] {
         std::fs::create_dir_all(again.join("runs/tiny")).expect("folder");
@@ -175,7 +173,7 @@ fn a_metric_that_no_function_gives_is_told_with_those_there_are() {
     }
     let dapo = |function: &str, data: &str| {
         let reward = format!("preset: dapo\nreward: [{{kind: python, path: mine.py, function: {function}}}]");
-        let config = with_reward(&reward).replace("data:\n", data);
+        let config = with_reward(&reward).replaced("data:\n", data);
         let folder = Folder::new().with("mine.py", FUNCTIONS).with("config.yaml", &config);
         let ended = folder.tamis(&["train", "config.yaml"]);
         assert!(ended.code != Some(0), "{}", ended.shown());
@@ -188,10 +186,10 @@ fn a_metric_that_no_function_gives_is_told_with_those_there_are() {
     error: `filter.metric` is `acc` (config.yaml:12, preset dapo), and no reward function gives a number of that name: this run has `overlong`, `python`, `score`, `seq_reward`, `seq_final_reward`, `token_level_rewards`, `length`, `entropy`
       hint: write `filter.metric: score`, or let the function return a dictionary with `score` and `acc`, which is 1 where the answer is right and 0 where it is not
     ");
-    assert_eq!(dapo("compute_score", "data:\n"), told.replace("`score`, `seq", "`score`, `size`, `seq"));
+    assert_eq!(dapo("compute_score", "data:\n"), told.replaced("`score`, `seq", "`score`, `size`, `seq"));
     // Without them the first completions do, and then with the same words.
     let late = dapo("compute_score", "data:\n  check_gold: off\n");
-    assert_eq!(late, dapo("compute_score", "data:\n").replace("yaml:12", "yaml:13"));
+    assert_eq!(late, dapo("compute_score", "data:\n").replaced("yaml:12", "yaml:13"));
 }
 
 #[test]
@@ -200,10 +198,10 @@ fn pass_at_k_without_a_binary_score_is_told() {
         return;
     }
     let reward = "reward: [{kind: python, path: mine.py, function: compute_score}]";
-    let config = with_reward(reward).replace("validate: {", "validate: {n: 2, metrics: [mean@k, pass@k], ");
+    let config = with_reward(reward).replaced("validate: {", "validate: {n: 2, metrics: [mean@k, pass@k], ");
     for (config, gold) in [
         (config.clone(), true),
-        (config.replace("  arithmetic: {", "  check_gold: off\n  arithmetic: {"), false),
+        (config.replaced("  arithmetic: {", "  check_gold: off\n  arithmetic: {"), false),
     ] {
         let folder = Folder::new().with("mine.py", FUNCTIONS).with("config.yaml", &config);
         let ended = folder.tamis(&["train", "config.yaml"]).succeeds();

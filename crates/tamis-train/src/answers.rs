@@ -15,14 +15,10 @@ use crate::journal::{Journal, JournalError, SyncPolicy};
 #[derive(Serialize, Deserialize)]
 struct Entry {
     key: String,
-    /// The training step that it was asked for in; an earlier build did not say, and its answers stay until they are asked for.
-    #[serde(default = "unknown")]
-    step: u64,
+    /// The training step that it was asked for in; an earlier build did not say.
+    #[serde(default)]
+    step: Option<u64>,
     answer: Answer,
-}
-
-const fn unknown() -> u64 {
-    u64::MAX
 }
 
 /// The answers of a run on disk, and those in memory that an earlier process was given.
@@ -35,18 +31,19 @@ pub struct RecordedAnswers {
 }
 
 impl RecordedAnswers {
-    /// Opens the journal and reads what it holds from `from` on, where a checkpoint says that what it does not hold begins (0 without one). A
-    /// torn tail is cut: the asking for what stood there is done again.
+    /// Opens the journal and reads what it holds from `from` on, where a checkpoint says that what it does not hold begins (0 without one). `next` is the
+    /// step after that checkpoint, to which answers belong that do not name theirs. A torn tail is cut: the asking for what stood there is done again.
     ///
     /// # Errors
     /// A journal that ends before `from`, a file that is none, the disk.
-    pub fn open(disk: &Disk, path: &Path, from: u64) -> Result<Self, JournalError> {
+    pub fn open(disk: &Disk, path: &Path, from: u64, next: u64) -> Result<Self, JournalError> {
         // One flush for each batch of answers, after it was appended.
         let (journal, recovered) = Journal::open(disk, path, SyncPolicy::OnDemand, from)?;
         let mut all = Self { journal, known: HashMap::new(), starts: BTreeMap::new() };
         let mut start = recovered.from;
         for (end, payload) in recovered.records {
             if let Ok(Entry { key, step, answer }) = serde_json::from_slice(&payload) {
+                let step = step.unwrap_or(next);
                 all.starts.entry(step).or_insert(start);
                 all.known.insert(key, (step, answer));
             }
@@ -69,7 +66,7 @@ impl AnswerJournal for RecordedAnswers {
     fn put(&mut self, step: u64, answers: &[(String, Answer)]) -> Result<(), AnswerError> {
         self.starts.entry(step).or_insert(self.journal.position());
         for (key, answer) in answers {
-            let entry = Entry { key: key.clone(), step, answer: answer.clone() };
+            let entry = Entry { key: key.clone(), step: Some(step), answer: answer.clone() };
             let payload = serde_json::to_vec(&entry).map_err(|error| AnswerError(Box::new(error)))?;
             self.journal.append(&payload).map_err(|error| AnswerError(Box::new(error)))?;
         }
@@ -99,7 +96,7 @@ mod tests {
     }
 
     fn open(path: &Path, from: u64) -> RecordedAnswers {
-        RecordedAnswers::open(&Disk::unflushed(), path, from).expect("opens")
+        RecordedAnswers::open(&Disk::unflushed(), path, from, 1).expect("opens")
     }
 
     fn put(answers: &mut RecordedAnswers, step: u64, key: &str, value: f64) {
@@ -151,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_of_an_earlier_build_are_kept_until_they_are_asked_for() {
+    fn answers_of_an_earlier_build_belong_to_the_step_after_the_checkpoint() {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("journal");
         let (mut journal, _) =
@@ -159,8 +156,13 @@ mod tests {
         let line = br#"{"key": "rollout/1/0", "answer": {"scores": {}, "reward": {"value": 0.5}}}"#;
         journal.append(line).expect("append");
         drop(journal);
-        let mut answers = open(&path, 0);
-        answers.settle(9);
+        let open = || RecordedAnswers::open(&Disk::unflushed(), &path, 0, 9).expect("opens");
+        let mut answers = open();
+        assert_eq!(answers.settle(9), 0, "step 9 is still to be made");
         assert_eq!(answers.take("rollout/1/0"), Some(answer(0.5)));
+        assert_eq!(answers.settle(10), std::fs::metadata(&path).expect("file").len());
+        let mut answers = open();
+        answers.settle(10);
+        assert_eq!(answers.num_answers(), 0);
     }
 }

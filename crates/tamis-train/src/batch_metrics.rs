@@ -161,12 +161,12 @@ pub fn trained_metrics(
     let left_out = |place: usize| columns.left_out.get(place).copied().flatten();
     let chosen = Members::chosen(groups, columns.left_out);
     let members: Vec<&Trajectory> = chosen.iter().collect();
-    set_extremes(metrics, "critic/score", Summary::of(members.iter().map(|member| member.reward)));
+    let raw = Summary::of(members.iter().map(|member| member.reward));
+    set_extremes(metrics, "critic/score", raw);
     let rewards: Vec<f64> = batch.iter().map(|member| member.reward).collect();
     let finals = columns.final_rewards.unwrap_or(&rewards).iter().enumerate();
     let finals = finals.filter(|(place, _)| left_out(*place) != Some(LeftOut::Unchosen));
-    let rewards = Summary::of(finals.map(|(_, reward)| *reward));
-    set_extremes(metrics, "critic/rewards", rewards);
+    set_extremes(metrics, "critic/rewards", Summary::of(finals.map(|(_, reward)| *reward)));
     let loss_tokens: Vec<usize> = batch
         .iter()
         .enumerate()
@@ -201,7 +201,7 @@ pub fn trained_metrics(
     metrics.set("perf/total_num_tokens", num_tokens as f64);
     let num_truncated = members.iter().filter(|member| member.is_truncated()).count();
     TrainedFacts {
-        rewards,
+        rewards: raw,
         mean_length: Summary::of(members.iter().map(|member| member.token_ids.len() as f64))
             .map(|summary| summary.mean),
         truncated: (!members.is_empty()).then(|| num_truncated as f64 / members.len() as f64),

@@ -86,17 +86,20 @@ impl Interrupt {
             return Err(Interrupted);
         }
         let (sender, receiver) = channel();
+        // Where no thread can be started the work is done on this one, which cannot give it up.
+        let work = Arc::new(Mutex::new(Some(work)));
+        let of_thread = Arc::clone(&work);
+        let take = |slot: &Mutex<Option<_>>| slot.lock().unwrap_or_else(PoisonError::into_inner).take();
         let prepare = move || {
-            // Nobody listens any more where it was abandoned.
-            let _ = sender.send(work());
+            if let Some(work) = take(&of_thread) {
+                // Nobody listens any more where it was abandoned.
+                let _ = sender.send(work());
+            }
         };
-        // A system without room for one more thread has none for the engine's either.
-        #[expect(
-            clippy::expect_used,
-            reason = "as `std::thread::spawn`, which does not let the stack be chosen"
-        )]
-        let thread =
-            std::thread::Builder::new().stack_size(STACK_BYTES).spawn(prepare).expect("a thread starts");
+        let thread = match std::thread::Builder::new().stack_size(STACK_BYTES).spawn(prepare) {
+            Ok(thread) => thread,
+            Err(_) => return take(&work).map(|work| work()).ok_or(Interrupted),
+        };
         loop {
             match receiver.recv_timeout(LOOK_EVERY) {
                 Ok(done) => return Ok(done),

@@ -20,7 +20,7 @@ use crate::timings::Pace;
 /// What a person follows of a step; what is not there is not shown.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StepView {
-    /// Mean reward of the trained trajectories, after a KL penalty.
+    /// Mean reward of the trained trajectories, before a KL penalty.
     pub reward: Option<f64>,
     /// Its sample deviation.
     pub reward_std: Option<f64>,

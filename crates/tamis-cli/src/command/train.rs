@@ -96,7 +96,7 @@ fn fail(error: &RunError) -> Failure {
             | SaveError::Shape { .. },
         )
         | RunError::Directory(RunDirectoryError::ForeignLog { .. }) => MISMATCH,
-        RunError::Interrupted { .. } | RunError::NotBegun => INTERRUPTED,
+        RunError::Interrupted { .. } | RunError::NotBegun | RunError::NotResumed => INTERRUPTED,
         // A damaged file is no mistake in the configuration.
         RunError::Assemble(AssembleError::Checksum(_)) => FAILED,
         RunError::Assemble(_)
@@ -117,13 +117,19 @@ fn closing(summary: &Summary) -> String {
     let mut text = String::new();
     let run = summary.run.display();
     if let (Some(before), Some(after)) = (&summary.before, &summary.after) {
+        let figure =
+            |report: &tamis_train::validation::ValidationReport| match report.outcome.figure(report.accuracy)
+            {
+                none if none.is_empty() => "none".to_owned(),
+                figure => figure,
+            };
         let _ = writeln!(text, "\n{:<28} {:>10} {:>10}", "", "before RL", "after RL");
         let _ = writeln!(
             text,
             "{:<28} {:>10} {:>10}",
             format!("{} ({} held-out)", after.outcome.name(), after.num_prompts),
-            before.outcome.figure(before.accuracy),
-            after.outcome.figure(after.accuracy)
+            figure(before),
+            figure(after)
         );
         let _ = writeln!(
             text,

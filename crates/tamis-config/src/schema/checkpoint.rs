@@ -17,7 +17,8 @@ section! {
     /// What is saved and what is kept.
     pub struct CheckpointConfig {
         /// Training steps between two checkpoints. There is one after the last step too, and one before the first where a warm start or a
-        /// validation comes before it. 0 or negative: only that after the last step, and a run that is killed before it begins again.
+        /// validation comes before it. 0 or negative: only that after the last step, and a run that is killed before it begins again; one that
+        /// diverges keeps nothing.
         save_freq: Frequency = "0", Any, Free;
         /// Last checkpoints kept. Null: all.
         keep_last: Option<usize> = "2", AtLeast(1.0), Free;

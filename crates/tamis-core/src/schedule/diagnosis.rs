@@ -480,7 +480,7 @@ impl fmt::Display for Diagnosis {
                     percent(pass_rate)
                 )?;
             } else if tally.scored == 0 {
-                write!(formatter, "  no trajectory has a `{}`", self.metric)?;
+                write!(formatter, "  no trajectory has a score `{}`", self.metric)?;
             } else {
                 write!(formatter, "  `{}` does not say what is correct", self.metric)?;
             }

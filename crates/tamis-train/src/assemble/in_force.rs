@@ -130,7 +130,7 @@ fn kl_text(estimator: KlEstimator, controller: KlController, place: KlPlace) -> 
     let coefficient = shortest(controller.initial().coef);
     let adapted = match controller {
         KlController::Fixed { .. } => String::new(),
-        KlController::Adaptive { target, .. } => format!(", adapted to {} nats", shortest(target)),
+        KlController::Adaptive { target, .. } => format!(", adaptive, target {}", shortest(target)),
     };
     format!("KL {name} times {coefficient} in the {place}{adapted}")
 }
@@ -283,7 +283,7 @@ objective: preset cispo; cispo, ratio up to 5; token-mean over the mini-batch; n
 objective: preset sapo; sapo; seq-mean-token-mean; no KL; advantage grpo (divided by the deviation)
 objective: preset ppo; clip 0.2/0.2; token-mean over the mini-batch; KL k1 times 0.02 in the reward; advantage gae
 ");
-        insta::assert_snapshot!(line("objective: {kl: {in: reward, estimator: k1, coefficient: 0.1, adaptive: {target: 0.02, horizon: 5000}}, entropy: {coefficient: 0.01}}"), @"objective: no preset; clip 0.2/0.2, dual 3; token-mean over the mini-batch; KL k1 times 0.1 in the reward, adapted to 0.02 nats; advantage grpo (divided by the deviation); entropy bonus 0.01");
+        insta::assert_snapshot!(line("objective: {kl: {in: reward, estimator: k1, coefficient: 0.1, adaptive: {target: 0.02, horizon: 5000}}, entropy: {coefficient: 0.01}}"), @"objective: no preset; clip 0.2/0.2, dual 3; token-mean over the mini-batch; KL k1 times 0.1 in the reward, adaptive, target 0.02; advantage grpo (divided by the deviation); entropy bonus 0.01");
         insta::assert_snapshot!(line("objective: {advantage: {scale: batch}, shaping: [{kind: keep_pos_ratio, ratio: 0.5}], correction: {preset: decoupled_token_is}}"), @"objective: no preset; clip 0.2/0.2, dual 3; token-mean over the mini-batch; no KL; advantage grpo (divided by the deviation of the batch); shaping keep_pos_ratio; correction decoupled_token_is");
         insta::assert_snapshot!(line("objective: {advantage: {norm_by_std: false}, loss: {kind: clip}, importance: sequence}"), @"objective: no preset; clip 0.2/0.2, dual 3; importance sequence; token-mean over the mini-batch; no KL; advantage grpo (not divided by a deviation)");
     }

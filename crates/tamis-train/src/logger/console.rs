@@ -44,7 +44,11 @@ fn figures(view: &StepView, left: Option<Duration>) -> Vec<String> {
         shown.push(format!("length {}{truncated}", plain(length)));
     }
     shown.extend(view.entropy.map(|entropy| format!("entropy {}", plain(entropy))));
-    shown.extend(view.kl.map(|(name, kl)| format!("{name} {kl:.1e}")));
+    shown.extend(view.kl.map(
+        |(name, kl)| {
+            if kl == 0.0 { format!("{name} 0") } else { format!("{name} {kl:.1e}") }
+        },
+    ));
     shown.extend(view.grad_norm.map(|norm| format!("grad {}", plain(norm))));
     shown.extend(view.learning_rate.map(|rate| format!("lr {rate:.1e}")));
     if let Some(time) = view.time {

@@ -126,7 +126,12 @@ impl Session {
                         path.display()
                     ));
                 }
-                return Err(if error.is_interruption() { RunError::NotBegun } else { error });
+                return Err(match error {
+                    error if is_new && error.is_interruption() => RunError::NotBegun,
+                    error if error.is_interruption() => RunError::NotResumed,
+                    RunError::NotBegun if !is_new => RunError::NotResumed,
+                    error => error,
+                });
             }
         };
         if let Err(error) = session.first_state(first.as_deref()) {
@@ -166,7 +171,8 @@ impl Session {
         // What a checkpoint counts on is looked at before anything is cut.
         let from = state.as_ref().and_then(|(state, _)| state.journal).unwrap_or(0);
         let answers = if config.reward.iter().any(|reward| reward.kind.is_external()) {
-            let opened = RecordedAnswers::open(directory.disk(), &directory.journal(), from);
+            let next = state.as_ref().map_or(1, |(state, _)| state.step + u64::from(!state.is_unmeasured));
+            let opened = RecordedAnswers::open(directory.disk(), &directory.journal(), from, next);
             Some(opened.map_err(|error| journal_error(error, &directory))?)
         } else {
             None

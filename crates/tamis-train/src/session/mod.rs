@@ -267,6 +267,11 @@ pub enum RunError {
     /// Ctrl-C while the run was prepared.
     #[error("interrupted before the run began; nothing was changed")]
     NotBegun,
+    /// Ctrl-C while a resume was prepared.
+    #[error(
+        "interrupted before the run went on; its checkpoints are as they were, and at most what comes after the last of them was cut"
+    )]
+    NotResumed,
     /// The journal of external answers is damaged where a checkpoint counts on it.
     #[error("the run cannot be resumed: failed to {source}")]
     JournalDamaged {
@@ -354,8 +359,10 @@ impl RunError {
                  {learning_rate}, and look for a reward or an advantage without bound",
                 kept.display()
             )),
-            Self::Diverged { learning_rate, .. } => {
-                Some(format!("nothing was saved: begin a new run with a lower {learning_rate}"))
+            Self::Diverged { learning_rate, step, .. } => {
+                // A warm start has no checkpoints on its way.
+                let keep = if *step > 0 { "; checkpoint.save_freq above 0 keeps states from before" } else { "" };
+                Some(format!("nothing was saved: begin a new run with a lower {learning_rate}{keep}"))
             }
             Self::Overflow { checkpoint, run, .. } => Some(format!(
                 "{} holds the weights in 32 bits, nothing is lost: go on with `tamis train --resume {} model.save_dtype=bf16` (or f32), and \
@@ -397,7 +404,8 @@ impl RunError {
                 checkpoint.display()
             )),
             Self::JournalDamaged { usable: None, .. } => Some(
-                "put the file back as it was, or begin a new run: no checkpoint counts on no more than is left".to_owned(),
+                "journal.bin holds the answers of your reward program, and without it no checkpoint can be continued: put the file back as it was, or \
+                 begin a new run".to_owned(),
             ),
             Self::Interrupted { run } => {
                 Some(format!("begin it again from its start with `tamis train --resume {}`", run.display()))

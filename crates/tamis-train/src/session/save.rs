@@ -121,8 +121,12 @@ impl Session {
         }
     }
 
-    /// Removes the checkpoints that need not be kept.
+    /// Removes the checkpoints that need not be kept; none while updates are left out for gradients that are not finite, or those from
+    /// before the trouble would go.
     pub(super) fn prune(&self) -> Result<(), RunError> {
+        if self.skipped_updates > 0 || self.skipped_critic_updates > 0 {
+            return Ok(());
+        }
         let keep = &self.config.checkpoint;
         self.directory.prune(
             crate::run_directory::Keep {

@@ -224,7 +224,7 @@ fn no_scores_and_failures() {
              12   75.0%  unscored
               0    0.0%  identical in text
               4   25.0%  failed
-      no trajectory has a `acc`
+      no trajectory has a score `acc`
       what to change, the likeliest remedy first:
       - rollout.backend: check that generation works (4 of 16 groups failed for good; the log has their errors)
       - reward: look at what it is given and returns (12 of 16 groups have no `acc` for two members: the reward function gave no answer)

@@ -303,10 +303,11 @@ fn scores(answer: &Map<String, Value>) -> Result<Option<Scores>, Problem> {
     Ok(is_answer.then_some(scores))
 }
 
-/// Refuses a score without a name: no metric, weight or filter could ask for it.
+/// Refuses a score or a column without a name: no metric, weight or filter could ask for it.
 fn named(field: &str, name: &str) -> Result<(), Problem> {
     if name.trim().is_empty() {
-        return Err(Problem::Shape(format!("`{field}` holds a score without a name (`\"{name}\"`)")));
+        let what = if field == "log_extra" { "a column" } else { "a score" };
+        return Err(Problem::Shape(format!("`{field}` holds {what} without a name (`\"{name}\"`)")));
     }
     Ok(())
 }
