@@ -5,7 +5,7 @@
     python3 bench/memory.py [--model FOLDER] [--data TRAIN.jsonl] [--only quickstart,mid] [--threads 2] [KEY=VALUE...]
 
 Each case runs a step or two of `tamis train` in a folder of its own that is removed again. The estimate is the first figure of the
-line `memory: about ...`; the peak is the kernel's `ru_maxrss` of the process (what /usr/bin/time -v calls maximum resident set size).
+line `memory: at most ...`; the peak is the kernel's `ru_maxrss` of the process (what /usr/bin/time -v calls maximum resident set size).
 FOLDER is a model in Hugging Face layout with a chat template, TRAIN.jsonl holds `question` and `answer` (GSM8K's files do); cases that
 need one that is not given are left out, which is said. Further arguments go to `tamis train`.
 """
@@ -68,13 +68,14 @@ CASES = [
     ("mid, reference, 32 sequences at once", MID, [KL, "train.micro_batch_size=32"]),
     ("mid, critic", MID, ["preset=ppo", "data.gen_batch_size=null"]),
     ("mid, recomputed, 2048 tokens at once", MID, ["model.recompute_activations=true", "train.micro_batch_tokens=2048"]),
+    ("model, random weights", MID, ["model.init.tokenizer=MODEL/tokenizer.json"]),
     ("model", REAL, []),
     ("model, reference, 1024 tokens at once", REAL, [KL, "train.micro_batch_tokens=1024"]),
 ]
 
 
 def estimate_of(text):
-    found = re.search(r"memory: (?:about )?([0-9.]+) (\w+)", text)
+    found = re.search(r"memory: (?:about |at most )?([0-9.]+) (\w+)", text)
     if found is None:
         raise SystemExit(f"the run says nothing of its memory:\n{text}")
     return float(found[1]) * UNITS[found[2]]
@@ -88,7 +89,7 @@ def measure(program, configuration, overrides, arguments):
             path.write_text(text)
         else:
             path = ROOT / configuration
-        overrides = [override.replace("DATA", str(arguments.data)) for override in overrides]
+        overrides = [override.replace("DATA", str(arguments.data)).replace("MODEL", str(arguments.model)) for override in overrides]
         command = [program, "train", str(path), f"run.dir={folder}/runs", "run.loggers=[jsonl]", f"run.threads={arguments.threads}",
                    *overrides, *arguments.overrides]
         with open(pathlib.Path(folder, "err"), "w+") as err:

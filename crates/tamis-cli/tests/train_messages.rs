@@ -715,7 +715,7 @@ error: there is no metric `accuracy`: there are acc, score, seq_reward, seq_fina
     assert!(!told.contains("recompute_activations"), "{told}");
     // A validation that holds more than a round counts.
     let enough =
-        tiny(&[("model:\n", "model:\n  memory_limit: 24MB\n"), ("total_steps: 6", "total_steps: 1")]);
+        tiny(&[("model:\n", "model:\n  memory_limit: 48MB\n"), ("total_steps: 6", "total_steps: 1")]);
     train(&folder, &enough).succeeds();
     let refused = train(&folder, &enough.replaced("validate: {", "validate: {n: 20000, "));
     assert_eq!(refused.code, Some(2), "{}", refused.shown());

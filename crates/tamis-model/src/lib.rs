@@ -32,7 +32,7 @@ pub use generation::{
     Completion, FinishReason, Generator, GeneratorSettings, Request, RequestError, RequestId, SamplingError,
     SamplingParams, StopCheck,
 };
-pub use memory::{MemoryEstimate, MemoryPlan, available_memory};
+pub use memory::{GenerationPlan, MemoryEstimate, MemoryPlan, available_memory};
 pub use model::Model;
 pub use product::{measure_peak, measure_product};
 pub use simd::Level;

@@ -4,9 +4,10 @@ use std::fmt;
 
 use crate::attention::Head;
 use crate::config::{ModelConfig, OutputHead};
+use crate::generation::{PREFILL_TOKENS, in_blocks, width};
 use crate::layout::Layout;
-use crate::simd::PANEL;
-use crate::training::Cut;
+use crate::simd::{Level, PANEL};
+use crate::training::{Cut, block_rows, stay_near};
 
 /// What is to be held at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -17,17 +18,67 @@ pub struct MemoryPlan {
     pub num_copies: usize,
     /// Tokens of the largest micro-batch, a prompt that several sequences share counted once.
     pub micro_batch_tokens: usize,
+    /// Of them those that logits are computed for: the completions'.
+    pub scored_tokens: usize,
+    /// Tokens of the largest pass without gradient beside the training's, for a reference or a critic's values; 0 where there is none.
+    pub score_tokens: usize,
     /// Threads, each of which holds buffers of its own where the weights are few.
     pub num_threads: usize,
     /// Activations are computed again in the backward pass.
     pub recompute: bool,
     /// Logits kept for the backward pass, bytes (see [`crate::PassOptions`]).
     pub keep_logits_bytes: usize,
-    /// Positions cached at once by the generator: prompts once, every running sample's longest completion.
-    pub cached_tokens: usize,
+    /// What the generator runs.
+    pub generation: GenerationPlan,
 }
 
-/// Bytes by purpose; an estimate that leaves out buffers that do not grow with model or batch.
+/// What is generated at once, at its longest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GenerationPlan {
+    /// Sequences that run at once, at most; where the weights are few the generator runs fewer.
+    pub num_sequences: usize,
+    /// Sequences with the same prompt, which is cached once for all of them; at least 1.
+    pub group_size: usize,
+    /// Tokens of the longest prompt.
+    pub prompt_tokens: usize,
+    /// Tokens of the longest completion.
+    pub response_tokens: usize,
+}
+
+impl GenerationPlan {
+    /// Bytes of the cache, of the work buffers of a step and of the logits.
+    fn bytes(&self, config: &ModelConfig, num_parameters: usize, num_threads: usize) -> u64 {
+        let at_best = width(Level::detect(), num_threads.max(1), num_parameters);
+        let sequences = self.num_sequences.min(at_best);
+        if sequences == 0 {
+            return 0;
+        }
+        let size = self.group_size.max(1);
+        // The last group that is begun and the one before it need not be whole.
+        let groups =
+            if sequences < self.num_sequences { sequences / size + 2 } else { sequences.div_ceil(size) };
+        let groups = groups.min(self.num_sequences.div_ceil(size));
+        let cached = if size == 1 {
+            sequences * in_blocks(self.prompt_tokens + self.response_tokens)
+        } else {
+            sequences * in_blocks(self.response_tokens) + groups * in_blocks(self.prompt_tokens)
+        };
+        let head = Head::new(config.head_dim);
+        let position = config.num_layers * config.num_kv_heads * (head.dim + head.stride);
+        let prefill = (groups * self.prompt_tokens).min(PREFILL_TOKENS.max(self.prompt_tokens));
+        let row = 2 * config.hidden_size
+            + 2 * config.num_kv_heads * head.dim
+            + 2 * config.num_heads * (head.dim + head.stride)
+            + 3 * config.intermediate_size;
+        let vocab = config.vocab_size.next_multiple_of(PANEL);
+        4 * (cached as u64 * position as u64
+            + prefill.max(sequences) as u64 * row as u64
+            + (sequences + groups) as u64 * vocab as u64)
+    }
+}
+
+/// Bytes by purpose, where every completion is as long as it may be; an estimate that leaves out buffers that do not grow with model or
+/// batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryEstimate {
     /// The weights.
@@ -38,10 +89,12 @@ pub struct MemoryEstimate {
     pub moments: u64,
     /// Reference copies.
     pub copies: u64,
+    /// Weights in the order of the backward product: all of them where they are few, else the largest at a time.
+    pub flipped: u64,
     /// Activations and work buffers of a micro-batch, its logits included.
     pub activations: u64,
-    /// Keys and values of the generator.
-    pub kv_cache: u64,
+    /// The generator's keys and values, work buffers and logits.
+    pub generation: u64,
     /// A critic's weights, gradients and moments.
     pub critic: u64,
 }
@@ -49,8 +102,10 @@ pub struct MemoryEstimate {
 impl MemoryEstimate {
     /// For a configuration and a plan.
     pub fn new(config: &ModelConfig, plan: &MemoryPlan) -> Self {
-        let weights = 4 * Layout::new(config).len as u64;
-        let tokens = plan.micro_batch_tokens as u64;
+        let layout = Layout::new(config);
+        let weights = 4 * layout.len as u64;
+        let num_parameters = layout.num_parameters();
+        let near = stay_near(num_parameters);
         let head = Head::new(config.head_dim);
         let (d, f, layers) =
             (config.hidden_size as u64, config.intermediate_size as u64, config.num_layers as u64);
@@ -61,49 +116,62 @@ impl MemoryEstimate {
         let ((q, kv), (raw_q, raw_kv)) = (width(head.stride), width(head.dim));
         // As `training::layer::Saved` and `Scratch` hold them, per token.
         let saved = 2 * raw_q + raw_kv + q + 2 * kv + config.num_heads as u64 + d + 2 * f;
-        let scratch = 3 * d + raw_kv + 2 * f + 3 * q + 2 * kv + raw_q + d.max(f);
-        let vocab = config.vocab_size.next_multiple_of(PANEL) as u64;
-        let num_parameters = Layout::new(config).num_parameters();
-        let cut = Cut::of(num_parameters, tokens as usize);
-        // What is computed and not kept is held for the rows that go through the layers together.
-        let chunk = tokens.div_ceil(cut.chunks.max(1) as u64);
-        let at_once = plan.num_threads.clamp(1, cut.shards) as u64;
-        let all = 4 * tokens * vocab;
-        let logits = if config.head == OutputHead::Value {
-            0
-        } else if plan.trains && all <= plan.keep_logits_bytes as u64 {
-            all
-        } else {
-            4 * at_once * vocab * chunk.min(((4 << 20) / vocab).max(48))
+        let forward = d + raw_kv + f + q;
+        let backward = 2 * d + 2 * q + 2 * kv + raw_q + d.max(f).max(raw_q);
+        let vocab = match config.head {
+            OutputHead::Value => 0,
+            OutputHead::Vocabulary => config.vocab_size.next_multiple_of(PANEL) as u64,
         };
-        let kept = tokens
-            * if !plan.trains {
-                0
-            } else if plan.recompute {
-                (layers + 3) * d
+        let tokens = plan.micro_batch_tokens as u64;
+        let scored = plan.scored_tokens.min(plan.micro_batch_tokens) as u64;
+        let cut = Cut::of(num_parameters, plan.micro_batch_tokens);
+        // What is computed and not kept is held for the rows that go through the layers together.
+        let chunks = cut.chunks.max(1) as u64;
+        let (chunk, scored_chunk) = (tokens.div_ceil(chunks), scored.div_ceil(chunks));
+        let at_once = plan.num_threads.clamp(1, cut.shards) as u64;
+        let block =
+            |rows: u64| if vocab == 0 { 0 } else { vocab * rows.min(block_rows(vocab as usize) as u64) };
+        // Shorter completions than the longest may have logits that are kept where those of the longest are not.
+        let all = vocab * scored;
+        let kept_logits = if plan.trains { all.min(plan.keep_logits_bytes as u64 / 4) } else { 0 };
+        let mut kept = 0;
+        let mut held = 0;
+        if plan.trains {
+            kept = tokens * (layers + 1) * d + 2 * scored * d + kept_logits;
+            held = chunk * (forward + backward)
+                + scored_chunk * d
+                + d * scored_chunk.min(block_rows(vocab.max(1) as usize) as u64);
+            if plan.recompute {
+                held += chunk * saved;
             } else {
-                (layers + 3) * d + layers * saved
-            };
-        let held = at_once
-            * chunk
-            * if !plan.trains {
-                4 * d + saved + scratch
-            } else if plan.recompute {
-                2 * d + saved + scratch
-            } else {
-                2 * d + scratch
-            };
+                kept += tokens * layers * saved;
+            }
+            if all > kept_logits {
+                held += block(scored_chunk);
+            }
+        }
+        let without = if plan.trains { plan.score_tokens } else { plan.micro_batch_tokens };
+        if without > 0 {
+            let rows = (without as u64).div_ceil(Cut::of(num_parameters, without).chunks.max(1) as u64);
+            held += rows * 4 * d;
+            held += if plan.trains { 0 } else { rows * forward };
+            held += if plan.trains && plan.recompute { 0 } else { rows * saved };
+            held += if plan.trains && all > kept_logits { 0 } else { block(rows) };
+        }
+        let flipped = match (plan.trains && tokens > 0, near) {
+            (false, _) => 0,
+            (true, true) => weights,
+            // Of a layer and of the head.
+            (true, false) => 4 * d * (f.max(raw_q) + vocab),
+        };
         Self {
             weights,
             gradients: if plan.trains { weights * cut.shards as u64 } else { 0 },
             moments: if plan.trains { 2 * weights } else { 0 },
             copies: plan.num_copies as u64 * weights,
-            activations: if tokens == 0 { 0 } else { 4 * (kept + held) + logits },
-            kv_cache: 4
-                * plan.cached_tokens as u64
-                * layers
-                * config.num_kv_heads as u64
-                * (head.dim + head.stride) as u64,
+            flipped,
+            activations: 4 * (kept + at_once * held),
+            generation: plan.generation.bytes(config, num_parameters, plan.num_threads),
             critic: 0,
         }
     }
@@ -111,15 +179,27 @@ impl MemoryEstimate {
     /// With a critic that is trained beside the policy, in the same work buffers.
     #[must_use]
     pub fn with_critic(self, config: &ModelConfig, plan: &MemoryPlan) -> Self {
-        let plan = MemoryPlan { trains: true, num_copies: 0, cached_tokens: 0, ..*plan };
-        let Self { weights, gradients, moments, activations, .. } = Self::new(config, &plan);
-        Self { critic: weights + gradients + moments, activations: self.activations.max(activations), ..self }
+        let plan = MemoryPlan { trains: true, num_copies: 0, generation: GenerationPlan::default(), ..*plan };
+        let Self { weights, gradients, moments, flipped, activations, .. } = Self::new(config, &plan);
+        // Where weights are few, policy and critic use the sums of gradients beside the first and the flipped weights in turn; they are
+        // counted twice, as the layouts differ.
+        Self {
+            critic: weights + gradients + moments,
+            flipped: self.flipped.max(flipped),
+            activations: self.activations.max(activations),
+            ..self
+        }
     }
 
     /// Sum of all.
     pub fn total(&self) -> u64 {
-        let Self { weights, gradients, moments, copies, activations, kv_cache, critic } = *self;
-        weights + gradients + moments + copies + activations + kv_cache + critic
+        self.certain() + self.flipped + self.activations + self.generation
+    }
+
+    /// What is taken whatever is generated: weights, gradients, moments, copies and critic. The rest grows with the completions, which may
+    /// all end early.
+    pub fn certain(&self) -> u64 {
+        self.weights + self.gradients + self.moments + self.copies + self.critic
     }
 }
 
@@ -135,8 +215,9 @@ impl fmt::Display for MemoryEstimate {
             ("gradients", self.gradients),
             ("optimizer moments", self.moments),
             ("reference", self.copies),
+            ("transposed weights", self.flipped),
             ("activations", self.activations),
-            ("KV cache", self.kv_cache),
+            ("generation", self.generation),
             ("critic", self.critic),
         ];
         for (i, (part, bytes)) in parts.into_iter().filter(|part| part.1 > 0).enumerate() {
@@ -170,14 +251,44 @@ mod tests {
     fn by_hand() {
         let mut config = ModelConfig::new(Architecture::Llama, 32, 16, 32, 1, 1, 64);
         config.num_kv_heads = 1;
-        let plan = MemoryPlan { trains: true, num_copies: 1, cached_tokens: 10, ..MemoryPlan::default() };
+        let generation =
+            GenerationPlan { num_sequences: 4, group_size: 2, prompt_tokens: 10, response_tokens: 65 };
+        let plan = MemoryPlan { trains: true, num_copies: 1, generation, ..MemoryPlan::default() };
         let estimate = MemoryEstimate::new(&config, &plan);
         // Embedding 512, attention 4 * 256, feed-forward 3 * 512, three norms of 16.
         assert_eq!(estimate.weights, 4 * (512 + 1024 + 1536 + 48));
         assert_eq!(estimate.moments, 2 * estimate.weights);
-        assert_eq!(estimate.kv_cache, 4 * 10 * 32);
-        assert_eq!(estimate.total(), 5 * estimate.weights + 4 * 10 * 32);
-        insta::assert_snapshot!(estimate, @"0.1 MiB (weights 0.0, gradients 0.0, optimizer moments 0.0, reference 0.0, KV cache 0.0)");
+        assert_eq!(estimate.certain(), 5 * estimate.weights);
+        // Four completions of two blocks, two prompts of one; keys and values of 16 each. Twenty rows of two prompts: stream and normed,
+        // key and value, query, mixed, both by heads, and three of the feed-forward. Logits of four sequences and two prompts.
+        assert_eq!(estimate.generation, 4 * ((4 * 128 + 2 * 64) * 32 + 20 * (32 + 32 + 64 + 96) + 6 * 32));
+        assert_eq!(estimate.total(), estimate.certain() + estimate.generation);
+        insta::assert_snapshot!(estimate, @"0.2 MiB (weights 0.0, gradients 0.0, optimizer moments 0.0, reference 0.0, generation 0.1)");
+    }
+
+    #[test]
+    fn activations_by_hand() {
+        let mut config = ModelConfig::new(Architecture::Llama, 32, 16, 32, 1, 1, 64);
+        config.num_kv_heads = 1;
+        let plan = MemoryPlan {
+            trains: true,
+            micro_batch_tokens: 100,
+            scored_tokens: 60,
+            num_threads: 1,
+            keep_logits_bytes: usize::MAX,
+            ..MemoryPlan::default()
+        };
+        let estimate = MemoryEstimate::new(&config, &plan);
+        // Two layer inputs; the layer's six of the attention, its log-sum, its middle and two of the feed-forward; the head's rows, before
+        // and after the norm, and logits.
+        let kept = 100 * (2 * 16) + 100 * (6 * 16 + 1 + 16 + 2 * 32) + 60 * (2 * 16 + 32);
+        // Normed, raw values, heads and activation (32), then stream, derivative of the normed, by heads, q, k, v and rows, and packed
+        // (32); the head's derivative and packed rows.
+        let held = 100 * (3 * 16 + 32) + 100 * (7 * 16 + 32) + 60 * 2 * 16;
+        assert_eq!(estimate.activations, 4 * (kept + held));
+        // One chunk of rows is one sum of gradients; the flipped weights are all there.
+        assert_eq!(estimate.gradients, estimate.weights);
+        assert_eq!(estimate.flipped, estimate.weights);
     }
 
     #[test]
@@ -186,6 +297,7 @@ mod tests {
         let plan = MemoryPlan {
             trains: true,
             micro_batch_tokens: 8192,
+            scored_tokens: 8192,
             keep_logits_bytes: usize::MAX,
             ..MemoryPlan::default()
         };
@@ -193,7 +305,7 @@ mod tests {
         let less =
             MemoryEstimate::new(&config, &MemoryPlan { recompute: true, keep_logits_bytes: 0, ..plan });
         assert!(less.activations * 4 < full.activations);
-        insta::assert_snapshot!(full, @"25.0 GiB (weights 2.0, gradients 2.0, optimizer moments 3.9, activations 17.2)");
+        insta::assert_snapshot!(full, @"25.5 GiB (weights 2.0, gradients 2.0, optimizer moments 3.9, transposed weights 0.5, activations 17.1)");
     }
 
     #[test]

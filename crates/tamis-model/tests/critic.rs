@@ -322,13 +322,14 @@ fn memory_counts_the_critic() {
         num_copies: 1,
         micro_batch_tokens: 100,
         num_threads: 1,
-        cached_tokens: 10,
+        scored_tokens: 100,
         ..MemoryPlan::default()
     };
     let alone = MemoryEstimate::new(policy.config(), &plan);
     let both = alone.with_critic(critic.config(), &plan);
     // Weights, one sum of gradients for so few rows, two moments; the work buffers serve both.
-    assert_eq!(both.total() - alone.total(), both.critic + both.activations - alone.activations);
+    let buffers = |estimate: &MemoryEstimate| estimate.activations + estimate.flipped;
+    assert_eq!(both.total() - alone.total(), both.critic + buffers(&both) - buffers(&alone));
     let per_copy = both.critic / 4;
     let exact = 4 * critic.num_parameters() as u64;
     assert!(per_copy >= exact && per_copy < exact + exact / 8, "{per_copy} {exact}");

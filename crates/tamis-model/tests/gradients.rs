@@ -291,6 +291,7 @@ fn activations_are_estimated() {
         let plan = MemoryPlan {
             trains: true,
             micro_batch_tokens: 2000,
+            scored_tokens: 2000,
             num_threads: 1,
             recompute,
             keep_logits_bytes,

@@ -1,44 +1,91 @@
 //! How much memory a run takes, estimated before anything is allocated for it.
 
 use tamis_config::Config;
-use tamis_model::{MemoryEstimate, MemoryPlan, ModelConfig};
+use tamis_model::{GenerationPlan, MemoryEstimate, MemoryPlan, ModelConfig};
 
 use crate::native::KEEP_LOGITS_BYTES;
 use crate::session::threads;
 
-/// The estimate for a run: its largest micro-batch, a reference where a divergence needs one, a critic where there is one, and in the generator the sequences of a round or
-/// of a validation at full length, `rollout.max_num_seqs` of them at most.
+/// Bytes of the program itself: code, tokenizer, prompts, what the allocator keeps.
+pub const PROGRAM: u64 = 20 << 20;
+
+/// Lengths of what a run has, in tokens, at most.
+#[derive(Debug, Clone, Copy)]
+pub struct Lengths {
+    /// Of a prompt.
+    pub prompt: usize,
+    /// Of a gold answer, which a warm start learns.
+    pub gold: usize,
+    /// Prompts of a validation.
+    pub num_validation_prompts: usize,
+}
+
+/// The estimate for a run whose completions are all as long as they may be: its largest micro-batch (or batch of the warm start), a
+/// reference where a divergence needs one, a critic where there is one, and in the generator the sequences of a round or of a validation,
+/// `rollout.max_num_seqs` of them at most.
 pub fn estimate(
     config: &Config,
     model: &ModelConfig,
     critic: Option<&ModelConfig>,
-    num_validation_prompts: usize,
+    lengths: Lengths,
 ) -> MemoryEstimate {
-    let longest = (config.data.max_prompt_length + config.rollout.max_response_length)
-        .min(model.max_position_embeddings);
+    let reach = model.max_position_embeddings;
+    let n = config.rollout.n.max(1);
     // A prompt with its gold answer may take whatever a completion leaves.
-    let longest = if config.objective.advantage.estimator == tamis_config::Estimator::Cpo {
-        model.max_position_embeddings
+    let response = config.rollout.max_response_length.min(reach);
+    let prompt = if config.objective.advantage.estimator == tamis_config::Estimator::Cpo {
+        reach
     } else {
-        longest
+        lengths.prompt.min(config.data.max_prompt_length)
+    }
+    .min(reach - response);
+    let groups = (config.train.ppo_mini_batch_size.into_iter())
+        .chain(config.critic.ppo_mini_batch_size.filter(|_| critic.is_some()))
+        .max()
+        .unwrap_or(config.data.train_batch_size);
+    // Rows and scored rows of so many groups: the last token of a sequence is no row, and the first of all members of a group are scored by
+    // the prompt's last row.
+    let whole =
+        |groups: usize| groups.saturating_mul(prompt + n.saturating_mul(response.saturating_sub(1)).max(1));
+    let limit = match config.train.micro_batch_size {
+        // A micro-batch may begin within a group.
+        Some(size) => (size.div_ceil(n) + usize::from(size % n != 0)) * prompt + size * response,
+        None => config.train.micro_batch_tokens.max(prompt + response),
     };
-    let micro_batch_tokens = match config.train.micro_batch_size {
-        Some(size) => size * longest,
-        None => config.train.micro_batch_tokens.max(longest),
+    let rows = limit.min(whole(groups));
+    let score = critic.is_some() || config.objective.kl.place != tamis_config::KlPlace::None;
+    // As many of the rows as the completions have of a group.
+    let of_group = whole(1).max(1) as f64;
+    let scored = (rows as f64 * (1.0 - prompt.saturating_sub(1) as f64 / of_group)).ceil() as usize;
+    // The warm start's batch is not cut.
+    let warm = if config.warm_start.steps > 0 { config.warm_start.batch_size } else { 0 };
+    let warm_rows = warm.saturating_mul((prompt + lengths.gold).min(reach));
+    let round = config.gen_batch_size().saturating_mul(n);
+    let generation = |sequences: usize, group_size: usize| GenerationPlan {
+        num_sequences: config.rollout.max_num_seqs.min(sequences),
+        group_size,
+        prompt_tokens: prompt,
+        response_tokens: response,
     };
-    let round = config.gen_batch_size().saturating_mul(config.rollout.n);
-    let validation = num_validation_prompts.saturating_mul(config.validate.n);
-    let sequences = config.rollout.max_num_seqs.min(round.max(validation));
+    let validation = lengths.num_validation_prompts.saturating_mul(config.validate.n);
     let plan = MemoryPlan {
         trains: true,
         num_copies: usize::from(config.objective.kl.place != tamis_config::KlPlace::None),
-        micro_batch_tokens,
+        micro_batch_tokens: rows.max(warm_rows),
+        scored_tokens: scored.max(warm.saturating_mul(lengths.gold)),
+        score_tokens: if score {
+            limit.min(whole(config.gen_batch_size().max(config.data.train_batch_size)))
+        } else {
+            0
+        },
         num_threads: threads(config),
         recompute: config.model.recompute_activations,
         keep_logits_bytes: KEEP_LOGITS_BYTES,
-        cached_tokens: sequences.saturating_mul(longest),
+        generation: generation(round, n),
     };
-    let estimate = MemoryEstimate::new(model, &plan);
+    let mut estimate = MemoryEstimate::new(model, &plan);
+    let validates = MemoryPlan { generation: generation(validation, config.validate.n), ..plan };
+    estimate.generation = estimate.generation.max(MemoryEstimate::new(model, &validates).generation);
     critic.map_or(estimate, |critic| estimate.with_critic(critic, &plan))
 }
 

@@ -76,8 +76,8 @@ section! {
         chat_template: Option<PathBuf> = "null", NotEmpty, Fixed;
         /// Recompute activations in the backward pass: about a third more computation, much less memory.
         recompute_activations: bool = "false", Any, Free;
-        /// Memory that the run may take, in bytes or with a unit (`8GiB`). A run whose estimate is above it is refused at the
-        /// start. Null: what the machine has.
+        /// Memory that the run may take, in bytes or with a unit (`8GiB`). A run that could take more is refused at the start.
+        /// Null: only a run that cannot fit into the free memory, however short its completions are, is refused.
         memory_limit: Option<ByteSize> = "null", Any, Free;
     }
 }

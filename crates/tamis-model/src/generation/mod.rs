@@ -25,7 +25,7 @@ use infer::{Context, Item, infer};
 pub use sampling::{SamplingError, SamplingParams};
 
 /// Tokens of prompts computed in one go.
-const PREFILL_TOKENS: usize = 2048;
+pub(crate) const PREFILL_TOKENS: usize = 2048;
 
 /// Decides after each token whether a completion ends, for stop strings: this crate has no tokenizer.
 pub trait StopCheck: Send + Sync {
@@ -286,7 +286,11 @@ impl Generator {
 
     /// Starts waiting samples while there is room.
     fn admit(&mut self, threads: &Threads, model: &Model) {
-        let width = self.settings.max_sequences.max(1).min(width(threads, model));
+        let width = self.settings.max_sequences.max(1).min(width(
+            threads.level(),
+            threads.num_threads(),
+            model.num_parameters(),
+        ));
         let room = width.saturating_sub(self.running.len());
         let waiting: usize = self
             .waiting
@@ -491,8 +495,13 @@ fn extend(
 /// Samples that run at once at best. Weights that stay near cost little to read again, while the keys and values of every running
 /// sample are read for each token: two tiles of rows per thread keep both near (measured with 1 M weights on AVX2: 1.6 times the
 /// tokens per second of 64 at once). Weights that stream from memory want as many rows as there are.
-fn width(threads: &Threads, model: &Model) -> usize {
-    if near(model) { 2 * threads.level().tile_rows() * threads.num_threads() } else { usize::MAX }
+pub(crate) fn width(level: crate::simd::Level, num_threads: usize, num_parameters: usize) -> usize {
+    if crate::training::stay_near(num_parameters) { 2 * level.tile_rows() * num_threads } else { usize::MAX }
+}
+
+/// Positions that the blocks of so many take.
+pub(crate) fn in_blocks(positions: usize) -> usize {
+    positions.next_multiple_of(cache::BLOCK)
 }
 
 /// Whether all weights stay near the cores.

@@ -61,7 +61,7 @@ pub(super) fn bytes(config: &ModelConfig, rows: usize) -> usize {
 }
 
 /// Rows per block of logits.
-fn block_rows(vocab: usize) -> usize {
+pub(crate) fn block_rows(vocab: usize) -> usize {
     (BLOCK / vocab).max(48).next_multiple_of(48)
 }
 

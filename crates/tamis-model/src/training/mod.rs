@@ -24,6 +24,7 @@ use crate::panels;
 use crate::product::Begin;
 use crate::threads::{Parts, Threads};
 use batch::Batch;
+pub(crate) use head::block_rows;
 pub(crate) use layer::place_head;
 pub use workspace::Workspace;
 use workspace::{Chunk, Work, add_shards, clear_shards};

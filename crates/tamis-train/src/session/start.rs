@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tamis_config::{Config, GoldCheck, ResumeDifference, resume_differences};
-use tamis_data::prompt::Prompt;
+use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_env::reward::gold::check_gold_heard;
 use tamis_env::reward::{Listener, Rewards};
 use tamis_model::ModelConfig;
@@ -18,6 +18,7 @@ use crate::checkpoint::{self, Extent, RunState, SaveError};
 use crate::codec::Codec;
 use crate::durable::Disk;
 use crate::interrupt::Interrupt;
+use crate::memory::Lengths;
 use crate::progress::Progress;
 use crate::run_directory::RunDirectory;
 
@@ -95,7 +96,7 @@ impl Start {
             Some((state, folder)) if state.critic.is_some() => Some(checkpoint::critic_shape(folder)?),
             _ => critic::shape(config, &shape)?,
         };
-        let memory = memory(config, &shape, critic.as_ref(), prompts.validation.len())?;
+        let memory = memory(config, &shape, critic.as_ref(), lengths(config, &codec, &prompts))?;
         objective::objective(config)?;
         objective::correction(config)?;
         advantage::advantage(config)?;
@@ -179,29 +180,78 @@ pub(super) fn prepared(
     Ok(prepared.prompts)
 }
 
-/// Estimates the memory and refuses what cannot fit; the line that the run prints.
+/// Lengths of prompts and gold answers: in tokens of the longest texts, as it takes long to tokenize all.
+fn lengths(config: &Config, codec: &Codec, prompts: &data::Prompts) -> Lengths {
+    const TOKENIZED: usize = 32;
+    let size = |prompt: &Prompt| match &prompt.content {
+        PromptContent::Text(text) => text.len(),
+        PromptContent::Messages(messages) => messages.iter().map(|message| message.content.len()).sum(),
+    };
+    let limit = config.data.max_prompt_length;
+    let longest = |split: &[Prompt], name| {
+        let mut order: Vec<&Prompt> = split.iter().collect();
+        order.sort_by_key(|&prompt| std::cmp::Reverse(size(prompt)));
+        let longest = order.into_iter().take(TOKENIZED).cloned().collect();
+        match codec.prepare(longest, name, data::overlong(config.data.overlong_prompts), limit) {
+            // Where some are left out, others may be as long as it is allowed.
+            Ok(prepared) if prepared.num_dropped == 0 => {
+                prepared.prompts.iter().map(|prompt| prompt.token_ids.len()).max().unwrap_or(0)
+            }
+            _ => limit,
+        }
+    };
+    let gold = || {
+        let gold = prompts.train.iter().filter_map(|prompt| prompt.ground_truth.as_deref());
+        let gold = gold.max_by_key(|gold| gold.len()).unwrap_or("");
+        // And the end token.
+        codec.tokenizer().encode(gold, false).map_or(gold.len(), |tokens| tokens.len()) + 1
+    };
+    Lengths {
+        prompt: longest(&prompts.train, "train").max(longest(&prompts.validation, "validation")),
+        gold: if config.warm_start.steps > 0 { gold() } else { 0 },
+        num_validation_prompts: prompts.validation.len(),
+    }
+}
+
+/// Estimates the memory and refuses what cannot fit; the line that the run prints. A limit that was set holds for completions of full
+/// length; against what the machine has free only what is taken in any case is held, as completions may all end early.
 fn memory(
     config: &Config,
     model: &ModelConfig,
     critic: Option<&ModelConfig>,
-    num_validation_prompts: usize,
+    lengths: Lengths,
 ) -> Result<String, RunError> {
-    let estimate = crate::memory::estimate(config, model, critic, num_validation_prompts);
-    let trajectories = crate::memory::trajectories(config, num_validation_prompts);
-    let needed = estimate.total().saturating_add(trajectories);
-    let limit = config.model.memory_limit.map(|limit| limit.0).or_else(tamis_model::available_memory);
-    let trajectories = crate::memory::human(trajectories);
+    use crate::memory::{PROGRAM, human};
+    let estimate = crate::memory::estimate(config, model, critic, lengths);
+    let trajectories = crate::memory::trajectories(config, lengths.num_validation_prompts);
+    let at_most = estimate.total().saturating_add(trajectories).saturating_add(PROGRAM);
+    let (needed, limit) = match config.model.memory_limit {
+        Some(limit) => (at_most, Some(limit.0)),
+        None => (estimate.certain() + PROGRAM, tamis_model::available_memory()),
+    };
+    let parts = format!(
+        "{estimate}, the trajectories held at once {}, the program {}",
+        human(trajectories),
+        human(PROGRAM)
+    );
     if let Some(limit) = limit
         && needed > limit
     {
         return Err(RunError::Memory {
-            needed: crate::memory::human(needed),
-            limit: crate::memory::human(limit),
-            breakdown: format!("{estimate}, and the trajectories held at once {trajectories}"),
+            needed: human(needed),
+            limit: human(limit),
+            breakdown: parts,
             remedy: remedy(config),
         });
     }
-    Ok(format!("memory: {estimate}, and the trajectories held at once {trajectories}"))
+    let mut line = format!("memory: at most {}: {parts}", human(at_most));
+    if let Some(limit) = limit.filter(|&limit| at_most > limit) {
+        let (limit, remedy) = (human(limit), remedy(config));
+        line += &format!(
+            "\nwarning: {limit} of memory is free: the run goes on, and does not fit if completions are as long as they may be\n  hint: {remedy}"
+        );
+    }
+    Ok(line)
 }
 
 /// What would lower the memory, of what is not set so already.
