@@ -8,6 +8,7 @@ use crate::tree::parse_bool;
 
 const ESTIMATOR: &str = "algorithm.adv_estimator";
 const WARMUP: &str = "trainer.critic_warmup";
+const ENABLE: &str = "critic.enable";
 
 /// The critic's prompts an update, which RAGEN counts in trajectories.
 pub(super) const RAGEN_MINI: &str = "critic.ppo_mini_batch_size";
@@ -62,6 +63,14 @@ const EASYR1_AVERAGE: &str = "worker.critic.loss_avg_mode";
 
 /// The critic's keys, where there is one.
 pub(super) fn critic(owner: Owner, t: &mut Translator) {
+    let is_enabled = t.text(ENABLE).is_none() || t.flag(ENABLE, true);
+    if !is_enabled && has_critic(owner, t) && (t.whole || t.text(ESTIMATOR).is_some()) {
+        t.refuse(
+            ENABLE,
+            "the estimator of the advantages reads a critic's values: choose one without, such as grpo",
+        );
+    }
+    t.no_effect(ENABLE, "there is a critic where the estimator needs one, and nowhere else");
     let keys = if owner == Owner::EasyR1 { EASYR1 } else { VERL };
     let schedule_keys: &[&str] = if owner == Owner::EasyR1 { &EASYR1_SCHEDULE } else { &VERL_SCHEDULE };
     if !has_critic(owner, t) {

@@ -1,6 +1,7 @@
 //! verl's reward functions and its overlong punishment, in the spellings that it has had.
 
 use super::translate::Translator;
+use crate::tree::parse_float;
 
 /// Where the reward function of the user stands, the newest spelling first.
 const FUNCTIONS: [&str; 2] = ["reward.custom_reward_function", "custom_reward_function"];
@@ -54,7 +55,10 @@ fn manager(t: &mut Translator) {
         let reason = match t.text(key).as_deref() {
             None => "null leaves the default",
             Some("dapo") => {
-                "its overlong punishment is that of overlong_buffer_cfg, all else is as for every manager"
+                "its overlong punishment is that of its overlong buffer, all else is as for every manager"
+            }
+            Some("gdpo") if t.text("algorithm.adv_estimator").as_deref() != Some("gdpo") => {
+                "it keeps the scores of several functions apart, which the estimator `gdpo` alone reads, and that is not the one here"
             }
             Some("gdpo") => "the estimator `gdpo` normalises each function of the list `reward` by itself",
             Some("rate_limited") => "nothing limits calls but the number of processes of a reward function",
@@ -131,8 +135,27 @@ fn overlong(t: &mut Translator) {
         let reason = format!("verl's reward manager `dapo` alone reads it, and this is `{manager}`");
         none_has_effect(&keys, &reason, t);
     } else if is_on {
-        let buffer = length.and_then(|key| t.text(&key)).unwrap_or_else(|| "null".to_owned());
-        let factor = factor.and_then(|key| t.number(&key)).unwrap_or(1.0);
+        let said_length = length.as_ref().and_then(|key| t.text(key));
+        // verl's own length is 0, and it divides by it.
+        let has_length = match &said_length {
+            Some(length) => parse_float(length) != Some(0.0),
+            None => is_on_below,
+        };
+        if !has_length {
+            let key = length.as_ref().filter(|_| said_length.is_some()).unwrap_or(&leading);
+            let field = key.rsplit_once('.').map_or("", |(prefix, _)| prefix);
+            t.refuse(
+                key,
+                format!(
+                    "verl's `{field}.len` is 0 unless it is given, and it divides by it: give the length"
+                ),
+            );
+            return;
+        }
+        let buffer = said_length.unwrap_or_else(|| "null".to_owned());
+        let said_factor = factor.and_then(|key| t.number(&key));
+        // verl's own factor takes nothing off.
+        let factor = said_factor.unwrap_or(if is_on_below { 1.0 } else { 0.0 });
         let limit = limit
             .and_then(|key| t.text(&key))
             .filter(|limit| Some(limit) != t.text("data.max_response_length").as_ref());
@@ -144,8 +167,18 @@ fn overlong(t: &mut Translator) {
             Some(index) => t.set(&keys, &format!("reward.{index}"), &format!("{{{settings}, weight: 1.0}}")),
             None => t.append(&keys, "reward", &format!("{{name: overlong, {settings}}}")),
         }
+        let mut warnings = Vec::new();
+        if factor == 0.0 {
+            let owner = if said_factor.is_none() { ", verl's default" } else { "" };
+            warnings.push(format!("warning: penalty_factor is 0{owner}: nothing is taken off"));
+        }
         if manager.is_none() && t.whole {
-            t.remark(&leading, "in verl the reward manager `dapo` alone reads it");
+            warnings.push(
+                "warning: no reward manager is named, and verl's default `naive` reads none of this; here it is in force".to_owned(),
+            );
+        }
+        if !warnings.is_empty() {
+            t.remark(&leading, &warnings.join("; "));
         }
         for key in keys {
             t.part_of(key, &leading);
@@ -162,7 +195,12 @@ fn overlong(t: &mut Translator) {
         t.no_effect(switch, "there is no overlong punishment");
         none_has_effect(&keys, &reason, t);
     } else {
-        none_has_effect(&keys, "overlong_buffer_cfg.enable is not True", t);
+        for key in &keys {
+            let prefix = OVERLONG.iter().find(|prefix| key.starts_with(&format!("{prefix}.")));
+            let switch =
+                prefix.map_or("the overlong buffer's enable".to_owned(), |prefix| format!("{prefix}.enable"));
+            t.no_effect(key, &format!("{switch} is not True"));
+        }
     }
     for spellings in [&switches[..], &lengths, &factors, &limits] {
         if let Some(used) = first(spellings, t) {

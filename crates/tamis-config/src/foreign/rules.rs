@@ -338,6 +338,11 @@ pub(super) fn schedule(ours: &str, keys: ScheduleKeys<'_>, t: &mut Translator) {
 
 /// How many checkpoints are kept: null and what is not above 0 keep all.
 fn keep_last(t: &mut Translator) {
+    const REMOVE: &str = "trainer.remove_previous_ckpt_in_save";
+    if t.flag(REMOVE, false) {
+        t.set(&[REMOVE], "checkpoint.keep_last", "1");
+    }
+    t.no_effect(REMOVE, "every checkpoint is kept, unless `checkpoint.keep_last` says how many");
     for key in ["save_total_limit", "trainer.save_limit"] {
         if t.find(key).is_some() {
             let limit = t.number(key).unwrap_or(0.0);

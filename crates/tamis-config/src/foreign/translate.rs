@@ -138,7 +138,9 @@ fn run(arguments: &[Override], whole: bool, lower: Lower) -> Translation {
 
 impl Translator {
     fn take(&mut self, argument: &Override, easyr1: bool) {
-        let key = argument.path.as_str();
+        let typed = argument.path.as_str();
+        let newer = super::trl::OLDER.iter().find(|(older, _)| *older == typed);
+        let key = newer.map_or(typed, |(_, newer)| *newer);
         let order = if easyr1 {
             [Owner::EasyR1, Owner::Ragen, Owner::Verl, Owner::Trl]
         } else {

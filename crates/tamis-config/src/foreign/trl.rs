@@ -28,6 +28,10 @@ pub(super) const LISTS: [&str; 8] = [
     "lora_modules_to_save",
 ];
 
+/// Older names of fields, with the newer ones.
+pub(super) const OLDER: [(&str, &str); 2] =
+    [("evaluation_strategy", "eval_strategy"), ("per_gpu_train_batch_size", "per_device_train_batch_size")];
+
 /// Switches whose default says no more than "not given".
 pub(super) const SWITCHES: [&str; 4] = ["bf16", "tf32", "activation_checkpointing", "disable_tqdm"];
 
@@ -192,6 +196,12 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "8",
         By(Rule::TrlBatch, "data.train_batch_size train.ppo_mini_batch_size train.micro_batch_size"),
     ),
+    key(
+        "per_gpu_train_batch_size",
+        "null",
+        By(Rule::TrlBatch, "data.train_batch_size train.ppo_mini_batch_size train.micro_batch_size"),
+    ),
+    key("per_gpu_eval_batch_size", "null", NoEffect("validation prompts are generated as there is room")),
     key(
         "gradient_accumulation_steps",
         "1",
@@ -394,6 +404,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     ),
     // when
     key("eval_strategy", "no", By(Rule::TrlIntervals, "validate.test_freq")),
+    key("evaluation_strategy", "no", By(Rule::TrlIntervals, "validate.test_freq")),
     key("eval_steps", "null", By(Rule::TrlIntervals, "validate.test_freq")),
     key("eval_delay", "0", Unless(&["0", "0.0"], "validation begins with its first interval")),
     key("eval_on_start", "False", By(Rule::TrlValidation, "validate.before_train")),
@@ -480,6 +491,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
         NoEffect("nothing is overwritten: a number is appended to the name of a run folder that is taken"),
     ),
     key("logging_steps", "10", NoEffect("every step is logged")),
+    key("logging_dir", "null", NoEffect("logs are in the run folder, `run.dir/run.name`")),
     key("logging_strategy", "steps", NoEffect("every step is logged")),
     key("logging_first_step", "False", NoEffect("every step is logged")),
     key("log_on_each_node", "True", NoEffect(ONE)),

@@ -21,8 +21,14 @@ const VERL_SCRIPTS: &str = include_str!("verl-scripts.keys");
 const RAGEN: &str = include_str!("ragen.keys");
 
 /// Keys that ask at their owner's default for what cannot be followed: RAGEN's environments, of several turns.
-const REFUSED_AT_DEFAULT: &[&str] =
-    &["agent_proxy.max_turn", "custom_envs.", "es_manager.train.env_configs.", "es_manager.val.env_configs."];
+const REFUSED_AT_DEFAULT: &[&str] = &[
+    "agent_proxy.max_turn",
+    // The value of a script, which gives a length too.
+    "custom_reward_function.overlong_buffer.enable",
+    "custom_envs.",
+    "es_manager.train.env_configs.",
+    "es_manager.val.env_configs.",
+];
 
 fn keys(text: &'static str) -> Vec<(&'static str, Json)> {
     let pair = |line: &'static str| {

@@ -146,7 +146,7 @@ fn a_buffer_replaces_the_one_below_it() {
     let (_, notes) = over("", &on[1..]);
     assert_eq!(
         notes,
-        "reward_model.overlong_buffer.len=32 has no effect: overlong_buffer_cfg.enable is not True"
+        "reward_model.overlong_buffer.len=32 has no effect: reward_model.overlong_buffer.enable is not True"
     );
 }
 
@@ -160,9 +160,15 @@ fn another_manager_than_dapo_reads_no_buffer() {
     let said = "reward.reward_kwargs.overlong_buffer_cfg.enable=True has no effect: verl's reward manager `dapo` alone reads it, and this \
                 is `naive`";
     assert!(notes(&import).contains(said), "{}", notes(&import));
-    let import = converted(&["data.train_files=t", "reward.reward_kwargs.overlong_buffer_cfg.enable=True"]);
+    let import = converted(&[
+        "data.train_files=t",
+        "reward.reward_kwargs.overlong_buffer_cfg.enable=True",
+        "reward.reward_kwargs.overlong_buffer_cfg.len=64",
+        "reward.reward_kwargs.overlong_buffer_cfg.penalty_factor=1.0",
+    ]);
     assert!(
-        notes(&import).contains("(in verl the reward manager `dapo` alone reads it)"),
+        notes(&import)
+            .contains("(warning: no reward manager is named, and verl's default `naive` reads none of this"),
         "{}",
         notes(&import)
     );
@@ -198,4 +204,58 @@ fn managers_that_cannot_be_followed() {
             .contains("cannot be followed")
     );
     assert!(import_errors(&["reward.reward_model.enable=True"]).contains("reward models are not there yet"));
+}
+
+#[test]
+fn an_overlong_buffer_has_verl_s_defaults() {
+    const ON: &str = "reward.reward_kwargs.overlong_buffer_cfg.enable=True";
+    const LENGTH: &str = "reward.reward_kwargs.overlong_buffer_cfg.len";
+    for keys in [&[ON][..], &[ON, &format!("{LENGTH}=0")]] {
+        let said = import_errors(&[&BASE[..], keys].concat());
+        assert!(said.contains("overlong_buffer_cfg.len` is 0 unless it is given"), "{said}");
+    }
+    let import = converted(&[&BASE[..], &[ON, &format!("{LENGTH}=64")]].concat());
+    assert_eq!(overlong(&loaded(&import))[0]["penalty_factor"], 0.0);
+    assert!(notes(&import).contains("(warning: penalty_factor is 0, verl's default: nothing is taken off)"));
+    // A preset's own length is there.
+    let (config, _) = over("preset: dapo", &[ON]);
+    assert_eq!(overlong(&config)[0]["penalty_factor"], 1.0);
+}
+
+#[test]
+fn reasons_are_those_of_the_key() {
+    let said = |keys: &[&str]| notes(&converted(&[&["data.train_files=t"][..], keys].concat()));
+    let off = said(&["custom_reward_function.overlong_buffer.len=8"]);
+    assert!(
+        off.contains("has no effect: custom_reward_function.overlong_buffer.enable is not True"),
+        "{off}"
+    );
+    assert!(said(&["data.use_shm=True"]).contains("saves computation or memory"));
+    let grpo = said(&["algorithm.adv_estimator=grpo", "reward.reward_manager.name=gdpo"]);
+    assert!(grpo.contains("that is not the one here"), "{grpo}");
+    let refused =
+        import_errors(&["data.train_files=t", "algorithm.adv_estimator=gae", "critic.enable=False"]);
+    assert!(refused.contains("reads a critic's values"), "{refused}");
+    assert!(
+        said(&["algorithm.adv_estimator=grpo", "critic.enable=False"])
+            .contains("critic.enable=False has no effect")
+    );
+}
+
+#[test]
+fn older_spellings_are_known() {
+    let of = |keys: &[&str]| loaded(&converted(&[&BASE[..], keys].concat()));
+    assert_eq!(of(&["trainer.remove_previous_ckpt_in_save=True"]).checkpoint.keep_last, Some(1));
+    assert_eq!(of(&["trainer.val_generations_to_log_to_wandb=3"]).validate.num_samples_shown, 3);
+    let trl = [
+        "model_name_or_path=m",
+        "dataset_name=t",
+        "reward_funcs=accuracy_reward",
+        "max_steps=3",
+        "logging_dir=x",
+    ];
+    let of = |keys: &[&str]| converted(&[&trl[..], keys].concat()).yaml;
+    assert!(of(&["per_gpu_train_batch_size=16"]).contains("train_batch_size: 2"));
+    let old = of(&["--evaluation_strategy", "steps", "eval_steps=7"]);
+    assert!(old.contains("test_freq: 7"), "{old}");
 }

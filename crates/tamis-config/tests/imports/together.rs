@@ -101,17 +101,21 @@ fn verl_keys() -> Vec<(String, Vec<String>)> {
         "custom_reward_function.overlong_buffer",
     ] {
         let switch = format!("{prefix}.enable=True");
+        let length = format!("{prefix}.len=64");
         let others = ["reward_model.reward_manager=dapo", &switch];
-        add(&switch, &["reward_model.reward_manager=dapo"]);
-        add(&format!("{prefix}.len=64"), &others);
-        add(&format!("{prefix}.penalty_factor=0.5"), &others);
+        add(&switch, &["reward_model.reward_manager=dapo", &length]);
+        add(&length, &others);
+        add(&format!("{prefix}.penalty_factor=0.5"), &[&others[..], &[&length]].concat());
     }
     for limit in [
         "reward.reward_kwargs.max_resp_len",
         "reward_model.reward_kwargs.max_resp_len",
         "reward_model.max_resp_len",
     ] {
-        add(&format!("{limit}=256"), &["reward_model.overlong_buffer.enable=True"]);
+        add(
+            &format!("{limit}=256"),
+            &["reward_model.overlong_buffer.enable=True", "reward_model.overlong_buffer.len=64"],
+        );
     }
     add(&format!("{ACTOR}.tis_imp_ratio_cap=2.0"), &[]);
     add("trainer.logger=[console]", &[]);
