@@ -119,6 +119,7 @@ fn verl_keys() -> Vec<(String, Vec<String>)> {
     }
     add(&format!("{ACTOR}.tis_imp_ratio_cap=2.0"), &[]);
     add("trainer.logger=[console]", &[]);
+    add("trainer.remove_previous_ckpt_in_save=True", &[]);
     add("trainer.project_name=p", &[]);
     add("trainer.experiment_name=e", &[]);
     let gae = "algorithm.adv_estimator=gae";
@@ -174,8 +175,8 @@ fn a_key_beside_what_it_depends_on_has_an_effect() {
             );
         }
     }
-    // No key of a rule is left out; the managers of rewards do nothing by themselves.
-    let managers = ["reward.reward_manager.name", "reward_model.reward_manager"];
+    // No key of a rule is left out; the managers of rewards do nothing by themselves, nor does a critic that is needed anyway.
+    let managers = ["reward.reward_manager.name", "reward_model.reward_manager", "critic.enable"];
     for entry in Owner::Verl.keys() {
         if matches!(entry.becomes, Becomes::Rule(..)) && !managers.contains(&entry.key) {
             let key = entry.key.trim_end_matches('*');
