@@ -376,6 +376,12 @@ fn eval_of_a_checkpoint_that_is_in_no_run() {
     let limits = ["data.max_prompt_length=12", "rollout.max_response_length=4"];
     let eval = |arguments: &[&str]| folder.tamis(&[&["eval", "alone"], &limits[..], arguments].concat());
     let said = ["data.val=sums.jsonl", "reward=[{kind: number}, {kind: length, weight: 0.5}]"];
+    // The default lengths are more than such a model reads.
+    let fitted = folder.tamis(&[&["eval", "alone"], &said[..]].concat()).succeeds();
+    let told = "the model reads 32 tokens: data.max_prompt_length is 16 and rollout.max_response_length 16, as neither is set\n";
+    assert!(fitted.stderr.contains(told), "{}", fitted.shown());
+    let one = folder.tamis(&[&["eval", "alone", limits[0]], &said[..]].concat());
+    assert!(one.failure().contains("rollout.max_response_length 512 make 524 tokens"), "{}", one.shown());
     insta::assert_snapshot!(eval(&said).shown(), @r"
     exit code 0
     ----- stdout

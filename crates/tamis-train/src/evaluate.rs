@@ -6,6 +6,7 @@ use serde::{Serialize, Serializer};
 use tamis_config::Config;
 use tamis_data::samples::SampleRow;
 use tamis_env::reward::{Listener, RewardError};
+use tamis_model::ModelConfig;
 use tamis_rollout::{Scorer, ShellError};
 use thiserror::Error;
 
@@ -89,6 +90,22 @@ impl EvaluateError {
             Self::Folder(_) | Self::NoPrompts => false,
         }
     }
+}
+
+/// Sets `data.max_prompt_length` and `rollout.max_response_length`, of which nobody set either, to half of the positions of `model.path` each
+/// where together they are more than it has; what was set, for a person. An unreadable model changes nothing: evaluating it says why.
+pub fn fit_lengths(config: &mut Config) -> Option<String> {
+    let positions = ModelConfig::load_any(config.model.path.as_ref()?).ok()?.max_position_embeddings;
+    let longest = config.data.max_prompt_length.saturating_add(config.rollout.max_response_length);
+    if longest <= positions || positions < 2 {
+        return None;
+    }
+    config.data.max_prompt_length = positions / 2;
+    config.rollout.max_response_length = positions - positions / 2;
+    Some(format!(
+        "the model reads {positions} tokens: data.max_prompt_length is {} and rollout.max_response_length {}, as neither is set",
+        config.data.max_prompt_length, config.rollout.max_response_length
+    ))
 }
 
 /// Evaluates `model.path` on the validation prompts as `validate` says, and says through `progress` what takes long; `keeps_samples`: every

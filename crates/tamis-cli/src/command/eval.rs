@@ -9,7 +9,7 @@ use tamis_core::figure::fixed;
 use tamis_data::samples::{format_of, write_samples};
 use tamis_train::assemble::AssembleError;
 use tamis_train::durable::Disk;
-use tamis_train::evaluate::{EvaluateError, Evaluation, evaluate};
+use tamis_train::evaluate::{EvaluateError, Evaluation, evaluate, fit_lengths};
 use tamis_train::interrupt::Interrupt;
 use tamis_train::progress::Progress;
 use tamis_train::run_directory::keep_evaluation;
@@ -45,10 +45,17 @@ pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
     // A run's own configuration was talked about when the run began.
     let run_config = run_config.as_deref();
     let own = run_config.and_then(|own| load_for_evaluation(Some(own), &[], &[]).ok());
-    let loaded = load_for_evaluation(run_config, &files, &overrides)
+    let mut loaded = load_for_evaluation(run_config, &files, &overrides)
         .map_err(|errors| new_errors(own.as_ref(), errors))?;
     let progress = Progress::lines_on_stderr();
     for note in own.as_ref().map_or_else(|| notes(&loaded), |own| new_notes(own, &loaded)) {
+        progress.say(&note);
+    }
+    let lengths = ["data.max_prompt_length", "rollout.max_response_length"];
+    if run_config.is_none()
+        && lengths.iter().all(|key| loaded.place(key).is_none())
+        && let Some(note) = fit_lengths(&mut loaded.config)
+    {
         progress.say(&note);
     }
     let keeps_samples = arguments.samples.is_some();
