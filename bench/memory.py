@@ -68,7 +68,7 @@ CASES = [
     ("mid, reference, 32 sequences at once", MID, [KL, "train.micro_batch_size=32"]),
     ("mid, critic", MID, ["preset=ppo", "data.gen_batch_size=null"]),
     ("mid, recomputed, 2048 tokens at once", MID, ["model.recompute_activations=true", "train.micro_batch_tokens=2048"]),
-    ("model, random weights", MID, ["model.init.tokenizer=MODEL/tokenizer.json"]),
+    ("random weights with the model's tokenizer", MID, ["model.init.tokenizer=MODEL/tokenizer.json", "data.max_prompt_length=64", "train.total_steps=1", "data.train_batch_size=2", "train.ppo_mini_batch_size=2", "rollout.max_response_length=64"]),
     ("model", REAL, []),
     ("model, reference, 1024 tokens at once", REAL, [KL, "train.micro_batch_tokens=1024"]),
 ]
