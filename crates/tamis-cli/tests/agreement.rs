@@ -53,16 +53,89 @@ const REFUSED: &[(&[&str], &str)] = &[
     ),
     (&["reward=[{kind: command, argv: [no-such-program]}]"], "there is no program no-such-program"),
     (&["reward=[{kind: command, argv: [./none]}]"], "there is no program ./none"),
+    (
+        &["run.dir=rows.jsonl"],
+        "`run.dir`: failed to make a run directory in rows.jsonl: rows.jsonl is a file",
+    ),
+    (&["run.dir=rows.jsonl/runs"], "rows.jsonl is a file, not a folder"),
+    (&["run.dir=/proc/tamis/runs"], "nothing can be made in /proc"),
+    (&["run.name=\"a\\nb\""], "no name of a folder"),
+    (&[LONG_NAME], "no name of a folder"),
+    // What is in the files.
+    (
+        &["data.task=null", "validate.test_freq=0", "data.train=empty.jsonl"],
+        "`data.train`: no prompts in empty.jsonl",
+    ),
+    (
+        &["data.task=null", "validate.test_freq=0", "data.train=rows.jsonl", "data.columns.prompt=text"],
+        "`data.columns.prompt`: rows.jsonl, line 1: expected a column `text`",
+    ),
+    (
+        &[
+            "data.task=null",
+            "validate.test_freq=0",
+            "data.train=rows.jsonl",
+            "data.columns.ground_truth=gold",
+        ],
+        "`data.columns.ground_truth`: rows.jsonl, line 1: expected a column `gold`",
+    ),
+    (
+        &["data.task=null", "validate.test_freq=0", "data.train=[rows.jsonl,other.jsonl]"],
+        "other.jsonl, line 1: expected a column `prompt`",
+    ),
+    (
+        &["data.task=null", "data.train=rows.jsonl", "data.val=lines.jsonl"],
+        "lines.jsonl, line 2: not valid JSON",
+    ),
+    (
+        &["data.task=null", "validate.test_freq=0", "data.train=no.parquet"],
+        "no.parquet is not a Parquet file: it does not begin with PAR1",
+    ),
+    (
+        &["data.task=null", "validate.test_freq=0", "data.train=broken.parquet"],
+        "failed to read broken.parquet as Parquet",
+    ),
+    (
+        &["data.task=null", "validate.test_freq=0", "data.train=chat.jsonl"],
+        "the tokenizer has no chat template",
+    ),
+    (
+        &[
+            "data.task=null",
+            "validate.test_freq=0",
+            "data.train=chat.jsonl",
+            "model.chat_template=doubles.jinja",
+        ],
+        "`model.chat_template`: ",
+    ),
+    (
+        &[
+            "data.task=null",
+            "validate.test_freq=0",
+            "data.train=chat.jsonl",
+            "model.chat_template=loops.jinja",
+        ],
+        "the chat template does too much for one conversation",
+    ),
+    (
+        &[
+            "data.task=null",
+            "validate.test_freq=0",
+            "data.train=rows.jsonl",
+            "data.prompt_template=doubles.jinja",
+        ],
+        "`data.prompt_template`: ",
+    ),
     // Rewards.
     (&["reward=[{kind: number},{kind: format, pattern: '('}]"], "unclosed group"),
     (&["reward=[{kind: number},{kind: length, min_length: 9, max_length: 3}]"], "reward `length` needs"),
     (&["reward=[{kind: number},{kind: soft_overlong, penalty_factor: 1e300}]"], "single precision"),
     // Losses, advantages, corrections.
-    (&["objective.loss.clip_low=5"], "objective setting `clip.low` is 5"),
-    (&["objective.loss.kind=gspo", "objective.loss.clip_low=5"], "`gspo.low` is 5"),
-    (&["objective.loss.kind=clip_cov", "objective.loss.clip_low=5"], "`clip_cov.low` is 5"),
-    (&["objective.loss.kind=cispo", "objective.loss.clip_low=5"], "`cispo.low` is 5"),
-    (&["objective.entropy.adaptive={min: 1, max: 0}"], "`entropy.adaptive.min` is 1"),
+    (&["objective.loss.clip_low=5"], "`objective.loss.clip_low`: it is 5; expected a number from 0 to 1"),
+    (&["objective.loss.kind=gspo", "objective.loss.clip_low=5"], "`objective.loss.clip_low`: it is 5"),
+    (&["objective.loss.kind=clip_cov", "objective.loss.clip_low=5"], "`objective.loss.clip_low`: it is 5"),
+    (&["objective.loss.kind=cispo", "objective.loss.clip_low=5"], "`objective.loss.clip_low`: it is 5"),
+    (&["objective.entropy.adaptive={min: 1, max: 0}"], "`objective.entropy.adaptive.min`: it is 1"),
     (&["objective.importance=sequence", "objective.loss.kind=gspo"], "importance"),
     (&["objective.advantage.estimator=bnpo", "objective.advantage.low=1"], "advantage setting"),
     (&["objective.advantage.estimator=bnpo_running", "objective.advantage.high=0"], "advantage setting"),
@@ -77,7 +150,10 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["objective.correction.preset=bypass_pg_is"], "weights the plain policy gradient"),
     (&["objective.loss.kind=decoupled", "objective.correction.preset=decoupled_token_is"], "weighted twice"),
     // Numbers that single precision does not hold.
-    (&["rollout.top_p=1e-300"], "single precision"),
+    (
+        &["rollout.top_p=1e-300"],
+        "single precision (about 1e-45 to 3e38 in size, 7 digits): 1e-300 becomes 0 there",
+    ),
     (&["rollout.repetition_penalty=1e300"], "single precision"),
     (&["rollout.repetition_penalty=1e-300"], "single precision"),
     (&["rollout.min_p=1e-60"], "single precision"),
@@ -106,9 +182,25 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["model.init.max_position_embeddings=10"], "above `model.init.max_position_embeddings`"),
 ];
 
+/// A name of 260 bytes.
+const LONG_NAME: &str = concat!(
+    "run.name=aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+);
+
 fn folder() -> Folder {
     let folder = Folder::tiny()
         .with("rows.jsonl", "{\"question\": \"1+1=\", \"answer\": \"2\"}\n")
+        .with("empty.jsonl", "\n")
+        .with("other.jsonl", "{\"text\": \"1+1=\"}\n")
+        .with("lines.jsonl", "{\"question\": \"1+1=\", \"answer\": \"2\"}\n{\n")
+        .with("chat.jsonl", "{\"prompt\": [{\"role\": \"user\", \"content\": \"1+1=\"}], \"answer\": \"2\"}\n")
+        .with("no.parquet", "question,answer\n")
+        .with("broken.parquet", "PAR1 and no more")
+        .with("doubles.jinja", "{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}")
+        .with("loops.jinja", "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}")
         .with("bad.jinja", "{% if %}")
         .with("long.jinja", &" ".repeat((1 << 20) + 1))
         .with("folder/note", "")
@@ -150,7 +242,7 @@ fn a_finding_in_a_file_has_its_line() {
     insta::assert_snapshot!(folder.tamis(&["config", "check", "tiny.yaml", "loss.yaml"]).shown(), @"
 exit code 2
 ----- stderr
-error: `objective.loss.clip_low`: objective setting `clip.low` is 5; expected a number from 0 to 1
+error: `objective.loss.clip_low`: it is 5; expected a number from 0 to 1
  --> loss.yaml:4:15
   |
 4 |     clip_low: 5

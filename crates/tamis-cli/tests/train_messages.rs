@@ -131,18 +131,26 @@ fn arguments_and_configuration() {
     let unwritable = folder.tamis(&["train", "tiny.yaml", "run.dir=/proc/tamis/runs"]);
     insta::assert_snapshot!(unwritable.failure(), @r#"
 exit code 2
-error: failed to make a run directory in `/proc/tamis/runs` (`run.dir`)
-  caused by: create the folder `/proc/tamis`
-  caused by: No such file or directory (os error 2)
+error: `run.dir`: failed to make a run directory in /proc/tamis/runs: nothing can be made in /proc: entity not found
+ --> command line
+  |
+1 | run.dir=/proc/tamis/runs
+  |         ^^^^^^^^^^^^^^^^
   hint: name a folder that can be made and written to, such as `run.dir=runs`
+
+1 error in the configuration
 "#);
     folder.write("occupied", "");
     insta::assert_snapshot!(folder.tamis(&["train", "tiny.yaml", "run.dir=occupied"]).failure(), @r#"
 exit code 2
-error: failed to make a run directory in `occupied` (`run.dir`)
-  caused by: create the folder `occupied`
-  caused by: File exists (os error 17)
-  hint: a part of this path is a file, not a folder: name another folder (`run.dir`)
+error: `run.dir`: failed to make a run directory in occupied: occupied is a file, not a folder
+ --> command line
+  |
+1 | run.dir=occupied
+  |         ^^^^^^^^
+  hint: name a folder that can be made and written to, such as `run.dir=runs`
+
+1 error in the configuration
 "#);
     // Found before anything is made, by `config check` too.
     let small = ["schedule.refill=false", "data.gen_batch_size=2"];

@@ -144,6 +144,10 @@ impl Reader {
                     let among = if condition.is_empty() { "a number" } else { &condition };
                     condition =
                         format!("{among} in single precision (about 1e-45 to 3e38 in size, 7 digits)");
+                    let beyond = value.reals().into_iter().find(|number| !check.holds_single(*number));
+                    if let Some(number) = beyond {
+                        condition.push_str(&format!(": {number:?} becomes {} there", number as f32));
+                    }
                 }
                 let problem =
                     Problem::OutOfRange { key: full.clone(), value: describe_value(node), condition };

@@ -58,14 +58,17 @@ impl Check {
     /// Whether single precision, in which the engine computes, holds a value: neither as infinite nor as 0, nor as a bound that it must not
     /// reach.
     pub(crate) fn accepts_single<T: Setting>(self, value: &T) -> bool {
-        value.reals().into_iter().all(|number| {
-            let single = f64::from(number as f32);
-            let is_inside = match self {
-                Self::GreaterThan(_) | Self::FromBelow(..) => self.holds(single),
-                _ => true,
-            };
-            single.is_finite() && (single == 0.0) == (number == 0.0) && is_inside
-        })
+        value.reals().into_iter().all(|number| self.holds_single(number))
+    }
+
+    /// [`Self::accepts_single`] of one number.
+    pub(crate) fn holds_single(self, number: f64) -> bool {
+        let single = f64::from(number as f32);
+        let is_inside = match self {
+            Self::GreaterThan(_) | Self::FromBelow(..) => self.holds(single),
+            _ => true,
+        };
+        single.is_finite() && (single == 0.0) == (number == 0.0) && is_inside
     }
 
     fn holds(self, value: f64) -> bool {

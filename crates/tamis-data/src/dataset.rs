@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -202,32 +203,8 @@ impl Dataset {
             return Err(DatasetError::NoFiles);
         }
         let mut dataset = Self::default();
-        let mut id = 0;
         for file in files {
-            for record in Records::open(file.as_ref()).map_err(DatasetError::Records)? {
-                let prompt = match record {
-                    Ok(record) => {
-                        let place = record.place.clone();
-                        match to_prompt(PromptId(id), record, options) {
-                            Ok(prompt) => {
-                                dataset.places.insert(prompt.id, place);
-                                Ok(prompt)
-                            }
-                            Err(fault) => Err(DatasetError::Row { place, fault }),
-                        }
-                    }
-                    Err(RecordError::Row { place, fault }) => {
-                        Err(DatasetError::Row { place, fault: PromptFault::Row(fault) })
-                    }
-                    Err(error) => return Err(DatasetError::Records(error)),
-                };
-                id += 1;
-                match prompt {
-                    Ok(prompt) => dataset.prompts.push(prompt),
-                    Err(error) if options.bad_rows == BadRows::Error => return Err(error),
-                    Err(error) => dataset.skipped.push(error),
-                }
-            }
+            dataset.read_file(file.as_ref(), options, |_| true)?;
         }
         if dataset.prompts.is_empty() {
             return Err(DatasetError::Empty {
@@ -236,6 +213,64 @@ impl Dataset {
             });
         }
         Ok(dataset)
+    }
+
+    /// Reads the first rows of a file, at most `max_rows` of them and for no longer than `max_time`, to see what is in it; and says whether
+    /// those are all that it has. A file without rows is an empty dataset here.
+    pub fn first_rows(
+        file: &Path,
+        options: &ReadOptions,
+        max_rows: usize,
+        max_time: Duration,
+    ) -> Result<(Self, bool), DatasetError> {
+        let mut dataset = Self::default();
+        let begun = Instant::now();
+        let is_whole = dataset.read_file(file, options, |dataset| {
+            dataset.num_rows() < max_rows && begun.elapsed() < max_time
+        })?;
+        Ok((dataset, is_whole))
+    }
+
+    fn num_rows(&self) -> usize {
+        self.prompts.len() + self.skipped.len()
+    }
+
+    /// Adds the rows of a file while `goes_on`, and says whether it came to the end.
+    fn read_file(
+        &mut self,
+        file: &Path,
+        options: &ReadOptions,
+        goes_on: impl Fn(&Self) -> bool,
+    ) -> Result<bool, DatasetError> {
+        let mut id = self.num_rows() as u64;
+        for record in Records::open(file).map_err(DatasetError::Records)? {
+            if !goes_on(self) {
+                return Ok(false);
+            }
+            let prompt = match record {
+                Ok(record) => {
+                    let place = record.place.clone();
+                    match to_prompt(PromptId(id), record, options) {
+                        Ok(prompt) => {
+                            self.places.insert(prompt.id, place);
+                            Ok(prompt)
+                        }
+                        Err(fault) => Err(DatasetError::Row { place, fault }),
+                    }
+                }
+                Err(RecordError::Row { place, fault }) => {
+                    Err(DatasetError::Row { place, fault: PromptFault::Row(fault) })
+                }
+                Err(error) => return Err(DatasetError::Records(error)),
+            };
+            id += 1;
+            match prompt {
+                Ok(prompt) => self.prompts.push(prompt),
+                Err(error) if options.bad_rows == BadRows::Error => return Err(error),
+                Err(error) => self.skipped.push(error),
+            }
+        }
+        Ok(true)
     }
 
     /// Prompts that come from elsewhere (a procedural task); their ids must increase.

@@ -173,6 +173,11 @@ impl Codec {
         }
     }
 
+    /// Whether a prompt can be rendered; nothing is tokenized.
+    pub(crate) fn check_rendering(&self, prompt: &Prompt) -> Result<(), CodecError> {
+        self.render(&prompt.content).map(|_| ())
+    }
+
     /// A prompt as the model gets it, with the special tokens, on one line and shortened: what a person should look at before a run.
     pub fn introduction(&self, prompt: &PreparedPrompt) -> Result<String, CodecError> {
         const LONGEST: usize = 600;

@@ -43,7 +43,7 @@ pub enum RunDirectoryError {
     Disk(#[from] DiskError),
     /// The run's name is no name of a folder.
     #[error(
-        "make a folder for the run `{name}`: a name is one part of a path, without `/` and not empty, `.` or `..` \
+        "make a folder for the run `{name}`: a name is one part of a path, without `/`, of at most 255 bytes without control characters, and not empty, `.` or `..` \
          (`run.name`; the folder around it is `run.dir`)"
     )]
     Name {
@@ -97,8 +97,14 @@ fn holder(process: Option<u32>) -> String {
     process.map_or_else(|| "another process".to_owned(), |number| format!("process {number}"))
 }
 
-/// Whether a text is a name that a run can have: one part of a path.
+/// Bytes of a run's name at most: file systems hold no longer ones.
+const MAX_NAME: usize = 255;
+
+/// Whether a text is a name that a run can have: at most 255 bytes without control characters, one part of a path.
 pub fn is_name(name: &str) -> bool {
+    if name.len() > MAX_NAME || name.chars().any(char::is_control) {
+        return false;
+    }
     let mut parts = Path::new(name).components();
     matches!((parts.next(), parts.next()), (Some(std::path::Component::Normal(part)), None) if part == name)
 }

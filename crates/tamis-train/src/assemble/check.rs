@@ -1,16 +1,17 @@
 //! What a configuration is refused for before anything is made of it: one check, for `tamis config check` and for a run.
 //!
 //! [`settings`] builds what can be built of the settings alone, by the constructors that the run itself uses; [`files`] looks whether what is
-//! named is there, without reading data. Each finding carries the key that is to blame and where it was written.
+//! named is there and reads the first rows of the data. Each finding carries the key that is to blame and where it was written.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tamis_config::{Config, Diagnostic, Loaded, RewardKind, TokenizerSource};
+use tamis_config::{Config, Diagnostic, Loaded, Problem, RewardKind, Severity, TokenizerSource};
 use tamis_core::advantage::AdvantageError;
 use tamis_core::correction::CorrectionError;
 use tamis_core::objective::ObjectiveError;
+use tamis_core::printable::cut_middle;
 use tamis_core::schedule::Rounds;
 use tamis_env::reward::cosine::Cosine;
 use tamis_env::reward::exact::Exact;
@@ -50,13 +51,23 @@ pub fn settings(loaded: &Loaded) -> Vec<Diagnostic> {
     checker.found
 }
 
-/// What is wrong with the files and folders that are named: that they are there, that they are files, that a model is one.
+/// What is wrong with the files and folders that are named: that they are there, that they are files, that a model is one, that the first
+/// rows of data are prompts that the templates render. No reward function is started.
 pub fn files(loaded: &Loaded, placeholders: Placeholders) -> Vec<Diagnostic> {
     let mut checker = Checker { loaded, config: &loaded.config, found: Vec::new() };
     checker.data_files(placeholders);
     checker.model_files(placeholders);
     checker.reward_files(placeholders);
+    checker.run_folder();
+    if checker.found.iter().all(|finding| finding.severity != Severity::Error) {
+        checker.first_rows();
+    }
     checker.found
+}
+
+/// Whether a path stands for one.
+fn is_placeholder(path: &Path) -> bool {
+    path.to_string_lossy().to_lowercase().contains("path/to/")
 }
 
 impl Checker<'_> {
@@ -69,7 +80,8 @@ impl Checker<'_> {
         let name = &self.config.run.name;
         if !run_directory::is_name(name) {
             let message = format!(
-                "`{name}` is no name of a folder: one part of a path, without `/` and not `.` or `..`"
+                "`{}` is no name of a folder: one part of a path of at most 255 bytes, without `/` and control characters and not `.` or `..`",
+                cut_middle(&name.escape_debug().to_string(), 100)
             );
             self.refuse(&["run.name".to_owned()], &message, Some("the folder around it is `run.dir`"));
         }
@@ -129,6 +141,15 @@ impl Checker<'_> {
         };
         keys.push(section.to_owned());
         self.refuse(&keys, &message, error.hint().as_deref());
+        // The key that is blamed is the name by which the setting was written.
+        if let (Some(setting), Some(finding)) = (setting, self.found.last_mut())
+            && let Problem::Refused { key, message, .. } = &mut *finding.problem
+            && key != section
+            && !key.ends_with(".kind")
+            && let Some(rest) = message.strip_prefix(&format!("objective setting `{setting}` is "))
+        {
+            *message = format!("it is {rest}");
+        }
     }
 
     fn sampling(&mut self) {
@@ -206,10 +227,10 @@ impl Checker<'_> {
 
     /// Whether a path is to be looked at: one that stands for another is told.
     fn is_real(&mut self, key: &str, path: &Path, placeholders: Placeholders) -> bool {
-        let text = path.to_string_lossy();
-        if !text.to_lowercase().contains("path/to/") {
+        if !is_placeholder(path) {
             return true;
         }
+        let text = path.to_string_lossy();
         let refused = placeholders == Placeholders::Refused;
         self.found.push(self.loaded.placeholder(key, &text, refused));
         false
@@ -242,6 +263,60 @@ impl Checker<'_> {
                 let key = if several { format!("{key}[{index}]") } else { key.to_owned() };
                 self.file(&key, path, HINT, placeholders);
             }
+        }
+    }
+
+    /// Refuses data whose first rows are no prompts, and a template that fails on them.
+    fn first_rows(&mut self) {
+        let Err(data::Unfit { keys, error }) =
+            data::check_first_rows(self.config, |path| !is_placeholder(path))
+        else {
+            return;
+        };
+        let mut message = error.to_string();
+        let mut source = std::error::Error::source(&error);
+        while let Some(cause) = source {
+            message.push_str(&format!(": {cause}"));
+            source = cause.source();
+        }
+        self.refuse(&keys, &message, error.hint().as_deref());
+    }
+
+    /// Refuses a `run.dir` that cannot be made.
+    fn run_folder(&mut self) {
+        let dir = &self.config.run.dir;
+        let keys = ["run.dir".to_owned()];
+        let hint = Some("name a folder that can be made and written to, such as `run.dir=runs`");
+        for folder in dir.ancestors() {
+            let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+            let cause = match std::fs::metadata(folder) {
+                Ok(found) if found.is_dir() => {
+                    // Asking for rights says nothing of file systems that are read-only: something is made and removed.
+                    match tempfile::Builder::new().prefix(".tamis-check-").tempdir_in(folder) {
+                        Ok(_) => return,
+                        // The error itself names the folder that was tried, another each time.
+                        Err(error) => {
+                            format!("nothing can be made in {}: {}", folder.display(), error.kind())
+                        }
+                    }
+                }
+                Ok(_) => format!("{} is a file, not a folder", folder.display()),
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+                    ) =>
+                {
+                    continue;
+                }
+                Err(error) => format!("{}: {error}", folder.display()),
+            };
+            self.refuse(
+                &keys,
+                &format!("failed to make a run directory in {}: {cause}", dir.display()),
+                hint,
+            );
+            return;
         }
     }
 

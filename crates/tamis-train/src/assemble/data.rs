@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 use tamis_config::{
     ArithmeticConfig, BadRows, Config, DataConfig, Operator, OverlongPrompts as ConfigOverlong,
     PromptFormat as ConfigFormat, TaskKind,
 };
-use tamis_data::dataset::{self, Columns, Dataset, ReadOptions};
+use tamis_data::dataset::{self, Columns, Dataset, DatasetError, PromptFault, ReadOptions};
 use tamis_data::overlong::OverlongPrompts;
 use tamis_data::prompt::{Message, Prompt, PromptContent};
 use tamis_data::prompt_format::{FormatFault, Formatter, PromptFormat};
@@ -18,7 +19,8 @@ use tamis_env::task::arithmetic::{Arithmetic, Level, Operator as TaskOperator};
 use tamis_env::task::gsm8k_calculator::CalculatorTask;
 use tamis_text::template::ChatTemplate;
 
-use super::AssembleError;
+use super::{AssembleError, policy};
+use crate::checkpoint::CHECKSUMS;
 use crate::codec::{Codec, CodecError};
 
 /// The prompts of a run before they are tokenized.
@@ -85,6 +87,12 @@ fn all_prompts(config: &Config, for_training: bool) -> Result<Prompts, AssembleE
     if let Some(limit) = config.validate.max_prompts {
         prompts.validation.truncate(limit);
     }
+    fill_all(&mut prompts, data)?;
+    Ok(prompts)
+}
+
+/// Puts `data.prompt_template` around all prompts.
+fn fill_all(prompts: &mut Prompts, data: &DataConfig) -> Result<(), AssembleError> {
     if let Some(path) = &data.prompt_template {
         let template = prompt_template(path)?;
         for (split, prompts) in [("training", &mut prompts.train), ("validation", &mut prompts.validation)] {
@@ -97,7 +105,93 @@ fn all_prompts(config: &Config, for_training: bool) -> Result<Prompts, AssembleE
             }
         }
     }
-    Ok(prompts)
+    Ok(())
+}
+
+/// What is wrong with the first prompts of the data: those of the first files, up to `num_prompts` of each split.
+#[derive(Debug)]
+pub(super) struct Unfit {
+    /// The keys that may be to blame, the likeliest first.
+    pub(super) keys: Vec<String>,
+    /// What is wrong.
+    pub(super) error: AssembleError,
+}
+
+/// Rows that a check reads of each file.
+const FIRST_ROWS: usize = 100;
+/// For how long it reads.
+const FIRST_ROWS_TIME: Duration = Duration::from_secs(2);
+/// Prompts of each split that a check renders.
+const FIRST_PROMPTS: usize = 5;
+
+/// Reads the first rows of the files that `is_real` and renders the first prompts, as a run does with all of them.
+pub(super) fn check_first_rows(config: &Config, is_real: impl Fn(&Path) -> bool) -> Result<(), Unfit> {
+    let data = &config.data;
+    if data.task.is_some() {
+        return Ok(());
+    }
+    let options = read_options(data);
+    let mut prompts = Prompts::default();
+    for (split, paths, first) in
+        [("train", &data.train.0, &mut prompts.train), ("val", &data.val.0, &mut prompts.validation)]
+    {
+        let (mut is_empty, mut num_skipped) = (!paths.is_empty(), 0);
+        for (index, path) in paths.iter().enumerate() {
+            if !is_real(path) {
+                is_empty = false;
+                continue;
+            }
+            let read = Dataset::first_rows(path, &options, FIRST_ROWS, FIRST_ROWS_TIME);
+            let (dataset, is_whole) = read.map_err(|error| {
+                let mut keys = vec![format!("data.{split}[{index}]"), format!("data.{split}")];
+                if let DatasetError::Row { fault, .. } = &error
+                    && let PromptFault::NoColumn { option, .. } | PromptFault::Binary { option, .. } = fault
+                {
+                    keys.insert(0, format!("data.columns.{option}"));
+                }
+                Unfit { keys, error: error.into() }
+            })?;
+            is_empty &= is_whole && dataset.prompts().is_empty();
+            num_skipped += dataset.skipped().len();
+            if index == 0 {
+                first.extend(dataset.into_prompts().into_iter().take(FIRST_PROMPTS));
+            }
+        }
+        if is_empty {
+            let error = DatasetError::Empty { files: paths.clone(), num_skipped };
+            return Err(Unfit { keys: vec![format!("data.{split}")], error: error.into() });
+        }
+    }
+    let unfit = |keys: &[&str]| {
+        let keys = keys.iter().map(|&key| key.to_owned()).collect();
+        move |error| Unfit { keys, error }
+    };
+    fill_all(&mut prompts, data).map_err(unfit(&["data.prompt_template"]))?;
+    if config.model.path.as_ref().is_some_and(|path| !is_real(path))
+        || config.model.chat_template.as_ref().is_some_and(|path| !is_real(path))
+    {
+        return Ok(());
+    }
+    let model = ["model.chat_template", "model.path", "model.init.tokenizer", "model"];
+    let codec = match policy::unverified_codec(config, || prompts.alphabet()) {
+        Ok(codec) => codec,
+        // Of a checkpoint of tamis the checksums tell whether it is as it was saved.
+        Err(_) if config.model.path.as_ref().is_some_and(|path| path.join(CHECKSUMS).is_file()) => {
+            return Ok(());
+        }
+        Err(error) => return Err(unfit(&model)(error)),
+    };
+    let form = ["data.prompt_format", "data.system_prompt", "model.chat_template", "data.train", "data"];
+    let prompts = prompts.formatted(config, &codec).map_err(unfit(&form))?;
+    for (split, prompts) in [("training", &prompts.train), ("validation", &prompts.validation)] {
+        for prompt in prompts {
+            codec.check_rendering(prompt).map_err(|source| {
+                let row = prompt.id.0 + 1;
+                unfit(&model)(CodecError::Prompt { row, split, source: Box::new(source) }.into())
+            })?;
+        }
+    }
+    Ok(())
 }
 
 /// `data.prompt_template`. As in EasyR1 the white space around it is not part of it.
@@ -176,14 +270,17 @@ fn columns(data: &DataConfig) -> Columns {
     }
 }
 
-fn files(config: &Config, for_training: bool) -> Result<Prompts, AssembleError> {
-    let data = &config.data;
-    let columns = columns(data);
+fn read_options(data: &DataConfig) -> ReadOptions {
     let bad_rows = match data.bad_rows {
         BadRows::Error => dataset::BadRows::Error,
         BadRows::Skip => dataset::BadRows::Skip,
     };
-    let options = ReadOptions { columns, bad_rows };
+    ReadOptions { columns: columns(data), bad_rows }
+}
+
+fn files(config: &Config, for_training: bool) -> Result<Prompts, AssembleError> {
+    let data = &config.data;
+    let options = read_options(data);
     let mut notes = Vec::new();
     let mut read = |split: &str, paths: &[PathBuf]| -> Result<Vec<Prompt>, AssembleError> {
         if paths.is_empty() {

@@ -22,6 +22,17 @@ pub struct Policy {
 
 /// The tokenizer, template and end tokens; `alphabet` is for the character tokenizer.
 pub fn codec(config: &Config, alphabet: impl FnOnce() -> String) -> Result<Codec, AssembleError> {
+    if let Some(path) = config.model.path.as_ref().filter(|path| path.is_dir()) {
+        verify(path, Extent::ForUse)?;
+    }
+    unverified_codec(config, alphabet)
+}
+
+/// [`codec`], without looking whether a checkpoint is as it was saved.
+pub(super) fn unverified_codec(
+    config: &Config,
+    alphabet: impl FnOnce() -> String,
+) -> Result<Codec, AssembleError> {
     let template = config.model.chat_template.as_deref();
     let arguments = config.data.chat_template_kwargs.0.clone();
     match (&config.model.path, &config.model.init) {
@@ -30,7 +41,6 @@ pub fn codec(config: &Config, alphabet: impl FnOnce() -> String) -> Result<Codec
             format!("name a folder with config.json, model.safetensors and tokenizer.json; {RELATIVE}"),
         )),
         (Some(path), _) => {
-            verify(path, Extent::ForUse)?;
             let tokenizer = load_tokenizer(path)?;
             Ok(Codec::new(tokenizer, template, arguments, Some(&path.join("generation_config.json")))?)
         }
