@@ -309,17 +309,35 @@ error: `data.val`: there is no file train.jsonl
     folder.write("train.jsonl", "");
     insta::assert_snapshot!(train(&folder, &of_file()).failure(), @r#"
     exit code 2
-    error: no prompts in train.jsonl
+    error: `data.train`: no prompts in train.jsonl
+     --> config.yaml:5:10
+      |
+    5 |   train: train.jsonl
+      |          ^^^^^^^^^^^
+
+    1 error in the configuration
     "#);
     folder.write("train.jsonl", &format!("{ROWS}{{\"question\": \"1+1=\"\n"));
     insta::assert_snapshot!(train(&folder, &of_file()).failure(), @r#"
     exit code 2
-    error: train.jsonl, line 5: not valid JSON at column 19: EOF while parsing an object
+    error: `data.train`: train.jsonl, line 5: not valid JSON at column 19: EOF while parsing an object
+     --> config.yaml:5:10
+      |
+    5 |   train: train.jsonl
+      |          ^^^^^^^^^^^
+
+    1 error in the configuration
     "#);
     folder.write("train.jsonl", &format!("{ROWS}{{\"text\": \"1+1=\"}}\n"));
     insta::assert_snapshot!(train(&folder, &of_file()).failure(), @r#"
     exit code 2
-    error: train.jsonl, line 5: expected a column `prompt` (text or messages), `question` or `problem`, but the row has `text`; name it with data.columns.prompt
+    error: `data.train`: train.jsonl, line 5: expected a column `prompt` (text or messages), `question` or `problem`, but the row has `text`; name it with data.columns.prompt
+     --> config.yaml:5:10
+      |
+    5 |   train: train.jsonl
+      |          ^^^^^^^^^^^
+
+    1 error in the configuration
     "#);
     folder
         .write("train.jsonl", &format!("{ROWS}{{\"question\": \"1+1+1+1+1+1+1+1=\", \"answer\": \"8\"}}\n"));
@@ -335,7 +353,13 @@ error: `data.val`: there is no file train.jsonl
     folder.write("train.jsonl", &format!("{ROWS}{{\"question\": \"\", \"answer\": \"8\"}}\n"));
     insta::assert_snapshot!(train(&folder, &of_file()).failure(), @r#"
 exit code 2
-error: train.jsonl, line 5: `question` is empty
+error: `data.train`: train.jsonl, line 5: `question` is empty
+ --> config.yaml:5:10
+  |
+5 |   train: train.jsonl
+  |          ^^^^^^^^^^^
+
+1 error in the configuration
 "#);
     folder.write("train.jsonl", &ROWS.replaced("\"answer\"", "\"gold\""));
     insta::assert_snapshot!(train(&folder, &of_file()).failure(), @"
@@ -347,7 +371,13 @@ error: `warm_start.steps` is above 0 and there are no examples: none of the trai
     folder.write("train.parquet", "PAR1 or so");
     insta::assert_snapshot!(train(&folder, &wrong).failure(), @r#"
     exit code 2
-    error: failed to read train.parquet as Parquet: Parquet error: Invalid Parquet file. Corrupt footer
+    error: `data.train`: failed to read train.parquet as Parquet: Parquet error: Invalid Parquet file. Corrupt footer
+     --> config.yaml:5:10
+      |
+    5 |   train: train.parquet
+      |          ^^^^^^^^^^^^^
+
+    1 error in the configuration
     "#);
 }
 

@@ -92,23 +92,47 @@ fn prompts_that_cannot_have_the_form_asked_for() {
     let said = |rows, template, overrides: &[&str]| trained(rows, template, overrides).failure();
     insta::assert_snapshot!(said(QUESTIONS, None, &["data.prompt_format=chat"]), @"
 exit code 2
-error: prompt 1 of the training data (rows.jsonl): data.prompt_format is `chat`, and the model has no chat template
+error: `data.prompt_format`: prompt 1 of the training data (rows.jsonl): data.prompt_format is `chat`, and the model has no chat template
+ --> command line
+  |
+1 | data.prompt_format=chat
+  |                    ^^^^
   hint: add chat_template.jinja to the model's folder or name one with model.chat_template, or set data.prompt_format=text
+
+1 error in the configuration
 ");
     insta::assert_snapshot!(said(CHATS, Some(TEMPLATE), &["data.prompt_format=text"]), @"
 exit code 2
-error: prompt 1 of the training data (rows.jsonl): its prompt is a list of messages, and data.prompt_format is `text`
+error: `data.prompt_format`: prompt 1 of the training data (rows.jsonl): its prompt is a list of messages, and data.prompt_format is `text`
+ --> command line
+  |
+1 | data.prompt_format=text
+  |                    ^^^^
   hint: set data.prompt_format=auto (or chat) to render messages with the chat template
+
+1 error in the configuration
 ");
     insta::assert_snapshot!(said(QUESTIONS, None, &["data.system_prompt=2"]), @"
 exit code 2
-error: prompt 1 of the training data (rows.jsonl): data.system_prompt has no place in it, because it is sent as text without the chat template
+error: `data.system_prompt`: prompt 1 of the training data (rows.jsonl): data.system_prompt has no place in it, because it is sent as text without the chat template
+ --> command line
+  |
+1 | data.system_prompt=2
+  |                    ^
   hint: the model has no chat template: add chat_template.jinja to the model's folder or name one with model.chat_template, or take data.system_prompt out
+
+1 error in the configuration
 ");
     insta::assert_snapshot!(said(TEXTS, Some(TEMPLATE), &["data.system_prompt=2"]), @"
 exit code 2
-error: prompt 1 of the training data (rows.jsonl): data.system_prompt has no place in it, because it is sent as text without the chat template
+error: `data.system_prompt`: prompt 1 of the training data (rows.jsonl): data.system_prompt has no place in it, because it is sent as text without the chat template
+ --> command line
+  |
+1 | data.system_prompt=2
+  |                    ^
   hint: set data.prompt_format=chat, or take data.system_prompt out
+
+1 error in the configuration
 ");
     insta::assert_snapshot!(said(QUESTIONS, Some(TEMPLATE), &["data.system_prompt=2", "data.prompt_format=text"]), @"
 exit code 2
@@ -123,8 +147,13 @@ error: `data.system_prompt` has no place: `data.prompt_format` is `text`, which 
 ");
     insta::assert_snapshot!(said(CHATS, None, &[]), @"
 exit code 2
-error: prompt 1 of the training data cannot be prepared
-  caused by: the tokenizer has no chat template; add chat_template.jinja to its folder, or give prompts as text instead of messages
+error: `model`: prompt 1 of the training data cannot be prepared: the tokenizer has no chat template; add chat_template.jinja to its folder, or give prompts as text instead of messages
+ --> tiny.yaml:2:1
+  |
+2 | model:
+  | ^^^^^
+
+1 error in the configuration
 ");
 }
 
@@ -137,8 +166,13 @@ fn a_template_around_every_text_prompt() {
     insta::assert_snapshot!(form(&with(QUESTIONS, "\n{{ content | trim }}+3=\n").succeeds()), @"first prompt (7 tokens, text without a chat template): 1+1=+3=");
     insta::assert_snapshot!(with(CHATS, "{{ content }}").failure(), @"
 exit code 2
-error: prompt 1 of the training data cannot be prepared
-  caused by: data.prompt_template goes around text, and this prompt is a list of messages: take the setting out, or give prompts as text
+error: `data.prompt_template`: prompt 1 of the training data cannot be prepared: data.prompt_template goes around text, and this prompt is a list of messages: take the setting out, or give prompts as text
+ --> command line
+  |
+1 | data.prompt_template=around.jinja
+  |                      ^^^^^^^^^^^^
+
+1 error in the configuration
 ");
     insta::assert_snapshot!(with(QUESTIONS, "{{ content").failure(), @"
 exit code 2
@@ -152,9 +186,14 @@ error: `data.prompt_template`: around.jinja: the chat template does not parse (l
 ");
     insta::assert_snapshot!(trained(QUESTIONS, None, &["data.prompt_template=missing.jinja"]).failure(), @"
 exit code 2
-error: failed to read data.prompt_template missing.jinja
-  caused by: No such file or directory (os error 2)
-  hint: `data.prompt_template` is taken from the folder in which tamis is started
+error: `data.prompt_template`: failed to read the template missing.jinja: No such file or directory (os error 2)
+ --> command line
+  |
+1 | data.prompt_template=missing.jinja
+  |                      ^^^^^^^^^^^^^
+  hint: name a file with a Jinja template, or leave it out
+
+1 error in the configuration
 ");
 }
 
