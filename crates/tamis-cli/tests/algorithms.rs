@@ -420,7 +420,7 @@ error: `objective.kl.in`: reward has no place in `bnpo`, which reads the rewards
 
 {loss: {kind: cispo, clip_low: 1.5}}
 exit code 2
-error: `objective.loss.clip_low`: objective setting `cispo.low` is 1.5; expected a number from 0 to 1
+error: `objective.loss.clip_low`: it is 1.5; expected a number from 0 to 1
   --> config.yaml:21:43
    |
 21 | objective: {loss: {kind: cispo, clip_low: 1.5}}

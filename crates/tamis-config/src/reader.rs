@@ -1,5 +1,7 @@
 //! Reading settings from raw values: defaults stand in for what is wrong, and everything that is wrong is collected.
 
+use std::fmt::Write as _;
+
 use crate::diagnostic::{Diagnostic, Problem};
 use crate::foreign;
 use crate::setting::Setting;
@@ -146,7 +148,7 @@ impl Reader {
                         format!("{among} in single precision (about 1e-45 to 3e38 in size, 7 digits)");
                     let beyond = value.reals().into_iter().find(|number| !check.holds_single(*number));
                     if let Some(number) = beyond {
-                        condition.push_str(&format!(": {number:?} becomes {} there", number as f32));
+                        let _ = write!(condition, ": {number:?} becomes {} there", number as f32);
                     }
                 }
                 let problem =

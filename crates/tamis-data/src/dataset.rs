@@ -242,8 +242,8 @@ impl Dataset {
         options: &ReadOptions,
         goes_on: impl Fn(&Self) -> bool,
     ) -> Result<bool, DatasetError> {
-        let mut id = self.num_rows() as u64;
-        for record in Records::open(file).map_err(DatasetError::Records)? {
+        let first = self.num_rows() as u64;
+        for (id, record) in (first..).zip(Records::open(file).map_err(DatasetError::Records)?) {
             if !goes_on(self) {
                 return Ok(false);
             }
@@ -263,7 +263,6 @@ impl Dataset {
                 }
                 Err(error) => return Err(DatasetError::Records(error)),
             };
-            id += 1;
             match prompt {
                 Ok(prompt) => self.prompts.push(prompt),
                 Err(error) if options.bad_rows == BadRows::Error => return Err(error),

@@ -79,7 +79,9 @@ impl RewardHealth {
         let has_answer = |row: &Scored| {
             of_task.iter().any(|&name| row.scores.get(name).is_some_and(|score| !score.value.is_nan()))
         };
-        if !scored.iter().any(|row| !row.reward.value.is_nan() && has_answer(row)) {
+        if scored.iter().any(|row| !row.reward.value.is_nan() && has_answer(row)) {
+            self.unrewarded = None;
+        } else {
             self.unrewarded
                 .get_or_insert_with(|| {
                     let messages =
@@ -87,8 +89,6 @@ impl RewardHealth {
                     Row { rounds: 0, first: messages.collect::<String>() + &describe(first_input) }
                 })
                 .grow();
-        } else {
-            self.unrewarded = None;
         }
     }
 

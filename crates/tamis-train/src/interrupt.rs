@@ -96,9 +96,8 @@ impl Interrupt {
                 let _ = sender.send(work());
             }
         };
-        let thread = match std::thread::Builder::new().stack_size(STACK_BYTES).spawn(prepare) {
-            Ok(thread) => thread,
-            Err(_) => return take(&work).map(|work| work()).ok_or(Interrupted),
+        let Ok(thread) = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(prepare) else {
+            return take(&work).map(|work| work()).ok_or(Interrupted);
         };
         loop {
             match receiver.recv_timeout(LOOK_EVERY) {

@@ -243,7 +243,7 @@ pub fn sample(
                     step,
                     prompt_id: prompt.prompt.id.0,
                     sample_index: i as u32,
-                    data_source: prompt.prompt.data_source.to_string(),
+                    data_source: prompt.prompt.data_source.clone(),
                     prompt: prompt.text.to_string(),
                     completion: text.clone(),
                     ground_truth: prompt.prompt.ground_truth.clone(),

@@ -10,8 +10,11 @@ pub(super) struct Invocation<'a> {
     /// The program's own arguments.
     pub(super) arguments: &'a [String],
     /// The program that starts several processes of it, with its options.
-    launcher: Option<(Launcher, Vec<(String, Option<&'a str>)>)>,
+    launcher: Option<(Launcher, Options<'a>)>,
 }
+
+/// Options with their values, where they have one.
+type Options<'a> = Vec<(String, Option<&'a str>)>;
 
 /// Programs that start several processes of another.
 #[derive(Clone, Copy, PartialEq, Eq)]

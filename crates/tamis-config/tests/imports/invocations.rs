@@ -73,9 +73,9 @@ fn a_command_of_easyr1_with_its_file() {
         words.iter().copied().filter(|word| word.contains('=') && !word.starts_with("config=")).collect();
     let as_file = taken(&[&path], &rest);
     // Paths in a file are taken from the folder of the file.
-    let folder = format!("{}/./", std::path::Path::new(&path).parent().unwrap().display());
+    let folder = format!("{}/", std::path::Path::new(&path).parent().unwrap().display());
     let values = |config: &Config| {
-        let text = serde_json::to_string(config).unwrap().replace(&folder, "./");
+        let text = serde_json::to_string(config).unwrap().replace(&folder, "");
         serde_json::from_str::<serde_json::Value>(&text).unwrap()
     };
     assert_eq!(values(&as_file.config), values(&config));

@@ -526,7 +526,9 @@ impl Check<'_> {
         let largest = by_truth.values().map(Vec::len).max().unwrap_or(0);
         // Of a truth that more than half of the rows have, no more than there are others.
         let most = largest.min(golds.len() - largest);
-        by_truth.values_mut().for_each(|rows| rows.truncate(most));
+        for rows in by_truth.values_mut() {
+            rows.truncate(most);
+        }
         let rows: Vec<(usize, usize, f64)> = by_truth.into_values().flatten().collect();
         let others = rows.iter().cycle().skip(most).map(|&(row, ..)| row);
         rows.iter().copied().zip(others).collect()
@@ -750,7 +752,7 @@ mod tests {
     impl RewardFunction for Made {
         fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
             let truth = |input: &RewardInput<'_>| input.prompt.ground_truth.clone().unwrap_or_default();
-            batch.iter().map(|input| Outcome::score((self.0)(&input.completion, &truth(input)))).collect()
+            batch.iter().map(|input| Outcome::score((self.0)(input.completion, &truth(input)))).collect()
         }
 
         fn is_external(&self) -> bool {

@@ -145,7 +145,7 @@ impl Checker<'_> {
         if let (Some(setting), Some(finding)) = (setting, self.found.last_mut())
             && let Problem::Refused { key, message, .. } = &mut *finding.problem
             && key != section
-            && !key.ends_with(".kind")
+            && key.rsplit('.').next() != Some("kind")
             && let Some(rest) = message.strip_prefix(&format!("objective setting `{setting}` is "))
         {
             *message = format!("it is {rest}");
@@ -276,7 +276,8 @@ impl Checker<'_> {
         let mut message = error.to_string();
         let mut source = std::error::Error::source(&error);
         while let Some(cause) = source {
-            message.push_str(&format!(": {cause}"));
+            message += ": ";
+            message += &cause.to_string();
             source = cause.source();
         }
         self.refuse(&keys, &message, error.hint().as_deref());

@@ -125,6 +125,7 @@ const FIRST_ROWS_TIME: Duration = Duration::from_secs(2);
 const FIRST_PROMPTS: usize = 5;
 
 /// Reads the first rows of the files that `is_real` and renders the first prompts, as a run does with all of them.
+#[expect(clippy::result_large_err, reason = "made once, before a run")]
 pub(super) fn check_first_rows(config: &Config, is_real: impl Fn(&Path) -> bool) -> Result<(), Unfit> {
     let data = &config.data;
     if data.task.is_some() {

@@ -275,15 +275,12 @@ impl Session {
                 ),
             });
         }
-        let loaded = match &state {
-            Some((_, folder)) => {
-                let folder = folder.clone();
-                interrupt.or_abandon(move || checkpoint::read_model(&folder))??
-            }
-            None => {
-                let (config, codec) = (config.clone(), codec.clone());
-                interrupt.or_abandon(move || policy::model(&config, &codec))??
-            }
+        let loaded = if let Some((_, folder)) = &state {
+            let folder = folder.clone();
+            interrupt.or_abandon(move || checkpoint::read_model(&folder))??
+        } else {
+            let (config, codec) = (config.clone(), codec.clone());
+            interrupt.or_abandon(move || policy::model(&config, &codec))??
         };
         let mut engine =
             NativeEngine::new(loaded, codec, engine_settings(&config)).interrupted_by(&interrupt);

@@ -1,6 +1,7 @@
 //! What a start looks at before there are weights: the directory, the prompts, the memory, the gold answers.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -247,7 +248,8 @@ fn memory(
     let mut line = format!("memory: at most {}: {parts}", human(at_most));
     if let Some(limit) = limit.filter(|&limit| at_most > limit) {
         let (limit, remedy) = (human(limit), remedy(config));
-        line += &format!(
+        let _ = write!(
+            line,
             "\nwarning: {limit} of memory is free: the run goes on, and does not fit if completions are as long as they may be\n  hint: {remedy}"
         );
     }
