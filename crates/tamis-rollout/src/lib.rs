@@ -1,7 +1,7 @@
 //! Rollouts: the [`Generator`] contract and the [`Shell`] that drives a scheduler through a step.
 //!
-//! Data flows one way: a [`PromptSource`] gives prompts → the generator completes them → the [`Scorer`] scores the groups → the filter
-//! judges them → verdicts go to the scheduling machine of `tamis-core`, whose commands the shell carries out until a step is ready,
+//! Data flows one way: a [`PromptSource`] gives prompts → the generator completes them → the [`Scorer`] scores the groups → their
+//! metric goes to the scheduling machine of `tamis-core`, which judges them and whose commands the shell carries out until a step is ready,
 //! skipped, or the run ends.
 
 mod generator;
@@ -17,6 +17,6 @@ pub use reward_health::{MOST_FAILED_ROUNDS, MissingRewards, RewardHealth};
 pub use scorer::{Answer, AnswerJournal, JournalError, ScoreError, Scorer};
 pub use shell::{
     Backend, Collected, Dependencies, End, Fate, Observer, Record, ReferencePass, Shell, ShellError,
-    ShellSettings,
+    ShellSettings, metric_values,
 };
 pub use source::{Drawn, PreparedPrompt, PromptSource};

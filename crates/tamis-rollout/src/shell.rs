@@ -3,14 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tamis_core::filter::{
-    AvailableMetrics, DropReason, ExtraColumns, FilterError, FinalReward, GroupFilter, Judgement, Metric,
-    Variance, Verdict, judge_groups,
+    AvailableMetrics, DropReason, ExtraColumns, FinalReward, Metric, MetricError, Verdict,
 };
-use tamis_core::group::{Group, GroupId, Trajectory};
+use tamis_core::group::{Group, GroupId, PolicyVersion, Trajectory};
 use tamis_core::ragged::Ragged;
 use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::{
-    Command, Diagnosis, Event, FinishReason, GroupSummary, RoundReport, Rounds, ScheduleError, SkipReason,
+    Command, Diagnosis, Event, FinishReason, GroupFacts, RoundReport, Rounds, ScheduleError, SkipReason,
     StepReport,
 };
 use tamis_env::reward::{Logged, RewardError, RewardInput, Scored, TrainerState};
@@ -66,8 +65,8 @@ pub struct Record {
     pub step: u64,
     /// Round of that step, from 1.
     pub round: u64,
-    /// What the filter said; `None` where generation failed.
-    pub judgement: Option<Judgement>,
+    /// The filter's metric of each member \[G\], NaN where it has none; empty where generation failed.
+    pub values: Vec<f64>,
     /// Reward after the KL penalty of each member \[G\], where the filter looked at it.
     pub final_rewards: Option<Vec<f64>>,
     /// What the reward functions logged of each member \[G\]; empty where they logged nothing.
@@ -76,6 +75,20 @@ pub struct Record {
     pub reference: Option<Ragged<f32>>,
     /// Where it went.
     pub fate: Fate,
+}
+
+/// The filter's metric of each member of a group \[G\], NaN where it has none; `final_rewards` are those after the KL penalty \[G\], where they
+/// differ from the rewards.
+///
+/// # Errors
+/// Where the metric needs a column that is not there.
+pub fn metric_values(
+    metric: &Metric,
+    group: &Group,
+    final_rewards: Option<&[f64]>,
+) -> Result<Vec<f64>, MetricError> {
+    let final_reward = final_rewards.map_or(FinalReward::IsReward, FinalReward::Column);
+    metric.values(std::slice::from_ref(group), &ExtraColumns { final_reward, entropy: None })
 }
 
 /// How a collection ended.
@@ -140,7 +153,7 @@ pub struct ReferencePass {
 pub trait Backend: Generator {
     /// A reference pass over the groups of a round, where the filter's metric needs rewards after the KL penalty before the filter. `None`
     /// where it does not.
-    fn reference_pass(&mut self, groups: &[Group]) -> Result<Option<ReferencePass>, ShellError> {
+    fn reference_pass(&mut self, groups: &[&Group]) -> Result<Option<ReferencePass>, ShellError> {
         let _ = groups;
         Ok(None)
     }
@@ -155,11 +168,7 @@ pub struct ShellSettings {
     pub group_size: usize,
     /// How tokens are drawn.
     pub sampling: Sampling,
-    /// The sieve; `None`: every group is trained on.
-    pub filter: Option<GroupFilter>,
-    /// What the filter looks at, and what reports are about without one.
-    pub metric: Metric,
-    /// Whether the first rounds that are scored must show that the metric is there at all: where its name could not be known before.
+    /// Whether the first rounds that are scored must show that the filter's metric is there at all: where its name could not be known before.
     pub is_metric_unproven: bool,
 }
 
@@ -194,7 +203,7 @@ pub enum ShellError {
     },
     /// The filter's metric could not be read.
     #[error(transparent)]
-    Filter(#[from] FilterError),
+    Metric(#[from] MetricError),
     /// The machine and its driver disagree: a fault of tamis.
     #[error("the scheduler refused an event")]
     Schedule(#[from] ScheduleError),
@@ -227,12 +236,6 @@ impl From<RewardError> for ShellError {
     fn from(error: RewardError) -> Self {
         Self::Score(ScoreError::Reward(error))
     }
-}
-
-/// What the filter said of a group, and the rows that it looked at.
-struct Judged {
-    judgement: Judgement,
-    reference: Option<ReferencePass>,
 }
 
 /// Whether a command ends the step.
@@ -299,23 +302,26 @@ impl Shell {
         &self.reward_health
     }
 
-    /// Tells the machine that the step it handed over was trained and weights published; so many members of its groups bore no loss.
-    pub fn trained(
-        &mut self,
-        version: tamis_core::group::PolicyVersion,
-        left_out: u64,
-    ) -> Result<(), ShellError> {
+    /// Tells the machine that the step it handed over was trained; so many members of its groups bore no loss.
+    pub fn trained(&mut self, left_out: u64) -> Result<(), ShellError> {
         // The machine has no command to give before the next step begins.
-        self.machine.handle(Event::Trained { version, left_out })?;
+        self.machine.handle(Event::Trained { left_out })?;
+        Ok(())
+    }
+
+    /// Tells the machine that weights were published.
+    pub fn published(&mut self, version: PolicyVersion) -> Result<(), ShellError> {
+        self.machine.handle(Event::Published { version })?;
         Ok(())
     }
 
     /// Ends the run between steps: says where the groups still held go.
     pub fn cancel(&mut self) -> Result<Collected, ShellError> {
-        let commands = self.machine.handle(Event::Cancelled)?;
-        for command in commands {
-            if let Command::Finish { why, close } = command {
-                return self.close(End::Finished(why), *close);
+        for command in self.machine.handle(Event::Cancelled)? {
+            match command {
+                Command::Judged { group, verdict } => self.judged(group, verdict)?,
+                Command::Finish { why, close } => return self.close(End::Finished(why), *close),
+                _ => {}
             }
         }
         Err(ShellError::UnknownGroup(self.next_group))
@@ -339,6 +345,7 @@ impl Shell {
                     }
                     commands.extend(self.round(&mut with, step, round, num_prompts)?);
                 }
+                Command::Judged { group, verdict } => self.judged(group, verdict)?,
                 Command::RoundComplete(report) => with.observer.round_complete(&report),
                 Command::StepReady(close) => return self.close(End::Ready, *close),
                 Command::SkipStep { why, close } => return self.close(End::Skipped(why), *close),
@@ -423,28 +430,21 @@ impl Shell {
             with.observer.groups_finished(ids.len() - waiting.len(), num_tokens);
         }
         self.score(with, step, &ids)?;
+        self.pass_reference(with, &ids)?;
         // The machine hears of groups in the order in which they were completed; a synchronous generator's order is deterministic.
-        let mut judgements = self.judge(with, &ids)?;
-        let completed: Vec<GroupId> = finished
-            .into_iter()
-            .chain(ids.iter().copied().filter(|id| !judgements.contains_key(id)))
-            .collect();
-        for id in completed {
+        let failed = ids.iter().copied().filter(|id| !finished.contains(id));
+        for id in finished.iter().copied().chain(failed.collect::<Vec<_>>()) {
+            let metric = &self.machine.settings().metric;
             let record = self.held.get_mut(&id).ok_or(ShellError::UnknownGroup(id.0))?;
-            let event = match judgements.remove(&id) {
-                Some(Judged { judgement, reference }) => {
-                    record.judgement = Some(judgement);
-                    if let Some(ReferencePass { final_rewards, logprobs }) = reference {
-                        record.final_rewards = Some(final_rewards);
-                        record.reference = Some(logprobs);
-                    }
-                    Event::Judged {
-                        group: id,
-                        verdict: judgement.verdict,
-                        summary: GroupSummary::of(&record.group, &judgement),
-                    }
+            let event = if matches!(record.fate, Fate::Failed(_)) {
+                Event::Failed { group: id, num_tokens: 0 }
+            } else {
+                record.values = metric_values(metric, &record.group, record.final_rewards.as_deref())?;
+                Event::Scored {
+                    group: id,
+                    values: record.values.clone(),
+                    facts: GroupFacts::of(&record.group),
                 }
-                None => Event::Failed { group: id, num_tokens: 0 },
             };
             answers.extend(self.machine.handle(event)?);
         }
@@ -492,7 +492,7 @@ impl Shell {
                     prompt,
                     step,
                     round,
-                    judgement: None,
+                    values: Vec::new(),
                     final_rewards: None,
                     logged: Vec::new(),
                     reference: None,
@@ -567,7 +567,7 @@ impl Shell {
     /// Fails where the completions of the first rounds were scored and none of them has the score that the filter looks at. One round may by
     /// chance hold only sources that do not give it, which is a warning.
     fn prove_metric(&mut self, scored: &[Scored], observer: &mut dyn Observer) -> Result<(), ShellError> {
-        let Metric::Score(name) = &self.settings.metric else { return Ok(()) };
+        let Metric::Score(name) = &self.machine.settings().metric else { return Ok(()) };
         let answered = || scored.iter().filter(|scored| !scored.reward.value.is_nan());
         if !self.settings.is_metric_unproven || answered().next().is_none() {
             return Ok(());
@@ -578,7 +578,7 @@ impl Shell {
         }
         let scores: BTreeSet<&String> = answered().flat_map(|scored| scored.scores.keys()).collect();
         let available = AvailableMetrics { scores: scores.into_iter().cloned().collect(), entropy: true };
-        let (metric, names) = (self.settings.metric.to_string(), available.names());
+        let (metric, names) = (self.machine.settings().metric.to_string(), available.names());
         self.rounds_without_metric += 1;
         if self.rounds_without_metric >= MOST_FAILED_ROUNDS {
             return Err(ShellError::NoMetric { metric, names });
@@ -591,46 +591,38 @@ impl Shell {
         Ok(())
     }
 
-    /// Judges the complete groups of a round together, so that a filter which compares groups sees them all.
-    fn judge(
-        &mut self,
-        with: &mut Dependencies<'_>,
-        ids: &[GroupId],
-    ) -> Result<BTreeMap<GroupId, Judged>, ShellError> {
-        let groups: Vec<Group> = ids
+    /// Runs the reference pass over a round's complete groups, where the filter looks at rewards after the KL penalty.
+    fn pass_reference(&mut self, with: &mut Dependencies<'_>, ids: &[GroupId]) -> Result<(), ShellError> {
+        let groups: Vec<&Group> = ids
             .iter()
             .filter_map(|id| self.held.get(id))
             .filter(|record| !matches!(record.fate, Fate::Failed(_)))
-            .map(|record| record.group.clone())
+            .map(|record| &record.group)
             .collect();
-        let pass = if groups.is_empty() { None } else { with.backend.reference_pass(&groups)? };
-        let final_rewards = pass.as_ref().map(|pass| pass.final_rewards.as_slice());
-        let extra = ExtraColumns {
-            final_reward: final_rewards.map_or(FinalReward::IsReward, FinalReward::Column),
-            entropy: None,
-        };
-        let judgements = match &self.settings.filter {
-            Some(filter) => judge_groups(filter, &self.settings.metric, &groups, &extra)?,
-            // Without a filter every group is kept, and its statistics are still reported.
-            None => judge_groups(&Variance::default(), &self.settings.metric, &groups, &extra)?
-                .into_iter()
-                .map(|judgement| Judgement { verdict: Verdict::Kept, ..judgement })
-                .collect(),
-        };
+        if groups.is_empty() {
+            return Ok(());
+        }
+        let Some(pass) = with.backend.reference_pass(&groups)? else { return Ok(()) };
+        let passed: Vec<(GroupId, usize)> =
+            groups.iter().map(|group| (group.id, group.trajectories.len())).collect();
         let mut first = 0;
-        Ok(groups
-            .iter()
-            .zip(judgements)
-            .map(|(group, judgement)| {
-                let rows = first..first + group.trajectories.len();
-                first = rows.end;
-                let reference = pass.as_ref().map(|pass| ReferencePass {
-                    final_rewards: pass.final_rewards[rows.clone()].to_vec(),
-                    logprobs: Ragged::from_rows(rows.map(|row| pass.logprobs.row(row))),
-                });
-                (group.id, Judged { judgement, reference })
-            })
-            .collect())
+        for (id, num_members) in passed {
+            let rows = first..first + num_members;
+            first = rows.end;
+            let record = self.held.get_mut(&id).ok_or(ShellError::UnknownGroup(id.0))?;
+            record.final_rewards = Some(pass.final_rewards[rows.clone()].to_vec());
+            record.reference = Some(Ragged::from_rows(rows.map(|row| pass.logprobs.row(row))));
+        }
+        Ok(())
+    }
+
+    /// Notes what the filter said of a group; what becomes of a kept one is known when the step closes.
+    fn judged(&mut self, group: GroupId, verdict: Verdict) -> Result<(), ShellError> {
+        let record = self.held.get_mut(&group).ok_or(ShellError::UnknownGroup(group.0))?;
+        if let Verdict::Dropped(reason) = verdict {
+            record.fate = Fate::Dropped(reason);
+        }
+        Ok(())
     }
 
     /// Hands over the groups that leave the machine.
@@ -648,15 +640,11 @@ impl Shell {
         let mut others = take(&close.surplus, &Fate::Surplus)?;
         others.extend(take(&close.stale, &Fate::Stale)?);
         others.extend(take(&close.aborted, &Fate::Aborted)?);
-        // What is neither carried nor named above was dropped or failed: the machine left it to us.
+        // What is neither carried nor named above was dropped or failed, and says so itself.
         let carried: BTreeSet<GroupId> = close.carried.iter().copied().collect();
         let rest: Vec<GroupId> = self.held.keys().copied().filter(|id| !carried.contains(id)).collect();
         for id in rest {
-            let Some(mut record) = self.held.remove(&id) else { continue };
-            if let Some(Judgement { verdict: Verdict::Dropped(reason), .. }) = record.judgement {
-                record.fate = Fate::Dropped(reason);
-            }
-            others.push(record);
+            others.extend(self.held.remove(&id));
         }
         others.sort_by_key(|record| record.group.id);
         Ok(Collected { end, report: close.report, trained, others, carried_out: close.carried })

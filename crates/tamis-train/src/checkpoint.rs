@@ -31,7 +31,7 @@ use crate::session::{UniformGroups, Untrained};
 use crate::validation::ValidationReport;
 
 /// Version of the layout of `state.json`.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// A group kept for the next step.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::yields::{PassRates, expected_rounds, keep_probability, limit_for_pass_rate};
 use super::{OnLimit, RoundsSettings, SkipReason, Tally};
+use crate::filter::GroupFilter;
 
 /// What made the run stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,7 +95,7 @@ impl Diagnosis {
             num_accumulated,
             target: settings.train_batch_size,
             max_num_gen_batches: settings.max_num_gen_batches,
-            metric: settings.metric.clone(),
+            metric: settings.metric.to_string(),
             tally,
             recommendations: advice.all(),
         }
@@ -191,7 +192,7 @@ impl Advice<'_> {
                 self.say("rollout.n", format!("{} -> 8", self.settings.group_size), why);
             }
             // The filters that compare groups rank one of one member as one without spread.
-            if self.settings.filter_kind.as_deref().is_none_or(|kind| kind == "variance") {
+            if matches!(self.settings.filter, Some(GroupFilter::Variance(_))) {
                 let why = "trains on single samples as verl does".to_owned();
                 self.say("filter.singleton", "drop -> keep", why);
             }
@@ -284,7 +285,7 @@ impl Advice<'_> {
                 percent(pass_rate)
             );
             self.say("data.train", "take harder prompts", why);
-            if self.settings.filter {
+            if self.settings.filter.is_some() {
                 self.say("filter", "-> null", "a task this easy is not worth refilling for".to_owned());
             }
         } else if matches!(PassRates::fit(self.tally), Some(PassRates::Split(_))) && self.tally.kept == 0 {

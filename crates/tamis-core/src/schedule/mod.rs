@@ -1,7 +1,7 @@
 //! Scheduling state machines: what is generated next and what is trained on.
 //!
-//! A scheduler is fed [`Event`]s (prompts dispatched, a group judged, a group failed, a step trained) and answers with
-//! [`Command`]s (draw prompts, train on these groups, stop with this diagnosis). It does no I/O and sees no clock: the same
+//! A scheduler is fed [`Event`]s (prompts dispatched, a group scored, a group failed, a step trained, weights published) and answers with
+//! [`Command`]s (draw prompts, this group was dropped, train on these groups, stop with this diagnosis). It does no I/O and sees no clock: the same
 //! events give the same commands, and its whole state is serialisable, so that a run resumed from it goes on as if never
 //! interrupted. The trainer, the tests and the simulator drive the same machine.
 //!
@@ -33,7 +33,9 @@ pub use accounting::{Accounting, Count, Unbalanced};
 pub use diagnosis::{Diagnosis, Recommendation, StopCause};
 pub use mini_batch::mini_batches;
 pub use progress::Progress;
-pub use protocol::{Command, Event, FinishReason, GroupSummary, ScheduleError, SkipReason, StepClose};
+pub use protocol::{
+    Command, Event, FinishReason, GroupFacts, GroupSummary, ScheduleError, SkipReason, StepClose,
+};
 pub use report::{RoundReport, StepReport};
 pub use rounds::Rounds;
 pub use settings::{OnEmptyRound, OnExhausted, OnLimit, Order, RoundsSettings, SettingsError, Surplus};

@@ -4,10 +4,26 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::{Diagnosis, RoundReport, SettingsError, StepReport, Unbalanced};
-use crate::filter::{Judgement, Verdict};
+use crate::filter::{GroupStatistics, Verdict};
 use crate::group::{Group, GroupId, PolicyVersion};
 
-/// What the scheduler is told about a judged group. A few numbers: the trajectories stay with the driver.
+/// What the scheduler is told about a completed group beside the metric of its members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct GroupFacts {
+    /// Completion tokens of all members.
+    pub num_tokens: u64,
+    /// Whether all members' texts are the same.
+    pub is_identical_in_text: bool,
+}
+
+impl GroupFacts {
+    /// Of a group.
+    pub fn of(group: &Group) -> Self {
+        Self { num_tokens: group.num_tokens() as u64, is_identical_in_text: group.is_identical_in_text() }
+    }
+}
+
+/// What the scheduler remembers of a scored group: a few numbers; the trajectories stay with the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct GroupSummary {
     /// Members.
@@ -22,24 +38,60 @@ pub struct GroupSummary {
     pub mean: Option<f64>,
     /// Its deviation, ddof 0.
     pub std: Option<f64>,
+    /// The smallest; `None` where no member has one.
+    #[serde(default)]
+    pub min: Option<f64>,
+    /// The largest.
+    #[serde(default)]
+    pub max: Option<f64>,
     /// Whether all members' texts are the same.
     pub is_identical_in_text: bool,
 }
 
 impl GroupSummary {
-    /// Of a group and what the filter found.
-    pub fn of(group: &Group, judgement: &Judgement) -> Self {
-        let statistics = &judgement.statistics;
+    /// Of a group's metric and what else is known of it.
+    pub fn of(statistics: &GroupStatistics, facts: GroupFacts) -> Self {
+        // JSON, in which the machine is saved, has no NaN.
         let finite = |value: f64| value.is_finite().then_some(value);
         Self {
-            num_trajectories: group.trajectories.len() as u32,
+            num_trajectories: statistics.size as u32,
             num_scored: statistics.num_scored as u32,
             num_correct: statistics.num_correct.map(|correct| correct as u32),
-            num_tokens: group.num_tokens() as u64,
+            num_tokens: facts.num_tokens,
             mean: finite(statistics.mean),
             std: finite(statistics.std),
-            is_identical_in_text: group.is_identical_in_text(),
+            min: finite(statistics.min),
+            max: finite(statistics.max),
+            is_identical_in_text: facts.is_identical_in_text,
         }
+    }
+
+    /// What a filter judges by.
+    pub fn statistics(&self) -> GroupStatistics {
+        let number = |value: Option<f64>| value.unwrap_or(f64::NAN);
+        GroupStatistics {
+            size: self.num_trajectories as usize,
+            num_scored: self.num_scored as usize,
+            num_correct: self.num_correct.map(|correct| correct as usize),
+            mean: number(self.mean),
+            std: number(self.std),
+            min: number(self.min),
+            max: number(self.max),
+        }
+    }
+}
+
+/// NaN as `null`, because JSON has no NaN.
+mod nan_as_null {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(values: &[f64], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(values.iter().map(|value| (!value.is_nan()).then_some(*value)))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<f64>, D::Error> {
+        let values: Vec<Option<f64>> = Vec::deserialize(deserializer)?;
+        Ok(values.into_iter().map(|value| value.unwrap_or(f64::NAN)).collect())
     }
 }
 
@@ -58,14 +110,15 @@ pub enum Event {
         /// Whether the epoch has no prompt left.
         exhausted: bool,
     },
-    /// A group is complete, scored and judged.
-    Judged {
+    /// A group is complete and all its members were scored.
+    Scored {
         /// Which.
         group: GroupId,
-        /// What the filter said.
-        verdict: Verdict,
-        /// What it looked at.
-        summary: GroupSummary,
+        /// The filter's metric of each member \[n\]; NaN where it has none.
+        #[serde(with = "nan_as_null")]
+        values: Vec<f64>,
+        /// What else is known of it.
+        facts: GroupFacts,
     },
     /// A member's generation failed for good, and with it its group.
     Failed {
@@ -74,19 +127,22 @@ pub enum Event {
         /// Completion tokens spent on it.
         num_tokens: u64,
     },
-    /// The step was trained and weights published.
+    /// The step was trained.
     Trained {
-        /// The version published.
-        version: PolicyVersion,
         /// Members of the step's groups that bore no loss; they count as left out instead of trained.
         #[serde(default)]
         left_out: u64,
+    },
+    /// Weights were published: groups that are dispatched from now on are sampled by them.
+    Published {
+        /// Their version, not below any before.
+        version: PolicyVersion,
     },
     /// The run is to end now, between steps or in the middle of generation.
     Cancelled,
 }
 
-/// A step is over, one way or another: where its groups go. Dropped and failed groups are known to the driver already.
+/// A step is over, one way or another: where its groups go. Dropped groups were named by [`Command::Judged`], failed ones by the driver.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepClose {
     /// Groups to train on, in batch order; empty unless the step is ready.
@@ -147,6 +203,13 @@ pub enum Command {
         round: u64,
         /// How many.
         num_prompts: usize,
+    },
+    /// The filter judged a group. Comes for every scored group, in dispatch order within a round.
+    Judged {
+        /// Which.
+        group: GroupId,
+        /// What the filter said.
+        verdict: Verdict,
     },
     /// A round is over.
     RoundComplete(RoundReport),
@@ -233,7 +296,7 @@ pub enum ScheduleError {
         /// n.
         expected: usize,
         /// Its members.
-        actual: u32,
+        actual: usize,
     },
     /// More members were left out than the batch has.
     #[error("{left_out} members were left out of a batch of {trajectories}")]

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::filter::{GroupFilter, Metric, Variance};
+
 /// What happens when a step has used up its generation rounds and its batch is not full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -85,8 +87,8 @@ pub struct RoundsSettings {
     pub gen_batch_size: usize,
     /// n, the members of a group.
     pub group_size: usize,
-    /// Whether verdicts count. Off: one round a step, every group that did not fail is trained on.
-    pub filter: bool,
+    /// What judges the groups. `None`: one round a step, every group that did not fail is trained on.
+    pub filter: Option<GroupFilter>,
     /// Whether rounds repeat until the batch is full. Off: one round a step, trained on what survived.
     pub refill: bool,
     /// Rounds a step may take; 0 and less: no limit (an epoch without a kept group still ends the run).
@@ -107,13 +109,10 @@ pub struct RoundsSettings {
     pub total_steps: Option<u64>,
     /// The run is finished after so many passes over the data.
     pub total_epochs: Option<u64>,
-    /// The filter's metric; for reports.
-    pub metric: String,
+    /// The filter's metric: its scale of outcomes counts, its values come with the groups.
+    pub metric: Metric,
     /// The sampling temperature, where known; for diagnoses.
     pub temperature: Option<f64>,
-    /// The filter's name, where known; for diagnoses.
-    #[serde(default)]
-    pub filter_kind: Option<String>,
     /// Whether top_k, top_p or min_p cut the sampling, where known; for diagnoses.
     #[serde(default)]
     pub cuts_sampling: Option<bool>,
@@ -161,7 +160,7 @@ impl RoundsSettings {
             train_batch_size,
             gen_batch_size: train_batch_size,
             group_size,
-            filter: true,
+            filter: Some(GroupFilter::Variance(Variance::default())),
             refill: true,
             max_num_gen_batches: 0,
             on_limit: OnLimit::default(),
@@ -172,9 +171,8 @@ impl RoundsSettings {
             max_skipped_steps: 10,
             total_steps: None,
             total_epochs: None,
-            metric: "acc".to_owned(),
+            metric: Metric::from("acc"),
             temperature: None,
-            filter_kind: None,
             cuts_sampling: None,
             scores_gold: None,
         }
@@ -201,7 +199,7 @@ impl RoundsSettings {
             max_num_gen_batches: max_gen_batches,
             on_limit: OnLimit::UsePartial,
             on_exhausted: OnExhausted::UsePartial,
-            metric: "seq_reward".to_owned(),
+            metric: Metric::SeqReward,
             ..Self::new(rollout_batch_size, group_size)
         }
     }
@@ -224,7 +222,7 @@ impl RoundsSettings {
                 return Err(SettingsError::Zero { setting });
             }
         }
-        if !self.filter && gen_batch_size != train_batch_size {
+        if self.filter.is_none() && gen_batch_size != train_batch_size {
             return Err(SettingsError::RoundIsBatch { gen_batch_size, train_batch_size });
         }
         if !self.refill && gen_batch_size < train_batch_size {
@@ -240,7 +238,7 @@ impl RoundsSettings {
 
     /// Whether a step is one round, come what may.
     pub fn is_one_round(&self) -> bool {
-        !self.filter || !self.refill
+        self.filter.is_none() || !self.refill
     }
 }
 
@@ -260,7 +258,7 @@ mod tests {
         insta::assert_snapshot!(error(&|s| s.train_batch_size = 0), @"`data.train_batch_size` must be at least 1");
         insta::assert_snapshot!(error(&|s| s.gen_batch_size = 0), @"`data.gen_batch_size` must be at least 1");
         insta::assert_snapshot!(error(&|s| s.group_size = 0), @"`rollout.n` must be at least 1");
-        insta::assert_snapshot!(error(&|s| (s.filter, s.gen_batch_size) = (false, 1536)), @"without a filter every group of the one round is trained on: `data.gen_batch_size` 1536 must equal `data.train_batch_size` 512");
+        insta::assert_snapshot!(error(&|s| (s.filter, s.gen_batch_size) = (None, 1536)), @"without a filter every group of the one round is trained on: `data.gen_batch_size` 1536 must equal `data.train_batch_size` 512");
         insta::assert_snapshot!(error(&|s| (s.refill, s.gen_batch_size) = (false, 128)), @"without refill one round must be able to fill the batch: `data.gen_batch_size` 128 is below `data.train_batch_size` 512");
     }
 }

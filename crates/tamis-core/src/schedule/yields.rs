@@ -148,6 +148,8 @@ mod tests {
                 num_tokens: 0,
                 mean: Some(statistics.mean),
                 std: Some(statistics.std),
+                min: None,
+                max: None,
                 is_identical_in_text: false,
             };
             tally.add_judged(verdict, &summary);

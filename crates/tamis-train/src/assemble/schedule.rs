@@ -7,9 +7,8 @@ use tamis_config::{
 };
 use tamis_core::figure::shortest;
 use tamis_core::filter::{
-    AvailableMetrics, Ends, ExtraColumns, Filter, FilterError, GroupFilter, Mass, MeanRange, Metric,
-    MetricError, MinP, Percentile, Pool, PoolScore, Prefer, Quota, Singleton, TopK, TopP, Variance,
-    WithinGroup,
+    AvailableMetrics, Ends, Filter, FilterError, GroupFilter, Mass, MeanRange, Metric, MetricError, MinP,
+    Percentile, Pool, PoolScore, Prefer, Quota, Singleton, TopK, TopP, Variance, WithinGroup,
 };
 use tamis_core::schedule::{OnEmptyRound, OnExhausted, OnLimit, Order, RoundsSettings, Surplus};
 
@@ -44,7 +43,7 @@ impl Sieve {
     /// Which members of a kept group train; `None`: all.
     pub fn chosen_of(&self, record: &Record) -> Option<Vec<bool>> {
         let filter = self.filter.as_ref()?;
-        filter.members(&self.values_of(record))
+        filter.members(&record.values)
     }
 
     /// How groups without contrast are kept out, as the end of a sentence; empty where the filter has no setting for it.
@@ -53,20 +52,6 @@ impl Sieve {
             Some(filter) if filter.admits_uniform() => remedy(filter),
             _ => "",
         }
-    }
-
-    /// The metric of each member of a group \[G\]; NaN where it has none.
-    pub fn values_of(&self, record: &Record) -> Vec<f64> {
-        let num_members = record.group.trajectories.len();
-        let mut values = match &record.final_rewards {
-            Some(rewards) if self.looks_at_final_reward() => rewards.clone(),
-            _ => {
-                let group = std::slice::from_ref(&record.group);
-                self.metric.values(group, &ExtraColumns::NONE).unwrap_or_default()
-            }
-        };
-        values.resize(num_members, f64::NAN);
-        values
     }
 }
 
@@ -301,7 +286,7 @@ pub fn rounds(config: &Config, sieve: &Sieve) -> RoundsSettings {
     let schedule = &config.schedule;
     RoundsSettings {
         gen_batch_size: config.gen_batch_size(),
-        filter: sieve.filter.is_some(),
+        filter: sieve.filter,
         refill: schedule.refill,
         max_num_gen_batches: schedule.max_num_gen_batches.map_or(0, |limit| limit as i64),
         on_limit: match schedule.on_limit {
@@ -331,9 +316,8 @@ pub fn rounds(config: &Config, sieve: &Sieve) -> RoundsSettings {
         },
         total_steps: config.train.total_steps.map(|steps| steps as u64),
         total_epochs: config.train.total_epochs.map(|epochs| epochs as u64),
-        metric: sieve.metric.to_string(),
+        metric: sieve.metric.clone(),
         temperature: Some(config.rollout.temperature),
-        filter_kind: sieve.filter.map(|filter| filter.name().to_owned()),
         cuts_sampling: Some(
             config.rollout.top_k > 0 || config.rollout.top_p < 1.0 || config.rollout.min_p > 0.0,
         ),

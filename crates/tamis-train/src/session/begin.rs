@@ -7,7 +7,7 @@ use tamis_config::{Config, Loaded, LoggerKind, length_may_change};
 use tamis_core::schedule::Rounds;
 use tamis_data::sampler::{Order, Position};
 use tamis_env::reward::Listener;
-use tamis_rollout::{Fate, PreparedPrompt, Record, Scorer, Shell, ShellSettings};
+use tamis_rollout::{Fate, PreparedPrompt, Record, Scorer, Shell, ShellError, ShellSettings, metric_values};
 
 use super::attempts::Attempts;
 use super::passes::hints;
@@ -317,7 +317,7 @@ impl Session {
             is_metric_unproven: sieve.filter.is_some()
                 && !is_complete
                 && state.as_ref().is_none_or(|(state, _)| state.step == 0),
-            ..shell_settings(&config, &sieve)
+            ..shell_settings(&config)
         };
         let shell = match &state {
             Some((state, folder)) => {
@@ -326,7 +326,7 @@ impl Session {
                 let mut machine = state.machine.clone();
                 machine.set_length(settings.total_steps, settings.total_epochs);
                 let health = state.reward_health.clone();
-                Shell::resumed(shell_settings, machine, state.next_group, carried(state, &pool), health)
+                Shell::resumed(shell_settings, machine, state.next_group, carried(state, &pool)?, health)
             }
             None => Shell::new(shell_settings, Rounds::new(settings)?),
         };
@@ -405,23 +405,26 @@ fn loggers(
     Ok(loggers)
 }
 
-fn carried(state: &RunState, pool: &PromptPool) -> Vec<Record> {
+fn carried(state: &RunState, pool: &PromptPool) -> Result<Vec<Record>, ShellError> {
+    let metric = &state.machine.settings().metric;
     state
         .carried
         .iter()
         .filter_map(|carried| {
             let prompt: PreparedPrompt = pool.get(carried.group.prompt)?.clone();
-            Some(Record {
+            let final_rewards = carried.final_rewards();
+            let values = metric_values(metric, &carried.group, final_rewards.as_deref());
+            Some(values.map_err(ShellError::from).map(|values| Record {
                 group: carried.group.clone(),
                 prompt,
                 step: carried.step,
                 round: carried.round,
-                judgement: None,
-                final_rewards: carried.final_rewards(),
+                values,
+                final_rewards,
                 logged: carried.logged.clone(),
                 reference: None,
                 fate: Fate::Carried,
-            })
+            }))
         })
         .collect()
 }

@@ -49,17 +49,15 @@ impl Generator for WithReference<'_> {
 }
 
 impl Backend for WithReference<'_> {
-    fn reference_pass(&mut self, groups: &[Group]) -> Result<Option<ReferencePass>, ShellError> {
+    fn reference_pass(&mut self, groups: &[&Group]) -> Result<Option<ReferencePass>, ShellError> {
         let Some((estimator, coefficient, micro_batch)) = self.penalty else { return Ok(None) };
         let clock = Instant::now();
-        let groups: Vec<&Group> = groups.iter().collect();
         let failed = |error: RunError| ShellError::Reference { reason: error.to_string() };
-        let logprobs =
-            reference_logprobs(self.engine, &groups, micro_batch).map_err(|error| match error {
-                LearnerError::Interrupted => ShellError::Generator(GeneratorError::Interrupted),
-                error => failed(RunError::Learner(error)),
-            })?;
-        let (final_rewards, ..) = penalised(estimator, coefficient, &groups, &logprobs).map_err(failed)?;
+        let logprobs = reference_logprobs(self.engine, groups, micro_batch).map_err(|error| match error {
+            LearnerError::Interrupted => ShellError::Generator(GeneratorError::Interrupted),
+            error => failed(RunError::Learner(error)),
+        })?;
+        let (final_rewards, ..) = penalised(estimator, coefficient, groups, &logprobs).map_err(failed)?;
         self.time += clock.elapsed();
         Ok(Some(ReferencePass { final_rewards, logprobs }))
     }
@@ -203,7 +201,7 @@ mod tests {
             },
             step: 1,
             round: 1,
-            judgement: None,
+            values: Vec::new(),
             final_rewards: None,
             logged: Vec::new(),
             reference: reference.map(|[a, b, c]| Ragged::from_rows([vec![a], vec![b, c]])),

@@ -156,8 +156,9 @@ impl Session {
             SaveRollouts::Off => return Ok(()),
         };
         for (place, record) in collected.trained.iter().chain(others).chain(given_up).enumerate() {
-            let values = self.sieve.values_of(record);
-            for (member, (trajectory, value)) in record.group.trajectories.iter().zip(values).enumerate() {
+            for (member, (trajectory, value)) in
+                record.group.trajectories.iter().zip(&record.values).enumerate()
+            {
                 let own = if place < collected.trained.len() { of_trained.next() } else { None };
                 let left_out = own.and_then(|(_, left_out)| *left_out);
                 rows.push(RolloutRow {
@@ -170,7 +171,7 @@ impl Session {
                     ground_truth: record.prompt.prompt.ground_truth.as_deref(),
                     advantage: own.map(|(advantage, _)| *advantage),
                     metric: &metric,
-                    metric_value: Some(value).filter(|value| !value.is_nan()),
+                    metric_value: Some(*value).filter(|value| !value.is_nan()),
                     verdict: left_out.map_or(record.fate.name(), LeftOut::name),
                     logged: record.logged.get(member).map(|logged| &logged.columns),
                 });

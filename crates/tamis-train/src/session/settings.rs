@@ -9,7 +9,7 @@ use tamis_model::AdamWConfig;
 use tamis_rollout::{Sampling, ShellSettings, TicketPurpose};
 
 use super::RunError;
-use crate::assemble::{objective, schedule};
+use crate::assemble::objective;
 use crate::micro_batch::MicroBatch;
 use crate::native::EngineSettings;
 use crate::update::UpdateSettings;
@@ -98,13 +98,11 @@ pub(super) fn trainer_state(
     }
 }
 
-pub(super) fn shell_settings(config: &Config, sieve: &schedule::Sieve) -> ShellSettings {
+pub(super) fn shell_settings(config: &Config) -> ShellSettings {
     ShellSettings {
         seed: config.run.seed,
         group_size: config.rollout.n,
         sampling: sampling(config),
-        filter: sieve.filter,
-        metric: sieve.metric.clone(),
         is_metric_unproven: false,
     }
 }

@@ -159,7 +159,8 @@ impl Session {
             ));
         }
         whole.accounting.check()?;
-        self.shell.trained(self.engine.version(), num_left_out)?;
+        self.shell.trained(num_left_out)?;
+        self.shell.published(self.engine.version())?;
         self.between = Self::place(&self.shell, &self.pool, self.uniform_groups);
         let in_a_row =
             report.as_ref().map_or(0, |report| most_in_a_row(&mut self.skipped_updates, &report.skipped));
@@ -361,8 +362,8 @@ impl Session {
     /// Mean of the filter's metric over the members that it chose.
     fn mean_of_chosen(&self, trained: &[Record], chosen: &[Vec<bool>]) -> Option<f64> {
         let members = trained.iter().zip(chosen).flat_map(|(record, chosen)| {
-            let values = self.sieve.values_of(record).into_iter().zip(chosen);
-            values.filter_map(|(value, chosen)| chosen.then_some(value))
+            let values = record.values.iter().zip(chosen);
+            values.filter_map(|(value, chosen)| chosen.then_some(*value))
         });
         BatchSummary::of(members).map(|summary| summary.mean)
     }

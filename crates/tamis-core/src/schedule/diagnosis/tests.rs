@@ -1,5 +1,5 @@
 use super::*;
-use crate::filter::{DropReason, Verdict};
+use crate::filter::{DropReason, GroupFilter, TopP, Verdict};
 use crate::schedule::{GroupSummary, OnLimit};
 
 /// A group of n with so many correct, judged as the variance filter does.
@@ -17,6 +17,8 @@ fn add(tally: &mut Tally, count: usize, n: u32, correct: u32, is_identical_in_te
         num_tokens: 0,
         mean: Some(mean),
         std: Some((mean * (1.0 - mean)).sqrt()),
+        min: None,
+        max: None,
         is_identical_in_text,
     };
     for _ in 0..count {
@@ -204,6 +206,8 @@ fn no_scores_and_failures() {
         num_tokens: 0,
         mean: None,
         std: None,
+        min: None,
+        max: None,
         is_identical_in_text: false,
     };
     for _ in 0..12 {
@@ -241,13 +245,15 @@ fn a_reward_that_says_nothing() {
         num_tokens: 0,
         mean: Some(0.1),
         std: Some(0.0),
+        min: None,
+        max: None,
         is_identical_in_text: false,
     };
     for _ in 0..16 {
         tally.add_judged(Verdict::Dropped(DropReason::Uniform), &summary);
     }
     let cause = StopCause::EmptyRounds { rounds: 3 };
-    let settings = RoundsSettings { metric: "seq_reward".to_owned(), ..RoundsSettings::verl(16, 16, 4, 0) };
+    let settings = RoundsSettings { metric: "seq_reward".into(), ..RoundsSettings::verl(16, 16, 4, 0) };
     insta::assert_snapshot!(Diagnosis::new(cause, 1, 0, 3, tally, &settings), @"
     stopped in step 1: 3 rounds in a row kept no group
       by `seq_reward`, of 16 groups (64 trajectories) generated:
@@ -275,13 +281,15 @@ fn groups_of_one_dropped_by_choice() {
         num_tokens: 5,
         mean: Some(17.0),
         std: Some(0.0),
+        min: None,
+        max: None,
         is_identical_in_text: false,
     };
     for _ in 0..8 {
         tally.add_judged(Verdict::Dropped(DropReason::Singleton), &summary);
     }
     let cause = StopCause::EpochWithoutKept { epoch: 2 };
-    let settings = RoundsSettings { metric: "length".to_owned(), ..RoundsSettings::verl(8, 8, 1, 0) };
+    let settings = RoundsSettings { metric: "length".into(), ..RoundsSettings::verl(8, 8, 1, 0) };
     insta::assert_snapshot!(Diagnosis::new(cause, 5, 0, 1, tally, &settings), @"
     stopped in step 5: no group was kept in all of epoch 3 (1 round)
       by `length`, of 8 groups (8 trajectories) generated:
@@ -314,6 +322,8 @@ fn a_selection_of_uniform_groups() {
             num_tokens: 0,
             mean: Some(0.5),
             std: Some(0.5),
+            min: None,
+            max: None,
             is_identical_in_text: false,
         };
         for _ in 0..count {
@@ -321,8 +331,10 @@ fn a_selection_of_uniform_groups() {
         }
     };
     outside(&mut tally, 4);
-    let settings =
-        RoundsSettings { filter_kind: Some("top_p".to_owned()), ..RoundsSettings::verl(16, 16, 8, 4) };
+    let settings = RoundsSettings {
+        filter: Some(GroupFilter::TopP(TopP::default())),
+        ..RoundsSettings::verl(16, 16, 8, 4)
+    };
     insta::assert_snapshot!(limit_reached(&settings, 4, tally), @r#"
     stopped in step 7: 6 of 16 groups kept after 4 rounds (max_num_gen_batches = 4)
       by `acc`, of 64 groups (512 trajectories) generated:
@@ -355,6 +367,8 @@ fn a_selection_of_uniform_groups() {
         num_tokens: 0,
         mean: Some(1.0),
         std: Some(0.0),
+        min: None,
+        max: None,
         is_identical_in_text: false,
     };
     single.add_judged(Verdict::Dropped(DropReason::Singleton), &summary);

@@ -41,7 +41,7 @@ impl Rounds {
         why: FinishReason,
         commands: &mut Vec<Command>,
     ) -> Result<(), ScheduleError> {
-        let aborted = self.abort();
+        let aborted = self.abort(commands);
         let close = self.close(&[], false, aborted)?;
         self.phase = Phase::Ended;
         commands.push(Command::Finish { why, close: Box::new(close) });
@@ -67,19 +67,19 @@ impl Rounds {
     ) -> Result<(), ScheduleError> {
         let step = self.progress.steps + 1;
         let diagnosis = Diagnosis::new(cause, step, self.ready.len(), rounds, tally, &self.settings);
-        let aborted = self.abort();
+        let aborted = self.abort(commands);
         let close = self.close(&[], false, aborted)?;
         self.phase = Phase::Ended;
         commands.push(Command::Stop { diagnosis: Box::new(diagnosis), close: Box::new(close) });
         Ok(())
     }
 
-    /// Ends the round in the making, if there is one: what is in flight is aborted, what is judged counts.
-    fn abort(&mut self) -> Vec<GroupId> {
+    /// Ends the round in the making, if there is one: what is in flight is aborted, what is scored is judged and counts.
+    fn abort(&mut self, commands: &mut Vec<Command>) -> Vec<GroupId> {
         let is_in_flight = |slot: &&Slot| slot.state == SlotState::InFlight;
         let aborted = self.slots.iter().filter(is_in_flight).map(|slot| slot.id).collect();
         if !self.slots.is_empty() {
-            self.settle_round();
+            self.settle_round(commands);
         }
         aborted
     }
@@ -121,7 +121,7 @@ impl Rounds {
             batch,
             accounting,
             max_lag: trained.iter().map(|kept| self.version.0 - kept.version.0).max().unwrap_or(0),
-            is_filtered: self.settings.filter,
+            is_filtered: self.settings.filter.is_some(),
             is_last: !trained.is_empty() && self.settings.total_steps == Some(step),
         };
         Ok(StepClose { trained: ids(trained), surplus, stale, carried, aborted, report })

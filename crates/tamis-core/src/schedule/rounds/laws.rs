@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::filter::DropReason;
+use crate::filter::{GroupFilter, Variance};
 use crate::random::{Key, Purpose};
-use crate::schedule::{OnEmptyRound, OnExhausted, OnLimit, Surplus};
+use crate::schedule::{GroupFacts, OnEmptyRound, OnExhausted, OnLimit, Surplus};
 
 fn settings() -> impl Strategy<Value = RoundsSettings> {
     let sizes = (1usize..6, 1usize..9, 1usize..4);
@@ -34,7 +34,7 @@ fn settings() -> impl Strategy<Value = RoundsSettings> {
         };
         RoundsSettings {
             gen_batch_size,
-            filter,
+            filter: filter.then(|| GroupFilter::Variance(Variance::default())),
             refill,
             max_num_gen_batches,
             on_limit,
@@ -103,23 +103,15 @@ impl World {
         if key.uniform(0) < self.fail {
             return Event::Failed { group, num_tokens: key.below(1, 100) };
         }
-        let is_kept = key.uniform(2) < self.keep;
-        let verdict = if is_kept {
-            Verdict::Kept
-        } else {
-            Verdict::Dropped(DropReason::ALL[key.below(3, DropReason::ALL.len() as u64) as usize])
-        };
-        let mean = is_kept.then(|| key.uniform(4));
-        let summary = GroupSummary {
-            num_trajectories: group_size as u32,
-            num_scored: if is_kept { group_size as u32 } else { 0 },
-            num_correct: is_kept.then_some(1),
-            num_tokens: key.below(5, 1000),
-            mean,
-            std: mean,
-            is_identical_in_text: key.below(6, 2) == 0,
-        };
-        Event::Judged { group, verdict, summary }
+        // Kept: one member differs. Dropped for every reason that the variance filter has.
+        let uniform = [0.0, 1.0, 0.5, f64::NAN][key.below(3, 4) as usize];
+        let mut values = vec![uniform; group_size];
+        if key.uniform(2) < self.keep {
+            values.fill(0.0);
+            values[key.below(4, group_size as u64) as usize] = 1.0;
+        }
+        let facts = GroupFacts { num_tokens: key.below(5, 1000), is_identical_in_text: key.below(6, 2) == 0 };
+        Event::Scored { group, values, facts }
     }
 
     /// Plays a run to its end, checking every law on the way; `shuffle` permutes arrivals within a round, `resume` replaces the machine by its
@@ -167,6 +159,7 @@ impl World {
                             Some(Event::Dispatched { groups, version: PolicyVersion(version), exhausted });
                         continue;
                     }
+                    Command::Judged { .. } => continue,
                     Command::RoundComplete(report) => {
                         assert!(report.to_string().starts_with("step "));
                         continue;
@@ -188,8 +181,7 @@ impl World {
                         report.accounting.check().unwrap();
                         assert_eq!(report.batch.trajectories, report.accounting.trained.trajectories);
                         left_out += without_loss;
-                        following =
-                            Some(Event::Trained { version: PolicyVersion(version), left_out: without_loss });
+                        following = Some(Event::Trained { left_out: without_loss });
                         close
                     }
                     Command::SkipStep { close, .. } => {
@@ -231,6 +223,9 @@ impl World {
             event = match following {
                 Some(event) => event,
                 None if matches!(event, Event::Trained { .. }) => {
+                    Event::Published { version: PolicyVersion(version) }
+                }
+                None if matches!(event, Event::Published { .. }) => {
                     if story.trained.len() as u64 >= self.patience {
                         break;
                     }
@@ -270,33 +265,20 @@ impl World {
 /// Any event at all, sensible or not.
 fn any_event() -> impl Strategy<Value = Event> {
     let group = || (0u64..12).prop_map(GroupId);
-    let summary = (
-        0u32..4,
-        0u32..4,
-        prop::option::of(0u32..4),
-        prop::option::of(any::<f64>().prop_filter("finite", |x| x.is_finite())),
-    )
-        .prop_map(|(num_trajectories, num_scored, num_correct, mean)| GroupSummary {
-            num_trajectories,
-            num_scored,
-            num_correct,
-            num_tokens: 7,
-            mean,
-            std: mean.map(f64::abs),
-            is_identical_in_text: true,
-        });
+    let value = prop_oneof![Just(f64::NAN), Just(0.0), Just(1.0), any::<f64>()];
+    let values = prop::collection::vec(value, 0..4);
     prop_oneof![
         2 => Just(Event::BeginStep),
         4 => (0u64..10, 0u64..5, 0u64..3, any::<bool>()).prop_map(|(first, count, version, exhausted)| {
             let groups = (first..first + count).map(GroupId).collect();
             Event::Dispatched { groups, version: PolicyVersion(version), exhausted }
         }),
-        8 => (group(), any::<bool>(), summary).prop_map(|(group, is_kept, summary)| {
-            let verdict = if is_kept { Verdict::Kept } else { Verdict::Dropped(DropReason::Uniform) };
-            Event::Judged { group, verdict, summary }
+        8 => (group(), values).prop_map(|(group, values)| {
+            Event::Scored { group, values, facts: GroupFacts { num_tokens: 7, is_identical_in_text: true } }
         }),
         2 => group().prop_map(|group| Event::Failed { group, num_tokens: u64::from(u32::MAX) }),
-        2 => (0u64..4, 0u64..12).prop_map(|(version, left_out)| Event::Trained { version: PolicyVersion(version), left_out }),
+        2 => (0u64..12).prop_map(|left_out| Event::Trained { left_out }),
+        1 => (0u64..4).prop_map(|version| Event::Published { version: PolicyVersion(version) }),
         1 => Just(Event::Cancelled),
     ]
 }

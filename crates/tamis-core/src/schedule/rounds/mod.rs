@@ -36,7 +36,7 @@ use super::{
     Accounting, Command, Count, Event, FinishReason, GroupSummary, Order, Progress, RoundReport,
     RoundsSettings, ScheduleError, Surplus, Tally,
 };
-use crate::filter::Verdict;
+use crate::filter::{Filter, GroupStatistics, Verdict};
 use crate::group::{GroupId, PolicyVersion};
 
 /// The scheduler of `rounds` mode. See [the module](self).
@@ -44,7 +44,7 @@ use crate::group::{GroupId, PolicyVersion};
 /// ```
 /// use tamis_core::filter::Verdict;
 /// use tamis_core::group::{GroupId, PolicyVersion};
-/// use tamis_core::schedule::{Command, Event, GroupSummary, Rounds, RoundsSettings};
+/// use tamis_core::schedule::{Command, Event, GroupFacts, Rounds, RoundsSettings};
 ///
 /// let mut rounds = Rounds::new(RoundsSettings::new(1, 2))?;
 /// let drawn = rounds.handle(Event::BeginStep)?;
@@ -52,19 +52,13 @@ use crate::group::{GroupId, PolicyVersion};
 ///
 /// let group = GroupId(0);
 /// rounds.handle(Event::Dispatched { groups: vec![group], version: PolicyVersion(0), exhausted: false })?;
-/// let summary = GroupSummary {
-///     num_trajectories: 2,
-///     num_scored: 2,
-///     num_correct: Some(1),
-///     num_tokens: 9,
-///     mean: Some(0.5),
-///     std: Some(0.5),
-///     is_identical_in_text: false,
-/// };
-/// let commands = rounds.handle(Event::Judged { group, verdict: Verdict::Kept, summary })?;
-/// let [Command::RoundComplete(round), Command::StepReady(step)] = &commands[..] else { unreachable!() };
+/// let facts = GroupFacts { num_tokens: 9, is_identical_in_text: false };
+/// let commands = rounds.handle(Event::Scored { group, values: vec![1.0, 0.0], facts })?;
+/// let [judged, Command::RoundComplete(round), Command::StepReady(step)] = &commands[..] else { unreachable!() };
+/// assert_eq!(*judged, Command::Judged { group, verdict: Verdict::Kept });
 /// assert_eq!((round.tally.kept, &step.trained[..]), (1, &[group][..]));
-/// rounds.handle(Event::Trained { version: PolicyVersion(1), left_out: 0 })?;
+/// rounds.handle(Event::Trained { left_out: 0 })?;
+/// rounds.handle(Event::Published { version: PolicyVersion(1) })?;
 /// assert_eq!(rounds.progress().steps, 1);
 /// # Ok::<(), tamis_core::schedule::ScheduleError>(())
 /// ```
@@ -137,7 +131,7 @@ struct Slot {
 #[serde(rename_all = "snake_case")]
 enum SlotState {
     InFlight,
-    Judged { verdict: Verdict, arrival: u64, summary: GroupSummary },
+    Scored { arrival: u64, summary: GroupSummary },
     Failed { num_tokens: u64 },
 }
 
@@ -233,15 +227,16 @@ impl Rounds {
             Event::Dispatched { groups, version, exhausted } => {
                 self.dispatched(&groups, version, exhausted, &mut commands)?;
             }
-            Event::Judged { group, verdict, summary } => {
+            Event::Scored { group, values, facts } => {
                 let expected = self.settings.group_size;
-                let slot = self.in_flight(group, "judged")?;
-                if summary.num_trajectories as usize != expected {
-                    let actual = summary.num_trajectories;
+                let slot = self.in_flight(group, "scored")?;
+                if values.len() != expected {
+                    let actual = values.len();
                     return Err(ScheduleError::GroupSize { group: group.0, expected, actual });
                 }
-                let verdict = if self.settings.filter { verdict } else { Verdict::Kept };
-                let state = SlotState::Judged { verdict, arrival: self.arrivals, summary };
+                let statistics = GroupStatistics::of(&values, self.settings.metric.outcome_scale());
+                let summary = GroupSummary::of(&statistics, facts);
+                let state = SlotState::Scored { arrival: self.arrivals, summary };
                 self.arrivals += 1;
                 self.settle(slot, state, &mut commands)?;
             }
@@ -249,21 +244,24 @@ impl Rounds {
                 let slot = self.in_flight(group, "failed")?;
                 self.settle(slot, SlotState::Failed { num_tokens }, &mut commands)?;
             }
-            Event::Trained { version, left_out } => {
+            Event::Trained { left_out } => {
                 let Phase::Training { trajectories } = self.phase else {
                     return Err(ScheduleError::Unexpected { event: "trained", phase: self.phase.name() });
                 };
-                self.check_version(version)?;
                 if left_out > trajectories {
                     return Err(ScheduleError::LeftOut { left_out, trajectories });
                 }
                 self.totals.leave_out(left_out);
-                self.version = version;
                 self.progress.steps += 1;
                 self.skipped_in_a_row = 0;
                 self.since_trained = Tally::default();
                 self.num_rounds_untrained = 0;
                 self.phase = Phase::Idle;
+            }
+            Event::Published { version } => {
+                self.expect(self.phase != Phase::Ended, "published")?;
+                self.check_version(version)?;
+                self.version = version;
             }
             Event::Cancelled => {
                 self.expect(!matches!(self.phase, Phase::Training { .. } | Phase::Ended), "cancelled")?;
@@ -375,7 +373,7 @@ impl Rounds {
 
     /// Everything of the round is settled: counts it, in dispatch order, and decides.
     fn complete_round(&mut self, commands: &mut Vec<Command>) -> Result<(), ScheduleError> {
-        let tally = self.settle_round();
+        let tally = self.settle_round(commands);
         self.step.empty_rounds = if tally.kept == 0 { self.step.empty_rounds + 1 } else { 0 };
         commands.push(Command::RoundComplete(RoundReport {
             step: self.progress.steps + 1,
@@ -383,21 +381,38 @@ impl Rounds {
             tally,
             num_accumulated: self.ready.len(),
             target: self.settings.train_batch_size,
-            is_filtered: self.settings.filter,
+            is_filtered: self.settings.filter.is_some(),
         }));
         let dead = self.close_epochs(tally.kept);
         self.decide(Some(tally.kept), dead, commands)
     }
 
+    /// Judges the round's scored groups together, in dispatch order: a filter may compare them.
+    fn judge(&self, slots: &[Slot]) -> Vec<Verdict> {
+        let scored = slots.iter().filter_map(|slot| match slot.state {
+            SlotState::Scored { summary, .. } => Some(summary.statistics()),
+            SlotState::Failed { .. } | SlotState::InFlight => None,
+        });
+        match &self.settings.filter {
+            Some(filter) => filter.judge(&scored.collect::<Vec<_>>(), self.settings.metric.outcome_scale()),
+            None => scored.map(|_| Verdict::Kept).collect(),
+        }
+    }
+
     /// Moves the round's groups to where they belong. Groups still in flight count as aborted.
-    fn settle_round(&mut self) -> Tally {
+    fn settle_round(&mut self, commands: &mut Vec<Command>) -> Tally {
         let group_size = self.settings.group_size;
         let one = Count::of(1, group_size);
         let mut tally = Tally::default();
-        for slot in std::mem::take(&mut self.slots) {
+        let slots = std::mem::take(&mut self.slots);
+        let mut verdicts = self.judge(&slots).into_iter();
+        for slot in slots {
             let mut alone = Tally::default();
             match slot.state {
-                SlotState::Judged { verdict, arrival, summary } => {
+                SlotState::Scored { arrival, summary } => {
+                    // A filter gives one verdict a group.
+                    let verdict = verdicts.next().unwrap_or(Verdict::Kept);
+                    commands.push(Command::Judged { group: slot.id, verdict });
                     alone.add_judged(verdict, &summary);
                     if verdict.is_kept() {
                         let (id, version) = (slot.id, slot.version);

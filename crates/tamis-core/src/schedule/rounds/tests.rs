@@ -1,6 +1,7 @@
 use super::*;
-use crate::filter::DropReason;
-use crate::schedule::{Count, OnEmptyRound, OnExhausted, SkipReason, StepClose, StopCause, Surplus};
+use crate::schedule::{
+    Count, GroupFacts, OnEmptyRound, OnExhausted, SkipReason, StepClose, StopCause, Surplus,
+};
 
 /// A driver over endless or finite data whose groups are what the test says.
 struct Driver {
@@ -21,23 +22,18 @@ enum Fate {
     Failed,
 }
 
-fn judged(fate: Fate, n: usize) -> (Verdict, GroupSummary) {
-    let (verdict, correct) = match fate {
-        Fate::Mixed => (Verdict::Kept, n / 2),
-        Fate::Correct => (Verdict::Dropped(DropReason::AllCorrect), n),
-        Fate::Wrong | Fate::Failed => (Verdict::Dropped(DropReason::AllWrong), 0),
+fn scored(group: GroupId, fate: Fate, n: usize) -> Event {
+    let correct = match fate {
+        Fate::Mixed => n / 2,
+        Fate::Correct => n,
+        Fate::Wrong | Fate::Failed => 0,
     };
-    let mean = correct as f64 / n as f64;
-    let summary = GroupSummary {
-        num_trajectories: n as u32,
-        num_scored: n as u32,
-        num_correct: Some(correct as u32),
-        num_tokens: 10 * n as u64,
-        mean: Some(mean),
-        std: Some((mean * (1.0 - mean)).sqrt()),
-        is_identical_in_text: false,
-    };
-    (verdict, summary)
+    let values = (0..n).map(|member| f64::from(u8::from(member < correct))).collect();
+    Event::Scored {
+        group,
+        values,
+        facts: GroupFacts { num_tokens: 10 * n as u64, is_identical_in_text: false },
+    }
 }
 
 impl Driver {
@@ -72,7 +68,8 @@ impl Driver {
 
     fn trained(&mut self) {
         self.version += 1;
-        assert_eq!(self.send(Event::Trained { version: PolicyVersion(self.version), left_out: 0 }), []);
+        assert_eq!(self.send(Event::Trained { left_out: 0 }), []);
+        assert_eq!(self.send(Event::Published { version: PolicyVersion(self.version) }), []);
     }
 
     /// Answers a draw, and any that follow for the same round; gives the groups started and the last commands.
@@ -104,10 +101,7 @@ impl Driver {
         for (place, group) in groups.into_iter().enumerate() {
             commands = match fate(place) {
                 Fate::Failed => self.send(Event::Failed { group, num_tokens: 5 }),
-                fate => {
-                    let (verdict, summary) = judged(fate, n);
-                    self.send(Event::Judged { group, verdict, summary })
-                }
+                fate => self.send(scored(group, fate, n)),
             };
         }
         commands
@@ -235,7 +229,7 @@ fn errors_at_the_limit_as_verl() {
     let mut driver = Driver::new(RoundsSettings::verl(8, 8, 4, 2));
     let commands = driver.first(3);
     let commands = driver.more(&commands, 2);
-    let [Command::RoundComplete(_), Command::Stop { diagnosis, close }] = &commands[..] else {
+    let [.., Command::RoundComplete(_), Command::Stop { diagnosis, close }] = &commands[..] else {
         panic!("{commands:?}")
     };
     assert_eq!(diagnosis.cause, StopCause::LimitReached);
@@ -422,7 +416,7 @@ fn without_refill_one_round_is_trained_on() {
 
 #[test]
 fn filter_off() {
-    let settings = RoundsSettings { filter: false, total_epochs: Some(1), ..RoundsSettings::new(4, 2) };
+    let settings = RoundsSettings { filter: None, total_epochs: Some(1), ..RoundsSettings::new(4, 2) };
     let mut driver = Driver::with_data(settings, 6);
     let begun = driver.begin();
     let commands =
@@ -478,8 +472,7 @@ fn completion_order_is_a_choice() {
         let begun = driver.begin();
         let (groups, mut commands) = driver.dispatch(&begun);
         for group in groups.into_iter().rev() {
-            let (verdict, summary) = judged(Fate::Mixed, 2);
-            commands = driver.send(Event::Judged { group, verdict, summary });
+            commands = driver.send(scored(group, Fate::Mixed, 2));
         }
         assert_eq!(ready(&commands).trained, expected.map(GroupId));
     }
@@ -490,13 +483,13 @@ fn a_cancelled_run_loses_nothing_uncounted() {
     let mut driver = Driver::new(RoundsSettings::verl(4, 4, 2, 0));
     let commands = driver.first(1);
     let (groups, _) = driver.dispatch(&commands);
-    let (verdict, summary) = judged(Fate::Mixed, 2);
-    driver.send(Event::Judged { group: groups[2], verdict, summary });
+    driver.send(scored(groups[2], Fate::Mixed, 2));
     driver.send(Event::Failed { group: groups[0], num_tokens: 3 });
     let commands = driver.send(Event::Cancelled);
-    let [Command::Finish { why: FinishReason::Cancelled, close }] = &commands[..] else {
+    let [judged, Command::Finish { why: FinishReason::Cancelled, close }] = &commands[..] else {
         panic!("{commands:?}")
     };
+    assert_eq!(*judged, Command::Judged { group: groups[2], verdict: Verdict::Kept });
     assert_eq!(close.aborted, [groups[1], groups[3]]);
     assert_eq!(close.surplus, [GroupId(0), groups[2]]);
     let accounting = close.report.accounting;
@@ -609,8 +602,7 @@ mod how_verl_counts_wrongly {
                         driver.rounds = resumed;
                     }
                     let fate = if group.0 % 3 == 0 { Fate::Mixed } else { Fate::Wrong };
-                    let (verdict, summary) = judged(fate, 2);
-                    commands = driver.send(Event::Judged { group, verdict, summary });
+                    commands = driver.send(scored(group, fate, 2));
                 }
                 seen.push(serde_json::to_string(&commands).unwrap());
                 if matches!(commands.last(), Some(Command::StepReady(_))) {
@@ -664,29 +656,29 @@ fn events_that_do_not_fit() {
         version: PolicyVersion(2),
         exhausted,
     };
-    let (verdict, summary) = judged(Fate::Mixed, 2);
-    let judged = |id, summary| Event::Judged { group: GroupId(id), verdict, summary };
+    let mixed = |id| scored(GroupId(id), Fate::Mixed, 2);
     refuse(&mut driver, dispatched(&[0], true));
-    refuse(&mut driver, judged(0, summary));
-    refuse(&mut driver, Event::Trained { version: PolicyVersion(1), left_out: 0 });
+    refuse(&mut driver, mixed(0));
+    refuse(&mut driver, Event::Trained { left_out: 0 });
     driver.begin();
     refuse(&mut driver, Event::BeginStep);
     refuse(&mut driver, dispatched(&[0, 1], false));
     refuse(&mut driver, dispatched(&[0, 1, 2, 3, 4], false));
     refuse(&mut driver, dispatched(&[0, 2, 1, 3], false));
     driver.send(dispatched(&[0, 1, 2, 3], false));
-    refuse(&mut driver, judged(7, summary));
-    refuse(&mut driver, judged(1, GroupSummary { num_trajectories: 3, ..summary }));
-    driver.send(judged(1, summary));
+    refuse(&mut driver, mixed(7));
+    refuse(&mut driver, scored(GroupId(1), Fate::Mixed, 3));
+    driver.send(mixed(1));
     refuse(&mut driver, Event::Failed { group: GroupId(1), num_tokens: 0 });
     for id in [0, 2, 3] {
-        driver.send(judged(id, summary));
+        driver.send(mixed(id));
     }
-    refuse(&mut driver, Event::Trained { version: PolicyVersion(1), left_out: 0 });
+    refuse(&mut driver, Event::Published { version: PolicyVersion(1) });
+    refuse(&mut driver, Event::Trained { left_out: 9 });
     refuse(&mut driver, Event::Cancelled);
     insta::assert_snapshot!(errors.join("\n"), @"
     event `dispatched` came while the scheduler was between steps
-    event `judged` came while the scheduler was between steps
+    event `scored` came while the scheduler was between steps
     event `trained` came while the scheduler was between steps
     event `begin_step` came while the scheduler was waiting for prompts
     4 prompts were to be drawn, 2 were dispatched and the epoch goes on
@@ -696,6 +688,7 @@ fn events_that_do_not_fit() {
     expected 2 trajectories, got 3 (group 1)
     group 1 was settled before
     policy version 1 came after version 2
+    9 members were left out of a batch of 8
     event `cancelled` came while the scheduler was waiting for the step to be trained
     ");
 }
