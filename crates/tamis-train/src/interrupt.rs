@@ -1,8 +1,10 @@
 //! Ctrl-C: the first asks the run to stop soon and save, the second ends the process.
 //!
-//! The command line installs the handler. Whatever may take long looks at [`Interrupt::is_requested`]: generation between two tokens,
-//! rewards and gold checks while they wait, the step loop between its stages. What was begun and cannot be finished at once is given up,
-//! and the state after the last trained step is saved: a resume does it again, exactly. Only the update of a step is always finished.
+//! The command line installs the handler. Whatever may take long looks at [`Interrupt::is_requested`]: generation and training between two
+//! layers of the model, rewards and gold checks while they wait, the step loop between its stages. What was begun and cannot be finished at
+//! once is given up, and the state after the last trained step is saved: a resume does it again, exactly. One thing is finished: a step that
+//! has moved weights already while the state before it is in no checkpoint, see
+//! [`NativeEngine::begin_updates`](crate::native::NativeEngine::begin_updates).
 //! Preparations that only read (data files, tokenizing, loading weights) are abandoned where they stand, see [`Interrupt::or_abandon`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -110,6 +112,11 @@ impl Interrupt {
                 },
             }
         }
+    }
+
+    /// The flag itself, for what knows nothing of runs.
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_requested)
     }
 
     /// Whether the run was asked to stop soon.

@@ -55,7 +55,7 @@ pub enum WarmStartError {
     NoExamples,
     /// The learner broke down.
     #[error(transparent)]
-    Learner(#[from] LearnerError),
+    Learner(LearnerError),
     /// The accuracy cannot be measured.
     #[error(transparent)]
     Measure(ShellError),
@@ -72,6 +72,15 @@ impl WarmStartError {
                 "set `warm_start.steps: 0`, or name the columns of prompt and answer (`data.columns.prompt`, `data.columns.ground_truth`)",
             ),
             Self::Interrupted | Self::Learner(_) | Self::Measure(_) => None,
+        }
+    }
+}
+
+impl From<LearnerError> for WarmStartError {
+    fn from(error: LearnerError) -> Self {
+        match error {
+            LearnerError::Interrupted => Self::Interrupted,
+            error => Self::Learner(error),
         }
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Every operation is the training pass's own or has its order per row, so that the logits are the same bits.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::cache::{Cache, Shape};
 use crate::activation;
 use crate::attention::{Head, mix, normalise, score, softmax};
@@ -80,6 +82,8 @@ pub(super) struct Context<'a> {
     pub model: &'a Model,
     pub rotary: &'a Rotary,
     pub shape: Shape,
+    /// Looked at between two layers, see [`Generator::stop_on`](super::Generator::stop_on).
+    pub stop: Option<&'a AtomicBool>,
 }
 
 /// Runs the items' new tokens, extends their caches, and leaves the logits after each item's last token in the scratch.
@@ -109,7 +113,13 @@ pub(super) fn infer(context: Context, items: &mut [Item], scratch: &mut Scratch)
     for (&token, row) in tokens.zip(scratch.stream.chunks_exact_mut(d)) {
         embed_token(model, token, row);
     }
+    let mut is_whole = true;
     for (index, tensors) in layout.layers.iter().enumerate() {
+        if context.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+            // Nobody uses what comes of it, but it has the right shape.
+            is_whole = false;
+            break;
+        }
         norm::forward(threads, &scratch.stream, model.weight(tensors.input_norm), eps, &mut scratch.normed);
         let bias = |i: usize| tensors.qkv_bias.map(|bias| bias[i]);
         for (i, weight, out) in [(1, tensors.k, &mut scratch.raw_k), (2, tensors.v, &mut scratch.raw_v)] {
@@ -184,9 +194,13 @@ pub(super) fn infer(context: Context, items: &mut [Item], scratch: &mut Scratch)
     for item in items.iter_mut() {
         item.cache.len += item.tokens.len();
     }
-    norm::forward(threads, &scratch.stream, model.weight(layout.norm), eps, &mut scratch.normed);
     let vocab = config.vocab_size.next_multiple_of(PANEL);
     scratch.logits.resize(items.len() * vocab);
+    if !is_whole {
+        scratch.logits.fill(0.0);
+        return;
+    }
+    norm::forward(threads, &scratch.stream, model.weight(layout.norm), eps, &mut scratch.normed);
     linear::forward(
         threads,
         model,
@@ -248,7 +262,7 @@ fn units(items: &[Item], shared: usize) -> Vec<Unit> {
 
 /// Rotates keys, and writes keys and values to the caches.
 fn place_keys(context: Context, layer: usize, items: &mut [Item], scratch: &mut Scratch) {
-    let Context { threads, model, rotary, shape } = context;
+    let Context { threads, model, rotary, shape, .. } = context;
     let config = model.config();
     let (kv, head) = (config.num_kv_heads, Head::new(config.head_dim));
     let eps = config.rms_norm_eps as f32;

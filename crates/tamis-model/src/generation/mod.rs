@@ -10,6 +10,7 @@ mod sampling;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use tamis_core::random::Key;
 use thiserror::Error;
@@ -176,6 +177,7 @@ pub struct Generator {
     scratch: Vec<Scratch>,
     cached: usize,
     num_generated: u64,
+    stop: Option<Arc<AtomicBool>>,
 }
 
 impl Generator {
@@ -194,7 +196,14 @@ impl Generator {
             scratch: Vec::new(),
             cached: 0,
             num_generated: 0,
+            stop: None,
         }
+    }
+
+    /// Has steps end soon once the flag is set, between two layers. What they give and hold from then on is of no use: look at the flag
+    /// after each step, and leave the generator where it is set.
+    pub fn stop_on(&mut self, stop: Arc<AtomicBool>) {
+        self.stop = Some(stop);
     }
 
     /// Queues a request.
@@ -381,7 +390,8 @@ impl Generator {
         self.scratch.resize_with(cuts.len().max(1), Scratch::default);
         let serial = Threads::with_level(1, threads.level());
         let inner = if cuts.len() > 1 { &serial } else { threads };
-        let context = Context { threads: inner, model, rotary: &self.rotary, shape: self.shape };
+        let stop = self.stop.as_deref();
+        let context = Context { threads: inner, model, rotary: &self.rotary, shape: self.shape, stop };
         let parts = (Parts::new(&mut groups, cuts.iter().copied()), Parts::chunks(&mut self.scratch, 1));
         threads.run(cuts.len(), |task| {
             let (groups, scratch) = (parts.0.take(task), &mut parts.1.take(task)[0].infer);
@@ -414,7 +424,8 @@ impl Generator {
         let level = threads.level();
         let serial = Threads::with_level(1, level);
         let inner = if cuts.len() > 1 { &serial } else { threads };
-        let context = Context { threads: inner, model, rotary: &self.rotary, shape: self.shape };
+        let stop = self.stop.as_deref();
+        let context = Context { threads: inner, model, rotary: &self.rotary, shape: self.shape, stop };
         let (groups, config) = (&self.groups, &self.config);
         let parts =
             (Parts::new(&mut self.running, cuts.iter().copied()), Parts::chunks(&mut self.scratch, 1));

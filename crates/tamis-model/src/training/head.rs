@@ -106,6 +106,9 @@ pub(super) fn forward(
     let mut logprobs = vec![0.0; batch.targets.len()];
     let inverse = 1.0 / options.temperature;
     for first in (0..scored.len()).step_by(block) {
+        if context.watch.gives_up() {
+            return;
+        }
         let count = (scored.len() - first).min(block);
         let place = if keep { first * vocab } else { 0 };
         let values = &mut values[place..place + count * vocab];
@@ -209,6 +212,9 @@ fn vocabulary_backward(
     let inverse = 1.0 / options.temperature;
     let head = model.layout().head;
     for first in (0..scored.len()).step_by(block) {
+        if context.watch.gives_up() {
+            return;
+        }
         let count = (scored.len() - first).min(block);
         let here = first * width..(first + count) * width;
         let place = if keep { first * vocab } else { 0 };

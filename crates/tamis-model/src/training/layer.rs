@@ -2,6 +2,7 @@
 
 use super::Gradients;
 use super::batch::{self, Batch};
+use super::workspace::Watch;
 use crate::activation;
 use crate::attention::{self, Back, Group, Head};
 use crate::floats::Floats;
@@ -26,6 +27,8 @@ pub(super) struct Context<'a> {
     pub batch: &'a Batch,
     /// Weights in the order of the backward product, where they are kept.
     pub flipped: Option<&'a [Floats]>,
+    /// Asked by whoever runs the layers; a layer that is begun is finished.
+    pub watch: &'a Watch,
 }
 
 /// What the backward pass needs of a layer's forward pass.

@@ -27,7 +27,7 @@ use batch::Batch;
 pub(crate) use head::block_rows;
 pub(crate) use layer::place_head;
 pub use workspace::Workspace;
-use workspace::{Chunk, Work, add_shards, clear_shards};
+use workspace::{Chunk, Watch, Work, add_shards, clear_shards};
 pub(crate) use workspace::{Cut, stay_near};
 
 /// A sequence and where its scored part begins: tokens `start..` are scored, those before are context.
@@ -90,6 +90,9 @@ pub enum SequenceError {
         /// What it would have to be.
         wanted: OutputHead,
     },
+    /// The pass is not wanted any more, see [`Workspace::stop_on`].
+    #[error("given up")]
+    GivenUp,
     /// The objective answered with another number of coefficients.
     #[error("expected {expected} {what} coefficients, one per scored token, got {found}")]
     Coefficients {
@@ -251,7 +254,9 @@ pub fn logits(
     check_head(config.head, OutputHead::Vocabulary)?;
     let batch = Batch::whole(config, tokens)?;
     let rotary = workspace.rotary(config, tokens.len());
-    let context = layer::Context { threads, model, rotary: &rotary, batch: &batch, flipped: None };
+    let watch = Watch::default();
+    let context =
+        layer::Context { threads, model, rotary: &rotary, batch: &batch, flipped: None, watch: &watch };
     let mut from = Floats::zeros(tokens.len() * config.hidden_size);
     let mut to = Floats::zeros(from.len());
     embed(model, &batch, &mut from);
@@ -328,6 +333,7 @@ fn pass<O: HeadOutput>(
     let (cut, batches) = Batch::cut(config, sequences, |rows| Cut::of(model.num_parameters(), rows))?;
     let longest = sequences.iter().map(|sequence| sequence.tokens.len()).max().unwrap_or(0);
     let rotary = workspace.rotary(config, longest);
+    let watch = workspace.watch();
     let Workspace { chunks, pool, shards, flipped, .. } = workspace;
     // Either the threads take whole chunks, or they share each operation.
     let serial = Threads::with_level(1, threads.level());
@@ -359,6 +365,7 @@ fn pass<O: HeadOutput>(
                 rotary: &rotary,
                 batch: &batches[task],
                 flipped: None,
+                watch: &watch,
             };
             let out = (parts.1.take(task), parts.2.take(task));
             pool.with(|work| {
@@ -368,6 +375,10 @@ fn pass<O: HeadOutput>(
                 work.chunk = own;
             });
         });
+    }
+    if watch.has_given_up() {
+        workspace.rotary = Some((config.clone(), rotary));
+        return Err(SequenceError::GivenUp);
     }
     let ragged = |values: Vec<f32>| Ragged::from_lengths(values, &lengths).unwrap_or_default();
     let output = O::of([ragged(first), ragged(second)]);
@@ -399,7 +410,14 @@ fn pass<O: HeadOutput>(
             outer.run(num_shards, |shard| {
                 let (chunks, gradients) = (parts.0.take(shard), &mut parts.1.take(shard)[0]);
                 for (chunk, batch) in chunks.iter_mut().zip(&batches[first(shard)..]) {
-                    let context = layer::Context { threads: inner, model, rotary: &rotary, batch, flipped };
+                    let context = layer::Context {
+                        threads: inner,
+                        model,
+                        rotary: &rotary,
+                        batch,
+                        flipped,
+                        watch: &watch,
+                    };
                     pool.with(|work| {
                         backward_chunk(&context, options, keep_logits, chunk, work, &upstream, gradients);
                     });
@@ -409,7 +427,7 @@ fn pass<O: HeadOutput>(
         add_shards(threads, &shards[..num_shards.saturating_sub(1)], gradients);
     }
     workspace.rotary = Some((config.clone(), rotary));
-    Ok(output)
+    if watch.has_given_up() { Err(SequenceError::GivenUp) } else { Ok(output) }
 }
 
 /// What the head gives for a chunk's targets, and what the backward pass needs where it is kept.
@@ -431,6 +449,9 @@ fn forward(
     }
     embed(context.model, context.batch, &mut inputs[0]);
     for (i, tensors) in context.model.layout().layers.iter().enumerate() {
+        if context.watch.gives_up() {
+            return;
+        }
         let (from, to) = if keep { (i, i + 1) } else { (i % 2, (i + 1) % 2) };
         let mut out = std::mem::take(&mut inputs[to]);
         let saved = if keep_layers { &mut saved[i] } else { &mut work.saved };
@@ -459,6 +480,9 @@ fn backward_chunk(
     let out = &mut stream;
     head::backward(context, options, keep_logits, head, head_scratch, upstream, gradients, out);
     for (i, tensors) in context.model.layout().layers.iter().enumerate().rev() {
+        if context.watch.gives_up() {
+            break;
+        }
         if options.recompute {
             let mut out = std::mem::take(&mut inputs[i + 1]);
             layer::forward(context, tensors, &inputs[i], recomputed, scratch, &mut out);

@@ -1,6 +1,7 @@
 //! Buffers of the training pass, and how its rows are cut.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Gradients;
 use super::head;
@@ -112,9 +113,41 @@ pub struct Workspace {
     /// Weights in the order of the backward product, by tensor.
     pub(super) flipped: Vec<Floats>,
     pub(super) rotary: Option<(ModelConfig, Rotary)>,
+    stop: Option<Arc<AtomicBool>>,
+}
+
+/// Whether a pass is still wanted: asked between two layers and between two blocks of logits.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    stop: Option<Arc<AtomicBool>>,
+    given_up: AtomicBool,
+}
+
+impl Watch {
+    /// Whether what is under way is to be left as it is. Once it is, the pass has no result.
+    pub(super) fn gives_up(&self) -> bool {
+        if self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+            self.given_up.store(true, Ordering::Relaxed);
+        }
+        self.has_given_up()
+    }
+
+    pub(super) fn has_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Relaxed)
+    }
 }
 
 impl Workspace {
+    /// Has passes with these buffers given up, with [`SequenceError::GivenUp`](super::SequenceError::GivenUp), soon after the flag is set;
+    /// `None`: never. A pass that gives up part of its gradients first leaves them incomplete: clear them.
+    pub fn stop_on(&mut self, stop: Option<Arc<AtomicBool>>) {
+        self.stop = stop;
+    }
+
+    pub(super) fn watch(&self) -> Watch {
+        Watch { stop: self.stop.clone(), given_up: AtomicBool::new(false) }
+    }
+
     /// Bytes of the activations and of what computes them, as far as they grow with the batch.
     pub fn bytes(&self) -> usize {
         4 * (self.chunks.iter().map(Chunk::len).sum::<usize>() + self.pool.len())

@@ -4,29 +4,41 @@
 //! |---|---|---|
 //! | instructions | [`MAX_STEPS`] | the engine's fuel |
 //! | a value, written out | [`MAX_VALUE`] | here, before an operator builds it, after anything else gave it |
-//! | everything built and read through together | [`MAX_WORK`] | here |
+//! | work: everything built, read, compared and searched | [`MAX_WORK`] | here, see [`Price`] |
 //! | lists in lists | [`MAX_DEPTH`] | here |
+//! | loops, blocks and macros within each other | [`MAX_RECURSION`] | the engine |
 //!
-//! So a rendering takes [`MAX_WORK`] bytes and a few times [`MAX_VALUE`] at most, and about a second. The rendering that is under way on a
-//! thread has its allowance in a cell of that thread.
+//! A unit of work is what copies a byte: 4 nanoseconds are more than enough for each in an optimised build. So a rendering takes
+//! [`MAX_WORK`] bytes and a few times [`MAX_VALUE`] at most, and about a second (a few in a build without optimisation), which is also how
+//! long a Ctrl-C waits at most where no thread can be left behind. The rendering that is under way on a thread has its allowance in a cell
+//! of that thread.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
 
-use minijinja::value::{Rest, Tuple, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, State, Value, escape_formatter, filters};
+use minijinja::value::{Rest, Tuple, ValueKind, ValueOrKwargs};
+use minijinja::{Environment, Error, ErrorKind, State, Value, escape_formatter, filters, tests as kinds};
+use minijinja_contrib::filters as contrib;
+
+use super::{json, python};
 
 /// Instructions of one rendering.
 const MAX_STEPS: u64 = 5_000_000;
 /// Bytes of the largest value of a template, its output among them: 4 MiB, about a million tokens.
 const MAX_VALUE: usize = 4 << 20;
-/// Bytes that one rendering may build or read through: 256 MiB.
+/// Work of one rendering, in bytes copied: 256 MiB.
 const MAX_WORK: usize = 256 << 20;
+/// Levels of loops, blocks and macros (which count as several): a name is looked up through all of them.
+const MAX_RECURSION: usize = 100;
 /// Levels of lists in lists, or of mappings.
 const MAX_DEPTH: usize = 64;
 
-/// What an item of a list counts, whatever it is.
+/// What an item of a list counts in its text, whatever it is.
 const ITEM: usize = 8;
+/// Work of visiting a value: of copying, counting or comparing it without its text.
+const VISIT: usize = 16;
+/// Work of calling a filter, a test or a method, of which `map` and `select` make one for each item.
+const CALL: usize = 64;
 
 /// Names of the filters that stand for operators; no template can write them.
 pub(super) const ADD: &str = "tamis:add";
@@ -34,6 +46,10 @@ pub(super) const CONCAT: &str = "tamis:concat";
 pub(super) const MULTIPLY: &str = "tamis:multiply";
 /// Measures what was built.
 pub(super) const BUILT: &str = "tamis:built";
+/// Measures what was cut out of something that was measured.
+pub(super) const CUT: &str = "tamis:cut";
+/// Counts a text that is counted through, and not what is in a list.
+pub(super) const GLANCED_AT: &str = "tamis:glanced_at";
 /// Counts what is read through.
 pub(super) const LOOKED_AT: &str = "tamis:looked_at";
 /// Refuses a namespace in a namespace.
@@ -52,7 +68,7 @@ impl std::fmt::Display for Exceeded {
 impl std::error::Error for Exceeded {}
 
 pub(super) const TOO_MANY_STEPS: &str = "more than 5,000,000 steps: a loop in a loop in a loop?";
-const TOO_MUCH_WORK: &str = "more than 256 MiB built and read: does it copy its text in a loop?";
+const TOO_MUCH_WORK: &str = "more work than to copy 256 MiB: does it copy or search its text in a loop?";
 const TOO_LARGE: &str = "a value of more than 4 MiB: does it double a text in a loop?";
 const TOO_DEEP: &str = "more than 64 lists or mappings within each other";
 const HELD_NAMESPACE: &str = "a namespace inside a list, a mapping or another namespace";
@@ -133,15 +149,25 @@ impl Size {
         if self.text > MAX_VALUE { Err(exceeded(TOO_LARGE)) } else { Ok(()) }
     }
 
-    /// The bytes of a copy that shares its texts.
+    /// Work of a copy that shares its texts.
     fn shared(self) -> usize {
-        self.values * ITEM
+        self.values * VISIT
     }
 
-    /// What reading it through costs, against building it.
-    fn reading(self) -> usize {
-        self.values + self.text / 64
+    /// Work of comparing it with another.
+    fn comparing(self) -> usize {
+        self.shared() + self.text / 2
     }
+
+    /// Work of going through all of it, character by character.
+    fn reading(self) -> usize {
+        self.shared() + 2 * self.text
+    }
+}
+
+/// Work of finding a place in a value: characters are counted, items are not.
+fn glancing(value: &Value) -> usize {
+    value.as_str().map_or(VISIT, str::len)
 }
 
 /// About the bytes that a value takes written out.
@@ -178,11 +204,34 @@ fn built(value: &Value) -> Result<Value, Error> {
 /// A value that is about to be compared, searched or converted.
 fn looked_at(value: &Value) -> Result<Value, Error> {
     match value.kind() {
-        ValueKind::String => charge(value.as_str().map_or(0, str::len) / 8)?,
-        ValueKind::Seq | ValueKind::Map | ValueKind::Iterable => charge(Size::of(value)?.reading())?,
+        ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Iterable => {
+            charge(Size::of(value)?.comparing())?;
+        }
         _ => {}
     }
     Ok(value.clone())
+}
+
+/// A value of which a part is asked for.
+fn glanced_at(value: &Value) -> Result<Value, Error> {
+    charge(glancing(value))?;
+    Ok(value.clone())
+}
+
+/// A part of a value, no larger and no deeper than the whole.
+fn cut(value: &Value) -> Result<Value, Error> {
+    match value.kind() {
+        ValueKind::String => built(value),
+        ValueKind::Iterable => {
+            let items: Vec<Value> = value.try_iter()?.collect();
+            charge(items.len() * VISIT)?;
+            Ok(Value::from(items))
+        }
+        _ => {
+            charge(value.len().unwrap_or(0) * VISIT)?;
+            Ok(value.clone())
+        }
+    }
 }
 
 fn stored(value: &Value) -> Result<Value, Error> {
@@ -314,6 +363,15 @@ fn format_width(format: &str, arguments: &[Value]) -> usize {
     total.saturating_add(largest(arguments).saturating_mul(format.matches('*').count()))
 }
 
+/// What `sum` begins with: its second argument, or the one of that name.
+fn start_of_sum(arguments: &[Value]) -> Value {
+    let named = || {
+        arguments.iter().filter(|argument| argument.is_kwargs()).find_map(|all| all.get_attr("start").ok())
+    };
+    let given = arguments.iter().filter(|argument| !argument.is_kwargs()).nth(1).cloned().or_else(named);
+    given.filter(|start| !start.is_undefined()).unwrap_or_else(|| Value::from(0))
+}
+
 /// The bytes that a filter or a method may give for a value, where that is more than a few times what it gets.
 pub(super) fn cost(name: &str, value: &Value, arguments: &[Value]) -> Result<usize, Error> {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -344,57 +402,212 @@ pub(super) fn cost(name: &str, value: &Value, arguments: &[Value]) -> Result<usi
         "format" => size(value)?.saturating_add(format_width(value.as_str().unwrap_or_default(), arguments)),
         "split" | "rsplit" | "splitlines" | "lines" | "list" => size(value)?,
         "pprint" => size(value)?.saturating_mul(25),
-        // Texts are no numbers; adding them one by one would copy the first over and over.
-        "sum"
-            if arguments
-                .iter()
-                .any(|start| longest(std::slice::from_ref(start)).is_ok_and(|length| length > ITEM)) =>
-        {
-            usize::MAX
-        }
+        // Adding texts or lists one by one would copy the first over and over.
+        "sum" if !is_number(&start_of_sum(arguments)) => usize::MAX,
         _ => 0,
     })
 }
 
-/// Asks for what a filter or a method is about to build.
-pub(super) fn afford_call(name: &str, value: &Value, arguments: &[Value]) -> Result<(), Error> {
+/// What a filter, a test or a method does with what it is called on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Price {
+    /// Finds a place in it.
+    Glance,
+    /// Visits its items; what they are is not read, or by a filter of its own.
+    Visit,
+    /// Goes through all of it.
+    Read,
+    /// Takes any of the characters of its argument off its ends.
+    Trim,
+    /// Sorts it.
+    Sort,
+}
+
+impl Price {
+    /// What nobody listed is read.
+    fn of(name: &str) -> Self {
+        match name {
+            "length" | "count" | "first" | "last" | "default" | "d" | "safe" | "attr" | "get" | "copy"
+            | "startswith" | "endswith" | "startingwith" | "endingwith" => Self::Glance,
+            "map" | "select" | "reject" | "selectattr" | "rejectattr" | "list" | "items" | "keys"
+            | "values" | "reverse" | "batch" | "slice" | "zip" | "chain" | "sum" => Self::Visit,
+            "strip" | "lstrip" | "rstrip" | "trim" => Self::Trim,
+            "sort" | "dictsort" | "unique" | "groupby" => Self::Sort,
+            _ => Self::Read,
+        }
+    }
+
+    /// Work of a call.
+    fn work(self, value: &Value, arguments: &[Value]) -> Result<usize, Error> {
+        // An argument is read, and one that is text (a path of an attribute, a mark between items) once for each item.
+        let (mut given, mut texts) = (CALL, 0_usize);
+        for argument in arguments {
+            let size = Size::of(argument)?;
+            given = given.saturating_add(size.reading());
+            if argument.is_kwargs() || argument.as_str().is_some() {
+                texts = texts.saturating_add(size.text);
+            }
+        }
+        let num_items = if value.as_str().is_some() { 0 } else { value.len().unwrap_or(0) };
+        let visiting = num_items.saturating_mul(CALL.saturating_add(texts));
+        let own = match (self, value.as_str()) {
+            (Self::Glance, _) => glancing(value),
+            (Self::Visit, None) => visiting,
+            (Self::Trim, Some(text)) if !arguments.is_empty() => text.len().saturating_mul(texts.max(1)),
+            (Self::Visit | Self::Read | Self::Trim, _) => Size::of(value)?.reading().saturating_add(visiting),
+            (Self::Sort, _) => {
+                let once = Size::of(value)?.reading().saturating_add(visiting);
+                // As often as a sorted half is merged with another, and once more.
+                once.saturating_mul(1 + num_items.max(1).ilog2() as usize)
+            }
+        };
+        Ok(given.saturating_add(own))
+    }
+}
+
+/// Charges a call of a filter, a test or a method, and asks for what it is about to build.
+pub(super) fn charge_call(name: &str, value: &Value, arguments: &[Value]) -> Result<(), Error> {
+    charge(Price::of(name).work(value, arguments)?)?;
     match cost(name, value, arguments)? {
         0 => Ok(()),
         bytes => afford(bytes),
     }
 }
 
-/// Puts the limits into an environment whose other filters are all there.
+/// A filter that charges its calls and measures what it gives, wherever it is called from: `map` calls others.
+fn add_filter(environment: &mut Environment<'static>, name: &'static str, filter: Value) {
+    environment.add_filter(name, move |state: &mut State, value: &Value, rest: Rest<ValueOrKwargs>| {
+        let rest = rest.into_values();
+        charge_call(name, value, &rest)?;
+        let arguments: Vec<Value> = std::iter::once(value.clone()).chain(rest).collect();
+        built(&filter.call(state, &arguments)?)
+    });
+}
+
+/// A test that charges its calls.
+fn add_test(environment: &mut Environment<'static>, name: &'static str, test: Value) {
+    environment.add_test(name, move |state: &mut State, value: &Value, rest: Rest<ValueOrKwargs>| {
+        let rest = rest.into_values();
+        charge_call(name, value, &rest)?;
+        let arguments: Vec<Value> = std::iter::once(value.clone()).chain(rest).collect();
+        test.call(state, &arguments).map(|answer| answer.is_true())
+    });
+}
+
+/// Puts filters and tests with their limits into an environment.
 pub(super) fn install(environment: &mut Environment<'static>) {
     environment.set_fuel(Some(MAX_STEPS));
+    environment.set_recursion_limit(MAX_RECURSION);
     environment.set_formatter(|output, state, value| {
-        charge(size(value)?)?;
+        let work =
+            value.as_str().map_or_else(|| Ok(Size::of(value)?.reading()), |text| Ok::<_, Error>(text.len()));
+        charge(work?)?;
         escape_formatter(output, state, value)
     });
     environment.add_filter(ADD, add);
     environment.add_filter(CONCAT, concat);
     environment.add_filter(MULTIPLY, multiply);
     environment.add_filter(BUILT, built);
+    environment.add_filter(CUT, cut);
+    environment.add_filter(GLANCED_AT, glanced_at);
     environment.add_filter(LOOKED_AT, looked_at);
     environment.add_filter(STORED, stored);
     // It writes out every variable there is.
     environment.remove_global("debug");
-    let costly: [(&'static str, Value); 9] = [
-        ("replace", Value::from_function(filters::replace)),
-        ("join", Value::from_function(filters::join)),
-        ("batch", Value::from_function(filters::batch)),
-        ("slice", Value::from_function(filters::slice)),
-        ("format", Value::from_function(filters::format)),
-        ("split", Value::from_function(filters::split)),
-        ("lines", Value::from_function(filters::lines)),
-        ("pprint", Value::from_function(filters::pprint)),
-        ("sum", Value::from_function(filters::sum)),
-    ];
-    for (name, filter) in costly {
-        environment.add_filter(name, move |state: &mut State, value: &Value, rest: Rest<Value>| {
-            afford_call(name, value, &rest)?;
-            let arguments: Vec<Value> = std::iter::once(value.clone()).chain(rest.iter().cloned()).collect();
-            filter.call(state, &arguments)
-        });
+    for (name, filter) in priced_filters() {
+        add_filter(environment, name, filter);
+    }
+    for (name, test) in priced_tests() {
+        add_test(environment, name, test);
     }
 }
+
+/// Every filter that a template can name, those of [`python`] in place of the engine's.
+fn priced_filters() -> Vec<(&'static str, Value)> {
+    vec![
+        ("abs", Value::from_function(filters::abs)),
+        ("attr", Value::from_function(filters::attr)),
+        ("batch", Value::from_function(filters::batch)),
+        ("bool", Value::from_function(filters::bool)),
+        ("capitalize", Value::from_function(filters::capitalize)),
+        ("chain", Value::from_function(filters::chain)),
+        ("count", Value::from_function(python::length)),
+        ("d", Value::from_function(filters::default)),
+        ("default", Value::from_function(filters::default)),
+        ("dictsort", Value::from_function(filters::dictsort)),
+        ("e", Value::from_function(filters::escape)),
+        ("escape", Value::from_function(filters::escape)),
+        ("filesizeformat", Value::from_function(contrib::filesizeformat)),
+        ("first", Value::from_function(python::first)),
+        ("float", Value::from_function(python::float)),
+        ("format", Value::from_function(filters::format)),
+        ("groupby", Value::from_function(filters::groupby)),
+        ("indent", Value::from_function(python::indent)),
+        ("int", Value::from_function(python::int)),
+        ("items", Value::from_function(python::items)),
+        ("join", Value::from_function(filters::join)),
+        ("last", Value::from_function(python::last)),
+        ("length", Value::from_function(python::length)),
+        ("lines", Value::from_function(filters::lines)),
+        ("list", Value::from_function(filters::list)),
+        ("lower", Value::from_function(filters::lower)),
+        ("map", Value::from_function(filters::map)),
+        ("max", Value::from_function(filters::max)),
+        ("min", Value::from_function(filters::min)),
+        ("pluralize", Value::from_function(contrib::pluralize)),
+        ("pprint", Value::from_function(filters::pprint)),
+        ("reject", Value::from_function(filters::reject)),
+        ("rejectattr", Value::from_function(filters::rejectattr)),
+        ("replace", Value::from_function(filters::replace)),
+        ("reverse", Value::from_function(filters::reverse)),
+        ("round", Value::from_function(filters::round)),
+        ("safe", Value::from_function(filters::safe)),
+        ("select", Value::from_function(filters::select)),
+        ("selectattr", Value::from_function(filters::selectattr)),
+        ("slice", Value::from_function(filters::slice)),
+        ("sort", Value::from_function(filters::sort)),
+        ("split", Value::from_function(filters::split)),
+        ("string", Value::from_function(filters::string)),
+        ("striptags", Value::from_function(contrib::striptags)),
+        ("sum", Value::from_function(filters::sum)),
+        ("title", Value::from_function(filters::title)),
+        ("tojson", Value::from_function(json::tojson)),
+        ("trim", Value::from_function(filters::trim)),
+        ("truncate", Value::from_function(contrib::truncate)),
+        ("unique", Value::from_function(filters::unique)),
+        ("upper", Value::from_function(filters::upper)),
+        ("zip", Value::from_function(filters::zip)),
+    ]
+}
+
+/// The tests that read what they are given; the others look at its kind.
+fn priced_tests() -> Vec<(&'static str, Value)> {
+    let mut all = vec![
+        ("endingwith", Value::from_function(kinds::is_endingwith)),
+        ("in", Value::from_function(kinds::is_in)),
+        ("lower", Value::from_function(kinds::is_lower)),
+        ("startingwith", Value::from_function(kinds::is_startingwith)),
+        ("upper", Value::from_function(kinds::is_upper)),
+    ];
+    let comparisons = [
+        (&["eq", "equalto", "=="][..], Value::from_function(kinds::is_eq)),
+        (&["ne", "!="], Value::from_function(kinds::is_ne)),
+        (&["lt", "lessthan", "<"], Value::from_function(kinds::is_lt)),
+        (&["le", "<="], Value::from_function(kinds::is_le)),
+        (&["gt", "greaterthan", ">"], Value::from_function(kinds::is_gt)),
+        (&["ge", ">="], Value::from_function(kinds::is_ge)),
+    ];
+    for (names, test) in comparisons {
+        all.extend(names.iter().map(|name| (*name, test.clone())));
+    }
+    all
+}
+
+/// Work that the last rendering on this thread did.
+#[cfg(test)]
+pub(super) fn work_done() -> usize {
+    MAX_WORK - WORK_LEFT.get()
+}
+
+#[cfg(test)]
+mod tests;

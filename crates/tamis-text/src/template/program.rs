@@ -2,8 +2,8 @@
 //!
 //! The engine bounds steps, but not memory: `{% set s = s ~ s %}` forty times over is a thousand steps and a terabyte. So the parsed template is
 //! rebuilt before it is compiled: an operator that builds becomes a filter of [`limits`](super::limits) that measures before it builds, whatever
-//! else makes a value (a literal, a filter, a call, a slice) goes through one that measures the result, and plain text is written as an
-//! expression, so that the formatter measures it too.
+//! else makes a value (a literal, a call, a slice) goes through one that measures the result, what is compared, searched or indexed through
+//! one that counts it, and plain text is written as an expression, so that the formatter measures it too. Filters and tests measure themselves.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,14 @@ use minijinja::machinery::{
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 
-use super::limits::{ADD, BUILT, CONCAT, LOOKED_AT, MULTIPLY, STORED};
+use super::limits::{ADD, BUILT, CONCAT, CUT, GLANCED_AT, LOOKED_AT, MULTIPLY, STORED};
 
 /// Tokens between `{{` and `}}` at most: the compiler recurses over the operators of an expression.
 const MAX_TAG_TOKENS: usize = 2000;
+/// Bytes of a name at most: it is compared wherever it is looked up.
+const MAX_NAME: usize = 200;
+/// Bytes of a literal text that are not worth counting.
+const SHORT: usize = 256;
 /// Branches of all conditions together at most: the compiler recurses over `elif`.
 const MAX_BRANCHES: usize = 500;
 
@@ -58,6 +62,10 @@ fn check_tags(source: &str, syntax: &SyntaxConfig) -> Result<(), Error> {
         match token {
             Token::VariableStart | Token::BlockStart => num_tokens = 0,
             Token::Ident("elif") => num_branches += 1,
+            Token::Ident(name) if name.len() > MAX_NAME => {
+                let detail = format!("a name of more than {MAX_NAME} bytes (line {})", span.start_line);
+                return Err(Error::new(ErrorKind::SyntaxError, detail));
+            }
             _ => num_tokens += 1,
         }
         if num_tokens > MAX_TAG_TOKENS || num_branches > MAX_BRANCHES {
@@ -93,7 +101,7 @@ fn statement<'s>(node: &Stmt<'s>) -> Stmt<'s> {
         Stmt::ForLoop(each) => Stmt::ForLoop(Spanned::new(
             ast::ForLoop {
                 target: target(&each.target),
-                iter: filtered(expression(&each.iter), LOOKED_AT, Vec::new()),
+                iter: glanced_at(&each.iter),
                 filter_expr: each.filter_expr.as_ref().map(expression),
                 recursive: each.recursive,
                 body: body(&each.body),
@@ -213,10 +221,22 @@ fn built(value: Expr<'_>) -> Expr<'_> {
 
 /// A value that is about to be read through: what takes long to read is counted.
 fn looked_at<'s>(node: &Expr<'s>) -> Expr<'s> {
+    if is_short(node) { expression(node) } else { filtered(expression(node), LOOKED_AT, Vec::new()) }
+}
+
+/// A value of which a part is asked for, or that a function gets.
+fn glanced_at<'s>(node: &Expr<'s>) -> Expr<'s> {
     match node {
-        Expr::Const(_) => expression(node),
-        _ => filtered(expression(node), LOOKED_AT, Vec::new()),
+        // `self.name()` is a block, and a loop is no value.
+        Expr::Var(name) if matches!(name.id, "self" | "loop") => expression(node),
+        _ if is_short(node) => expression(node),
+        _ => filtered(expression(node), GLANCED_AT, Vec::new()),
     }
+}
+
+/// Whether it is a literal that costs nothing to read.
+fn is_short(node: &Expr<'_>) -> bool {
+    matches!(node, Expr::Const(constant) if constant.value.as_str().is_none_or(|text| text.len() <= SHORT))
 }
 
 fn expression<'s>(node: &Expr<'s>) -> Expr<'s> {
@@ -227,15 +247,16 @@ fn expression<'s>(node: &Expr<'s>) -> Expr<'s> {
         }
         Expr::Slice(slice) => {
             let part = |bound: &Option<Expr<'s>>| bound.as_ref().map(expression);
-            built(Expr::Slice(Spanned::new(
+            let cut = Expr::Slice(Spanned::new(
                 ast::Slice {
-                    expr: looked_at(&slice.expr),
+                    expr: glanced_at(&slice.expr),
                     start: part(&slice.start),
                     stop: part(&slice.stop),
                     step: part(&slice.step),
                 },
                 slice.span(),
-            )))
+            ));
+            filtered(cut, CUT, Vec::new())
         }
         Expr::UnaryOp(operation) => {
             let is_not = matches!(operation.op, ast::UnaryOpKind::Not);
@@ -282,26 +303,36 @@ fn expression<'s>(node: &Expr<'s>) -> Expr<'s> {
             },
             choice.span(),
         )),
-        Expr::Filter(filter) => built(Expr::Filter(Spanned::new(
+        Expr::Filter(filter) => Expr::Filter(Spanned::new(
             Filter {
                 name: filter.name,
-                expr: filter.expr.as_ref().map(looked_at),
-                args: arguments(&filter.args),
+                expr: filter.expr.as_ref().map(expression),
+                args: arguments(&filter.args, expression),
             },
             filter.span(),
-        ))),
+        )),
         Expr::Test(test) => Expr::Test(Spanned::new(
-            ast::Test { name: test.name, expr: looked_at(&test.expr), args: arguments(&test.args) },
+            ast::Test {
+                name: test.name,
+                expr: expression(&test.expr),
+                args: arguments(&test.args, expression),
+            },
             test.span(),
         )),
         Expr::GetAttr(attribute) => Expr::GetAttr(Spanned::new(
             ast::GetAttr { expr: expression(&attribute.expr), name: attribute.name },
             attribute.span(),
         )),
-        Expr::GetItem(item) => Expr::GetItem(Spanned::new(
-            ast::GetItem { expr: expression(&item.expr), subscript_expr: expression(&item.subscript_expr) },
-            item.span(),
-        )),
+        Expr::GetItem(item) => {
+            // Only a mapping has a place for a short text, and finds it at once.
+            let is_key = is_short(&item.subscript_expr)
+                && matches!(&item.subscript_expr, Expr::Const(key) if key.value.as_str().is_some());
+            let expr = if is_key { expression(&item.expr) } else { glanced_at(&item.expr) };
+            Expr::GetItem(Spanned::new(
+                ast::GetItem { expr, subscript_expr: looked_at(&item.subscript_expr) },
+                item.span(),
+            ))
+        }
         Expr::Call(node) => built(Expr::Call(call(node))),
         Expr::List(list) => {
             let items = list.items.iter().map(expression).collect();
@@ -313,7 +344,7 @@ fn expression<'s>(node: &Expr<'s>) -> Expr<'s> {
         }
         Expr::Map(map) => built(Expr::Map(Spanned::new(
             ast::Map {
-                keys: map.keys.iter().map(expression).collect(),
+                keys: map.keys.iter().map(looked_at).collect(),
                 values: map.values.iter().map(expression).collect(),
             },
             map.span(),
@@ -323,28 +354,26 @@ fn expression<'s>(node: &Expr<'s>) -> Expr<'s> {
 
 /// A call keeps its shape, by which the compiler knows a method from a function.
 fn call<'s>(node: &Spanned<Call<'s>>) -> Spanned<Call<'s>> {
-    let expr = match &node.expr {
+    let (expr, argument): (_, fn(&Expr<'s>) -> Expr<'s>) = match &node.expr {
+        // `loop.changed` compares; other methods charge for themselves.
         Expr::GetAttr(method) => {
-            // `self.name()` is a block, and a loop is no value to read through.
-            let receiver = match &method.expr {
-                Expr::Var(name) if matches!(name.id, "self" | "loop") => expression(&method.expr),
-                other => looked_at(other),
-            };
-            Expr::GetAttr(Spanned::new(ast::GetAttr { expr: receiver, name: method.name }, method.span()))
+            let expr = expression(&method.expr);
+            (Expr::GetAttr(Spanned::new(ast::GetAttr { expr, name: method.name }, method.span())), looked_at)
         }
-        other => expression(other),
+        // A macro takes a list as it is; a function may read a text.
+        other => (expression(other), glanced_at),
     };
-    Spanned::new(Call { expr, args: arguments(&node.args) }, node.span())
+    Spanned::new(Call { expr, args: arguments(&node.args, argument) }, node.span())
 }
 
-fn arguments<'s>(arguments: &[CallArg<'s>]) -> Vec<CallArg<'s>> {
+fn arguments<'s>(arguments: &[CallArg<'s>], counted: fn(&Expr<'s>) -> Expr<'s>) -> Vec<CallArg<'s>> {
     arguments
         .iter()
         .map(|argument| match argument {
-            CallArg::Pos(value) => CallArg::Pos(expression(value)),
-            CallArg::Kwarg(name, value) => CallArg::Kwarg(name, expression(value)),
-            CallArg::PosSplat(value) => CallArg::PosSplat(expression(value)),
-            CallArg::KwargSplat(value) => CallArg::KwargSplat(expression(value)),
+            CallArg::Pos(value) => CallArg::Pos(counted(value)),
+            CallArg::Kwarg(name, value) => CallArg::Kwarg(name, counted(value)),
+            CallArg::PosSplat(value) => CallArg::PosSplat(counted(value)),
+            CallArg::KwargSplat(value) => CallArg::KwargSplat(counted(value)),
         })
         .collect()
 }

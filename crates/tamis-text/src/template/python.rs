@@ -3,7 +3,7 @@
 use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value, filters};
 
-use super::{json, limits};
+use super::limits;
 
 /// What a template said with `raise_exception`.
 #[derive(Debug)]
@@ -25,7 +25,6 @@ pub(super) fn install(environment: &mut Environment<'static>) {
         let message = message.to_string();
         Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
     });
-    environment.add_filter("tojson", json::tojson);
     minijinja_contrib::add_to_environment(environment);
 
     // Python can iterate over text, over mappings and over what is undefined, but not over None.
@@ -33,30 +32,22 @@ pub(super) fn install(environment: &mut Environment<'static>) {
         |value: &Value| !matches!(value.kind(), ValueKind::None | ValueKind::Bool | ValueKind::Number);
     environment.add_test("iterable", iterable);
     environment.add_test("sequence", iterable);
-    environment.add_filter("length", length);
-    environment.add_filter("count", length);
-    environment.add_filter("items", items);
-    environment.add_filter("first", first);
-    environment.add_filter("last", last);
-    environment.add_filter("int", int);
-    environment.add_filter("float", float);
-    environment.add_filter("indent", indent);
 }
 
 /// What is undefined is empty.
-fn length(value: &Value) -> Result<usize, Error> {
+pub(super) fn length(value: &Value) -> Result<usize, Error> {
     if value.is_undefined() { Ok(0) } else { filters::length(value) }
 }
 
-fn items(value: &Value) -> Result<Value, Error> {
+pub(super) fn items(value: &Value) -> Result<Value, Error> {
     if value.is_undefined() { Ok(Value::from(Vec::<Value>::new())) } else { filters::items(value) }
 }
 
-fn first(value: &Value) -> Result<Value, Error> {
+pub(super) fn first(value: &Value) -> Result<Value, Error> {
     if value.is_undefined() { Ok(Value::UNDEFINED) } else { filters::first(value) }
 }
 
-fn last(value: Value) -> Result<Value, Error> {
+pub(super) fn last(value: Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Undefined => Ok(Value::UNDEFINED),
         ValueKind::Map => Ok(value.try_iter()?.last().unwrap_or_default()),
@@ -65,7 +56,7 @@ fn last(value: Value) -> Result<Value, Error> {
 }
 
 /// The default (0) where the value is no number.
-fn int(
+pub(super) fn int(
     state: &State,
     value: &Value,
     default: Option<Value>,
@@ -78,7 +69,12 @@ fn int(
 }
 
 /// The default (0.0) where the value is no number.
-fn float(state: &State, value: &Value, default: Option<Value>, kwargs: Kwargs) -> Result<Value, Error> {
+pub(super) fn float(
+    state: &State,
+    value: &Value,
+    default: Option<Value>,
+    kwargs: Kwargs,
+) -> Result<Value, Error> {
     let default = default.or(kwargs.get::<Option<Value>>("default")?);
     filters::float(state, value, default.clone(), kwargs)
         .or_else(|_| Ok(default.unwrap_or_else(|| Value::from(0.0))))
@@ -86,7 +82,7 @@ fn float(state: &State, value: &Value, default: Option<Value>, kwargs: Kwargs) -
 
 /// Indents all lines but the first (it too where `first`; empty ones too where `blank`) and keeps a final line break.
 #[expect(clippy::needless_pass_by_value, reason = "the signature is the template engine's")]
-fn indent(
+pub(super) fn indent(
     text: &str,
     width: Option<Value>,
     first: Option<bool>,
@@ -97,7 +93,6 @@ fn indent(
     let first = first.or(kwargs.get("first")?).unwrap_or(false);
     let blank = blank.or(kwargs.get("blank")?).unwrap_or(false);
     kwargs.assert_all_used()?;
-    limits::afford_call("indent", &Value::from(text), std::slice::from_ref(&width))?;
     let margin = match width.as_str() {
         Some(margin) => margin.to_owned(),
         None => " ".repeat(usize::try_from(width)?.min(MAX_WIDTH)),
@@ -118,7 +113,7 @@ fn indent(
 
 /// Python's methods: those of minijinja's own collection, and a few more of strings.
 fn call_method(state: &mut State, value: &Value, method: &str, arguments: &[Value]) -> Result<Value, Error> {
-    limits::afford_call(method, value, arguments)?;
+    limits::charge_call(method, value, arguments)?;
     if let Some(text) = value.as_str()
         && let Some(result) = call_string_method(text, method, arguments)
     {
@@ -152,18 +147,17 @@ fn call_string_method(text: &str, method: &str, arguments: &[Value]) -> Option<R
             Some(byte) => Ok(Value::from(text.get(..byte).unwrap_or_default().chars().count())),
             None => Err(Error::new(ErrorKind::InvalidOperation, "substring not found")),
         }),
-        "swapcase" => Ok(Value::from(
-            text.chars()
-                .flat_map(|character| {
-                    let swapped: Vec<char> = if character.is_lowercase() {
-                        character.to_uppercase().collect()
-                    } else {
-                        character.to_lowercase().collect()
-                    };
-                    swapped
-                })
-                .collect::<String>(),
-        )),
+        "swapcase" => {
+            let mut swapped = String::with_capacity(text.len());
+            for character in text.chars() {
+                if character.is_lowercase() {
+                    swapped.extend(character.to_uppercase());
+                } else {
+                    swapped.extend(character.to_lowercase());
+                }
+            }
+            Ok(Value::from(swapped))
+        }
         "zfill" | "ljust" | "rjust" => from_args::<(usize,)>(arguments).map(|(width,)| {
             let missing = width.min(MAX_WIDTH).saturating_sub(text.chars().count());
             Value::from(match method {

@@ -1,9 +1,11 @@
 //! The engine's critic: a model of its own beside the policy, trained in the same work buffers.
 
-use tamis_model::{AdamW, AdamWConfig, Gradients, Model, PassOptions, values, values_forward_backward};
+use tamis_model::{
+    AdamW, AdamWConfig, Gradients, Model, PassOptions, SequenceError, values, values_forward_backward,
+};
 
 use super::NativeEngine;
-use super::learner::{as_engine, joined};
+use super::learner::{as_engine, joined, refused};
 use crate::learner::{AskValueLoss, CriticLearner, LearnerError, LearnerSequence, OptimizerReport};
 
 /// Weights and optimizer of a critic.
@@ -71,13 +73,9 @@ impl NativeEngine {
     }
 }
 
-fn refused(error: &tamis_model::SequenceError) -> LearnerError {
-    LearnerError::Engine { reason: error.to_string() }
-}
-
 impl CriticLearner for NativeEngine {
     fn values(&mut self, sequences: &[LearnerSequence<'_>]) -> Result<Vec<f32>, LearnerError> {
-        if self.interrupt.is_requested() {
+        if self.gives_up() {
             return Err(LearnerError::Interrupted);
         }
         let critic = self.critic.as_ref().ok_or(LearnerError::NoCritic)?;
@@ -93,13 +91,18 @@ impl CriticLearner for NativeEngine {
         sequences: &[LearnerSequence<'_>],
         ask: &mut AskValueLoss<'_>,
     ) -> Result<(), LearnerError> {
+        let gives_up = self.gives_up();
         let critic = self.critic.as_mut().ok_or(LearnerError::NoCritic)?;
+        if gives_up {
+            critic.gradients.clear();
+            return Err(LearnerError::Interrupted);
+        }
         let tokens = joined(sequences);
         let batch = as_engine(&tokens, sequences);
         let options =
             PassOptions { recompute: self.settings.recompute_activations, ..PassOptions::default() };
         let mut answered = Ok(());
-        values_forward_backward(
+        let passed = values_forward_backward(
             &self.threads,
             &critic.model,
             &mut self.workspace,
@@ -115,8 +118,11 @@ impl CriticLearner for NativeEngine {
                 derivatives.resize(said.num_values(), 0.0);
                 derivatives
             },
-        )
-        .map_err(|error| refused(&error))?;
+        );
+        if matches!(passed, Err(SequenceError::GivenUp)) {
+            critic.gradients.clear();
+        }
+        passed.map_err(|error| refused(&error))?;
         answered
     }
 
@@ -125,6 +131,7 @@ impl CriticLearner for NativeEngine {
             self.critic.as_mut().ok_or(LearnerError::NoCritic)?;
         let report = optimizer.step(&self.threads, model, gradients, learning_rate, *max_grad_norm);
         gradients.clear();
+        self.updates.has_moved |= !report.skipped;
         Ok(OptimizerReport { grad_norm: report.grad_norm, skipped: report.skipped })
     }
 }

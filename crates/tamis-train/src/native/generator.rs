@@ -128,8 +128,11 @@ impl Generator for NativeEngine {
         let num_samples = request.keys.len();
         let settings =
             GeneratorSettings { max_sequences: self.settings.max_num_seqs, ..GeneratorSettings::default() };
-        let engine =
-            self.generation.engine.get_or_insert_with(|| EngineGenerator::new(self.model.config(), settings));
+        let engine = self.generation.engine.get_or_insert_with(|| {
+            let mut engine = EngineGenerator::new(self.model.config(), settings);
+            engine.stop_on(self.interrupt.flag());
+            engine
+        });
         let check: Option<Arc<dyn StopCheck>> =
             if stop.strings.is_empty() { None } else { Some(stop.clone()) };
         let submitted = engine.submit(Request {
@@ -166,7 +169,11 @@ impl Generator for NativeEngine {
             if self.interrupt.is_requested() {
                 return Err(GeneratorError::Interrupted);
             }
-            for completion in engine.step(&self.threads, &self.model) {
+            let completions = engine.step(&self.threads, &self.model);
+            if self.interrupt.is_requested() {
+                return Err(GeneratorError::Interrupted);
+            }
+            for completion in completions {
                 outcomes.extend(self.finish(completion)?);
             }
         }

@@ -1,6 +1,6 @@
 //! The engine as learner.
 
-use tamis_model::{PassOptions, Sequence, forward_backward, score};
+use tamis_model::{PassOptions, Sequence, SequenceError, forward_backward, score};
 
 use super::NativeEngine;
 use crate::learner::{
@@ -22,12 +22,23 @@ pub(super) fn as_engine<'a>(tokens: &'a [Vec<u32>], sequences: &[LearnerSequence
         .collect()
 }
 
+pub(super) fn refused(error: &SequenceError) -> LearnerError {
+    match error {
+        SequenceError::GivenUp => LearnerError::Interrupted,
+        error => LearnerError::Engine { reason: error.to_string() },
+    }
+}
+
 impl Learner for NativeEngine {
     fn forward_backward(
         &mut self,
         sequences: &[LearnerSequence<'_>],
         ask: &mut AskObjective<'_>,
     ) -> Result<(), LearnerError> {
+        if self.gives_up() {
+            self.gradients.clear();
+            return Err(LearnerError::Interrupted);
+        }
         let tokens = joined(sequences);
         let batch = as_engine(&tokens, sequences);
         let options = PassOptions {
@@ -37,7 +48,7 @@ impl Learner for NativeEngine {
         };
         let mut answered = Ok(());
         let mut coefficients = Coefficients::default();
-        forward_backward(
+        let passed = forward_backward(
             &self.threads,
             &self.model,
             &mut self.workspace,
@@ -58,8 +69,11 @@ impl Learner for NativeEngine {
                     entropy: (!entropy.is_empty()).then_some(entropy),
                 }
             },
-        )
-        .map_err(|error| LearnerError::Engine { reason: error.to_string() })?;
+        );
+        if matches!(passed, Err(SequenceError::GivenUp)) {
+            self.gradients.clear();
+        }
+        passed.map_err(|error| refused(&error))?;
         answered
     }
 
@@ -72,6 +86,7 @@ impl Learner for NativeEngine {
             self.settings.max_grad_norm,
         );
         self.gradients.clear();
+        self.updates.has_moved |= !report.skipped;
         Ok(OptimizerReport { grad_norm: report.grad_norm, skipped: report.skipped })
     }
 
@@ -86,12 +101,14 @@ impl Learner for NativeEngine {
         sequences: &[LearnerSequence<'_>],
         sharpness: f64,
     ) -> Result<PolicyScores, LearnerError> {
-        // Not interrupted: it is part of an update, which is finished once it has begun.
+        if self.gives_up() {
+            return Err(LearnerError::Interrupted);
+        }
         let tokens = joined(sequences);
         let batch = as_engine(&tokens, sequences);
         let temperature = (self.settings.temperature / sharpness) as f32;
         let scores = score(&self.threads, &self.model, &mut self.workspace, &batch, temperature)
-            .map_err(|error| LearnerError::Engine { reason: error.to_string() })?;
+            .map_err(|error| refused(&error))?;
         Ok(PolicyScores {
             logprobs: scores.logprobs.values().to_vec(),
             entropies: scores.entropies.values().to_vec(),
@@ -99,7 +116,7 @@ impl Learner for NativeEngine {
     }
 
     fn reference_logprobs(&mut self, sequences: &[LearnerSequence<'_>]) -> Result<Vec<f32>, LearnerError> {
-        if self.interrupt.is_requested() {
+        if self.gives_up() {
             return Err(LearnerError::Interrupted);
         }
         let tokens = joined(sequences);
@@ -107,7 +124,7 @@ impl Learner for NativeEngine {
         let reference = self.reference.as_ref().unwrap_or(&self.model);
         let scores =
             score(&self.threads, reference, &mut self.workspace, &batch, self.settings.temperature as f32)
-                .map_err(|error| LearnerError::Engine { reason: error.to_string() })?;
+                .map_err(|error| refused(&error))?;
         Ok(scores.logprobs.values().to_vec())
     }
 }

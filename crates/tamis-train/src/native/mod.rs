@@ -45,6 +45,16 @@ pub struct NativeEngine {
     version: PolicyVersion,
     generation: generator::Generation,
     interrupt: Interrupt,
+    updates: Updates,
+}
+
+/// How far the updates of a step are, for an interrupt that comes between.
+#[derive(Debug, Clone, Copy)]
+struct Updates {
+    /// Weights have moved since they began.
+    has_moved: bool,
+    /// The state before them is not lost with this process, or not worth keeping.
+    is_kept: bool,
 }
 
 impl NativeEngine {
@@ -60,6 +70,7 @@ impl NativeEngine {
             reference: None,
             critic: None,
             interrupt: Interrupt::new(),
+            updates: Updates { has_moved: false, is_kept: true },
             threads,
             settings,
             codec,
@@ -67,12 +78,26 @@ impl NativeEngine {
         }
     }
 
-    /// Gives up generation (after each token) and passes of the reference once this interrupt is requested. What trains is never given up
-    /// half-way.
+    /// Gives up generation and passes of every model, between two of its layers, once this interrupt is requested; updates as
+    /// [`Self::begin_updates`] says.
     #[must_use]
     pub fn interrupted_by(mut self, interrupt: &Interrupt) -> Self {
         self.interrupt = interrupt.clone();
         self
+    }
+
+    /// Begins the updates of a step. An interrupt gives them up between two layers, and nothing of the step may be used then: where weights
+    /// have moved already only if the state before the step is kept elsewhere (`is_kept`, as it is until this is called). Else there would
+    /// be no state to go on from but an older one, so the rest of the step is finished.
+    pub fn begin_updates(&mut self, is_kept: bool) {
+        self.updates = Updates { has_moved: false, is_kept };
+    }
+
+    /// Whether what trains is given up now. From here on passes hear of the interrupt where they may.
+    fn gives_up(&mut self) -> bool {
+        let may = self.updates.is_kept || !self.updates.has_moved;
+        self.workspace.stop_on(may.then(|| self.interrupt.flag()));
+        may && self.interrupt.is_requested()
     }
 
     /// Worker threads.

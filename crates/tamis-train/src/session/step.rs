@@ -27,6 +27,7 @@ use crate::learner::Learner;
 use crate::left_out::{left_out, reject};
 use crate::logger::console;
 use crate::metrics::Metrics;
+use crate::native::NativeCritic;
 use crate::micro_batch::{pass_over, sequences};
 use crate::progress::StepView;
 use crate::timings::{GENERATION, STEP, TokenCounts, UPDATE};
@@ -47,8 +48,25 @@ fn logged_metrics(records: &[&Record], metrics: &mut Metrics) {
 }
 
 impl Session {
-    /// Trains on a complete batch, publishes, logs, validates and saves.
+    /// Trains on a complete batch, publishes, logs, validates and saves. Where an interrupt gave the step up, what it had moved beside
+    /// weights is put back: weights have moved only if the state before the step is saved.
     pub(super) fn train(&mut self, step: u64, collected: &Collected) -> Result<(), RunError> {
+        self.engine.begin_updates(self.saved == Some(step - 1));
+        let before = (self.advantage_state.clone(), self.reward_kl, self.objective_state);
+        let skipped_critic_updates = self.skipped_critic_updates;
+        let critic_version = self.engine.critic().map(NativeCritic::version);
+        let trained = self.train_whole(step, collected);
+        if trained.as_ref().is_err_and(RunError::is_interruption) {
+            (self.advantage_state, self.reward_kl, self.objective_state) = before;
+            self.skipped_critic_updates = skipped_critic_updates;
+            if let Some((critic, version)) = self.engine.critic_mut().zip(critic_version) {
+                critic.set_version(version);
+            }
+        }
+        trained
+    }
+
+    fn train_whole(&mut self, step: u64, collected: &Collected) -> Result<(), RunError> {
         let mut timings = std::mem::take(&mut self.attempts.timings);
         let whole_groups: Vec<&Group> = collected.trained.iter().map(|record| &record.group).collect();
         let chosen = self.chosen(&collected.trained);
