@@ -430,6 +430,59 @@ fn ctrl_c_gives_up_generation_between_two_tokens() {
     assert!(ended.stdout.contains("interrupted after 0 steps"), "{}", ended.shown());
 }
 
+/// Ctrl-C at any instant of runs that spend their time in updates, of which a step has many: what is begun is dropped whole or finished, and
+/// a resume ends as the run that nobody interrupted.
+#[test]
+fn ctrl_c_in_the_middle_of_updates_leaves_no_half_of_a_step() {
+    let config = TINY
+        .replaced("filter: {kind: variance}\n", "")
+        .replaced("  gen_batch_size: 8\n", "")
+        .replaced("schedule: {max_num_gen_batches: 50}\n", "")
+        .replaced("hidden_size: 16, intermediate_size: 32", "hidden_size: 32, intermediate_size: 64")
+        .replaced("ppo_mini_batch_size: 2", "ppo_mini_batch_size: 1\n  ppo_epochs: 15");
+    let config = format!(
+        "preset: ppo\n{config}critic: {{ppo_epochs: 15, ppo_mini_batch_size: 1, optimizer: {{learning_rate: 1e-3}}}}\n\
+         objective: {{kl: {{in: reward, estimator: k1, coefficient: 0.05, adaptive: {{target: 0.05, horizon: 50}}}}}}\n"
+    );
+    let mut dice = Dice::new();
+    // Where every step is saved a step is dropped in the middle; where none is, its updates are finished.
+    for save_freq in [1, 1000] {
+        let config = config.replaced("save_freq: 2", &format!("save_freq: {save_freq}, keep_last: 1"));
+        let new = || Folder::new().with("config.yaml", &config);
+        let folder = new();
+        let start = Instant::now();
+        folder.tamis(&["train", "config.yaml"]).succeeds();
+        let whole = start.elapsed();
+        let expected = Left::by(&folder.join("runs/tiny"));
+
+        let folder = new();
+        let mut num_interrupts = 0;
+        let last = loop {
+            let child = match begun(&folder) {
+                None => folder.start(&["train", "config.yaml"]),
+                Some(_) => folder.start(&["train", "--resume", "runs/tiny"]),
+            };
+            if num_interrupts == num_kills() {
+                break folder.wait(child);
+            }
+            std::thread::sleep(whole.mul_f64(0.3 + 0.6 * dice.roll()));
+            let start = Instant::now();
+            let told = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).output();
+            let ended = folder.wait(child);
+            assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+            if told.is_ok_and(|told| told.status.success()) && ended.code == Some(130) {
+                num_interrupts += 1;
+            } else {
+                // It was faster.
+                break ended;
+            }
+        };
+        assert_eq!(last.code, Some(0), "{}", last.shown());
+        println!("save_freq {save_freq}: {num_interrupts} interrupts");
+        expected.assert_same(&Left::by(&folder.join("runs/tiny")));
+    }
+}
+
 #[test]
 fn a_journal_that_lost_what_a_checkpoint_counts_on_is_refused() {
     let config = noisy().replaced("total_steps: 10", "total_steps: 4");

@@ -1,6 +1,9 @@
 //! The backward pass of whole models: central differences, thread counts, micro-batches, recomputation; and the optimizer's laws.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, and compares what must be exact")]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{
     AdamW, AdamWConfig, Architecture, Coefficients, Gradients, Level, MemoryEstimate, MemoryPlan, Model,
@@ -113,6 +116,46 @@ fn gradient_is_the_central_difference() {
                 "{architecture:?} {name} {shape:?}: {slope} {difference} (norm {size})"
             );
         }
+    }
+}
+
+/// Given up before, between forward and backward, or never: no result, and buffers that serve the next pass.
+#[test]
+fn a_pass_that_is_not_wanted_is_given_up() {
+    let rows = rows();
+    let sequences: Vec<_> = rows.iter().map(|(tokens, start)| Sequence { tokens, start: *start }).collect();
+    for (model, recompute) in models().iter().zip([false, true, true]) {
+        let threads = Threads::new(2);
+        let options = PassOptions { recompute, ..PassOptions::default() };
+        let reference = gradients(&threads, model, options, &[]);
+        let mut workspace = Workspace::default();
+        let mut gradients = Gradients::new(model);
+        let stop = Arc::new(AtomicBool::new(false));
+        workspace.stop_on(Some(stop.clone()));
+        let mut pass = |workspace: &mut Workspace, stops: bool, is_stopped: bool| {
+            stop.store(is_stopped, Ordering::Relaxed);
+            forward_backward(&threads, model, workspace, &sequences, options, &mut gradients, |scores| {
+                assert!(!is_stopped, "the objective is not asked of a pass that was given up");
+                stop.store(stops, Ordering::Relaxed);
+                coefficients(0, scores)
+            })
+            .map(|_| ())
+        };
+        assert_eq!(pass(&mut workspace, false, true), Err(SequenceError::GivenUp));
+        assert_eq!(pass(&mut workspace, true, false), Err(SequenceError::GivenUp));
+        assert_eq!(score(&threads, model, &mut workspace, &sequences, 1.0), Err(SequenceError::GivenUp));
+        gradients.clear();
+        workspace.stop_on(None);
+        let whole = forward_backward(
+            &threads,
+            model,
+            &mut workspace,
+            &sequences,
+            options,
+            &mut gradients,
+            |scores| coefficients(0, scores),
+        );
+        assert!(whole.is_ok() && gradients.same_bits(&reference));
     }
 }
 

@@ -152,3 +152,70 @@ impl NativeEngine {
         self.version = version;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Map;
+    use tamis_core::random::{Key, Purpose};
+    use tamis_model::{Architecture, ModelConfig};
+    use tamis_text::tokenizer::Tokenizer;
+
+    use super::*;
+    use crate::learner::{Learner, LearnerError, LearnerSequence};
+
+    fn engine(interrupt: &Interrupt) -> NativeEngine {
+        let tokenizer = Tokenizer::characters("ab").expect("a tokenizer");
+        let codec = Codec::new(tokenizer, None, Map::new(), None).expect("a codec");
+        let config = ModelConfig::new(Architecture::Qwen3, 8, 16, 32, 2, 2, 16);
+        let model = Model::init(config, Key::new(1, Purpose::Init)).expect("a model");
+        let settings = EngineSettings {
+            threads: 1,
+            temperature: 1.0,
+            max_grad_norm: None,
+            recompute_activations: false,
+            max_num_seqs: 4,
+            optimizer: AdamWConfig::default(),
+        };
+        NativeEngine::new(model, codec, settings).interrupted_by(interrupt)
+    }
+
+    /// Forward and backward; Ctrl-C comes between the two where it is to.
+    fn pass(engine: &mut NativeEngine, pressed: Option<&Interrupt>) -> Result<(), LearnerError> {
+        let sequences = [LearnerSequence { prompt: &[1, 2], completion: &[3, 4, 5] }];
+        engine.forward_backward(&sequences, &mut |logprobs, _, coefficients| {
+            coefficients.logprob = vec![-1.0; logprobs.len()];
+            if let Some(interrupt) = pressed {
+                interrupt.signal();
+            }
+            Ok(())
+        })
+    }
+
+    /// Updates of one step with Ctrl-C in the last of them: `(given up, weights as before)`.
+    fn updates(num_updates: usize, is_kept: bool) -> (bool, bool) {
+        let interrupt = Interrupt::new();
+        let mut engine = engine(&interrupt);
+        let before = engine.model().clone();
+        engine.begin_updates(is_kept);
+        for update in 0..num_updates {
+            match pass(&mut engine, (update + 1 == num_updates).then_some(&interrupt)) {
+                Ok(()) => assert!(!engine.optimizer_step(0.1).expect("a step").skipped),
+                Err(LearnerError::Interrupted) => {
+                    assert_eq!(engine.take_gradient_norm().ok(), Some(0.0), "nothing of it is left");
+                    assert!(matches!(pass(&mut engine, None), Err(LearnerError::Interrupted)));
+                    return (true, engine.model().same_weights(&before));
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        (false, engine.model().same_weights(&before))
+    }
+
+    #[test]
+    fn an_update_is_given_up_unless_its_step_has_moved_what_is_kept_nowhere() {
+        assert_eq!(updates(1, false), (true, true));
+        assert_eq!(updates(1, true), (true, true));
+        assert_eq!(updates(2, true), (true, false), "the checkpoint has the state before");
+        assert_eq!(updates(2, false), (false, false), "finished");
+    }
+}
