@@ -2,7 +2,7 @@
 
 mod tamis;
 
-use tamis::{Ended, Folder, Left, TINY};
+use tamis::{Ended, Folder, Left, Replaced as _, TINY};
 
 /// A reward program whose answer to `request` is this Python expression.
 fn judge(answer: &str) -> String {
@@ -23,8 +23,7 @@ fn config(changes: &[(&str, &str)]) -> String {
     );
     let mut config = TINY.to_owned();
     for (from, to) in std::iter::once(&judge).chain(changes) {
-        assert!(config.contains(from), "{from}");
-        config = config.replace(from, to);
+        config = config.replaced(from, to);
     }
     config
 }

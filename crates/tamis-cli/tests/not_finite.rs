@@ -67,10 +67,10 @@ fn no_score_makes_a_statistic_that_is_no_number() {
     );
     let largest = Folder::new();
     // Every estimator of deviations, and none.
-    for (name, objective) in [
-        ("grpo", "{advantage: {estimator: grpo, scale: batch}}"),
-        ("whitened", "{advantage: {estimator: reinforce_plus_plus}}"),
-        ("plain", "{advantage: {estimator: dr_grpo}}"),
+    for (name, objective, is_scaled) in [
+        ("grpo", "{advantage: {estimator: grpo, scale: batch}}", true),
+        ("whitened", "{advantage: {estimator: reinforce_plus_plus}}", true),
+        ("plain", "{advantage: {estimator: dr_grpo}}", false),
     ] {
         let objective = format!("objective: {objective}\ntrain:\n");
         let run = format!("run: {{name: {name}");
@@ -81,12 +81,12 @@ fn no_score_makes_a_statistic_that_is_no_number() {
         ];
         let ended = train(&largest, "['1e100', '-1e100', '1e100'][n % 3]", &changes);
         // As they are they leave no finite gradient, and a run without an update is not done.
-        if name == "plain" {
+        if is_scaled {
+            ended.succeeds();
+        } else {
             let told =
                 "error: the 2 steps up to step 2 made no update of the policy: the run does not learn\n";
             assert!(ended.failure().starts_with(&format!("exit code 1\n{told}")), "{}", ended.shown());
-        } else {
-            ended.succeeds();
         }
     }
     let texts = [
@@ -269,9 +269,8 @@ fn weights_that_diverge_end_the_run_and_are_saved_nowhere() {
 fn a_critic_or_a_warm_start_that_diverges_ends_the_run_too() {
     let folder = Folder::new();
     let ppo = TINY
-        .replace("filter: {kind: variance}\nschedule: {max_num_gen_batches: 50}\n", "preset: ppo\n")
-        .replace("  gen_batch_size: 8\n", "");
-    assert!(ppo.contains("preset: ppo") && !ppo.contains("gen_batch_size"));
+        .replaced("filter: {kind: variance}\nschedule: {max_num_gen_batches: 50}\n", "preset: ppo\n")
+        .replaced("  gen_batch_size: 8\n", "");
     folder.write("ppo.yaml", &ppo);
     let ended = folder.tamis(&[
         "train",

@@ -2,7 +2,7 @@
 
 mod tamis;
 
-use tamis::{Ended, Folder};
+use tamis::{Ended, Folder, Replaced as _};
 
 /// A template of characters that the tiny model knows: the number of messages stands behind the last of them.
 const TEMPLATE: &str = "{{ messages[-1].content }}{{ messages|length }}";
@@ -60,7 +60,7 @@ first prompt (4 tokens, text without a chat template): 1+1=
 ");
     insta::assert_snapshot!(said(QUESTIONS, Some(TEMPLATE), &["data.system_prompt=2"]), @"first prompt (5 tokens, by the chat template): 1+1=2");
     // A column of another name that is said to hold the prompt is a question too.
-    let renamed = QUESTIONS.replace("question", "task");
+    let renamed = QUESTIONS.replaced("question", "task");
     insta::assert_snapshot!(said(&renamed, Some(TEMPLATE), &["data.columns.prompt=task"]), @"first prompt (5 tokens, by the chat template): 1+1=1");
 }
 
@@ -114,7 +114,7 @@ error: `data.prompt_format`: prompt 1 of the training data (rows.jsonl): its pro
 ");
     insta::assert_snapshot!(said(QUESTIONS, None, &["data.system_prompt=2"]), @"
 exit code 2
-error: `data.system_prompt`: prompt 1 of the training data (rows.jsonl): data.system_prompt has no place in it, because it is sent as text without the chat template
+error: `data.system_prompt`: prompt 1 of the training data (rows.jsonl): it reaches the model as bare text, and only a conversation in the model's chat template can begin with data.system_prompt
  --> command line
   |
 1 | data.system_prompt=2
@@ -125,12 +125,12 @@ error: `data.system_prompt`: prompt 1 of the training data (rows.jsonl): data.sy
 ");
     insta::assert_snapshot!(said(TEXTS, Some(TEMPLATE), &["data.system_prompt=2"]), @"
 exit code 2
-error: `data.system_prompt`: prompt 1 of the training data (rows.jsonl): data.system_prompt has no place in it, because it is sent as text without the chat template
+error: `data.system_prompt`: prompt 1 of the training data (rows.jsonl): it reaches the model as bare text, and only a conversation in the model's chat template can begin with data.system_prompt
  --> command line
   |
 1 | data.system_prompt=2
   |                    ^
-  hint: set data.prompt_format=chat, or take data.system_prompt out
+  hint: set data.prompt_format=chat, which makes a user message of every text, or take data.system_prompt out
 
 1 error in the configuration
 ");

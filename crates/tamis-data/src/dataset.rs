@@ -63,6 +63,17 @@ pub enum BadRows {
     Skip,
 }
 
+/// What becomes of bytes that are no text, in columns that are neither prompt, ground truth nor data source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BinaryColumns {
+    /// The row is refused.
+    #[default]
+    Error,
+    /// Every value of a column that is stored as bytes becomes base64, those too that are text.
+    Base64,
+}
+
 /// How files are read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReadOptions {
@@ -70,6 +81,8 @@ pub struct ReadOptions {
     pub columns: Columns,
     /// Rows that are no prompts.
     pub bad_rows: BadRows,
+    /// Columns of bytes.
+    pub binary_columns: BinaryColumns,
 }
 
 /// Why a row is no prompt.
@@ -139,6 +152,14 @@ pub enum PromptFault {
     Binary {
         /// The option that names it.
         option: &'static str,
+        /// The column.
+        column: String,
+    },
+    /// A column beside the prompt holds bytes.
+    #[error(
+        "`{column}` holds bytes that are no text (not UTF-8), and every column of a row goes to reward functions as JSON; set data.binary_columns=base64 to pass such columns in base64, or take the column out of the file"
+    )]
+    BinaryColumn {
         /// The column.
         column: String,
     },
@@ -375,6 +396,7 @@ fn to_prompt(id: PromptId, record: Record, options: &ReadOptions) -> Result<Prom
     if let Some((column, _)) = ground_truth {
         text("ground_truth", column)?;
     }
+    let truth_column = ground_truth.map(|(column, _)| column);
     let ground_truth = match ground_truth.map(|(_, value)| value) {
         None | Some(Value::Null) => None,
         Some(Value::String(text)) => Some(text.clone()),
@@ -395,7 +417,20 @@ fn to_prompt(id: PromptId, record: Record, options: &ReadOptions) -> Result<Prom
             return Err(PromptFault::DataSource { column: source_column.to_owned(), actual: kind(other) });
         }
     };
-    Ok(Prompt { id, content, ground_truth, data_source, columns: record.values })
+    let read = [Some(column), truth_column, Some(source_column)]
+        .map(|path| path.and_then(|path| path.split('.').next()));
+    let encoded = match (options.binary_columns, record.binary.first()) {
+        (BinaryColumns::Error, Some(column)) => {
+            return Err(PromptFault::BinaryColumn { column: column.clone() });
+        }
+        (BinaryColumns::Error, None) => Map::new(),
+        (BinaryColumns::Base64, _) => {
+            record.encoded.into_iter().filter(|(name, _)| !read.contains(&Some(name))).collect()
+        }
+    };
+    let mut columns = record.values;
+    columns.extend(encoded);
+    Ok(Prompt { id, content, ground_truth, data_source, columns })
 }
 
 fn to_content(column: &str, value: &Value) -> Result<PromptContent, PromptFault> {

@@ -76,7 +76,7 @@ impl Iterator for JsonLines {
             Ok(Some((line, bytes))) => {
                 let place = Place { file: self.path.clone(), row: line, is_line: true };
                 Some(match parse(&bytes) {
-                    Ok(values) => Ok(Record { place, values, binary: Vec::new() }),
+                    Ok(values) => Ok(Record { place, values, binary: Vec::new(), encoded: Map::new() }),
                     Err(fault) => Err(RecordError::Row { place, fault }),
                 })
             }

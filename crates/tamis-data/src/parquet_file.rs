@@ -61,10 +61,10 @@ impl Iterator for ParquetRows {
         let rows = self.rows.as_mut()?;
         let next = guarded(|| rows.next().map(|row| row.map(row_to_json)).transpose());
         match next {
-            Ok(Some((values, binary))) => {
+            Ok(Some(Values { values, binary, encoded })) => {
                 self.read += 1;
                 let place = Place { file: self.path.clone(), row: self.read, is_line: false };
-                Some(Ok(Record { place, values, binary }))
+                Some(Ok(Record { place, values, binary, encoded }))
             }
             Ok(None) => {
                 self.rows = None;
@@ -136,22 +136,45 @@ fn guarded<T>(call: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, Strin
     catch(call)?.map_err(|error| error.to_string())
 }
 
-/// A row's values, and the columns that hold bytes which are no text.
-fn row_to_json(row: Row) -> (Map<String, Value>, Vec<String>) {
-    let mut binary = Vec::new();
+/// What a row has in columns of bytes.
+#[derive(Debug, Default)]
+struct Bytes {
+    /// Encode all of them, those too that are text.
+    encodes_text: bool,
+    /// Columns, nested ones by their path, that hold bytes which are no text.
+    binary: Vec<String>,
+    /// Whether some were text, and were left so.
+    has_text: bool,
+}
+
+/// A row without its place.
+struct Values {
+    values: Map<String, Value>,
+    binary: Vec<String>,
+    encoded: Map<String, Value>,
+}
+
+fn row_to_json(row: Row) -> Values {
+    let mut bytes = Bytes::default();
+    let mut encoded = Map::new();
     let values = row
         .into_columns()
         .into_iter()
         .map(|(name, field)| {
-            let value = field_to_json(&field, &name, &mut binary);
+            bytes.has_text = false;
+            let value = field_to_json(&field, &name, &mut bytes);
+            if bytes.has_text {
+                let mut all = Bytes { encodes_text: true, ..Bytes::default() };
+                encoded.insert(name.clone(), field_to_json(&field, &name, &mut all));
+            }
             (name, value)
         })
         .collect();
-    (values, binary)
+    Values { values, binary: bytes.binary, encoded }
 }
 
 /// A field's value; `path` is where it stands.
-fn field_to_json(field: &Field, path: &str, binary: &mut Vec<String>) -> Value {
+fn field_to_json(field: &Field, path: &str, bytes: &mut Bytes) -> Value {
     let float = |number: f64| Number::from_f64(number).map_or(Value::Null, Value::Number);
     match field {
         Field::Null => Value::Null,
@@ -170,11 +193,15 @@ fn field_to_json(field: &Field, path: &str, binary: &mut Vec<String>) -> Value {
         Field::Decimal(value) => Value::from(decimal(value).unwrap_or_else(|| field.to_string())),
         Field::Str(value) => Value::from(value.as_str()),
         Field::Bytes(value) => {
-            if let Ok(text) = std::str::from_utf8(value.data()) {
-                return Value::from(text);
-            }
-            if !binary.iter().any(|known| known == path) {
-                binary.push(path.to_owned());
+            match std::str::from_utf8(value.data()) {
+                Ok(text) if !bytes.encodes_text => {
+                    bytes.has_text = true;
+                    return Value::from(text);
+                }
+                Err(_) if !bytes.binary.iter().any(|known| known == path) => {
+                    bytes.binary.push(path.to_owned())
+                }
+                _ => {}
             }
             Value::from(base64(value.data()))
         }
@@ -185,21 +212,21 @@ fn field_to_json(field: &Field, path: &str, binary: &mut Vec<String>) -> Value {
         | Field::TimestampMicros(_) => Value::from(field.to_string()),
         Field::Group(row) => Value::Object(
             row.get_column_iter()
-                .map(|(name, field)| (name.clone(), field_to_json(field, &format!("{path}.{name}"), binary)))
+                .map(|(name, field)| (name.clone(), field_to_json(field, &format!("{path}.{name}"), bytes)))
                 .collect(),
         ),
         Field::ListInternal(list) => {
-            list.elements().iter().map(|item| field_to_json(item, path, binary)).collect()
+            list.elements().iter().map(|item| field_to_json(item, path, bytes)).collect()
         }
         Field::MapInternal(map) => Value::Object(
             map.entries()
                 .iter()
                 .map(|(key, value)| {
-                    let key = match field_to_json(key, path, binary) {
+                    let key = match field_to_json(key, path, bytes) {
                         Value::String(text) => text,
                         other => other.to_string(),
                     };
-                    let value = field_to_json(value, &format!("{path}.{key}"), binary);
+                    let value = field_to_json(value, &format!("{path}.{key}"), bytes);
                     (key, value)
                 })
                 .collect(),

@@ -30,7 +30,9 @@ pub enum FormatFault {
     #[error("data.prompt_format is `chat`, and the model has no chat template")]
     NoTemplate,
     /// A system message that has no place.
-    #[error("data.system_prompt has no place in it, because it is sent as text without the chat template")]
+    #[error(
+        "it reaches the model as bare text, and only a conversation in the model's chat template can begin with data.system_prompt"
+    )]
     NoPlaceForSystem,
 }
 

@@ -1,8 +1,8 @@
 //! Rows of JSON values out of JSONL and Parquet files, and copies of chosen rows.
 //!
 //! A Parquet file is known by its first four bytes, anything else is read as JSON lines. Structs and maps become objects, lists
-//! arrays, dates and decimals text (`2024-02-29`, `12.50`), binary columns text where they are UTF-8 and base64 where not (an image that a
-//! reward looks at, say; [`Record::binary`] names them, and a prompt cannot be one); NaN and infinities, which JSON has no numbers for,
+//! arrays, dates and decimals text (`2024-02-29`, `12.50`), binary columns text where they are UTF-8 and base64 where not ([`Record::binary`]
+//! names these); NaN and infinities, which JSON has no numbers for,
 //! become null.
 
 mod copy;
@@ -45,6 +45,8 @@ pub struct Record {
     pub values: Map<String, Value>,
     /// Columns, nested ones by their path, that hold bytes which are no text and stand in `values` as base64.
     pub binary: Vec<String>,
+    /// Columns of bytes of which some stand in `values` as text, with all of them as base64: rows of a column that another row has no text in.
+    pub encoded: Map<String, Value>,
 }
 
 impl Record {

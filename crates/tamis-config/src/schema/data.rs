@@ -54,6 +54,16 @@ choice! {
 }
 
 choice! {
+    /// What becomes of bytes that are no text, in columns of a Parquet file beside prompt, ground truth and data source: an image, say.
+    pub enum BinaryColumns {
+        /// The row is refused (or left out, with `data.bad_rows: skip`).
+        Error = "error",
+        /// Every value of a column of bytes reaches reward functions in base64.
+        Base64 = "base64",
+    }
+}
+
+choice! {
     /// How prompts reach the model: through its chat template, or as bare text.
     pub enum PromptFormat {
         /// Rows of messages go through the template. Questions (plain rows, built-in tasks, any column but `prompt`) become one user message
@@ -143,6 +153,8 @@ section! {
         overlong_prompts: OverlongPrompts = "error", Any, Fixed;
         /// What happens to a row that does not parse.
         bad_rows: BadRows = "error", Any, Fixed;
+        /// What becomes of Parquet columns that hold bytes which are no text (not UTF-8), an image, say. Prompt, ground truth and data source must be text.
+        binary_columns: BinaryColumns = "error", Any, Fixed;
         /// Shuffle the prompts anew in every epoch, by key.
         shuffle: bool = "true", Any, Fixed;
         /// Whether a verifier that rejects its own gold answer is reported before training.

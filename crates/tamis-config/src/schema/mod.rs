@@ -30,8 +30,8 @@ pub use correction::{
 };
 pub use critic::{CriticConfig, CriticModelConfig, CriticOptimizerConfig};
 pub use data::{
-    ArithmeticConfig, ArithmeticLevel, BadRows, ColumnsConfig, DataConfig, GoldCheck, Operator,
-    OverlongPrompts, PromptFormat, TaskKind,
+    ArithmeticConfig, ArithmeticLevel, BadRows, BinaryColumns, ColumnsConfig, DataConfig, GoldCheck,
+    Operator, OverlongPrompts, PromptFormat, TaskKind,
 };
 pub use early_stop::{
     CollapseForm, EarlyStopConfig, EmptyStepsConfig, LowSuccessConfig, RewardCollapseConfig,

@@ -171,8 +171,17 @@ fn gsm8k() {
 
 /// A Parquet file of one column of bytes each, without a word on what they mean, as some writers leave text.
 fn bytes_file(folder: &tempfile::TempDir, rows: &[(&[u8], &[u8])]) -> PathBuf {
+    bytes_file_with(folder, "bytes.parquet", rows, &[0xff, 0xd8])
+}
+
+fn bytes_file_with(
+    folder: &tempfile::TempDir,
+    name: &str,
+    rows: &[(&[u8], &[u8])],
+    image: &'static [u8],
+) -> PathBuf {
     use parquet::data_type::{ByteArray, ByteArrayType};
-    let path = folder.path().join("bytes.parquet");
+    let path = folder.path().join(name);
     let schema = "message m { required binary prompt; required binary answer; required binary image; }";
     let schema = std::sync::Arc::new(parquet::schema::parser::parse_message_type(schema).unwrap());
     let file = std::fs::File::create(&path).unwrap();
@@ -182,7 +191,7 @@ fn bytes_file(folder: &tempfile::TempDir, rows: &[(&[u8], &[u8])]) -> PathBuf {
     let columns: [Vec<&[u8]>; 3] = [
         rows.iter().map(|row| row.0).collect(),
         rows.iter().map(|row| row.1).collect(),
-        rows.iter().map(|_| &[0xff_u8, 0xd8][..]).collect(),
+        rows.iter().map(|_| image).collect(),
     ];
     for values in columns {
         let mut column = group.next_column().unwrap().unwrap();
@@ -204,17 +213,44 @@ fn bytes_are_a_prompt_only_where_they_are_text() {
         error.to_string().replace(&folder.path().display().to_string(), "FOLDER")
     };
     let path = bytes_file(&folder, &[("6*7? é".as_bytes(), b"42"), (b"1+1?", b"2")]);
-    let dataset = Dataset::read(&[&path], &ReadOptions::default()).unwrap();
+    let base64 = ReadOptions { binary_columns: BinaryColumns::Base64, ..ReadOptions::default() };
+    let dataset = Dataset::read(&[&path], &base64).unwrap();
     assert_eq!(dataset.prompts()[0].content, PromptContent::Text("6*7? é".to_owned()));
-    assert_eq!(dataset.prompts()[0].columns["image"], "/9g=", "a column that is no prompt stays base64");
+    assert_eq!(dataset.prompts()[0].ground_truth.as_deref(), Some("42"));
+    assert_eq!(dataset.prompts()[0].columns["image"], "/9g=");
     let path = bytes_file(&folder, &[(b"6*7?", b"42"), (b"\xff\xfe6*7?", b"42")]);
-    insta::assert_snapshot!(said(&path, &ReadOptions::default()), @"FOLDER/bytes.parquet, row 2: `prompt` holds bytes that are no text (not UTF-8); write the column as text, or name another with data.columns.prompt");
+    insta::assert_snapshot!(said(&path, &base64), @"FOLDER/bytes.parquet, row 2: `prompt` holds bytes that are no text (not UTF-8); write the column as text, or name another with data.columns.prompt");
     let path = bytes_file(&folder, &[(b"6*7?", b"42"), (b"1+1?", b"\x80")]);
-    insta::assert_snapshot!(said(&path, &ReadOptions::default()), @"FOLDER/bytes.parquet, row 2: `answer` holds bytes that are no text (not UTF-8); write the column as text, or name another with data.columns.ground_truth");
+    insta::assert_snapshot!(said(&path, &base64), @"FOLDER/bytes.parquet, row 2: `answer` holds bytes that are no text (not UTF-8); write the column as text, or name another with data.columns.ground_truth");
     let columns = Columns { prompt: Some("image".to_owned()), ..Columns::default() };
-    insta::assert_snapshot!(said(&path, &ReadOptions { columns, ..ReadOptions::default() }), @"FOLDER/bytes.parquet, row 1: `image` holds bytes that are no text (not UTF-8); write the column as text, or name another with data.columns.prompt");
-    let skipping = ReadOptions { bad_rows: BadRows::Skip, ..ReadOptions::default() };
+    insta::assert_snapshot!(said(&path, &ReadOptions { columns, ..base64.clone() }), @"FOLDER/bytes.parquet, row 1: `image` holds bytes that are no text (not UTF-8); write the column as text, or name another with data.columns.prompt");
+    let skipping = ReadOptions { bad_rows: BadRows::Skip, ..base64 };
     assert_eq!(Dataset::read(&[&path], &skipping).unwrap().skipped().len(), 1);
+}
+
+/// A column beside the prompt is refused with its row, or is base64 in every row: none is text in one and base64 in another.
+#[test]
+fn bytes_beside_the_prompt_are_refused_or_encoded_throughout() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = bytes_file(&folder, &[(b"6*7?", b"ab"), (b"1+1?", b"\xff")]);
+    let columns = Columns { ground_truth: Some("image".to_owned()), ..Columns::default() };
+    // `image` serves as the ground truth, so that `answer` is a column beside it.
+    let images = bytes_file_with(&folder, "text.parquet", &[(b"6*7?", b"ab"), (b"1+1?", b"\xff")], b"42");
+    let options = ReadOptions { columns, ..ReadOptions::default() };
+    let error = Dataset::read(&[&images], &options).unwrap_err().to_string();
+    let error = error.replace(&folder.path().display().to_string(), "FOLDER");
+    insta::assert_snapshot!(error, @"FOLDER/text.parquet, row 2: `answer` holds bytes that are no text (not UTF-8), and every column of a row goes to reward functions as JSON; set data.binary_columns=base64 to pass such columns in base64, or take the column out of the file");
+    let error = Dataset::read(&[&path], &options).unwrap_err().to_string();
+    assert!(error.contains("row 1: `image` holds bytes"), "the ground truth first: {error}");
+
+    let base64 = ReadOptions { binary_columns: BinaryColumns::Base64, ..options.clone() };
+    let dataset = Dataset::read(&[&images], &base64).unwrap();
+    let answers: Vec<&Value> = dataset.prompts().iter().map(|prompt| &prompt.columns["answer"]).collect();
+    assert_eq!(answers, ["YWI=", "/w=="]);
+    assert_eq!(dataset.prompts()[0].columns["prompt"], "6*7?", "what is read as text is text");
+    assert_eq!(dataset.prompts()[0].ground_truth.as_deref(), Some("42"));
+    let skipping = ReadOptions { bad_rows: BadRows::Skip, ..options };
+    assert_eq!(Dataset::read(&[&images], &skipping).unwrap().skipped().len(), 1);
 }
 
 #[cfg(unix)]

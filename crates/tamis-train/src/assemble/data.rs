@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use tamis_config::{
-    ArithmeticConfig, BadRows, Config, DataConfig, Operator, OverlongPrompts as ConfigOverlong,
-    PromptFormat as ConfigFormat, TaskKind,
+    ArithmeticConfig, BadRows, BinaryColumns, Config, DataConfig, Operator,
+    OverlongPrompts as ConfigOverlong, PromptFormat as ConfigFormat, TaskKind,
 };
 use tamis_data::dataset::{self, Columns, Dataset, DatasetError, PromptFault, ReadOptions};
 use tamis_data::overlong::OverlongPrompts;
@@ -276,7 +276,11 @@ fn read_options(data: &DataConfig) -> ReadOptions {
         BadRows::Error => dataset::BadRows::Error,
         BadRows::Skip => dataset::BadRows::Skip,
     };
-    ReadOptions { columns: columns(data), bad_rows }
+    let binary_columns = match data.binary_columns {
+        BinaryColumns::Error => dataset::BinaryColumns::Error,
+        BinaryColumns::Base64 => dataset::BinaryColumns::Base64,
+    };
+    ReadOptions { columns: columns(data), bad_rows, binary_columns }
 }
 
 fn files(config: &Config, for_training: bool) -> Result<Prompts, AssembleError> {
@@ -408,7 +412,7 @@ fn misfit(
         }
         FormatFault::NoTemplate => format!("{give_template}, or set data.prompt_format=text"),
         FormatFault::NoPlaceForSystem if codec.has_template() => {
-            "set data.prompt_format=chat, or take data.system_prompt out".to_owned()
+            "set data.prompt_format=chat, which makes a user message of every text, or take data.system_prompt out".to_owned()
         }
         FormatFault::NoPlaceForSystem => {
             format!("the model has no chat template: {give_template}, or take data.system_prompt out")

@@ -798,11 +798,12 @@ def compute_score(reward_input):
 "#;
     let (_folder, command) = python(sequential, "compute_score", Kind::EasyR1, &Value::Null);
     insta::assert_snapshot!(said(&outcomes(&command, 2)), @"score=1; score=1");
-    assert!(sequential.contains("REWARD_TYPE = \"sequential\""));
-    let unsaid = sequential.replace("REWARD_TYPE = \"sequential\"", "");
+    let line = "REWARD_TYPE = \"sequential\"";
+    assert!(sequential.contains(line));
+    let unsaid = sequential.replace(line, "");
     let (_folder, command) = python(&unsaid, "compute_score", Kind::EasyR1Sequential, &Value::Null);
     insta::assert_snapshot!(said(&outcomes(&command, 2)), @"score=1; score=1");
-    let wrong = sequential.replace("sequential", "single");
+    let wrong = sequential.replace(line, "REWARD_TYPE = \"single\"");
     let (_folder, command) = python(&wrong, "compute_score", Kind::EasyR1, &Value::Null);
     insta::assert_snapshot!(said(&outcomes(&command, 1)), @r#"error REWARD_TYPE must be "batch" or "sequential", not 'single'"#);
 }

@@ -1,0 +1,172 @@
+//! What is no answer, scored beside gold answers: does a function look at the answer at all?
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use tamis_core::random::{Key, Purpose};
+
+use super::{Check, mean, rounded};
+use crate::reward::{Outcome, RewardError};
+
+/// Prompts on which a gold answer is compared with what is no answer.
+pub(super) const NUM_RIVALS: usize = 100;
+
+/// Prompts that it takes to tell: fewer that score alike may be those that a right function misses.
+const ENOUGH: usize = 10;
+
+/// A completion that is no answer, and scores no less than the gold answer, or less by no more than luck explains; or one of which too few
+/// prompts can tell.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rival {
+    /// What it is.
+    pub what: &'static str,
+    /// Prompts on which the two were compared.
+    pub num_prompts: usize,
+    /// Those of them on which the scores differ.
+    pub num_different: usize,
+    /// Its mean score on them; NaN without prompts.
+    pub score: f64,
+    /// The gold answers' mean score on them; NaN without prompts.
+    pub gold: f64,
+    /// Whether enough prompts say so: a right function that misses its gold now and then has no better score on a few.
+    pub is_proven: bool,
+}
+
+impl fmt::Display for Rival {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, num_prompts, num_different, score, gold, is_proven } = *self;
+        if num_prompts == 0 {
+            return write!(
+                f,
+                "too few prompts to tell gold answers from {what}: all have the same ground truth"
+            );
+        }
+        let (is_less, score, gold) = (score < gold, rounded(score), rounded(gold));
+        let what = if is_proven {
+            format!("no better than {what}")
+        } else {
+            format!("too few prompts to tell gold answers from {what}")
+        };
+        write!(
+            f,
+            "{what}: that scores {score} where the gold answer scores {gold} (means of {num_prompts} prompts"
+        )?;
+        if !is_proven {
+            write!(f, ", {num_different} of them with different scores")?;
+        } else if is_less && score != gold {
+            write!(f, ", which differ by less than two standard errors")?;
+        }
+        write!(f, ")")
+    }
+}
+
+impl Check<'_> {
+    /// Scores what is no answer beside gold answers that have a score, on a sample of the prompts that is the same in every run. `form` is the
+    /// one that all rows get, gold answers and others; the best form of each row would be better than another row's one form by luck alone.
+    pub(super) fn rivals(
+        &self,
+        asked: &[usize],
+        said: &[Option<(usize, Outcome)>],
+        form: Option<usize>,
+    ) -> Result<Vec<Rival>, RewardError> {
+        // Rows, the form of each, and what its gold answer scores.
+        let mut golds: Vec<(usize, usize, f64)> = Key::new(0, Purpose::Bootstrap)
+            .permutation(asked.len())
+            .into_iter()
+            .filter_map(|place| {
+                let row = asked[place];
+                let (best, outcome) = said[row].as_ref()?;
+                let form = form.unwrap_or(*best);
+                self.candidates[row].get(form)?;
+                Some((row, form, outcome.get("score")?))
+            })
+            .take(NUM_RIVALS)
+            .collect();
+        if form.is_some() {
+            let pairs: Vec<(usize, &str)> =
+                golds.iter().map(|&(row, form, _)| (row, self.candidates[row][form].as_str())).collect();
+            let scores = self.ask(&pairs)?;
+            golds = golds
+                .iter()
+                .zip(&scores)
+                .filter_map(|(&(row, form, _), outcome)| Some((row, form, outcome.get("score")?)))
+                .collect();
+        }
+        let is_scored = !golds.is_empty();
+        let empty: Vec<(usize, &str, f64)> = golds.iter().map(|&(row, _, gold)| (row, "", gold)).collect();
+        let others: Vec<(usize, &str, f64)> = self
+            .exchanged(&golds)
+            .into_iter()
+            .filter_map(|((row, form, gold), other)| {
+                Some((row, self.candidates[other].get(form)?.as_str(), gold))
+            })
+            .collect();
+        let mut rivals = Vec::new();
+        for (what, rows) in [("an empty completion", empty), ("the gold answer of another prompt", others)] {
+            let pairs: Vec<(usize, &str)> =
+                rows.iter().map(|&(row, completion, _)| (row, completion)).collect();
+            let answers = self.ask(&pairs)?;
+            let is_external = form.is_some();
+            let both = rows
+                .iter()
+                .zip(&answers)
+                .filter_map(|(&(_, _, gold), answer)| Some((gold, answer.get("score")?)));
+            let (golds, scores): (Vec<f64>, Vec<f64>) = both.unzip();
+            let (score, gold, num_prompts) = (mean(&scores), mean(&golds), scores.len());
+            let rounding = 1e-9 * gold.abs().max(score.abs());
+            let num_different =
+                golds.iter().zip(&scores).filter(|(gold, score)| (*gold - *score).abs() > rounding).count();
+            // A verifier gives the same answer every time; what a function from outside says may be luck.
+            let luck = if is_external { 2.0 * standard_error(&golds, &scores) } else { 0.0 };
+            // Where gold is ahead, only the prompts that tell the two apart say whether it is ahead by luck.
+            let telling = if gold - score <= rounding { num_prompts } else { num_different };
+            let rival = Rival { what, num_prompts, num_different, score, gold, is_proven: telling >= ENOUGH };
+            if gold - score <= luck.max(rounding) || (is_external && rows.is_empty() && is_scored) {
+                rivals.push(rival);
+            }
+        }
+        Ok(rivals)
+    }
+
+    /// Rows and for each another one whose answer it gets: the same rows in another order, so that a function that looks at the completion
+    /// alone has the same mean on both, and each with another ground truth than its own.
+    fn exchanged(&self, golds: &[(usize, usize, f64)]) -> Vec<((usize, usize, f64), usize)> {
+        let mut by_truth: BTreeMap<Option<&str>, Vec<(usize, usize, f64)>> = BTreeMap::new();
+        for &gold in golds {
+            by_truth.entry(self.prompts[gold.0].ground_truth.as_deref()).or_default().push(gold);
+        }
+        let largest = by_truth.values().map(Vec::len).max().unwrap_or(0);
+        // Of a truth that more than half of the rows have, no more than there are others.
+        let most = largest.min(golds.len() - largest);
+        for rows in by_truth.values_mut() {
+            rows.truncate(most);
+        }
+        let rows: Vec<(usize, usize, f64)> = by_truth.into_values().flatten().collect();
+        let others = rows.iter().cycle().skip(most).map(|&(row, ..)| row);
+        rows.iter().copied().zip(others).collect()
+    }
+}
+
+/// The form with the best mean, among those that were scored at least half as often as the one that was scored most often.
+pub(super) fn best_form(scores: &[Vec<f64>]) -> usize {
+    let most = scores.iter().map(Vec::len).max().unwrap_or(0);
+    let mut best: Option<(f64, usize)> = None;
+    for (form, scores) in scores.iter().enumerate().filter(|(_, scores)| scores.len() * 2 >= most.max(1)) {
+        let mean = mean(scores);
+        if best.is_none_or(|(before, _)| mean > before) {
+            best = Some((mean, form));
+        }
+    }
+    best.map_or(0, |(_, form)| form)
+}
+
+/// The standard error of the mean of paired differences; 0 of fewer than two.
+fn standard_error(some: &[f64], others: &[f64]) -> f64 {
+    let differences: Vec<f64> = some.iter().zip(others).map(|(one, other)| one - other).collect();
+    if differences.len() < 2 {
+        return 0.0;
+    }
+    let (center, count) = (mean(&differences), differences.len() as f64);
+    let squares: f64 = differences.iter().map(|difference| (difference - center).powi(2)).sum();
+    (squares / (count - 1.0) / count).sqrt()
+}

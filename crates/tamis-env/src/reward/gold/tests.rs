@@ -1,0 +1,365 @@
+use super::rivals::NUM_RIVALS;
+use super::*;
+use crate::reward::by_source::BySource;
+use crate::reward::exact::Exact;
+use crate::reward::gsm8k::{Gsm8k, Method};
+use crate::reward::length::Length;
+use crate::reward::math::Math;
+use crate::reward::math_dapo::MathDapo;
+use crate::reward::number::Number;
+use crate::reward::{RewardFailure, RewardFunction, test_prompt};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+fn rewards(functions: Vec<(&str, Box<dyn RewardFunction>)>) -> Rewards {
+    let named = functions.into_iter().map(|(name, function)| NamedReward {
+        name: name.to_owned(),
+        weight: 1.0,
+        function,
+    });
+    Rewards::new(named.collect()).unwrap()
+}
+
+#[test]
+fn built_in_verifiers_accept_their_gold() {
+    let prompts: Vec<Prompt> = ["72", "-3", "0.5"].map(test_prompt).into();
+    let report = check_gold(
+        &prompts,
+        &rewards(vec![
+            ("exact", Box::new(Exact)),
+            ("number", Box::new(Number)),
+            ("strict", Box::new(Gsm8k { method: Method::Strict, format_score: 0.0 })),
+            ("flexible", Box::new(Gsm8k { method: Method::Flexible, format_score: 0.0 })),
+            ("math", Box::new(Math)),
+            ("dapo", Box::new(MathDapo { strict_box: false })),
+            ("dapo_box", Box::new(MathDapo { strict_box: true })),
+            ("length", Box::new(Length::new(0, 1, 1).unwrap())),
+        ]),
+    )
+    .unwrap();
+    assert!(report.is_clean(), "{report}");
+    assert_eq!(report.functions.len(), 7, "shaping has no notion of a right answer");
+}
+
+#[test]
+fn a_verifier_that_rejects_its_gold_is_reported() {
+    let mut prompts: Vec<Prompt> = ["72", "seven apples", "1e3", "#### 1,000"].map(test_prompt).into();
+    prompts.push(Prompt { ground_truth: None, ..test_prompt("") });
+    let functions: Vec<(&str, Box<dyn RewardFunction>)> =
+        vec![("gsm8k", Box::new(Gsm8k::default())), ("math", Box::new(Math)), ("number", Box::new(Number))];
+    let report = check_gold(&prompts, &rewards(functions)).unwrap();
+    assert!(!report.is_clean());
+    insta::assert_snapshot!(report, @r"
+    reward `gsm8k` accepts 2 of 4 gold answers (2 rejected, 0 without an answer, 0 failed)
+      prompt 0, ground truth `seven apples`: `#### seven apples` gave acc 0, score 0
+      prompt 0, ground truth `1e3`: `#### 1e3` gave acc 0, score 0
+    reward `math` accepts 3 of 4 gold answers (0 rejected, 1 without an answer, 0 failed)
+      prompt 0, ground truth `seven apples`: `\boxed{seven apples}` gave no answer
+    reward `number` accepts 2 of 4 gold answers (0 rejected, 2 without an answer, 0 failed)
+      prompt 0, ground truth `seven apples`: `seven apples` gave no answer
+      prompt 0, ground truth `1e3`: `1e3` gave no answer
+    1 prompts have no ground truth and were not checked
+    ");
+    insta::assert_snapshot!(report.score_names.iter().cloned().collect::<Vec<_>>().join(" "), @"acc gsm8k math math.acc number number.acc score");
+}
+
+/// Accepts `#### x` only, names a number of its own, counts how often it is asked, and fails on "bad".
+struct External(AtomicUsize);
+
+impl RewardFunction for External {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+        self.0.fetch_add(batch.len(), Ordering::Relaxed);
+        let judge = |input: &RewardInput<'_>| {
+            if input.completion.contains("bad") {
+                let message = "bad".to_owned();
+                return Outcome::Failed(RewardFailure::Function { message });
+            }
+            let score = f64::from(u8::from(input.completion.starts_with("#### ")));
+            let mut outcome = Outcome::score(score);
+            if let Outcome::Scored(scores) = &mut outcome {
+                scores.insert("fluency".to_owned(), tamis_core::group::Score::of(0.5));
+            }
+            outcome
+        };
+        batch.iter().map(judge).collect()
+    }
+
+    fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
+        prompt.ground_truth.iter().flat_map(|truth| [truth.clone(), format!("#### {truth}")]).collect()
+    }
+}
+
+/// From outside: scores the end of a completion against the ground truth, and something for whatever it is given.
+struct Judge {
+    right: f64,
+    other: f64,
+}
+
+impl RewardFunction for Judge {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+        let judge = |input: &RewardInput<'_>| {
+            let truth = input.prompt.ground_truth.as_deref().unwrap_or_default();
+            let is_right = input.completion.strip_prefix("Answer: ") == Some(truth);
+            Outcome::score(if is_right { self.right } else { self.other })
+        };
+        batch.iter().map(judge).collect()
+    }
+
+    fn is_external(&self) -> bool {
+        true
+    }
+
+    fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
+        prompt.ground_truth.iter().flat_map(|truth| [truth.clone(), format!("Answer: {truth}")]).collect()
+    }
+}
+
+/// A function whose full score nobody knows is not said to accept anything.
+#[test]
+fn functions_from_outside_get_the_distribution() {
+    let prompts: Vec<Prompt> = (0..200).map(|number| test_prompt(&number.to_string())).collect();
+    let check = |right: f64, other: f64| {
+        let report =
+            check_gold(&prompts, &rewards(vec![("mine", Box::new(Judge { right, other }))])).unwrap();
+        format!("{}: {report}", if report.is_clean() { "clean" } else { "warns" })
+    };
+    // A tenth for the wrong form is not taken for the score of the right one.
+    insta::assert_snapshot!(check(1.0, 0.1), @"clean: reward `mine`: gold answers score 1 on average, 1 to 1 (200 prompts)");
+    insta::assert_snapshot!(check(0.1, 0.1), @r"
+    warns: reward `mine`: gold answers score 0.1 on average, 0.1 to 0.1 (200 prompts)
+      no better than an empty completion: that scores 0.1 where the gold answer scores 0.1 (means of 100 prompts)
+      no better than the gold answer of another prompt: that scores 0.1 where the gold answer scores 0.1 (means of 100 prompts)
+      it looks at something else than the answer, or for the answer in a form that was not tried
+      prompt 0, ground truth `0`: `0` gave score 0.1
+      prompt 0, ground truth `1`: `1` gave score 0.1
+      prompt 0, ground truth `2`: `2` gave score 0.1
+    ");
+    insta::assert_snapshot!(check(-1.0, -2.0), @"clean: reward `mine`: gold answers score -1 on average, -1 to -1 (200 prompts)");
+}
+
+/// From outside: whatever a function makes of the completion and the ground truth.
+struct Made(fn(&str, &str) -> f64);
+
+impl RewardFunction for Made {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+        let truth = |input: &RewardInput<'_>| input.prompt.ground_truth.clone().unwrap_or_default();
+        batch.iter().map(|input| Outcome::score((self.0)(input.completion, &truth(input)))).collect()
+    }
+
+    fn is_external(&self) -> bool {
+        true
+    }
+
+    fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
+        let forms = |truth: &String| [truth.clone(), format!("#### {truth}"), format!("It is {truth}!")];
+        prompt.ground_truth.iter().flat_map(forms).collect()
+    }
+}
+
+/// The best of several forms is no sign that a function looks at the answer, and rounding is none.
+#[test]
+fn functions_from_outside_that_look_at_the_completion_alone_are_reported() {
+    let prompts: Vec<Prompt> = (0..150).map(|number| test_prompt(&(number * 7).to_string())).collect();
+    let few: Vec<Prompt> = (0..40).map(|row| test_prompt(if row % 8 == 0 { "no" } else { "yes" })).collect();
+    let is_clean = |prompts: &[Prompt], judge: fn(&str, &str) -> f64| {
+        check_gold(prompts, &rewards(vec![("mine", Box::new(Made(judge)))])).unwrap().is_clean()
+    };
+    let blind: [fn(&str, &str) -> f64; 4] = [
+        |said, _| said.len() as f64 / 7.0,
+        |said, _| (said.len() % 2) as f64,
+        |said, _| -(said.len() as f64) / 3.0,
+        |said, _| f64::from(said.bytes().map(u32::from).sum::<u32>() % 3),
+    ];
+    for (place, judge) in blind.into_iter().enumerate() {
+        assert!(!is_clean(&prompts, judge), "{place}");
+        assert!(!is_clean(&few, judge), "{place}");
+    }
+    let looking: [fn(&str, &str) -> f64; 3] = [
+        |said, truth| f64::from(u8::from(said == format!("#### {truth}"))),
+        |said, truth| f64::from(u8::from(said.contains(truth))) - 3.0,
+        // Half of the right answers are missed.
+        |said, truth| {
+            f64::from(u8::from(said.contains(truth) && truth.len() != 2)) + said.len() as f64 / 100.0
+        },
+    ];
+    for (place, judge) in looking.into_iter().enumerate() {
+        assert!(is_clean(&prompts, judge), "{place}");
+        assert!(is_clean(&few, judge) || place == 2, "{place}");
+    }
+}
+
+/// A right function that misses its gold has the same score, 0, for whatever else it is given: a few prompts do not tell it from one that
+/// looks at nothing.
+#[test]
+fn a_few_prompts_are_too_few_to_tell() {
+    /// Finds the answer in every third prompt.
+    fn often_misses(said: &str, truth: &str) -> f64 {
+        f64::from(u8::from(said.contains(truth) && truth.parse::<u32>().is_ok_and(|number| number % 3 == 0)))
+    }
+    fn blind(_: &str, _: &str) -> f64 {
+        0.1
+    }
+    let report = |num_prompts: u32, judge: fn(&str, &str) -> f64| {
+        let prompts: Vec<Prompt> =
+            (100..100 + num_prompts).map(|number| test_prompt(&number.to_string())).collect();
+        let report = check_gold(&prompts, &rewards(vec![("mine", Box::new(Made(judge)))])).unwrap();
+        format!("{}: {report}", if report.is_clean() { "clean" } else { "warns" })
+    };
+    for num_prompts in [1, 2, 3, 9, 10, 20, 40, 100] {
+        let of_right = report(num_prompts, often_misses);
+        assert!(of_right.starts_with("clean"), "{of_right}");
+        let of_blind = report(num_prompts, blind);
+        assert_eq!(of_blind.starts_with("warns"), num_prompts >= 10, "{of_blind}");
+    }
+    insta::assert_snapshot!(report(1, often_misses), @r"
+    clean: reward `mine`: gold answers score 0 on average, 0 to 0 (1 prompts)
+      too few prompts to tell gold answers from an empty completion: that scores 0 where the gold answer scores 0 (means of 1 prompts, 0 of them with different scores)
+      too few prompts to tell gold answers from the gold answer of another prompt: all have the same ground truth
+    ");
+    insta::assert_snapshot!(report(3, often_misses), @r"
+    clean: reward `mine`: gold answers score 0.3333 on average, 0 to 1 (3 prompts)
+      too few prompts to tell gold answers from an empty completion: that scores 0 where the gold answer scores 0.3333 (means of 3 prompts, 1 of them with different scores)
+      too few prompts to tell gold answers from the gold answer of another prompt: that scores 0 where the gold answer scores 0.3333 (means of 3 prompts, 1 of them with different scores)
+    ");
+    insta::assert_snapshot!(report(10, often_misses), @r"
+    clean: reward `mine`: gold answers score 0.3 on average, 0 to 1 (10 prompts)
+      too few prompts to tell gold answers from an empty completion: that scores 0 where the gold answer scores 0.3 (means of 10 prompts, 3 of them with different scores)
+      too few prompts to tell gold answers from the gold answer of another prompt: that scores 0 where the gold answer scores 0.3 (means of 10 prompts, 3 of them with different scores)
+    ");
+    insta::assert_snapshot!(report(3, blind), @r"
+    clean: reward `mine`: gold answers score 0.1 on average, 0.1 to 0.1 (3 prompts)
+      too few prompts to tell gold answers from an empty completion: that scores 0.1 where the gold answer scores 0.1 (means of 3 prompts, 0 of them with different scores)
+      too few prompts to tell gold answers from the gold answer of another prompt: that scores 0.1 where the gold answer scores 0.1 (means of 3 prompts, 0 of them with different scores)
+    ");
+
+    // Many prompts with one ground truth: no other to compare with.
+    let same: Vec<Prompt> = (0..30).map(|_| test_prompt("yes")).collect();
+    let contains: fn(&str, &str) -> f64 = |said, truth| f64::from(u8::from(said.contains(truth)));
+    let report = check_gold(&same, &rewards(vec![("mine", Box::new(Made(contains)))])).unwrap();
+    assert!(report.is_clean());
+    insta::assert_snapshot!(report, @r"
+    reward `mine`: gold answers score 1 on average, 1 to 1 (30 prompts)
+      too few prompts to tell gold answers from the gold answer of another prompt: all have the same ground truth
+    ");
+
+    // A verifier that takes two ground truths for equal, as it should.
+    let equal = ["72", "72.0"].map(test_prompt);
+    assert!(check_gold(&equal, &rewards(vec![("number", Box::new(Number))])).unwrap().is_clean());
+}
+
+#[test]
+fn a_function_that_does_not_look_at_the_answer_is_reported() {
+    /// The length of the completion: any answer will do.
+    struct Long;
+    impl RewardFunction for Long {
+        fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+            batch
+                .iter()
+                .map(|input| Outcome::score(f64::from(u8::from(!input.completion.is_empty()))))
+                .collect()
+        }
+        fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
+            prompt.ground_truth.iter().cloned().collect()
+        }
+    }
+    let prompts: Vec<Prompt> = (10..20).map(|number| test_prompt(&number.to_string())).collect();
+    let report = check_gold(&prompts, &rewards(vec![("long", Box::new(Long))])).unwrap();
+    insta::assert_snapshot!(report, @r"
+    reward `long` accepts all 10 gold answers
+      no better than the gold answer of another prompt: that scores 1 where the gold answer scores 1 (means of 10 prompts)
+      it looks at something else than the answer, or for the answer in a form that was not tried
+      prompt 0, ground truth `10`: `10` gave score 1
+      prompt 0, ground truth `11`: `11` gave score 1
+      prompt 0, ground truth `12`: `12` gave score 1
+    ");
+    assert!(!report.is_clean());
+}
+
+#[test]
+fn whole_solutions_are_told_and_compared_by_their_answer() {
+    let solution =
+        |number: usize| format!("It is <<{number}+0={number}>>{number}.\nSo, by hand:\n#### {number}");
+    let prompts: Vec<Prompt> = (1000..1020).map(|number| test_prompt(&solution(number))).collect();
+    let functions: Vec<(&str, Box<dyn RewardFunction>)> = vec![
+        ("gsm8k", Box::new(Gsm8k::default())),
+        ("math", Box::new(Math)),
+        ("dapo", Box::new(MathDapo::default())),
+        ("number", Box::new(Number)),
+    ];
+    let report = check_gold(&prompts, &rewards(functions)).unwrap();
+    insta::assert_snapshot!(report, @r"
+    reward `gsm8k` accepts all 20 gold answers
+    reward `math` accepts all 20 gold answers
+    reward `dapo` accepts all 20 gold answers
+    reward `number` accepts all 20 gold answers
+    the ground truth of 20 prompts is a whole solution that ends in `#### ANSWER`, as in GSM8K: verifiers compare with the answer, functions from outside and `exact` get the whole
+    ");
+    let judge = |function: &dyn RewardFunction, completion: &str| {
+        function.score(&[RewardInput::text(&prompts[7], completion)])[0].get("acc")
+    };
+    assert_eq!((judge(&Number, "1007"), judge(&Number, "1008")), (Some(1.0), Some(0.0)));
+    assert_eq!((judge(&Math, "\\boxed{1{,}007}"), judge(&Math, "\\boxed{7}")), (Some(1.0), Some(0.0)));
+    assert_eq!(judge(&MathDapo::default(), "Answer: 1007"), Some(1.0));
+}
+
+/// The rows of GSM8K as they are released.
+#[test]
+fn gsm8k_as_it_is_released() {
+    let Some(folder) = tamis_golden::data("gsm8k") else { return };
+    let text = std::fs::read_to_string(folder.join("test.jsonl")).unwrap();
+    let prompt = |line: &str| {
+        let row: serde_json::Value = serde_json::from_str(line).unwrap();
+        Prompt { data_source: "openai/gsm8k".to_owned(), ..test_prompt(row["answer"].as_str().unwrap()) }
+    };
+    let prompts: Vec<Prompt> = text.lines().map(prompt).collect();
+    let functions: Vec<(&str, Box<dyn RewardFunction>)> = vec![
+        ("by_source", Box::new(BySource::default())),
+        ("math", Box::new(Math)),
+        ("math_dapo", Box::new(MathDapo::default())),
+        ("number", Box::new(Number)),
+    ];
+    let report = check_gold(&prompts, &rewards(functions)).unwrap();
+    assert!(report.is_clean(), "{report}");
+    assert_eq!((prompts.len(), report.whole_solutions), (1319, 1319));
+}
+
+#[test]
+fn gold_is_told_by_source() {
+    let of = |source: &str, truth: &str| Prompt { data_source: source.to_owned(), ..test_prompt(truth) };
+    let prompts =
+        [of("openai/gsm8k", "72"), of("openai/gsm8k", "seven"), of("aime_2025", "5"), of("math", "6")];
+    let report = check_gold(&prompts, &rewards(vec![("by_source", Box::new(BySource::default()))])).unwrap();
+    insta::assert_snapshot!(report, @r"
+    reward `by_source` accepts 3 of 4 gold answers (1 rejected, 0 without an answer, 0 failed)
+      by data source: aime_2025 1 of 1, math 1 of 1, openai/gsm8k 1 of 2
+      prompt 0, ground truth `seven`: `#### seven` gave acc 0, score 0
+    ");
+}
+
+/// The same one after it was handed over, to look at its count.
+struct Shared(std::sync::Arc<External>);
+impl RewardFunction for Shared {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+        self.0.score(batch)
+    }
+    fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
+        self.0.gold_completions(prompt)
+    }
+}
+
+#[test]
+fn the_expected_form_is_learnt() {
+    let mut prompts: Vec<Prompt> = (0..2000).map(|number| test_prompt(&number.to_string())).collect();
+    prompts.push(test_prompt("bad"));
+    let external = std::sync::Arc::new(External(AtomicUsize::new(0)));
+    let report =
+        check_gold(&prompts, &rewards(vec![("external", Box::new(Shared(external.clone())))])).unwrap();
+    assert_eq!((report.functions[0].accepted, report.functions[0].failed), (2000, 1));
+    assert!(report.score_names.contains("fluency"));
+    assert_eq!(external.0.load(Ordering::Relaxed), 2001 + FIRST_BLOCK + 1 + 2 * NUM_RIVALS);
+    insta::assert_snapshot!(report, @r"
+    reward `external` accepts 2000 of 2001 gold answers (0 rejected, 0 without an answer, 1 failed)
+      no better than the gold answer of another prompt: that scores 1 where the gold answer scores 1 (means of 100 prompts)
+      it looks at something else than the answer, or for the answer in a form that was not tried
+      prompt 0, ground truth `bad`: `#### bad` gave a failure: the function failed: bad
+    ");
+}
