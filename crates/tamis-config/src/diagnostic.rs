@@ -190,6 +190,12 @@ pub enum Problem {
     /// A key of another system that cannot be followed.
     #[error(transparent)]
     Foreign(#[from] ForeignProblem),
+    /// The value of an argument, in the form of YAML's lists and mappings, that is none.
+    #[error("invalid YAML: {message}")]
+    ValueSyntax {
+        /// What the parser said.
+        message: String,
+    },
     /// Text that is no YAML.
     #[error("invalid YAML: {message}")]
     Syntax {
@@ -241,6 +247,11 @@ impl Problem {
             Self::WrongType { expected, example: Some(example), .. } if expected.starts_with("a list") => {
                 Some(format!("write [{example}]"))
             }
+            Self::WrongType { expected, found, .. }
+                if expected.starts_with("a text") && (found == "a mapping" || found.starts_with("a list")) =>
+            {
+                Some("a text that begins with a bracket stands in quotes, such as '[0-9]+'".to_owned())
+            }
             Self::NotAllowed { key, .. }
             | Self::WrongType { key, .. }
             | Self::OutOfRange { key, .. }
@@ -249,6 +260,14 @@ impl Problem {
                 Some(format!("`tamis config explain {}` says more", explained(key)))
             }
             Self::Syntax { message } if message.contains("tabs") => Some("indent with spaces".to_owned()),
+            Self::Syntax { message } | Self::ValueSyntax { message } if message.contains("escape") => {
+                Some("in single quotes a backslash stands for itself, such as '\\d+'".to_owned())
+            }
+            Self::ValueSyntax { .. } => Some(
+                "inside a list or mapping a text with brackets, braces, commas, `: ` or ` #` stands in single quotes, as in \
+                 \"reward=[{kind: format, pattern: '[0-9]+'}]\""
+                    .to_owned(),
+            ),
             Self::Syntax { .. } | Self::Unreadable { .. } => None,
         }
     }
@@ -293,11 +312,11 @@ impl fmt::Display for Diagnostic {
             && !matches!(origin.source.kind, SourceKind::Default)
         {
             let gutter = origin.line.to_string().len();
-            match &origin.source.kind {
-                SourceKind::File(path) | SourceKind::RunFile(path) => {
+            match origin.source.kind.file() {
+                Some(path) => {
                     write!(f, "\n{:gutter$}--> {}:{}:{}", "", path.display(), origin.line, origin.column)?;
                 }
-                _ => write!(f, "\n{:gutter$}--> {origin}", "")?,
+                None => write!(f, "\n{:gutter$}--> {origin}", "")?,
             }
             if let Some(line) = origin.excerpt() {
                 let (line, column) = printable(line, origin.column);

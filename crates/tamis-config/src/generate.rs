@@ -188,8 +188,8 @@ pub fn reference_markdown() -> String {
          tamis-config generated`.\n\nLayers, from the bottom: the defaults below, `preset`, files from left to right, overrides from left to right. An override \
          is `a.b=v` (set), `+a.b=v` (append to a list), `~a.b` (back to the default); items of a list are `reward[0].weight=2`. Keys of \
          verl, EasyR1, RAGEN and TRL are taken as overrides too; the tables at the end say what becomes of them. *On resume*: whether a key may \
-         differ when a run is resumed.\n\nA relative path in a file is taken from the folder of that file; one on the command line, and the default of `run.dir`, \
-         from the folder in which tamis is started. A run's `config.yaml` and `tamis config show` hold absolute paths, so that a run is resumed and evaluated from \
+         differ when a run is resumed.\n\nA relative path in a file is taken from the folder of that file; one on the command line, in a file of verl, EasyR1, RAGEN or \
+         TRL (as they have it), and the default of `run.dir`, from the folder in which tamis is started; `~/` is your own folder. A run's `config.yaml`, `tamis config show` and `tamis config import` hold absolute paths, so that a run is resumed and evaluated from \
          anywhere.\n",
     );
     if let Shape::Section { keys, .. } = table::root() {

@@ -32,6 +32,7 @@ pub use load::{Loaded, load, load_for_evaluation, load_of_run, load_sources};
 pub use preset::PresetDifference;
 pub use resume::{ResumeDifference, length_may_change, resume_differences};
 pub use schema::*;
+pub use shape::is_placeholder;
 pub use value::{ByteSize, EmptyRound, FreeMap, Frequency, LogRatioLimit, Paths, Program, TokenizerSource};
 
 use reader::Reader;

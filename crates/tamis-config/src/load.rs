@@ -94,11 +94,7 @@ impl Loaded {
 ///
 /// # Errors
 /// The finding; where the text is no UTF-8, with its place.
-pub(crate) fn read_config_file(path: &Path) -> Result<Arc<Source>, Diagnostic> {
-    read_source(path, SourceKind::File(path.to_owned()))
-}
-
-fn read_source(path: &Path, kind: SourceKind) -> Result<Arc<Source>, Diagnostic> {
+pub(crate) fn read_source(path: &Path, kind: SourceKind) -> Result<Arc<Source>, Diagnostic> {
     let bytes = tamis_file::read(path, tamis_file::MAX_CONFIGURATION).map_err(|error| {
         let problem = Problem::Unreadable { path: path.to_owned(), message: error.to_string() };
         Diagnostic::error(problem, None)
@@ -232,6 +228,14 @@ impl Layers {
             return;
         };
         if foreign::is_foreign_tree(&tree) {
+            // Its paths are taken from elsewhere than ours.
+            let tree = match &source.kind {
+                SourceKind::File(path) => {
+                    let kind = SourceKind::ForeignFile(path.clone());
+                    yaml::parse_on(&Source::new(kind, source.text.clone())).0.unwrap_or(tree)
+                }
+                _ => tree,
+            };
             self.notes.extend(foreign::flatten_tree(tree, &mut self.others));
             return;
         }
@@ -248,7 +252,7 @@ impl Layers {
         let mut parsed = Vec::new();
         for argument in arguments {
             if let Some(path) = argument.strip_prefix("config=") {
-                match read_config_file(Path::new(path)) {
+                match read_source(Path::new(path), SourceKind::File(path.into())) {
                     Ok(source) => self.add_file(&source),
                     Err(found) => self.diagnostics.push(found),
                 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use crate::diagnostic::{Diagnostic, Problem};
 use crate::foreign;
+use crate::shape::Shape;
 use crate::source::{Origin, Source, SourceKind};
+use crate::table::{self, Place};
 use crate::tree::{Node, Value};
 use crate::yaml;
 
@@ -68,7 +70,10 @@ impl Override {
         let path = normalise(key.trim()).ok_or_else(malformed)?;
         let origin = at(num_plus + 1, key.chars().count());
         let column = num_plus + key.chars().count() + 2;
-        let value = if text.trim_start().starts_with('{') && foreign::is_hydra(&path) {
+        let value = if text.trim_start().starts_with(['[', '{']) && is_text(&path) {
+            // A regular expression, say.
+            Node::text(text.trim(), Origin { column, length: text.chars().count(), ..origin.clone() })
+        } else if text.trim_start().starts_with('{') && foreign::is_hydra(&path) {
             parse_value(&foreign::spaced(text), &source, column)?
         } else {
             parse_value(text, &source, column)?
@@ -85,6 +90,15 @@ impl Override {
             Operation::Reset => None,
         }
     }
+}
+
+/// Whether a key takes a text and neither a list nor a mapping.
+fn is_text(path: &str) -> bool {
+    let is_text = |shape: Shape| match shape {
+        Shape::Nullable(inner) => matches!(*inner, Shape::Text(_)),
+        shape => matches!(shape, Shape::Text(_)),
+    };
+    path.ends_with("_regex") || matches!(table::place(path), Ok(Place::Key(spec)) if is_text((spec.shape)()))
 }
 
 /// `reward[0].weight` as `reward.0.weight`; `None` for what is no path.
@@ -108,7 +122,7 @@ pub(crate) fn parse_value(text: &str, source: &Arc<Source>, column: usize) -> Re
             Some(problem) => problem.to_string(),
             None => String::new(),
         };
-        Diagnostic::error(Problem::Syntax { message }, Some(origin.clone()))
+        Diagnostic::error(Problem::ValueSyntax { message }, Some(origin.clone()))
     })?;
     if let Value::Scalar { text: inner, plain: false } = &parsed.value {
         let list =
@@ -165,6 +179,11 @@ mod tests {
         assert_eq!(json(r#"data.train="['/x/y.parquet']""#), r#"data.train ["/x/y.parquet"]"#);
         assert_eq!(json("data.train='[\"/x/y\"]'"), r#"data.train ["/x/y"]"#);
         assert_eq!(json("reward[0].weight=2"), "reward.0.weight 2");
+        // What can only be a text is one, whatever it begins with.
+        assert_eq!(json("reward[0].pattern=[0-9]+"), r#"reward.0.pattern "[0-9]+""#);
+        assert_eq!(json(r"reward[0].pattern={\d: x}"), r#"reward.0.pattern "{\\d: x}""#);
+        assert_eq!(json("reward[0].pattern='[0-9]+'"), r#"reward.0.pattern "[0-9]+""#);
+        assert_eq!(json("vllm_structured_outputs_regex=[0-9]+"), r#"vllm_structured_outputs_regex "[0-9]+""#);
         assert_eq!(json("++filter={kind: variance}"), r#"filter {"kind":"variance"}"#);
     }
 
@@ -208,6 +227,7 @@ error: invalid YAML: unclosed bracket '['
   |
 1 | rollout.stop=['a'
   |              ^^^^
+  hint: inside a list or mapping a text with brackets, braces, commas, `: ` or ` #` stands in single quotes, as in "reward=[{kind: format, pattern: '[0-9]+'}]"
 "#);
     }
 }

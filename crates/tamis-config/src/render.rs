@@ -1,13 +1,15 @@
 //! Values as YAML: the resolved configuration with the origin of every value.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use serde_json::Value as Json;
 
+use crate::foreign;
 use crate::load::Loaded;
 use crate::reader::join;
 use crate::setting::Setting;
-use crate::shape::Shape;
+use crate::shape::{Shape, is_placeholder};
 use crate::source::SourceKind;
 use crate::table;
 use crate::tree::{Node, parse_bool, parse_float};
@@ -40,14 +42,14 @@ impl Loaded {
     /// The value of every key, paths absolute: a relative one would mean something else in another folder.
     pub fn values(&self) -> Json {
         let mut values = self.config.to_json();
-        table::root().make_paths_absolute(&mut values);
+        table::root().map_paths("", &mut values, &|_, kind, path| kind.absolute(path));
         values
     }
 }
 
 fn describe(node: &Node) -> String {
     match &node.origin.source.kind {
-        SourceKind::File(path) | SourceKind::RunFile(path) => {
+        SourceKind::File(path) | SourceKind::ForeignFile(path) | SourceKind::RunFile(path) => {
             format!("{}:{}", path.display(), node.origin.line)
         }
         SourceKind::Argument => format!("command line: {}", node.origin.source.text.trim()),
@@ -56,10 +58,22 @@ fn describe(node: &Node) -> String {
     }
 }
 
-/// A partial tree as YAML, in the order of the table, each value with a comment that says where it is from.
-pub(crate) fn tree_with_origins(tree: &Node) -> String {
+/// A partial tree as YAML, in the order of the table, each value with a comment that says where it is from. Relative paths are written as
+/// those of `folder`, so that the text may be put anywhere; where that is empty, they are left, and so are paths that stand for one and
+/// names on a hub of which there is no folder.
+pub(crate) fn tree_with_origins(tree: &Node, folder: &Path) -> String {
     let mut text = String::new();
-    section(&mut text, "", 0, table::root(), &tree.to_json(), &|path| {
+    let mut values = tree.to_json();
+    if !folder.as_os_str().is_empty() {
+        table::root().map_paths("", &mut values, &|key, kind, path| {
+            let is_name = is_placeholder(path.as_ref())
+                || foreign::MAY_BE_ON_A_HUB.contains(&key)
+                    && foreign::is_hub_name(path)
+                    && !folder.join(path).exists();
+            if is_name { path.to_owned() } else { kind.in_folder(path, folder) }
+        });
+    }
+    section(&mut text, "", 0, table::root(), &values, &|path| {
         tree.at(path).map_or_else(String::new, describe)
     });
     text

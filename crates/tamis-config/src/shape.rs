@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
+use crate::reader::join;
 use crate::setting::Setting;
 use crate::source::{Origin, SourceKind};
 
@@ -179,6 +180,20 @@ pub enum PathKind {
     OrProgram,
 }
 
+/// Whether a path stands for one, as in examples (`PATH/TO/train.parquet`).
+pub fn is_placeholder(path: &Path) -> bool {
+    path.to_string_lossy().to_lowercase().contains("path/to/")
+}
+
+/// A path with `~/` as the user's own folder.
+fn from_home(text: &str) -> PathBuf {
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
+    match (text.strip_prefix("~/"), home) {
+        (Some(rest), Some(home)) => Path::new(&home).join(rest),
+        _ => PathBuf::from(text),
+    }
+}
+
 impl PathKind {
     /// Whether a text is the name of something else than a file or folder.
     fn is_word(self, text: &str) -> bool {
@@ -190,18 +205,28 @@ impl PathKind {
     }
 
     /// A path as it is written in a source, from where tamis was started: a relative one in a file is taken from the folder of that file,
-    /// one on the command line from where tamis was started.
+    /// one in a file of another system or on the command line from where tamis was started, and `~/` is the user's own folder.
     pub(crate) fn resolve(self, text: &str, origin: &Origin) -> PathBuf {
+        if self.is_word(text) {
+            return PathBuf::from(text);
+        }
+        let path = from_home(text);
         match &origin.source.kind {
-            SourceKind::File(file) if !self.is_word(text) => {
-                file.parent().map_or(text.into(), |folder| folder.join(text))
-            }
-            _ => PathBuf::from(text),
+            SourceKind::File(file) => file.parent().map(|folder| folder.join(&path)).unwrap_or(path),
+            _ => path,
         }
     }
 
+    /// The path that a command in `folder` means, from anywhere.
+    pub(crate) fn in_folder(self, text: &str, folder: &Path) -> String {
+        if self.is_word(text) {
+            return text.to_owned();
+        }
+        self.absolute(&folder.join(from_home(text)).to_string_lossy())
+    }
+
     /// The same path from anywhere.
-    fn absolute(self, text: &str) -> String {
+    pub(crate) fn absolute(self, text: &str) -> String {
         let path = Path::new(text);
         match std::path::absolute(path) {
             Ok(absolute) if !self.is_word(text) => absolute.to_string_lossy().into_owned(),
@@ -220,23 +245,29 @@ impl PathKind {
 }
 
 impl Shape {
-    /// Makes every path in a value of this shape absolute, so that the value holds wherever tamis is started.
-    pub(crate) fn make_paths_absolute(&self, value: &mut Json) {
+    /// Replaces every path in the value of a key of this shape; `map` is given the key (`data.train`), what the path may be beside a path,
+    /// and its text.
+    pub(crate) fn map_paths(
+        &self,
+        key: &str,
+        value: &mut Json,
+        map: &dyn Fn(&str, PathKind, &str) -> String,
+    ) {
         let keys = |specs: &[KeySpec], value: &mut Json| {
             for spec in specs {
                 if let Some(value) = value.get_mut(spec.name) {
-                    (spec.shape)().make_paths_absolute(value);
+                    (spec.shape)().map_paths(&join(key, spec.name), value, map);
                 }
             }
         };
         match (self, value) {
-            (Self::Path(kind), Json::String(text)) => *text = kind.absolute(text),
+            (Self::Path(kind), Json::String(text)) => *text = map(key, *kind, text),
             (Self::List(inner) | Self::OneOrMany(inner), Json::Array(items)) => {
                 for item in items {
-                    inner.make_paths_absolute(item);
+                    inner.map_paths(key, item, map);
                 }
             }
-            (Self::Nullable(inner) | Self::OneOrMany(inner), value) => inner.make_paths_absolute(value),
+            (Self::Nullable(inner) | Self::OneOrMany(inner), value) => inner.map_paths(key, value, map),
             (Self::Section { keys: specs, .. }, value) => keys(specs, value),
             (Self::Tagged { common, variants, .. }, value) => {
                 keys(common, value);

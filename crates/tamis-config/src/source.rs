@@ -1,7 +1,7 @@
 //! Where a value came from: the text of a configuration source and a position in it.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What kind of text a value was written in.
@@ -13,6 +13,8 @@ pub enum SourceKind {
     Preset(&'static str),
     /// A file, as the user named it. A relative path in it is taken from its folder.
     File(PathBuf),
+    /// A file of another system, as the user named it. A relative path in it is taken from where tamis is started, as those systems do.
+    ForeignFile(PathBuf),
     /// The `config.yaml` of a run. It holds absolute paths; a relative one, of a run of an earlier build, is taken from where tamis is
     /// started, as it was then.
     RunFile(PathBuf),
@@ -20,6 +22,16 @@ pub enum SourceKind {
     Argument,
     /// What the table of foreign keys makes of an argument that another system's users know.
     Foreign(&'static str),
+}
+
+impl SourceKind {
+    /// The file that it is; `None` for what is none.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Self::File(path) | Self::ForeignFile(path) | Self::RunFile(path) => Some(path),
+            Self::Default | Self::Preset(_) | Self::Argument | Self::Foreign(_) => None,
+        }
+    }
 }
 
 /// A text that holds configuration values: a file, a preset, one argument.
@@ -74,7 +86,7 @@ impl fmt::Display for Origin {
         match &self.source.kind {
             SourceKind::Default => f.write_str("default"),
             SourceKind::Preset(name) => write!(f, "preset {name}"),
-            SourceKind::File(path) | SourceKind::RunFile(path) => {
+            SourceKind::File(path) | SourceKind::ForeignFile(path) | SourceKind::RunFile(path) => {
                 write!(f, "{}:{}", path.display(), self.line)
             }
             SourceKind::Argument => f.write_str("command line"),

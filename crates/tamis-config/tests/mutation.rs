@@ -244,7 +244,7 @@ fn mutated_imports_cause_no_panic() {
                 if draw.below(2) == 0 { mutate(argument, &mut draw) } else { argument.to_owned() }
             })
             .collect();
-        let outcome = std::panic::catch_unwind(|| match import(&arguments) {
+        let outcome = std::panic::catch_unwind(|| match import(&arguments, Path::new("")) {
             Ok(import) => {
                 import.yaml.len()
                     + import.remaining.iter().map(|found| found.to_string().len()).sum::<usize>()

@@ -39,7 +39,8 @@ pub(crate) fn run(arguments: &Config) -> Result<u8, Failure> {
             print(&format!("{text}\n"))?;
         }
         Config::Import { arguments } => {
-            let imported = import(arguments).map_err(|errors| Failure::told(USAGE, errors.to_string()))?;
+            let folder = std::env::current_dir().unwrap_or_default();
+            let imported = import(arguments, &folder).map_err(|errors| Failure::told(USAGE, errors.to_string()))?;
             let mut text = imported.yaml.trim_end().to_owned();
             text.push_str("\n\n# What each key became:\n");
             for note in &imported.notes {

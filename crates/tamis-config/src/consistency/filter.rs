@@ -147,7 +147,9 @@ impl Checker<'_> {
         let config = self.config;
         let metric = filter.metric.as_deref().unwrap_or("score");
         let known = config.known_metrics();
-        let external = config.reward.iter().any(|reward| reward.kind.is_external());
+        // Where there is no reward, that is said already.
+        let external =
+            config.reward.is_empty() || config.reward.iter().any(|reward| reward.kind.is_external());
         // `math.acc` is a further number of the reward `math`, `scores.length` a score with the name of something else.
         if !external && !metric.contains('.') && !known.iter().any(|name| name == metric) {
             self.error(&["filter.metric"], Conflict::NoSuchMetric { metric: metric.to_owned(), known });

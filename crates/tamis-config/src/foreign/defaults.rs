@@ -20,15 +20,20 @@ fn verl(t: &mut Translator) {
     mini_batch(owner, "actor_rollout_ref.actor.ppo_mini_batch_size", t);
     t.default(owner, "actor_rollout_ref.rollout.n", "rollout.n", "1");
     t.default(owner, "trainer.total_epochs", "train.total_epochs", "30");
+    by_source(
+        owner,
+        "custom_reward_function.path",
+        "verl's default: the verifier of each row by its data_source",
+        t,
+    );
+}
+
+/// The verifier of each row by its source, where no reward is named.
+fn by_source(owner: Owner, key: &str, remark: &str, t: &mut Translator) {
+    const LIST: &str = "[{kind: by_source}]";
     if !t.sets_list("reward") {
-        let (key, list) = ("custom_reward_function.path", "[{kind: by_source}]");
-        t.put_first(owner, &format!("{key} (default)"), "reward", list);
-        t.absent(
-            owner,
-            key,
-            &[("reward", list)],
-            "verl's default: the verifier of each row by its data_source",
-        );
+        t.put_first(owner, &format!("{key} (default)"), "reward", LIST);
+        t.absent(owner, key, &[("reward", LIST)], remark);
     }
 }
 
@@ -61,7 +66,13 @@ fn ragen_defaults(t: &mut Translator) {
             "RAGEN's default is 5 turns, and multi-turn environments are not there yet: a trajectory is one turn",
         );
     }
-    verifier(owner, "custom_envs", "RAGEN's environments give the reward", t);
+    by_source(
+        owner,
+        "custom_envs",
+        "warning: RAGEN's environments give the reward, and none is run here: the verifier of each row by its data_source, as in verl, unless \
+         `reward` names another, such as `reward=[{kind: math}]`",
+        t,
+    );
 }
 
 fn easyr1(t: &mut Translator) {
@@ -96,7 +107,13 @@ fn easyr1(t: &mut Translator) {
         // Validation samples as training does, unless it is told otherwise.
         same_as_training(owner, "worker.rollout.val_override_config", t);
     }
-    verifier(owner, "worker.reward.reward_function", "EasyR1 has none of its own", t);
+    if !t.sets_list("reward") {
+        t.absent_without_effect(
+            owner,
+            "worker.reward.reward_function",
+            "EasyR1 has no reward of its own: name one, worker.reward.reward_function=FILE.py:FUNCTION or `reward=[{kind: math}]`",
+        );
+    }
 }
 
 /// Validates with the temperature and the cut of training.
@@ -186,23 +203,4 @@ fn mini_batch(owner: Owner, key: &str, t: &mut Translator) {
         ),
         _ => t.default(owner, key, "train.ppo_mini_batch_size", "256"),
     }
-}
-
-/// A verifier for the data, guessed from its name.
-fn verifier(owner: Owner, key: &str, why: &str, t: &mut Translator) {
-    if t.sets_list("reward") {
-        return;
-    }
-    let files = t.value_of("data.train").unwrap_or_default().to_lowercase();
-    let kind = if files.contains("gsm8k") {
-        "gsm8k"
-    } else if files.contains("dapo") || files.contains("aime") {
-        "math_dapo"
-    } else {
-        "math"
-    };
-    t.put_first(owner, "guessed", "reward", &format!("[{{kind: {kind}}}]"));
-    let remark =
-        format!("warning: {why}; guessed from the name of the data, choose another kind if it is wrong");
-    t.absent(owner, key, &[("reward", &format!("[{{kind: {kind}}}]"))], &remark);
 }

@@ -7,7 +7,7 @@ use super::options::join_options;
 use super::translate::{Note, Outcome, show, translate_whole};
 use super::{ForeignProblem, Owner, entry, is_foreign, is_foreign_name};
 use crate::diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
-use crate::load::{apply, load_tree, read_config_file};
+use crate::load::{apply, load_tree, read_source};
 use crate::override_argument::{Operation, Override};
 use crate::render;
 use crate::source::{Origin, Source, SourceKind};
@@ -30,10 +30,13 @@ pub struct Import {
 /// `config=FILE`, as TRL's `--config FILE`, as Hydra's `--config-path DIR --config-name NAME`), and words of the command itself
 /// (`python3 -m verl.trainer.main_ppo`), which are skipped but for a launcher's number of processes.
 ///
+/// `folder` is the one that the command is started in, from which those systems take relative paths, those in their files too. They are
+/// written in full, so that the configuration may be put anywhere; with an empty `folder` they stay as they are.
+///
 /// # Errors
 /// Every key that is not known, every one that is refused, and every value that a run would refuse. What the command does not say
 /// (where the model is, say) is no error: it is in [`Import::remaining`].
-pub fn import(arguments: &[String]) -> Result<Import, ConfigErrors> {
+pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigErrors> {
     let mut diagnostics = Vec::new();
     let mut notes = Vec::new();
     let parsed = parse(arguments, &mut notes, &mut diagnostics);
@@ -46,7 +49,7 @@ pub fn import(arguments: &[String]) -> Result<Import, ConfigErrors> {
     if !diagnostics.is_empty() {
         return Err(ConfigErrors { diagnostics });
     }
-    let yaml = render::tree_with_origins(&tree);
+    let yaml = render::tree_with_origins(&tree, folder);
     let remaining = load_tree(tree).map_or_else(|errors| errors.diagnostics, |loaded| loaded.warnings);
     // What is wrong is told with the argument that it is from, which the rendered text has no longer.
     let mistakes: Vec<Diagnostic> = remaining.iter().filter(|found| is_mistake(found)).cloned().collect();
@@ -262,7 +265,7 @@ fn read_file(
     notes: &mut Vec<Note>,
     diagnostics: &mut Vec<Diagnostic>,
 ) {
-    match read_config_file(Path::new(path))
+    match read_source(Path::new(path), SourceKind::ForeignFile(path.into()))
         .map_err(|found| vec![found])
         .and_then(|source| yaml::parse(&source))
     {

@@ -31,7 +31,7 @@ pub(crate) use hydra::spaced;
 pub use import::{Import, import};
 pub(crate) use import::{flatten, flatten_tree, is_foreign_tree};
 pub use options::{is_foreign_option, join_options};
-pub(crate) use translate::{Lower, translate, translate_whole};
+pub(crate) use translate::{Lower, MAY_BE_ON_A_HUB, is_hub_name, translate, translate_whole};
 pub use translate::{Note, Outcome};
 
 /// A system whose keys are understood.

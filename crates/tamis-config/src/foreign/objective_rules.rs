@@ -48,6 +48,9 @@ pub(super) fn has_singletons(ours: &str) -> bool {
     !matches!(ours, "reinforce_plus_plus" | "remax" | "gae" | "bi_level_gae")
 }
 
+/// Why the estimator and the loss `flow_grpo` are refused.
+pub(super) const IMAGES: &str = "it trains models that make images, and language models are trained here";
+
 const MODE: &str = "actor_rollout_ref.actor.policy_loss.loss_mode";
 const CLIP: &str = "actor_rollout_ref.actor.clip_ratio";
 const LOW: &str = "actor_rollout_ref.actor.clip_ratio_low";
@@ -63,11 +66,20 @@ pub(super) fn policy_loss(t: &mut Translator) {
         "vanilla" => "clip",
         "gspo" | "sapo" | "gpg" | "clip_cov" | "kl_cov" | "geo_mean" | "cispo" | "dppo_tv" | "dppo_kl"
         | "dro" => mode.as_str(),
-        _ => {
-            t.refuse(
-                MODE,
-                "the losses are vanilla, gspo, sapo, gpg, clip_cov, kl_cov, geo_mean, cispo, dppo_tv, dppo_kl and dro",
-            );
+        other => {
+            let reason = match other {
+                "flow_grpo" => IMAGES,
+                "cppo" => {
+                    "its bound on the drift of a whole prefix is not there: `dppo_tv` bounds the divergence of each token"
+                }
+                "bypass_mode" => {
+                    "verl sets it by itself where algorithm.rollout_correction.bypass_mode is True: give that"
+                }
+                _ => {
+                    "the losses are vanilla, gspo, sapo, gpg, clip_cov, kl_cov, geo_mean, cispo, dppo_tv, dppo_kl and dro"
+                }
+            };
+            t.refuse(MODE, reason);
             return;
         }
     };

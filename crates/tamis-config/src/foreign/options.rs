@@ -69,9 +69,6 @@ pub fn join_options(words: &[String], is_own: impl Fn(&str) -> bool) -> Vec<Stri
                 }
             }
         };
-        // A regular expression begins like a list and is none.
-        let value =
-            if key.ends_with("_regex") { serde_json::Value::String(value).to_string() } else { value };
         joined.push(format!("{key}={value}"));
     }
     joined
@@ -140,10 +137,7 @@ mod tests {
         assert_eq!(joined("--reward_funcs a b.c --beta 0"), "reward_funcs=[a, b.c] | beta=0");
         assert_eq!(joined("--reward_funcs a x=1"), "reward_funcs=a | x=1");
         assert_eq!(joined("--config f.yaml --resume RUN"), "config=f.yaml | --resume | RUN");
-        assert_eq!(
-            joined("--vllm_structured_outputs_regex [0-9]+"),
-            "vllm_structured_outputs_regex=\"[0-9]+\""
-        );
+        assert_eq!(joined("--vllm_structured_outputs_regex [0-9]+"), "vllm_structured_outputs_regex=[0-9]+");
         assert_eq!(joined("--nothing-like-it 3"), "nothing-like-it=3");
         assert_eq!(joined("a.yaml -- --beta 1"), "a.yaml | -- | --beta | 1");
     }

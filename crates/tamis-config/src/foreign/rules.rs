@@ -85,6 +85,7 @@ fn advantage(owner: Owner, t: &mut Translator) {
                     t.set(&[ESTIMATOR], "objective.advantage.singleton", "raw");
                 }
             }
+            None if name == "flow_grpo" => t.refuse(ESTIMATOR, objective_rules::IMAGES),
             None => t.refuse(ESTIMATOR, "no estimator of this name is known: use grpo"),
         },
         None => {}
@@ -93,7 +94,32 @@ fn advantage(owner: Owner, t: &mut Translator) {
         let value = t.flag(BY_STD, true);
         t.set(&[BY_STD], "objective.advantage.norm_by_std", if value { "true" } else { "false" });
     }
+    components(t);
     let _ = owner;
+}
+
+/// verl's `gdpo` takes several numbers of one function apart.
+fn components(t: &mut Translator) {
+    const KEYS: &str = "algorithm.gdpo_reward_keys";
+    const WEIGHTS: &str = "algorithm.gdpo_reward_weights";
+    // Over a configuration of ours the estimator may stand there.
+    let is_read = t.text("algorithm.adv_estimator").map_or(!t.whole, |name| name == "gdpo");
+    for (key, reason) in [
+        (
+            KEYS,
+            "here a function gives one score, and the estimator `gdpo` normalises each entry of `reward` by itself: write a function for \
+             each of them, and name it there with `kind: python`, `style: verl` and a `weight`",
+        ),
+        (WEIGHTS, "each entry of `reward` has a `weight` of its own: give it there"),
+    ] {
+        if t.text(key).is_none_or(|value| matches!(value.as_str(), "None" | "[]" | "{}")) {
+            t.no_effect(key, "it names nothing");
+        } else if is_read {
+            t.refuse(key, reason);
+        } else {
+            t.no_effect(key, "the estimator `gdpo` alone reads it");
+        }
+    }
 }
 
 fn filter_groups(t: &mut Translator) {

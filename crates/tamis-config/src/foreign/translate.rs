@@ -8,6 +8,7 @@ use crate::diagnostic::Diagnostic;
 use crate::override_argument::{Operation, Override};
 use crate::preset::adds_overlong;
 use crate::schema::Preset;
+use crate::shape::Shape;
 use crate::source::{Origin, Source, SourceKind};
 use crate::suggest;
 use crate::table::{self, Place};
@@ -272,15 +273,20 @@ impl Translator {
             if self.notes.iter().any(|note| note.key == key) {
                 continue;
             }
-            let node = unquoted(given.node.clone());
+            let mut node = unquoted(given.node.clone());
             let text = show(&node);
             // null says nothing in the other systems; the default here says the same.
             if node.is_null() && !ours.ends_with("dual_clip") && !ours.ends_with("max_grad_norm") {
                 self.no_effect(&key, "null leaves the default");
                 continue;
             }
+            // One value is a list of one, as their parsers of arguments have it.
+            if is_list(&ours) && matches!(node.value, Value::Scalar { .. }) {
+                let origin = node.origin.clone();
+                node = Node { value: Value::List(vec![given.node.clone()]), origin };
+            }
             self.set_node(&[&key], &ours, node);
-            if matches!(ours.as_str(), "model.path" | "data.train" | "data.val") && is_hub_name(&text) {
+            if MAY_BE_ON_A_HUB.contains(&ours.as_str()) && is_hub_name(&text) {
                 self.remark(&key, "a name on a hub is no file: download it and put its path here");
             }
         }
@@ -555,6 +561,16 @@ pub(super) fn inside(order: &[Owner], key: &str) -> Option<(Owner, &'static Fore
     })
 }
 
+/// Whether one of ours is a list, of any length.
+fn is_list(ours: &str) -> bool {
+    let Ok(Place::Key(spec)) = table::place(ours) else { return false };
+    let mut shape = (spec.shape)();
+    while let Shape::Nullable(inner) = shape {
+        shape = *inner;
+    }
+    matches!(shape, Shape::List(_))
+}
+
 /// A number or a truth value in quotes is one to other systems.
 fn unquoted(node: Node) -> Node {
     match node.value {
@@ -605,8 +621,11 @@ fn point(node: &mut Node, origin: &Origin) {
     }
 }
 
+/// Keys whose values the other systems may take from a hub.
+pub(crate) const MAY_BE_ON_A_HUB: [&str; 4] = ["model.path", "critic.model.path", "data.train", "data.val"];
+
 /// `organisation/name`, as on a hub, and not a path with a suffix.
-pub(super) fn is_hub_name(text: &str) -> bool {
+pub(crate) fn is_hub_name(text: &str) -> bool {
     let name = text.split('@').next().unwrap_or(text);
     let mut parts = name.split('/');
     let sound =

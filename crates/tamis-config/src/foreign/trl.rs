@@ -17,7 +17,7 @@ const OFF: &[&str] = &["False", "false"];
 const NONE: &[&str] = &["null", "None", ""];
 
 /// Fields that take several words on the command line.
-pub(super) const LISTS: [&str; 8] = [
+pub(super) const LISTS: [&str; 9] = [
     "reward_funcs",
     "reward_weights",
     "report_to",
@@ -26,6 +26,7 @@ pub(super) const LISTS: [&str; 8] = [
     "lora_target_modules",
     "lora_target_parameters",
     "lora_modules_to_save",
+    "stop_strings",
 ];
 
 /// Older names of fields, with the newer ones.

@@ -199,6 +199,11 @@ pub(super) const KEYS: &[ForeignKey] = &[
     ),
     key("actor_rollout_ref.actor.tau_pos", "1.0", By(Rule::PolicyLoss, "objective.loss.tau_positive")),
     key("actor_rollout_ref.actor.tau_neg", "1.05", By(Rule::PolicyLoss, "objective.loss.tau_negative")),
+    key(
+        "actor_rollout_ref.actor.policy_loss.cppo*",
+        "",
+        NoEffect("the loss `cppo` alone reads it, and that is not there"),
+    ),
     key("actor_rollout_ref.actor.policy_loss.dro_beta", "null", By(Rule::PolicyLoss, "objective.loss.beta")),
     key("actor_rollout_ref.actor.use_token_level_loss", "", By(Rule::PolicyLoss, "objective.aggregation")),
     key(
@@ -549,19 +554,8 @@ pub(super) const KEYS: &[ForeignKey] = &[
             "one token vetoes no trajectory here: `rollout_rs=seq_max_k2` rejects by the largest divergence",
         ),
     ),
-    key(
-        "algorithm.gdpo_reward_keys",
-        "null",
-        Unless(
-            NULL,
-            "`gdpo` normalises each function of the list `reward` by itself: name one function for each key there",
-        ),
-    ),
-    key(
-        "algorithm.gdpo_reward_weights",
-        "null",
-        Unless(NULL, "each function of the list `reward` has a `weight` of its own"),
-    ),
+    key("algorithm.gdpo_reward_keys", "null", By(Rule::Advantage, "reward")),
+    key("algorithm.gdpo_reward_weights", "null", By(Rule::Advantage, "reward")),
     key(
         "algorithm.rollout_is",
         "",

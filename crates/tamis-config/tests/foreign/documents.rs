@@ -115,7 +115,8 @@ fn the_scripts_of_the_guide_to_group_filters() {
             .any(|start| argument.starts_with(start));
         if is_key && !argument.contains('$') {
             let argument = argument.trim_matches('"').to_owned();
-            import(std::slice::from_ref(&argument)).unwrap_or_else(|errors| panic!("{argument}: {errors}"));
+            import(std::slice::from_ref(&argument), Path::new(""))
+                .unwrap_or_else(|errors| panic!("{argument}: {errors}"));
             num_keys += 1;
         }
     }
@@ -153,7 +154,12 @@ fn config_without_files(import: &Import) -> Config {
         tamis_config::source::SourceKind::File("imported.yaml".into()),
         import.yaml.clone(),
     );
-    let more: Vec<String> = ["model.path=m", "data.train=t", "train.total_steps=1"].map(str::to_owned).into();
+    let mut more: Vec<String> =
+        ["model.path=m", "data.train=t", "train.total_steps=1"].map(str::to_owned).into();
+    // EasyR1 has no reward of its own.
+    if !import.yaml.contains("\nreward:") {
+        more.push("reward=[{kind: math}]".to_owned());
+    }
     load_sources(&[source], &more).unwrap_or_else(|errors| panic!("{errors}\n{}", import.yaml)).config
 }
 

@@ -9,6 +9,7 @@ mod scripts;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::Path;
 
 use insta::assert_snapshot;
 use serde_json::Value as Json;
@@ -74,7 +75,7 @@ fn becomes(key: &str, value: &str) -> String {
     } else {
         format!("{key}={value}")
     };
-    match import(&[argument]) {
+    match import(&[argument], Path::new("")) {
         Ok(import) => {
             let note = import.notes.iter().find(|note| note.key == key);
             // A key of ours that verl calls so too.
@@ -174,7 +175,7 @@ fn a_default_alarms_nobody() {
         if said == "unknown" || said.starts_with("refused") != excused {
             wrong.push(format!("{key}={}: {said}", typed(&value)));
         }
-        if let Ok(import) = import(&[format!("{key}={}", typed(&value))]) {
+        if let Ok(import) = import(&[format!("{key}={}", typed(&value))], Path::new("")) {
             wrong.extend(
                 import
                     .notes
@@ -216,7 +217,7 @@ fn the_table_has_the_owner_s_defaults() {
 }
 
 fn converted(arguments: &[String]) -> Import {
-    import(arguments).unwrap_or_else(|errors| panic!("{errors}"))
+    import(arguments, Path::new("")).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
 fn config(import: &Import) -> Config {

@@ -82,6 +82,7 @@ fn critics_of_easyr1_and_ragen() {
         "data.train_files=t",
         "data.rollout_batch_size=512",
         "worker.actor.model.model_path=m",
+        "reward=[{kind: math}]",
         "worker.critic.optim.lr=3e-6",
         "worker.critic.global_batch_size=64",
         "worker.critic.offload.offload_params=true",
@@ -109,7 +110,7 @@ algorithm.kl_penalty is not given -> objective.kl.estimator: k1 (EasyR1's defaul
 algorithm.kl_coef is not given -> objective.kl.coefficient: 0.001 (EasyR1's default)
 trainer.total_epochs is not given -> train.total_epochs: 15 (EasyR1's default)
 trainer.save_limit is not given -> checkpoint.keep_last: null (EasyR1's default)
-worker.reward.reward_function is not given -> reward: [{kind: math}] (warning: EasyR1 has none of its own; guessed from the name of the data, choose another kind if it is wrong)
+worker.reward.reward_function is not given: EasyR1 has no reward of its own: name one, worker.reward.reward_function=FILE.py:FUNCTION or `reward=[{kind: math}]`
 ");
     let ragen = converted(&[
         "algorithm.adv_estimator=gae",
@@ -127,7 +128,7 @@ worker.reward.reward_function is not given -> reward: [{kind: math}] (warning: E
 /// EasyR1's critic has a learning rate, mini-batches and passes of its own, whatever the policy's are, and a schedule.
 #[test]
 fn schedule_and_defaults_of_the_critic_of_easyr1() {
-    let base = ["data.train_files=t", "worker.actor.model.model_path=m"];
+    let base = ["data.train_files=t", "worker.actor.model.model_path=m", "reward=[{kind: math}]"];
     let of = |more: &[&str]| converted(&[&base[..], more].concat());
     let told = |import: &Import| -> String {
         let all = notes(import);

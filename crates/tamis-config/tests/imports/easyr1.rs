@@ -26,8 +26,6 @@ data:
   prompt_format: chat  # EasyR1: the form of prompts (default)
 rollout:
   n: 16  # DIR/standard.yaml:14
-reward:
-  - {kind: math}  # EasyR1: guessed
 filter:
   kind: variance  # DIR/standard.yaml:7
   metric: seq_reward  # DIR/standard.yaml:7
@@ -79,7 +77,7 @@ algorithm.kl_penalty is not given -> objective.kl.estimator: k1 (EasyR1's defaul
 algorithm.kl_coef is not given -> objective.kl.coefficient: 0.001 (EasyR1's default)
 trainer.total_epochs is not given -> train.total_epochs: 15 (EasyR1's default)
 trainer.save_limit is not given -> checkpoint.keep_last: null (EasyR1's default)
-worker.reward.reward_function is not given -> reward: [{kind: math}] (warning: EasyR1 has none of its own; guessed from the name of the data, choose another kind if it is wrong)
+worker.reward.reward_function is not given: EasyR1 has no reward of its own: name one, worker.reward.reward_function=FILE.py:FUNCTION or `reward=[{kind: math}]`
 ");
 
     let limitless = converted(&[
@@ -89,6 +87,7 @@ worker.reward.reward_function is not given -> reward: [{kind: math}] (warning: E
         "worker.rollout.n=32",
         "data.train_files=t",
         "worker.actor.model.model_path=m",
+        "reward=[{kind: math}]",
     ]);
     assert_eq!(loaded(&limitless).schedule.max_num_gen_batches, None);
     // Only the switch: the limit is the owner's 3.
@@ -96,6 +95,7 @@ worker.reward.reward_function is not given -> reward: [{kind: math}] (warning: E
         "algorithm.use_dynamic_sample=true",
         "data.train_files=t",
         "worker.actor.model.model_path=m",
+        "reward=[{kind: math}]",
         "worker.rollout.n=4",
     ]);
     assert_eq!(loaded(&switch).schedule.max_num_gen_batches, Some(3));
@@ -103,6 +103,7 @@ worker.reward.reward_function is not given -> reward: [{kind: math}] (warning: E
         "algorithm.use_dynamic_sample=false",
         "data.train_files=t",
         "worker.actor.model.model_path=m",
+        "reward=[{kind: math}]",
         "worker.rollout.n=4",
     ]);
     assert_eq!(loaded(&off).filter, None);
@@ -115,6 +116,7 @@ fn online_filtering_of_easyr1() {
         "algorithm.filter_key=accuracy",
         "data.train_files=t",
         "worker.actor.model.model_path=m",
+        "reward=[{kind: math}]",
         "worker.rollout.n=5",
     ]);
     let config = loaded(&import);
@@ -178,7 +180,12 @@ error: `worker.reward.reward_type` of EasyR1 must be batch or sequential, not `o
 #[test]
 fn length_of_easyr1() {
     let of = |words: &[&str]| {
-        let base = ["data.train_files=t", "worker.actor.model.model_path=m", "worker.rollout.n=4"];
+        let base = [
+            "data.train_files=t",
+            "worker.actor.model.model_path=m",
+            "worker.rollout.n=4",
+            "reward=[{kind: math}]",
+        ];
         let train = loaded(&converted(&[&base[..], words].concat())).train;
         (train.total_steps, train.total_epochs)
     };
@@ -196,6 +203,7 @@ fn losses_of_easyr1() {
         let words = [
             "data.train_files=t",
             "worker.actor.model.model_path=m",
+            "reward=[{kind: math}]",
             "worker.rollout.n=4",
             "worker.actor.clip_ratio_dual=10.0",
             "worker.actor.clip_ratio_high=0.28",
@@ -229,6 +237,7 @@ fn what_easyr1_has_and_tamis_has_not() {
         "data.filter_overlong_prompts=False",
         "data.train_files=t",
         "worker.actor.model.model_path=m",
+        "reward=[{kind: math}]",
     ]);
     assert_eq!(loaded(&cut).data.overlong_prompts, tamis_config::OverlongPrompts::Right);
 }

@@ -72,16 +72,73 @@ fn a_command_of_easyr1_with_its_file() {
     let rest: Vec<&str> =
         words.iter().copied().filter(|word| word.contains('=') && !word.starts_with("config=")).collect();
     let as_file = taken(&[&path], &rest);
-    // Paths in a file are taken from the folder of the file.
-    let folder = format!("{}/", std::path::Path::new(&path).parent().unwrap().display());
-    let values = |config: &Config| {
-        let text = serde_json::to_string(config).unwrap().replace(&folder, "");
-        serde_json::from_str::<serde_json::Value>(&text).unwrap()
-    };
+    let values = |config: &Config| serde_json::to_value(config).unwrap();
     assert_eq!(values(&as_file.config), values(&config));
     let as_option = taken(&[], &[&rest[..], &[words[4]]].concat());
     assert_eq!(values(&as_option.config), values(&config));
     assert_eq!(as_file.origin("rollout.n").unwrap().to_string(), format!("{path}:18"));
+}
+
+/// Those systems take relative paths from where their command is started, those in their files too: so do `train` and `check`, and `import`
+/// writes them in full, so that its output may be put anywhere. What is no path stays what it is.
+#[test]
+fn paths_of_others_are_taken_from_where_the_command_is_started() {
+    let there = tempfile::tempdir().expect("a temporary folder");
+    std::fs::create_dir_all(there.path().join("models/mine")).expect("a folder");
+    let base = there.path().to_str().expect("a path in UTF-8");
+    let of = |name: &str, text: &str, arguments: &[&str]| {
+        let (_folder, path) = file(name, text);
+        let words: Vec<String> =
+            [path.as_str()].iter().chain(arguments).map(|&word| word.to_owned()).collect();
+        let direct = serde_json::to_value(&taken(&[&path], arguments).config).unwrap();
+        let import = tamis_config::import(&words, there.path()).unwrap_or_else(|errors| panic!("{errors}"));
+        let written = serde_json::to_value(loaded(&import)).unwrap();
+        let at = |pointer: &'static str| {
+            let value = |config: &serde_json::Value| config.pointer(pointer).unwrap().to_string();
+            format!("{pointer}: {}, imported {}", value(&direct), value(&written).replace(base, "BASE"))
+        };
+        ["/model/path", "/data/train", "/data/val", "/data/prompt_template", "/reward/0/path", "/run/dir"]
+            .into_iter()
+            .filter(|pointer| direct.pointer(pointer).is_some_and(|value| !value.is_null()))
+            .map(at)
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    assert_snapshot!(of("config.yaml", EASYR1, &["data.val_files=data/x.jsonl"]), @r#"
+/model/path: "./model", imported "BASE/model"
+/data/train: ["math.parquet"], imported ["BASE/math.parquet"]
+/data/val: ["data/x.jsonl"], imported ["BASE/data/x.jsonl"]
+/data/prompt_template: "./math.jinja", imported "BASE/math.jinja"
+/reward/0/path: "./reward.py", imported "BASE/reward.py"
+/run/dir: "runs", imported "runs"
+"#);
+    let trl = "{model_name_or_path: models/mine, dataset_name: rows.jsonl, output_dir: out/run, reward_funcs: my.length, max_steps: 1}";
+    assert_snapshot!(of("grpo.yaml", trl, &["eval_strategy=steps"]), @r#"
+/model/path: "models/mine", imported "BASE/models/mine"
+/data/train: ["rows.jsonl"], imported ["BASE/rows.jsonl"]
+/data/val: ["PATH/TO/test.jsonl"], imported ["PATH/TO/test.jsonl"]
+/reward/0/path: "my.py", imported "BASE/my.py"
+/run/dir: "out", imported "BASE/out"
+"#);
+    let verl = "actor_rollout_ref: {model: {path: Qwen/Qwen3-0.6B}}\ndata: {train_files: [a.parquet, ../b.parquet], val_files: /d/v.parquet}\n\
+                custom_reward_function: {path: r/score.py}";
+    assert_snapshot!(of("verl.yaml", verl, &[]), @r#"
+/model/path: "Qwen/Qwen3-0.6B", imported "Qwen/Qwen3-0.6B"
+/data/train: ["a.parquet","../b.parquet"], imported ["BASE/a.parquet","BASE/../b.parquet"]
+/data/val: ["/d/v.parquet"], imported ["/d/v.parquet"]
+/reward/0/path: "r/score.py", imported "BASE/r/score.py"
+/run/dir: "runs", imported "runs"
+"#);
+}
+
+/// `~/` is the user's own folder, as their readers of data have it; a shell leaves it alone behind `key=`.
+#[test]
+fn the_home_folder_is_found() {
+    let Some(home) = std::env::var("HOME").ok().filter(|home| !home.is_empty()) else { return };
+    let words = ["actor_rollout_ref.model.path=m", "data.train_files=~/data/gsm8k/train.parquet"];
+    let expected = serde_json::json!([format!("{home}/data/gsm8k/train.parquet")]).to_string();
+    assert_eq!(value_at(&taken(&[], &words).config, "/data/train"), expected);
+    assert_eq!(value_at(&loaded(&converted(&words)), "/data/train"), expected);
 }
 
 #[test]
@@ -185,6 +242,23 @@ fn keys_below_a_mapping() {
         );
         let over = taken(&[&path], &[key]);
         assert_eq!(value_at(&over.config, "/data/chat_template_kwargs"), expected);
+    }
+}
+
+/// One value of a field that is a list is a list of one, and several words of an option are its items.
+#[test]
+fn single_values_of_lists_of_trl() {
+    let base = ["model_name_or_path=m", "dataset_name=t", "max_steps=1"];
+    let of = |words: &[&str]| loaded(&converted(&[&base[..], words].concat()));
+    let stop = |words: &[&str]| of(&[&["reward_funcs=accuracy_reward"], words].concat()).rollout.stop;
+    assert_eq!(stop(&["stop_strings=x"]), ["x"]);
+    assert_eq!(stop(&["stop_strings='12'"]), ["12"]);
+    assert_eq!(stop(&["--stop_strings", "</answer>", "\n\n"]), ["</answer>", "\n\n"]);
+    assert_eq!(stop(&["generation_kwargs={stop_strings: x}"]), ["x"]);
+    let weighed = of(&["reward_funcs=accuracy_reward", "reward_weights=0.5", "report_to=tensorboard"]);
+    assert_eq!(weighed.reward[0].weight.to_bits(), 0.5_f64.to_bits());
+    for key in ["include_for_metrics", "label_names", "lora_target_modules"] {
+        assert!(converted(&[&format!("{key}=x")]).notes.iter().any(|note| note.key == key), "{key}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Every key of TRL and EasyR1, as their sources have them (`scripts/foreign-keys`): what each becomes, and that its default changes nothing.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use proptest::prelude::*;
 use tamis_config::foreign::{Becomes, ForeignKey};
@@ -141,7 +142,7 @@ const TOLD_APART: &[(&str, &str)] = &[
 fn a_default_that_is_given_changes_nothing() {
     let mut unused: Vec<&str> = TOLD_APART.iter().map(|(key, _)| *key).collect();
     for (owner, table) in SOURCES {
-        let plain = import(&base(owner)).unwrap_or_else(|errors| panic!("{errors}"));
+        let plain = import(&base(owner), Path::new("")).unwrap_or_else(|errors| panic!("{errors}"));
         assert_eq!(plain.remaining, [], "the base command of {owner} lacks nothing");
         let expected = resolved(&plain);
         let mut told_apart = Vec::new();
@@ -151,7 +152,8 @@ fn a_default_that_is_given_changes_nothing() {
                 continue;
             }
             let given = with(owner, &[format!("{key}={default}")]);
-            let given = import(&given).unwrap_or_else(|errors| panic!("{key}={default}: {errors}"));
+            let given =
+                import(&given, Path::new("")).unwrap_or_else(|errors| panic!("{key}={default}: {errors}"));
             assert_eq!(given.remaining, [], "{owner}: {key}={default} alarms");
             let apart = differences("", &expected, &resolved(&given));
             if !apart.is_empty() {
@@ -174,7 +176,8 @@ fn a_command_with_every_default_is_taken() {
             .filter(|(key, _)| !names.contains(key))
             .map(|(key, default)| format!("{key}={default}"))
             .collect();
-        let import = import(&with(owner, &all)).unwrap_or_else(|errors| panic!("{owner}: {errors}"));
+        let import =
+            import(&with(owner, &all), Path::new("")).unwrap_or_else(|errors| panic!("{owner}: {errors}"));
         assert_eq!(import.remaining, [], "{owner}");
         resolved(&import);
     }
@@ -203,7 +206,7 @@ proptest! {
     /// What `import` prints is a configuration that a run takes; what it does not take, it refuses with the argument.
     #[test]
     fn what_is_imported_is_sound((owner, words) in commands()) {
-        match import(&with(owner, &words)) {
+        match import(&with(owner, &words), Path::new("")) {
             Ok(import) => {
                 let source = Source::new(SourceKind::File("imported.yaml".into()), import.yaml.clone());
                 let loaded = load_sources(&[source], &[]);

@@ -13,6 +13,8 @@ mod trl;
 mod values;
 mod verl;
 
+use std::path::Path;
+
 use insta::assert_snapshot;
 use tamis_config::foreign::{Becomes, Owner, Rule};
 use tamis_config::source::{Source, SourceKind};
@@ -20,7 +22,7 @@ use tamis_config::{Config, Import, import, load_sources};
 
 fn converted(arguments: &[&str]) -> Import {
     let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
-    import(&arguments).unwrap_or_else(|errors| panic!("{errors}"))
+    import(&arguments, Path::new("")).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
 fn loaded(import: &Import) -> Config {
@@ -36,7 +38,8 @@ fn value_at(config: &Config, pointer: &str) -> String {
 
 fn import_errors(arguments: &[&str]) -> String {
     let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
-    import(&arguments).map_or_else(|errors| errors.to_string(), |import| panic!("{}", import.yaml))
+    import(&arguments, Path::new(""))
+        .map_or_else(|errors| errors.to_string(), |import| panic!("{}", import.yaml))
 }
 
 fn notes(import: &Import) -> String {
@@ -69,7 +72,7 @@ fn every_foreign_key_leads_somewhere() {
             }
             let value = if entry.default.is_empty() { "1" } else { entry.default };
             let argument = format!("{}={value}", entry.key.replace('*', "x"));
-            match import(std::slice::from_ref(&argument)) {
+            match import(std::slice::from_ref(&argument), Path::new("")) {
                 Ok(import) => assert!(!import.notes.is_empty(), "{argument} says nothing"),
                 Err(errors) => assert!(
                     matches!(

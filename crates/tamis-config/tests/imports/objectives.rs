@@ -145,6 +145,7 @@ fn shares_and_losses_of_easyr1() {
         "worker.actor.loss_type=gspo",
         "data.train_files=t",
         "worker.actor.model.model_path=m",
+        "reward=[{kind: math}]",
     ]);
     let config = loaded(&import);
     assert_eq!(config.objective.shaping.len(), 1);

@@ -1,5 +1,7 @@
 //! Commands of RAGEN.
 
+use std::path::Path;
+
 use insta::assert_snapshot;
 use tamis_config::{Import, import, load_sources};
 
@@ -92,7 +94,7 @@ rollout:
   n: 16  # RAGEN: es_manager.train.group_size=16
   max_response_length: 400  # RAGEN: actor_rollout_ref.rollout.response_length (default)
 reward:
-  - {kind: math}  # RAGEN: guessed
+  - {kind: by_source}  # RAGEN: custom_envs (default)
 filter:
   kind: variance  # RAGEN: actor_rollout_ref.rollout.rollout_filter_include_zero=False
   metric: seq_reward  # RAGEN: actor_rollout_ref.rollout.rollout_filter_include_zero=False
@@ -221,7 +223,7 @@ fn pool_filters_of_ragen() {
             .map(|argument| (*argument).to_owned())
             .chain(arguments.iter().map(|key| format!("actor_rollout_ref.rollout.rollout_filter_{key}")))
             .collect();
-        match import(&given) {
+        match import(&given, Path::new("")) {
             Ok(import) => {
                 let notes = import.notes.iter().filter(|note| note.key.contains("rollout_filter_"));
                 let text: Vec<String> = notes

@@ -1,5 +1,6 @@
 //! verl's reward functions and DAPO's overlong punishment, in every spelling that verl has had.
 
+use insta::assert_snapshot;
 use serde_json::json;
 use tamis_config::source::{Source, SourceKind};
 use tamis_config::{Config, load_sources};
@@ -258,4 +259,69 @@ fn older_spellings_are_known() {
     assert!(of(&["per_gpu_train_batch_size=16"]).contains("train_batch_size: 2"));
     let old = of(&["--evaluation_strategy", "steps", "eval_steps=7"]);
     assert!(old.contains("test_freq: 7"), "{old}");
+}
+
+/// Which function scores is never guessed from the name of a file: verl's rows say it themselves, RAGEN's are taken as verl's, and EasyR1,
+/// which refuses to start without a function, asks for one.
+#[test]
+fn no_reward_is_guessed_from_the_name_of_a_file() {
+    insta::allow_duplicates! {
+        for file in ["gsm8k.parquet", "dapo-math-17k.parquet", "aime-2024.parquet", "rows.jsonl"] {
+            let file = format!("data.train_files={file}");
+            for words in [
+                &["actor_rollout_ref.model.path=m", file.as_str()][..],
+                &["model_path=m", "agent_proxy.max_turn=1", &file],
+            ] {
+                let import = converted(words);
+                assert_eq!(loaded(&import).reward[0].kind.as_str(), "by_source", "{words:?}");
+            }
+            let import = converted(&["worker.actor.model.model_path=m", &file, "worker.rollout.n=4"]);
+            assert!(!import.yaml.contains("reward:"), "{}", import.yaml);
+            let said: Vec<String> = import.remaining.iter().map(|found| found.problem.to_string()).collect();
+            assert_snapshot!(said.join("\n"), @"there is no reward: `reward` is empty and there is no task that brings one");
+            let note = notes(&import).lines().find(|line| line.contains("reward_function")).map(str::to_owned);
+            assert_snapshot!(note.unwrap(), @"worker.reward.reward_function is not given: EasyR1 has no reward of its own: name one, worker.reward.reward_function=FILE.py:FUNCTION or `reward=[{kind: math}]`");
+        }
+    }
+    let ragen = notes(&converted(&["model_path=m", "agent_proxy.max_turn=1", "data.train_files=t"]));
+    assert_snapshot!(ragen.lines().find(|line| line.contains("by_source")).unwrap(), @"custom_envs is not given -> reward: [{kind: by_source}] (warning: RAGEN's environments give the reward, and none is run here: the verifier of each row by its data_source, as in verl, unless `reward` names another, such as `reward=[{kind: math}]`)");
+    // Filters that look at a number of the reward are not blamed for its absence.
+    let filtered = converted(&[
+        "algorithm.online_filtering=true",
+        "algorithm.filter_key=accuracy",
+        "worker.rollout.n=4",
+    ]);
+    assert!(!filtered.remaining.iter().any(|found| found.problem.to_string().contains("metric")));
+}
+
+/// What has no counterpart here is refused with the reason and what to do instead, where it is read at all.
+#[test]
+fn the_newest_of_verl() {
+    let said = |words: &[&str]| {
+        let errors = import_errors(words);
+        errors.lines().filter(|line| line.starts_with("error")).collect::<Vec<_>>().join("\n")
+    };
+    let gdpo = "algorithm.adv_estimator=gdpo";
+    let keys = "+algorithm.gdpo_reward_keys=['format_reward','accuracy_reward']";
+    let weights = "+algorithm.gdpo_reward_weights=[1.0,0.5]";
+    assert_snapshot!(said(&[gdpo, keys, weights]), @r#"
+error: `algorithm.gdpo_reward_keys=["format_reward","accuracy_reward"]` of verl cannot be followed: here a function gives one score, and the estimator `gdpo` normalises each entry of `reward` by itself: write a function for each of them, and name it there with `kind: python`, `style: verl` and a `weight`
+error: `algorithm.gdpo_reward_weights=[1.0,0.5]` of verl cannot be followed: each entry of `reward` has a `weight` of its own: give it there
+"#);
+    let others = converted(&["algorithm.adv_estimator=grpo", keys, weights]);
+    assert_snapshot!(notes(&others).lines().filter(|line| line.contains("gdpo")).collect::<Vec<_>>().join("\n"), @r#"
+algorithm.gdpo_reward_keys=["format_reward","accuracy_reward"] has no effect: the estimator `gdpo` alone reads it
+algorithm.gdpo_reward_weights=[1.0,0.5] has no effect: the estimator `gdpo` alone reads it
+"#);
+    let loss = |name: &str| {
+        let mode = format!("actor_rollout_ref.actor.policy_loss.loss_mode={name}");
+        said(&[&mode, "actor_rollout_ref.actor.policy_loss.cppo.cppo_w_min=0.8"])
+    };
+    assert_snapshot!(["cppo", "flow_grpo", "bypass_mode", "mine"].map(loss).join("\n"), @"
+error: `actor_rollout_ref.actor.policy_loss.loss_mode=cppo` of verl cannot be followed: its bound on the drift of a whole prefix is not there: `dppo_tv` bounds the divergence of each token
+error: `actor_rollout_ref.actor.policy_loss.loss_mode=flow_grpo` of verl cannot be followed: it trains models that make images, and language models are trained here
+error: `actor_rollout_ref.actor.policy_loss.loss_mode=bypass_mode` of verl cannot be followed: verl sets it by itself where algorithm.rollout_correction.bypass_mode is True: give that
+error: `actor_rollout_ref.actor.policy_loss.loss_mode=mine` of verl cannot be followed: the losses are vanilla, gspo, sapo, gpg, clip_cov, kl_cov, geo_mean, cispo, dppo_tv, dppo_kl and dro
+");
+    assert_snapshot!(said(&["algorithm.adv_estimator=flow_grpo"]), @"error: `algorithm.adv_estimator=flow_grpo` of verl cannot be followed: it trains models that make images, and language models are trained here");
 }

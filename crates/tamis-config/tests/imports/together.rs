@@ -175,8 +175,15 @@ fn a_key_beside_what_it_depends_on_has_an_effect() {
             );
         }
     }
-    // No key of a rule is left out; the managers of rewards do nothing by themselves, nor does a critic that is needed anyway.
-    let managers = ["reward.reward_manager.name", "reward_model.reward_manager", "critic.enable"];
+    // No key of a rule is left out; the managers of rewards do nothing by themselves, nor does a critic that is needed anyway, and the
+    // components of `gdpo` are refused.
+    let managers = [
+        "reward.reward_manager.name",
+        "reward_model.reward_manager",
+        "critic.enable",
+        "algorithm.gdpo_reward_keys",
+        "algorithm.gdpo_reward_weights",
+    ];
     for entry in Owner::Verl.keys() {
         if matches!(entry.becomes, Becomes::Rule(..)) && !managers.contains(&entry.key) {
             let key = entry.key.trim_end_matches('*');
@@ -205,6 +212,7 @@ fn an_adaptive_kl_in_the_reward() {
     let import = converted(&[
         "worker.actor.model.model_path=m",
         "data.train_files=t",
+        "reward=[{kind: math}]",
         "algorithm.kl_type=adaptive",
         "algorithm.kl_target=0.5",
         "algorithm.kl_horizon=500",

@@ -12,6 +12,8 @@ mod syntax;
 mod training;
 mod values;
 
+use std::path::Path;
+
 use insta::assert_snapshot;
 use tamis_config::source::{Source, SourceKind};
 use tamis_config::{ConfigErrors, Loaded, import, load_sources};
@@ -39,7 +41,7 @@ fn raw(yaml: &str, arguments: &[&str]) -> String {
 
 fn imported(arguments: &[&str]) -> String {
     let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
-    import(&arguments).map_or_else(|errors| errors.to_string(), |import| import.yaml)
+    import(&arguments, Path::new("")).map_or_else(|errors| errors.to_string(), |import| import.yaml)
 }
 
 #[test]

@@ -32,6 +32,7 @@ error: invalid YAML: unclosed bracket '['
   |
 1 | rollout.stop=['a'
   |              ^^^^
+  hint: inside a list or mapping a text with brackets, braces, commas, `: ` or ` #` stands in single quotes, as in "reward=[{kind: format, pattern: '[0-9]+'}]"
 
 1 error in the configuration
 "#);
@@ -85,14 +86,70 @@ error: `rollout.n` must be a whole number, not the text "four"
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("", &["rollout.stop=[1, {a: 2}]"]), @r#"
+    assert_snapshot!(said("", &["rollout.stop=[1, {a: 2}]"]), @"
 error: `rollout.stop[1]` must be a text, not a mapping
  --> command line
   |
 1 | rollout.stop=[1, {a: 2}]
   |                  ^^^^^^
-  hint: `tamis config explain rollout.stop` says more
+  hint: a text that begins with a bracket stands in quotes, such as '[0-9]+'
+
+1 error in the configuration
+");
+}
+
+/// What YAML takes for something else stands in quotes, and the error shows which.
+#[test]
+fn texts_that_look_like_something_else() {
+    let of = |pattern: &str| {
+        let said = said("", &["model.path=m", "data.task=arithmetic", "train.total_steps=1", pattern]);
+        said.lines().filter(|line| !line.starts_with("warning")).collect::<Vec<_>>().join("\n")
+    };
+    assert_snapshot!(of("reward=[{kind: format, pattern: [0-9]+}]"), @r#"
+error: invalid YAML: while parsing a flow mapping, did not find expected ',' or '}'
+ --> command line
+  |
+1 | reward=[{kind: format, pattern: [0-9]+}]
+  |        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  hint: inside a list or mapping a text with brackets, braces, commas, `: ` or ` #` stands in single quotes, as in "reward=[{kind: format, pattern: '[0-9]+'}]"
 
 1 error in the configuration
 "#);
+    assert_snapshot!(of("reward=[{kind: format, pattern: [ab]}]"), @"
+error: `reward[0].pattern` must be a text, not a list of 1
+ --> command line
+  |
+1 | reward=[{kind: format, pattern: [ab]}]
+  |                                 ^^^^
+  hint: a text that begins with a bracket stands in quotes, such as '[0-9]+'
+
+1 error in the configuration
+");
+    assert_snapshot!(of(r#"reward=[{kind: format, pattern: "\d+"}]"#), @r#"
+error: invalid YAML: while parsing a quoted scalar, found unknown escape character
+ --> command line
+  |
+1 | reward=[{kind: format, pattern: "\d+"}]
+  |        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  hint: in single quotes a backslash stands for itself, such as '\d+'
+
+1 error in the configuration
+"#);
+    assert_snapshot!(of(r"reward=[{kind: format, pattern: \d{1,3}}]"), @r#"
+error: invalid YAML: while parsing a flow mapping, did not find expected ',' or '}'
+ --> command line
+  |
+1 | reward=[{kind: format, pattern: \d{1,3}}]
+  |        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  hint: inside a list or mapping a text with brackets, braces, commas, `: ` or ` #` stands in single quotes, as in "reward=[{kind: format, pattern: '[0-9]+'}]"
+
+1 error in the configuration
+"#);
+    // As the hint has it, and a key of its own, which is a text whatever it begins with.
+    for pattern in [
+        "[{kind: number}, {kind: format, pattern: '[0-9]+'}]",
+        r"[{kind: number}, {kind: format, pattern: '\d{1,3}, [ab]'}]",
+    ] {
+        assert!(!of(&format!("reward={pattern}")).contains("error"), "{pattern}");
+    }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tamis_config::{Config, Diagnostic, Loaded, Problem, RewardKind, Severity, TokenizerSource};
+use tamis_config::{Config, Diagnostic, Loaded, Problem, RewardKind, Severity, TokenizerSource, is_placeholder};
 use tamis_core::advantage::AdvantageError;
 use tamis_core::correction::CorrectionError;
 use tamis_core::objective::ObjectiveError;
@@ -63,11 +63,6 @@ pub fn files(loaded: &Loaded, placeholders: Placeholders) -> Vec<Diagnostic> {
         checker.first_rows();
     }
     checker.found
-}
-
-/// Whether a path stands for one.
-fn is_placeholder(path: &Path) -> bool {
-    path.to_string_lossy().to_lowercase().contains("path/to/")
 }
 
 impl Checker<'_> {
