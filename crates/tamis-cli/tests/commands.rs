@@ -633,7 +633,7 @@ fn commands_of_others_are_taken_as_they_are() {
         .with("grpo.yaml", "model_name_or_path: m\ndataset_name: rows.jsonl\nlearning_rate: 1e-5\n")
         .with(
             "easyr1.yaml",
-            "worker: {actor: {model: {model_path: m}}, rollout: {n: 4}}\ndata: {train_files: rows.jsonl}\n",
+            "worker: {actor: {model: {model_path: m}}, rollout: {n: 4}, reward: {reward_function: 'r.py:f'}}\ndata: {train_files: rows.jsonl}\n",
         );
     for (arguments, found) in [
         (&TRL[..], ["n: 4", "total_steps: 3", "shuffle: false", "learning_rate: 1e-5"]),
@@ -683,6 +683,65 @@ Usage: tamis train [OPTIONS] [CONFIG.yaml | KEY=VALUE]...
 
 For more information, try '--help'.
 ");
+}
+
+/// The command of those systems' own pages, from the root of a repository: what stands in its files is found from there, by `check`, `train`
+/// and whatever reads what `import` has written, wherever that lies.
+#[test]
+fn paths_in_files_of_others_are_those_of_the_working_directory() {
+    let folder = Folder::tiny()
+        .with("data/sums.jsonl", "{\"question\": \"1+1=\", \"answer\": \"2\"}\n{\"question\": \"2+3=\", \"answer\": \"5\"}\n")
+        .with("data/prompts.jsonl", "{\"prompt\": \"1+1=\"}\n{\"prompt\": \"2+3=\"}\n")
+        .with("examples/format.jinja", "{{ content }}")
+        .with("examples/chat.jinja", "{{ messages[0]['content'] }}")
+        .with(
+            "examples/reward.py",
+            "def score(inputs):\n    return [{'overall': float(len(i['response']) % 2)} for i in inputs]\n\n\n\
+             def length(completions, **kwargs):\n    return [float(len(c)) for c in completions]\n\n\n\
+             def compute_score(data_source, solution_str, ground_truth, extra_info):\n    return float(len(solution_str))\n",
+        )
+        .with(
+            "examples/config.yaml",
+            "data: {train_files: data/none.jsonl, prompt_key: question, answer_key: answer, rollout_batch_size: 2, max_prompt_length: 16, \
+             max_response_length: 4, format_prompt: ./examples/format.jinja, override_chat_template: examples/chat.jinja}\n\
+             algorithm: {disable_kl: true}\n\
+             worker:\n  actor: {global_batch_size: 2, model: {model_path: models/mine}}\n  rollout: {n: 2}\n  \
+             reward: {reward_function: './examples/reward.py:score'}\n\
+             trainer: {max_steps: 1}\n",
+        )
+        .with(
+            "examples/grpo.yaml",
+            "{model_name_or_path: models/mine, dataset_name: data/prompts.jsonl, reward_funcs: examples.reward.length, max_prompt_length: 16, \
+             max_completion_length: 4, num_generations: 2, per_device_train_batch_size: 2, max_steps: 1, output_dir: out/trl}\n",
+        )
+        .with(
+            "examples/ppo.yaml",
+            "actor_rollout_ref: {model: {path: models/mine}, rollout: {n: 2}}\n\
+             data: {train_files: data/sums.jsonl, prompt_key: question, train_batch_size: 2, max_prompt_length: 16, max_response_length: 4}\n\
+             algorithm: {adv_estimator: grpo}\ncustom_reward_function: {path: examples/reward.py}\ntrainer: {total_training_steps: 1}\n",
+        );
+    folder.tamis(&["train", "tiny.yaml", "train.total_steps=1"]).succeeds();
+    std::fs::create_dir(folder.join("models")).expect("a folder");
+    std::fs::rename(folder.join("runs/tiny/checkpoints/step_1"), folder.join("models/mine")).expect("moved");
+    let easyr1 = ["config=examples/config.yaml", "data.train_files=data/sums.jsonl"];
+    let hydra = ["--config-path", "examples", "--config-name", "ppo"];
+    for (name, command, imported) in [
+        ("easyr1", &easyr1[..], &easyr1[..]),
+        ("trl", &["--config", "examples/grpo.yaml"], &["--config", "examples/grpo.yaml"]),
+        // Hydra's own options are those of `import`.
+        ("verl", &["examples/ppo.yaml"], &hydra),
+    ] {
+        folder.tamis(&[&["config", "check"], command].concat()).succeeds();
+        let text = folder.tamis(&[&["config", "import", "--"], imported].concat()).succeeds().stdout;
+        // The helper names the folder so.
+        let text = text.replaced("DIR", folder.path().to_str().expect("a path in UTF-8"));
+        let written = format!("elsewhere/{name}.yaml");
+        folder.write(&written, &text);
+        folder.tamis(&["config", "check", &written]).succeeds();
+    }
+    folder.tamis(&[&["train"], &easyr1[..]].concat()).succeeds();
+    folder.tamis(&["train", "elsewhere/trl.yaml"]).succeeds();
+    assert!(folder.join("out/trl/metrics.jsonl").exists(), "where TRL's command would have put it");
 }
 
 #[test]

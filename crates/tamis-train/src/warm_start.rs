@@ -66,7 +66,7 @@ impl WarmStartError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Example { .. } => Some(
-                "name a tokenizer that has its characters (`model.tokenizer`), or leave the warm start out (`warm_start.steps: 0`)",
+                "name a tokenizer that has its characters (`model.init.tokenizer`), or leave the warm start out (`warm_start.steps: 0`)",
             ),
             Self::NoExamples => Some(
                 "set `warm_start.steps: 0`, or name the columns of prompt and answer (`data.columns.prompt`, `data.columns.ground_truth`)",

@@ -40,7 +40,8 @@ pub(crate) fn run(arguments: &Config) -> Result<u8, Failure> {
         }
         Config::Import { arguments } => {
             let folder = std::env::current_dir().unwrap_or_default();
-            let imported = import(arguments, &folder).map_err(|errors| Failure::told(USAGE, errors.to_string()))?;
+            let imported =
+                import(arguments, &folder).map_err(|errors| Failure::told(USAGE, errors.to_string()))?;
             let mut text = imported.yaml.trim_end().to_owned();
             text.push_str("\n\n# What each key became:\n");
             for note in &imported.notes {

@@ -21,6 +21,7 @@ const SEEDED: &str = "`run.seed` keys every draw, and the same run gives the sam
 const ADAMW: &str = "the optimizer is AdamW, in f32";
 const SCHEDULES: &str =
     "give lr_scheduler_type (constant, linear or cosine), lr_warmup_steps and min_lr_ratio";
+const MOVING: &str = "it says how a reference moves (`sync_ref_model`), and none does yet";
 const SHARED: &str = "generation and training share the weights";
 const REFERENCE_SIZES: &str = "the reference is run with the trainer's own micro-batches";
 const CRITIC_SIZES: &str = "the critic is run with the policy's micro-batches";
@@ -52,6 +53,15 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("data.gen_batch_size", "", Key("data.gen_batch_size")),
     key("data.max_prompt_length", "512", Key("data.max_prompt_length")),
     key("data.max_response_length", "512", Key("rollout.max_response_length")),
+    key(
+        "data.adarft.enable",
+        "False",
+        Unless(
+            &["False", "false", "disable"],
+            "prompts are drawn without regard to how hard they are: `data.shuffle` or their order",
+        ),
+    ),
+    key("data.adarft.*", "", NoEffect("data.adarft.enable alone makes use of it, and is refused")),
     key("data.truncation", "error", By(Rule::LongPrompts, "data.overlong_prompts")),
     key("data.filter_overlong_prompts", "False", By(Rule::LongPrompts, "data.overlong_prompts")),
     key("data.filter_overlong_prompts_workers", "", NoEffect("prompts are measured as they are read")),
@@ -204,6 +214,22 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "",
         NoEffect("the loss `cppo` alone reads it, and that is not there"),
     ),
+    key(
+        "actor_rollout_ref.actor.use_gpg_loss",
+        "False",
+        Unless(FALSE, "give actor_rollout_ref.actor.policy_loss.loss_mode=gpg, which replaced it"),
+    ),
+    key("actor_rollout_ref.actor.tensor_model_parallel_size", "", NoEffect(DEVICES)),
+    key("actor_rollout_ref.actor.profile_*", "", NoEffect(DEVICES)),
+    key("actor_rollout_ref.rollout.profile_*", "", NoEffect(DEVICES)),
+    key("actor_rollout_ref.ref.profile_*", "", NoEffect(DEVICES)),
+    key(
+        "actor_rollout_ref.ref.sync_ref_model",
+        "False",
+        Unless(FALSE, "a moving reference is not there yet"),
+    ),
+    key("actor_rollout_ref.ref.ref_model_sync_steps", "", NoEffect(MOVING)),
+    key("actor_rollout_ref.ref.ref_model_mixup_alpha", "", NoEffect(MOVING)),
     key("actor_rollout_ref.actor.policy_loss.dro_beta", "null", By(Rule::PolicyLoss, "objective.loss.beta")),
     key("actor_rollout_ref.actor.use_token_level_loss", "", By(Rule::PolicyLoss, "objective.aggregation")),
     key(
@@ -291,6 +317,31 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "actor_rollout_ref.actor.optim.override_optimizer_config",
         "null",
         Unless(NULL, "betas, eps and weight_decay are keys of their own"),
+    ),
+    key(
+        "actor_rollout_ref.actor.optim.override_optimizer_config.optimizer_offload_fraction",
+        "",
+        NoEffect(DEVICES),
+    ),
+    key(
+        "actor_rollout_ref.actor.optim.override_optimizer_config.optimizer_cpu_offload",
+        "",
+        NoEffect(DEVICES),
+    ),
+    key(
+        "actor_rollout_ref.actor.optim.override_optimizer_config.overlap_cpu_optimizer_d2h_h2d",
+        "",
+        NoEffect(DEVICES),
+    ),
+    key(
+        "actor_rollout_ref.actor.optim.override_optimizer_config.use_precision_aware_optimizer",
+        "",
+        NoEffect(ADAMW),
+    ),
+    key(
+        "actor_rollout_ref.actor.optim.override_optimizer_config.*",
+        "",
+        Unless(&[], "betas, eps and weight_decay are keys of their own"),
     ),
     key(
         "actor_rollout_ref.actor.optim.num_cycles",
@@ -630,6 +681,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("reward_model.megatron.*", "", NoEffect("there is no reward model")),
     key("reward_model.profiler.*", "", NoEffect("there is no reward model")),
     key("reward_model.strategy", "", NoEffect("there is no reward model")),
+    key("reward_model.use_reward_loop", "", NoEffect("there is no reward model")),
     key("reward_model.enable_resource_pool", "", NoEffect("there is no reward model")),
     key("reward_model.n_gpus_per_node", "", NoEffect("there is no reward model")),
     key("reward_model.nnodes", "", NoEffect("there is no reward model")),
@@ -808,6 +860,8 @@ pub(super) const KEYS: &[ForeignKey] = &[
     ),
     key("critic.checkpoint.*", "", NoEffect("checkpoints hold weights, optimizer and scheduler, always")),
     key("critic.strategy", "", NoEffect(DEVICES)),
+    key("critic.profile_*", "", NoEffect(DEVICES)),
+    key("critic.model.tensor_model_parallel_size", "", NoEffect(DEVICES)),
     key("critic.nccl_timeout", "", NoEffect(DEVICES)),
     key("critic.load_weight", "", NoEffect(DEVICES)),
     key("critic.ulysses_sequence_parallel_size", "", NoEffect(DEVICES)),
@@ -837,5 +891,6 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("ray_init.*", "", NoEffect(DEVICES)),
     key("ray_kwargs.*", "", NoEffect(DEVICES)),
     key("global_profiler.*", "", NoEffect(DEVICES)),
+    key("profile.*", "", NoEffect(DEVICES)),
     key("hydra.*", "", NoEffect("configurations are layered by tamis itself")),
 ];

@@ -21,11 +21,15 @@ const VERL: &str = include_str!("verl-0.9.1.keys");
 const VERL_SCRIPTS: &str = include_str!("verl-scripts.keys");
 const RAGEN: &str = include_str!("ragen.keys");
 
-/// Keys that ask at their owner's default for what cannot be followed: RAGEN's environments, of several turns.
+/// Keys that ask, with the value that their owner or its script gives them, for what cannot be followed.
 const REFUSED_AT_DEFAULT: &[&str] = &[
     "agent_proxy.max_turn",
     // The value of a script, which gives a length too.
     "custom_reward_function.overlong_buffer.enable",
+    // What forks and older versions have.
+    "actor_rollout_ref.actor.use_gpg_loss",
+    "actor_rollout_ref.ref.sync_ref_model",
+    "data.adarft.enable",
     "custom_envs.",
     "es_manager.train.env_configs.",
     "es_manager.val.env_configs.",
