@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tamis_config::{Config, Diagnostic, Loaded, Problem, RewardKind, Severity, TokenizerSource, is_placeholder};
+use tamis_config::{
+    Config, Diagnostic, Loaded, Problem, RewardKind, Severity, TokenizerSource, is_placeholder,
+};
 use tamis_core::advantage::AdvantageError;
 use tamis_core::correction::CorrectionError;
 use tamis_core::objective::ObjectiveError;
