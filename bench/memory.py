@@ -2,12 +2,13 @@
 """Compares the memory that a run says it will take with the most that it took.
 
     cargo build --release -p tamis-cli
-    python3 bench/memory.py [--model FOLDER] [--data TRAIN.jsonl] [--only quickstart,mid] [--threads 2] [KEY=VALUE...]
+    python3 bench/memory.py [--model FOLDER] [--data TRAIN.jsonl] [--only NAME]... [--threads 2] [KEY=VALUE...]
 
 Each case runs a step or two of `tamis train` in a folder of its own that is removed again. The estimate is the first figure of the
 line `memory: at most ...`; the peak is the kernel's `ru_maxrss` of the process (what /usr/bin/time -v calls maximum resident set size).
 FOLDER is a model in Hugging Face layout with a chat template, TRAIN.jsonl holds `question` and `answer` (GSM8K's files do); cases that
-need one that is not given are left out, which is said. Further arguments go to `tamis train`.
+need one that is not given are left out, which is said. `--only quickstart --only "mid, critic"` takes the cases whose names begin so.
+Further arguments go to `tamis train`.
 """
 import argparse
 import os
@@ -58,6 +59,10 @@ validate: {test_freq: 0}
 checkpoint: {save_freq: 0}
 """
 
+# Rows with some 4000 characters, each a token: chance ends hardly a completion, so that all run to their full length. The prompts are as long
+# as they may be.
+FULL = ["data.task=null", "data.train=FULL", "reward=[{kind: exact}]"]
+
 KL = "objective.kl={in: loss, estimator: k3, coefficient: 0.01}"
 # Name, configuration (a file of the project or a text), overrides.
 CASES = [
@@ -67,6 +72,10 @@ CASES = [
     ("mid", MID, []),
     ("mid, reference, 32 sequences at once", MID, [KL, "train.micro_batch_size=32"]),
     ("mid, critic", MID, ["preset=ppo", "data.gen_batch_size=null"]),
+    ("mid at full length", MID, FULL),
+    ("mid at full length, reference, 32 sequences at once", MID, [*FULL, KL, "train.micro_batch_size=32"]),
+    ("mid at full length, critic", MID, [*FULL, "preset=ppo", "data.gen_batch_size=null"]),
+    ("mid at full length, recomputed, 2048 tokens at once", MID, [*FULL, "model.recompute_activations=true", "train.micro_batch_tokens=2048"]),
     ("mid, recomputed, 2048 tokens at once", MID, ["model.recompute_activations=true", "train.micro_batch_tokens=2048"]),
     ("random weights with the model's tokenizer", MID, ["model.init.tokenizer=MODEL/tokenizer.json", "data.max_prompt_length=64", "train.total_steps=1", "data.train_batch_size=2", "train.ppo_mini_batch_size=2", "rollout.max_response_length=64"]),
     ("model", REAL, []),
@@ -89,7 +98,9 @@ def measure(program, configuration, overrides, arguments):
             path.write_text(text)
         else:
             path = ROOT / configuration
-        overrides = [override.replace("DATA", str(arguments.data)).replace("MODEL", str(arguments.model)) for override in overrides]
+        full = pathlib.Path(folder, "full.jsonl")
+        full.write_text("".join(f'{{"question": "{"".join(chr(0x4E00 + row * 31 + place) for place in range(31))}", "answer": "1"}}\n' for row in range(128)))
+        overrides = [override.replace("FULL", str(full)).replace("DATA", str(arguments.data)).replace("MODEL", str(arguments.model)) for override in overrides]
         command = [program, "train", str(path), f"run.dir={folder}/runs", "run.loggers=[jsonl]", f"run.threads={arguments.threads}",
                    *overrides, *arguments.overrides]
         with open(pathlib.Path(folder, "err"), "w+") as err:
@@ -109,13 +120,16 @@ def main():
     parser.add_argument("--model", type=pathlib.Path)
     parser.add_argument("--data", type=pathlib.Path)
     parser.add_argument("--threads", default=2, type=int)
-    parser.add_argument("--only", help="names of cases, separated by commas; a name begins them all")
+    parser.add_argument("--only", action="append", metavar="NAME", help="cases whose names begin so; may be given several times")
     parser.add_argument("--verbose", action="store_true", help="show what the estimate is made of")
     parser.add_argument("overrides", nargs="*", help="KEY=VALUE for `tamis train`")
     arguments = parser.parse_args()
     arguments.model = arguments.model and arguments.model.resolve()
     arguments.data = arguments.data and arguments.data.resolve()
-    chosen = arguments.only.split(",") if arguments.only else [""]
+    chosen = arguments.only or [""]
+    unknown = [begin for begin in chosen if not any(name.startswith(begin) for name, *_ in CASES)]
+    if unknown:
+        parser.error(f"no case begins with {', '.join(map(repr, unknown))}; there are: {'; '.join(name for name, *_ in CASES)}")
     print("| case | estimate | peak | estimate / peak |\n|---|---|---|---|", flush=True)
     worst = 1.0
     for name, configuration, overrides in CASES:
