@@ -243,10 +243,10 @@ section! {
         /// advantages of their group.
         truncated: bool = "false", Any, Fixed;
         /// Share of the tokens of an optimizer batch, those of highest entropy, that carry the policy loss (arXiv 2506.01939 has 0.2). Null: all.
-        top_entropy: Option<f64> = "null", Between(0.0, 1.0), Fixed;
+        top_entropy: Option<f64> = "null", Probability, Fixed;
         /// Divergence from the policy that sampled, in nats per token, above which a trajectory with negative advantage carries no policy
         /// loss (DeepSeek-V3.2, arXiv 2512.02556). Null: no bound.
-        off_policy: Option<f64> = "null", Any, Fixed;
+        off_policy: Option<f64> = "null", NonNegative, Fixed;
     }
 }
 
