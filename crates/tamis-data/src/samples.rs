@@ -33,6 +33,8 @@ pub struct SampleRow {
     pub ground_truth: Option<String>,
     /// Scores by name, NaN where there was no answer.
     pub scores: BTreeMap<String, f64>,
+    /// What reward functions logged of it, by column.
+    pub logged: BTreeMap<String, String>,
     /// The reward, NaN where there was no answer.
     pub reward: f64,
     /// Tokens of the completion.
@@ -82,7 +84,7 @@ fn columns() -> Columns<SampleRow> {
             ),
         ],
         score: |row, name| row.scores.get(name).copied().and_then(not_nan),
-        logged: |_, _| None,
+        logged: |row, column| row.logged.get(column).map(String::as_str),
         after: vec![
             column(
                 "reward",
@@ -146,7 +148,8 @@ pub fn format_of(path: &Path) -> Result<Format, SamplesError> {
 /// Writes samples in a format.
 pub fn write_samples_to(out: impl Write + Send, rows: &[SampleRow], format: Format) -> std::io::Result<()> {
     let scores: BTreeSet<&str> = rows.iter().flat_map(|row| row.scores.keys().map(String::as_str)).collect();
-    let columns = columns().with_others(&scores, &BTreeSet::new());
+    let logged: BTreeSet<&str> = rows.iter().flat_map(|row| row.logged.keys().map(String::as_str)).collect();
+    let columns = columns().with_others(&scores, &logged);
     match format {
         Format::Jsonl => write_jsonl(out, &columns, rows),
         Format::Parquet => {
@@ -183,6 +186,11 @@ mod tests {
             completion: format!("é {sample_index}"),
             ground_truth: ground_truth.map(ToOwned::to_owned),
             scores: [("acc".to_owned(), acc), ("prompt".to_owned(), 0.5)].into(),
+            logged: if sample_index == 0 {
+                [("note".to_owned(), "short".to_owned())].into()
+            } else {
+                BTreeMap::new()
+            },
             reward: acc,
             num_tokens: 2,
             finish_reason: if sample_index == 0 { FinishReason::Stop } else { FinishReason::Length },
@@ -203,12 +211,12 @@ mod tests {
                 [
                     json!({
                         "step": 5, "prompt_id": 3, "sample_index": 0, "data_source": "sums", "prompt": "1+1=",
-                        "completion": "é 0", "ground_truth": "2", "acc": 1.0, "score_prompt": 0.5, "reward": 1.0,
+                        "completion": "é 0", "ground_truth": "2", "acc": 1.0, "score_prompt": 0.5, "note": "short", "reward": 1.0,
                         "num_tokens": 2, "finish_reason": "stop",
                     }),
                     json!({
                         "step": 5, "prompt_id": 3, "sample_index": 1, "data_source": "sums", "prompt": "1+1=",
-                        "completion": "é 1", "ground_truth": null, "acc": null, "score_prompt": 0.5, "reward": null,
+                        "completion": "é 1", "ground_truth": null, "acc": null, "score_prompt": 0.5, "note": null, "reward": null,
                         "num_tokens": 2, "finish_reason": "length",
                     }),
                 ],

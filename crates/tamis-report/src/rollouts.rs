@@ -320,7 +320,7 @@ pub fn reference_markdown() -> String {
          <!-- Generated from the tables in crates/tamis-data and crates/tamis-report by scripts/generate; do not edit. -->\n\n\
          ## `rollouts/step_N.parquet`\n\n\
          Every trajectory that step N generated, trained or not, one row each; a step that was given up and tried again has the rows of all \
-         its attempts. `rollout.save: kept` writes the trajectories of trained groups alone, `off` nothing. A resumed run writes the files \
+         its attempts, and so has one in whose middle the run ended for want of rewards or of the filter's metric. `rollout.save: kept` writes the trajectories of trained groups alone, `off` nothing. A resumed run writes the files \
          of the steps after its checkpoint anew.\n\n\
          `tamis rollouts RUN` shows them (`--step N`, `--verdict trained`, `--group ID`, `--prompt ID`, `--limit 5`, `--json`), `tamis filter` \
          judges them again by any filter, and pandas, polars and DuckDB read them:\n\n\
@@ -335,8 +335,8 @@ pub fn reference_markdown() -> String {
          `verdict` is one of:\n\n\
          - `trained`: it bore the loss of step N;\n\
          - the reason for which the filter dropped its group: {};\n\
-         - `surplus`: kept by the filter, beyond the batch; `stale`: carried over until it was too old; `aborted`: generation was given up. \
-         (A failed group has no trajectories, and so no row.)\n\
+         - `surplus`: kept by the filter, beyond the batch; `stale`: carried over until it was too old; `aborted`: generation was given up, or the run ended before \
+         the step was complete. (A failed group has no trajectories, and so no row.)\n\
          - of a trained group, why this member bore no loss: `unscored` (no reward function answered), `unchosen` (the filter chose other \
          members), `truncated` (`objective.masks.truncated`), `shaped` (a shaping took it out), `masked` (no token of it is the \
          policy's), `rejected` (`objective.correction` rejected all of its tokens).\n\n\
@@ -345,6 +345,7 @@ pub fn reference_markdown() -> String {
          object a line; step 0 is the validation before training. `tamis eval RUN --samples FILE` writes the same columns, as JSON lines \
          (`.jsonl`) or Parquet (`.parquet`). `tamis rollouts FILE` shows either.\n\n\
          {}\n\
+         What a reward function logs (`log_extra`) follows the scores here too.\n\n\
          ## `evaluations/step_N.json`\n\n\
          What `tamis eval` found for the checkpoint of step N: one JSON object, the one that `--json` prints. A second evaluation of the same \
          checkpoint is `step_N-2.json`, and so on; nothing is overwritten. For a checkpoint that is in no run nothing is kept.\n\n\

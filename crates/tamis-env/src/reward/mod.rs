@@ -76,10 +76,10 @@ pub struct TrainerState {
 /// What a function logs beside its scores, of one completion (TRL's `log_extra` and `log_metric`).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Logged {
-    /// Text by column, for the rollout files.
+    /// Text by column, for the files of rollouts and of validation samples.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub columns: BTreeMap<String, String>,
-    /// Numbers by metric; the step's metric is the mean over all completions.
+    /// Numbers by metric; the metric of a step (of a data source of a validation) is the mean over all completions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, Vec<f64>>,
 }
