@@ -126,6 +126,21 @@ const REFUSED: &[(&[&str], &str)] = &[
         ],
         "`data.prompt_template`: ",
     ),
+    // The first rows of every file, and those of tasks.
+    (
+        &["data.task=null", "validate.test_freq=0", "data.train=[rows.jsonl,chat.jsonl]"],
+        "chat.jsonl: prompt 1 of the training data cannot be prepared",
+    ),
+    (
+        &["data.task=null", "data.train=rows.jsonl", "data.val=[rows.jsonl,chat.jsonl]"],
+        "chat.jsonl: prompt 1 of the validation data cannot be prepared",
+    ),
+    (
+        &["model.chat_template=loops.jinja"],
+        "prompt 1 of the training data cannot be prepared: the chat template does too much for one conversation",
+    ),
+    (&["data.prompt_template=doubles.jinja"], "`data.prompt_template`: "),
+    (&["data.task=gsm8k_calculator", "validate.test_freq=0", "data.train=rows.jsonl"], "`data.train`: "),
     // Rewards.
     (&["reward=[{kind: number},{kind: format, pattern: '('}]"], "unclosed group"),
     (&["reward=[{kind: number},{kind: length, min_length: 9, max_length: 3}]"], "reward `length` needs"),
@@ -149,6 +164,9 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["objective.correction.weights={min: 5, max: 2}"], "the lower must be below the upper"),
     (&["objective.correction.preset=bypass_pg_is"], "weights the plain policy gradient"),
     (&["objective.loss.kind=decoupled", "objective.correction.preset=decoupled_token_is"], "weighted twice"),
+    (&["objective.masks.top_entropy=0"], "must be greater than 0 and at most 1, got "),
+    (&["objective.masks.top_entropy=1.5"], "must be greater than 0 and at most 1, got "),
+    (&["objective.masks.off_policy=-1"], "must be 0 or more, got -1"),
     // Numbers that single precision does not hold.
     (
         &["rollout.top_p=1e-300"],
@@ -234,6 +252,115 @@ fn both_commands_refuse_the_same_with_the_same_words_and_the_place() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
     assert!(REFUSED.len() >= 55);
+}
+
+/// A name with room for itself and none for a number is refused once it is taken, in words of its own; nothing is made.
+#[test]
+fn a_name_that_is_taken_has_room_for_a_number_or_is_refused() {
+    let folder = folder();
+    let name = "n".repeat(255);
+    let named = format!("run.name={name}");
+    let short = ["train.total_steps=1", "warm_start.steps=1", "filter=null", "data.gen_batch_size=null"];
+    folder.tamis(&[&["train", "tiny.yaml", &named], &short[..]].concat()).succeeds();
+    for command in [&["config", "check"][..], &["train"]] {
+        let ended = folder.tamis(&[command, &["tiny.yaml", &named], &short[..]].concat());
+        assert_eq!(ended.code, Some(2), "{}", ended.shown());
+        let told = ended.stderr.replace(&name, "NAME");
+        assert!(
+            told.contains("`run.name`: failed to make a folder for the run `NAME` in `runs`: it is taken, and `NAME-2` has 257 bytes, more than the 255"),
+            "{told}"
+        );
+        assert!(told.contains("hint: take a shorter `run.name`"), "{told}");
+    }
+    assert_eq!(std::fs::read_dir(folder.join("runs")).expect("runs").count(), 1);
+}
+
+/// A resume and an evaluation look at what they read, before they begin; not at what they do not.
+#[test]
+fn a_resume_and_an_evaluation_are_checked_too() {
+    let folder = folder().with(
+        "reward.py",
+        "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return 1.0\n",
+    );
+    folder.write("plain.jinja", "{{ messages[-1].content }}");
+    let begin = [
+        "train",
+        "tiny.yaml",
+        "data.task=null",
+        "data.train=rows.jsonl",
+        "data.val=rows.jsonl",
+        "train.total_steps=1",
+        "data.train_batch_size=1",
+        "data.gen_batch_size=null",
+        "filter=null",
+        "train.ppo_mini_batch_size=1",
+        "reward=[{kind: python, path: reward.py}]",
+        "model.chat_template=plain.jinja",
+        "data.prompt_format=chat",
+        "objective.kl.in=loss",
+    ];
+    folder.tamis(&begin).succeeds();
+    let resume = ["train", "--resume", "runs/tiny", "train.total_steps=2"];
+    let eval = ["eval", "runs/tiny"];
+    let run = folder.join("runs/tiny");
+    for (file, key) in
+        [("rows.jsonl", "data."), ("reward.py", "`reward[0].path`"), ("plain.jinja", "`model.chat_template`")]
+    {
+        let aside = folder.join("aside");
+        std::fs::rename(folder.join(file), &aside).expect("moved");
+        for command in [&resume[..], &eval[..]] {
+            let ended = folder.tamis(command);
+            assert_eq!(ended.code, Some(2), "{command:?} without {file}: {}", ended.shown());
+            assert!(ended.stderr.contains(key) && ended.stderr.contains(file), "{}", ended.shown());
+            assert!(
+                ended.stderr.contains("--> ") && ended.stderr.contains("config.yaml:"),
+                "{}",
+                ended.shown()
+            );
+            assert!(!ended.stderr.contains("resuming"), "{}", ended.shown());
+        }
+        std::fs::rename(&aside, folder.join(file)).expect("back");
+    }
+    // A template that fails on the rows, and rows that are none.
+    folder
+        .write("plain.jinja", "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}");
+    for command in [&resume[..], &eval[..]] {
+        let ended = folder.tamis(command);
+        assert_eq!(ended.code, Some(2), "{}", ended.shown());
+        assert!(ended.stderr.contains("the chat template does too much"), "{}", ended.shown());
+    }
+    folder.write("plain.jinja", "{{ messages[-1].content }}");
+    let ended = folder.tamis(&[&eval[..], &["data.val=empty.jsonl"]].concat());
+    assert!(ended.failure().contains("no prompts in") && ended.code == Some(2), "{}", ended.shown());
+    // The training prompts are nothing to an evaluation, nor is the folder that a run's own model came from to a resume.
+    folder.tamis(&[&eval[..], &["data.train=none.jsonl"]].concat()).succeeds();
+    let before: Vec<u8> = std::fs::read(run.join("metrics.jsonl")).expect("metrics");
+    folder.tamis(&resume).succeeds();
+    assert_ne!(before, std::fs::read(run.join("metrics.jsonl")).expect("metrics"));
+    let own = "run.name=own";
+    let checkpoint = folder.join("runs/tiny/checkpoints/step_2");
+    let model = format!("model.path={}", checkpoint.display());
+    folder.tamis(&[&begin[..], &[own, &model, "model.init=null", "warm_start.steps=0"]].concat()).succeeds();
+    std::fs::remove_dir_all(&checkpoint).expect("removed");
+    folder.tamis(&["train", "--resume", "runs/own", "train.total_steps=2"]).succeeds();
+}
+
+#[test]
+fn a_check_says_what_it_leaves_to_a_run() {
+    let folder = folder().with("reward.py", "def compute_score():\n    return 1.0\n");
+    let ended = folder.tamis(&[
+        "config",
+        "check",
+        "tiny.yaml",
+        "reward=[{kind: python, path: reward.py, name: mine}]",
+    ]);
+    let ended = ended.succeeds();
+    assert!(
+        ended.stdout.ends_with("not checked, as a check starts no program: what `mine` (reward[0]) takes and returns; `tamis train` asks before it generates anything\n"),
+        "{}",
+        ended.shown()
+    );
+    assert!(!folder.tamis(&["config", "check", "tiny.yaml"]).succeeds().stdout.contains("not checked"));
 }
 
 #[test]

@@ -261,3 +261,158 @@ fn steps_that_bear_no_loss_end_the_run() {
         ended.shown()
     );
 }
+
+/// Answers from the first step on: at the validation before it, nothing is scored.
+fn late() -> String {
+    format!("{{'score': None}} if request['step'] == 0 else {SCORES}")
+}
+
+fn rows(folder: &Folder) -> Vec<serde_json::Map<String, serde_json::Value>> {
+    let text = folder.read("runs/tiny/metrics.jsonl");
+    text.lines().map(|line| serde_json::from_str(line).expect("a row")).collect()
+}
+
+/// Where nothing was scored there is no number: not on the line, not in the metrics, not in the closing words, and no checkpoint is compared
+/// by it. The punishment for length that `dapo` adds answers whatever it is given, and is no measurement.
+#[test]
+fn a_validation_of_which_nothing_was_scored_has_no_figure() {
+    for preset in [None, Some("preset=dapo")] {
+        for metric in ["null", "val-core/arithmetic/reward/mean@1"] {
+            let folder = Folder::new();
+            folder.write("judge.py", &judge(&late()));
+            folder.write("config.yaml", &config(&NO_FILTER));
+            let keep = format!("checkpoint.keep_best={{k: 1, metric: {metric}}}");
+            let mut arguments = vec!["train", "config.yaml", "filter=null", &keep, "data.check_gold=off"];
+            arguments.extend(preset);
+            let ended = folder.tamis(&arguments).succeeds();
+            assert!(
+                ended.stderr.contains("\nvalidation after step 0: no score (8 prompts), mean length "),
+                "{}",
+                ended.shown()
+            );
+            assert!(ended.stderr.contains("\nvalidation after step 2: mean score "), "{}", ended.shown());
+            let compared =
+                "nothing was scored for `val-core/arithmetic/reward/mean@1` (checkpoint.keep_best.metric)";
+            assert_eq!(ended.stderr.contains(compared), metric != "null", "{}", ended.shown());
+            let closing = ended.stdout.lines().find(|line| line.starts_with("mean score (8 held-out)"));
+            assert_eq!(
+                closing.and_then(|line| line.split_whitespace().nth(4)),
+                Some("none"),
+                "{}",
+                ended.shown()
+            );
+            let rows = rows(&folder);
+            let means = |row: &serde_json::Map<String, serde_json::Value>| {
+                // The punishment itself is measured under its own name.
+                let is_mean = |name: &&String| name.contains("mean@1") && !name.contains("/overlong/");
+                row.keys().filter(is_mean).cloned().collect::<Vec<_>>()
+            };
+            assert_eq!(means(&rows[0]), [""; 0], "{:?}", rows[0]);
+            assert_eq!(rows[0]["val-aux/arithmetic/num_unscored"], 8.0);
+            assert!(
+                means(&rows[2]).contains(&"val-core/arithmetic/reward/mean@1".to_owned()),
+                "{:?}",
+                rows[2]
+            );
+            let state = folder.read("runs/tiny/checkpoints/step_6/state.json");
+            let state: serde_json::Value = serde_json::from_str(&state).expect("JSON");
+            let scores: Vec<&String> = state["scores"].as_object().expect("scores").keys().collect();
+            assert_eq!(scores, ["2", "4", "6"]);
+        }
+    }
+}
+
+#[test]
+fn an_evaluation_of_which_nothing_was_scored_has_no_figure() {
+    let folder = Folder::new();
+    train(&folder, SCORES, &[&NO_FILTER[..], &[("  total_steps: 6", "  total_steps: 2")]].concat())
+        .succeeds();
+    folder.write("judge.py", &judge("{'score': None}"));
+    let ended = folder.tamis(&["eval", "runs/tiny", "validate.num_samples_shown=0"]).succeeds();
+    let table: Vec<&str> =
+        ended.stdout.lines().filter(|line| !line.contains("tokens") && !line.contains("cut at")).collect();
+    insta::assert_snapshot!(table.join("\n"), @r"
+    checkpoint runs/tiny/checkpoints/step_2
+    8 prompts, 1 sample each, greedy
+
+    arithmetic (8 prompts, 8 completions)
+      nothing was scored: no reward function answered any completion
+      unscored                     8
+    ");
+    let json = folder.tamis(&["eval", "runs/tiny", "--json"]).succeeds();
+    let json: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON");
+    assert!(!json["metrics"].to_string().contains("mean@"), "{json}");
+}
+
+/// A figure that there cannot be is refused before anything is generated, even where the names of the scores are not known yet; one of a
+/// score that no answer has ends the run at the first validation.
+#[test]
+fn the_figure_that_checkpoints_are_compared_by_must_be_one_that_there_can_be() {
+    let folder = Folder::new();
+    folder.write("judge.py", &judge(SCORES));
+    folder.write("config.yaml", &config(&NO_FILTER));
+    let told = |metric: &str, gold: &str| {
+        let keep = format!("checkpoint.keep_best.metric={metric}");
+        let gold = format!("data.check_gold={gold}");
+        let ended = folder.tamis(&["train", "config.yaml", &keep, &gold]);
+        let failure = ended.failure();
+        assert!(
+            failure.contains(&format!("there is no figure `{metric}` in this run's validation")),
+            "{failure}"
+        );
+        assert!(failure.contains("hint: choose one of val-"), "{failure}");
+        (ended.code, ended.stderr.contains("warm start:"))
+    };
+    assert_eq!(told("val-core/arithmetic/acc/mean@1", "warn"), (Some(2), false));
+    assert_eq!(told("val-core/arithmetic/score/mean@1", "warn"), (Some(2), false), "it is no core figure");
+    assert_eq!(told("val-core/arithmetic/strict/mean@8", "off"), (Some(2), false), "there is one sample");
+    assert_eq!(told("val-core/sums/strict/mean@1", "off"), (Some(2), false), "there is no such source");
+    assert_eq!(told("val-core/arithmetic/strict/mean@1", "off"), (Some(2), true));
+}
+
+#[test]
+fn a_warm_start_without_any_score_does_not_reach_its_target() {
+    let folder = Folder::new();
+    folder.write("judge.py", &judge(&late()));
+    folder.write("config.yaml", &config(&NO_FILTER));
+    let target = ["warm_start.target_accuracy=0", "warm_start.test_freq=10", "data.check_gold=off"];
+    let ended = folder.tamis(&[&["train", "config.yaml"], &target[..]].concat()).succeeds();
+    let line = ended.stderr.lines().find(|line| line.starts_with("warm start: 40 updates of 32 examples"));
+    assert!(
+        line.is_some_and(|line| !line.contains("accuracy") && !line.contains("score")),
+        "{}",
+        ended.shown()
+    );
+    assert!(ended.stderr.contains("warning: warm start: no reward function answered"), "{}", ended.shown());
+}
+
+/// What was generated before a run ended in the middle of a step can be looked at.
+#[test]
+fn the_rollouts_of_an_attempt_that_ends_for_want_of_rewards_are_written() {
+    let folder = Folder::new();
+    train(&folder, FAILS, &[]);
+    let rows = |verdict: &str| {
+        let arguments =
+            ["rollouts", "runs/tiny", "--step", "1", "--verdict", verdict, "--limit", "1000", "--json"];
+        let ended = folder.tamis(&arguments).succeeds();
+        let json: serde_json::Value = serde_json::from_str(&ended.stdout).expect("JSON");
+        json["rows"].as_array().expect("rows").clone()
+    };
+    // Three rounds of eight prompts, four completions each; nobody scored them.
+    let unscored = rows("unscored");
+    assert_eq!(unscored.len(), 3 * 8 * 4, "{unscored:?}");
+    assert!(unscored.iter().all(|row| row["reward"].is_null() && row["completion"].is_string()));
+    // Likewise where the filter's metric is missing; of the last round nothing was judged, and its scores are there.
+    let changes = [
+        ("data:\n", "data:\n  check_gold: off\n"),
+        ("filter: {kind: variance}", "filter: {kind: variance, metric: strict}"),
+        ("run: {name: tiny", "run: {name: strict"),
+    ];
+    train(&folder, "{'score': 1}", &changes);
+    let arguments = ["rollouts", "runs/strict", "--verdict", "aborted", "--limit", "1000", "--json"];
+    let aborted: serde_json::Value =
+        serde_json::from_str(&folder.tamis(&arguments).succeeds().stdout).expect("JSON");
+    let aborted = aborted["rows"].as_array().expect("rows");
+    assert_eq!(aborted.len(), 8 * 4);
+    assert!(aborted.iter().all(|row| row["reward"] == 1.0), "{aborted:?}");
+}

@@ -361,3 +361,39 @@ fn a_checkpoint_of_diverged_weights_is_not_called_damaged() {
       hint: training had diverged when this was saved: move its folder elsewhere and resume from the checkpoint before it, runs/tiny/checkpoints/step_0, or begin a new run from that one (`model.path=runs/tiny/checkpoints/step_0`) with a lower train.optimizer.learning_rate
     ");
 }
+
+/// Weights that are no numbers are not measured first: nothing is generated with them, and the phase ends where they went wrong.
+#[test]
+fn a_warm_start_that_diverges_is_not_measured() {
+    let folder = Folder::new();
+    let changes = [
+        ("data:\n", "data:\n  check_gold: off\n"),
+        ("learning_rate: 1e-2}", "learning_rate: 1e38, target_accuracy: 0.9, test_freq: 1000}"),
+        ("warm_start: {steps: 40,", "warm_start: {steps: 1000,"),
+        ("optimizer: {learning_rate: 1e-3}", "optimizer: {learning_rate: 1e-3, weight_decay: 1000}"),
+    ];
+    let asks = "(open('asked', 'a').write('x'), '1')[1]";
+    let ended = train(&folder, asks, &changes);
+    let told = ended.failure();
+    assert!(
+        told.contains("error: the policy's weights hold numbers that are not finite after step 0, "),
+        "{told}"
+    );
+    assert!(told.contains("begin a new run with a lower warm_start.learning_rate"), "{told}");
+    assert!(!folder.join("asked").exists(), "{}", ended.shown());
+    // It ended soon after, not with its last update.
+    assert!(!ended.stderr.contains("warm start: update 900"), "{}", ended.shown());
+}
+
+/// While updates are left out no checkpoint goes: the last one that is kept may be from before the trouble. Afterwards they go.
+#[test]
+fn checkpoints_from_before_updates_that_are_left_out_are_kept() {
+    let folder = Folder::new();
+    let keep = ("checkpoint: {save_freq: 2}", "checkpoint: {save_freq: 1, keep_last: 1}");
+    let short = ("  total_steps: 6", "  total_steps: 5");
+    train(&folder, "'1e90' if 3 <= step <= 5 and n % 2 else '0.5'", &[PLAIN, keep, short]).succeeds();
+    // Steps 3, 4 and 5 made no update: that of step 2 is the last from before.
+    assert_eq!(checkpoints(&folder), ["step_2", "step_3", "step_4", "step_5"]);
+    folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=6"]).succeeds();
+    assert_eq!(checkpoints(&folder), ["step_6"]);
+}

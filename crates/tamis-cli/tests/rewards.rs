@@ -123,6 +123,15 @@ fn what_a_function_logs_is_kept() {
         let completion = row["completion"].as_str().expect("text");
         assert_eq!(row["first"], completion.chars().take(1).collect::<String>());
     }
+    // Of a validation too: by data source in the metrics, beside the samples where these are kept.
+    let ended = folder.tamis(&["eval", "runs/tiny", "--json", "--samples", "samples.jsonl"]).succeeds();
+    let found: serde_json::Value = serde_json::from_str(&ended.stdout).expect("JSON");
+    assert!(found["metrics"]["val-aux/arithmetic/reward_log/tokens"].is_number(), "{found}");
+    for line in folder.read("samples.jsonl").lines() {
+        let row: serde_json::Value = serde_json::from_str(line).expect("a row");
+        let completion = row["completion"].as_str().expect("text");
+        assert_eq!(row["first"], completion.chars().take(1).collect::<String>());
+    }
     // The steps are done again, and every answer comes out of the journal, whatever the function would say now.
     let again = Folder::new()
         .with("mine.py", &FUNCTIONS.replaced("1000 *", "2000 *"))

@@ -389,3 +389,114 @@ fn an_evaluation_runs_its_reward_from_a_private_folder_and_removes_it() {
     assert_eq!((ended.code, left()), (Some(130), 0), "{}", ended.shown());
     assert!(ended.failure().ends_with("error: interrupted\n"), "{}", ended.shown());
 }
+
+/// A configuration with relative paths, in a folder of its own, begun from the folder around it.
+const PROJECT: &str = "\
+run: {name: tiny, seed: 3, threads: 1}
+model:
+  init: {architecture: qwen3, hidden_size: 16, intermediate_size: 32, num_layers: 1, num_heads: 2, num_kv_heads: 1, max_position_embeddings: 64}
+  chat_template: chat.jinja
+data: {train: rows.jsonl, val: rows.jsonl, max_prompt_length: 12, train_batch_size: 4, prompt_format: chat}
+rollout: {n: 4, max_response_length: 4}
+reward: [{kind: command, name: judge, argv: [python3, judge.py], num_processes: 1}]
+train: {ppo_mini_batch_size: 2, total_steps: 2, optimizer: {learning_rate: 1e-3}}
+validate: {test_freq: 1, before_train: false, num_samples_shown: 1}
+checkpoint: {save_freq: 1}
+";
+
+fn project() -> Folder {
+    let rows: String = (1..10)
+        .map(|number| format!("{{\"question\": \"{number}+1=\", \"answer\": \"{}\"}}\n", number + 1))
+        .collect();
+    Folder::new()
+        .with("project/run.yaml", PROJECT)
+        .with("project/rows.jsonl", &rows)
+        .with("project/chat.jinja", "{{ messages[-1].content }}1")
+        .with("project/judge.py", JUDGE)
+        .with("elsewhere/note", "")
+}
+
+/// `tamis` in a folder within this one.
+fn tamis_in(folder: &Folder, within: &str, arguments: &[&str]) -> tamis::Ended {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_tamis"))
+        .args(arguments)
+        .current_dir(folder.join(within))
+        .stdin(std::process::Stdio::null())
+        .output()
+        .expect("tamis runs");
+    let text =
+        |bytes: &[u8]| String::from_utf8_lossy(bytes).replace(&folder.path().display().to_string(), "DIR");
+    tamis::Ended { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
+}
+
+/// Data, template and reward program are found whatever folder a run is gone on with or measured from, and a run that was moved is the same
+/// run.
+#[test]
+fn a_run_is_tied_to_no_folder() {
+    let folder = project();
+    folder.tamis(&["train", "project/run.yaml"]).succeeds();
+    let whole =
+        folder.tamis(&["train", "project/run.yaml", "run.name=whole", "train.total_steps=4"]).succeeds();
+    assert!(whole.stdout.contains("done: 4 steps"), "{}", whole.shown());
+    let table = |within: &str, run: &str| {
+        let ended = tamis_in(&folder, within, &["eval", run]).succeeds();
+        ended.stdout.lines().skip(1).collect::<Vec<_>>().join("\n")
+    };
+    let here = table(".", "runs/tiny");
+    assert!(here.contains("judge, reward, score"), "{here}");
+    assert_eq!(table("elsewhere", "../runs/tiny"), here);
+    tamis_in(&folder, "elsewhere", &["train", "--resume", "../runs/tiny", "train.total_steps=3"]).succeeds();
+    std::fs::rename(folder.join("runs/tiny"), folder.join("elsewhere/moved")).expect("moved");
+    assert_eq!(table("project", "../elsewhere/moved").lines().next(), here.lines().next());
+    tamis_in(&folder, "project", &["train", "--resume", "../elsewhere/moved", "train.total_steps=4"])
+        .succeeds();
+    let (moved, whole) = (Left::by(&folder.join("elsewhere/moved")), Left::by(&folder.join("runs/whole")));
+    assert_eq!(rows_from(&moved.metrics, 1), rows_from(&whole.metrics, 1));
+    for (file, bytes) in &whole.files {
+        if file.ends_with("step_4/model.safetensors") || file.starts_with("rollouts/") {
+            assert!(moved.files[file] == *bytes, "{file}");
+        }
+    }
+}
+
+/// Runs of earlier builds hold the paths as they were typed: these are taken from the folder in which tamis is started, as they were then;
+/// from another one the files are missed by name, before anything is touched.
+#[test]
+fn relative_paths_of_an_old_run_are_taken_from_the_present_folder() {
+    let folder = project();
+    folder.tamis(&["train", "project/run.yaml"]).succeeds();
+    let prefix = format!("{}/", folder.path().canonicalize().expect("a folder").display());
+    for file in ["config.yaml", ".config.yaml"] {
+        let path = format!("runs/tiny/{file}");
+        let text = folder.read(&path);
+        assert!(text.contains(&prefix), "{text}");
+        folder.write(&path, &text.replace(&prefix, ""));
+    }
+    let before = Left::by(&folder.join("runs/tiny"));
+    for arguments in
+        [&["train", "--resume", "../runs/tiny", "train.total_steps=3"][..], &["eval", "../runs/tiny"]]
+    {
+        let ended = tamis_in(&folder, "elsewhere", arguments);
+        assert_eq!(ended.code, Some(2), "{}", ended.shown());
+        assert!(ended.stderr.contains("there is no file project/rows.jsonl"), "{}", ended.shown());
+    }
+    before.assert_same(&Left::by(&folder.join("runs/tiny")));
+    folder.tamis(&["eval", "runs/tiny"]).succeeds();
+    folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=3"]).succeeds();
+}
+
+/// The file `started` holds the date that templates show: without it the prompts of a resume are others, and it is named.
+#[test]
+fn the_date_of_a_run_that_is_gone_is_missed_by_name() {
+    let folder = project();
+    folder.write("project/chat.jinja", "{{ strftime_now('%Y') }}{{ messages[-1].content }}");
+    folder.tamis(&["train", "project/run.yaml"]).succeeds();
+    std::fs::remove_file(folder.join("runs/tiny/started")).expect("removed");
+    let refused = folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=3"]);
+    insta::assert_snapshot!(refused.failure(), @r"
+    exit code 4
+    error: the run in runs/tiny cannot be resumed with this configuration:
+    the training prompts are not those that the run was begun with: `started`, the date that chat templates show, is gone from the run directory, or a file of data.train has changed
+      hint: leave these keys as they were, or begin a new run; `tamis config explain KEY` says which may change
+    ");
+}

@@ -24,8 +24,9 @@ impl Loaded {
         self.show_with(&[])
     }
 
-    /// As [`Loaded::show`], with the value that the run takes in the comment of each of these keys that is null.
-    pub fn show_with(&self, in_force: &[(&str, Json)]) -> String {
+    /// As [`Loaded::show`], with the value that the run takes in the comment of each of these keys that is null; of an entry of a list
+    /// (`reward.0`) an object of its null keys.
+    pub fn show_with(&self, in_force: &[(String, Json)]) -> String {
         let mut text = String::new();
         let values = self.values();
         // Everything that the preset sets is in the values; naming it again lets a reader see what was meant.

@@ -169,6 +169,8 @@ pub struct ShellSettings {
     /// How tokens are drawn.
     pub sampling: Sampling,
     /// Whether the first rounds that are scored must show that the filter's metric is there at all: where its name could not be known before.
+    /// How many did not is no part of a checkpoint: before the first step is trained a resume does all rounds again, after it the metric is
+    /// proven.
     pub is_metric_unproven: bool,
 }
 
@@ -290,6 +292,22 @@ impl Shell {
     /// Groups held for the next step.
     pub fn held(&self) -> impl Iterator<Item = &Record> {
         self.held.values()
+    }
+
+    /// The groups of an attempt at a step that ended with an error before the step was complete, each with its fate: dropped where the filter
+    /// had said so, else aborted. They stay held.
+    pub fn unfinished(&self, step: u64) -> Vec<Record> {
+        let of_step = self.held().filter(|record| record.step == step).cloned();
+        of_step
+            .map(|mut record| {
+                if record.fate == Fate::Carried {
+                    record.fate = Fate::Aborted;
+                }
+                // Nobody has looked at the metric of what was not judged.
+                record.values.resize(record.group.trajectories.len(), f64::NAN);
+                record
+            })
+            .collect()
     }
 
     /// The id that the next dispatched group gets.
@@ -539,7 +557,7 @@ impl Shell {
         let scored = with.scorer.score(&inputs, &keys)?;
         self.reward_health.observe(with.scorer.rewards(), &inputs, &scored);
         drop(inputs);
-        self.prove_metric(&scored, with.observer)?;
+        let proven = self.prove_metric(&scored, with.observer);
         let rewards: Vec<f64> = scored.iter().map(|scored| scored.reward.value).collect();
         with.observer.scored(&rewards);
         for warning in with.scorer.take_warnings() {
@@ -561,7 +579,8 @@ impl Shell {
                 trajectory.scores.insert("reward".to_owned(), scored.reward);
             }
         }
-        Ok(())
+        // What fails here can be looked at with its scores.
+        proven
     }
 
     /// Fails where the completions of the first rounds were scored and none of them has the score that the filter looks at. One round may by
@@ -650,3 +669,6 @@ impl Shell {
         Ok(Collected { end, report: close.report, trained, others, carried_out: close.carried })
     }
 }
+
+#[cfg(test)]
+mod tests;

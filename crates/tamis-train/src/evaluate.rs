@@ -19,7 +19,7 @@ use crate::native::NativeEngine;
 use crate::progress::Progress;
 use crate::session::{engine_settings, validation_settings};
 use crate::validation::{self, Shown, Validation, ValidationSettings};
-use crate::validation_metrics::SourceResult;
+use crate::validation_metrics::{SourceResult, results_by_source};
 
 /// An evaluation cannot be made.
 #[derive(Debug, Error)]
@@ -167,7 +167,8 @@ fn evaluate_whole(
     for warning in scorer.take_warnings() {
         progress.warn(&warning);
     }
-    let sources = validation::results(&rows, &config.validate);
+    let mut sources = results_by_source(&rows);
+    validation::retain_configured(&mut sources, &config.validate);
     let mut metrics = Metrics::new();
     for source in &sources {
         source.put(&mut metrics);

@@ -122,6 +122,107 @@ pub fn human(bytes: u64) -> String {
 mod tests {
     use super::*;
 
+    fn config(overrides: &[&str]) -> Config {
+        let yaml = "model: {init: {architecture: llama, hidden_size: 16, intermediate_size: 32, num_layers: 1, num_heads: 1, max_position_embeddings: 64}}\n\
+            data: {task: arithmetic, max_prompt_length: 12, train_batch_size: 8}\n\
+            rollout: {n: 4, max_response_length: 20, max_num_seqs: 256}\nreward: [{kind: number}]\n\
+            train: {total_steps: 1, ppo_mini_batch_size: 4, micro_batch_tokens: 100000}\nrun: {threads: 1}\n";
+        let source = tamis_config::source::Source::new(
+            tamis_config::source::SourceKind::File("run.yaml".into()),
+            yaml.to_owned(),
+        );
+        let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
+        tamis_config::load_sources(&[source], &overrides).unwrap_or_else(|errors| panic!("{errors}")).config
+    }
+
+    fn model() -> ModelConfig {
+        let mut model = ModelConfig::new(tamis_model::Architecture::Llama, 32, 16, 32, 1, 1, 64);
+        model.num_kv_heads = 1;
+        model
+    }
+
+    const LENGTHS: Lengths = Lengths { prompt: 10, gold: 3, num_validation_prompts: 6 };
+
+    fn estimated(overrides: &[&str]) -> MemoryEstimate {
+        estimate(&config(overrides), &model(), None, LENGTHS)
+    }
+
+    /// The plan of a run, by hand: rows and scored rows of its largest micro-batch, and what runs at once in the generator.
+    #[test]
+    fn the_plan_of_a_run_by_hand() {
+        let by_hand = |plan: MemoryPlan| MemoryEstimate::new(&model(), &plan);
+        let generation =
+            GenerationPlan { num_sequences: 32, group_size: 4, prompt_tokens: 10, response_tokens: 20 };
+        // A mini-batch of four groups: a prompt of ten tokens, and four completions of twenty, of which the last token is no row. The nine
+        // first rows of a prompt have no logits.
+        let rows = 4 * (10 + 4 * 19);
+        let scored = (rows as f64 * (1.0 - 9.0 / 86.0)).ceil() as usize;
+        let plan = MemoryPlan {
+            trains: true,
+            micro_batch_tokens: rows,
+            scored_tokens: scored,
+            num_threads: 1,
+            keep_logits_bytes: KEEP_LOGITS_BYTES,
+            generation,
+            ..MemoryPlan::default()
+        };
+        assert_eq!(estimated(&[]), by_hand(plan));
+        // A micro-batch of tokens holds no more than it says, one of sequences may begin within a group.
+        let cut = MemoryPlan {
+            micro_batch_tokens: 100,
+            scored_tokens: (100.0_f64 * (1.0 - 9.0 / 86.0)).ceil() as usize,
+            ..plan
+        };
+        assert_eq!(estimated(&["train.micro_batch_tokens=100"]), by_hand(cut));
+        let rows = 2 * 10 + 2 * 20;
+        let cut = MemoryPlan {
+            micro_batch_tokens: rows,
+            scored_tokens: (rows as f64 * (1.0 - 9.0 / 86.0)).ceil() as usize,
+            ..plan
+        };
+        assert_eq!(estimated(&["train.micro_batch_size=2", "~train.micro_batch_tokens"]), by_hand(cut));
+        // A reference is a copy, and a pass over a batch beside that of the training.
+        let with_reference = MemoryPlan { num_copies: 1, score_tokens: 8 * 86, ..plan };
+        assert_eq!(estimated(&["objective.kl.in=loss"]), by_hand(with_reference));
+        assert_eq!(
+            estimated(&["model.recompute_activations=true"]),
+            by_hand(MemoryPlan { recompute: true, ..plan })
+        );
+        // The warm start's batch is not cut.
+        let warm = MemoryPlan { micro_batch_tokens: 512 * 13, scored_tokens: 512 * 3, ..plan };
+        assert_eq!(estimated(&["warm_start.steps=1", "warm_start.batch_size=512"]), by_hand(warm));
+        // A validation of many samples generates more than a round.
+        let samples = GenerationPlan { num_sequences: 60, group_size: 10, ..generation };
+        let validates = by_hand(MemoryPlan { generation: samples, ..plan });
+        let found = estimated(&["validate.n=10"]);
+        assert_eq!(found.generation, validates.generation.max(by_hand(plan).generation));
+        let few = estimated(&["rollout.max_num_seqs=8"]);
+        assert_eq!(
+            few,
+            by_hand(MemoryPlan { generation: GenerationPlan { num_sequences: 8, ..generation }, ..plan })
+        );
+    }
+
+    #[test]
+    fn a_critic_has_weights_gradients_and_moments_of_its_own() {
+        let overrides = ["preset=ppo", "critic.ppo_mini_batch_size=8"];
+        let config = config(&overrides);
+        let mut critic = model();
+        critic.head = tamis_model::OutputHead::Value;
+        let with = estimate(&config, &model(), Some(&critic), LENGTHS);
+        let without = estimate(&config, &model(), None, LENGTHS);
+        assert!(with.critic >= 4 * without.weights / 2 && without.critic == 0, "{with}");
+        assert_eq!(with.certain(), without.certain() + with.critic + with.gradients - without.gradients);
+        assert!(with.activations > without.activations, "its mini-batch is the larger one");
+    }
+
+    #[test]
+    fn trajectories_by_hand() {
+        // A round of 8 groups of 4 and a validation of 6 prompts, each trajectory 1 KiB and 16 bytes a token; the batch's columns.
+        let expected = (32 + 6) * (1024 + 16 * 20) + 32 * 80 * 20;
+        assert_eq!(trajectories(&config(&[]), 6), expected);
+    }
+
     #[test]
     fn units() {
         assert_eq!(human(512), "512 B");

@@ -203,6 +203,11 @@ impl Progress {
         self.inner().log(level, &visible(text));
     }
 
+    /// From now on the steps of this session are timed: what came before them (a warm start, a validation) is no part of their pace.
+    pub fn steps_begin(&self) {
+        self.inner().started = Instant::now();
+    }
+
     /// Shows how many groups of the running step are kept, of how many wanted; moves the bar only.
     pub fn groups(&self, kept: u64, target: u64) {
         let mut inner = self.inner();
@@ -500,7 +505,11 @@ mod tests {
         let generation = Some(Pace { time: Duration::from_secs(2), tokens: 24_690 });
         let view =
             StepView { accuracy: Some(0.469), reward: Some(0.5312), generation, ..StepView::default() };
-        progress.inner().started = Instant::now().checked_sub(Duration::from_secs(10)).expect("a past");
+        // A warm start of a quarter of an hour.
+        progress.inner().started = Instant::now().checked_sub(Duration::from_secs(900)).expect("a past");
+        progress.steps_begin();
+        let begun = progress.inner().started;
+        progress.inner().started = begun.checked_sub(Duration::from_secs(10)).expect("a past");
         progress.step(60, &view);
         // 10 steps in 10 s, 140 to go.
         let message = progress.inner().message();

@@ -50,6 +50,19 @@ pub enum RunDirectoryError {
         /// The name.
         name: String,
     },
+    /// The run's name is taken, and with a number behind it it would be too long.
+    #[error(
+        "make a folder for the run `{name}` in `{}`: it is taken, and `{name}-{number}` has {} bytes, more than the {MAX_NAME} that the name of a folder can have \
+         (`run.name`)", parent.display(), numbered(name, *.number).len()
+    )]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// The first number that is free.
+        number: u64,
+        /// The folder around it.
+        parent: PathBuf,
+    },
     /// The folder of a new run cannot be made.
     #[error("make a run directory in `{}` (`run.dir`)", parent.display())]
     NoRoom {
@@ -109,12 +122,48 @@ pub fn is_name(name: &str) -> bool {
     matches!((parts.next(), parts.next()), (Some(std::path::Component::Normal(part)), None) if part == name)
 }
 
+/// The name of a run's folder: its own, or with a number where that is taken.
+fn numbered(name: &str, number: u64) -> String {
+    if number == 1 { name.to_owned() } else { format!("{name}-{number}") }
+}
+
+/// The name of the folder that a new run takes in `parent`: the first that is not there of `name`, `name-2`, `name-3`, ...
+///
+/// # Errors
+/// [`RunDirectoryError::Name`] for what is no name, [`RunDirectoryError::NameTaken`] where the first that is free is too long.
+pub fn free_name(parent: &Path, name: &str) -> Result<String, RunDirectoryError> {
+    name_from(parent, name, 1).map(|(name, _)| name)
+}
+
+/// As [`free_name`], from a number on, with the number.
+fn name_from(parent: &Path, name: &str, first: u64) -> Result<(String, u64), RunDirectoryError> {
+    if !is_name(name) {
+        return Err(RunDirectoryError::Name { name: name.to_owned() });
+    }
+    for number in first.. {
+        let folder = numbered(name, number);
+        if folder.len() > MAX_NAME {
+            return Err(RunDirectoryError::NameTaken {
+                name: name.to_owned(),
+                number,
+                parent: parent.to_owned(),
+            });
+        }
+        // A link that leads nowhere is there too.
+        if parent.join(&folder).symlink_metadata().is_err() {
+            return Ok((folder, number));
+        }
+    }
+    Err(RunDirectoryError::Name { name: name.to_owned() })
+}
+
 impl RunDirectoryError {
     /// What to do about it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Disk(error) => error.hint(),
             Self::Name { .. } => None,
+            Self::NameTaken { .. } => Some("take a shorter `run.name`"),
             Self::NoRoom { cause, .. } => {
                 cause.hint().or(Some("name a folder that can be made and written to, such as `run.dir=runs`"))
             }
@@ -195,14 +244,15 @@ impl RunDirectory {
     /// Makes a new run directory in `parent` (made too where it is not there): `name`, or the first of `name-2`, `name-3`, ...
     /// that is free. What is there is never entered, an empty folder neither.
     pub fn create(disk: &Disk, parent: &Path, name: &str) -> Result<Self, RunDirectoryError> {
+        let no_room = |cause| RunDirectoryError::NoRoom { parent: parent.to_owned(), cause };
         if !is_name(name) {
             return Err(RunDirectoryError::Name { name: name.to_owned() });
         }
-        let no_room = |cause| RunDirectoryError::NoRoom { parent: parent.to_owned(), cause };
         disk.create_folder(parent).map_err(no_room)?;
-        let mut number = 1_u64;
+        let mut first = 1;
         let path = loop {
-            let path = if number == 1 { parent.join(name) } else { parent.join(format!("{name}-{number}")) };
+            let (folder, number) = name_from(parent, name, first)?;
+            let path = parent.join(folder);
             // Creating is the test, so that two starts at once never share a folder.
             match disk.create_new_folder(&path) {
                 Ok(()) => break path,
@@ -210,7 +260,7 @@ impl RunDirectory {
                     if error.operation == Operation::CreateFolder
                         && error.cause.kind() == std::io::ErrorKind::AlreadyExists =>
                 {
-                    number += 1;
+                    first = number + 1;
                 }
                 Err(error) => return Err(no_room(error)),
             }

@@ -18,9 +18,8 @@ use tamis_rollout::{
 
 use crate::assemble::AssembleError;
 use crate::batch_metrics::Summary;
-use crate::metrics::Metrics;
 use crate::session::Places;
-use crate::validation_metrics::{PromptSamples, SourceResult, results_by_source};
+use crate::validation_metrics::{FigureName, PromptSamples, Quantity, REWARD, SourceResult};
 
 /// How validation samples.
 #[derive(Debug, Clone)]
@@ -79,12 +78,12 @@ impl OutcomeKind {
         }
     }
 
-    /// A mean of it: `51.6%` or `0.516`; nothing where nothing was scored.
-    pub fn figure(self, mean: f64) -> String {
+    /// A mean of it: `51.6%` or `0.516`; `None` where nothing was scored.
+    pub fn figure(self, mean: Option<f64>) -> Option<String> {
         match self {
-            Self::Accuracy => format!("{:.1}%", 100.0 * mean),
-            Self::Score => fixed(mean, 3),
-            Self::Unscored => String::new(),
+            Self::Accuracy => Some(format!("{:.1}%", 100.0 * mean?)),
+            Self::Score => Some(fixed(mean?, 3)),
+            Self::Unscored => None,
         }
     }
 
@@ -92,11 +91,15 @@ impl OutcomeKind {
     ///
     /// ```
     /// use tamis_train::validation::OutcomeKind;
-    /// assert_eq!(OutcomeKind::Accuracy.told(0.0312), "accuracy 3.1%");
-    /// assert_eq!(OutcomeKind::Score.told(0.0312), "mean score 0.031");
+    /// assert_eq!(OutcomeKind::Accuracy.told(Some(0.0312)), "accuracy 3.1%");
+    /// assert_eq!(OutcomeKind::Score.told(Some(0.0312)), "mean score 0.031");
+    /// assert_eq!(OutcomeKind::Unscored.told(None), "no score");
     /// ```
-    pub fn told(self, mean: f64) -> String {
-        format!("{} {}", self.name(), self.figure(mean)).trim_end().to_owned()
+    pub fn told(self, mean: Option<f64>) -> String {
+        match self.figure(mean) {
+            Some(figure) => format!("{} {figure}", self.name()),
+            None => Self::Unscored.name().to_owned(),
+        }
     }
 }
 
@@ -111,16 +114,16 @@ pub struct ValidationReport {
     /// Completions with an outcome: their `acc`, or `score` where there is none.
     #[serde(default)]
     pub num_scored: usize,
-    /// Mean outcome over prompts and samples, the figure that runs are compared by; 0 where none has one.
-    pub accuracy: f64,
+    /// Mean outcome over prompts and samples, the figure that runs are compared by; `None` where no completion has one.
+    pub accuracy: Option<f64>,
     /// Success by data source: the mean over its prompts of the mean outcome of their samples. Sources without an outcome are not there.
     #[serde(default)]
     pub success_by_source: BTreeMap<String, f64>,
     /// What kind of number the outcome is.
     #[serde(default)]
     pub outcome: OutcomeKind,
-    /// Mean length of the completions in tokens.
-    pub mean_length: f64,
+    /// Mean length of the completions in tokens; `None` without completions.
+    pub mean_length: Option<f64>,
     /// Some completions.
     pub shown: Vec<Shown>,
 }
@@ -248,6 +251,7 @@ pub fn sample(
                     completion: text.clone(),
                     ground_truth: prompt.prompt.ground_truth.clone(),
                     scores: scored.scores.iter().map(|(name, score)| (name.clone(), score.value)).collect(),
+                    logged: scored.logged.columns.clone(),
                     reward: scored.reward.value,
                     num_tokens: sample.token_ids.len(),
                     finish_reason: sample.finish_reason,
@@ -257,8 +261,13 @@ pub fn sample(
                 row.scores.entry(name.clone()).or_insert_with(|| vec![f64::NAN; samples.len()])[i] =
                     score.value;
             }
-            row.scores.entry("reward".to_owned()).or_insert_with(|| vec![f64::NAN; samples.len()])[i] =
-                scored.reward.value;
+            // What shaping alone gives is no measurement: a completion that no other function answered is unscored.
+            let is_measured = value("score").is_none_or(|score| !score.is_nan());
+            row.scores.entry(REWARD.to_owned()).or_insert_with(|| vec![f64::NAN; samples.len()])[i] =
+                if is_measured { scored.reward.value } else { f64::NAN };
+            for (name, values) in scored.logged.metrics {
+                row.logged.entry(name).or_default().extend(values);
+            }
             row.lengths.push(sample.token_ids.len());
             row.num_truncated += usize::from(sample.finish_reason == FinishReason::Length);
             row.answers.get_or_insert_default().push(text.trim().to_owned());
@@ -268,7 +277,7 @@ pub fn sample(
         }
         rows.push(row);
     }
-    report.accuracy = if report.num_scored == 0 { 0.0 } else { sum / report.num_scored as f64 };
+    report.accuracy = (report.num_scored > 0).then(|| sum / report.num_scored as f64);
     let mean = |of_prompts: Vec<f64>| Summary::of(of_prompts).map_or(f64::NAN, |summary| summary.mean);
     report.success_by_source =
         successes.into_iter().map(|(source, of_prompts)| (source.to_owned(), mean(of_prompts))).collect();
@@ -278,43 +287,61 @@ pub fn sample(
         (_, false) => OutcomeKind::Score,
     };
     let num_samples: usize = samples.iter().map(Vec::len).sum();
-    report.mean_length = if num_samples == 0 { 0.0 } else { length as f64 / num_samples as f64 };
+    report.mean_length = (num_samples > 0).then(|| length as f64 / num_samples as f64);
     Ok(Validation { prompts: rows, report, samples: kept })
 }
 
-/// Whether the figure that `checkpoint.keep_best` goes by will be there, as far as that can be known: scores of external functions are known
-/// only where the gold answers were checked.
-pub fn check_best(
+/// The figure that `checkpoint.keep_best` goes by; `None` where it goes by the mean outcome, or where there is nothing to validate on.
+///
+/// # Errors
+/// A name that no figure of the run's validation has, as far as that can be known: the scores of external functions are known only where the
+/// gold answers were checked.
+pub fn best_figure(
     config: &Config,
     prompts: &[PreparedPrompt],
     score_names: &BTreeSet<String>,
-) -> Result<(), AssembleError> {
+) -> Result<Option<FigureName>, AssembleError> {
     let Some(name) = config.checkpoint.keep_best.as_ref().and_then(|keep| keep.metric.as_deref()) else {
-        return Ok(());
+        return Ok(None);
     };
-    let is_guess = config.data.check_gold == GoldCheck::Off
-        && config.reward.iter().any(|reward| reward.kind.is_external());
-    if is_guess || prompts.is_empty() {
-        return Ok(());
+    if prompts.is_empty() {
+        return Ok(None);
     }
-    let n = config.validate.n;
     let sources: BTreeSet<&str> =
         prompts.iter().map(|prompt| source_of(&prompt.prompt.data_source)).collect();
-    let names = score_names.iter().map(String::as_str).chain(["reward"]);
-    let scores: BTreeMap<String, Vec<f64>> = names.map(|name| (name.to_owned(), vec![0.0; n])).collect();
-    let rows: Vec<PromptSamples> = sources
-        .into_iter()
-        .map(|source| PromptSamples {
-            source: source.to_owned(),
-            num_samples: n,
-            scores: scores.clone(),
-            lengths: vec![1; n],
-            answers: Some(vec![String::new(); n]),
-            ..PromptSamples::default()
-        })
-        .collect();
-    let expected = figures(&rows);
-    if expected.get(name).is_some() { Ok(()) } else { Err(no_figure(name, &expected)) }
+    let are_scores_known = config.data.check_gold != GoldCheck::Off
+        || config.reward.iter().all(|reward| !reward.kind.is_external());
+    let all = FigureName::all(&sources, config.validate.n, score_names);
+    let found = all.iter().find(|figure| figure.to_string() == name).cloned();
+    let guessed =
+        || if are_scores_known { None } else { FigureName::read(name, &sources, config.validate.n) };
+    found.or_else(guessed).map(Some).ok_or_else(|| no_figure(name, all))
+}
+
+/// What a validation found for a figure.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Found {
+    /// Its value.
+    Value(f64),
+    /// Nothing was scored that it could be made of.
+    Unscored,
+    /// No completion of its data source has such a score, though others were scored.
+    NoSuchScore,
+}
+
+/// The value of a figure among what a validation found.
+pub fn find(figure: &FigureName, rows: &[PromptSamples], results: &[SourceResult]) -> Found {
+    let of_source = || rows.iter().filter(|row| row.source == figure.source);
+    let value = results.iter().find(|result| result.source == figure.source);
+    if let Some(value) = value.and_then(|result| result.value(&figure.quantity)) {
+        return Found::Value(value);
+    }
+    let is_there = match &figure.quantity {
+        Quantity::Of { score, .. } => of_source().any(|row| row.scores.contains_key(score)),
+        _ => true,
+    };
+    let is_scored = of_source().any(|row| row.scores.values().flatten().any(|value| !value.is_nan()));
+    if !is_there && is_scored { Found::NoSuchScore } else { Found::Unscored }
 }
 
 /// What is said where pass@k is asked for and no reward says what is right; `None` where it is not asked for.
@@ -336,9 +363,8 @@ pub fn no_pass<'a>(
 }
 
 /// There is no figure of this name among these.
-pub fn no_figure(name: &str, metrics: &Metrics) -> AssembleError {
-    let names: Vec<&str> =
-        metrics.iter().map(|(name, _)| name).filter(|name| name.starts_with("val-")).collect();
+pub fn no_figure(name: &str, figures: impl IntoIterator<Item = FigureName>) -> AssembleError {
+    let names: Vec<String> = figures.into_iter().map(|figure| figure.to_string()).collect();
     AssembleError::setting(
         format!("checkpoint.keep_best.metric: there is no figure `{name}` in this run's validation"),
         format!("choose one of {}", names.join(", ")),
@@ -358,28 +384,10 @@ fn source_of(data_source: &str) -> &str {
     if data_source.is_empty() { "unknown" } else { data_source }
 }
 
-/// What validation found by data source, with the figures of `validate.metrics` alone.
-pub fn results(rows: &[PromptSamples], config: &ValidateConfig) -> Vec<SourceResult> {
-    let mut results = results_by_source(rows);
-    for result in &mut results {
-        result.figures.retain(|figure| config.metrics.contains(&figure.metric));
-    }
-    results
-}
-
-/// Every figure of a validation by its name, whatever of it is logged.
-pub fn figures(rows: &[PromptSamples]) -> Metrics {
-    let mut all = Metrics::new();
-    for result in results_by_source(rows) {
-        result.put(&mut all);
-    }
-    all
-}
-
-/// Sets the validation's metrics: those of `validate.metrics`, and lengths and counts.
-pub fn metrics(rows: &[PromptSamples], config: &ValidateConfig, metrics: &mut Metrics) {
-    for result in results(rows, config) {
-        result.put(metrics);
+/// Leaves of what validation found the figures of `validate.metrics` alone.
+pub fn retain_configured(results: &mut [SourceResult], config: &ValidateConfig) {
+    for result in results {
+        result.figures.retain(|figure| config.metrics.contains(&figure.statistic.metric()));
     }
 }
 
@@ -570,9 +578,10 @@ mod tests {
         let successes: Vec<(&str, f64)> =
             report.success_by_source.iter().map(|(source, success)| (source.as_str(), *success)).collect();
         assert_eq!(successes, [("sums", 0.75), ("unknown", 0.0)]);
-        assert_eq!((report.num_scored, report.accuracy), (6, 0.5));
+        assert_eq!((report.num_scored, report.accuracy), (6, Some(0.5)));
         // They are the figures that are logged, where those are.
-        let figures = figures(&rows);
+        let mut figures = crate::metrics::Metrics::new();
+        crate::validation_metrics::validation_metrics(&rows, &mut figures);
         assert_eq!(figures.get("val-core/sums/acc/mean@2"), Some(0.75));
         assert_eq!(figures.get("val-core/unknown/acc/mean@2"), Some(0.0));
         assert_eq!(figures.get("val-core/proofs/acc/mean@2"), None);
@@ -582,6 +591,8 @@ mod tests {
     fn a_validation_without_any_answer_has_no_success() {
         let (_, report) = validated(&["sums", "sums"], &[]);
         assert_eq!((report.num_scored, report.success_by_source.len()), (0, 0));
+        assert_eq!((report.accuracy, report.mean_length), (None, Some(2.0)));
+        assert_eq!(report.outcome.told(report.accuracy), "no score");
     }
 
     #[test]
@@ -604,9 +615,11 @@ mod tests {
 
     #[test]
     fn an_accuracy_and_a_mean_score_are_told_apart() {
-        let told = |kind: OutcomeKind| kind.told(0.031_25);
+        let told = |kind: OutcomeKind| kind.told(Some(0.031_25));
         assert_eq!(told(OutcomeKind::Accuracy), "accuracy 3.1%");
         assert_eq!(told(OutcomeKind::Score), "mean score 0.031");
+        // As in a checkpoint of an earlier build, which holds 0 there.
         assert_eq!(told(OutcomeKind::Unscored), "no score");
+        assert_eq!(OutcomeKind::Accuracy.told(None), "no score");
     }
 }

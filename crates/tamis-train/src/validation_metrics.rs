@@ -10,7 +10,8 @@
 //! Unscored samples (NaN) never count as zeros: they are left out, and a prompt that has fewer than k scored samples is outside
 //! the mean over prompts of that k.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use serde::Serialize;
 use tamis_config::ValidationMetric;
@@ -136,6 +137,8 @@ pub struct PromptSamples {
     /// The answer each sample gives \[n\], for the majority; empty where none could be read, which is an answer like any other
     /// (verl's `[INVALID]`). `None` where the reward does not read answers.
     pub answers: Option<Vec<String>>,
+    /// Numbers that reward functions logged of the samples (TRL's `log_metric`), by name.
+    pub logged: BTreeMap<String, Vec<f64>>,
     /// Completion tokens of each sample \[n\].
     pub lengths: Vec<usize>,
     /// Number of truncated samples.
@@ -161,6 +164,7 @@ impl PromptSamples {
             num_samples: members.len(),
             scores,
             answers,
+            logged: BTreeMap::new(),
             lengths: members.iter().map(|member| member.token_ids.len()).collect(),
             num_truncated: members.iter().filter(|member| member.is_truncated()).count(),
         }
@@ -168,16 +172,200 @@ impl PromptSamples {
 }
 
 const ACCURACY: &str = "acc";
-const REWARD: &str = "reward";
+/// The score under which the reward itself is measured.
+pub const REWARD: &str = "reward";
+
+/// What is taken of the samples of a prompt on one score: of all n, or of k of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Statistic {
+    /// Mean of n.
+    Mean(usize),
+    /// Their deviation.
+    Deviation(usize),
+    /// Chance that one of k is right.
+    Pass(usize),
+    /// Best of k.
+    Best(usize),
+    /// Worst of k.
+    Worst(usize),
+    /// What most of k say.
+    Majority(usize),
+}
+
+impl fmt::Display for Statistic {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mean(n) => write!(formatter, "mean@{n}"),
+            Self::Deviation(n) => write!(formatter, "std@{n}"),
+            Self::Pass(k) => write!(formatter, "pass@{k}"),
+            Self::Best(k) => write!(formatter, "best@{k}/mean"),
+            Self::Worst(k) => write!(formatter, "worst@{k}/mean"),
+            Self::Majority(k) => write!(formatter, "maj@{k}/mean"),
+        }
+    }
+}
+
+impl Statistic {
+    /// Those of a score with so many samples of a prompt, in the order in which they are logged.
+    fn all(score: &str, num_samples: usize) -> Vec<Self> {
+        let mut all = vec![Self::Mean(num_samples)];
+        if num_samples > 1 {
+            all.push(Self::Deviation(num_samples));
+        }
+        let sizes = subset_sizes(num_samples);
+        if score == ACCURACY {
+            all.extend(std::iter::once(1).chain(sizes.iter().copied()).map(Self::Pass));
+        }
+        all.extend(sizes.into_iter().flat_map(|k| [Self::Best(k), Self::Worst(k), Self::Majority(k)]));
+        all
+    }
+
+    /// Which entry of `validate.metrics` asks for it.
+    pub fn metric(self) -> ValidationMetric {
+        match self {
+            Self::Mean(_) | Self::Deviation(_) => ValidationMetric::MeanAtK,
+            Self::Pass(_) => ValidationMetric::PassAtK,
+            Self::Best(_) | Self::Worst(_) => ValidationMetric::BestAtK,
+            Self::Majority(_) => ValidationMetric::MajAtK,
+        }
+    }
+
+    /// Whether it is among the figures that a person looks at first, on the main score.
+    fn is_core(self, num_samples: usize) -> bool {
+        match self {
+            Self::Mean(k) | Self::Pass(k) | Self::Best(k) | Self::Majority(k) => k == num_samples,
+            Self::Deviation(_) | Self::Worst(_) => false,
+        }
+    }
+
+    /// Its value for one prompt, where it has one.
+    fn of(self, prompt: &Scored<'_>) -> Option<f64> {
+        let (values, draw) = (&prompt.values, Draw::WithoutReplacement);
+        match self {
+            Self::Mean(_) => Summary::of(values.iter().copied()).map(|all| all.mean),
+            Self::Deviation(_) => deviation_of(values),
+            Self::Pass(k) => {
+                let correct = values.iter().filter(|&&value| value >= 1.0).count();
+                pass_at(values.len(), correct, k)
+            }
+            Self::Best(k) => Some(best_at(values, k, draw)?.0),
+            Self::Worst(k) => Some(worst_at(values, k, draw)?.0),
+            Self::Majority(k) => Some(majority(values, prompt.answers.as_deref()?, k, draw)?.0),
+        }
+    }
+}
+
+/// What validation measures of a data source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Quantity {
+    /// A statistic of a score, on average over the prompts.
+    Of {
+        /// The score: `acc`, `reward`, ...
+        score: String,
+        /// The statistic.
+        statistic: Statistic,
+    },
+    /// Prompts.
+    NumPrompts,
+    /// Completions without an answer on the main score.
+    NumUnscored,
+    /// Mean length of a completion in tokens.
+    MeanLength,
+    /// Share of completions that were cut at the response limit.
+    TruncatedShare,
+}
+
+impl Quantity {
+    /// All that are no figure of a score.
+    const COUNTS: [Self; 4] = [Self::NumPrompts, Self::NumUnscored, Self::MeanLength, Self::TruncatedShare];
+}
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Of { score, statistic } => write!(formatter, "{score}/{statistic}"),
+            Self::NumPrompts => formatter.write_str("num_prompts"),
+            Self::NumUnscored => formatter.write_str("num_unscored"),
+            Self::MeanLength => formatter.write_str("response_length/mean"),
+            Self::TruncatedShare => formatter.write_str("response_length/clip_ratio"),
+        }
+    }
+}
+
+/// A quantity of a data source as it is named in the metrics: `val-core/{source}/{score}/{statistic}` or `val-aux/...`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FigureName {
+    /// Whether it stands among the core figures.
+    pub is_core: bool,
+    /// The data source.
+    pub source: String,
+    /// What is measured of it.
+    pub quantity: Quantity,
+}
+
+impl fmt::Display for FigureName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.is_core { "core" } else { "aux" };
+        write!(formatter, "val-{kind}/{}/{}", self.source, self.quantity)
+    }
+}
+
+impl FigureName {
+    /// Those that a validation of these sources, scores and samples of a prompt can have, `reward` among the scores.
+    pub fn all(sources: &BTreeSet<&str>, num_samples: usize, scores: &BTreeSet<String>) -> Vec<Self> {
+        let scores: BTreeSet<&str> = scores.iter().map(String::as_str).chain([REWARD]).collect();
+        let main = main_score(&scores);
+        let mut all = Vec::new();
+        for source in sources {
+            let mut put = |is_core, quantity| {
+                all.push(Self { is_core, source: (*source).to_owned(), quantity });
+            };
+            for score in &scores {
+                for statistic in Statistic::all(score, num_samples) {
+                    let is_core = *score == main && statistic.is_core(num_samples);
+                    put(is_core, Quantity::Of { score: (*score).to_owned(), statistic });
+                }
+            }
+            Quantity::COUNTS.into_iter().for_each(|quantity| put(false, quantity));
+        }
+        all
+    }
+
+    /// The figure of this name, where the names of the scores are not known; `None` where there can be none.
+    pub fn read(name: &str, sources: &BTreeSet<&str>, num_samples: usize) -> Option<Self> {
+        let (is_core, rest) = match name.strip_prefix("val-core/") {
+            Some(rest) => (true, rest),
+            None => (false, name.strip_prefix("val-aux/")?),
+        };
+        // Of `a` and `a/b` the longer: a score has seldom a `/` in its name.
+        let mut sources: Vec<&str> = sources.iter().copied().collect();
+        sources.sort_by_key(|source| std::cmp::Reverse(source.len()));
+        sources.into_iter().find_map(|source| {
+            let rest = rest.strip_prefix(source)?.strip_prefix('/')?;
+            // `acc` has every statistic.
+            let quantity = Statistic::all(ACCURACY, num_samples).into_iter().find_map(|statistic| {
+                let score = rest.strip_suffix(&statistic.to_string())?.strip_suffix('/')?;
+                let is_there = !score.is_empty() && Statistic::all(score, num_samples).contains(&statistic);
+                is_there.then(|| Quantity::Of { score: score.to_owned(), statistic })
+            })?;
+            Some(Self { is_core, source: source.to_owned(), quantity })
+        })
+    }
+}
+
+/// The score that core figures are about: `acc` where there is one.
+fn main_score<'a>(names: &BTreeSet<&'a str>) -> &'a str {
+    if names.contains(ACCURACY) { ACCURACY } else { REWARD }
+}
 
 /// What k samples of a prompt say about one score, on average over the prompts of a data source.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figure {
     /// The score: `acc`, `reward`, ...
     pub score: String,
-    /// Which entry of `validate.metrics` asks for it.
+    /// What is taken of the samples.
     #[serde(skip)]
-    pub metric: ValidationMetric,
+    pub statistic: Statistic,
     /// Its name: `mean@8`, `best@4/mean`.
     pub name: String,
     /// Its value.
@@ -203,20 +391,43 @@ pub struct SourceResult {
     pub truncated_share: Option<f64>,
     /// Figures of every score, score by score.
     pub figures: Vec<Figure>,
+    /// Means of what reward functions logged, by name.
+    pub logged: BTreeMap<String, f64>,
 }
 
 impl SourceResult {
-    /// Sets its metrics: `val-core/{source}/{score}/{figure}` and `val-aux/...`.
-    pub fn put(&self, metrics: &mut Metrics) {
-        let source = &self.source;
-        for figure in &self.figures {
-            let kind = if figure.is_core { "core" } else { "aux" };
-            metrics.set(format!("val-{kind}/{source}/{}/{}", figure.score, figure.name), figure.value);
+    /// A quantity of it; `None` where there is nothing to make it of.
+    pub fn value(&self, quantity: &Quantity) -> Option<f64> {
+        match quantity {
+            Quantity::Of { score, statistic } => {
+                let is_it = |figure: &&Figure| figure.score == *score && figure.statistic == *statistic;
+                self.figures.iter().find(is_it).map(|figure| figure.value)
+            }
+            Quantity::NumPrompts => Some(self.num_prompts as f64),
+            Quantity::NumUnscored => Some(self.num_unscored as f64),
+            Quantity::MeanLength => self.mean_length,
+            Quantity::TruncatedShare => self.truncated_share,
         }
-        metrics.set(format!("val-aux/{source}/num_prompts"), self.num_prompts as f64);
-        metrics.set(format!("val-aux/{source}/num_unscored"), self.num_unscored as f64);
-        metrics.set_some(format!("val-aux/{source}/response_length/mean"), self.mean_length);
-        metrics.set_some(format!("val-aux/{source}/response_length/clip_ratio"), self.truncated_share);
+    }
+
+    /// The names of what it holds, in the order in which they are logged.
+    pub fn names(&self) -> impl Iterator<Item = FigureName> {
+        let name = |is_core, quantity| FigureName { is_core, source: self.source.clone(), quantity };
+        let figures = self.figures.iter().map(move |figure| {
+            let quantity = Quantity::Of { score: figure.score.clone(), statistic: figure.statistic };
+            name(figure.is_core, quantity)
+        });
+        figures.chain(Quantity::COUNTS.into_iter().map(move |quantity| name(false, quantity)))
+    }
+
+    /// Sets its metrics: `val-core/{source}/{score}/{figure}` and `val-aux/...`, what was logged among them.
+    pub fn put(&self, metrics: &mut Metrics) {
+        for name in self.names() {
+            metrics.set_some(name.to_string(), self.value(&name.quantity));
+        }
+        for (name, value) in &self.logged {
+            metrics.set(format!("val-aux/{}/reward_log/{name}", self.source), *value);
+        }
     }
 }
 
@@ -239,66 +450,22 @@ pub fn validation_metrics(prompts: &[PromptSamples], metrics: &mut Metrics) {
 }
 
 fn source_result(source: &str, prompts: &[&PromptSamples]) -> SourceResult {
-    use ValidationMetric::{BestAtK, MajAtK, MeanAtK, PassAtK};
     let mut figures = Vec::new();
     let num_samples = prompts.iter().map(|prompt| prompt.num_samples).max().unwrap_or(0);
-    let mut names: Vec<&str> =
+    let names: BTreeSet<&str> =
         prompts.iter().flat_map(|prompt| prompt.scores.keys().map(String::as_str)).collect();
-    names.sort_unstable();
-    names.dedup();
-    let main = if names.contains(&ACCURACY) { ACCURACY } else { REWARD };
-    let sizes = subset_sizes(num_samples);
+    let main = main_score(&names);
     for name in names {
         let scored: Vec<Scored> = prompts.iter().filter_map(|prompt| Scored::of(prompt, name)).collect();
-        let mean = |of: &dyn Fn(&Scored) -> Option<f64>| {
-            Summary::of(scored.iter().filter_map(of)).map(|summary| summary.mean)
-        };
-        let mut put = |is_core: bool, metric: ValidationMetric, figure: String, value: Option<f64>| {
-            figures.extend(value.map(|value| Figure {
+        for statistic in Statistic::all(name, num_samples) {
+            let of_prompts = scored.iter().filter_map(|prompt| statistic.of(prompt));
+            figures.extend(Summary::of(of_prompts).map(|summary| Figure {
                 score: name.to_owned(),
-                metric,
-                name: figure,
-                value,
-                is_core: is_core && name == main,
+                statistic,
+                name: statistic.to_string(),
+                value: summary.mean,
+                is_core: statistic.is_core(num_samples) && name == main,
             }));
-        };
-        put(
-            true,
-            MeanAtK,
-            format!("mean@{num_samples}"),
-            mean(&|prompt| Summary::of(prompt.values.iter().copied()).map(|all| all.mean)),
-        );
-        if num_samples > 1 {
-            let deviation = |prompt: &Scored| deviation_of(&prompt.values);
-            put(false, MeanAtK, format!("std@{num_samples}"), mean(&deviation));
-        }
-        if name == ACCURACY {
-            for k in std::iter::once(1).chain(sizes.iter().copied()) {
-                let pass = |prompt: &Scored| {
-                    let correct = prompt.values.iter().filter(|&&value| value >= 1.0).count();
-                    pass_at(prompt.values.len(), correct, k)
-                };
-                put(k == num_samples, PassAtK, format!("pass@{k}"), mean(&pass));
-            }
-        }
-        for &k in &sizes {
-            let core = k == num_samples;
-            let draw = Draw::WithoutReplacement;
-            put(
-                core,
-                BestAtK,
-                format!("best@{k}/mean"),
-                mean(&|prompt| Some(best_at(&prompt.values, k, draw)?.0)),
-            );
-            put(
-                false,
-                BestAtK,
-                format!("worst@{k}/mean"),
-                mean(&|prompt| Some(worst_at(&prompt.values, k, draw)?.0)),
-            );
-            let vote =
-                |prompt: &Scored| Some(majority(&prompt.values, prompt.answers.as_deref()?, k, draw)?.0);
-            put(core, MajAtK, format!("maj@{k}/mean"), mean(&vote));
         }
     }
     let unscored: usize = prompts
@@ -307,6 +474,14 @@ fn source_result(source: &str, prompts: &[&PromptSamples]) -> SourceResult {
         .flatten()
         .filter(|value| value.is_nan())
         .count();
+    let mut values: BTreeMap<&String, Vec<f64>> = BTreeMap::new();
+    for (name, logged) in prompts.iter().flat_map(|prompt| &prompt.logged) {
+        values.entry(name).or_default().extend(logged);
+    }
+    let logged = values
+        .into_iter()
+        .filter_map(|(name, values)| Some((name.clone(), Summary::of(values)?.mean)))
+        .collect();
     let lengths = prompts.iter().flat_map(|prompt| prompt.lengths.iter().map(|&length| length as f64));
     let samples: usize = prompts.iter().map(|prompt| prompt.num_samples).sum();
     let truncated: usize = prompts.iter().map(|prompt| prompt.num_truncated).sum();
@@ -318,6 +493,7 @@ fn source_result(source: &str, prompts: &[&PromptSamples]) -> SourceResult {
         mean_length: Summary::of(lengths).map(|summary| summary.mean),
         truncated_share: (samples > 0).then(|| truncated as f64 / samples as f64),
         figures,
+        logged,
     }
 }
 

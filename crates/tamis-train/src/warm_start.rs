@@ -141,21 +141,24 @@ pub struct WarmStartReport {
     pub num_updates: usize,
     /// Mean cross-entropy of the last update, in nats per token.
     pub loss: f64,
-    /// Accuracy of the last measurement.
+    /// Accuracy of the last measurement; `None` where none was made or nothing was scored.
     pub accuracy: Option<f64>,
 }
 
-/// Trains on the examples; `measure` gives the accuracy (and is asked only where a target is set), `progress` hears of every update.
-pub fn warm_start<L: Learner>(
+/// Trains on the examples. `check` looks at the weights, and its error ends the phase: it is asked after an update whose cross-entropy is not
+/// finite and before every measurement. `measure` gives the accuracy, `None` where nothing was scored, and is asked only where a target is
+/// set. `progress` hears of every update.
+pub fn warm_start<L: Learner, E: From<WarmStartError>>(
     learner: &mut L,
     examples: &[Example],
     settings: &WarmStartSettings,
     interrupt: &Interrupt,
-    mut measure: impl FnMut(&mut L) -> Result<f64, ShellError>,
+    check: impl Fn(&L) -> Result<(), E>,
+    mut measure: impl FnMut(&mut L) -> Result<Option<f64>, ShellError>,
     mut progress: impl FnMut(usize, f64, Option<f64>),
-) -> Result<WarmStartReport, WarmStartError> {
+) -> Result<WarmStartReport, E> {
     if examples.is_empty() {
-        return Err(WarmStartError::NoExamples);
+        return Err(WarmStartError::NoExamples.into());
     }
     let schedule = LearningRate {
         peak: settings.learning_rate,
@@ -168,7 +171,7 @@ pub fn warm_start<L: Learner>(
     let mut order: Vec<usize> = Vec::new();
     for update in 0..settings.steps {
         if interrupt.is_requested() {
-            return Err(WarmStartError::Interrupted);
+            return Err(WarmStartError::Interrupted.into());
         }
         let batch: Vec<&Example> = (0..settings.batch_size)
             .map(|i| {
@@ -186,23 +189,26 @@ pub fn warm_start<L: Learner>(
             .collect();
         let num_tokens: usize = batch.iter().map(|example| example.completion.len()).sum();
         let mut loss = 0.0;
-        learner.forward_backward(&sequences, &mut |logprobs, _, coefficients| {
+        let passed = learner.forward_backward(&sequences, &mut |logprobs, _, coefficients| {
             loss = -logprobs.iter().map(|&logprob| f64::from(logprob)).sum::<f64>() / num_tokens as f64;
             coefficients.logprob.clear();
             coefficients.logprob.resize(logprobs.len(), -1.0 / num_tokens as f32);
             coefficients.entropy.clear();
             Ok(())
-        })?;
-        learner.optimizer_step(schedule.rate(update as u64 + 1, settings.steps as u64 + 1))?;
+        });
+        passed.map_err(WarmStartError::from)?;
+        let rate = schedule.rate(update as u64 + 1, settings.steps as u64 + 1);
+        learner.optimizer_step(rate).map_err(WarmStartError::from)?;
         report.num_updates = update + 1;
         report.loss = loss;
-        if let Some(target) = settings.target_accuracy
-            && (update + 1) % settings.test_freq.max(1) == 0
-        {
-            let accuracy = measure(learner)?;
-            report.accuracy = Some(accuracy);
+        let target = settings.target_accuracy.filter(|_| (update + 1) % settings.test_freq.max(1) == 0);
+        if target.is_some() || !loss.is_finite() {
+            check(learner)?;
+        }
+        if let Some(target) = target {
+            report.accuracy = measure(learner).map_err(WarmStartError::from)?;
             progress(update + 1, loss, report.accuracy);
-            if accuracy >= target {
+            if report.accuracy.is_some_and(|accuracy| accuracy >= target) {
                 break;
             }
         } else {

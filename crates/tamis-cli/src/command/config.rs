@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use tamis_config::{explain, import, json_schema, reference_markdown};
+use tamis_config::{Loaded, explain, import, json_schema, reference_markdown};
 use tamis_train::assemble::in_force::in_force;
 
 use tamis_train::assemble::check::Placeholders;
@@ -10,6 +10,22 @@ use tamis_train::assemble::check::Placeholders;
 use super::{notes, print, show};
 use crate::arguments::Config;
 use crate::failure::{FAILED, Failure, USAGE};
+
+/// What a check leaves to a run, as it starts no program; nothing where there is none to start.
+fn not_checked(loaded: &Loaded) -> String {
+    let rewards = loaded.config.reward.iter().enumerate();
+    let external: Vec<String> = rewards
+        .filter(|(_, reward)| reward.kind.is_external())
+        .map(|(index, reward)| format!("`{}` (reward[{index}])", reward.name))
+        .collect();
+    if external.is_empty() {
+        return String::new();
+    }
+    format!(
+        "not checked, as a check starts no program: what {} takes and returns; `tamis train` asks before it generates anything\n",
+        external.join(", ")
+    )
+}
 
 pub(crate) fn run(arguments: &Config) -> Result<u8, Failure> {
     match arguments {
@@ -26,6 +42,7 @@ pub(crate) fn run(arguments: &Config) -> Result<u8, Failure> {
             let num_warnings = loaded.warnings.len();
             let plural = if num_warnings == 1 { "" } else { "s" };
             let _ = writeln!(text, "the configuration is sound ({num_warnings} warning{plural})");
+            text.push_str(&not_checked(&loaded));
             show(&text)?;
         }
         Config::Explain { key } => {

@@ -8,6 +8,7 @@ use tamis_config::{Config, load_for_evaluation};
 use tamis_core::figure::fixed;
 use tamis_data::samples::{format_of, write_samples};
 use tamis_train::assemble::AssembleError;
+use tamis_train::assemble::check::{self, Placeholders, Purpose};
 use tamis_train::durable::Disk;
 use tamis_train::evaluate::{EvaluateError, Evaluation, evaluate, fit_lengths};
 use tamis_train::interrupt::Interrupt;
@@ -18,7 +19,7 @@ use tamis_train::validation::Shown;
 use tamis_train::validation_metrics::SourceResult;
 
 use super::train::{listen, shortened};
-use super::{new_errors, new_notes, notes, print, show};
+use super::{new_errors, new_notes, notes, print, show, with_findings};
 use crate::arguments::Eval;
 use crate::failure::{FAILED, Failure, INTERRUPTED, USAGE};
 
@@ -58,6 +59,8 @@ pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
     {
         progress.say(&note);
     }
+    let found = check::all(&loaded, Purpose::Evaluate, Placeholders::Refused);
+    let loaded = with_findings(loaded, found).map_err(|errors| new_errors(own.as_ref(), errors))?;
     let keeps_samples = arguments.samples.is_some();
     let evaluation = evaluate(&loaded.config, &progress, &interrupt, keeps_samples).map_err(|error| {
         let (code, hint) = match &error {
@@ -208,13 +211,18 @@ fn table(source: &SourceResult, text: &mut String) {
         source.num_completions,
         plural(source.num_completions)
     );
+    if figures.is_empty() {
+        text.push_str("  nothing was scored: no reward function answered any completion\n");
+    }
     let headings: Vec<String> = columns.iter().map(|column| column.join(", ")).collect();
     let width = |heading: &String| heading.chars().count().max(10);
-    let _ = write!(text, "  {:<18}", "");
-    for heading in &headings {
-        let _ = write!(text, "  {heading:>10}");
+    if !figures.is_empty() {
+        let _ = write!(text, "  {:<18}", "");
+        for heading in &headings {
+            let _ = write!(text, "  {heading:>10}");
+        }
+        text.push('\n');
     }
-    text.push('\n');
     for name in &figures {
         let _ = write!(text, "  {:<18}", name.trim_end_matches("/mean"));
         for (column, heading) in columns.iter().zip(&headings) {

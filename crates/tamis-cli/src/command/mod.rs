@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use tamis_config::{ConfigErrors, Diagnostic, Loaded, Severity, load};
 use tamis_core::printable::lines;
-use tamis_train::assemble::check::{self, Placeholders};
+use tamis_train::assemble::check::{self, Placeholders, Purpose};
 
 use crate::arguments::Layers;
 use crate::failure::{FAILED, Failure, USAGE};
@@ -61,8 +61,7 @@ impl Layers {
     /// As [`Self::load`], after everything that a run would be refused for before it begins.
     pub(crate) fn load_checked(&self, placeholders: Placeholders) -> Result<Loaded, Failure> {
         let loaded = self.load()?;
-        let mut found = check::settings(&loaded);
-        found.extend(check::files(&loaded, placeholders));
+        let found = check::all(&loaded, Purpose::Begin, placeholders);
         with_findings(loaded, found).map_err(|errors| Failure::told(USAGE, errors.to_string()))
     }
 }

@@ -5,13 +5,14 @@ use std::path::Path;
 use tamis_config::load_of_run;
 use tamis_core::printable::one_line;
 use tamis_train::assemble::AssembleError;
-use tamis_train::assemble::check::{self, Placeholders};
+use tamis_train::assemble::check::{self, Placeholders, Purpose};
 use tamis_train::checkpoint::SaveError;
 use tamis_train::durable::Disk;
 use tamis_train::interrupt::{Interrupt, Reaction};
 use tamis_train::progress::Progress;
 use tamis_train::run_directory::{RunDirectory, RunDirectoryError};
 use tamis_train::session::{Begin, ConfigText, Ending, RunError, Session, Summary};
+use tamis_train::validation::{OutcomeKind, ValidationReport};
 use tamis_train::warm_start::WarmStartError;
 
 use super::{new_errors, notes, show, with_findings};
@@ -69,10 +70,12 @@ fn resume(arguments: &Train, path: &Path) -> Result<Begin, Failure> {
     let in_force = Some(directory.config_in_force()).filter(|path| path.is_file());
     let was = load_of_run(&in_force.unwrap_or_else(|| own.clone()), &[], &[])
         .map_err(|errors| new_errors(None, errors))?;
-    // Files are looked at when they are read: a resumed run has its model in its checkpoint.
+    let checkpoint =
+        directory.list_checkpoints().ok().and_then(|checkpoints| checkpoints.into_iter().next_back());
+    let purpose = Purpose::Resume(checkpoint.as_ref().map(|checkpoint| checkpoint.path.as_path()));
     let now = load_of_run(&own, &files, &overrides)
         .and_then(|now| {
-            let found = check::settings(&now);
+            let found = check::all(&now, purpose, Placeholders::Refused);
             with_findings(now, found)
         })
         .map_err(|errors| new_errors(Some(&was), errors))?;
@@ -103,7 +106,11 @@ fn fail(error: &RunError) -> Failure {
         | RunError::WarmStart(WarmStartError::Example { .. } | WarmStartError::NoExamples)
         | RunError::Gold { .. }
         | RunError::Memory { .. }
-        | RunError::Directory(RunDirectoryError::NotARun { .. } | RunDirectoryError::Name { .. }) => USAGE,
+        | RunError::Directory(
+            RunDirectoryError::NotARun { .. }
+            | RunDirectoryError::Name { .. }
+            | RunDirectoryError::NameTaken { .. },
+        ) => USAGE,
         // A full disk is no mistake in the configuration.
         RunError::Directory(RunDirectoryError::NoRoom { cause, .. }) if !cause.is_full() => USAGE,
         _ => FAILED,
@@ -117,25 +124,27 @@ fn closing(summary: &Summary) -> String {
     let mut text = String::new();
     let run = summary.run.display();
     if let (Some(before), Some(after)) = (&summary.before, &summary.after) {
-        let figure =
-            |report: &tamis_train::validation::ValidationReport| match report.outcome.figure(report.accuracy)
-            {
-                none if none.is_empty() => "none".to_owned(),
-                figure => figure,
-            };
+        let figure = |report: &ValidationReport| {
+            report.outcome.figure(report.accuracy).unwrap_or_else(|| "none".to_owned())
+        };
+        let length = |report: &ValidationReport| {
+            report.mean_length.map_or_else(|| "none".to_owned(), |length| format!("{length:.1}"))
+        };
+        // What one of them could not measure has the name that the other one gives it.
+        let outcome = match after.outcome {
+            OutcomeKind::Unscored => before.outcome,
+            outcome => outcome,
+        };
         let _ = writeln!(text, "\n{:<28} {:>10} {:>10}", "", "before RL", "after RL");
         let _ = writeln!(
             text,
             "{:<28} {:>10} {:>10}",
-            format!("{} ({} held-out)", after.outcome.name(), after.num_prompts),
+            format!("{} ({} held-out)", outcome.name(), after.num_prompts),
             figure(before),
             figure(after)
         );
-        let _ = writeln!(
-            text,
-            "{:<28} {:>10.1} {:>10.1}",
-            "mean completion tokens", before.mean_length, after.mean_length
-        );
+        let _ =
+            writeln!(text, "{:<28} {:>10} {:>10}", "mean completion tokens", length(before), length(after));
         let mark = |is_correct: Option<bool>| match is_correct {
             Some(true) => " (right)",
             Some(false) => " (wrong)",

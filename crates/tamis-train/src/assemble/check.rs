@@ -1,7 +1,10 @@
-//! What a configuration is refused for before anything is made of it: one check, for `tamis config check` and for a run.
+//! What a configuration is refused for before anything is made of it: one check, for `tamis config check`, for a run that begins or goes on,
+//! and for an evaluation.
 //!
 //! [`settings`] builds what can be built of the settings alone, by the constructors that the run itself uses; [`files`] looks whether what is
 //! named is there and reads the first rows of the data. Each finding carries the key that is to blame and where it was written.
+//!
+//! No program is started: what a reward function takes and returns is asked by the run itself, before it generates anything.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -35,32 +38,65 @@ pub enum Placeholders {
     Refused,
 }
 
+/// What a configuration is checked for: only what is read there is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose<'p> {
+    /// A new run.
+    Begin,
+    /// Going on with a run, from this checkpoint where there is one: policy, tokenizer and critic are then the checkpoint's.
+    Resume(Option<&'p Path>),
+    /// Measuring `model.path` on the validation prompts.
+    Evaluate,
+}
+
+impl Purpose<'_> {
+    /// Whether the folder of `model.path`, or `model.init`, is read.
+    fn reads_model(self) -> bool {
+        !matches!(self, Self::Resume(Some(_)))
+    }
+}
+
+/// Everything that is wrong with a configuration: [`settings`], then [`files`].
+pub fn all(loaded: &Loaded, purpose: Purpose<'_>, placeholders: Placeholders) -> Vec<Diagnostic> {
+    let mut found = settings(loaded, purpose);
+    found.extend(files(loaded, purpose, placeholders));
+    found
+}
+
 /// Collects findings with the place of the key that is to blame.
 struct Checker<'c> {
     loaded: &'c Loaded,
     config: &'c Config,
+    purpose: Purpose<'c>,
     found: Vec<Diagnostic>,
 }
 
 /// What is wrong with the settings alone; nothing is read and nothing is started.
-pub fn settings(loaded: &Loaded) -> Vec<Diagnostic> {
-    let mut checker = Checker { loaded, config: &loaded.config, found: Vec::new() };
-    checker.run();
-    checker.objective();
+pub fn settings(loaded: &Loaded, purpose: Purpose<'_>) -> Vec<Diagnostic> {
+    let mut checker = Checker { loaded, config: &loaded.config, purpose, found: Vec::new() };
+    if purpose != Purpose::Evaluate {
+        checker.run();
+        checker.objective();
+    }
+    checker.task();
     checker.sampling();
     checker.rewards();
-    checker.schedule();
+    if purpose != Purpose::Evaluate {
+        checker.schedule();
+    }
     checker.found
 }
 
 /// What is wrong with the files and folders that are named: that they are there, that they are files, that a model is one, that the first
 /// rows of data are prompts that the templates render. No reward function is started.
-pub fn files(loaded: &Loaded, placeholders: Placeholders) -> Vec<Diagnostic> {
-    let mut checker = Checker { loaded, config: &loaded.config, found: Vec::new() };
+pub fn files(loaded: &Loaded, purpose: Purpose<'_>, placeholders: Placeholders) -> Vec<Diagnostic> {
+    let mut checker = Checker { loaded, config: &loaded.config, purpose, found: Vec::new() };
     checker.data_files(placeholders);
     checker.model_files(placeholders);
     checker.reward_files(placeholders);
-    checker.run_folder();
+    if purpose == Purpose::Begin {
+        checker.run_folder();
+    }
     if checker.found.iter().all(|finding| finding.severity != Severity::Error) {
         checker.first_rows();
     }
@@ -106,7 +142,10 @@ impl Checker<'_> {
         {
             self.refuse(&["model.init".to_owned()], &error.to_string(), Some("make the model smaller"));
         }
-        if let Err(error) = data::arithmetic_task(config) {
+    }
+
+    fn task(&mut self) {
+        if let Err(error) = data::arithmetic_task(self.config) {
             self.refuse(&["data.arithmetic.levels".to_owned()], &error.to_string(), None);
         }
     }
@@ -254,7 +293,10 @@ impl Checker<'_> {
         if self.config.data.task == Some(tamis_config::TaskKind::Arithmetic) {
             return;
         }
-        for (key, paths) in [("data.train", &self.config.data.train), ("data.val", &self.config.data.val)] {
+        let splits = [("data.train", &self.config.data.train), ("data.val", &self.config.data.val)];
+        // The task `gsm8k_calculator` holds out what its training data has not.
+        let reads_train = self.purpose != Purpose::Evaluate || self.config.data.task.is_some();
+        for (key, paths) in splits.into_iter().skip(usize::from(!reads_train)) {
             let several = paths.len() > 1;
             for (index, path) in paths.into_iter().enumerate() {
                 let key = if several { format!("{key}[{index}]") } else { key.to_owned() };
@@ -265,12 +307,13 @@ impl Checker<'_> {
 
     /// Refuses data whose first rows are no prompts, and a template that fails on them.
     fn first_rows(&mut self) {
-        let Err(data::Unfit { keys, error }) =
-            data::check_first_rows(self.config, |path| !is_placeholder(path))
+        let Err(data::Unfit { keys, file, error }) =
+            data::check_first_rows(self.config, self.purpose, |path| !is_placeholder(path))
         else {
             return;
         };
-        let mut message = error.to_string();
+        let file = file.map_or_else(String::new, |file| format!("{}: ", file.display()));
+        let mut message = format!("{file}{error}");
         let mut source = std::error::Error::source(&error);
         while let Some(cause) = source {
             message += ": ";
@@ -282,7 +325,14 @@ impl Checker<'_> {
 
     /// Refuses a `run.dir` that cannot be made.
     fn run_folder(&mut self) {
-        let dir = &self.config.run.dir;
+        let (dir, name) = (&self.config.run.dir, &self.config.run.name);
+        if run_directory::is_name(name)
+            && let Err(error) = run_directory::free_name(dir, name)
+        {
+            let message = format!("failed to {error}");
+            self.refuse(&["run.name".to_owned()], &message, error.hint());
+            return;
+        }
         let keys = ["run.dir".to_owned()];
         let hint = Some("name a folder that can be made and written to, such as `run.dir=runs`");
         for folder in dir.ancestors() {
@@ -320,16 +370,19 @@ impl Checker<'_> {
 
     fn model_files(&mut self, placeholders: Placeholders) {
         let model = &self.config.model;
-        if let Some(path) = &model.path {
+        let (trains, reads_model) = (self.purpose != Purpose::Evaluate, self.purpose.reads_model());
+        if let Some(path) = model.path.as_ref().filter(|_| reads_model) {
             self.model("model.path", path, true, placeholders);
         }
-        if let Some(path) = &model.reference {
+        if let Some(path) = model.reference.as_ref().filter(|_| trains) {
             self.model("model.reference", path, false, placeholders);
         }
-        if let Some(path) = self.config.critic.model.path.as_ref().filter(|_| self.config.has_critic()) {
+        let has_critic = trains && reads_model && self.config.has_critic();
+        if let Some(path) = self.config.critic.model.path.as_ref().filter(|_| has_critic) {
             self.model("critic.model.path", path, false, placeholders);
         }
-        if let Some(TokenizerSource::File(path)) = model.init.as_ref().map(|init| &init.tokenizer)
+        let init = model.init.as_ref().filter(|_| reads_model);
+        if let Some(TokenizerSource::File(path)) = init.map(|init| &init.tokenizer)
             && self.is_real("model.init.tokenizer", path, placeholders)
         {
             let file = if path.is_dir() { path.join("tokenizer.json") } else { path.clone() };
@@ -388,6 +441,10 @@ impl Checker<'_> {
             needed.push("tokenizer.json");
         }
         let has = |name: &str| path.join(name).is_file();
+        // Of a checkpoint of tamis the checksums tell whether it is as it was saved.
+        if self.purpose == Purpose::Evaluate && has(CHECKSUMS) {
+            return;
+        }
         let mut missing: Vec<&str> = needed.into_iter().filter(|name| !has(name)).collect();
         if !has("model.safetensors") && !has("model.safetensors.index.json") {
             missing.push("model.safetensors");

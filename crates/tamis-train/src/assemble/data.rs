@@ -19,6 +19,7 @@ use tamis_env::task::arithmetic::{Arithmetic, Level, Operator as TaskOperator};
 use tamis_env::task::gsm8k_calculator::CalculatorTask;
 use tamis_text::template::ChatTemplate;
 
+use super::check::Purpose;
 use super::{AssembleError, policy};
 use crate::checkpoint::CHECKSUMS;
 use crate::codec::{Codec, CodecError};
@@ -113,29 +114,109 @@ fn fill_all(prompts: &mut Prompts, data: &DataConfig) -> Result<(), AssembleErro
 pub(super) struct Unfit {
     /// The keys that may be to blame, the likeliest first.
     pub(super) keys: Vec<String>,
+    /// The file, where the error does not name it.
+    pub(super) file: Option<PathBuf>,
     /// What is wrong.
     pub(super) error: AssembleError,
+}
+
+/// The first prompts of a file, or of a task.
+struct First<'p> {
+    split: &'static str,
+    /// The file, where it is not the first of its split: rows are counted over all files by a run.
+    file: Option<&'p PathBuf>,
+    prompts: Vec<Prompt>,
 }
 
 /// Rows that a check reads of each file.
 const FIRST_ROWS: usize = 100;
 /// For how long it reads.
 const FIRST_ROWS_TIME: Duration = Duration::from_secs(2);
-/// Prompts of each split that a check renders.
+/// Prompts of each file that a check renders.
 const FIRST_PROMPTS: usize = 5;
+/// Prompts of a task that a check draws: those of every level.
+const FIRST_DRAWN: usize = 1000;
 
-/// Reads the first rows of the files that `is_real` and renders the first prompts, as a run does with all of them.
+/// Reads the first rows of the files that `is_real` and renders the first prompts of each, as a run does with all of them; likewise the first
+/// prompts of a built-in task.
 #[expect(clippy::result_large_err, reason = "made once, before a run")]
-pub(super) fn check_first_rows(config: &Config, is_real: impl Fn(&Path) -> bool) -> Result<(), Unfit> {
+pub(super) fn check_first_rows(
+    config: &Config,
+    purpose: Purpose<'_>,
+    is_real: impl Fn(&Path) -> bool,
+) -> Result<(), Unfit> {
     let data = &config.data;
-    if data.task.is_some() {
+    let firsts = match data.task {
+        Some(task) => first_of_task(config, task, &is_real)?,
+        None => first_of_files(data, purpose, &is_real)?,
+    };
+    let unfit = |keys: &[&str], file: Option<&PathBuf>, error: AssembleError| Unfit {
+        keys: keys.iter().map(|&key| key.to_owned()).collect(),
+        file: file.cloned(),
+        error,
+    };
+    let mut all = Vec::new();
+    for First { split, file, prompts } in firsts {
+        let mut of_file = Prompts { task: data.task, ..Prompts::default() };
+        if split == "train" {
+            of_file.train = prompts
+        } else {
+            of_file.validation = prompts
+        }
+        fill_all(&mut of_file, data).map_err(|error| unfit(&["data.prompt_template"], file, error))?;
+        all.push((file, of_file));
+    }
+    let checkpoint = match purpose {
+        Purpose::Resume(checkpoint) => checkpoint,
+        Purpose::Begin | Purpose::Evaluate => None,
+    };
+    let path = config.model.path.as_deref().filter(|_| checkpoint.is_none());
+    if path.is_some_and(|path| !is_real(path))
+        || config.model.chat_template.as_ref().is_some_and(|path| !is_real(path))
+    {
         return Ok(());
     }
+    let model = ["model.chat_template", "model.path", "model.init.tokenizer", "model"];
+    let alphabet = || {
+        let prompts = all.iter().flat_map(|(_, prompts)| prompts.train.iter().chain(&prompts.validation));
+        Prompts { train: prompts.cloned().collect(), task: data.task, ..Prompts::default() }.alphabet()
+    };
+    let codec = match checkpoint {
+        Some(folder) => policy::codec_of(config, folder),
+        None => policy::unverified_codec(config, alphabet),
+    };
+    let codec = match codec {
+        Ok(codec) => codec,
+        // Of a checkpoint of tamis the checksums tell whether it is as it was saved.
+        Err(_) if checkpoint.or(path).is_some_and(|path| path.join(CHECKSUMS).is_file()) => return Ok(()),
+        Err(error) => return Err(unfit(&model, None, error)),
+    };
+    let form = ["data.prompt_format", "data.system_prompt", "model.chat_template", "data.train", "data"];
+    for (file, prompts) in all {
+        let prompts = prompts.formatted(config, &codec).map_err(|error| unfit(&form, file, error))?;
+        for (split, prompts) in [("training", &prompts.train), ("validation", &prompts.validation)] {
+            for prompt in prompts {
+                codec.check_rendering(prompt).map_err(|source| {
+                    let row = prompt.id.0 + 1;
+                    unfit(&model, file, CodecError::Prompt { row, split, source: Box::new(source) }.into())
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The first prompts of every file.
+#[expect(clippy::result_large_err, reason = "made once, before a run")]
+fn first_of_files<'p>(
+    data: &'p DataConfig,
+    purpose: Purpose<'_>,
+    is_real: &impl Fn(&Path) -> bool,
+) -> Result<Vec<First<'p>>, Unfit> {
     let options = read_options(data);
-    let mut prompts = Prompts::default();
-    for (split, paths, first) in
-        [("train", &data.train.0, &mut prompts.train), ("val", &data.val.0, &mut prompts.validation)]
-    {
+    let mut firsts = Vec::new();
+    let splits = [("train", &data.train.0), ("val", &data.val.0)];
+    for (split, paths) in splits.into_iter().skip(usize::from(purpose == Purpose::Evaluate)) {
         let (mut is_empty, mut num_skipped) = (!paths.is_empty(), 0);
         for (index, path) in paths.iter().enumerate() {
             if !is_real(path) {
@@ -150,49 +231,60 @@ pub(super) fn check_first_rows(config: &Config, is_real: impl Fn(&Path) -> bool)
                 {
                     keys.insert(0, format!("data.columns.{option}"));
                 }
-                Unfit { keys, error: error.into() }
+                Unfit { keys, file: None, error: error.into() }
             })?;
             is_empty &= is_whole && dataset.prompts().is_empty();
             num_skipped += dataset.skipped().len();
-            if index == 0 {
-                first.extend(dataset.into_prompts().into_iter().take(FIRST_PROMPTS));
-            }
+            firsts.push(First {
+                split,
+                file: Some(path).filter(|_| index > 0),
+                prompts: dataset.into_prompts().into_iter().take(FIRST_PROMPTS).collect(),
+            });
         }
         if is_empty {
             let error = DatasetError::Empty { files: paths.clone(), num_skipped };
-            return Err(Unfit { keys: vec![format!("data.{split}")], error: error.into() });
+            return Err(Unfit { keys: vec![format!("data.{split}")], file: None, error: error.into() });
         }
     }
-    let unfit = |keys: &[&str]| {
-        let keys = keys.iter().map(|&key| key.to_owned()).collect();
-        move |error| Unfit { keys, error }
+    Ok(firsts)
+}
+
+/// The first prompts of a built-in task; none where a file of it is not there yet.
+#[expect(clippy::result_large_err, reason = "made once, before a run")]
+fn first_of_task<'p>(
+    config: &Config,
+    task: TaskKind,
+    is_real: &impl Fn(&Path) -> bool,
+) -> Result<Vec<First<'p>>, Unfit> {
+    let data = &config.data;
+    let unfit = |keys: &[&str], error: TaskError| Unfit {
+        keys: keys.iter().map(|&key| key.to_owned()).collect(),
+        file: None,
+        error: error.into(),
     };
-    fill_all(&mut prompts, data).map_err(unfit(&["data.prompt_template"]))?;
-    if config.model.path.as_ref().is_some_and(|path| !is_real(path))
-        || config.model.chat_template.as_ref().is_some_and(|path| !is_real(path))
-    {
-        return Ok(());
-    }
-    let model = ["model.chat_template", "model.path", "model.init.tokenizer", "model"];
-    let codec = match policy::unverified_codec(config, || prompts.alphabet()) {
-        Ok(codec) => codec,
-        // Of a checkpoint of tamis the checksums tell whether it is as it was saved.
-        Err(_) if config.model.path.as_ref().is_some_and(|path| path.join(CHECKSUMS).is_file()) => {
-            return Ok(());
+    let (train, validation) = match task {
+        TaskKind::Arithmetic => {
+            let ArithmeticConfig { train_size, val_size, .. } = &data.arithmetic;
+            let of_levels = |error| unfit(&["data.arithmetic.levels", "data.arithmetic"], error);
+            let task = arithmetic_of(&data.arithmetic, config.run.seed).map_err(of_levels)?;
+            let draw = |split, size: usize| task.prompts(split, size.min(FIRST_DRAWN)).map_err(of_levels);
+            (draw(Split::Train, *train_size)?, draw(Split::HeldOut, *val_size)?)
         }
-        Err(error) => return Err(unfit(&model)(error)),
+        TaskKind::Gsm8kCalculator => {
+            if !data.train.0.iter().chain(&data.val.0).all(|path| is_real(path)) {
+                return Ok(Vec::new());
+            }
+            let task = CalculatorTask::load(&data.train.0, &data.val.0)
+                .map_err(|error| unfit(&["data.train", "data.val", "data"], error))?;
+            (task.train, task.held_out)
+        }
     };
-    let form = ["data.prompt_format", "data.system_prompt", "model.chat_template", "data.train", "data"];
-    let prompts = prompts.formatted(config, &codec).map_err(unfit(&form))?;
-    for (split, prompts) in [("training", &prompts.train), ("validation", &prompts.validation)] {
-        for prompt in prompts {
-            codec.check_rendering(prompt).map_err(|source| {
-                let row = prompt.id.0 + 1;
-                unfit(&model)(CodecError::Prompt { row, split, source: Box::new(source) }.into())
-            })?;
-        }
-    }
-    Ok(())
+    let first = |split, prompts: Vec<Prompt>| First {
+        split,
+        file: None,
+        prompts: prompts.into_iter().take(FIRST_PROMPTS).collect(),
+    };
+    Ok(vec![first("train", train), first("val", validation)])
 }
 
 /// `data.prompt_template`. As in EasyR1 the white space around it is not part of it.

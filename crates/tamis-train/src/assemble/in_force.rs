@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use serde::Serialize;
-use serde_json::Value;
-use tamis_config::{Config, KlPlace};
+use serde_json::{Map, Value};
+use tamis_config::{Config, KlPlace, RewardKind};
 use tamis_core::advantage::{Advantage, AdvantageEstimator, Grpo, Scale};
 use tamis_core::figure::shortest;
 use tamis_core::filter::{AvailableMetrics, Metric};
@@ -12,16 +12,27 @@ use tamis_core::objective::{Aggregation, Importance, KlController, KlEstimator, 
 
 use super::AssembleError;
 use super::objective::Divergence;
+use super::policy::shape_of_sizes;
+use super::rewards::overlong_lengths;
 use super::{advantage, critic, objective};
 use crate::micro_batch::MicroBatch;
 
-/// Keys that are null by design, each with the value that the run takes. A key that its loss, estimator or filter does not read is not
-/// among them, and none is where the configuration cannot be assembled.
-pub fn in_force(config: &Config) -> Vec<(&'static str, Value)> {
+/// Keys that are null by design, each with the value that the run takes; of an entry of `reward` (`reward.0`) an object of them. A key that its
+/// loss, estimator or filter does not read is not among them, and none is where the configuration cannot be assembled.
+pub fn in_force(config: &Config) -> Vec<(String, Value)> {
     let mut found = Vec::new();
-    let mut put = |key: &'static str, is_null: bool, value: Option<Value>| {
-        found.extend(value.filter(|value| is_null && !value.is_null()).map(|value| (key, value)));
+    let mut put = |key: &str, is_null: bool, value: Option<Value>| {
+        found.extend(value.filter(|value| is_null && !value.is_null()).map(|value| (key.to_owned(), value)));
     };
+    if let Some(init) = &config.model.init {
+        let shape = shape_of_sizes(init);
+        put("model.init.num_kv_heads", init.num_kv_heads.is_none(), Some(shape.num_kv_heads.into()));
+        put("model.init.head_dim", init.head_dim.is_none(), Some(shape.head_dim.into()));
+    }
+    for (index, reward) in config.reward.iter().enumerate() {
+        let values = of_reward(&reward.kind, config.rollout.max_response_length);
+        put(&format!("reward.{index}"), !values.is_empty(), Some(Value::Object(values)));
+    }
     let (data, train, settings) = (&config.data, &config.train, &config.objective);
     put("data.gen_batch_size", data.gen_batch_size.is_none(), Some(config.gen_batch_size().into()));
     put(
@@ -66,6 +77,32 @@ pub fn in_force(config: &Config) -> Vec<(&'static str, Value)> {
         put("critic.aggregation", critic.aggregation.is_none(), aggregation);
     }
     found
+}
+
+/// Values in force of a reward function's null keys.
+fn of_reward(kind: &RewardKind, limit: usize) -> Map<String, Value> {
+    let mut values = Map::new();
+    let mut put = |key: &str, is_null: bool, value: Value| {
+        if is_null {
+            values.insert(key.to_owned(), value);
+        }
+    };
+    match kind {
+        RewardKind::Length { max_length, .. } | RewardKind::Cosine { max_length, .. } => {
+            put("max_length", max_length.is_none(), limit.into());
+        }
+        RewardKind::SoftOverlong { buffer, max_length, .. } => {
+            let (whole, falling) = overlong_lengths(*max_length, *buffer, limit);
+            put("buffer", buffer.is_none(), falling.into());
+            put("max_length", max_length.is_none(), whole.into());
+        }
+        // The run asks the interpreter.
+        RewardKind::Python { style, .. } => {
+            put("style", style.is_none(), "the one that its parameters fit".into());
+        }
+        _ => {}
+    }
+    values
 }
 
 /// The objective in one line: preset, loss and its bounds, aggregation, divergence, advantage, and what else is on.
@@ -167,8 +204,9 @@ mod tests {
     use super::*;
 
     fn loaded(rest: &str) -> Loaded {
+        let model = if rest.starts_with("model:") { "" } else { "model: {path: m}\n" };
         let yaml = format!(
-            "model: {{path: m}}\ndata: {{task: arithmetic}}\nreward: [{{kind: number}}]\ntrain: {{total_steps: 1}}\n{rest}\n"
+            "{model}data: {{task: arithmetic}}\nreward: [{{kind: number}}]\ntrain: {{total_steps: 1}}\n{rest}\n"
         );
         let source = Source::new(SourceKind::File("run.yaml".into()), yaml);
         load_sources(&[source], &[]).unwrap_or_else(|errors| panic!("{errors}"))
@@ -179,7 +217,21 @@ mod tests {
         let given = loaded(rest);
         let shown = given.show_with(&in_force(&given.config));
         let mut explicit = String::new();
+        // Of a reward, `{buffer: 102, max_length: 512}` over or behind its keys.
+        let mut of_reward: Vec<String> = Vec::new();
         for line in shown.lines() {
+            if let Some((_, values)) = line.split_once("# in force: {") {
+                let (values, _) = values.split_once('}').expect("an object");
+                of_reward = values.split(", ").map(str::to_owned).collect();
+            }
+            let mut line = line.split("  # in force: {").next().unwrap_or_default().to_owned();
+            if line.contains("{name: ") {
+                for value in of_reward.drain(..) {
+                    let (key, _) = value.split_once(": ").expect("a key");
+                    assert!(line.contains(&format!("{key}: null")), "{key} is not null in {line}");
+                    line = line.replace(&format!("{key}: null"), &value);
+                }
+            }
             match line.split_once("null  # in force: ") {
                 Some((key, after)) => {
                     let value = after.split(" (").next().unwrap_or_default();
@@ -206,6 +258,8 @@ mod tests {
             let beta = if kind == LossKind::Dro { ", beta: 0.5" } else { "" };
             cases.push(format!("objective: {{aggregation: {aggregation}, loss: {{kind: {kind}{beta}}}}}"));
         }
+        let sizes = "architecture: llama, hidden_size: 64, num_heads: 4, max_position_embeddings: 4096";
+        cases.push(format!("model: {{init: {{{sizes}}}}}"));
         cases.push(
             "objective: {loss: {kind: cispo, bound: absolute}, entropy: {coefficient: 0.01}}".to_owned(),
         );
@@ -222,8 +276,18 @@ mod tests {
                 if let Some(bonus) = &mut objective.entropy {
                     bonus.aggregation.get_or_insert(aggregation);
                 }
+                let rewards: Vec<String> = config
+                    .reward
+                    .iter()
+                    .map(|reward| match &reward.kind {
+                        RewardKind::SoftOverlong { buffer, max_length, .. } => {
+                            format!("{:?}", overlong_lengths(*max_length, *buffer, 512))
+                        }
+                        kind => format!("{kind:?}"),
+                    })
+                    .collect();
                 (
-                    (objective, divergence),
+                    (objective, divergence, config.model.init.as_ref().map(shape_of_sizes), rewards),
                     advantage::estimator(&config.objective.advantage),
                     config.filter.is_some(),
                     (config.gen_batch_size(), config.mini_batch_size()),

@@ -120,6 +120,12 @@ fn no_verifier(name: &str) -> AssembleError {
     )
 }
 
+/// `max_length` and `buffer` of `soft_overlong`, with what they are where they are null.
+pub(super) fn overlong_lengths(max_length: Option<usize>, buffer: Option<usize>, limit: usize) -> (u64, u64) {
+    let max_length = max_length.unwrap_or(limit) as u64;
+    (max_length, buffer.map_or((max_length / 5).max(1), |buffer| buffer as u64))
+}
+
 /// A function that stands alone.
 pub(super) fn plain(
     reward: &RewardConfig,
@@ -165,10 +171,10 @@ pub(super) fn plain(
             Box::new(Repetition::new(*ngram_size, *max_penalty)?)
         }
         RewardKind::SoftOverlong { form, buffer, max_length, penalty_factor } => {
-            let max_length = max_length.unwrap_or(limit) as u64;
+            let (max_length, buffer) = overlong_lengths(*max_length, *buffer, limit);
             Box::new(SoftOverlong::new(
                 max_length,
-                buffer.map_or((max_length / 5).max(1), |buffer| buffer as u64),
+                buffer,
                 *penalty_factor,
                 match form {
                     OverlongForm::Bounded => Form::Paper,

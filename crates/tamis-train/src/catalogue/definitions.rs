@@ -228,6 +228,7 @@ pub const CATALOGUE: &[Section] = &[
             metric(Source::Tamis, "val-aux/{source}/num_unscored", "samples", "Samples without a score; they are outside the other metrics."),
             metric(Source::Tamis, "val-aux/{source}/response_length/mean", "tokens", "Mean completion length."),
             metric(Source::Tamis, "val-aux/{source}/response_length/clip_ratio", "share", "Share of truncated completions."),
+            metric(Source::Tamis, "val-aux/{source}/reward_log/{name}", "", "Mean of what reward functions logged as `name` (TRL's `log_metric`), over all calls for the source's completions."),
         ],
     },
     Section {

@@ -44,13 +44,9 @@ fn figures(view: &StepView, left: Option<Duration>) -> Vec<String> {
         shown.push(format!("length {}{truncated}", plain(length)));
     }
     shown.extend(view.entropy.map(|entropy| format!("entropy {}", plain(entropy))));
-    shown.extend(view.kl.map(
-        |(name, kl)| {
-            if kl == 0.0 { format!("{name} 0") } else { format!("{name} {kl:.1e}") }
-        },
-    ));
+    shown.extend(view.kl.map(|(name, kl)| format!("{name} {}", power(kl))));
     shown.extend(view.grad_norm.map(|norm| format!("grad {}", plain(norm))));
-    shown.extend(view.learning_rate.map(|rate| format!("lr {rate:.1e}")));
+    shown.extend(view.learning_rate.map(|rate| format!("lr {}", power(rate))));
     if let Some(time) = view.time {
         let stages: Vec<String> = [("generation", view.generation), ("update", view.update)]
             .into_iter()
@@ -70,6 +66,11 @@ fn stage(name: &str, pace: Pace) -> String {
 
 fn plain(value: f64) -> String {
     if value.fract() == 0.0 && value.abs() < 1e9 { format!("{value}") } else { fixed(value, 3) }
+}
+
+/// With a power of ten: `1.0e-6`; 0 as it is.
+fn power(value: f64) -> String {
+    if value == 0.0 { "0".to_owned() } else { format!("{value:.1e}") }
 }
 
 fn percent(share: f64) -> String {
@@ -104,12 +105,13 @@ mod tests {
             update: pace(1000, 850),
         };
         insta::assert_snapshot!(line(&view, Some(Duration::from_secs(185))), @"step 3/100  reward 0.531 (std 0.499)  of all generated: reward 0.400, accuracy 46.9%  zero advantage in 25.0% of groups  rounds 2  dropped 59.8%  length 24.100 (3.1% truncated)  entropy 1.250  ref_kl -3.1e-5  grad NaN  lr 1.0e-6  time 3.2s (generation 2.0s at 12.3k tok/s, update 1.0s at 850 tok/s)  3m 05s left");
+        view.learning_rate = Some(0.0);
         // What is zero is left out, and so is a population that is the same.
         view.generated_reward = None;
         (view.zero_advantage, view.dropped, view.truncated, view.rounds) =
             (Some(0.0), Some(0.0), Some(0.0), 1);
         (view.generation, view.update, view.kl) = (pace(0, 10), None, None);
-        insta::assert_snapshot!(line(&view, None), @"step 3/100  reward 0.531 (std 0.499)  accuracy 46.9%  length 24.100  entropy 1.250  grad NaN  lr 1.0e-6  time 3.2s (generation 0.0s)");
+        insta::assert_snapshot!(line(&view, None), @"step 3/100  reward 0.531 (std 0.499)  accuracy 46.9%  length 24.100  entropy 1.250  grad NaN  lr 0  time 3.2s (generation 0.0s)");
         let large = StepView {
             reward: Some(1e300),
             reward_std: Some(-2.5e299 / 3.0),

@@ -200,3 +200,67 @@ impl Generator for NativeEngine {
 }
 
 impl Backend for NativeEngine {}
+
+#[cfg(test)]
+mod tests {
+    use tamis_core::random::{Key, Purpose};
+    use tamis_model::{AdamWConfig, Architecture, Model, ModelConfig};
+    use tamis_rollout::TicketPurpose;
+
+    use super::*;
+    use crate::codec::Codec;
+    use crate::native::EngineSettings;
+
+    fn engine() -> NativeEngine {
+        let tokenizer = Tokenizer::characters("0123").expect("characters");
+        let mut config = ModelConfig::new(Architecture::Llama, tokenizer.num_rows(), 16, 32, 1, 1, 16);
+        config.num_kv_heads = 1;
+        let codec = Codec::new(tokenizer, None, serde_json::Map::new(), None).expect("a codec");
+        let model = Model::init(config, Key::new(1, Purpose::Init)).expect("a model");
+        let settings = EngineSettings {
+            threads: 1,
+            temperature: 1.0,
+            max_grad_norm: None,
+            recompute_activations: false,
+            max_num_seqs: 8,
+            optimizer: AdamWConfig::default(),
+        };
+        NativeEngine::new(model, codec, settings)
+    }
+
+    /// A ticket in flight is not given again, and a request for another purpose with the same number is another one.
+    #[test]
+    fn a_ticket_in_flight_is_refused() {
+        let mut engine = engine();
+        let sampling = Sampling {
+            temperature: 1.0,
+            top_k: None,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            max_response_length: 4,
+            stop: Vec::new(),
+        };
+        let request = |purpose| GroupRequest {
+            ticket: Ticket { purpose, index: 3 },
+            prompt_token_ids: Arc::from([1]),
+            keys: vec![Key::new(1, Purpose::Rollout)],
+        };
+        engine.submit(request(TicketPurpose::Rollout), &sampling).expect("taken");
+        engine.submit(request(TicketPurpose::Validation), &sampling).expect("another one");
+        let refused = engine.submit(request(TicketPurpose::Rollout), &sampling).expect_err("in flight");
+        assert_eq!(refused.to_string(), "group 3 is in flight already");
+        let mut finished = Vec::new();
+        loop {
+            let outcomes = engine.poll().expect("generates");
+            if outcomes.is_empty() {
+                break;
+            }
+            finished.extend(outcomes.iter().map(Outcome::ticket));
+        }
+        finished.sort();
+        let purposes: Vec<TicketPurpose> = finished.iter().map(|ticket| ticket.purpose).collect();
+        assert_eq!(purposes, [TicketPurpose::Rollout, TicketPurpose::Validation]);
+        engine.submit(request(TicketPurpose::Rollout), &sampling).expect("free again");
+    }
+}

@@ -128,7 +128,7 @@ impl Session {
         metrics
             .set_some("greedy/reward/mean", Summary::of(rewards.iter().copied()).map(|summary| summary.mean));
         metrics.set("greedy/num_completions", (report.num_prompts - report.num_failed) as f64);
-        metrics.set("greedy/response_length/mean", report.mean_length);
+        metrics.set_some("greedy/response_length/mean", report.mean_length);
         Ok(Some(rewards))
     }
 

@@ -193,7 +193,10 @@ impl Session {
         for warning in &prompts.warnings {
             ui.warn(warning);
         }
-        ui.say(&memory);
+        ui.say(&memory.0);
+        if let Some(warning) = &memory.1 {
+            ui.warn(warning);
+        }
         for warning in &warnings {
             ui.warn(warning);
         }
@@ -246,7 +249,7 @@ impl Session {
         let validation_prompts =
             prepared(&codec, &config, prompts.validation, "validation", &ui, &interrupt)?;
 
-        validation::check_best(&config, &validation_prompts, &score_names)?;
+        let best_figure = validation::best_figure(&config, &validation_prompts, &score_names)?;
         let counts_right = score_names.contains("acc");
         if is_complete
             && !counts_right
@@ -365,6 +368,7 @@ impl Session {
             early_stop,
             validation_prompts,
             is_pass_unproven: !is_complete,
+            best_figure,
             places,
             config,
             directory,

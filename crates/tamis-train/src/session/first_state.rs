@@ -1,11 +1,15 @@
 //! The first state of a run: its weights, the reference they are compared with, the first measurement.
 
+use super::save::check_finite;
 use super::settings::optimizer;
 use super::{RunError, Session};
 use crate::assemble::objective::Divergence;
 use crate::checkpoint;
 use crate::validation::{self, OutcomeKind, ValidationSettings};
 use crate::warm_start::{Example, WarmStartError, WarmStartSettings, warm_start};
+
+/// What a warm start that diverges has too much of.
+const RATE: &str = "warm_start.learning_rate";
 
 impl Session {
     /// Weights, reference and first measurement; `examples` where the run begins.
@@ -42,14 +46,15 @@ impl Session {
         let mut measured = 0;
         let outcome = std::cell::Cell::new(OutcomeKind::default());
         let told = |accuracy: Option<f64>| {
-            accuracy.map_or_else(String::new, |accuracy| format!(", {}", outcome.get().told(accuracy)))
+            accuracy.map_or_else(String::new, |_| format!(", {}", outcome.get().told(accuracy)))
         };
-        let interrupt = self.interrupt.clone();
+        let (interrupt, directory) = (self.interrupt.clone(), &self.directory);
         let report = warm_start(
             &mut self.engine,
             examples,
             &settings,
             &interrupt,
+            |engine| check_finite(engine, directory, 0, RATE),
             |engine| {
                 measured += 1;
                 let journal = format!("warm_start/{measured}");
@@ -69,7 +74,7 @@ impl Session {
                 }
             },
         );
-        let report = match report.map_err(RunError::from) {
+        let report = match report {
             Err(RunError::WarmStart(WarmStartError::Interrupted)) => {
                 return Err(RunError::Interrupted { run: self.directory.path().to_owned() });
             }
@@ -82,7 +87,13 @@ impl Session {
             report.loss,
             told(report.accuracy)
         ));
-        self.check_finite(0, "warm_start.learning_rate")?;
+        if measured > 0 && report.accuracy.is_none() {
+            self.progress.warn(
+                "warm start: no reward function answered any completion of its last measurement, so that there is no accuracy to hold against \
+                 warm_start.target_accuracy",
+            );
+        }
+        self.check_finite(0, RATE)?;
         // Reinforcement learning begins with moments of its own.
         self.engine.reset_optimizer(optimizer(&self.config));
         Ok(())

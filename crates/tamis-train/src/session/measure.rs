@@ -8,7 +8,8 @@ use tamis_data::samples::write_samples_to;
 
 use super::{RunError, Session};
 use crate::metrics::Metrics;
-use crate::validation::{self, Validation};
+use crate::validation::{self, Found, Validation};
+use crate::validation_metrics::{FigureName, PromptSamples, SourceResult, results_by_source};
 
 /// Whether the policy is measured after a step: every `validate.test_freq` steps, and after the last one wherever there is a measurement at
 /// all, be it only the one before training.
@@ -89,7 +90,14 @@ impl Session {
         for warning in self.scorer.take_warnings() {
             self.progress.warn(&warning);
         }
-        validation::metrics(&rows, &self.config.validate, metrics);
+        let mut results = results_by_source(&rows);
+        // Whatever is logged: every figure of the validation may be the one that checkpoints are compared by.
+        let score = match &self.best_figure {
+            Some(figure) => self.figure_found(step, figure, &rows, &results)?,
+            None => report.accuracy,
+        };
+        validation::retain_configured(&mut results, &self.config.validate);
+        results.iter().for_each(|result| result.put(metrics));
         if self.validation.keeps_samples {
             let disk = self.directory.disk();
             disk.create_folder(&self.directory.validation())?;
@@ -106,14 +114,6 @@ impl Session {
                 self.progress.warn(&warning);
             }
         }
-        let score = match self.config.checkpoint.keep_best.as_ref().and_then(|keep| keep.metric.as_deref()) {
-            Some(name) => {
-                // Whatever is logged: every figure of the validation may be named.
-                let figures = validation::figures(&rows);
-                Some(figures.get(name).ok_or_else(|| validation::no_figure(name, &figures))?)
-            }
-            None => (report.num_scored > 0).then_some(report.accuracy),
-        };
         self.scores.extend(score.map(|score| (step, score)));
         if report.num_scored == 0 {
             self.progress.warn(&format!(
@@ -125,13 +125,37 @@ impl Session {
                 .warn(&format!("{} validation prompts could not be generated from", report.num_failed));
         }
         self.progress.say(&format!(
-            "validation after step {step}: {} ({} prompts), mean length {:.1} tokens",
+            "validation after step {step}: {} ({} prompts){}",
             report.outcome.told(report.accuracy),
             report.num_prompts,
-            report.mean_length
+            report.mean_length.map_or_else(String::new, |length| format!(", mean length {length:.1} tokens"))
         ));
         self.latest = Some((step, report));
         Ok(())
+    }
+
+    /// The value of the figure that checkpoints are compared by; `None`, which is said, where nothing was scored for it.
+    fn figure_found(
+        &self,
+        step: u64,
+        figure: &FigureName,
+        rows: &[PromptSamples],
+        results: &[SourceResult],
+    ) -> Result<Option<f64>, RunError> {
+        match validation::find(figure, rows, results) {
+            Found::Value(value) => return Ok(Some(value)),
+            // A function from outside gave other scores than the name says; where it gave this one before, it may again.
+            Found::NoSuchScore if self.scores.is_empty() => {
+                let figures = results.iter().flat_map(SourceResult::names);
+                return Err(validation::no_figure(&figure.to_string(), figures).into());
+            }
+            Found::NoSuchScore | Found::Unscored => {}
+        }
+        self.progress.warn(&format!(
+            "validation after step {step}: nothing was scored for `{figure}` (checkpoint.keep_best.metric): a checkpoint of this step is not \
+             compared with others"
+        ));
+        Ok(None)
     }
 }
 

@@ -53,6 +53,7 @@ use crate::progress::Progress;
 use crate::run_directory::{LogPositions, RunDirectory, RunDirectoryError};
 use crate::update::UpdateSettings;
 use crate::validation::{ValidationReport, ValidationSettings};
+use crate::validation_metrics::FigureName;
 use crate::warm_start::WarmStartError;
 
 use attempts::Attempts;
@@ -482,6 +483,8 @@ pub struct Session {
     places: Places,
     /// Whether the scores are still to show if there is an `acc` to count pass@k by.
     is_pass_unproven: bool,
+    /// What `checkpoint.keep_best` goes by, where that is not the mean outcome.
+    best_figure: Option<FigureName>,
     shell: Shell,
     advantage: Advantage,
     advantage_state: AdvantageState,

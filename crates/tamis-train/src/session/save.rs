@@ -6,7 +6,8 @@ use tamis_rollout::{Collected, Generator, Record};
 use super::{RunError, Session};
 use crate::checkpoint::{self, CriticState, RunState};
 use crate::left_out::LeftOut;
-use crate::run_directory::RUN_LOG;
+use crate::native::NativeEngine;
+use crate::run_directory::{RUN_LOG, RunDirectory};
 
 /// Keys of the learning rates that a diagnosis names.
 pub(super) const POLICY_RATE: &str = "train.optimizer.learning_rate";
@@ -26,33 +27,43 @@ impl TrainedRows<'_> {
     pub(super) const NONE: Self = Self { advantages: &[], left_out: &[] };
 }
 
+/// As [`Session::check_finite`], where the session is not at hand.
+pub(super) fn check_finite(
+    policy: &NativeEngine,
+    directory: &RunDirectory,
+    step: u64,
+    learning_rate: &'static str,
+) -> Result<(), RunError> {
+    let critic = policy.critic();
+    let places = [
+        ("the policy's weights", policy.model().non_finite(), learning_rate),
+        ("the moments of the policy's optimizer", policy.optimizer().non_finite(), learning_rate),
+        ("the critic's weights", critic.and_then(|critic| critic.model().non_finite()), CRITIC_RATE),
+        (
+            "the moments of the critic's optimizer",
+            critic.and_then(|critic| critic.optimizer().non_finite()),
+            CRITIC_RATE,
+        ),
+    ];
+    for (what, tensor, learning_rate) in places {
+        if let Some(tensor) = tensor {
+            return Err(RunError::Diverged {
+                what,
+                tensor: tensor.to_owned(),
+                step,
+                kept: directory.list_checkpoints()?.pop().map(|last| last.path),
+                learning_rate,
+                run: directory.path().to_owned(),
+            });
+        }
+    }
+    Ok(())
+}
+
 impl Session {
     /// Refuses weights and moments that are no numbers any more: nothing is generated with them, and nothing is saved over those before.
     pub(super) fn check_finite(&self, step: u64, learning_rate: &'static str) -> Result<(), RunError> {
-        let (policy, critic) = (&self.engine, self.engine.critic());
-        let places = [
-            ("the policy's weights", policy.model().non_finite(), learning_rate),
-            ("the moments of the policy's optimizer", policy.optimizer().non_finite(), learning_rate),
-            ("the critic's weights", critic.and_then(|critic| critic.model().non_finite()), CRITIC_RATE),
-            (
-                "the moments of the critic's optimizer",
-                critic.and_then(|critic| critic.optimizer().non_finite()),
-                CRITIC_RATE,
-            ),
-        ];
-        for (what, tensor, learning_rate) in places {
-            if let Some(tensor) = tensor {
-                return Err(RunError::Diverged {
-                    what,
-                    tensor: tensor.to_owned(),
-                    step,
-                    kept: self.directory.list_checkpoints()?.pop().map(|last| last.path),
-                    learning_rate,
-                    run: self.directory.path().to_owned(),
-                });
-            }
-        }
-        Ok(())
+        check_finite(&self.engine, &self.directory, step, learning_rate)
     }
 
     /// Writes a checkpoint of the state between two steps.
@@ -145,21 +156,37 @@ impl Session {
         collected: &Collected,
         trained: TrainedRows<'_>,
     ) -> Result<(), RunError> {
+        self.write_records(step, (&collected.trained, &collected.others), trained)
+    }
+
+    /// The same of an attempt at a step that an error ended, so that a person can look at what led to it. A resume writes the file anew.
+    pub(super) fn write_unfinished(&mut self, step: u64) -> Result<(), RunError> {
+        let unfinished = self.shell.unfinished(step);
+        self.write_records(step, (&[], &unfinished), TrainedRows::NONE)
+    }
+
+    /// Writes groups that were trained, and others.
+    fn write_records(
+        &mut self,
+        step: u64,
+        (trained_on, others): (&[Record], &[Record]),
+        trained: TrainedRows<'_>,
+    ) -> Result<(), RunError> {
         use tamis_config::SaveRollouts;
         let metric = if self.sieve.filter.is_some() { self.sieve.metric.to_string() } else { String::new() };
         let mut rows = Vec::new();
         let mut of_trained = trained.advantages.iter().zip(trained.left_out);
         // Attempts at this step that were given up before are in the same file, which is written anew.
         let (others, given_up): (&[Record], &[Record]) = match self.config.rollout.save {
-            SaveRollouts::All => (&collected.others, &self.attempts.given_up),
+            SaveRollouts::All => (others, &self.attempts.given_up),
             SaveRollouts::Kept => (&[], &[]),
             SaveRollouts::Off => return Ok(()),
         };
-        for (place, record) in collected.trained.iter().chain(others).chain(given_up).enumerate() {
+        for (place, record) in trained_on.iter().chain(others).chain(given_up).enumerate() {
             for (member, (trajectory, value)) in
                 record.group.trajectories.iter().zip(&record.values).enumerate()
             {
-                let own = if place < collected.trained.len() { of_trained.next() } else { None };
+                let own = if place < trained_on.len() { of_trained.next() } else { None };
                 let left_out = own.and_then(|(_, left_out)| *left_out);
                 rows.push(RolloutRow {
                     step: record.step,

@@ -1,7 +1,6 @@
 //! What a start looks at before there are weights: the directory, the prompts, the memory, the gold answers.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -49,8 +48,8 @@ pub(super) struct Start {
     pub(super) state: Option<(RunState, PathBuf)>,
     pub(super) prompts: data::Prompts,
     pub(super) codec: Codec,
-    /// What the run says of its memory.
-    pub(super) memory: String,
+    /// What the run says of its memory, and what it warns of.
+    pub(super) memory: (String, Option<String>),
 }
 
 impl Start {
@@ -97,7 +96,8 @@ impl Start {
             Some((state, folder)) if state.critic.is_some() => Some(checkpoint::critic_shape(folder)?),
             _ => critic::shape(config, &shape)?,
         };
-        let memory = memory(config, &shape, critic.as_ref(), lengths(config, &codec, &prompts))?;
+        let lengths = lengths(config, &codec, &prompts);
+        let memory = memory(config, &shape, critic.as_ref(), lengths, tamis_model::available_memory())?;
         objective::objective(config)?;
         objective::correction(config)?;
         advantage::advantage(config)?;
@@ -214,21 +214,23 @@ fn lengths(config: &Config, codec: &Codec, prompts: &data::Prompts) -> Lengths {
     }
 }
 
-/// Estimates the memory and refuses what cannot fit; the line that the run prints. A limit that was set holds for completions of full
-/// length; against what the machine has free only what is taken in any case is held, as completions may all end early.
+/// Estimates the memory and refuses what cannot fit; the line that the run prints, and a warning where it may not fit. A limit that was set
+/// holds for completions of full length; against what the machine has `free` only what is taken in any case is held, as completions may
+/// all end early.
 fn memory(
     config: &Config,
     model: &ModelConfig,
     critic: Option<&ModelConfig>,
     lengths: Lengths,
-) -> Result<String, RunError> {
+    free: Option<u64>,
+) -> Result<(String, Option<String>), RunError> {
     use crate::memory::{PROGRAM, human};
     let estimate = crate::memory::estimate(config, model, critic, lengths);
     let trajectories = crate::memory::trajectories(config, lengths.num_validation_prompts);
     let at_most = estimate.total().saturating_add(trajectories).saturating_add(PROGRAM);
     let (needed, limit) = match config.model.memory_limit {
         Some(limit) => (at_most, Some(limit.0)),
-        None => (estimate.certain() + PROGRAM, tamis_model::available_memory()),
+        None => (estimate.certain() + PROGRAM, free),
     };
     let parts = format!(
         "{estimate}, the trajectories held at once {}, the program {}",
@@ -245,15 +247,14 @@ fn memory(
             remedy: remedy(config),
         });
     }
-    let mut line = format!("memory: at most {}: {parts}", human(at_most));
-    if let Some(limit) = limit.filter(|&limit| at_most > limit) {
-        let (limit, remedy) = (human(limit), remedy(config));
-        let _ = write!(
-            line,
-            "\nwarning: {limit} of memory is free: the run goes on, and does not fit if completions are as long as they may be\n  hint: {remedy}"
-        );
-    }
-    Ok(line)
+    let warning = limit.filter(|&limit| at_most > limit).map(|limit| {
+        format!(
+            "{} of memory is free: the run goes on, and does not fit if completions are as long as they may be\n  hint: {}",
+            human(limit),
+            remedy(config)
+        )
+    });
+    Ok((format!("memory: at most {}: {parts}", human(at_most)), warning))
 }
 
 /// What would lower the memory, of what is not set so already.
@@ -272,4 +273,66 @@ fn remedy(config: &Config) -> String {
         "lower {micro_batch}, rollout.max_num_seqs, data.gen_batch_size, validate.n or validate.max_prompts, {recompute}take a smaller model, \
          or {limit}"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use tamis_config::load_sources;
+    use tamis_config::source::{Source, SourceKind};
+    use tamis_model::Architecture;
+
+    use super::*;
+    use crate::memory::PROGRAM;
+
+    const LENGTHS: Lengths = Lengths { prompt: 100, gold: 3, num_validation_prompts: 6 };
+
+    fn config(limit: Option<u64>) -> Config {
+        let yaml = "model: {init: {architecture: llama, hidden_size: 16, num_heads: 1}}\ndata: {task: arithmetic}\nreward: [{kind: number}]\n\
+            train: {total_steps: 1}\n";
+        let source = Source::new(SourceKind::File("run.yaml".into()), yaml.to_owned());
+        let limit: Vec<String> = limit.iter().map(|limit| format!("model.memory_limit={limit}")).collect();
+        load_sources(&[source], &limit).unwrap_or_else(|errors| panic!("{errors}")).config
+    }
+
+    /// What is said of the memory of a small run on a machine that has so many bytes free; a run that is refused says what of.
+    fn said(free: Option<u64>, limit: Option<u64>) -> Result<(String, Option<String>), String> {
+        memory(&config(limit), &model(), None, LENGTHS, free).map_err(|error| match error {
+            RunError::Memory { needed, limit, remedy, .. } => format!("{needed} of {limit}; {remedy}"),
+            other => panic!("{other}"),
+        })
+    }
+
+    fn model() -> ModelConfig {
+        let mut model = ModelConfig::new(Architecture::Llama, 32, 16, 384, 4, 1, 1024);
+        model.num_kv_heads = 1;
+        model
+    }
+
+    /// Weights, their gradients, the two moments, and the program.
+    fn certain() -> u64 {
+        crate::memory::estimate(&config(None), &model(), None, LENGTHS).certain() + PROGRAM
+    }
+
+    /// Against what is free only what is taken in any case is held; what more it may be is a warning. A limit that was set holds for it all.
+    #[test]
+    fn a_run_is_refused_for_what_is_certain_and_warned_of_what_may_be() {
+        let (line, warning) = said(None, None).expect("nothing is known of the machine");
+        assert!(line.starts_with("memory: at most ") && warning.is_none(), "{line}");
+        let (same, none) = said(Some(1 << 50), None).expect("it fits");
+        assert_eq!((same, none), (line.clone(), None));
+        let (same, warning) = said(Some(certain()), None).expect("what is certain fits");
+        assert_eq!(same, line, "the warning is none of its lines");
+        let warning = warning.expect("it may not fit");
+        assert!(
+            warning
+                .contains("of memory is free: the run goes on, and does not fit if completions are as long"),
+            "{warning}"
+        );
+        assert!(warning.contains("\n  hint: lower train.micro_batch_tokens"), "{warning}");
+        let refused = said(Some(certain() - 1), None).expect_err("it does not fit");
+        assert!(refused.ends_with("or free some memory"), "{refused}");
+        let refused = said(Some(1 << 50), Some(certain())).expect_err("the limit holds for all of it");
+        assert!(refused.ends_with("or raise model.memory_limit"), "{refused}");
+        assert!(said(Some(0), Some(1 << 50)).expect("the limit that was set holds").1.is_none());
+    }
 }

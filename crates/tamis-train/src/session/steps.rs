@@ -83,6 +83,7 @@ impl Session {
             self.make_up_measurement()?;
         }
         self.attempts = Attempts::new();
+        self.progress.steps_begin();
         loop {
             if let Some(reason) = self.early_stop.stopped() {
                 return self.stopped_early(reason);
@@ -96,6 +97,7 @@ impl Session {
             let first = self.shell.next_group();
             let collected = match self.collect() {
                 Err(RunError::Shell(ShellError::MissingRewards(missing))) => {
+                    self.write_unfinished(step)?;
                     return Err(self.without_rewards(step, *missing));
                 }
                 collected => collected?,
@@ -216,6 +218,8 @@ impl Session {
         });
         let collected = match collected {
             Err(ShellError::NoMetric { metric, names }) => {
+                let step = self.shell.machine().progress().steps + 1;
+                self.write_unfinished(step)?;
                 let place = self.places.filter_metric.as_deref();
                 return Err(no_such_metric(&metric, &names, place).into());
             }

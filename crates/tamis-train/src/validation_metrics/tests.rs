@@ -113,6 +113,7 @@ fn prompt(source: &str, acc: &[f64], answers: &[&str]) -> PromptSamples {
             ("reward".to_owned(), acc.iter().map(|acc| 2.0 * acc - 1.0).collect()),
         ]),
         answers: Some(answers.iter().map(|&answer| answer.to_owned()).collect()),
+        logged: BTreeMap::from([("tokens".to_owned(), vec![acc.len() as f64, 1.0])]),
         lengths: vec![10; acc.len()],
         num_truncated: 1,
     }
@@ -153,6 +154,7 @@ fn by_hand() {
     val-aux/gsm8k/num_unscored 1.000000
     val-aux/gsm8k/response_length/mean 10.000000
     val-aux/gsm8k/response_length/clip_ratio 0.250000
+    val-aux/gsm8k/reward_log/tokens 2.500000
     val-core/openai/math/acc/mean@1 1.000000
     val-core/openai/math/acc/pass@1 1.000000
     val-aux/openai/math/reward/mean@1 1.000000
@@ -160,6 +162,7 @@ fn by_hand() {
     val-aux/openai/math/num_unscored 0.000000
     val-aux/openai/math/response_length/mean 10.000000
     val-aux/openai/math/response_length/clip_ratio 1.000000
+    val-aux/openai/math/reward_log/tokens 1.000000
     ");
     let get = |name: &str| metrics.get(&format!("val-core/gsm8k/acc/{name}"));
     assert_close("mean", &[get("mean@4").expect("set")], &[f64::midpoint(0.75, 1.0 / 3.0)], 1e-12, 0.0);
