@@ -456,11 +456,12 @@ mod tests {
         }
     }
 
-    /// Two samples each of prompts of these sources.
-    fn validated(
+    /// Two samples each of prompts of these sources, correct where they are among these.
+    fn sampled(
+        generator: &mut dyn Generator,
         sources: &[&str],
         correct: &'static [&'static str],
-    ) -> (Vec<PromptSamples>, ValidationReport) {
+    ) -> Result<Validation, ShellError> {
         let prompt = |(id, source): (usize, &&str)| PreparedPrompt {
             prompt: Arc::new(Prompt {
                 id: PromptId(id as u64),
@@ -494,9 +495,14 @@ mod tests {
             num_samples_shown: 0,
             keeps_samples: false,
         };
-        let validation =
-            sample(&mut Counts(Vec::new()), &mut scorer, &prompts, &settings, "validation/1", 1, &mut |_| {})
-                .expect("validates");
+        sample(generator, &mut scorer, &prompts, &settings, "validation/1", 1, &mut |_| {})
+    }
+
+    fn validated(
+        sources: &[&str],
+        correct: &'static [&'static str],
+    ) -> (Vec<PromptSamples>, ValidationReport) {
+        let validation = sampled(&mut Counts(Vec::new()), sources, correct).expect("validates");
         (validation.prompts, validation.report)
     }
 
@@ -520,45 +526,7 @@ mod tests {
                 0
             }
         }
-        let told = |purpose, index| {
-            let prompt = PreparedPrompt {
-                prompt: Arc::new(Prompt {
-                    id: PromptId(0),
-                    content: PromptContent::Text("?".to_owned()),
-                    ground_truth: None,
-                    data_source: String::new(),
-                    columns: serde_json::Map::new(),
-                }),
-                token_ids: Arc::from([1]),
-                text: "?".into(),
-                continued: "".into(),
-            };
-            let sampling = Sampling {
-                temperature: 1.0,
-                top_k: None,
-                top_p: 1.0,
-                min_p: 0.0,
-                repetition_penalty: 1.0,
-                max_response_length: 2,
-                stop: Vec::new(),
-            };
-            let settings = ValidationSettings {
-                seed: 1,
-                purpose: TicketPurpose::Validation,
-                n: 1,
-                sampling,
-                num_samples_shown: 0,
-                keeps_samples: false,
-            };
-            let function = NamedReward {
-                name: "exact".to_owned(),
-                weight: 1.0,
-                function: Box::new(tamis_env::reward::exact::Exact),
-            };
-            let mut scorer = Scorer::new(Rewards::new(vec![function]).expect("a function"));
-            let mut generator = Foreign(purpose, index);
-            sample(&mut generator, &mut scorer, &[prompt], &settings, "v", 1, &mut |_| {}).map(drop)
-        };
+        let told = |purpose, index| sampled(&mut Foreign(purpose, index), &[""], &["?"]).map(drop);
         for (purpose, index, shown) in [
             (TicketPurpose::Rollout, 0, "group 0"),
             (TicketPurpose::Greedy, 0, "greedy completion 0"),

@@ -19,6 +19,19 @@ fn rewards(functions: Vec<(&str, Box<dyn RewardFunction>)>) -> Rewards {
     Rewards::new(named.collect()).unwrap()
 }
 
+/// What is found of one function.
+fn checked(name: &str, prompts: &[Prompt], function: impl RewardFunction + 'static) -> GoldReport {
+    check_gold(prompts, &rewards(vec![(name, Box::new(function))])).unwrap()
+}
+
+fn told(report: &GoldReport) -> String {
+    format!("{}: {report}", if report.is_clean() { "clean" } else { "warns" })
+}
+
+fn numbers(range: std::ops::Range<u32>) -> Vec<Prompt> {
+    range.map(|number| test_prompt(&number.to_string())).collect()
+}
+
 #[test]
 fn built_in_verifiers_accept_their_gold() {
     let prompts: Vec<Prompt> = ["72", "-3", "0.5"].map(test_prompt).into();
@@ -116,11 +129,10 @@ impl RewardFunction for Judge {
 /// A function whose full score nobody knows is not said to accept anything.
 #[test]
 fn functions_from_outside_get_the_distribution() {
-    let prompts: Vec<Prompt> = (0..200).map(|number| test_prompt(&number.to_string())).collect();
+    let prompts: Vec<Prompt> = numbers(0..200);
     let check = |right: f64, other: f64| {
-        let report =
-            check_gold(&prompts, &rewards(vec![("mine", Box::new(Judge { right, other }))])).unwrap();
-        format!("{}: {report}", if report.is_clean() { "clean" } else { "warns" })
+        let report = checked("mine", &prompts, Judge { right, other });
+        told(&report)
     };
     // A tenth for the wrong form is not taken for the score of the right one.
     insta::assert_snapshot!(check(1.0, 0.1), @"clean: reward `mine`: gold answers score 1 on average, 1 to 1 (200 prompts)");
@@ -160,9 +172,8 @@ impl RewardFunction for Made {
 fn functions_from_outside_that_look_at_the_completion_alone_are_reported() {
     let prompts: Vec<Prompt> = (0..150).map(|number| test_prompt(&(number * 7).to_string())).collect();
     let few: Vec<Prompt> = (0..40).map(|row| test_prompt(if row % 8 == 0 { "no" } else { "yes" })).collect();
-    let is_clean = |prompts: &[Prompt], judge: fn(&str, &str) -> f64| {
-        check_gold(prompts, &rewards(vec![("mine", Box::new(Made(judge)))])).unwrap().is_clean()
-    };
+    let is_clean =
+        |prompts: &[Prompt], judge: fn(&str, &str) -> f64| checked("mine", prompts, Made(judge)).is_clean();
     let blind: [fn(&str, &str) -> f64; 4] = [
         |said, _| said.len() as f64 / 7.0,
         |said, _| (said.len() % 2) as f64,
@@ -173,18 +184,18 @@ fn functions_from_outside_that_look_at_the_completion_alone_are_reported() {
         assert!(!is_clean(&prompts, judge), "{place}");
         assert!(!is_clean(&few, judge), "{place}");
     }
-    let looking: [fn(&str, &str) -> f64; 3] = [
+    let looking: [fn(&str, &str) -> f64; 2] = [
         |said, truth| f64::from(u8::from(said == format!("#### {truth}"))),
         |said, truth| f64::from(u8::from(said.contains(truth))) - 3.0,
-        // Half of the right answers are missed.
-        |said, truth| {
-            f64::from(u8::from(said.contains(truth) && truth.len() != 2)) + said.len() as f64 / 100.0
-        },
     ];
     for (place, judge) in looking.into_iter().enumerate() {
         assert!(is_clean(&prompts, judge), "{place}");
-        assert!(is_clean(&few, judge) || place == 2, "{place}");
+        assert!(is_clean(&few, judge), "{place}");
     }
+    // Half of the right answers are missed.
+    assert!(is_clean(&prompts, |said, truth| {
+        f64::from(u8::from(said.contains(truth) && truth.len() != 2)) + said.len() as f64 / 100.0
+    }));
 }
 
 /// A right function that misses its gold has the same score, 0, for whatever else it is given: a few prompts do not tell it from one that
@@ -199,10 +210,9 @@ fn a_few_prompts_are_too_few_to_tell() {
         0.1
     }
     let report = |num_prompts: u32, judge: fn(&str, &str) -> f64| {
-        let prompts: Vec<Prompt> =
-            (100..100 + num_prompts).map(|number| test_prompt(&number.to_string())).collect();
-        let report = check_gold(&prompts, &rewards(vec![("mine", Box::new(Made(judge)))])).unwrap();
-        format!("{}: {report}", if report.is_clean() { "clean" } else { "warns" })
+        let prompts: Vec<Prompt> = numbers(100..100 + num_prompts);
+        let report = checked("mine", &prompts, Made(judge));
+        told(&report)
     };
     for num_prompts in [1, 2, 3, 9, 10, 20, 40, 100] {
         let of_right = report(num_prompts, often_misses);
@@ -234,7 +244,7 @@ fn a_few_prompts_are_too_few_to_tell() {
     // Many prompts with one ground truth: no other to compare with.
     let same: Vec<Prompt> = (0..30).map(|_| test_prompt("yes")).collect();
     let contains: fn(&str, &str) -> f64 = |said, truth| f64::from(u8::from(said.contains(truth)));
-    let report = check_gold(&same, &rewards(vec![("mine", Box::new(Made(contains)))])).unwrap();
+    let report = checked("mine", &same, Made(contains));
     assert!(report.is_clean());
     insta::assert_snapshot!(report, @r"
     reward `mine`: gold answers score 1 on average, 1 to 1 (30 prompts)
@@ -243,7 +253,7 @@ fn a_few_prompts_are_too_few_to_tell() {
 
     // A verifier that takes two ground truths for equal, as it should.
     let equal = ["72", "72.0"].map(test_prompt);
-    assert!(check_gold(&equal, &rewards(vec![("number", Box::new(Number))])).unwrap().is_clean());
+    assert!(checked("number", &equal, Number).is_clean());
 }
 
 #[test]
@@ -261,8 +271,8 @@ fn a_function_that_does_not_look_at_the_answer_is_reported() {
             prompt.ground_truth.iter().cloned().collect()
         }
     }
-    let prompts: Vec<Prompt> = (10..20).map(|number| test_prompt(&number.to_string())).collect();
-    let report = check_gold(&prompts, &rewards(vec![("long", Box::new(Long))])).unwrap();
+    let prompts: Vec<Prompt> = numbers(10..20);
+    let report = checked("long", &prompts, Long);
     insta::assert_snapshot!(report, @r"
     reward `long` accepts all 10 gold answers
       no better than the gold answer of another prompt: that scores 1 where the gold answer scores 1 (means of 10 prompts)
@@ -327,7 +337,7 @@ fn gold_is_told_by_source() {
     let of = |source: &str, truth: &str| Prompt { data_source: source.to_owned(), ..test_prompt(truth) };
     let prompts =
         [of("openai/gsm8k", "72"), of("openai/gsm8k", "seven"), of("aime_2025", "5"), of("math", "6")];
-    let report = check_gold(&prompts, &rewards(vec![("by_source", Box::new(BySource::default()))])).unwrap();
+    let report = checked("by_source", &prompts, BySource::default());
     insta::assert_snapshot!(report, @r"
     reward `by_source` accepts 3 of 4 gold answers (1 rejected, 0 without an answer, 0 failed)
       by data source: aime_2025 1 of 1, math 1 of 1, openai/gsm8k 1 of 2
@@ -348,11 +358,10 @@ impl RewardFunction for Shared {
 
 #[test]
 fn the_expected_form_is_learnt() {
-    let mut prompts: Vec<Prompt> = (0..2000).map(|number| test_prompt(&number.to_string())).collect();
+    let mut prompts: Vec<Prompt> = numbers(0..2000);
     prompts.push(test_prompt("bad"));
     let external = std::sync::Arc::new(External(AtomicUsize::new(0)));
-    let report =
-        check_gold(&prompts, &rewards(vec![("external", Box::new(Shared(external.clone())))])).unwrap();
+    let report = checked("external", &prompts, Shared(external.clone()));
     assert_eq!((report.functions[0].accepted, report.functions[0].failed), (2000, 1));
     assert!(report.score_names.contains("fluency"));
     assert_eq!(external.0.load(Ordering::Relaxed), 2001 + FIRST_BLOCK + 1 + 2 * NUM_RIVALS);
