@@ -39,26 +39,28 @@ fn printed(source: &str) -> Vec<String> {
             let line = found.lines().next().unwrap_or_default();
             texts.extend(quoted(line));
             rest = &found[line.len()..];
-        } else if found.starts_with('"') {
+        } else if let Some(text) = found.strip_prefix('"') {
             let hashes = "#".repeat(rest[..at].len() - rest[..at].trim_end_matches('#').len());
             let is_raw = rest[..at].trim_end_matches('#').ends_with('r');
             let end = if is_raw {
-                found[1..].find(&format!("\"{hashes}")).map(|end| end + 1)
+                text.find(&format!("\"{hashes}"))
             } else {
                 let mut escaped = false;
-                found.char_indices().skip(1).find_map(|(index, c)| {
+                text.char_indices().find_map(|(index, c)| {
                     let is_end = c == '"' && !escaped;
                     escaped = c == '\\' && !escaped;
                     is_end.then_some(index)
                 })
             };
-            let end = end.unwrap_or(found.len() - 1);
-            texts.push(found[1..end].to_owned());
-            rest = &found[end + 1..];
+            let end = end.unwrap_or(text.len());
+            texts.push(text[..end].to_owned());
+            rest = text.get(end + 1..).unwrap_or_default();
         } else if found.starts_with("'\"'") || found.starts_with("'/'") {
             rest = &found[3..];
-        } else if found.starts_with("'\\") {
-            rest = found[2..].find('\'').map_or("", |end| &found[2 + end + 1..]);
+        } else if let Some(escaped) = found.strip_prefix("'\\") {
+            // The sign behind the backslash may be a quote itself.
+            let end = escaped.char_indices().skip(1).find(|(_, c)| *c == '\'');
+            rest = end.map_or("", |(end, _)| &escaped[end + 1..]);
         } else {
             rest = &found[1..];
         }

@@ -131,6 +131,11 @@ pub(super) const KEYS: &[ForeignKey] = &[
     ),
     key("es_manager.train.env_configs.*", "", Unless(&[], ENVIRONMENTS)),
     key("es_manager.val.env_configs.*", "", Unless(&[], ENVIRONMENTS)),
+    key(
+        "actor_rollout_ref.rollout.tp_size_check",
+        "True",
+        NoEffect("the native engine runs on the CPU of one machine"),
+    ),
     key("agent_proxy.max_turn", "5", Unless(&["1"], TURNS)),
     key("agent_proxy.context_window_mode", "full", NoEffect(ONE_TURN)),
     key("agent_proxy.max_context_window", "-1", NoEffect(ONE_TURN)),

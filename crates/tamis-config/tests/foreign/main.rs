@@ -2,7 +2,7 @@
 //!
 //! `*.keys` beside this file list the keys with the values that their owners give them: `verl-0.9.1.keys` of all trainers' configurations in
 //! the package (those for supervised training, generation and evaluation alone are other programs), `verl-scripts.keys` what verl's scripts and
-//! recipes write beside them, `ragen.keys` of RAGEN's configuration files and scripts. `extract.py` makes such a list.
+//! recipes write beside them, `ragen.keys` of RAGEN's configuration files and scripts. `scripts/foreign-keys` makes such a list.
 
 mod documents;
 mod scripts;

@@ -140,3 +140,26 @@ fn a_default_that_is_printed_is_what_a_run_has() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(num_checked > 120, "only {num_checked} defaults");
 }
+
+/// Shapings are items of a list, whose keys have no dotted name.
+#[test]
+fn a_shaping_has_the_defaults_that_are_printed() {
+    let shaping = |settings: String| {
+        load(&[format!("objective.shaping=[{{{settings}}}]")]).map(|config| config.objective.shaping)
+    };
+    let mut num_checked = 0;
+    for entry in entries().filter(|entry| entry.family == Family::Shaping) {
+        let plain = shaping(format!("kind: {}", entry.name)).unwrap_or_else(|errors| panic!("{errors}"));
+        for (key, printed) in entry.defaults {
+            let with = |value: &str| shaping(format!("kind: {}, {key}: {value}", entry.name));
+            assert_eq!(with(printed).as_ref(), Ok(&plain), "{}: {key} is not {printed}", entry.name);
+            assert!(
+                OTHERS.iter().any(|other| with(other).is_ok_and(|set| set != plain)),
+                "{} does not read {key}",
+                entry.name
+            );
+            num_checked += 1;
+        }
+    }
+    assert!(num_checked >= 7, "only {num_checked} defaults");
+}
