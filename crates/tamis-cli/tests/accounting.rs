@@ -123,6 +123,8 @@ fn surplus_is_written() {
     check(Case { name: "discarded", changes: &[large_rounds], ..Case::DEFAULT });
     let carry = ("schedule: {", "schedule: {surplus: carry, max_lag: 1, ");
     check(Case { name: "carried", changes: &[large_rounds, carry], ..Case::DEFAULT });
+    let deficit = ("schedule: {", "schedule: {mode: deficit, granularity: 2, ");
+    check(Case { name: "deficit", changes: &[deficit], ..Case::DEFAULT });
 }
 
 #[test]

@@ -246,6 +246,15 @@ pub enum Conflict {
         /// The mode.
         mode: ScheduleMode,
     },
+    /// Rounds of changing size, and a filter that compares what is in a round.
+    #[error(
+        "`filter.kind: {kind}` compares the groups of a round, and `schedule.mode: deficit` gives rounds of any size: what it keeps would \
+         depend on what the batch lacks"
+    )]
+    DeficitWithPool {
+        /// The filter.
+        kind: FilterKind,
+    },
     /// Carrying without a bound.
     #[error("`schedule.surplus: carry` needs `schedule.max_lag`")]
     CarryWithoutLag,
@@ -591,7 +600,10 @@ impl Conflict {
             Self::CriticWarmupTooLong { total, .. } => {
                 format!("use fewer than {total} steps, or train for longer")
             }
-            Self::ModeNotThere { .. } => "use `schedule.mode: rounds`".to_owned(),
+            Self::ModeNotThere { .. } => "use `schedule.mode: rounds` or `deficit`".to_owned(),
+            Self::DeficitWithPool { .. } => {
+                "use `schedule.mode: rounds`, or a filter that judges each group alone (`filter.kind: variance`)".to_owned()
+            }
             Self::CarryWithoutLag => "set `schedule.max_lag: 1`".to_owned(),
             Self::EmptyRange { .. } => "exchange the two".to_owned(),
             Self::FilterNeeds { kind } => match kind {

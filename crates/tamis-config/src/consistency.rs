@@ -312,8 +312,23 @@ impl Checker<'_> {
     fn schedule(&mut self) {
         let config = self.config;
         let schedule = &config.schedule;
-        if schedule.mode != ScheduleMode::Rounds {
-            self.error(&["schedule.mode"], Conflict::ModeNotThere { mode: schedule.mode });
+        let sizes = ["schedule.granularity", "schedule.margin"];
+        match schedule.mode {
+            ScheduleMode::Rounds => self.ignored(&sizes, "`schedule.mode` is `rounds`"),
+            ScheduleMode::Deficit if !config.refills() => {
+                let reason = "every step is one round";
+                self.ignored(&["schedule.mode"], reason);
+                self.ignored(&sizes, reason);
+            }
+            ScheduleMode::Deficit => {
+                if let Some(filter) = config.filter.as_ref().filter(|filter| filter.kind.compares_groups()) {
+                    let keys = ["schedule.mode", "filter.kind"];
+                    self.error(&keys, Conflict::DeficitWithPool { kind: filter.kind });
+                }
+            }
+            ScheduleMode::Streaming => {
+                self.error(&["schedule.mode"], Conflict::ModeNotThere { mode: schedule.mode });
+            }
         }
         match schedule.surplus {
             Surplus::Carry if schedule.max_lag.is_none() => {

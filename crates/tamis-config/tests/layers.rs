@@ -333,7 +333,8 @@ objective.aggregation
     assert_snapshot!(explain("schedule.max_num_gen_batches").unwrap(), @"
 schedule.max_num_gen_batches
 
-  Generation rounds of one step, at most. Null: no limit.
+  Generation rounds of one step, at most. With `mode: deficit` it bounds the prompts of a
+  step instead, by so many times `data.gen_batch_size`. Null: no limit.
 
   type       a whole number or null, at least 1
   default    10

@@ -65,7 +65,8 @@ pub(super) fn says_nothing(node: &Node) -> Option<&'static str> {
 }
 
 /// The first reference in a value that no key of any table answers: a variable that the shell should have filled in, or one of the
-/// environment that is not set. A key that is not given has its owner's default, whose reference says nothing.
+/// environment that is not set. A key that is not given has its owner's default, whose reference says nothing; nor do Hydra's own resolvers
+/// (`${now:%H}`), except that of the environment.
 pub(super) fn unfilled(node: &Node) -> Option<String> {
     match &node.value {
         Value::Scalar { text, .. } => {
@@ -75,7 +76,7 @@ pub(super) fn unfilled(node: &Node) -> Option<String> {
                 let name = rest.split(['}', '$']).next().unwrap_or(rest);
                 let is_key = name.starts_with('.')
                     || name.contains('.') && !name.contains(':') && super::is_foreign(name)
-                    || name.contains(':') && !name.starts_with("oc.env:") && name.contains('.');
+                    || is_resolver(name) && !name.starts_with("oc.env:");
                 if !is_key {
                     return Some(format!("${{{name}}}"));
                 }
@@ -85,6 +86,12 @@ pub(super) fn unfilled(node: &Node) -> Option<String> {
         Value::List(items) => items.iter().find_map(unfilled),
         Value::Map(entries) => entries.iter().find_map(|entry| unfilled(&entry.node)),
     }
+}
+
+/// Whether a reference calls a resolver of Hydra's, `NAME:ARGUMENTS`, and not a form of the shell's (`NAME:-DEFAULT`, `NAME:=...`, `NAME:?...`,
+/// `NAME:+...`).
+fn is_resolver(name: &str) -> bool {
+    name.split_once(':').is_some_and(|(_, rest)| !rest.starts_with(['-', '=', '?', '+']))
 }
 
 fn resolve(node: &mut Node, path: &str, values: &[Override], depth: usize) {

@@ -179,8 +179,15 @@ impl<'a> Invocation<'a> {
 fn program(words: &[String]) -> Option<usize> {
     let is_program = |at: usize, word: &String| {
         let next = words.get(at + 1).map(String::as_str);
+        if word.contains('=') {
+            // A key or a variable with its value, which may be a path that ends so.
+            return false;
+        }
         match name(word) {
-            "torchrun" | "deepspeed" => true,
+            // Without anything to start it is the value of an option.
+            "torchrun" | "deepspeed" => {
+                words.get(at + 1..).unwrap_or_default().iter().any(|word| word == "-m" || is_script(word))
+            }
             "accelerate" => next == Some("launch"),
             "trl" => next == Some("grpo"),
             other => {

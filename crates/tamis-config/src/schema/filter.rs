@@ -37,6 +37,16 @@ choice! {
     }
 }
 
+impl FilterKind {
+    /// Whether it compares the groups of a round, rather than judge each alone.
+    pub fn compares_groups(self) -> bool {
+        match self {
+            Self::TopP | Self::TopK | Self::MinP | Self::Percentile => true,
+            Self::Variance | Self::MeanRange | Self::WithinGroup => false,
+        }
+    }
+}
+
 choice! {
     /// Which scores a pool filter prefers.
     pub enum Prefer {

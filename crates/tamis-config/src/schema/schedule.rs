@@ -8,7 +8,8 @@ choice! {
     pub enum ScheduleMode {
         /// Whole generation rounds of `data.gen_batch_size`: the reference behaviour of verl and EasyR1.
         Rounds = "rounds",
-        /// Rounds sized to the deficit. Not there yet: refused.
+        /// Rounds of as many prompts as the batch probably lacks: what is missing over the keep rate of the last rounds, with a margin, in
+        /// multiples of a granularity. The first round of a run draws `data.gen_batch_size`.
         Deficit = "deficit",
         /// Group by group. Not there yet: refused.
         Streaming = "streaming",
@@ -74,7 +75,13 @@ section! {
         mode: ScheduleMode = "rounds", Any, Fixed;
         /// Generate further rounds until the batch is full. False: one round, trained on what survived.
         refill: bool = "true", Any, Fixed;
-        /// Generation rounds of one step, at most. Null: no limit.
+        /// With `mode: deficit`, the prompts that a round draws a multiple of. Null: `train.ppo_mini_batch_size`.
+        granularity: Option<usize> = "null", AtLeast(1.0), Fixed;
+        /// With `mode: deficit`, deviations of the number of kept groups that a round draws beyond the mean: 0 fills the batch with one
+        /// round half the time, 1 in about five of six.
+        margin: f64 = "1.0", AtLeast(0.0), Fixed;
+        /// Generation rounds of one step, at most. With `mode: deficit` it bounds the prompts of a step instead, by so many times
+        /// `data.gen_batch_size`. Null: no limit.
         max_num_gen_batches: Option<usize> = "10", AtLeast(1.0), Fixed;
         /// What happens at that limit.
         on_limit: OnLimit = "error", Any, Fixed;

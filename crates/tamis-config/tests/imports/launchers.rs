@@ -145,6 +145,31 @@ actor_rollout_ref: {rollout: {n: 6}, actor: {optim: {lr: 3.0e-6}}}
     }
 }
 
+/// A value that is called like a launcher starts nothing: what stands before it is read.
+#[test]
+fn values_are_no_launchers() {
+    for words in [
+        &["data.train_files=x", "trainer.default_local_dir=/ckpt/deepspeed", "data.train_batch_size=48"][..],
+        &["data.train_files=x", "data.train_batch_size=48", "trainer.experiment_name=torchrun"],
+        &[
+            "MODEL=/x/torchrun",
+            "python3",
+            "-m",
+            "verl.trainer.main_ppo",
+            "data.train_files=x",
+            "data.train_batch_size=48",
+        ],
+    ] {
+        assert!(converted(words).yaml.contains("train_batch_size: 48"), "{words:?}");
+    }
+    for name in ["torchrun", "org/deepspeed"] {
+        let words =
+            [&TRL[2..], &["--per_device_train_batch_size", "16", "--model_name_or_path", name]].concat();
+        // 16 completions in groups of 8; 1 prompt where the words before the name were not read.
+        assert_eq!(loaded(&converted(&words)).data.train_batch_size, 2, "{words:?}");
+    }
+}
+
 #[test]
 fn variables_that_nobody_filled_in() {
     let keys = ["actor_rollout_ref.actor.optim.lr=${lr}", "data.train_files=['${HOME_OF_DATA}/t']"];
@@ -161,6 +186,11 @@ fn variables_that_nobody_filled_in() {
     let said =
         tamis_config::load(&[], &arguments).map_or_else(|errors| errors.to_string(), |_| String::new());
     assert!(said.contains("`${lr}` was not filled in by the shell"), "{said}");
+    // What Hydra itself fills in says nothing here; the shell's own forms do not pass for it.
+    let import = converted(&["trainer.experiment_name=x_${now:%H}", "hydra.run.dir=outputs/${now:%Y-%m-%d}"]);
+    assert!(!import.yaml.contains("x_"), "{}", import.yaml);
+    let said = import_errors(&["trainer.experiment_name=${NAME:-x}"]);
+    assert!(said.contains("was not filled in by the shell"), "{said}");
     // A key that is not given has verl's default.
     let import = converted(&["actor_rollout_ref.rollout.response_length=${data.max_response_length}"]);
     assert!(notes(&import).contains("refers to a key that is not given"), "{}", notes(&import));

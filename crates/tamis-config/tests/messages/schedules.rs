@@ -12,9 +12,51 @@ error: `schedule.mode: streaming` is not there yet
   |
 1 | schedule: {mode: streaming}
   |                  ^^^^^^^^^
-  hint: use `schedule.mode: rounds`
+  hint: use `schedule.mode: rounds` or `deficit`
 
 1 error in the configuration
+"#);
+    assert_snapshot!(said("schedule: {mode: deficit}\nfilter: {kind: top_p, p: 0.9}", &[]), @r#"
+warning: `filter.kind: top_p` selects among the groups of a round, and `schedule.refill` repeats rounds until 64 groups are kept: each round is selected by itself
+ --> run.yaml:2:16
+  |
+2 | filter: {kind: top_p, p: 0.9}
+  |                ^^^^^
+  hint: `schedule.refill: false` trains on what one round leaves, as RAGEN does
+
+error: `filter.kind: top_p` compares the groups of a round, and `schedule.mode: deficit` gives rounds of any size: what it keeps would depend on what the batch lacks
+ --> run.yaml:1:18
+  |
+1 | schedule: {mode: deficit}
+  |                  ^^^^^^^
+  hint: use `schedule.mode: rounds`, or a filter that judges each group alone (`filter.kind: variance`)
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("schedule: {granularity: 8}\nfilter: {}", &[]), @r#"
+warning: `schedule.granularity` has no effect: `schedule.mode` is `rounds`
+ --> run.yaml:1:25
+  |
+1 | schedule: {granularity: 8}
+  |                         ^
+  hint: remove `schedule.granularity`
+"#);
+    assert_snapshot!(said("schedule: {mode: deficit, granularity: 0, margin: -1}\nfilter: {}", &[]), @r#"
+error: `schedule.granularity` must be at least 1, got 0
+ --> run.yaml:1:40
+  |
+1 | schedule: {mode: deficit, granularity: 0, margin: -1}
+  |                                        ^
+  hint: `tamis config explain schedule.granularity` says more
+
+error: `schedule.margin` must be at least 0, got -1
+ --> run.yaml:1:51
+  |
+1 | schedule: {mode: deficit, granularity: 0, margin: -1}
+  |                                                   ^^
+  hint: `tamis config explain schedule.margin` says more
+
+2 errors in the configuration
 "#);
     assert_snapshot!(said("schedule: {surplus: carry}\nfilter: {}", &[]), @r#"
 error: `schedule.surplus: carry` needs `schedule.max_lag`

@@ -9,7 +9,8 @@
 //! |---|---|
 //! | `settings` | the choices of a run: batch sizes, limits, what becomes of surplus |
 //! | `protocol` | events, commands, and what is said when they do not fit |
-//! | [`rounds`] | the machine of `rounds` mode |
+//! | [`rounds`] | the machine of whole rounds |
+//! | `round_size` | how many prompts a round draws |
 //! | `accounting` | where every generated group went, and the identity that must hold |
 //! | `tally` | counts of a round, step or epoch |
 //! | [`report`] | the lines and metrics of a round and a step |
@@ -24,6 +25,7 @@ mod mini_batch;
 mod progress;
 mod protocol;
 pub mod report;
+mod round_size;
 pub mod rounds;
 mod settings;
 mod tally;
@@ -37,6 +39,7 @@ pub use protocol::{
     Command, Event, FinishReason, GroupFacts, GroupSummary, ScheduleError, SkipReason, StepClose,
 };
 pub use report::{RoundReport, StepReport};
+pub use round_size::{MOST_BATCHES, RoundSize};
 pub use rounds::Rounds;
 pub use settings::{OnEmptyRound, OnExhausted, OnLimit, Order, RoundsSettings, SettingsError, Surplus};
 pub use tally::Tally;

@@ -1,8 +1,9 @@
-//! The choices of a `rounds` run.
+//! The choices of a run that generates in rounds.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::RoundSize;
 use crate::filter::{GroupFilter, Metric, Variance};
 
 /// What happens when a step has used up its generation rounds and its batch is not full.
@@ -77,21 +78,25 @@ pub enum Order {
     Completion,
 }
 
-/// Everything the `rounds` machine needs to know.
+/// Everything the machine of rounds needs to know.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RoundsSettings {
     /// Groups a step trains on.
     pub train_batch_size: usize,
-    /// Prompts a round generates for.
+    /// Prompts a round draws; with [`RoundSize::Deficit`] the first one of the run.
     pub gen_batch_size: usize,
+    /// Whether every round draws so many.
+    #[serde(default)]
+    pub size: RoundSize,
     /// n, the members of a group.
     pub group_size: usize,
     /// What judges the groups. `None`: one round a step, every group that did not fail is trained on.
     pub filter: Option<GroupFilter>,
     /// Whether rounds repeat until the batch is full. Off: one round a step, trained on what survived.
     pub refill: bool,
-    /// Rounds a step may take; 0 and less: no limit (an epoch without a kept group still ends the run).
+    /// Rounds a step may take, or their prompts with [`RoundSize::Deficit`]; 0 and less: no limit (an epoch without a kept group still ends
+    /// the run).
     pub max_num_gen_batches: i64,
     /// At that limit.
     pub on_limit: OnLimit,
@@ -159,6 +164,7 @@ impl RoundsSettings {
         Self {
             train_batch_size,
             gen_batch_size: train_batch_size,
+            size: RoundSize::default(),
             group_size,
             filter: Some(GroupFilter::Variance(Variance::default())),
             refill: true,
@@ -213,10 +219,15 @@ impl RoundsSettings {
     /// The first contradiction found.
     pub fn check(&self) -> Result<(), SettingsError> {
         let (gen_batch_size, train_batch_size) = (self.gen_batch_size, self.train_batch_size);
+        let granularity = match self.size {
+            RoundSize::Fixed => 1,
+            RoundSize::Deficit { granularity, .. } => granularity,
+        };
         for (setting, size) in [
             ("data.train_batch_size", train_batch_size),
             ("data.gen_batch_size", gen_batch_size),
             ("rollout.n", self.group_size),
+            ("schedule.granularity", granularity),
         ] {
             if size == 0 {
                 return Err(SettingsError::Zero { setting });

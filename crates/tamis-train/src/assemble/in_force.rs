@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tamis_config::{Config, KlPlace, RewardKind};
+use tamis_config::{Config, KlPlace, RewardKind, ScheduleMode};
 use tamis_core::advantage::{Advantage, AdvantageEstimator, Grpo, Scale};
 use tamis_core::figure::shortest;
 use tamis_core::filter::{AvailableMetrics, Metric};
@@ -40,6 +40,10 @@ pub fn in_force(config: &Config) -> Vec<(String, Value)> {
         train.ppo_mini_batch_size.is_none(),
         Some(config.mini_batch_size().into()),
     );
+    if config.schedule.mode == ScheduleMode::Deficit && config.refills() {
+        let is_null = config.schedule.granularity.is_none();
+        put("schedule.granularity", is_null, Some(config.mini_batch_size().into()));
+    }
     if let Some(filter) = &config.filter {
         // What external rewards will give is not known before they are asked.
         let scores = config.known_metrics().into_iter().filter(|name| name == "acc").collect();

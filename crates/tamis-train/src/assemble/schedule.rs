@@ -3,14 +3,14 @@
 use tamis_config::{
     Bounds, Config, EmptyRound, Estimator, FillOrder, FilterConfig, FilterKind, GoldCheck,
     Mass as ConfigMass, OnExhausted as ConfigExhausted, OnLimit as ConfigLimit, PoolScore as ConfigScore,
-    Prefer as ConfigPrefer, Singleton as ConfigSingleton, Surplus as ConfigSurplus,
+    Prefer as ConfigPrefer, ScheduleMode, Singleton as ConfigSingleton, Surplus as ConfigSurplus,
 };
 use tamis_core::figure::shortest;
 use tamis_core::filter::{
     AvailableMetrics, Ends, Filter, FilterError, GroupFilter, Mass, MeanRange, Metric, MetricError, MinP,
     Percentile, Pool, PoolScore, Prefer, Quota, Singleton, TopK, TopP, Variance, WithinGroup,
 };
-use tamis_core::schedule::{OnEmptyRound, OnExhausted, OnLimit, Order, RoundsSettings, Surplus};
+use tamis_core::schedule::{OnEmptyRound, OnExhausted, OnLimit, Order, RoundSize, RoundsSettings, Surplus};
 
 use tamis_rollout::Record;
 
@@ -276,6 +276,13 @@ fn filling(config: &Config) -> String {
         return format!("one round a step, trained on what it leaves of {} groups", config.gen_batch_size());
     }
     match config.schedule.max_num_gen_batches {
+        Some(limit) if config.schedule.mode == ScheduleMode::Deficit => {
+            let most = limit.saturating_mul(config.gen_batch_size());
+            format!("rounds of what the batch lacks, at most {most} prompts a step, {size} groups a step")
+        }
+        None if config.schedule.mode == ScheduleMode::Deficit => {
+            format!("rounds of what the batch lacks, no limit on them, {size} groups a step")
+        }
         Some(limit) => format!("at most {limit} rounds a step, {size} groups a step"),
         None => format!("no limit on rounds, {size} groups a step"),
     }
@@ -286,6 +293,13 @@ pub fn rounds(config: &Config, sieve: &Sieve) -> RoundsSettings {
     let schedule = &config.schedule;
     RoundsSettings {
         gen_batch_size: config.gen_batch_size(),
+        size: match schedule.mode {
+            ScheduleMode::Deficit if config.refills() => {
+                let granularity = schedule.granularity.unwrap_or(config.mini_batch_size());
+                RoundSize::Deficit { granularity, margin: schedule.margin }
+            }
+            _ => RoundSize::Fixed,
+        },
         filter: sieve.filter,
         refill: schedule.refill,
         max_num_gen_batches: schedule.max_num_gen_batches.map_or(0, |limit| limit as i64),

@@ -21,7 +21,7 @@ impl Rounds {
             let why = self.why_exhausted();
             return self.finish(why, commands);
         }
-        self.begin_round(commands);
+        self.begin_round(self.next_round_size(), commands);
         Ok(())
     }
 
@@ -43,12 +43,19 @@ impl Rounds {
         }
     }
 
-    fn begin_round(&mut self, commands: &mut Vec<Command>) {
+    /// Prompts of the next round; 0 where the step has reached its limit.
+    fn next_round_size(&self) -> usize {
+        let deficit = self.settings.train_batch_size - self.ready.len();
+        let drawn = self.step.accounting.generated.groups;
+        self.settings.round_size(deficit, self.keep_rate, self.step.rounds, drawn)
+    }
+
+    fn begin_round(&mut self, num_prompts: usize, commands: &mut Vec<Command>) {
         self.step.rounds += 1;
         if self.epoch_over {
             self.begin_epoch(commands);
         }
-        self.draw(self.settings.gen_batch_size, commands);
+        self.draw(num_prompts, commands);
     }
 
     fn begin_epoch(&mut self, commands: &mut Vec<Command>) {
@@ -152,14 +159,15 @@ impl Rounds {
                 OnEmptyRound::Retry { .. } => {}
             }
         }
-        if settings.round_limit().is_some_and(|limit| self.step.rounds >= limit) {
+        let num_prompts = self.next_round_size();
+        if num_prompts == 0 {
             return match settings.on_limit {
                 OnLimit::Error => self.stop(StopCause::LimitReached, commands),
                 OnLimit::UsePartial if !self.ready.is_empty() => self.ready(commands),
                 OnLimit::UsePartial | OnLimit::Skip => self.skip(SkipReason::LimitReached, commands),
             };
         }
-        self.begin_round(commands);
+        self.begin_round(num_prompts, commands);
         Ok(())
     }
 }

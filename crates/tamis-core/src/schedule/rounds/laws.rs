@@ -5,10 +5,13 @@ use proptest::prelude::*;
 use super::*;
 use crate::filter::{GroupFilter, Variance};
 use crate::random::{Key, Purpose};
-use crate::schedule::{GroupFacts, OnEmptyRound, OnExhausted, OnLimit, Surplus};
+use crate::schedule::{GroupFacts, MOST_BATCHES, OnEmptyRound, OnExhausted, OnLimit, RoundSize, Surplus};
 
 fn settings() -> impl Strategy<Value = RoundsSettings> {
-    let sizes = (1usize..6, 1usize..9, 1usize..4);
+    let deficit =
+        (1usize..5, 0.0..3.0f64).prop_map(|(granularity, margin)| RoundSize::Deficit { granularity, margin });
+    let size = prop_oneof![Just(RoundSize::Fixed), deficit];
+    let sizes = (1usize..6, 1usize..9, 1usize..4, size);
     let switches = (any::<bool>(), any::<bool>(), -1i64..4, 0u32..4);
     let choices = (
         prop_oneof![Just(OnLimit::Error), Just(OnLimit::UsePartial), Just(OnLimit::Skip)],
@@ -24,7 +27,7 @@ fn settings() -> impl Strategy<Value = RoundsSettings> {
     );
     let ends = (prop::option::of(1u64..8), prop::option::of(1u64..5));
     (sizes, switches, choices, ends).prop_map(|(sizes, switches, choices, (total_steps, total_epochs))| {
-        let (train_batch_size, gen_batch_size, group_size) = sizes;
+        let (train_batch_size, gen_batch_size, group_size, size) = sizes;
         let (filter, refill, max_num_gen_batches, max_skipped_steps) = switches;
         let (on_limit, on_empty_round, on_exhausted, surplus, order) = choices;
         let gen_batch_size = match (filter, refill) {
@@ -34,6 +37,8 @@ fn settings() -> impl Strategy<Value = RoundsSettings> {
         };
         RoundsSettings {
             gen_batch_size,
+            // Without a filter or refill a round is the batch.
+            size: if filter && refill { size } else { RoundSize::Fixed },
             filter: filter.then(|| GroupFilter::Variance(Variance::default())),
             refill,
             max_num_gen_batches,
@@ -150,6 +155,12 @@ impl World {
                         continue;
                     }
                     Command::Draw { num_prompts, .. } => {
+                        assert!(*num_prompts > 0);
+                        let most = match settings.round_limit() {
+                            Some(limit) => limit as usize,
+                            None => MOST_BATCHES as usize,
+                        };
+                        assert!(*num_prompts <= most * settings.gen_batch_size);
                         let take = left.min(*num_prompts);
                         left -= take;
                         let groups: Vec<GroupId> = (next..next + take as u64).map(GroupId).collect();
@@ -200,6 +211,10 @@ impl World {
                     }
                 };
                 close.report.accounting.check().unwrap();
+                if let Some(limit) = settings.round_limit() {
+                    let generated = close.report.accounting.generated.groups;
+                    assert!(generated <= limit * settings.gen_batch_size as u64, "bounded waste");
+                }
                 if let Surplus::Carry { max_lag } = settings.surplus {
                     assert!(close.report.max_lag <= max_lag);
                 } else {

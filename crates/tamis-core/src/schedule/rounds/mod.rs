@@ -1,4 +1,4 @@
-//! The machine of `rounds` mode: whole generation rounds until the batch is full.
+//! The machine of whole generation rounds, repeated until the batch is full.
 //!
 //! ```text
 //!            BeginStep                Dispatched             all settled
@@ -12,7 +12,7 @@
 //!                                 Finish, Stop ◀──────────────────────────┘
 //! ```
 //!
-//! A round is `gen_batch_size` prompts, drawn across the end of an epoch where the choices allow it. All its groups settle before
+//! A round is `gen_batch_size` prompts, or as many as the batch probably lacks ([`RoundSize`](super::RoundSize)), drawn across the end of an epoch where the choices allow it. All its groups settle before
 //! anything is decided, so which groups are trained depends on arrival only where `order: completion` asks for that. The batch is the
 //! first `train_batch_size` kept groups, carried ones before new ones.
 //!
@@ -32,6 +32,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::round_size::KeepRate;
 use super::{
     Accounting, Command, Count, Event, FinishReason, GroupSummary, Order, Progress, RoundReport,
     RoundsSettings, ScheduleError, Surplus, Tally,
@@ -39,7 +40,7 @@ use super::{
 use crate::filter::{Filter, GroupStatistics, Verdict};
 use crate::group::{GroupId, PolicyVersion};
 
-/// The scheduler of `rounds` mode. See [the module](self).
+/// The scheduler of whole rounds. See [the module](self).
 ///
 /// ```
 /// use tamis_core::filter::Verdict;
@@ -84,6 +85,7 @@ pub struct Rounds {
     /// Since a step was last trained: for the diagnosis of a run that only skips.
     since_trained: Tally,
     num_rounds_untrained: u64,
+    keep_rate: KeepRate,
     totals: Accounting,
 }
 
@@ -178,6 +180,7 @@ impl Rounds {
             skipped_in_a_row: 0,
             since_trained: Tally::default(),
             num_rounds_untrained: 0,
+            keep_rate: KeepRate::default(),
             totals: Accounting::default(),
         })
     }
@@ -374,6 +377,7 @@ impl Rounds {
     /// Everything of the round is settled: counts it, in dispatch order, and decides.
     fn complete_round(&mut self, commands: &mut Vec<Command>) -> Result<(), ScheduleError> {
         let tally = self.settle_round(commands);
+        self.keep_rate.observe(&tally);
         self.step.empty_rounds = if tally.kept == 0 { self.step.empty_rounds + 1 } else { 0 };
         commands.push(Command::RoundComplete(RoundReport {
             step: self.progress.steps + 1,

@@ -1,0 +1,163 @@
+//! How many prompts a generation round draws.
+
+use serde::{Deserialize, Serialize};
+
+use super::{RoundsSettings, Tally};
+
+/// How the size of a round is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RoundSize {
+    /// Every round draws `gen_batch_size` prompts, as verl and EasyR1 do.
+    #[default]
+    Fixed,
+    /// A round draws what the batch lacks over the keep rate seen so far: w = (d + z √(d (1 − k))) / k prompts for d groups at keep
+    /// rate k, rounded up to a multiple of the granularity. (d / k prompts keep d groups in the mean; √(d (1 − k)) / k is the deviation of
+    /// that number.) The first round of a run, of which nothing is known, draws `gen_batch_size`.
+    ///
+    /// The limit on rounds is one on prompts here: a step draws at most `max_num_gen_batches` × `gen_batch_size`, in as many
+    /// rounds as that takes. Without a limit one round draws at most [`MOST_BATCHES`] × `gen_batch_size`.
+    Deficit {
+        /// Prompts a round draws a multiple of.
+        granularity: usize,
+        /// z, in deviations: 0 fills the batch in one round half the time, 1 in about five of six.
+        margin: f64,
+    },
+}
+
+/// Rounds of `gen_batch_size` that one round of [`RoundSize::Deficit`] may stand for where the rounds of a step are not limited.
+pub const MOST_BATCHES: u64 = 10;
+
+/// Share of what was known of the keep rate that is left after another round: with the policy it moves.
+const MEMORY: f64 = 0.75;
+
+/// Share of groups that the filter keeps, from the last rounds: each counts three quarters of the one after it.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub(super) struct KeepRate {
+    kept: f64,
+    groups: f64,
+}
+
+impl KeepRate {
+    /// Takes a round in. Groups that failed were generated for nothing and count as not kept; aborted ones say nothing.
+    pub(super) fn observe(&mut self, round: &Tally) {
+        self.kept = MEMORY * self.kept + round.kept as f64;
+        self.groups = MEMORY * self.groups + (round.groups - round.aborted) as f64;
+    }
+
+    /// Its mean under a uniform prior (Laplace's rule), so neither 0 nor 1; `None` before anything was seen.
+    pub(super) fn estimate(self) -> Option<f64> {
+        (self.groups > 0.0).then(|| (self.kept + 1.0) / (self.groups + 2.0))
+    }
+}
+
+/// Prompts that give `deficit` kept groups with a margin of so many deviations.
+fn needed(deficit: usize, keep: f64, margin: f64) -> f64 {
+    let deficit = deficit as f64;
+    (deficit + margin * (deficit * (1.0 - keep)).sqrt()) / keep
+}
+
+impl RoundsSettings {
+    /// Prompts of the next round; 0 where the step may draw no more. `deficit` is what the batch lacks, `drawn` what the step drew so far, in
+    /// `rounds` rounds.
+    pub(super) fn round_size(&self, deficit: usize, keep_rate: KeepRate, rounds: u64, drawn: u64) -> usize {
+        let one = self.gen_batch_size as u64;
+        let RoundSize::Deficit { granularity, margin } = self.size else {
+            return if self.round_limit().is_some_and(|limit| rounds >= limit) {
+                0
+            } else {
+                self.gen_batch_size
+            };
+        };
+        let left = match self.round_limit() {
+            Some(limit) => limit.saturating_mul(one).saturating_sub(drawn),
+            None => MOST_BATCHES.saturating_mul(one),
+        };
+        let wanted = match keep_rate.estimate() {
+            Some(keep) => {
+                // Saturates where the keep rate is next to nothing.
+                let wanted = needed(deficit, keep, margin).ceil() as u64;
+                wanted.max(1).checked_next_multiple_of(granularity as u64).unwrap_or(u64::MAX)
+            }
+            None => one,
+        };
+        usize::try_from(wanted.min(left)).unwrap_or(usize::MAX)
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::float_cmp, reason = "exact by construction")]
+mod tests {
+    use super::*;
+    use crate::random::{Key, Purpose};
+
+    fn deficit(granularity: usize, margin: f64, limit: i64) -> RoundsSettings {
+        RoundsSettings {
+            size: RoundSize::Deficit { granularity, margin },
+            ..RoundsSettings::verl(64, 96, 8, limit)
+        }
+    }
+
+    fn seen(kept: u64, groups: u64) -> KeepRate {
+        let mut rate = KeepRate::default();
+        rate.observe(&Tally { kept, groups, ..Tally::default() });
+        rate
+    }
+
+    #[test]
+    fn by_hand() {
+        let settings = deficit(8, 0.0, 0);
+        // Nothing is known: the first round is one of the configured size, whatever the granularity.
+        assert_eq!(settings.round_size(64, KeepRate::default(), 0, 0), 96);
+        // (49 + 1) / (98 + 2) = 1/2: twice the deficit, up to the next multiple of 8.
+        assert_eq!(settings.round_size(15, seen(49, 98), 1, 98), 32);
+        assert_eq!(settings.round_size(16, seen(49, 98), 1, 98), 32);
+        assert_eq!(settings.round_size(17, seen(49, 98), 1, 98), 40);
+        // One deviation more: (16 + sqrt(8)) / 0.5 = 37.7.
+        assert_eq!(deficit(1, 1.0, 0).round_size(16, seen(49, 98), 1, 98), 38);
+        // Nothing was kept so far: bounded all the same.
+        assert_eq!(settings.round_size(64, seen(0, 96), 1, 96), 960);
+        assert_eq!(settings.round_size(64, seen(0, u64::MAX >> 1), 1, 96), 960);
+    }
+
+    #[test]
+    fn the_limit_on_rounds_is_one_on_prompts() {
+        let settings = deficit(8, 1.0, 2);
+        assert_eq!(settings.round_size(64, seen(0, 96), 1, 96), 96);
+        assert_eq!(settings.round_size(64, seen(0, 96), 3, 188), 4);
+        assert_eq!(settings.round_size(64, seen(0, 96), 3, 192), 0);
+        // Fixed rounds are counted themselves.
+        let fixed = RoundsSettings::verl(64, 96, 8, 2);
+        assert_eq!([0, 1, 2].map(|rounds| fixed.round_size(64, seen(0, 96), rounds, 0)), [96, 96, 0]);
+    }
+
+    #[test]
+    fn old_rounds_are_forgotten() {
+        let mut rate = seen(0, 100);
+        assert_eq!(rate.estimate(), Some(1.0 / 102.0));
+        for _ in 0..40 {
+            rate.observe(&Tally { kept: 50, groups: 110, aborted: 10, ..Tally::default() });
+        }
+        let estimate = rate.estimate().unwrap();
+        assert!((estimate - 0.5).abs() < 1e-3, "{estimate}");
+        assert_eq!(KeepRate::default().estimate(), None);
+    }
+
+    /// What the doc of the margin says: the share of rounds that fill the batch.
+    #[test]
+    fn the_margin_is_in_deviations() {
+        let filled = |margin: f64| {
+            let (deficit, keep) = (64, 0.4);
+            let draws = needed(deficit, keep, margin).ceil() as u64;
+            let key = Key::new(7, Purpose::Bootstrap);
+            let filled = (0..4000).filter(|&trial| {
+                let kept = (0..draws).filter(|&draw| key.with(trial).uniform(draw) < keep).count();
+                kept >= deficit
+            });
+            filled.count() as f64 / 4000.0
+        };
+        assert!((filled(0.0) - 0.5).abs() < 0.06, "{}", filled(0.0));
+        assert!((filled(1.0) - 0.84).abs() < 0.04, "{}", filled(1.0));
+        assert!(filled(3.0) > 0.99);
+    }
+}
