@@ -61,7 +61,7 @@ impl Iterator for ParquetRows {
         let rows = self.rows.as_mut()?;
         let next = guarded(|| rows.next().map(|row| row.map(row_to_json)).transpose());
         match next {
-            Ok(Some(Values { values, binary, encoded })) => {
+            Ok(Some(Columns { values, binary, encoded })) => {
                 self.read += 1;
                 let place = Place { file: self.path.clone(), row: self.read, is_line: false };
                 Some(Ok(Record { place, values, binary, encoded }))
@@ -148,13 +148,13 @@ struct Bytes {
 }
 
 /// A row without its place.
-struct Values {
+struct Columns {
     values: Map<String, Value>,
     binary: Vec<String>,
     encoded: Map<String, Value>,
 }
 
-fn row_to_json(row: Row) -> Values {
+fn row_to_json(row: Row) -> Columns {
     let mut bytes = Bytes::default();
     let mut encoded = Map::new();
     let values = row
@@ -170,7 +170,7 @@ fn row_to_json(row: Row) -> Values {
             (name, value)
         })
         .collect();
-    Values { values, binary: bytes.binary, encoded }
+    Columns { values, binary: bytes.binary, encoded }
 }
 
 /// A field's value; `path` is where it stands.
@@ -199,7 +199,7 @@ fn field_to_json(field: &Field, path: &str, bytes: &mut Bytes) -> Value {
                     return Value::from(text);
                 }
                 Err(_) if !bytes.binary.iter().any(|known| known == path) => {
-                    bytes.binary.push(path.to_owned())
+                    bytes.binary.push(path.to_owned());
                 }
                 _ => {}
             }
