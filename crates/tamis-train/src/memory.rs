@@ -196,11 +196,16 @@ mod tests {
         let validates = by_hand(MemoryPlan { generation: samples, ..plan });
         let found = estimated(&["validate.n=10"]);
         assert_eq!(found.generation, validates.generation.max(by_hand(plan).generation));
-        let few = estimated(&["rollout.max_num_seqs=8"]);
-        assert_eq!(
-            few,
-            by_hand(MemoryPlan { generation: GenerationPlan { num_sequences: 8, ..generation }, ..plan })
-        );
+        // Eight sequences at once of a round, or the six of the validation with a prompt for each: what takes more.
+        let of = |num_sequences, group_size| {
+            by_hand(MemoryPlan {
+                generation: GenerationPlan { num_sequences, group_size, ..generation },
+                ..plan
+            })
+        };
+        let few = of(8, 4);
+        let expected = MemoryEstimate { generation: few.generation.max(of(6, 1).generation), ..few };
+        assert_eq!(estimated(&["rollout.max_num_seqs=8"]), expected);
     }
 
     #[test]
