@@ -140,6 +140,10 @@ const REFUSED: &[(&[&str], &str)] = &[
         "prompt 1 of the training data cannot be prepared: the chat template does too much for one conversation",
     ),
     (&["data.prompt_template=doubles.jinja"], "`data.prompt_template`: "),
+    (
+        &["model.chat_template=tags.jinja"],
+        "prompt 1 of the training data cannot be prepared: character '<' (at character 0 of",
+    ),
     (&["data.task=gsm8k_calculator", "validate.test_freq=0", "data.train=rows.jsonl"], "`data.train`: "),
     // Rewards.
     (&["reward=[{kind: number},{kind: format, pattern: '('}]"], "unclosed group"),
@@ -220,6 +224,7 @@ fn folder() -> Folder {
         .with("doubles.jinja", "{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}")
         .with("loops.jinja", "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}")
         .with("bad.jinja", "{% if %}")
+        .with("tags.jinja", "<|user|>{{ messages[-1].content }}")
         .with("long.jinja", &" ".repeat((1 << 20) + 1))
         .with("folder/note", "")
         .with("broken/config.json", "{\"architectures\": [\"GPT2LMHeadModel\"]}")

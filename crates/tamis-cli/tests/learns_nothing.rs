@@ -187,6 +187,36 @@ fn a_punishment_for_length_does_not_hide_that_nothing_is_answered() {
     assert!(ended.failure().contains(told), "{}", ended.shown());
 }
 
+/// Shaping and another reward score what the judge fails on, without the metric that only the judge gives: not the metric is missing.
+#[test]
+fn a_reward_that_fails_is_not_called_a_missing_metric() {
+    let on_acc = ("filter: {kind: variance}", "filter: {kind: variance, metric: acc}");
+    let unchecked = ("data:\n", "data:\n  check_gold: off\n");
+    let beside = (
+        "reward: [{kind",
+        "reward: [{kind: command, name: other, argv: [python3, other.py], num_processes: 1}, {kind",
+    );
+    let failed = "failed on every completion of 3 rounds in a row";
+    let none = "no completion of 3 rounds in a row had a score from a reward function other than shaping";
+    for (changes, preset, answer, told) in [
+        (&[on_acc][..], "preset=dapo", FAILS, failed),
+        (&[on_acc, unchecked], "preset=dapo", FAILS, failed),
+        (&[on_acc, unchecked], "preset=dapo", "{'score': None}", none),
+        (&[on_acc, beside], "preset=null", FAILS, failed),
+    ] {
+        let folder = Folder::new().with("judge.py", &judge(answer)).with("other.py", &judge(SCORES));
+        folder.write("config.yaml", &config(changes));
+        let ended = folder.tamis(&["train", "config.yaml", preset]);
+        let is_named = ended.code == Some(1) && ended.failure().contains(told);
+        assert!(is_named && !ended.stderr.contains("filter's metric"), "{changes:?}: {}", ended.shown());
+        // Mended, it gives the metric.
+        folder.write("judge.py", &judge("{'scores': {'score': len(request['completion']) % 2, 'acc': len(request['completion']) % 2}}"));
+        let again = folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
+        assert!(!again.stderr.contains("filter's metric"), "{changes:?}: {}", again.shown());
+        assert_eq!(num_steps(&folder), 6);
+    }
+}
+
 /// A name that only an answer can give: one round without it is chance, several in a row are a mistake, also after a resume.
 #[test]
 fn a_metric_that_no_score_has_ends_the_run_after_several_rounds() {
@@ -202,6 +232,9 @@ fn a_metric_that_no_score_has_ends_the_run_after_several_rounds() {
         assert_eq!((ended.code, ended.stderr.matches(told).count()), (Some(2), 2), "{}", ended.shown());
         assert!(ended.failure().contains("`filter.metric` is `strict`"), "{}", ended.shown());
     }
+    // What was answered without it is asked anew.
+    folder.write("judge.py", &judge("{'scores': {'score': 1, 'strict': len(request['completion']) % 2}}"));
+    folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
 }
 
 #[test]
@@ -415,4 +448,46 @@ fn the_rollouts_of_an_attempt_that_ends_for_want_of_rewards_are_written() {
     let aborted = aborted["rows"].as_array().expect("rows");
     assert_eq!(aborted.len(), 8 * 4);
     assert!(aborted.iter().all(|row| row["reward"] == 1.0), "{aborted:?}");
+}
+
+/// One entry of `by_source` fails on all of its rows, and the others score theirs.
+#[test]
+fn a_source_whose_function_fails_on_everything_ends_the_run() {
+    let folder = Folder::new().with("judge.py", &judge(FAILS));
+    let rows: String = (0..48)
+        .map(|row| {
+            let source = ["sums", "other", "sums"][row % 3];
+            format!(
+                "{{\"prompt\": \"{}+1=\", \"answer\": \"{}\", \"data_source\": \"{source}\"}}\n",
+                row % 9,
+                row % 9 + 1
+            )
+        })
+        .collect();
+    folder.write("rows.jsonl", &rows);
+    let by_source = "reward: [{kind: by_source, sources: {sums: number, '*': {kind: command, argv: [python3, judge.py], num_processes: 1}}}]";
+    let config = TINY
+        .replaced("reward: [{kind: number}]", by_source)
+        .replaced("filter: {kind: variance}\n", "")
+        .replaced("schedule: {max_num_gen_batches: 50}\n", "")
+        .replaced("  gen_batch_size: 8\n", "")
+        .replaced("train_batch_size: 4", "train_batch_size: 8");
+    folder.write("config.yaml", &config);
+    let files =
+        ["data.task=null", "~data.arithmetic", "data.train=rows.jsonl", "~validate", "data.check_gold=off"];
+    let ended = folder.tamis(&[&["train", "config.yaml", "train.total_steps=20"][..], &files].concat());
+    let told =
+        "reward `by_source` (reward[0]) failed on every completion that its `sources` entry `*` scores, of ";
+    assert!(
+        ended.failure().starts_with("exit code 1\nerror: ") && ended.failure().contains(told),
+        "{}",
+        ended.shown()
+    );
+    assert!(
+        ended.failure().contains("hint: mend the function; then `tamis train --resume"),
+        "{}",
+        ended.shown()
+    );
+    folder.write("judge.py", &judge(SCORES));
+    folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
 }

@@ -338,6 +338,31 @@ fn ctrl_c_finishes_the_step_saves_and_says_how_to_go_on() {
     }
 }
 
+/// Long before the first line of a run: its prompts are rendered once to see how long they are, and once to be used.
+#[test]
+fn ctrl_c_is_heard_while_prompts_are_looked_at() {
+    let template = "{% for i in range(1500) %}{% for j in range(1000) %}{% endfor %}{% endfor %}{{ messages[-1].content }}";
+    let row = "{\"question\": \"1+1=\", \"answer\": \"2\"}\n";
+    let folder = Folder::tiny().with("slow.jinja", template).with("rows.jsonl", &row.repeat(100));
+    let child = folder.start(&[
+        "train",
+        "tiny.yaml",
+        "data.task=null",
+        "~data.arithmetic",
+        "data.train=rows.jsonl",
+        "data.val=rows.jsonl",
+        "model.chat_template=slow.jinja",
+    ]);
+    std::thread::sleep(Duration::from_secs(4));
+    let start = Instant::now();
+    interrupt(&child);
+    let ended = folder.wait(child);
+    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+    // On a slow machine the configuration is still being checked, and the signal ends the process.
+    assert!(ended.code.is_none_or(|code| code == 130), "{}", ended.shown());
+    assert!(!folder.join("runs/tiny").exists(), "{}", ended.shown());
+}
+
 /// Hangs at the place that the file `hang` names, and makes `hanging` there; scores else.
 const HANGS: &str = "\
 import json, os, sys, time

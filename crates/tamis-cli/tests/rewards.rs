@@ -193,9 +193,13 @@ fn a_metric_that_no_function_gives_is_told_with_those_there_are() {
     insta::assert_snapshot!(told, @r"
     exit code 2
     error: `filter.metric` is `acc` (config.yaml:12, preset dapo), and no reward function gives a number of that name: this run has `overlong`, `python`, `score`, `seq_reward`, `seq_final_reward`, `token_level_rewards`, `length`, `entropy`
-      hint: write `filter.metric: score`, or let the function return a dictionary with `score` and `acc`, which is 1 where the answer is right and 0 where it is not
+      hint: write `filter.metric: score`
     ");
-    assert_eq!(dapo("compute_score", "data:\n"), told.replaced("`score`, `seq", "`score`, `size`, `seq"));
+    // TRL's functions return numbers alone; verl's may say more.
+    let hint = "`filter.metric: score`, or let the function return a dictionary with `score` and `acc`, which is 1 where the answer is right and 0 where it is not";
+    let of_verl =
+        told.replaced("`score`, `seq", "`score`, `size`, `seq").replaced("`filter.metric: score`", hint);
+    assert_eq!(dapo("compute_score", "data:\n"), of_verl);
     // Without them the first completions do, and then with the same words.
     let late = dapo("compute_score", "data:\n  check_gold: off\n");
     assert_eq!(late, dapo("compute_score", "data:\n").replaced("yaml:12", "yaml:13"));
@@ -217,6 +221,13 @@ fn pass_at_k_without_a_binary_score_is_told() {
         let told: Vec<&str> =
             ended.stderr.lines().filter(|line| line.starts_with("warning: `validate.metrics`")).collect();
         assert_eq!(told.len(), 1, "{gold}: {}", ended.shown());
+        // An evaluation says the same.
+        let again = folder.tamis(&["eval", "runs/tiny"]).succeeds();
+        let same = told[0].replaced("config.yaml:", "runs/tiny/config.yaml:");
+        let place = |line: &str| line.split_once(") asks").map(|(_, rest)| rest.to_owned());
+        assert!(again.stderr.lines().any(|line| place(line) == place(&same)), "{gold}: {}", again.shown());
+        let other = folder.tamis(&["eval", "runs/tiny", "validate.metrics=[mean@k]"]).succeeds();
+        assert!(!other.stderr.contains("pass@k"), "{}", other.shown());
         if gold {
             insta::assert_snapshot!(told[0], @"warning: `validate.metrics` (config.yaml:19) asks for pass@k, which counts completions whose `acc` is 1, and no reward function gives `acc`: there are `python`, `score`, `size`; there will be no pass@k. Write `best@k` for the best of k scores, or let the function return a dictionary with `score` and `acc`");
         }

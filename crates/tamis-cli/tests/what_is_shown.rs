@@ -2,7 +2,7 @@
 
 mod tamis;
 
-use tamis::{Ended, Folder, Replaced as _};
+use tamis::{Ended, Folder, Replaced as _, TINY};
 
 /// A template of characters that the tiny model knows: the number of messages stands behind the last of them.
 const TEMPLATE: &str = "{{ messages[-1].content }}{{ messages|length }}";
@@ -325,6 +325,7 @@ objective: preset grpo; clip 0.2/0.28; seq-mean-token-mean; KL k3 times 0.04 in 
     let in_force: Vec<&str> =
         of_run.lines().filter(|line| line.contains("in force")).map(str::trim).collect();
     insta::assert_snapshot!(in_force.join("\n"), @"
+head_dim: null  # in force: 8 (default)
 metric: null  # in force: acc (default)
 ddof: null  # in force: 1 (default)
 epsilon: null  # in force: 1e-6 (default)
@@ -333,4 +334,44 @@ log_ratio_limit: null  # in force: 20.0 (default)
     // A resumed run writes it anew.
     folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=2"]).succeeds();
     assert!(folder.read("runs/tiny/config.yaml").contains("in force: 1e-6"), "{of_run}");
+}
+
+/// What the filter looks at is its own matter: the accuracy of a step is that of `acc`, and none where nothing gives it.
+#[test]
+fn the_accuracy_of_a_step_is_that_of_acc() {
+    let both = "reward: [{kind: number}, {kind: format, pattern: '^.{2,9}$', weight: 0.1}]";
+    let judge = "reward: [{kind: command, argv: [python3, judge.py], num_processes: 1}]";
+    let program = "import json, sys\nfor line in sys.stdin:\n    request = json.loads(line)\n    \
+                   print(json.dumps({'id': request['id'], 'score': len(request['completion']) % 2}), flush=True)\n";
+    let limit = "schedule: {max_num_gen_batches: 2, on_limit: use_partial}";
+    for (reward, metric) in [(both, "format"), (both, "length"), (both, "acc"), (judge, "score")] {
+        let folder = Folder::new().with("judge.py", program);
+        let config = TINY
+            .replaced("reward: [{kind: number}]", reward)
+            .replaced("filter: {kind: variance}", &format!("filter: {{kind: variance, metric: {metric}}}"))
+            .replaced("schedule: {max_num_gen_batches: 50}", limit);
+        folder.write("config.yaml", &config);
+        let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
+        let lines = format!("{}{}", ended.stdout, ended.stderr);
+        let mut num_steps = 0;
+        for metrics in folder.read("runs/tiny/metrics.jsonl").lines() {
+            let metrics: serde_json::Value = serde_json::from_str(metrics).expect("JSON");
+            // Validation before the first step has none.
+            let Some(step) = metrics["step"].as_u64().filter(|_| metrics["groups/generated"].is_number())
+            else {
+                continue;
+            };
+            let start = format!("step {step}/6  ");
+            let line = lines.lines().find(|line| line.starts_with(&start)).expect("a line");
+            let acc = metrics["all/rewards/acc/mean"].as_f64();
+            let shown = acc.map(|acc| format!("accuracy {:.1}%", 100.0 * acc));
+            assert_eq!(acc.is_some(), metric != "score", "{metric}");
+            match shown {
+                Some(shown) => assert!(line.contains(&shown), "{metric}: {shown} in {line}"),
+                None => assert!(!line.contains("accuracy"), "{line}"),
+            }
+            num_steps += 1;
+        }
+        assert_eq!(num_steps, 6, "{metric}");
+    }
 }

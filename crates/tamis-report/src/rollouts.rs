@@ -2,6 +2,7 @@
 //!
 //! Validation samples and the dumps of verl (`input`, `output`, `gts`) are shown too; what a row lacks is left out.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -67,6 +68,12 @@ pub enum RolloutsError {
         /// The file.
         file: PathBuf,
     },
+    /// A verdict that no trajectory can have.
+    #[error("`{verdict}` is no verdict: there are {}", verdicts().join(", "))]
+    NoSuchVerdict {
+        /// The verdict asked for.
+        verdict: String,
+    },
     /// The folder or the file cannot be read.
     #[error("failed to read {}", path.display())]
     Unreadable {
@@ -96,9 +103,36 @@ impl RolloutsError {
                 "a run writes them after each step, unless `rollout.save` is `off` (`kept`: only trajectories of trained groups)".to_owned(),
             ),
             Self::StepOfFile { .. } => Some("leave it out, or name the run".to_owned()),
+            Self::NoSuchVerdict { .. } => {
+                Some("`dropped` stands for everything that the filter dropped; docs/rollouts.md says what each means".to_owned())
+            }
             Self::NothingThere { .. } | Self::NoSuchStep { .. } | Self::Unreadable { .. } | Self::Records(_) => None,
         }
     }
+}
+
+/// Verdicts apart from the reasons of the filter, with what they mean.
+const VERDICTS: [(&str, &str); 10] = [
+    ("trained", "it bore the loss of step N"),
+    ("surplus", "kept by the filter, beyond the batch"),
+    ("stale", "carried over until it was too old"),
+    ("aborted", "generation was given up, or the run ended before the step was complete"),
+    ("unscored", "no reward function answered"),
+    ("unchosen", "the filter chose other members"),
+    ("truncated", "`objective.masks.truncated`"),
+    ("shaped", "a shaping took it out"),
+    ("masked", "no token of it is the policy's"),
+    ("rejected", "`objective.correction` rejected all of its tokens"),
+];
+
+/// Everything that a query may name as a verdict.
+fn verdicts() -> Vec<&'static str> {
+    let mut names: Vec<&str> = VERDICTS.iter().map(|(name, _)| *name).collect();
+    names.push("dropped");
+    names.extend(DropReason::ALL.map(DropReason::name));
+    let mut seen = BTreeSet::new();
+    names.retain(|name| seen.insert(*name));
+    names
 }
 
 /// Steps as a person lists them: `1 to 4, 7`.
@@ -166,6 +200,14 @@ pub fn read(query: &RolloutQuery) -> Result<RolloutView, RolloutsError> {
         if view.rows.len() < query.limit {
             view.rows.push(row);
         }
+    }
+    // A file of another build may have names of its own.
+    if let Some(wanted) = query.verdict.as_deref()
+        && view.num_matching == 0
+        && !verdicts().contains(&wanted)
+        && !view.verdicts.iter().any(|(name, _)| name == wanted)
+    {
+        return Err(RolloutsError::NoSuchVerdict { verdict: wanted.to_owned() });
     }
     view.verdicts.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
     Ok(view)
@@ -240,7 +282,7 @@ impl fmt::Display for RolloutView {
         if self.num_matching != self.num_trajectories {
             write!(f, "; {} match", self.num_matching)?;
         }
-        if self.num_matching > self.rows.len() as u64 {
+        if self.num_matching > self.rows.len() as u64 && !self.rows.is_empty() {
             write!(f, "; the first {}:", self.rows.len())?;
         }
         writeln!(f)?;
@@ -315,6 +357,9 @@ fn show(row: &Map<String, Value>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 
 /// The reference page of everything that a run writes about single completions: the source of docs/rollouts.md.
 pub fn reference_markdown() -> String {
+    let told = |verdicts: &[(&str, &str)]| {
+        verdicts.iter().map(|(name, meaning)| format!("`{name}`: {meaning}")).collect::<Vec<_>>().join("; ")
+    };
     format!(
         "# Rollouts, validation samples, evaluations\n\n\
          <!-- Generated from the tables in crates/tamis-data and crates/tamis-report by scripts/generate; do not edit. -->\n\n\
@@ -333,13 +378,10 @@ pub fn reference_markdown() -> String {
          A column that a reward function logs (TRL's `log_extra`) follows the scores, as nullable text; where its name is taken, with `extra_` \
          in front.\n\n\
          `verdict` is one of:\n\n\
-         - `trained`: it bore the loss of step N;\n\
+         - {};\n\
          - the reason for which the filter dropped its group: {};\n\
-         - `surplus`: kept by the filter, beyond the batch; `stale`: carried over until it was too old; `aborted`: generation was given up, or the run ended before \
-         the step was complete. (A failed group has no trajectories, and so no row.)\n\
-         - of a trained group, why this member bore no loss: `unscored` (no reward function answered), `unchosen` (the filter chose other \
-         members), `truncated` (`objective.masks.truncated`), `shaped` (a shaping took it out), `masked` (no token of it is the \
-         policy's), `rejected` (`objective.correction` rejected all of its tokens).\n\n\
+         - {}. (A failed group has no trajectories, and so no row.)\n\
+         - of a trained group, why this member bore no loss: {}.\n\n\
          ## `validation/step_N.jsonl`\n\n\
          With `validate.save_samples: true` (verl's `trainer.validation_data_dir`): every sample of the validation after step N, one JSON \
          object a line; step 0 is the validation before training. `tamis eval RUN --samples FILE` writes the same columns, as JSON lines \
@@ -357,7 +399,14 @@ pub fn reference_markdown() -> String {
          | `sources` | the same figures by data source, as numbers of the table that is printed |\n\
          | `samples` | the completions that are shown (`validate.num_samples_shown`) |\n",
         rollouts::markdown(),
+        told(&VERDICTS[..1]),
         DropReason::ALL.map(|reason| format!("`{}`", reason.name())).join(", "),
+        told(&VERDICTS[1..4]),
+        VERDICTS[4..]
+            .iter()
+            .map(|(name, meaning)| format!("`{name}` ({meaning})"))
+            .collect::<Vec<_>>()
+            .join(", "),
         samples::markdown()
     )
 }

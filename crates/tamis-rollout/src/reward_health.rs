@@ -4,28 +4,65 @@
 //! Such a run generates, takes its steps and learns nothing. [`RewardHealth`] counts the rounds, round by round from the scores alone, so
 //! that a run that is killed and reads its answers back from the journal counts the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use tamis_env::reward::combine::describe;
-use tamis_env::reward::{NamedReward, RewardInput, Rewards, Scored};
+use tamis_env::reward::{NamedReward, RewardFunction, RewardInput, Rewards, Scored};
 
 /// So many rounds in a row without any score from a function end the run: nothing says that the next one would have one.
 pub const MOST_FAILED_ROUNDS: u32 = 3;
+
+/// A function that scores the rows of some data sources alone must fail on so many prompts, too: its rounds may hold one prompt each, and a
+/// few in a row may be bad by chance.
+const FEWEST_PROMPTS: u64 = 10;
+
+/// A completion and what was said of it.
+type Completion<'c> = (&'c RewardInput<'c>, &'c Scored);
 
 /// Rounds in a row that went wrong in the same way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {
     rounds: u32,
+    /// Prompts of these rounds.
+    #[serde(default)]
+    prompts: u64,
     /// What was said of the first completion of the first of them.
     first: String,
 }
 
 impl Row {
-    fn grow(&mut self) {
-        self.rounds = self.rounds.saturating_add(1);
+    fn new(first: String) -> Self {
+        Self { rounds: 0, prompts: 0, first }
     }
+
+    fn grow(&mut self, completions: &[Completion<'_>]) {
+        self.rounds = self.rounds.saturating_add(1);
+        let prompts: BTreeSet<u64> = completions.iter().map(|(input, _)| input.prompt.id.0).collect();
+        self.prompts = self.prompts.saturating_add(prompts.len() as u64);
+    }
+}
+
+/// Counts a round in the row under `name` where `function` failed on all of its completions, of which there is one; ends the row else. Whether
+/// it failed.
+fn count(
+    rows: &mut BTreeMap<String, Row>,
+    name: &str,
+    function: &str,
+    completions: &[Completion<'_>],
+) -> bool {
+    let failures: Option<Vec<&String>> =
+        completions.iter().map(|(_, scored)| scored.failures.get(function)).collect();
+    let (Some(&(first, _)), Some(message)) =
+        (completions.first(), failures.and_then(|all| all.first().copied()))
+    else {
+        rows.remove(name);
+        return false;
+    };
+    let row = || Row::new(format!("{message}\n{}", describe(first)));
+    rows.entry(name.to_owned()).or_insert_with(row).grow(completions);
+    true
 }
 
 /// How the rewards of a run's rounds arrived so far. A checkpoint holds it.
@@ -36,6 +73,9 @@ pub struct RewardHealth {
     num_rounds: u64,
     /// By function: the latest rounds, where it failed on every completion of each.
     failing: BTreeMap<String, Row>,
+    /// By function and by the part of it that scores some of the rows: the latest rounds with such rows, where it failed on each of them.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    failing_parts: BTreeMap<String, BTreeMap<String, Row>>,
     /// The latest rounds, where no completion of any had a reward other than shaping.
     unrewarded: Option<Row>,
 }
@@ -45,6 +85,8 @@ pub struct RewardHealth {
 pub struct MissingRewards {
     /// The function that fails on every completion; `None`: all functions together gave no completion a reward.
     pub function: Option<String>,
+    /// The part of it that fails, where others do not: in `by_source` the entry of `sources`.
+    pub part: Option<String>,
     /// Whether completions have scores all the same, from shaping alone.
     pub is_shaped: bool,
     /// In how many rounds in a row.
@@ -56,24 +98,32 @@ pub struct MissingRewards {
 }
 
 impl RewardHealth {
-    /// Takes the scores of a round in; one without completions says nothing.
-    pub(crate) fn observe(&mut self, rewards: &Rewards, inputs: &[RewardInput<'_>], scored: &[Scored]) {
-        let Some((first_input, first)) = inputs.iter().zip(scored).next() else { return };
+    /// Takes the scores of a round in; one without completions says nothing. Whether a function failed on all that it was given, or nothing had a
+    /// reward: what names of scores there are is not to be seen in such a round.
+    pub(crate) fn observe(
+        &mut self,
+        rewards: &Rewards,
+        inputs: &[RewardInput<'_>],
+        scored: &[Scored],
+    ) -> bool {
+        let completions: Vec<Completion<'_>> = inputs.iter().zip(scored).collect();
+        let Some(&(first_input, first)) = completions.first() else { return true };
         self.num_rounds += 1;
+        let mut is_missing = false;
         for named in rewards.weighed() {
-            if scored.iter().all(|row| row.failures.contains_key(&named.name)) {
-                let message = &first.failures[&named.name];
-                self.failing
-                    .entry(named.name.clone())
-                    .or_insert_with(|| Row {
-                        rounds: 0,
-                        first: format!("{message}\n{}", describe(first_input)),
-                    })
-                    .grow();
-            } else {
-                self.failing.remove(&named.name);
+            is_missing |= count(&mut self.failing, &named.name, &named.name, &completions);
+            let mut by_part: BTreeMap<&str, Vec<Completion<'_>>> = BTreeMap::new();
+            for &(input, scored) in &completions {
+                if let Some(part) = named.function.part_of(input.prompt) {
+                    by_part.entry(part).or_default().push((input, scored));
+                }
+            }
+            for (part, completions) in by_part {
+                let rows = self.failing_parts.entry(named.name.clone()).or_default();
+                is_missing |= count(rows, part, &named.name, &completions);
             }
         }
+        self.failing_parts.retain(|_, rows| !rows.is_empty());
         // Shaping scores whatever it is given: it says nothing of whether the task is rewarded.
         let of_task: Vec<&str> = task_functions(rewards).map(|named| named.name.as_str()).collect();
         let has_answer = |row: &Scored| {
@@ -81,37 +131,43 @@ impl RewardHealth {
         };
         if scored.iter().any(|row| !row.reward.value.is_nan() && has_answer(row)) {
             self.unrewarded = None;
-        } else {
-            self.unrewarded
-                .get_or_insert_with(|| {
-                    let messages =
-                        first.failures.iter().map(|(name, message)| format!("`{name}`: {message}\n"));
-                    Row { rounds: 0, first: messages.collect::<String>() + &describe(first_input) }
-                })
-                .grow();
+            return is_missing;
         }
+        let messages = || first.failures.iter().map(|(name, message)| format!("`{name}`: {message}\n"));
+        let row = || Row::new(messages().collect::<String>() + &describe(first_input));
+        self.unrewarded.get_or_insert_with(row).grow(&completions);
+        true
     }
 
-    /// What is missing in at least so many of the latest rounds: the function that has failed for longest, or rewards altogether.
+    /// What is missing in at least so many of the latest rounds: the function that has failed for longest, or the part of one, or rewards
+    /// altogether.
     pub fn missing_for(&self, num_rounds: u32, rewards: &Rewards) -> Option<MissingRewards> {
-        let worst = rewards
-            .weighed()
-            .filter_map(|named| Some((named, self.failing.get(&named.name)?)))
-            .filter(|(_, row)| row.rounds >= num_rounds)
-            .reduce(|worst, other| if other.1.rounds > worst.1.rounds { other } else { worst });
-        let of = |function: Option<String>, row: &Row, hint: Option<String>| MissingRewards {
+        let of = |function: Option<&str>, row: &Row, hint: Option<String>| MissingRewards {
+            function: function.map(str::to_owned),
+            part: None,
             is_shaped: function.is_none() && task_functions(rewards).count() < rewards.weighed().count(),
-            function,
             num_rounds: row.rounds,
             first: row.first.clone(),
             hint,
         };
-        match worst {
-            Some((named, row)) => Some(of(Some(named.name.clone()), row, named.function.failure_hint())),
-            None => {
-                self.unrewarded.as_ref().filter(|row| row.rounds >= num_rounds).map(|row| of(None, row, None))
-            }
-        }
+        let whole = rewards.weighed().filter_map(|named| {
+            let row = self.failing.get(&named.name)?;
+            Some(of(Some(&named.name), row, named.function.failure_hint()))
+        });
+        let parts = rewards.weighed().flat_map(|named| {
+            let rows = self.failing_parts.get(&named.name).into_iter().flatten();
+            rows.filter(|(_, row)| row.prompts >= FEWEST_PROMPTS).map(|(part, row)| {
+                let hint = named.function.part(part).and_then(RewardFunction::failure_hint);
+                MissingRewards { part: Some(part.clone()), ..of(Some(&named.name), row, hint) }
+            })
+        });
+        let is_long = |missing: &MissingRewards| missing.num_rounds >= num_rounds;
+        let longer = |worst: MissingRewards, other: MissingRewards| {
+            if other.num_rounds > worst.num_rounds { other } else { worst }
+        };
+        let altogether = || self.unrewarded.as_ref().map(|row| of(None, row, None)).filter(is_long);
+        let worst = whole.filter(is_long).reduce(longer).or_else(|| parts.filter(is_long).reduce(longer));
+        worst.or_else(altogether)
     }
 
     /// What is missing for so long that the run should end.
@@ -136,7 +192,8 @@ fn task_functions(rewards: &Rewards) -> impl Iterator<Item = &NamedReward> {
 mod tests {
     use tamis_core::group::{PromptId, Score};
     use tamis_data::prompt::{Prompt, PromptContent};
-    use tamis_env::reward::{Outcome, RewardFailure, RewardFunction};
+    use tamis_env::reward::by_source::{ANY, BySource};
+    use tamis_env::reward::{Outcome, RewardFailure};
 
     use super::*;
 
@@ -166,14 +223,18 @@ mod tests {
         Rewards::new(functions.into_iter().map(named).collect()).unwrap()
     }
 
-    fn observe(health: &mut RewardHealth, rewards: &Rewards, completions: &[&str]) {
-        let prompt = Prompt {
-            id: PromptId(7),
+    fn prompt(id: u64, source: &str) -> Prompt {
+        Prompt {
+            id: PromptId(id),
             content: PromptContent::Text("2+3=".to_owned()),
             ground_truth: Some("5".to_owned()),
-            data_source: "sums".to_owned(),
+            data_source: source.to_owned(),
             columns: serde_json::Map::new(),
-        };
+        }
+    }
+
+    fn observe(health: &mut RewardHealth, rewards: &Rewards, completions: &[&str]) {
+        let prompt = prompt(7, "sums");
         let inputs: Vec<RewardInput<'_>> =
             completions.iter().map(|completion| RewardInput::text(&prompt, completion)).collect();
         health.observe(rewards, &inputs, &rewards.score(&inputs).unwrap().rows);
@@ -276,6 +337,56 @@ mod tests {
             assert_eq!(missing.is_some(), expected, "weight {weight}, {completions:?}");
             assert!(missing.is_none_or(|missing| missing.is_shaped && missing.function.is_none()));
         }
+    }
+
+    /// Rounds of `sums` and, every second time, as many prompts of `mine`, which has a function of its own.
+    #[test]
+    fn a_function_that_fails_on_all_rows_of_its_source_is_found_once_they_are_many() {
+        for (entry, num_prompts, num_rounds) in [("mine", 1, 10), ("mine", 4, 3), (ANY, 20, 3)] {
+            let own = |source: &str, reads: &'static str| -> (String, Box<dyn RewardFunction>) {
+                (source.to_owned(), Box::new(Reads(reads)))
+            };
+            let function = Box::new(BySource::new([own("sums", "sums"), own(entry, "broken")]));
+            let named = NamedReward { name: "by_source".to_owned(), weight: 1.0, function };
+            let rewards = Rewards::new(vec![named]).unwrap();
+            let mut health = RewardHealth::default();
+            let mut next = 0;
+            let mut round = |source: &str, completion: &str, health: &mut RewardHealth| {
+                let prompts: Vec<Prompt> = (0..num_prompts).map(|row| prompt(next + row, source)).collect();
+                next += num_prompts;
+                let sums = prompt(1000, "sums");
+                let mut inputs: Vec<RewardInput<'_>> =
+                    prompts.iter().flat_map(|prompt| [RewardInput::text(prompt, completion); 2]).collect();
+                inputs.push(RewardInput::text(&sums, "1"));
+                health.observe(&rewards, &inputs, &rewards.score(&inputs).unwrap().rows)
+            };
+            for failed in 0..num_rounds {
+                assert_eq!(health.missing(&rewards), None, "{entry}: {failed}");
+                assert!(round("mine", "x", &mut health), "it says nothing of names");
+                // What is not there neither grows the row nor ends it.
+                assert!(!round("sums", "1", &mut health));
+            }
+            let missing = health.missing(&rewards).unwrap();
+            assert_eq!(
+                (missing.function.as_deref(), missing.part.as_deref()),
+                (Some("by_source"), Some(entry))
+            );
+            assert_eq!((missing.num_rounds, missing.hint.as_deref()), (num_rounds, Some("mend broken")));
+            assert!(missing.first.starts_with("the function failed: broken broke\n"), "{}", missing.first);
+            let saved = serde_json::to_string(&health).unwrap();
+            assert_eq!(serde_json::from_str::<RewardHealth>(&saved).unwrap(), health);
+            round("mine", "1", &mut health);
+            assert_eq!(health.missing(&rewards), None);
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_of_before_is_read() {
+        let saved =
+            r#"{"num_rounds": 2, "failing": {"len": {"rounds": 2, "first": "broke"}}, "unrewarded": null}"#;
+        let health: RewardHealth = serde_json::from_str(saved).unwrap();
+        let missing = health.missing_for(2, &rewards(vec![("len", 1.0)])).unwrap();
+        assert_eq!((missing.function.as_deref(), missing.num_rounds), (Some("len"), 2));
     }
 
     #[test]

@@ -127,8 +127,8 @@ pub trait Observer {
     /// So many of the round's groups are complete; so many tokens were generated since the last call.
     fn groups_finished(&mut self, finished: usize, num_tokens: u64);
 
-    /// The rewards of the round's trajectories, NaN for those without.
-    fn scored(&mut self, rewards: &[f64]);
+    /// What was said of the round's trajectories.
+    fn scored(&mut self, scored: &[Scored]);
 
     /// A round was judged.
     fn round_complete(&mut self, report: &RoundReport);
@@ -555,11 +555,10 @@ impl Shell {
             }
         }
         let scored = with.scorer.score(&inputs, &keys)?;
-        self.reward_health.observe(with.scorer.rewards(), &inputs, &scored);
+        let is_missing = self.reward_health.observe(with.scorer.rewards(), &inputs, &scored);
         drop(inputs);
-        let proven = self.prove_metric(&scored, with.observer);
-        let rewards: Vec<f64> = scored.iter().map(|scored| scored.reward.value).collect();
-        with.observer.scored(&rewards);
+        let proven = if is_missing { Ok(()) } else { self.prove_metric(&scored, with.observer) };
+        with.observer.scored(&scored);
         for warning in with.scorer.take_warnings() {
             with.observer.warn(&warning);
         }
@@ -588,7 +587,7 @@ impl Shell {
     fn prove_metric(&mut self, scored: &[Scored], observer: &mut dyn Observer) -> Result<(), ShellError> {
         let Metric::Score(name) = &self.machine.settings().metric else { return Ok(()) };
         let answered = || scored.iter().filter(|scored| !scored.reward.value.is_nan());
-        if !self.settings.is_metric_unproven || answered().next().is_none() {
+        if !self.settings.is_metric_unproven {
             return Ok(());
         }
         if answered().any(|scored| scored.scores.contains_key(name)) {

@@ -3,9 +3,11 @@
 //! Pure functions of [`Group`]s; the [catalogue](crate::catalogue) says what each name means. Unscored trajectories (NaN) are
 //! outside every statistic of scores and rewards, inside those of lengths. A statistic over nothing is not set.
 
+use std::collections::BTreeMap;
+
 use tamis_core::advantage::Advantages;
 use tamis_core::filter::{GroupStatistics, Pool};
-use tamis_core::group::{Group, Trajectory};
+use tamis_core::group::{Group, Score, Trajectory};
 use tamis_core::ragged::Ragged;
 
 use crate::left_out::LeftOut;
@@ -113,7 +115,7 @@ pub struct TrainedColumns<'a> {
 /// What a person follows of the trained batch.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct TrainedFacts {
-    /// Rewards after a KL penalty.
+    /// Rewards before a KL penalty.
     pub rewards: Option<Summary>,
     /// Mean completion length in tokens.
     pub mean_length: Option<f64>,
@@ -209,20 +211,30 @@ pub fn trained_metrics(
     }
 }
 
-/// Metrics of all groups generated for the step, dropped ones too, under `all/...`; their rewards.
-pub fn generated_metrics(groups: &[&Group], metrics: &mut Metrics) -> Option<Summary> {
+/// What a person follows of everything that was generated.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct GeneratedFacts {
+    /// Rewards before a KL penalty.
+    pub rewards: Option<Summary>,
+    /// Share of correct trajectories, by `acc`.
+    pub accuracy: Option<f64>,
+}
+
+/// Metrics of all groups generated for the step, dropped ones too, under `all/...`.
+pub fn generated_metrics(groups: &[&Group], metrics: &mut Metrics) -> GeneratedFacts {
     let all = Members::all(groups);
     let members: Vec<&Trajectory> = all.iter().collect();
     let rewards = Summary::of(members.iter().map(|member| member.reward));
     set_extremes(metrics, "all/critic/score", rewards);
     scores(&all, "all/", metrics);
     lengths(&all, "all/", metrics);
-    metrics.set_some("all/pass_rate", pass_rate(&members));
+    let accuracy = pass_rate(&members);
+    metrics.set_some("all/pass_rate", accuracy);
     metrics.set_some("rollout/in_group_reward_std", in_group_reward_std(groups));
     metrics.set("all/num_unscored", unscored(&members));
     let identical = groups.iter().filter(|group| group.is_identical_in_text()).count();
     metrics.set("train/num_identical_in_text", identical as f64);
-    rewards
+    GeneratedFacts { rewards, accuracy }
 }
 
 /// Mean over groups of the sample deviation (ddof 1) of the reward within the group, 0 for a group of one; groups with too few scored members
@@ -285,11 +297,15 @@ fn lengths(members: &Members<'_>, prefix: &str, metrics: &mut Metrics) {
     set_extremes(metrics, &format!("{prefix}prompt_length"), Summary::of(prompts));
 }
 
-/// Share of the trajectories with a score `acc` that have 1 or more there.
-fn pass_rate(members: &[&Trajectory]) -> Option<f64> {
-    let values = members.iter().filter_map(|member| member.scores.get("acc")).map(|score| score.value);
+/// Share of the completions with a score `acc` that have 1 or more there; `None` where none has one.
+pub fn accuracy<'s>(completions: impl IntoIterator<Item = &'s BTreeMap<String, Score>>) -> Option<f64> {
+    let values = completions.into_iter().filter_map(|scores| scores.get("acc")).map(|score| score.value);
     Summary::of(values.map(|acc| if acc.is_nan() { acc } else { f64::from(acc >= 1.0) }))
         .map(|summary| summary.mean)
+}
+
+fn pass_rate(members: &[&Trajectory]) -> Option<f64> {
+    accuracy(members.iter().map(|member| &member.scores))
 }
 
 fn unscored(members: &[&Trajectory]) -> f64 {

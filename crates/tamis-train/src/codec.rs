@@ -173,9 +173,17 @@ impl Codec {
         }
     }
 
-    /// Whether a prompt can be rendered; nothing is tokenized.
+    /// Whether a prompt can be rendered.
     pub(crate) fn check_rendering(&self, prompt: &Prompt) -> Result<(), CodecError> {
         self.render(&prompt.content).map(|_| ())
+    }
+
+    /// Whether the beginning of a prompt, as it is rendered, has tokens.
+    pub(crate) fn check_tokens(&self, prompt: &Prompt) -> Result<(), CodecError> {
+        const LONGEST: usize = 1 << 16;
+        let (text, _, add_special) = self.render(&prompt.content)?;
+        let ids = self.tokenizer.encode(&text[..text.floor_char_boundary(LONGEST)], add_special)?;
+        if ids.is_empty() { Err(CodecError::Empty) } else { Ok(()) }
     }
 
     /// A prompt as the model gets it, with the special tokens, on one line and shortened: what a person should look at before a run.

@@ -17,7 +17,7 @@ use crate::listener::RunListener;
 use crate::metrics::Metrics;
 use crate::native::NativeEngine;
 use crate::progress::Progress;
-use crate::session::{engine_settings, validation_settings};
+use crate::session::{Places, engine_settings, validation_settings};
 use crate::validation::{self, Shown, Validation, ValidationSettings};
 use crate::validation_metrics::{SourceResult, results_by_source};
 
@@ -108,20 +108,22 @@ pub fn fit_lengths(config: &mut Config) -> Option<String> {
     ))
 }
 
-/// Evaluates `model.path` on the validation prompts as `validate` says, and says through `progress` what takes long; `keeps_samples`: every
+/// Evaluates `model.path` on the validation prompts as `validate` says (`places` say where a person set what), and says through `progress` what takes long; `keeps_samples`: every
 /// completion is returned. Gives up soon with [`EvaluateError::Interrupted`] once `interrupt` is requested.
 pub fn evaluate(
     config: &Config,
+    places: &Places,
     progress: &Progress,
     interrupt: &Interrupt,
     keeps_samples: bool,
 ) -> Result<Evaluation, EvaluateError> {
-    evaluate_whole(config, progress, interrupt, keeps_samples)
+    evaluate_whole(config, places, progress, interrupt, keeps_samples)
         .map_err(|error| if error.is_interruption() { EvaluateError::Interrupted } else { error })
 }
 
 fn evaluate_whole(
     config: &Config,
+    places: &Places,
     progress: &Progress,
     interrupt: &Interrupt,
     keeps_samples: bool,
@@ -165,6 +167,13 @@ fn evaluate_whole(
     let Validation { prompts: rows, report, samples } =
         validation::sample(&mut engine, &mut scorer, &prepared.prompts, &settings, "eval", 0, &mut |_| {})?;
     for warning in scorer.take_warnings() {
+        progress.warn(&warning);
+    }
+    let names = validation::score_names(&rows);
+    // Where nothing was scored, that is the news.
+    if report.num_scored > 0
+        && let Some(warning) = validation::no_pass(config, places, scorer.rewards(), names)
+    {
         progress.warn(&warning);
     }
     let mut sources = results_by_source(&rows);

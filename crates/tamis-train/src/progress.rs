@@ -26,7 +26,7 @@ pub struct StepView {
     pub reward_std: Option<f64>,
     /// Mean reward of all generated trajectories, where others than those were trained on.
     pub generated_reward: Option<f64>,
-    /// Share of correct trajectories among all generated.
+    /// Share of correct trajectories, by `acc`, among all generated.
     pub accuracy: Option<f64>,
     /// Share of the trained groups whose advantages are all zero.
     pub zero_advantage: Option<f64>,

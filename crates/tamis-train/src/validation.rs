@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use tamis_config::{Config, GoldCheck, ValidateConfig};
+use tamis_config::{Config, GoldCheck, ValidateConfig, ValidationMetric};
 use tamis_core::figure::fixed;
 use tamis_core::group::FinishReason;
 use tamis_core::printable::{cut_middle, cut_start};
 use tamis_core::random::{Key, Purpose};
 use tamis_data::prompt::PromptContent;
 use tamis_data::samples::SampleRow;
-use tamis_env::reward::{RewardInput, TrainerState};
+use tamis_env::reward::{RewardInput, Rewards, TrainerState};
 use tamis_rollout::{
     Generator, GeneratorError, GroupRequest, Outcome, PreparedPrompt, Sampling, Scorer, ShellError, Ticket,
     TicketPurpose,
@@ -344,20 +344,28 @@ pub fn find(figure: &FigureName, rows: &[PromptSamples], results: &[SourceResult
     if !is_there && is_scored { Found::NoSuchScore } else { Found::Unscored }
 }
 
-/// What is said where pass@k is asked for and no reward says what is right; `None` where it is not asked for.
+/// Names of the scores that reward functions gave to any completion.
+pub fn score_names(rows: &[PromptSamples]) -> BTreeSet<&str> {
+    rows.iter().flat_map(|row| row.scores.keys().map(String::as_str)).filter(|name| *name != REWARD).collect()
+}
+
+/// What is said where pass@k is asked for and none of these scores says what is right; `None` where it is not asked for, or one does.
 pub fn no_pass<'a>(
     config: &Config,
     places: &Places,
+    rewards: &Rewards,
     names: impl IntoIterator<Item = &'a str>,
 ) -> Option<String> {
-    if !config.validate.metrics.contains(&tamis_config::ValidationMetric::PassAtK) {
+    let names: Vec<&str> = names.into_iter().collect();
+    if !config.validate.metrics.contains(&ValidationMetric::PassAtK) || names.contains(&"acc") {
         return None;
     }
     let place = places.validate_metrics.as_ref().map(|place| format!(" ({place})")).unwrap_or_default();
-    let names: Vec<String> = names.into_iter().map(|name| format!("`{name}`")).collect();
+    let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    let more = rewards.how_to_give_acc().map_or_else(String::new, |how| format!(", or {how}"));
     Some(format!(
         "`validate.metrics`{place} asks for pass@k, which counts completions whose `acc` is 1, and no reward function gives `acc`: there are {}; \
-         there will be no pass@k. Write `best@k` for the best of k scores, or let the function return a dictionary with `score` and `acc`",
+         there will be no pass@k. Write `best@k` for the best of k scores{more}",
         names.join(", ")
     ))
 }

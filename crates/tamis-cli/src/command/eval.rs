@@ -14,7 +14,7 @@ use tamis_train::evaluate::{EvaluateError, Evaluation, evaluate, fit_lengths};
 use tamis_train::interrupt::Interrupt;
 use tamis_train::progress::Progress;
 use tamis_train::run_directory::keep_evaluation;
-use tamis_train::session::RunError;
+use tamis_train::session::{Places, RunError};
 use tamis_train::validation::Shown;
 use tamis_train::validation_metrics::SourceResult;
 
@@ -24,8 +24,6 @@ use crate::arguments::Eval;
 use crate::failure::{FAILED, Failure, INTERRUPTED, USAGE};
 
 pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
-    let interrupt = Interrupt::new();
-    listen(&interrupt, "nothing is kept of the evaluation; Ctrl-C again ends at once")?;
     let (files, overrides) = arguments.layers.split();
     let (checkpoint, run_config) = find(&arguments.source)?;
     if run_config.is_none() && files.is_empty() && overrides.is_empty() {
@@ -62,17 +60,21 @@ pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
     let found = check::all(&loaded, Purpose::Evaluate, Placeholders::Refused);
     let loaded = with_findings(loaded, found).map_err(|errors| new_errors(own.as_ref(), errors))?;
     let keeps_samples = arguments.samples.is_some();
-    let evaluation = evaluate(&loaded.config, &progress, &interrupt, keeps_samples).map_err(|error| {
-        let (code, hint) = match &error {
-            // A damaged file is no mistake in the configuration.
-            EvaluateError::Assemble(error @ AssembleError::Checksum(_)) => (FAILED, error.hint()),
-            EvaluateError::Assemble(error) => (USAGE, error.hint()),
-            EvaluateError::NoPrompts => (USAGE, None),
-            EvaluateError::Interrupted => (INTERRUPTED, None),
-            _ => (FAILED, None),
-        };
-        Failure::of(code, &error, hint)
-    })?;
+    let interrupt = Interrupt::new();
+    listen(&interrupt, "nothing is kept of the evaluation; Ctrl-C again ends at once")?;
+    let places = Places::of(&loaded);
+    let evaluation =
+        evaluate(&loaded.config, &places, &progress, &interrupt, keeps_samples).map_err(|error| {
+            let (code, hint) = match &error {
+                // A damaged file is no mistake in the configuration.
+                EvaluateError::Assemble(error @ AssembleError::Checksum(_)) => (FAILED, error.hint()),
+                EvaluateError::Assemble(error) => (USAGE, error.hint()),
+                EvaluateError::NoPrompts => (USAGE, None),
+                EvaluateError::Interrupted => (INTERRUPTED, None),
+                _ => (FAILED, None),
+            };
+            Failure::of(code, &error, hint)
+        })?;
     let json = as_json(&checkpoint, &loaded.config, &evaluation)?;
     if arguments.json {
         print(&json)?;

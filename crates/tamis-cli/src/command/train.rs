@@ -20,8 +20,6 @@ use crate::arguments::Train;
 use crate::failure::{FAILED, Failure, INTERRUPTED, MISMATCH, USAGE};
 
 pub(crate) fn run(arguments: &Train) -> Result<u8, Failure> {
-    let interrupt = Interrupt::new();
-    listen(&interrupt, "saves the last finished step; Ctrl-C again ends at once, without saving")?;
     let begin = if let Some(path) = &arguments.resume {
         resume(arguments, path)?
     } else if arguments.layers.arguments.is_empty() {
@@ -34,6 +32,9 @@ pub(crate) fn run(arguments: &Train) -> Result<u8, Failure> {
         let notes = notes(&loaded);
         Begin::New(ConfigText::of(loaded, notes))
     };
+    // Until here nothing was begun, and Ctrl-C just ends the process.
+    let interrupt = Interrupt::new();
+    listen(&interrupt, "saves the last finished step; Ctrl-C again ends at once, without saving")?;
     let session = Session::begin(begin, Progress::on_stderr, interrupt).map_err(|error| fail(&error))?;
     let summary = session.run().map_err(|error| fail(&error))?;
     show(&closing(&summary))?;

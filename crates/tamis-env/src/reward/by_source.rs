@@ -115,26 +115,34 @@ impl BySource {
         Self { own: own.into_iter().collect() }
     }
 
+    /// The name of the user's own entry that takes a source; `None` where it is left to the table.
+    fn entry(&self, source: &str) -> Option<&str> {
+        let goes_to_any = match standard(source) {
+            None => true,
+            // `*` is no verifier of what is known to need something else.
+            Some(Standard::Lacking(_)) => source.is_empty(),
+            Some(_) => false,
+        };
+        let named = self.own.get_key_value(source).filter(|_| source != ANY);
+        let entry = named.or_else(|| self.own.get_key_value(ANY).filter(|_| goes_to_any));
+        entry.map(|(name, _)| name.as_str())
+    }
+
     /// The verifier of a source, or why there is none.
     fn route(&self, source: &str) -> Result<&dyn RewardFunction, &'static str> {
         static GSM8K: Gsm8k = Gsm8k { method: super::gsm8k::Method::Strict, format_score: 0.0 };
         static MATH: Math = Math;
         static MATH_DAPO: MathDapo = MathDapo { strict_box: false };
-        if let Some(own) = self.own.get(source).filter(|_| source != ANY) {
-            return Ok(&**own);
+        if let Some(own) = self.entry(source).and_then(|entry| self.part(entry)) {
+            return Ok(own);
         }
         match standard(source) {
             Some(Standard::Gsm8k) => Ok(&GSM8K),
             Some(Standard::Math) => Ok(&MATH),
             Some(Standard::MathDapo) => Ok(&MATH_DAPO),
-            Some(Standard::Lacking(reason)) if !source.is_empty() => Err(reason),
-            Some(Standard::Lacking(reason)) => self.any().ok_or(reason),
-            None => self.any().ok_or("verl has no verifier for it, and `sources` names none"),
+            Some(Standard::Lacking(reason)) => Err(reason),
+            None => Err("verl has no verifier for it, and `sources` names none"),
         }
-    }
-
-    fn any(&self) -> Option<&dyn RewardFunction> {
-        self.own.get(ANY).map(|own| &**own)
     }
 
     /// The sources of these rows that have no verifier, in order of their names.
@@ -192,6 +200,18 @@ impl RewardFunction for BySource {
         self.own.values().any(|own| own.is_external())
     }
 
+    fn how_to_give_acc(&self) -> Option<&'static str> {
+        self.own.values().find_map(|own| own.how_to_give_acc())
+    }
+
+    fn part_of(&self, prompt: &Prompt) -> Option<&str> {
+        self.entry(&prompt.data_source)
+    }
+
+    fn part(&self, name: &str) -> Option<&dyn RewardFunction> {
+        self.own.get(name).map(|own| &**own)
+    }
+
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
         self.route(&prompt.data_source)
             .map_or_else(|_| Vec::new(), |function| function.gold_completions(prompt))
@@ -237,6 +257,9 @@ mod tests {
         }
         assert!(function.unrouted(&prompts).is_empty());
         assert_eq!(function.gold_completions(&prompts[2]), ["\\boxed{72}"]);
+        let parts: Vec<Option<&str>> = prompts[5..].iter().map(|prompt| function.part_of(prompt)).collect();
+        assert_eq!(parts, [None, Some("mine"), Some("mine")]);
+        assert_eq!([own(ANY).part_of(&prompts[0]), own(ANY).part_of(&prompts[6])], [None, Some(ANY)]);
         // What a user names comes before the table.
         let replaced = own("openai/gsm8k");
         assert_eq!(replaced.score(&inputs[..1])[0].get("acc"), Some(0.0));

@@ -127,6 +127,11 @@ impl Rewards {
         self.functions.iter().filter(move |named| named.weight != 0.0 || !is_weighed)
     }
 
+    /// How the first function that can is made to say what is right (`acc`); `None` where none can.
+    pub fn how_to_give_acc(&self) -> Option<&'static str> {
+        self.functions.iter().find_map(|named| named.function.how_to_give_acc())
+    }
+
     /// Names of shaping functions with a weight: a filter on `seq_reward` looks at them too.
     pub fn shaping_names(&self) -> Vec<&str> {
         let is_shaping = |named: &&NamedReward| named.function.is_shaping() && named.weight != 0.0;

@@ -186,6 +186,21 @@ pub trait RewardFunction: Send + Sync {
         None
     }
 
+    /// How its author lets it say what is right (`acc`) beside the score, as an imperative; `None` where it cannot.
+    fn how_to_give_acc(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// The name of the function inside this one that scores the rows of a prompt, where it hands them to several: each can fail alone.
+    fn part_of(&self, _prompt: &Prompt) -> Option<&str> {
+        None
+    }
+
+    /// The function inside this one of a name that [`RewardFunction::part_of`] gave.
+    fn part(&self, _name: &str) -> Option<&dyn RewardFunction> {
+        None
+    }
+
     /// Completions that say the ground truth in the forms this function may expect, the likeliest first; empty where it has no
     /// notion of a right answer.
     fn gold_completions(&self, _prompt: &Prompt) -> Vec<String> {

@@ -113,6 +113,15 @@ fn trajectories_that_are_asked_for() {
     // Whatever the filter dropped; an unscored member of a trained group has the same name as an unscored group.
     assert_eq!(count(&ended("dropped")), (4, 4, Some(json!(1))));
     assert_eq!(count(&ended("surplus")), (0, 0, None));
+    insta::assert_snapshot!(shown(run.path(), &ended("foo")), @r"
+    error: `foo` is no verdict: there are trained, surplus, stale, aborted, unscored, unchosen, truncated, shaped, masked, rejected, dropped, all_correct, all_wrong, uniform, below_range, above_range, singleton, zero_score, outside_pool
+    hint: `dropped` stands for everything that the filter dropped; docs/rollouts.md says what each means
+    ");
+    let counted = shown(run.path(), &RolloutQuery { limit: 0, ..ended("trained") });
+    assert_eq!(
+        counted,
+        "RUN/rollouts/step_4.parquet: 5 trajectories (3 all_correct, 1 trained, 1 unscored); 1 match\n"
+    );
     assert_eq!(count(&RolloutQuery { group: Some(2), limit: 1, ..all.clone() }), (3, 1, Some(json!(2))));
     assert_eq!(count(&RolloutQuery { prompt: Some(11), ..all.clone() }), (2, 2, Some(json!(1))));
     let view = read(&RolloutQuery { step: Some(2), ..all }).unwrap();

@@ -84,7 +84,7 @@ struct Silent;
 impl Observer for Silent {
     fn round_begins(&mut self, _step: u64, _round: u64, _num_prompts: usize) {}
     fn groups_finished(&mut self, _finished: usize, _num_tokens: u64) {}
-    fn scored(&mut self, _rewards: &[f64]) {}
+    fn scored(&mut self, _scored: &[Scored]) {}
     fn round_complete(&mut self, _report: &RoundReport) {}
     fn epoch_begins(&mut self, _epoch: u64) {}
     fn warn(&mut self, _message: &str) {}

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use tamis_config::{
     ArithmeticConfig, BadRows, BinaryColumns, Config, DataConfig, Operator,
-    OverlongPrompts as ConfigOverlong, PromptFormat as ConfigFormat, TaskKind,
+    OverlongPrompts as ConfigOverlong, PromptFormat as ConfigFormat, TaskKind, TokenizerSource,
 };
 use tamis_data::dataset::{self, Columns, Dataset, DatasetError, PromptFault, ReadOptions};
 use tamis_data::overlong::OverlongPrompts;
@@ -192,11 +192,19 @@ pub(super) fn check_first_rows(
         Err(error) => return Err(unfit(&model, None, error)),
     };
     let form = ["data.prompt_format", "data.system_prompt", "model.chat_template", "data.train", "data"];
+    // The alphabet of a character tokenizer is made of all rows: the first ones have it only where a task says what it is.
+    let is_made = path.is_none()
+        && checkpoint.is_none()
+        && (config.model.init.as_ref())
+            .is_some_and(|init| matches!(init.tokenizer, TokenizerSource::Character));
+    let has_alphabet = !is_made || data.task == Some(TaskKind::Arithmetic);
     for (file, prompts) in all {
         let prompts = prompts.formatted(config, &codec).map_err(|error| unfit(&form, file, error))?;
         for (split, prompts) in [("training", &prompts.train), ("validation", &prompts.validation)] {
             for prompt in prompts {
-                codec.check_rendering(prompt).map_err(|source| {
+                let checked =
+                    if has_alphabet { codec.check_tokens(prompt) } else { codec.check_rendering(prompt) };
+                checked.map_err(|source| {
                     let row = prompt.id.0 + 1;
                     unfit(&model, file, CodecError::Prompt { row, split, source: Box::new(source) }.into())
                 })?;

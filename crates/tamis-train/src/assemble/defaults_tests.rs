@@ -95,7 +95,7 @@ fn assembled(settings: &[String]) -> Result<String, String> {
         objective::correction(&config).map_err(|error| told(&error))?,
         advantage::estimator(&config.objective.advantage),
         config.objective.advantage.gold_hint,
-        schedule::sieve(&config, scores, true, None).map_err(|error| told(&error))?.filter,
+        schedule::sieve(&config, scores, true, None, None).map_err(|error| told(&error))?.filter,
         critic::plan(&config, MicroBatch::Tokens(8)),
         config.train.early_stop,
         config.train.gradient_analysis,

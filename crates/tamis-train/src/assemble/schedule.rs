@@ -65,12 +65,13 @@ pub(crate) fn is_group_relative(config: &Config) -> bool {
 }
 
 /// Builds the filter. `scores` are the names of the scores that the rewards give, `is_complete` where there can be no others, and `place` is
-/// where the user set the metric.
+/// where the user set the metric; `how_to_give_acc` as [`tamis_env::reward::Rewards::how_to_give_acc`] says.
 pub fn sieve(
     config: &Config,
     scores: impl IntoIterator<Item = String>,
     is_complete: bool,
     place: Option<&str>,
+    how_to_give_acc: Option<&str>,
 ) -> Result<Sieve, AssembleError> {
     let available = AvailableMetrics { scores: scores.into_iter().collect(), entropy: true };
     let Some(filter) = &config.filter else {
@@ -90,7 +91,7 @@ pub fn sieve(
         // Its scores will show whether it is there.
         Err(MetricError::Unknown { .. }) if !is_complete => {}
         Err(MetricError::Unknown { .. }) => {
-            return Err(no_such_metric(&metric.to_string(), &available.names(), place));
+            return Err(no_such_metric(&metric.to_string(), &available.names(), place, how_to_give_acc));
         }
         checked => checked?,
     }
@@ -106,16 +107,19 @@ pub fn sieve(
 }
 
 /// The filter's metric is not among the names there are.
-pub(crate) fn no_such_metric(metric: &str, names: &[String], place: Option<&str>) -> AssembleError {
+pub(crate) fn no_such_metric(
+    metric: &str,
+    names: &[String],
+    place: Option<&str>,
+    how_to_give_acc: Option<&str>,
+) -> AssembleError {
     let place = place.map(|place| format!(" ({place})")).unwrap_or_default();
     let listed: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
     let instead = names.iter().find(|name| *name == "score").or(names.first());
     let write = instead.map(|name| format!("write `filter.metric: {name}`")).unwrap_or_default();
-    let more = if metric == "acc" {
-        ", or let the function return a dictionary with `score` and `acc`, which is 1 where the answer is right and 0 where it is not"
-    } else {
-        ""
-    };
+    let more = how_to_give_acc.filter(|_| metric == "acc").map_or_else(String::new, |how| {
+        format!(", or {how}, which is 1 where the answer is right and 0 where it is not")
+    });
     AssembleError::setting(
         format!(
             "`filter.metric` is `{metric}`{place}, and no reward function gives a number of that name: this run has {}",

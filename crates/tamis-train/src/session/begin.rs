@@ -60,13 +60,20 @@ pub struct Places {
     pub validate_metrics: Option<String>,
 }
 
+impl Places {
+    /// Of a loaded configuration.
+    pub fn of(loaded: &Loaded) -> Self {
+        Self {
+            filter_metric: loaded.place("filter.metric"),
+            validate_metrics: loaded.place("validate.metrics"),
+        }
+    }
+}
+
 impl ConfigText {
     /// Of a loaded configuration.
     pub fn of(loaded: Loaded, notes: Vec<String>) -> Self {
-        let places = Places {
-            filter_metric: loaded.place("filter.metric"),
-            validate_metrics: loaded.place("validate.metrics"),
-        };
+        let places = Places::of(&loaded);
         Self { text: loaded.show_with(&in_force(&loaded.config)), notes, places, config: loaded.config }
     }
 }
@@ -221,7 +228,13 @@ impl Session {
             early_stop = early_stop.resumed(state.early_stop.clone());
         }
         let place = places.filter_metric.as_deref();
-        let sieve = schedule::sieve(&config, score_names.iter().cloned(), is_complete, place)?;
+        let sieve = schedule::sieve(
+            &config,
+            score_names.iter().cloned(),
+            is_complete,
+            place,
+            rewards.how_to_give_acc(),
+        )?;
         ui.say(&headline(&config)?);
         ui.say(&sieve.announcement);
         if let Some(warning) = &sieve.warning {
@@ -250,11 +263,13 @@ impl Session {
             prepared(&codec, &config, prompts.validation, "validation", &ui, &interrupt)?;
 
         let best_figure = validation::best_figure(&config, &validation_prompts, &score_names)?;
-        let counts_right = score_names.contains("acc");
         if is_complete
-            && !counts_right
-            && let Some(warning) =
-                validation::no_pass(&config, &places, score_names.iter().map(String::as_str))
+            && let Some(warning) = validation::no_pass(
+                &config,
+                &places,
+                scorer.rewards(),
+                score_names.iter().map(String::as_str),
+            )
             && !validation_prompts.is_empty()
         {
             ui.warn(&warning);

@@ -1,7 +1,5 @@
 //! Validation: before the first step, after some, at the end; and the one that an interruption left to be made.
 
-use std::collections::BTreeSet;
-
 use tamis_config::ValidateConfig;
 use tamis_data::records::Format;
 use tamis_data::samples::write_samples_to;
@@ -106,13 +104,13 @@ impl Session {
             })?;
         }
         if std::mem::take(&mut self.is_pass_unproven) {
-            let names: BTreeSet<&str> =
-                rows.iter().flat_map(|row| row.scores.keys().map(String::as_str)).collect();
-            if !names.contains("acc")
-                && let Some(warning) = validation::no_pass(&self.config, &self.places, names)
-            {
-                self.progress.warn(&warning);
-            }
+            let warning = validation::no_pass(
+                &self.config,
+                &self.places,
+                self.scorer.rewards(),
+                validation::score_names(&rows),
+            );
+            warning.iter().for_each(|warning| self.progress.warn(warning));
         }
         self.scores.extend(score.map(|score| (step, score)));
         if report.num_scored == 0 {

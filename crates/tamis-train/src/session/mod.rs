@@ -302,9 +302,15 @@ fn lacking(missing: &MissingRewards, key: Option<&str>) -> String {
         1 => "the only round".to_owned(),
         rounds => format!("{rounds} rounds in a row"),
     };
+    let given = missing
+        .part
+        .as_ref()
+        .map_or_else(String::new, |part| format!(" that its `sources` entry `{part}` scores,"));
     match (&missing.function, key) {
-        (Some(name), Some(key)) => format!("reward `{name}` ({key}) failed on every completion of {rounds}"),
-        (Some(name), None) => format!("reward `{name}` failed on every completion of {rounds}"),
+        (Some(name), Some(key)) => {
+            format!("reward `{name}` ({key}) failed on every completion{given} of {rounds}")
+        }
+        (Some(name), None) => format!("reward `{name}` failed on every completion{given} of {rounds}"),
         (None, _) if missing.is_shaped => {
             format!("no completion of {rounds} had a score from a reward function other than shaping")
         }

@@ -81,14 +81,15 @@ impl Start {
             None => None,
         };
         let (of_run, folder) = (config.clone(), state.as_ref().map(|(_, folder)| folder.clone()));
-        let (prompts, codec) = interrupt.or_abandon(move || -> Result<_, AssembleError> {
+        let (prompts, codec, lengths) = interrupt.or_abandon(move || -> Result<_, AssembleError> {
             let prompts = data::prompts(&of_run)?;
             let codec = match &folder {
                 Some(folder) => policy::codec_of(&of_run, folder)?,
                 None => policy::codec(&of_run, || prompts.alphabet())?,
             };
             let prompts = prompts.formatted(&of_run, &codec)?;
-            Ok((prompts, codec))
+            let lengths = lengths(&of_run, &codec, &prompts);
+            Ok((prompts, codec, lengths))
         })??;
         let from = state.as_ref().map(|(_, folder)| folder.as_path());
         let shape = policy::shape(config, &codec, from)?;
@@ -96,7 +97,6 @@ impl Start {
             Some((state, folder)) if state.critic.is_some() => Some(checkpoint::critic_shape(folder)?),
             _ => critic::shape(config, &shape)?,
         };
-        let lengths = lengths(config, &codec, &prompts);
         let memory = memory(config, &shape, critic.as_ref(), lengths, tamis_model::available_memory())?;
         objective::objective(config)?;
         objective::correction(config)?;
@@ -184,6 +184,8 @@ pub(super) fn prepared(
 /// Lengths of prompts and gold answers: in tokens of the longest texts, as it takes long to tokenize all.
 fn lengths(config: &Config, codec: &Codec, prompts: &data::Prompts) -> Lengths {
     const TOKENIZED: usize = 32;
+    // More bytes than any tokenizer puts into one token on average.
+    const MOST_BYTES: usize = 64;
     let size = |prompt: &Prompt| match &prompt.content {
         PromptContent::Text(text) => text.len(),
         PromptContent::Messages(messages) => messages.iter().map(|message| message.content.len()).sum(),
@@ -192,6 +194,10 @@ fn lengths(config: &Config, codec: &Codec, prompts: &data::Prompts) -> Lengths {
     let longest = |split: &[Prompt], name| {
         let mut order: Vec<&Prompt> = split.iter().collect();
         order.sort_by_key(|&prompt| std::cmp::Reverse(size(prompt)));
+        // Whatever becomes of so long a text: what the run takes of it, or others may have, is the limit.
+        if order.first().is_some_and(|&longest| size(longest) / MOST_BYTES > limit) {
+            return limit;
+        }
         let longest = order.into_iter().take(TOKENIZED).cloned().collect();
         match codec.prepare(longest, name, data::overlong(config.data.overlong_prompts), limit) {
             // Where some are left out, others may be as long as it is allowed.

@@ -216,7 +216,7 @@ impl Session {
         let records = self.generated(step, collected);
         logged_metrics(&records, &mut metrics);
         let generated: Vec<&Group> = records.into_iter().map(|record| &record.group).collect();
-        let generated_rewards = generated_metrics(&generated, &mut metrics);
+        let facts = generated_metrics(&generated, &mut metrics);
         let trains_on_all = generated.len() == whole_groups.len() && whole.accounting.carried_in.groups == 0;
         diagnostics::of_generated(&generated, &mut metrics);
         let num_generated: usize = generated.iter().map(|group| group.num_tokens()).sum();
@@ -267,8 +267,8 @@ impl Session {
         let view = StepView {
             reward: trained.rewards.map(|rewards| rewards.mean),
             reward_std: trained.rewards.and_then(|rewards| rewards.std),
-            generated_reward: generated_rewards.filter(|_| !trains_on_all).map(|rewards| rewards.mean),
-            accuracy: whole.all.pass_rate(),
+            generated_reward: facts.rewards.filter(|_| !trains_on_all).map(|rewards| rewards.mean),
+            accuracy: facts.accuracy,
             zero_advantage: (zero_advantage.groups > 0).then(|| zero_advantage.group_share()),
             rounds: whole.rounds,
             dropped: whole.all.filter_rate(),

@@ -220,8 +220,11 @@ impl Session {
             Err(ShellError::NoMetric { metric, names }) => {
                 let step = self.shell.machine().progress().steps + 1;
                 self.write_unfinished(step)?;
+                // The function may give it once it is mended.
+                self.save_without_answers()?;
                 let place = self.places.filter_metric.as_deref();
-                return Err(no_such_metric(&metric, &names, place).into());
+                let how = self.scorer.rewards().how_to_give_acc();
+                return Err(no_such_metric(&metric, &names, place, how).into());
             }
             collected => collected?,
         };

@@ -27,8 +27,7 @@ impl Session {
     fn rewardless(&mut self, step: u64, missing: MissingRewards, further: Option<String>) -> RunError {
         let trained = self.shell.machine().progress().steps;
         if step > trained || self.saved != Some(trained) {
-            self.scorer.settle_journal(u64::MAX);
-            if let Err(error) = self.save(trained) {
+            if let Err(error) = self.save_without_answers() {
                 return error;
             }
         }
@@ -44,6 +43,12 @@ impl Session {
             is_old: further.is_some() && self.generated_nothing(),
             further: further.or_else(|| self.further()),
         }
+    }
+
+    /// Saves the state after the last trained step and forgets every later answer, so that a resume asks anew.
+    pub(super) fn save_without_answers(&mut self) -> Result<(), RunError> {
+        self.scorer.settle_journal(u64::MAX);
+        self.save(self.shell.machine().progress().steps)
     }
 
     /// How to train further, where the run has all of its steps.

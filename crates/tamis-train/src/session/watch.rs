@@ -1,9 +1,10 @@
 //! Passes what the shell sees on to the person who watches.
 
 use tamis_core::schedule::RoundReport;
+use tamis_env::reward::Scored;
 use tamis_rollout::Observer;
 
-use crate::batch_metrics::Summary;
+use crate::batch_metrics::{Summary, accuracy};
 use crate::progress::Progress;
 
 /// Speaks and moves the bar while a step is collected.
@@ -21,12 +22,13 @@ impl Observer for Watch<'_> {
         self.progress.groups_finished(finished, num_tokens);
     }
 
-    fn scored(&mut self, rewards: &[f64]) {
-        self.progress.scored(None, Summary::of(rewards.iter().copied()).map(|summary| summary.mean));
+    fn scored(&mut self, scored: &[Scored]) {
+        let accuracy = accuracy(scored.iter().map(|scored| &scored.scores));
+        let rewards = Summary::of(scored.iter().map(|scored| scored.reward.value));
+        self.progress.scored(accuracy, rewards.map(|summary| summary.mean));
     }
 
     fn round_complete(&mut self, report: &RoundReport) {
-        self.progress.scored(report.tally.pass_rate(), None);
         self.progress.groups(report.num_accumulated as u64, self.target);
         if report.is_filtered {
             self.progress.say(&report.to_string());

@@ -370,6 +370,17 @@ impl RewardFunction for Command {
         true
     }
 
+    fn how_to_give_acc(&self) -> Option<&'static str> {
+        let style = lock(&self.introduced).as_ref().map(|introduction| introduction.style.clone());
+        match style.as_deref() {
+            None => Some("let the program answer `scores` with `score` and `acc`"),
+            Some("verl") => Some("let the function return a dictionary with `score` and `acc`"),
+            // TRL's return a number for each completion.
+            Some("trl") => None,
+            Some(_) => Some("let the function return dictionaries with `overall` and `accuracy`"),
+        }
+    }
+
     fn failure_hint(&self) -> Option<String> {
         let style = lock(&self.introduced);
         let Introduction { style, signature, .. } = style.as_ref()?;
