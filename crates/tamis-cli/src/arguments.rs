@@ -76,7 +76,7 @@ pub(crate) fn typed() -> Vec<OsString> {
 }
 
 /// Configuration files, left to right, and `key=value` overrides (`+key=value` adds, `~key` takes away).
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Layers {
     /// Files (`a.yaml`) and overrides (`rollout.n=8`, `+rollout.stop=x`, `~filter`); keys and files of verl, TRL, EasyR1 and
     /// RAGEN are understood too (`config=easyr1.yaml`, `--num_generations 8`).

@@ -510,7 +510,7 @@ error: the file is not UTF-8: byte 16 is no part of a character
   |
 2 |   name: caf�
   |            ^
-  hint: save the file as UTF-8 (`iconv -f UTF-16 -t UTF-8`, or another encoding than UTF-16)
+  hint: save the file as UTF-8 (`iconv -f LATIN1 -t UTF-8` if it is Latin-1)
 
 1 error in the configuration
 ");
@@ -522,7 +522,7 @@ error: the file is UTF-16, not UTF-8
   |
 1 | ��r u n :   { } 
   | ^
-  hint: save the file as UTF-8 (`iconv -f UTF-16 -t UTF-8`, or another encoding than UTF-16)
+  hint: save the file as UTF-8 (`iconv -f UTF-16 -t UTF-8`)
 
 1 error in the configuration
 ");

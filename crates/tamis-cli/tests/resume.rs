@@ -353,13 +353,12 @@ fn ctrl_c_is_heard_while_prompts_are_looked_at() {
         "data.val=rows.jsonl",
         "model.chat_template=slow.jinja",
     ]);
-    std::thread::sleep(Duration::from_secs(4));
+    std::thread::sleep(Duration::from_secs(2));
     let start = Instant::now();
     interrupt(&child);
     let ended = folder.wait(child);
     assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
-    // On a slow machine the configuration is still being checked, and the signal ends the process.
-    assert!(ended.code.is_none_or(|code| code == 130), "{}", ended.shown());
+    assert_eq!(ended.code, Some(130), "{}", ended.shown());
     assert!(!folder.join("runs/tiny").exists(), "{}", ended.shown());
 }
 

@@ -247,7 +247,7 @@ fn resume() {
     "#);
     insta::assert_snapshot!(damaged("state.json", b"{\"format\": 99}"), @r#"
     exit code 4
-    error: runs/tiny/checkpoints/step_2/state.json has layout version 99, this build of tamis reads 1
+    error: runs/tiny/checkpoints/step_2/state.json has layout version 99, this build of tamis reads 2
       hint: continue the run with the version of tamis that began it
     "#);
     insta::assert_snapshot!(damaged("model.safetensors", b"not tensors"), @r#"
@@ -499,7 +499,13 @@ error: tensor `model.layers.0.self_attn.x_proj.weight` in model/model.safetensor
 "#);
     insta::assert_snapshot!(changed("tokenizer.json", &|_| b"{}".to_vec()), @r#"
     exit code 2
-    error: model/tokenizer.json does not describe a tokenizer: Model missing. at line 1 column 2
+    error: `model.path`: model/tokenizer.json does not describe a tokenizer: Model missing. at line 1 column 2
+     --> config.yaml:3:9
+      |
+    3 |   path: model
+      |         ^^^^^
+
+    1 error in the configuration
     "#);
     // The examples of a warm start are looked at before anything is trained.
     folder.write("train.jsonl", &format!("{ROWS}{{\"question\": \"1+1=\", \"answer\": \"two\"}}\n"));
@@ -510,7 +516,7 @@ error: tensor `model.layers.0.self_attn.x_proj.weight` in model/model.safetensor
 exit code 2
 error: the warm start's example `1+1=` with the answer `two` cannot be tokenized
   caused by: character 't' (at character 0 of "two") is not in the tokenizer's alphabet
-  hint: name a tokenizer that has its characters (`model.tokenizer`), or leave the warm start out (`warm_start.steps: 0`)
+  hint: name a tokenizer that has its characters (`model.init.tokenizer`), or leave the warm start out (`warm_start.steps: 0`)
 "#);
     let template = config.replaced("  path: model", "  path: model\n  chat_template: missing.jinja");
     insta::assert_snapshot!(train(&folder, &template).failure(), @"

@@ -235,10 +235,12 @@ impl Problem {
             Self::Refused { hint, .. } => hint.clone(),
             Self::Placeholder { .. } => Some("replace it with the path of your own".to_owned()),
             Self::Tag { .. } => Some("remove the tag; a text is put in quotes".to_owned()),
-            Self::NotUtf8 { .. } => Some(
-                "save the file as UTF-8 (`iconv -f UTF-16 -t UTF-8`, or another encoding than UTF-16)"
-                    .to_owned(),
-            ),
+            Self::NotUtf8 { is_utf16: true, .. } => {
+                Some("save the file as UTF-8 (`iconv -f UTF-16 -t UTF-8`)".to_owned())
+            }
+            Self::NotUtf8 { .. } => {
+                Some("save the file as UTF-8 (`iconv -f LATIN1 -t UTF-8` if it is Latin-1)".to_owned())
+            }
             Self::Conflict(conflict) => Some(conflict.hint()),
             Self::Foreign(problem) => Some(problem.hint()),
             Self::WrongType { key, found, .. } if found.starts_with("the number -") => {

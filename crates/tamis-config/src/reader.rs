@@ -51,10 +51,15 @@ impl Reader {
 
     /// Reports a value of another type than its key has.
     pub(crate) fn wrong_type(&mut self, node: &Node, path: &str, shape: &Shape) {
+        let (mut expected, found) = (shape.describe(), describe_found(node));
+        if found.starts_with("the number -") {
+            // -1 is a whole number too.
+            expected = expected.replace("a whole number", "a whole number of 0 or more");
+        }
         let problem = Problem::WrongType {
             key: path.to_owned(),
-            expected: shape.describe(),
-            found: describe_found(node),
+            expected,
+            found,
             example: match &node.value {
                 Value::Scalar { text, .. } if !node.is_null() => Some(text.clone()),
                 _ => None,

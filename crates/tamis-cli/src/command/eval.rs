@@ -24,6 +24,8 @@ use crate::arguments::Eval;
 use crate::failure::{FAILED, Failure, INTERRUPTED, USAGE};
 
 pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
+    let interrupt = Interrupt::new();
+    listen(&interrupt, "nothing is kept of the evaluation; Ctrl-C again ends at once")?;
     let (files, overrides) = arguments.layers.split();
     let (checkpoint, run_config) = find(&arguments.source)?;
     if run_config.is_none() && files.is_empty() && overrides.is_empty() {
@@ -57,11 +59,15 @@ pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
     {
         progress.say(&note);
     }
-    let found = check::all(&loaded, Purpose::Evaluate, Placeholders::Refused);
-    let loaded = with_findings(loaded, found).map_err(|errors| new_errors(own.as_ref(), errors))?;
+    let check = move || {
+        let found = check::all(&loaded, Purpose::Evaluate, Placeholders::Refused);
+        with_findings(loaded, found)
+    };
+    let checked = interrupt
+        .or_abandon(check)
+        .map_err(|_| Failure::of(INTERRUPTED, &EvaluateError::Interrupted, None))?;
+    let loaded = checked.map_err(|errors| new_errors(own.as_ref(), errors))?;
     let keeps_samples = arguments.samples.is_some();
-    let interrupt = Interrupt::new();
-    listen(&interrupt, "nothing is kept of the evaluation; Ctrl-C again ends at once")?;
     let places = Places::of(&loaded);
     let evaluation =
         evaluate(&loaded.config, &places, &progress, &interrupt, keeps_samples).map_err(|error| {

@@ -20,21 +20,23 @@ use crate::arguments::Train;
 use crate::failure::{FAILED, Failure, INTERRUPTED, MISMATCH, USAGE};
 
 pub(crate) fn run(arguments: &Train) -> Result<u8, Failure> {
+    let interrupt = Interrupt::new();
+    listen(&interrupt, "saves the last finished step; Ctrl-C again ends at once, without saving")?;
     let begin = if let Some(path) = &arguments.resume {
-        resume(arguments, path)?
+        resume(arguments, path, &interrupt)?
     } else if arguments.layers.arguments.is_empty() {
         return Err(Failure::told(
             USAGE,
             "error: no configuration was given\n  hint: `tamis train configs/quickstart.yaml`, or `tamis train --resume RUN_DIR`",
         ));
     } else {
-        let loaded = arguments.layers.load_checked(Placeholders::Refused)?;
+        let layers = arguments.layers.clone();
+        let loaded = interrupt
+            .or_abandon(move || layers.load_checked(Placeholders::Refused))
+            .map_err(|_| fail(&RunError::NotBegun))??;
         let notes = notes(&loaded);
         Begin::New(ConfigText::of(loaded, notes))
     };
-    // Until here nothing was begun, and Ctrl-C just ends the process.
-    let interrupt = Interrupt::new();
-    listen(&interrupt, "saves the last finished step; Ctrl-C again ends at once, without saving")?;
     let session = Session::begin(begin, Progress::on_stderr, interrupt).map_err(|error| fail(&error))?;
     let summary = session.run().map_err(|error| fail(&error))?;
     show(&closing(&summary))?;
@@ -63,7 +65,7 @@ pub(crate) fn listen(interrupt: &Interrupt, what: &'static str) -> Result<(), Fa
     .map_err(|error| Failure::told(FAILED, format!("error: failed to listen for Ctrl-C: {error}")))
 }
 
-fn resume(arguments: &Train, path: &Path) -> Result<Begin, Failure> {
+fn resume(arguments: &Train, path: &Path, interrupt: &Interrupt) -> Result<Begin, Failure> {
     let directory = RunDirectory::open(&Disk::new(), path).map_err(|error| fail(&error.into()))?;
     let (files, overrides) = arguments.layers.split();
     let own = directory.config();
@@ -73,13 +75,14 @@ fn resume(arguments: &Train, path: &Path) -> Result<Begin, Failure> {
         .map_err(|errors| new_errors(None, errors))?;
     let checkpoint =
         directory.list_checkpoints().ok().and_then(|checkpoints| checkpoints.into_iter().next_back());
-    let purpose = Purpose::Resume(checkpoint.as_ref().map(|checkpoint| checkpoint.path.as_path()));
-    let now = load_of_run(&own, &files, &overrides)
-        .and_then(|now| {
-            let found = check::all(&now, purpose, Placeholders::Refused);
-            with_findings(now, found)
-        })
-        .map_err(|errors| new_errors(Some(&was), errors))?;
+    let refused = |errors| new_errors(Some(&was), errors);
+    let now = load_of_run(&own, &files, &overrides).map_err(refused)?;
+    let check = move || {
+        let purpose = Purpose::Resume(checkpoint.as_ref().map(|checkpoint| checkpoint.path.as_path()));
+        let found = check::all(&now, purpose, Placeholders::Refused);
+        with_findings(now, found)
+    };
+    let now = interrupt.or_abandon(check).map_err(|_| fail(&RunError::NotResumed))?.map_err(refused)?;
     let notes = super::new_notes(&was, &now);
     let now = ConfigText::of(now, notes);
     Ok(Begin::Resume { directory, was: Box::new(was.config), now })

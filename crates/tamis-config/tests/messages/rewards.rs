@@ -75,7 +75,7 @@ warning: `reward[0].name` has no effect: `acc` is the raw outcome of the first v
   hint: remove `reward[0].name`
 "#);
     assert_snapshot!(said("rollout: {top_k: -1}", &[]), @r#"
-error: `rollout.top_k` must be a whole number, not the number -1
+error: `rollout.top_k` must be a whole number of 0 or more, not the number -1
  --> run.yaml:1:18
   |
 1 | rollout: {top_k: -1}

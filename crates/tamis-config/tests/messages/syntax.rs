@@ -50,7 +50,7 @@ error: `run` is given twice, first on line 1
       |        ^^^^^^
       hint: did you mean `data.shuffle`?
 
-    error: `rollout.n` must be a whole number, not the number -1
+    error: `rollout.n` must be a whole number of 0 or more, not the number -1
      --> run.yaml:2:14
       |
     2 | rollout: {n: -1}

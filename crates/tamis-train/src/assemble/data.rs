@@ -392,7 +392,8 @@ fn files(config: &Config, for_training: bool) -> Result<Prompts, AssembleError> 
             return Ok(Vec::new());
         }
         let dataset = Dataset::read(paths, &options)?;
-        notes.push(format!("{split}: {} prompts from {} files", dataset.prompts().len(), paths.len()));
+        let plural = if paths.len() == 1 { "" } else { "s" };
+        notes.push(format!("{split}: {} prompts from {} file{plural}", dataset.prompts().len(), paths.len()));
         if let Some(first) = dataset.skipped().first() {
             notes.push(format!(
                 "{split}: {} rows do not parse and were skipped; the first: {first}",

@@ -309,11 +309,12 @@ impl Session {
         let position = state.as_ref().map_or(Position::default(), |(state, _)| state.position);
         let pool = PromptPool::new(train, order, position)?;
         ui.say(&format!(
-            "model: {} parameters, {} training prompts, {} validation prompts, {} threads",
+            "model: {} parameters, {} training prompts, {} validation prompts, {} thread{}",
             engine.model().num_parameters(),
             pool.num_prompts(),
             validation_prompts.len(),
             engine.num_threads(),
+            if engine.num_threads() == 1 { "" } else { "s" },
         ));
 
         // What is wrong with their files is told before a warm start.

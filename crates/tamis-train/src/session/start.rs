@@ -341,4 +341,28 @@ mod tests {
         assert!(refused.ends_with("or raise model.memory_limit"), "{refused}");
         assert!(said(Some(0), Some(1 << 50)).expect("the limit that was set holds").1.is_none());
     }
+
+    /// Tokenizing a text of megabytes takes seconds, and its length is the limit anyway.
+    #[test]
+    fn what_is_far_over_the_limit_is_not_tokenized() {
+        let config = config(None);
+        let limit = config.data.max_prompt_length;
+        let codec = policy::codec(&config, || "1".to_owned()).expect("a tokenizer of characters");
+        let of = |num_characters: usize| {
+            let prompt = Prompt {
+                id: tamis_core::group::PromptId(0),
+                content: PromptContent::Text("1".repeat(num_characters)),
+                ground_truth: None,
+                data_source: String::new(),
+                columns: serde_json::Map::new(),
+            };
+            let mut prompts = data::Prompts::default();
+            prompts.train = vec![prompt];
+            lengths(&config, &codec, &prompts).prompt
+        };
+        assert_eq!((of(3), of(limit), of(limit + 1)), (3, limit, limit));
+        let start = std::time::Instant::now();
+        assert_eq!(of(32 << 20), limit);
+        assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
+    }
 }
