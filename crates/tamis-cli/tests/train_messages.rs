@@ -536,8 +536,13 @@ error: `model.chat_template`: failed to read the template missing.jinja: No such
     let silent = own.replaced("  path: model", "  path: model\n  chat_template: empty.jinja");
     insta::assert_snapshot!(train(&folder, &silent).failure(), @r#"
 exit code 2
-error: prompt 1 of the training data cannot be prepared
-  caused by: the prompt has no tokens, and the model needs one to begin with: the chat template renders nothing for it, or its text is empty
+error: `model.chat_template`: prompt 1 of the training data cannot be prepared: the prompt has no tokens, and the model needs one to begin with: the chat template renders nothing for it, or its text is empty
+ --> config.yaml:4:18
+  |
+4 |   chat_template: empty.jinja
+  |                  ^^^^^^^^^^^
+
+1 error in the configuration
 "#);
     // More than any machine holds, found by arithmetic alone.
     let huge = tiny(&[

@@ -182,7 +182,8 @@ impl Codec {
     pub(crate) fn check_tokens(&self, prompt: &Prompt) -> Result<(), CodecError> {
         const LONGEST: usize = 1 << 16;
         let (text, _, add_special) = self.render(&prompt.content)?;
-        let ids = self.tokenizer.encode(&text[..text.floor_char_boundary(LONGEST)], add_special)?;
+        let end = text.char_indices().map(|(at, _)| at).nth(LONGEST).unwrap_or(text.len());
+        let ids = self.tokenizer.encode(&text[..end], add_special)?;
         if ids.is_empty() { Err(CodecError::Empty) } else { Ok(()) }
     }
 

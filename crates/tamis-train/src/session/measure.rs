@@ -110,7 +110,9 @@ impl Session {
                 self.scorer.rewards(),
                 validation::score_names(&rows),
             );
-            warning.iter().for_each(|warning| self.progress.warn(warning));
+            if let Some(warning) = warning {
+                self.progress.warn(&warning);
+            }
         }
         self.scores.extend(score.map(|score| (step, score)));
         if report.num_scored == 0 {

@@ -26,10 +26,10 @@ impl Session {
 
     fn rewardless(&mut self, step: u64, missing: MissingRewards, further: Option<String>) -> RunError {
         let trained = self.shell.machine().progress().steps;
-        if step > trained || self.saved != Some(trained) {
-            if let Err(error) = self.save_without_answers() {
-                return error;
-            }
+        if (step > trained || self.saved != Some(trained))
+            && let Err(error) = self.save_without_answers()
+        {
+            return error;
         }
         let place = missing
             .function
