@@ -366,6 +366,8 @@ impl Shell {
                 Command::Judged { group, verdict } => self.judged(group, verdict)?,
                 Command::RoundComplete(report) => with.observer.round_complete(&report),
                 Command::StepReady(close) => return self.close(End::Ready, *close),
+                // Of a schedule that this shell does not drive.
+                Command::Train { .. } | Command::Abort { .. } | Command::StepClosed(_) => break,
                 Command::SkipStep { why, close } => return self.close(End::Skipped(why), *close),
                 Command::Finish { why, close } => return self.close(End::Finished(why), *close),
                 Command::Stop { diagnosis, close } => return self.close(End::Stopped(diagnosis), *close),

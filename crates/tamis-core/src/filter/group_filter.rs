@@ -71,6 +71,15 @@ impl GroupFilter {
         }
     }
 
+    /// Whether a group is kept whatever its other members score, once some of them have this smallest and largest metric. Only the variance
+    /// filter can know before the group is complete.
+    pub fn is_certain(&self, min: f64, max: f64) -> bool {
+        match self {
+            Self::Variance(filter) => max - min > filter.tolerance,
+            _ => false,
+        }
+    }
+
     /// The pool in which it compares the groups of a round, where it does.
     pub fn pool(&self) -> Option<Pool> {
         match self {

@@ -29,7 +29,7 @@ impl AddAssign for Count {
 }
 
 /// Every group ends in exactly one place, and so does every trajectory:
-/// generated + carried in = trained + left out + dropped + surplus + stale + failed + aborted + carried out.
+/// generated + carried in + in flight in = trained + left out + dropped + surplus + stale + failed + aborted + carried out + in flight out.
 ///
 /// A group is never split, so none is left out: [`Accounting::left_out`] counts members of trained groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -38,6 +38,9 @@ pub struct Accounting {
     pub generated: Count,
     /// Kept in an earlier step and carried into this one.
     pub carried_in: Count,
+    /// In flight when the step before it was closed.
+    #[serde(default)]
+    pub in_flight_in: Count,
     /// Trained on: groups in the batch, and those of their members that bear loss.
     pub trained: Count,
     /// Members of trained groups that bear no loss: not chosen by the filter, unscored, masked. No groups.
@@ -55,17 +58,21 @@ pub struct Accounting {
     pub aborted: Count,
     /// Kept, not needed and carried to the next step.
     pub carried_out: Count,
+    /// Still in flight when the step was closed.
+    #[serde(default)]
+    pub in_flight_out: Count,
 }
 
 /// The accounting identity does not hold: groups were lost or counted twice, which is a fault of the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
-    "{come} {unit} were generated or carried in, but {went} were trained, left out, dropped, surplus, stale, failed, aborted or carried out"
+    "{come} {unit} were generated, carried in or in flight before, but {went} were trained, left out, dropped, surplus, stale, failed, aborted, \
+     carried out or left in flight"
 )]
 pub struct Unbalanced {
     /// `groups` or `trajectories`.
     pub unit: &'static str,
-    /// Generated + carried in.
+    /// Generated + carried in + in flight in.
     pub come: u64,
     /// Everything else.
     pub went: u64,
@@ -81,7 +88,7 @@ impl Accounting {
             ("groups", (|count| count.groups) as fn(Count) -> u64),
             ("trajectories", |count| count.trajectories),
         ] {
-            let come = number(self.generated) + number(self.carried_in);
+            let come = number(self.generated) + number(self.carried_in) + number(self.in_flight_in);
             let went = [
                 self.trained,
                 self.left_out,
@@ -91,6 +98,7 @@ impl Accounting {
                 self.failed,
                 self.aborted,
                 self.carried_out,
+                self.in_flight_out,
             ]
             .into_iter()
             .map(number)
@@ -109,7 +117,7 @@ impl Accounting {
         self.left_out.trajectories += moved;
     }
 
-    /// Appends the next step's accounting: what this one carried out must be what that one carried in, and cancels.
+    /// Appends the next step's accounting: what this one carried out or left in flight must be what that one took in, and cancels.
     pub fn append(&mut self, next: &Self) {
         self.generated += next.generated;
         self.trained += next.trained;
@@ -120,6 +128,7 @@ impl Accounting {
         self.failed += next.failed;
         self.aborted += next.aborted;
         self.carried_out = next.carried_out;
+        self.in_flight_out = next.in_flight_out;
     }
 
     /// The places by name, in the order of the identity; for metrics.
@@ -153,9 +162,9 @@ mod tests {
             carried_out: Count::of(2, 4),
             ..Accounting::default()
         };
-        insta::assert_snapshot!(accounting.check().unwrap_err(), @"12 groups were generated or carried in, but 11 were trained, left out, dropped, surplus, stale, failed, aborted or carried out");
+        insta::assert_snapshot!(accounting.check().unwrap_err(), @"12 groups were generated, carried in or in flight before, but 11 were trained, left out, dropped, surplus, stale, failed, aborted, carried out or left in flight");
         accounting.stale = Count { groups: 1, trajectories: 3 };
-        insta::assert_snapshot!(accounting.check().unwrap_err(), @"48 trajectories were generated or carried in, but 47 were trained, left out, dropped, surplus, stale, failed, aborted or carried out");
+        insta::assert_snapshot!(accounting.check().unwrap_err(), @"48 trajectories were generated, carried in or in flight before, but 47 were trained, left out, dropped, surplus, stale, failed, aborted, carried out or left in flight");
         accounting.stale = Count::of(1, 4);
         assert_eq!(accounting.check(), Ok(()));
     }

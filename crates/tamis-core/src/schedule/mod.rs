@@ -11,6 +11,8 @@
 //! | `protocol` | events, commands, and what is said when they do not fit |
 //! | [`rounds`] | the machine of whole rounds |
 //! | `round_size` | how many prompts a round draws |
+//! | [`streaming`] | the machine that goes group by group |
+//! | `ledger` | where every group of it is |
 //! | `accounting` | where every generated group went, and the identity that must hold |
 //! | `tally` | counts of a round, step or epoch |
 //! | [`report`] | the lines and metrics of a round and a step |
@@ -21,6 +23,7 @@
 
 mod accounting;
 pub mod diagnosis;
+mod ledger;
 mod mini_batch;
 mod progress;
 mod protocol;
@@ -28,6 +31,7 @@ pub mod report;
 mod round_size;
 pub mod rounds;
 mod settings;
+pub mod streaming;
 mod tally;
 pub mod yields;
 
@@ -42,4 +46,5 @@ pub use report::{RoundReport, StepReport};
 pub use round_size::{MOST_BATCHES, RoundSize};
 pub use rounds::Rounds;
 pub use settings::{OnEmptyRound, OnExhausted, OnLimit, Order, RoundsSettings, SettingsError, Surplus};
+pub use streaming::{Streaming, StreamingSettings};
 pub use tally::Tally;

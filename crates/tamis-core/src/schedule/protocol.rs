@@ -110,6 +110,13 @@ pub enum Event {
         /// Whether the epoch has no prompt left.
         exhausted: bool,
     },
+    /// A member of a group was scored, others are still to come; only a streaming schedule wants to know.
+    Sampled {
+        /// Which group.
+        group: GroupId,
+        /// The filter's metric of the member; `None` where it has none.
+        value: Option<f64>,
+    },
     /// A group is complete and all its members were scored.
     Scored {
         /// Which.
@@ -122,6 +129,13 @@ pub enum Event {
     },
     /// A member's generation failed for good, and with it its group.
     Failed {
+        /// Which.
+        group: GroupId,
+        /// Completion tokens spent on it.
+        num_tokens: u64,
+    },
+    /// A group that was to be given up has stopped.
+    Aborted {
         /// Which.
         group: GroupId,
         /// Completion tokens spent on it.
@@ -155,6 +169,10 @@ pub struct StepClose {
     pub carried: Vec<GroupId>,
     /// Groups to stop generating and throw away.
     pub aborted: Vec<GroupId>,
+    /// Groups, in dispatch order, whose prompts go back to the source, to be drawn first: those of the above that were not trained, where the
+    /// run goes on, and what an on-policy streaming schedule dispatched after the last trained group and dropped.
+    #[serde(default)]
+    pub returned: Vec<GroupId>,
     /// Numbers of the step.
     pub report: StepReport,
 }
@@ -215,6 +233,22 @@ pub enum Command {
     RoundComplete(RoundReport),
     /// Train on [`StepClose::trained`]; answered by [`Event::Trained`].
     StepReady(Box<StepClose>),
+    /// Train on these groups, a part of the step, while the rest still generates. The last part comes with [`Command::StepClosed`].
+    Train {
+        /// The step, from 1.
+        step: u64,
+        /// The part, from 0.
+        part: u64,
+        /// Its groups, in batch order.
+        groups: Vec<GroupId>,
+    },
+    /// Stop generating these groups; each is answered by [`Event::Aborted`], or by what it had come to.
+    Abort {
+        /// Which, in dispatch order.
+        groups: Vec<GroupId>,
+    },
+    /// The step is complete and all of it was handed out; [`Event::Trained`] says that it was trained.
+    StepClosed(Box<StepClose>),
     /// Nothing is trained; [`Event::BeginStep`] tries again.
     SkipStep {
         /// Why.

@@ -45,6 +45,18 @@ impl KeepRate {
         self.groups = MEMORY * self.groups + (round.groups - round.aborted) as f64;
     }
 
+    /// Takes one group in, with a memory of 32 batches of so many.
+    pub(super) fn observe_one(&mut self, is_kept: bool, batch_size: usize) {
+        let memory = 1.0 - 1.0 / (32 * batch_size) as f64;
+        self.kept = memory * self.kept + f64::from(u8::from(is_kept));
+        self.groups = memory * self.groups + 1.0;
+    }
+
+    /// Its mean after one imagined group that was kept: 1 before anything was seen, never 0.
+    pub(super) fn from_above(self) -> f64 {
+        (self.kept + 1.0) / (self.groups + 1.0)
+    }
+
     /// Its mean under a uniform prior (Laplace's rule), so neither 0 nor 1; `None` before anything was seen.
     pub(super) fn estimate(self) -> Option<f64> {
         (self.groups > 0.0).then(|| (self.kept + 1.0) / (self.groups + 2.0))

@@ -145,6 +145,12 @@ pub enum SettingsError {
         /// Groups a step.
         train_batch_size: usize,
     },
+    /// A streaming schedule has no rounds whose groups could be compared.
+    #[error("the filter {filter} compares the groups of a round, and a streaming schedule has none")]
+    PoolFilter {
+        /// The filter.
+        filter: &'static str,
+    },
     /// Without a filter a round is the batch.
     #[error(
         "without a filter every group of the one round is trained on: `data.gen_batch_size` {gen_batch_size} must equal `data.train_batch_size` {train_batch_size}"
@@ -218,26 +224,32 @@ impl RoundsSettings {
     /// # Errors
     /// The first contradiction found.
     pub fn check(&self) -> Result<(), SettingsError> {
+        self.check_sizes()?;
         let (gen_batch_size, train_batch_size) = (self.gen_batch_size, self.train_batch_size);
+        if self.filter.is_none() && gen_batch_size != train_batch_size {
+            return Err(SettingsError::RoundIsBatch { gen_batch_size, train_batch_size });
+        }
+        if !self.refill && gen_batch_size < train_batch_size {
+            return Err(SettingsError::RoundTooSmall { gen_batch_size, train_batch_size });
+        }
+        Ok(())
+    }
+
+    /// Checks that no size is 0.
+    pub(super) fn check_sizes(&self) -> Result<(), SettingsError> {
         let granularity = match self.size {
             RoundSize::Fixed => 1,
             RoundSize::Deficit { granularity, .. } => granularity,
         };
         for (setting, size) in [
-            ("data.train_batch_size", train_batch_size),
-            ("data.gen_batch_size", gen_batch_size),
+            ("data.train_batch_size", self.train_batch_size),
+            ("data.gen_batch_size", self.gen_batch_size),
             ("rollout.n", self.group_size),
             ("schedule.granularity", granularity),
         ] {
             if size == 0 {
                 return Err(SettingsError::Zero { setting });
             }
-        }
-        if self.filter.is_none() && gen_batch_size != train_batch_size {
-            return Err(SettingsError::RoundIsBatch { gen_batch_size, train_batch_size });
-        }
-        if !self.refill && gen_batch_size < train_batch_size {
-            return Err(SettingsError::RoundTooSmall { gen_batch_size, train_batch_size });
         }
         Ok(())
     }

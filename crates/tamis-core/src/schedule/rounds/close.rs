@@ -124,6 +124,14 @@ impl Rounds {
             is_filtered: self.settings.filter.is_some(),
             is_last: !trained.is_empty() && self.settings.total_steps == Some(step),
         };
-        Ok(StepClose { trained: ids(trained), surplus, stale, carried, aborted, report })
+        Ok(StepClose {
+            trained: ids(trained),
+            surplus,
+            stale,
+            carried,
+            aborted,
+            returned: Vec::new(),
+            report,
+        })
     }
 }

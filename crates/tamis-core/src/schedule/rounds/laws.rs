@@ -150,6 +150,9 @@ impl World {
             let mut following = None;
             for command in &commands {
                 let close = match command {
+                    Command::Train { .. } | Command::Abort { .. } | Command::StepClosed(_) => {
+                        panic!("{command:?} is of streaming")
+                    }
                     Command::NextEpoch { .. } => {
                         left = self.per_epoch;
                         continue;

@@ -261,6 +261,11 @@ impl Rounds {
                 self.num_rounds_untrained = 0;
                 self.phase = Phase::Idle;
             }
+            // A round is judged when it is complete, and nothing of it is given up before.
+            Event::Sampled { .. } => {}
+            Event::Aborted { .. } => {
+                return Err(ScheduleError::Unexpected { event: "aborted", phase: self.phase.name() });
+            }
             Event::Published { version } => {
                 self.expect(self.phase != Phase::Ended, "published")?;
                 self.check_version(version)?;

@@ -1,0 +1,211 @@
+use super::*;
+use crate::random::{Key, Purpose};
+use crate::schedule::{GroupFacts, StepClose};
+
+fn settings(train_batch_size: usize, mini_batch_size: usize, surplus: Surplus) -> StreamingSettings {
+    let run = RoundsSettings { surplus, ..RoundsSettings::new(train_batch_size, 2) };
+    StreamingSettings { run, mini_batch_size, max_in_flight: 4096 }
+}
+
+/// A machine with a driver that answers draws at once from endless data.
+struct Driver {
+    machine: Streaming,
+    next: u64,
+    version: u64,
+    flying: Vec<GroupId>,
+    parts: Vec<Vec<u64>>,
+    closed: Vec<StepClose>,
+}
+
+impl Driver {
+    fn new(settings: StreamingSettings) -> Self {
+        let machine = Streaming::new(settings).unwrap();
+        Self { machine, next: 0, version: 0, flying: vec![], parts: vec![], closed: vec![] }
+    }
+
+    fn send(&mut self, event: Event) {
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            for command in self.machine.handle(event).unwrap() {
+                match command {
+                    Command::Draw { num_prompts, .. } => {
+                        let groups: Vec<GroupId> =
+                            (self.next..self.next + num_prompts as u64).map(GroupId).collect();
+                        self.next += num_prompts as u64;
+                        self.flying.extend(&groups);
+                        let version = PolicyVersion(self.version);
+                        events.push(Event::Dispatched { groups, version, exhausted: false });
+                    }
+                    Command::Train { groups, .. } => {
+                        self.parts.push(groups.iter().map(|group| group.0).collect())
+                    }
+                    Command::Abort { groups } => self.flying.retain(|group| !groups.contains(group)),
+                    Command::StepClosed(close) => self.closed.push(*close),
+                    Command::Judged { .. } => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+
+    fn scored(&mut self, group: u64, is_kept: bool) {
+        self.flying.retain(|flying| flying.0 != group);
+        let values = vec![0.0, f64::from(u8::from(is_kept))];
+        self.send(Event::Scored { group: GroupId(group), values, facts: GroupFacts::default() });
+    }
+
+    fn trained(&mut self) {
+        self.version += 1;
+        self.send(Event::Trained { left_out: 0 });
+        self.send(Event::Published { version: PolicyVersion(self.version) });
+        self.send(Event::BeginStep);
+    }
+
+    fn in_flight(&self) -> Vec<u64> {
+        self.flying.iter().map(|group| group.0).collect()
+    }
+}
+
+#[test]
+fn a_dropped_group_is_replaced_at_once_and_a_kept_one_is_not() {
+    let mut driver = Driver::new(settings(2, 2, Surplus::Discard));
+    driver.send(Event::BeginStep);
+    assert_eq!(driver.in_flight(), [0, 1], "nothing is known: no more than are wanted");
+    // Of one group none is kept, so the rate is 1/2 at most: room for 4.
+    driver.scored(1, false);
+    assert_eq!(driver.in_flight(), [0, 2, 3, 4]);
+    // One is kept: one is lacking, at a rate of 2/3, and more than one are in flight.
+    driver.scored(2, true);
+    assert_eq!(driver.in_flight(), [0, 3, 4]);
+}
+
+#[test]
+fn a_group_is_secured_by_its_first_disagreement() {
+    let mut driver = Driver::new(settings(1, 1, Surplus::Discard));
+    driver.send(Event::BeginStep);
+    assert_eq!(driver.in_flight(), [0]);
+    for value in [Some(1.0), Some(0.0)] {
+        driver.send(Event::Sampled { group: GroupId(0), value });
+    }
+    driver.scored(0, true);
+    assert_eq!(driver.parts, [[0]]);
+    driver.trained();
+    assert_eq!(driver.in_flight(), [1]);
+    // The more are dropped, the more are in flight for one that is lacking.
+    while driver.in_flight().len() < 3 {
+        driver.scored(driver.in_flight()[0], false);
+    }
+    let in_flight = driver.in_flight();
+    // The first of them is certain: when the others are dropped, nothing replaces them.
+    for value in [Some(1.0), None, Some(0.0)] {
+        driver.send(Event::Sampled { group: GroupId(in_flight[0]), value });
+    }
+    for group in &in_flight[1..] {
+        driver.scored(*group, false);
+    }
+    assert_eq!(driver.in_flight(), in_flight[..1]);
+}
+
+#[test]
+fn mini_batches_leave_in_the_order_of_dispatch_while_the_rest_generates() {
+    let mut driver = Driver::new(settings(4, 2, Surplus::Discard));
+    driver.send(Event::BeginStep);
+    driver.scored(3, false);
+    assert_eq!(driver.in_flight(), [0, 1, 2, 4, 5, 6, 7, 8]);
+    for group in [7, 1, 5] {
+        driver.scored(group, true);
+    }
+    assert!(driver.parts.is_empty(), "0 is older than all of them");
+    driver.scored(0, true);
+    assert_eq!(driver.parts, [[0, 1]]);
+    driver.scored(2, false);
+    driver.scored(4, true);
+    assert_eq!(driver.parts, [[0, 1], [4, 5]]);
+    let close = &driver.closed[0];
+    assert_eq!(close.trained, [0, 1, 4, 5].map(GroupId));
+    // 7 was kept and not needed, 6 and 8 were in flight: their prompts go back.
+    assert_eq!((&close.surplus[..], &close.aborted[..]), (&[7].map(GroupId)[..], &[6, 8].map(GroupId)[..]));
+    assert_eq!(close.returned, [6, 7, 8].map(GroupId));
+    assert!(driver.in_flight().is_empty());
+    // A group that was given up and ended before it heard of it is no error, and once is enough.
+    driver.send(Event::Failed { group: GroupId(6), num_tokens: 3 });
+    assert!(driver.machine.handle(Event::Aborted { group: GroupId(6), num_tokens: 3 }).is_err());
+}
+
+#[test]
+fn groups_settle_while_a_step_trains_and_old_ones_are_dropped() {
+    let mut driver = Driver::new(settings(2, 2, Surplus::Carry { max_lag: 1 }));
+    driver.send(Event::BeginStep);
+    assert_eq!(driver.in_flight(), [0, 1, 2, 3], "two steps of two");
+    for group in [0, 1] {
+        driver.scored(group, false);
+    }
+    assert_eq!(driver.in_flight(), [2, 3, 4, 5, 6, 7, 8]);
+    for group in [2, 3] {
+        driver.scored(group, true);
+    }
+    // Step 1 trains; the others go on, and settle.
+    assert_eq!(driver.closed.len(), 1);
+    for group in [4, 5, 6] {
+        driver.scored(group, true);
+    }
+    driver.trained();
+    assert_eq!(driver.parts, [[2, 3], [4, 5]]);
+    let report = driver.closed[1].report;
+    assert_eq!((report.max_lag, report.accounting.in_flight_in.groups), (1, 5));
+    assert_eq!((report.accounting.carried_out.groups, report.accounting.in_flight_out.groups), (1, 2));
+    // Version 2: what version 0 sampled is too old, kept or not.
+    driver.trained();
+    let new = driver.in_flight();
+    assert!(new.len() >= 2 && new[0] == 9, "{new:?}");
+    for group in new {
+        driver.scored(group, true);
+    }
+    let close = &driver.closed[2];
+    assert_eq!((&close.stale[..], &close.aborted[..]), (&[6].map(GroupId)[..], &[7, 8].map(GroupId)[..]));
+    assert_eq!(close.returned, [6, 7, 8].map(GroupId));
+}
+
+/// Where surplus is carried, a kept group costs 1/k generated ones and next to nothing more.
+#[test]
+fn a_kept_group_costs_one_over_the_keep_rate() {
+    for keep in [0.2, 0.5, 0.9] {
+        let mut driver = Driver::new(settings(128, 32, Surplus::Carry { max_lag: 1 }));
+        let key = Key::new(3, Purpose::Shuffle);
+        driver.send(Event::BeginStep);
+        let (mut turn, mut is_training) = (0, false);
+        while driver.closed.len() < 40 {
+            turn += 1;
+            // A step trains for as long as sixty groups take.
+            if driver.closed.len() as u64 > driver.version
+                && (is_training || driver.in_flight().is_empty())
+                && turn % 60 == 0
+            {
+                driver.trained();
+                is_training = false;
+                continue;
+            }
+            is_training |= driver.closed.len() as u64 > driver.version;
+            if driver.flying.is_empty() {
+                continue;
+            }
+            let place = key.below(turn, driver.flying.len() as u64) as usize;
+            let group = driver.flying[place].0;
+            driver.scored(group, key.with(group).uniform(0) < keep);
+        }
+        let totals = driver.machine.totals();
+        let cost = totals.generated.groups as f64 / totals.trained.groups as f64 * keep;
+        // What is carried out of the last step was generated too: two batches of forty-one.
+        let carried = (totals.carried_out.groups + totals.in_flight_out.groups) as f64
+            / totals.trained.groups as f64
+            * keep;
+        assert!(cost - carried < 1.05, "{keep}: {cost} of which {carried} is still there; {totals:?}");
+    }
+}
+
+#[test]
+fn filters_over_a_round_are_refused() {
+    let mut settings = settings(2, 2, Surplus::Discard);
+    settings.run.filter = Some(crate::filter::GroupFilter::TopP(crate::filter::TopP::default()));
+    insta::assert_snapshot!(Streaming::new(settings).unwrap_err(), @"the filter top_p compares the groups of a round, and a streaming schedule has none");
+}
