@@ -454,7 +454,7 @@ fn the_rollouts_of_an_attempt_that_ends_for_want_of_rewards_are_written() {
 #[test]
 fn a_source_whose_function_fails_on_everything_ends_the_run() {
     let folder = Folder::new().with("judge.py", &judge(FAILS));
-    let rows: String = (0..48)
+    let rows: Vec<String> = (0..48)
         .map(|row| {
             let source = ["sums", "other", "sums"][row % 3];
             format!(
@@ -464,7 +464,7 @@ fn a_source_whose_function_fails_on_everything_ends_the_run() {
             )
         })
         .collect();
-    folder.write("rows.jsonl", &rows);
+    folder.write("rows.jsonl", &rows.concat());
     let by_source = "reward: [{kind: by_source, sources: {sums: number, '*': {kind: command, argv: [python3, judge.py], num_processes: 1}}}]";
     let config = TINY
         .replaced("reward: [{kind: number}]", by_source)

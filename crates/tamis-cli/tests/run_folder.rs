@@ -405,12 +405,12 @@ checkpoint: {save_freq: 1}
 ";
 
 fn project() -> Folder {
-    let rows: String = (1..10)
+    let rows: Vec<String> = (1..10)
         .map(|number| format!("{{\"question\": \"{number}+1=\", \"answer\": \"{}\"}}\n", number + 1))
         .collect();
     Folder::new()
         .with("project/run.yaml", PROJECT)
-        .with("project/rows.jsonl", &rows)
+        .with("project/rows.jsonl", &rows.concat())
         .with("project/chat.jinja", "{{ messages[-1].content }}1")
         .with("project/judge.py", JUDGE)
         .with("elsewhere/note", "")

@@ -12,8 +12,8 @@ use tamis_data::prompt::PromptContent;
 use tamis_data::samples::SampleRow;
 use tamis_env::reward::{RewardInput, Rewards, TrainerState};
 use tamis_rollout::{
-    Generator, GeneratorError, GroupRequest, Outcome, PreparedPrompt, Sampling, Scorer, ShellError, Ticket,
-    TicketPurpose,
+    Generator, GeneratorError, GroupRequest, Outcome, PreparedPrompt, Sample, Sampling, Scorer, ShellError,
+    Ticket, TicketPurpose,
 };
 
 use crate::assemble::AssembleError;
@@ -139,17 +139,13 @@ pub struct Validation {
     pub samples: Vec<SampleRow>,
 }
 
-/// Completes and scores the prompts. `journal` is a prefix of the trajectories' journal keys, different for every validation of a run;
-/// `progress` hears how many prompts are done.
-pub fn sample(
+/// The completions of each prompt, none of one that failed, and how many failed.
+fn complete(
     generator: &mut dyn Generator,
-    scorer: &mut Scorer,
     prompts: &[PreparedPrompt],
     settings: &ValidationSettings,
-    journal: &str,
-    step: u64,
     progress: &mut dyn FnMut(usize),
-) -> Result<Validation, ShellError> {
+) -> Result<(Vec<Vec<Sample>>, usize), GeneratorError> {
     for (row, prompt) in prompts.iter().enumerate() {
         let key = Key::new(settings.seed, Purpose::Validation).with(prompt.prompt.id.0);
         generator.submit(
@@ -168,12 +164,12 @@ pub fn sample(
         let outcomes = generator.poll()?;
         if outcomes.is_empty() {
             let reason = format!("{} prompts are in flight and none of them goes on", waiting.len());
-            return Err(GeneratorError::Broken { reason }.into());
+            return Err(GeneratorError::Broken { reason });
         }
         for outcome in outcomes {
             let ticket = outcome.ticket();
             if ticket.purpose != settings.purpose || !waiting.remove(&ticket.index) {
-                return Err(GeneratorError::UnknownTicket { ticket }.into());
+                return Err(GeneratorError::UnknownTicket { ticket });
             }
             match outcome {
                 Outcome::Finished { samples: finished, .. } => samples[ticket.index as usize] = finished,
@@ -182,6 +178,28 @@ pub fn sample(
         }
         progress(prompts.len() - waiting.len());
     }
+    Ok((samples, num_failed))
+}
+
+/// Completes and scores the prompts. `journal` is a prefix of the trajectories' journal keys, different for every validation of a run;
+/// `progress` hears how many prompts are done.
+pub fn sample(
+    generator: &mut dyn Generator,
+    scorer: &mut Scorer,
+    prompts: &[PreparedPrompt],
+    settings: &ValidationSettings,
+    journal: &str,
+    step: u64,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Validation, ShellError> {
+    let completed = complete(generator, prompts, settings, progress);
+    if completed.is_err() {
+        // What was given up may be asked for again.
+        for row in 0..prompts.len() {
+            generator.abort(Ticket { purpose: settings.purpose, index: row as u64 });
+        }
+    }
+    let (samples, num_failed) = completed?;
     generator.take_num_generated_tokens();
     let texts: Vec<Vec<String>> = prompts
         .iter()
@@ -403,12 +421,10 @@ pub fn retain_configured(results: &mut [SourceResult], config: &ValidateConfig) 
 mod tests {
     use std::sync::Arc;
 
+    use super::*;
     use tamis_core::group::{PolicyVersion, PromptId};
     use tamis_data::prompt::{Message, Prompt};
     use tamis_env::reward::{NamedReward, Outcome as Answer, RewardFunction, Rewards};
-    use tamis_rollout::{GeneratorError, Sample};
-
-    use super::*;
 
     /// Answers every prompt with its id and the number of the sample.
     struct Counts(Vec<GroupRequest>);
@@ -544,6 +560,36 @@ mod tests {
             assert_eq!(error, format!("the generator gave an outcome for {shown}, which nobody waits for"));
         }
         assert!(told(TicketPurpose::Validation, 0).is_ok());
+    }
+
+    /// A measurement that Ctrl-C gives up is made again: by a resume, or at once where the run ends.
+    #[test]
+    fn what_is_given_up_is_not_left_in_flight() {
+        struct Interrupted(BTreeSet<u64>);
+        impl Generator for Interrupted {
+            fn submit(&mut self, request: GroupRequest, _sampling: &Sampling) -> Result<(), GeneratorError> {
+                let ticket = request.ticket;
+                if self.0.insert(ticket.index) { Ok(()) } else { Err(GeneratorError::TicketInUse { ticket }) }
+            }
+            fn poll(&mut self) -> Result<Vec<Outcome>, GeneratorError> {
+                Err(GeneratorError::Interrupted)
+            }
+            fn abort(&mut self, ticket: Ticket) {
+                self.0.remove(&ticket.index);
+            }
+            fn version(&self) -> PolicyVersion {
+                PolicyVersion(0)
+            }
+            fn take_num_generated_tokens(&mut self) -> u64 {
+                0
+            }
+        }
+        let mut generator = Interrupted(BTreeSet::new());
+        for _ in 0..2 {
+            let error = sampled(&mut generator, &["", ""], &[]).expect_err("interrupted");
+            assert!(error.is_interruption(), "{error}");
+        }
+        assert!(generator.0.is_empty());
     }
 
     /// What `low_success` watches: by source, whatever is logged.

@@ -326,7 +326,9 @@ impl FigureName {
                     put(is_core, Quantity::Of { score: (*score).to_owned(), statistic });
                 }
             }
-            Quantity::COUNTS.into_iter().for_each(|quantity| put(false, quantity));
+            for quantity in Quantity::COUNTS {
+                put(false, quantity);
+            }
         }
         all
     }

@@ -204,7 +204,6 @@ pub enum FinishReason {
 }
 
 /// What to do.
-#[expect(clippy::large_enum_variant, reason = "a handful of commands a round; a box would say nothing")]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {

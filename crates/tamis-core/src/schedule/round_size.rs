@@ -53,7 +53,7 @@ impl KeepRate {
     }
 
     /// Its mean after one imagined group that was kept: 1 before anything was seen, never 0.
-    pub(super) fn from_above(self) -> f64 {
+    pub(super) fn upper_estimate(self) -> f64 {
         (self.kept + 1.0) / (self.groups + 1.0)
     }
 
@@ -98,7 +98,6 @@ impl RoundsSettings {
 }
 
 #[cfg(test)]
-#[expect(clippy::float_cmp, reason = "exact by construction")]
 mod tests {
     use super::*;
     use crate::random::{Key, Purpose};
@@ -112,7 +111,7 @@ mod tests {
 
     fn seen(kept: u64, groups: u64) -> KeepRate {
         let mut rate = KeepRate::default();
-        rate.observe(&Tally { kept, groups, ..Tally::default() });
+        rate.observe(&Tally { groups, kept, ..Tally::default() });
         rate
     }
 

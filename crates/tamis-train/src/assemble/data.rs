@@ -159,9 +159,9 @@ pub(super) fn check_first_rows(
     for First { split, file, prompts } in firsts {
         let mut of_file = Prompts { task: data.task, ..Prompts::default() };
         if split == "train" {
-            of_file.train = prompts
+            of_file.train = prompts;
         } else {
-            of_file.validation = prompts
+            of_file.validation = prompts;
         }
         fill_all(&mut of_file, data).map_err(|error| unfit(&["data.prompt_template"], file, error))?;
         all.push((file, of_file));

@@ -95,7 +95,9 @@ impl Session {
             None => report.accuracy,
         };
         validation::retain_configured(&mut results, &self.config.validate);
-        results.iter().for_each(|result| result.put(metrics));
+        for result in &results {
+            result.put(metrics);
+        }
         if self.validation.keeps_samples {
             let disk = self.directory.disk();
             disk.create_folder(&self.directory.validation())?;

@@ -223,7 +223,7 @@ impl Session {
         metrics.extend(whole.metrics());
         if let Some(chosen) = &chosen {
             // The machine knows whole groups only; those that the filter did not choose are not trained on.
-            metrics.set_some("train/filter_metric/mean", self.mean_of_chosen(&collected.trained, chosen));
+            metrics.set_some("train/filter_metric/mean", Self::mean_of_chosen(&collected.trained, chosen));
         }
         metrics.set("dynamic_sampling/num_given_up_attempts", self.attempts.num_given_up as f64);
         for (reason, number) in whole.all.dropped_by() {
@@ -378,7 +378,7 @@ impl Session {
     }
 
     /// Mean of the filter's metric over the members that it chose.
-    fn mean_of_chosen(&self, trained: &[Record], chosen: &[Vec<bool>]) -> Option<f64> {
+    fn mean_of_chosen(trained: &[Record], chosen: &[Vec<bool>]) -> Option<f64> {
         let members = trained.iter().zip(chosen).flat_map(|(record, chosen)| {
             let values = record.values.iter().zip(chosen);
             values.filter_map(|(value, chosen)| chosen.then_some(*value))

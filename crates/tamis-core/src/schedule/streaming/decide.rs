@@ -100,7 +100,7 @@ impl Streaming {
         if lacking == 0 {
             return 0;
         }
-        let keep = self.keep_rate.from_above();
+        let keep = self.keep_rate.upper_estimate();
         let lacking = lacking as f64;
         let deviation = if self.max_lag() > 0 { (lacking * (1.0 - keep)).sqrt() } else { 0.0 };
         // Never negative: the deviation is below what is lacking, or that is 0 or 1 and the maximum below holds.

@@ -341,16 +341,11 @@ impl<'a> Driver<'a> {
         }
         self.flying.swap_remove(place);
         let group = flight.group;
-        Some(match outcome {
-            Some(values) => Event::Scored {
-                group,
-                values,
-                facts: GroupFacts { num_tokens: 5, is_identical_in_text: false },
-            },
-            None => {
-                self.leave(&[group], "failed");
-                Event::Failed { group, num_tokens: 2 }
-            }
+        Some(if let Some(values) = outcome {
+            Event::Scored { group, values, facts: GroupFacts { num_tokens: 5, is_identical_in_text: false } }
+        } else {
+            self.leave(&[group], "failed");
+            Event::Failed { group, num_tokens: 2 }
         })
     }
 

@@ -37,7 +37,7 @@ impl Driver {
                         events.push(Event::Dispatched { groups, version, exhausted: false });
                     }
                     Command::Train { groups, .. } => {
-                        self.parts.push(groups.iter().map(|group| group.0).collect())
+                        self.parts.push(groups.iter().map(|group| group.0).collect());
                     }
                     Command::Abort { groups } => self.flying.retain(|group| !groups.contains(group)),
                     Command::StepClosed(close) => self.closed.push(*close),
