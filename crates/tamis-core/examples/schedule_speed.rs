@@ -4,6 +4,8 @@
 //! cargo run --release -p tamis-core --example schedule_speed
 //! ```
 
+#![expect(clippy::print_stdout, reason = "a program that prints its measurement")]
+
 use std::time::Instant;
 
 use tamis_core::group::{GroupId, PolicyVersion};

@@ -169,7 +169,7 @@ impl Streaming {
         run.check_sizes()?;
         for (setting, size) in [
             ("train.ppo_mini_batch_size", settings.mini_batch_size),
-            ("schedule.max_in_flight", settings.max_in_flight),
+            ("max_in_flight", settings.max_in_flight),
         ] {
             if size == 0 {
                 return Err(super::SettingsError::Zero { setting }.into());
