@@ -5,7 +5,7 @@ mod tamis;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use tamis::{Folder, Left, TINY, edited, without_checksums};
+use tamis::{Folder, Left, Replaced as _, TINY, edited, without_checksums};
 
 /// Scores by length, so that answers are journalled and yet the same each time.
 const JUDGE: &str = "\
@@ -456,6 +456,27 @@ fn a_run_is_tied_to_no_folder() {
         if file.ends_with("step_4/model.safetensors") || file.starts_with("rollouts/") {
             assert!(moved.files[file] == *bytes, "{file}");
         }
+    }
+}
+
+/// Programs and functions that stand in `sources` of `by_source` are found as those of the list are: from the folder of their configuration file.
+#[test]
+fn programs_of_sources_are_found_from_anywhere() {
+    let command = "{kind: command, name: judge, argv: [python3, judge.py], num_processes: 1}";
+    for source in [
+        "{kind: command, argv: [python3, judge.py], num_processes: 1}",
+        "{kind: python, path: score.py, num_processes: 1}",
+    ] {
+        let folder = project();
+        let by_source =
+            PROJECT.replaced(command, &format!("{{kind: by_source, sources: {{'*': {source}}}}}"));
+        folder.write("project/run.yaml", &by_source);
+        folder.write(
+            "project/score.py",
+            "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return len(solution_str) / 4\n",
+        );
+        folder.tamis(&["train", "project/run.yaml"]).succeeds();
+        tamis_in(&folder, "elsewhere", &["eval", "../runs/tiny"]).succeeds();
     }
 }
 

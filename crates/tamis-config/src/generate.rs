@@ -109,7 +109,7 @@ fn schema_of(shape: &Shape, check: Check) -> Json {
             json!({"anyOf": [item, {"type": "array", "items": item}]})
         }
         Shape::Nullable(inner) => return json!({"anyOf": [schema_of(inner, check), {"type": "null"}]}),
-        Shape::Free => json!({"type": "object"}),
+        Shape::Free | Shape::Named(_) => json!({"type": "object"}),
         Shape::Section { doc, keys } => {
             json!({"type": "object", "description": doc_text(doc), "additionalProperties": false,
                    "properties": properties(keys)})

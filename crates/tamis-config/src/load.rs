@@ -441,23 +441,32 @@ fn complete_working_folders(tree: &mut Node) {
     let Value::Map(entries) = &mut tree.value else { return };
     let Some(rewards) = entries.iter_mut().find(|entry| entry.key == "reward") else { return };
     let Value::List(items) = &mut rewards.node.value else { return };
-    for item in items {
-        let is_command = matches!(item.get("kind"), Some(Node { value: Value::Scalar { text, .. }, .. }) if text == "command");
-        let Some(argv) = item.get("argv").filter(|_| is_command) else { continue };
-        if item.get("working_dir").is_some_and(|folder| !folder.is_null()) {
-            continue;
-        }
-        let folder = match &argv.origin.source.kind {
-            SourceKind::File(file) => file.parent().map(|folder| folder.to_string_lossy().into_owned()),
-            _ => None,
-        };
-        let folder = folder.filter(|folder| !folder.is_empty()).unwrap_or_else(|| ".".to_owned());
-        let origin = default_tree().origin.clone();
-        let Value::Map(entries) = &mut item.value else { continue };
-        entries.retain(|entry| entry.key != "working_dir");
-        let node = Node::text(folder, origin.clone());
-        entries.push(Entry { key: "working_dir".to_owned(), origin, node });
+    items.iter_mut().for_each(complete_working_folder);
+}
+
+/// The same of one reward, and of those that it names by data source.
+fn complete_working_folder(reward: &mut Node) {
+    let Value::Map(entries) = &mut reward.value else { return };
+    if let Some(sources) = entries.iter_mut().find(|entry| entry.key == "sources")
+        && let Value::Map(sources) = &mut sources.node.value
+    {
+        sources.iter_mut().for_each(|source| complete_working_folder(&mut source.node));
     }
+    let is_command = matches!(reward.get("kind"), Some(Node { value: Value::Scalar { text, .. }, .. }) if text == "command");
+    let Some(argv) = reward.get("argv").filter(|_| is_command) else { return };
+    if reward.get("working_dir").is_some_and(|folder| !folder.is_null()) {
+        return;
+    }
+    let folder = match &argv.origin.source.kind {
+        SourceKind::File(file) => file.parent().map(|folder| folder.to_string_lossy().into_owned()),
+        _ => None,
+    };
+    let folder = folder.filter(|folder| !folder.is_empty()).unwrap_or_else(|| ".".to_owned());
+    let origin = default_tree().origin.clone();
+    let Value::Map(entries) = &mut reward.value else { return };
+    entries.retain(|entry| entry.key != "working_dir");
+    let node = Node::text(folder, origin.clone());
+    entries.push(Entry { key: "working_dir".to_owned(), origin, node });
 }
 
 /// Applies one override to the tree.

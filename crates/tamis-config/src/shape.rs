@@ -151,6 +151,8 @@ pub enum Shape {
     Nullable(Box<Shape>),
     /// Any mapping.
     Free,
+    /// A mapping from names of the user's to values of a shape.
+    Named(Box<Shape>),
     /// A section with keys.
     Section {
         /// Documentation, as written.
@@ -267,6 +269,11 @@ impl Shape {
                     inner.map_paths(key, item, map);
                 }
             }
+            (Self::Named(inner), Json::Object(entries)) => {
+                for (name, value) in entries {
+                    inner.map_paths(&join(key, name), value, map);
+                }
+            }
             (Self::Nullable(inner) | Self::OneOrMany(inner), value) => inner.map_paths(key, value, map),
             (Self::Section { keys: specs, .. }, value) => keys(specs, value),
             (Self::Tagged { common, variants, .. }, value) => {
@@ -297,7 +304,7 @@ impl Shape {
             Self::Tuple(item, length) => format!("a list of {length}, each {}", item.describe()),
             Self::OneOrMany(item) => format!("{} or a list of such", item.describe()),
             Self::Nullable(inner) => format!("{} or null", inner.describe()),
-            Self::Free => "a mapping".to_owned(),
+            Self::Free | Self::Named(_) => "a mapping".to_owned(),
             Self::Section { .. } => "a section".to_owned(),
             Self::Tagged { .. } => "a section with a `kind`".to_owned(),
         }

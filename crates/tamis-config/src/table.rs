@@ -65,7 +65,8 @@ fn collect(path: &str, shape: &Shape, keys: &mut Vec<Key>) {
         | Shape::Choice(_)
         | Shape::Tuple(..)
         | Shape::OneOrMany(_)
-        | Shape::Free => {}
+        | Shape::Free
+        | Shape::Named(_) => {}
     }
 }
 
@@ -136,7 +137,7 @@ pub(crate) fn place(path: &str) -> Result<Place, Unknown> {
                 section = join(&section, part);
                 continue;
             }
-            Shape::Free => return Ok(Place::Free),
+            Shape::Free | Shape::Named(_) => return Ok(Place::Free),
             _ => return Err(unknown(Vec::new())),
         };
         shape = (spec.shape)();

@@ -193,7 +193,11 @@ pub struct SourceRewards(pub Vec<(String, RewardKind)>);
 
 impl Setting for SourceRewards {
     fn shape() -> Shape {
-        Shape::Free
+        Shape::Named(Box::new(Shape::Tagged {
+            doc: "A verifier.",
+            common: Vec::new(),
+            variants: RewardKind::variants(),
+        }))
     }
 
     fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
