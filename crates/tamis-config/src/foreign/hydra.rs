@@ -56,6 +56,11 @@ pub(super) fn is_section(owner: Owner, path: &str) -> bool {
 pub(super) fn says_nothing(node: &Node) -> Option<&'static str> {
     match &node.value {
         Value::Scalar { text, .. } if text == "???" => Some("its owner leaves it to be filled in"),
+        Value::Scalar { text, .. }
+            if text.split("${").skip(1).any(|rest| is_resolver(rest.split('}').next().unwrap_or(rest))) =>
+        {
+            Some("it calls a resolver of Hydra's: the default holds")
+        }
         Value::Scalar { text, .. } if text.contains("${") => {
             Some("it refers to a key that is not given: the default holds")
         }

@@ -179,8 +179,13 @@ impl<'a> Invocation<'a> {
 fn program(words: &[String]) -> Option<usize> {
     let is_program = |at: usize, word: &String| {
         let next = words.get(at + 1).map(String::as_str);
-        if word.contains('=') {
-            // A key or a variable with its value, which may be a path that ends so.
+        let before = at.checked_sub(1).and_then(|before| words.get(before));
+        let is_value = before.is_some_and(|option| {
+            let option = option.strip_prefix("--").unwrap_or_default();
+            super::is_foreign_name(&option.replace('-', "_"))
+        });
+        if is_value || word.contains('=') {
+            // The value of a key or of a variable, which may be a path that ends so.
             return false;
         }
         match name(word) {

@@ -165,6 +165,8 @@ fn values_are_no_launchers() {
     for name in ["torchrun", "org/deepspeed"] {
         let words =
             [&TRL[2..], &["--per_device_train_batch_size", "16", "--model_name_or_path", name]].concat();
+        // A word that looks like a script does not make it one.
+        let words = [&words[..], &["--run_name", "my.py"]].concat();
         // 16 completions in groups of 8; 1 prompt where the words before the name were not read.
         assert_eq!(loaded(&converted(&words)).data.train_batch_size, 2, "{words:?}");
     }
