@@ -441,7 +441,9 @@ fn complete_working_folders(tree: &mut Node) {
     let Value::Map(entries) = &mut tree.value else { return };
     let Some(rewards) = entries.iter_mut().find(|entry| entry.key == "reward") else { return };
     let Value::List(items) = &mut rewards.node.value else { return };
-    items.iter_mut().for_each(complete_working_folder);
+    for item in items {
+        complete_working_folder(item);
+    }
 }
 
 /// The same of one reward, and of those that it names by data source.
@@ -450,7 +452,9 @@ fn complete_working_folder(reward: &mut Node) {
     if let Some(sources) = entries.iter_mut().find(|entry| entry.key == "sources")
         && let Value::Map(sources) = &mut sources.node.value
     {
-        sources.iter_mut().for_each(|source| complete_working_folder(&mut source.node));
+        for source in sources {
+            complete_working_folder(&mut source.node);
+        }
     }
     let is_command = matches!(reward.get("kind"), Some(Node { value: Value::Scalar { text, .. }, .. }) if text == "command");
     let Some(argv) = reward.get("argv").filter(|_| is_command) else { return };
