@@ -1,8 +1,11 @@
-//! The generator contract: groups in, finished groups out, in whatever order they finish.
+//! The generator contract: one sample request in, events out, in whatever order they happen.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
+use serde::{Deserialize, Serialize};
 use tamis_core::group::{FinishReason, GroupId, PolicyVersion};
 use tamis_core::random::Key;
 use thiserror::Error;
@@ -27,57 +30,91 @@ pub struct Sampling {
     pub stop: Vec<String>,
 }
 
-/// What completions are asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum TicketPurpose {
-    /// A group that may be trained on; numbered by its group id.
+/// What a sample is for. Each purpose numbers its groups for itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SamplePurpose {
+    /// A member of a group that may be trained on; `group` is its group id.
     Rollout,
-    /// A validation, or an evaluation; numbered by the row of the prompt.
+    /// A validation or an evaluation; `group` is the row of the prompt.
     Validation,
-    /// The greedy completion that a trained group is compared with; numbered by the group's place in the batch.
+    /// The greedy completion that a trained group is compared with; `group` is the group's place in the batch.
     Greedy,
 }
 
-/// The caller's number of a request, which comes back with its outcome. Each purpose counts for itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket {
-    /// What for.
-    pub purpose: TicketPurpose,
-    /// The number among those of this purpose.
-    pub index: u64,
+/// Which sample: no two requests in flight have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SampleId {
+    /// What it is for.
+    pub purpose: SamplePurpose,
+    /// The group among those of this purpose.
+    pub group: u64,
+    /// The member of the group, from 0.
+    pub member: u32,
+    /// The turn of the member's episode, from 0.
+    pub turn: u32,
+    /// How often it was asked for before: a retry is another request.
+    pub attempt: u32,
 }
 
-impl Ticket {
-    /// The ticket of a group.
-    pub fn of_group(group: GroupId) -> Self {
-        Self { purpose: TicketPurpose::Rollout, index: group.0 }
+impl SampleId {
+    /// The first turn of a member of a rollout group, asked for the first time.
+    pub fn of_member(group: GroupId, member: u32) -> Self {
+        Self { purpose: SamplePurpose::Rollout, group: group.0, member, turn: 0, attempt: 0 }
+    }
+
+    /// The same sample, asked for once more.
+    #[must_use]
+    pub fn again(self) -> Self {
+        Self { attempt: self.attempt + 1, ..self }
     }
 }
 
-impl fmt::Display for Ticket {
+/// `group 7, member 0`, with turn and attempt where they are not the first; a person reads it in messages.
+impl fmt::Display for SampleId {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let purpose = match self.purpose {
-            TicketPurpose::Rollout => "group",
-            TicketPurpose::Validation => "validation prompt",
-            TicketPurpose::Greedy => "greedy completion",
+            SamplePurpose::Rollout => "group",
+            SamplePurpose::Validation => "validation prompt",
+            SamplePurpose::Greedy => "greedy completion",
         };
-        write!(formatter, "{purpose} {}", self.index)
+        write!(formatter, "{purpose} {}, member {}", self.group, self.member)?;
+        if self.turn > 0 {
+            write!(formatter, ", turn {}", self.turn)?;
+        }
+        if self.attempt > 0 {
+            write!(formatter, ", attempt {}", self.attempt + 1)?;
+        }
+        Ok(())
     }
 }
 
-/// One prompt to be completed n times.
+/// One prompt to be completed once.
 #[derive(Debug, Clone)]
-pub struct GroupRequest {
-    /// The caller's number of this request; no other one in flight has it.
-    pub ticket: Ticket,
-    /// Prompt tokens (at least one).
+pub struct SampleRequest {
+    /// Its number.
+    pub id: SampleId,
+    /// Prompt tokens (at least one). Members of a group share the allocation, by which a generator may recognise a shared prompt.
     pub prompt_token_ids: Arc<[u32]>,
-    /// One key per sample \[n\]: the sample's tokens are a function of it, the prompt and the weights.
-    pub keys: Vec<Key>,
+    /// What randomness is keyed by: the native engine's tokens are a function of it, the prompt and the weights; others take a seed from it.
+    pub key: Key,
+    /// How tokens are drawn.
+    pub sampling: Arc<Sampling>,
+}
+
+/// Tokens `start..end` of a completion were sampled by one version of the weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VersionSpan {
+    /// The version.
+    pub version: PolicyVersion,
+    /// First token.
+    pub start: u32,
+    /// One past the last token.
+    pub end: u32,
 }
 
 /// One completion as generated.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// Completion tokens \[T\], the end token included.
     pub token_ids: Vec<u32>,
@@ -89,36 +126,139 @@ pub struct Sample {
     pub text: String,
     /// Why it ended.
     pub finish_reason: FinishReason,
-    /// Oldest and newest weights that sampled its tokens.
-    pub versions: (PolicyVersion, PolicyVersion),
+    /// What weights sampled which of its tokens, without gap from 0 to T; one span also where there is no token.
+    pub versions: Vec<VersionSpan>,
 }
 
-/// What became of a request.
-#[derive(Debug)]
-pub enum Outcome {
-    /// All n samples, in key order.
-    Finished {
-        /// The request.
-        ticket: Ticket,
-        /// The completions.
-        samples: Vec<Sample>,
+impl Sample {
+    /// The oldest and the newest version that sampled a token of it.
+    pub fn version_range(&self) -> (PolicyVersion, PolicyVersion) {
+        let versions = || self.versions.iter().map(|span| span.version);
+        (versions().min().unwrap_or(PolicyVersion(0)), versions().max().unwrap_or(PolicyVersion(0)))
+    }
+}
+
+/// Whether it is of use to ask again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureKind {
+    /// It may succeed another time or elsewhere: the connection broke, the server was busy or gave nonsense.
+    Transient,
+    /// It will fail again: the request itself is refused.
+    Permanent,
+}
+
+/// What happened to a request, or to the generator. Every request comes to exactly one of the first three.
+#[derive(Debug, Clone, PartialEq)]
+pub enum GeneratorEvent {
+    /// It is complete.
+    Sampled {
+        /// Which.
+        id: SampleId,
+        /// The completion.
+        sample: Sample,
     },
-    /// It cannot be completed; the group counts as failed.
+    /// It cannot be completed.
     Failed {
-        /// The request.
-        ticket: Ticket,
-        /// Why.
+        /// Which.
+        id: SampleId,
+        /// Whether to ask again.
+        kind: FailureKind,
+        /// Why, for a person; where it failed is named.
         reason: String,
+        /// Completion tokens spent on it, as far as known.
+        num_tokens: u64,
+    },
+    /// It was given up, by [`Generator::abort`] or a publication that does not wait.
+    Aborted {
+        /// Which.
+        id: SampleId,
+        /// Completion tokens spent on it, as far as known.
+        num_tokens: u64,
+    },
+    /// Answer to [`Generator::publish`]: whatever is submitted from now on is sampled by this version.
+    Published {
+        /// Which.
+        version: PolicyVersion,
     },
 }
 
-impl Outcome {
-    /// The request.
-    pub fn ticket(&self) -> Ticket {
+/// What to give up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AbortScope {
+    /// One sample.
+    Sample(SampleId),
+    /// All samples in flight of a group, whatever member, turn and attempt.
+    Group {
+        /// What they are for.
+        purpose: SamplePurpose,
+        /// The group.
+        group: u64,
+    },
+    /// All samples in flight of a purpose.
+    Purpose(SamplePurpose),
+}
+
+impl AbortScope {
+    /// Whether a sample is meant.
+    pub fn holds(&self, id: &SampleId) -> bool {
         match self {
-            Self::Finished { ticket, .. } | Self::Failed { ticket, .. } => *ticket,
+            Self::Sample(sample) => sample == id,
+            Self::Group { purpose, group } => id.purpose == *purpose && id.group == *group,
+            Self::Purpose(purpose) => id.purpose == *purpose,
         }
     }
+}
+
+/// Weights to sample from, and where a generator finds them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Publication {
+    /// Their version, above any published before.
+    pub version: PolicyVersion,
+    /// Where they are.
+    pub weights: Weights,
+}
+
+/// Where published weights are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Weights {
+    /// In this process, in what learner and generator share.
+    InProcess,
+    /// A folder in Hugging Face layout, complete and not changed any more, that every server can read.
+    Folder(PathBuf),
+}
+
+/// What becomes of samples in flight when weights are published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InFlight {
+    /// They are finished first; nothing new begins meanwhile.
+    Wait,
+    /// They go on with the new weights; their spans say from where.
+    Keep,
+    /// They are given up.
+    Abort,
+}
+
+/// How long [`Generator::next`] may wait for something to happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all: what has happened already.
+    No,
+    /// Until then.
+    Until(Instant),
+    /// Until something happens; not at all where nothing is in flight.
+    Forever,
+}
+
+/// How busy a generator is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Load {
+    /// Requests that have not come to an end.
+    pub in_flight: usize,
+    /// How many more would begin at once; `usize::MAX` where there is no bound.
+    pub room: usize,
+    /// Completion tokens generated since it began, those of samples in flight included as far as known.
+    pub num_generated_tokens: u64,
 }
 
 /// The generator as a whole cannot go on.
@@ -130,42 +270,42 @@ pub enum GeneratorError {
         /// What it said.
         reason: String,
     },
-    /// An outcome came in that nobody waits for: of another purpose, or a second one of the same request. A fault of the generator.
-    #[error("the generator gave an outcome for {ticket}, which nobody waits for")]
-    UnknownTicket {
-        /// The outcome's ticket.
-        ticket: Ticket,
+    /// No server answers.
+    #[error("no server answers: {}", tried.join("; "))]
+    Unreachable {
+        /// What was tried, each with what came of it.
+        tried: Vec<String>,
     },
-    /// A request has the ticket of one that is in flight: a fault of the caller.
-    #[error("{ticket} is in flight already")]
-    TicketInUse {
-        /// The request's ticket.
-        ticket: Ticket,
+    /// A request has the id of one that is in flight: a fault of the caller.
+    #[error("{id} is in flight already")]
+    IdInUse {
+        /// The id.
+        id: SampleId,
     },
-    /// What was in flight is not wanted any more.
-    #[error("interrupted")]
-    Interrupted,
 }
 
-/// Samples completions of prompts.
+/// Samples completions of prompts, one request at a time.
 ///
-/// Requests run concurrently and finish in any order; what a request yields does not depend on what else is running.
-pub trait Generator {
-    /// Takes a request in; its outcome comes out of a later [`Generator::poll`].
+/// Requests run side by side and end in any order; what a request yields does not depend on what else is running, unless the generator
+/// says otherwise. A driver must expect events of requests that it does not know (duplicates, answers after an abort), count and ignore them.
+pub trait Generator: Send {
+    /// Takes a request in and returns at once.
     ///
     /// # Errors
-    /// [`GeneratorError::TicketInUse`] where a request in flight has the same ticket.
-    fn submit(&mut self, request: GroupRequest, sampling: &Sampling) -> Result<(), GeneratorError>;
+    /// [`GeneratorError::IdInUse`] where a request in flight has the same id.
+    fn submit(&mut self, request: SampleRequest) -> Result<(), GeneratorError>;
 
-    /// Works until at least one request has an outcome and returns those that have; empty only where none is in flight.
-    fn poll(&mut self) -> Result<Vec<Outcome>, GeneratorError>;
+    /// Gives requests up. Each that was in flight is answered by [`GeneratorEvent::Aborted`], or by what it had come to before the abort
+    /// reached it; a scope without any is no error.
+    fn abort(&mut self, what: AbortScope);
 
-    /// Drops a request; no outcome follows. Unknown tickets are ignored.
-    fn abort(&mut self, ticket: Ticket);
+    /// Samples from these weights from now on; answered by [`GeneratorEvent::Published`].
+    fn publish(&mut self, weights: &Publication, in_flight: InFlight) -> Result<(), GeneratorError>;
 
-    /// Version of the weights that new tokens are sampled from.
-    fn version(&self) -> PolicyVersion;
+    /// What has happened since the last call, in the order in which it happened; waits as long as it is told to for something to happen.
+    /// Empty where nothing did, and early where the run was interrupted.
+    fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError>;
 
-    /// Tokens generated since the last call, for the progress display.
-    fn take_num_generated_tokens(&mut self) -> u64;
+    /// How busy it is.
+    fn load(&self) -> Load;
 }

@@ -5,13 +5,18 @@
 //! skipped, or the run ends.
 
 mod generator;
+mod group_generator;
 mod reward_health;
 mod scorer;
 mod shell;
 mod source;
 
 pub use generator::{
-    Generator, GeneratorError, GroupRequest, Outcome, Sample, Sampling, Ticket, TicketPurpose,
+    AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication, Sample,
+    SampleId, SamplePurpose, SampleRequest, Sampling, VersionSpan, Wait, Weights,
+};
+pub use group_generator::{
+    GroupGenerator, GroupGeneratorError, GroupRequest, Outcome, Ticket, TicketPurpose,
 };
 pub use reward_health::{MOST_FAILED_ROUNDS, MissingRewards, RewardHealth};
 pub use scorer::{Answer, AnswerJournal, JournalError, ScoreError, Scorer};

@@ -15,7 +15,10 @@ use tamis_core::schedule::{
 use tamis_env::reward::{Logged, RewardError, RewardInput, Scored, TrainerState};
 use thiserror::Error;
 
-use crate::generator::{Generator, GeneratorError, GroupRequest, Outcome, Sampling, Ticket, TicketPurpose};
+use crate::generator::Sampling;
+use crate::group_generator::{
+    GroupGenerator, GroupGeneratorError, GroupRequest, Outcome, Ticket, TicketPurpose,
+};
 use crate::reward_health::{MOST_FAILED_ROUNDS, MissingRewards, RewardHealth};
 use crate::scorer::{ScoreError, Scorer};
 use crate::source::{PreparedPrompt, PromptSource};
@@ -150,7 +153,7 @@ pub struct ReferencePass {
 }
 
 /// What generates, and can say what the divergence from a reference costs.
-pub trait Backend: Generator {
+pub trait Backend: GroupGenerator {
     /// A reference pass over the groups of a round, where the filter's metric needs rewards after the KL penalty before the filter. `None`
     /// where it does not.
     fn reference_pass(&mut self, groups: &[&Group]) -> Result<Option<ReferencePass>, ShellError> {
@@ -191,7 +194,7 @@ pub struct Dependencies<'a> {
 pub enum ShellError {
     /// The generator broke down.
     #[error(transparent)]
-    Generator(#[from] GeneratorError),
+    Generator(#[from] GroupGeneratorError),
     /// Scoring broke down.
     #[error(transparent)]
     Score(#[from] ScoreError),
@@ -228,7 +231,7 @@ impl ShellError {
     pub fn is_interruption(&self) -> bool {
         matches!(
             self,
-            Self::Generator(GeneratorError::Interrupted)
+            Self::Generator(GroupGeneratorError::Interrupted)
                 | Self::Score(ScoreError::Reward(RewardError::Interrupted))
         )
     }
@@ -408,7 +411,7 @@ impl Shell {
         while !waiting.is_empty() {
             let outcomes = with.backend.poll()?;
             if outcomes.is_empty() {
-                return Err(GeneratorError::Broken {
+                return Err(GroupGeneratorError::Broken {
                     reason: format!("{} groups are in flight and none of them goes on", waiting.len()),
                 }
                 .into());
@@ -417,7 +420,7 @@ impl Shell {
                 let ticket = outcome.ticket();
                 let id = GroupId(ticket.index);
                 if ticket.purpose != TicketPurpose::Rollout || !waiting.remove(&id) {
-                    return Err(GeneratorError::UnknownTicket { ticket }.into());
+                    return Err(GroupGeneratorError::UnknownTicket { ticket }.into());
                 }
                 let record = self.held.get_mut(&id).ok_or(ShellError::UnknownGroup(id.0))?;
                 match outcome {
@@ -426,6 +429,7 @@ impl Shell {
                             .into_iter()
                             .enumerate()
                             .map(|(index, sample)| Trajectory {
+                                versions: sample.version_range(),
                                 sample_index: index as u32,
                                 loss_mask: vec![true; sample.token_ids.len()],
                                 text: sample.text,
@@ -433,7 +437,6 @@ impl Shell {
                                 logprobs: sample.logprobs,
                                 entropy: sample.entropy,
                                 finish_reason: sample.finish_reason,
-                                versions: sample.versions,
                                 scores: BTreeMap::new(),
                                 reward: f64::NAN,
                             })

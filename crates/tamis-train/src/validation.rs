@@ -12,8 +12,8 @@ use tamis_data::prompt::PromptContent;
 use tamis_data::samples::SampleRow;
 use tamis_env::reward::{RewardInput, Rewards, TrainerState};
 use tamis_rollout::{
-    Generator, GeneratorError, GroupRequest, Outcome, PreparedPrompt, Sample, Sampling, Scorer, ShellError,
-    Ticket, TicketPurpose,
+    GroupGenerator, GroupGeneratorError, GroupRequest, Outcome, PreparedPrompt, Sample, Sampling, Scorer,
+    ShellError, Ticket, TicketPurpose,
 };
 
 use crate::assemble::AssembleError;
@@ -141,11 +141,11 @@ pub struct Validation {
 
 /// The completions of each prompt, none of one that failed, and how many failed.
 fn complete(
-    generator: &mut dyn Generator,
+    generator: &mut dyn GroupGenerator,
     prompts: &[PreparedPrompt],
     settings: &ValidationSettings,
     progress: &mut dyn FnMut(usize),
-) -> Result<(Vec<Vec<Sample>>, usize), GeneratorError> {
+) -> Result<(Vec<Vec<Sample>>, usize), GroupGeneratorError> {
     for (row, prompt) in prompts.iter().enumerate() {
         let key = Key::new(settings.seed, Purpose::Validation).with(prompt.prompt.id.0);
         generator.submit(
@@ -164,12 +164,12 @@ fn complete(
         let outcomes = generator.poll()?;
         if outcomes.is_empty() {
             let reason = format!("{} prompts are in flight and none of them goes on", waiting.len());
-            return Err(GeneratorError::Broken { reason });
+            return Err(GroupGeneratorError::Broken { reason });
         }
         for outcome in outcomes {
             let ticket = outcome.ticket();
             if ticket.purpose != settings.purpose || !waiting.remove(&ticket.index) {
-                return Err(GeneratorError::UnknownTicket { ticket });
+                return Err(GroupGeneratorError::UnknownTicket { ticket });
             }
             match outcome {
                 Outcome::Finished { samples: finished, .. } => samples[ticket.index as usize] = finished,
@@ -184,7 +184,7 @@ fn complete(
 /// Completes and scores the prompts. `journal` is a prefix of the trajectories' journal keys, different for every validation of a run;
 /// `progress` hears how many prompts are done.
 pub fn sample(
-    generator: &mut dyn Generator,
+    generator: &mut dyn GroupGenerator,
     scorer: &mut Scorer,
     prompts: &[PreparedPrompt],
     settings: &ValidationSettings,
@@ -429,13 +429,13 @@ mod tests {
     /// Answers every prompt with its id and the number of the sample.
     struct Counts(Vec<GroupRequest>);
 
-    impl Generator for Counts {
-        fn submit(&mut self, request: GroupRequest, _sampling: &Sampling) -> Result<(), GeneratorError> {
+    impl GroupGenerator for Counts {
+        fn submit(&mut self, request: GroupRequest, _sampling: &Sampling) -> Result<(), GroupGeneratorError> {
             self.0.push(request);
             Ok(())
         }
 
-        fn poll(&mut self) -> Result<Vec<Outcome>, GeneratorError> {
+        fn poll(&mut self) -> Result<Vec<Outcome>, GroupGeneratorError> {
             let finished = |request: GroupRequest| Outcome::Finished {
                 ticket: request.ticket,
                 samples: (0..request.keys.len())
@@ -445,7 +445,7 @@ mod tests {
                         entropy: None,
                         text: format!("{}.{sample}", request.ticket.index),
                         finish_reason: FinishReason::Stop,
-                        versions: (PolicyVersion(0), PolicyVersion(0)),
+                        versions: Vec::new(),
                     })
                     .collect(),
             };
@@ -482,7 +482,7 @@ mod tests {
 
     /// Two samples each of prompts of these sources, correct where they are among these.
     fn sampled(
-        generator: &mut dyn Generator,
+        generator: &mut dyn GroupGenerator,
         sources: &[&str],
         correct: &'static [&'static str],
     ) -> Result<Validation, ShellError> {
@@ -534,11 +534,15 @@ mod tests {
     #[test]
     fn an_outcome_that_nobody_waits_for_is_refused() {
         struct Foreign(TicketPurpose, u64);
-        impl Generator for Foreign {
-            fn submit(&mut self, _request: GroupRequest, _sampling: &Sampling) -> Result<(), GeneratorError> {
+        impl GroupGenerator for Foreign {
+            fn submit(
+                &mut self,
+                _request: GroupRequest,
+                _sampling: &Sampling,
+            ) -> Result<(), GroupGeneratorError> {
                 Ok(())
             }
-            fn poll(&mut self) -> Result<Vec<Outcome>, GeneratorError> {
+            fn poll(&mut self) -> Result<Vec<Outcome>, GroupGeneratorError> {
                 let ticket = Ticket { purpose: self.0, index: self.1 };
                 Ok(vec![Outcome::Finished { ticket, samples: Vec::new() }])
             }
@@ -566,13 +570,21 @@ mod tests {
     #[test]
     fn what_is_given_up_is_not_left_in_flight() {
         struct Interrupted(BTreeSet<u64>);
-        impl Generator for Interrupted {
-            fn submit(&mut self, request: GroupRequest, _sampling: &Sampling) -> Result<(), GeneratorError> {
+        impl GroupGenerator for Interrupted {
+            fn submit(
+                &mut self,
+                request: GroupRequest,
+                _sampling: &Sampling,
+            ) -> Result<(), GroupGeneratorError> {
                 let ticket = request.ticket;
-                if self.0.insert(ticket.index) { Ok(()) } else { Err(GeneratorError::TicketInUse { ticket }) }
+                if self.0.insert(ticket.index) {
+                    Ok(())
+                } else {
+                    Err(GroupGeneratorError::TicketInUse { ticket })
+                }
             }
-            fn poll(&mut self) -> Result<Vec<Outcome>, GeneratorError> {
-                Err(GeneratorError::Interrupted)
+            fn poll(&mut self) -> Result<Vec<Outcome>, GroupGeneratorError> {
+                Err(GroupGeneratorError::Interrupted)
             }
             fn abort(&mut self, ticket: Ticket) {
                 self.0.remove(&ticket.index);

@@ -3,7 +3,7 @@
 use tamis_core::printable::cut_middle;
 use tamis_core::random::{Key, Purpose};
 use tamis_env::reward::RewardError;
-use tamis_rollout::{GeneratorError, PreparedPrompt, ScoreError, ShellError};
+use tamis_rollout::{GroupGeneratorError, PreparedPrompt, ScoreError, ShellError};
 use tamis_text::tokenizer::TokenizerError;
 use thiserror::Error;
 
@@ -88,7 +88,7 @@ impl From<LearnerError> for WarmStartError {
 impl From<ShellError> for WarmStartError {
     fn from(error: ShellError) -> Self {
         match error {
-            ShellError::Generator(GeneratorError::Interrupted)
+            ShellError::Generator(GroupGeneratorError::Interrupted)
             | ShellError::Score(ScoreError::Reward(RewardError::Interrupted)) => Self::Interrupted,
             error => Self::Measure(error),
         }

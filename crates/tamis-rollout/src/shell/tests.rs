@@ -42,20 +42,20 @@ struct Answers {
     requests: Vec<GroupRequest>,
 }
 
-impl Generator for Answers {
-    fn submit(&mut self, request: GroupRequest, _sampling: &Sampling) -> Result<(), GeneratorError> {
+impl GroupGenerator for Answers {
+    fn submit(&mut self, request: GroupRequest, _sampling: &Sampling) -> Result<(), GroupGeneratorError> {
         self.requests.push(request);
         Ok(())
     }
 
-    fn poll(&mut self) -> Result<Vec<Outcome>, GeneratorError> {
+    fn poll(&mut self) -> Result<Vec<Outcome>, GroupGeneratorError> {
         let sample = || Sample {
             token_ids: vec![1],
             logprobs: vec![-1.0],
             entropy: None,
             text: self.text.to_owned(),
             finish_reason: SampleEnd::Stop,
-            versions: (PolicyVersion(0), PolicyVersion(0)),
+            versions: Vec::new(),
         };
         let finished = |request: &GroupRequest| Outcome::Finished {
             ticket: (self.ticket)(request.ticket),

@@ -8,7 +8,10 @@ use tamis_model::{
     Completion, FinishReason as EngineFinish, Generator as EngineGenerator, GeneratorSettings, Request,
     RequestId, SamplingParams, StopCheck,
 };
-use tamis_rollout::{Backend, Generator, GeneratorError, GroupRequest, Outcome, Sample, Sampling, Ticket};
+use tamis_rollout::{
+    Backend, GroupGenerator, GroupGeneratorError, GroupRequest, Outcome, Sample, Sampling, Ticket,
+    VersionSpan,
+};
 use tamis_text::stop::StopStrings;
 use tamis_text::tokenizer::Tokenizer;
 
@@ -44,11 +47,11 @@ struct StopAt {
 
 impl StopAt {
     /// Text of a completion without end tokens and, where one was met, the stop string and what follows it.
-    fn text(&self, tokens: &[u32]) -> Result<String, GeneratorError> {
+    fn text(&self, tokens: &[u32]) -> Result<String, GroupGeneratorError> {
         let mut text = self
             .tokenizer
             .decode(tokens, true)
-            .map_err(|error| GeneratorError::Broken { reason: error.to_string() })?;
+            .map_err(|error| GroupGeneratorError::Broken { reason: error.to_string() })?;
         if let Some(hit) = self.strings.find(&text, 0) {
             text.truncate(hit.start);
         }
@@ -85,12 +88,17 @@ impl NativeEngine {
         SamplingParams { stop_token_ids: self.codec.end_token_ids().to_vec(), ..params(sampling) }
     }
 
-    fn finish(&mut self, completion: Completion) -> Result<Option<Outcome>, GeneratorError> {
+    fn finish(&mut self, completion: Completion) -> Result<Option<Outcome>, GroupGeneratorError> {
         let Some(pending) = self.generation.pending.get_mut(&completion.request) else { return Ok(None) };
         let text = pending.stop.text(&completion.tokens)?;
         if let Some(place) = pending.samples.get_mut(completion.sample) {
             *place = Some(Sample {
                 text,
+                versions: vec![VersionSpan {
+                    version: pending.version,
+                    start: 0,
+                    end: completion.tokens.len() as u32,
+                }],
                 entropy: Some(completion.entropy).filter(|entropy| !entropy.is_nan()),
                 token_ids: completion.tokens,
                 logprobs: completion.logprobs,
@@ -98,7 +106,6 @@ impl NativeEngine {
                     EngineFinish::Stop => FinishReason::Stop,
                     EngineFinish::Length | EngineFinish::Aborted => FinishReason::Length,
                 },
-                versions: (pending.version, self.version),
             });
             pending.open -= 1;
         }
@@ -114,15 +121,15 @@ impl NativeEngine {
     }
 }
 
-impl Generator for NativeEngine {
-    fn submit(&mut self, request: GroupRequest, sampling: &Sampling) -> Result<(), GeneratorError> {
+impl GroupGenerator for NativeEngine {
+    fn submit(&mut self, request: GroupRequest, sampling: &Sampling) -> Result<(), GroupGeneratorError> {
         let ticket = request.ticket;
         if self.generation.tickets.contains_key(&ticket) {
-            return Err(GeneratorError::TicketInUse { ticket });
+            return Err(GroupGeneratorError::TicketInUse { ticket });
         }
         let params = self.params(sampling);
         let strings = StopStrings::new(sampling.stop.clone())
-            .map_err(|error| GeneratorError::Broken { reason: error.to_string() })?;
+            .map_err(|error| GroupGeneratorError::Broken { reason: error.to_string() })?;
         let longest = sampling.stop.iter().map(String::len).max().unwrap_or(0);
         let stop = Arc::new(StopAt { strings, tokenizer: self.codec.tokenizer().clone(), longest });
         let num_samples = request.keys.len();
@@ -159,7 +166,7 @@ impl Generator for NativeEngine {
         Ok(())
     }
 
-    fn poll(&mut self) -> Result<Vec<Outcome>, GeneratorError> {
+    fn poll(&mut self) -> Result<Vec<Outcome>, GroupGeneratorError> {
         let mut outcomes = std::mem::take(&mut self.generation.failed);
         while outcomes.is_empty() {
             let Some(engine) = &mut self.generation.engine else { break };
@@ -167,11 +174,11 @@ impl Generator for NativeEngine {
                 break;
             }
             if self.interrupt.is_requested() {
-                return Err(GeneratorError::Interrupted);
+                return Err(GroupGeneratorError::Interrupted);
             }
             let completions = engine.step(&self.threads, &self.model);
             if self.interrupt.is_requested() {
-                return Err(GeneratorError::Interrupted);
+                return Err(GroupGeneratorError::Interrupted);
             }
             for completion in completions {
                 outcomes.extend(self.finish(completion)?);

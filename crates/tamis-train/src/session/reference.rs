@@ -6,8 +6,8 @@ use tamis_core::group::Group;
 use tamis_core::objective::{KlController, KlEstimator, KlState, kl};
 use tamis_core::ragged::Ragged;
 use tamis_rollout::{
-    Backend, Generator, GeneratorError, GroupRequest, Outcome, Record, ReferencePass, Sampling, ShellError,
-    Ticket,
+    Backend, GroupGenerator, GroupGeneratorError, GroupRequest, Outcome, Record, ReferencePass, Sampling,
+    ShellError, Ticket,
 };
 
 use super::advantages::StepRewards;
@@ -26,12 +26,12 @@ pub(super) struct WithReference<'a> {
     pub(super) time: Duration,
 }
 
-impl Generator for WithReference<'_> {
-    fn submit(&mut self, request: GroupRequest, sampling: &Sampling) -> Result<(), GeneratorError> {
+impl GroupGenerator for WithReference<'_> {
+    fn submit(&mut self, request: GroupRequest, sampling: &Sampling) -> Result<(), GroupGeneratorError> {
         self.engine.submit(request, sampling)
     }
 
-    fn poll(&mut self) -> Result<Vec<Outcome>, GeneratorError> {
+    fn poll(&mut self) -> Result<Vec<Outcome>, GroupGeneratorError> {
         self.engine.poll()
     }
 
@@ -54,7 +54,7 @@ impl Backend for WithReference<'_> {
         let clock = Instant::now();
         let failed = |error: RunError| ShellError::Reference { reason: error.to_string() };
         let logprobs = reference_logprobs(self.engine, groups, micro_batch).map_err(|error| match error {
-            LearnerError::Interrupted => ShellError::Generator(GeneratorError::Interrupted),
+            LearnerError::Interrupted => ShellError::Generator(GroupGeneratorError::Interrupted),
             error => failed(RunError::Learner(error)),
         })?;
         let (final_rewards, ..) = penalised(estimator, coefficient, groups, &logprobs).map_err(failed)?;

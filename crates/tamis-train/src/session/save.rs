@@ -1,7 +1,7 @@
 //! What a run writes between two steps: checkpoints, and every trajectory that was generated.
 
 use tamis_data::rollouts::{RolloutRow, write_rollouts_to};
-use tamis_rollout::{Collected, Generator, Record};
+use tamis_rollout::{Collected, GroupGenerator, Record};
 
 use super::{RunError, Session};
 use crate::checkpoint::{self, CriticState, RunState};

@@ -9,7 +9,7 @@ use tamis_core::group::Group;
 use tamis_core::objective::PolicyLoss;
 use tamis_core::ragged::Ragged;
 use tamis_env::reward::TrainerState;
-use tamis_rollout::{Collected, Generator, Record};
+use tamis_rollout::{Collected, GroupGenerator, Record};
 
 use super::advantages::Credited;
 use super::members::{counted, of_trained, of_trajectories, thinned};
