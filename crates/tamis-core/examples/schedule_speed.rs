@@ -11,15 +11,15 @@ use std::time::Instant;
 use tamis_core::group::{GroupId, PolicyVersion};
 use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::{
-    Command, Event, GroupFacts, RoundsSettings, ScheduleError, Streaming, StreamingSettings, Surplus,
+    Command, Event, GroupFacts, ScheduleError, ScheduleSettings, Streaming, StreamingSettings, Surplus,
 };
 
 /// Groups of 8 of which about half are kept, in random order of completion, one event a member.
 fn events_per_second(in_flight: usize) -> Result<f64, ScheduleError> {
     let n = 8;
-    let run = RoundsSettings {
+    let run = ScheduleSettings {
         surplus: Surplus::Carry { max_lag: 2 },
-        ..RoundsSettings::new((in_flight / 6).max(1), n)
+        ..ScheduleSettings::new((in_flight / 6).max(1), n)
     };
     let mut machine =
         Streaming::new(StreamingSettings { run, mini_batch_size: 64, max_in_flight: in_flight })?;

@@ -9,7 +9,7 @@ use tamis_core::group::{Group, GroupId, PolicyVersion, Trajectory};
 use tamis_core::ragged::Ragged;
 use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::{
-    Command, Diagnosis, Event, FinishReason, GroupFacts, RoundReport, Rounds, ScheduleError, SkipReason,
+    Command, Diagnosis, Event, FinishReason, GroupFacts, RoundReport, ScheduleError, Scheduler, SkipReason,
     StepReport,
 };
 use tamis_env::reward::{Logged, RewardError, RewardInput, Scored, TrainerState};
@@ -251,10 +251,10 @@ fn is_end(command: &Command) -> bool {
     )
 }
 
-/// Drives a [`Rounds`] machine: one call of [`Shell::collect`] per step.
+/// Drives a [`Scheduler`] of whole rounds: one call of [`Shell::collect`] per step.
 pub struct Shell {
     settings: ShellSettings,
-    machine: Rounds,
+    machine: Scheduler,
     held: BTreeMap<GroupId, Record>,
     next_group: u64,
     reward_health: RewardHealth,
@@ -264,7 +264,7 @@ pub struct Shell {
 
 impl Shell {
     /// Around a machine at its start.
-    pub fn new(settings: ShellSettings, machine: Rounds) -> Self {
+    pub fn new(settings: ShellSettings, machine: Scheduler) -> Self {
         Self {
             settings,
             machine,
@@ -278,7 +278,7 @@ impl Shell {
     /// Around a machine as it was saved, with the groups it held.
     pub fn resumed(
         settings: ShellSettings,
-        machine: Rounds,
+        machine: Scheduler,
         next_group: u64,
         held: Vec<Record>,
         reward_health: RewardHealth,
@@ -288,7 +288,7 @@ impl Shell {
     }
 
     /// The machine.
-    pub fn machine(&self) -> &Rounds {
+    pub fn machine(&self) -> &Scheduler {
         &self.machine
     }
 

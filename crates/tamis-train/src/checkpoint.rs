@@ -14,7 +14,7 @@ use tamis_core::advantage::AdvantageState;
 use tamis_core::early_stop::EarlyStopState;
 use tamis_core::group::{Group, PolicyVersion};
 use tamis_core::objective::{KlState, ObjectiveState};
-use tamis_core::schedule::Rounds;
+use tamis_core::schedule::Scheduler;
 use tamis_data::sampler::Position;
 use tamis_env::reward::Logged;
 use tamis_model::{CheckpointError, Model, ModelConfig, SaveDtype};
@@ -31,7 +31,7 @@ use crate::session::{UniformGroups, Untrained};
 use crate::validation::ValidationReport;
 
 /// Version of the layout of `state.json`.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// A group kept for the next step.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -94,7 +94,7 @@ pub struct RunState {
     /// Place in the data.
     pub position: Position,
     /// The scheduling machine.
-    pub machine: Rounds,
+    pub machine: Scheduler,
     /// Id of the next dispatched group.
     pub next_group: u64,
     /// Groups kept for the next step.

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::yields::{PassRates, expected_rounds, keep_probability, limit_for_pass_rate};
-use super::{OnLimit, RoundsSettings, SkipReason, Tally};
+use super::{OnLimit, ScheduleSettings, SkipReason, Tally};
 use crate::filter::GroupFilter;
 
 /// What made the run stop.
@@ -85,7 +85,7 @@ impl Diagnosis {
         num_accumulated: usize,
         rounds: u64,
         tally: Tally,
-        settings: &RoundsSettings,
+        settings: &ScheduleSettings,
     ) -> Self {
         let advice = Advice { cause, tally: &tally, settings, num_accumulated, list: Vec::new() };
         Self {
@@ -106,7 +106,7 @@ impl Diagnosis {
 struct Advice<'a> {
     cause: StopCause,
     tally: &'a Tally,
-    settings: &'a RoundsSettings,
+    settings: &'a ScheduleSettings,
     num_accumulated: usize,
     list: Vec<Recommendation>,
 }

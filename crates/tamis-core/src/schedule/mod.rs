@@ -7,6 +7,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | `scheduler` | the one machine that a run has, of either mode |
 //! | `settings` | the choices of a run: batch sizes, limits, what becomes of surplus |
 //! | `protocol` | events, commands, and what is said when they do not fit |
 //! | [`rounds`] | the machine of whole rounds |
@@ -30,6 +31,7 @@ mod protocol;
 pub mod report;
 mod round_size;
 pub mod rounds;
+mod scheduler;
 mod settings;
 pub mod streaming;
 mod tally;
@@ -45,6 +47,7 @@ pub use protocol::{
 pub use report::{RoundReport, StepReport};
 pub use round_size::{MOST_BATCHES, RoundSize};
 pub use rounds::Rounds;
-pub use settings::{OnEmptyRound, OnExhausted, OnLimit, Order, RoundsSettings, SettingsError, Surplus};
+pub use scheduler::Scheduler;
+pub use settings::{OnEmptyRound, OnExhausted, OnLimit, Order, ScheduleSettings, SettingsError, Surplus};
 pub use streaming::{Streaming, StreamingSettings};
 pub use tally::Tally;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{RoundsSettings, Tally};
+use super::{ScheduleSettings, Tally};
 
 /// How the size of a round is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -69,7 +69,7 @@ fn needed(deficit: usize, keep: f64, margin: f64) -> f64 {
     (deficit + margin * (deficit * (1.0 - keep)).sqrt()) / keep
 }
 
-impl RoundsSettings {
+impl ScheduleSettings {
     /// Prompts of the next round; 0 where the step may draw no more. `deficit` is what the batch lacks, `drawn` what the step drew so far, in
     /// `rounds` rounds.
     pub(super) fn round_size(&self, deficit: usize, keep_rate: KeepRate, rounds: u64, drawn: u64) -> usize {
@@ -102,10 +102,10 @@ mod tests {
     use super::*;
     use crate::random::{Key, Purpose};
 
-    fn deficit(granularity: usize, margin: f64, limit: i64) -> RoundsSettings {
-        RoundsSettings {
+    fn deficit(granularity: usize, margin: f64, limit: i64) -> ScheduleSettings {
+        ScheduleSettings {
             size: RoundSize::Deficit { granularity, margin },
-            ..RoundsSettings::verl(64, 96, 8, limit)
+            ..ScheduleSettings::verl(64, 96, 8, limit)
         }
     }
 
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(settings.round_size(64, seen(0, 96), 3, 188), 4);
         assert_eq!(settings.round_size(64, seen(0, 96), 3, 192), 0);
         // Fixed rounds are counted themselves.
-        let fixed = RoundsSettings::verl(64, 96, 8, 2);
+        let fixed = ScheduleSettings::verl(64, 96, 8, 2);
         assert_eq!([0, 1, 2].map(|rounds| fixed.round_size(64, seen(0, 96), rounds, 0)), [96, 96, 0]);
     }
 

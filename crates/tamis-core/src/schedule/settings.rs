@@ -1,4 +1,4 @@
-//! The choices of a run that generates in rounds.
+//! The choices of a run.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -78,10 +78,10 @@ pub enum Order {
     Completion,
 }
 
-/// Everything the machine of rounds needs to know.
+/// What a scheduler needs to know whatever its mode; `size` and `refill` are of rounds alone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RoundsSettings {
+pub struct ScheduleSettings {
     /// Groups a step trains on.
     pub train_batch_size: usize,
     /// Prompts a round draws; with [`RoundSize::Deficit`] the first one of the run.
@@ -163,7 +163,7 @@ pub enum SettingsError {
     },
 }
 
-impl RoundsSettings {
+impl ScheduleSettings {
     /// Rounds as tamis does them unless told otherwise: filter and refill on, no limit on rounds (but see
     /// [`Rounds`](super::Rounds) for what still ends a run), surplus discarded, dispatch order, on to the next epoch at the end of the data.
     pub fn new(train_batch_size: usize, group_size: usize) -> Self {
@@ -271,9 +271,9 @@ mod tests {
 
     #[test]
     fn contradictions() {
-        let settings = RoundsSettings::new(512, 8);
+        let settings = ScheduleSettings::new(512, 8);
         assert_eq!(settings.check(), Ok(()));
-        let error = |change: &dyn Fn(&mut RoundsSettings)| {
+        let error = |change: &dyn Fn(&mut ScheduleSettings)| {
             let mut settings = settings.clone();
             change(&mut settings);
             settings.check().unwrap_err().to_string()

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use tamis_core::group::{FinishReason as SampleEnd, PolicyVersion, PromptId};
-use tamis_core::schedule::RoundsSettings;
+use tamis_core::schedule::ScheduleSettings;
 use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_env::reward::exact::Exact;
 use tamis_env::reward::{NamedReward, Rewards};
@@ -106,14 +106,14 @@ fn collected(text: &'static str, ticket: fn(Ticket) -> Ticket) -> (Shell, Result
         },
         is_metric_unproven: false,
     };
-    let rounds = RoundsSettings {
+    let rounds = ScheduleSettings {
         filter: None,
         refill: false,
         total_steps: Some(1),
         metric: Metric::SeqReward,
-        ..RoundsSettings::verl(2, 2, 2, 1)
+        ..ScheduleSettings::verl(2, 2, 2, 1)
     };
-    let mut shell = Shell::new(settings, Rounds::new(rounds).expect("settings"));
+    let mut shell = Shell::new(settings, Scheduler::rounds(rounds).expect("settings"));
     let function = NamedReward { name: "exact".to_owned(), weight: 1.0, function: Box::new(Exact) };
     let mut scorer = Scorer::new(Rewards::new(vec![function]).expect("a function"));
     let collected = shell.collect(Dependencies {

@@ -10,7 +10,7 @@ use tamis_core::filter::{
     AvailableMetrics, Ends, Filter, FilterError, GroupFilter, Mass, MeanRange, Metric, MetricError, MinP,
     Percentile, Pool, PoolScore, Prefer, Quota, Singleton, TopK, TopP, Variance, WithinGroup,
 };
-use tamis_core::schedule::{OnEmptyRound, OnExhausted, OnLimit, Order, RoundSize, RoundsSettings, Surplus};
+use tamis_core::schedule::{OnEmptyRound, OnExhausted, OnLimit, Order, RoundSize, ScheduleSettings, Surplus};
 
 use tamis_rollout::Record;
 
@@ -293,9 +293,9 @@ fn filling(config: &Config) -> String {
 }
 
 /// The machine's settings.
-pub fn rounds(config: &Config, sieve: &Sieve) -> RoundsSettings {
+pub fn rounds(config: &Config, sieve: &Sieve) -> ScheduleSettings {
     let schedule = &config.schedule;
-    RoundsSettings {
+    ScheduleSettings {
         gen_batch_size: config.gen_batch_size(),
         size: match schedule.mode {
             ScheduleMode::Deficit if config.refills() => {
@@ -340,6 +340,6 @@ pub fn rounds(config: &Config, sieve: &Sieve) -> RoundsSettings {
             config.rollout.top_k > 0 || config.rollout.top_p < 1.0 || config.rollout.min_p > 0.0,
         ),
         scores_gold: Some(config.data.check_gold != GoldCheck::Off),
-        ..RoundsSettings::new(config.data.train_batch_size, config.rollout.n)
+        ..ScheduleSettings::new(config.data.train_batch_size, config.rollout.n)
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tamis_config::{Config, Loaded, LoggerKind, length_may_change};
-use tamis_core::schedule::Rounds;
+use tamis_core::schedule::Scheduler;
 use tamis_data::sampler::{Order, Position};
 use tamis_env::reward::Listener;
 use tamis_rollout::{Fate, PreparedPrompt, Record, Scorer, Shell, ShellError, ShellSettings, metric_values};
@@ -347,7 +347,7 @@ impl Session {
                 let health = state.reward_health.clone();
                 Shell::resumed(shell_settings, machine, state.next_group, carried(state, &pool)?, health)
             }
-            None => Shell::new(shell_settings, Rounds::new(settings)?),
+            None => Shell::new(shell_settings, Scheduler::rounds(settings)?),
         };
         let uniform_groups = match &state {
             Some((state, _)) => state.uniform_groups.unwrap_or(UniformGroups::since(state.step + 1)),

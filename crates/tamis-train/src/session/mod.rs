@@ -30,7 +30,7 @@ use tamis_core::advantage::shaping::Shaping;
 use tamis_core::advantage::{Advantage, AdvantageError, AdvantageState};
 use tamis_core::early_stop::{EarlyStop, EarlyStopState, StopReason};
 use tamis_core::objective::{KlState, Objective, ObjectiveError, ObjectiveState};
-use tamis_core::schedule::{Diagnosis, FinishReason, Rounds, ScheduleError};
+use tamis_core::schedule::{Diagnosis, FinishReason, ScheduleError, Scheduler};
 use tamis_data::sampler::{Position, PositionError};
 use tamis_env::reward::RewardError;
 use tamis_rollout::{MissingRewards, PreparedPrompt, RewardHealth, ScoreError, Scorer, Shell, ShellError};
@@ -463,7 +463,7 @@ pub struct Summary {
 /// Where scheduling stands between two steps: what a checkpoint saves. Attempts at a step that were skipped, and the end of a run, come
 /// after it and are replayed.
 struct Between {
-    machine: Rounds,
+    machine: Scheduler,
     position: Position,
     next_group: u64,
     carried: Vec<CarriedGroup>,

@@ -26,7 +26,7 @@ fn add(tally: &mut Tally, count: usize, n: u32, correct: u32, is_identical_in_te
     }
 }
 
-fn limit_reached(settings: &RoundsSettings, rounds: u64, tally: Tally) -> Diagnosis {
+fn limit_reached(settings: &ScheduleSettings, rounds: u64, tally: Tally) -> Diagnosis {
     Diagnosis::new(StopCause::LimitReached, 7, tally.kept as usize, rounds, tally, settings)
 }
 
@@ -42,7 +42,7 @@ fn the_guides_first_problem() {
     add(&mut tally, 100, 8, 8, false);
     add(&mut tally, 600, 8, 1, false);
     add(&mut tally, 300, 8, 4, false);
-    let diagnosis = limit_reached(&RoundsSettings::verl(1024, 1024, 8, 15), 15, tally);
+    let diagnosis = limit_reached(&ScheduleSettings::verl(1024, 1024, 8, 15), 15, tally);
     insta::assert_snapshot!(diagnosis, @r#"
     stopped in step 7: 900 of 1024 groups kept after 15 rounds (max_num_gen_batches = 15)
       by `acc`, of 15360 groups (122880 trajectories) generated:
@@ -70,7 +70,7 @@ fn a_little_more_of_everything() {
     for correct in 1..8 {
         add(&mut tally, 8, 8, correct, false);
     }
-    let diagnosis = limit_reached(&RoundsSettings::verl(64, 62, 8, 4), 4, tally);
+    let diagnosis = limit_reached(&ScheduleSettings::verl(64, 62, 8, 4), 4, tally);
     insta::assert_snapshot!(diagnosis, @r#"
     stopped in step 7: 56 of 64 groups kept after 4 rounds (max_num_gen_batches = 4)
       by `acc`, of 248 groups (1984 trajectories) generated:
@@ -94,7 +94,7 @@ fn too_hard() {
     let mut tally = Tally::default();
     add(&mut tally, 1024, 8, 0, false);
     let cause = StopCause::EpochWithoutKept { epoch: 0 };
-    let diagnosis = Diagnosis::new(cause, 1, 0, 8, tally, &RoundsSettings::verl(128, 128, 8, 0));
+    let diagnosis = Diagnosis::new(cause, 1, 0, 8, tally, &ScheduleSettings::verl(128, 128, 8, 0));
     insta::assert_snapshot!(diagnosis, @"
     stopped in step 1: no group was kept in all of epoch 1 (8 rounds)
       by `acc`, of 1024 groups (8192 trajectories) generated:
@@ -116,7 +116,7 @@ fn too_easy() {
     let mut tally = Tally::default();
     add(&mut tally, 250, 8, 8, false);
     add(&mut tally, 6, 8, 7, false);
-    let diagnosis = limit_reached(&RoundsSettings::verl(64, 64, 8, 4), 4, tally);
+    let diagnosis = limit_reached(&ScheduleSettings::verl(64, 64, 8, 4), 4, tally);
     insta::assert_snapshot!(diagnosis, @r#"
     stopped in step 7: 6 of 64 groups kept after 4 rounds (max_num_gen_batches = 4)
       by `acc`, of 256 groups (2048 trajectories) generated:
@@ -143,7 +143,7 @@ fn solved_always_or_never() {
     add(&mut tally, 30, 8, 8, false);
     add(&mut tally, 34, 8, 0, false);
     let cause = StopCause::EmptyRounds { rounds: 1 };
-    let diagnosis = Diagnosis::new(cause, 3, 0, 1, tally, &RoundsSettings::verl(64, 64, 8, 4));
+    let diagnosis = Diagnosis::new(cause, 3, 0, 1, tally, &ScheduleSettings::verl(64, 64, 8, 4));
     insta::assert_snapshot!(diagnosis, @"
     stopped in step 3: a round kept no group
       by `acc`, of 64 groups (512 trajectories) generated:
@@ -165,7 +165,7 @@ fn collapsed() {
     add(&mut tally, 40, 8, 0, true);
     add(&mut tally, 20, 8, 8, true);
     add(&mut tally, 4, 8, 3, false);
-    let cold = RoundsSettings { temperature: Some(0.2), ..RoundsSettings::verl(64, 64, 8, 1) };
+    let cold = ScheduleSettings { temperature: Some(0.2), ..ScheduleSettings::verl(64, 64, 8, 1) };
     insta::assert_snapshot!(limit_reached(&cold, 1, tally), @r#"
     stopped in step 7: 4 of 64 groups kept after 1 round (max_num_gen_batches = 1)
       by `acc`, of 64 groups (512 trajectories) generated:
@@ -183,16 +183,16 @@ fn collapsed() {
       - data.train_batch_size: 64 -> 4 (4 groups were at hand when the rounds were used up)
       - schedule.on_limit: error -> use_partial (trains on what was kept instead of stopping)
     "#);
-    let hot = RoundsSettings { temperature: Some(1.0), ..cold.clone() };
+    let hot = ScheduleSettings { temperature: Some(1.0), ..cold.clone() };
     assert_eq!(keys(&limit_reached(&hot, 1, tally))[0], "rollout.top_p -> 1.0, and top_k, min_p off");
-    let free = RoundsSettings { cuts_sampling: Some(false), ..hot.clone() };
+    let free = ScheduleSettings { cuts_sampling: Some(false), ..hot.clone() };
     assert_eq!(
         keys(&limit_reached(&free, 1, tally))[0],
         "objective.entropy.coefficient raise it, or lower train.optimizer.learning_rate, in a run from an earlier checkpoint"
     );
-    let cut = RoundsSettings { cuts_sampling: Some(true), ..hot };
+    let cut = ScheduleSettings { cuts_sampling: Some(true), ..hot };
     assert_eq!(keys(&limit_reached(&cut, 1, tally))[0], "rollout.top_p -> 1.0, and top_k, min_p off");
-    let unknown = RoundsSettings { temperature: None, ..cold };
+    let unknown = ScheduleSettings { temperature: None, ..cold };
     assert_eq!(keys(&limit_reached(&unknown, 1, tally))[0], "rollout.temperature raise it, to 1.0 say");
 }
 
@@ -217,7 +217,7 @@ fn no_scores_and_failures() {
         tally.add_failed(4, 7);
     }
     let cause = StopCause::SkippedSteps { steps: 11, why: SkipReason::EmptyRound };
-    let diagnosis = Diagnosis::new(cause, 1, 0, 11, tally, &RoundsSettings::verl(16, 16, 4, 0));
+    let diagnosis = Diagnosis::new(cause, 1, 0, 11, tally, &ScheduleSettings::verl(16, 16, 4, 0));
     insta::assert_snapshot!(diagnosis, @"
     stopped in step 1: 11 attempts in a row trained nothing (11 rounds)
       by `acc`, of 16 groups (64 trajectories) generated:
@@ -253,7 +253,7 @@ fn a_reward_that_says_nothing() {
         tally.add_judged(Verdict::Dropped(DropReason::Uniform), &summary);
     }
     let cause = StopCause::EmptyRounds { rounds: 3 };
-    let settings = RoundsSettings { metric: "seq_reward".into(), ..RoundsSettings::verl(16, 16, 4, 0) };
+    let settings = ScheduleSettings { metric: "seq_reward".into(), ..ScheduleSettings::verl(16, 16, 4, 0) };
     insta::assert_snapshot!(Diagnosis::new(cause, 1, 0, 3, tally, &settings), @"
     stopped in step 1: 3 rounds in a row kept no group
       by `seq_reward`, of 16 groups (64 trajectories) generated:
@@ -289,7 +289,7 @@ fn groups_of_one_dropped_by_choice() {
         tally.add_judged(Verdict::Dropped(DropReason::Singleton), &summary);
     }
     let cause = StopCause::EpochWithoutKept { epoch: 2 };
-    let settings = RoundsSettings { metric: "length".into(), ..RoundsSettings::verl(8, 8, 1, 0) };
+    let settings = ScheduleSettings { metric: "length".into(), ..ScheduleSettings::verl(8, 8, 1, 0) };
     insta::assert_snapshot!(Diagnosis::new(cause, 5, 0, 1, tally, &settings), @"
     stopped in step 5: no group was kept in all of epoch 3 (1 round)
       by `length`, of 8 groups (8 trajectories) generated:
@@ -331,9 +331,9 @@ fn a_selection_of_uniform_groups() {
         }
     };
     outside(&mut tally, 4);
-    let settings = RoundsSettings {
+    let settings = ScheduleSettings {
         filter: Some(GroupFilter::TopP(TopP::default())),
-        ..RoundsSettings::verl(16, 16, 8, 4)
+        ..ScheduleSettings::verl(16, 16, 8, 4)
     };
     insta::assert_snapshot!(limit_reached(&settings, 4, tally), @r#"
     stopped in step 7: 6 of 16 groups kept after 4 rounds (max_num_gen_batches = 4)
@@ -379,7 +379,7 @@ fn a_selection_of_uniform_groups() {
 #[test]
 fn no_prompts() {
     let cause = StopCause::NoPrompts { epoch: 0 };
-    let settings = RoundsSettings::verl(8, 8, 4, 0);
+    let settings = ScheduleSettings::verl(8, 8, 4, 0);
     insta::assert_snapshot!(Diagnosis::new(cause, 1, 0, 1, Tally::default(), &settings), @"
     stopped in step 1: epoch 1 has no prompts
       what to change, the likeliest remedy first:
@@ -394,7 +394,7 @@ fn recommendations_would_have_helped() {
         let mut tally = Tally::default();
         add(&mut tally, wrong, 8, 0, false);
         add(&mut tally, mixed, 8, 2, false);
-        let settings = RoundsSettings { on_limit: OnLimit::Error, ..RoundsSettings::verl(256, 64, 8, 2) };
+        let settings = ScheduleSettings { on_limit: OnLimit::Error, ..ScheduleSettings::verl(256, 64, 8, 2) };
         let diagnosis = limit_reached(&settings, 2, tally);
         let keep = tally.keep_rate().unwrap();
         let number = |setting: &str| {
@@ -416,12 +416,12 @@ fn recommendations_would_have_helped() {
 fn what_is_set_is_not_advised() {
     let mut wrong = Tally::default();
     add(&mut wrong, 64, 8, 0, false);
-    let of = |settings: &RoundsSettings, tally| keys(&limit_reached(settings, 1, tally));
-    let settings = RoundsSettings::verl(64, 64, 8, 1);
+    let of = |settings: &ScheduleSettings, tally| keys(&limit_reached(settings, 1, tally));
+    let settings = ScheduleSettings::verl(64, 64, 8, 1);
     assert!(of(&settings, wrong).contains(&"reward score the gold answers".to_owned()));
-    let off = RoundsSettings { scores_gold: Some(false), ..settings.clone() };
+    let off = ScheduleSettings { scores_gold: Some(false), ..settings.clone() };
     assert!(of(&off, wrong).contains(&"data.check_gold off -> warn".to_owned()));
-    let on = RoundsSettings { scores_gold: Some(true), ..settings.clone() };
+    let on = ScheduleSettings { scores_gold: Some(true), ..settings.clone() };
     let told = of(&on, wrong);
     assert!(!told.iter().any(|told| told.contains("gold")), "{told:?}");
     assert!(told.iter().any(|told| told.starts_with("reward look in rollouts/")), "{told:?}");
@@ -429,17 +429,17 @@ fn what_is_set_is_not_advised() {
     let mut some = Tally::default();
     add(&mut some, 48, 8, 0, false);
     add(&mut some, 16, 8, 4, false);
-    let on_limit = |on_limit| of(&RoundsSettings { on_limit, ..settings.clone() }, some);
+    let on_limit = |on_limit| of(&ScheduleSettings { on_limit, ..settings.clone() }, some);
     assert!(on_limit(OnLimit::Error).contains(&"schedule.on_limit error -> use_partial".to_owned()));
     assert!(on_limit(OnLimit::Skip).contains(&"schedule.on_limit skip -> use_partial".to_owned()));
     let told = on_limit(OnLimit::UsePartial);
     assert!(!told.iter().any(|told| told.starts_with("schedule.on_limit")), "{told:?}");
 
     // A limit that is high enough on average: a smaller round would be no remedy.
-    let roomy = RoundsSettings { max_num_gen_batches: 60, ..settings.clone() };
+    let roomy = ScheduleSettings { max_num_gen_batches: 60, ..settings.clone() };
     let told = of(&roomy, some);
     assert!(!told.iter().any(|told| told.starts_with("data.gen_batch_size")), "{told:?}");
     // One round a step, whatever the limit.
-    let once = of(&RoundsSettings { refill: false, ..settings }, some);
+    let once = of(&ScheduleSettings { refill: false, ..settings }, some);
     assert!(!once.iter().any(|told| told.starts_with("schedule.max_num_gen_batches")), "{once:?}");
 }

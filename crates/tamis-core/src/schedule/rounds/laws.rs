@@ -7,7 +7,7 @@ use crate::filter::{GroupFilter, Variance};
 use crate::random::{Key, Purpose};
 use crate::schedule::{GroupFacts, MOST_BATCHES, OnEmptyRound, OnExhausted, OnLimit, RoundSize, Surplus};
 
-fn settings() -> impl Strategy<Value = RoundsSettings> {
+fn settings() -> impl Strategy<Value = ScheduleSettings> {
     let deficit =
         (1usize..5, 0.0..3.0f64).prop_map(|(granularity, margin)| RoundSize::Deficit { granularity, margin });
     let size = prop_oneof![Just(RoundSize::Fixed), deficit];
@@ -35,7 +35,7 @@ fn settings() -> impl Strategy<Value = RoundsSettings> {
             (true, false) => gen_batch_size.max(train_batch_size),
             (true, true) => gen_batch_size,
         };
-        RoundsSettings {
+        ScheduleSettings {
             gen_batch_size,
             // Without a filter or refill a round is the batch.
             size: if filter && refill { size } else { RoundSize::Fixed },
@@ -50,7 +50,7 @@ fn settings() -> impl Strategy<Value = RoundsSettings> {
             max_skipped_steps,
             total_steps,
             total_epochs,
-            ..RoundsSettings::new(train_batch_size, group_size)
+            ..ScheduleSettings::new(train_batch_size, group_size)
         }
     })
 }
@@ -121,7 +121,7 @@ impl World {
 
     /// Plays a run to its end, checking every law on the way; `shuffle` permutes arrivals within a round, `resume` replaces the machine by its
     /// serialised self before every event.
-    fn play(&self, settings: &RoundsSettings, shuffle: Option<u64>, resume: bool) -> Story {
+    fn play(&self, settings: &ScheduleSettings, shuffle: Option<u64>, resume: bool) -> Story {
         let mut rounds = Rounds::new(settings.clone()).unwrap();
         let mut story = Story::default();
         let (mut next, mut version, mut left) = (0u64, 0u64, self.per_epoch);
@@ -317,7 +317,7 @@ proptest! {
 
     #[test]
     fn in_dispatch_order_arrival_does_not_matter(settings in settings(), world in world(), seed in any::<u64>()) {
-        let settings = RoundsSettings { order: Order::Dispatch, ..settings };
+        let settings = ScheduleSettings { order: Order::Dispatch, ..settings };
         let world = World { cancel_after: None, ..world };
         let (first, second) = (world.play(&settings, None, false), world.play(&settings, Some(seed), false));
         prop_assert_eq!(&first.trained, &second.trained);

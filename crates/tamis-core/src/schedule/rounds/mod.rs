@@ -35,7 +35,7 @@ use serde::{Deserialize, Serialize};
 use super::round_size::KeepRate;
 use super::{
     Accounting, Command, Count, Event, FinishReason, GroupSummary, Order, Progress, RoundReport,
-    RoundsSettings, ScheduleError, Surplus, Tally,
+    ScheduleError, ScheduleSettings, Surplus, Tally,
 };
 use crate::filter::{Filter, GroupStatistics, Verdict};
 use crate::group::{GroupId, PolicyVersion};
@@ -45,9 +45,9 @@ use crate::group::{GroupId, PolicyVersion};
 /// ```
 /// use tamis_core::filter::Verdict;
 /// use tamis_core::group::{GroupId, PolicyVersion};
-/// use tamis_core::schedule::{Command, Event, GroupFacts, Rounds, RoundsSettings};
+/// use tamis_core::schedule::{Command, Event, GroupFacts, Rounds, ScheduleSettings};
 ///
-/// let mut rounds = Rounds::new(RoundsSettings::new(1, 2))?;
+/// let mut rounds = Rounds::new(ScheduleSettings::new(1, 2))?;
 /// let drawn = rounds.handle(Event::BeginStep)?;
 /// assert_eq!(drawn, [Command::Draw { step: 1, round: 1, num_prompts: 1 }]);
 ///
@@ -66,7 +66,7 @@ use crate::group::{GroupId, PolicyVersion};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rounds {
-    settings: RoundsSettings,
+    settings: ScheduleSettings,
     phase: Phase,
     progress: Progress,
     version: PolicyVersion,
@@ -162,7 +162,7 @@ impl Rounds {
     ///
     /// # Errors
     /// Where the settings contradict themselves.
-    pub fn new(settings: RoundsSettings) -> Result<Self, ScheduleError> {
+    pub fn new(settings: ScheduleSettings) -> Result<Self, ScheduleError> {
         settings.check()?;
         Ok(Self {
             settings,
@@ -186,7 +186,7 @@ impl Rounds {
     }
 
     /// The choices it was made with.
-    pub fn settings(&self) -> &RoundsSettings {
+    pub fn settings(&self) -> &ScheduleSettings {
         &self.settings
     }
 

@@ -37,12 +37,12 @@ fn scored(group: GroupId, fate: Fate, n: usize) -> Event {
 }
 
 impl Driver {
-    fn new(settings: RoundsSettings) -> Self {
+    fn new(settings: ScheduleSettings) -> Self {
         let rounds = Rounds::new(settings).unwrap();
         Self { rounds, next: 0, version: 0, left: None, per_epoch: 0, log: vec![] }
     }
 
-    fn with_data(settings: RoundsSettings, per_epoch: usize) -> Self {
+    fn with_data(settings: ScheduleSettings, per_epoch: usize) -> Self {
         Self { left: Some(per_epoch), per_epoch, ..Self::new(settings) }
     }
 
@@ -130,7 +130,7 @@ fn metric(close: &StepClose, name: &str) -> f64 {
 
 #[test]
 fn step_n_of_dynamic_sampling() {
-    let mut driver = Driver::new(RoundsSettings::easyr1(128, 16, 3));
+    let mut driver = Driver::new(ScheduleSettings::easyr1(128, 16, 3));
     for _ in 0..41 {
         let commands = driver.first(128);
         ready(&commands);
@@ -161,7 +161,7 @@ step 42 batch complete: 3 rounds, 384 prompts generated, 157 kept (40.9%); train
 
 #[test]
 fn example_1_of_filter_groups() {
-    let mut driver = Driver::new(RoundsSettings::verl(1024, 1024, 8, 15));
+    let mut driver = Driver::new(ScheduleSettings::verl(1024, 1024, 8, 15));
     let begun = driver.begin();
     // 30 % correct: 100 all correct, 500 all wrong, 424 of both.
     let commands = driver.round(&begun, |place| match place {
@@ -226,7 +226,7 @@ step 1 batch complete: 3 rounds, 3072 prompts generated, 1259 kept (41.0%); trai
 
 #[test]
 fn errors_at_the_limit_as_verl() {
-    let mut driver = Driver::new(RoundsSettings::verl(8, 8, 4, 2));
+    let mut driver = Driver::new(ScheduleSettings::verl(8, 8, 4, 2));
     let commands = driver.first(3);
     let commands = driver.more(&commands, 2);
     let [.., Command::RoundComplete(_), Command::Stop { diagnosis, close }] = &commands[..] else {
@@ -240,7 +240,7 @@ fn errors_at_the_limit_as_verl() {
 
 #[test]
 fn uses_what_there_is_at_the_limit_as_easyr1() {
-    let mut driver = Driver::new(RoundsSettings::easyr1(8, 4, RoundsSettings::EASYR1_MAX_GEN_BATCHES));
+    let mut driver = Driver::new(ScheduleSettings::easyr1(8, 4, ScheduleSettings::EASYR1_MAX_GEN_BATCHES));
     let mut commands = driver.first(1);
     commands = driver.more(&commands, 0);
     commands = driver.more(&commands, 2);
@@ -265,7 +265,7 @@ fn uses_what_there_is_at_the_limit_as_easyr1() {
 
 #[test]
 fn easyr1_at_the_end_of_the_data() {
-    let settings = RoundsSettings { total_epochs: Some(2), ..RoundsSettings::easyr1(8, 2, 0) };
+    let settings = ScheduleSettings { total_epochs: Some(2), ..ScheduleSettings::easyr1(8, 2, 0) };
     let mut driver = Driver::with_data(settings, 20);
     let mut commands = driver.first(2);
     commands = driver.more(&commands, 2);
@@ -297,7 +297,7 @@ fn easyr1_at_the_end_of_the_data() {
 /// A round that meets the end of an epoch takes the rest of its prompts from the next one.
 #[test]
 fn rounds_go_on_over_the_end_of_an_epoch() {
-    let mut driver = Driver::with_data(RoundsSettings::verl(8, 8, 2, 0), 12);
+    let mut driver = Driver::with_data(ScheduleSettings::verl(8, 8, 2, 0), 12);
     let commands = driver.first(5);
     assert_eq!(commands.last(), Some(&Command::Draw { step: 1, round: 2, num_prompts: 8 }));
     let commands = driver.more(&commands, 8);
@@ -312,7 +312,7 @@ fn rounds_go_on_over_the_end_of_an_epoch() {
 fn an_epoch_without_a_kept_group_ends_the_run_without_any_limit() {
     for on_exhausted in [OnExhausted::NextEpoch, OnExhausted::UsePartial, OnExhausted::Stop] {
         for per_epoch in [24, 20, 3] {
-            let settings = RoundsSettings { on_exhausted, ..RoundsSettings::verl(8, 8, 2, 0) };
+            let settings = ScheduleSettings { on_exhausted, ..ScheduleSettings::verl(8, 8, 2, 0) };
             let mut driver = Driver::with_data(settings, per_epoch);
             let mut commands = driver.begin();
             for _ in 0..10 {
@@ -332,7 +332,7 @@ fn an_epoch_without_a_kept_group_ends_the_run_without_any_limit() {
 #[test]
 fn late_news_of_the_end() {
     let mut driver =
-        Driver::new(RoundsSettings { total_epochs: Some(3), ..RoundsSettings::verl(4, 4, 2, 0) });
+        Driver::new(ScheduleSettings { total_epochs: Some(3), ..ScheduleSettings::verl(4, 4, 2, 0) });
     driver.first(1);
     let nothing = Event::Dispatched { groups: vec![], version: PolicyVersion(0), exhausted: true };
     let commands = driver.send(nothing.clone());
@@ -348,7 +348,7 @@ fn late_news_of_the_end() {
 
 #[test]
 fn nothing_kept_and_late_news_of_the_end() {
-    let settings = RoundsSettings { on_exhausted: OnExhausted::Stop, ..RoundsSettings::verl(4, 4, 2, 0) };
+    let settings = ScheduleSettings { on_exhausted: OnExhausted::Stop, ..ScheduleSettings::verl(4, 4, 2, 0) };
     let mut driver = Driver::new(settings);
     driver.first(0);
     let commands =
@@ -360,8 +360,9 @@ fn nothing_kept_and_late_news_of_the_end() {
 
 #[test]
 fn empty_rounds() {
-    let settings = RoundsSettings::verl(4, 4, 2, 0);
-    let retry = RoundsSettings { on_empty_round: OnEmptyRound::Retry { times: Some(1) }, ..settings.clone() };
+    let settings = ScheduleSettings::verl(4, 4, 2, 0);
+    let retry =
+        ScheduleSettings { on_empty_round: OnEmptyRound::Retry { times: Some(1) }, ..settings.clone() };
     let mut driver = Driver::new(retry);
     let commands = driver.first(0);
     let commands = driver.more(&commands, 1);
@@ -371,12 +372,13 @@ fn empty_rounds() {
     let Some(Command::Stop { diagnosis, .. }) = commands.last() else { panic!("{commands:?}") };
     assert_eq!(diagnosis.cause, StopCause::EmptyRounds { rounds: 2 });
 
-    let mut driver = Driver::new(RoundsSettings { on_empty_round: OnEmptyRound::Error, ..settings.clone() });
+    let mut driver =
+        Driver::new(ScheduleSettings { on_empty_round: OnEmptyRound::Error, ..settings.clone() });
     let commands = driver.first(3);
     let commands = driver.more(&commands, 0);
     assert!(matches!(commands.last(), Some(Command::Stop { .. })), "as EasyR1, though groups are at hand");
 
-    let skip = RoundsSettings { on_empty_round: OnEmptyRound::Skip, max_skipped_steps: 2, ..settings };
+    let skip = ScheduleSettings { on_empty_round: OnEmptyRound::Skip, max_skipped_steps: 2, ..settings };
     let mut driver = Driver::new(skip);
     for _ in 0..2 {
         let commands = driver.first(0);
@@ -391,11 +393,11 @@ fn empty_rounds() {
 
 #[test]
 fn without_refill_one_round_is_trained_on() {
-    let settings = RoundsSettings {
+    let settings = ScheduleSettings {
         refill: false,
         gen_batch_size: 8,
         on_exhausted: OnExhausted::NextEpoch,
-        ..RoundsSettings::new(4, 2)
+        ..ScheduleSettings::new(4, 2)
     };
     let mut driver = Driver::new(settings.clone());
     let commands = driver.first(2);
@@ -409,14 +411,14 @@ fn without_refill_one_round_is_trained_on() {
     assert_eq!(commands.last(), Some(&Command::Draw { step: 3, round: 2, num_prompts: 8 }));
 
     // The last round of the run is short; what survived of it is trained on too.
-    let mut driver = Driver::with_data(RoundsSettings { total_epochs: Some(1), ..settings }, 3);
+    let mut driver = Driver::with_data(ScheduleSettings { total_epochs: Some(1), ..settings }, 3);
     let commands = driver.first(1);
     assert_eq!(ready(&commands).trained, [GroupId(0)]);
 }
 
 #[test]
 fn filter_off() {
-    let settings = RoundsSettings { filter: None, total_epochs: Some(1), ..RoundsSettings::new(4, 2) };
+    let settings = ScheduleSettings { filter: None, total_epochs: Some(1), ..ScheduleSettings::new(4, 2) };
     let mut driver = Driver::with_data(settings, 6);
     let begun = driver.begin();
     let commands =
@@ -439,7 +441,7 @@ fn filter_off() {
 #[test]
 fn carried_surplus_comes_first_and_grows_stale() {
     let settings =
-        RoundsSettings { surplus: Surplus::Carry { max_lag: 1 }, ..RoundsSettings::verl(4, 8, 2, 0) };
+        ScheduleSettings { surplus: Surplus::Carry { max_lag: 1 }, ..ScheduleSettings::verl(4, 8, 2, 0) };
     let mut driver = Driver::new(settings);
     let commands = driver.first(7);
     let close = ready(&commands);
@@ -468,7 +470,7 @@ fn carried_surplus_comes_first_and_grows_stale() {
 #[test]
 fn completion_order_is_a_choice() {
     for (order, expected) in [(Order::Dispatch, [0, 1]), (Order::Completion, [3, 2])] {
-        let mut driver = Driver::new(RoundsSettings { order, ..RoundsSettings::verl(2, 4, 2, 0) });
+        let mut driver = Driver::new(ScheduleSettings { order, ..ScheduleSettings::verl(2, 4, 2, 0) });
         let begun = driver.begin();
         let (groups, mut commands) = driver.dispatch(&begun);
         for group in groups.into_iter().rev() {
@@ -480,7 +482,7 @@ fn completion_order_is_a_choice() {
 
 #[test]
 fn a_cancelled_run_loses_nothing_uncounted() {
-    let mut driver = Driver::new(RoundsSettings::verl(4, 4, 2, 0));
+    let mut driver = Driver::new(ScheduleSettings::verl(4, 4, 2, 0));
     let commands = driver.first(1);
     let (groups, _) = driver.dispatch(&commands);
     driver.send(scored(groups[2], Fate::Mixed, 2));
@@ -495,14 +497,14 @@ fn a_cancelled_run_loses_nothing_uncounted() {
     let accounting = close.report.accounting;
     assert_eq!((accounting.failed, accounting.aborted), (Count::of(1, 2), Count::of(2, 2)));
     // And between steps.
-    let mut driver = Driver::new(RoundsSettings::verl(4, 4, 2, 0));
+    let mut driver = Driver::new(ScheduleSettings::verl(4, 4, 2, 0));
     assert!(matches!(driver.send(Event::Cancelled)[..], [Command::Finish { .. }]));
 }
 
 /// A last round that could not fill the batch even if all its groups were kept is not generated.
 #[test]
 fn no_generation_in_vain() {
-    let settings = RoundsSettings { total_epochs: Some(1), ..RoundsSettings::verl(8, 8, 2, 0) };
+    let settings = ScheduleSettings { total_epochs: Some(1), ..ScheduleSettings::verl(8, 8, 2, 0) };
     let mut driver = Driver::with_data(settings, 19);
     let commands = driver.first(8);
     ready(&commands);
@@ -524,7 +526,7 @@ mod how_verl_counts_wrongly {
     /// happens and the progress bar stands at 18 %. Here steps are trained batches whatever they cost in rounds.
     #[test]
     fn total_steps_are_training_steps() {
-        let settings = RoundsSettings { total_steps: Some(3), ..RoundsSettings::verl(4, 4, 2, 0) };
+        let settings = ScheduleSettings { total_steps: Some(3), ..ScheduleSettings::verl(4, 4, 2, 0) };
         let mut driver = Driver::with_data(settings, 1000);
         for step in 1..=3 {
             let mut commands = driver.first(1);
@@ -549,7 +551,7 @@ mod how_verl_counts_wrongly {
     /// Where only epochs are given the end is said when it is there, so that the last validation and checkpoint can happen.
     #[test]
     fn the_end_of_the_last_epoch_is_announced() {
-        let settings = RoundsSettings { total_epochs: Some(1), ..RoundsSettings::verl(4, 4, 2, 0) };
+        let settings = ScheduleSettings { total_epochs: Some(1), ..ScheduleSettings::verl(4, 4, 2, 0) };
         let mut driver = Driver::with_data(settings, 8);
         let commands = driver.first(2);
         let commands = driver.more(&commands, 2);
@@ -565,8 +567,11 @@ mod how_verl_counts_wrongly {
         for (on_exhausted, trained, surplus) in
             [(OnExhausted::NextEpoch, 0, 3), (OnExhausted::UsePartial, 3, 0), (OnExhausted::Stop, 0, 3)]
         {
-            let settings =
-                RoundsSettings { total_epochs: Some(1), on_exhausted, ..RoundsSettings::verl(4, 4, 2, 0) };
+            let settings = ScheduleSettings {
+                total_epochs: Some(1),
+                on_exhausted,
+                ..ScheduleSettings::verl(4, 4, 2, 0)
+            };
             let mut driver = Driver::with_data(settings, 8);
             let commands = driver.first(2);
             let commands = driver.more(&commands, 1);
@@ -582,10 +587,10 @@ mod how_verl_counts_wrongly {
     /// the end of an epoch, where verl trains nothing and exits well.
     #[test]
     fn a_resumed_run_goes_on_exactly() {
-        let settings = RoundsSettings {
+        let settings = ScheduleSettings {
             total_epochs: Some(3),
             surplus: Surplus::Carry { max_lag: 3 },
-            ..RoundsSettings::verl(4, 8, 2, 3)
+            ..ScheduleSettings::verl(4, 8, 2, 3)
         };
         let play = |interrupt: bool| {
             let mut driver = Driver::with_data(settings.clone(), 24);
@@ -621,7 +626,7 @@ mod how_verl_counts_wrongly {
     /// Its V1 trainer ignores the limit and loops for ever where everything is solved.
     #[test]
     fn an_epoch_of_solved_prompts_ends() {
-        let mut driver = Driver::with_data(RoundsSettings::verl(4, 4, 2, 0), 8);
+        let mut driver = Driver::with_data(ScheduleSettings::verl(4, 4, 2, 0), 8);
         let begun = driver.begin();
         let commands = driver.round(&begun, |_| Fate::Correct);
         let commands = driver.round(&commands, |_| Fate::Correct);
@@ -631,7 +636,7 @@ mod how_verl_counts_wrongly {
     /// It waits over the end of an epoch with what it has; so does this, and the epoch's number follows the prompts.
     #[test]
     fn groups_of_two_epochs_fill_one_batch() {
-        let mut driver = Driver::with_data(RoundsSettings::verl(4, 4, 2, 0), 4);
+        let mut driver = Driver::with_data(ScheduleSettings::verl(4, 4, 2, 0), 4);
         let mut commands = driver.first(1);
         for epoch in 1..4 {
             assert!(commands.contains(&Command::NextEpoch { epoch }));
@@ -644,7 +649,7 @@ mod how_verl_counts_wrongly {
 
 #[test]
 fn events_that_do_not_fit() {
-    let mut driver = Driver::new(RoundsSettings::verl(4, 4, 2, 0));
+    let mut driver = Driver::new(ScheduleSettings::verl(4, 4, 2, 0));
     let mut errors = Vec::new();
     let mut refuse = |driver: &mut Driver, event: Event| {
         let before = driver.rounds.clone();

@@ -29,7 +29,7 @@ fn settings() -> impl Strategy<Value = StreamingSettings> {
         let (train_batch_size, gen_batch_size, group_size, mini_batch_size, max_in_flight) = sizes;
         let (filter, max_num_gen_batches, max_skipped_steps) = switches;
         let (on_limit, on_empty_round, on_exhausted, surplus, order) = choices;
-        let run = RoundsSettings {
+        let run = ScheduleSettings {
             gen_batch_size,
             filter: filter.then(|| GroupFilter::Variance(Variance::default())),
             max_num_gen_batches,
@@ -41,7 +41,7 @@ fn settings() -> impl Strategy<Value = StreamingSettings> {
             max_skipped_steps,
             total_steps,
             total_epochs,
-            ..RoundsSettings::new(train_batch_size, group_size)
+            ..ScheduleSettings::new(train_batch_size, group_size)
         };
         StreamingSettings { run, mini_batch_size, max_in_flight }
     })
@@ -467,7 +467,7 @@ proptest! {
     fn in_dispatch_order_timing_does_not_matter(
         settings in settings(), world in world(), first in any::<u64>(), second in any::<u64>(),
     ) {
-        let run = RoundsSettings {
+        let run = ScheduleSettings {
             order: Order::Dispatch,
             surplus: Surplus::Discard,
             // How many groups in a row are dropped depends on which come first.

@@ -41,8 +41,8 @@ use serde::{Deserialize, Serialize};
 use super::ledger::{Kept, Ledger};
 use super::round_size::KeepRate;
 use super::{
-    Accounting, Command, Event, FinishReason, GroupSummary, OnEmptyRound, Progress, RoundsSettings,
-    ScheduleError, SkipReason, StopCause, Surplus, Tally,
+    Accounting, Command, Event, FinishReason, GroupSummary, OnEmptyRound, Progress, ScheduleError,
+    ScheduleSettings, SkipReason, StopCause, Surplus, Tally,
 };
 use crate::filter::{Filter, GroupStatistics, Scope, Verdict};
 use crate::group::{GroupId, PolicyVersion};
@@ -52,7 +52,7 @@ use crate::group::{GroupId, PolicyVersion};
 #[serde(deny_unknown_fields)]
 pub struct StreamingSettings {
     /// Sizes, limits and ends, as for rounds. `gen_batch_size` is the unit of limits alone; `size` and `refill` are not read.
-    pub run: RoundsSettings,
+    pub run: ScheduleSettings,
     /// Groups of a mini-batch: so many are handed out as soon as they are ready. `train_batch_size` and more: the batch is handed out whole.
     pub mini_batch_size: usize,
     /// Groups in flight, at most.
@@ -63,9 +63,9 @@ pub struct StreamingSettings {
 ///
 /// ```
 /// use tamis_core::group::{GroupId, PolicyVersion};
-/// use tamis_core::schedule::{Command, Event, GroupFacts, RoundsSettings, Streaming, StreamingSettings};
+/// use tamis_core::schedule::{Command, Event, GroupFacts, ScheduleSettings, Streaming, StreamingSettings};
 ///
-/// let run = RoundsSettings::new(2, 2);
+/// let run = ScheduleSettings::new(2, 2);
 /// let mut machine = Streaming::new(StreamingSettings { run, mini_batch_size: 1, max_in_flight: 64 })?;
 /// // Two groups are wanted, and nothing is known of the keep rate: no more are started.
 /// let drawn = machine.handle(Event::BeginStep)?;

@@ -3,7 +3,7 @@ use crate::random::{Key, Purpose};
 use crate::schedule::{GroupFacts, StepClose};
 
 fn settings(train_batch_size: usize, mini_batch_size: usize, surplus: Surplus) -> StreamingSettings {
-    let run = RoundsSettings { surplus, ..RoundsSettings::new(train_batch_size, 2) };
+    let run = ScheduleSettings { surplus, ..ScheduleSettings::new(train_batch_size, 2) };
     StreamingSettings { run, mini_batch_size, max_in_flight: 4096 }
 }
 
