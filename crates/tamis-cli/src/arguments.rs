@@ -34,6 +34,8 @@ pub(crate) enum Command {
     Filter(Box<Filter>),
     /// Show what a run generated: prompts, completions, scores, where each trajectory ended.
     Rollouts(Rollouts),
+    /// Write a run's or a checkpoint's policy as a Hugging Face folder that other programs (vLLM, transformers) load.
+    Export(Export),
     /// Say what an algorithm, estimator, loss or filter is: formula, source, defaults, what other systems call it.
     Explain {
         /// Its name (`rloo`, `dapo`, `variance`); without one, every name there is.
@@ -111,6 +113,34 @@ pub(crate) struct Eval {
     /// Print one JSON object instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Export {
+    /// A run directory (its last checkpoint is taken) or a checkpoint folder in Hugging Face layout.
+    #[arg(value_name = "RUN_DIR | CHECKPOINT")]
+    pub(crate) source: PathBuf,
+    /// The folder to make.
+    #[arg(value_name = "FOLDER")]
+    pub(crate) target: PathBuf,
+    /// Write an output head that is tied to the embedding as a tensor of its own: a server whose weights are to be reloaded needs it where
+    /// it keeps the old head of a tied model (vLLM's build for CPUs does, silently).
+    #[arg(long)]
+    pub(crate) untie: bool,
+    /// Type of the weights in the folder.
+    #[arg(long, value_enum, default_value_t = Dtype::F32)]
+    pub(crate) dtype: Dtype,
+}
+
+/// Type of saved weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Dtype {
+    /// 32 bits: what was computed, exactly.
+    F32,
+    /// Brain float.
+    Bf16,
+    /// Half precision; refused where a weight is beyond it.
+    F16,
 }
 
 #[derive(Debug, Args)]

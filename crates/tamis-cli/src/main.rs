@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         Command::Eval(eval) => command::eval::run(eval),
         Command::Filter(filter) => command::filter::run(filter),
         Command::Rollouts(rollouts) => command::rollouts::run(rollouts),
+        Command::Export(export) => command::export::run(export),
         Command::Explain { name } => command::explain::run(name.as_deref()),
         Command::Config(config) => command::config::run(config),
     };

@@ -868,3 +868,79 @@ error: nothing is called `Dr.GPRO`
     };
     assert_eq!(values(&again), values(&shown));
 }
+
+/// Tied or not, in whatever type: what is exported is the policy, and says the same.
+#[test]
+fn export() {
+    let folder = Folder::tiny().with("sums.jsonl", SUMS);
+    folder.tamis(&["train", "tiny.yaml", "train.total_steps=1"]).succeeds();
+    let export = |arguments: &[&str]| folder.tamis(&[&["export", "runs/tiny"], arguments].concat());
+    insta::assert_snapshot!(export(&["out/tied"]).shown(), @r"
+    exit code 0
+    ----- stdout
+    wrote out/tied: 2656 weights of runs/tiny/checkpoints/step_1 in float32, output head tied to the embedding
+    ");
+    insta::assert_snapshot!(export(&["out/untied", "--untie"]).shown(), @r"
+    exit code 0
+    ----- stdout
+    wrote out/untied: 2944 weights of runs/tiny/checkpoints/step_1 in float32, output head of its own
+    ");
+    insta::assert_snapshot!(export(&["out/half", "--untie", "--dtype", "bf16"]).shown(), @r"
+    exit code 0
+    ----- stdout
+    wrote out/half: 2944 weights of runs/tiny/checkpoints/step_1 in bfloat16, output head of its own
+    ");
+    insta::assert_snapshot!(export(&["out/tied"]).shown(), @r"
+    exit code 2
+    ----- stderr
+    error: out/tied exists already
+      hint: name a folder that is not there yet
+    ");
+    insta::assert_snapshot!(folder.tamis(&["export", "out", "other"]).shown(), @r"
+    exit code 2
+    ----- stderr
+    error: out is neither a run directory nor a checkpoint folder
+      hint: a run directory holds `checkpoints/`, a checkpoint `config.json`
+    ");
+    let config: serde_json::Value =
+        serde_json::from_str(&folder.read("out/half/config.json")).expect("one JSON object");
+    assert_eq!((&config["tie_word_embeddings"], &config["dtype"]), (&false.into(), &"bfloat16".into()));
+    let rest = [
+        "data.val=sums.jsonl",
+        "reward=[{kind: number}]",
+        "data.max_prompt_length=12",
+        "rollout.max_response_length=4",
+        "validate.temperature=1",
+        "validate.n=4",
+        "--json",
+    ];
+    let found = |checkpoint: &str| -> serde_json::Value {
+        let ended = folder.tamis(&[&["eval", checkpoint], &rest[..]].concat()).succeeds();
+        let mut found: serde_json::Value = serde_json::from_str(&ended.stdout).expect("one JSON object");
+        found.as_object_mut().expect("an object").remove("checkpoint");
+        found
+    };
+    let tied = found("out/tied");
+    assert!(tied["samples"].as_array().is_some_and(|samples| !samples.is_empty()), "{tied}");
+    assert_eq!(found("out/untied"), tied);
+    // A run begins from it, and a damaged one is refused.
+    folder
+        .tamis(&[
+            "train",
+            "tiny.yaml",
+            "~model.init",
+            "+model.path=out/untied",
+            "run.name=second",
+            "train.total_steps=1",
+        ])
+        .succeeds();
+    let weights = folder.join("out/half/model.safetensors");
+    let mut bytes = std::fs::read(&weights).expect("weights");
+    *bytes.last_mut().expect("bytes") ^= 1;
+    std::fs::write(&weights, bytes).expect("written");
+    insta::assert_snapshot!(folder.tamis(&["export", "out/half", "again"]).failure(), @r"
+    exit code 1
+    error: `model.safetensors` of the checkpoint out/half is damaged: its CRC-32 is 91ced907, and was e6c9e991 when it was saved
+      hint: put back a copy of the file. Where the change was meant, remove out/half/checksums.json
+    ");
+}

@@ -535,6 +535,11 @@ impl ModelConfig {
         Self { head: OutputHead::Value, ..self.clone() }
     }
 
+    /// The same layers with a head of its own.
+    pub(crate) fn untied(&self) -> Self {
+        Self { tie_word_embeddings: false, ..self.clone() }
+    }
+
     /// Whether the head is the embedding.
     pub(crate) fn is_tied(&self) -> bool {
         self.head == OutputHead::Vocabulary && self.tie_word_embeddings

@@ -62,6 +62,24 @@ impl Model {
         Self { config, layout: Arc::new(layout), weights }
     }
 
+    /// The same model with a head of its own, which begins as the embedding that it was tied to; a copy where it has one already. Both give
+    /// the same log-probabilities until one of them is trained.
+    #[must_use]
+    pub fn untied(&self) -> Self {
+        if !self.config.is_tied() {
+            return self.clone();
+        }
+        let config = self.config.untied();
+        let layout = Layout::new(&config);
+        let mut weights = Floats::zeros(layout.len);
+        let embedding = self.layout.embedding;
+        for (index, tensor) in layout.tensors.iter().enumerate() {
+            let own = if index == layout.head { embedding } else { index };
+            tensor.set_rows(&mut weights, self.layout.tensors[own].to_rows(&self.weights).into_iter());
+        }
+        Self { config, layout: Arc::new(layout), weights }
+    }
+
     /// New weights: matrices normal with the configuration's `initializer_range`, norms one, biases zero. Each tensor's values
     /// depend on the key and the tensor's name alone.
     pub fn init(config: ModelConfig, key: Key) -> Result<Self, ConfigError> {

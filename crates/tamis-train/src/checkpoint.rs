@@ -19,6 +19,7 @@ use tamis_data::sampler::Position;
 use tamis_env::reward::Logged;
 use tamis_model::{CheckpointError, Model, ModelConfig, SaveDtype};
 use tamis_rollout::{Record, RewardHealth};
+use tamis_text::tokenizer::Tokenizer;
 use thiserror::Error;
 
 use checksums::SummedFolder;
@@ -261,12 +262,7 @@ pub fn write(
         out.folder(MASTER)?;
         write_model(&mut out, MASTER, engine.model(), SaveDtype::F32)?;
     }
-    for (name, bytes) in engine.codec().tokenizer().files() {
-        if let Some((folder, _)) = name.rsplit_once('/') {
-            out.folder(folder)?;
-        }
-        out.file(name, |file| file.write_all(bytes))?;
-    }
+    write_tokenizer(&mut out, engine.codec().tokenizer())?;
     out.file(OPTIMIZER, |file| engine.optimizer().write(file))?;
     if let Some(critic) = engine.critic() {
         out.folder(CRITIC)?;
@@ -292,19 +288,38 @@ fn write_model(
     })
 }
 
-/// Writes the reference policy, whole or not at all.
-pub fn write_reference(disk: &Disk, folder: &Path, model: &Model) -> Result<(), SaveError> {
+fn write_tokenizer(out: &mut SummedFolder<'_>, tokenizer: &Tokenizer) -> Result<(), DiskError> {
+    for (name, bytes) in tokenizer.files() {
+        if let Some((folder, _)) = name.rsplit_once('/') {
+            out.folder(folder)?;
+        }
+        out.file(name, |file| file.write_all(bytes))?;
+    }
+    Ok(())
+}
+
+/// Writes a model in Hugging Face layout into a folder that is not there yet, whole or not at all; with a tokenizer, other programs can load
+/// it and serve it.
+pub fn write_folder(
+    disk: &Disk,
+    folder: &Path,
+    model: &Model,
+    tokenizer: Option<&Tokenizer>,
+    dtype: SaveDtype,
+) -> Result<(), DiskError> {
     let mut unfinished = folder.as_os_str().to_owned();
     unfinished.push(UNFINISHED);
     let unfinished = PathBuf::from(unfinished);
     disk.remove_folder(&unfinished)?;
     disk.create_new_folder(&unfinished)?;
     let mut out = SummedFolder::new(disk, &unfinished);
-    write_model(&mut out, "", model, SaveDtype::F32)?;
+    write_model(&mut out, "", model, dtype)?;
+    if let Some(tokenizer) = tokenizer {
+        write_tokenizer(&mut out, tokenizer)?;
+    }
     out.finish()?;
     disk.sync_folder(&unfinished)?;
-    disk.rename(&unfinished, folder)?;
-    Ok(())
+    disk.rename(&unfinished, folder)
 }
 
 /// Reads a checkpoint's state.

@@ -14,6 +14,7 @@ pub mod critic;
 pub mod diagnostics;
 pub mod durable;
 pub mod evaluate;
+pub mod export;
 pub mod gradient_analysis;
 pub mod interrupt;
 pub mod journal;

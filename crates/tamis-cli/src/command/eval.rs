@@ -268,7 +268,7 @@ fn show_sample(sample: &Shown, text: &mut String) {
 }
 
 /// The checkpoint folder, and the configuration of the run that it belongs to.
-fn find(source: &Path) -> Result<(PathBuf, Option<PathBuf>), Failure> {
+pub(crate) fn find(source: &Path) -> Result<(PathBuf, Option<PathBuf>), Failure> {
     if source.join("checkpoints").is_dir() {
         let last = tamis_train::run_directory::last_checkpoint(source).map_err(|error| {
             let error = RunError::from(error);

@@ -3,6 +3,7 @@
 pub(crate) mod config;
 pub(crate) mod eval;
 pub(crate) mod explain;
+pub(crate) mod export;
 pub(crate) mod filter;
 pub(crate) mod rollouts;
 pub(crate) mod train;

@@ -7,6 +7,7 @@ use crate::assemble::objective::Divergence;
 use crate::checkpoint;
 use crate::validation::{self, OutcomeKind, ValidationSettings};
 use crate::warm_start::{Example, WarmStartError, WarmStartSettings, warm_start};
+use tamis_model::SaveDtype;
 
 /// What a warm start that diverges has too much of.
 const RATE: &str = "warm_start.learning_rate";
@@ -112,7 +113,7 @@ impl Session {
             checkpoint::read_model(&kept)?
         } else if is_beginning {
             let initial = self.engine.model().clone();
-            checkpoint::write_reference(self.directory.disk(), &kept, &initial)?;
+            checkpoint::write_folder(self.directory.disk(), &kept, &initial, None, SaveDtype::F32)?;
             initial
         } else {
             // The policy has moved since: it is not what it is to be compared with.

@@ -1,0 +1,91 @@
+//! `tamis export`: a policy's weights and tokenizer as a folder that other programs load.
+
+use std::path::{Path, PathBuf};
+
+pub use tamis_model::SaveDtype;
+use tamis_text::tokenizer::{Tokenizer, TokenizerError};
+use thiserror::Error;
+
+use crate::checkpoint::{self, ChecksumError, Extent, SaveError};
+use crate::durable::{Disk, DiskError};
+
+/// A policy cannot be exported.
+#[derive(Debug, Error)]
+pub enum ExportError {
+    /// The source is not what was saved.
+    #[error(transparent)]
+    Checksum(#[from] ChecksumError),
+    /// Its weights cannot be read.
+    #[error(transparent)]
+    Weights(#[from] SaveError),
+    /// Its tokenizer cannot be read.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The folder is there already: nothing is overwritten.
+    #[error("{} exists already", folder.display())]
+    Exists {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// The type has no room for the weights.
+    #[error("tensor `{tensor}` has weights of magnitude {largest:e}, which would be infinite in {}", dtype.name())]
+    Overflow {
+        /// The tensor.
+        tensor: String,
+        /// Its largest magnitude.
+        largest: f32,
+        /// The type.
+        dtype: SaveDtype,
+    },
+    /// The disk.
+    #[error("failed to {0}")]
+    Disk(#[from] DiskError),
+}
+
+impl ExportError {
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Checksum(error) => error.hint(),
+            Self::Weights(error) => error.hint(),
+            Self::Tokenizer(_) => None,
+            Self::Exists { .. } => Some("name a folder that is not there yet".to_owned()),
+            Self::Overflow { .. } => Some("`--dtype bf16` or `--dtype f32` holds them".to_owned()),
+            Self::Disk(error) => error.hint().map(str::to_owned),
+        }
+    }
+}
+
+/// What was exported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exported {
+    /// Weights, those of a head of its own included.
+    pub num_parameters: usize,
+    /// Whether the output head is the embedding.
+    pub is_tied: bool,
+}
+
+/// Writes the policy in `source` (a checkpoint, or any Hugging Face folder of a supported architecture) into `target`, which is not there yet:
+/// `config.json`, `model.safetensors`, the tokenizer and `checksums.json`, whole or not at all. Weights are taken in full precision where the checkpoint holds
+/// them so. `untie` writes a tied output head as a tensor of its own, for servers that go on with the old head of a tied model when its
+/// weights are reloaded.
+pub fn export(source: &Path, target: &Path, untie: bool, dtype: SaveDtype) -> Result<Exported, ExportError> {
+    if target.exists() {
+        return Err(ExportError::Exists { folder: target.to_owned() });
+    }
+    checkpoint::verify(source, Extent::ForUse)?;
+    let tokenizer = Tokenizer::load(source)?;
+    let mut model = checkpoint::read_model(source)?;
+    if untie {
+        model = model.untied();
+    }
+    if let Some((tensor, largest)) = model.overflow(dtype) {
+        return Err(ExportError::Overflow { tensor: tensor.to_owned(), largest, dtype });
+    }
+    let disk = Disk::new();
+    if let Some(parent) = target.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        disk.create_folder(parent)?;
+    }
+    checkpoint::write_folder(&disk, target, &model, Some(&tokenizer), dtype)?;
+    Ok(Exported { num_parameters: model.num_parameters(), is_tied: model.config().tie_word_embeddings })
+}
