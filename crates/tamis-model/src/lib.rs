@@ -29,8 +29,8 @@ pub use adamw::{AdamW, AdamWConfig, StepReport, norm as gradient_norm};
 pub use checkpoint::{CheckpointError, Fill, SaveDtype, write_file};
 pub use config::{Architecture, ConfigError, Llama3Scaling, ModelConfig, OutputHead};
 pub use generation::{
-    Completion, FinishReason, Generator, GeneratorSettings, Request, RequestError, RequestId, SamplingError,
-    SamplingParams, StopCheck,
+    Alternatives, Completion, FinishReason, Generator, GeneratorSettings, Progress, Request, RequestError,
+    RequestId, SamplingError, SamplingParams, StopCheck,
 };
 pub use memory::{GenerationPlan, MemoryEstimate, MemoryPlan, available_memory};
 pub use model::Model;

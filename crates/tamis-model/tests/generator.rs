@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{
     Architecture, Completion, FinishReason, Generator, GeneratorSettings, Model, ModelConfig, Request,
-    RequestId, SamplingParams, StopCheck, Threads,
+    RequestId, SamplingParams, Sequence, StopCheck, Threads, Workspace, score,
 };
 
 fn model() -> Model {
@@ -160,4 +160,133 @@ fn messages() {
     insta::assert_snapshot!(error(request(&[1, 31], 1, 1)), @"the prompt holds token 31, but the vocabulary has 31");
     insta::assert_snapshot!(error(request(&[1], 1, 0)), @"max_new_tokens must be at least 1, got 0");
     assert!(generator.is_idle());
+}
+
+/// What a sample is depends neither on when it was added to a request, nor on what became of the others.
+#[test]
+fn samples_are_added_to_and_taken_out_of_a_request() {
+    let (threads, model) = (Threads::new(2), model());
+    let settings = GeneratorSettings { max_sequences: 4, ..GeneratorSettings::default() };
+    let together = request(&[5, 6, 7], 8, 20);
+    let whole = {
+        let mut generator = Generator::new(model.config(), settings);
+        generator.submit(together.clone()).unwrap();
+        sorted(generator.run(&threads, &model))
+    };
+    let mut generator = Generator::new(model.config(), settings);
+    let keys = &together.keys;
+    let id = generator.submit(Request { keys: keys[..1].to_vec(), ..together.clone() }).unwrap();
+    assert_eq!(generator.add_sample(id, keys[1]), Some(1));
+    generator.step(&threads, &model);
+    for (sample, &key) in keys.iter().enumerate().skip(2) {
+        assert_eq!(generator.add_sample(id, key), Some(sample));
+    }
+    for _ in 0..3 {
+        assert!(generator.step(&threads, &model).is_empty());
+    }
+    assert_eq!(generator.running().count(), 4, "samples 0 to 3");
+    assert!(
+        generator
+            .running()
+            .all(|running| running.request == id
+                && whole[running.sample].tokens.starts_with(running.tokens)
+                && whole[running.sample].logprobs.starts_with(running.logprobs))
+    );
+    let had = generator.running().find(|running| running.sample == 2).unwrap().tokens.to_vec();
+    let running = generator.abort_sample(id, 2).unwrap();
+    assert_eq!((&running.tokens, running.finish), (&had, FinishReason::Aborted));
+    assert!(!had.is_empty() && had.len() == running.logprobs.len());
+    let waiting = generator.abort_sample(id, 6).unwrap();
+    assert_eq!((waiting.sample, waiting.tokens.len(), waiting.finish), (6, 0, FinishReason::Aborted));
+    assert!(generator.abort_sample(id, 2).is_none() && generator.abort_sample(id, 99).is_none());
+    assert!(generator.abort_sample(RequestId(9), 0).is_none());
+    let rest = sorted(generator.run(&threads, &model));
+    let expected: Vec<_> = whole.iter().filter(|done| ![2, 6].contains(&done.sample)).cloned().collect();
+    assert_eq!(rest, expected);
+    assert!(generator.is_idle());
+    assert_eq!(generator.add_sample(id, keys[0]), None, "the request has ended");
+
+    // One sample alone takes the prompt over; one whose samples were all taken out before they began leaves nothing behind.
+    let id = generator.submit(request(&[5, 6, 7], 1, 20)).unwrap();
+    generator.step(&threads, &model);
+    assert_eq!(generator.add_sample(id, keys[1]), None);
+    let other = generator.submit(request(&[8], 2, 20)).unwrap();
+    assert!(generator.abort_sample(other, 0).is_some() && generator.abort_sample(other, 1).is_some());
+    assert_eq!(generator.add_sample(other, keys[1]), None);
+    assert_eq!(generator.run(&threads, &model).len(), 1);
+    assert!(generator.is_idle());
+}
+
+/// After a change of weights in the middle, what was computed by the old ones can be computed once more: the tokens drawn from then on
+/// have the log-probabilities that the new weights give them after everything before.
+#[test]
+fn what_is_cached_is_computed_once_more_by_other_weights() {
+    let (threads, old) = (Threads::new(2), model());
+    let mut new = old.clone();
+    new.nudge("model.layers.0.self_attn.k_proj.weight", |i| if i % 3 == 0 { 0.2 } else { -0.1 });
+    let settings = GeneratorSettings { max_sequences: 5, ..GeneratorSettings::default() };
+    let fill = || {
+        let mut generator = Generator::new(old.config(), settings);
+        let requests = [request(&[1, 2, 3, 4], 4, 12), request(&[9; 20], 1, 12), request(&[6, 7], 3, 12)];
+        for request in &requests {
+            generator.submit(request.clone()).unwrap();
+        }
+        for _ in 0..5 {
+            assert!(generator.step(&threads, &old).is_empty());
+        }
+        (generator, requests)
+    };
+    let (mut generator, _) = fill();
+    let untouched = sorted(generator.run(&threads, &old));
+    let (mut generator, _) = fill();
+    generator.recompute(&threads, &old);
+    assert_eq!(sorted(generator.run(&threads, &old)), untouched, "unchanged weights change nothing");
+    let (mut generator, requests) = fill();
+    let began: Vec<_> =
+        generator.running().map(|running| (running.request, running.sample, running.tokens.len())).collect();
+    generator.recompute(&threads, &new);
+    let mut num_after = 0;
+    for done in generator.run(&threads, &new) {
+        let prompt = &requests[done.request.0 as usize].prompt;
+        let tokens = [&prompt[..], &done.tokens].concat();
+        let sequence = Sequence { tokens: &tokens, start: prompt.len() };
+        let scored = score(&threads, &new, &mut Workspace::default(), &[sequence], 1.0).unwrap().logprobs;
+        let scored = scored.row(0);
+        let from = began
+            .iter()
+            .find(|began| (began.0, began.1) == (done.request, done.sample))
+            .map_or(0, |began| began.2);
+        num_after += done.tokens.len() - from;
+        assert_eq!(done.logprobs[from..], scored[from..], "{:?}", (done.request, done.sample));
+        assert!(from == 0 || done.logprobs[..from] != scored[..from], "those before are of the old weights");
+    }
+    assert!(num_after > 40);
+}
+
+#[test]
+fn alternatives_are_told_where_asked_for() {
+    let (threads, model) = (Threads::new(1), model());
+    let mut generator = Generator::new(model.config(), GeneratorSettings::default());
+    let asked = request(&[1, 2, 3], 3, 9);
+    generator.submit(asked.clone()).unwrap();
+    let params = SamplingParams { num_alternatives: Some(31), ..asked.params.clone() };
+    generator.submit(Request { params, ..asked.clone() }).unwrap();
+    let params = SamplingParams { num_alternatives: Some(2), ..asked.params.clone() };
+    generator.submit(Request { params, ..asked }).unwrap();
+    let completions = sorted(generator.run(&threads, &model));
+    let (plain, told) = completions.split_at(3);
+    let (all, two) = told.split_at(3);
+    for ((plain, all), two) in plain.iter().zip(all).zip(two) {
+        assert!(plain.alternatives.is_empty());
+        assert_eq!((&plain.tokens, &plain.logprobs), (&all.tokens, &all.logprobs));
+        assert_eq!(all.alternatives.len(), all.tokens.len());
+        for (t, alternatives) in all.alternatives.iter().enumerate() {
+            let total: f64 = alternatives.likeliest.iter().map(|&(_, logprob)| f64::from(logprob).exp()).sum();
+            assert!((total - 1.0).abs() < 1e-5, "{total}");
+            assert!(alternatives.likeliest.is_sorted_by(|a, b| a.1 >= b.1));
+            assert_eq!(alternatives.likeliest[alternatives.rank - 1], (all.tokens[t], all.logprobs[t]));
+            assert_eq!(two.alternatives[t].likeliest, alternatives.likeliest[..2]);
+            assert_eq!(two.alternatives[t].rank, alternatives.rank);
+        }
+    }
 }

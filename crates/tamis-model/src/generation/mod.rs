@@ -23,7 +23,7 @@ use crate::simd::PANEL;
 use crate::threads::{Parts, Threads};
 use cache::{Cache, Shape};
 use infer::{Context, Item, infer};
-pub use sampling::{SamplingError, SamplingParams};
+pub use sampling::{Alternatives, SamplingError, SamplingParams};
 
 /// Tokens of prompts computed in one go.
 pub(crate) const PREFILL_TOKENS: usize = 2048;
@@ -75,8 +75,25 @@ pub struct Completion {
     pub logprobs: Vec<f32>,
     /// Mean entropy of `softmax(logits / temperature)` over them, nats; NaN without tokens.
     pub entropy: f64,
+    /// What else each token could have been; empty unless [`SamplingParams::num_alternatives`] asks for it.
+    pub alternatives: Vec<Alternatives>,
     /// Why it ended.
     pub finish: FinishReason,
+}
+
+/// A sample that is under way.
+#[derive(Debug, Clone, Copy)]
+pub struct Progress<'a> {
+    /// Its request.
+    pub request: RequestId,
+    /// Its index in the request's keys.
+    pub sample: usize,
+    /// Token ids so far.
+    pub tokens: &'a [u32],
+    /// As in [`Completion::logprobs`].
+    pub logprobs: &'a [f32],
+    /// As in [`Completion::alternatives`].
+    pub alternatives: &'a [Alternatives],
 }
 
 /// A request cannot be generated.
@@ -128,8 +145,10 @@ impl Default for GeneratorSettings {
 /// A request with its prompt's cache.
 struct Group {
     request: Request,
-    /// Samples started.
-    started: usize,
+    /// Samples that have not started, in order.
+    queue: VecDeque<usize>,
+    /// Whether the prompt is computed, or will be in this step.
+    is_begun: bool,
     /// Samples that have not finished.
     open: usize,
     /// The prompt's keys and values, until a sample that is alone takes them over.
@@ -141,7 +160,7 @@ struct Group {
 impl Group {
     /// Positions that the prompt takes.
     fn cached(&self) -> usize {
-        if self.started > 0 { self.request.prompt.len() } else { 0 }
+        if self.is_begun { self.request.prompt.len() } else { 0 }
     }
 }
 
@@ -153,6 +172,7 @@ struct Running {
     logprobs: Vec<f32>,
     /// Sum over the tokens.
     entropy: f64,
+    alternatives: Vec<Alternatives>,
     finish: Option<FinishReason>,
 }
 
@@ -226,10 +246,34 @@ impl Generator {
         let id = RequestId(self.next_id);
         self.next_id += 1;
         let open = request.keys.len();
-        self.groups
-            .insert(id, Group { request, started: 0, open, cache: Cache::default(), logits: Vec::new() });
+        let group = Group {
+            request,
+            queue: (0..open).collect(),
+            is_begun: false,
+            open,
+            cache: Cache::default(),
+            logits: Vec::new(),
+        };
+        self.groups.insert(id, group);
         self.waiting.push_back(id);
         Ok(id)
+    }
+
+    /// Adds a sample to a request whose prompt it can still share, and returns its index; `None` where the request has ended, or where
+    /// its only sample has begun and holds the prompt's keys and values itself.
+    pub fn add_sample(&mut self, request: RequestId, key: Key) -> Option<usize> {
+        let group = self.groups.get_mut(&request)?;
+        if group.is_begun && group.request.keys.len() == 1 {
+            return None;
+        }
+        if group.queue.is_empty() {
+            self.waiting.push_back(request);
+        }
+        let sample = group.request.keys.len();
+        group.request.keys.push(key);
+        group.queue.push_back(sample);
+        group.open += 1;
+        Some(sample)
     }
 
     /// Samples that are running.
@@ -247,29 +291,99 @@ impl Generator {
         self.num_generated
     }
 
+    /// The samples under way, in no particular order; those that finished are not among them.
+    pub fn running(&self) -> impl Iterator<Item = Progress<'_>> {
+        self.running.iter().map(|running| Progress {
+            request: running.request,
+            sample: running.sample,
+            tokens: &running.tokens,
+            logprobs: &running.logprobs,
+            alternatives: &running.alternatives,
+        })
+    }
+
     /// Ends a request: its unfinished samples with what they have (nothing, for those not started). Unknown ids give nothing.
     pub fn abort(&mut self, request: RequestId) -> Vec<Completion> {
-        let Some(group) = self.groups.get(&request) else { return Vec::new() };
-        let (started, all) = (group.started, group.request.keys.len());
+        let Some(group) = self.groups.get_mut(&request) else { return Vec::new() };
+        let queue = std::mem::take(&mut group.queue);
         for running in self.running.iter_mut().filter(|running| running.request == request) {
             running.finish = Some(FinishReason::Aborted);
         }
-        self.waiting.retain(|&id| id != request);
         let mut aborted = self.collect();
-        let unstarted = (started..all).map(|sample| Completion {
-            request,
-            sample,
-            tokens: Vec::new(),
-            logprobs: Vec::new(),
-            entropy: f64::NAN,
-            finish: FinishReason::Aborted,
-        });
-        aborted.extend(unstarted);
+        aborted.extend(queue.into_iter().map(|sample| unstarted(request, sample)));
+        self.remove(request);
+        aborted
+    }
+
+    /// Ends one sample of a request with what it has; `None` where there is none of this index, or it has finished.
+    pub fn abort_sample(&mut self, request: RequestId, sample: usize) -> Option<Completion> {
+        let group = self.groups.get_mut(&request)?;
+        if let Some(at) = group.queue.iter().position(|&waiting| waiting == sample) {
+            group.queue.remove(at);
+            group.open -= 1;
+            if group.open == 0 {
+                self.remove(request);
+            } else if group.queue.is_empty() {
+                self.waiting.retain(|&id| id != request);
+            }
+            return Some(unstarted(request, sample));
+        }
+        let is_it = |running: &&mut Running| running.request == request && running.sample == sample;
+        self.running.iter_mut().find(is_it)?.finish = Some(FinishReason::Aborted);
+        self.collect().pop()
+    }
+
+    /// Forgets a request.
+    fn remove(&mut self, request: RequestId) {
+        self.waiting.retain(|&id| id != request);
         if let Some(mut group) = self.groups.remove(&request) {
             self.cached -= group.cached();
             group.cache.release(&mut self.free);
         }
-        aborted
+    }
+
+    /// Computes everything cached once more with the given weights, so that samples that began under other weights go on as if these had
+    /// computed what they have so far. Their tokens and log-probabilities stay as they are; with unchanged weights nothing changes at all.
+    pub fn recompute(&mut self, threads: &Threads, model: &Model) {
+        let mut prompts: Vec<RequestId> = Vec::new();
+        let mut tokens = 0;
+        let shared: Vec<RequestId> =
+            self.groups.iter().filter(|(_, group)| group.cache.len > 0).map(|(&id, _)| id).collect();
+        for id in shared {
+            let Some(group) = self.groups.get_mut(&id) else { continue };
+            group.cache.release(&mut self.free);
+            let len = group.request.prompt.len();
+            if tokens > 0 && tokens + len > PREFILL_TOKENS {
+                self.prefill(threads, model, &prompts);
+                prompts.clear();
+                tokens = 0;
+            }
+            prompts.push(id);
+            tokens += len;
+        }
+        self.prefill(threads, model, &prompts);
+        let groups = &self.groups;
+        let known = |running: &Running| {
+            let drawn = &running.tokens[..running.tokens.len() - 1];
+            match groups.get(&running.request) {
+                Some(group) if group.cache.len == 0 => [&group.request.prompt[..], drawn].concat(),
+                _ => drawn.to_vec(),
+            }
+        };
+        self.scratch.resize_with(1.max(self.scratch.len()), Scratch::default);
+        let scratch = &mut self.scratch[0].infer;
+        let stop = self.stop.as_deref();
+        let context = Context { threads, model, rotary: &self.rotary, shape: self.shape, stop };
+        for running in &mut self.running {
+            let tokens = known(running);
+            running.cache.release(&mut self.free);
+            if tokens.is_empty() {
+                continue;
+            }
+            running.cache.reserve(self.shape, tokens.len(), &mut self.free);
+            let prefix = groups.get(&running.request).map(|group| &group.cache);
+            infer(context, &mut [Item { tokens: &tokens, prefix, cache: &mut running.cache }], scratch);
+        }
     }
 
     /// One step with the given weights; returns the samples that finished. Samples that began under other weights go on with
@@ -305,7 +419,7 @@ impl Generator {
             .waiting
             .iter()
             .filter_map(|id| self.groups.get(id))
-            .map(|group| group.request.keys.len() - group.started)
+            .map(|group| group.queue.len())
             .sum();
         // A few samples at a time: a prompt alone is a small product.
         if !self.running.is_empty() && room < (width / 4).min(waiting) {
@@ -320,11 +434,10 @@ impl Generator {
                 self.waiting.pop_front();
                 continue;
             };
-            let prompt =
-                if group.logits.is_empty() && group.started == 0 { group.request.prompt.len() } else { 0 };
+            let prompt = if group.is_begun { 0 } else { group.request.prompt.len() };
             let longest = Self::longest(&self.config, &group.request);
             let spare = self.settings.max_cached_tokens.saturating_sub(self.cached + prompt);
-            let mut count = (group.request.keys.len() - group.started).min(room).min(spare / longest);
+            let mut count = group.queue.len().min(room).min(spare / longest);
             if count == 0 && alone {
                 count = 1;
             }
@@ -338,9 +451,9 @@ impl Generator {
             }
             self.cached += prompt + count * longest;
             room -= count;
-            chosen.extend((0..count).map(|i| (id, group.started + i)));
-            group.started += count;
-            if group.started == group.request.keys.len() {
+            chosen.extend(group.queue.drain(..count).map(|sample| (id, sample)));
+            group.is_begun = true;
+            if group.queue.is_empty() {
                 self.waiting.pop_front();
             }
         }
@@ -361,6 +474,7 @@ impl Generator {
                 tokens: Vec::new(),
                 logprobs: Vec::new(),
                 entropy: 0.0,
+                alternatives: Vec::new(),
                 finish: None,
             };
             extend(level, &self.config, group, &mut running, &group.logits, scratch);
@@ -468,12 +582,25 @@ impl Generator {
                     group.cache.release(&mut self.free);
                 }
             }
-            let Running { request, sample, tokens, logprobs, entropy, .. } = running;
+            let Running { request, sample, tokens, logprobs, entropy, alternatives, .. } = running;
             let entropy = entropy / tokens.len() as f64;
-            finished.push(Completion { request, sample, tokens, logprobs, entropy, finish });
+            finished.push(Completion { request, sample, tokens, logprobs, entropy, alternatives, finish });
         }
         self.running = kept;
         finished
+    }
+}
+
+/// What a sample that never ran ends with.
+fn unstarted(request: RequestId, sample: usize) -> Completion {
+    Completion {
+        request,
+        sample,
+        tokens: Vec::new(),
+        logprobs: Vec::new(),
+        entropy: f64::NAN,
+        alternatives: Vec::new(),
+        finish: FinishReason::Aborted,
     }
 }
 
@@ -491,6 +618,9 @@ fn extend(
     let history = [&prompt[..], &running.tokens[..]];
     let (token, logprob, entropy) =
         sampling::draw(level, logits, params, history, keys[running.sample], index, scratch);
+    if let Some(count) = params.num_alternatives {
+        running.alternatives.push(sampling::alternatives(level, logits, params, token, count));
+    }
     running.tokens.push(token);
     running.logprobs.push(logprob);
     running.entropy += f64::from(entropy);

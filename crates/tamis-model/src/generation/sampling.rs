@@ -25,6 +25,17 @@ pub struct SamplingParams {
     pub stop_token_ids: Vec<u32>,
     /// Take the likeliest token, the lowest id among equals; log-probabilities are then at temperature 1.
     pub greedy: bool,
+    /// Tell each token's rank and this many of the likeliest; `None` tells nothing and costs nothing.
+    pub num_alternatives: Option<usize>,
+}
+
+/// What else a token could have been, before penalty and truncation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Alternatives {
+    /// Place of the drawn token among all, the likeliest being 1; equals share the first place of theirs.
+    pub rank: usize,
+    /// The likeliest tokens with their log-probabilities, best first, the lower id among equals first.
+    pub likeliest: Vec<(u32, f32)>,
 }
 
 impl Default for SamplingParams {
@@ -38,6 +49,7 @@ impl Default for SamplingParams {
             max_new_tokens: 256,
             stop_token_ids: Vec::new(),
             greedy: false,
+            num_alternatives: None,
         }
     }
 }
@@ -131,6 +143,30 @@ pub(super) fn draw(
         row = statistics(level, logits, inverse);
     }
     (token as u32, row.logprob(logits[token], inverse), row.entropy())
+}
+
+/// The rank of the drawn token and the likeliest tokens.
+pub(super) fn alternatives(
+    level: Level,
+    logits: &[f32],
+    params: &SamplingParams,
+    token: u32,
+    count: usize,
+) -> Alternatives {
+    let drawn = logits[token as usize];
+    let rank = 1 + logits.iter().filter(|&&logit| logit > drawn).count();
+    let count = count.min(logits.len());
+    let mut order: Vec<u32> = if count == 0 { Vec::new() } else { (0..logits.len() as u32).collect() };
+    let better = |&a: &u32, &b: &u32| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b));
+    if count > 0 {
+        order.select_nth_unstable_by(count - 1, better);
+        order.truncate(count);
+        order.sort_unstable_by(better);
+    }
+    let inverse = 1.0 / params.logprob_temperature();
+    let row = statistics(level, logits, inverse);
+    let logprob = |token: u32| (token, row.logprob(logits[token as usize], inverse));
+    Alternatives { rank, likeliest: order.into_iter().map(logprob).collect() }
 }
 
 fn penalise(logits: &[f32], penalty: f32, history: [&[u32]; 2], out: &mut Vec<f32>) {

@@ -80,6 +80,7 @@ pub(crate) fn params(sampling: &Sampling) -> SamplingParams {
         max_new_tokens: sampling.max_response_length,
         stop_token_ids: Vec::new(),
         greedy,
+        num_alternatives: None,
     }
 }
 
