@@ -185,13 +185,9 @@ fn samples_are_added_to_and_taken_out_of_a_request() {
         assert!(generator.step(&threads, &model).is_empty());
     }
     assert_eq!(generator.running().count(), 4, "samples 0 to 3");
-    assert!(
-        generator
-            .running()
-            .all(|running| running.request == id
-                && whole[running.sample].tokens.starts_with(running.tokens)
-                && whole[running.sample].logprobs.starts_with(running.logprobs))
-    );
+    assert!(generator.running().all(|running| running.request == id
+        && whole[running.sample].tokens.starts_with(running.tokens)
+        && whole[running.sample].logprobs.starts_with(running.logprobs)));
     let had = generator.running().find(|running| running.sample == 2).unwrap().tokens.to_vec();
     let running = generator.abort_sample(id, 2).unwrap();
     assert_eq!((&running.tokens, running.finish), (&had, FinishReason::Aborted));
@@ -281,7 +277,8 @@ fn alternatives_are_told_where_asked_for() {
         assert_eq!((&plain.tokens, &plain.logprobs), (&all.tokens, &all.logprobs));
         assert_eq!(all.alternatives.len(), all.tokens.len());
         for (t, alternatives) in all.alternatives.iter().enumerate() {
-            let total: f64 = alternatives.likeliest.iter().map(|&(_, logprob)| f64::from(logprob).exp()).sum();
+            let total: f64 =
+                alternatives.likeliest.iter().map(|&(_, logprob)| f64::from(logprob).exp()).sum();
             assert!((total - 1.0).abs() < 1e-5, "{total}");
             assert!(alternatives.likeliest.is_sorted_by(|a, b| a.1 >= b.1));
             assert_eq!(alternatives.likeliest[alternatives.rank - 1], (all.tokens[t], all.logprobs[t]));

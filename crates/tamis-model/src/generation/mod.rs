@@ -415,12 +415,8 @@ impl Generator {
             model.num_parameters(),
         ));
         let room = width.saturating_sub(self.running.len());
-        let waiting: usize = self
-            .waiting
-            .iter()
-            .filter_map(|id| self.groups.get(id))
-            .map(|group| group.queue.len())
-            .sum();
+        let waiting: usize =
+            self.waiting.iter().filter_map(|id| self.groups.get(id)).map(|group| group.queue.len()).sum();
         // A few samples at a time: a prompt alone is a small product.
         if !self.running.is_empty() && room < (width / 4).min(waiting) {
             return;
