@@ -10,6 +10,7 @@ mod reward_health;
 mod scorer;
 mod shell;
 mod source;
+pub mod wire;
 
 pub use generator::{
     AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication, Sample,

@@ -1,0 +1,101 @@
+//! What is said between this process and inference servers: request bodies and answers as plain types, without any input or output.
+//!
+//! A [`Sampling`](crate::Sampling) becomes the parameters of one server ([`vllm`], [`sglang`], [`openai`]); its answer becomes a
+//! [`Completion`](completion::Completion), which is checked against what was asked before it becomes a sample. Whatever does not hold is a
+//! [`Fault`] of a named class, never a sample.
+
+pub mod completion;
+pub mod fault;
+pub mod openai;
+pub mod parameters;
+pub mod prometheus;
+pub mod sglang;
+pub mod sse;
+pub mod vllm;
+
+pub use completion::{Checked, Completion, Expected, Finish, LabelSpan};
+pub use fault::{Fault, FaultClass};
+pub use parameters::{Ask, LogprobsOf, ParameterError};
+
+/// An HTTP request of one server, without its address.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Call {
+    /// `GET` or `POST`.
+    pub method: Method,
+    /// Path and query, from the slash on.
+    pub path: String,
+    /// The body, JSON; empty for none.
+    pub body: Vec<u8>,
+}
+
+/// How a server is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    /// Without a body.
+    Get,
+    /// With one, which may be empty.
+    Post,
+}
+
+impl Call {
+    /// A question without a body.
+    pub fn get(path: &str) -> Self {
+        Self { method: Method::Get, path: path.to_owned(), body: Vec::new() }
+    }
+
+    /// A request with a JSON body.
+    pub fn post(path: &str, body: &serde_json::Value) -> Self {
+        Self { method: Method::Post, path: path.to_owned(), body: body.to_string().into_bytes() }
+    }
+
+    /// A request whose parameters are in the path.
+    pub fn post_empty(path: &str) -> Self {
+        Self { method: Method::Post, path: path.to_owned(), body: Vec::new() }
+    }
+}
+
+/// What a server answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// Status code.
+    pub status: u16,
+    /// Media type; empty where it named none.
+    pub content_type: String,
+    /// The body, whole.
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    /// The JSON of a success, or the fault that the answer is.
+    pub fn json<T: serde::de::DeserializeOwned>(&self) -> Result<T, Fault> {
+        self.success()?;
+        read_json(&self.body)
+    }
+
+    /// Nothing where the status says success; the fault that the answer is otherwise.
+    pub fn success(&self) -> Result<(), Fault> {
+        if (200..300).contains(&self.status) {
+            Ok(())
+        } else {
+            Err(fault::of_status(self.status, &self.body))
+        }
+    }
+
+    /// Whether the body is a stream of server-sent events.
+    pub fn is_stream(&self) -> bool {
+        self.content_type.starts_with("text/event-stream")
+    }
+}
+
+/// Reads JSON, telling what is no JSON from what is JSON of another shape.
+pub fn read_json<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Fault> {
+    serde_json::from_slice(body).map_err(|error| {
+        let class = match error.classify() {
+            serde_json::error::Category::Data => FaultClass::BadShape,
+            // Python writes the values that JSON lacks as bare words.
+            _ if fault::has_bare_number(body) => FaultClass::LogprobOutOfRange,
+            _ => FaultClass::BadJson,
+        };
+        Fault::new(class, error.to_string())
+    })
+}

@@ -1,0 +1,184 @@
+//! What a server is asked for: our sampling in its words, and parameters of its own.
+
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+use crate::generator::Sampling;
+
+/// One sample, as it is put to a server.
+#[derive(Debug, Clone, Copy)]
+pub struct Ask<'a> {
+    /// Our id for it, unique among the requests of all clients of the server.
+    pub request_id: &'a str,
+    /// Prompt tokens.
+    pub prompt: &'a [u32],
+    /// The prompt as text, for servers that take no tokens.
+    pub prompt_text: &'a str,
+    /// How tokens are drawn.
+    pub sampling: &'a Sampling,
+    /// What the server's randomness starts from; `None` leaves it to the server.
+    pub seed: Option<u64>,
+    /// Tokens that end a completion.
+    pub end_token_ids: &'a [u32],
+    /// The model's name at the server; `None` for its only one.
+    pub model: Option<&'a str>,
+    /// Separates cached prefixes of different weights.
+    pub cache_salt: Option<&'a str>,
+    /// Whether log-probabilities are wanted.
+    pub logprobs: bool,
+    /// Whether the answer is to come in parts.
+    pub stream: bool,
+    /// Parameters of the server, by name (`rollout.server_parameters`).
+    pub extra: &'a Map<String, Value>,
+}
+
+/// A setting that a server cannot carry out.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum ParameterError {
+    /// A parameter of the server says what a key of ours says.
+    #[error("server parameter `{name}` is set by {by}; set that instead")]
+    SetByUs {
+        /// The parameter.
+        name: String,
+        /// Where it is set.
+        by: &'static str,
+    },
+    /// The server has no such thing.
+    #[error("{server} cannot do {what}: {reason}")]
+    NotSupported {
+        /// The kind of server.
+        server: &'static str,
+        /// What was asked for.
+        what: String,
+        /// Why not, and what to do instead.
+        reason: &'static str,
+    },
+    /// Log-probabilities of this server are of another distribution than those that are trained on.
+    #[error(
+        "{server} reports log-probabilities {of}, and with {with} these are not those that are trained on; \
+         {hint}"
+    )]
+    OtherLogprobs {
+        /// The kind of server.
+        server: &'static str,
+        /// Of which distribution.
+        of: &'static str,
+        /// The setting that makes the difference.
+        with: String,
+        /// What to do.
+        hint: &'static str,
+    },
+}
+
+/// Of which distribution a server's log-probabilities are. Ours are of `softmax(logits / temperature)`, before penalty and truncation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogprobsOf {
+    /// `softmax(logits)`: vLLM's `--logprobs-mode raw_logprobs`.
+    Logits,
+    /// `softmax(penalised logits / temperature)`, before truncation: SGLang.
+    Tempered,
+    /// What the token was drawn from, after penalty, temperature and truncation: vLLM's `--logprobs-mode processed_logprobs`.
+    Drawn,
+}
+
+impl LogprobsOf {
+    /// For messages.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Logits => "of the logits without temperature (raw_logprobs)",
+            Self::Tempered => "after penalties and temperature, before truncation",
+            Self::Drawn => "of the truncated distribution (processed_logprobs)",
+        }
+    }
+
+    /// The setting for which this server's log-probabilities are not ours; `None` where they are.
+    ///
+    /// `alters` is a server parameter that changes the distribution, where there is one.
+    pub fn differs(self, sampling: &Sampling, alters: Option<&str>) -> Option<String> {
+        let is_greedy = sampling.temperature <= 0.0;
+        let has_temperature = !is_greedy && (sampling.temperature - 1.0).abs() > 0.0;
+        let has_penalty = (sampling.repetition_penalty - 1.0).abs() > 0.0;
+        let temperature = || has_temperature.then(|| format!("temperature {}", sampling.temperature));
+        let penalty = || has_penalty.then(|| format!("repetition_penalty {}", sampling.repetition_penalty));
+        let altered = || alters.map(str::to_owned);
+        let truncation = || {
+            // Greedy decoding reports the distribution before truncation.
+            let top_k = sampling.top_k.filter(|&k| k > 0).map(|k| format!("top_k {k}"));
+            let top_p = (sampling.top_p < 1.0).then(|| format!("top_p {}", sampling.top_p));
+            let min_p = (sampling.min_p > 0.0).then(|| format!("min_p {}", sampling.min_p));
+            if is_greedy { None } else { top_k.or(top_p).or(min_p) }
+        };
+        match self {
+            Self::Logits => temperature(),
+            Self::Tempered => penalty().or_else(altered),
+            Self::Drawn => penalty().or_else(altered).or_else(truncation),
+        }
+    }
+}
+
+/// Parameters that change nothing about the distribution of a token.
+const HARMLESS: [&str; 10] = [
+    "cache_salt",
+    "priority",
+    "detokenize",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "include_stop_str_in_output",
+    "no_stop_trim",
+    "session_id",
+    "user",
+    "lora_path",
+];
+
+/// The first parameter that may change the distribution of tokens. A name that is not known to be harmless may.
+pub fn altering(extra: &Map<String, Value>) -> Option<&str> {
+    extra.keys().map(String::as_str).find(|name| !HARMLESS.contains(name))
+}
+
+/// Parameters that our settings decide, with the setting.
+const OURS: [(&str, &str); 26] = [
+    ("temperature", "rollout.temperature"),
+    ("top_k", "rollout.top_k"),
+    ("top_p", "rollout.top_p"),
+    ("min_p", "rollout.min_p"),
+    ("repetition_penalty", "rollout.repetition_penalty"),
+    ("max_tokens", "rollout.max_response_length"),
+    ("max_new_tokens", "rollout.max_response_length"),
+    ("max_completion_tokens", "rollout.max_response_length"),
+    ("stop", "rollout.stop"),
+    ("n", "rollout.n"),
+    ("seed", "run.seed"),
+    ("sampling_seed", "run.seed"),
+    ("stop_token_ids", "the model's end tokens"),
+    ("ignore_eos", "the model's end tokens"),
+    ("logprobs", "tamis"),
+    ("prompt_logprobs", "tamis"),
+    ("return_logprob", "tamis"),
+    ("return_token_ids", "tamis"),
+    ("token_ids", "tamis"),
+    ("input_ids", "tamis"),
+    ("prompt", "tamis"),
+    ("messages", "tamis"),
+    ("request_id", "tamis"),
+    ("rid", "tamis"),
+    ("stream", "tamis"),
+    ("model", "rollout.server_model"),
+];
+
+/// Refuses parameters that say what a setting of ours says; `sent` is what is really sent under the same name (a server that has no
+/// `top_k` of its own may take it as a parameter).
+pub(super) fn refuse_ours(extra: &Map<String, Value>, free: &[&str]) -> Result<(), ParameterError> {
+    let clash = OURS.iter().find(|(name, _)| extra.contains_key(*name) && !free.contains(name));
+    clash.map_or(Ok(()), |&(name, by)| Err(ParameterError::SetByUs { name: name.to_owned(), by }))
+}
+
+/// Adds the members of a map to another.
+pub(super) fn extend(
+    target: &mut Map<String, Value>,
+    extra: &Map<String, Value>,
+    which: impl Fn(&str) -> bool,
+) {
+    target.extend(
+        extra.iter().filter(|(name, _)| which(name)).map(|(name, value)| (name.clone(), value.clone())),
+    );
+}

@@ -1,0 +1,449 @@
+//! vLLM's HTTP interface: token ids in and out, and the routes that change its weights.
+//!
+//! Written against a real 0.32.0 server, whose answers the tests read. What 0.33 does otherwise is from its source and has met only fakes:
+//! while it is paused with `abort` or `wait` it turns new requests away (503 `engine_paused`) where 0.32 queues them.
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::parameters::{ParameterError, extend, refuse_ours};
+use super::{
+    Answer, Ask, Call, Completion, Fault, FaultClass, Finish, LabelSpan, prometheus, read_json, sse,
+};
+use crate::generator::{InFlight, Sampling};
+
+/// Which of its two interfaces to sampling is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interface {
+    /// `/inference/v1/generate`: tokens in and out, with the versions of the weights. Needs `--enable-scale-out`.
+    Generate,
+    /// `/v1/completions` with token ids: says nothing of weights.
+    Completions,
+}
+
+/// Parameters of the generate route that stand beside `sampling_params`, not in it.
+const BESIDE: [&str; 5] = ["cache_salt", "priority", "kv_transfer_params", "features", "lora_name"];
+
+/// Lowest temperature that vLLM takes as it is; it raises lower ones to this, silently.
+const LOWEST_TEMPERATURE: f64 = 0.01;
+
+/// Refuses what vLLM would not do, or not as meant.
+pub fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), ParameterError> {
+    refuse_ours(extra, &[])?;
+    if sampling.temperature > 0.0 && sampling.temperature < LOWEST_TEMPERATURE {
+        return Err(ParameterError::NotSupported {
+            server: "vllm",
+            what: format!("temperature {}", sampling.temperature),
+            reason: "it samples at 0.01 instead; use 0 for greedy decoding",
+        });
+    }
+    Ok(())
+}
+
+/// The request of one sample.
+pub fn sample(interface: Interface, ask: &Ask<'_>) -> Call {
+    let Sampling { temperature, top_k, top_p, min_p, repetition_penalty, max_response_length, stop } =
+        ask.sampling;
+    // All of them, always: a server fills what is left out from the model's generation_config.json.
+    let mut parameters = Map::new();
+    parameters.insert("max_tokens".to_owned(), json!(max_response_length));
+    parameters.insert("temperature".to_owned(), json!(temperature));
+    parameters.insert("top_k".to_owned(), json!(top_k.unwrap_or(0)));
+    parameters.insert("top_p".to_owned(), json!(top_p));
+    parameters.insert("min_p".to_owned(), json!(min_p));
+    parameters.insert("repetition_penalty".to_owned(), json!(repetition_penalty));
+    parameters.insert("stop_token_ids".to_owned(), json!(ask.end_token_ids));
+    if !stop.is_empty() {
+        parameters.insert("stop".to_owned(), json!(stop));
+    }
+    if let Some(seed) = ask.seed {
+        // A signed 64-bit number over there.
+        parameters.insert("seed".to_owned(), json!(seed >> 1));
+    }
+    if ask.logprobs {
+        parameters.insert("logprobs".to_owned(), json!(0));
+    }
+    let mut body = Map::new();
+    if let Some(model) = ask.model {
+        body.insert("model".to_owned(), json!(model));
+    }
+    body.insert("request_id".to_owned(), json!(ask.request_id));
+    if let Some(salt) = ask.cache_salt {
+        body.insert("cache_salt".to_owned(), json!(salt));
+    }
+    if ask.stream {
+        body.insert("stream".to_owned(), json!(true));
+        body.insert("stream_options".to_owned(), json!({"include_usage": true}));
+    }
+    match interface {
+        Interface::Generate => {
+            extend(&mut parameters, ask.extra, |name| !BESIDE.contains(&name));
+            extend(&mut body, ask.extra, |name| BESIDE.contains(&name));
+            body.insert("token_ids".to_owned(), json!(ask.prompt));
+            body.insert("sampling_params".to_owned(), Value::Object(parameters));
+            Call::post("/inference/v1/generate", &Value::Object(body))
+        }
+        Interface::Completions => {
+            body.append(&mut parameters);
+            extend(&mut body, ask.extra, |_| true);
+            body.insert("prompt".to_owned(), json!(ask.prompt));
+            body.insert("return_token_ids".to_owned(), json!(true));
+            Call::post("/v1/completions", &Value::Object(body))
+        }
+    }
+}
+
+/// What the server calls a request of ours, in its answer and where it is to give it up.
+pub fn server_id(interface: Interface, request_id: &str) -> (String, String) {
+    match interface {
+        Interface::Generate => {
+            let id = format!("generate-tokens-{request_id}");
+            (id.clone(), id)
+        }
+        // One answer may hold several prompts, and each of them is a request inside.
+        Interface::Completions => (format!("cmpl-{request_id}"), format!("cmpl-{request_id}-0")),
+    }
+}
+
+#[derive(Deserialize)]
+struct Body {
+    #[serde(alias = "id")]
+    request_id: Option<String>,
+    choices: Vec<Choice>,
+    usage: Option<Usage>,
+}
+
+#[derive(Deserialize)]
+struct Usage {
+    completion_tokens: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    #[serde(default)]
+    index: usize,
+    token_ids: Option<Vec<i64>>,
+    text: Option<String>,
+    finish_reason: Option<String>,
+    weight_versions: Option<Vec<LabelSpan>>,
+    logprobs: Option<Logprobs>,
+}
+
+/// Both spellings: a list of tokens (`generate`, chat) and lists of numbers (completions).
+#[derive(Deserialize)]
+struct Logprobs {
+    content: Option<Vec<TokenLogprob>>,
+    token_logprobs: Option<Vec<Option<f64>>>,
+}
+
+#[derive(Deserialize)]
+struct TokenLogprob {
+    logprob: Option<f64>,
+    token_id: Option<i64>,
+}
+
+/// Reads an answer to [`sample`], of either interface, in one piece or in parts, broken off or whole: one completion per choice.
+pub fn read(answer: &Answer) -> Result<Vec<Completion>, Fault> {
+    answer.success()?;
+    if answer.is_stream() { read_parts(&answer.body) } else { read_whole(&answer.body) }
+}
+
+fn read_whole(body: &[u8]) -> Result<Vec<Completion>, Fault> {
+    let body: Body = read_json(body)?;
+    let mut completions = Vec::new();
+    absorb(&mut completions, body)?;
+    Ok(completions)
+}
+
+/// Joins the parts of a stream.
+pub fn read_parts(body: &[u8]) -> Result<Vec<Completion>, Fault> {
+    let (events, is_done) = sse::events(body);
+    let mut completions: Vec<Completion> = Vec::new();
+    for event in &events {
+        if event.contains("\"error\"") && !event.contains("\"choices\"") {
+            return Err(super::fault::of_status(500, event.as_bytes()));
+        }
+        absorb(&mut completions, read_json(event.as_bytes())?)?;
+    }
+    if !is_done {
+        // Whatever it says, its end has not arrived.
+        completions.iter_mut().for_each(|completion| completion.finish = None);
+    }
+    Ok(completions)
+}
+
+fn absorb(completions: &mut Vec<Completion>, body: Body) -> Result<(), Fault> {
+    for choice in body.choices {
+        if choice.index > completions.len() {
+            let detail = format!("choice {} after {} others", choice.index, completions.len());
+            return Err(Fault::new(FaultClass::BadShape, detail));
+        }
+        if choice.index == completions.len() {
+            completions.push(Completion { request_id: body.request_id.clone(), ..Completion::default() });
+        }
+        let completion = &mut completions[choice.index];
+        if let Some(Logprobs { content: Some(listed), .. }) = &choice.logprobs {
+            let ids = choice.token_ids.as_deref().unwrap_or_default();
+            let other = ids.iter().zip(listed).position(|(&id, one)| one.token_id.is_some_and(|of| of != id));
+            if let Some(place) = other {
+                let detail = format!("the log-probability of token {place} is of another token");
+                return Err(Fault::new(FaultClass::TokenCount, detail));
+            }
+        }
+        let logprobs = choice.logprobs.and_then(|logprobs| match logprobs {
+            Logprobs { content: Some(listed), .. } => {
+                Some(listed.into_iter().map(|one| one.logprob).collect())
+            }
+            Logprobs { token_logprobs, .. } => token_logprobs,
+        });
+        append(&mut completion.token_ids, choice.token_ids);
+        append(&mut completion.logprobs, logprobs);
+        if let Some(text) = choice.text {
+            completion.text.get_or_insert_default().push_str(&text);
+        }
+        completion.finish = choice.finish_reason.as_deref().map(Finish::named).or(completion.finish.take());
+        completion.spans = choice.weight_versions.or(completion.spans.take());
+    }
+    if let (Some(usage), [completion]) = (body.usage, completions.as_mut_slice()) {
+        completion.num_counted = usage.completion_tokens.or(completion.num_counted);
+    }
+    Ok(())
+}
+
+fn append<T>(target: &mut Option<Vec<T>>, more: Option<Vec<T>>) {
+    if let Some(more) = more {
+        target.get_or_insert_default().extend(more);
+    }
+}
+
+/// The only completion of an answer to one sample.
+pub fn only(completions: Vec<Completion>) -> Result<Completion, Fault> {
+    let num = completions.len();
+    let mut completions = completions.into_iter();
+    match (completions.next(), completions.next()) {
+        (Some(completion), None) => Ok(completion),
+        _ => Err(Fault::new(FaultClass::BadShape, format!("{num} choices, one was asked for"))),
+    }
+}
+
+/// Gives requests up, by the server's names for them. Names that it does not know are no error there.
+pub fn abort(interface: Interface, server_ids: &[String]) -> Call {
+    let body = json!({"request_ids": server_ids});
+    match interface {
+        Interface::Generate => Call::post("/inference/v1/abort_requests", &body),
+        // Only the development route reaches completions; without VLLM_SERVER_DEV_MODE=1 closing the connection does.
+        Interface::Completions => Call::post("/abort_requests", &body),
+    }
+}
+
+/// Stops generation. `keep` (what runs goes on after [`resume`]), `wait` (it ends first) or `abort`.
+pub fn pause(in_flight: InFlight) -> Call {
+    let mode = match in_flight {
+        InFlight::Wait => "wait",
+        InFlight::Keep => "keep",
+        InFlight::Abort => "abort",
+    };
+    Call::post_empty(&format!("/pause?mode={mode}"))
+}
+
+/// Goes on after [`pause`].
+pub fn resume() -> Call {
+    Call::post_empty("/resume")
+}
+
+/// Loads a folder in Hugging Face layout. Always with the path: without one the last path is loaded again. A path that is none answers
+/// 500, and the next sample kills the server, so the folder is to be looked at first.
+pub fn reload(folder: &str) -> Call {
+    let body = json!({"method": "reload_weights", "kwargs": {"weights_path": folder}});
+    Call::post("/collective_rpc", &body)
+}
+
+/// Forgets cached prefixes, which a reload does not; those of running requests too, which otherwise keep it from happening.
+pub fn reset_prefix_cache() -> Call {
+    Call::post_empty("/reset_prefix_cache?reset_running_requests=true")
+}
+
+/// Reads the answer to [`reset_prefix_cache`]: whether it happened. A busy server says 200 and `false`.
+pub fn read_reset(answer: &Answer) -> Result<bool, Fault> {
+    #[derive(Deserialize)]
+    struct Reset {
+        success: bool,
+    }
+    answer.json::<Reset>().map(|reset| reset.success)
+}
+
+/// Names the weights; a reload does not.
+pub fn set_label(label: &str) -> Call {
+    Call::post("/update_weight_version", &json!({"new_version": label}))
+}
+
+/// Asks what the weights are called.
+pub fn label() -> Call {
+    Call::get("/weight_info")
+}
+
+/// Reads the answer to [`label`].
+pub fn read_label(answer: &Answer) -> Result<String, Fault> {
+    #[derive(Deserialize)]
+    struct Info {
+        weight_version: String,
+    }
+    answer.json::<Info>().map(|info| info.weight_version)
+}
+
+/// A model as a server describes it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Model {
+    /// What requests call it.
+    pub id: String,
+    /// Longest prompt and completion together, in tokens; `None` where it does not say.
+    pub max_model_len: Option<usize>,
+}
+
+/// Asks for the models.
+pub fn models() -> Call {
+    Call::get("/v1/models")
+}
+
+/// Reads the answer to [`models`].
+pub fn read_models(answer: &Answer) -> Result<Vec<Model>, Fault> {
+    #[derive(Deserialize)]
+    struct Models {
+        data: Vec<Model>,
+    }
+    answer.json::<Models>().map(|models| models.data)
+}
+
+/// How busy a server says it is.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Figures {
+    /// Requests being generated.
+    pub running: Option<f64>,
+    /// Requests that wait for room.
+    pub waiting: Option<f64>,
+    /// Completion tokens since the server started.
+    pub generated: Option<f64>,
+    /// Requests of full length that fit into the cache at once.
+    pub most_at_full_length: Option<f64>,
+}
+
+/// Asks how busy it is.
+pub fn metrics() -> Call {
+    Call::get("/metrics")
+}
+
+/// Reads the answer to [`metrics`]; a figure that is not there is `None`.
+pub fn read_metrics(answer: &Answer) -> Result<Figures, Fault> {
+    answer.success()?;
+    let text = String::from_utf8_lossy(&answer.body);
+    let concurrency = prometheus::lines(&text)
+        .filter(|line| line.name == "vllm:cache_config_info")
+        .filter_map(|line| line.label("kv_cache_max_concurrency")?.parse::<f64>().ok())
+        .reduce(|all, one| all + one);
+    Ok(Figures {
+        running: prometheus::sum(&text, "vllm:num_requests_running"),
+        waiting: prometheus::sum(&text, "vllm:num_requests_waiting"),
+        generated: prometheus::sum(&text, "vllm:generation_tokens_total"),
+        most_at_full_length: concurrency,
+    })
+}
+
+/// Asks for the log-probability of every token of a text, one more token being generated as there must be one.
+pub fn score(interface: Interface, model: Option<&str>, request_id: &str, token_ids: &[u32]) -> Call {
+    let mut body = json!({"request_id": request_id});
+    if let (Some(model), Some(body)) = (model, body.as_object_mut()) {
+        body.insert("model".to_owned(), json!(model));
+    }
+    match interface {
+        Interface::Generate => {
+            body["token_ids"] = json!(token_ids);
+            body["sampling_params"] = json!({"max_tokens": 1, "temperature": 0, "prompt_logprobs": 0});
+            Call::post("/inference/v1/generate", &body)
+        }
+        Interface::Completions => {
+            body["prompt"] = json!(token_ids);
+            body["max_tokens"] = json!(1);
+            body["temperature"] = json!(0);
+            body["prompt_logprobs"] = json!(0);
+            Call::post("/v1/completions", &body)
+        }
+    }
+}
+
+/// Reads the answer to [`score`]: `log_softmax(logits)` of each token but the first, of which nothing can be said \[T - 1\].
+pub fn read_scores(answer: &Answer, token_ids: &[u32]) -> Result<Vec<f64>, Fault> {
+    #[derive(Deserialize)]
+    struct Scored {
+        prompt_logprobs: Option<PromptLogprobs>,
+        choices: Vec<ScoredChoice>,
+    }
+    #[derive(Deserialize)]
+    struct ScoredChoice {
+        prompt_logprobs: Option<PromptLogprobs>,
+    }
+    type PromptLogprobs = Vec<Option<std::collections::HashMap<String, OneLogprob>>>;
+    #[derive(Deserialize)]
+    struct OneLogprob {
+        logprob: Option<f64>,
+    }
+    let scored: Scored = answer.json()?;
+    let listed = scored
+        .prompt_logprobs
+        .or_else(|| scored.choices.into_iter().next().and_then(|choice| choice.prompt_logprobs))
+        .ok_or_else(|| {
+            Fault::new(FaultClass::BadShape, "no prompt_logprobs, although they were asked for")
+        })?;
+    if listed.len() != token_ids.len() {
+        let detail = format!("{} prompt_logprobs of {} tokens", listed.len(), token_ids.len());
+        return Err(Fault::new(FaultClass::TokenCount, detail));
+    }
+    let one =
+        |(place, (id, listed)): (usize, (&u32, Option<std::collections::HashMap<String, OneLogprob>>))| {
+            listed.and_then(|listed| listed.get(&id.to_string())?.logprob).ok_or_else(|| {
+                Fault::new(
+                    FaultClass::LogprobOutOfRange,
+                    format!("no log-probability of prompt token {place}"),
+                )
+            })
+        };
+    token_ids.iter().zip(listed).enumerate().skip(1).map(one).collect()
+}
+
+/// Asks for one token where only one is allowed: its log-probability is exactly 0 where a server reports what the token was drawn from.
+pub fn ask_mode(interface: Interface, model: Option<&str>, request_id: &str, token_id: u32) -> Call {
+    let extra = json!({"allowed_token_ids": [token_id]});
+    let sampling = Sampling {
+        temperature: 1.0,
+        top_k: None,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        max_response_length: 1,
+        stop: Vec::new(),
+    };
+    let empty = Map::new();
+    let ask = Ask {
+        request_id,
+        prompt: &[token_id],
+        prompt_text: "",
+        sampling: &sampling,
+        seed: None,
+        end_token_ids: &[],
+        model,
+        cache_salt: None,
+        logprobs: true,
+        stream: false,
+        extra: extra.as_object().unwrap_or(&empty),
+    };
+    sample(interface, &ask)
+}
+
+/// Reads the answer to [`ask_mode`].
+pub fn read_mode(answer: &Answer) -> Result<super::LogprobsOf, Fault> {
+    let completion = only(read(answer)?)?;
+    match completion.logprobs.as_deref() {
+        Some([Some(logprob)]) if logprob.abs() < 1e-6 => Ok(super::LogprobsOf::Drawn),
+        Some([Some(_)]) => Ok(super::LogprobsOf::Logits),
+        _ => Err(Fault::new(FaultClass::BadShape, "no log-probability of the one token that was asked for")),
+    }
+}

@@ -1,0 +1,569 @@
+//! Every answer that was captured from a real vLLM 0.32.0 server is read as what it is, errors included, and what surprised at it is held down.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+use tamis_rollout::wire::vllm::{self, Interface};
+use tamis_rollout::wire::{
+    Answer, Ask, Completion, Expected, FaultClass, Finish, LogprobsOf, openai, sglang,
+};
+use tamis_rollout::{FailureKind, Sampling};
+
+/// Rows of the tiny model's vocabulary.
+const VOCABULARY: usize = 512;
+
+struct Capture {
+    path: String,
+    request: Value,
+    answer: Answer,
+}
+
+/// The captures by name.
+fn captures() -> BTreeMap<String, Capture> {
+    let packed =
+        std::fs::File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/captures/vllm-0.32.json.gz"))
+            .expect("the captures");
+    let all: BTreeMap<String, Value> =
+        serde_json::from_reader(flate2::read::GzDecoder::new(packed)).expect("captures in JSON");
+    let one = |(name, value): (String, Value)| {
+        let body = match &value["response"]["body"] {
+            Value::String(text) => text.clone(),
+            // Lines of a stream.
+            Value::Array(lines) => {
+                lines.iter().map(|line| line.as_str().expect("a line")).collect::<Vec<_>>().join("\n")
+            }
+            other => other.to_string(),
+        };
+        let answer = Answer {
+            status: u16::try_from(value["response"]["status"].as_u64().expect("a status")).expect("a status"),
+            content_type: value["response"]["content_type"].as_str().unwrap_or_default().to_owned(),
+            body: body.into_bytes(),
+        };
+        let path = value["request"]["path"].as_str().expect("a path").to_owned();
+        (name, Capture { path, request: value["request"]["body"].clone(), answer })
+    };
+    all.into_iter().map(one).collect()
+}
+
+fn capture(name: &str) -> Capture {
+    captures().remove(name).unwrap_or_else(|| panic!("no capture {name}"))
+}
+
+fn completion(name: &str) -> Completion {
+    let read = vllm::read(&capture(name).answer).unwrap_or_else(|fault| panic!("{name}: {fault}"));
+    vllm::only(read).unwrap_or_else(|fault| panic!("{name}: {fault}"))
+}
+
+fn expected(request_id: &str, limit: usize) -> Expected<'_> {
+    Expected { request_id, vocabulary: VOCABULARY, limit, logprobs: true }
+}
+
+fn sampling() -> Sampling {
+    Sampling {
+        temperature: 1.0,
+        top_k: None,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        max_response_length: 4,
+        stop: Vec::new(),
+    }
+}
+
+#[test]
+fn every_captured_answer_is_read_as_what_it_is() {
+    let mut read = BTreeMap::<&str, usize>::new();
+    let captures = captures();
+    for (name, Capture { path, answer, .. }) in &captures {
+        let route = path.split('?').next().unwrap_or_default();
+        let kind = if answer.status >= 400 {
+            let fault = answer.success().expect_err(name);
+            assert!(!fault.detail.contains("no message"), "{name}: {fault}");
+            assert!(fault.detail.contains(&answer.status.to_string()), "{name}: {fault}");
+            let class = match answer.status {
+                400 | 404 | 405 => FaultClass::Refused,
+                500 => FaultClass::ServerError,
+                other => panic!("{name}: HTTP {other}"),
+            };
+            assert_eq!(fault.class, class, "{name}");
+            "errors"
+        } else {
+            match route {
+                "/inference/v1/generate" | "/v1/completions" => {
+                    let completions = vllm::read(answer).unwrap_or_else(|fault| panic!("{name}: {fault}"));
+                    assert!(!completions.is_empty(), "{name}");
+                    assert!(completions.iter().all(|one| one.finish.is_some()), "{name}: {completions:?}");
+                    "completions"
+                }
+                "/v1/chat/completions" => {
+                    let read = openai::read(answer).unwrap_or_else(|fault| panic!("{name}: {fault}"));
+                    assert!(read.finish.is_some(), "{name}");
+                    "chats"
+                }
+                "/v1/models" => {
+                    let models = vllm::read_models(answer).expect(name);
+                    assert_eq!((models[0].id.as_str(), models[0].max_model_len), ("tiny", Some(512)));
+                    "models"
+                }
+                "/weight_info" => {
+                    assert!(["default", "B"].contains(&vllm::read_label(answer).expect(name).as_str()));
+                    "labels"
+                }
+                "/reset_prefix_cache" => {
+                    vllm::read_reset(answer).expect(name);
+                    "resets"
+                }
+                "/metrics" => {
+                    let figures = vllm::read_metrics(answer).expect(name);
+                    assert_eq!((figures.running, figures.waiting), (Some(0.0), Some(0.0)));
+                    assert_eq!(
+                        (figures.generated, figures.most_at_full_length),
+                        (Some(12224.0), Some(2048.0))
+                    );
+                    "metrics"
+                }
+                "/health" | "/ping" | "/inference/v1/abort_requests" => {
+                    answer.success().expect(name);
+                    assert!(answer.body.is_empty(), "{name}");
+                    "empty"
+                }
+                _ => {
+                    answer.json::<Value>().unwrap_or_else(|fault| panic!("{name}: {fault}"));
+                    "acknowledgements"
+                }
+            }
+        };
+        *read.entry(kind).or_default() += 1;
+    }
+    let counted: Vec<(&str, usize)> = read.into_iter().collect();
+    let counts = [
+        ("acknowledgements", 35),
+        ("chats", 3),
+        ("completions", 50),
+        ("empty", 8),
+        ("errors", 30),
+        ("labels", 3),
+        ("metrics", 1),
+        ("models", 1),
+        ("resets", 9),
+    ];
+    assert_eq!(counted, counts, "of {}", captures.len());
+}
+
+#[test]
+fn a_completion_is_checked_against_its_request() {
+    let checked = completion("generate").check(&expected("generate-tokens-gen-1", 4)).expect("a good answer");
+    assert_eq!(checked.token_ids, [361, 346, 465, 156]);
+    assert_eq!(checked.logprobs[0], -1.338_177_4);
+    assert_eq!(checked.finish, Finish::Length);
+    let spans = checked.spans.expect("versions");
+    assert_eq!((spans[0].label.as_str(), spans[0].start, spans[0].end), ("default", 0, 4));
+}
+
+/// What a good answer becomes once something in it is changed.
+#[test]
+fn each_fault_of_an_answer_has_its_name() {
+    type Change = fn(&mut Value);
+    let cases: [(&str, Change, FaultClass); 15] = [
+        ("another request", |b| b["request_id"] = json!("generate-tokens-x"), FaultClass::WrongRequest),
+        (
+            "a token too few",
+            |b| drop(b["choices"][0]["token_ids"].as_array_mut().unwrap().pop()),
+            FaultClass::TokenCount,
+        ),
+        (
+            "a log-probability too few",
+            |b| drop(b["choices"][0]["logprobs"]["content"].as_array_mut().unwrap().pop()),
+            FaultClass::TokenCount,
+        ),
+        ("no log-probabilities", |b| b["choices"][0]["logprobs"] = json!(null), FaultClass::TokenCount),
+        ("another count", |b| b["usage"]["completion_tokens"] = json!(7), FaultClass::TokenCount),
+        (
+            "of another token",
+            |b| b["choices"][0]["logprobs"]["content"][1]["token_id"] = json!(9),
+            FaultClass::TokenCount,
+        ),
+        (
+            "no log-probability",
+            |b| b["choices"][0]["logprobs"]["content"][1]["logprob"] = json!(null),
+            FaultClass::LogprobOutOfRange,
+        ),
+        (
+            "above 0",
+            |b| b["choices"][0]["logprobs"]["content"][1]["logprob"] = json!(0.5),
+            FaultClass::LogprobOutOfRange,
+        ),
+        (
+            "impossible",
+            |b| b["choices"][0]["logprobs"]["content"][1]["logprob"] = json!(-9999.0),
+            FaultClass::LogprobOutOfRange,
+        ),
+        (
+            "an id below 0",
+            |b| {
+                b["choices"][0]["token_ids"][1] = json!(-1);
+                b["choices"][0]["logprobs"]["content"][1]["token_id"] = json!(-1);
+            },
+            FaultClass::TokenOutOfVocabulary,
+        ),
+        (
+            "an id outside",
+            |b| {
+                b["choices"][0]["token_ids"][1] = json!(512);
+                b["choices"][0]["logprobs"]["content"][1]["token_id"] = json!(512);
+            },
+            FaultClass::TokenOutOfVocabulary,
+        ),
+        (
+            "a new finish reason",
+            |b| b["choices"][0]["finish_reason"] = json!("repetition"),
+            FaultClass::FinishReason,
+        ),
+        ("a gap", |b| b["choices"][0]["weight_versions"][0]["start"] = json!(1), FaultClass::Versions),
+        ("an early end", |b| b["choices"][0]["weight_versions"][0]["end"] = json!(3), FaultClass::Versions),
+        (
+            "two choices",
+            |b| {
+                let mut second = b["choices"][0].clone();
+                second["index"] = json!(1);
+                b["choices"].as_array_mut().unwrap().push(second);
+            },
+            FaultClass::BadShape,
+        ),
+    ];
+    for (what, change, class) in cases {
+        let mut answer = capture("generate").answer;
+        let mut body: Value = serde_json::from_slice(&answer.body).unwrap();
+        change(&mut body);
+        answer.body = body.to_string().into_bytes();
+        let fault = vllm::read(&answer)
+            .and_then(vllm::only)
+            .and_then(|completion| completion.check(&expected("generate-tokens-gen-1", 4)))
+            .expect_err(what);
+        assert_eq!(fault.class, class, "{what}: {fault}");
+        assert_eq!(fault.class.kind(), FailureKind::Transient, "{what}");
+    }
+    let text = |body: &str| {
+        vllm::read(&Answer { status: 200, content_type: "application/json".to_owned(), body: body.into() })
+    };
+    assert_eq!(text("{\"choices\": [").expect_err("cut").class, FaultClass::BadJson);
+    assert_eq!(text("<html>").expect_err("another page").class, FaultClass::BadJson);
+    assert_eq!(text("{\"choices\": 3}").expect_err("another shape").class, FaultClass::BadShape);
+    let nan = text("{\"choices\": [{\"logprobs\": {\"token_logprobs\": [-1.0, NaN]}}]}");
+    assert_eq!(nan.expect_err("Python's NaN").class, FaultClass::LogprobOutOfRange);
+    assert_eq!(text("{\"text\": \"NaN\", ").expect_err("a word").class, FaultClass::BadJson);
+    let fault =
+        completion("generate").check(&expected("generate-tokens-gen-1", 3)).expect_err("four of three");
+    assert_eq!((fault.class, fault.num_tokens), (FaultClass::TooLong, 4));
+}
+
+#[test]
+fn parts_of_an_answer_make_the_answer() {
+    let whole = completion("generate");
+    let mut parts = completion("generate_stream");
+    assert_eq!(parts.request_id.as_deref(), Some("generate-tokens-gen-5"));
+    parts.request_id = whole.request_id.clone();
+    assert_eq!(parts, whole);
+
+    let (whole, parts) = (completion("completions_lp0_ids"), completion("completions_stream"));
+    let length = parts.token_ids.as_ref().unwrap().len();
+    assert_eq!(parts.token_ids.as_ref().unwrap(), &whole.token_ids.as_ref().unwrap()[..length]);
+    assert_eq!(parts.logprobs.as_ref().unwrap(), &whole.logprobs.as_ref().unwrap()[..length]);
+    assert_eq!(parts.finish, Some(Finish::Length));
+    let two = vllm::read(&capture("completions_stream_n2").answer).expect("two choices");
+    assert_eq!(two.len(), 2);
+    assert!(two.iter().all(|one| one.finish == Some(Finish::Length)));
+
+    // Broken off anywhere: what had arrived is counted, and it is never a sample.
+    let stream = capture("generate_stream").answer;
+    for end in 0..stream.body.len() - 2 {
+        let cut = Answer { body: stream.body[..end].to_vec(), ..stream.clone() };
+        let read = vllm::read(&cut).expect("whole events");
+        if let Some(completion) = read.into_iter().next() {
+            let spent = completion.num_tokens();
+            let fault = completion.check(&expected("generate-tokens-gen-5", 4)).expect_err("half of it");
+            assert_eq!((fault.class, fault.num_tokens), (FaultClass::HalfBody, spent));
+            assert!((1..=4).contains(&spent));
+        }
+    }
+}
+
+// The numbered surprises of the notes on the captures, each held down.
+
+#[test]
+fn surprise_1_ids_get_prefixes() {
+    for (name, interface, ours) in [
+        ("generate", Interface::Generate, "gen-1"),
+        ("completions_reqid_body", Interface::Completions, "req-abc"),
+        ("xreqid_echo", Interface::Completions, "rid-1"),
+    ] {
+        let (answered, _) = vllm::server_id(interface, ours);
+        assert_eq!(completion(name).request_id, Some(answered), "{name}");
+    }
+    // What an abort needs, as it was sent when it worked.
+    let sent = |name: &str| capture(name).request["request_ids"][0].as_str().unwrap().to_owned();
+    assert_eq!(vllm::server_id(Interface::Generate, "ab1").1, sent("abort_dev_prefixed"));
+    assert_eq!(vllm::server_id(Interface::Completions, "cc").1, sent("abort_dev_cmpl"));
+    // An id that nobody knows is acknowledged all the same: the answer says nothing.
+    let unknown: Value = capture("abort_unknown").answer.json().unwrap();
+    assert_eq!(unknown["aborted"], 1);
+    // Duplicate ids are taken, so ours must be unique; an answer under an id is checked to be that of the request.
+    assert_eq!(completion("dup1").request_id, completion("dup2").request_id);
+}
+
+#[test]
+fn surprise_2_what_a_server_takes_in_silence() {
+    assert_eq!(capture("generate_unknown_field").answer.status, 200);
+    // So a parameter that says what our settings say never reaches it.
+    let extra: Map<String, Value> = serde_json::from_value(json!({"max_tokens": 7})).unwrap();
+    let refused = vllm::check(&sampling(), &extra).expect_err("ours");
+    assert_eq!(
+        refused.to_string(),
+        "server parameter `max_tokens` is set by rollout.max_response_length; set that instead"
+    );
+    // A limit of its own that it applies in silence is seen by the number of tokens.
+    let clamped = completion("generate_len_plus_max_too_long");
+    let asked =
+        capture("generate_len_plus_max_too_long").request["sampling_params"]["max_tokens"].as_u64().unwrap();
+    let fault =
+        clamped.check(&expected("generate-tokens-gen-12", asked as usize)).expect_err("fewer than asked for");
+    assert_eq!((fault.class, fault.class.kind()), (FaultClass::Clamped, FailureKind::Permanent));
+    assert!(fault.detail.contains("max_model_len"), "{fault}");
+}
+
+#[test]
+fn surprise_3_caches_are_reset_with_those_that_run() {
+    assert_eq!(vllm::reset_prefix_cache().path, "/reset_prefix_cache?reset_running_requests=true");
+    // Without it a busy server answers 200 and did nothing.
+    for (name, happened) in [
+        ("midflight_noclear_reset", false),
+        ("midflight_noclear_reset_running", true),
+        ("reset_prefix_busy", false),
+        ("reset_prefix_running_while_keep", true),
+    ] {
+        assert_eq!(vllm::read_reset(&capture(name).answer), Ok(happened), "{name}");
+    }
+}
+
+#[test]
+fn surprise_4_a_paused_server_queues_or_turns_away_and_neither_is_a_failure() {
+    // 0.32 answers after the resume.
+    assert_eq!(completion("pause_wait_newreq").finish, Some(Finish::Length));
+    // 0.33 turns away (from its source, not captured).
+    let body = r#"{"error": {"message": "paused", "type": "engine_paused", "param": null, "code": 503}}"#;
+    let away = Answer { status: 503, content_type: "application/json".to_owned(), body: body.into() };
+    assert_eq!(away.success().expect_err("not now").class, FaultClass::Paused);
+    let code = r#"{"error": {"message": "paused", "type": "ServiceUnavailable", "code": "engine_paused"}}"#;
+    let away = Answer { body: code.into(), ..away };
+    assert_eq!(away.success().expect_err("not now").class, FaultClass::Paused);
+    let busy = Answer { body: b"queue full".to_vec(), ..away };
+    assert_eq!(busy.success().expect_err("not now").class, FaultClass::Busy);
+}
+
+#[test]
+fn surprise_5_versions_are_labels_that_must_be_set() {
+    let checked = completion("pause_keep_inflight").check(&Expected {
+        logprobs: false,
+        ..expected(&completion("pause_keep_inflight").request_id.unwrap(), 480)
+    });
+    let spans = checked.expect("a good answer").spans.expect("versions");
+    let spans: Vec<_> = spans.iter().map(|span| (span.label.as_str(), span.start, span.end)).collect();
+    assert_eq!(spans, [("default", 0, 115), ("v-mid", 115, 480)]);
+    // A reload alone leaves the label.
+    assert_eq!(vllm::read_label(&capture("weight_info_after_reload").answer).as_deref(), Ok("default"));
+    let set = vllm::set_label("v-mid");
+    let sent: Value = serde_json::from_slice(&set.body).unwrap();
+    assert_eq!(
+        (set.path.as_str(), sent),
+        ("/update_weight_version", capture("update_weight_version_mid").request)
+    );
+}
+
+#[test]
+fn surprise_6_weights_are_told_by_the_log_probabilities_of_a_known_text() {
+    let Capture { request, answer, .. } = capture("generate_lp2");
+    let tokens: Vec<u32> = serde_json::from_value(request["token_ids"].clone()).unwrap();
+    let scores = vllm::read_scores(&answer, &tokens).expect("scores");
+    assert_eq!(scores.len(), 6);
+    assert_eq!((scores[0], scores[5]), (-8.930_912_017_822_266, -8.788_402_557_373_047));
+    let Capture { answer, .. } = capture("completions_prompt_logprobs");
+    assert_eq!(vllm::read_scores(&answer, &tokens).expect("scores of the other interface"), scores);
+    let fault = vllm::read_scores(&answer, &[10, 20, 31, 40, 50, 60, 70]).expect_err("of another text");
+    assert_eq!(fault.class, FaultClass::LogprobOutOfRange);
+    let none = vllm::read_scores(&capture("generate").answer, &tokens).expect_err("none");
+    assert_eq!(none.class, FaultClass::BadShape);
+}
+
+#[test]
+fn surprise_7_a_reload_always_names_its_folder() {
+    let call = vllm::reload("checkpoints/tiny-qwen2");
+    let sent: Value = serde_json::from_slice(&call.body).unwrap();
+    assert_eq!((call.path.as_str(), sent), ("/collective_rpc", capture("reload_A").request));
+}
+
+#[test]
+fn surprise_8_a_folder_that_is_none_is_an_error_of_the_server() {
+    let fault = capture("reload_bad_path").answer.success().expect_err("500");
+    assert_eq!(fault.class, FaultClass::ServerError);
+    assert!(fault.detail.contains("/nonexistent"), "{fault}");
+    assert!(capture("health_after_bad_reload").answer.success().is_ok(), "and yet it says that it is well");
+    assert!(capture("generate_after_bad_reload").answer.success().expect_err("dead").class.is_of_server());
+}
+
+#[test]
+fn surprise_10_the_distribution_that_log_probabilities_are_of() {
+    // Only one token allowed: certain, where the distribution is the one that it was drawn from.
+    let answer = &capture("completions_eos_forced").answer;
+    assert_eq!(vllm::read_mode(answer), Ok(LogprobsOf::Drawn));
+    let mut raw: Value = serde_json::from_slice(&answer.body).unwrap();
+    raw["choices"][0]["logprobs"]["token_logprobs"][0] = json!(-7.5);
+    let raw = Answer { body: raw.to_string().into_bytes(), ..answer.clone() };
+    assert_eq!(vllm::read_mode(&raw), Ok(LogprobsOf::Logits));
+    let sent: Value =
+        serde_json::from_slice(&vllm::ask_mode(Interface::Completions, Some("tiny"), "x", 2).body).unwrap();
+    assert_eq!(
+        (&sent["allowed_token_ids"], &sent["max_tokens"], &sent["logprobs"]),
+        (&json!([2]), &json!(1), &json!(0))
+    );
+    // Greedy reports the distribution before truncation.
+    let cases: [(Sampling, [Option<&str>; 3]); 7] = [
+        (sampling(), [None, None, None]),
+        (Sampling { temperature: 0.7, ..sampling() }, [Some("temperature 0.7"), None, None]),
+        (Sampling { top_k: Some(5), ..sampling() }, [None, None, Some("top_k 5")]),
+        (Sampling { top_p: 0.9, ..sampling() }, [None, None, Some("top_p 0.9")]),
+        (Sampling { min_p: 0.1, ..sampling() }, [None, None, Some("min_p 0.1")]),
+        (
+            Sampling { repetition_penalty: 1.1, ..sampling() },
+            [None, Some("repetition_penalty 1.1"), Some("repetition_penalty 1.1")],
+        ),
+        (Sampling { temperature: 0.0, top_p: 0.9, ..sampling() }, [None, None, None]),
+    ];
+    for (sampling, differs) in cases {
+        let found = [LogprobsOf::Logits, LogprobsOf::Tempered, LogprobsOf::Drawn]
+            .map(|of| of.differs(&sampling, None));
+        assert_eq!(found.each_ref().map(Option::as_deref), differs, "{sampling:?}");
+    }
+    assert_eq!(LogprobsOf::Logits.differs(&sampling(), Some("logit_bias")), None);
+    assert_eq!(LogprobsOf::Drawn.differs(&sampling(), Some("logit_bias")).as_deref(), Some("logit_bias"));
+}
+
+#[test]
+fn an_abort_answers_with_what_there_was() {
+    for (name, num_tokens) in
+        [("abort_all_result", 206), ("abort_inf_result", 192), ("pause_abort_inflight", 89)]
+    {
+        let completion = completion(name);
+        let id = completion.request_id.clone().unwrap();
+        let checked = completion.check(&Expected { logprobs: false, ..expected(&id, 480) }).expect(name);
+        assert_eq!((checked.finish, checked.token_ids.len()), (Finish::Abort, num_tokens), "{name}");
+    }
+    let stream = completion("abort_all_result2");
+    assert_eq!(stream.finish, Some(Finish::Abort));
+}
+
+fn ask<'a>(sampling: &'a Sampling, extra: &'a Map<String, Value>) -> Ask<'a> {
+    Ask {
+        request_id: "r1",
+        prompt: &[10, 20],
+        prompt_text: "ab",
+        sampling,
+        seed: Some(u64::MAX),
+        end_token_ids: &[2],
+        model: Some("tiny"),
+        cache_salt: Some("w1"),
+        logprobs: true,
+        stream: false,
+        extra,
+    }
+}
+
+#[test]
+fn sampling_in_the_words_of_each_server() {
+    let sampling = Sampling { top_k: Some(7), stop: vec!["\n".to_owned()], ..sampling() };
+    let extra: Map<String, Value> =
+        serde_json::from_value(json!({"presence_penalty": 0.5, "priority": 3})).unwrap();
+    let sent = |call: tamis_rollout::wire::Call| -> Value { serde_json::from_slice(&call.body).unwrap() };
+    let parameters = json!({
+        "max_tokens": 4, "temperature": 1.0, "top_k": 7, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0,
+        "stop_token_ids": [2], "stop": ["\n"], "seed": i64::MAX, "logprobs": 0, "presence_penalty": 0.5,
+    });
+    let generate = sent(vllm::sample(Interface::Generate, &ask(&sampling, &extra)));
+    assert_eq!(
+        generate,
+        json!({
+            "model": "tiny", "request_id": "r1", "cache_salt": "w1", "priority": 3, "token_ids": [10, 20],
+            "sampling_params": parameters,
+        })
+    );
+    let completions = sent(vllm::sample(Interface::Completions, &ask(&sampling, &extra)));
+    assert_eq!((&completions["prompt"], &completions["top_k"]), (&json!([10, 20]), &json!(7)));
+    assert_eq!((&completions["return_token_ids"], &completions["priority"]), (&json!(true), &json!(3)));
+
+    let sglang = sent(sglang::sample(&ask(&sampling, &extra)));
+    assert_eq!(
+        (&sglang["rid"], &sglang["input_ids"], &sglang["return_logprob"]),
+        (&json!("r1"), &json!([10, 20]), &json!(true))
+    );
+    assert_eq!(sglang["sampling_params"]["max_new_tokens"], 4);
+    assert_eq!(sglang["sampling_params"]["sampling_seed"], i32::MAX);
+    let all = Sampling { top_k: None, ..sampling.clone() };
+    assert_eq!(sent(sglang::sample(&ask(&all, &extra)))["sampling_params"]["top_k"], -1);
+    assert_eq!(sent(vllm::sample(Interface::Generate, &ask(&all, &extra)))["sampling_params"]["top_k"], 0);
+
+    let openai = sent(openai::sample(&ask(&all, &Map::new())));
+    assert_eq!(
+        openai,
+        json!({"model": "tiny", "prompt": "ab", "max_tokens": 4, "temperature": 1.0, "top_p": 1.0, "stop": ["\n"], "seed": i64::MAX})
+    );
+}
+
+#[test]
+fn what_a_server_cannot_do_is_refused_with_the_reason() {
+    let none = Map::new();
+    let refused =
+        |error: Result<(), tamis_rollout::wire::ParameterError>| error.expect_err("refused").to_string();
+    assert_eq!(
+        refused(vllm::check(&Sampling { temperature: 0.001, ..sampling() }, &none)),
+        "vllm cannot do temperature 0.001: it samples at 0.01 instead; use 0 for greedy decoding"
+    );
+    let penalty = Sampling { repetition_penalty: 1.1, ..sampling() };
+    assert!(
+        refused(sglang::check(&penalty, &none))
+            .starts_with("sglang cannot do repetition_penalty 1.1: it counts")
+    );
+    assert!(vllm::check(&penalty, &none).is_ok());
+    assert!(
+        refused(openai::check(&penalty, &none))
+            .starts_with("openai cannot do repetition_penalty 1.1: OpenAI's")
+    );
+    assert!(refused(openai::check(&Sampling { top_k: Some(3), ..sampling() }, &none)).contains("top_k 3"));
+    let extra: Map<String, Value> = serde_json::from_value(json!({"top_k": 3})).unwrap();
+    assert!(openai::check(&sampling(), &extra).is_ok(), "a server that has one may take it");
+    assert!(vllm::check(&sampling(), &extra).is_err());
+}
+
+#[test]
+fn answers_of_sglang() {
+    let body = json!({
+        "text": "ab", "output_ids": [5, 6],
+        "meta_info": {
+            "id": "r1", "finish_reason": {"type": "stop", "matched": 2}, "prompt_tokens": 2, "completion_tokens": 2,
+            "weight_version": "w3", "output_token_logprobs": [[-0.5, 5, null], [-0.25, 6, "b"]],
+        },
+    });
+    let answer = |body: &Value| Answer {
+        status: 200,
+        content_type: "application/json".to_owned(),
+        body: body.to_string().into_bytes(),
+    };
+    let checked = sglang::read(&answer(&body)).unwrap().check(&expected("r1", 4)).expect("a good answer");
+    assert_eq!((checked.token_ids, checked.logprobs), (vec![5, 6], vec![-0.5, -0.25]));
+    assert_eq!(checked.spans.unwrap()[0].label, "w3");
+    let mut other = body.clone();
+    other["output_ids"] = json!([5, 7]);
+    assert_eq!(sglang::read(&answer(&other)).expect_err("other tokens").class, FaultClass::TokenCount);
+    let failed = json!({"success": false, "message": "no such folder"});
+    assert_eq!(sglang::read_reload(&answer(&failed)).expect_err("not loaded").detail, "no such folder");
+    let scores = json!({"meta_info": {"input_token_logprobs": [[null, 5, null], [-1.5, 6, null]]}});
+    assert_eq!(sglang::read_scores(&answer(&scores), &[5, 6]), Ok(vec![-1.5]));
+}
