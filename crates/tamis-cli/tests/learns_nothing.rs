@@ -349,7 +349,8 @@ fn a_validation_of_which_nothing_was_scored_has_no_figure() {
             );
             let state = folder.read("runs/tiny/checkpoints/step_6/state.json");
             let state: serde_json::Value = serde_json::from_str(&state).expect("JSON");
-            let scores: Vec<&String> = state["scores"].as_object().expect("scores").keys().collect();
+            let scores: Vec<&String> =
+                state["validation"]["scores"].as_object().expect("scores").keys().collect();
             assert_eq!(scores, ["2", "4", "6"]);
         }
     }

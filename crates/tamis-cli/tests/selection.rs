@@ -419,5 +419,10 @@ fn the_best_checkpoint_may_go_by_a_figure_that_is_not_logged() {
     assert!(!folder.read("runs/tiny/metrics.jsonl").contains("acc/mean@2"));
     let state = folder.read("runs/tiny/checkpoints/step_6/state.json");
     let state: serde_json::Value = serde_json::from_str(&state).expect("JSON");
-    assert_eq!(state["scores"].as_object().map(serde_json::Map::len), Some(4), "{}", state["scores"]);
+    assert_eq!(
+        state["validation"]["scores"].as_object().map(serde_json::Map::len),
+        Some(4),
+        "{}",
+        state["validation"]["scores"]
+    );
 }

@@ -6,19 +6,9 @@
 
 mod checksums;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-use tamis_core::advantage::AdvantageState;
-use tamis_core::early_stop::EarlyStopState;
-use tamis_core::group::{Group, PolicyVersion};
-use tamis_core::objective::{KlState, ObjectiveState};
-use tamis_core::schedule::Scheduler;
-use tamis_data::sampler::Position;
-use tamis_env::reward::Logged;
 use tamis_model::{CheckpointError, Model, ModelConfig, SaveDtype};
-use tamis_rollout::{Record, RewardHealth};
 use tamis_text::tokenizer::Tokenizer;
 use thiserror::Error;
 
@@ -27,132 +17,8 @@ pub use checksums::{CHECKSUMS, ChecksumError, Extent, verify};
 
 use crate::durable::{Disk, DiskError, UNFINISHED};
 use crate::native::{NativeCritic, NativeEngine};
-use crate::run_directory::{LogPositions, checkpoint_before, step_of_checkpoint};
-use crate::session::{UniformGroups, Untrained};
-use crate::validation::ValidationReport;
-
-/// Version of the layout of `state.json`.
-const FORMAT: u32 = 3;
-
-/// A group kept for the next step.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct CarriedGroup {
-    /// The group, with the log-probabilities it was sampled with.
-    pub group: Group,
-    /// Step in which it was generated.
-    pub step: u64,
-    /// Round of that step.
-    pub round: u64,
-    /// Rewards after the KL penalty \[G\], where the filter looked at them; `None` for a member without.
-    #[serde(default)]
-    final_rewards: Option<Vec<Option<f64>>>,
-    /// What the reward functions logged of each member \[G\]; empty where they logged nothing.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub logged: Vec<Logged>,
-}
-
-impl CarriedGroup {
-    /// What has to be kept of a group that is held between two steps.
-    pub fn of(record: &Record) -> Self {
-        // JSON has no NaN.
-        let of_member = |reward: &f64| (!reward.is_nan()).then_some(*reward);
-        Self {
-            group: record.group.clone(),
-            step: record.step,
-            round: record.round,
-            final_rewards: record
-                .final_rewards
-                .as_ref()
-                .map(|rewards| rewards.iter().map(of_member).collect()),
-            logged: record.logged.clone(),
-        }
-    }
-
-    /// Rewards after the KL penalty \[G\], where the filter looked at them; NaN for a member without.
-    pub fn final_rewards(&self) -> Option<Vec<f64>> {
-        let rewards = self.final_rewards.as_ref()?;
-        Some(rewards.iter().map(|reward| reward.unwrap_or(f64::NAN)).collect())
-    }
-}
-
-/// What is to be known of a critic beside its weights and moments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CriticState {
-    /// Steps that it has been trained in.
-    pub version: u64,
-}
-
-/// The state of a run between two steps, weights and moments aside.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct RunState {
-    /// Layout version.
-    pub format: u32,
-    /// Steps trained.
-    pub step: u64,
-    /// Version of the weights.
-    pub version: PolicyVersion,
-    /// Place in the data.
-    pub position: Position,
-    /// The scheduling machine.
-    pub machine: Scheduler,
-    /// Id of the next dispatched group.
-    pub next_group: u64,
-    /// Groups kept for the next step.
-    pub carried: Vec<CarriedGroup>,
-    /// State of the objective.
-    pub objective: ObjectiveState,
-    /// What the advantage estimator carries from step to step.
-    #[serde(default)]
-    pub advantage: AdvantageState,
-    /// Coefficient of the divergence in the reward.
-    pub reward_kl: Option<KlState>,
-    /// CRC-32 of the training prompts as the model sees them: a resume on other data would not be exact.
-    pub data_crc32: u32,
-    /// Length of every log when the checkpoint was written.
-    pub logs: LogPositions,
-    /// From where on the journal of answers holds what the steps after this one were answered, in bytes: a resume reads it from there.
-    #[serde(default)]
-    pub journal: Option<u64>,
-    /// Whether the validation after this step is still to be made: the run was interrupted in it.
-    #[serde(default)]
-    pub is_unmeasured: bool,
-    /// Prompt and completion tokens of all trajectories generated so far.
-    pub num_tokens: u64,
-    /// Validation figures by step, for keeping the best checkpoints.
-    pub scores: BTreeMap<u64, f64>,
-    /// The validation before reinforcement learning, for the closing table.
-    pub before: Option<ValidationReport>,
-    /// The last validation and the step it came after: it is not made again on resume.
-    #[serde(default)]
-    pub latest: Option<(u64, ValidationReport)>,
-    /// What the early stops have seen.
-    #[serde(default)]
-    pub early_stop: EarlyStopState,
-    /// Groups without signal that were trained on, for the warnings of them; none in a checkpoint of an earlier build.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub uniform_groups: Option<UniformGroups>,
-    /// Updates left out one after the other, up to the last, because their gradients were not finite.
-    #[serde(default)]
-    pub skipped_updates: u32,
-    /// The same of the critic's updates.
-    #[serde(default)]
-    pub skipped_critic_updates: u32,
-    /// How the rewards of the rounds arrived.
-    #[serde(default)]
-    pub reward_health: RewardHealth,
-    /// The latest steps that made no update of the policy.
-    #[serde(default)]
-    pub untrained: Untrained,
-    /// The critic, where there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub critic: Option<CriticState>,
-}
-
-impl RunState {
-    /// The layout version that this build writes.
-    pub const FORMAT: u32 = FORMAT;
-}
+use crate::run_directory::{checkpoint_before, step_of_checkpoint};
+use crate::session::RunState;
 
 /// A checkpoint cannot be written or read.
 #[derive(Debug, Error)]
@@ -175,7 +41,7 @@ pub enum SaveError {
         source: serde_json::Error,
     },
     /// The state was written by another layout.
-    #[error("{path} has layout version {found}, this build of tamis reads {FORMAT}")]
+    #[error("{path} has layout version {found}, this build of tamis reads {format}", format = RunState::FORMAT)]
     Format {
         /// The file.
         path: PathBuf,
@@ -329,7 +195,7 @@ pub fn read_state(folder: &Path) -> Result<RunState, SaveError> {
     let version: serde_json::Value =
         serde_json::from_slice(&bytes).map_err(|source| SaveError::State { path: path.clone(), source })?;
     let found = version["format"].as_u64().unwrap_or(0) as u32;
-    if found != FORMAT {
+    if found != RunState::FORMAT {
         return Err(SaveError::Format { path, found });
     }
     serde_json::from_slice(&bytes).map_err(|source| SaveError::State { path, source })
@@ -355,12 +221,10 @@ pub fn critic_shape(folder: &Path) -> Result<ModelConfig, SaveError> {
 /// Reads a checkpoint's critic with its moments; `make` puts an optimizer around the weights.
 pub fn read_critic(
     folder: &Path,
-    state: &CriticState,
     make: impl FnOnce(Model) -> NativeCritic,
 ) -> Result<NativeCritic, SaveError> {
     let folder = folder.join(CRITIC);
     let mut critic = make(Model::load_critic(&folder)?);
     critic.optimizer_mut().load(&folder.join(OPTIMIZER))?;
-    critic.set_version(state.version);
     Ok(critic)
 }

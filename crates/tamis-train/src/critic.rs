@@ -40,6 +40,8 @@ pub struct CriticBatch<'a> {
     pub old: &'a Ragged<f64>,
     /// What they should have been.
     pub returns: &'a Ragged<f64>,
+    /// Which scored trajectories are learned from `[P][G]`; `None`: all.
+    pub kept: Option<&'a Ragged<bool>>,
 }
 
 /// What the critic's updates of one step did.
@@ -84,7 +86,7 @@ pub fn update_critic(
     for epoch in 0..settings.epochs {
         let order = order(settings.shuffle, epoch, batch.groups.len());
         for range in mini_batches(order.len(), settings.mini_batch_size) {
-            let own = OptimizerBatch::of(batch.groups, &first_row, &order[range], false, None);
+            let own = OptimizerBatch::of(batch.groups, &first_row, &order[range], false, batch.kept);
             if own.live().is_empty() {
                 // Nothing to learn from: an optimizer step would decay weights and move by old momentum alone.
                 continue;

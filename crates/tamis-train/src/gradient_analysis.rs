@@ -2,8 +2,8 @@
 
 use tamis_core::diagnostics::{Buckets, BucketsError};
 use tamis_core::filter::GroupStatistics;
-use tamis_core::group::Group;
 use tamis_core::objective::{Objective, ObjectiveState};
+use tamis_core::ragged::Ragged;
 
 use crate::learner::{Learner, LearnerError};
 use crate::update::{TrainingBatch, UpdateSettings, gradient_norm};
@@ -69,10 +69,9 @@ impl Measured<'_> {
     }
 }
 
-/// Deviation of a group's rewards (ddof 0); NaN with fewer than two scored members.
-fn deviation(group: &Group) -> f64 {
-    let rewards: Vec<f64> = group.trajectories.iter().map(|one| one.reward).collect();
-    let statistics = GroupStatistics::of(&rewards, None);
+/// Deviation of a group's rewards \[G\] (ddof 0); NaN with fewer than two scored members.
+fn deviation(rewards: &[f64]) -> f64 {
+    let statistics = GroupStatistics::of(rewards, None);
     if statistics.num_scored < 2 { f64::NAN } else { statistics.std }
 }
 
@@ -93,6 +92,7 @@ impl GradientAnalysis {
 
     /// `grad_norm/{all,bucket_I}/*` of a batch, under the policy as it is: the norm of the gradient of each term of the loss over these groups
     /// alone, normalised as if they were an optimizer batch. The weights do not change. Buckets without a token to train on have no norm.
+    /// `rewards` are those that are compared within a group `[P][G]`, NaN for a member that is not.
     ///
     /// # Errors
     /// What the learner or the objective refuses.
@@ -101,9 +101,10 @@ impl GradientAnalysis {
         learner: &mut dyn Learner,
         (objective, state): (&Objective, &ObjectiveState),
         batch: TrainingBatch<'_>,
+        rewards: &Ragged<f64>,
         settings: &UpdateSettings,
     ) -> Result<Vec<(String, f64)>, LearnerError> {
-        let deviations: Vec<f64> = batch.groups.iter().map(|group| deviation(group)).collect();
+        let deviations: Vec<f64> = rewards.rows().map(deviation).collect();
         let places = self
             .buckets
             .assign(&deviations)

@@ -57,6 +57,13 @@ impl Timings {
         }
     }
 
+    /// Adds the times of stages that were measured apart.
+    pub fn append(&mut self, other: &Self) {
+        for (stage, time) in &other.stages {
+            self.add(stage, *time);
+        }
+    }
+
     /// Runs `act` and adds its time to a stage.
     pub fn time<R>(&mut self, stage: &'static str, act: impl FnOnce() -> R) -> R {
         let start = Instant::now();

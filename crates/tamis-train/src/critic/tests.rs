@@ -104,7 +104,7 @@ fn updated(learner: &mut Constant, settings: &CriticSettings) -> CriticReport {
     let groups = groups();
     let groups: Vec<&Group> = groups.iter().collect();
     let (old, returns) = columns();
-    let batch = CriticBatch { groups: &groups, old: &old, returns: &returns };
+    let batch = CriticBatch { groups: &groups, old: &old, returns: &returns, kept: None };
     update_critic(learner, batch, settings, 0.25).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -183,7 +183,7 @@ fn metrics_are_means_over_the_updates_that_have_them() {
     let groups = [first, group(2, vec![unscored.clone(), unscored])];
     let groups: Vec<&Group> = groups.iter().collect();
     let (old, returns) = columns();
-    let batch = CriticBatch { groups: &groups, old: &old, returns: &returns };
+    let batch = CriticBatch { groups: &groups, old: &old, returns: &returns, kept: None };
     let settings = settings(1, MicroBatch::Tokens(100));
     let mut learner = Constant::new(3.0);
     let report =
@@ -208,7 +208,7 @@ fn a_mini_batch_with_nothing_to_train_on_takes_no_optimizer_step() {
         let groups = [group(1, vec![member.clone(), member])];
         let groups: Vec<&Group> = groups.iter().collect();
         let columns = Ragged::from_rows([vec![1.0; 2], vec![1.0; 2]]);
-        let batch = CriticBatch { groups: &groups, old: &columns, returns: &columns };
+        let batch = CriticBatch { groups: &groups, old: &columns, returns: &columns, kept: None };
         let mut learner = Constant::new(1.0);
         let settings = CriticSettings { epochs: 2, ..settings(1, MicroBatch::Tokens(100)) };
         let report =

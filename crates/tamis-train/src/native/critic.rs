@@ -14,8 +14,6 @@ pub struct NativeCritic {
     optimizer: AdamW,
     gradients: Gradients,
     max_grad_norm: Option<f64>,
-    /// Steps that it has been trained in.
-    version: u64,
 }
 
 impl NativeCritic {
@@ -25,7 +23,6 @@ impl NativeCritic {
             optimizer: AdamW::new(&model, optimizer),
             gradients: Gradients::new(&model),
             max_grad_norm,
-            version: 0,
             model,
         }
     }
@@ -43,16 +40,6 @@ impl NativeCritic {
     /// The optimizer, to load its state.
     pub fn optimizer_mut(&mut self) -> &mut AdamW {
         &mut self.optimizer
-    }
-
-    /// Steps that it has been trained in.
-    pub fn version(&self) -> u64 {
-        self.version
-    }
-
-    /// Sets the version, on resume.
-    pub fn set_version(&mut self, version: u64) {
-        self.version = version;
     }
 }
 

@@ -1,4 +1,6 @@
-//! From the groups of a step to advantages: the columns that the estimator reads, greedy completions included, then the shapings.
+//! Credit: from the groups of a step to the columns that the estimator reads, and from these to advantages.
+
+use std::time::Instant;
 
 use tamis_core::advantage::shaping::{GroupCounts, Shaped, ShapingBatch, shape};
 use tamis_core::advantage::{
@@ -6,37 +8,62 @@ use tamis_core::advantage::{
     GeneratedStatistics,
 };
 use tamis_core::group::{Group, GroupId, Score, Trajectory};
-use tamis_core::objective::Normalisers;
+use tamis_core::objective::{KlState, Normalisers};
 use tamis_core::ragged::Ragged;
 use tamis_core::random::{Key, Purpose};
-use tamis_rollout::{Collected, Fate, PreparedPrompt, Sampling, TicketPurpose};
+use tamis_rollout::{Fate, PreparedPrompt, Record};
 
+use super::RunError;
+use super::facts::{GreedyFacts, RewardKl, StepFacts};
+use super::members::Members;
 use super::passes::Passes;
-use super::{RunError, Session};
+use super::recipe::Recipe;
+use super::reference::{penalty, reference_column, reference_logprobs};
+use super::state::RunState;
+use super::step::Batch;
+use super::workers::Workers;
+use crate::assemble::objective::Divergence;
 use crate::batch_metrics::Summary;
+use crate::critic::values;
 use crate::learner::LearnerError;
-use crate::metrics::Metrics;
+use crate::micro_batch::sequences;
 use crate::optimizer_batch::mask_of;
-use crate::validation::{Validation, ValidationSettings, sample};
+use crate::validation::{Validation, sample};
+
+/// Everything that advantages are made of. Rows are trajectories of the trained groups in order \[B\], or groups \[P\].
+pub(super) struct Columns {
+    /// Rewards that are compared `[P][G]`, after the KL penalty where it is in the reward; NaN for a member that is not compared.
+    pub(super) rewards: Ragged<f64>,
+    /// The same \[B\], where the KL is in the reward.
+    pub(super) final_rewards: Option<Vec<f64>>,
+    /// Coefficient of the divergence in the reward from now on, where there is such a divergence.
+    pub(super) reward_kl: Option<KlState>,
+    /// Log-probabilities under the reference `[B][T]`, where there is one.
+    pub(super) reference: Option<Ragged<f32>>,
+    /// Values of the critic `[B][T]`, where there is one.
+    pub(super) values: Option<Ragged<f64>>,
+    token_rewards: Option<Ragged<f64>>,
+    mask: Ragged<bool>,
+    lengths: Vec<usize>,
+    /// As generation gave them, where the estimator reads them.
+    sampled_logprobs: Option<Ragged<f64>>,
+    passes: Passes,
+    /// Reward of the greedy completion of each prompt \[P\], NaN where it is unscored.
+    greedy: Option<Vec<f64>>,
+    /// Scores by reward function, with its name and weight.
+    components: Vec<(String, f64, Ragged<f64>)>,
+    generated: GeneratedStatistics,
+    generated_components: Vec<GeneratedStatistics>,
+}
 
 /// What a step's advantages became.
-pub(super) struct Credited {
+pub(super) struct Credit {
     /// Advantages after the shapings.
     pub(super) shaped: Shaped,
     /// Returns per token, where the estimator forms them `[B][T]`.
     pub(super) returns: Option<Ragged<f64>>,
     /// What the estimator carries on.
     pub(super) state: AdvantageState,
-}
-
-/// Rewards of a step after what was added to them.
-pub(super) struct StepRewards {
-    /// Of each trajectory `[P][G]`.
-    pub(super) rewards: Ragged<f64>,
-    /// The divergence that each token was charged with \[N\], where it is in the reward.
-    pub(super) token_penalties: Option<Vec<f64>>,
-    /// Mean divergence from the reference per token, where it is in the reward.
-    pub(super) mean_kl: Option<f64>,
 }
 
 fn not_rectangular(error: &tamis_core::ragged::RaggedError) -> RunError {
@@ -49,18 +76,19 @@ fn turn_ends(mask_t: &[bool]) -> Vec<usize> {
 }
 
 /// Rewards per token `[B][T]`: what scores said of single tokens, what they said of turns at the last token of each, what is left of the
-/// reward at the last token, less the divergence.
+/// reward \[B\] at the last token, less the divergence.
 fn token_rewards(
     trajectories: &[&Trajectory],
+    rewards: &[f64],
     weights: &[(String, f64)],
     penalties: Option<&[f64]>,
 ) -> Ragged<f64> {
     let mut rows = Ragged::default();
     let mut start = 0;
-    for trajectory in trajectories {
+    for (trajectory, reward) in trajectories.iter().zip(rewards) {
         let len = trajectory.token_ids.len();
         let mut row = vec![0.0; len];
-        let mut rest = trajectory.reward;
+        let mut rest = *reward;
         let mut add = |place: usize, reward: f64| {
             row[place] += reward;
             rest -= reward;
@@ -89,161 +117,211 @@ fn token_rewards(
     rows
 }
 
-impl Session {
-    /// Rewards of one greedy completion of each trained prompt \[P\], NaN where it is unscored; they are not trained on.
-    pub(super) fn greedy_rewards(
-        &mut self,
-        step: u64,
-        collected: &Collected,
-        metrics: &mut Metrics,
-    ) -> Result<Option<Vec<f64>>, RunError> {
-        if !self.advantage.needs().contains(&Column::GreedyRewards) {
-            return Ok(None);
+/// Fills every column that the estimator reads, with the passes and completions that some of them take.
+pub(super) fn columns(
+    recipe: &Recipe,
+    workers: &mut Workers,
+    before: &RunState,
+    batch: &Batch,
+    members: &Members,
+    facts: &mut StepFacts,
+) -> Result<Columns, RunError> {
+    let groups = batch.groups();
+    let micro_batch = recipe.update.micro_batch;
+    let clock = Instant::now();
+    let reference = match recipe.divergence {
+        Divergence::None => None,
+        Divergence::InLoss | Divergence::InReward { .. } => {
+            let pass = |groups: &[&Group]| reference_logprobs(&mut workers.engine, groups, micro_batch);
+            let column = reference_column(&batch.trained, pass)?;
+            facts.timings.add("ref", clock.elapsed());
+            Some(column)
         }
-        let prompts: Vec<PreparedPrompt> =
-            collected.trained.iter().map(|record| record.prompt.clone()).collect();
-        let settings = ValidationSettings {
-            seed: self.config.run.seed,
-            purpose: TicketPurpose::Greedy,
-            n: 1,
-            sampling: Sampling {
-                temperature: 0.0,
-                top_k: None,
-                top_p: 1.0,
-                min_p: 0.0,
-                ..self.validation.sampling.clone()
-            },
-            num_samples_shown: 0,
-            keeps_samples: false,
-        };
-        let journal = format!("greedy/{step}");
-        let Validation { prompts: rows, report, .. } =
-            sample(&mut self.engine, &mut self.scorer, &prompts, &settings, &journal, step, &mut |_| {})?;
-        let rewards: Vec<f64> = rows
-            .iter()
-            .map(|row| {
-                row.scores.get("reward").and_then(|values| values.first()).copied().unwrap_or(f64::NAN)
-            })
-            .collect();
-        metrics
-            .set_some("greedy/reward/mean", Summary::of(rewards.iter().copied()).map(|summary| summary.mean));
-        metrics.set("greedy/num_completions", (report.num_prompts - report.num_failed) as f64);
-        metrics.set_some("greedy/response_length/mean", report.mean_length);
-        Ok(Some(rewards))
+    };
+    let clock = Instant::now();
+    let greedy = if recipe.needs(Column::GreedyRewards) {
+        let (rewards, found) = greedy_rewards(recipe, workers, facts.step, &batch.trained)?;
+        facts.greedy = Some(found);
+        facts.timings.add("gen_max", clock.elapsed());
+        Some(rewards)
+    } else {
+        None
+    };
+    let clock = Instant::now();
+    let passes = Passes::run(recipe, workers, &groups)?;
+    if !passes.is_empty() {
+        facts.timings.add("advantage_passes", clock.elapsed());
+    }
+    let clock = Instant::now();
+    let values = match recipe.critic {
+        None => None,
+        Some(_) => {
+            let values = values(&mut workers.engine, &sequences(&groups), micro_batch)?;
+            facts.timings.add("values", clock.elapsed());
+            Some(values)
+        }
+    };
+
+    let clock = Instant::now();
+    let mut rewards = members.rewards(&groups);
+    let (mut final_rewards, mut penalties, mut reward_kl) = (None, None, before.learning.reward_kl);
+    if let (Divergence::InReward { estimator, controller }, Some(reference)) = (recipe.divergence, &reference)
+    {
+        let state = reward_kl.unwrap_or_else(|| controller.initial());
+        let penalty = penalty(estimator, state.coef, &groups, reference)?;
+        let left = penalty.off(rewards.values().iter().copied());
+        facts.reward_kl = Some(RewardKl { mean: penalty.mean_kl, coefficient: state.coef });
+        reward_kl = Some(controller.updated(state, penalty.mean_kl, left.len() as f64));
+        rewards =
+            Ragged::from_lengths(left.clone(), &batch.sizes()).map_err(|error| not_rectangular(&error))?;
+        (final_rewards, penalties) = (Some(left), Some(penalty.of_tokens));
     }
 
-    /// Advantages of the trained groups, shaped. `generated` is everything that the step generated.
-    pub(super) fn credited(
-        &self,
-        step: u64,
-        groups: &[&Group],
-        generated: &[&Group],
-        given: &StepRewards,
-        (greedy, passes): (Option<&[f64]>, &Passes),
-        counts: GroupCounts,
-    ) -> Result<Credited, RunError> {
-        let reads = |column: Column| {
-            self.advantage.needs().contains(&column) || self.advantage.uses().contains(&column)
-        };
-        let trajectories: Vec<&Trajectory> = groups.iter().flat_map(|group| &group.trajectories).collect();
-        let sizes: Vec<usize> = groups.iter().map(|group| group.trajectories.len()).collect();
-        let weights: Vec<(String, f64)> = self
-            .scorer
-            .rewards()
-            .functions()
-            .iter()
-            .filter(|named| named.weight != 0.0)
-            .map(|named| (named.name.clone(), named.weight))
-            .collect();
-        let mask = Ragged::from_rows(trajectories.iter().map(|trajectory| &trajectory.loss_mask));
-        let lengths: Vec<usize> = mask.rows().map(|mask_t| mask_t.iter().filter(|&&on| on).count()).collect();
-        let has_parts = |score: &Score| score.per_token.is_some() || score.per_turn.is_some();
-        let has_tokens = given.token_penalties.is_some()
-            || trajectories.iter().any(|one| one.scores.values().any(has_parts));
-        let token_rewards = (reads(Column::TokenRewards) && has_tokens)
-            .then(|| token_rewards(&trajectories, &weights, given.token_penalties.as_deref()));
-        let old = reads(Column::OldLogprobs).then(|| {
-            Ragged::from_rows(
-                trajectories
-                    .iter()
-                    .map(|one| one.logprobs.iter().map(|&logprob| f64::from(logprob)).collect::<Vec<_>>()),
-            )
-        });
-        let value_of =
-            |one: &Trajectory, name: &str| one.scores.get(name).map_or(f64::NAN, |score| score.value);
-        let mut columns = Vec::new();
-        let mut statistics = Vec::new();
-        if reads(Column::Components) {
-            for (name, _) in &weights {
-                let values = trajectories.iter().map(|one| value_of(one, name)).collect();
-                columns.push(Ragged::from_lengths(values, &sizes).map_err(|error| not_rectangular(&error))?);
-                let mut of_generated = GeneratedStatistics::default();
-                for group in generated {
-                    let row: Vec<f64> = group.trajectories.iter().map(|one| value_of(one, name)).collect();
-                    of_generated.add(&row);
-                }
-                statistics.push(of_generated);
-            }
-        }
-        let components: Vec<Component<'_>> = weights
-            .iter()
-            .zip(&columns)
-            .map(|((name, weight), rewards)| Component { name, weight: *weight, rewards })
-            .collect();
-        let rewards_of =
-            |group: &&Group| -> Vec<f64> { group.trajectories.iter().map(|one| one.reward).collect() };
-        let mut of_generated = GeneratedStatistics::default();
-        for group in generated {
-            of_generated.add(&rewards_of(group));
-        }
-        let batch = AdvantageBatch {
-            lengths: Some(&lengths),
-            mask: Some(&mask),
-            token_rewards: token_rewards.as_ref(),
-            old_logprobs: passes.old_logprobs.as_ref().or(old.as_ref()),
-            components: (!components.is_empty()).then_some(components.as_slice()),
-            values: passes.values.as_ref(),
-            greedy_rewards: greedy,
-            entropy: passes.entropy.as_ref(),
-            sum_pi_squared: passes.sum_pi_squared.as_ref(),
-            gold_logprobs: passes.gold_logprobs.as_ref(),
-            generated: Some(Generated { reward: of_generated, components: &statistics }),
-            ..AdvantageBatch::of_rewards(&given.rewards)
-        };
-        let Estimate { advantages, returns, state } =
-            self.advantage.estimate(&batch, &self.advantage_state)?;
-        let ids: Vec<GroupId> = groups.iter().map(|group| group.id).collect();
-        let shaped = shape(
-            &self.shapings,
-            advantages,
-            &ShapingBatch {
-                batch,
-                groups: counts,
-                key: Key::new(self.config.run.seed, Purpose::Objective).with(step),
-                group_ids: Some(&ids),
-            },
-        )?;
-        Ok(Credited { shaped, returns, state })
+    let trajectories: Vec<&Trajectory> = groups.iter().flat_map(|group| &group.trajectories).collect();
+    let weights: Vec<(String, f64)> = workers
+        .scorer
+        .rewards()
+        .functions()
+        .iter()
+        .filter(|named| named.weight != 0.0)
+        .map(|named| (named.name.clone(), named.weight))
+        .collect();
+    let mask = Ragged::from_rows(trajectories.iter().map(|trajectory| &trajectory.loss_mask));
+    let has_parts = |score: &Score| score.per_token.is_some() || score.per_turn.is_some();
+    let has_tokens = penalties.is_some() || trajectories.iter().any(|one| one.scores.values().any(has_parts));
+    let token_rewards = (recipe.reads(Column::TokenRewards) && has_tokens).then(|| {
+        let whole = members.rewards(&groups);
+        token_rewards(&trajectories, whole.values(), &weights, penalties.as_deref())
+    });
+    let generated = batch.generated();
+    let mut of_generated = GeneratedStatistics::default();
+    for record in &generated {
+        let rewards: Vec<f64> = record.group.trajectories.iter().map(|one| one.reward).collect();
+        of_generated.add(&rewards);
     }
+    let value_of = |one: &Trajectory, name: &str| one.scores.get(name).map_or(f64::NAN, |score| score.value);
+    let (mut components, mut generated_components) = (Vec::new(), Vec::new());
+    for (name, weight) in weights.iter().filter(|_| recipe.reads(Column::Components)) {
+        let values = trajectories.iter().map(|one| value_of(one, name)).collect();
+        let values = Ragged::from_lengths(values, &batch.sizes()).map_err(|error| not_rectangular(&error))?;
+        components.push((name.clone(), *weight, values));
+        let mut of_component = GeneratedStatistics::default();
+        for record in &generated {
+            let row: Vec<f64> = record.group.trajectories.iter().map(|one| value_of(one, name)).collect();
+            of_component.add(&row);
+        }
+        generated_components.push(of_component);
+    }
+    let sampled_logprobs = recipe.reads(Column::OldLogprobs).then(|| {
+        let row = |one: &&Trajectory| -> Vec<f64> {
+            one.logprobs.iter().map(|&logprob| f64::from(logprob)).collect()
+        };
+        Ragged::from_rows(trajectories.iter().map(row))
+    });
+    facts.timings.add("adv", clock.elapsed());
+    Ok(Columns {
+        rewards,
+        final_rewards,
+        reward_kl,
+        reference,
+        values,
+        token_rewards,
+        lengths: mask.rows().map(|mask_t| mask_t.iter().filter(|&&on| on).count()).collect(),
+        mask,
+        sampled_logprobs,
+        passes,
+        greedy,
+        components,
+        generated: of_generated,
+        generated_components,
+    })
+}
 
-    /// What the filter dropped in the step, where it stays in the denominators of the loss.
-    pub(super) fn dropped(&self, collected: &Collected) -> Result<Option<Normalisers>, RunError> {
-        if self.config.objective.zero_groups == tamis_config::ZeroGroups::Drop {
-            return Ok(None);
-        }
-        let mut mask = Ragged::default();
-        let mut sizes = Vec::new();
-        for record in collected.others.iter().chain(&self.attempts.given_up) {
-            if !matches!(record.fate, Fate::Dropped(_)) {
-                continue;
-            }
-            sizes.push(record.group.trajectories.len());
-            for mask_t in mask_of(&record.group, self.update.mask_truncated) {
-                mask.push_row(mask_t);
-            }
-        }
-        Ok(Some(Normalisers::of(&mask, &sizes)?.0))
+/// Advantages of the trained groups, shaped.
+pub(super) fn assign(
+    recipe: &Recipe,
+    before: &RunState,
+    batch: &Batch,
+    columns: &Columns,
+    facts: &mut StepFacts,
+) -> Result<Credit, RunError> {
+    let clock = Instant::now();
+    let components: Vec<Component<'_>> = columns
+        .components
+        .iter()
+        .map(|(name, weight, rewards)| Component { name, weight: *weight, rewards })
+        .collect();
+    let of_estimator = AdvantageBatch {
+        lengths: Some(&columns.lengths),
+        mask: Some(&columns.mask),
+        token_rewards: columns.token_rewards.as_ref(),
+        old_logprobs: columns.passes.old_logprobs.as_ref().or(columns.sampled_logprobs.as_ref()),
+        components: (!components.is_empty()).then_some(components.as_slice()),
+        values: columns.values.as_ref(),
+        greedy_rewards: columns.greedy.as_deref(),
+        entropy: columns.passes.entropy.as_ref(),
+        sum_pi_squared: columns.passes.sum_pi_squared.as_ref(),
+        gold_logprobs: columns.passes.gold_logprobs.as_ref(),
+        generated: Some(Generated { reward: columns.generated, components: &columns.generated_components }),
+        ..AdvantageBatch::of_rewards(&columns.rewards)
+    };
+    let Estimate { advantages, returns, state } =
+        recipe.advantage.estimate(&of_estimator, &before.learning.advantage)?;
+    let ids: Vec<GroupId> = batch.trained.iter().map(|record| record.group.id).collect();
+    let tally = &batch.report.all;
+    let shaped = shape(
+        &recipe.shapings,
+        advantages,
+        &ShapingBatch {
+            batch: of_estimator,
+            groups: GroupCounts { kept: tally.kept, generated: tally.groups },
+            key: Key::new(recipe.config.run.seed, Purpose::Objective).with(facts.step),
+            group_ids: Some(&ids),
+        },
+    )?;
+    facts.timings.add("adv", clock.elapsed());
+    Ok(Credit { shaped, returns, state })
+}
+
+/// What the filter dropped in the step, where it stays in the denominators of the loss.
+pub(super) fn dropped(recipe: &Recipe, others: &[Record]) -> Result<Option<Normalisers>, RunError> {
+    if !recipe.counts_dropped() {
+        return Ok(None);
     }
+    let mut mask = Ragged::default();
+    let mut sizes = Vec::new();
+    for record in others.iter().filter(|record| matches!(record.fate, Fate::Dropped(_))) {
+        sizes.push(record.group.trajectories.len());
+        for mask_t in mask_of(&record.group, recipe.update.mask_truncated) {
+            mask.push_row(mask_t);
+        }
+    }
+    Ok(Some(Normalisers::of(&mask, &sizes)?.0))
+}
+
+/// Rewards of one greedy completion of each trained prompt \[P\], NaN where it is unscored; they are not trained on.
+fn greedy_rewards(
+    recipe: &Recipe,
+    workers: &mut Workers,
+    step: u64,
+    trained: &[Record],
+) -> Result<(Vec<f64>, GreedyFacts), RunError> {
+    let prompts: Vec<PreparedPrompt> = trained.iter().map(|record| record.prompt.clone()).collect();
+    let journal = format!("greedy/{step}");
+    let settings = recipe.greedy();
+    let (engine, scorer) = (&mut workers.engine, &mut workers.scorer);
+    let Validation { prompts: rows, report, .. } =
+        sample(engine, scorer, &prompts, &settings, &journal, step, &mut |_| {})?;
+    let rewards: Vec<f64> = rows
+        .iter()
+        .map(|row| row.scores.get("reward").and_then(|values| values.first()).copied().unwrap_or(f64::NAN))
+        .collect();
+    let found = GreedyFacts {
+        mean_reward: Summary::of(rewards.iter().copied()).map(|summary| summary.mean),
+        num_completions: report.num_prompts - report.num_failed,
+        mean_length: report.mean_length,
+    };
+    Ok((rewards, found))
 }
 
 #[cfg(test)]
@@ -276,17 +354,17 @@ mod tests {
             .map(|(name, weight)| (name.to_owned(), weight));
         // 2·0.75 - 0.5 + 1, of which 1 came for the whole.
         let one = trajectory(&[("process", process), ("turns", turns), ("outcome", outcome)], 2.0);
-        let rows = token_rewards(&[&one], &weights, None);
+        let rows = token_rewards(&[&one], &[one.reward], &weights, None);
         assert_eq!(rows.row(0), [1.0, 0.5, 0.0, 0.5, -1.0, 1.0]);
         assert!((rows.row(0).iter().sum::<f64>() - one.reward).abs() < 1e-12);
-        let charged = token_rewards(&[&one], &weights, Some(&[0.125; 6]));
+        let charged = token_rewards(&[&one], &[one.reward], &weights, Some(&[0.125; 6]));
         assert_eq!(charged.row(0), [0.875, 0.375, -0.125, 0.375, -1.125, 0.875]);
     }
 
     #[test]
     fn an_unscored_trajectory_has_no_reward_anywhere() {
         let one = trajectory(&[("turns", Score::unanswered())], f64::NAN);
-        assert_eq!(token_rewards(&[&one], &[("turns".to_owned(), 1.0)], None).row(0), [0.0; 6]);
+        assert_eq!(token_rewards(&[&one], &[f64::NAN], &[("turns".to_owned(), 1.0)], None).row(0), [0.0; 6]);
         assert_eq!(turn_ends(&one.loss_mask), [1, 4]);
         assert_eq!(turn_ends(&[]), [0; 0]);
     }

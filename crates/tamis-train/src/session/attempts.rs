@@ -3,8 +3,9 @@
 use std::time::Instant;
 
 use tamis_core::schedule::StepReport;
-use tamis_rollout::{Collected, Record};
+use tamis_rollout::{Collected, Record, Shell};
 
+use super::step::Batch;
 use crate::timings::Timings;
 
 /// The present step, from the beginning of its first attempt.
@@ -40,8 +41,18 @@ impl Attempts {
         self.num_given_up += 1;
     }
 
+    /// The batch of the step, with what all of its attempts generated. `shell` holds the groups that the last one carried on.
+    pub(super) fn batch(&mut self, collected: Collected, shell: &Shell) -> Batch {
+        let report = self.whole(&collected.report);
+        let is_carried = |record: &&Record| collected.carried_out.contains(&record.group.id);
+        let carried_out = shell.held().filter(is_carried).cloned().collect();
+        let mut others = collected.others;
+        others.append(&mut self.given_up);
+        Batch { trained: collected.trained, others, carried_out, report, num_given_up: self.num_given_up }
+    }
+
     /// The report of the step: that of its last attempt, with all that was generated in the earlier ones.
-    pub(super) fn whole(&self, last: &StepReport) -> StepReport {
+    fn whole(&self, last: &StepReport) -> StepReport {
         let Some(earlier) = &self.report else { return *last };
         let mut whole = StepReport { rounds: earlier.rounds + last.rounds, ..*last };
         whole.all = earlier.all;

@@ -10,19 +10,19 @@ use tamis_env::reward::Listener;
 use tamis_rollout::{Fate, PreparedPrompt, Record, Scorer, Shell, ShellError, ShellSettings, metric_values};
 
 use super::attempts::Attempts;
+use super::measure::Measurement;
 use super::passes::hints;
-use super::settings::{engine_settings, shell_settings, trainer_state, update_settings, validation_settings};
+use super::recipe::Recipe;
+use super::recorder::Recorder;
+use super::settings::{engine_settings, shell_settings, trainer_state, validation_settings};
 use super::start::{STARTED, Start, new_directory, opening, prepared, score_names, settled};
-use super::uniform::UniformGroups;
-use super::untrained::Untrained;
+use super::state::{RunState, ScheduleState};
+use super::workers::Workers;
 use super::{RunError, Session};
 use crate::answers::RecordedAnswers;
 use crate::assemble::in_force::{headline, in_force};
 use crate::assemble::objective::Divergence;
-use crate::assemble::{
-    AssembleError, advantage, critic, learning_rate, objective, policy, rewards, schedule,
-};
-use crate::checkpoint::RunState;
+use crate::assemble::{AssembleError, advantage, objective, policy, rewards, schedule};
 use crate::durable::Disk;
 use crate::interrupt::Interrupt;
 use crate::journal::JournalError;
@@ -147,8 +147,8 @@ impl Session {
         }
         if !is_new {
             // What was changed holds from now on: a later resume without the override goes on with it.
-            for path in [session.directory.config(), session.directory.config_in_force()] {
-                session.directory.disk().write_file(&path, text.as_bytes())?;
+            for path in [session.recorder.directory.config(), session.recorder.directory.config_in_force()] {
+                session.recorder.directory.disk().write_file(&path, text.as_bytes())?;
             }
         }
         Ok(session)
@@ -166,7 +166,7 @@ impl Session {
     ) -> Result<(Self, Option<Vec<Example>>), RunError> {
         let ConfigText { config, notes, places, .. } = given;
         let Start { state, prompts, codec, memory } = start;
-        let (objective, divergence) = objective::objective(&config)?;
+        let (_, divergence) = objective::objective(&config)?;
         // Templates that show the date show that of the first start, or a resumed run would see other prompts.
         let started: Option<i64> = std::fs::read_to_string(directory.path().join(STARTED))
             .ok()
@@ -178,7 +178,8 @@ impl Session {
         // What a checkpoint counts on is looked at before anything is cut.
         let from = state.as_ref().and_then(|(state, _)| state.journal).unwrap_or(0);
         let answers = if config.reward.iter().any(|reward| reward.kind.is_external()) {
-            let next = state.as_ref().map_or(1, |(state, _)| state.step + u64::from(!state.is_unmeasured));
+            let next =
+                state.as_ref().map_or(1, |(state, _)| state.step + u64::from(!state.validation.is_missing));
             let opened = RecordedAnswers::open(directory.disk(), &directory.journal(), from, next);
             Some(opened.map_err(|error| journal_error(error, &directory))?)
         } else {
@@ -306,7 +307,7 @@ impl Session {
             if config.data.shuffle { Order::Shuffled { seed: config.run.seed } } else { Order::Sequential };
         let advantage = advantage::advantage(&config)?;
         let hints = hints(&config, &advantage, &engine, &train, &ui, &interrupt)?;
-        let position = state.as_ref().map_or(Position::default(), |(state, _)| state.position);
+        let position = state.as_ref().map_or(Position::default(), |(state, _)| state.schedule.position);
         let pool = PromptPool::new(train, order, position)?;
         ui.say(&format!(
             "model: {} parameters, {} training prompts, {} validation prompts, {} thread{}",
@@ -329,74 +330,52 @@ impl Session {
         if let Some(critic) = super::critic::given(&config, state.as_ref())? {
             engine.set_critic(critic);
         }
-        let update = update_settings(&config)?;
         let settings = schedule::rounds(&config, &sieve);
         let shell_settings = ShellSettings {
             // A later step of a resumed run may by chance have none of a score that was there before; before the first there was none.
-            is_metric_unproven: sieve.filter.is_some()
-                && !is_complete
-                && state.as_ref().is_none_or(|(state, _)| state.step == 0),
+            is_metric_unproven: sieve.filter.is_some() && !is_complete && at == 0,
             ..shell_settings(&config)
         };
         let shell = match &state {
             Some((state, folder)) => {
                 checkpoint::read_optimizer(folder, &mut engine)?;
                 engine.set_version(state.version);
-                let mut machine = state.machine.clone();
+                let schedule = &state.schedule;
+                let mut machine = schedule.machine.clone();
                 machine.set_length(settings.total_steps, settings.total_epochs);
-                let health = state.reward_health.clone();
-                Shell::resumed(shell_settings, machine, state.next_group, carried(state, &pool)?, health)
+                let (carried, health) = (carried(schedule, &pool)?, schedule.reward_health.clone());
+                Shell::resumed(shell_settings, machine, schedule.next_group, carried, health)
             }
             None => Shell::new(shell_settings, Scheduler::rounds(settings)?),
         };
-        let uniform_groups = match &state {
-            Some((state, _)) => state.uniform_groups.unwrap_or(UniformGroups::since(state.step + 1)),
-            None => UniformGroups::since(1),
+        let workers = Workers { engine, pool, scorer, shell };
+        let recipe = Recipe::new(&config, sieve, hints, workers.pool.num_prompts())?;
+        let saved = state.as_ref().map(|(state, _)| state.step);
+        let state = match state {
+            // Nothing of it has changed but the length that the run is to have, and the logs that were cut.
+            Some((state, _)) => RunState { schedule: workers.schedule(), logs: positions, ..state },
+            None => {
+                let objective = recipe.objective.initial_state();
+                RunState::first(workers.schedule(), objective, data_crc32, recipe.critic.is_some())
+            }
         };
+        let loggers = loggers(&config, &directory, at + 1, state.logs.last_row.as_deref())?;
         let session = Session {
-            between: Session::place(&shell, &pool, uniform_groups),
-            data_crc32,
-            validation: validation_settings(&config),
-            advantage,
-            hints,
-            advantage_state: state.as_ref().map(|(state, _)| state.advantage.clone()).unwrap_or_default(),
-            shapings: advantage::shapings(&config)?,
-            objective_state: state.as_ref().map_or(objective.initial_state(), |(state, _)| state.objective),
-            reward_kl: state.as_ref().and_then(|(state, _)| state.reward_kl),
-            critic: critic::plan(&config, update.micro_batch),
-            update,
-            learning_rate: learning_rate(config.train.optimizer.learning_rate, &config.train.lr_schedule),
-            loggers: loggers(&config, &directory, at + 1, positions.last_row.as_deref())?,
-            base_logs: positions,
-            num_tokens: state.as_ref().map_or(0, |(state, _)| state.num_tokens),
-            scores: state.as_ref().map(|(state, _)| state.scores.clone()).unwrap_or_default(),
-            before: state.as_ref().and_then(|(state, _)| state.before.clone()),
-            first_group: shell.next_group(),
-            saved: state.as_ref().map(|(state, _)| state.step),
-            latest: state.as_ref().and_then(|(state, _)| state.latest.clone()),
-            is_unmeasured: state.as_ref().is_some_and(|(state, _)| state.is_unmeasured),
-            skipped_updates: state.as_ref().map_or(0, |(state, _)| state.skipped_updates),
-            skipped_critic_updates: state.as_ref().map_or(0, |(state, _)| state.skipped_critic_updates),
-            untrained: state.as_ref().map_or(Untrained::default(), |(state, _)| state.untrained),
-            uniform_groups,
+            recorder: Recorder::new(&config, &recipe.sieve, directory, loggers, ui, saved),
+            measurement: Measurement {
+                prompts: validation_prompts,
+                settings: validation_settings(&config),
+                best_figure,
+                is_pass_unproven: !is_complete,
+                places,
+                early_stop,
+            },
+            first_group: workers.shell.next_group(),
             attempts: Attempts::new(),
-            early_stop_between: early_stop.state().clone(),
-            early_stop,
-            validation_prompts,
-            is_pass_unproven: !is_complete,
-            best_figure,
-            places,
-            config,
-            directory,
-            progress: ui,
+            recipe,
+            workers,
+            state,
             interrupt,
-            engine,
-            pool,
-            scorer,
-            sieve,
-            shell,
-            objective,
-            divergence,
         };
         Ok((session, examples))
     }
@@ -425,9 +404,9 @@ fn loggers(
     Ok(loggers)
 }
 
-fn carried(state: &RunState, pool: &PromptPool) -> Result<Vec<Record>, ShellError> {
-    let metric = &state.machine.settings().metric;
-    state
+fn carried(schedule: &ScheduleState, pool: &PromptPool) -> Result<Vec<Record>, ShellError> {
+    let metric = &schedule.machine.settings().metric;
+    schedule
         .carried
         .iter()
         .filter_map(|carried| {

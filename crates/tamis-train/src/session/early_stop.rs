@@ -40,7 +40,7 @@ impl Session {
     /// steps were told of with those.
     pub(super) fn observe_rounds(&mut self, collected: &Collected, first: u64, is_trained: bool) {
         let mut rounds: BTreeMap<u64, Vec<&Group>> = BTreeMap::new();
-        let held: Vec<&Record> = self.shell.held().collect();
+        let held: Vec<&Record> = self.workers.shell.held().collect();
         for record in collected.trained.iter().chain(&collected.others).chain(held) {
             if record.group.id.0 >= first && !record.group.trajectories.is_empty() {
                 rounds.entry(record.round).or_default().push(&record.group);
@@ -55,25 +55,17 @@ impl Session {
             })
             .collect();
         for attempt in attempts {
-            self.early_stop.attempt(attempt);
+            self.measurement.early_stop.attempt(attempt);
         }
-        self.early_stop.step(is_trained);
-    }
-
-    /// Tells the stops of the latest validation.
-    pub(super) fn observe_validation(&mut self) {
-        if let Some((_, report)) = &self.latest {
-            let successes: Vec<f64> = report.success_by_source.values().copied().collect();
-            self.early_stop.validation(&successes);
-        }
+        self.measurement.early_stop.step(is_trained);
     }
 
     /// Ends a run that a stop has fired for: says so, logs it, validates and saves.
     pub(super) fn stopped_early(&mut self, reason: StopReason) -> Result<Ending, RunError> {
-        self.progress.say(&format!("early stop ({}): {reason}", reason.name()));
+        self.recorder.progress.say(&format!("early stop ({}): {reason}", reason.name()));
         let mut metrics = Metrics::new();
         metrics.set("train/early_stopped", 1.0);
-        self.loggers.amend(self.shell.machine().progress().steps, &metrics)?;
+        self.recorder.loggers.amend(self.state.step, &metrics)?;
         self.finish()?;
         self.check_learned()?;
         Ok(Ending::StoppedEarly(reason))

@@ -1,6 +1,6 @@
 //! The first state of a run: its weights, the reference they are compared with, the first measurement.
 
-use super::save::check_finite;
+use super::recorder::check_finite;
 use super::settings::optimizer;
 use super::{RunError, Session};
 use crate::assemble::objective::Divergence;
@@ -28,7 +28,7 @@ impl Session {
 
     /// The warm start, where there is one.
     fn first_weights(&mut self, examples: &[Example]) -> Result<(), RunError> {
-        let config = &self.config.warm_start;
+        let config = &self.recipe.config.warm_start;
         if config.steps == 0 {
             return Ok(());
         }
@@ -39,19 +39,20 @@ impl Session {
             warmup_steps: config.warmup_steps,
             target_accuracy: config.target_accuracy,
             test_freq: config.test_freq,
-            seed: self.config.run.seed,
+            seed: self.recipe.config.run.seed,
         };
         // Only its accuracy counts here.
-        let validation = ValidationSettings { keeps_samples: false, ..self.validation.clone() };
-        let (progress, scorer, prompts) = (&self.progress, &mut self.scorer, &self.validation_prompts);
+        let validation = ValidationSettings { keeps_samples: false, ..self.measurement.settings.clone() };
+        let (progress, scorer, prompts) =
+            (&self.recorder.progress, &mut self.workers.scorer, &self.measurement.prompts);
         let mut measured = 0;
         let outcome = std::cell::Cell::new(OutcomeKind::default());
         let told = |accuracy: Option<f64>| {
             accuracy.map_or_else(String::new, |_| format!(", {}", outcome.get().told(accuracy)))
         };
-        let (interrupt, directory) = (self.interrupt.clone(), &self.directory);
+        let (interrupt, directory) = (self.interrupt.clone(), &self.recorder.directory);
         let report = warm_start(
-            &mut self.engine,
+            &mut self.workers.engine,
             examples,
             &settings,
             &interrupt,
@@ -77,11 +78,11 @@ impl Session {
         );
         let report = match report {
             Err(RunError::WarmStart(WarmStartError::Interrupted)) => {
-                return Err(RunError::Interrupted { run: self.directory.path().to_owned() });
+                return Err(RunError::Interrupted { run: self.recorder.directory.path().to_owned() });
             }
             report => report?,
         };
-        self.progress.say(&format!(
+        self.recorder.progress.say(&format!(
             "warm start: {} updates of {} examples, cross-entropy {:.3}{}",
             report.num_updates,
             settings.batch_size,
@@ -89,37 +90,37 @@ impl Session {
             told(report.accuracy)
         ));
         if measured > 0 && report.accuracy.is_none() {
-            self.progress.warn(
+            self.recorder.progress.warn(
                 "warm start: no reward function answered any completion of its last measurement, so that there is no accuracy to hold against \
                  warm_start.target_accuracy",
             );
         }
-        self.check_finite(0, RATE)?;
+        check_finite(&self.workers.engine, &self.recorder.directory, 0, RATE)?;
         // Reinforcement learning begins with moments of its own.
-        self.engine.reset_optimizer(optimizer(&self.config));
+        self.workers.engine.reset_optimizer(optimizer(&self.recipe.config));
         Ok(())
     }
 
     /// The reference policy, where a divergence needs it.
     fn keep_reference(&mut self, is_beginning: bool) -> Result<(), RunError> {
         // One that is named was loaded before the warm start.
-        if self.divergence == Divergence::None || self.config.model.reference.is_some() {
+        if self.recipe.divergence == Divergence::None || self.recipe.config.model.reference.is_some() {
             return Ok(());
         }
-        let kept = self.directory.path().join("reference");
+        let kept = self.recorder.directory.path().join("reference");
         let reference = if kept.is_dir() {
             // A part of the run, like its checkpoints.
             checkpoint::verify(&kept, checkpoint::Extent::ForUse).map_err(checkpoint::SaveError::from)?;
             checkpoint::read_model(&kept)?
         } else if is_beginning {
-            let initial = self.engine.model().clone();
-            checkpoint::write_folder(self.directory.disk(), &kept, &initial, None, SaveDtype::F32)?;
+            let initial = self.workers.engine.model().clone();
+            checkpoint::write_folder(self.recorder.directory.disk(), &kept, &initial, None, SaveDtype::F32)?;
             initial
         } else {
             // The policy has moved since: it is not what it is to be compared with.
             return Err(RunError::ReferenceGone { path: kept });
         };
-        self.engine.set_reference(reference);
+        self.workers.engine.set_reference(reference);
         Ok(())
     }
 }

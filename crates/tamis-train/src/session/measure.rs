@@ -1,12 +1,15 @@
 //! Validation: before the first step, after some, at the end; and the one that an interruption left to be made.
 
 use tamis_config::ValidateConfig;
+use tamis_core::early_stop::EarlyStop;
 use tamis_data::records::Format;
 use tamis_data::samples::write_samples_to;
+use tamis_rollout::PreparedPrompt;
 
-use super::{RunError, Session};
+use super::state::RunState;
+use super::{Places, RunError, Session};
 use crate::metrics::Metrics;
-use crate::validation::{self, Found, Validation};
+use crate::validation::{self, Found, Validation, ValidationSettings};
 use crate::validation_metrics::{FigureName, PromptSamples, SourceResult, results_by_source};
 
 /// Whether the policy is measured after a step: every `validate.test_freq` steps, and after the last one wherever there is a measurement at
@@ -15,19 +18,48 @@ fn measures_after(config: &ValidateConfig, step: u64, is_last: bool) -> bool {
     config.test_freq.is_due(step) || (is_last && config.is_made())
 }
 
+/// What measures a run: the held-out prompts and how they are sampled, and the stops that may end it for what was found.
+pub(super) struct Measurement {
+    /// The held-out prompts.
+    pub(super) prompts: Vec<PreparedPrompt>,
+    /// How they are sampled.
+    pub(super) settings: ValidationSettings,
+    /// What `checkpoint.keep_best` goes by, where that is not the mean outcome.
+    pub(super) best_figure: Option<FigureName>,
+    /// Whether the scores are still to show if there is an `acc` to count pass@k by.
+    pub(super) is_pass_unproven: bool,
+    /// Where keys were set that are judged only now.
+    pub(super) places: Places,
+    /// The early stops, with what they have seen of attempts at the present step.
+    pub(super) early_stop: EarlyStop,
+}
+
+impl Measurement {
+    /// Tells the stops of the latest validation; what they have seen goes into the state.
+    pub(super) fn observe(&mut self, after: &mut RunState) {
+        if let Some((_, report)) = &after.validation.latest {
+            let successes: Vec<f64> = report.success_by_source.values().copied().collect();
+            self.early_stop.validation(&successes);
+        }
+        after.early_stop = self.early_stop.state().clone();
+    }
+}
+
 impl Session {
     /// Whether the policy is measured after a step.
     pub(super) fn measures_after(&self, step: u64, is_last: bool) -> bool {
-        !self.validation_prompts.is_empty() && measures_after(&self.config.validate, step, is_last)
+        !self.measurement.prompts.is_empty() && measures_after(&self.recipe.config.validate, step, is_last)
     }
 
     /// Validation before the first step, where it is wanted.
     pub(super) fn first_measurement(&mut self) -> Result<(), RunError> {
-        if !self.config.validate.before_train || self.validation_prompts.is_empty() {
+        if !self.recipe.config.validate.before_train || self.measurement.prompts.is_empty() {
             // Without a warm start there is nothing in it that a new start would have to do again.
-            return if self.config.warm_start.steps > 0 { self.save_first() } else { Ok(()) };
+            return if self.recipe.config.warm_start.steps > 0 { self.save_first() } else { Ok(()) };
         }
-        self.is_unmeasured = true;
+        let mut after = self.state.clone();
+        after.validation.is_missing = true;
+        self.state = after;
         match self.make_up_measurement() {
             // The run begins all the same, and stops at once with what it has: the warm start need not be made again.
             Err(error) if error.is_interruption() => Ok(()),
@@ -37,109 +69,114 @@ impl Session {
 
     /// The validation after the last step that an interruption left out: its figures go into the step's row, as if nothing had happened.
     pub(super) fn make_up_measurement(&mut self) -> Result<(), RunError> {
-        let step = self.shell.machine().progress().steps;
+        let mut after = self.state.clone();
         let mut metrics = Metrics::new();
-        self.validate(step, &mut metrics)?;
-        self.is_unmeasured = false;
-        self.loggers.amend(step, &metrics)?;
-        if step == 0 {
-            self.before = self.latest.take().map(|(_, report)| report);
+        self.validate(&mut after, &mut metrics)?;
+        after.validation.is_missing = false;
+        self.recorder.loggers.amend(after.step, &metrics)?;
+        if after.step == 0 {
+            after.validation.before = after.validation.latest.take().map(|(_, report)| report);
         } else {
-            self.observe_validation();
-            self.early_stop_between = self.early_stop.state().clone();
+            self.measurement.observe(&mut after);
         }
-        if step == 0 { self.save_first() } else { self.save(step) }
+        self.state = after;
+        if self.state.step == 0 { self.save_first() } else { self.save() }
     }
 
     /// The checkpoint before the first step, where checkpoints are asked for (`checkpoint.save_freq`): a run that is killed before the
     /// second one need not make warm start and measurement again. Without, a run keeps its last state only.
     fn save_first(&mut self) -> Result<(), RunError> {
-        if self.config.checkpoint.save_freq == tamis_config::Frequency::NEVER { Ok(()) } else { self.save(0) }
+        let never = self.recipe.config.checkpoint.save_freq == tamis_config::Frequency::NEVER;
+        if never { Ok(()) } else { self.save() }
     }
 
     /// The validation after the last step of a run that its data ended, where it has not been made.
     pub(super) fn last_measurement(&mut self) -> Result<(), RunError> {
-        let step = self.shell.machine().progress().steps;
+        let mut after = self.state.clone();
+        let (step, found) = (after.step, &after.validation);
         let is_made =
-            self.latest.as_ref().is_some_and(|(at, _)| *at == step) || (step == 0 && self.before.is_some());
+            found.latest.as_ref().is_some_and(|(at, _)| *at == step) || (step == 0 && found.before.is_some());
         if is_made || !self.measures_after(step, true) {
             return Ok(());
         }
         let mut metrics = Metrics::new();
-        self.validate(step, &mut metrics)?;
-        Ok(self.loggers.amend(step, &metrics)?)
+        self.validate(&mut after, &mut metrics)?;
+        self.state = after;
+        Ok(self.recorder.loggers.amend(step, &metrics)?)
     }
 
-    /// Measures the policy on the held-out prompts.
-    pub(super) fn validate(&mut self, step: u64, metrics: &mut Metrics) -> Result<(), RunError> {
-        self.scorer.set_trainer_state(self.trainer_state());
-        let (progress, num_prompts) = (&self.progress, self.validation_prompts.len());
+    /// Measures the policy on the held-out prompts: what it found goes into the state, which is that after its step.
+    pub(super) fn validate(&mut self, after: &mut RunState, metrics: &mut Metrics) -> Result<(), RunError> {
+        let step = after.step;
+        self.workers.scorer.set_trainer_state(self.recipe.trainer_state(step, after.num_tokens));
+        let (progress, num_prompts) = (&self.recorder.progress, self.measurement.prompts.len());
         let Validation { prompts: rows, report, samples } = validation::sample(
-            &mut self.engine,
-            &mut self.scorer,
-            &self.validation_prompts,
-            &self.validation,
+            &mut self.workers.engine,
+            &mut self.workers.scorer,
+            &self.measurement.prompts,
+            &self.measurement.settings,
             &format!("validation/{step}"),
             step,
             &mut |done| progress.stage(&format!("validating {done}/{num_prompts}")),
         )?;
         // The times are those of training.
-        self.scorer.take_times();
-        for warning in self.scorer.take_warnings() {
-            self.progress.warn(&warning);
+        self.workers.scorer.take_times();
+        for warning in self.workers.scorer.take_warnings() {
+            self.recorder.progress.warn(&warning);
         }
         let mut results = results_by_source(&rows);
         // Whatever is logged: every figure of the validation may be the one that checkpoints are compared by.
-        let score = match &self.best_figure {
-            Some(figure) => self.figure_found(step, figure, &rows, &results)?,
+        let score = match &self.measurement.best_figure {
+            Some(figure) => self.figure_found(after, figure, &rows, &results)?,
             None => report.accuracy,
         };
-        validation::retain_configured(&mut results, &self.config.validate);
+        validation::retain_configured(&mut results, &self.recipe.config.validate);
         for result in &results {
             result.put(metrics);
         }
-        if self.validation.keeps_samples {
-            let disk = self.directory.disk();
-            disk.create_folder(&self.directory.validation())?;
-            disk.write_file_with(&self.directory.validation_samples(step), |out| {
+        if self.measurement.settings.keeps_samples {
+            let disk = self.recorder.directory.disk();
+            disk.create_folder(&self.recorder.directory.validation())?;
+            disk.write_file_with(&self.recorder.directory.validation_samples(step), |out| {
                 write_samples_to(out, &samples, Format::Jsonl)
             })?;
         }
-        if std::mem::take(&mut self.is_pass_unproven) {
+        if std::mem::take(&mut self.measurement.is_pass_unproven) {
             let warning = validation::no_pass(
-                &self.config,
-                &self.places,
-                self.scorer.rewards(),
+                &self.recipe.config,
+                &self.measurement.places,
+                self.workers.scorer.rewards(),
                 validation::score_names(&rows),
             );
             if let Some(warning) = warning {
-                self.progress.warn(&warning);
+                self.recorder.progress.warn(&warning);
             }
         }
-        self.scores.extend(score.map(|score| (step, score)));
+        after.validation.scores.extend(score.map(|score| (step, score)));
         if report.num_scored == 0 {
-            self.progress.warn(&format!(
+            self.recorder.progress.warn(&format!(
                 "validation after step {step}: no reward function answered any completion, so that there is no accuracy"
             ));
         }
         if report.num_failed > 0 {
-            self.progress
+            self.recorder
+                .progress
                 .warn(&format!("{} validation prompts could not be generated from", report.num_failed));
         }
-        self.progress.say(&format!(
+        self.recorder.progress.say(&format!(
             "validation after step {step}: {} ({} prompts){}",
             report.outcome.told(report.accuracy),
             report.num_prompts,
             report.mean_length.map_or_else(String::new, |length| format!(", mean length {length:.1} tokens"))
         ));
-        self.latest = Some((step, report));
+        after.validation.latest = Some((step, report));
         Ok(())
     }
 
     /// The value of the figure that checkpoints are compared by; `None`, which is said, where nothing was scored for it.
     fn figure_found(
         &self,
-        step: u64,
+        after: &RunState,
         figure: &FigureName,
         rows: &[PromptSamples],
         results: &[SourceResult],
@@ -147,15 +184,16 @@ impl Session {
         match validation::find(figure, rows, results) {
             Found::Value(value) => return Ok(Some(value)),
             // A function from outside gave other scores than the name says; where it gave this one before, it may again.
-            Found::NoSuchScore if self.scores.is_empty() => {
+            Found::NoSuchScore if after.validation.scores.is_empty() => {
                 let figures = results.iter().flat_map(SourceResult::names);
                 return Err(validation::no_figure(&figure.to_string(), figures).into());
             }
             Found::NoSuchScore | Found::Unscored => {}
         }
-        self.progress.warn(&format!(
-            "validation after step {step}: nothing was scored for `{figure}` (checkpoint.keep_best.metric): a checkpoint of this step is not \
-             compared with others"
+        self.recorder.progress.warn(&format!(
+            "validation after step {}: nothing was scored for `{figure}` (checkpoint.keep_best.metric): a checkpoint of this step is not \
+             compared with others",
+            after.step
         ));
         Ok(None)
     }

@@ -1,20 +1,68 @@
-//! The members of a step's groups: which train, and what is told of the others.
+//! The members of a step's groups: which are compared with each other, and which train.
 
 use tamis_core::advantage::Advantages;
-use tamis_core::group::Group;
+use tamis_core::group::{Group, Trajectory};
+use tamis_core::ragged::Ragged;
+use tamis_rollout::Record;
 
+use super::recipe::Recipe;
+use crate::batch_metrics::Summary;
 use crate::left_out::LeftOut;
 
-/// The groups as they train: members that the filter did not choose are without a reward.
-pub(super) fn thinned(groups: &[&Group], chosen: &[Vec<bool>]) -> Vec<Group> {
-    let thin = |(group, chosen): (&&Group, &Vec<bool>)| {
-        let mut group = (*group).clone();
-        for (trajectory, _) in group.trajectories.iter_mut().zip(chosen).filter(|(_, chosen)| !**chosen) {
-            trajectory.reward = f64::NAN;
+/// What the filter said of the members of the batch.
+pub(super) struct Members {
+    /// Whether the filter chose each `[P][G]`; `None`: it chooses whole groups.
+    pub(super) chosen: Option<Vec<Vec<bool>>>,
+}
+
+impl Members {
+    /// Of the groups of a batch.
+    pub(super) fn of(recipe: &Recipe, trained: &[Record]) -> Self {
+        Self { chosen: trained.iter().map(|record| recipe.sieve.chosen_of(record)).collect() }
+    }
+
+    /// Mean of the filter's metric over the members that it chose; `None` where it does not choose among them.
+    pub(super) fn mean_of_chosen(&self, trained: &[Record]) -> Option<f64> {
+        let members = trained.iter().zip(self.chosen.as_ref()?).flat_map(|(record, chosen)| {
+            let values = record.values.iter().zip(chosen);
+            values.filter_map(|(value, chosen)| chosen.then_some(*value))
+        });
+        Summary::of(members).map(|summary| summary.mean)
+    }
+
+    fn is_chosen(&self, group: usize, member: usize) -> bool {
+        self.chosen.as_ref().is_none_or(|chosen| chosen[group].get(member) == Some(&true))
+    }
+
+    /// Something of every member, given whether the filter chose it `[P][G]`.
+    fn rows<T>(&self, groups: &[&Group], of: impl Fn(&Trajectory, bool) -> T) -> Ragged<T> {
+        let mut rows = Ragged::default();
+        for (place, group) in groups.iter().enumerate() {
+            let members = group.trajectories.iter().enumerate();
+            rows.push_row(members.map(|(i, member)| of(member, self.is_chosen(place, i))));
         }
-        group
-    };
-    groups.iter().zip(chosen).map(thin).collect()
+        rows
+    }
+
+    /// Rewards as the estimator compares them `[P][G]`: NaN, which it takes for "no score", where the filter did not choose a member.
+    pub(super) fn rewards(&self, groups: &[&Group]) -> Ragged<f64> {
+        self.rows(groups, |member, is_chosen| if is_chosen { member.reward } else { f64::NAN })
+    }
+
+    /// Which members are compared: chosen, and scored `[P][G]`.
+    pub(super) fn compared(&self, groups: &[&Group]) -> Ragged<bool> {
+        self.rows(groups, |member, is_chosen| is_chosen && member.is_scored())
+    }
+}
+
+/// Which members bear loss `[P][G]`.
+pub(super) fn in_loss(groups: &[&Group], left_out: &[Option<LeftOut>]) -> Ragged<bool> {
+    let mut left_out = left_out.iter();
+    let mut rows = Ragged::default();
+    for group in groups {
+        rows.push_row(left_out.by_ref().take(group.trajectories.len()).map(Option::is_none));
+    }
+    rows
 }
 
 /// How many members are left out, and their completion tokens.

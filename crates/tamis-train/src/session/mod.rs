@@ -8,61 +8,58 @@ mod attempts;
 mod begin;
 mod critic;
 mod early_stop;
+mod facts;
 mod first_state;
-mod gradient;
 mod measure;
 mod members;
 mod passes;
+mod recipe;
+mod recorder;
 mod reference;
-mod save;
 mod settings;
 mod start;
+mod state;
 mod step;
 mod steps;
 mod uniform;
 mod untrained;
 mod watch;
+mod workers;
 
 use std::path::PathBuf;
 
-use tamis_config::Config;
-use tamis_core::advantage::shaping::Shaping;
-use tamis_core::advantage::{Advantage, AdvantageError, AdvantageState};
-use tamis_core::early_stop::{EarlyStop, EarlyStopState, StopReason};
-use tamis_core::objective::{KlState, Objective, ObjectiveError, ObjectiveState};
-use tamis_core::schedule::{Diagnosis, FinishReason, ScheduleError, Scheduler};
-use tamis_data::sampler::{Position, PositionError};
+use tamis_core::advantage::AdvantageError;
+use tamis_core::early_stop::StopReason;
+use tamis_core::objective::ObjectiveError;
+use tamis_core::schedule::{Diagnosis, FinishReason, ScheduleError};
+use tamis_data::sampler::PositionError;
 use tamis_env::reward::RewardError;
-use tamis_rollout::{MissingRewards, PreparedPrompt, RewardHealth, ScoreError, Scorer, Shell, ShellError};
+use tamis_rollout::{MissingRewards, ScoreError, ShellError};
 use thiserror::Error;
 
 use crate::assemble::AssembleError;
-use crate::assemble::critic::CriticPlan;
-use crate::assemble::objective::Divergence;
-use crate::assemble::schedule::Sieve;
-use crate::checkpoint::{CarriedGroup, SaveError};
+use crate::checkpoint::SaveError;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::journal::JournalError;
 use crate::learner::LearnerError;
-use crate::learning_rate::LearningRate;
 use crate::left_out::LeftOut;
-use crate::logger::{LoggerError, Loggers};
-use crate::native::NativeEngine;
-use crate::pool::PromptPool;
-use crate::progress::Progress;
-use crate::run_directory::{LogPositions, RunDirectory, RunDirectoryError};
-use crate::update::UpdateSettings;
-use crate::validation::{ValidationReport, ValidationSettings};
-use crate::validation_metrics::FigureName;
+use crate::logger::LoggerError;
+use crate::run_directory::RunDirectoryError;
+use crate::validation::ValidationReport;
 use crate::warm_start::WarmStartError;
 
 use attempts::Attempts;
-pub use uniform::UniformGroups;
-pub use untrained::Untrained;
+use measure::Measurement;
+use recipe::Recipe;
+use recorder::Recorder;
+use workers::Workers;
 
 pub use begin::{Begin, ConfigText, Places};
 pub(crate) use early_stop::early_stop;
 pub(crate) use settings::{engine_settings, sampling, threads, validation_settings};
+pub use state::{CarriedGroup, CriticState, LearningState, RunState, ScheduleState, ValidationHistory};
+pub use uniform::UniformGroups;
+pub use untrained::Untrained;
 
 /// So many updates in a row whose gradient is not finite end the run, and so many steps in a row that make no update of the policy: nothing
 /// says that it would recover.
@@ -460,67 +457,16 @@ pub struct Summary {
     pub after: Option<ValidationReport>,
 }
 
-/// Where scheduling stands between two steps: what a checkpoint saves. Attempts at a step that were skipped, and the end of a run, come
-/// after it and are replayed.
-struct Between {
-    machine: Scheduler,
-    position: Position,
-    next_group: u64,
-    carried: Vec<CarriedGroup>,
-    uniform_groups: UniformGroups,
-    reward_health: RewardHealth,
-}
-
-/// A run in progress.
+/// A run in progress: parts that own what they hold and do not know each other.
 pub struct Session {
-    between: Between,
-    data_crc32: u32,
-    base_logs: LogPositions,
-    config: Config,
-    directory: RunDirectory,
-    progress: Progress,
+    recipe: Recipe,
+    workers: Workers,
+    /// As of the last finished step: replaced whole, never edited in place.
+    state: RunState,
+    recorder: Recorder,
+    measurement: Measurement,
     interrupt: Interrupt,
-    engine: NativeEngine,
-    pool: PromptPool,
-    validation_prompts: Vec<PreparedPrompt>,
-    validation: ValidationSettings,
-    scorer: Scorer,
-    sieve: Sieve,
-    places: Places,
-    /// Whether the scores are still to show if there is an `acc` to count pass@k by.
-    is_pass_unproven: bool,
-    /// What `checkpoint.keep_best` goes by, where that is not the mean outcome.
-    best_figure: Option<FigureName>,
-    shell: Shell,
-    advantage: Advantage,
-    advantage_state: AdvantageState,
-    shapings: Vec<Shaping>,
-    objective: Objective,
-    divergence: Divergence,
-    objective_state: ObjectiveState,
-    reward_kl: Option<KlState>,
-    // Where the estimator contrasts with the gold answer.
-    hints: passes::Hints,
-    update: UpdateSettings,
-    learning_rate: LearningRate,
-    critic: Option<CriticPlan>,
-    loggers: Loggers,
-    num_tokens: u64,
-    scores: std::collections::BTreeMap<u64, f64>,
-    before: Option<ValidationReport>,
-    latest: Option<(u64, ValidationReport)>,
     attempts: Attempts,
     /// The next group when this process began.
     first_group: u64,
-    saved: Option<u64>,
-    // The validation after the last step was interrupted, and is still to be made.
-    is_unmeasured: bool,
-    // Updates left out one after the other, the last one included.
-    skipped_updates: u32,
-    skipped_critic_updates: u32,
-    untrained: Untrained,
-    uniform_groups: UniformGroups,
-    early_stop: EarlyStop,
-    // As it stood after the last trained step: skipped attempts after it are replayed.
-    early_stop_between: EarlyStopState,
 }

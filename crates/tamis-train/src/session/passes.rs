@@ -11,11 +11,13 @@ use tamis_data::overlong::OverlongPrompts;
 use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_rollout::PreparedPrompt;
 
-use super::{RunError, Session};
+use super::RunError;
+use super::recipe::Recipe;
+use super::workers::Workers;
 use crate::assemble::AssembleError;
 use crate::interrupt::Interrupt;
 use crate::learner::{Learner, LearnerError, LearnerSequence};
-use crate::micro_batch::{micro_batches, push_rows, sequences};
+use crate::micro_batch::{MicroBatch, micro_batches, push_rows, sequences};
 use crate::native::NativeEngine;
 use crate::progress::Progress;
 
@@ -28,8 +30,6 @@ pub(super) struct Passes {
     pub(super) entropy: Option<Ragged<f64>>,
     /// Sums of squared probabilities.
     pub(super) sum_pi_squared: Option<Ragged<f64>>,
-    /// Values of the critic.
-    pub(super) values: Option<Ragged<f64>>,
     /// Log-probabilities with the gold answer in the prompt.
     pub(super) gold_logprobs: Option<Ragged<f64>>,
 }
@@ -111,26 +111,24 @@ fn sum_of_squares(logprob: f64, sharp: f64) -> f64 {
 }
 
 impl Passes {
-    /// Whether no pass of the policy was asked for.
-    pub(super) fn is_empty(&self) -> bool {
-        self.entropy.is_none() && self.sum_pi_squared.is_none() && self.gold_logprobs.is_none()
-    }
-}
-
-impl Session {
     /// What the estimator asks for beyond the batch, each a forward pass over the trained groups.
-    pub(super) fn passes(&mut self, groups: &[&Group]) -> Result<Passes, RunError> {
-        let needs = |column: Column| self.advantage.needs().contains(&column);
-        let (entropy, squares, gold) =
-            (needs(Column::Entropy), needs(Column::SumPiSquared), needs(Column::GoldLogprobs));
-        let mut passes = Passes::default();
+    pub(super) fn run(recipe: &Recipe, workers: &mut Workers, groups: &[&Group]) -> Result<Self, RunError> {
+        let (entropy, squares, gold) = (
+            recipe.needs(Column::Entropy),
+            recipe.needs(Column::SumPiSquared),
+            recipe.needs(Column::GoldLogprobs),
+        );
+        let mut passes = Self::default();
         let plain = sequences(groups);
         // What is compared with a pass of now is a pass of now, where an earlier policy sampled a group.
-        let is_stale = (squares || gold) && groups.iter().any(|group| self.is_stale(group));
+        let is_stale = (squares || gold) && workers.any_is_stale(groups);
+        let mut scored = |sequences: &[LearnerSequence<'_>], sharpness: f64| {
+            scored(&mut workers.engine, recipe.update.micro_batch, sequences, sharpness)
+        };
         if entropy || squares || is_stale {
-            let (logprobs, entropies) = self.scored(&plain, 1.0)?;
+            let (logprobs, entropies) = scored(&plain, 1.0)?;
             if squares {
-                let (sharp, _) = self.scored(&plain, 2.0)?;
+                let (sharp, _) = scored(&plain, 2.0)?;
                 let row = |(logprobs, sharp): (&[f64], &[f64])| -> Vec<f64> {
                     logprobs
                         .iter()
@@ -145,7 +143,7 @@ impl Session {
         }
         if gold {
             // Without a gold answer there is nothing to contrast with: the same prompt again.
-            let hints: Vec<_> = groups.iter().map(|group| self.hints.get(&group.prompt).cloned()).collect();
+            let hints: Vec<_> = groups.iter().map(|group| recipe.hints.get(&group.prompt).cloned()).collect();
             let hinted: Vec<LearnerSequence<'_>> = groups
                 .iter()
                 .zip(&hints)
@@ -156,29 +154,31 @@ impl Session {
                     completion: sequence.completion,
                 })
                 .collect();
-            passes.gold_logprobs = Some(self.scored(&hinted, 1.0)?.0);
+            passes.gold_logprobs = Some(scored(&hinted, 1.0)?.0);
         }
         Ok(passes)
     }
 
-    /// Log-probabilities and entropies `[B][T]` with the logits multiplied by `sharpness`.
-    fn scored(
-        &mut self,
-        sequences: &[LearnerSequence<'_>],
-        sharpness: f64,
-    ) -> Result<(Ragged<f64>, Ragged<f64>), RunError> {
-        let (mut logprobs, mut entropies) = (Ragged::default(), Ragged::default());
-        for range in micro_batches(sequences, self.update.micro_batch) {
-            // Nothing of the step is changed yet.
-            if self.interrupt.is_requested() {
-                return Err(LearnerError::Interrupted.into());
-            }
-            let scores = self.engine.policy_scores(&sequences[range.clone()], sharpness)?;
-            push_rows(&mut logprobs, &sequences[range.clone()], &scores.logprobs);
-            push_rows(&mut entropies, &sequences[range], &scores.entropies);
-        }
-        Ok((logprobs, entropies))
+    /// Whether no pass of the policy was asked for.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entropy.is_none() && self.sum_pi_squared.is_none() && self.gold_logprobs.is_none()
     }
+}
+
+/// Log-probabilities and entropies `[B][T]` with the logits multiplied by `sharpness`.
+fn scored(
+    engine: &mut NativeEngine,
+    micro_batch: MicroBatch,
+    sequences: &[LearnerSequence<'_>],
+    sharpness: f64,
+) -> Result<(Ragged<f64>, Ragged<f64>), LearnerError> {
+    let (mut logprobs, mut entropies) = (Ragged::default(), Ragged::default());
+    for range in micro_batches(sequences, micro_batch) {
+        let scores = engine.policy_scores(&sequences[range.clone()], sharpness)?;
+        push_rows(&mut logprobs, &sequences[range.clone()], &scores.logprobs);
+        push_rows(&mut entropies, &sequences[range], &scores.entropies);
+    }
+    Ok((logprobs, entropies))
 }
 
 #[cfg(test)]

@@ -3,18 +3,15 @@
 use std::time::{Duration, Instant};
 
 use tamis_core::group::Group;
-use tamis_core::objective::{KlController, KlEstimator, KlState, kl};
+use tamis_core::objective::{KlEstimator, kl};
 use tamis_core::ragged::Ragged;
 use tamis_rollout::{
     Backend, GroupGenerator, GroupGeneratorError, GroupRequest, Outcome, Record, ReferencePass, Sampling,
     ShellError, Ticket,
 };
 
-use super::advantages::StepRewards;
-use super::{RunError, Session};
-use crate::assemble::objective::Divergence;
+use super::RunError;
 use crate::learner::{Learner, LearnerError};
-use crate::metrics::Metrics;
 use crate::micro_batch::{MicroBatch, pass_over, sequences};
 use crate::native::NativeEngine;
 
@@ -57,7 +54,8 @@ impl Backend for WithReference<'_> {
             LearnerError::Interrupted => ShellError::Generator(GroupGeneratorError::Interrupted),
             error => failed(RunError::Learner(error)),
         })?;
-        let (final_rewards, ..) = penalised(estimator, coefficient, groups, &logprobs).map_err(failed)?;
+        let rewards = groups.iter().flat_map(|group| &group.trajectories).map(|trajectory| trajectory.reward);
+        let final_rewards = penalty(estimator, coefficient, groups, &logprobs).map_err(failed)?.off(rewards);
         self.time += clock.elapsed();
         Ok(Some(ReferencePass { final_rewards, logprobs }))
     }
@@ -96,13 +94,30 @@ pub(super) fn reference_column<E>(
     Ok(column)
 }
 
-/// Rewards after the KL penalty \[B\], what each token was charged with \[N\], and the mean divergence.
-fn penalised(
+/// The KL penalty of some groups.
+pub(super) struct Penalty {
+    /// Of each trajectory \[B\].
+    pub(super) of_trajectories: Vec<f64>,
+    /// What each token is charged with \[N\].
+    pub(super) of_tokens: Vec<f64>,
+    /// Mean divergence per token.
+    pub(super) mean_kl: f64,
+}
+
+impl Penalty {
+    /// The rewards that are left \[B\].
+    pub(super) fn off(&self, rewards: impl IntoIterator<Item = f64>) -> Vec<f64> {
+        rewards.into_iter().zip(&self.of_trajectories).map(|(reward, penalty)| reward - penalty).collect()
+    }
+}
+
+/// What the divergence from the reference costs some groups.
+pub(super) fn penalty(
     estimator: KlEstimator,
     coefficient: f64,
     groups: &[&Group],
     reference: &Ragged<f32>,
-) -> Result<(Vec<f64>, Vec<f64>, f64), RunError> {
+) -> Result<Penalty, RunError> {
     let trajectories: Vec<_> = groups.iter().flat_map(|group| &group.trajectories).collect();
     let token_scores =
         Ragged::from_rows(trajectories.iter().map(|trajectory| vec![0.0; trajectory.token_ids.len()]));
@@ -111,46 +126,11 @@ fn penalised(
     let old: Vec<f32> =
         trajectories.iter().flat_map(|trajectory| trajectory.logprobs.iter().copied()).collect();
     let penalty = kl::in_reward(estimator, coefficient, &token_scores, &mask, &old, reference.values())?;
-    let rewards = trajectories
-        .iter()
-        .zip(&penalty.penalties)
-        .map(|(trajectory, penalty)| trajectory.reward - penalty)
-        .collect();
-    let token_penalties = penalty.token_rewards.iter().map(|reward| -reward).collect();
-    Ok((rewards, token_penalties, penalty.mean_kl))
-}
-
-impl Session {
-    /// Rewards `[P][G]` that advantages are made of, and those after KL where it is in the reward \[B\].
-    pub(super) fn final_rewards(
-        &mut self,
-        groups: &[&Group],
-        reference: Option<&Ragged<f32>>,
-        metrics: &mut Metrics,
-    ) -> Result<(StepRewards, Option<Vec<f64>>), RunError> {
-        let sizes: Vec<usize> = groups.iter().map(|group| group.trajectories.len()).collect();
-        let plain: Vec<f64> =
-            groups.iter().flat_map(|group| &group.trajectories).map(|trajectory| trajectory.reward).collect();
-        let (values, finals, token_penalties, penalty) = match (self.divergence, reference) {
-            (Divergence::InReward { estimator, controller }, Some(reference)) => {
-                let state = self.reward_kl.unwrap_or_else(|| controller.initial());
-                let (rewards, token_penalties, mean_kl) =
-                    penalised(estimator, state.coef, groups, reference)?;
-                metrics.set("actor/reward_kl_penalty", mean_kl);
-                metrics.set("actor/reward_kl_penalty_coeff", state.coef);
-                self.reward_kl = Some(moved(controller, state, mean_kl, plain.len()));
-                (rewards.clone(), Some(rewards), Some(token_penalties), Some(mean_kl))
-            }
-            _ => (plain, None, None, None),
-        };
-        let rows = Ragged::from_lengths(values, &sizes)
-            .map_err(|error| RunError::Learner(LearnerError::Engine { reason: error.to_string() }))?;
-        Ok((StepRewards { rewards: rows, token_penalties, mean_kl: penalty }, finals))
-    }
-}
-
-fn moved(controller: KlController, state: KlState, mean_kl: f64, num_trajectories: usize) -> KlState {
-    controller.updated(state, mean_kl, num_trajectories as f64)
+    Ok(Penalty {
+        of_trajectories: penalty.penalties,
+        of_tokens: penalty.token_rewards.iter().map(|reward| -reward).collect(),
+        mean_kl: penalty.mean_kl,
+    })
 }
 
 #[cfg(test)]

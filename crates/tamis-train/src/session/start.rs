@@ -13,8 +13,9 @@ use tamis_rollout::PreparedPrompt;
 
 use super::RunError;
 use super::begin::{Begin, ConfigText};
+use super::state::RunState;
 use crate::assemble::{AssembleError, advantage, critic, data, objective, policy};
-use crate::checkpoint::{self, Extent, RunState, SaveError};
+use crate::checkpoint::{self, Extent, SaveError};
 use crate::codec::Codec;
 use crate::durable::Disk;
 use crate::interrupt::Interrupt;

@@ -3,38 +3,38 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
+use tamis_config::LoggerKind;
 use tamis_core::schedule::Accounting;
-use tamis_rollout::{Collected, Dependencies, End, Shell, ShellError};
+use tamis_rollout::{Collected, Dependencies, End, ShellError};
 
 use super::attempts::Attempts;
+use super::facts::StepMetrics;
 use super::reference::WithReference;
-use super::save::TrainedRows;
+use super::step::step;
 use super::watch::Watch;
-use super::{Between, Ending, RunError, Session, Summary, UniformGroups};
+use super::{Ending, MOST_SKIPPED_UPDATES, RunError, Session, Summary};
 use crate::assemble::objective::Divergence;
 use crate::assemble::schedule::no_such_metric;
-use crate::checkpoint::CarriedGroup;
-use crate::micro_batch::MicroBatch;
-use crate::pool::PromptPool;
+use crate::logger::console;
 use crate::run_directory::RunDirectoryError;
 use crate::run_log::Level;
-use crate::timings::GENERATION;
+use crate::timings::{GENERATION, STEP};
 
 impl Session {
     /// Trains until the run ends.
     pub fn run(mut self) -> Result<Summary, RunError> {
         let result = self.steps();
-        self.progress.finish();
+        self.recorder.progress.finish();
         match result {
             Ok(ending) => {
-                let checkpoint = self.saved.map(|step| self.directory.checkpoint(step));
+                let checkpoint = self.recorder.saved.map(|step| self.recorder.directory.checkpoint(step));
                 Ok(Summary {
                     ending,
-                    steps: self.shell.machine().progress().steps,
-                    run: self.directory.path().to_owned(),
+                    steps: self.state.step,
+                    run: self.recorder.directory.path().to_owned(),
                     checkpoint,
-                    before: self.before,
-                    after: self.latest.map(|(_, report)| report),
+                    before: self.state.validation.before,
+                    after: self.state.validation.latest.map(|(_, report)| report),
                 })
             }
             Err(error) => {
@@ -52,10 +52,10 @@ impl Session {
         let is_missing = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
         let num_looks = if causes.any(|cause| cause.downcast_ref().is_some_and(is_missing)) { 40 } else { 0 };
         for _ in 0..num_looks {
-            self.directory.check_present()?;
+            self.recorder.directory.check_present()?;
             std::thread::sleep(Duration::from_millis(50));
         }
-        self.directory.check_present()
+        self.recorder.directory.check_present()
     }
 
     /// Writes an error into the run log; the command line prints it.
@@ -66,12 +66,12 @@ impl Session {
             let _ = write!(text, "\n  caused by: {cause}");
             source = cause.source();
         }
-        self.progress.note(Level::Error, &text);
+        self.recorder.progress.note(Level::Error, &text);
     }
 
     fn steps(&mut self) -> Result<Ending, RunError> {
         // A kill may have come between a checkpoint and the removal of older ones.
-        self.prune()?;
+        self.recorder.prune(&self.state)?;
         match self.go_on() {
             Err(error) if error.is_interruption() => self.interrupted(),
             ended => ended,
@@ -79,22 +79,22 @@ impl Session {
     }
 
     fn go_on(&mut self) -> Result<Ending, RunError> {
-        if self.is_unmeasured {
+        if self.state.validation.is_missing {
             self.make_up_measurement()?;
         }
         self.attempts = Attempts::new();
-        self.progress.steps_begin();
+        self.recorder.progress.steps_begin();
         loop {
-            if let Some(reason) = self.early_stop.stopped() {
+            if let Some(reason) = self.measurement.early_stop.stopped() {
                 return self.stopped_early(reason);
             }
-            let step = self.shell.machine().progress().steps + 1;
+            let step = self.state.step + 1;
             if self.interrupt.is_requested() {
                 return self.interrupted();
             }
-            self.directory.check_present()?;
-            self.progress.groups(0, self.config.data.train_batch_size as u64);
-            let first = self.shell.next_group();
+            self.recorder.directory.check_present()?;
+            self.recorder.progress.groups(0, self.recipe.config.data.train_batch_size as u64);
+            let first = self.workers.shell.next_group();
             let collected = match self.collect() {
                 Err(RunError::Shell(ShellError::MissingRewards(missing))) => {
                     self.write_unfinished(step)?;
@@ -110,39 +110,41 @@ impl Session {
                 // Nothing is changed yet: a resume collects the same batch.
                 End::Ready if self.interrupt.is_requested() => return self.interrupted(),
                 End::Ready => {
-                    self.train(step, &collected)?;
+                    self.train(collected)?;
                     self.attempts = Attempts::new();
                     self.check_rewards(step)?;
                 }
                 End::Skipped(why) => {
-                    self.progress
+                    self.recorder
+                        .progress
                         .warn(&format!("step {step} is skipped ({}) and tried again", skip_reason(*why)));
-                    self.write_rollouts(step, &collected, TrainedRows::NONE)?;
+                    self.write_untrained(step, &collected)?;
                     self.attempts.give_up(collected);
                     self.check_rewards(step)?;
                 }
                 End::Finished(why) => {
                     let why = *why;
                     if !collected.others.is_empty() {
-                        self.progress.say(&format!("{}", collected.report));
+                        self.recorder.progress.say(&format!("{}", collected.report));
                     }
-                    self.write_rollouts(step, &collected, TrainedRows::NONE)?;
+                    self.write_untrained(step, &collected)?;
                     self.finish()?;
                     self.check_learned()?;
                     return Ok(Ending::Finished(why));
                 }
                 End::Stopped(diagnosis) => {
-                    self.write_rollouts(step, &collected, TrainedRows::NONE)?;
+                    self.write_untrained(step, &collected)?;
                     self.finish()?;
                     // There is no signal because there are no rewards: that is the news.
                     let rounds = u32::try_from(collected.report.rounds.max(1)).unwrap_or(u32::MAX);
-                    let missing = self.shell.reward_health().missing_for(rounds, self.scorer.rewards());
+                    let missing =
+                        self.workers.shell.reward_health().missing_for(rounds, self.workers.scorer.rewards());
                     if let Some(missing) = missing {
                         return Err(self.without_rewards(step, missing));
                     }
                     return Err(RunError::Stopped {
                         diagnosis: diagnosis.clone(),
-                        run: self.directory.path().to_owned(),
+                        run: self.recorder.directory.path().to_owned(),
                     });
                 }
             }
@@ -150,7 +152,7 @@ impl Session {
     }
 
     fn check_rewards(&mut self, step: u64) -> Result<(), RunError> {
-        match self.shell.reward_health().missing(self.scorer.rewards()) {
+        match self.workers.shell.reward_health().missing(self.workers.scorer.rewards()) {
             Some(missing) => Err(self.without_rewards(step, missing)),
             None => Ok(()),
         }
@@ -158,72 +160,158 @@ impl Session {
 
     /// Saves the state after the last trained step, where it is not saved yet. What was begun after it is done again by a resume.
     fn interrupted(&mut self) -> Result<Ending, RunError> {
-        let steps = self.shell.machine().progress().steps;
-        if self.saved != Some(steps) {
-            self.save(steps)?;
+        if self.recorder.saved != Some(self.state.step) {
+            self.save()?;
         }
         Ok(Ending::Interrupted)
     }
 
     /// The last validation and checkpoint, where they have not been made.
     pub(super) fn finish(&mut self) -> Result<(), RunError> {
-        let totals = self.shell.machine().totals();
+        let totals = self.workers.shell.machine().totals();
         totals.check()?;
-        self.progress.say(&told(totals));
+        self.recorder.progress.say(&told(totals));
         self.last_measurement()?;
-        let steps = self.shell.machine().progress().steps;
+        let steps = self.state.step;
         self.tell_untrained_policy(steps);
-        if self.saved != Some(steps) {
-            self.save(steps)?;
+        if self.recorder.saved != Some(steps) {
+            self.save()?;
         }
         Ok(())
     }
 
-    /// Where scheduling stands now, between two steps.
-    pub(super) fn place(shell: &Shell, pool: &PromptPool, uniform_groups: UniformGroups) -> Between {
-        Between {
-            uniform_groups,
-            machine: shell.machine().clone(),
-            position: pool.position(),
-            next_group: shell.next_group(),
-            reward_health: shell.reward_health().clone(),
-            carried: shell.held().map(CarriedGroup::of).collect(),
-        }
+    /// Writes a checkpoint of the state.
+    pub(super) fn save(&mut self) -> Result<(), RunError> {
+        self.state = self.recorder.save(&self.state, &self.workers.engine, &mut self.workers.scorer)?;
+        Ok(())
     }
 
-    fn micro_batch(&self) -> MicroBatch {
-        self.update.micro_batch
+    /// Trains on a complete batch, and writes down what came of it: metrics, rollouts, validation, checkpoint. An interrupted step changes
+    /// nothing, and weights have moved then only if the state before it is saved.
+    fn train(&mut self, collected: Collected) -> Result<(), RunError> {
+        self.recorder.progress.stage("training");
+        self.workers.engine.begin_updates(self.recorder.saved == Some(self.state.step));
+        let is_last = collected.report.is_last;
+        let batch = self.attempts.batch(collected, &self.workers.shell);
+        let step = step(&self.recipe, &mut self.workers, &self.state, batch)?;
+        let (recorder, facts) = (&self.recorder, &step.facts);
+        facts.warnings.iter().for_each(|warning| recorder.progress.warn(warning));
+        let mut found = StepMetrics::of(&self.recipe, &step);
+        recorder.write_rollouts(facts.step, &step.batch.trained, &step.members, &step.batch.others)?;
+        recorder.progress.say(&facts.report.to_string());
+        let mut timings = std::mem::take(&mut self.attempts.timings);
+        timings.append(&facts.timings);
+        for (name, time) in self.workers.scorer.take_times() {
+            timings.add("reward", time);
+            found.metrics.set(format!("timing_s/reward/{name}"), time.as_secs_f64());
+        }
+        // Before validation, so that its figures come last even where they are added later.
+        found.metrics.add_aliases();
+
+        let (facts, mut after) = (step.facts, step.after);
+        after.early_stop = self.measurement.early_stop.state().clone();
+        if facts.diverged.is_none() && self.measures_after(facts.step, is_last) {
+            let clock = Instant::now();
+            match self.validate(&mut after, &mut found.metrics) {
+                Err(error) if error.is_interruption() => after.validation.is_missing = true,
+                measured => {
+                    measured?;
+                    self.measurement.observe(&mut after);
+                }
+            }
+            timings.add("testing", clock.elapsed());
+        }
+        self.state = after;
+        timings.add(STEP, self.attempts.began.elapsed());
+        found.put_times(&timings);
+        found.metrics.add_aliases();
+        self.recorder.loggers.log(facts.step, &found.metrics)?;
+        let (progress, view) = (&self.recorder.progress, found.view(&self.recipe, &facts, &timings));
+        progress.step(facts.step, &view);
+        if self.recipe.config.run.loggers.contains(&LoggerKind::Console) {
+            let (total, left) = (progress.total_steps(), progress.time_left());
+            progress.say(&console::line(facts.step, total, &view, left.filter(|_| !is_last)));
+        }
+        // The step's figures are logged; its weights go nowhere.
+        if let Some(diverged) = facts.diverged {
+            return Err(diverged.error(&self.recorder.directory, facts.step));
+        }
+        let is_due = self.recipe.config.checkpoint.save_freq.is_due(facts.step);
+        if is_due || is_last || self.state.validation.is_missing {
+            self.save()?;
+        }
+        self.check_learns(facts.step, facts.most_skipped, facts.most_skipped_critic)
+    }
+
+    /// Ends a run whose updates cannot be made, or whose steps make none, with its last state saved.
+    fn check_learns(&mut self, step: u64, skipped: u32, skipped_critic: u32) -> Result<(), RunError> {
+        let untrained = self.state.learning.untrained;
+        if skipped.max(skipped_critic) < MOST_SKIPPED_UPDATES && !untrained.are_too_many() {
+            return Ok(());
+        }
+        if self.recorder.saved != Some(step) {
+            self.save()?;
+        }
+        let run = self.recorder.directory.path().to_owned();
+        // A critic without finite gradients has values that may be the policy's trouble, not the other way round.
+        Err(if skipped_critic >= MOST_SKIPPED_UPDATES {
+            RunError::CriticNotFinite { updates: skipped_critic, step, run }
+        } else if skipped >= MOST_SKIPPED_UPDATES {
+            RunError::NotFinite { updates: skipped, step, run }
+        } else {
+            self.nothing_trained(u64::from(untrained.steps))
+        })
+    }
+
+    /// Writes what an attempt at a step generated that ended without training, with all attempts before it.
+    fn write_untrained(&self, step: u64, collected: &Collected) -> Result<(), RunError> {
+        let others = collected.others.iter().chain(&self.attempts.given_up);
+        self.recorder.write_rollouts(step, &collected.trained, &[], others)
+    }
+
+    /// The same of an attempt that an error ended, so that a person can look at what led to it. A resume writes the file anew.
+    fn write_unfinished(&self, step: u64) -> Result<(), RunError> {
+        let unfinished = self.workers.shell.unfinished(step);
+        self.recorder.write_rollouts(step, &[], &[], unfinished.iter().chain(&self.attempts.given_up))
     }
 
     fn collect(&mut self) -> Result<Collected, RunError> {
         let began = Instant::now();
-        let micro_batch = self.micro_batch();
+        let micro_batch = self.recipe.update.micro_batch;
         // Before the filter only where the filter looks at rewards after KL: groups that are dropped cost no forward pass else.
-        let penalty = match (self.divergence, &self.sieve.filter) {
+        let penalty = match (self.recipe.divergence, &self.recipe.sieve.filter) {
             (Divergence::InReward { estimator, controller }, Some(_))
-                if self.sieve.looks_at_final_reward() =>
+                if self.recipe.sieve.looks_at_final_reward() =>
             {
-                Some((estimator, self.reward_kl.unwrap_or_else(|| controller.initial()).coef, micro_batch))
+                Some((
+                    estimator,
+                    self.state.learning.reward_kl.unwrap_or_else(|| controller.initial()).coef,
+                    micro_batch,
+                ))
             }
             _ => None,
         };
-        self.scorer.set_trainer_state(self.trainer_state());
-        let mut backend = WithReference { engine: &mut self.engine, penalty, time: Duration::ZERO };
-        let mut watch = Watch { progress: &self.progress, target: self.config.data.train_batch_size as u64 };
-        let collected = self.shell.collect(Dependencies {
-            source: &mut self.pool,
+        let (steps, num_tokens) = (self.state.step, self.state.num_tokens);
+        self.workers.scorer.set_trainer_state(self.recipe.trainer_state(steps, num_tokens));
+        let mut backend = WithReference { engine: &mut self.workers.engine, penalty, time: Duration::ZERO };
+        let mut watch = Watch {
+            progress: &self.recorder.progress,
+            target: self.recipe.config.data.train_batch_size as u64,
+        };
+        let collected = self.workers.shell.collect(Dependencies {
+            source: &mut self.workers.pool,
             backend: &mut backend,
-            scorer: &mut self.scorer,
+            scorer: &mut self.workers.scorer,
             observer: &mut watch,
         });
         let collected = match collected {
             Err(ShellError::NoMetric { metric, names }) => {
-                let step = self.shell.machine().progress().steps + 1;
+                let step = self.state.step + 1;
                 self.write_unfinished(step)?;
                 // The function may give it once it is mended.
                 self.save_without_answers()?;
-                let place = self.places.filter_metric.as_deref();
-                let how = self.scorer.rewards().how_to_give_acc();
+                let place = self.measurement.places.filter_metric.as_deref();
+                let how = self.workers.scorer.rewards().how_to_give_acc();
                 return Err(no_such_metric(&metric, &names, place, how).into());
             }
             collected => collected?,

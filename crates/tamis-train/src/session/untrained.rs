@@ -17,6 +17,21 @@ pub struct Untrained {
     pub(super) reason: Option<LeftOut>,
 }
 
+impl Untrained {
+    /// After a step of the policy that made so many updates, left-out ones included; `reason` is why its first left-out trajectory bears no loss.
+    pub(super) fn after(self, num_updates: usize, reason: Option<&LeftOut>) -> Self {
+        match num_updates {
+            0 => Self { steps: self.steps.saturating_add(1), reason: reason.copied() },
+            _ => Self::default(),
+        }
+    }
+
+    /// Whether there were too many in a row.
+    pub(super) fn are_too_many(self) -> bool {
+        self.steps >= super::MOST_SKIPPED_UPDATES
+    }
+}
+
 impl Session {
     /// Saves and makes the error of a run whose rewards are missing. A resume asks anew for what was answered since the last trained step:
     /// the function may be mended by then.
@@ -25,8 +40,8 @@ impl Session {
     }
 
     fn rewardless(&mut self, step: u64, missing: MissingRewards, further: Option<String>) -> RunError {
-        let trained = self.shell.machine().progress().steps;
-        if (step > trained || self.saved != Some(trained))
+        let trained = self.state.step;
+        if (step > trained || self.recorder.saved != Some(trained))
             && let Err(error) = self.save_without_answers()
         {
             return error;
@@ -34,12 +49,12 @@ impl Session {
         let place = missing
             .function
             .as_ref()
-            .and_then(|name| self.config.reward.iter().position(|reward| reward.name == *name));
+            .and_then(|name| self.recipe.config.reward.iter().position(|reward| reward.name == *name));
         RunError::MissingRewards {
             missing: Box::new(missing),
             key: place.map(|place| format!("reward[{place}]")),
             step,
-            run: self.directory.path().to_owned(),
+            run: self.recorder.directory.path().to_owned(),
             is_old: further.is_some() && self.generated_nothing(),
             further: further.or_else(|| self.further()),
         }
@@ -47,38 +62,29 @@ impl Session {
 
     /// Saves the state after the last trained step and forgets every later answer, so that a resume asks anew.
     pub(super) fn save_without_answers(&mut self) -> Result<(), RunError> {
-        self.scorer.settle_journal(u64::MAX);
-        self.save(self.shell.machine().progress().steps)
+        self.workers.scorer.settle_journal(u64::MAX);
+        self.save()
     }
 
     /// How to train further, where the run has all of its steps.
     fn further(&self) -> Option<String> {
-        let steps = self.shell.machine().progress().steps;
-        let is_full = self.config.train.total_steps.is_some_and(|total| total as u64 <= steps);
-        is_full.then(|| how_to_train_further(&self.config, self.directory.path(), steps))
+        let steps = self.state.step;
+        let is_full = self.recipe.config.train.total_steps.is_some_and(|total| total as u64 <= steps);
+        is_full.then(|| how_to_train_further(&self.recipe.config, self.recorder.directory.path(), steps))
     }
 
     /// Whether this process found a run without a step left: what is wrong with it is no news.
     fn generated_nothing(&self) -> bool {
-        self.shell.next_group() == self.first_group
-    }
-
-    /// Counts a step of the policy that made so many updates, left-out ones included; whether there were too many without.
-    pub(super) fn count_untrained(&mut self, num_updates: usize, reason: Option<LeftOut>) -> bool {
-        self.untrained = match num_updates {
-            0 => Untrained { steps: self.untrained.steps.saturating_add(1), reason },
-            _ => Untrained::default(),
-        };
-        self.untrained.steps >= super::MOST_SKIPPED_UPDATES
+        self.workers.shell.next_group() == self.first_group
     }
 
     /// The error of a run that makes no updates.
     pub(super) fn nothing_trained(&self, steps: u64) -> RunError {
         RunError::NothingTrained {
             steps,
-            step: self.shell.machine().progress().steps,
-            reason: self.untrained.reason,
-            run: self.directory.path().to_owned(),
+            step: self.state.step,
+            reason: self.state.learning.untrained.reason,
+            run: self.recorder.directory.path().to_owned(),
             is_old: false,
             further: self.further(),
         }
@@ -86,12 +92,14 @@ impl Session {
 
     /// Refuses to call a run done that never had a reward, or never made an update of the policy that it was to train.
     pub(super) fn check_learned(&mut self) -> Result<(), RunError> {
-        let steps = self.shell.machine().progress().steps;
-        let further = how_to_train_further(&self.config, self.directory.path(), steps);
-        if let Some(missing) = self.shell.reward_health().always_missing(self.scorer.rewards()) {
+        let steps = self.state.step;
+        let further = how_to_train_further(&self.recipe.config, self.recorder.directory.path(), steps);
+        if let Some(missing) =
+            self.workers.shell.reward_health().always_missing(self.workers.scorer.rewards())
+        {
             return Err(self.rewardless(steps, missing, Some(further)));
         }
-        if steps > 0 && self.trains_policy(steps) && self.engine.optimizer().num_steps() == 0 {
+        if steps > 0 && self.recipe.trains_policy(steps) && self.workers.engine.optimizer().num_steps() == 0 {
             let mut error = self.nothing_trained(steps);
             if let RunError::NothingTrained { further: how, is_old, .. } = &mut error {
                 (*how, *is_old) = (Some(further), self.generated_nothing());

@@ -1,0 +1,324 @@
+//! What is known of a step once it is trained, and the metrics that are made from it: in this one place, outside the step.
+
+use std::collections::BTreeMap;
+
+use tamis_core::advantage::Advantages;
+use tamis_core::group::Group;
+use tamis_core::objective::explained_variance;
+use tamis_core::ragged::Ragged;
+use tamis_core::schedule::StepReport;
+use tamis_rollout::Record;
+
+use super::members::of_trained;
+use super::recipe::Recipe;
+use super::recorder::Diverged;
+use super::step::{Batch, Step};
+use crate::assemble::objective::Divergence;
+use crate::batch_metrics::{
+    GeneratedFacts, Spread, Summary, TrainedColumns, TrainedFacts, generated_metrics, trained_metrics,
+};
+use crate::critic::CriticReport;
+use crate::diagnostics;
+use crate::left_out::LeftOut;
+use crate::metrics::Metrics;
+use crate::progress::StepView;
+use crate::timings::{GENERATION, STEP, Timings, TokenCounts, UPDATE};
+use crate::update::UpdateReport;
+
+/// What a step found and did.
+pub(super) struct StepFacts {
+    /// The step, from 1.
+    pub(super) step: u64,
+    /// Where its groups went; members that bear no loss are counted as left out.
+    pub(super) report: StepReport,
+    /// Attempts at it that were given up.
+    pub(super) num_given_up: usize,
+    /// Mean of the filter's metric over the members that it chose, where it chooses among them.
+    pub(super) mean_of_chosen: Option<f64>,
+    /// The greedy completions, where the estimator compares with them.
+    pub(super) greedy: Option<GreedyFacts>,
+    /// The divergence in the reward, where it is there.
+    pub(super) reward_kl: Option<RewardKl>,
+    /// What the shapings measured, by name as logged.
+    pub(super) shaping: Vec<(&'static str, f64)>,
+    /// The critic's updates, where it was trained.
+    pub(super) critic: Option<CriticFacts>,
+    /// Norms of gradients by reward deviation, by name as logged.
+    pub(super) gradients: Vec<(String, f64)>,
+    /// The policy's updates, where it was trained.
+    pub(super) update: Option<UpdateReport>,
+    /// The policy's learning rate, where it was trained.
+    pub(super) learning_rate: f64,
+    /// Advantages of the trained groups.
+    pub(super) advantages: Advantages,
+    /// Returns, where the estimator forms them `[B][T]`.
+    pub(super) returns: Option<Ragged<f64>>,
+    /// Rewards after the KL penalty \[B\], where it is in the reward.
+    pub(super) final_rewards: Option<Vec<f64>>,
+    /// Most updates of the policy in a row, up to one of this step, that were left out.
+    pub(super) most_skipped: u32,
+    /// The same of the critic.
+    pub(super) most_skipped_critic: u32,
+    /// Weights or moments that are no numbers any more.
+    pub(super) diverged: Option<Diverged>,
+    /// What a person should know.
+    pub(super) warnings: Vec<String>,
+    /// How long its stages took.
+    pub(super) timings: Timings,
+}
+
+/// What greedy completions got.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct GreedyFacts {
+    pub(super) mean_reward: Option<f64>,
+    pub(super) num_completions: usize,
+    pub(super) mean_length: Option<f64>,
+}
+
+/// The divergence from the reference in the reward.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct RewardKl {
+    /// Mean per token.
+    pub(super) mean: f64,
+    /// What it was multiplied by.
+    pub(super) coefficient: f64,
+}
+
+/// What the critic's updates did, and how well it knew the returns before.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct CriticFacts {
+    pub(super) report: CriticReport,
+    learning_rate: f64,
+    explained_variance: Option<f64>,
+    values: Option<Summary>,
+}
+
+impl CriticFacts {
+    /// Over the tokens of the policy in members that are `compared` `[P][G]`.
+    pub(super) fn of(
+        report: CriticReport,
+        learning_rate: f64,
+        groups: &[&Group],
+        compared: &Ragged<bool>,
+        old: &Ragged<f64>,
+        returns: &Ragged<f64>,
+    ) -> Self {
+        let members = groups.iter().flat_map(|group| &group.trajectories).zip(compared.values());
+        let mask: Vec<bool> = members
+            .flat_map(|(member, &is_compared)| member.loss_mask.iter().map(move |&on| on && is_compared))
+            .collect();
+        let explained = explained_variance(old.values(), returns.values(), &mask);
+        let trained = old.values().iter().zip(&mask).filter(|(_, on)| **on).map(|(&value, _)| value);
+        Self {
+            explained_variance: (!explained.is_nan()).then_some(explained),
+            values: Summary::of(trained),
+            report,
+            learning_rate,
+        }
+    }
+
+    fn put(&self, metrics: &mut Metrics) {
+        metrics.extend(self.report.metrics.iter().copied());
+        metrics.set("critic/grad_norm", self.report.grad_norm);
+        metrics.set("critic/lr", self.learning_rate);
+        metrics.set("critic/num_updates", self.report.num_updates as f64);
+        metrics.set("critic/num_skipped_updates", self.report.num_skipped as f64);
+        metrics.set_some("critic/vf_explained_var", self.explained_variance);
+        if let Some(values) = self.values {
+            metrics.set("critic/values/mean", values.mean);
+            metrics.set("critic/values/max", values.max);
+            metrics.set("critic/values/min", values.min);
+        }
+    }
+}
+
+impl StepFacts {
+    /// Of a step that has not been trained yet.
+    pub(super) fn of(batch: &Batch) -> Self {
+        Self {
+            step: batch.report.step,
+            report: batch.report,
+            num_given_up: batch.num_given_up,
+            mean_of_chosen: None,
+            greedy: None,
+            reward_kl: None,
+            shaping: Vec::new(),
+            critic: None,
+            gradients: Vec::new(),
+            update: None,
+            learning_rate: 0.0,
+            advantages: Advantages::PerTrajectory(Ragged::default()),
+            returns: None,
+            final_rewards: None,
+            most_skipped: 0,
+            most_skipped_critic: 0,
+            diverged: None,
+            warnings: Vec::new(),
+            timings: Timings::new(),
+        }
+    }
+
+    /// Warns of updates that could not be made, and of a batch of whose members none bears loss.
+    pub(super) fn warn_of_updates(&mut self, num_members: usize, num_left_out: u64, first: Option<&LeftOut>) {
+        let step = self.step;
+        let skipped = |num_skipped: usize, num_updates: usize, whose: &str| {
+            (num_skipped > 0).then(|| {
+                format!(
+                    "step {step}: the gradient of {num_skipped} of {} updates{whose} was not finite; these updates were left out",
+                    num_skipped + num_updates
+                )
+            })
+        };
+        let of_critic = self.critic.as_ref().map(|critic| &critic.report);
+        self.warnings.extend(
+            of_critic.and_then(|report| skipped(report.num_skipped, report.num_updates, " of the critic")),
+        );
+        if num_members > 0 && num_left_out as usize == num_members {
+            self.warnings.push(format!(
+                "step {step}: none of its {num_members} trajectories bears any loss, so nothing is learned ({}); train/num_left_out/* counts them by reason",
+                first.map_or("left out", |reason| reason.name())
+            ));
+        }
+        let of_policy = self.update.as_ref();
+        self.warnings
+            .extend(of_policy.and_then(|report| skipped(report.num_skipped, report.num_updates, "")));
+    }
+}
+
+/// The metrics of a step, with what a person follows of them.
+pub(super) struct StepMetrics {
+    pub(super) metrics: Metrics,
+    trained: TrainedFacts,
+    generated: GeneratedFacts,
+    zero_advantage: Option<f64>,
+    trains_on_all: bool,
+    /// Completion tokens of everything that was generated for the step.
+    num_generated_tokens: usize,
+}
+
+impl StepMetrics {
+    /// Every metric of a step, clocks and validation aside.
+    pub(super) fn of(recipe: &Recipe, step: &Step) -> Self {
+        let Step { after, batch, members, facts } = step;
+        let mut metrics = Metrics::new();
+        metrics.set("training/global_step", facts.step as f64);
+        metrics.set("training/epoch", facts.report.epoch as f64);
+        if let Some(greedy) = facts.greedy {
+            metrics.set_some("greedy/reward/mean", greedy.mean_reward);
+            metrics.set("greedy/num_completions", greedy.num_completions as f64);
+            metrics.set_some("greedy/response_length/mean", greedy.mean_length);
+        }
+        if let Some(kl) = facts.reward_kl {
+            metrics.set("actor/reward_kl_penalty", kl.mean);
+            metrics.set("actor/reward_kl_penalty_coeff", kl.coefficient);
+        }
+        metrics.extend(facts.shaping.iter().copied());
+        if let Some(critic) = &facts.critic {
+            critic.put(&mut metrics);
+        }
+        metrics.extend(facts.gradients.iter().map(|(name, value)| (name.as_str(), *value)));
+        if let Some(report) = &facts.update {
+            metrics.set("loss", report.loss);
+            metrics.set("actor/grad_norm", report.grad_norm);
+            metrics.set("actor/lr", facts.learning_rate);
+            metrics.set("actor/num_updates", report.num_updates as f64);
+            metrics.set("actor/num_skipped_updates", report.num_skipped as f64);
+            metrics.extend(report.metrics.iter().map(|(name, value)| (name.as_str(), *value)));
+        }
+
+        let groups = batch.groups();
+        let left_out: Vec<Option<LeftOut>> = members.iter().map(|member| member.left_out).collect();
+        let advantages = of_trained(&facts.advantages, &groups, &left_out);
+        let columns = TrainedColumns {
+            advantages: Some(Spread::from(&advantages)),
+            returns: facts.returns.as_ref().map(Spread::PerToken),
+            final_rewards: facts.final_rewards.as_deref(),
+            left_out: &left_out,
+            max_prompt_length: Some(recipe.config.data.max_prompt_length),
+        };
+        let trained = trained_metrics(&groups, &columns, &mut metrics);
+        let zero_advantage = diagnostics::of_trained(&groups, &facts.advantages, &left_out, &mut metrics);
+        let records = batch.generated();
+        logged_metrics(&records, &mut metrics);
+        let generated: Vec<&Group> = records.into_iter().map(|record| &record.group).collect();
+        let of_generated = generated_metrics(&generated, &mut metrics);
+        diagnostics::of_generated(&generated, &mut metrics);
+        metrics.extend(facts.report.metrics());
+        // The machine knows whole groups only; those that the filter did not choose are not trained on.
+        metrics.set_some("train/filter_metric/mean", facts.mean_of_chosen);
+        metrics.set("dynamic_sampling/num_given_up_attempts", facts.num_given_up as f64);
+        for (reason, number) in facts.report.all.dropped_by() {
+            metrics.set(format!("train/num_dropped/{reason}"), number as f64);
+        }
+        let position = after.schedule.position;
+        let share = position.position as f64 / recipe.num_prompts.max(1) as f64;
+        metrics.set("epoch", position.epoch as f64 + share);
+        metrics.set("num_tokens", after.num_tokens as f64);
+        Self {
+            trained,
+            generated: of_generated,
+            zero_advantage: (zero_advantage.groups > 0).then(|| zero_advantage.group_share()),
+            trains_on_all: generated.len() == groups.len() && facts.report.accounting.carried_in.groups == 0,
+            num_generated_tokens: generated.iter().map(|group| group.num_tokens()).sum(),
+            metrics,
+        }
+    }
+
+    /// Adds the clocks.
+    pub(super) fn put_times(&mut self, timings: &Timings) {
+        let tokens = TokenCounts { generated: self.num_generated_tokens, trained: self.trained.num_tokens };
+        timings.metrics(tokens, &mut self.metrics);
+    }
+
+    /// What a person sees of the step.
+    pub(super) fn view(&self, recipe: &Recipe, facts: &StepFacts, timings: &Timings) -> StepView {
+        let report = facts.update.as_ref();
+        StepView {
+            reward: self.trained.rewards.map(|rewards| rewards.mean),
+            reward_std: self.trained.rewards.and_then(|rewards| rewards.std),
+            generated_reward: self
+                .generated
+                .rewards
+                .filter(|_| !self.trains_on_all)
+                .map(|rewards| rewards.mean),
+            accuracy: self.generated.accuracy,
+            zero_advantage: self.zero_advantage,
+            rounds: facts.report.rounds,
+            dropped: facts.report.all.filter_rate(),
+            length: self.trained.mean_length,
+            truncated: self.trained.truncated,
+            entropy: report.and_then(|report| report.entropy),
+            kl: shown_kl(recipe.divergence, facts),
+            grad_norm: report.map(|report| report.grad_norm),
+            learning_rate: report.map(|_| facts.learning_rate),
+            time: timings.get(STEP),
+            generation: timings.pace(GENERATION, self.num_generated_tokens),
+            update: timings.pace(UPDATE, self.trained.num_tokens),
+        }
+    }
+}
+
+/// The divergence that the run has by its settings: from the reference, in the loss or in the reward. Without one that from the policy
+/// at the start of the step, where more than one update let it move.
+fn shown_kl(divergence: Divergence, facts: &StepFacts) -> Option<(&'static str, f64)> {
+    let report = facts.update.as_ref();
+    match divergence {
+        Divergence::InLoss => Some(("ref_kl", report?.reference_kl?)),
+        Divergence::InReward { .. } => Some(("kl_penalty", facts.reward_kl?.mean)),
+        Divergence::None => Some(("ppo_kl", report.filter(|report| report.num_updates > 1)?.old_kl?)),
+    }
+}
+
+/// What reward functions logged of the step's completions (TRL's `log_metric`): the mean of each number, in the order of the completions.
+fn logged_metrics(records: &[&Record], metrics: &mut Metrics) {
+    let mut sums: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
+    let logged = records.iter().flat_map(|record| &record.logged).flat_map(|logged| &logged.metrics);
+    for (name, values) in logged {
+        let (sum, count) = sums.entry(name).or_default();
+        *sum += values.iter().sum::<f64>();
+        *count += values.len();
+    }
+    for (name, (sum, count)) in sums {
+        metrics.set(format!("reward_log/{name}"), sum / count as f64);
+    }
+}

@@ -1,0 +1,154 @@
+//! What is optimised and how: everything of a step that its configuration alone decides.
+
+use tamis_config::{Config, ZeroGroups};
+use tamis_core::advantage::shaping::Shaping;
+use tamis_core::advantage::{Advantage, AdvantageEstimator, Column};
+use tamis_core::diagnostics::Buckets;
+use tamis_core::objective::{Objective, PolicyLoss};
+use tamis_env::reward::TrainerState;
+use tamis_rollout::{Sampling, TicketPurpose};
+
+use super::RunError;
+use super::passes::Hints;
+use super::settings::{planned_steps, trainer_state, update_settings, validation_settings};
+use crate::assemble::critic::{self, CriticPlan};
+use crate::assemble::objective::{self, Divergence};
+use crate::assemble::schedule::{Sieve, is_group_relative};
+use crate::assemble::{advantage, learning_rate};
+use crate::gradient_analysis::GradientAnalysis;
+use crate::learner::LearnerError;
+use crate::learning_rate::LearningRate;
+use crate::update::UpdateSettings;
+use crate::validation::ValidationSettings;
+
+/// What a step does, as the configuration says: it is made once and never changes.
+pub(super) struct Recipe {
+    /// The configuration itself.
+    pub(super) config: Config,
+    /// Training prompts of an epoch.
+    pub(super) num_prompts: usize,
+    /// Which groups train, and which of their members.
+    pub(super) sieve: Sieve,
+    /// From rewards to advantages.
+    pub(super) advantage: Advantage,
+    /// What advantages go through afterwards.
+    pub(super) shapings: Vec<Shaping>,
+    /// Prompts with their gold answer, where the estimator contrasts with it.
+    pub(super) hints: Hints,
+    /// The loss of the policy.
+    pub(super) objective: Objective,
+    /// Where the divergence from the reference goes.
+    pub(super) divergence: Divergence,
+    /// How a batch becomes updates of the policy.
+    pub(super) update: UpdateSettings,
+    /// The learning rate of the policy over steps.
+    pub(super) learning_rate: LearningRate,
+    /// How the critic is trained, where there is one.
+    pub(super) critic: Option<CriticPlan>,
+    /// Gradient norms by reward deviation, where they are wanted.
+    pub(super) gradient_analysis: Option<GradientAnalysis>,
+}
+
+impl Recipe {
+    /// Of a configuration, once its sieve and the prompts are known.
+    pub(super) fn new(
+        config: &Config,
+        sieve: Sieve,
+        hints: Hints,
+        num_prompts: usize,
+    ) -> Result<Self, RunError> {
+        let (objective, divergence) = objective::objective(config)?;
+        let update = update_settings(config)?;
+        Ok(Self {
+            num_prompts,
+            sieve,
+            advantage: advantage::advantage(config)?,
+            shapings: advantage::shapings(config)?,
+            hints,
+            objective,
+            divergence,
+            critic: critic::plan(config, update.micro_batch),
+            update,
+            learning_rate: learning_rate(config.train.optimizer.learning_rate, &config.train.lr_schedule),
+            gradient_analysis: gradient_analysis(config)?,
+            config: config.clone(),
+        })
+    }
+
+    /// Whether the estimator reads a column, or would.
+    pub(super) fn reads(&self, column: Column) -> bool {
+        self.advantage.needs().contains(&column) || self.advantage.uses().contains(&column)
+    }
+
+    /// Whether the estimator cannot do without a column.
+    pub(super) fn needs(&self, column: Column) -> bool {
+        self.advantage.needs().contains(&column)
+    }
+
+    /// Whether the policy is trained in a step, or the critic alone.
+    pub(super) fn trains_policy(&self, step: u64) -> bool {
+        self.critic.is_none_or(|plan| step > plan.warmup_steps)
+    }
+
+    /// Whether a group whose members all got the same is news: there is a filter, and the estimator compares within groups.
+    pub(super) fn tells_uniform_groups(&self) -> bool {
+        self.sieve.filter.is_some() && is_group_relative(&self.config)
+    }
+
+    /// Whether the loss itself holds the policy to the reference.
+    pub(super) fn reference_is_in_loss(&self) -> bool {
+        self.divergence == Divergence::InLoss
+    }
+
+    /// Whether what the filter dropped stays in the denominators of the loss.
+    pub(super) fn counts_dropped(&self) -> bool {
+        self.config.objective.zero_groups != ZeroGroups::Drop
+    }
+
+    /// Whether the loss compares with log-probabilities of the policy at the start of the step, and not with those of generation.
+    pub(super) fn is_decoupled(&self) -> bool {
+        matches!(self.objective.policy, PolicyLoss::Decoupled(_))
+            || self.update.correction.as_ref().is_some_and(|correction| !correction.mode.is_bypass())
+    }
+
+    /// Steps that the run is to have, for schedules of the learning rate: as configured, or those that its epochs hold where every step
+    /// is one round of the same number of prompts. 0 where neither says.
+    pub(super) fn planned_steps(&self) -> u64 {
+        planned_steps(&self.config, self.num_prompts)
+    }
+
+    /// How far the training is after so many steps, as reward functions are told.
+    pub(super) fn trainer_state(&self, steps: u64, num_tokens: u64) -> TrainerState {
+        trainer_state(&self.config, self.num_prompts, steps, num_tokens)
+    }
+
+    /// How the completion is sampled that a trained group is compared with.
+    pub(super) fn greedy(&self) -> ValidationSettings {
+        let validation = validation_settings(&self.config);
+        ValidationSettings {
+            purpose: TicketPurpose::Greedy,
+            n: 1,
+            sampling: Sampling {
+                temperature: 0.0,
+                top_k: None,
+                top_p: 1.0,
+                min_p: 0.0,
+                ..validation.sampling
+            },
+            num_samples_shown: 0,
+            keeps_samples: false,
+            ..validation
+        }
+    }
+}
+
+fn gradient_analysis(config: &Config) -> Result<Option<GradientAnalysis>, RunError> {
+    let Some(analysis) = &config.train.gradient_analysis else { return Ok(None) };
+    let buckets = match &analysis.edges {
+        Some(edges) => Buckets::Edges { edges: edges.clone() },
+        None => Buckets::Quantile { buckets: analysis.buckets },
+    };
+    let analysis = GradientAnalysis::new(analysis.every as u64, buckets)
+        .map_err(|error| LearnerError::Engine { reason: error.to_string() })?;
+    Ok(Some(analysis))
+}

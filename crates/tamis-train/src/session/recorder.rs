@@ -1,0 +1,213 @@
+//! What a run writes: checkpoints, logs, and every trajectory that was generated.
+
+use tamis_config::{CheckpointConfig, Config, SaveRollouts};
+use tamis_data::rollouts::{RolloutRow, write_rollouts_to};
+use tamis_model::SaveDtype;
+use tamis_rollout::{Record, Scorer};
+
+use super::RunError;
+use super::state::RunState;
+use super::step::Member;
+use crate::assemble::schedule::Sieve;
+use crate::checkpoint;
+use crate::left_out::LeftOut;
+use crate::logger::Loggers;
+use crate::native::NativeEngine;
+use crate::progress::Progress;
+use crate::run_directory::{Keep, RUN_LOG, RunDirectory};
+
+/// Keys of the learning rates that a diagnosis names.
+pub(super) const POLICY_RATE: &str = "train.optimizer.learning_rate";
+const CRITIC_RATE: &str = "critic.optimizer.learning_rate";
+
+/// Weights or moments that are no numbers any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Diverged {
+    /// Which.
+    what: &'static str,
+    tensor: String,
+    /// Key of the learning rate to lower.
+    learning_rate: &'static str,
+}
+
+impl Diverged {
+    /// The error of the run that it ends.
+    pub(super) fn error(self, directory: &RunDirectory, step: u64) -> RunError {
+        let kept = match directory.list_checkpoints() {
+            Ok(mut kept) => kept.pop().map(|last| last.path),
+            Err(error) => return error.into(),
+        };
+        let Self { what, tensor, learning_rate } = self;
+        RunError::Diverged { what, tensor, step, kept, learning_rate, run: directory.path().to_owned() }
+    }
+}
+
+/// What of policy and critic is no number any more; `learning_rate` is the key of the policy's.
+pub(super) fn diverged(policy: &NativeEngine, learning_rate: &'static str) -> Option<Diverged> {
+    let critic = policy.critic();
+    let places = [
+        ("the policy's weights", policy.model().non_finite(), learning_rate),
+        ("the moments of the policy's optimizer", policy.optimizer().non_finite(), learning_rate),
+        ("the critic's weights", critic.and_then(|critic| critic.model().non_finite()), CRITIC_RATE),
+        (
+            "the moments of the critic's optimizer",
+            critic.and_then(|critic| critic.optimizer().non_finite()),
+            CRITIC_RATE,
+        ),
+    ];
+    places.into_iter().find_map(|(what, tensor, learning_rate)| {
+        Some(Diverged { what, tensor: tensor?.to_owned(), learning_rate })
+    })
+}
+
+/// Refuses weights and moments that are no numbers any more: nothing is generated with them, and nothing is saved over those before.
+pub(super) fn check_finite(
+    policy: &NativeEngine,
+    directory: &RunDirectory,
+    step: u64,
+    learning_rate: &'static str,
+) -> Result<(), RunError> {
+    diverged(policy, learning_rate).map_or(Ok(()), |diverged| Err(diverged.error(directory, step)))
+}
+
+/// What writes a run down, and says what it does.
+pub(super) struct Recorder {
+    /// The run directory.
+    pub(super) directory: RunDirectory,
+    /// Logs of metrics.
+    pub(super) loggers: Loggers,
+    /// What a person sees.
+    pub(super) progress: Progress,
+    /// The step of the last checkpoint.
+    pub(super) saved: Option<u64>,
+    checkpoints: CheckpointConfig,
+    dtype: SaveDtype,
+    rollouts: SaveRollouts,
+    /// The filter's metric, as rollout files name it; empty without a filter.
+    metric: String,
+}
+
+impl Recorder {
+    /// Into a run directory, from the checkpoint of a step on.
+    pub(super) fn new(
+        config: &Config,
+        sieve: &Sieve,
+        directory: RunDirectory,
+        loggers: Loggers,
+        progress: Progress,
+        saved: Option<u64>,
+    ) -> Self {
+        Self {
+            directory,
+            loggers,
+            progress,
+            saved,
+            checkpoints: config.checkpoint.clone(),
+            dtype: match config.model.save_dtype {
+                tamis_config::SaveDtype::F32 => SaveDtype::F32,
+                tamis_config::SaveDtype::Bf16 => SaveDtype::Bf16,
+                tamis_config::SaveDtype::F16 => SaveDtype::F16,
+            },
+            rollouts: config.rollout.save,
+            metric: if sieve.filter.is_some() { sieve.metric.to_string() } else { String::new() },
+        }
+    }
+
+    /// Writes a checkpoint of a state; what it is with the places in its logs and its journal.
+    pub(super) fn save(
+        &mut self,
+        state: &RunState,
+        engine: &NativeEngine,
+        scorer: &mut Scorer,
+    ) -> Result<RunState, RunError> {
+        self.directory.check_present()?;
+        check_finite(engine, &self.directory, state.step, POLICY_RATE)?;
+        // A validation that is still to be made belongs to this step.
+        let next = if state.validation.is_missing { state.step } else { state.step + 1 };
+        let journal = scorer.settle_journal(next);
+        // A logger that is switched off keeps what it wrote before.
+        let mut logs = state.logs.clone();
+        self.loggers.sync(&mut logs)?;
+        logs.record(RUN_LOG, self.progress.sync()?);
+        let state = RunState { logs, journal, ..state.clone() };
+        let pending = self.directory.begin_checkpoint(state.step)?;
+        // What the type has no room for is written as it is.
+        let overflow =
+            engine.model().overflow(self.dtype).map(|(tensor, largest)| (tensor.to_owned(), largest));
+        let written = if overflow.is_some() { SaveDtype::F32 } else { self.dtype };
+        checkpoint::write(self.directory.disk(), pending.path(), engine, &state, written)?;
+        let folder = pending.commit()?;
+        self.directory.note_checkpoint()?;
+        self.saved = Some(state.step);
+        self.progress.say(&format!("checkpoint {}", folder.path.display()));
+        self.prune(&state)?;
+        match overflow {
+            Some((tensor, largest)) => Err(RunError::Overflow {
+                tensor,
+                largest,
+                dtype: self.dtype,
+                checkpoint: folder.path,
+                run: self.directory.path().to_owned(),
+            }),
+            None => Ok(state),
+        }
+    }
+
+    /// Removes the checkpoints that need not be kept; none while updates are left out for gradients that are not finite, or those from
+    /// before the trouble would go.
+    pub(super) fn prune(&self, state: &RunState) -> Result<(), RunError> {
+        if state.learning.skipped_updates > 0 || state.learning.skipped_critic_updates > 0 {
+            return Ok(());
+        }
+        let keep = Keep {
+            last: self.checkpoints.keep_last.unwrap_or(usize::MAX),
+            best: self.checkpoints.keep_best.as_ref().map_or(0, |best| best.k),
+        };
+        self.directory.prune(keep, &state.validation.scores)?;
+        Ok(())
+    }
+
+    /// Writes the groups of a step, as far as the configuration wants it: those that it trained on, with what became of each of their `members`
+    /// \[B\] (none where an attempt ended before), and every other one that was generated.
+    pub(super) fn write_rollouts<'a>(
+        &self,
+        step: u64,
+        trained: &'a [Record],
+        members: &[Member],
+        others: impl IntoIterator<Item = &'a Record>,
+    ) -> Result<(), RunError> {
+        let takes_others = match self.rollouts {
+            SaveRollouts::All => true,
+            SaveRollouts::Kept => false,
+            SaveRollouts::Off => return Ok(()),
+        };
+        let mut rows = Vec::new();
+        let mut members = members.iter();
+        let others = others.into_iter().filter(|_| takes_others);
+        for (place, record) in trained.iter().chain(others).enumerate() {
+            for (i, (trajectory, value)) in record.group.trajectories.iter().zip(&record.values).enumerate() {
+                let member = if place < trained.len() { members.next() } else { None };
+                let left_out = member.and_then(|member| member.left_out);
+                rows.push(RolloutRow {
+                    step: record.step,
+                    round: record.round,
+                    group: &record.group,
+                    trajectory,
+                    data_source: &record.prompt.prompt.data_source,
+                    prompt: &record.prompt.text,
+                    ground_truth: record.prompt.prompt.ground_truth.as_deref(),
+                    advantage: member.and_then(|member| member.advantage),
+                    metric: &self.metric,
+                    metric_value: Some(*value).filter(|value| !value.is_nan()),
+                    verdict: left_out.map_or(record.fate.name(), LeftOut::name),
+                    logged: record.logged.get(i).map(|logged| &logged.columns),
+                });
+            }
+        }
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let path = self.directory.rollout(step);
+        Ok(self.directory.disk().write_file_with(&path, |out| write_rollouts_to(out, &rows))?)
+    }
+}

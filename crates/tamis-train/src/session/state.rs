@@ -1,0 +1,187 @@
+//! The state of a run between two steps: one value. A checkpoint holds it as it is, a step returns the next one, and nothing edits it in place.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use tamis_core::advantage::AdvantageState;
+use tamis_core::early_stop::EarlyStopState;
+use tamis_core::group::{Group, PolicyVersion};
+use tamis_core::objective::{KlState, ObjectiveState};
+use tamis_core::schedule::Scheduler;
+use tamis_data::sampler::Position;
+use tamis_env::reward::Logged;
+use tamis_rollout::{Record, RewardHealth, Shell};
+
+use super::uniform::UniformGroups;
+use super::untrained::Untrained;
+use crate::pool::PromptPool;
+use crate::run_directory::LogPositions;
+use crate::validation::ValidationReport;
+
+/// Everything that a run is between two steps, weights and moments aside. A number that survives a resume is declared here and nowhere else.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RunState {
+    /// Layout version of the file that holds it.
+    pub format: u32,
+    /// Steps trained.
+    pub step: u64,
+    /// Version of the weights.
+    pub version: PolicyVersion,
+    /// The critic, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub critic: Option<CriticState>,
+    /// CRC-32 of the training prompts as the model sees them: a resume on other data would not be exact.
+    pub data_crc32: u32,
+    /// Prompt and completion tokens of all trajectories generated so far.
+    pub num_tokens: u64,
+    /// Where scheduling stands.
+    pub schedule: ScheduleState,
+    /// What advantages and updates carry from step to step.
+    pub learning: LearningState,
+    /// What was measured so far.
+    pub validation: ValidationHistory,
+    /// What the early stops have seen.
+    pub early_stop: EarlyStopState,
+    /// Length of every log when the checkpoint was written.
+    pub logs: LogPositions,
+    /// From where on the journal of answers holds what the steps after this one were answered, in bytes: a resume reads it from there.
+    pub journal: Option<u64>,
+}
+
+impl RunState {
+    /// The layout version that this build writes and reads.
+    pub const FORMAT: u32 = 4;
+
+    /// Before the first step of a run.
+    pub fn first(
+        schedule: ScheduleState,
+        objective: ObjectiveState,
+        data_crc32: u32,
+        has_critic: bool,
+    ) -> Self {
+        Self {
+            format: Self::FORMAT,
+            step: 0,
+            version: PolicyVersion(0),
+            critic: has_critic.then(CriticState::default),
+            data_crc32,
+            num_tokens: 0,
+            schedule,
+            learning: LearningState { objective, ..LearningState::default() },
+            validation: ValidationHistory::default(),
+            early_stop: EarlyStopState::default(),
+            logs: LogPositions::default(),
+            journal: None,
+        }
+    }
+}
+
+/// What is to be known of a critic beside its weights and moments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CriticState {
+    /// Steps that it has been trained in.
+    pub version: u64,
+}
+
+/// Where scheduling stands right after a step was trained. Attempts at the next step that are skipped, and the end of a run, come after it:
+/// a resume goes through them again.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ScheduleState {
+    /// Place in the data.
+    pub position: Position,
+    /// The scheduling machine.
+    pub machine: Scheduler,
+    /// Id of the next dispatched group.
+    pub next_group: u64,
+    /// Groups kept for the next step.
+    pub carried: Vec<CarriedGroup>,
+    /// How the rewards of the rounds arrived.
+    pub reward_health: RewardHealth,
+}
+
+impl ScheduleState {
+    /// Where it stands now, between two steps.
+    pub fn of(shell: &Shell, pool: &PromptPool) -> Self {
+        Self {
+            position: pool.position(),
+            machine: shell.machine().clone(),
+            next_group: shell.next_group(),
+            carried: shell.held().map(CarriedGroup::of).collect(),
+            reward_health: shell.reward_health().clone(),
+        }
+    }
+}
+
+/// What advantages and updates carry from step to step.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct LearningState {
+    /// State of the objective.
+    pub objective: ObjectiveState,
+    /// What the advantage estimator carries.
+    pub advantage: AdvantageState,
+    /// Coefficient of the divergence in the reward; `None` before the first step, and where there is no such divergence.
+    pub reward_kl: Option<KlState>,
+    /// Groups without signal that were trained on, for the warnings of them.
+    pub uniform_groups: UniformGroups,
+    /// Updates left out one after the other, up to the last, because their gradients were not finite.
+    pub skipped_updates: u32,
+    /// The same of the critic's updates.
+    pub skipped_critic_updates: u32,
+    /// The latest steps that made no update of the policy.
+    pub untrained: Untrained,
+}
+
+/// Validations so far.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct ValidationHistory {
+    /// Whether the validation after this step is still to be made: the run was interrupted in it.
+    pub is_missing: bool,
+    /// Figures by step, for keeping the best checkpoints.
+    pub scores: BTreeMap<u64, f64>,
+    /// The validation before reinforcement learning, for the closing table.
+    pub before: Option<ValidationReport>,
+    /// The last one and the step it came after: it is not made again on resume.
+    pub latest: Option<(u64, ValidationReport)>,
+}
+
+/// A group kept for the next step.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CarriedGroup {
+    /// The group, with the log-probabilities it was sampled with.
+    pub group: Group,
+    /// Step in which it was generated.
+    pub step: u64,
+    /// Round of that step.
+    pub round: u64,
+    /// Rewards after the KL penalty \[G\], where the filter looked at them; `None` for a member without.
+    #[serde(default)]
+    final_rewards: Option<Vec<Option<f64>>>,
+    /// What the reward functions logged of each member \[G\]; empty where they logged nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub logged: Vec<Logged>,
+}
+
+impl CarriedGroup {
+    /// What has to be kept of a group that is held between two steps.
+    pub fn of(record: &Record) -> Self {
+        // JSON has no NaN.
+        let of_member = |reward: &f64| (!reward.is_nan()).then_some(*reward);
+        Self {
+            group: record.group.clone(),
+            step: record.step,
+            round: record.round,
+            final_rewards: record
+                .final_rewards
+                .as_ref()
+                .map(|rewards| rewards.iter().map(of_member).collect()),
+            logged: record.logged.clone(),
+        }
+    }
+
+    /// Rewards after the KL penalty \[G\], where the filter looked at them; NaN for a member without.
+    pub fn final_rewards(&self) -> Option<Vec<f64>> {
+        let rewards = self.final_rewards.as_ref()?;
+        Some(rewards.iter().map(|reward| reward.unwrap_or(f64::NAN)).collect())
+    }
+}
