@@ -46,6 +46,8 @@ const ONE_PRESS: Duration = Duration::from_millis(200);
 pub struct Interrupt {
     is_requested: Arc<AtomicBool>,
     first: Arc<Mutex<Option<Instant>>>,
+    #[cfg(test)]
+    looks_left: Arc<Mutex<Option<usize>>>,
 }
 
 impl Interrupt {
@@ -119,8 +121,30 @@ impl Interrupt {
         Arc::clone(&self.is_requested)
     }
 
+    /// Not requested any more, until somebody has looked so many times: the look after these finds it requested.
+    #[cfg(test)]
+    pub(crate) fn request_at_look(&self, looks: usize) {
+        self.is_requested.store(false, Ordering::SeqCst);
+        *self.looks_left.lock().unwrap_or_else(PoisonError::into_inner) = Some(looks);
+    }
+
+    #[cfg(test)]
+    fn count_look(&self) {
+        let mut left = self.looks_left.lock().unwrap_or_else(PoisonError::into_inner);
+        match *left {
+            Some(0) => {
+                *left = None;
+                self.is_requested.store(true, Ordering::SeqCst);
+            }
+            Some(looks) => *left = Some(looks - 1),
+            None => {}
+        }
+    }
+
     /// Whether the run was asked to stop soon.
     pub fn is_requested(&self) -> bool {
+        #[cfg(test)]
+        self.count_look();
         self.is_requested.load(Ordering::SeqCst)
     }
 }

@@ -271,3 +271,6 @@ fn most_in_a_row(count: &mut u32, skipped: &[bool]) -> u32 {
     }
     most
 }
+
+#[cfg(test)]
+mod tests;

@@ -275,7 +275,7 @@ impl Session {
         self.recorder.write_rollouts(step, &[], &[], unfinished.iter().chain(&self.attempts.given_up))
     }
 
-    fn collect(&mut self) -> Result<Collected, RunError> {
+    pub(super) fn collect(&mut self) -> Result<Collected, RunError> {
         let began = Instant::now();
         let micro_batch = self.recipe.update.micro_batch;
         // Before the filter only where the filter looks at rewards after KL: groups that are dropped cost no forward pass else.

@@ -1,0 +1,213 @@
+use std::io::sink;
+
+use tamis_config::load_sources;
+use tamis_config::source::{Source, SourceKind};
+use tamis_core::group::PolicyVersion;
+use tamis_rollout::End;
+use tempfile::TempDir;
+
+use super::*;
+use crate::durable::Disk;
+use crate::interrupt::Interrupt;
+use crate::native::{NativeCritic, NativeEngine};
+use crate::progress::Progress;
+use crate::session::facts::StepMetrics;
+use crate::session::{Begin, ConfigText, Session};
+
+const TINY: &str = "\
+run: {name: tiny, seed: 3, threads: 1}
+model:
+  init: {architecture: qwen3, hidden_size: 16, intermediate_size: 32, num_layers: 1, num_heads: 2, num_kv_heads: 1, max_position_embeddings: 32}
+data:
+  task: arithmetic
+  arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 2}], train_size: 64, val_size: 8}
+  max_prompt_length: 12
+  train_batch_size: 4
+  gen_batch_size: 8
+warm_start: {steps: 40, batch_size: 32, learning_rate: 1e-2}
+rollout: {n: 4, max_response_length: 4}
+reward: [{kind: number}]
+filter: {kind: variance}
+schedule: {max_num_gen_batches: 50}
+train: {ppo_mini_batch_size: 2, total_steps: 6, optimizer: {learning_rate: 1e-3}}
+validate: {test_freq: 0, before_train: false}
+checkpoint: {save_freq: 0}
+";
+
+/// A run up to its first step; the folder goes with it.
+fn opened(overrides: &[&str]) -> (TempDir, Session) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut overrides: Vec<String> = overrides.iter().map(|&one| one.to_owned()).collect();
+    overrides.push(format!("run.dir={}", folder.path().display()));
+    let source = Source::new(SourceKind::File("tiny.yaml".into()), TINY.to_owned());
+    let loaded = load_sources(&[source], &overrides).unwrap_or_else(|errors| panic!("{errors}"));
+    let begin = Begin::New(ConfigText::of(loaded, Vec::new()));
+    let progress = |total, done| Progress::plain(Box::new(sink()), total, done);
+    let session = Session::begin_on(&Disk::new(), begin, progress, Interrupt::new());
+    (folder, session.unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// The batch of the next step.
+fn batch(session: &mut Session) -> Batch {
+    loop {
+        let collected = session.collect().unwrap_or_else(|error| panic!("{error}"));
+        match collected.end {
+            End::Ready => return session.attempts.batch(collected, &session.workers.shell),
+            End::Skipped(_) => session.attempts.give_up(collected),
+            end => panic!("no batch: {end:?}"),
+        }
+    }
+}
+
+/// Everything that a step leaves behind, in a form that can be compared: state, members, metrics, weights.
+#[derive(Debug, PartialEq)]
+struct Left {
+    after: serde_json::Value,
+    members: Vec<Member>,
+    metrics: Vec<(String, u64)>,
+    warnings: Vec<String>,
+    weights: Vec<u32>,
+}
+
+/// Bits of all weights of policy and critic.
+fn weights(engine: &NativeEngine) -> Vec<u32> {
+    let models = std::iter::once(engine.model()).chain(engine.critic().map(NativeCritic::model));
+    models.flat_map(|model| model.tensors().flat_map(|(.., values)| values)).map(f32::to_bits).collect()
+}
+
+impl Left {
+    fn by(session: &Session, step: &Step) -> Self {
+        let metrics = StepMetrics::of(&session.recipe, step).metrics;
+        Self {
+            after: serde_json::to_value(&step.after).expect("JSON"),
+            members: step.members.clone(),
+            metrics: metrics.iter().map(|(name, value)| (name.to_owned(), value.to_bits())).collect(),
+            warnings: step.facts.warnings.clone(),
+            weights: weights(&session.workers.engine),
+        }
+    }
+}
+
+/// One step; weights may not move in a step that is given up.
+fn one_step(session: &mut Session, batch: Batch) -> Result<Step, RunError> {
+    session.workers.engine.begin_updates(false);
+    step(&session.recipe, &mut session.workers, &session.state, batch)
+}
+
+/// Kinds of runs whose steps take other passes.
+const KINDS: [&[&str]; 5] = [
+    &[],
+    &["preset=ppo", "~filter"],
+    &["objective.kl.in=reward", "objective.kl.coefficient=0.01", "filter.metric=seq_final_reward"],
+    &["objective.advantage.estimator=optimal_token_baseline", "train.gradient_analysis={}"],
+    &[
+        "objective.kl.in=loss",
+        "objective.kl.coefficient=0.01",
+        "schedule.surplus=carry",
+        "schedule.max_lag=1",
+    ],
+];
+
+#[test]
+fn the_same_step_of_the_same_state_leaves_the_same() {
+    for kind in KINDS {
+        let left = [(); 2].map(|()| {
+            let (_folder, mut session) = opened(kind);
+            let mut left = Vec::new();
+            for _ in 0..2 {
+                let batch = batch(&mut session);
+                let step = one_step(&mut session, batch).unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+                left.push(Left::by(&session, &step));
+                session.state = step.after;
+                session.attempts = crate::session::Attempts::new();
+            }
+            left
+        });
+        assert_eq!(left[0], left[1], "{kind:?}");
+        assert_ne!(left[0][0].weights, left[0][1].weights, "{kind:?}: the second step trains");
+    }
+}
+
+/// Ctrl-C at the first look that a step takes at it, then at the second, the third, and so on until a step is through: each that was given up
+/// moved no weight, and the last leaves what one leaves that nobody disturbed.
+#[test]
+fn what_a_step_leaves_does_not_depend_on_how_often_it_was_begun_and_dropped() {
+    for kind in KINDS {
+        let (_folder, mut undisturbed) = opened(kind);
+        let given = batch(&mut undisturbed);
+        let step = one_step(&mut undisturbed, given).unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+        let expected = Left::by(&undisturbed, &step);
+
+        let (_folder, mut session) = opened(kind);
+        let given = batch(&mut session);
+        let (first_weights, first_state) =
+            (weights(&session.workers.engine), serde_json::to_value(&session.state).expect("JSON"));
+        let mut num_dropped = 0;
+        let step = loop {
+            session.interrupt.request_at_look(num_dropped);
+            match one_step(&mut session, given.clone()) {
+                Ok(step) => break step,
+                Err(error) => assert!(error.is_interruption(), "{kind:?}: {error}"),
+            }
+            num_dropped += 1;
+            assert!(
+                weights(&session.workers.engine) == first_weights,
+                "{kind:?}: dropped {num_dropped} times"
+            );
+            assert_eq!(serde_json::to_value(&session.state).expect("JSON"), first_state);
+        };
+        assert!(num_dropped >= 1, "{kind:?}: it was never given up");
+        assert_eq!(Left::by(&session, &step), expected, "{kind:?}: dropped {num_dropped} times");
+    }
+}
+
+/// Members that the filter did not choose are left out of loss and advantages under their name; their rewards stay what they were.
+#[test]
+fn members_that_the_filter_did_not_choose_are_left_out_and_keep_their_rewards() {
+    let (_folder, mut session) = opened(&["filter={kind: within_group, k: 2}"]);
+    let given = batch(&mut session);
+    let rewards = |batch: &Batch| -> Vec<f64> {
+        batch.groups().iter().flat_map(|group| &group.trajectories).map(|one| one.reward).collect()
+    };
+    let before = rewards(&given);
+    let step = one_step(&mut session, given).expect("a step");
+    assert_eq!(rewards(&step.batch), before);
+    assert!(before.iter().all(|reward| !reward.is_nan()));
+    let unchosen = |member: &&Member| member.left_out == Some(LeftOut::Unchosen);
+    assert_eq!((step.members.len(), step.members.iter().filter(unchosen).count()), (16, 8));
+    for member in &step.members {
+        assert_eq!(member.advantage.is_none(), member.left_out.is_some());
+    }
+    let accounting = step.facts.report.accounting;
+    assert!(accounting.check().is_ok());
+    let left_out = step.members.iter().filter(|member| member.left_out.is_some()).count() as u64;
+    assert_eq!(
+        (accounting.left_out.trajectories, accounting.trained.trajectories),
+        (left_out, 16 - left_out)
+    );
+    let metrics = StepMetrics::of(&session.recipe, &step).metrics;
+    assert_eq!(metrics.get("train/num_left_out/unchosen"), Some(8.0));
+    let generated: Vec<&Group> = step.batch.generated().into_iter().map(|record| &record.group).collect();
+    assert_eq!(step.after.num_tokens, num_tokens(&generated) as u64);
+    assert_eq!(step.after.step, 1);
+}
+
+/// Weights that are no numbers are a fact of the step: they are not published, and the run that hears of it ends.
+#[test]
+fn diverged_weights_are_not_published() {
+    let (_folder, mut session) = opened(&["train.optimizer.learning_rate=3e38"]);
+    let mut version = session.state.version;
+    for _ in 0..4 {
+        let given = batch(&mut session);
+        let step = one_step(&mut session, given).expect("a step");
+        if step.facts.diverged.is_some() {
+            assert_eq!(step.after.version, version);
+            return;
+        }
+        assert_eq!(step.after.version, PolicyVersion(version.0 + 1));
+        version = step.after.version;
+        session.state = step.after;
+        session.attempts = crate::session::Attempts::new();
+    }
+    panic!("it did not diverge");
+}
