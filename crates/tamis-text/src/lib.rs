@@ -6,6 +6,7 @@
 
 pub mod character;
 pub mod decode;
+pub mod regex_mask;
 pub mod stop;
 pub mod template;
 pub mod tokenizer;

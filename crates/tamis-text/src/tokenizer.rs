@@ -135,6 +135,14 @@ pub enum TokenizerError {
         /// What the library said.
         detail: String,
     },
+    /// What its tokens add to a text is not known.
+    #[error(
+        "the tokenizer's decoder is {decoder}; the bytes of its tokens are known of `ByteLevel` (Qwen, Llama 3) and `Fuse` only"
+    )]
+    NotBytes {
+        /// Type of the decoder, as JSON.
+        decoder: String,
+    },
     /// The tokenizers library refused token ids.
     #[error("failed to decode {num_tokens} tokens: {detail}")]
     Decode {
@@ -299,6 +307,34 @@ impl Tokenizer {
         self.inner.id_to_token(id)
     }
 
+    /// What each token adds to a decoded text, by id; `None` for special tokens, which add nothing, and for ids that no token has. Known
+    /// of tokenizers whose text is the tokens' bytes one after the other: byte-level ones (Qwen, Llama 3, GPT-2) and those of single
+    /// characters.
+    ///
+    /// # Errors
+    /// [`TokenizerError::NotBytes`] of any other.
+    pub fn token_bytes(&self) -> Result<Vec<Option<Box<[u8]>>>, TokenizerError> {
+        let model: Value = self
+            .files
+            .get("tokenizer.json")
+            .and_then(|bytes| serde_json::from_slice(bytes).ok())
+            .unwrap_or_default();
+        let decoder = &model["decoder"]["type"];
+        let is_byte_level = match decoder.as_str() {
+            Some("ByteLevel") => true,
+            Some("Fuse") => false,
+            _ => return Err(TokenizerError::NotBytes { decoder: decoder.to_string() }),
+        };
+        let mut tokens = vec![None; self.num_rows()];
+        for (token, id) in self.inner.get_vocab(false) {
+            tokens[id as usize] = Some(if is_byte_level { byte_level(&token) } else { token.into_bytes() });
+        }
+        for (id, token) in self.inner.get_added_tokens_decoder() {
+            tokens[id as usize] = (!token.special).then(|| token.content.into_bytes());
+        }
+        Ok(tokens.into_iter().map(|token| token.map(Vec::into_boxed_slice)).collect())
+    }
+
     /// End-of-sequence token.
     pub fn eos_id(&self) -> Option<u32> {
         self.eos
@@ -403,6 +439,18 @@ impl Tokenizer {
         }
         None
     }
+}
+
+/// The bytes that a token of a byte-level vocabulary stands for: each is spelled as one character, the printable ones of Latin-1 as
+/// themselves, the 68 others as the characters from U+0100 on (Radford et al. 2019).
+fn byte_level(token: &str) -> Vec<u8> {
+    let is_itself = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    let byte = |character: char| {
+        let code = u32::from(character);
+        let own = u8::try_from(code).ok().filter(|&byte| is_itself(byte));
+        own.or_else(|| (0..=255).filter(|&byte| !is_itself(byte)).nth(code.checked_sub(0x100)? as usize))
+    };
+    token.chars().filter_map(byte).collect()
 }
 
 /// A call into the tokenizers library, its errors and panics as text.

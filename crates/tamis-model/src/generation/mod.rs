@@ -28,10 +28,18 @@ pub use sampling::{Alternatives, SamplingError, SamplingParams};
 /// Tokens of prompts computed in one go.
 pub(crate) const PREFILL_TOKENS: usize = 2048;
 
-/// Decides after each token whether a completion ends, for stop strings: this crate has no tokenizer.
+/// Decides after each token whether a completion ends, for stop strings, and what may come next, for completions of a given form: this
+/// crate has no tokenizer.
 pub trait StopCheck: Send + Sync {
     /// Whether the completion ends with its last token.
     fn should_stop(&self, generated: &[u32]) -> bool;
+
+    /// The tokens that may follow, bit `id % 64` of word `id / 64` for each, at least one; ids beyond the words may not. `None`: any.
+    /// Log-probabilities stay those of the whole vocabulary, as with the truncations.
+    fn allowed(&self, generated: &[u32]) -> Option<Arc<[u64]>> {
+        let _ = generated;
+        None
+    }
 }
 
 /// A prompt and the keys of its samples.
@@ -612,8 +620,10 @@ fn extend(
     let Request { prompt, keys, params, stop } = &group.request;
     let index = running.tokens.len() as u64;
     let history = [&prompt[..], &running.tokens[..]];
+    let allowed = stop.as_ref().and_then(|stop| stop.allowed(&running.tokens));
+    let key = keys[running.sample];
     let (token, logprob, entropy) =
-        sampling::draw(level, logits, params, history, keys[running.sample], index, scratch);
+        sampling::draw(level, logits, params, history, allowed.as_deref(), key, index, scratch);
     if let Some(count) = params.num_alternatives {
         running.alternatives.push(sampling::alternatives(level, logits, params, token, count));
     }

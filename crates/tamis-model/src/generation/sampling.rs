@@ -105,28 +105,38 @@ impl SamplingParams {
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     weights: Vec<f32>,
-    penalised: Vec<f32>,
+    /// Logits after penalty and mask.
+    altered: Vec<f32>,
     order: Vec<u32>,
 }
 
-/// Draws the token after `history` (prompt, then completion so far); `index` counts the completion's tokens. Returns it with its
-/// log-probability and the entropy before penalty and truncation.
+/// Draws the token after `history` (prompt, then completion so far) among the `allowed` ones; `index` counts the completion's tokens.
+/// Returns it with its log-probability and the entropy before penalty, mask and truncation.
+#[expect(clippy::too_many_arguments, reason = "one call, of one token")]
 pub(super) fn draw(
     level: Level,
     logits: &[f32],
     params: &SamplingParams,
     history: [&[u32]; 2],
+    allowed: Option<&[u64]>,
     key: Key,
     index: u64,
     scratch: &mut Scratch,
 ) -> (u32, f32, f32) {
     let inverse = 1.0 / params.logprob_temperature();
-    let Scratch { weights, penalised, order } = scratch;
-    let penalises = (params.repetition_penalty - 1.0).abs() > 0.0;
-    if penalises {
-        penalise(logits, params.repetition_penalty, history, penalised);
+    let Scratch { weights, altered, order } = scratch;
+    let alters = (params.repetition_penalty - 1.0).abs() > 0.0 || allowed.is_some();
+    if alters {
+        penalise(logits, params.repetition_penalty, history, altered);
     }
-    let effective = if penalises { &penalised[..] } else { logits };
+    if let Some(allowed) = allowed {
+        for (token, logit) in altered.iter_mut().enumerate() {
+            if allowed.get(token / 64).is_none_or(|word| word >> (token % 64) & 1 == 0) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+    }
+    let effective = if alters { &altered[..] } else { logits };
     if params.is_greedy() {
         let token =
             effective.iter().enumerate().fold(0, |best, (i, &x)| if x > effective[best] { i } else { best });
@@ -139,7 +149,7 @@ pub(super) fn draw(
         truncate(params, weights, order);
     }
     let token = inverse_cdf(weights, key.uniform(index));
-    if penalises {
+    if alters {
         row = statistics(level, logits, inverse);
     }
     (token as u32, row.logprob(logits[token], inverse), row.entropy())
@@ -267,7 +277,7 @@ mod tests {
     fn take(logits: &[f32], params: &SamplingParams, history: &[u32], index: u64) -> (u32, f32) {
         let key = Key::new(5, Purpose::Rollout);
         let drawn =
-            draw(Level::detect(), logits, params, [history, &[]], key, index, &mut Scratch::default());
+            draw(Level::detect(), logits, params, [history, &[]], None, key, index, &mut Scratch::default());
         (drawn.0, drawn.1)
     }
 
@@ -323,6 +333,32 @@ mod tests {
         assert_eq!(token, 1);
     }
 
+    /// Drawn among the allowed tokens in their proportions, however unlikely they are; reported as of all.
+    #[test]
+    fn a_mask_is_a_truncation() {
+        let key = Key::new(5, Purpose::Rollout);
+        let drawn = |logits: &[f32], params: &SamplingParams, allowed: u64, index| {
+            let mut scratch = Scratch::default();
+            draw(Level::detect(), logits, params, [&[], &[]], Some(&[allowed]), key, index, &mut scratch)
+        };
+        let plain = SamplingParams::default();
+        let mut counts = vec![0.0; 4];
+        for index in 0..20_000 {
+            let (token, logprob, entropy) = drawn(&halves(), &plain, 0b1010, index);
+            counts[token as usize] += 1.0 / 20_000.0;
+            assert!((logprob - halves()[token as usize]).abs() < 1e-6);
+            assert!((entropy - 1.75 * 2f32.ln()).abs() < 1e-6);
+        }
+        assert_frequencies(&counts, &[0.0, 2.0 / 3.0, 0.0, 1.0 / 3.0]);
+        // Weights relative to the likeliest of all would both be 0.
+        let far = [0.0, -500.0, -501.0];
+        assert!((0..50).all(|index| drawn(&far, &plain, 0b110, index).0 > 0));
+        let greedy = SamplingParams { greedy: true, ..plain.clone() };
+        assert_eq!(drawn(&far, &greedy, 0b110, 0).0, 1);
+        let top = SamplingParams { top_k: 1, ..plain };
+        assert!((0..50).all(|index| drawn(&far, &top, 0b110, index).0 == 1), "truncated among the allowed");
+    }
+
     #[test]
     fn entropy_is_before_penalty_and_truncation() {
         // 1/2·ln 2 + 1/4·ln 4 + 2·1/8·ln 8.
@@ -334,7 +370,7 @@ mod tests {
             let key = Key::new(5, Purpose::Rollout);
             let history = [&[0, 0][..], &[]];
             let (.., entropy) =
-                draw(Level::detect(), &halves(), &params, history, key, 0, &mut Scratch::default());
+                draw(Level::detect(), &halves(), &params, history, None, key, 0, &mut Scratch::default());
             assert!((entropy - expected).abs() < 1e-6, "{entropy}");
         }
     }
