@@ -30,6 +30,8 @@ pub(crate) enum Command {
     Train(Train),
     /// Evaluate a run's or a checkpoint's policy on its validation task: mean@k, pass@k, best@k, maj@k.
     Eval(Eval),
+    /// Serve a run's or a checkpoint's policy over HTTP, with vLLM's interface and OpenAI's.
+    Serve(Box<Serve>),
     /// Apply a group filter offline to rollouts that anyone produced (JSONL or Parquet).
     Filter(Box<Filter>),
     /// Show what a run generated: prompts, completions, scores, where each trajectory ended.
@@ -166,6 +168,69 @@ pub(crate) struct Rollouts {
     /// Print one JSON object, rows with all their columns in it.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WhenPaused {
+    /// They wait, as with vLLM 0.32.
+    Queue,
+    /// Status 503 with the code `engine_paused`, as with vLLM 0.33 (paused with `keep`, they wait).
+    Refuse,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// A run directory (its last checkpoint), a checkpoint of it, or a folder in Hugging Face layout.
+    #[arg(value_name = "RUN_DIR|CHECKPOINT")]
+    pub(crate) source: PathBuf,
+    /// Name or address to listen on; one that other machines reach needs a key.
+    #[arg(long, default_value = "127.0.0.1")]
+    pub(crate) host: String,
+    /// Port to listen on; 0 takes any free one, which is printed.
+    #[arg(long, default_value_t = 8000)]
+    pub(crate) port: u16,
+    /// File with the key that clients must send (`Authorization: Bearer KEY`); without one anybody on this machine may ask.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) api_key_file: Option<PathBuf>,
+    /// What clients call the model [default: RUN_DIR|CHECKPOINT as typed].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) served_model_name: Option<String>,
+    /// Worker threads [default: one per core]; the answers do not depend on it.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+    /// Samples that run at once, at most; small models run fewer, which is faster.
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_num_seqs: u32,
+    /// Tokens whose keys and values are held at once, at most [default: what half of the free memory holds].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) max_cached_tokens: Option<u64>,
+    /// Samples in flight, at most; requests beyond are refused with status 429.
+    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_queued: u32,
+    /// Bytes of a request, at most; larger ones are refused with status 413.
+    #[arg(long, value_name = "BYTES", default_value_t = 16 << 20, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_body_bytes: u32,
+    /// Connections at once, at most; others wait to be accepted.
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) max_connections: u16,
+    /// Longest time that a request is worked on; then it is given up, with status 504.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) request_timeout: u32,
+    /// Longest time that a client may take to send a request, to take some of an answer, or to say nothing; then it is cut off.
+    #[arg(long, value_name = "SECONDS", default_value_t = 75, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) idle_timeout: u32,
+    /// What becomes of requests that come while generation is paused with `abort` or `wait`.
+    #[arg(long, value_enum, default_value = "queue")]
+    pub(crate) when_paused: WhenPaused,
+    /// For tests: a step of the engine takes at least this long.
+    #[arg(long, hide = true, value_name = "MILLISECONDS")]
+    pub(crate) test_step_ms: Option<f64>,
+    /// For tests: and this much longer for each sample that runs.
+    #[arg(long, hide = true, value_name = "MILLISECONDS")]
+    pub(crate) test_sample_ms: Option<f64>,
+    /// For tests: completions have lognormal lengths of this median (tokens) and sigma, whatever the model says.
+    #[arg(long, hide = true, num_args = 2, value_names = ["MEDIAN", "SIGMA"])]
+    pub(crate) test_lengths: Option<Vec<f64>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -26,6 +26,7 @@ fn main() -> ExitCode {
     let result = match &arguments.command {
         Command::Train(train) => command::train::run(train),
         Command::Eval(eval) => command::eval::run(eval),
+        Command::Serve(serve) => command::serve::run(serve),
         Command::Filter(filter) => command::filter::run(filter),
         Command::Rollouts(rollouts) => command::rollouts::run(rollouts),
         Command::Export(export) => command::export::run(export),

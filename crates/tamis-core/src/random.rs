@@ -3,7 +3,11 @@
 //! A [`Key`] is folded from a seed, a purpose and the coordinates of the draw; [`Key::block`] is Philox4x32-10 (Salmon et al.,
 //! "Parallel random numbers: as easy as 1, 2, 3", SC 2011) at a counter. Nothing depends on the order in which draws are made.
 
+use std::fmt;
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 /// What a draw is for; two purposes never share numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +33,8 @@ pub enum Purpose {
     Objective = 9,
     /// Order of groups before they are cut into the critic's mini-batches.
     Critic = 10,
+    /// Tokens of a completion that a client asks a server for.
+    Served = 11,
 }
 
 /// A 64-bit Philox key folded from a seed and coordinates.
@@ -41,6 +47,29 @@ pub enum Purpose {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Key(u64);
+
+/// Sixteen hexadecimal digits; [`Key::from_str`] reads them back.
+impl fmt::Display for Key {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:016x}", self.0)
+    }
+}
+
+/// A text is no key.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("a key is sixteen hexadecimal digits")]
+pub struct KeyError;
+
+impl FromStr for Key {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        if text.len() != 16 || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return Err(KeyError);
+        }
+        u64::from_str_radix(text, 16).map(Self).map_err(|_| KeyError)
+    }
+}
 
 /// Finaliser of `SplitMix64`: a bijection of 64 bits in which every input bit moves every output bit.
 fn mix(mut z: u64) -> u64 {
@@ -132,6 +161,17 @@ mod tests {
             philox4x32([0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344], [0xa409_3822, 0x299f_31d0]),
             [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
         );
+    }
+
+    #[test]
+    fn keys_are_read_as_they_are_written() {
+        for key in [Key(0), Key(u64::MAX), Key::new(7, Purpose::Served).with(3)] {
+            assert_eq!(key.to_string().parse(), Ok(key));
+        }
+        assert_eq!(Key(0xab).to_string(), "00000000000000ab");
+        for wrong in ["", "0", "+0000000000000ab", "00000000000000abc", "zz000000000000ab"] {
+            assert_eq!(wrong.parse::<Key>(), Err(KeyError), "{wrong}");
+        }
     }
 
     #[test]

@@ -115,7 +115,7 @@ fn bounds_hold_and_every_sample_is_returned_once() {
     let (threads, model) = (Threads::new(2), model());
     for (max_sequences, max_cached_tokens) in [(1, usize::MAX), (3, 60), (64, 1), (0, 0)] {
         let mut generator =
-            Generator::new(model.config(), GeneratorSettings { max_sequences, max_cached_tokens });
+            Generator::new(model.config(), GeneratorSettings { max_sequences, max_cached_tokens, ..GeneratorSettings::default() });
         for i in 0..4 {
             generator.submit(request(&[i, 1 + i, 2], 3, 9)).unwrap();
         }
@@ -202,10 +202,16 @@ fn samples_are_added_to_and_taken_out_of_a_request() {
     assert!(generator.is_idle());
     assert_eq!(generator.add_sample(id, keys[0]), None, "the request has ended");
 
-    // One sample alone takes the prompt over; one whose samples were all taken out before they began leaves nothing behind.
+    // One sample alone takes the prompt over, unless told to leave it; one whose samples were all taken out before they began leaves nothing behind.
     let id = generator.submit(request(&[5, 6, 7], 1, 20)).unwrap();
     generator.step(&threads, &model);
     assert_eq!(generator.add_sample(id, keys[1]), None);
+    let mut sharing = Generator::new(model.config(), GeneratorSettings { shares_prompts: true, ..settings });
+    let shared = sharing.submit(Request { keys: keys[..1].to_vec(), ..together.clone() }).unwrap();
+    sharing.step(&threads, &model);
+    assert_eq!(sharing.add_sample(shared, keys[1]), Some(1));
+    let both: Vec<_> = sorted(sharing.run(&threads, &model)).into_iter().map(|done| done.tokens).collect();
+    assert_eq!(both, [&whole[0].tokens[..], &whole[1].tokens]);
     let other = generator.submit(request(&[8], 2, 20)).unwrap();
     assert!(generator.abort_sample(other, 0).is_some() && generator.abort_sample(other, 1).is_some());
     assert_eq!(generator.add_sample(other, keys[1]), None);

@@ -81,7 +81,7 @@ proptest! {
         let mut seen: Vec<Vec<(Vec<u32>, Bits)>> = Vec::new();
         for num_threads in [1, 2] {
             let threads = Threads::with_level(num_threads, level);
-            let settings = GeneratorSettings { max_sequences, max_cached_tokens: 100 * num_threads };
+            let settings = GeneratorSettings { max_sequences, max_cached_tokens: 100 * num_threads, shares_prompts: num_threads == 2 };
             let mut generator = Generator::new(model.config(), settings);
             let mut ids = Vec::new();
             let mut done = Vec::new();

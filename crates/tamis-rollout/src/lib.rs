@@ -2,12 +2,14 @@
 //!
 //! Data flows one way: a [`PromptSource`] gives prompts → the generator completes them → the [`Scorer`] scores the groups → their
 //! metric goes to the scheduling machine of `tamis-core`, which judges them and whose commands the shell carries out until a step is ready,
-//! skipped, or the run ends.
+//! skipped, or the run ends. [`serve`] puts the native engine behind HTTP.
 
 mod generator;
 mod group_generator;
+pub mod native;
 mod reward_health;
 mod scorer;
+pub mod serve;
 mod shell;
 mod source;
 pub mod wire;

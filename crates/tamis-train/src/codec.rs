@@ -149,6 +149,16 @@ impl Codec {
         &self.end_token_ids
     }
 
+    /// The chat template.
+    pub fn template(&self) -> Option<&ChatTemplate> {
+        self.template.as_ref()
+    }
+
+    /// Variables of the template that the configuration sets.
+    pub fn template_arguments(&self) -> &Map<String, Value> {
+        &self.template_arguments
+    }
+
     /// Whether conversations can be rendered.
     pub fn has_template(&self) -> bool {
         self.template.is_some()

@@ -6,6 +6,7 @@ pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod filter;
 pub(crate) mod rollouts;
+pub(crate) mod serve;
 pub(crate) mod train;
 
 use std::io::Write as _;

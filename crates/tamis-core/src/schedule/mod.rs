@@ -7,14 +7,13 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `scheduler` | the machine: what every mode does with an event, around the policy of its mode |
+//! | `scheduler` | the one machine that a run has, of either mode |
 //! | `settings` | the choices of a run: batch sizes, limits, what becomes of surplus |
 //! | `protocol` | events, commands, and what is said when they do not fit |
-//! | `run` | what a run keeps whatever its mode, and the ends of a step |
-//! | `ledger` | where every group is: the only code that moves one |
-//! | `rounds` | the policy of whole rounds |
+//! | [`rounds`] | the machine of whole rounds |
 //! | `round_size` | how many prompts a round draws |
-//! | `streaming` | the policy that goes group by group |
+//! | [`streaming`] | the machine that goes group by group |
+//! | `ledger` | where every group of it is |
 //! | `accounting` | where every generated group went, and the identity that must hold |
 //! | `tally` | counts of a round, step or epoch |
 //! | [`report`] | the lines and metrics of a round and a step |
@@ -31,11 +30,10 @@ mod progress;
 mod protocol;
 pub mod report;
 mod round_size;
-mod rounds;
-mod run;
+pub mod rounds;
 mod scheduler;
 mod settings;
-mod streaming;
+pub mod streaming;
 mod tally;
 pub mod yields;
 
@@ -48,7 +46,8 @@ pub use protocol::{
 };
 pub use report::{RoundReport, StepReport};
 pub use round_size::{MOST_BATCHES, RoundSize};
+pub use rounds::Rounds;
 pub use scheduler::Scheduler;
 pub use settings::{OnEmptyRound, OnExhausted, OnLimit, Order, ScheduleSettings, SettingsError, Surplus};
-pub use streaming::StreamingSettings;
+pub use streaming::{Streaming, StreamingSettings};
 pub use tally::Tally;

@@ -142,11 +142,13 @@ pub struct GeneratorSettings {
     /// Positions cached at once, counting each running sample's longest completion and each prompt once; one sample runs in any
     /// case.
     pub max_cached_tokens: usize,
+    /// A prompt stays apart from its only sample, so that further samples can be added as long as it runs ([`Generator::add_sample`]).
+    pub shares_prompts: bool,
 }
 
 impl Default for GeneratorSettings {
     fn default() -> Self {
-        Self { max_sequences: 256, max_cached_tokens: usize::MAX }
+        Self { max_sequences: 256, max_cached_tokens: usize::MAX, shares_prompts: false }
     }
 }
 
@@ -271,7 +273,7 @@ impl Generator {
     /// its only sample has begun and holds the prompt's keys and values itself.
     pub fn add_sample(&mut self, request: RequestId, key: Key) -> Option<usize> {
         let group = self.groups.get_mut(&request)?;
-        if group.is_begun && group.request.keys.len() == 1 {
+        if group.is_begun && group.cache.len == 0 {
             return None;
         }
         if group.queue.is_empty() {
@@ -289,6 +291,16 @@ impl Generator {
         self.running.len()
     }
 
+    /// Positions whose room is taken, see [`GeneratorSettings::max_cached_tokens`].
+    pub fn num_cached_tokens(&self) -> usize {
+        self.cached
+    }
+
+    /// Bytes of a cached position.
+    pub fn bytes_per_cached_token(&self) -> usize {
+        size_of::<f32>() * self.shape.len() / cache::BLOCK
+    }
+
     /// Whether nothing runs or waits.
     pub fn is_idle(&self) -> bool {
         self.groups.is_empty()
@@ -297,6 +309,11 @@ impl Generator {
     /// Tokens generated since the generator was made.
     pub fn num_generated_tokens(&self) -> u64 {
         self.num_generated
+    }
+
+    /// A request that has not ended, with the keys added to it.
+    pub fn request(&self, request: RequestId) -> Option<&Request> {
+        self.groups.get(&request).map(|group| &group.request)
     }
 
     /// The samples under way, in no particular order; those that finished are not among them.
@@ -470,7 +487,7 @@ impl Generator {
         for (request, sample) in chosen {
             let Some(group) = self.groups.get_mut(&request) else { continue };
             // The prompt of one sample is the beginning of its own cache, which is then read in one stretch.
-            let alone = group.request.keys.len() == 1;
+            let alone = group.request.keys.len() == 1 && !self.settings.shares_prompts;
             let mut running = Running {
                 request,
                 sample,

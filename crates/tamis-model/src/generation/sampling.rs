@@ -165,14 +165,15 @@ pub(super) fn alternatives(
 ) -> Alternatives {
     let drawn = logits[token as usize];
     let rank = 1 + logits.iter().filter(|&&logit| logit > drawn).count();
-    let count = count.min(logits.len());
-    let mut order: Vec<u32> = if count == 0 { Vec::new() } else { (0..logits.len() as u32).collect() };
-    let better = |&a: &u32, &b: &u32| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b));
-    if count > 0 {
-        order.select_nth_unstable_by(count - 1, better);
-        order.truncate(count);
-        order.sort_unstable_by(better);
+    if count == 0 {
+        return Alternatives { rank, likeliest: Vec::new() };
     }
+    let count = count.min(logits.len());
+    let mut order: Vec<u32> = (0..logits.len() as u32).collect();
+    let better = |&a: &u32, &b: &u32| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b));
+    order.select_nth_unstable_by(count - 1, better);
+    order.truncate(count);
+    order.sort_unstable_by(better);
     let inverse = 1.0 / params.logprob_temperature();
     let row = statistics(level, logits, inverse);
     let logprob = |token: u32| (token, row.logprob(logits[token as usize], inverse));

@@ -1,0 +1,163 @@
+//! `tamis serve`.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tamis_config::load_for_evaluation;
+use tamis_rollout::serve::{Policy, ServeSettings, Server, SlowDown};
+use tamis_train::assemble::{AssembleError, policy};
+use tamis_train::interrupt::{Interrupt, Interrupted};
+use tamis_train::progress::Progress;
+
+use super::eval::find;
+use super::print;
+use super::train::listen;
+use crate::arguments::{Serve, WhenPaused};
+use crate::failure::{FAILED, Failure, INTERRUPTED, USAGE};
+
+/// Bytes of a key file that are read at most.
+const LONGEST_KEY: u64 = 4096;
+
+pub(crate) fn run(arguments: &Serve) -> Result<u8, Failure> {
+    let settings = settings(arguments)?;
+    let interrupt = Interrupt::new();
+    listen(&interrupt, "what is in flight is given up and answered as far as it is; Ctrl-C again ends at once")?;
+    let progress = Progress::lines_on_stderr();
+    let (source, name) = (arguments.source.clone(), name(arguments));
+    let policy = match interrupt.or_abandon(move || read_policy(&source, name)) {
+        Ok(policy) => policy?,
+        Err(Interrupted) => return Err(Failure::told(INTERRUPTED, "interrupted")),
+    };
+    progress.say(&format!(
+        "serving {} ({} parameters) on {} thread{}",
+        policy.folder.display(),
+        policy.model.num_parameters(),
+        settings.threads,
+        if settings.threads == 1 { "" } else { "s" }
+    ));
+    if policy.template.is_none() {
+        progress.warn("the tokenizer has no chat template, so /v1/chat/completions is refused");
+    }
+    let failed = |error: tamis_rollout::serve::ServeError| {
+        let code = if error.is_usage() { USAGE } else { FAILED };
+        Failure::of(code, &error, error.hint())
+    };
+    let server = Server::begin(policy, settings).map_err(failed)?;
+    print(&format!("listening on http://{}\n", server.address()))?;
+    server.run(&interrupt.flag()).map_err(failed)?;
+    Ok(0)
+}
+
+fn name(arguments: &Serve) -> String {
+    arguments.served_model_name.clone().unwrap_or_else(|| arguments.source.display().to_string())
+}
+
+/// The checkpoint with its tokenizer, and the template of the run that it belongs to.
+fn read_policy(source: &Path, name: String) -> Result<Policy, Failure> {
+    let failed = |error: &AssembleError| {
+        let code = if matches!(error, AssembleError::Checksum(_)) { FAILED } else { USAGE };
+        Failure::of(code, error, error.hint())
+    };
+    let (folder, run_config) = find(source)?;
+    let overrides = [format!("model.path={}", folder.display()), "model.init=null".to_owned()];
+    let loaded = load_for_evaluation(run_config.as_deref(), &[], &overrides)
+        .map_err(|errors| Failure::told(USAGE, errors.to_string()))?;
+    let codec = policy::codec_of(&loaded.config, &folder).map_err(|error| failed(&error))?;
+    let model = policy::load(&folder).map_err(|error| failed(&error))?;
+    let rows = codec.tokenizer().num_rows();
+    if rows > model.config().vocab_size {
+        return Err(Failure::told(
+            USAGE,
+            format!(
+                "error: the tokenizer in {} has {rows} tokens, the model only {}\n  hint: use the tokenizer that belongs to the model",
+                folder.display(),
+                model.config().vocab_size
+            ),
+        ));
+    }
+    Ok(Policy {
+        name,
+        model,
+        tokenizer: codec.tokenizer().clone(),
+        template: codec.template().cloned(),
+        template_arguments: codec.template_arguments().clone(),
+        end_token_ids: codec.end_token_ids().to_vec(),
+        load: Box::new(|path| policy::load(path).map_err(|error| told(&error))),
+        folder,
+    })
+}
+
+/// An error with its causes in one line.
+fn told(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+fn settings(arguments: &Serve) -> Result<ServeSettings, Failure> {
+    let whole = |number: u32| number as usize;
+    let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    Ok(ServeSettings {
+        host: arguments.host.clone(),
+        port: arguments.port,
+        api_key: arguments.api_key_file.as_deref().map(read_key).transpose()?,
+        threads: arguments.threads.map_or_else(cores, usize::from),
+        max_num_seqs: whole(arguments.max_num_seqs),
+        max_cached_tokens: arguments.max_cached_tokens.map(|tokens| tokens as usize),
+        max_queued: whole(arguments.max_queued),
+        max_body_bytes: whole(arguments.max_body_bytes),
+        max_connections: usize::from(arguments.max_connections),
+        request_timeout: Duration::from_secs(arguments.request_timeout.into()),
+        idle_timeout: Duration::from_secs(arguments.idle_timeout.into()),
+        refuses_while_paused: arguments.when_paused == WhenPaused::Refuse,
+        slow_down: slow_down(arguments)?,
+    })
+}
+
+fn read_key(path: &Path) -> Result<String, Failure> {
+    let refused = |problem: String| {
+        let text = format!(
+            "error: --api-key-file {}: {problem}\n  hint: write one line with the key, of letters, digits and signs",
+            path.display()
+        );
+        Err(Failure::told(USAGE, text))
+    };
+    let text = match tamis_file::read_text(path, LONGEST_KEY) {
+        Ok(text) => text,
+        Err(error) => return refused(error.to_string()),
+    };
+    let key = text.trim();
+    if key.is_empty() {
+        return refused("the file is empty".to_owned());
+    }
+    if !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return refused("the key holds spaces or characters that no header can carry".to_owned());
+    }
+    Ok(key.to_owned())
+}
+
+fn slow_down(arguments: &Serve) -> Result<Option<SlowDown>, Failure> {
+    let Serve { test_step_ms, test_sample_ms, test_lengths, .. } = arguments;
+    if test_step_ms.is_none() && test_sample_ms.is_none() && test_lengths.is_none() {
+        return Ok(None);
+    }
+    let time = |milliseconds: Option<f64>| Duration::try_from_secs_f64(milliseconds.unwrap_or(0.0) / 1e3);
+    let lengths = match test_lengths.as_deref() {
+        Some(&[median, sigma]) if median >= 1.0 && sigma >= 0.0 => Some((median, sigma)),
+        None => None,
+        Some(_) => {
+            return Err(Failure::told(USAGE, "error: --test-lengths takes a median from 1 and a sigma from 0"));
+        }
+    };
+    match (time(*test_step_ms), time(*test_sample_ms)) {
+        (Ok(step), Ok(per_sample)) => Ok(Some(SlowDown { step, per_sample, lengths })),
+        _ => Err(Failure::told(USAGE, "error: --test-step-ms and --test-sample-ms take milliseconds from 0")),
+    }
+}

@@ -1,0 +1,70 @@
+//! What the native engine makes of the contract's sampling: its parameters, and where a text ends.
+
+use std::sync::Arc;
+
+use tamis_model::{SamplingParams, StopCheck};
+use tamis_text::stop::{StopError, StopHit, StopStrings};
+use tamis_text::tokenizer::{Tokenizer, TokenizerError};
+
+use crate::generator::Sampling;
+
+/// Tokens decoded beyond the longest stop string, for characters that need several tokens.
+const STOP_WINDOW: usize = 16;
+
+/// How the engine samples; completions end at these tokens.
+pub fn engine_params(sampling: &Sampling, end_token_ids: Vec<u32>) -> SamplingParams {
+    let greedy = sampling.temperature <= 0.0;
+    SamplingParams {
+        temperature: if greedy { 1.0 } else { sampling.temperature as f32 },
+        top_k: sampling.top_k.unwrap_or(0) as usize,
+        top_p: sampling.top_p as f32,
+        min_p: sampling.min_p as f32,
+        repetition_penalty: sampling.repetition_penalty as f32,
+        max_new_tokens: sampling.max_response_length,
+        stop_token_ids: end_token_ids,
+        greedy,
+        num_alternatives: None,
+    }
+}
+
+/// Stop strings over the text of a completion's tokens.
+#[derive(Debug)]
+pub struct StopText {
+    strings: StopStrings,
+    tokenizer: Arc<Tokenizer>,
+    longest: usize,
+}
+
+impl StopText {
+    /// For these strings; an empty one is refused.
+    pub fn new(strings: Vec<String>, tokenizer: Arc<Tokenizer>) -> Result<Self, StopError> {
+        let longest = strings.iter().map(String::len).max().unwrap_or(0);
+        Ok(Self { strings: StopStrings::new(strings)?, tokenizer, longest })
+    }
+
+    /// The strings.
+    pub fn strings(&self) -> &StopStrings {
+        &self.strings
+    }
+
+    /// For the engine; `None` where there is no string.
+    pub fn check(self: &Arc<Self>) -> Option<Arc<dyn StopCheck>> {
+        if self.strings.is_empty() { None } else { Some(Arc::<Self>::clone(self)) }
+    }
+
+    /// Text of a completion without end tokens, and the stop string in it that ends first.
+    pub fn read(&self, tokens: &[u32]) -> Result<(String, Option<StopHit>), TokenizerError> {
+        let text = self.tokenizer.decode(tokens, true)?;
+        let hit = self.strings.find(&text, 0);
+        Ok((text, hit))
+    }
+}
+
+impl StopCheck for StopText {
+    fn should_stop(&self, generated: &[u32]) -> bool {
+        let from = generated.len().saturating_sub(self.longest + STOP_WINDOW);
+        self.tokenizer
+            .decode(&generated[from..], true)
+            .is_ok_and(|text| self.strings.find(&text, 0).is_some())
+    }
+}

@@ -1,0 +1,563 @@
+//! The worker thread: it owns the engine and the weights, and takes commands between two steps.
+//!
+//! Samples of the same prompt and the same sampling share the computation of the prompt as long as one of them runs, whoever asked for them.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Instant;
+
+use tamis_core::random::Key;
+use tamis_model::{
+    Alternatives, Completion, FinishReason, Generator, GeneratorSettings, Model, Progress, Request,
+    RequestId, SamplingParams, Threads,
+};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
+
+use super::metrics::Metrics;
+use super::slow::SlowDown;
+use crate::native::StopText;
+
+/// What becomes of requests while generation is paused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PauseMode {
+    /// Those in flight are given up.
+    Abort,
+    /// Those in flight are finished.
+    Wait,
+    /// Those in flight stand still and go on afterwards.
+    Keep,
+}
+
+/// One prompt of a request, and whom to tell.
+pub(super) struct Job {
+    /// Unique among jobs.
+    pub(super) serial: u64,
+    /// What a client calls it to abort it.
+    pub(super) id: Arc<str>,
+    /// Token ids.
+    pub(super) prompt: Arc<[u32]>,
+    /// One key a sample.
+    pub(super) keys: Vec<Key>,
+    /// Place of the first sample among the request's choices.
+    pub(super) first_choice: usize,
+    /// How it is sampled.
+    pub(super) params: SamplingParams,
+    /// Where texts end.
+    pub(super) stop: Arc<StopText>,
+    /// Tokens are told as they come.
+    pub(super) is_streamed: bool,
+    /// Where to.
+    pub(super) events: UnboundedSender<Event>,
+}
+
+/// Tokens of a choice, and its end.
+#[derive(Debug)]
+pub(super) struct Event {
+    /// Which choice.
+    pub(super) choice: usize,
+    /// Tokens that were not told before.
+    pub(super) piece: Piece,
+    /// With the last piece.
+    pub(super) ended: Option<Ended>,
+}
+
+/// Tokens, and what is known of each.
+#[derive(Debug, Default)]
+pub(super) struct Piece {
+    pub(super) token_ids: Vec<u32>,
+    pub(super) logprobs: Vec<f32>,
+    /// Empty unless asked for.
+    pub(super) alternatives: Vec<Alternatives>,
+}
+
+/// The end of a choice.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) finish: FinishReason,
+    /// What weights sampled which tokens: the label, and the end of its span.
+    pub(super) versions: Vec<(Arc<str>, usize)>,
+    /// Mean entropy over the tokens, nats.
+    pub(super) entropy: f64,
+}
+
+/// What the worker is asked for.
+pub(super) enum Command {
+    /// Sample.
+    Submit(Job),
+    /// Give up the jobs of these ids; `None`: all. The answer is how many jobs there were.
+    Abort { ids: Option<Vec<String>>, done: oneshot::Sender<usize> },
+    /// Give up jobs that nobody waits for any more.
+    Forget { serials: Vec<u64> },
+    /// Generate nothing new; answered once nothing runs any more.
+    Pause { mode: PauseMode, clears_cache: bool, done: oneshot::Sender<()> },
+    /// Go on.
+    Resume { done: oneshot::Sender<()> },
+    /// Forget what was computed; the answer is whether that was possible. Where `running`, what runs is computed once more.
+    ResetCache { running: bool, done: oneshot::Sender<bool> },
+    /// Sample from these weights from now on.
+    Install { model: Box<Model>, done: oneshot::Sender<()> },
+    /// Call the weights so from now on.
+    SetVersion { version: Arc<str>, done: oneshot::Sender<()> },
+    /// Give up everything and end.
+    Stop,
+}
+
+/// A sample in flight.
+struct Live {
+    serial: u64,
+    id: Arc<str>,
+    choice: usize,
+    is_streamed: bool,
+    /// Tokens told already.
+    told: usize,
+    events: UnboundedSender<Event>,
+    /// Labels and where their spans ended, the running one left out.
+    versions: Vec<(Arc<str>, usize)>,
+    since: Instant,
+    begun: bool,
+}
+
+/// Samples with the same share the prompt's computation.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct PromptKey {
+    prompt: Arc<[u32]>,
+    numbers: [u32; 4],
+    counts: [usize; 2],
+    greedy: bool,
+    alternatives: Option<usize>,
+    stop_token_ids: Vec<u32>,
+    stop: Vec<String>,
+}
+
+impl PromptKey {
+    fn of(job: &Job) -> Self {
+        let params = &job.params;
+        Self {
+            prompt: job.prompt.clone(),
+            numbers: [params.temperature, params.top_p, params.min_p, params.repetition_penalty]
+                .map(f32::to_bits),
+            counts: [params.top_k, params.max_new_tokens],
+            greedy: params.greedy,
+            alternatives: params.num_alternatives,
+            stop_token_ids: params.stop_token_ids.clone(),
+            stop: job.stop.strings().strings().to_vec(),
+        }
+    }
+}
+
+/// A request of the engine that further samples can be added to.
+struct Open {
+    key: PromptKey,
+    /// Samples in flight.
+    count: usize,
+}
+
+/// Engine, weights, and everybody who waits.
+pub(super) struct Worker {
+    threads: Threads,
+    model: Box<Model>,
+    generator: Generator,
+    commands: Receiver<Command>,
+    metrics: Arc<Metrics>,
+    version: Arc<str>,
+    live: HashMap<(RequestId, usize), Live>,
+    num_streamed: usize,
+    open: HashMap<RequestId, Open>,
+    shared: HashMap<PromptKey, RequestId>,
+    /// `Some` while paused.
+    paused: Option<PauseMode>,
+    clears_cache: bool,
+    /// Jobs that came while paused.
+    held: VecDeque<(Job, Instant)>,
+    /// Who waits for everything in flight to finish.
+    drained: Vec<oneshot::Sender<()>>,
+    /// Something cached was computed by other weights.
+    is_stale: bool,
+    slow_down: Option<SlowDown>,
+}
+
+/// What the worker begins with.
+pub(super) struct Setup {
+    pub(super) threads: usize,
+    pub(super) model: Box<Model>,
+    pub(super) settings: GeneratorSettings,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) version: Arc<str>,
+    pub(super) slow_down: Option<SlowDown>,
+}
+
+impl Worker {
+    pub(super) fn new(setup: Setup, commands: Receiver<Command>) -> Self {
+        let Setup { threads, model, settings, metrics, version, slow_down } = setup;
+        let generator = Generator::new(model.config(), settings);
+        Self {
+            threads: Threads::new(threads),
+            generator,
+            model,
+            commands,
+            metrics,
+            version,
+            live: HashMap::new(),
+            num_streamed: 0,
+            open: HashMap::new(),
+            shared: HashMap::new(),
+            paused: None,
+            clears_cache: true,
+            held: VecDeque::new(),
+            drained: Vec::new(),
+            is_stale: false,
+            slow_down,
+        }
+    }
+
+    /// Works until it is told to stop, or nobody is left who could tell it anything.
+    pub(super) fn run(mut self) {
+        loop {
+            let runs = !self.generator.is_idle() && self.paused != Some(PauseMode::Keep);
+            let first = if runs {
+                match self.commands.try_recv() {
+                    Ok(command) => Some(command),
+                    Err(TryRecvError::Empty) => None,
+                    Err(TryRecvError::Disconnected) => return,
+                }
+            } else {
+                match self.commands.recv() {
+                    Ok(command) => Some(command),
+                    Err(_) => return,
+                }
+            };
+            let mut next = first;
+            while let Some(command) = next {
+                if matches!(command, Command::Stop) {
+                    self.abort(|_, _| true);
+                    return;
+                }
+                self.obey(command);
+                next = self.commands.try_recv().ok();
+            }
+            if self.paused != Some(PauseMode::Keep) && !self.generator.is_idle() {
+                self.step();
+            }
+            self.tell_drained();
+            self.report();
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        // Who asked may have gone.
+        match command {
+            Command::Submit(job) if self.paused.is_some() => self.held.push_back((job, Instant::now())),
+            Command::Submit(job) => self.submit(job, Instant::now()),
+            Command::Abort { ids, done } => {
+                let wanted = |id: &str| ids.as_ref().is_none_or(|ids| ids.iter().any(|wanted| wanted == id));
+                let _ = done.send(self.abort(|id, _| wanted(id)));
+            }
+            Command::Forget { serials } => {
+                self.abort(|_, serial| serials.contains(&serial));
+            }
+            Command::Pause { mode, clears_cache, done } => {
+                if self.paused == Some(PauseMode::Keep) && mode == PauseMode::Wait && self.clears_cache {
+                    self.refresh();
+                }
+                self.clears_cache = clears_cache;
+                self.set_paused(Some(mode));
+                if mode == PauseMode::Abort {
+                    self.abort(|_, _| true);
+                }
+                if mode == PauseMode::Wait {
+                    self.drained.push(done);
+                } else {
+                    let _ = done.send(());
+                }
+            }
+            Command::Resume { done } => {
+                let was = self.paused;
+                self.set_paused(None);
+                if was == Some(PauseMode::Keep) && self.clears_cache {
+                    self.refresh();
+                }
+                for (job, since) in std::mem::take(&mut self.held) {
+                    self.submit(job, since);
+                }
+                let _ = done.send(());
+            }
+            Command::ResetCache { running, done } => {
+                let is_busy = !self.generator.is_idle();
+                if running {
+                    self.refresh();
+                }
+                let _ = done.send(running || !is_busy);
+            }
+            Command::Install { model, done } => {
+                self.install(model);
+                let _ = done.send(());
+            }
+            Command::SetVersion { version, done } => {
+                self.set_version(version);
+                let _ = done.send(());
+            }
+            Command::Stop => {}
+        }
+    }
+
+    fn set_paused(&mut self, paused: Option<PauseMode>) {
+        self.paused = paused;
+        self.metrics.is_paused.store(paused.is_some(), Ordering::SeqCst);
+        let refuses = matches!(paused, Some(PauseMode::Abort | PauseMode::Wait));
+        self.metrics.is_drained.store(refuses, Ordering::SeqCst);
+    }
+
+    fn submit(&mut self, mut job: Job, since: Instant) {
+        if let Some(slow_down) = &self.slow_down {
+            slow_down.choose_length(&mut job);
+        }
+        let key = PromptKey::of(&job);
+        let counters = &self.metrics;
+        for (i, &sample_key) in job.keys.iter().enumerate() {
+            let length = job.prompt.len() as u64;
+            counters.prompt_tokens.fetch_add(length, Ordering::Relaxed);
+            let shared = self.shared.get(&key).copied();
+            let added = shared.and_then(|id| Some((id, self.generator.add_sample(id, sample_key)?)));
+            let place = added.or_else(|| {
+                let request = Request {
+                    prompt: job.prompt.to_vec(),
+                    keys: vec![sample_key],
+                    params: job.params.clone(),
+                    stop: job.stop.check(),
+                };
+                // Every reason to refuse it was looked for before it came here; whoever waits is told by the closed channel.
+                let id = self.generator.submit(request).ok()?;
+                self.shared.insert(key.clone(), id);
+                Some((id, 0))
+            });
+            let Some((request, sample)) = place else {
+                counters.leave(1);
+                continue;
+            };
+            if added.is_some() {
+                counters.shared_prompt_tokens.fetch_add(length, Ordering::Relaxed);
+            }
+            self.open.entry(request).or_insert_with(|| Open { key: key.clone(), count: 0 }).count += 1;
+            self.num_streamed += usize::from(job.is_streamed);
+            let live = Live {
+                serial: job.serial,
+                id: job.id.clone(),
+                choice: job.first_choice + i,
+                is_streamed: job.is_streamed,
+                told: 0,
+                events: job.events.clone(),
+                versions: Vec::new(),
+                since,
+                begun: false,
+            };
+            self.live.insert((request, sample), live);
+        }
+    }
+
+    /// Gives up the jobs that `is_meant` holds of (id, serial); how many there were.
+    fn abort(&mut self, is_meant: impl Fn(&str, u64) -> bool) -> usize {
+        let mut places: Vec<(RequestId, usize)> = Vec::new();
+        let mut serials: Vec<u64> = Vec::new();
+        for (&place, live) in &self.live {
+            if is_meant(&live.id, live.serial) {
+                places.push(place);
+                serials.push(live.serial);
+            }
+        }
+        places.sort_unstable();
+        for (request, sample) in places {
+            if let Some(completion) = self.generator.abort_sample(request, sample) {
+                self.finish(completion);
+            }
+        }
+        let held = std::mem::take(&mut self.held);
+        for (job, since) in held {
+            if !is_meant(&job.id, job.serial) {
+                self.held.push_back((job, since));
+                continue;
+            }
+            serials.push(job.serial);
+            self.metrics.leave(job.keys.len());
+            for i in 0..job.keys.len() {
+                let ended = Ended {
+                    finish: FinishReason::Aborted,
+                    versions: vec![(self.version.clone(), 0)],
+                    entropy: f64::NAN,
+                };
+                self.metrics.finished(FinishReason::Aborted, since.elapsed());
+                let event =
+                    Event { choice: job.first_choice + i, piece: Piece::default(), ended: Some(ended) };
+                let _ = job.events.send(event);
+            }
+        }
+        serials.sort_unstable();
+        serials.dedup();
+        serials.len()
+    }
+
+    /// Other weights from now on. Samples that run keep what the old ones computed until [`Self::refresh`]; samples that wait do not, and
+    /// neither do those to come.
+    fn install(&mut self, model: Box<Model>) {
+        self.model = model;
+        self.is_stale = self.generator.num_running() > 0;
+        self.metrics.reloads.fetch_add(1, Ordering::Relaxed);
+        self.shared.clear();
+        let running: Vec<(RequestId, usize)> =
+            self.generator.running().map(|running| (running.request, running.sample)).collect();
+        // Samples whose prompt the old weights have computed for others begin anew.
+        let mut waiting: Vec<(RequestId, usize)> =
+            self.live.keys().filter(|place| !running.contains(place)).copied().collect();
+        waiting.sort_unstable();
+        for (request, sample) in waiting {
+            let (Some(live), Some(open)) = (self.live.remove(&(request, sample)), self.open.get(&request))
+            else {
+                continue;
+            };
+            let Some((again, key)) = self.generator.request(request).and_then(|request| {
+                let key = *request.keys.get(sample)?;
+                Some((Request { keys: vec![key], ..request.clone() }, key))
+            }) else {
+                continue;
+            };
+            let prompt = open.key.clone();
+            self.generator.abort_sample(request, sample);
+            self.close(request);
+            let shared = self.shared.get(&prompt).copied();
+            let added = shared.and_then(|id| Some((id, self.generator.add_sample(id, key)?)));
+            let place = added.or_else(|| {
+                let id = self.generator.submit(again).ok()?;
+                self.shared.insert(prompt.clone(), id);
+                Some((id, 0))
+            });
+            if let Some(place) = place {
+                self.open.entry(place.0).or_insert(Open { key: prompt, count: 0 }).count += 1;
+                self.live.insert(place, live);
+            }
+        }
+    }
+
+    /// Computes what the old weights have computed once more, where there is such.
+    fn refresh(&mut self) {
+        if std::mem::take(&mut self.is_stale) {
+            self.generator.recompute(&self.threads, &self.model);
+        }
+    }
+
+    fn set_version(&mut self, version: Arc<str>) {
+        let was = std::mem::replace(&mut self.version, version);
+        for running in self.generator.running() {
+            if let Some(live) = self.live.get_mut(&(running.request, running.sample)) {
+                live.end_span(&was, running.tokens.len());
+            }
+        }
+        self.metrics.set_version(self.version.clone());
+    }
+
+    fn step(&mut self) {
+        let begun = Instant::now();
+        let (tokens, running) = (self.generator.num_generated_tokens(), self.generator.num_running());
+        let completions = self.generator.step(&self.threads, &self.model);
+        let tokens = self.generator.num_generated_tokens() - tokens;
+        self.metrics.generated_tokens.fetch_add(tokens, Ordering::Relaxed);
+        if let Some(slow_down) = &self.slow_down {
+            slow_down.stretch(begun, running.max(self.generator.num_running()));
+        }
+        for completion in completions {
+            self.finish(completion);
+        }
+        if self.num_streamed > 0 {
+            self.tell_progress();
+        }
+        if self.generator.num_running() == 0 {
+            self.is_stale = false;
+        }
+    }
+
+    /// Tells those who want tokens as they come.
+    fn tell_progress(&mut self) {
+        for running in self.generator.running() {
+            let Some(live) = self.live.get_mut(&(running.request, running.sample)) else { continue };
+            if live.is_streamed && running.tokens.len() > live.told {
+                let Progress { tokens, logprobs, alternatives, .. } = running;
+                let piece = Piece {
+                    token_ids: tokens[live.told..].to_vec(),
+                    logprobs: logprobs[live.told..].to_vec(),
+                    alternatives: alternatives.get(live.told..).unwrap_or_default().to_vec(),
+                };
+                live.told = tokens.len();
+                if !std::mem::replace(&mut live.begun, true) {
+                    self.metrics.first_token(live.since.elapsed());
+                }
+                let _ = live.events.send(Event { choice: live.choice, piece, ended: None });
+            }
+        }
+    }
+
+    fn close(&mut self, request: RequestId) {
+        if let Some(open) = self.open.get_mut(&request) {
+            open.count -= 1;
+            if open.count == 0
+                && let Some(open) = self.open.remove(&request)
+                && self.shared.get(&open.key) == Some(&request)
+            {
+                self.shared.remove(&open.key);
+            }
+        }
+    }
+
+    fn finish(&mut self, completion: Completion) {
+        let Completion { request, sample, mut tokens, mut logprobs, entropy, mut alternatives, finish } =
+            completion;
+        self.close(request);
+        let Some(mut live) = self.live.remove(&(request, sample)) else { return };
+        self.metrics.leave(1);
+        self.num_streamed -= usize::from(live.is_streamed);
+        live.end_span(&self.version, tokens.len());
+        if live.versions.is_empty() {
+            live.versions.push((self.version.clone(), 0));
+        }
+        let finish = match &self.slow_down {
+            Some(slow_down) => slow_down.reason(finish),
+            None => finish,
+        };
+        self.metrics.finished(finish, live.since.elapsed());
+        tokens.drain(..live.told);
+        logprobs.drain(..live.told);
+        if !alternatives.is_empty() {
+            alternatives.drain(..live.told);
+        }
+        let piece = Piece { token_ids: tokens, logprobs, alternatives };
+        let ended = Ended { finish, versions: live.versions, entropy };
+        let _ = live.events.send(Event { choice: live.choice, piece, ended: Some(ended) });
+    }
+
+    /// Answers those who wait for the last sample in flight.
+    fn tell_drained(&mut self) {
+        if self.live.is_empty() {
+            for done in self.drained.drain(..) {
+                let _ = done.send(());
+            }
+        }
+    }
+
+    fn report(&self) {
+        let running = self.generator.num_running();
+        self.metrics.running.store(running, Ordering::Relaxed);
+        let held: usize = self.held.iter().map(|(job, _)| job.keys.len()).sum();
+        self.metrics.deferred.store(held, Ordering::Relaxed);
+        self.metrics.waiting.store(self.live.len().saturating_sub(running), Ordering::Relaxed);
+        self.metrics.cached_tokens.store(self.generator.num_cached_tokens(), Ordering::Relaxed);
+    }
+}
+
+impl Live {
+    /// Tokens up to here were sampled by these weights.
+    fn end_span(&mut self, version: &Arc<str>, end: usize) {
+        if self.versions.last().map_or(0, |last| last.1) < end {
+            self.versions.push((version.clone(), end));
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Fields of a JSON body, each with its type checked and named where it is wrong.
+
+use serde_json::{Map, Value};
+
+use super::error::ApiError;
+
+/// An object of a request; a field that is `null` is absent.
+#[derive(Clone, Copy)]
+pub(super) struct Fields<'a> {
+    map: &'a Map<String, Value>,
+    /// What stands before a field's name in messages (`sampling_params.`).
+    within: &'static str,
+}
+
+impl<'a> Fields<'a> {
+    /// The fields of a body.
+    pub(super) fn of(body: &'a Value) -> Result<Self, ApiError> {
+        let map = body.as_object().ok_or_else(|| ApiError::bad("the body must be a JSON object"))?;
+        Ok(Self { map, within: "" })
+    }
+
+    /// The value of a field.
+    pub(super) fn get(&self, name: &str) -> Option<&'a Value> {
+        self.map.get(name).filter(|value| !value.is_null())
+    }
+
+    /// A field's name as messages have it.
+    pub(super) fn name(&self, field: &str) -> String {
+        format!("{}{field}", self.within)
+    }
+
+    fn wrong(&self, field: &str, expected: &str, actual: &Value) -> ApiError {
+        let mut shown = actual.to_string();
+        if let Some((end, _)) = shown.char_indices().nth(60) {
+            shown.truncate(end);
+            shown.push('…');
+        }
+        let name = self.name(field);
+        ApiError::field(&name, format!("`{name}` must be {expected}, got {shown}"))
+    }
+
+    fn read<T>(
+        &self,
+        field: &str,
+        expected: &str,
+        of: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, ApiError> {
+        self.get(field)
+            .map(|value| of(value).ok_or_else(|| self.wrong(field, expected, value)))
+            .transpose()
+    }
+
+    /// An object.
+    pub(super) fn object(&self, field: &str, within: &'static str) -> Result<Option<Self>, ApiError> {
+        let map = self.read(field, "an object", Value::as_object)?;
+        Ok(map.map(|map| Self { map, within }))
+    }
+
+    /// The names of all fields.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'a str> {
+        self.map.keys().map(String::as_str)
+    }
+
+    /// A number.
+    pub(super) fn number(&self, field: &str) -> Result<Option<f64>, ApiError> {
+        self.read(field, "a number", Value::as_f64)
+    }
+
+    /// A whole number; `4.0` is one.
+    pub(super) fn integer(&self, field: &str) -> Result<Option<i64>, ApiError> {
+        self.read(field, "a whole number", |value| {
+            let whole = |x: &f64| x.fract() == 0.0 && x.abs() < 9e15;
+            value.as_i64().or_else(|| value.as_f64().filter(whole).map(|x| x as i64))
+        })
+    }
+
+    /// A whole number from `least` to `most`.
+    pub(super) fn count(&self, field: &str, least: i64, most: i64) -> Result<Option<usize>, ApiError> {
+        let Some(count) = self.integer(field)? else { return Ok(None) };
+        if (least..=most).contains(&count) {
+            return Ok(Some(count as usize));
+        }
+        let name = self.name(field);
+        Err(ApiError::field(&name, format!("`{name}` must be from {least} to {most}, got {count}")))
+    }
+
+    /// Yes or no; no where absent.
+    pub(super) fn flag(&self, field: &str) -> Result<bool, ApiError> {
+        Ok(self.read(field, "true or false", Value::as_bool)?.unwrap_or(false))
+    }
+
+    /// Yes or no.
+    pub(super) fn optional_flag(&self, field: &str) -> Result<Option<bool>, ApiError> {
+        self.read(field, "true or false", Value::as_bool)
+    }
+
+    /// A text.
+    pub(super) fn text(&self, field: &str) -> Result<Option<&'a str>, ApiError> {
+        self.read(field, "a text", Value::as_str)
+    }
+
+    /// A text or a list of texts.
+    pub(super) fn texts(&self, field: &str) -> Result<Vec<String>, ApiError> {
+        let texts = self.read(field, "a text or a list of texts", |value| match value {
+            Value::String(text) => Some(vec![text.clone()]),
+            Value::Array(values) => values.iter().map(|value| value.as_str().map(str::to_owned)).collect(),
+            _ => None,
+        })?;
+        Ok(texts.unwrap_or_default())
+    }
+
+    /// A list of token ids.
+    pub(super) fn token_ids(&self, field: &str) -> Result<Option<Vec<u32>>, ApiError> {
+        self.read(field, "a list of token ids", token_ids)
+    }
+
+    /// A list of objects.
+    pub(super) fn list(&self, field: &str) -> Result<Option<&'a [Value]>, ApiError> {
+        self.read(field, "a list", |value| value.as_array().map(Vec::as_slice))
+    }
+
+    /// Refuses fields that would change the answer and that this server does not know how to obey, unless they say what happens anyway.
+    pub(super) fn refuse(&self, refused: &[(&str, fn(&Value) -> bool, &str)]) -> Result<(), ApiError> {
+        for &(field, is_harmless, instead) in refused {
+            if self.get(field).is_some_and(|value| !is_harmless(value)) {
+                return Err(ApiError::unsupported(&self.name(field), instead));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A list of token ids.
+pub(super) fn token_ids(value: &Value) -> Option<Vec<u32>> {
+    value.as_array()?.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok())).collect()
+}

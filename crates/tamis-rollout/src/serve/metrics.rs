@@ -1,0 +1,186 @@
+//! What the server counts, and `/metrics`, which tells it under vLLM's names.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tamis_model::FinishReason;
+
+/// Counters and gauges; the worker and the connections share them.
+#[derive(Debug, Default)]
+pub(super) struct Metrics {
+    /// Samples taken in that have not ended.
+    in_flight: AtomicUsize,
+    pub(super) running: AtomicUsize,
+    pub(super) waiting: AtomicUsize,
+    /// Samples that wait for the end of a pause.
+    pub(super) deferred: AtomicUsize,
+    pub(super) cached_tokens: AtomicUsize,
+    pub(super) max_cached_tokens: AtomicUsize,
+    pub(super) prompt_tokens: AtomicU64,
+    /// Prompt tokens that were not computed, because another sample's were at hand.
+    pub(super) shared_prompt_tokens: AtomicU64,
+    pub(super) generated_tokens: AtomicU64,
+    stopped: AtomicU64,
+    at_length: AtomicU64,
+    aborted: AtomicU64,
+    pub(super) rejected: AtomicU64,
+    pub(super) reloads: AtomicU64,
+    latency: Sum,
+    to_first_token: Sum,
+    pub(super) is_paused: AtomicBool,
+    /// Paused in a way in which vLLM 0.33 refuses new requests.
+    pub(super) is_drained: AtomicBool,
+    pub(super) is_stopping: AtomicBool,
+    version: Mutex<Arc<str>>,
+}
+
+/// How often, and how long in all.
+#[derive(Debug, Default)]
+struct Sum {
+    count: AtomicU64,
+    microseconds: AtomicU64,
+}
+
+impl Sum {
+    fn add(&self, took: Duration) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.microseconds.fetch_add(took.as_micros() as u64, Ordering::Relaxed);
+    }
+}
+
+impl Metrics {
+    /// Takes room for samples; `false` where there is none.
+    pub(super) fn enter(&self, count: usize, limit: usize) -> bool {
+        let room = |now: usize| now.checked_add(count).filter(|&after| after <= limit);
+        self.in_flight.fetch_update(Ordering::SeqCst, Ordering::SeqCst, room).is_ok()
+    }
+
+    /// Gives the room of ended samples back.
+    pub(super) fn leave(&self, count: usize) {
+        self.in_flight.fetch_sub(count, Ordering::SeqCst);
+    }
+
+    /// Samples taken in that have not ended.
+    pub(super) fn num_in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn finished(&self, finish: FinishReason, took: Duration) {
+        let counter = match finish {
+            FinishReason::Stop => &self.stopped,
+            FinishReason::Length => &self.at_length,
+            FinishReason::Aborted => &self.aborted,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        self.latency.add(took);
+    }
+
+    pub(super) fn first_token(&self, took: Duration) {
+        self.to_first_token.add(took);
+    }
+
+    /// What the weights are called.
+    pub(super) fn version(&self) -> Arc<str> {
+        self.version.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_version(&self, version: Arc<str>) {
+        *self.version.lock().unwrap_or_else(PoisonError::into_inner) = version;
+    }
+
+    /// The text of `/metrics`.
+    pub(super) fn text(&self, model: &str) -> String {
+        let name: String = model
+            .chars()
+            .flat_map(|c| match c {
+                '"' | '\\' => vec!['\\', c],
+                '\n' => vec!['\\', 'n'],
+                other => vec![other],
+            })
+            .collect();
+        let labels = format!("engine=\"0\",model_name=\"{name}\"");
+        let mut text = String::new();
+        let mut put = |kind: &str, metric: &str, help: &str, rows: &[(&str, f64)]| {
+            let _ = write!(text, "# HELP {metric} {help}\n# TYPE {metric} {kind}\n");
+            for (more, value) in rows {
+                let _ = writeln!(text, "{metric}{{{labels}{more}}} {value}");
+            }
+        };
+        let whole = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
+        let gauge = |gauge: &AtomicUsize| gauge.load(Ordering::Relaxed) as f64;
+        let (waiting, deferred) = (gauge(&self.waiting), gauge(&self.deferred));
+        let most = self.max_cached_tokens.load(Ordering::Relaxed).max(1) as f64;
+        put("gauge", "vllm:num_requests_running", "Samples that run.", &[("", gauge(&self.running))]);
+        put("gauge", "vllm:num_requests_waiting", "Samples that wait.", &[("", waiting + deferred)]);
+        put(
+            "gauge",
+            "vllm:num_requests_waiting_by_reason",
+            "Samples that wait: for room, or for the end of a pause.",
+            &[(",reason=\"capacity\"", waiting), (",reason=\"deferred\"", deferred)],
+        );
+        put(
+            "gauge",
+            "vllm:kv_cache_usage_perc",
+            "Share of the cached positions whose room is taken; 1 is all.",
+            &[("", gauge(&self.cached_tokens) / most)],
+        );
+        put("counter", "vllm:num_preemptions_total", "Samples put off for lack of room.", &[("", 0.0)]);
+        put(
+            "counter",
+            "vllm:prompt_tokens_total",
+            "Prompt tokens.",
+            &[("", whole(&self.prompt_tokens))],
+        );
+        put(
+            "counter",
+            "vllm:prefix_cache_queries_total",
+            "Prompt tokens looked for among those computed already.",
+            &[("", whole(&self.prompt_tokens))],
+        );
+        put(
+            "counter",
+            "vllm:prefix_cache_hits_total",
+            "Prompt tokens found there: samples of one prompt that run at the same time.",
+            &[("", whole(&self.shared_prompt_tokens))],
+        );
+        put(
+            "counter",
+            "vllm:generation_tokens_total",
+            "Tokens generated.",
+            &[("", whole(&self.generated_tokens))],
+        );
+        put(
+            "counter",
+            "vllm:request_success_total",
+            "Samples that ended.",
+            &[
+                (",finished_reason=\"stop\"", whole(&self.stopped)),
+                (",finished_reason=\"length\"", whole(&self.at_length)),
+                (",finished_reason=\"abort\"", whole(&self.aborted)),
+            ],
+        );
+        put(
+            "counter",
+            "vllm:admission_rejections_total",
+            "Requests refused for lack of room.",
+            &[(",reason=\"max_num_queued_reqs\"", whole(&self.rejected))],
+        );
+        put(
+            "counter",
+            "tamis:weight_reloads_total",
+            "Times that other weights were loaded.",
+            &[("", whole(&self.reloads))],
+        );
+        for (metric, help, sum) in [
+            ("vllm:e2e_request_latency_seconds", "From arrival to the last token.", &self.latency),
+            ("vllm:time_to_first_token_seconds", "From arrival to the first token, of streamed samples.", &self.to_first_token),
+        ] {
+            let _ = write!(text, "# HELP {metric} {help}\n# TYPE {metric} summary\n");
+            let _ = writeln!(text, "{metric}_count{{{labels}}} {}", whole(&sum.count));
+            let _ = writeln!(text, "{metric}_sum{{{labels}}} {}", whole(&sum.microseconds) / 1e6);
+        }
+        text
+    }
+}

@@ -1,0 +1,421 @@
+//! `tamis serve`: the native engine behind vLLM's HTTP interface, and OpenAI's.
+//!
+//! A request is read and checked on the HTTP side ([`field`](self), `sampling`), handed as jobs through a channel to a worker thread that owns the
+//! engine (`engine`), and answered from the events that come back (`running`, `stream`). The HTTP side is one thread of async tasks; all cores
+//! belong to the engine. Control routes (`control`) are commands to the same worker, carried out between two steps of it.
+
+mod chat;
+mod completion;
+mod connection;
+mod control;
+mod engine;
+mod error;
+mod field;
+mod generate;
+mod metrics;
+mod route;
+mod running;
+mod sampling;
+mod slow;
+mod stream;
+mod text;
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value, json};
+use tamis_model::{Generator, GeneratorSettings, Model, ModelConfig, available_memory};
+use tamis_text::template::ChatTemplate;
+use tamis_text::tokenizer::Tokenizer;
+use thiserror::Error;
+
+use engine::{Command, Setup, Worker};
+use error::ApiError;
+use field::Fields;
+use metrics::Metrics;
+use running::Running;
+use sampling::Defaults;
+pub use slow::SlowDown;
+use stream::Chunks;
+
+/// Loads a folder of weights, or says why it cannot be used.
+pub type WeightLoader = Box<dyn Fn(&Path) -> Result<Model, String> + Send + Sync>;
+
+/// What is served.
+pub struct Policy {
+    /// What clients call it.
+    pub name: String,
+    /// Where it comes from.
+    pub folder: PathBuf,
+    /// Its weights.
+    pub model: Model,
+    /// Its tokenizer.
+    pub tokenizer: Tokenizer,
+    /// Its chat template, where it has one.
+    pub template: Option<ChatTemplate>,
+    /// Variables of the template besides those of a request.
+    pub template_arguments: Map<String, Value>,
+    /// Tokens at which completions end.
+    pub end_token_ids: Vec<u32>,
+    /// How other weights are loaded.
+    pub load: WeightLoader,
+}
+
+/// How it is served.
+#[derive(Debug, Clone)]
+pub struct ServeSettings {
+    /// Name or address to listen on.
+    pub host: String,
+    /// Port; 0 is any free one.
+    pub port: u16,
+    /// What clients must know, if anything.
+    pub api_key: Option<String>,
+    /// Worker threads of the engine.
+    pub threads: usize,
+    /// Samples that run at once, at most.
+    pub max_num_seqs: usize,
+    /// Positions cached at once, at most; `None`: as many as half of the memory that is free holds.
+    pub max_cached_tokens: Option<usize>,
+    /// Samples in flight, at most; requests beyond are refused with 429.
+    pub max_queued: usize,
+    /// Bytes of a request's body, at most.
+    pub max_body_bytes: usize,
+    /// Connections at once, at most; others wait to be accepted.
+    pub max_connections: usize,
+    /// Longest time that a request is worked on.
+    pub request_timeout: Duration,
+    /// Longest time that a client may take to send a request, to read some of an answer, or to say nothing between two.
+    pub idle_timeout: Duration,
+    /// While paused with `abort` or `wait`, requests are refused with 503 as vLLM 0.33 does; else they wait, as in 0.32.
+    pub refuses_while_paused: bool,
+    /// For tests.
+    pub slow_down: Option<SlowDown>,
+}
+
+impl Default for ServeSettings {
+    fn default() -> Self {
+        Self {
+            host: "127.0.0.1".to_owned(),
+            port: 8000,
+            api_key: None,
+            threads: 1,
+            max_num_seqs: 256,
+            max_cached_tokens: None,
+            max_queued: 16_384,
+            max_body_bytes: 16 << 20,
+            max_connections: 1024,
+            request_timeout: Duration::from_secs(3600),
+            idle_timeout: Duration::from_secs(75),
+            refuses_while_paused: false,
+            slow_down: None,
+        }
+    }
+}
+
+/// A server cannot begin, or cannot go on.
+#[derive(Debug, Error)]
+pub enum ServeError {
+    /// Everybody in the network could use it and load weights into it.
+    #[error("{host} can be reached from other machines, and no key is set")]
+    Open {
+        /// The host that was asked for.
+        host: String,
+    },
+    /// The host has no address.
+    #[error("failed to find an address of {host}")]
+    Host {
+        /// The host that was asked for.
+        host: String,
+        /// Why.
+        #[source]
+        source: Option<std::io::Error>,
+    },
+    /// The address cannot be listened on.
+    #[error("failed to listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// No thread or no event loop.
+    #[error("failed to begin serving")]
+    Begin(#[source] std::io::Error),
+    /// The worker panicked.
+    #[error("the engine broke off: {reason}")]
+    Engine {
+        /// What it said last.
+        reason: String,
+    },
+}
+
+impl ServeError {
+    /// Whether the command line is to blame.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Self::Open { .. } | Self::Host { .. })
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Open { .. } => Some(
+                "put a secret into a file and name it with --api-key-file, or listen on 127.0.0.1".to_owned(),
+            ),
+            Self::Listen { address, source } if source.kind() == std::io::ErrorKind::AddrInUse => {
+                Some(format!("something else listens on port {}; choose another with --port, or 0 for any", address.port()))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Named in answers as the system that made them.
+const FINGERPRINT: &str = concat!("tamis-", env!("CARGO_PKG_VERSION"));
+
+/// What all connections share.
+struct App {
+    settings: ServeSettings,
+    name: String,
+    created: u64,
+    /// Shape of the weights.
+    model: ModelConfig,
+    tokenizer: Arc<Tokenizer>,
+    template: Option<ChatTemplate>,
+    template_arguments: Map<String, Value>,
+    end_token_ids: Vec<u32>,
+    load: WeightLoader,
+    /// Where the weights come from.
+    folder: Mutex<PathBuf>,
+    /// Held while others are loaded.
+    reloading: tokio::sync::Mutex<()>,
+    metrics: Arc<Metrics>,
+    commands: Sender<Command>,
+    number: AtomicU64,
+    random: RandomState,
+}
+
+/// A server that has its port and its engine, and answers once it [runs](Server::run).
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    app: Arc<App>,
+    worker: JoinHandle<()>,
+}
+
+impl Server {
+    /// Takes the port and starts the engine.
+    ///
+    /// # Errors
+    /// [`ServeError`]; an address that other machines reach is refused without a key.
+    pub fn begin(policy: Policy, settings: ServeSettings) -> Result<Self, ServeError> {
+        let (listener, address) = listen(&settings)?;
+        let Policy { name, folder, model, tokenizer, template, template_arguments, end_token_ids, load } = policy;
+        let metrics = Arc::new(Metrics::default());
+        metrics.set_version("default".into());
+        let config = model.config().clone();
+        let engine = GeneratorSettings {
+            max_sequences: settings.max_num_seqs,
+            max_cached_tokens: settings.max_cached_tokens.unwrap_or_else(|| affordable(&config)),
+            shares_prompts: true,
+        };
+        metrics.max_cached_tokens.store(engine.max_cached_tokens, Ordering::Relaxed);
+        let (commands, received) = channel();
+        let setup = Setup {
+            threads: settings.threads,
+            model: Box::new(model),
+            settings: engine,
+            metrics: metrics.clone(),
+            version: metrics.version(),
+            slow_down: settings.slow_down,
+        };
+        let worker = std::thread::Builder::new()
+            .name("engine".to_owned())
+            .spawn(move || Worker::new(setup, received).run())
+            .map_err(ServeError::Begin)?;
+        let app = App {
+            settings,
+            name,
+            created: seconds(),
+            model: config,
+            tokenizer: Arc::new(tokenizer),
+            template,
+            template_arguments,
+            end_token_ids,
+            load,
+            folder: Mutex::new(folder),
+            reloading: tokio::sync::Mutex::new(()),
+            metrics,
+            commands,
+            number: AtomicU64::new(0),
+            random: RandomState::new(),
+        };
+        Ok(Self { listener, address, app: Arc::new(app), worker })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers until `stop` is set; what is in flight then is given up and answered as far as it is.
+    ///
+    /// # Errors
+    /// [`ServeError::Engine`] where the engine broke off.
+    pub fn run(self, stop: &AtomicBool) -> Result<(), ServeError> {
+        let Self { listener, app, worker, .. } = self;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()
+            .map_err(ServeError::Begin)?;
+        let served = runtime.block_on(connection::accept(listener, app, stop, &worker));
+        runtime.shutdown_background();
+        served.map_err(ServeError::Begin)?;
+        worker.join().map_err(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let reason = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked");
+            ServeError::Engine { reason: reason.to_owned() }
+        })
+    }
+}
+
+fn listen(settings: &ServeSettings) -> Result<(TcpListener, SocketAddr), ServeError> {
+    let host = || settings.host.clone();
+    let found = (settings.host.as_str(), settings.port).to_socket_addrs();
+    let addresses: Vec<SocketAddr> =
+        found.map_err(|source| ServeError::Host { host: host(), source: Some(source) })?.collect();
+    // A name with several addresses: the first of this machine's own, else the first.
+    let address = addresses.iter().find(|address| address.ip().is_loopback()).or(addresses.first());
+    let address = *address.ok_or_else(|| ServeError::Host { host: host(), source: None })?;
+    if !address.ip().is_loopback() && settings.api_key.is_none() {
+        return Err(ServeError::Open { host: host() });
+    }
+    let failed = |source| ServeError::Listen { address, source };
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
+}
+
+/// Positions that half of the memory that is free holds.
+fn affordable(config: &ModelConfig) -> usize {
+    let bytes = Generator::new(config, GeneratorSettings::default()).bytes_per_cached_token().max(1);
+    available_memory().map_or(usize::MAX, |free| (free / 2) as usize / bytes)
+}
+
+/// Seconds since 1970.
+fn seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// `usage` of an answer.
+fn usage(prompt_tokens: usize, completion_tokens: usize) -> Value {
+    json!({
+        "prompt_tokens": prompt_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "completion_tokens": completion_tokens,
+    })
+}
+
+/// Work that may take a while, off the thread that all connections share.
+async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| ApiError::internal(format!("the work for this request broke off: {error}")))
+}
+
+/// An answer before it is put into HTTP.
+enum Reply {
+    /// 200 without a body.
+    Empty,
+    /// A JSON document.
+    Json(Value),
+    /// Prometheus's text.
+    Text(String),
+    /// Server-sent events.
+    Stream(Running, Box<dyn Chunks>),
+}
+
+impl App {
+    fn max_model_len(&self) -> usize {
+        self.model.max_position_embeddings
+    }
+
+    /// Where the weights come from.
+    fn folder(&self) -> MutexGuard<'_, PathBuf> {
+        self.folder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number that was not given before.
+    fn next_number(&self) -> u64 {
+        self.number.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A number that nobody can foresee.
+    fn random_number(&self) -> u64 {
+        let mut hasher = self.random.build_hasher();
+        hasher.write_u64(self.next_number());
+        hasher.finish()
+    }
+
+    fn defaults(&self, max_tokens: usize) -> Defaults<'_> {
+        Defaults {
+            end_token_ids: &self.end_token_ids,
+            tokenizer: &self.tokenizer,
+            max_tokens,
+            seed: self.random_number(),
+        }
+    }
+
+    /// What a client calls its request, without the route's prefix: the header's word, else the body's, else any.
+    fn request_id(&self, fields: Fields<'_>, header: Option<&str>) -> Result<String, ApiError> {
+        const LONGEST: usize = 256;
+        let given = header.map_or_else(|| fields.text("request_id"), |header| Ok(Some(header)))?;
+        match given {
+            Some(id) if id.len() > LONGEST => {
+                Err(ApiError::field("request_id", format!("`request_id` must have at most {LONGEST} bytes")))
+            }
+            Some(id) => Ok(id.to_owned()),
+            None => Ok(format!("{:016x}", self.random_number())),
+        }
+    }
+
+    /// Refuses a model that is not served; none at all is ours.
+    fn check_model(&self, fields: Fields<'_>) -> Result<(), ApiError> {
+        match fields.text("model")? {
+            Some(model) if model != self.name => Err(ApiError::no_model(model, &self.name)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses new work where it would not be begun.
+    fn check_open(&self) -> Result<(), ApiError> {
+        if self.metrics.is_stopping.load(Ordering::SeqCst) {
+            return Err(ApiError::stopping());
+        }
+        if self.settings.refuses_while_paused && self.metrics.is_drained.load(Ordering::SeqCst) {
+            return Err(ApiError::paused());
+        }
+        Ok(())
+    }
+
+    /// Tokens of a text.
+    async fn encode(self: &Arc<Self>, text: String, add_special: bool) -> Result<Vec<u32>, ApiError> {
+        /// Shorter texts take less time than handing them over.
+        const SHORT: usize = 4096;
+        let app = self.clone();
+        let length = text.len();
+        let work = move || {
+            app.tokenizer.encode(&text, add_special).map_err(|error| ApiError::field("prompt", error.to_string()))
+        };
+        if length <= SHORT { work() } else { off_thread(work).await? }
+    }
+}

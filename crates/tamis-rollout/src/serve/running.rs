@@ -1,0 +1,143 @@
+//! A request in the engine's hands: its events, and what happens when nobody waits for them any more.
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::task::{Context, Poll};
+
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::App;
+use super::engine::{Command, Ended, Event, Job, Piece};
+use super::error::ApiError;
+use super::sampling::HowSampled;
+
+/// Dropped before its end, it is given up.
+pub(super) struct Running {
+    events: UnboundedReceiver<Event>,
+    serials: Vec<u64>,
+    /// Choices that have not ended.
+    open: usize,
+    commands: Sender<Command>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.open > 0 {
+            let _ = self.commands.send(Command::Forget { serials: std::mem::take(&mut self.serials) });
+        }
+    }
+}
+
+/// A finished choice.
+pub(super) struct Choice {
+    pub(super) piece: Piece,
+    pub(super) ended: Ended,
+}
+
+impl Running {
+    /// The next event; `None` where the engine broke off.
+    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        self.events.poll_recv(context).map(|event| {
+            if event.as_ref().is_some_and(|event| event.ended.is_some()) {
+                self.open -= 1;
+            }
+            event
+        })
+    }
+
+    /// Whether every choice has ended.
+    pub(super) fn is_finished(&self) -> bool {
+        self.open == 0
+    }
+
+    /// Every choice, in order.
+    pub(super) async fn collect(mut self) -> Result<Vec<Choice>, ApiError> {
+        let mut choices: Vec<Option<Choice>> = (0..self.open).map(|_| None).collect();
+        while !self.is_finished() {
+            let event = std::future::poll_fn(|context| self.poll_next(context)).await;
+            let Some(Event { choice, piece, ended }) = event else { return Err(broken()) };
+            if let (Some(place), Some(ended)) = (choices.get_mut(choice), ended) {
+                *place = Some(Choice { piece, ended });
+            }
+        }
+        choices.into_iter().map(|choice| choice.ok_or_else(broken)).collect()
+    }
+}
+
+/// The engine went away in the middle.
+pub(super) fn broken() -> ApiError {
+    ApiError::internal("the engine broke off; see the server's log")
+}
+
+impl App {
+    /// Hands prompts to the engine. `id` is what a client calls the request to abort it; where it is `numbered` each prompt has its number
+    /// behind it, as vLLM does for completions.
+    pub(super) fn submit(
+        &self,
+        id: &str,
+        numbered: bool,
+        prompts: Vec<Vec<u32>>,
+        how: &HowSampled,
+        is_streamed: bool,
+    ) -> Result<Running, ApiError> {
+        if how.is_keyed && prompts.len() > 1 {
+            return Err(ApiError::field("tamis", "`tamis` has keys for one prompt; send one prompt a request"));
+        }
+        for prompt in &prompts {
+            self.check_prompt(prompt)?;
+        }
+        self.check_open()?;
+        let count = prompts.len() * how.n;
+        let limit = self.settings.max_queued;
+        if count > limit {
+            let message = format!(
+                "the request asks for {count} samples, and the server takes {limit} at most (--max-queued)"
+            );
+            return Err(ApiError::bad(message));
+        }
+        if !self.metrics.enter(count, limit) {
+            self.metrics.rejected.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            return Err(ApiError::busy(limit));
+        }
+        let (sender, events) = unbounded_channel();
+        let mut serials = Vec::with_capacity(prompts.len());
+        for (i, prompt) in prompts.into_iter().enumerate() {
+            let serial = self.next_number();
+            serials.push(serial);
+            let job = Job {
+                serial,
+                id: if numbered { format!("{id}-{i}").into() } else { id.into() },
+                prompt: Arc::from(prompt),
+                keys: how.keys(i),
+                first_choice: i * how.n,
+                params: how.params.clone(),
+                stop: how.stop.clone(),
+                is_streamed,
+                events: sender.clone(),
+            };
+            if self.commands.send(Command::Submit(job)).is_err() {
+                return Err(broken());
+            }
+        }
+        Ok(Running { events, serials, open: count, commands: self.commands.clone() })
+    }
+
+    /// Refuses prompts that the engine cannot begin with.
+    fn check_prompt(&self, prompt: &[u32]) -> Result<(), ApiError> {
+        let limit = self.max_model_len();
+        if prompt.is_empty() {
+            return Err(ApiError::bad("the prompt has no tokens"));
+        }
+        if prompt.len() >= limit {
+            let message = format!(
+                "This model's maximum context length is {limit} tokens. However, your prompt contains {} input tokens, which leaves no room for output tokens. Please reduce the length of the input prompt.",
+                prompt.len()
+            );
+            return Err(ApiError::field("input_tokens", message));
+        }
+        match prompt.iter().find(|&&token| token as usize >= self.model.vocab_size) {
+            Some(token) => Err(ApiError::bad(format!("Token id {token} is out of vocabulary"))),
+            None => Ok(()),
+        }
+    }
+}

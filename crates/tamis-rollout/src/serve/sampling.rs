@@ -1,0 +1,197 @@
+//! How a request is sampled: the fields that vLLM and OpenAI have for it, and tamis's own random keys.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tamis_core::random::{Key, Purpose};
+use tamis_model::{SamplingError, SamplingParams};
+use tamis_text::tokenizer::Tokenizer;
+
+use super::error::ApiError;
+use super::field::Fields;
+use crate::generator::Sampling;
+use crate::native::{StopText, engine_params};
+
+/// Samples of one prompt in one request, at most.
+pub(super) const MOST_SAMPLES: usize = 1024;
+
+/// Alternatives of a token that are told, at most (vLLM's limit).
+pub(super) const MOST_ALTERNATIVES: i64 = 20;
+
+/// Where the random numbers of a request come from.
+#[derive(Debug, Clone)]
+enum Randomness {
+    /// Our keys, one a sample: the tokens are those of the engine in a run with the same keys.
+    Keys(Vec<Key>),
+    /// A number of the client's, or of the server's own where it gave none.
+    Seed(u64),
+}
+
+/// Everything that decides what is sampled for a prompt, and how its text ends.
+#[derive(Debug, Clone)]
+pub(super) struct HowSampled {
+    /// How many samples.
+    pub(super) n: usize,
+    /// Without regard to the room that a prompt leaves.
+    pub(super) params: SamplingParams,
+    /// Stop strings.
+    pub(super) stop: Arc<StopText>,
+    /// End tokens that the client named; they are told as the reason.
+    pub(super) stop_token_ids: Vec<u32>,
+    /// The stop string stays in the text.
+    pub(super) includes_stop: bool,
+    /// Special tokens stay out of the text.
+    pub(super) skips_special: bool,
+    /// The request came with our keys.
+    pub(super) is_keyed: bool,
+    randomness: Randomness,
+}
+
+/// What the server brings to a request.
+pub(super) struct Defaults<'a> {
+    /// Tokens at which a completion ends.
+    pub(super) end_token_ids: &'a [u32],
+    /// For stop strings.
+    pub(super) tokenizer: &'a Arc<Tokenizer>,
+    /// Completion tokens where the client does not say.
+    pub(super) max_tokens: usize,
+    /// For requests without a seed.
+    pub(super) seed: u64,
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Array(values) => values.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        Value::String(text) => text.is_empty(),
+        _ => false,
+    }
+}
+
+fn is_zero(value: &Value) -> bool {
+    value.as_f64() == Some(0.0)
+}
+
+fn is_one(value: &Value) -> bool {
+    value.as_i64() == Some(1)
+}
+
+fn is_false(value: &Value) -> bool {
+    value == &Value::Bool(false)
+}
+
+fn is_never(_: &Value) -> bool {
+    false
+}
+
+/// Fields that would change what is sampled.
+const REFUSED: [(&str, fn(&Value) -> bool, &str); 16] = [
+    ("presence_penalty", is_zero, "use `repetition_penalty`"),
+    ("frequency_penalty", is_zero, "use `repetition_penalty`"),
+    ("logit_bias", is_empty, "leave it out"),
+    ("allowed_token_ids", is_empty, "leave it out"),
+    ("bad_words", is_empty, "leave it out"),
+    ("min_tokens", is_zero, "leave it out, or use `ignore_eos`"),
+    ("use_beam_search", is_false, "sample with `n`"),
+    ("best_of", is_one, "ask for `n` and choose"),
+    ("structured_outputs", is_empty, "leave it out"),
+    ("guided_json", is_never, "leave it out"),
+    ("guided_regex", is_never, "leave it out"),
+    ("guided_choice", is_never, "leave it out"),
+    ("guided_grammar", is_never, "leave it out"),
+    ("prompt_logprobs", is_never, "only sampled tokens have log-probabilities here"),
+    ("logits_processors", is_empty, "leave it out"),
+    ("truncate_prompt_tokens", is_never, "cut the prompt before it is sent"),
+];
+
+impl HowSampled {
+    /// From the fields that all routes share; `body` is the whole request, in which our own field stands.
+    pub(super) fn read(
+        fields: Fields<'_>,
+        body: Fields<'_>,
+        max_tokens: Option<usize>,
+        defaults: &Defaults<'_>,
+    ) -> Result<Self, ApiError> {
+        fields.refuse(&REFUSED)?;
+        let n = fields.count("n", 1, MOST_SAMPLES as i64)?.unwrap_or(1);
+        let temperature = fields.number("temperature")?.unwrap_or(1.0);
+        if temperature < 0.0 {
+            let name = fields.name("temperature");
+            return Err(ApiError::field(&name, format!("{name} must be non-negative, got {temperature}")));
+        }
+        let top_k = fields.integer("top_k")?.filter(|&k| k > 0);
+        let sampling = Sampling {
+            temperature,
+            top_k: top_k.map(|k| u32::try_from(k).unwrap_or(u32::MAX)),
+            top_p: fields.number("top_p")?.unwrap_or(1.0),
+            min_p: fields.number("min_p")?.unwrap_or(0.0),
+            repetition_penalty: fields.number("repetition_penalty")?.unwrap_or(1.0),
+            max_response_length: max_tokens.unwrap_or(defaults.max_tokens),
+            stop: fields.texts("stop")?,
+        };
+        let stop_token_ids = fields.token_ids("stop_token_ids")?.unwrap_or_default();
+        let mut ends = stop_token_ids.clone();
+        if !fields.flag("ignore_eos")? {
+            ends.extend_from_slice(defaults.end_token_ids);
+        }
+        let params = engine_params(&sampling, ends);
+        params.validate().map_err(|error| {
+            let SamplingError::Range { name, .. } = error;
+            ApiError::field(fields.name(name), error.to_string())
+        })?;
+        let stop = StopText::new(sampling.stop, defaults.tokenizer.clone())
+            .map_err(|error| ApiError::field(fields.name("stop"), error.to_string()))?;
+        let seed = fields.integer("seed")?;
+        let keys = keys(body, n)?;
+        if keys.is_some() && seed.is_some() {
+            return Err(ApiError::field("tamis", "`tamis` has a key for each sample, so there is no use for `seed`"));
+        }
+        Ok(Self {
+            n,
+            params,
+            stop: Arc::new(stop),
+            stop_token_ids,
+            includes_stop: fields.flag("include_stop_str_in_output")?,
+            skips_special: fields.optional_flag("skip_special_tokens")?.unwrap_or(true),
+            is_keyed: keys.is_some(),
+            randomness: match keys {
+                Some(keys) => Randomness::Keys(keys),
+                None => Randomness::Seed(seed.map_or(defaults.seed, |seed| seed as u64)),
+            },
+        })
+    }
+
+    /// The keys of the samples of a prompt, whose place among the request's prompts is given.
+    pub(super) fn keys(&self, prompt: usize) -> Vec<Key> {
+        match &self.randomness {
+            Randomness::Keys(keys) => keys.clone(),
+            Randomness::Seed(seed) => {
+                let key = Key::new(*seed, Purpose::Served).with(prompt as u64);
+                (0..self.n as u64).map(|sample| key.with(sample)).collect()
+            }
+        }
+    }
+}
+
+/// Our own field: `{"key": "16 hexadecimal digits"}`, or `{"keys": [...]}` with one for each of n samples.
+fn keys(body: Fields<'_>, n: usize) -> Result<Option<Vec<Key>>, ApiError> {
+    let Some(own) = body.object("tamis", "tamis.")? else { return Ok(None) };
+    if let Some(unknown) = own.names().find(|name| !["key", "keys"].contains(name)) {
+        let name = own.name(unknown);
+        return Err(ApiError::field(&name, format!("there is no `{name}`: `tamis` has `key`, or `keys`")));
+    }
+    let texts = match (own.text("key")?, own.texts("keys")?) {
+        (Some(key), keys) if keys.is_empty() => vec![key.to_owned()],
+        (None, keys) if !keys.is_empty() => keys,
+        _ => return Err(ApiError::field("tamis", "`tamis` must have either `key` or `keys`")),
+    };
+    if texts.len() != n {
+        let message = format!("`tamis` has {} keys for {n} samples", texts.len());
+        return Err(ApiError::field("tamis", message));
+    }
+    let keys: Result<Vec<Key>, ApiError> = texts
+        .iter()
+        .map(|text| text.parse().map_err(|error| ApiError::field("tamis", format!("{error}, got {text:?}"))))
+        .collect();
+    keys.map(Some)
+}

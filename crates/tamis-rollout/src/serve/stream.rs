@@ -1,0 +1,129 @@
+//! Server-sent events: a body that grows as the engine tells of tokens.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::body::{Body, Bytes, Frame};
+use serde_json::Value;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::engine::Event;
+use super::error::ApiError;
+use super::running::{Running, broken};
+
+/// Makes chunks of events.
+pub(super) trait Chunks: Send {
+    /// What stands before the first event.
+    fn head(&mut self) -> Vec<Value> {
+        Vec::new()
+    }
+
+    /// What an event becomes.
+    fn chunk(&mut self, event: Event) -> Result<Value, ApiError>;
+
+    /// What stands behind the last event, before `[DONE]`.
+    fn tail(&mut self) -> Vec<Value>;
+}
+
+/// The body of an answer.
+pub(super) enum AnswerBody {
+    /// All of it.
+    Whole(Option<Bytes>),
+    /// Events.
+    Stream(Box<Stream>),
+}
+
+/// A body of server-sent events; dropped before its end, it gives its request up.
+pub(super) struct Stream {
+    running: Option<Running>,
+    chunks: Box<dyn Chunks>,
+    has_head: bool,
+    deadline: Pin<Box<Sleep>>,
+    limit: Duration,
+}
+
+impl Stream {
+    pub(super) fn new(running: Running, chunks: Box<dyn Chunks>, limit: Duration) -> Self {
+        let deadline = Box::pin(sleep_until(Instant::now() + limit));
+        Self { running: Some(running), chunks, has_head: false, deadline, limit }
+    }
+
+    /// Ends it with an error.
+    fn fail(&mut self, error: &ApiError, text: &mut String) {
+        self.running = None;
+        put(text, &error.body());
+        text.push_str(DONE);
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<String>> {
+        let mut text = String::new();
+        if !std::mem::replace(&mut self.has_head, true) {
+            for value in self.chunks.head() {
+                put(&mut text, &value);
+            }
+        }
+        while let Some(running) = &mut self.running {
+            match running.poll_next(context) {
+                Poll::Ready(Some(event)) => {
+                    let is_finished = running.is_finished();
+                    match self.chunks.chunk(event) {
+                        Ok(value) => put(&mut text, &value),
+                        Err(error) => self.fail(&error, &mut text),
+                    }
+                    if is_finished && self.running.take().is_some() {
+                        for value in self.chunks.tail() {
+                            put(&mut text, &value);
+                        }
+                        text.push_str(DONE);
+                    }
+                }
+                Poll::Ready(None) => self.fail(&broken(), &mut text),
+                Poll::Pending if self.deadline.as_mut().poll(context).is_ready() => {
+                    self.fail(&ApiError::timed_out(self.limit.as_secs()), &mut text);
+                }
+                Poll::Pending if text.is_empty() => return Poll::Pending,
+                Poll::Pending => break,
+            }
+        }
+        Poll::Ready(Some(text).filter(|text| !text.is_empty()))
+    }
+}
+
+const DONE: &str = "data: [DONE]\n\n";
+
+fn put(text: &mut String, value: &Value) {
+    text.push_str("data: ");
+    text.push_str(&value.to_string());
+    text.push_str("\n\n");
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let bytes = match self.get_mut() {
+            Self::Whole(bytes) => bytes.take(),
+            Self::Stream(stream) => match stream.poll(context) {
+                Poll::Ready(text) => text.map(Bytes::from),
+                Poll::Pending => return Poll::Pending,
+            },
+        };
+        Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Self::Whole(None))
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        match self {
+            Self::Whole(bytes) => hyper::body::SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Self::Stream(_) => hyper::body::SizeHint::default(),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Text of a choice while its tokens arrive, and the text of each token.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tamis_model::FinishReason;
+use tamis_text::decode::IncrementalDecoder;
+use tamis_text::tokenizer::{Tokenizer, TokenizerError};
+
+use super::engine::Piece;
+use super::error::ApiError;
+use super::sampling::HowSampled;
+
+impl From<TokenizerError> for ApiError {
+    fn from(error: TokenizerError) -> Self {
+        Self::internal(format!("failed to make text of tokens: {error}"))
+    }
+}
+
+/// The text of a whole completion, and why it ended: a stop string, a token that the client named, or null.
+pub(super) fn whole(
+    tokenizer: &Tokenizer,
+    how: &HowSampled,
+    end_token_ids: &[u32],
+    tokens: &[u32],
+    finish: FinishReason,
+) -> Result<(String, Value), ApiError> {
+    let (mut text, mut hit) = how.stop.read(tokens)?;
+    if !how.skips_special {
+        text = tokenizer.decode(tokens, false)?;
+        hit = how.stop.strings().find(&text, 0);
+    }
+    if let Some(hit) = hit {
+        text.truncate(if how.includes_stop { hit.end } else { hit.start });
+    }
+    let stopped_by = hit.and_then(|hit| how.stop.strings().strings().get(hit.index));
+    Ok((text, stop_reason(how, end_token_ids, tokens.last(), stopped_by, finish)))
+}
+
+fn stop_reason(
+    how: &HowSampled,
+    end_token_ids: &[u32],
+    last: Option<&u32>,
+    stopped_by: Option<&String>,
+    finish: FinishReason,
+) -> Value {
+    if finish != FinishReason::Stop {
+        return Value::Null;
+    }
+    match last {
+        Some(last) if how.stop_token_ids.contains(last) && !end_token_ids.contains(last) => json!(last),
+        _ => json!(stopped_by),
+    }
+}
+
+/// How vLLM calls the end of a completion.
+pub(super) fn finish_name(finish: FinishReason) -> &'static str {
+    match finish {
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+        FinishReason::Aborted => "abort",
+    }
+}
+
+/// Text that may be shown so far: all of it but what may yet become a stop string or a whole character.
+pub(super) struct GrowingText {
+    tokenizer: Arc<Tokenizer>,
+    how: Arc<HowSampled>,
+    decoder: IncrementalDecoder,
+    shown: usize,
+    last: Option<u32>,
+}
+
+impl GrowingText {
+    pub(super) fn new(tokenizer: Arc<Tokenizer>, how: Arc<HowSampled>) -> Self {
+        let decoder = IncrementalDecoder::new(how.skips_special);
+        Self { tokenizer, how, decoder, shown: 0, last: None }
+    }
+
+    /// Takes tokens in; the text that they add.
+    pub(super) fn push(&mut self, tokens: &[u32], is_last: bool) -> Result<String, ApiError> {
+        for &token in tokens {
+            self.decoder.push(&self.tokenizer, token)?;
+        }
+        self.last = tokens.last().copied().or(self.last);
+        if is_last {
+            self.decoder.finish(&self.tokenizer)?;
+        }
+        let text = self.decoder.text();
+        let end = match self.how.stop.strings().find(text, 0) {
+            Some(hit) if self.how.includes_stop => hit.end,
+            Some(hit) => hit.start,
+            None if is_last => text.len(),
+            None => text.len() - self.how.stop.strings().pending(text),
+        };
+        let new = text.get(self.shown..end).unwrap_or_default().to_owned();
+        self.shown = self.shown.max(end);
+        Ok(new)
+    }
+
+    /// Why it ended, see [`whole`].
+    pub(super) fn stop_reason(&self, end_token_ids: &[u32], finish: FinishReason) -> Value {
+        let strings = self.how.stop.strings();
+        let hit = strings.find(self.decoder.text(), 0);
+        let stopped_by = hit.and_then(|hit| strings.strings().get(hit.index));
+        stop_reason(&self.how, end_token_ids, self.last.as_ref(), stopped_by, finish)
+    }
+}
+
+/// The text that each token completes, special tokens included.
+pub(super) struct TokenTexts {
+    tokenizer: Arc<Tokenizer>,
+    decoder: IncrementalDecoder,
+    /// Characters before the next token.
+    offset: usize,
+    /// Tokens are told by their ids (`token_id:17`).
+    as_ids: bool,
+}
+
+impl TokenTexts {
+    pub(super) fn new(tokenizer: Arc<Tokenizer>, as_ids: bool) -> Self {
+        Self { tokenizer, decoder: IncrementalDecoder::new(false), offset: 0, as_ids }
+    }
+
+    /// The next token's text, and how many characters came before it.
+    pub(super) fn next(&mut self, token: u32) -> Result<(String, usize), ApiError> {
+        let text = if self.as_ids {
+            format!("token_id:{token}")
+        } else {
+            self.decoder.push(&self.tokenizer, token)?.to_owned()
+        };
+        let before = self.offset;
+        self.offset += text.chars().count();
+        Ok((text, before))
+    }
+
+    /// The next tokens by their text, with the likeliest of each, as OpenAI tells them of a conversation.
+    pub(super) fn logprobs(&mut self, piece: &Piece, count: usize) -> Result<Value, ApiError> {
+        let entry = |text: String, logprob: f32| json!({"token": text, "logprob": f64::from(logprob), "bytes": text.as_bytes()});
+        let mut content = Vec::with_capacity(piece.token_ids.len());
+        for (i, (&token, &logprob)) in piece.token_ids.iter().zip(&piece.logprobs).enumerate() {
+            let mut value = entry(self.next(token)?.0, logprob);
+            let likeliest = piece.alternatives.get(i).map_or(&[][..], |alternatives| &alternatives.likeliest);
+            let mut top = Vec::new();
+            for &(other, logprob) in likeliest.iter().take(count) {
+                top.push(entry(self.alone(other)?, logprob));
+            }
+            value["top_logprobs"] = Value::Array(top);
+            content.push(value);
+        }
+        Ok(json!({"content": content}))
+    }
+
+    /// The text of a token by itself.
+    pub(super) fn alone(&self, token: u32) -> Result<String, ApiError> {
+        if self.as_ids {
+            return Ok(format!("token_id:{token}"));
+        }
+        Ok(self.tokenizer.decode(&[token], false)?)
+    }
+}

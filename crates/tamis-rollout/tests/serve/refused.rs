@@ -1,0 +1,198 @@
+//! What is refused, with which status and what words.
+
+use serde_json::{Value, json};
+use tamis_rollout::serve::{ServeSettings, Server};
+
+use super::harness::*;
+
+/// Asserts a refusal: its status, and a part of what it says. The parameter is named where it is one.
+#[track_caller]
+fn refused(answer: &Answer, status: u16, param: Option<&str>, says: &str) {
+    assert_eq!(answer.status, status, "{}", answer.text());
+    let error = &answer.json()["error"];
+    assert!(error["message"].as_str().unwrap().contains(says), "{error}");
+    assert!(error["type"].is_string() && !error["code"].is_null(), "{error}");
+    assert_eq!(error["param"].as_str(), param, "{error}");
+}
+
+#[test]
+fn bodies_that_make_no_request() {
+    let server = serve(settings());
+    let raw = |path: &str, form: &str, body: &str| {
+        ask(server.address, "POST", path, &[("Content-Type", form)], body.as_bytes())
+    };
+    for path in ["/v1/completions", "/v1/chat/completions", "/inference/v1/generate", "/tokenize", "/abort_requests"] {
+        refused(&raw(path, "application/json", "{\"model\": \"tiny\", "), 400, None, "Invalid JSON format: EOF");
+        refused(&raw(path, "application/json", ""), 400, None, "Invalid JSON format");
+        refused(&raw(path, "application/json", "\u{0}\u{1}"), 400, None, "Invalid JSON format");
+        refused(&raw(path, "application/json", "[1]"), 400, None, "must be a JSON object");
+        refused(&raw(path, "text/plain", "{}"), 400, None, "Content-Type: application/json");
+        refused(&raw(path, "application/json", &"[".repeat(100_000)), 400, None, "recursion limit");
+    }
+    assert_eq!(raw("/tokenize", "application/json; charset=utf-8", "{\"prompt\": \"a\"}").status, 200);
+}
+
+#[test]
+fn routes_and_methods_that_there_are_not() {
+    let server = serve(settings());
+    let answer = server.get("/nope");
+    refused(&answer, 404, None, "Not Found");
+    assert_eq!(answer.json()["detail"], "Not Found");
+    let answer = server.get("/v1/completions");
+    refused(&answer, 405, None, "Method Not Allowed");
+    assert_eq!(answer.json()["detail"], "Method Not Allowed");
+    refused(&server.post("/metrics", &json!({})), 405, None, "Method Not Allowed");
+    refused(&ask(server.address, "DELETE", "/health", &[], b""), 405, None, "Method Not Allowed");
+}
+
+#[test]
+fn fields_that_cannot_be_meant() {
+    let server = serve(settings());
+    let completion = |more: Value| {
+        let mut body = json!({"model": "tiny", "prompt": [10, 20, 30], "max_tokens": 3});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.post("/v1/completions", &body)
+    };
+    let cases = [
+        (json!({"temperature": "hot"}), "temperature", "must be a number, got \"hot\""),
+        (json!({"temperature": -1}), "temperature", "temperature must be non-negative, got -1"),
+        (json!({"temperature": 1e9}), "temperature", "must be 0 (greedy) or from 1e-6 to 1e6"),
+        (json!({"top_p": 0}), "top_p", "above 0 and at most 1, got 0"),
+        (json!({"min_p": 2}), "min_p", "from 0 to 1, got 2"),
+        (json!({"repetition_penalty": 0}), "repetition_penalty", "positive"),
+        (json!({"top_k": 1.5}), "top_k", "a whole number"),
+        (json!({"n": 0}), "n", "from 1 to 1024"),
+        (json!({"n": 2000}), "n", "from 1 to 1024"),
+        (json!({"max_tokens": 0}), "max_tokens", "from 1"),
+        (json!({"max_tokens": -3}), "max_tokens", "from 1"),
+        (json!({"logprobs": 100}), "logprobs", "from 0 to 20, got 100"),
+        (json!({"logprobs": true}), "logprobs", "a whole number"),
+        (json!({"stop": 3}), "stop", "a text or a list of texts"),
+        (json!({"stop": ["a", ""]}), "stop", "is empty"),
+        (json!({"stop_token_ids": [-1]}), "stop_token_ids", "a list of token ids"),
+        (json!({"seed": "x"}), "seed", "a whole number"),
+        (json!({"stream": "yes"}), "stream", "true or false"),
+        (json!({"model": 3}), "model", "must be a text"),
+        (json!({"prompt": 3}), "prompt", "a text, a list of token ids"),
+        (json!({"prompt": [10, -1]}), "prompt", "a list of token ids"),
+        (json!({"prompt": [10, "a"]}), "prompt", "a list of token ids"),
+        (json!({"prompt": null}), "prompt", "`prompt` is missing"),
+        (json!({"echo": true}), "echo", "not supported"),
+        (json!({"suffix": "x"}), "suffix", "not supported"),
+        (json!({"best_of": 3}), "best_of", "not supported"),
+        (json!({"presence_penalty": 0.5}), "presence_penalty", "not supported"),
+        (json!({"frequency_penalty": 0.5}), "frequency_penalty", "not supported"),
+        (json!({"logit_bias": {"3": 1}}), "logit_bias", "not supported"),
+        (json!({"min_tokens": 4}), "min_tokens", "not supported"),
+        (json!({"guided_regex": "a+"}), "guided_regex", "not supported"),
+        (json!({"prompt_logprobs": 0}), "prompt_logprobs", "not supported"),
+        (json!({"tamis": {}}), "tamis", "either `key` or `keys`"),
+        (json!({"tamis": {"key": "12"}}), "tamis", "sixteen hexadecimal digits"),
+        (json!({"tamis": {"kee": "12"}}), "tamis.kee", "there is no `tamis.kee`"),
+        (json!({"tamis": {"key": "0123456789abcdef"}, "n": 2}), "tamis", "1 keys for 2 samples"),
+        (json!({"tamis": {"key": "0123456789abcdef"}, "seed": 2}), "tamis", "no use for `seed`"),
+        (json!({"tamis": {"key": "0123456789abcdef"}, "prompt": [[1], [2]]}), "tamis", "one prompt a request"),
+    ];
+    for (more, param, says) in cases {
+        refused(&completion(more), 400, Some(param), says);
+    }
+    // What says what happens anyway is no reason to refuse; nor is what nobody knows.
+    let harmless = json!({
+        "presence_penalty": 0, "logit_bias": {}, "best_of": 1, "echo": false, "min_tokens": 0, "user": "me", "foo": 1, "top_k": -1,
+        "temperature": null, "stop": null, "priority": -5, "cache_salt": "abc",
+    });
+    assert_eq!(completion(harmless).status, 200);
+
+    refused(&completion(json!({"model": "nope"})), 404, Some("model"), "The model `nope` does not exist. Valid aliases: tiny.");
+    refused(&completion(json!({"prompt": []})), 400, None, "at least one prompt");
+    refused(&completion(json!({"prompt": [[]]})), 400, None, "no tokens");
+    refused(&completion(json!({"prompt": ""})), 400, None, "no tokens");
+    refused(&completion(json!({"prompt": [10, 99_999]})), 400, None, "Token id 99999 is out of vocabulary");
+    refused(&completion(json!({"prompt": vec![5; 600]})), 400, Some("input_tokens"), "maximum context length is 512 tokens");
+    refused(&completion(json!({"prompt": vec![5; 512]})), 400, Some("input_tokens"), "512 input tokens");
+    // A prompt that fits leaves as much as it leaves: more is cut, as vLLM does.
+    let answer = completion(json!({"prompt": vec![5; 510], "max_tokens": 100, "ignore_eos": true})).json();
+    assert_eq!(answer["usage"], json!({"prompt_tokens": 510, "total_tokens": 512, "completion_tokens": 2}));
+    assert_eq!(answer["choices"][0]["finish_reason"], "length");
+
+    let generate = |body: Value| server.post("/inference/v1/generate", &body);
+    refused(&generate(json!({"sampling_params": {}})), 400, Some("token_ids"), "missing");
+    refused(&generate(json!({"token_ids": [1, 2]})), 400, Some("sampling_params"), "missing");
+    refused(&generate(json!({"token_ids": "ab", "sampling_params": {}})), 400, Some("token_ids"), "a list of token ids");
+    refused(&generate(json!({"token_ids": [], "sampling_params": {}})), 400, None, "no tokens");
+    let params = json!({"temperature": "x"});
+    refused(&generate(json!({"token_ids": [1], "sampling_params": params})), 400, Some("sampling_params.temperature"), "a number");
+    refused(&generate(json!({"token_ids": [1], "sampling_params": {}, "output_mode": "x"})), 400, Some("output_mode"), "tokens");
+    refused(&generate(json!({"token_ids": [1], "sampling_params": {}, "model": "x"})), 404, Some("model"), "Valid aliases: tiny");
+
+    let chat = |body: Value| server.post("/v1/chat/completions", &body);
+    let hello = || json!([{"role": "user", "content": "Hello"}]);
+    refused(&chat(json!({})), 400, Some("messages"), "missing");
+    refused(&chat(json!({"messages": []})), 400, Some("messages"), "empty");
+    refused(&chat(json!({"messages": ["a"]})), 400, Some("messages.0"), "role");
+    refused(&chat(json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]})), 400, Some("messages.0"), "type `text`");
+    refused(&chat(json!({"messages": hello(), "tools": [{}]})), 400, Some("tools"), "not supported");
+    refused(&chat(json!({"messages": hello(), "response_format": {"type": "json_object"}})), 400, Some("response_format"), "not supported");
+    refused(&chat(json!({"messages": hello(), "top_logprobs": 2})), 400, Some("top_logprobs"), "needs `logprobs: true`");
+    refused(&chat(json!({"messages": hello(), "continue_final_message": true})), 400, Some("continue_final_message"), "assistant");
+    refused(&chat(json!({"messages": hello(), "chat_template": "x"})), 400, Some("chat_template"), "not supported");
+
+    refused(&server.post("/tokenize", &json!({})), 400, Some("prompt"), "missing");
+    refused(&server.post("/detokenize", &json!({"tokens": "a"})), 400, Some("tokens"), "a list of token ids");
+    refused(&server.post("/detokenize", &json!({"tokens": [99_999]})), 400, Some("tokens"), "out of vocabulary");
+    refused(&server.post("/pause?mode=bogus", &json!({})), 400, Some("query.mode"), "'abort', 'wait' or 'keep'");
+    refused(&server.post("/pause?clear_cache=perhaps", &json!({})), 400, Some("query.clear_cache"), "true or false");
+    refused(&server.post("/inference/v1/abort_requests", &json!({})), 400, Some("request_ids"), "Missing");
+    refused(&server.post("/update_weight_version", &json!({})), 400, Some("new_version"), "Missing");
+    refused(&server.post("/collective_rpc", &json!({})), 400, Some("method"), "Missing 'method'");
+    refused(&server.post("/collective_rpc", &json!({"method": "nope"})), 500, None, "there is no method \"nope\"");
+    assert_eq!(server.get("/health").status, 200);
+}
+
+#[test]
+fn only_who_knows_the_key_is_answered() {
+    let server = serve(ServeSettings { api_key: Some("secret-1".to_owned()), ..settings() });
+    assert_eq!(server.get("/health").status, 200, "a probe needs no key");
+    for path in ["/v1/models", "/metrics", "/version", "/is_paused", "/nope"] {
+        refused(&server.get(path), 401, None, "Authorization: Bearer KEY");
+        for wrong in ["Bearer secret-2", "Bearer secret-", "secret-1", "Basic secret-1", "Bearer"] {
+            refused(&ask(server.address, "GET", path, &[("Authorization", wrong)], b""), 401, None, "key");
+        }
+    }
+    refused(&server.post("/pause", &json!({})), 401, None, "key");
+    refused(&server.post("/v1/completions", &json!({"prompt": [1]})), 401, None, "key");
+    let right = ("Authorization", "Bearer secret-1");
+    assert_eq!(ask(server.address, "GET", "/v1/models", &[right], b"").status, 200);
+    let answer = server.post_with("/v1/completions", &[right], &json!({"prompt": [1], "max_tokens": 1}));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    // With the key it does not matter under what name the server is known.
+    assert_eq!(ask(server.address, "GET", "/v1/models", &[right, ("Host", "gpu7.example.org")], b"").status, 200);
+}
+
+#[test]
+fn without_a_key_only_this_machine_is_answered() {
+    let open = |host: &str| Server::begin(policy(1), ServeSettings { host: host.to_owned(), ..settings() });
+    for host in ["0.0.0.0", "::"] {
+        let error = open(host).err().expect("refused");
+        assert!(error.is_usage() && error.to_string().contains("can be reached from other machines"), "{error}");
+        assert!(error.hint().unwrap().contains("--api-key-file"));
+    }
+    let error = open("no.such.host.invalid").err().expect("refused");
+    assert!(error.is_usage() && error.to_string().contains("failed to find an address"), "{error}");
+    let server = serve(settings());
+    for host in ["localhost", "localhost:8000", "127.0.0.1:9", "[::1]:8000", "127.3.2.1"] {
+        assert_eq!(ask(server.address, "GET", "/version", &[("Host", host)], b"").status, 200, "{host}");
+    }
+    for host in ["evil.example", "evil.example:8000", "10.0.0.1", "127.0.0.1.evil.example"] {
+        let answer = ask(server.address, "GET", "/version", &[("Host", host)], b"");
+        refused(&answer, 403, None, "names of its own machine");
+    }
+    let from = |origin| ask(server.address, "POST", "/resume", &[("Origin", origin)], b"");
+    refused(&from("https://evil.example"), 403, None, "web pages of other machines");
+    refused(&from("null"), 403, None, "web pages");
+    assert_eq!(from("http://localhost:3000").status, 200);
+    // A port that is taken is named.
+    let taken = ServeSettings { port: server.address.port(), ..settings() };
+    let error = Server::begin(policy(1), taken).err().expect("taken");
+    assert!(!error.is_usage() && error.hint().unwrap().contains("choose another with --port"), "{error}");
+}
