@@ -114,8 +114,10 @@ fn aborting_returns_what_there_is_and_leaves_the_others_alone() {
 fn bounds_hold_and_every_sample_is_returned_once() {
     let (threads, model) = (Threads::new(2), model());
     for (max_sequences, max_cached_tokens) in [(1, usize::MAX), (3, 60), (64, 1), (0, 0)] {
-        let mut generator =
-            Generator::new(model.config(), GeneratorSettings { max_sequences, max_cached_tokens, ..GeneratorSettings::default() });
+        let mut generator = Generator::new(
+            model.config(),
+            GeneratorSettings { max_sequences, max_cached_tokens, ..GeneratorSettings::default() },
+        );
         for i in 0..4 {
             generator.submit(request(&[i, 1 + i, 2], 3, 9)).unwrap();
         }

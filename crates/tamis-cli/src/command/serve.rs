@@ -21,7 +21,10 @@ const LONGEST_KEY: u64 = 4096;
 pub(crate) fn run(arguments: &Serve) -> Result<u8, Failure> {
     let settings = settings(arguments)?;
     let interrupt = Interrupt::new();
-    listen(&interrupt, "what is in flight is given up and answered as far as it is; Ctrl-C again ends at once")?;
+    listen(
+        &interrupt,
+        "what is in flight is given up and answered as far as it is; Ctrl-C again ends at once",
+    )?;
     let progress = Progress::lines_on_stderr();
     let (source, name) = (arguments.source.clone(), name(arguments));
     let policy = match interrupt.or_abandon(move || read_policy(&source, name)) {
@@ -153,7 +156,10 @@ fn slow_down(arguments: &Serve) -> Result<Option<SlowDown>, Failure> {
         Some(&[median, sigma]) if median >= 1.0 && sigma >= 0.0 => Some((median, sigma)),
         None => None,
         Some(_) => {
-            return Err(Failure::told(USAGE, "error: --test-lengths takes a median from 1 and a sigma from 0"));
+            return Err(Failure::told(
+                USAGE,
+                "error: --test-lengths takes a median from 1 and a sigma from 0",
+            ));
         }
     };
     match (time(*test_step_ms), time(*test_sample_ms)) {

@@ -37,7 +37,11 @@ const REFUSED: [(&str, fn(&Value) -> bool, &str); 6] = [
     ("echo", |value| value == &Value::Bool(false), "leave it out"),
 ];
 
-pub(super) async fn answer(app: &Arc<App>, body: &Value, request_id: Option<&str>) -> Result<Reply, ApiError> {
+pub(super) async fn answer(
+    app: &Arc<App>,
+    body: &Value,
+    request_id: Option<&str>,
+) -> Result<Reply, ApiError> {
     let fields = Fields::of(body)?;
     app.check_model(fields)?;
     fields.refuse(&REFUSED)?;
@@ -87,7 +91,9 @@ pub(super) async fn prompt(app: &Arc<App>, fields: Fields<'_>) -> Result<Vec<u32
         if let Some(Value::Array(parts)) = message.get("content") {
             let texts: Option<Vec<&str>> = parts
                 .iter()
-                .map(|part| part["text"].as_str().filter(|_| part["type"] == "text" || part["type"].is_null()))
+                .map(|part| {
+                    part["text"].as_str().filter(|_| part["type"] == "text" || part["type"].is_null())
+                })
                 .collect();
             let Some(texts) = texts else {
                 return Err(ApiError::field(name, "only parts of the type `text` can be read"));

@@ -33,7 +33,11 @@ struct Form {
     prompts: Arc<Vec<Vec<u32>>>,
 }
 
-pub(super) async fn answer(app: &Arc<App>, body: &Value, request_id: Option<&str>) -> Result<Reply, ApiError> {
+pub(super) async fn answer(
+    app: &Arc<App>,
+    body: &Value,
+    request_id: Option<&str>,
+) -> Result<Reply, ApiError> {
     let fields = Fields::of(body)?;
     app.check_model(fields)?;
     fields.refuse(&[
@@ -85,7 +89,10 @@ async fn prompts(app: &Arc<App>, fields: Fields<'_>) -> Result<Vec<Vec<u32>>, Ap
         Some(value @ Value::Array(values)) => match &values[0] {
             Value::Number(_) => vec![token_ids(value).ok_or_else(wrong)?],
             _ if values.len() > MOST_PROMPTS => {
-                return Err(ApiError::field("prompt", format!("at most {MOST_PROMPTS} prompts go into a request")));
+                return Err(ApiError::field(
+                    "prompt",
+                    format!("at most {MOST_PROMPTS} prompts go into a request"),
+                ));
             }
             _ => {
                 let mut prompts = Vec::with_capacity(values.len());
@@ -139,7 +146,9 @@ impl Form {
             tops.push(Value::Object(top));
         }
         let logprobs: Vec<f64> = piece.logprobs.iter().copied().map(f64::from).collect();
-        Ok(json!({"text_offset": offsets, "token_logprobs": logprobs, "tokens": tokens, "top_logprobs": tops}))
+        Ok(
+            json!({"text_offset": offsets, "token_logprobs": logprobs, "tokens": tokens, "top_logprobs": tops}),
+        )
     }
 
     async fn whole(&self, running: Running) -> Result<Value, ApiError> {

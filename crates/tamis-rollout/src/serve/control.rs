@@ -123,7 +123,8 @@ async fn reload(app: &Arc<App>, path: Option<PathBuf>) -> Result<(), ApiError> {
     let path = path.unwrap_or_else(|| app.folder().clone());
     let (asked, loader) = (path.clone(), app.clone());
     let model = off_thread(move || load(&loader, &asked)).await?.map_err(|problem| {
-        let message = format!("the weights in {} cannot be used: {problem}; the old ones stay", path.display());
+        let message =
+            format!("the weights in {} cannot be used: {problem}; the old ones stay", path.display());
         ApiError::field("weights_path", message)
     })?;
     ask(app, |done| Command::Install { model: Box::new(model), done }).await?;

@@ -69,8 +69,9 @@ impl ApiError {
 
     /// The body is over the limit.
     pub(super) fn too_large(limit: usize) -> Self {
-        let message =
-            format!("the body is larger than {limit} bytes, the most that this server reads (--max-body-bytes)");
+        let message = format!(
+            "the body is larger than {limit} bytes, the most that this server reads (--max-body-bytes)"
+        );
         Self::new(413, "RequestTooLargeError", message)
     }
 
@@ -100,7 +101,8 @@ impl ApiError {
 
     /// Generation took longer than allowed.
     pub(super) fn timed_out(seconds: u64) -> Self {
-        let message = format!("not finished within {seconds} s, the most that this server takes (--request-timeout)");
+        let message =
+            format!("not finished within {seconds} s, the most that this server takes (--request-timeout)");
         Self::new(504, "TimeoutError", message)
     }
 

@@ -45,9 +45,7 @@ impl<'a> Fields<'a> {
         expected: &str,
         of: impl FnOnce(&'a Value) -> Option<T>,
     ) -> Result<Option<T>, ApiError> {
-        self.get(field)
-            .map(|value| of(value).ok_or_else(|| self.wrong(field, expected, value)))
-            .transpose()
+        self.get(field).map(|value| of(value).ok_or_else(|| self.wrong(field, expected, value))).transpose()
     }
 
     /// An object.

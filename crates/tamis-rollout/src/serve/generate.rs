@@ -29,7 +29,11 @@ struct Form {
     prompt: Vec<u32>,
 }
 
-pub(super) async fn answer(app: &Arc<App>, body: &Value, request_id: Option<&str>) -> Result<Reply, ApiError> {
+pub(super) async fn answer(
+    app: &Arc<App>,
+    body: &Value,
+    request_id: Option<&str>,
+) -> Result<Reply, ApiError> {
     let fields = Fields::of(body)?;
     app.check_model(fields)?;
     let Some(prompt) = fields.token_ids("token_ids")? else {

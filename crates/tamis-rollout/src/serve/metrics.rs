@@ -127,12 +127,7 @@ impl Metrics {
             &[("", gauge(&self.cached_tokens) / most)],
         );
         put("counter", "vllm:num_preemptions_total", "Samples put off for lack of room.", &[("", 0.0)]);
-        put(
-            "counter",
-            "vllm:prompt_tokens_total",
-            "Prompt tokens.",
-            &[("", whole(&self.prompt_tokens))],
-        );
+        put("counter", "vllm:prompt_tokens_total", "Prompt tokens.", &[("", whole(&self.prompt_tokens))]);
         put(
             "counter",
             "vllm:prefix_cache_queries_total",
@@ -175,7 +170,11 @@ impl Metrics {
         );
         for (metric, help, sum) in [
             ("vllm:e2e_request_latency_seconds", "From arrival to the last token.", &self.latency),
-            ("vllm:time_to_first_token_seconds", "From arrival to the first token, of streamed samples.", &self.to_first_token),
+            (
+                "vllm:time_to_first_token_seconds",
+                "From arrival to the first token, of streamed samples.",
+                &self.to_first_token,
+            ),
         ] {
             let _ = write!(text, "# HELP {metric} {help}\n# TYPE {metric} summary\n");
             let _ = writeln!(text, "{metric}_count{{{labels}}} {}", whole(&sum.count));

@@ -24,9 +24,9 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -170,7 +170,10 @@ impl ServeError {
                 "put a secret into a file and name it with --api-key-file, or listen on 127.0.0.1".to_owned(),
             ),
             Self::Listen { address, source } if source.kind() == std::io::ErrorKind::AddrInUse => {
-                Some(format!("something else listens on port {}; choose another with --port, or 0 for any", address.port()))
+                Some(format!(
+                    "something else listens on port {}; choose another with --port, or 0 for any",
+                    address.port()
+                ))
             }
             _ => None,
         }
@@ -217,7 +220,8 @@ impl Server {
     /// [`ServeError`]; an address that other machines reach is refused without a key.
     pub fn begin(policy: Policy, settings: ServeSettings) -> Result<Self, ServeError> {
         let (listener, address) = listen(&settings)?;
-        let Policy { name, folder, model, tokenizer, template, template_arguments, end_token_ids, load } = policy;
+        let Policy { name, folder, model, tokenizer, template, template_arguments, end_token_ids, load } =
+            policy;
         let metrics = Arc::new(Metrics::default());
         metrics.set_version("default".into());
         let config = model.config().clone();
@@ -414,7 +418,9 @@ impl App {
         let app = self.clone();
         let length = text.len();
         let work = move || {
-            app.tokenizer.encode(&text, add_special).map_err(|error| ApiError::field("prompt", error.to_string()))
+            app.tokenizer
+                .encode(&text, add_special)
+                .map_err(|error| ApiError::field("prompt", error.to_string()))
         };
         if length <= SHORT { work() } else { off_thread(work).await? }
     }

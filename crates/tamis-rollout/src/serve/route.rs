@@ -21,12 +21,17 @@ use super::{App, Reply, chat, completion, control, generate};
 const REQUEST_ID: &str = "x-request-id";
 
 /// Answers a request, whatever it is.
-pub(super) async fn answer(app: Arc<App>, request: Request<Incoming>) -> Result<Response<AnswerBody>, Infallible> {
+pub(super) async fn answer(
+    app: Arc<App>,
+    request: Request<Incoming>,
+) -> Result<Response<AnswerBody>, Infallible> {
     let (parts, body) = request.into_parts();
     let id = parts.headers.get(REQUEST_ID).cloned();
     let mut response = match route(&app, &parts, body).await {
         Ok(Reply::Empty) => respond(StatusCode::OK, None, Vec::new()),
-        Ok(Reply::Json(value)) => respond(StatusCode::OK, Some("application/json"), value.to_string().into_bytes()),
+        Ok(Reply::Json(value)) => {
+            respond(StatusCode::OK, Some("application/json"), value.to_string().into_bytes())
+        }
         Ok(Reply::Text(text)) => {
             let form = "text/plain; version=0.0.4; charset=utf-8";
             respond(StatusCode::OK, Some(form), text.into_bytes())
@@ -39,7 +44,8 @@ pub(super) async fn answer(app: Arc<App>, request: Request<Incoming>) -> Result<
         }
         Err(error) => {
             let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-            let mut response = respond(status, Some("application/json"), error.body().to_string().into_bytes());
+            let mut response =
+                respond(status, Some("application/json"), error.body().to_string().into_bytes());
             if error.is_passing() {
                 response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
             }
@@ -74,9 +80,18 @@ async fn route(app: &Arc<App>, parts: &Parts, body: Incoming) -> Result<Reply, A
     let id = parts.headers.get(REQUEST_ID).and_then(|id| id.to_str().ok());
     let wants_get = match path {
         "/version" | "/v1/models" | "/metrics" | "/load" | "/is_paused" | "/weight_info" => true,
-        "/v1/completions" | "/v1/chat/completions" | "/inference/v1/generate" | "/tokenize" | "/detokenize"
-        | "/abort_requests" | "/inference/v1/abort_requests" | "/pause" | "/resume" | "/reset_prefix_cache"
-        | "/collective_rpc" | "/update_weight_version" => false,
+        "/v1/completions"
+        | "/v1/chat/completions"
+        | "/inference/v1/generate"
+        | "/tokenize"
+        | "/detokenize"
+        | "/abort_requests"
+        | "/inference/v1/abort_requests"
+        | "/pause"
+        | "/resume"
+        | "/reset_prefix_cache"
+        | "/collective_rpc"
+        | "/update_weight_version" => false,
         _ => return Err(ApiError::no_route()),
     };
     if if wants_get { !is_get } else { !is_post } {
@@ -110,7 +125,9 @@ async fn route(app: &Arc<App>, parts: &Parts, body: Incoming) -> Result<Reply, A
                             _ => generate::answer(app, &body, id).await,
                         }
                     };
-                    timeout(limit, answered).await.unwrap_or_else(|_| Err(ApiError::timed_out(limit.as_secs())))
+                    timeout(limit, answered)
+                        .await
+                        .unwrap_or_else(|_| Err(ApiError::timed_out(limit.as_secs())))
                 }
             }
         }
@@ -123,7 +140,11 @@ fn check_client(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     if let Some(key) = &app.settings.api_key {
         let given = text(AUTHORIZATION).and_then(|given| given.strip_prefix("Bearer ")).unwrap_or_default();
-        return if same(given.trim().as_bytes(), key.as_bytes()) { Ok(()) } else { Err(ApiError::unauthorized()) };
+        return if same(given.trim().as_bytes(), key.as_bytes()) {
+            Ok(())
+        } else {
+            Err(ApiError::unauthorized())
+        };
     }
     if let Some(host) = text(HOST)
         && !is_own(host, &app.settings.host)
@@ -133,7 +154,9 @@ fn check_client(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
         )));
     }
     match text(ORIGIN) {
-        Some(origin) if !is_own(origin.split_once("://").map_or(origin, |parts| parts.1), &app.settings.host) => {
+        Some(origin)
+            if !is_own(origin.split_once("://").map_or(origin, |parts| parts.1), &app.settings.host) =>
+        {
             Err(ApiError::foreign("this server has no key and does not answer web pages of other machines"))
         }
         _ => Ok(()),
@@ -221,9 +244,9 @@ async fn tokenize(app: &Arc<App>, body: &Value) -> Result<Reply, ApiError> {
         None if fields.get("messages").is_some() => chat::prompt(app, fields).await?,
         None => return Err(ApiError::field("prompt", "`prompt` or `messages` is missing")),
     };
-    let texts: Option<Vec<String>> = fields.flag("return_token_strs")?.then(|| {
-        tokens.iter().map(|&token| app.tokenizer.token(token).unwrap_or_default()).collect()
-    });
+    let texts: Option<Vec<String>> = fields
+        .flag("return_token_strs")?
+        .then(|| tokens.iter().map(|&token| app.tokenizer.token(token).unwrap_or_default()).collect());
     Ok(Reply::Json(json!({
         "count": tokens.len(),
         "max_model_len": app.max_model_len(),

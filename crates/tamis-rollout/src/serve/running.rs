@@ -81,7 +81,10 @@ impl App {
         is_streamed: bool,
     ) -> Result<Running, ApiError> {
         if how.is_keyed && prompts.len() > 1 {
-            return Err(ApiError::field("tamis", "`tamis` has keys for one prompt; send one prompt a request"));
+            return Err(ApiError::field(
+                "tamis",
+                "`tamis` has keys for one prompt; send one prompt a request",
+            ));
         }
         for prompt in &prompts {
             self.check_prompt(prompt)?;

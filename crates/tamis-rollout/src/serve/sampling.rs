@@ -144,7 +144,10 @@ impl HowSampled {
         let seed = fields.integer("seed")?;
         let keys = keys(body, n)?;
         if keys.is_some() && seed.is_some() {
-            return Err(ApiError::field("tamis", "`tamis` has a key for each sample, so there is no use for `seed`"));
+            return Err(ApiError::field(
+                "tamis",
+                "`tamis` has a key for each sample, so there is no use for `seed`",
+            ));
         }
         Ok(Self {
             n,

@@ -1,8 +1,8 @@
 //! Aborts, pauses, other weights, versions; and clients that go away.
 
+use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
 use std::net::TcpStream;
-use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -134,7 +134,10 @@ fn while_paused_requests_can_be_refused() {
     for mode in ["abort", "wait"] {
         server.json(&format!("/pause?mode={mode}"), &json!({}));
         for path in ["/v1/completions", GENERATE] {
-            let answer = server.post(path, &json!({"prompt": [1], "token_ids": [1], "sampling_params": {}, "max_tokens": 1}));
+            let answer = server.post(
+                path,
+                &json!({"prompt": [1], "token_ids": [1], "sampling_params": {}, "max_tokens": 1}),
+            );
             assert_eq!((answer.status, &answer.json()["error"]["code"]), (503, &json!("engine_paused")));
             assert_eq!(answer.header("retry-after"), Some("1"));
         }
@@ -168,7 +171,11 @@ fn weights_are_changed_in_the_middle() {
     server.json("/pause?mode=keep", &json!({}));
     let reload = json!({"method": "reload_weights", "kwargs": {"weights_path": folder.path()}});
     assert_eq!(server.json("/collective_rpc", &reload), json!({"results": [null]}));
-    assert_eq!(server.get("/weight_info").json()["weight_version"], "default", "a label changes when it is told to");
+    assert_eq!(
+        server.get("/weight_info").json()["weight_version"],
+        "default",
+        "a label changes when it is told to"
+    );
     assert_eq!(server.get("/weight_info").json()["num_reloads"], 1);
     let label = server.json("/update_weight_version", &json!({"new_version": "7"}));
     assert_eq!(label, json!({"success": true, "new_version": "7"}));
@@ -225,7 +232,10 @@ fn weights_are_changed_without_a_pause() {
     let reload = json!({"method": "reload_weights", "args": [folder.path()]});
     assert_eq!(server.json("/collective_rpc", &reload), json!({"results": [null]}));
     server.json("/update_weight_version", &json!({"new_version": "new"}));
-    assert_eq!(server.json("/reset_prefix_cache?reset_running_requests=true", &json!({})), json!({"success": true}));
+    assert_eq!(
+        server.json("/reset_prefix_cache?reset_running_requests=true", &json!({})),
+        json!({"success": true})
+    );
     let (mut switched, mut fresh) = (0, 0);
     for begun in begun {
         let choice = begun.join().unwrap().json()["choices"][0].clone();
@@ -268,7 +278,8 @@ fn weights_that_cannot_be_used_leave_the_old_ones() {
     // Another shape.
     let mut config = model(1).config().clone();
     config.num_layers = 1;
-    let other = Model::init(config, tamis_core::random::Key::new(1, tamis_core::random::Purpose::Init)).unwrap();
+    let other =
+        Model::init(config, tamis_core::random::Key::new(1, tamis_core::random::Purpose::Init)).unwrap();
     save(&other, folder.path());
     refused(reload(folder.path()), "its num_hidden_layers is 1, that of the model served 2");
     // Not finite.

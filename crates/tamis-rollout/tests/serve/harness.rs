@@ -53,7 +53,8 @@ pub(crate) fn settings() -> ServeSettings {
 
 /// Steps that take so long that a test can come in between.
 pub(crate) fn slow(step_ms: u64) -> ServeSettings {
-    let slow_down = SlowDown { step: Duration::from_millis(step_ms), per_sample: Duration::ZERO, lengths: None };
+    let slow_down =
+        SlowDown { step: Duration::from_millis(step_ms), per_sample: Duration::ZERO, lengths: None };
     ServeSettings { slow_down: Some(slow_down), ..settings() }
 }
 
@@ -170,10 +171,17 @@ impl Answer {
 }
 
 /// Sends a request on a connection of its own.
-pub(crate) fn ask(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+pub(crate) fn ask(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Answer {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut head = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
+    let mut head =
+        format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
     if !headers.iter().any(|header| header.0 == "Host") {
         head.push_str(&format!("Host: {address}\r\n"));
     }

@@ -41,7 +41,10 @@ fn bodies_over_the_limit_are_not_read() {
         "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 999999999999\r\n\r\n",
     );
     assert_eq!(read(&mut stream).status, 413);
-    assert_eq!(server.json("/v1/completions", &json!({"prompt": [1], "max_tokens": 1}))["usage"]["prompt_tokens"], 1);
+    assert_eq!(
+        server.json("/v1/completions", &json!({"prompt": [1], "max_tokens": 1}))["usage"]["prompt_tokens"],
+        1
+    );
 }
 
 #[test]
@@ -108,7 +111,8 @@ fn slow_clients_are_cut_off() {
 /// Many slow connections do not keep others from being answered.
 #[test]
 fn idle_connections_do_not_block_others() {
-    let server = serve(ServeSettings { max_connections: 4, idle_timeout: Duration::from_millis(200), ..settings() });
+    let server =
+        serve(ServeSettings { max_connections: 4, idle_timeout: Duration::from_millis(200), ..settings() });
     let idle: Vec<TcpStream> = (0..12).map(|_| connect(&server, "GET /he")).collect();
     let start = Instant::now();
     assert_eq!(server.get("/health").status, 200);

@@ -21,8 +21,15 @@ fn bodies_that_make_no_request() {
     let raw = |path: &str, form: &str, body: &str| {
         ask(server.address, "POST", path, &[("Content-Type", form)], body.as_bytes())
     };
-    for path in ["/v1/completions", "/v1/chat/completions", "/inference/v1/generate", "/tokenize", "/abort_requests"] {
-        refused(&raw(path, "application/json", "{\"model\": \"tiny\", "), 400, None, "Invalid JSON format: EOF");
+    for path in
+        ["/v1/completions", "/v1/chat/completions", "/inference/v1/generate", "/tokenize", "/abort_requests"]
+    {
+        refused(
+            &raw(path, "application/json", "{\"model\": \"tiny\", "),
+            400,
+            None,
+            "Invalid JSON format: EOF",
+        );
         refused(&raw(path, "application/json", ""), 400, None, "Invalid JSON format");
         refused(&raw(path, "application/json", "\u{0}\u{1}"), 400, None, "Invalid JSON format");
         refused(&raw(path, "application/json", "[1]"), 400, None, "must be a JSON object");
@@ -91,7 +98,11 @@ fn fields_that_cannot_be_meant() {
         (json!({"tamis": {"kee": "12"}}), "tamis.kee", "there is no `tamis.kee`"),
         (json!({"tamis": {"key": "0123456789abcdef"}, "n": 2}), "tamis", "1 keys for 2 samples"),
         (json!({"tamis": {"key": "0123456789abcdef"}, "seed": 2}), "tamis", "no use for `seed`"),
-        (json!({"tamis": {"key": "0123456789abcdef"}, "prompt": [[1], [2]]}), "tamis", "one prompt a request"),
+        (
+            json!({"tamis": {"key": "0123456789abcdef"}, "prompt": [[1], [2]]}),
+            "tamis",
+            "one prompt a request",
+        ),
     ];
     for (more, param, says) in cases {
         refused(&completion(more), 400, Some(param), says);
@@ -103,12 +114,22 @@ fn fields_that_cannot_be_meant() {
     });
     assert_eq!(completion(harmless).status, 200);
 
-    refused(&completion(json!({"model": "nope"})), 404, Some("model"), "The model `nope` does not exist. Valid aliases: tiny.");
+    refused(
+        &completion(json!({"model": "nope"})),
+        404,
+        Some("model"),
+        "The model `nope` does not exist. Valid aliases: tiny.",
+    );
     refused(&completion(json!({"prompt": []})), 400, None, "at least one prompt");
     refused(&completion(json!({"prompt": [[]]})), 400, None, "no tokens");
     refused(&completion(json!({"prompt": ""})), 400, None, "no tokens");
     refused(&completion(json!({"prompt": [10, 99_999]})), 400, None, "Token id 99999 is out of vocabulary");
-    refused(&completion(json!({"prompt": vec![5; 600]})), 400, Some("input_tokens"), "maximum context length is 512 tokens");
+    refused(
+        &completion(json!({"prompt": vec![5; 600]})),
+        400,
+        Some("input_tokens"),
+        "maximum context length is 512 tokens",
+    );
     refused(&completion(json!({"prompt": vec![5; 512]})), 400, Some("input_tokens"), "512 input tokens");
     // A prompt that fits leaves as much as it leaves: more is cut, as vLLM does.
     let answer = completion(json!({"prompt": vec![5; 510], "max_tokens": 100, "ignore_eos": true})).json();
@@ -118,34 +139,99 @@ fn fields_that_cannot_be_meant() {
     let generate = |body: Value| server.post("/inference/v1/generate", &body);
     refused(&generate(json!({"sampling_params": {}})), 400, Some("token_ids"), "missing");
     refused(&generate(json!({"token_ids": [1, 2]})), 400, Some("sampling_params"), "missing");
-    refused(&generate(json!({"token_ids": "ab", "sampling_params": {}})), 400, Some("token_ids"), "a list of token ids");
+    refused(
+        &generate(json!({"token_ids": "ab", "sampling_params": {}})),
+        400,
+        Some("token_ids"),
+        "a list of token ids",
+    );
     refused(&generate(json!({"token_ids": [], "sampling_params": {}})), 400, None, "no tokens");
     let params = json!({"temperature": "x"});
-    refused(&generate(json!({"token_ids": [1], "sampling_params": params})), 400, Some("sampling_params.temperature"), "a number");
-    refused(&generate(json!({"token_ids": [1], "sampling_params": {}, "output_mode": "x"})), 400, Some("output_mode"), "tokens");
-    refused(&generate(json!({"token_ids": [1], "sampling_params": {}, "model": "x"})), 404, Some("model"), "Valid aliases: tiny");
+    refused(
+        &generate(json!({"token_ids": [1], "sampling_params": params})),
+        400,
+        Some("sampling_params.temperature"),
+        "a number",
+    );
+    refused(
+        &generate(json!({"token_ids": [1], "sampling_params": {}, "output_mode": "x"})),
+        400,
+        Some("output_mode"),
+        "tokens",
+    );
+    refused(
+        &generate(json!({"token_ids": [1], "sampling_params": {}, "model": "x"})),
+        404,
+        Some("model"),
+        "Valid aliases: tiny",
+    );
 
     let chat = |body: Value| server.post("/v1/chat/completions", &body);
     let hello = || json!([{"role": "user", "content": "Hello"}]);
     refused(&chat(json!({})), 400, Some("messages"), "missing");
     refused(&chat(json!({"messages": []})), 400, Some("messages"), "empty");
     refused(&chat(json!({"messages": ["a"]})), 400, Some("messages.0"), "role");
-    refused(&chat(json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]})), 400, Some("messages.0"), "type `text`");
+    refused(
+        &chat(json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]})),
+        400,
+        Some("messages.0"),
+        "type `text`",
+    );
     refused(&chat(json!({"messages": hello(), "tools": [{}]})), 400, Some("tools"), "not supported");
-    refused(&chat(json!({"messages": hello(), "response_format": {"type": "json_object"}})), 400, Some("response_format"), "not supported");
-    refused(&chat(json!({"messages": hello(), "top_logprobs": 2})), 400, Some("top_logprobs"), "needs `logprobs: true`");
-    refused(&chat(json!({"messages": hello(), "continue_final_message": true})), 400, Some("continue_final_message"), "assistant");
-    refused(&chat(json!({"messages": hello(), "chat_template": "x"})), 400, Some("chat_template"), "not supported");
+    refused(
+        &chat(json!({"messages": hello(), "response_format": {"type": "json_object"}})),
+        400,
+        Some("response_format"),
+        "not supported",
+    );
+    refused(
+        &chat(json!({"messages": hello(), "top_logprobs": 2})),
+        400,
+        Some("top_logprobs"),
+        "needs `logprobs: true`",
+    );
+    refused(
+        &chat(json!({"messages": hello(), "continue_final_message": true})),
+        400,
+        Some("continue_final_message"),
+        "assistant",
+    );
+    refused(
+        &chat(json!({"messages": hello(), "chat_template": "x"})),
+        400,
+        Some("chat_template"),
+        "not supported",
+    );
 
     refused(&server.post("/tokenize", &json!({})), 400, Some("prompt"), "missing");
     refused(&server.post("/detokenize", &json!({"tokens": "a"})), 400, Some("tokens"), "a list of token ids");
-    refused(&server.post("/detokenize", &json!({"tokens": [99_999]})), 400, Some("tokens"), "out of vocabulary");
-    refused(&server.post("/pause?mode=bogus", &json!({})), 400, Some("query.mode"), "'abort', 'wait' or 'keep'");
-    refused(&server.post("/pause?clear_cache=perhaps", &json!({})), 400, Some("query.clear_cache"), "true or false");
+    refused(
+        &server.post("/detokenize", &json!({"tokens": [99_999]})),
+        400,
+        Some("tokens"),
+        "out of vocabulary",
+    );
+    refused(
+        &server.post("/pause?mode=bogus", &json!({})),
+        400,
+        Some("query.mode"),
+        "'abort', 'wait' or 'keep'",
+    );
+    refused(
+        &server.post("/pause?clear_cache=perhaps", &json!({})),
+        400,
+        Some("query.clear_cache"),
+        "true or false",
+    );
     refused(&server.post("/inference/v1/abort_requests", &json!({})), 400, Some("request_ids"), "Missing");
     refused(&server.post("/update_weight_version", &json!({})), 400, Some("new_version"), "Missing");
     refused(&server.post("/collective_rpc", &json!({})), 400, Some("method"), "Missing 'method'");
-    refused(&server.post("/collective_rpc", &json!({"method": "nope"})), 500, None, "there is no method \"nope\"");
+    refused(
+        &server.post("/collective_rpc", &json!({"method": "nope"})),
+        500,
+        None,
+        "there is no method \"nope\"",
+    );
     assert_eq!(server.get("/health").status, 200);
 }
 
@@ -166,7 +252,10 @@ fn only_who_knows_the_key_is_answered() {
     let answer = server.post_with("/v1/completions", &[right], &json!({"prompt": [1], "max_tokens": 1}));
     assert_eq!(answer.status, 200, "{}", answer.text());
     // With the key it does not matter under what name the server is known.
-    assert_eq!(ask(server.address, "GET", "/v1/models", &[right, ("Host", "gpu7.example.org")], b"").status, 200);
+    assert_eq!(
+        ask(server.address, "GET", "/v1/models", &[right, ("Host", "gpu7.example.org")], b"").status,
+        200
+    );
 }
 
 #[test]
@@ -174,7 +263,10 @@ fn without_a_key_only_this_machine_is_answered() {
     let open = |host: &str| Server::begin(policy(1), ServeSettings { host: host.to_owned(), ..settings() });
     for host in ["0.0.0.0", "::"] {
         let error = open(host).err().expect("refused");
-        assert!(error.is_usage() && error.to_string().contains("can be reached from other machines"), "{error}");
+        assert!(
+            error.is_usage() && error.to_string().contains("can be reached from other machines"),
+            "{error}"
+        );
         assert!(error.hint().unwrap().contains("--api-key-file"));
     }
     let error = open("no.such.host.invalid").err().expect("refused");

@@ -160,7 +160,9 @@ fn streams_add_up_to_the_whole() {
                 "/v1/chat/completions" => {
                     json!({"messages": [{"role": "user", "content": "Hello"}], "logprobs": true, "top_logprobs": 2})
                 }
-                _ => json!({"token_ids": [10, 20, 30], "output_mode": "text", "sampling_params": common.clone()}),
+                _ => {
+                    json!({"token_ids": [10, 20, 30], "output_mode": "text", "sampling_params": common.clone()})
+                }
             };
             let fields = body.as_object_mut().unwrap();
             fields.insert("return_token_ids".to_owned(), json!(true));
@@ -187,7 +189,8 @@ fn streams_add_up_to_the_whole() {
                     .iter()
                     .filter_map(|part| part["text"].as_str().or_else(|| part["delta"]["content"].as_str()))
                     .collect();
-                let expected_text = expected["text"].as_str().or_else(|| expected["message"]["content"].as_str());
+                let expected_text =
+                    expected["text"].as_str().or_else(|| expected["message"]["content"].as_str());
                 assert_eq!(Some(text.as_str()), expected_text, "{path}");
                 let ids: Vec<u32> = parts
                     .iter()
@@ -246,7 +249,8 @@ fn stop_strings_and_tokens_end_a_completion_and_are_told() {
     let eos = tokenizer().eos_id().unwrap();
     let mut ended = None;
     for seed in 0..200 {
-        let asked = json!({"prompt": [10, 20, 30], "max_tokens": 400, "seed": seed, "return_token_ids": true});
+        let asked =
+            json!({"prompt": [10, 20, 30], "max_tokens": 400, "seed": seed, "return_token_ids": true});
         let choice = server.json("/v1/completions", &asked)["choices"][0].clone();
         if choice["finish_reason"] == "stop" {
             ended = Some(choice);
@@ -263,7 +267,8 @@ fn stop_strings_and_tokens_end_a_completion_and_are_told() {
 fn alternatives_are_ranked() {
     let server = serve(settings());
     let params = json!({"max_tokens": 10, "seed": 4, "logprobs": 5, "ignore_eos": true});
-    let answer = server.json("/inference/v1/generate", &json!({"token_ids": [10, 20, 30], "sampling_params": params}));
+    let answer =
+        server.json("/inference/v1/generate", &json!({"token_ids": [10, 20, 30], "sampling_params": params}));
     for token in answer["choices"][0]["logprobs"]["content"].as_array().unwrap() {
         let top = token["top_logprobs"].as_array().unwrap();
         assert_eq!(top.len(), 5);
@@ -275,7 +280,8 @@ fn alternatives_are_ranked() {
     }
     // Greedy takes the first at temperature 1.
     let params = json!({"max_tokens": 10, "temperature": 0, "logprobs": 1});
-    let answer = server.json("/inference/v1/generate", &json!({"token_ids": [10, 20, 30], "sampling_params": params}));
+    let answer =
+        server.json("/inference/v1/generate", &json!({"token_ids": [10, 20, 30], "sampling_params": params}));
     for token in answer["choices"][0]["logprobs"]["content"].as_array().unwrap() {
         assert_eq!(token["rank"], 1);
     }

@@ -15,8 +15,18 @@ fn captures() -> Value {
 
 /// What vLLM tells and this server has nothing to tell of.
 const NOT_OURS: [&str; 12] = [
-    "kv_transfer_params", "ec_transfer_params", "metrics", "prompt_tokens_details", "completion_tokens_details", "prompt_text",
-    "mm_placeholders", "prompt_token_id_logprobs", "permission", "prompt_logprobs", "system_fingerprint", "service_tier",
+    "kv_transfer_params",
+    "ec_transfer_params",
+    "metrics",
+    "prompt_tokens_details",
+    "completion_tokens_details",
+    "prompt_text",
+    "mm_placeholders",
+    "prompt_token_id_logprobs",
+    "permission",
+    "prompt_logprobs",
+    "system_fingerprint",
+    "service_tier",
 ];
 
 fn kind(value: &Value) -> &'static str {
@@ -60,17 +70,72 @@ fn assert_form(ours: &Value, theirs: &Value, at: &str) {
 fn answers_have_the_form_of_vllms() {
     let (server, captures) = (serve(settings()), captures());
     let names = [
-        "comp_min_defaults", "completions_min", "completions_lp0_ids", "completions_lp1_ids", "completions_n4", "completions_batch_prompts",
-        "completions_stop_str", "completions_stop_str_incl", "completions_stop_token", "completions_tokids_str", "completions_reqid_body",
-        "completions_stream", "completions_stream_n2", "chat_lp", "chat_stream", "generate", "generate_n2", "generate_stream", "generate_text",
-        "generate_stop_str", "generate_stop_token", "generate_minimal", "generate_unknown_field", "generate_same_id", "tokenize",
-        "tokenize_chat", "detokenize", "models", "version", "load", "is_paused_false", "weight_info", "abort_unknown", "resume_when_not_paused",
-        "reset_prefix_idle", "update_weight_version_mid", "priority_ok", "err_unknown_field", "xreqid_echo", "health", "ping",
+        "comp_min_defaults",
+        "completions_min",
+        "completions_lp0_ids",
+        "completions_lp1_ids",
+        "completions_n4",
+        "completions_batch_prompts",
+        "completions_stop_str",
+        "completions_stop_str_incl",
+        "completions_stop_token",
+        "completions_tokids_str",
+        "completions_reqid_body",
+        "completions_stream",
+        "completions_stream_n2",
+        "chat_lp",
+        "chat_stream",
+        "generate",
+        "generate_n2",
+        "generate_stream",
+        "generate_text",
+        "generate_stop_str",
+        "generate_stop_token",
+        "generate_minimal",
+        "generate_unknown_field",
+        "generate_same_id",
+        "tokenize",
+        "tokenize_chat",
+        "detokenize",
+        "models",
+        "version",
+        "load",
+        "is_paused_false",
+        "weight_info",
+        "abort_unknown",
+        "resume_when_not_paused",
+        "reset_prefix_idle",
+        "update_weight_version_mid",
+        "priority_ok",
+        "err_unknown_field",
+        "xreqid_echo",
+        "health",
+        "ping",
         // Refusals.
-        "err_404", "err_405", "err_bad_json", "err_bad_model", "err_bad_type", "err_empty_prompt", "err_logprobs_too_many", "err_neg_temp",
-        "err_neg_token", "err_no_ct", "err_prompt_too_long", "err_token_oov", "generate_bad_model", "generate_empty_tokens",
-        "generate_missing_sp", "generate_oov", "generate_too_long", "abort_nobody", "abort_inf_nobody", "pause_bad_mode", "rpc_no_method",
-        "rpc_unknown_method", "err_prompt_plus_max_too_long", "generate_len_plus_max_too_long",
+        "err_404",
+        "err_405",
+        "err_bad_json",
+        "err_bad_model",
+        "err_bad_type",
+        "err_empty_prompt",
+        "err_logprobs_too_many",
+        "err_neg_temp",
+        "err_neg_token",
+        "err_no_ct",
+        "err_prompt_too_long",
+        "err_token_oov",
+        "generate_bad_model",
+        "generate_empty_tokens",
+        "generate_missing_sp",
+        "generate_oov",
+        "generate_too_long",
+        "abort_nobody",
+        "abort_inf_nobody",
+        "pause_bad_mode",
+        "rpc_no_method",
+        "rpc_unknown_method",
+        "err_prompt_plus_max_too_long",
+        "generate_len_plus_max_too_long",
     ];
     for name in names {
         let captured = &captures[name];
@@ -80,7 +145,11 @@ fn answers_have_the_form_of_vllms() {
             // What was sent as it stands, not as JSON.
             Value::String(text) => text.clone(),
             // Ids beyond this tokenizer's vocabulary are none that the test is about.
-            body => body.to_string().replace("[600]", "[99999]").replace("9999]", "99999]").replace("999999]", "99999]"),
+            body => body
+                .to_string()
+                .replace("[600]", "[99999]")
+                .replace("9999]", "99999]")
+                .replace("999999]", "99999]"),
         };
         let headers: Vec<(&str, &str)> = request["headers"]
             .as_object()
@@ -121,7 +190,11 @@ fn plain_routes() {
         assert_eq!((answer.status, answer.body.len()), (200, 0));
     }
     let version = server.get("/version").json();
-    assert_eq!((&version["server"], &version["keys"]), (&json!("tamis"), &json!(true)), "a client can tell who it is");
+    assert_eq!(
+        (&version["server"], &version["keys"]),
+        (&json!("tamis"), &json!(true)),
+        "a client can tell who it is"
+    );
     let models = server.get("/v1/models").json();
     assert_eq!(models["data"][0]["id"], "tiny");
     assert_eq!(models["data"][0]["owned_by"], "tamis");
@@ -138,12 +211,19 @@ fn plain_routes() {
 
     // The conversation is what the template writes, and the answer's prompt is its tokens.
     let messages = json!([{"role": "user", "content": "Hello"}]);
-    let rendered = tokenizer().chat_template().unwrap().prompt(messages.as_array().unwrap(), &serde_json::Map::new()).unwrap();
+    let rendered = tokenizer()
+        .chat_template()
+        .unwrap()
+        .prompt(messages.as_array().unwrap(), &serde_json::Map::new())
+        .unwrap();
     let expected = tokenizer().encode(&rendered.text, false).unwrap();
     assert_eq!(server.json("/tokenize", &json!({"messages": messages}))["tokens"], json!(expected));
     let parts = json!([{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]);
     assert_eq!(server.json("/tokenize", &json!({"messages": parts}))["tokens"], json!(expected));
-    let chat = server.json("/v1/chat/completions", &json!({"messages": messages, "max_tokens": 3, "return_token_ids": true}));
+    let chat = server.json(
+        "/v1/chat/completions",
+        &json!({"messages": messages, "max_tokens": 3, "return_token_ids": true}),
+    );
     assert_eq!(chat["prompt_token_ids"], json!(expected));
     assert_eq!(chat["usage"]["prompt_tokens"], json!(expected.len()));
     // A final message of the assistant is another turn, unless it is to be continued.
@@ -151,16 +231,25 @@ fn plain_routes() {
     let count = |body: Value| server.json("/tokenize", &body)["count"].as_u64().unwrap();
     let continued = count(json!({"messages": begun, "continue_final_message": true}));
     assert!(count(json!({"messages": begun})) > continued);
-    assert_eq!(count(json!({"messages": begun, "add_generation_prompt": false, "continue_final_message": true})), continued);
+    assert_eq!(
+        count(json!({"messages": begun, "add_generation_prompt": false, "continue_final_message": true})),
+        continued
+    );
 
     // Ids: the header's word before the body's, with the prefix of the route.
     let body = json!({"prompt": [1], "max_tokens": 1, "request_id": "body"});
     let answer = server.post_with("/v1/completions", &[("X-Request-Id", "header")], &body);
-    assert_eq!((answer.header("x-request-id"), &answer.json()["id"]), (Some("header"), &json!("cmpl-header")));
+    assert_eq!(
+        (answer.header("x-request-id"), &answer.json()["id"]),
+        (Some("header"), &json!("cmpl-header"))
+    );
     assert_eq!(server.json("/v1/completions", &body)["id"], "cmpl-body");
     let answer = server.get("/version");
     assert!(answer.header("x-request-id").is_some_and(|id| id.len() == 16));
-    let chat = server.json("/v1/chat/completions", &json!({"messages": messages, "max_completion_tokens": 2, "ignore_eos": true}));
+    let chat = server.json(
+        "/v1/chat/completions",
+        &json!({"messages": messages, "max_completion_tokens": 2, "ignore_eos": true}),
+    );
     assert_eq!(chat["usage"]["completion_tokens"], 2);
 }
 
