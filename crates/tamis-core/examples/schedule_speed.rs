@@ -11,7 +11,7 @@ use std::time::Instant;
 use tamis_core::group::{GroupId, PolicyVersion};
 use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::{
-    Command, Event, GroupFacts, ScheduleError, ScheduleSettings, Streaming, StreamingSettings, Surplus,
+    Command, Event, GroupFacts, ScheduleError, ScheduleSettings, Scheduler, StreamingSettings, Surplus,
 };
 
 /// Groups of 8 of which about half are kept, in random order of completion, one event a member.
@@ -22,7 +22,7 @@ fn events_per_second(in_flight: usize) -> Result<f64, ScheduleError> {
         ..ScheduleSettings::new((in_flight / 6).max(1), n)
     };
     let mut machine =
-        Streaming::new(StreamingSettings { run, mini_batch_size: 64, max_in_flight: in_flight })?;
+        Scheduler::streaming(StreamingSettings { run, mini_batch_size: 64, max_in_flight: in_flight })?;
     let key = Key::new(1, Purpose::Shuffle);
     let (mut next, mut version, mut num_events, mut steps) = (0u64, 0u64, 0u64, 0u64);
     let mut flying: Vec<GroupId> = Vec::new();
@@ -68,7 +68,7 @@ fn events_per_second(in_flight: usize) -> Result<f64, ScheduleError> {
                     pending.extend([
                         Event::BeginStep,
                         Event::Published { version },
-                        Event::Trained { left_out: 0 },
+                        Event::Trained { left_out: 0, tokens: 0 },
                     ]);
                 }
                 _ => {}

@@ -217,7 +217,7 @@ fn run(mut machine: Scheduler, train_time: f64) -> Result<Found, ScheduleError> 
                 began = (server.clock, server.generated, server.busy);
             }
             let published = Event::Published { version: PolicyVersion(version) };
-            events.extend([Event::Trained { left_out: 0 }, published, Event::BeginStep]);
+            events.extend([Event::Trained { left_out: 0, tokens: 0 }, published, Event::BeginStep]);
         }
     }
 }

@@ -323,10 +323,10 @@ impl Shell {
         &self.reward_health
     }
 
-    /// Tells the machine that the step it handed over was trained; so many members of its groups bore no loss.
-    pub fn trained(&mut self, left_out: u64) -> Result<(), ShellError> {
+    /// Tells the machine that the step it handed over was trained; so many members of its groups, with so many completion tokens, bore no loss.
+    pub fn trained(&mut self, left_out: u64, tokens: u64) -> Result<(), ShellError> {
         // The machine has no command to give before the next step begins.
-        self.machine.handle(Event::Trained { left_out })?;
+        self.machine.handle(Event::Trained { left_out, tokens })?;
         Ok(())
     }
 
@@ -369,8 +369,13 @@ impl Shell {
                 Command::Judged { group, verdict } => self.judged(group, verdict)?,
                 Command::RoundComplete(report) => with.observer.round_complete(&report),
                 Command::StepReady(close) => return self.close(End::Ready, *close),
+                Command::Abort { groups } => {
+                    for group in groups {
+                        with.backend.abort(Ticket::of_group(group));
+                    }
+                }
                 // Of a schedule that this shell does not drive.
-                Command::Train { .. } | Command::Abort { .. } | Command::StepClosed(_) => break,
+                Command::Train { .. } | Command::StepClosed(_) => break,
                 Command::SkipStep { why, close } => return self.close(End::Skipped(why), *close),
                 Command::Finish { why, close } => return self.close(End::Finished(why), *close),
                 Command::Stop { diagnosis, close } => return self.close(End::Stopped(diagnosis), *close),
@@ -400,10 +405,6 @@ impl Shell {
             answers = next;
         }
         if answers.iter().any(is_end) {
-            // What is in flight cannot make a batch any more.
-            for id in &ids {
-                with.backend.abort(Ticket::of_group(*id));
-            }
             return Ok(answers);
         }
         let mut waiting: BTreeSet<GroupId> = ids.iter().copied().collect();

@@ -1,4 +1,4 @@
-//! Where every group of a streaming run is.
+//! Where every group of a run is.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -19,20 +19,59 @@ pub(super) struct Flight {
     is_certain: bool,
 }
 
+/// What the generation of a group came to.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Outcome {
+    /// All members were scored.
+    Scored(GroupSummary),
+    /// It failed for good.
+    Failed { num_tokens: u64 },
+}
+
+impl Outcome {
+    fn num_tokens(&self) -> u64 {
+        match self {
+            Self::Scored(summary) => summary.num_tokens,
+            Self::Failed { num_tokens } => *num_tokens,
+        }
+    }
+}
+
+/// A group that is complete and not settled yet: the others of its round are not.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct Finished {
+    version: PolicyVersion,
+    pub(super) epoch: u64,
+    arrival: u64,
+    pub(super) outcome: Outcome,
+}
+
 /// A group that was kept and is not trained yet.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Kept {
     pub(super) id: GroupId,
     pub(super) version: PolicyVersion,
+    arrival: u64,
     pub(super) summary: GroupSummary,
+}
+
+/// A group that was given up before it was settled.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GivenUp {
+    pub(super) id: GroupId,
+    pub(super) epoch: u64,
+    /// What it had come to; `None` where it is still being generated.
+    pub(super) outcome: Option<Outcome>,
 }
 
 /// The place of every group that is somewhere, and counts of all others. Nothing else moves a group.
 ///
 /// ```text
-///   dispatch ──▶ in flight ──keep──▶ waiting ──(all older ones settled)──▶ ready ──train──▶ trained
-///                 │  │  └──drop, fail──▶ gone        └────────────surplus, stale──┴──▶ gone
-///                 │  └──abort──▶ aborting ──(answered)──▶ gone
+///   dispatch ──▶ in flight ──finish──▶ finished ──keep──▶ waiting ──(all older ones settled)──▶ ready ──train──▶ trained
+///                    │                   │  └──drop, fail──▶ gone   └───────surplus, stale───────┴──▶ gone
+///                    │                   └──give up──▶ gone
+///                    └──give up──▶ aborting ──(stopped)──▶ gone
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -42,7 +81,9 @@ pub(super) struct Ledger {
     in_flight: BTreeMap<GroupId, Flight>,
     /// How many of those in flight are certain to be kept.
     num_certain: usize,
-    /// Kept, with an older one still in flight.
+    finished: BTreeMap<GroupId, Finished>,
+    arrivals: u64,
+    /// Kept, with an older one not settled.
     waiting: BTreeMap<GroupId, Kept>,
     /// Kept, in the order in which they are trained.
     ready: VecDeque<Kept>,
@@ -62,6 +103,8 @@ impl Ledger {
             order,
             in_flight: BTreeMap::new(),
             num_certain: 0,
+            finished: BTreeMap::new(),
+            arrivals: 0,
             waiting: BTreeMap::new(),
             ready: VecDeque::new(),
             gone: BTreeSet::new(),
@@ -72,8 +115,18 @@ impl Ledger {
         }
     }
 
-    fn count(&self, groups: usize) -> Count {
-        Count::of(groups, self.group_size)
+    /// One group with so many tokens.
+    fn one(&self, tokens: u64) -> Count {
+        Count::of(1, self.group_size, tokens)
+    }
+
+    fn count<'a>(&self, kept: impl Iterator<Item = &'a Kept>) -> Count {
+        let (mut groups, mut tokens) = (0, 0);
+        for kept in kept {
+            groups += 1;
+            tokens += kept.summary.num_tokens;
+        }
+        Count::of(groups, self.group_size, tokens)
     }
 
     /// Groups in flight that may still be dropped.
@@ -111,10 +164,15 @@ impl Ledger {
         &self.totals
     }
 
-    /// Groups whose trajectories the driver must have: in flight, or kept and not yet trained.
+    /// Groups whose trajectories the driver must have: in flight, complete, or kept and not yet trained.
     pub(super) fn held(&self) -> impl Iterator<Item = GroupId> {
         let kept = self.ready.iter().map(|kept| kept.id).chain(self.waiting.keys().copied());
-        kept.chain(self.in_flight.keys().copied())
+        kept.chain(self.finished.keys().copied()).chain(self.in_flight.keys().copied())
+    }
+
+    /// Whether a group is being generated.
+    pub(super) fn is_in_flight(&self, group: GroupId) -> bool {
+        self.in_flight.contains_key(&group)
     }
 
     /// Whether a group was given up and its last word is still to come.
@@ -124,7 +182,24 @@ impl Ledger {
 
     /// The entry of a group in flight.
     pub(super) fn flight(&self, group: GroupId) -> Result<Flight, ScheduleError> {
-        self.in_flight.get(&group).copied().ok_or(ScheduleError::UnknownGroup { group: group.0 })
+        self.in_flight.get(&group).copied().ok_or(if self.finished.contains_key(&group) {
+            ScheduleError::SettledTwice { group: group.0 }
+        } else {
+            ScheduleError::UnknownGroup { group: group.0 }
+        })
+    }
+
+    /// The entry of a group that is complete and not settled.
+    pub(super) fn finished(&self, group: GroupId) -> Option<&Finished> {
+        self.finished.get(&group)
+    }
+
+    /// What is known of such a group, where it has not failed.
+    pub(super) fn scored(&self, group: GroupId) -> Option<&GroupSummary> {
+        match &self.finished(group)?.outcome {
+            Outcome::Scored(summary) => Some(summary),
+            Outcome::Failed { .. } => None,
+        }
     }
 
     /// Whether groups may be dispatched under these ids.
@@ -144,7 +219,7 @@ impl Ledger {
         let flight = Flight { version, epoch, range: None, is_certain: false };
         self.in_flight.extend(groups.iter().map(|&group| (group, flight)));
         self.last_group = groups.last().copied().or(self.last_group);
-        self.step.generated += self.count(groups.len());
+        self.step.generated += Count::of(groups.len(), self.group_size, 0);
     }
 
     /// A member of a group in flight was scored; `is_certain` says whether a smallest and a largest metric keep a group for certain.
@@ -167,38 +242,47 @@ impl Ledger {
         Some(flight)
     }
 
-    /// A group in flight is kept.
-    pub(super) fn keep(&mut self, group: GroupId, summary: GroupSummary) {
-        let Some(flight) = self.land(group) else { return };
-        let kept = Kept { id: group, version: flight.version, summary };
-        match self.order {
-            Order::Completion => self.ready.push_back(kept),
-            Order::Dispatch => {
-                self.waiting.insert(group, kept);
-                self.release();
+    /// A group in flight is complete, or has failed.
+    pub(super) fn finish(&mut self, group: GroupId, outcome: Outcome) {
+        let Some(Flight { version, epoch, .. }) = self.land(group) else { return };
+        self.step.generated += Count::tokens(outcome.num_tokens());
+        let arrival = self.arrivals;
+        self.arrivals += 1;
+        self.finished.insert(group, Finished { version, epoch, arrival, outcome });
+    }
+
+    /// A finished group is kept, dropped or counted as failed: as its verdict says, where it has one.
+    pub(super) fn settle(&mut self, group: GroupId, is_kept: bool) {
+        let Some(Finished { version, arrival, outcome, .. }) = self.finished.remove(&group) else { return };
+        match outcome {
+            Outcome::Scored(summary) if is_kept => {
+                let kept = Kept { id: group, version, arrival, summary };
+                match self.order {
+                    Order::Completion => {
+                        let place = self.ready.partition_point(|other| other.arrival < arrival);
+                        self.ready.insert(place, kept);
+                    }
+                    Order::Dispatch => {
+                        self.waiting.insert(group, kept);
+                    }
+                }
+            }
+            Outcome::Scored(summary) => {
+                self.gone.insert(group);
+                self.step.dropped += self.one(summary.num_tokens);
+            }
+            Outcome::Failed { num_tokens } => {
+                self.gone.insert(group);
+                self.step.failed += self.one(num_tokens);
             }
         }
-    }
-
-    /// A group in flight is dropped by the filter.
-    pub(super) fn drop(&mut self, group: GroupId) {
-        self.land(group);
-        self.gone.insert(group);
-        self.step.dropped += self.count(1);
         self.release();
     }
 
-    /// The generation of a group in flight failed for good.
-    pub(super) fn fail(&mut self, group: GroupId) {
-        self.land(group);
-        self.gone.insert(group);
-        self.step.failed += self.count(1);
-        self.release();
-    }
-
-    /// Kept groups without an older one in flight are ready.
+    /// Kept groups that are older than all that are not settled are ready.
     fn release(&mut self) {
-        let oldest = self.in_flight.keys().next().copied();
+        let oldest = [self.in_flight.keys().next(), self.finished.keys().next()];
+        let oldest = oldest.into_iter().flatten().min().copied();
         while let Some(entry) = self.waiting.first_entry() {
             if oldest.is_some_and(|oldest| oldest < *entry.key()) {
                 return;
@@ -210,47 +294,58 @@ impl Ledger {
     /// Takes the first ready groups to train on.
     pub(super) fn train(&mut self, groups: usize) -> Vec<Kept> {
         let trained: Vec<Kept> = self.ready.drain(..groups.min(self.ready.len())).collect();
-        self.step.trained += self.count(trained.len());
+        self.step.trained += self.count(trained.iter());
         trained
     }
 
-    /// Throws away kept groups of versions before `oldest`, and gives up those in flight; both in dispatch order, the latter with their epochs.
-    pub(super) fn discard_stale(&mut self, oldest: PolicyVersion) -> (Vec<GroupId>, Vec<(GroupId, u64)>) {
-        let is_stale = |version: PolicyVersion| version < oldest;
-        let of_kept = |kept: &Kept| is_stale(kept.version).then_some(kept.id);
-        let mut stale: Vec<GroupId> =
-            self.ready.iter().chain(self.waiting.values()).filter_map(of_kept).collect();
-        stale.sort_unstable();
-        self.ready.retain(|kept| !is_stale(kept.version));
-        self.waiting.retain(|_, kept| !is_stale(kept.version));
-        self.step.stale += self.count(stale.len());
-        (stale, self.abort(is_stale))
+    /// Throws away kept groups of versions before `oldest`, and names them in dispatch order.
+    pub(super) fn discard_stale(&mut self, oldest: PolicyVersion) -> Vec<GroupId> {
+        let all = self.ready.iter().chain(self.waiting.values());
+        let stale: Vec<Kept> = all.filter(|kept| kept.version < oldest).copied().collect();
+        self.ready.retain(|kept| kept.version >= oldest);
+        self.waiting.retain(|_, kept| kept.version >= oldest);
+        self.step.stale += self.count(stale.iter());
+        in_order(&stale)
     }
 
     /// Throws all kept groups away, and names them in dispatch order.
     pub(super) fn discard_kept(&mut self) -> Vec<GroupId> {
-        let mut surplus: Vec<GroupId> = self.ready.drain(..).map(|kept| kept.id).collect();
-        surplus.extend(std::mem::take(&mut self.waiting).into_keys());
-        surplus.sort_unstable();
-        self.step.surplus += self.count(surplus.len());
-        surplus
+        let mut surplus: Vec<Kept> = self.ready.drain(..).collect();
+        surplus.extend(std::mem::take(&mut self.waiting).into_values());
+        self.step.surplus += self.count(surplus.iter());
+        in_order(&surplus)
     }
 
-    /// Gives up all groups in flight, and names them in dispatch order with their epochs.
-    pub(super) fn abort_all(&mut self) -> Vec<(GroupId, u64)> {
-        self.abort(|_| true)
-    }
-
-    fn abort(&mut self, is_unwanted: impl Fn(PolicyVersion) -> bool) -> Vec<(GroupId, u64)> {
-        let unwanted = self.in_flight.iter().filter(|(_, flight)| is_unwanted(flight.version));
-        let groups: Vec<(GroupId, u64)> = unwanted.map(|(id, flight)| (*id, flight.epoch)).collect();
-        for &(group, _) in &groups {
-            self.land(group);
-            self.aborting.insert(group);
+    /// Gives up the groups that are not settled and unwanted, in dispatch order. Those that failed count as failed.
+    pub(super) fn give_up(
+        &mut self,
+        is_unwanted: impl Fn(GroupId, PolicyVersion, Option<&Outcome>) -> bool,
+    ) -> Vec<GivenUp> {
+        let flying = self.in_flight.iter().filter(|(id, flight)| is_unwanted(**id, flight.version, None));
+        let flying = flying.map(|(&id, flight)| GivenUp { id, epoch: flight.epoch, outcome: None });
+        let finished = self.finished.iter();
+        let finished = finished.filter(|(id, group)| is_unwanted(**id, group.version, Some(&group.outcome)));
+        let finished =
+            finished.map(|(&id, group)| GivenUp { id, epoch: group.epoch, outcome: Some(group.outcome) });
+        let mut given_up: Vec<GivenUp> = flying.chain(finished).collect();
+        given_up.sort_unstable_by_key(|group| group.id);
+        for group in &given_up {
+            match group.outcome {
+                None => {
+                    self.land(group.id);
+                    self.aborting.insert(group.id);
+                    self.step.aborted += self.one(0);
+                }
+                Some(outcome) => {
+                    self.finished.remove(&group.id);
+                    let one = self.one(outcome.num_tokens());
+                    let is_failed = matches!(outcome, Outcome::Failed { .. });
+                    *(if is_failed { &mut self.step.failed } else { &mut self.step.aborted }) += one;
+                }
+            }
         }
-        self.step.aborted += self.count(groups.len());
         self.release();
-        groups
+        given_up
     }
 
     /// Groups dropped or failed in this step that were dispatched after one, in dispatch order.
@@ -258,16 +353,21 @@ impl Ledger {
         self.gone.range((Bound::Excluded(group), Bound::Unbounded)).copied()
     }
 
-    /// The last word of a group that was given up.
-    pub(super) fn end_abort(&mut self, group: GroupId) {
-        self.aborting.remove(&group);
+    /// The last word of a group that was given up, and the tokens it cost: in the present step, or in the run where it has ended.
+    pub(super) fn end_abort(&mut self, group: GroupId, num_tokens: u64, is_ended: bool) {
+        if self.aborting.remove(&group) {
+            let accounting = if is_ended { &mut self.totals } else { &mut self.step };
+            accounting.stop_aborted(num_tokens);
+        }
     }
 
-    /// Closes the step: what is kept is carried into the next one, what is in flight stays so.
+    /// Closes the step: what is kept is carried into the next one, what is not settled stays in flight.
     pub(super) fn close(&mut self) -> Result<(Accounting, Vec<GroupId>), Unbalanced> {
-        let carried: Vec<GroupId> =
-            self.ready.iter().map(|kept| kept.id).chain(self.waiting.keys().copied()).collect();
-        let (carried_out, in_flight_out) = (self.count(carried.len()), self.count(self.in_flight.len()));
+        let all = || self.ready.iter().chain(self.waiting.values());
+        let carried: Vec<GroupId> = all().map(|kept| kept.id).collect();
+        let carried_out = self.count(all());
+        let tokens = self.finished.values().map(|group| group.outcome.num_tokens()).sum();
+        let in_flight_out = Count::of(self.in_flight.len() + self.finished.len(), self.group_size, tokens);
         let closed = Accounting { carried_out, in_flight_out, ..self.step };
         closed.check()?;
         self.totals.append(&closed);
@@ -278,7 +378,13 @@ impl Ledger {
     }
 
     /// Counts members of a closed step's batch as left out instead of trained.
-    pub(super) fn leave_out(&mut self, trajectories: u64) {
-        self.totals.leave_out(trajectories);
+    pub(super) fn leave_out(&mut self, trajectories: u64, tokens: u64) {
+        self.totals.leave_out(trajectories, tokens);
     }
+}
+
+fn in_order(kept: &[Kept]) -> Vec<GroupId> {
+    let mut ids: Vec<GroupId> = kept.iter().map(|kept| kept.id).collect();
+    ids.sort_unstable();
+    ids
 }

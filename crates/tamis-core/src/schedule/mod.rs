@@ -7,13 +7,14 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `scheduler` | the one machine that a run has, of either mode |
+//! | `scheduler` | the machine: what every mode does with an event, around the policy of its mode |
 //! | `settings` | the choices of a run: batch sizes, limits, what becomes of surplus |
 //! | `protocol` | events, commands, and what is said when they do not fit |
-//! | [`rounds`] | the machine of whole rounds |
+//! | `run` | what a run keeps whatever its mode, and the ends of a step |
+//! | `ledger` | where every group is: the only code that moves one |
+//! | `rounds` | the policy of whole rounds |
 //! | `round_size` | how many prompts a round draws |
-//! | [`streaming`] | the machine that goes group by group |
-//! | `ledger` | where every group of it is |
+//! | `streaming` | the policy that goes group by group |
 //! | `accounting` | where every generated group went, and the identity that must hold |
 //! | `tally` | counts of a round, step or epoch |
 //! | [`report`] | the lines and metrics of a round and a step |
@@ -30,10 +31,11 @@ mod progress;
 mod protocol;
 pub mod report;
 mod round_size;
-pub mod rounds;
+mod rounds;
+mod run;
 mod scheduler;
 mod settings;
-pub mod streaming;
+mod streaming;
 mod tally;
 pub mod yields;
 
@@ -46,8 +48,7 @@ pub use protocol::{
 };
 pub use report::{RoundReport, StepReport};
 pub use round_size::{MOST_BATCHES, RoundSize};
-pub use rounds::Rounds;
 pub use scheduler::Scheduler;
 pub use settings::{OnEmptyRound, OnExhausted, OnLimit, Order, ScheduleSettings, SettingsError, Surplus};
-pub use streaming::{Streaming, StreamingSettings};
+pub use streaming::StreamingSettings;
 pub use tally::Tally;

@@ -146,6 +146,9 @@ pub enum Event {
         /// Members of the step's groups that bore no loss; they count as left out instead of trained.
         #[serde(default)]
         left_out: u64,
+        /// Their completion tokens.
+        #[serde(default)]
+        tokens: u64,
     },
     /// Weights were published: groups that are dispatched from now on are sampled by them.
     Published {
@@ -167,10 +170,11 @@ pub struct StepClose {
     pub stale: Vec<GroupId>,
     /// Kept groups to hold for the next step.
     pub carried: Vec<GroupId>,
-    /// Groups to stop generating and throw away.
+    /// Groups that were given up: [`Command::Abort`] named those that were still generating, the others were complete and not judged.
     pub aborted: Vec<GroupId>,
-    /// Groups, in dispatch order, whose prompts go back to the source, to be drawn first: those of the above that were not trained, where the
-    /// run goes on, and what an on-policy streaming schedule dispatched after the last trained group and dropped.
+    /// Groups, in dispatch order, whose prompts go back to the source, to be drawn first, where the run goes on: those that were given up before
+    /// they were judged; of a streaming schedule also surplus and stale ones, and what it dispatched after the last group of a full
+    /// batch and dropped, where surplus is thrown away.
     #[serde(default)]
     pub returned: Vec<GroupId>,
     /// Numbers of the step.
@@ -221,7 +225,7 @@ pub enum Command {
         /// How many.
         num_prompts: usize,
     },
-    /// The filter judged a group. Comes for every scored group, in dispatch order within a round.
+    /// The filter judged a group. Comes for every scored group that was not given up before, in dispatch order within a round.
     Judged {
         /// Which.
         group: GroupId,
@@ -241,7 +245,7 @@ pub enum Command {
         /// Its groups, in batch order.
         groups: Vec<GroupId>,
     },
-    /// Stop generating these groups; each is answered by [`Event::Aborted`], or by what it had come to.
+    /// Stop generating these groups; each is answered by [`Event::Aborted`], or by what it had come to, at any time: also when the run has ended.
     Abort {
         /// Which, in dispatch order.
         groups: Vec<GroupId>,
@@ -310,7 +314,7 @@ pub enum ScheduleError {
         previous: u64,
     },
     /// No such group is being generated.
-    #[error("group {group} is not being generated in this round")]
+    #[error("group {group} is not being generated")]
     UnknownGroup {
         /// The group.
         group: u64,
@@ -331,13 +335,15 @@ pub enum ScheduleError {
         /// Its members.
         actual: usize,
     },
-    /// More members were left out than the batch has.
-    #[error("{left_out} members were left out of a batch of {trajectories}")]
+    /// More members or tokens were left out than the batch has.
+    #[error("{left_out} {unit} were left out of a batch of {trained}")]
     LeftOut {
+        /// `members` or `tokens`.
+        unit: &'static str,
         /// Left out.
         left_out: u64,
-        /// Trajectories of the step's groups.
-        trajectories: u64,
+        /// Those of the step's groups.
+        trained: u64,
     },
     /// Groups were lost or counted twice.
     #[error(transparent)]

@@ -49,6 +49,8 @@ pub struct StepReport {
     pub is_filtered: bool,
     /// Whether the run ends with it, where the number of steps is set. Where only epochs are set that is known when the run finishes.
     pub is_last: bool,
+    /// Whether groups may be in flight over the end of a step under the run's settings.
+    pub may_stay_in_flight: bool,
 }
 
 impl StepReport {
@@ -60,7 +62,7 @@ impl StepReport {
     /// Counts members of the batch that bear no loss, with their completion tokens, as left out instead of trained. Whoever trains knows
     /// them: what the filter did not choose, what has no score, what a mask takes out.
     pub fn leave_out(&mut self, trajectories: u64, tokens: u64) {
-        self.accounting.leave_out(trajectories);
+        self.accounting.leave_out(trajectories, tokens);
         self.batch.trajectories = self.batch.trajectories.saturating_sub(trajectories);
         self.batch.tokens = self.batch.tokens.saturating_sub(tokens);
     }
@@ -70,7 +72,7 @@ impl StepReport {
     /// | name | what |
     /// |---|---|
     /// | `train/num_gen_batches`, `dynamic_sampling/num_gen_batches` | generation rounds of the step |
-    /// | `train/filter_rate` | dropped / generated groups |
+    /// | `train/filter_rate` | dropped / generated groups, those given up aside |
     /// | `train/mean_metric_std` | mean over all generated groups of the metric's deviation in the group, ddof 0 |
     /// | `train/num_kept_prompts` | groups kept of those generated, before truncation |
     /// | `dynamic_sampling/num_accumulated_prompts` | groups ready before truncation, carried ones included |
@@ -79,8 +81,9 @@ impl StepReport {
     /// | `dynamic_sampling/skipped` | 1 where nothing was trained |
     /// | `all/filter_metric/mean`, `train/filter_metric/mean` | the filter's metric over all generated and over the trained trajectories |
     /// | `all/pass_rate` | correct / scored of all generated trajectories |
-    /// | `groups/{place}`, `trajectories/{place}` | the accounting identity: `generated`, `carried_in`, `trained`, `dropped`, `surplus`, `stale`, `failed`, `aborted`, `carried_out`; `left_out` of trajectories only |
+    /// | `groups/{place}`, `trajectories/{place}` | the accounting identity: `generated`, `carried_in`, `trained`, `dropped`, `surplus`, `stale`, `failed`, `aborted`, `carried_out`; `left_out` of trajectories only; `in_flight_in` and `in_flight_out` where groups may be in flight over the end of a step |
     /// | `tokens/generated`, `tokens/trained` | completion tokens |
+    /// | `tokens/failed`, `tokens/aborted` | completion tokens of groups that failed or were given up, where there are any |
     /// | `schedule/max_lag` | greatest lag of a trained group |
     pub fn metrics(&self) -> Vec<(String, f64)> {
         let (all, batch) = (&self.all, &self.batch);
@@ -102,14 +105,21 @@ impl StepReport {
         put("train/filter_metric/mean", batch.mean_metric());
         put("all/pass_rate", all.pass_rate());
         for (place, count) in self.accounting.places() {
+            if place.starts_with("in_flight") && !self.may_stay_in_flight {
+                continue;
+            }
             // A group is never split: only its members are left out.
             if place != "left_out" {
                 put(&format!("groups/{place}"), Some(count.groups as f64));
             }
             put(&format!("trajectories/{place}"), Some(count.trajectories as f64));
         }
-        put("tokens/generated", Some(all.tokens as f64));
-        put("tokens/trained", Some(batch.tokens as f64));
+        let places = &self.accounting;
+        put("tokens/generated", Some(places.generated.tokens as f64));
+        put("tokens/trained", Some(places.trained.tokens as f64));
+        for (name, count) in [("tokens/failed", places.failed), ("tokens/aborted", places.aborted)] {
+            put(name, Some(count.tokens as f64).filter(|tokens| *tokens > 0.0));
+        }
         put("schedule/max_lag", Some(self.max_lag as f64));
         metrics
     }
@@ -176,7 +186,7 @@ impl fmt::Display for StepReport {
             all.groups
         )?;
         if self.is_filtered {
-            write!(formatter, ", {} kept ({})", all.kept, percent(all.kept, all.groups))?;
+            write!(formatter, ", {} kept ({})", all.kept, percent(all.kept, all.judged()))?;
         }
         if self.accounting.carried_in.groups > 0 {
             write!(formatter, ", {} carried in", self.accounting.carried_in.groups)?;
@@ -192,8 +202,9 @@ impl fmt::Display for StepReport {
                 write!(formatter, " ({left_out} trajectories left out of the loss)")?;
             }
         }
-        for (what, count) in self.accounting.places().into_iter().skip(5) {
-            if count.groups > 0 {
+        let told = ["generated", "carried_in", "in_flight_in", "trained", "left_out", "dropped"];
+        for (what, count) in self.accounting.places() {
+            if count.groups > 0 && !told.contains(&what) {
                 write!(formatter, "; {} {}", count.groups, what.replace('_', " "))?;
             }
         }

@@ -42,7 +42,7 @@ impl KeepRate {
     /// Takes a round in. Groups that failed were generated for nothing and count as not kept; aborted ones say nothing.
     pub(super) fn observe(&mut self, round: &Tally) {
         self.kept = MEMORY * self.kept + round.kept as f64;
-        self.groups = MEMORY * self.groups + (round.groups - round.aborted) as f64;
+        self.groups = MEMORY * self.groups + round.judged() as f64;
     }
 
     /// Takes one group in, with a memory of 32 batches of so many.

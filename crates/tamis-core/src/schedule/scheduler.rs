@@ -1,48 +1,153 @@
-//! One scheduler, whatever its mode.
+//! The machine that a run has: what every mode does with an event, around the policy of its mode.
 
 use serde::{Deserialize, Serialize};
 
+use super::ledger::Outcome;
+use super::rounds::Rounds;
+use super::run::{GoesBack, Phase, Run};
+use super::streaming::Streaming;
 use super::{
-    Accounting, Command, Event, Progress, Rounds, ScheduleError, ScheduleSettings, Streaming,
+    Accounting, Command, Event, FinishReason, GroupSummary, Progress, ScheduleError, ScheduleSettings,
     StreamingSettings,
 };
+use crate::filter::GroupStatistics;
 use crate::group::GroupId;
 
-/// The scheduling machine of a run: [`Rounds`] or [`Streaming`]. What drives it, saves it and reports of it need not know which.
+/// The scheduling machine of a run, of whole rounds or streaming. What drives it, saves it and reports of it need not know which.
 ///
 /// ```
-/// use tamis_core::schedule::{Command, Event, ScheduleSettings, Scheduler};
+/// use tamis_core::filter::Verdict;
+/// use tamis_core::group::{GroupId, PolicyVersion};
+/// use tamis_core::schedule::{Command, Event, GroupFacts, ScheduleSettings, Scheduler};
 ///
-/// let mut scheduler = Scheduler::rounds(ScheduleSettings::new(8, 4))?;
-/// let commands = scheduler.handle(Event::BeginStep)?;
-/// assert_eq!(commands, [Command::Draw { step: 1, round: 1, num_prompts: 8 }]);
-/// assert_eq!((scheduler.settings().group_size, scheduler.progress().steps), (4, 0));
+/// let mut scheduler = Scheduler::rounds(ScheduleSettings::new(1, 2))?;
+/// let drawn = scheduler.handle(Event::BeginStep)?;
+/// assert_eq!(drawn, [Command::Draw { step: 1, round: 1, num_prompts: 1 }]);
+///
+/// let group = GroupId(0);
+/// scheduler.handle(Event::Dispatched { groups: vec![group], version: PolicyVersion(0), exhausted: false })?;
+/// let facts = GroupFacts { num_tokens: 9, is_identical_in_text: false };
+/// let commands = scheduler.handle(Event::Scored { group, values: vec![1.0, 0.0], facts })?;
+/// let [judged, Command::RoundComplete(round), Command::StepReady(step)] = &commands[..] else { unreachable!() };
+/// assert_eq!(*judged, Command::Judged { group, verdict: Verdict::Kept });
+/// assert_eq!((round.tally.kept, &step.trained[..]), (1, &[group][..]));
+/// scheduler.handle(Event::Trained { left_out: 0, tokens: 0 })?;
+/// scheduler.handle(Event::Published { version: PolicyVersion(1) })?;
+/// assert_eq!(scheduler.progress().steps, 1);
 /// # Ok::<(), tamis_core::schedule::ScheduleError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scheduler {
+    pub(super) run: Run,
+    pub(super) policy: Policy,
+}
+
+/// What comes next, by the run's mode.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Scheduler {
-    /// Whole generation rounds, of one size or of what the batch lacks.
-    Rounds(Box<Rounds>),
-    /// Group by group.
-    Streaming(Box<Streaming>),
+pub(super) enum Policy {
+    Rounds(Rounds),
+    Streaming(Streaming),
 }
 
 impl Scheduler {
-    /// A scheduler of whole rounds at the start of a run.
+    /// A scheduler of whole generation rounds at the start of a run: rounds of `gen_batch_size` prompts, or of as many as the batch probably lacks
+    /// ([`RoundSize`](super::RoundSize)), until the batch is full.
+    ///
+    /// All groups of a round settle before anything is decided, so which groups are trained depends on arrival only where `order: completion` asks
+    /// for that. The batch is the first `train_batch_size` kept groups, carried ones before new ones.
+    ///
+    /// **It always ends.** Beyond the limits that the user sets: an epoch in which no group was kept stops the run (epochs that lie
+    /// wholly within one round are judged with that round), and so do more than `max_skipped_steps` attempts at a step in a row that trained
+    /// nothing, and an epoch without a prompt. What is left, an epoch that keeps at least one group, is progress towards a batch.
     ///
     /// # Errors
     /// Where the settings contradict themselves.
     pub fn rounds(settings: ScheduleSettings) -> Result<Self, ScheduleError> {
-        Ok(Self::Rounds(Box::new(Rounds::new(settings)?)))
+        settings.check()?;
+        Ok(Self { run: Run::new(settings, GoesBack::GivenUp), policy: Policy::Rounds(Rounds::default()) })
     }
 
-    /// A streaming scheduler at the start of a run.
+    /// A streaming scheduler at the start of a run: group by group, a replacement for every group that is dropped.
+    ///
+    /// Groups are dispatched one draw at a time, whenever there is room for another; whatever is decided is decided at an event, so nothing
+    /// waits for a round. Finished mini-batches are handed out ([`Command::Train`]) while the rest of the batch still generates, and with
+    /// `surplus: carry` groups go on generating and settling while a step trains.
+    ///
+    /// **Order.** A kept group enters the batch when every group dispatched before it is settled: `order: dispatch`. Which groups are trained
+    /// on then depends on nothing but which were dispatched, and short completions have no advantage over long ones. With `surplus: discard` the
+    /// prompts of all groups that were dispatched after the last one of a batch go back to the source, whatever they had come to by then
+    /// ([`StepClose::returned`](super::StepClose)), so that the batches of a whole run are the same whatever the timing. `order: completion` takes
+    /// groups as they come.
+    ///
+    /// **It always ends.** Epochs in a row that kept nothing end the run once they hold a round's worth of groups (`gen_batch_size`); a step
+    /// dispatches at most `max_num_gen_batches` × `gen_batch_size` groups; more than `max_skipped_steps` attempts in a row that trained nothing
+    /// end it too.
     ///
     /// # Errors
     /// Where the settings contradict themselves, or the filter compares the groups of a round.
+    ///
+    /// ```
+    /// use tamis_core::group::{GroupId, PolicyVersion};
+    /// use tamis_core::schedule::{Command, Event, GroupFacts, ScheduleSettings, Scheduler, StreamingSettings};
+    ///
+    /// let run = ScheduleSettings::new(2, 2);
+    /// let mut machine = Scheduler::streaming(StreamingSettings { run, mini_batch_size: 1, max_in_flight: 64 })?;
+    /// // Two groups are wanted, and nothing is known of the keep rate: no more are started.
+    /// let drawn = machine.handle(Event::BeginStep)?;
+    /// assert_eq!(drawn, [Command::Draw { step: 1, round: 1, num_prompts: 2 }]);
+    /// let groups = (0..2).map(GroupId).collect();
+    /// machine.handle(Event::Dispatched { groups, version: PolicyVersion(0), exhausted: false })?;
+    /// let scored = |id: u64, values: [f64; 2]| Event::Scored {
+    ///     group: GroupId(id),
+    ///     values: values.to_vec(),
+    ///     facts: GroupFacts::default(),
+    /// };
+    /// // The second group is done and kept. The first is still generating, and older.
+    /// let commands = machine.handle(scored(1, [0.0, 1.0]))?;
+    /// assert!(!commands.iter().any(|command| matches!(command, Command::Train { .. })));
+    /// // Now both are in order: each is a mini-batch.
+    /// let commands = machine.handle(scored(0, [1.0, 0.0]))?;
+    /// let trained: Vec<_> =
+    ///     commands.iter().filter_map(|command| if let Command::Train { groups, .. } = command { Some(groups[0].0) } else { None }).collect();
+    /// assert_eq!(trained, [0, 1]);
+    /// # Ok::<(), tamis_core::schedule::ScheduleError>(())
+    /// ```
     pub fn streaming(settings: StreamingSettings) -> Result<Self, ScheduleError> {
-        Ok(Self::Streaming(Box::new(Streaming::new(settings)?)))
+        let policy = Streaming::new(&settings)?;
+        Ok(Self { run: Run::new(settings.run, GoesBack::Untrained), policy: Policy::Streaming(policy) })
+    }
+
+    /// The choices that every mode has: sizes, filter, limits, ends.
+    pub fn settings(&self) -> &ScheduleSettings {
+        &self.run.settings
+    }
+
+    /// Changes how long the run goes on: the only settings that a resumed run may change.
+    pub fn set_length(&mut self, total_steps: Option<u64>, total_epochs: Option<u64>) {
+        self.run.settings.total_steps = total_steps;
+        self.run.settings.total_epochs = total_epochs;
+    }
+
+    /// Steps, rounds, epochs and prompts so far; of a streaming run rounds stay 0.
+    pub fn progress(&self) -> Progress {
+        self.run.progress
+    }
+
+    /// Where the groups of all closed steps went.
+    pub fn totals(&self) -> &Accounting {
+        self.run.ledger.totals()
+    }
+
+    /// Whether the run has finished or stopped.
+    pub fn is_ended(&self) -> bool {
+        self.run.phase == Phase::Ended
+    }
+
+    /// Groups whose trajectories the driver must still have: kept and not yet trained, or not yet settled.
+    pub fn held(&self) -> impl Iterator<Item = GroupId> {
+        self.run.ledger.held()
     }
 
     /// Takes an event in and says what to do.
@@ -50,57 +155,97 @@ impl Scheduler {
     /// # Errors
     /// Where the event does not fit; the machine is then as it was before.
     pub fn handle(&mut self, event: Event) -> Result<Vec<Command>, ScheduleError> {
-        match self {
-            Self::Rounds(machine) => machine.handle(event),
-            Self::Streaming(machine) => machine.handle(event),
+        let run = &mut self.run;
+        let mut commands = Vec::new();
+        match event {
+            Event::BeginStep => {
+                run.expect(run.phase == Phase::Idle, "begin_step")?;
+                run.open(&mut commands);
+                match &mut self.policy {
+                    Policy::Rounds(policy) => policy.begin_step(run, &mut commands)?,
+                    Policy::Streaming(policy) => policy.begin_step(run, &mut commands)?,
+                }
+            }
+            Event::Dispatched { groups, version, exhausted } => {
+                let drawn = run.dispatched(&groups, version, exhausted)?;
+                match &mut self.policy {
+                    Policy::Rounds(policy) => policy.dispatched(run, &groups, &drawn, &mut commands)?,
+                    Policy::Streaming(policy) => policy.dispatched(run, &drawn, &mut commands)?,
+                }
+            }
+            Event::Sampled { group, value } => {
+                if !run.ledger.is_aborting(group) {
+                    run.ledger.flight(group)?;
+                    // A round is judged when it is complete.
+                    if matches!(self.policy, Policy::Streaming(_)) {
+                        let filter = &run.settings.filter;
+                        let is_certain =
+                            |min, max| filter.as_ref().is_some_and(|filter| filter.is_certain(min, max));
+                        run.ledger.see(group, value.unwrap_or(f64::NAN), is_certain);
+                    }
+                }
+            }
+            Event::Scored { group, values, facts } => {
+                if self.ends_abort(group, facts.num_tokens) {
+                    return Ok(commands);
+                }
+                let run = &self.run;
+                run.ledger.flight(group)?;
+                let expected = run.settings.group_size;
+                if values.len() != expected {
+                    let actual = values.len();
+                    return Err(ScheduleError::GroupSize { group: group.0, expected, actual });
+                }
+                let statistics = GroupStatistics::of(&values, run.settings.metric.outcome_scale());
+                let summary = GroupSummary::of(&statistics, facts);
+                self.finished(group, Outcome::Scored(summary), &mut commands)?;
+            }
+            Event::Failed { group, num_tokens } => {
+                if self.ends_abort(group, num_tokens) {
+                    return Ok(commands);
+                }
+                self.run.ledger.flight(group)?;
+                self.finished(group, Outcome::Failed { num_tokens }, &mut commands)?;
+            }
+            Event::Aborted { group, num_tokens } => {
+                if !self.ends_abort(group, num_tokens) {
+                    return Err(ScheduleError::UnknownGroup { group: group.0 });
+                }
+            }
+            Event::Trained { left_out, tokens } => run.trained(left_out, tokens)?,
+            Event::Published { version } => run.published(version)?,
+            Event::Cancelled => {
+                run.expect(!matches!(run.phase, Phase::Training { .. } | Phase::Ended), "cancelled")?;
+                if run.phase == Phase::Idle {
+                    run.open(&mut commands);
+                }
+                match &mut self.policy {
+                    Policy::Rounds(policy) => policy.finish(run, FinishReason::Cancelled, &mut commands)?,
+                    Policy::Streaming(_) => run.finish(FinishReason::Cancelled, &mut commands)?,
+                }
+            }
         }
+        Ok(commands)
     }
 
-    /// The choices that every mode has: sizes, filter, limits, ends.
-    pub fn settings(&self) -> &ScheduleSettings {
-        match self {
-            Self::Rounds(machine) => machine.settings(),
-            Self::Streaming(machine) => &machine.settings().run,
-        }
+    /// Takes the last word of a group that was given up, whatever it is.
+    fn ends_abort(&mut self, group: GroupId, num_tokens: u64) -> bool {
+        let is_aborting = self.run.ledger.is_aborting(group);
+        let is_ended = self.is_ended();
+        self.run.ledger.end_abort(group, num_tokens, is_ended);
+        is_aborting
     }
 
-    /// Changes how long the run goes on: the only settings that a resumed run may change.
-    pub fn set_length(&mut self, total_steps: Option<u64>, total_epochs: Option<u64>) {
-        match self {
-            Self::Rounds(machine) => machine.set_length(total_steps, total_epochs),
-            Self::Streaming(machine) => machine.set_length(total_steps, total_epochs),
-        }
-    }
-
-    /// Steps, rounds, epochs and prompts so far.
-    pub fn progress(&self) -> Progress {
-        match self {
-            Self::Rounds(machine) => machine.progress(),
-            Self::Streaming(machine) => machine.progress(),
-        }
-    }
-
-    /// Where the groups of all closed steps went.
-    pub fn totals(&self) -> &Accounting {
-        match self {
-            Self::Rounds(machine) => machine.totals(),
-            Self::Streaming(machine) => machine.totals(),
-        }
-    }
-
-    /// Whether the run has finished or stopped.
-    pub fn is_ended(&self) -> bool {
-        match self {
-            Self::Rounds(machine) => machine.is_ended(),
-            Self::Streaming(machine) => machine.is_ended(),
-        }
-    }
-
-    /// Groups whose trajectories the driver must still have: kept and not yet trained, or being generated.
-    pub fn held(&self) -> Vec<GroupId> {
-        match self {
-            Self::Rounds(machine) => machine.held().collect(),
-            Self::Streaming(machine) => machine.held().collect(),
+    fn finished(
+        &mut self,
+        group: GroupId,
+        outcome: Outcome,
+        commands: &mut Vec<Command>,
+    ) -> Result<(), ScheduleError> {
+        self.run.ledger.finish(group, outcome);
+        match &mut self.policy {
+            Policy::Rounds(policy) => policy.finished(&mut self.run, group, commands),
+            Policy::Streaming(policy) => policy.finished(&mut self.run, group, commands),
         }
     }
 }
@@ -122,12 +267,12 @@ mod tests {
                 Event::BeginStep,
                 Event::Dispatched { groups: vec![group], version: PolicyVersion(0), exhausted: false },
                 Event::Scored { group, values: vec![1.0, 0.0], facts: GroupFacts::default() },
-                Event::Trained { left_out: 0 },
+                Event::Trained { left_out: 0, tokens: 0 },
                 Event::Published { version: PolicyVersion(1) },
             ];
             for event in events {
                 if matches!(event, Event::Scored { .. }) {
-                    assert_eq!(scheduler.held(), [group]);
+                    assert!(scheduler.held().eq([group]));
                 }
                 scheduler.handle(event).unwrap();
                 let text = serde_json::to_string(&scheduler).unwrap();
@@ -135,7 +280,7 @@ mod tests {
             }
             assert_eq!(scheduler.progress().steps, 1);
             assert_eq!(scheduler.totals().trained.groups, 1);
-            assert!(scheduler.held().is_empty());
+            assert_eq!(scheduler.held().count(), 0);
             // The end is set further off, and then comes.
             scheduler.set_length(Some(2), None);
             assert!(matches!(scheduler.handle(Event::BeginStep).unwrap()[..], [Command::Draw { .. }]));

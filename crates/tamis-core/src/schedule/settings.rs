@@ -78,7 +78,7 @@ pub enum Order {
     Completion,
 }
 
-/// What a scheduler needs to know whatever its mode; `size` and `refill` are of rounds alone.
+/// What a scheduler needs to know whatever its mode; `size`, `rounds_in_flight` and `refill` are of rounds alone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleSettings {
@@ -89,6 +89,11 @@ pub struct ScheduleSettings {
     /// Whether every round draws so many.
     #[serde(default)]
     pub size: RoundSize,
+    /// Rounds that are generated at once, at least 1. With more, the prompts of the next rounds are started while a round is still
+    /// generating. Rounds are judged in their order all the same, and what is not needed when the batch is full is given up, its prompts
+    /// going back (carried, where surplus is): which groups are trained does not depend on it.
+    #[serde(default = "one")]
+    pub rounds_in_flight: usize,
     /// n, the members of a group.
     pub group_size: usize,
     /// What judges the groups. `None`: one round a step, every group that did not fail is trained on.
@@ -126,6 +131,10 @@ pub struct ScheduleSettings {
     pub scores_gold: Option<bool>,
 }
 
+fn one() -> usize {
+    1
+}
+
 /// The settings contradict themselves.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SettingsError {
@@ -144,6 +153,14 @@ pub enum SettingsError {
         gen_batch_size: usize,
         /// Groups a step.
         train_batch_size: usize,
+    },
+    /// Rounds of what the batch lacks come one after the other.
+    #[error(
+        "`schedule.rounds_in_flight` {rounds_in_flight} with rounds sized to what the batch lacks: how much that is is known only when the round before is judged"
+    )]
+    RoundsInFlight {
+        /// Rounds in flight.
+        rounds_in_flight: usize,
     },
     /// A streaming schedule has no rounds whose groups could be compared.
     #[error("the filter {filter} compares the groups of a round, and a streaming schedule has none")]
@@ -171,6 +188,7 @@ impl ScheduleSettings {
             train_batch_size,
             gen_batch_size: train_batch_size,
             size: RoundSize::default(),
+            rounds_in_flight: 1,
             group_size,
             filter: Some(GroupFilter::Variance(Variance::default())),
             refill: true,
@@ -232,6 +250,9 @@ impl ScheduleSettings {
         if !self.refill && gen_batch_size < train_batch_size {
             return Err(SettingsError::RoundTooSmall { gen_batch_size, train_batch_size });
         }
+        if let (RoundSize::Deficit { .. }, rounds_in_flight @ 2..) = (self.size, self.rounds_in_flight) {
+            return Err(SettingsError::RoundsInFlight { rounds_in_flight });
+        }
         Ok(())
     }
 
@@ -246,6 +267,7 @@ impl ScheduleSettings {
             ("data.gen_batch_size", self.gen_batch_size),
             ("rollout.n", self.group_size),
             ("schedule.granularity", granularity),
+            ("schedule.rounds_in_flight", self.rounds_in_flight),
         ] {
             if size == 0 {
                 return Err(SettingsError::Zero { setting });

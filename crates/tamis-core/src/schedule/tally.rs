@@ -117,7 +117,7 @@ impl Tally {
         self.failed += 1;
     }
 
-    /// Adds a group that was still generating when the run ended.
+    /// Adds a group that was given up before it was judged.
     pub fn add_aborted(&mut self, group_size: usize) {
         self.groups += 1;
         self.trajectories += group_size as u64;
@@ -176,14 +176,19 @@ impl Tally {
         })
     }
 
-    /// Kept / generated groups; `None` where none was generated.
-    pub fn keep_rate(&self) -> Option<f64> {
-        (self.groups > 0).then(|| self.kept as f64 / self.groups as f64)
+    /// Groups of which is known what they came to: all but the aborted.
+    pub fn judged(&self) -> u64 {
+        self.groups - self.aborted
     }
 
-    /// Dropped / generated groups; `None` where none was generated.
+    /// Kept / generated groups, those that were given up aside; `None` where there is none.
+    pub fn keep_rate(&self) -> Option<f64> {
+        (self.judged() > 0).then(|| self.kept as f64 / self.judged() as f64)
+    }
+
+    /// Dropped / generated groups, those that were given up aside; `None` where there is none.
     pub fn filter_rate(&self) -> Option<f64> {
-        (self.groups > 0).then(|| self.dropped() as f64 / self.groups as f64)
+        (self.judged() > 0).then(|| self.dropped() as f64 / self.judged() as f64)
     }
 
     /// Mean over generated groups of the metric's deviation within the group (ddof 0); `None` where no group has a scored member.

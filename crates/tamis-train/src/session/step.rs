@@ -139,7 +139,7 @@ pub(super) fn step(
     facts.report.leave_out(num_left_out, tokens_left_out);
     facts.report.accounting.check()?;
     facts.warn_of_updates(left_out.len(), num_left_out, left_out.iter().flatten().next());
-    workers.shell.trained(num_left_out)?;
+    workers.shell.trained(num_left_out, tokens_left_out)?;
     workers.shell.published(workers.engine.version())?;
     let advantages = of_trained(&credit.shaped.advantages, &groups, &left_out);
     let members = left_out.iter().zip(of_trajectories(&advantages, &groups));

@@ -327,7 +327,7 @@ impl Session {
 
 /// Where the groups of the whole run went, in one line.
 fn told(totals: &Accounting) -> String {
-    let [(_, generated), (_, carried_in), places @ ..] = totals.places();
+    let [(_, generated), (_, carried_in), (_, in_flight_in), places @ ..] = totals.places();
     let went: Vec<String> = places
         .into_iter()
         .filter(|(_, count)| count.groups > 0)
@@ -335,7 +335,8 @@ fn told(totals: &Accounting) -> String {
         .collect();
     let went = if went.is_empty() { "0".to_owned() } else { went.join(" + ") };
     // Nothing is carried into a run.
-    let mut told = format!("groups of the run: {} generated = {went}", generated.groups + carried_in.groups);
+    let come = generated.groups + carried_in.groups + in_flight_in.groups;
+    let mut told = format!("groups of the run: {come} generated = {went}");
     if totals.left_out.trajectories > 0 {
         let _ = write!(
             told,
@@ -364,14 +365,14 @@ mod tests {
     fn the_groups_of_a_run_in_one_line() {
         assert_eq!(told(&Accounting::default()), "groups of the run: 0 generated = 0");
         let mut totals = Accounting {
-            generated: Count::of(10, 4),
-            trained: Count::of(4, 4),
-            dropped: Count::of(5, 4),
-            surplus: Count::of(1, 4),
+            generated: Count::of(10, 4, 100),
+            trained: Count::of(4, 4, 40),
+            dropped: Count::of(5, 4, 50),
+            surplus: Count::of(1, 4, 10),
             ..Accounting::default()
         };
         assert_eq!(told(&totals), "groups of the run: 10 generated = 4 trained + 5 dropped + 1 surplus");
-        totals.leave_out(7);
+        totals.leave_out(7, 20);
         assert_eq!(
             told(&totals),
             "groups of the run: 10 generated = 4 trained + 5 dropped + 1 surplus; 7 trajectories of trained groups left out of the loss"

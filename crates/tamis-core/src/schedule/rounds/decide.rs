@@ -1,173 +1,214 @@
 //! What comes next: another round, the step, or an end.
 
-use super::{Epoch, Phase, Rounds};
+use super::{Rounds, close_epochs};
+use crate::schedule::run::{Phase, Run};
 use crate::schedule::{
     Command, FinishReason, OnEmptyRound, OnExhausted, OnLimit, ScheduleError, SkipReason, StopCause, Tally,
 };
 
 impl Rounds {
-    pub(super) fn begin_step(&mut self, commands: &mut Vec<Command>) -> Result<(), ScheduleError> {
-        self.open_step();
-        if self.settings.total_steps.is_some_and(|total| self.progress.steps >= total) {
-            return self.finish(FinishReason::TotalSteps, commands);
+    pub(in crate::schedule) fn begin_step(
+        &mut self,
+        run: &mut Run,
+        commands: &mut Vec<Command>,
+    ) -> Result<(), ScheduleError> {
+        self.forget_given_up(run);
+        self.empty_rounds = 0;
+        if run.has_all_steps() {
+            return self.finish(run, FinishReason::TotalSteps, commands);
         }
-        if self.ready.len() >= self.settings.train_batch_size {
-            return self.ready(commands);
+        if run.ledger.num_ready() >= run.settings.train_batch_size {
+            return self.ready(run, commands);
         }
-        if self.epoch_over && !self.may_begin_epoch(true) {
-            if self.settings.on_exhausted == OnExhausted::UsePartial && !self.ready.is_empty() {
-                return self.ready(commands);
+        if self.data_are_over(run) && !run.may_begin_epoch(true) {
+            if run.settings.on_exhausted == OnExhausted::UsePartial && run.ledger.num_ready() > 0 {
+                return self.ready(run, commands);
             }
-            let why = self.why_exhausted();
-            return self.finish(why, commands);
+            let why = run.why_exhausted();
+            return self.finish(run, why, commands);
         }
-        self.begin_round(self.next_round_size(), commands);
+        let num_prompts = next_round_size(run);
+        self.begin_round(run, num_prompts, commands)
+    }
+
+    /// Forgets what was drawn ahead and given up since.
+    fn forget_given_up(&mut self, run: &Run) {
+        let ledger = &run.ledger;
+        self.ahead.retain(|group| ledger.is_in_flight(*group) || ledger.finished(*group).is_some());
+    }
+
+    /// Whether the epoch has no prompt left, none drawn ahead either.
+    fn data_are_over(&self, run: &Run) -> bool {
+        run.epoch_over && self.ahead.is_empty()
+    }
+
+    /// Begins a round of so many prompts: those that were drawn ahead, and for the rest others.
+    fn begin_round(
+        &mut self,
+        run: &mut Run,
+        num_prompts: usize,
+        commands: &mut Vec<Command>,
+    ) -> Result<(), ScheduleError> {
+        run.step.rounds += 1;
+        self.round = self.ahead.drain(..num_prompts.min(self.ahead.len())).collect();
+        self.unsettled = self.round.iter().filter(|group| run.ledger.is_in_flight(**group)).count();
+        let missing = num_prompts - self.round.len();
+        if missing == 0 || (run.epoch_over && !self.round.is_empty()) {
+            return self.after_dispatch(run, missing, commands);
+        }
+        if run.epoch_over {
+            run.begin_epoch(commands);
+        }
+        self.draw(run, missing, commands);
         Ok(())
     }
 
-    /// Whether another epoch may begin: at the beginning of a step, or within one.
-    fn may_begin_epoch(&self, at_step: bool) -> bool {
-        let is_left = self.settings.total_epochs.is_none_or(|total| self.progress.epoch + 1 < total);
-        is_left
-            && match self.settings.on_exhausted {
-                OnExhausted::NextEpoch => true,
-                OnExhausted::UsePartial => at_step,
-                OnExhausted::Stop => false,
-            }
+    fn draw(&mut self, run: &mut Run, num_prompts: usize, commands: &mut Vec<Command>) {
+        let ahead = if self.draws_ahead { 1 + self.ahead.len() / run.settings.gen_batch_size } else { 0 };
+        run.draw(run.progress.steps + 1, run.step.rounds + ahead as u64, num_prompts, commands);
     }
 
-    fn why_exhausted(&self) -> FinishReason {
-        match self.settings.on_exhausted {
-            OnExhausted::Stop => FinishReason::DataExhausted,
-            OnExhausted::NextEpoch | OnExhausted::UsePartial => FinishReason::TotalEpochs,
-        }
-    }
-
-    /// Prompts of the next round; 0 where the step has reached its limit.
-    fn next_round_size(&self) -> usize {
-        let deficit = self.settings.train_batch_size - self.ready.len();
-        let drawn = self.step.accounting.generated.groups;
-        self.settings.round_size(deficit, self.keep_rate, self.step.rounds, drawn)
-    }
-
-    fn begin_round(&mut self, num_prompts: usize, commands: &mut Vec<Command>) {
-        self.step.rounds += 1;
-        if self.epoch_over {
-            self.begin_epoch(commands);
-        }
-        self.draw(num_prompts, commands);
-    }
-
-    fn begin_epoch(&mut self, commands: &mut Vec<Command>) {
-        self.progress.epoch += 1;
-        self.progress.prompts_in_epoch = 0;
-        self.epoch_over = false;
-        let epoch = self.progress.epoch;
-        self.epochs.insert(epoch, Epoch { began: self.progress.rounds, ..Epoch::default() });
-        commands.push(Command::NextEpoch { epoch });
-    }
-
-    fn draw(&mut self, num_prompts: usize, commands: &mut Vec<Command>) {
-        self.phase = Phase::Drawing { asked: num_prompts };
-        let (step, round) = (self.progress.steps + 1, self.step.rounds);
-        commands.push(Command::Draw { step, round, num_prompts });
-    }
-
-    /// Prompts have come, `missing` fewer than asked for where the epoch ended.
+    /// The prompts of a round are there, `missing` fewer than it wants where the epoch ended.
     pub(super) fn after_dispatch(
         &mut self,
+        run: &mut Run,
         missing: usize,
-        is_empty_epoch: bool,
         commands: &mut Vec<Command>,
     ) -> Result<(), ScheduleError> {
-        if is_empty_epoch {
-            return self.stop(StopCause::NoPrompts { epoch: self.progress.epoch }, commands);
-        }
-        if self.slots.is_empty() {
+        if self.round.is_empty() {
             // The epoch had ended with the round before, and that is known only now.
-            if let Some((epoch, tally, rounds)) = self.close_epochs(0) {
+            if let Some((epoch, tally, rounds)) = close_epochs(run, 0) {
                 let cause = StopCause::EpochWithoutKept { epoch };
-                return self.stop_with(cause, tally, rounds, commands);
+                return self.stop_with(run, cause, tally, rounds, commands);
             }
         }
+        let num_ready = run.ledger.num_ready();
         if missing > 0 {
-            let is_untouched = self.slots.is_empty() && self.step.rounds == 1 && self.ready.is_empty();
-            if self.may_begin_epoch(is_untouched) {
-                self.begin_epoch(commands);
-                self.draw(missing, commands);
+            let is_untouched = self.round.is_empty() && run.step.rounds == 1 && num_ready == 0;
+            if run.may_begin_epoch(is_untouched) {
+                run.begin_epoch(commands);
+                self.draw(run, missing, commands);
                 return Ok(());
             }
         }
-        self.phase = Phase::Generating;
-        if self.epoch_over && !self.may_begin_epoch(false) {
-            if self.slots.is_empty() {
+        if self.data_are_over(run) && !run.may_begin_epoch(false) {
+            if self.round.is_empty() {
                 // This round never was.
-                self.step.rounds -= 1;
-                return self.decide(None, None, commands);
+                run.step.rounds -= 1;
+                return self.decide(run, None, None, commands);
             }
-            let most = self.ready.len() + self.slots.len();
+            let settings = &run.settings;
+            let most = num_ready + self.round.len();
             // An epoch that has kept nothing so far is judged whole: the run may have to stop rather than finish.
-            let has_kept = self.epochs.get(&self.progress.epoch).is_some_and(|epoch| epoch.tally.kept > 0);
-            let needs_all = self.settings.on_exhausted != OnExhausted::UsePartial;
-            if has_kept && needs_all && !self.settings.is_one_round() && most < self.settings.train_batch_size
-            {
+            let has_kept = run.epochs.get(&run.progress.epoch).is_some_and(|epoch| epoch.tally.kept > 0);
+            let needs_all = settings.on_exhausted != OnExhausted::UsePartial;
+            if has_kept && needs_all && !settings.is_one_round() && most < settings.train_batch_size {
                 // Even if all were kept the batch could not be filled.
-                let why = self.why_exhausted();
-                return self.finish(why, commands);
+                let why = run.why_exhausted();
+                return self.finish(run, why, commands);
             }
         }
-        self.complete_if_settled(commands)
+        self.go_on(run, commands)
+    }
+
+    /// Completes the round where all of it is settled; else draws ahead, where there is room.
+    pub(super) fn go_on(&mut self, run: &mut Run, commands: &mut Vec<Command>) -> Result<(), ScheduleError> {
+        if run.phase != Phase::Open || run.asked.is_some() {
+            return Ok(());
+        }
+        if self.unsettled == 0 {
+            return self.complete_round(run, commands);
+        }
+        let settings = &run.settings;
+        if run.epoch_over || settings.is_one_round() {
+            return Ok(());
+        }
+        let one = settings.gen_batch_size;
+        let rounds = (settings.rounds_in_flight - 1) as u64;
+        let left = settings.round_limit().map_or(rounds, |limit| limit.saturating_sub(run.step.rounds));
+        let most = usize::try_from(rounds.min(left)).unwrap_or(usize::MAX).saturating_mul(one);
+        let num_prompts = most.saturating_sub(self.ahead.len()).min(one);
+        if num_prompts > 0 {
+            self.draws_ahead = true;
+            self.draw(run, num_prompts, commands);
+        }
+        Ok(())
     }
 
     /// After a round that kept so many groups (`None`: there was no round, the data had ended).
     pub(super) fn decide(
         &mut self,
+        run: &mut Run,
         kept: Option<u64>,
         dead: Option<(u64, Tally, u64)>,
         commands: &mut Vec<Command>,
     ) -> Result<(), ScheduleError> {
-        let settings = &self.settings;
-        if self.ready.len() >= settings.train_batch_size {
-            return self.ready(commands);
+        let num_ready = run.ledger.num_ready();
+        if num_ready >= run.settings.train_batch_size {
+            return self.ready(run, commands);
         }
         if let Some((epoch, tally, rounds)) = dead {
-            return self.stop_with(StopCause::EpochWithoutKept { epoch }, tally, rounds, commands);
+            return self.stop_with(run, StopCause::EpochWithoutKept { epoch }, tally, rounds, commands);
         }
-        if settings.is_one_round() && !self.ready.is_empty() {
-            return self.ready(commands);
+        if run.settings.is_one_round() && num_ready > 0 {
+            return self.ready(run, commands);
         }
-        if self.epoch_over && !self.may_begin_epoch(false) {
-            let use_partial = settings.on_exhausted == OnExhausted::UsePartial;
-            if use_partial && !self.ready.is_empty() {
-                return self.ready(commands);
+        if self.data_are_over(run) && !run.may_begin_epoch(false) {
+            let use_partial = run.settings.on_exhausted == OnExhausted::UsePartial;
+            if use_partial && num_ready > 0 {
+                return self.ready(run, commands);
             }
-            if use_partial && self.may_begin_epoch(true) {
-                return self.skip(SkipReason::DataExhausted, commands);
+            if use_partial && run.may_begin_epoch(true) {
+                return self.skip(run, SkipReason::DataExhausted, commands);
             }
-            let why = self.why_exhausted();
-            return self.finish(why, commands);
+            let why = run.why_exhausted();
+            return self.finish(run, why, commands);
         }
         if kept == Some(0) {
-            match settings.on_empty_round {
-                OnEmptyRound::Error => {
-                    return self.stop(StopCause::EmptyRounds { rounds: self.step.empty_rounds }, commands);
-                }
-                OnEmptyRound::Skip => return self.skip(SkipReason::EmptyRound, commands),
-                OnEmptyRound::Retry { times: Some(times) } if self.step.empty_rounds > times => {
-                    return self.stop(StopCause::EmptyRounds { rounds: self.step.empty_rounds }, commands);
+            let cause = StopCause::EmptyRounds { rounds: self.empty_rounds };
+            match run.settings.on_empty_round {
+                OnEmptyRound::Error => return self.stop(run, cause, commands),
+                OnEmptyRound::Skip => return self.skip(run, SkipReason::EmptyRound, commands),
+                OnEmptyRound::Retry { times: Some(times) } if self.empty_rounds > times => {
+                    return self.stop(run, cause, commands);
                 }
                 OnEmptyRound::Retry { .. } => {}
             }
         }
-        let num_prompts = self.next_round_size();
+        let num_prompts = next_round_size(run);
         if num_prompts == 0 {
-            return match settings.on_limit {
-                OnLimit::Error => self.stop(StopCause::LimitReached, commands),
-                OnLimit::UsePartial if !self.ready.is_empty() => self.ready(commands),
-                OnLimit::UsePartial | OnLimit::Skip => self.skip(SkipReason::LimitReached, commands),
+            return match run.settings.on_limit {
+                OnLimit::Error => self.stop(run, StopCause::LimitReached, commands),
+                OnLimit::UsePartial if num_ready > 0 => self.ready(run, commands),
+                OnLimit::UsePartial | OnLimit::Skip => self.skip(run, SkipReason::LimitReached, commands),
             };
         }
-        self.begin_round(num_prompts, commands);
+        self.begin_round(run, num_prompts, commands)
+    }
+
+    /// The first `train_batch_size` ready groups are the batch.
+    fn ready(&mut self, run: &mut Run, commands: &mut Vec<Command>) -> Result<(), ScheduleError> {
+        run.train(run.settings.train_batch_size);
+        let close = run.close_trained(commands)?;
+        self.forget_given_up(run);
+        commands.push(Command::StepReady(Box::new(close)));
         Ok(())
     }
+
+    fn skip(
+        &mut self,
+        run: &mut Run,
+        why: SkipReason,
+        commands: &mut Vec<Command>,
+    ) -> Result<(), ScheduleError> {
+        run.skip(why, commands)?;
+        self.forget_given_up(run);
+        Ok(())
+    }
+}
+
+/// Prompts of the next round; 0 where the step has reached its limit.
+fn next_round_size(run: &Run) -> usize {
+    let deficit = run.settings.train_batch_size - run.ledger.num_ready();
+    run.settings.round_size(deficit, run.keep_rate, run.step.rounds, run.ledger.num_dispatched())
 }

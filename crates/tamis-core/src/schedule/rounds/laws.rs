@@ -1,17 +1,23 @@
 //! Laws of the machine under random choices, data and arrivals.
 
+use std::collections::{BTreeMap, VecDeque};
+
 use proptest::prelude::*;
 
-use super::*;
 use crate::filter::{GroupFilter, Variance};
+use crate::group::{GroupId, PolicyVersion};
 use crate::random::{Key, Purpose};
-use crate::schedule::{GroupFacts, MOST_BATCHES, OnEmptyRound, OnExhausted, OnLimit, RoundSize, Surplus};
+use crate::schedule::{
+    Command, Count, Event, GroupFacts, MOST_BATCHES, OnEmptyRound, OnExhausted, OnLimit, Order, RoundSize,
+    ScheduleError, ScheduleSettings, Scheduler, Surplus,
+};
 
 fn settings() -> impl Strategy<Value = ScheduleSettings> {
     let deficit =
         (1usize..5, 0.0..3.0f64).prop_map(|(granularity, margin)| RoundSize::Deficit { granularity, margin });
     let size = prop_oneof![Just(RoundSize::Fixed), deficit];
-    let sizes = (1usize..6, 1usize..9, 1usize..4, size);
+    let rounds_in_flight = prop_oneof![2 => Just(1usize), 1 => 2usize..5];
+    let sizes = (1usize..6, 1usize..9, 1usize..4, size, rounds_in_flight);
     let switches = (any::<bool>(), any::<bool>(), -1i64..4, 0u32..4);
     let choices = (
         prop_oneof![Just(OnLimit::Error), Just(OnLimit::UsePartial), Just(OnLimit::Skip)],
@@ -27,7 +33,7 @@ fn settings() -> impl Strategy<Value = ScheduleSettings> {
     );
     let ends = (prop::option::of(1u64..8), prop::option::of(1u64..5));
     (sizes, switches, choices, ends).prop_map(|(sizes, switches, choices, (total_steps, total_epochs))| {
-        let (train_batch_size, gen_batch_size, group_size, size) = sizes;
+        let (train_batch_size, gen_batch_size, group_size, size, rounds_in_flight) = sizes;
         let (filter, refill, max_num_gen_batches, max_skipped_steps) = switches;
         let (on_limit, on_empty_round, on_exhausted, surplus, order) = choices;
         let gen_batch_size = match (filter, refill) {
@@ -38,7 +44,8 @@ fn settings() -> impl Strategy<Value = ScheduleSettings> {
         ScheduleSettings {
             gen_batch_size,
             // Without a filter or refill a round is the batch.
-            size: if filter && refill { size } else { RoundSize::Fixed },
+            size: if filter && refill && rounds_in_flight == 1 { size } else { RoundSize::Fixed },
+            rounds_in_flight,
             filter: filter.then(|| GroupFilter::Variance(Variance::default())),
             refill,
             max_num_gen_batches,
@@ -55,7 +62,7 @@ fn settings() -> impl Strategy<Value = ScheduleSettings> {
     })
 }
 
-/// Data and policy: a function of the group id alone.
+/// Data and policy: what a group comes to is a function of its prompt and of the policy version that samples it.
 #[derive(Debug, Clone, Copy)]
 struct World {
     seed: u64,
@@ -94,17 +101,22 @@ fn world() -> impl Strategy<Value = World> {
         })
 }
 
+/// A prompt in an epoch.
+type PromptOf = (u64, usize);
+
 #[derive(Debug, Default, PartialEq)]
 struct Story {
     /// The commands as JSON, one entry an event.
     lines: Vec<String>,
-    trained: Vec<Vec<GroupId>>,
-    is_ended: bool,
+    /// Prompts trained on, step by step.
+    trained: Vec<Vec<PromptOf>>,
+    /// How the run ended, where it did.
+    end: Option<String>,
 }
 
 impl World {
-    fn event(&self, group: GroupId, group_size: usize) -> Event {
-        let key = Key::new(self.seed, Purpose::Rollout).with(group.0);
+    fn event(&self, group: GroupId, prompt: PromptOf, version: u64, group_size: usize) -> Event {
+        let key = Key::new(self.seed, Purpose::Rollout).with(prompt.0).with(prompt.1 as u64).with(version);
         if key.uniform(0) < self.fail {
             return Event::Failed { group, num_tokens: key.below(1, 100) };
         }
@@ -119,41 +131,64 @@ impl World {
         Event::Scored { group, values, facts }
     }
 
-    /// Plays a run to its end, checking every law on the way; `shuffle` permutes arrivals within a round, `resume` replaces the machine by its
+    /// Plays a run to its end, checking every law on the way; `shuffle` permutes arrivals, and `resume` replaces the machine by its
     /// serialised self before every event.
     fn play(&self, settings: &ScheduleSettings, shuffle: Option<u64>, resume: bool) -> Story {
-        let mut rounds = Rounds::new(settings.clone()).unwrap();
+        let mut machine = Scheduler::rounds(settings.clone()).unwrap();
         let mut story = Story::default();
-        let (mut next, mut version, mut left) = (0u64, 0u64, self.per_epoch);
-        let mut generated = 0usize;
-        let mut left_out = 0;
+        let (mut next, mut version, mut epoch, mut left) = (0u64, 0u64, 0u64, self.per_epoch);
+        let mut returned: VecDeque<PromptOf> = VecDeque::new();
+        let mut prompts: BTreeMap<GroupId, (PromptOf, u64)> = BTreeMap::new();
+        let (mut left_out, mut tokens_left_out, mut tokens) = (0, 0, 0);
         let mut fates: BTreeMap<GroupId, &'static str> = BTreeMap::new();
         let mut flying: Vec<GroupId> = Vec::new();
+        let mut aborting: Vec<GroupId> = Vec::new();
+        let mut due = VecDeque::new();
         let mut event = Event::BeginStep;
         for events in 0.. {
             assert!(events < 20_000, "does not end: {settings:?} {self:?}");
             if self.cancel_after.is_some_and(|after| events >= after)
                 && !matches!(event, Event::Trained { .. })
             {
+                match event {
+                    // What was asked for is not started any more.
+                    Event::Dispatched { groups, .. } => prompts.retain(|group, _| !groups.contains(group)),
+                    Event::Scored { group, .. } | Event::Failed { group, .. } => flying.push(group),
+                    Event::Aborted { group, .. } => aborting.push(group),
+                    _ => {}
+                }
                 event = Event::Cancelled;
             }
             if resume {
-                let text = serde_json::to_string(&rounds).unwrap();
-                rounds = serde_json::from_str(&text).unwrap();
+                let text = serde_json::to_string(&machine).unwrap();
+                let resumed: Scheduler = serde_json::from_str(&text).unwrap();
+                assert_eq!(resumed, machine);
+                machine = resumed;
             }
-            if let Event::Dispatched { groups, .. } = &event {
-                generated += groups.len();
-                flying.extend(groups);
+            match &event {
+                Event::Dispatched { groups, .. } => flying.extend(groups),
+                Event::Scored { facts: GroupFacts { num_tokens, .. }, .. }
+                | Event::Failed { num_tokens, .. }
+                | Event::Aborted { num_tokens, .. } => tokens += num_tokens,
+                _ => {}
             }
-            let commands = rounds.handle(event.clone()).unwrap();
+            let commands = machine.handle(event.clone()).unwrap();
             story.lines.push(serde_json::to_string(&commands).unwrap());
-            let mut following = None;
             for command in &commands {
+                let mut goes_on = true;
                 let close = match command {
-                    Command::Train { .. } | Command::Abort { .. } | Command::StepClosed(_) => {
+                    Command::Train { .. } | Command::StepClosed(_) => {
                         panic!("{command:?} is of streaming")
                     }
+                    Command::Abort { groups } => {
+                        assert!(groups.iter().all(|group| flying.contains(group)));
+                        flying.retain(|group| !groups.contains(group));
+                        aborting.extend(groups);
+                        continue;
+                    }
                     Command::NextEpoch { .. } => {
+                        assert!(returned.is_empty(), "prompts of an epoch are drawn in it");
+                        epoch += 1;
                         left = self.per_epoch;
                         continue;
                     }
@@ -164,13 +199,24 @@ impl World {
                             None => MOST_BATCHES as usize,
                         };
                         assert!(*num_prompts <= most * settings.gen_batch_size);
-                        let take = left.min(*num_prompts);
-                        left -= take;
-                        let groups: Vec<GroupId> = (next..next + take as u64).map(GroupId).collect();
-                        next += take as u64;
-                        let exhausted = take < *num_prompts || (left == 0 && !self.is_late);
-                        following =
-                            Some(Event::Dispatched { groups, version: PolicyVersion(version), exhausted });
+                        let mut groups = Vec::new();
+                        while groups.len() < *num_prompts {
+                            let prompt = match returned.pop_front() {
+                                Some(prompt) => prompt,
+                                None if left > 0 => {
+                                    left -= 1;
+                                    (epoch, left)
+                                }
+                                None => break,
+                            };
+                            groups.push(GroupId(next));
+                            prompts.insert(GroupId(next), (prompt, version));
+                            next += 1;
+                        }
+                        let is_over = left == 0 && returned.is_empty();
+                        let exhausted = groups.len() < *num_prompts || (is_over && !self.is_late);
+                        let version = PolicyVersion(version);
+                        due.push_front(Event::Dispatched { groups, version, exhausted });
                         continue;
                     }
                     Command::Judged { .. } => continue,
@@ -187,41 +233,51 @@ impl World {
                             || settings.on_exhausted == OnExhausted::UsePartial;
                         assert!(may_be_short || close.trained.len() == settings.train_batch_size);
                         version += 1;
-                        story.trained.push(close.trained.clone());
-                        let trajectories = close.report.accounting.trained.trajectories;
-                        let without_loss = (self.leave_out * trajectories as f64).round() as u64;
+                        story.trained.push(close.trained.iter().map(|group| prompts[group].0).collect());
+                        let trained = close.report.accounting.trained;
+                        let share = |number: u64| (self.leave_out * number as f64).round() as u64;
+                        let (members, tokens) = (share(trained.trajectories), share(trained.tokens));
                         let mut report = close.report;
-                        report.leave_out(without_loss, 0);
+                        report.leave_out(members, tokens);
                         report.accounting.check().unwrap();
                         assert_eq!(report.batch.trajectories, report.accounting.trained.trajectories);
-                        left_out += without_loss;
-                        following = Some(Event::Trained { left_out: without_loss });
+                        assert_eq!(report.batch.tokens, report.accounting.trained.tokens);
+                        left_out += members;
+                        tokens_left_out += tokens;
+                        due.push_back(Event::Trained { left_out: members, tokens });
                         close
                     }
                     Command::SkipStep { close, .. } => {
                         assert!(close.trained.is_empty());
-                        following = Some(Event::BeginStep);
+                        due.push_back(Event::BeginStep);
                         close
                     }
-                    Command::Finish { close, .. } => {
-                        story.is_ended = true;
+                    Command::Finish { why, close } => {
+                        story.end = Some(format!("{why:?}"));
+                        goes_on = false;
                         close
                     }
                     Command::Stop { diagnosis, close } => {
                         assert!(!diagnosis.to_string().is_empty());
-                        story.is_ended = true;
+                        story.end = Some(format!("{:?}", diagnosis.cause));
+                        goes_on = false;
                         close
                     }
                 };
-                close.report.accounting.check().unwrap();
+                let accounting = close.report.accounting;
+                accounting.check().unwrap();
                 if let Some(limit) = settings.round_limit() {
-                    let generated = close.report.accounting.generated.groups;
-                    assert!(generated <= limit * settings.gen_batch_size as u64, "bounded waste");
+                    let most = limit * settings.gen_batch_size as u64;
+                    assert!(accounting.generated.groups <= most, "bounded waste");
                 }
+                let ahead = (settings.rounds_in_flight - 1) * settings.gen_batch_size;
+                assert!(!goes_on || accounting.aborted.groups <= ahead as u64, "bounded waste");
+                assert!(accounting.in_flight_out.groups <= ahead as u64);
                 if let Surplus::Carry { max_lag } = settings.surplus {
                     assert!(close.report.max_lag <= max_lag);
                 } else {
                     assert_eq!(close.report.max_lag, 0);
+                    assert_eq!(accounting.in_flight_out, Count::default());
                 }
                 for (place, groups) in [
                     ("trained", &close.trained),
@@ -233,49 +289,84 @@ impl World {
                         assert_eq!(fates.insert(*group, place), None, "{group:?} twice");
                     }
                 }
-                flying.retain(|group| !close.aborted.contains(group));
+                assert!(close.returned.is_empty() || goes_on);
+                assert!(close.returned.is_sorted());
+                for group in close.returned.iter().rev() {
+                    assert!(!matches!(fates.get(group), Some(&("trained" | "surplus" | "stale"))));
+                    returned.push_front(prompts[group].0);
+                }
+                assert!(!close.aborted.iter().any(|group| flying.contains(group)));
             }
-            if story.is_ended {
+            if story.end.is_some() {
                 break;
             }
-            event = match following {
-                Some(event) => event,
-                None if matches!(event, Event::Trained { .. }) => {
-                    Event::Published { version: PolicyVersion(version) }
+            match event {
+                Event::Trained { .. } => {
+                    due.push_back(Event::Published { version: PolicyVersion(version) });
                 }
-                None if matches!(event, Event::Published { .. }) => {
-                    if story.trained.len() as u64 >= self.patience {
-                        break;
+                Event::Published { .. } if story.trained.len() as u64 >= self.patience => break,
+                Event::Published { .. } => due.push_back(Event::BeginStep),
+                _ => {}
+            }
+            let pick = |choices: usize| {
+                shuffle.map_or(0, |seed| {
+                    Key::new(seed, Purpose::Shuffle).below(events as u64, choices as u64) as usize
+                })
+            };
+            let choices = aborting.len() + flying.len();
+            // Groups settle while a step trains; nothing comes between a draw and its answer.
+            let settles = choices > 0 && shuffle.is_some() && pick(3) == 0;
+            let is_draw = matches!(due.front(), Some(Event::Dispatched { .. }));
+            event = match due.pop_front() {
+                Some(event) if is_draw || !settles => event,
+                later => {
+                    due.extend(later);
+                    assert!(choices > 0, "stuck after {event:?}: {settings:?} {self:?}");
+                    let place = pick(choices);
+                    if place < aborting.len() {
+                        Event::Aborted { group: aborting.swap_remove(place), num_tokens: 3 }
+                    } else {
+                        let group = flying.remove(place - aborting.len());
+                        let (prompt, version) = prompts[&group];
+                        self.event(group, prompt, version, settings.group_size)
                     }
-                    Event::BeginStep
-                }
-                None => {
-                    assert!(!flying.is_empty(), "stuck after {event:?}: {settings:?} {self:?}");
-                    let pick = shuffle.map_or(0, |seed| {
-                        Key::new(seed, Purpose::Shuffle).below(events as u64, flying.len() as u64) as usize
-                    });
-                    let group = flying.remove(pick);
-                    self.event(group, settings.group_size)
                 }
             };
         }
-        let totals = rounds.totals();
+        if story.end.is_some() {
+            assert!(flying.is_empty());
+            // What was given up is answered when the run has ended, and still counts.
+            for group in aborting {
+                tokens += 7;
+                let (prompt, version) = prompts[&group];
+                let last = match self.event(group, prompt, version, settings.group_size) {
+                    Event::Scored { values, .. } => {
+                        let facts = GroupFacts { num_tokens: 7, is_identical_in_text: false };
+                        Event::Scored { group, values, facts }
+                    }
+                    _ => Event::Aborted { group, num_tokens: 7 },
+                };
+                assert_eq!(machine.handle(last.clone()), Ok(Vec::new()));
+                assert!(machine.handle(last).is_err());
+            }
+            assert_eq!(machine.totals().generated.groups as usize, prompts.len());
+            assert_eq!(machine.totals().generated.tokens, tokens);
+            assert_eq!(machine.totals().carried_out, Count::default());
+            assert_eq!(machine.totals().in_flight_out, Count::default());
+            assert_eq!(machine.held().count(), 0);
+            assert!(machine.handle(Event::BeginStep).is_err());
+        }
+        let totals = machine.totals();
         totals.check().unwrap();
-        assert_eq!(totals.generated.groups as usize, generated);
         let count = |place: &str| fates.values().filter(|fate| **fate == place).count() as u64;
         assert_eq!(totals.trained.groups, count("trained"));
-        assert_eq!(totals.left_out, Count { groups: 0, trajectories: left_out });
+        assert_eq!(totals.left_out, Count { groups: 0, trajectories: left_out, tokens: tokens_left_out });
         let members = (totals.trained.groups as usize * settings.group_size) as u64;
         assert_eq!(totals.trained.trajectories + left_out, members);
         assert_eq!(totals.surplus.groups, count("surplus"));
         assert_eq!(totals.stale.groups, count("stale"));
         assert_eq!(totals.aborted.groups, count("aborted"));
-        if story.is_ended {
-            assert_eq!(totals.carried_out, Count::default());
-            assert_eq!(rounds.held().count(), 0);
-            assert!(rounds.handle(Event::BeginStep).is_err());
-        }
-        assert_eq!(rounds.progress().steps, story.trained.len() as u64);
+        assert_eq!(machine.progress().steps, story.trained.len() as u64);
         story
     }
 }
@@ -295,7 +386,7 @@ fn any_event() -> impl Strategy<Value = Event> {
             Event::Scored { group, values, facts: GroupFacts { num_tokens: 7, is_identical_in_text: true } }
         }),
         2 => group().prop_map(|group| Event::Failed { group, num_tokens: u64::from(u32::MAX) }),
-        2 => (0u64..12).prop_map(|left_out| Event::Trained { left_out }),
+        2 => (0u64..12, 0u64..30).prop_map(|(left_out, tokens)| Event::Trained { left_out, tokens }),
         1 => (0u64..4).prop_map(|version| Event::Published { version: PolicyVersion(version) }),
         1 => Just(Event::Cancelled),
     ]
@@ -307,7 +398,7 @@ proptest! {
     #[test]
     fn every_run_ends_and_balances(settings in settings(), world in world()) {
         let story = world.play(&settings, None, false);
-        prop_assert!(story.is_ended || story.trained.len() as u64 == world.patience);
+        prop_assert!(story.end.is_some() || story.trained.len() as u64 == world.patience);
     }
 
     #[test]
@@ -317,7 +408,7 @@ proptest! {
 
     #[test]
     fn in_dispatch_order_arrival_does_not_matter(settings in settings(), world in world(), seed in any::<u64>()) {
-        let settings = ScheduleSettings { order: Order::Dispatch, ..settings };
+        let settings = ScheduleSettings { order: Order::Dispatch, rounds_in_flight: 1, ..settings };
         let world = World { cancel_after: None, ..world };
         let (first, second) = (world.play(&settings, None, false), world.play(&settings, Some(seed), false));
         prop_assert_eq!(&first.trained, &second.trained);
@@ -325,15 +416,34 @@ proptest! {
         prop_assert_eq!(first.lines, second.lines);
     }
 
+    /// However many rounds are in flight and whatever comes first: the batches and the end of the run are those of rounds one by one.
+    #[test]
+    fn rounds_in_flight_change_no_batch(
+        settings in settings(), world in world(), rounds_in_flight in 2usize..5, seed in any::<u64>(),
+    ) {
+        let one = ScheduleSettings {
+            order: Order::Dispatch,
+            surplus: Surplus::Discard,
+            size: RoundSize::Fixed,
+            rounds_in_flight: 1,
+            ..settings
+        };
+        // Who draws ahead learns earlier that an epoch is over where that is told late.
+        let world = World { cancel_after: None, is_late: false, ..world };
+        let several = ScheduleSettings { rounds_in_flight, ..one.clone() };
+        let (one, several) = (world.play(&one, None, false), world.play(&several, Some(seed), false));
+        prop_assert_eq!((one.trained, one.end), (several.trained, several.end));
+    }
+
     #[test]
     fn nonsense_is_refused_and_leaves_the_machine_as_it_was(
         settings in settings(),
         events in prop::collection::vec(any_event(), 0..60),
     ) {
-        let mut rounds = Rounds::new(settings).unwrap();
+        let mut machine = Scheduler::rounds(settings).unwrap();
         for event in events {
-            let before = rounds.clone();
-            match rounds.handle(event) {
+            let before = machine.clone();
+            match machine.handle(event) {
                 Ok(commands) => {
                     for command in commands {
                         if let Command::StepReady(close) | Command::SkipStep { close, .. } | Command::Finish { close, .. } | Command::Stop { close, .. } = command {
@@ -342,10 +452,10 @@ proptest! {
                     }
                 }
                 Err(ScheduleError::Unbalanced(unbalanced)) => prop_assert!(false, "{unbalanced}"),
-                Err(_) => prop_assert_eq!(&rounds, &before),
+                Err(_) => prop_assert_eq!(&machine, &before),
             }
-            let text = serde_json::to_string(&rounds).unwrap();
-            prop_assert_eq!(serde_json::from_str::<Rounds>(&text).unwrap(), rounds.clone());
+            let text = serde_json::to_string(&machine).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Scheduler>(&text).unwrap(), machine.clone());
         }
     }
 }

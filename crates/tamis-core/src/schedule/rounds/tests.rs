@@ -1,11 +1,13 @@
-use super::*;
+use crate::filter::Verdict;
+use crate::group::{GroupId, PolicyVersion};
 use crate::schedule::{
-    Count, GroupFacts, OnEmptyRound, OnExhausted, SkipReason, StepClose, StopCause, Surplus,
+    Command, Count, Event, FinishReason, GroupFacts, OnEmptyRound, OnExhausted, Order, ScheduleSettings,
+    Scheduler, SkipReason, StepClose, StopCause, Surplus,
 };
 
 /// A driver over endless or finite data whose groups are what the test says.
 struct Driver {
-    rounds: Rounds,
+    rounds: Scheduler,
     next: u64,
     version: u64,
     /// Prompts left in the epoch; `None`: endless.
@@ -38,7 +40,7 @@ fn scored(group: GroupId, fate: Fate, n: usize) -> Event {
 
 impl Driver {
     fn new(settings: ScheduleSettings) -> Self {
-        let rounds = Rounds::new(settings).unwrap();
+        let rounds = Scheduler::rounds(settings).unwrap();
         Self { rounds, next: 0, version: 0, left: None, per_epoch: 0, log: vec![] }
     }
 
@@ -68,7 +70,7 @@ impl Driver {
 
     fn trained(&mut self) {
         self.version += 1;
-        assert_eq!(self.send(Event::Trained { left_out: 0 }), []);
+        assert_eq!(self.send(Event::Trained { left_out: 0, tokens: 0 }), []);
         assert_eq!(self.send(Event::Published { version: PolicyVersion(self.version) }), []);
     }
 
@@ -234,7 +236,7 @@ fn errors_at_the_limit_as_verl() {
     };
     assert_eq!(diagnosis.cause, StopCause::LimitReached);
     assert_eq!(close.surplus.len(), 5);
-    assert_eq!(close.report.accounting.dropped, Count::of(11, 4));
+    assert_eq!(close.report.accounting.dropped, Count::of(11, 4, 440));
     assert!(driver.rounds.is_ended());
 }
 
@@ -290,8 +292,8 @@ fn easyr1_at_the_end_of_the_data() {
     let Some(Command::Finish { why: FinishReason::TotalEpochs, close }) = commands.last() else {
         panic!("{commands:?}")
     };
-    assert_eq!(close.report.accounting.dropped, Count::of(4, 2));
-    assert_eq!(driver.rounds.totals().generated, Count::of(40, 2));
+    assert_eq!(close.report.accounting.dropped, Count::of(4, 2, 80));
+    assert_eq!(driver.rounds.totals().generated, Count::of(40, 2, 800));
 }
 
 /// A round that meets the end of an epoch takes the rest of its prompts from the next one.
@@ -463,7 +465,7 @@ fn carried_surplus_comes_first_and_grows_stale() {
     let commands = driver.first(4);
     let close = ready(&commands);
     assert_eq!(close.stale, [GroupId(13), GroupId(14)]);
-    assert_eq!((close.report.max_lag, close.report.accounting.stale), (0, Count::of(2, 2)));
+    assert_eq!((close.report.max_lag, close.report.accounting.stale), (0, Count::of(2, 2, 40)));
     driver.rounds.totals().check().unwrap();
 }
 
@@ -488,14 +490,15 @@ fn a_cancelled_run_loses_nothing_uncounted() {
     driver.send(scored(groups[2], Fate::Mixed, 2));
     driver.send(Event::Failed { group: groups[0], num_tokens: 3 });
     let commands = driver.send(Event::Cancelled);
-    let [judged, Command::Finish { why: FinishReason::Cancelled, close }] = &commands[..] else {
+    let [abort, judged, Command::Finish { why: FinishReason::Cancelled, close }] = &commands[..] else {
         panic!("{commands:?}")
     };
+    assert_eq!(*abort, Command::Abort { groups: vec![groups[1], groups[3]] });
     assert_eq!(*judged, Command::Judged { group: groups[2], verdict: Verdict::Kept });
     assert_eq!(close.aborted, [groups[1], groups[3]]);
     assert_eq!(close.surplus, [GroupId(0), groups[2]]);
     let accounting = close.report.accounting;
-    assert_eq!((accounting.failed, accounting.aborted), (Count::of(1, 2), Count::of(2, 2)));
+    assert_eq!((accounting.failed, accounting.aborted), (Count::of(1, 2, 3), Count::of(2, 2, 0)));
     // And between steps.
     let mut driver = Driver::new(ScheduleSettings::verl(4, 4, 2, 0));
     assert!(matches!(driver.send(Event::Cancelled)[..], [Command::Finish { .. }]));
@@ -511,10 +514,12 @@ fn no_generation_in_vain() {
     driver.trained();
     let commands = driver.first(3);
     let (groups, commands) = driver.dispatch(&commands);
-    let [Command::Finish { why: FinishReason::TotalEpochs, close }] = &commands[..] else {
+    let [Command::Abort { groups: stopped }, Command::Finish { why: FinishReason::TotalEpochs, close }] =
+        &commands[..]
+    else {
         panic!("{commands:?}")
     };
-    assert_eq!((close.aborted.clone(), close.surplus.len()), (groups, 3));
+    assert_eq!((&close.aborted, stopped, close.surplus.len()), (&groups, &groups, 3));
 }
 
 mod how_verl_counts_wrongly {
@@ -602,7 +607,7 @@ mod how_verl_counts_wrongly {
                 for group in groups {
                     if interrupt {
                         let text = serde_json::to_string(&driver.rounds).unwrap();
-                        let resumed: Rounds = serde_json::from_str(&text).unwrap();
+                        let resumed: Scheduler = serde_json::from_str(&text).unwrap();
                         assert_eq!(resumed, driver.rounds);
                         driver.rounds = resumed;
                     }
@@ -664,7 +669,7 @@ fn events_that_do_not_fit() {
     let mixed = |id| scored(GroupId(id), Fate::Mixed, 2);
     refuse(&mut driver, dispatched(&[0], true));
     refuse(&mut driver, mixed(0));
-    refuse(&mut driver, Event::Trained { left_out: 0 });
+    refuse(&mut driver, Event::Trained { left_out: 0, tokens: 0 });
     driver.begin();
     refuse(&mut driver, Event::BeginStep);
     refuse(&mut driver, dispatched(&[0, 1], false));
@@ -679,17 +684,17 @@ fn events_that_do_not_fit() {
         driver.send(mixed(id));
     }
     refuse(&mut driver, Event::Published { version: PolicyVersion(1) });
-    refuse(&mut driver, Event::Trained { left_out: 9 });
+    refuse(&mut driver, Event::Trained { left_out: 9, tokens: 0 });
     refuse(&mut driver, Event::Cancelled);
     insta::assert_snapshot!(errors.join("\n"), @"
     event `dispatched` came while the scheduler was between steps
-    event `scored` came while the scheduler was between steps
+    group 0 is not being generated
     event `trained` came while the scheduler was between steps
     event `begin_step` came while the scheduler was waiting for prompts
     4 prompts were to be drawn, 2 were dispatched and the epoch goes on
     4 prompts were to be drawn, 5 were dispatched and the epoch goes on
     group 1 was dispatched after group 2; ids must increase in dispatch order
-    group 7 is not being generated in this round
+    group 7 is not being generated
     expected 2 trajectories, got 3 (group 1)
     group 1 was settled before
     policy version 1 came after version 2

@@ -1,13 +1,17 @@
 //! Laws of the machine under random choices, data, arrivals and timing.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use proptest::prelude::*;
 
-use super::*;
 use crate::filter::{GroupFilter, Variance};
+use crate::group::{GroupId, PolicyVersion};
 use crate::random::{Key, Purpose};
-use crate::schedule::{GroupFacts, OnEmptyRound, OnExhausted, OnLimit, Order, StepClose};
+use crate::schedule::run::Phase;
+use crate::schedule::{
+    Accounting, Command, Event, GroupFacts, OnEmptyRound, OnExhausted, OnLimit, Order, ScheduleError,
+    ScheduleSettings, Scheduler, StepClose, StreamingSettings, Surplus,
+};
 
 fn settings() -> impl Strategy<Value = StreamingSettings> {
     let sizes = (1usize..6, 1usize..9, 1usize..4, 1usize..7, 1usize..20);
@@ -109,7 +113,7 @@ struct Story {
 struct Driver<'a> {
     world: &'a World,
     settings: &'a StreamingSettings,
-    machine: Streaming,
+    machine: Scheduler,
     epoch: u64,
     left: u64,
     returned: VecDeque<PromptOf>,
@@ -123,6 +127,10 @@ struct Driver<'a> {
     handed: Vec<GroupId>,
     due: VecDeque<Event>,
     aborting: Vec<GroupId>,
+    /// Completion tokens told so far, of everything.
+    tokens: u64,
+    /// Those of trained groups.
+    tokens_trained: u64,
     ends: BTreeMap<GroupId, &'static str>,
     left_behind: Accounting,
     story: Story,
@@ -132,7 +140,7 @@ struct Driver<'a> {
 impl<'a> Driver<'a> {
     fn new(world: &'a World, settings: &'a StreamingSettings) -> Self {
         Self {
-            machine: Streaming::new(settings.clone()).unwrap(),
+            machine: Scheduler::streaming(settings.clone()).unwrap(),
             epoch: 0,
             left: world.per_epoch,
             returned: VecDeque::new(),
@@ -144,6 +152,8 @@ impl<'a> Driver<'a> {
             handed: Vec::new(),
             due: VecDeque::from([Event::BeginStep]),
             aborting: Vec::new(),
+            tokens: 0,
+            tokens_trained: 0,
             ends: BTreeMap::new(),
             left_behind: Accounting::default(),
             story: Story::default(),
@@ -209,6 +219,7 @@ impl<'a> Driver<'a> {
         assert_eq!(accounting.carried_in, self.left_behind.carried_out);
         assert_eq!(accounting.in_flight_in, self.left_behind.in_flight_out);
         self.left_behind = accounting;
+        self.tokens_trained += accounting.trained.tokens;
         assert_eq!(close.trained, self.handed, "what was handed out is what the step trains");
         assert!(close.trained.len() <= self.settings.run.train_batch_size);
         for group in std::mem::take(&mut self.handed) {
@@ -235,7 +246,7 @@ impl<'a> Driver<'a> {
         let carried: BTreeSet<GroupId> = close.carried.iter().copied().collect();
         let flying: BTreeSet<GroupId> = self.flying.iter().map(|flight| flight.group).collect();
         assert_eq!(self.held, carried.union(&flying).copied().collect::<BTreeSet<_>>());
-        assert!(close.report.max_lag <= self.machine.max_lag());
+        assert!(close.report.max_lag <= self.machine.run.max_lag());
     }
 
     fn carry_out(&mut self, commands: &[Command]) {
@@ -274,10 +285,11 @@ impl<'a> Driver<'a> {
                     assert!(!close.trained.is_empty());
                     let prompts = close.trained.iter().map(|group| self.prompts[group].0).collect();
                     self.story.trained.push(prompts);
-                    let trajectories = close.report.accounting.trained.trajectories;
-                    let left_out = (self.world.leave_out * trajectories as f64).round() as u64;
+                    let trained = close.report.accounting.trained;
+                    let share = |number: u64| (self.world.leave_out * number as f64).round() as u64;
+                    let (left_out, tokens) = (share(trained.trajectories), share(trained.tokens));
                     self.close(close, true);
-                    self.due.push_back(Event::Trained { left_out });
+                    self.due.push_back(Event::Trained { left_out, tokens });
                 }
                 Command::SkipStep { close, .. } => {
                     assert!(close.trained.is_empty());
@@ -301,7 +313,7 @@ impl<'a> Driver<'a> {
         assert!(self.flying.len() <= self.settings.max_in_flight);
         // Stale groups are named when the step closes.
         let held: BTreeSet<GroupId> =
-            self.machine.held().chain(self.machine.step.stale.iter().copied()).collect();
+            self.machine.held().chain(self.machine.run.step.stale.iter().copied()).collect();
         assert_eq!(held, self.held);
     }
 
@@ -342,7 +354,8 @@ impl<'a> Driver<'a> {
         self.flying.swap_remove(place);
         let group = flight.group;
         Some(if let Some(values) = outcome {
-            Event::Scored { group, values, facts: GroupFacts { num_tokens: 5, is_identical_in_text: false } }
+            let num_tokens = 5 + group.0 % 7;
+            Event::Scored { group, values, facts: GroupFacts { num_tokens, is_identical_in_text: false } }
         } else {
             self.leave(&[group], "failed");
             Event::Failed { group, num_tokens: 2 }
@@ -358,7 +371,7 @@ impl<'a> Driver<'a> {
             if self.story.is_ended {
                 break;
             }
-            let is_training = matches!(self.machine.phase, Phase::Training { .. });
+            let is_training = matches!(self.machine.run.phase, Phase::Training { .. });
             let is_cancelled =
                 self.world.cancel_after.is_some_and(|after| turn >= after as u64) && !is_training;
             let awaits_prompts = matches!(self.due.front(), Some(Event::Dispatched { .. }));
@@ -374,6 +387,9 @@ impl<'a> Driver<'a> {
                 break;
             }
             match &event {
+                Event::Scored { facts: GroupFacts { num_tokens, .. }, .. }
+                | Event::Failed { num_tokens, .. }
+                | Event::Aborted { num_tokens, .. } => self.tokens += num_tokens,
                 Event::Dispatched { groups, .. } => self.held.extend(groups),
                 Event::Trained { .. } => {
                     self.due.push_back(Event::Published { version: PolicyVersion(self.version + 1) });
@@ -386,7 +402,7 @@ impl<'a> Driver<'a> {
             }
             if resume {
                 let text = serde_json::to_string(&self.machine).unwrap();
-                let resumed: Streaming = serde_json::from_str(&text).unwrap();
+                let resumed: Scheduler = serde_json::from_str(&text).unwrap();
                 assert_eq!(resumed, self.machine);
                 self.machine = resumed;
             }
@@ -395,8 +411,18 @@ impl<'a> Driver<'a> {
             self.story.lines.push(format!("{line} {}", serde_json::to_string(&commands).unwrap()));
             self.carry_out(&commands);
         }
+        if self.story.is_ended {
+            // What was given up is answered when the run has ended, and still counts.
+            for group in std::mem::take(&mut self.aborting) {
+                self.tokens += 11;
+                let last = Event::Aborted { group, num_tokens: 11 };
+                assert_eq!(self.machine.handle(last), Ok(Vec::new()));
+            }
+            assert_eq!(self.machine.totals().generated.tokens, self.tokens);
+        }
         let totals = *self.machine.totals();
         totals.check().unwrap();
+        assert_eq!(totals.trained.tokens + totals.left_out.tokens, self.tokens_trained);
         let count = |place: &str| self.ends.values().filter(|end| **end == place).count() as u64;
         for (place, counted) in
             [("trained", totals.trained), ("surplus", totals.surplus), ("stale", totals.stale)]
@@ -416,7 +442,7 @@ impl<'a> Driver<'a> {
         // No prompt of an epoch is trained twice.
         let mut once = BTreeSet::new();
         assert!(self.story.trained.iter().flatten().all(|prompt| once.insert(*prompt)));
-        assert!(self.lags.iter().all(|lag| *lag <= self.machine.max_lag()), "{:?}", self.lags);
+        assert!(self.lags.iter().all(|lag| *lag <= self.machine.run.max_lag()), "{:?}", self.lags);
         self.story
     }
 }
@@ -440,7 +466,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         4 => (group(), prop::option::of(0.0..1.0f64)).prop_map(|(group, value)| Event::Sampled { group, value }),
         2 => group().prop_map(|group| Event::Failed { group, num_tokens: u64::from(u32::MAX) }),
         1 => group().prop_map(|group| Event::Aborted { group, num_tokens: 1 }),
-        2 => (0u64..12).prop_map(|left_out| Event::Trained { left_out }),
+        2 => (0u64..12, 0u64..30).prop_map(|(left_out, tokens)| Event::Trained { left_out, tokens }),
         1 => (0u64..4).prop_map(|version| Event::Published { version: PolicyVersion(version) }),
         1 => Just(Event::Cancelled),
     ]
@@ -495,7 +521,7 @@ proptest! {
         settings in settings(),
         events in prop::collection::vec(any_event(), 0..60),
     ) {
-        let mut machine = Streaming::new(settings).unwrap();
+        let mut machine = Scheduler::streaming(settings).unwrap();
         for event in events {
             let before = machine.clone();
             match machine.handle(event) {
@@ -504,7 +530,7 @@ proptest! {
                 Err(_) => prop_assert_eq!(&machine, &before),
             }
             let text = serde_json::to_string(&machine).unwrap();
-            prop_assert_eq!(serde_json::from_str::<Streaming>(&text).unwrap(), machine.clone());
+            prop_assert_eq!(serde_json::from_str::<Scheduler>(&text).unwrap(), machine.clone());
         }
     }
 }

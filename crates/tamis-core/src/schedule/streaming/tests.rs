@@ -1,6 +1,8 @@
-use super::*;
+use crate::group::{GroupId, PolicyVersion};
 use crate::random::{Key, Purpose};
-use crate::schedule::{GroupFacts, StepClose};
+use crate::schedule::{
+    Command, Event, GroupFacts, ScheduleSettings, Scheduler, StepClose, StreamingSettings, Surplus,
+};
 
 fn settings(train_batch_size: usize, mini_batch_size: usize, surplus: Surplus) -> StreamingSettings {
     let run = ScheduleSettings { surplus, ..ScheduleSettings::new(train_batch_size, 2) };
@@ -9,7 +11,7 @@ fn settings(train_batch_size: usize, mini_batch_size: usize, surplus: Surplus) -
 
 /// A machine with a driver that answers draws at once from endless data.
 struct Driver {
-    machine: Streaming,
+    machine: Scheduler,
     next: u64,
     version: u64,
     flying: Vec<GroupId>,
@@ -19,7 +21,7 @@ struct Driver {
 
 impl Driver {
     fn new(settings: StreamingSettings) -> Self {
-        let machine = Streaming::new(settings).unwrap();
+        let machine = Scheduler::streaming(settings).unwrap();
         Self { machine, next: 0, version: 0, flying: vec![], parts: vec![], closed: vec![] }
     }
 
@@ -56,7 +58,7 @@ impl Driver {
 
     fn trained(&mut self) {
         self.version += 1;
-        self.send(Event::Trained { left_out: 0 });
+        self.send(Event::Trained { left_out: 0, tokens: 0 });
         self.send(Event::Published { version: PolicyVersion(self.version) });
         self.send(Event::BeginStep);
     }
@@ -207,5 +209,5 @@ fn a_kept_group_costs_one_over_the_keep_rate() {
 fn filters_over_a_round_are_refused() {
     let mut settings = settings(2, 2, Surplus::Discard);
     settings.run.filter = Some(crate::filter::GroupFilter::TopP(crate::filter::TopP::default()));
-    insta::assert_snapshot!(Streaming::new(settings).unwrap_err(), @"the filter top_p compares the groups of a round, and a streaming schedule has none");
+    insta::assert_snapshot!(Scheduler::streaming(settings).unwrap_err(), @"the filter top_p compares the groups of a round, and a streaming schedule has none");
 }

@@ -1,0 +1,444 @@
+//! What a run keeps whatever its mode: its groups, how far it is, its epochs, the step in the making, and the ends of a step.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::ledger::{Ledger, Outcome};
+use super::round_size::KeepRate;
+use super::{
+    Command, Diagnosis, FinishReason, OnExhausted, Progress, ScheduleError, ScheduleSettings, SkipReason,
+    StepClose, StepReport, StopCause, Surplus, Tally,
+};
+use crate::filter::{Filter, GroupStatistics, Verdict};
+use crate::group::{GroupId, PolicyVersion};
+
+/// What a run is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Phase {
+    Idle,
+    Open,
+    Training { trajectories: u64, tokens: u64 },
+    Ended,
+}
+
+/// Which prompts go back to the source when a step closes and the run goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum GoesBack {
+    /// Those of groups that were given up before they were judged: they might as well not have been drawn.
+    GivenUp,
+    /// Those of all groups that were not trained, unless they were dropped; and those of dropped ones too that were dispatched after the
+    /// last one of a full batch where surplus is thrown away: by chance these settled before the batch was full.
+    Untrained,
+}
+
+/// The step in the making.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub(super) struct OpenStep {
+    /// Generation rounds begun, or so many groups as make one.
+    pub(super) rounds: u64,
+    /// Parts handed out.
+    pub(super) parts: u64,
+    pub(super) tally: Tally,
+    batch: Tally,
+    pub(super) trained: Vec<GroupId>,
+    pub(super) stale: Vec<GroupId>,
+    aborted: Vec<GroupId>,
+    /// Aborted and failed groups that were not judged.
+    given_up: Vec<GroupId>,
+    max_lag: u64,
+}
+
+/// A pass over the data that still has groups in flight or prompts to come.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub(super) struct Epoch {
+    pub(super) dispatched: u64,
+    pub(super) settled: u64,
+    pub(super) tally: Tally,
+    /// Rounds of the run completed when it began.
+    pub(super) began: u64,
+    pub(super) is_over: bool,
+}
+
+impl Epoch {
+    /// Whether nothing of it is to come.
+    pub(super) fn is_done(&self) -> bool {
+        self.is_over && self.settled >= self.dispatched
+    }
+}
+
+/// The answer to a draw.
+pub(super) struct Drawn {
+    /// So many fewer than were asked for.
+    pub(super) missing: usize,
+    /// Whether the epoch had no prompt at all.
+    pub(super) is_empty_epoch: bool,
+}
+
+/// The state of a run that every mode has.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Run {
+    pub(super) settings: ScheduleSettings,
+    goes_back: GoesBack,
+    pub(super) phase: Phase,
+    pub(super) progress: Progress,
+    pub(super) version: PolicyVersion,
+    pub(super) ledger: Ledger,
+    /// Prompts asked for, while the answer is awaited.
+    pub(super) asked: Option<usize>,
+    pub(super) step: OpenStep,
+    pub(super) keep_rate: KeepRate,
+    pub(super) epochs: BTreeMap<u64, Epoch>,
+    /// The current epoch has no prompt left.
+    pub(super) epoch_over: bool,
+    skipped_in_a_row: u32,
+    /// Since a step was last trained: for the diagnosis of a run that only skips.
+    pub(super) since_trained: Tally,
+    /// Rounds in it, or so many groups as make one.
+    pub(super) rounds_since_trained: u64,
+}
+
+impl Run {
+    pub(super) fn new(settings: ScheduleSettings, goes_back: GoesBack) -> Self {
+        Self {
+            ledger: Ledger::new(settings.group_size, settings.order),
+            settings,
+            goes_back,
+            phase: Phase::Idle,
+            progress: Progress::default(),
+            version: PolicyVersion::default(),
+            asked: None,
+            step: OpenStep::default(),
+            keep_rate: KeepRate::default(),
+            epochs: BTreeMap::from([(0, Epoch::default())]),
+            epoch_over: false,
+            skipped_in_a_row: 0,
+            since_trained: Tally::default(),
+            rounds_since_trained: 0,
+        }
+    }
+
+    /// Refuses an event that does not fit what the run is doing.
+    pub(super) fn expect(&self, fits: bool, event: &'static str) -> Result<(), ScheduleError> {
+        let phase = match self.phase {
+            Phase::Idle => "between steps",
+            Phase::Open if self.asked.is_some() => "waiting for prompts",
+            Phase::Open => "waiting for groups",
+            Phase::Training { .. } => "waiting for the step to be trained",
+            Phase::Ended => "at its end",
+        };
+        if fits { Ok(()) } else { Err(ScheduleError::Unexpected { event, phase }) }
+    }
+
+    fn check_version(&self, version: PolicyVersion) -> Result<(), ScheduleError> {
+        if version < self.version {
+            return Err(ScheduleError::VersionOrder { version: version.0, previous: self.version.0 });
+        }
+        Ok(())
+    }
+
+    /// The greatest lag that a trained group may have.
+    pub(super) fn max_lag(&self) -> u64 {
+        match self.settings.surplus {
+            Surplus::Discard => 0,
+            Surplus::Carry { max_lag } => max_lag,
+        }
+    }
+
+    fn carries(&self) -> bool {
+        matches!(self.settings.surplus, Surplus::Carry { .. })
+    }
+
+    /// Opens a step: what was carried comes in, what is too old goes.
+    pub(super) fn open(&mut self, commands: &mut Vec<Command>) {
+        self.phase = Phase::Open;
+        if self.carries() {
+            let oldest = PolicyVersion(self.version.0.saturating_sub(self.max_lag()));
+            self.step.stale = self.ledger.discard_stale(oldest);
+            self.give_up(|_, version, _| version < oldest, commands);
+        }
+    }
+
+    /// Whether all steps are trained.
+    pub(super) fn has_all_steps(&self) -> bool {
+        self.settings.total_steps.is_some_and(|total| self.progress.steps >= total)
+    }
+
+    /// Asks for prompts of the current epoch.
+    pub(super) fn draw(&mut self, step: u64, round: u64, num_prompts: usize, commands: &mut Vec<Command>) {
+        self.asked = Some(num_prompts);
+        commands.push(Command::Draw { step, round, num_prompts });
+    }
+
+    /// Takes the answer to a draw in.
+    pub(super) fn dispatched(
+        &mut self,
+        groups: &[GroupId],
+        version: PolicyVersion,
+        exhausted: bool,
+    ) -> Result<Drawn, ScheduleError> {
+        self.expect(self.asked.is_some(), "dispatched")?;
+        let (asked, dispatched) = (self.asked.unwrap_or(0), groups.len());
+        if dispatched > asked || (dispatched < asked && !exhausted) {
+            return Err(ScheduleError::Draw { asked, dispatched });
+        }
+        self.ledger.check_order(groups)?;
+        self.check_version(version)?;
+        self.asked = None;
+        self.version = version;
+        let number = self.progress.epoch;
+        self.ledger.dispatch(groups, version, number);
+        self.progress.prompts += dispatched as u64;
+        self.progress.prompts_in_epoch += dispatched as u64;
+        let epoch = self.epochs.entry(number).or_default();
+        epoch.dispatched += dispatched as u64;
+        epoch.is_over = exhausted;
+        self.epoch_over = exhausted;
+        Ok(Drawn { missing: asked - dispatched, is_empty_epoch: exhausted && epoch.dispatched == 0 })
+    }
+
+    /// Whether another epoch may begin: for a step that has nothing yet, or within one.
+    pub(super) fn may_begin_epoch(&self, at_step: bool) -> bool {
+        let is_left = self.settings.total_epochs.is_none_or(|total| self.progress.epoch + 1 < total);
+        is_left
+            && match self.settings.on_exhausted {
+                OnExhausted::NextEpoch => true,
+                OnExhausted::UsePartial => at_step,
+                OnExhausted::Stop => false,
+            }
+    }
+
+    /// Why a run ends whose data are over.
+    pub(super) fn why_exhausted(&self) -> FinishReason {
+        match self.settings.on_exhausted {
+            OnExhausted::Stop => FinishReason::DataExhausted,
+            OnExhausted::NextEpoch | OnExhausted::UsePartial => FinishReason::TotalEpochs,
+        }
+    }
+
+    pub(super) fn begin_epoch(&mut self, commands: &mut Vec<Command>) {
+        self.progress.epoch += 1;
+        self.progress.prompts_in_epoch = 0;
+        self.epoch_over = false;
+        let epoch = self.progress.epoch;
+        self.epochs.insert(epoch, Epoch { began: self.progress.rounds, ..Epoch::default() });
+        commands.push(Command::NextEpoch { epoch });
+    }
+
+    /// What the filter says of groups, which it may compare; without one all are kept.
+    pub(super) fn judge(&self, groups: &[GroupStatistics]) -> Vec<Verdict> {
+        match &self.settings.filter {
+            Some(filter) => filter.judge(groups, self.settings.metric.outcome_scale()),
+            None => vec![Verdict::Kept; groups.len()],
+        }
+    }
+
+    /// Moves a finished group to where its verdict sends it, or its failure, and counts it in its epoch. Its tally is returned: it is still to
+    /// be counted in the step, by [`Run::count`].
+    pub(super) fn settle(&mut self, group: GroupId, verdict: Verdict, commands: &mut Vec<Command>) -> Tally {
+        let mut alone = Tally::default();
+        let Some(finished) = self.ledger.finished(group) else { return alone };
+        let epoch = finished.epoch;
+        match finished.outcome {
+            Outcome::Scored(summary) => {
+                commands.push(Command::Judged { group, verdict });
+                alone.add_judged(verdict, &summary);
+            }
+            Outcome::Failed { num_tokens } => alone.add_failed(self.settings.group_size, num_tokens),
+        }
+        self.ledger.settle(group, verdict.is_kept());
+        self.count_in_epoch(epoch, &alone);
+        alone
+    }
+
+    fn count_in_epoch(&mut self, epoch: u64, alone: &Tally) {
+        let epoch = self.epochs.entry(epoch).or_default();
+        epoch.settled += 1;
+        epoch.tally.append(alone);
+    }
+
+    /// Counts settled groups in the step.
+    pub(super) fn count(&mut self, tally: &Tally) {
+        self.step.tally.append(tally);
+        self.since_trained.append(tally);
+    }
+
+    /// Gives up the unwanted groups of those that are not settled.
+    pub(super) fn give_up(
+        &mut self,
+        is_unwanted: impl Fn(GroupId, PolicyVersion, Option<&Outcome>) -> bool,
+        commands: &mut Vec<Command>,
+    ) {
+        let mut stopping = Vec::new();
+        for group in self.ledger.give_up(is_unwanted) {
+            let group_size = self.settings.group_size;
+            let mut alone = Tally::default();
+            match group.outcome {
+                Some(Outcome::Failed { num_tokens }) => alone.add_failed(group_size, num_tokens),
+                _ => {
+                    alone.add_aborted(group_size);
+                    self.step.aborted.push(group.id);
+                }
+            }
+            self.count(&alone);
+            self.count_in_epoch(group.epoch, &alone);
+            self.step.given_up.push(group.id);
+            if group.outcome.is_none() {
+                stopping.push(group.id);
+            }
+        }
+        if !stopping.is_empty() {
+            commands.push(Command::Abort { groups: stopping });
+        }
+    }
+
+    /// Takes the first ready groups into the batch, and names them.
+    pub(super) fn train(&mut self, groups: usize) -> Vec<GroupId> {
+        let kept = self.ledger.train(groups);
+        for group in &kept {
+            self.step.max_lag = self.step.max_lag.max(self.version.0 - group.version.0);
+            self.step.batch.add_judged(Verdict::Kept, &group.summary);
+        }
+        let ids: Vec<GroupId> = kept.iter().map(|kept| kept.id).collect();
+        self.step.trained.extend(&ids);
+        ids
+    }
+
+    /// Closes a step that is trained.
+    pub(super) fn close_trained(&mut self, commands: &mut Vec<Command>) -> Result<StepClose, ScheduleError> {
+        let close = self.close(true, commands)?;
+        let trained = close.report.accounting.trained;
+        self.phase = Phase::Training { trajectories: trained.trajectories, tokens: trained.tokens };
+        Ok(close)
+    }
+
+    /// The step was trained.
+    pub(super) fn trained(&mut self, left_out: u64, tokens: u64) -> Result<(), ScheduleError> {
+        let Phase::Training { trajectories, tokens: all } = self.phase else {
+            return self.expect(false, "trained");
+        };
+        for (unit, left_out, trained) in [("members", left_out, trajectories), ("tokens", tokens, all)] {
+            if left_out > trained {
+                return Err(ScheduleError::LeftOut { unit, left_out, trained });
+            }
+        }
+        self.ledger.leave_out(left_out, tokens);
+        self.progress.steps += 1;
+        self.skipped_in_a_row = 0;
+        self.since_trained = Tally::default();
+        self.rounds_since_trained = 0;
+        self.phase = Phase::Idle;
+        Ok(())
+    }
+
+    /// Weights were published.
+    pub(super) fn published(&mut self, version: PolicyVersion) -> Result<(), ScheduleError> {
+        self.expect(self.phase != Phase::Ended, "published")?;
+        self.check_version(version)?;
+        self.version = version;
+        Ok(())
+    }
+
+    /// Gives the attempt at the step up; after too many in a row, the run.
+    pub(super) fn skip(&mut self, why: SkipReason, commands: &mut Vec<Command>) -> Result<(), ScheduleError> {
+        self.skipped_in_a_row += 1;
+        if self.skipped_in_a_row > self.settings.max_skipped_steps {
+            let cause = StopCause::SkippedSteps { steps: self.skipped_in_a_row, why };
+            return self.stop(cause, self.since_trained, self.rounds_since_trained, commands);
+        }
+        self.progress.skipped_steps += 1;
+        let close = self.close(true, commands)?;
+        self.phase = Phase::Idle;
+        commands.push(Command::SkipStep { why, close: Box::new(close) });
+        Ok(())
+    }
+
+    /// Ends the run well. What is not settled is given up, what is kept is surplus.
+    pub(super) fn finish(
+        &mut self,
+        why: FinishReason,
+        commands: &mut Vec<Command>,
+    ) -> Result<(), ScheduleError> {
+        let close = self.close(false, commands)?;
+        commands.push(Command::Finish { why, close: Box::new(close) });
+        Ok(())
+    }
+
+    /// Ends the run for want of signal, judged by a tally of so many rounds.
+    pub(super) fn stop(
+        &mut self,
+        cause: StopCause,
+        tally: Tally,
+        rounds: u64,
+        commands: &mut Vec<Command>,
+    ) -> Result<(), ScheduleError> {
+        let step = self.progress.steps + 1;
+        let num_kept = self.step.trained.len() + self.ledger.num_kept();
+        let diagnosis = Diagnosis::new(cause, step, num_kept, rounds, tally, &self.settings);
+        let close = self.close(false, commands)?;
+        commands.push(Command::Stop { diagnosis: Box::new(diagnosis), close: Box::new(close) });
+        Ok(())
+    }
+
+    /// Counts where everything went. What is kept and in flight stays for the next step where the run goes on and surplus is carried.
+    fn close(&mut self, goes_on: bool, commands: &mut Vec<Command>) -> Result<StepClose, ScheduleError> {
+        let keeps = goes_on && self.carries();
+        let num_accumulated = self.step.trained.len() + self.ledger.num_kept();
+        let mut surplus = Vec::new();
+        if !keeps {
+            surplus = self.ledger.discard_kept();
+            self.give_up(|_, _, _| true, commands);
+        }
+        if !goes_on {
+            self.asked = None;
+            self.phase = Phase::Ended;
+        }
+        let OpenStep { rounds, tally, batch, trained, stale, aborted, given_up, max_lag, .. } =
+            std::mem::take(&mut self.step);
+        let mut returned = Vec::new();
+        if goes_on {
+            returned = given_up;
+            if self.goes_back == GoesBack::Untrained {
+                returned.extend(surplus.iter().chain(&stale));
+                let is_full = trained.len() == self.settings.train_batch_size;
+                if let Some(last) = trained.last().filter(|_| is_full && !keeps) {
+                    returned.extend(self.ledger.gone_after(*last));
+                }
+            }
+            returned.sort_unstable();
+        }
+        let (accounting, carried) = self.ledger.close()?;
+        self.take_back(returned.len() as u64);
+        let step = self.progress.steps + 1;
+        let report = StepReport {
+            step,
+            epoch: self.progress.epoch,
+            rounds,
+            target: self.settings.train_batch_size,
+            num_accumulated,
+            all: tally,
+            batch,
+            accounting,
+            max_lag,
+            is_filtered: self.settings.filter.is_some(),
+            is_last: !trained.is_empty() && self.settings.total_steps == Some(step),
+            may_stay_in_flight: self.carries()
+                && (self.goes_back == GoesBack::Untrained || self.settings.rounds_in_flight > 1),
+        };
+        Ok(StepClose { trained, surplus, stale, carried, aborted, returned, report })
+    }
+
+    /// Prompts go back to the source: the present epoch has them before it.
+    fn take_back(&mut self, prompts: u64) {
+        if prompts == 0 {
+            return;
+        }
+        self.epoch_over = false;
+        self.progress.prompts = self.progress.prompts.saturating_sub(prompts);
+        self.progress.prompts_in_epoch = self.progress.prompts_in_epoch.saturating_sub(prompts);
+        self.epochs.entry(self.progress.epoch).or_default().is_over = false;
+    }
+}
