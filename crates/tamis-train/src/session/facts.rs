@@ -33,8 +33,6 @@ pub(super) struct StepFacts {
     pub(super) report: StepReport,
     /// Attempts at it that were given up.
     pub(super) num_given_up: usize,
-    /// Mean of the filter's metric over the members that it chose, where it chooses among them.
-    pub(super) mean_of_chosen: Option<f64>,
     /// The greedy completions, where the estimator compares with them.
     pub(super) greedy: Option<GreedyFacts>,
     /// The divergence in the reward, where it is there.
@@ -139,7 +137,6 @@ impl StepFacts {
             step: batch.report.step,
             report: batch.report,
             num_given_up: batch.num_given_up,
-            mean_of_chosen: None,
             greedy: None,
             reward_kl: None,
             shaping: Vec::new(),
@@ -199,7 +196,7 @@ pub(super) struct StepMetrics {
 impl StepMetrics {
     /// Every metric of a step, clocks and validation aside.
     pub(super) fn of(recipe: &Recipe, step: &Step) -> Self {
-        let Step { after, batch, members, facts } = step;
+        let Step { after, facts, .. } = step;
         let mut metrics = Metrics::new();
         metrics.set("training/global_step", facts.step as f64);
         metrics.set("training/epoch", facts.report.epoch as f64);
@@ -226,8 +223,8 @@ impl StepMetrics {
             metrics.extend(report.metrics.iter().map(|(name, value)| (name.as_str(), *value)));
         }
 
-        let groups = batch.groups();
-        let left_out: Vec<Option<LeftOut>> = members.iter().map(|member| member.left_out).collect();
+        let groups = step.groups();
+        let left_out: Vec<Option<LeftOut>> = step.members().map(|member| member.left_out).collect();
         let advantages = of_trained(&facts.advantages, &groups, &left_out);
         let columns = TrainedColumns {
             advantages: Some(Spread::from(&advantages)),
@@ -238,14 +235,16 @@ impl StepMetrics {
         };
         let trained = trained_metrics(&groups, &columns, &mut metrics);
         let zero_advantage = diagnostics::of_trained(&groups, &facts.advantages, &left_out, &mut metrics);
-        let records = batch.generated();
+        let records = step.generated();
         logged_metrics(&records, &mut metrics);
         let generated: Vec<&Group> = records.into_iter().map(|record| &record.group).collect();
         let of_generated = generated_metrics(&generated, &mut metrics);
         diagnostics::of_generated(&generated, &mut metrics);
         metrics.extend(facts.report.metrics());
-        // The machine knows whole groups only; those that the filter did not choose are not trained on.
-        metrics.set_some("train/filter_metric/mean", facts.mean_of_chosen);
+        if step.members().any(|member| !member.is_chosen) {
+            // The machine knows whole groups only; those that the filter did not choose are not trained on.
+            metrics.set_some("train/filter_metric/mean", mean_of_chosen(step));
+        }
         metrics.set("dynamic_sampling/num_given_up_attempts", facts.num_given_up as f64);
         for (reason, number) in facts.report.all.dropped_by() {
             metrics.set(format!("train/num_dropped/{reason}"), number as f64);
@@ -307,6 +306,13 @@ fn shown_kl(divergence: Divergence, facts: &StepFacts) -> Option<(&'static str, 
         Divergence::InReward { .. } => Some(("kl_penalty", facts.reward_kl?.mean)),
         Divergence::None => Some(("ppo_kl", report.filter(|report| report.num_updates > 1)?.old_kl?)),
     }
+}
+
+/// Mean of the filter's metric over the members that it chose.
+fn mean_of_chosen(step: &Step) -> Option<f64> {
+    let values = step.trained.iter().flat_map(|trained| &trained.record.values).zip(step.members());
+    let chosen = values.filter(|(_, member)| member.is_chosen).map(|(value, _)| *value);
+    Summary::of(chosen).map(|summary| summary.mean)
 }
 
 /// What reward functions logged of the step's completions (TRL's `log_metric`): the mean of each number, in the order of the completions.

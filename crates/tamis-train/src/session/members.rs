@@ -6,7 +6,7 @@ use tamis_core::ragged::Ragged;
 use tamis_rollout::Record;
 
 use super::recipe::Recipe;
-use crate::batch_metrics::Summary;
+use super::step::Member;
 use crate::left_out::LeftOut;
 
 /// What the filter said of the members of the batch.
@@ -21,13 +21,24 @@ impl Members {
         Self { chosen: trained.iter().map(|record| recipe.sieve.chosen_of(record)).collect() }
     }
 
-    /// Mean of the filter's metric over the members that it chose; `None` where it does not choose among them.
-    pub(super) fn mean_of_chosen(&self, trained: &[Record]) -> Option<f64> {
-        let members = trained.iter().zip(self.chosen.as_ref()?).flat_map(|(record, chosen)| {
-            let values = record.values.iter().zip(chosen);
-            values.filter_map(|(value, chosen)| chosen.then_some(*value))
-        });
-        Summary::of(members).map(|summary| summary.mean)
+    /// What became of each member, group by group: why it is left out \[B\], or its advantage \[B\].
+    pub(super) fn fates(
+        &self,
+        groups: &[&Group],
+        left_out: &[Option<LeftOut>],
+        advantages: &[f64],
+    ) -> Vec<Vec<Member>> {
+        let mut members = left_out.iter().zip(advantages);
+        let mut of_group = |(place, group): (usize, &&Group)| -> Vec<Member> {
+            let own = members.by_ref().take(group.trajectories.len()).enumerate();
+            own.map(|(i, (left_out, advantage))| Member {
+                is_chosen: self.is_chosen(place, i),
+                left_out: *left_out,
+                advantage: left_out.is_none().then_some(*advantage),
+            })
+            .collect()
+        };
+        groups.iter().enumerate().map(&mut of_group).collect()
     }
 
     fn is_chosen(&self, group: usize, member: usize) -> bool {

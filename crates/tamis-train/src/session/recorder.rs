@@ -7,7 +7,7 @@ use tamis_rollout::{Record, Scorer};
 
 use super::RunError;
 use super::state::RunState;
-use super::step::Member;
+use super::step::TrainedGroup;
 use crate::assemble::schedule::Sieve;
 use crate::checkpoint;
 use crate::left_out::LeftOut;
@@ -167,13 +167,11 @@ impl Recorder {
         Ok(())
     }
 
-    /// Writes the groups of a step, as far as the configuration wants it: those that it trained on, with what became of each of their `members`
-    /// \[B\] (none where an attempt ended before), and every other one that was generated.
+    /// Writes the groups of a step, as far as the configuration wants it: those that it trained on, and every other one that was generated.
     pub(super) fn write_rollouts<'a>(
         &self,
         step: u64,
-        trained: &'a [Record],
-        members: &[Member],
+        trained: &'a [TrainedGroup],
         others: impl IntoIterator<Item = &'a Record>,
     ) -> Result<(), RunError> {
         let takes_others = match self.rollouts {
@@ -182,11 +180,11 @@ impl Recorder {
             SaveRollouts::Off => return Ok(()),
         };
         let mut rows = Vec::new();
-        let mut members = members.iter();
-        let others = others.into_iter().filter(|_| takes_others);
-        for (place, record) in trained.iter().chain(others).enumerate() {
+        let trained = trained.iter().map(|trained| (&trained.record, trained.members.as_slice()));
+        let others = others.into_iter().filter(|_| takes_others).map(|record| (record, &[][..]));
+        for (record, members) in trained.chain(others) {
             for (i, (trajectory, value)) in record.group.trajectories.iter().zip(&record.values).enumerate() {
-                let member = if place < trained.len() { members.next() } else { None };
+                let member = members.get(i);
                 let left_out = member.and_then(|member| member.left_out);
                 rows.push(RolloutRow {
                     step: record.step,

@@ -11,7 +11,7 @@ use tamis_rollout::{GroupGenerator, Record};
 use super::RunError;
 use super::advantages::{Columns, Credit, assign, columns, dropped};
 use super::facts::{CriticFacts, StepFacts};
-use super::members::{Members, counted, in_loss, of_trained, of_trajectories};
+use super::members::{Members, counted, in_loss, of_trajectories};
 use super::recipe::Recipe;
 use super::recorder::{POLICY_RATE, diverged};
 use super::state::{CriticState, RunState};
@@ -53,14 +53,24 @@ impl Batch {
     /// Everything that was generated for the step, in all of its attempts and before any filter.
     pub(super) fn generated(&self) -> Vec<&Record> {
         let all = self.trained.iter().chain(&self.others).chain(&self.carried_out);
-        all.filter(|record| record.step == self.report.step && !record.group.trajectories.is_empty())
-            .collect()
+        generated(self.report.step, all)
     }
+}
+
+/// A group that was trained on, with what became of each of its members.
+#[derive(Debug, Clone)]
+pub(super) struct TrainedGroup {
+    /// The group as it was collected: the filter's metric of its members, rewards, what was logged.
+    pub(super) record: Record,
+    /// Its members \[G\].
+    pub(super) members: Vec<Member>,
 }
 
 /// What became of a member of a trained group.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Member {
+    /// Whether the filter chose it.
+    pub(super) is_chosen: bool,
     /// Why it bears no loss; `None`: it trains.
     pub(super) left_out: Option<LeftOut>,
     /// Its advantage, the mean over its tokens where each has one; `None` where it does not train.
@@ -71,12 +81,37 @@ pub(super) struct Member {
 pub(super) struct Step {
     /// The state after it.
     pub(super) after: RunState,
-    /// The batch, as it was given.
-    pub(super) batch: Batch,
-    /// What became of each member of its trained groups, in order \[B\].
-    pub(super) members: Vec<Member>,
+    /// The groups that it trained on, in batch order.
+    pub(super) trained: Vec<TrainedGroup>,
+    /// Every other group that left the machine, in all attempts at the step.
+    pub(super) others: Vec<Record>,
+    /// Groups generated for the step and kept for a later one.
+    pub(super) carried_out: Vec<Record>,
     /// What is to be known of it.
     pub(super) facts: StepFacts,
+}
+
+impl Step {
+    /// The trained groups \[P\].
+    pub(super) fn groups(&self) -> Vec<&Group> {
+        self.trained.iter().map(|trained| &trained.record.group).collect()
+    }
+
+    /// What became of every member of the trained groups, in order \[B\].
+    pub(super) fn members(&self) -> impl Iterator<Item = &Member> {
+        self.trained.iter().flat_map(|trained| &trained.members)
+    }
+
+    /// Everything that was generated for the step, in all of its attempts and before any filter.
+    pub(super) fn generated(&self) -> Vec<&Record> {
+        let trained = self.trained.iter().map(|trained| &trained.record);
+        generated(self.facts.step, trained.chain(&self.others).chain(&self.carried_out))
+    }
+}
+
+/// Those of some records that were generated for a step.
+fn generated<'a>(step: u64, records: impl Iterator<Item = &'a Record>) -> Vec<&'a Record> {
+    records.filter(|record| record.step == step && !record.group.trajectories.is_empty()).collect()
 }
 
 /// Trains on a batch. Everything that it changes beside weights and moments is in what it returns: where an interruption ends it, nothing was
@@ -91,7 +126,6 @@ pub(super) fn step(
     let mut facts = StepFacts::of(&batch);
     let groups = batch.groups();
     let members = Members::of(recipe, &batch.trained);
-    facts.mean_of_chosen = members.mean_of_chosen(&batch.trained);
     let mut learning = before.learning.clone();
     if recipe.tells_uniform_groups() {
         let told = learning.uniform_groups.see(facts.step, &members.rewards(&groups), recipe.sieve.remedy());
@@ -141,14 +175,8 @@ pub(super) fn step(
     facts.warn_of_updates(left_out.len(), num_left_out, left_out.iter().flatten().next());
     workers.shell.trained(num_left_out, tokens_left_out)?;
     workers.shell.published(workers.engine.version())?;
-    let advantages = of_trained(&credit.shaped.advantages, &groups, &left_out);
-    let members = left_out.iter().zip(of_trajectories(&advantages, &groups));
-    let members = members
-        .map(|(left_out, advantage)| Member {
-            left_out: *left_out,
-            advantage: left_out.is_none().then_some(advantage),
-        })
-        .collect();
+    let advantages = of_trajectories(&credit.shaped.advantages, &groups);
+    let fates = members.fates(&groups, &left_out, &advantages);
     facts.advantages = credit.shaped.advantages;
     facts.returns = credit.returns;
     facts.final_rewards = columns.final_rewards;
@@ -170,7 +198,9 @@ pub(super) fn step(
         logs: before.logs.clone(),
         journal: before.journal,
     };
-    Ok(Step { after, batch, members, facts })
+    let trained = batch.trained.into_iter().zip(fates);
+    let trained = trained.map(|(record, members)| TrainedGroup { record, members }).collect();
+    Ok(Step { after, trained, others: batch.others, carried_out: batch.carried_out, facts })
 }
 
 /// Trains the critic on the step's returns, where there are some; whether it did.

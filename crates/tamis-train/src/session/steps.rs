@@ -197,7 +197,7 @@ impl Session {
         let (recorder, facts) = (&self.recorder, &step.facts);
         facts.warnings.iter().for_each(|warning| recorder.progress.warn(warning));
         let mut found = StepMetrics::of(&self.recipe, &step);
-        recorder.write_rollouts(facts.step, &step.batch.trained, &step.members, &step.batch.others)?;
+        recorder.write_rollouts(facts.step, &step.trained, &step.others)?;
         recorder.progress.say(&facts.report.to_string());
         let mut timings = std::mem::take(&mut self.attempts.timings);
         timings.append(&facts.timings);
@@ -265,14 +265,14 @@ impl Session {
 
     /// Writes what an attempt at a step generated that ended without training, with all attempts before it.
     fn write_untrained(&self, step: u64, collected: &Collected) -> Result<(), RunError> {
-        let others = collected.others.iter().chain(&self.attempts.given_up);
-        self.recorder.write_rollouts(step, &collected.trained, &[], others)
+        let all = collected.trained.iter().chain(&collected.others).chain(&self.attempts.given_up);
+        self.recorder.write_rollouts(step, &[], all)
     }
 
     /// The same of an attempt that an error ended, so that a person can look at what led to it. A resume writes the file anew.
     fn write_unfinished(&self, step: u64) -> Result<(), RunError> {
         let unfinished = self.workers.shell.unfinished(step);
-        self.recorder.write_rollouts(step, &[], &[], unfinished.iter().chain(&self.attempts.given_up))
+        self.recorder.write_rollouts(step, &[], unfinished.iter().chain(&self.attempts.given_up))
     }
 
     pub(super) fn collect(&mut self) -> Result<Collected, RunError> {

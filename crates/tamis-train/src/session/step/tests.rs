@@ -80,7 +80,7 @@ impl Left {
         let metrics = StepMetrics::of(&session.recipe, step).metrics;
         Self {
             after: serde_json::to_value(&step.after).expect("JSON"),
-            members: step.members.clone(),
+            members: step.members().copied().collect(),
             metrics: metrics.iter().map(|(name, value)| (name.to_owned(), value.to_bits())).collect(),
             warnings: step.facts.warnings.clone(),
             weights: weights(&session.workers.engine),
@@ -166,28 +166,28 @@ fn what_a_step_leaves_does_not_depend_on_how_often_it_was_begun_and_dropped() {
 fn members_that_the_filter_did_not_choose_are_left_out_and_keep_their_rewards() {
     let (_folder, mut session) = opened(&["filter={kind: within_group, k: 2}"]);
     let given = batch(&mut session);
-    let rewards = |batch: &Batch| -> Vec<f64> {
-        batch.groups().iter().flat_map(|group| &group.trajectories).map(|one| one.reward).collect()
+    let rewards = |groups: &[&Group]| -> Vec<f64> {
+        groups.iter().flat_map(|group| &group.trajectories).map(|one| one.reward).collect()
     };
-    let before = rewards(&given);
+    let before = rewards(&given.groups());
     let step = one_step(&mut session, given).expect("a step");
-    assert_eq!(rewards(&step.batch), before);
+    assert_eq!(rewards(&step.groups()), before);
     assert!(before.iter().all(|reward| !reward.is_nan()));
     let unchosen = |member: &&Member| member.left_out == Some(LeftOut::Unchosen);
-    assert_eq!((step.members.len(), step.members.iter().filter(unchosen).count()), (16, 8));
-    for member in &step.members {
+    assert_eq!((step.members().count(), step.members().filter(unchosen).count()), (16, 8));
+    for member in step.members() {
         assert_eq!(member.advantage.is_none(), member.left_out.is_some());
     }
     let accounting = step.facts.report.accounting;
     assert!(accounting.check().is_ok());
-    let left_out = step.members.iter().filter(|member| member.left_out.is_some()).count() as u64;
+    let left_out = step.members().filter(|member| member.left_out.is_some()).count() as u64;
     assert_eq!(
         (accounting.left_out.trajectories, accounting.trained.trajectories),
         (left_out, 16 - left_out)
     );
     let metrics = StepMetrics::of(&session.recipe, &step).metrics;
     assert_eq!(metrics.get("train/num_left_out/unchosen"), Some(8.0));
-    let generated: Vec<&Group> = step.batch.generated().into_iter().map(|record| &record.group).collect();
+    let generated: Vec<&Group> = step.generated().into_iter().map(|record| &record.group).collect();
     assert_eq!(step.after.num_tokens, num_tokens(&generated) as u64);
     assert_eq!(step.after.step, 1);
 }
