@@ -14,7 +14,7 @@ use tamis_train::durable::{Disk, Fault, Operation};
 use tamis_train::interrupt::Interrupt;
 use tamis_train::progress::Progress;
 use tamis_train::run_directory::RunDirectory;
-use tamis_train::session::{Begin, ConfigText, Session};
+use tamis_train::session::{Begin, Begun, ConfigText, RunError, Session, Summary};
 
 /// Noise on top of the verifier, so that there is a journal; the same each time, so that runs can be compared.
 const JUDGE: &str = "\
@@ -30,6 +30,13 @@ fn config(argv: &str) -> String {
     TINY.replaced("total_steps: 6", "total_steps: 4")
         .replaced("reward: [{kind: number}]", &reward)
         .replaced("gen_batch_size: 8", "gen_batch_size: 16")
+}
+
+fn run(begun: Result<Begun, RunError>) -> Result<Summary, RunError> {
+    match begun? {
+        Begun::Ready(session) => session.run(),
+        Begun::Interrupted(interrupted) => panic!("{interrupted}"),
+    }
 }
 
 fn resumed_equals(folder: &Folder, expected: &Left) {
@@ -123,7 +130,7 @@ fn a_failing_disk_ends_the_run_and_loses_nothing() {
         let loaded = load(&[folder.join("config.yaml")], &[directory]).expect("a sound configuration");
         let config = ConfigText::of(loaded, Vec::new());
         let session = Session::begin_on(disk, Begin::New(config), quiet, Interrupt::new());
-        session.and_then(Session::run).map(|_| ()).map_err(|error| error.to_string())
+        run(session).map(|_| ()).map_err(|error| error.to_string())
     };
     let counting = Disk::unflushed();
     let counted = Folder::new();
@@ -196,7 +203,7 @@ fn resume(run: &Path) {
     let was = Box::new(loaded.config.clone());
     let now = ConfigText::of(loaded, Vec::new());
     let session = Session::begin(Begin::Resume { directory, was, now }, quiet, Interrupt::new());
-    session.and_then(Session::run).expect("goes on");
+    run(session).expect("goes on");
 }
 
 /// A path without what differs from step to step and from run to run.

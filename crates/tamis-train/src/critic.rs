@@ -12,7 +12,7 @@ use tamis_core::ragged::Ragged;
 use tamis_core::random::Key;
 use tamis_core::schedule::mini_batches;
 
-use crate::learner::{CriticLearner, LearnerError, LearnerSequence};
+use crate::learner::{CriticLearner, LearnerSequence, Pass};
 use crate::micro_batch::{MicroBatch, pass_over};
 use crate::optimizer_batch::{OptimizerBatch, first_rows, order};
 
@@ -65,7 +65,7 @@ pub fn values(
     learner: &mut dyn CriticLearner,
     sequences: &[LearnerSequence<'_>],
     micro_batch: MicroBatch,
-) -> Result<Ragged<f64>, LearnerError> {
+) -> Pass<Ragged<f64>> {
     pass_over(sequences, micro_batch, |sequences| learner.values(sequences))
 }
 
@@ -78,7 +78,7 @@ pub fn update_critic(
     batch: CriticBatch<'_>,
     settings: &CriticSettings,
     learning_rate: f64,
-) -> Result<CriticReport, LearnerError> {
+) -> Pass<CriticReport> {
     let mut report = CriticReport::default();
     let mut totals: Vec<(&'static str, f64, usize)> = Vec::new();
     let mut norms = 0.0;
@@ -126,7 +126,7 @@ fn pass(
     batch: CriticBatch<'_>,
     own: &OptimizerBatch<'_>,
     settings: &CriticSettings,
-) -> Result<ValueMetrics, LearnerError> {
+) -> Pass<ValueMetrics> {
     let (old, returns) = (own.gathered(batch.old), own.gathered(batch.returns));
     let mut all: Vec<ValueSums> = vec![ValueSums::default(); own.sequences.len()];
     let (mut derivatives, mut sums) = (Vec::new(), Vec::new());

@@ -84,7 +84,7 @@ impl EvaluateError {
     /// Whether it is no failure: something was given up because of Ctrl-C.
     fn is_interruption(&self) -> bool {
         match self {
-            Self::Assemble(error) => error.is_interruption(),
+            Self::Assemble(error) => matches!(error, AssembleError::Reward(RewardError::Interrupted)),
             Self::Shell(error) => error.is_interruption(),
             Self::Interrupted => true,
             Self::Folder(_) | Self::NoPrompts => false,

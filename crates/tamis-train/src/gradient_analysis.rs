@@ -5,7 +5,7 @@ use tamis_core::filter::GroupStatistics;
 use tamis_core::objective::{Objective, ObjectiveState};
 use tamis_core::ragged::Ragged;
 
-use crate::learner::{Learner, LearnerError};
+use crate::learner::{Learner, LearnerError, Pass};
 use crate::update::{TrainingBatch, UpdateSettings, gradient_norm};
 
 /// When groups are sorted, and into which buckets.
@@ -103,7 +103,7 @@ impl GradientAnalysis {
         batch: TrainingBatch<'_>,
         rewards: &Ragged<f64>,
         settings: &UpdateSettings,
-    ) -> Result<Vec<(String, f64)>, LearnerError> {
+    ) -> Pass<Vec<(String, f64)>> {
         let deviations: Vec<f64> = rewards.rows().map(deviation).collect();
         let places = self
             .buckets

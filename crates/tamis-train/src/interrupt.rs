@@ -32,6 +32,40 @@ pub enum Reaction {
 #[error("interrupted")]
 pub struct Interrupted;
 
+/// Why work did not come to its end. Being interrupted is no failure: it is an ending, after which nothing of the work may be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Halt<E> {
+    /// It was asked to stop.
+    Interrupted,
+    /// It cannot be done.
+    Failed(E),
+}
+
+impl<E> Halt<E> {
+    /// With another form of the failure.
+    pub fn map<F>(self, form: impl FnOnce(E) -> F) -> Halt<F> {
+        match self {
+            Self::Interrupted => Halt::Interrupted,
+            Self::Failed(error) => Halt::Failed(form(error)),
+        }
+    }
+}
+
+impl<E: std::fmt::Display> std::fmt::Display for Halt<E> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Interrupted => Interrupted.fmt(formatter),
+            Self::Failed(error) => error.fmt(formatter),
+        }
+    }
+}
+
+impl<E> From<Interrupted> for Halt<E> {
+    fn from(_: Interrupted) -> Self {
+        Self::Interrupted
+    }
+}
+
 /// How often [`Interrupt::or_abandon`] looks whether a stop was asked for.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 

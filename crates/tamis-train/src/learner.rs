@@ -5,6 +5,8 @@
 
 use thiserror::Error;
 
+use crate::interrupt::Halt;
+
 /// One sequence to learn from or to score.
 #[derive(Debug, Clone, Copy)]
 pub struct LearnerSequence<'a> {
@@ -47,13 +49,22 @@ pub enum LearnerError {
         /// What it said.
         reason: String,
     },
-    /// What was asked for is not wanted any more.
-    #[error("interrupted")]
-    Interrupted,
     /// A critic is asked for, and the learner has none.
     #[error("the learner has no critic")]
     NoCritic,
 }
+
+impl<S> From<S> for Halt<LearnerError>
+where
+    LearnerError: From<S>,
+{
+    fn from(source: S) -> Self {
+        Self::Failed(source.into())
+    }
+}
+
+/// What a pass gives, unless it fails or is interrupted.
+pub type Pass<T> = Result<T, Halt<LearnerError>>;
 
 /// Asked between forward and backward: log-probabilities and entropies in (flat \[N\]), derivatives out.
 pub type AskObjective<'a> = dyn FnMut(&[f32], &[f32], &mut Coefficients) -> Result<(), LearnerError> + 'a;
@@ -70,11 +81,8 @@ pub struct PolicyScores {
 /// A trainable policy.
 pub trait Learner {
     /// Forward over the sequences, then backward of `Σ_t logprob_t·coef_t + entropy_t·ent_coef_t` into the gradient buffer.
-    fn forward_backward(
-        &mut self,
-        sequences: &[LearnerSequence<'_>],
-        ask: &mut AskObjective<'_>,
-    ) -> Result<(), LearnerError>;
+    fn forward_backward(&mut self, sequences: &[LearnerSequence<'_>], ask: &mut AskObjective<'_>)
+    -> Pass<()>;
 
     /// Takes a step with the gathered gradient and clears it. A gradient that is not finite changes nothing but is reported.
     fn optimizer_step(&mut self, learning_rate: f64) -> Result<OptimizerReport, LearnerError>;
@@ -84,14 +92,10 @@ pub trait Learner {
 
     /// Log-probabilities and entropies of the completions under the policy as it is, its logits multiplied by `sharpness` (above 0),
     /// flat \[N\] each; with 1 the same bits as in [`Self::forward_backward`].
-    fn policy_scores(
-        &mut self,
-        sequences: &[LearnerSequence<'_>],
-        sharpness: f64,
-    ) -> Result<PolicyScores, LearnerError>;
+    fn policy_scores(&mut self, sequences: &[LearnerSequence<'_>], sharpness: f64) -> Pass<PolicyScores>;
 
     /// Log-probabilities of the completions under the reference policy, flat \[N\].
-    fn reference_logprobs(&mut self, sequences: &[LearnerSequence<'_>]) -> Result<Vec<f32>, LearnerError>;
+    fn reference_logprobs(&mut self, sequences: &[LearnerSequence<'_>]) -> Pass<Vec<f32>>;
 }
 
 /// Asked between forward and backward of a critic: values in (flat \[N\]), the loss's derivatives by them out (empty on entry).
@@ -102,14 +106,14 @@ pub type AskValueLoss<'a> = dyn FnMut(&[f32], &mut Vec<f32>) -> Result<(), Learn
 /// The value at a completion token is that of the state in which it is chosen: of what stands before it, without the token itself.
 pub trait CriticLearner {
     /// Values at the completions' tokens, flat \[N\].
-    fn values(&mut self, sequences: &[LearnerSequence<'_>]) -> Result<Vec<f32>, LearnerError>;
+    fn values(&mut self, sequences: &[LearnerSequence<'_>]) -> Pass<Vec<f32>>;
 
     /// Forward over the sequences, then backward of `Σ_t value_t·coef_t` into the critic's gradient buffer.
     fn critic_forward_backward(
         &mut self,
         sequences: &[LearnerSequence<'_>],
         ask: &mut AskValueLoss<'_>,
-    ) -> Result<(), LearnerError>;
+    ) -> Pass<()>;
 
     /// As [`Learner::optimizer_step`], of the critic.
     fn critic_step(&mut self, learning_rate: f64) -> Result<OptimizerReport, LearnerError>;

@@ -15,7 +15,8 @@ use tamis_core::random::Key;
 use tamis_core::schedule::mini_batches;
 
 use crate::batch_metrics::Summary;
-use crate::learner::{Coefficients, Learner, LearnerError, PolicyScores};
+use crate::interrupt::Halt;
+use crate::learner::{Coefficients, Learner, LearnerError, Pass, PolicyScores};
 use crate::micro_batch::MicroBatch;
 use crate::optimizer_batch::{OptimizerBatch, first_rows, order};
 
@@ -93,7 +94,7 @@ pub fn update(
     batch: TrainingBatch<'_>,
     settings: &UpdateSettings,
     learning_rate: f64,
-) -> Result<UpdateReport, LearnerError> {
+) -> Pass<UpdateReport> {
     let mut report = UpdateReport::default();
     let mut totals: Vec<(String, f64, usize)> = Vec::new();
     let mut add = |metrics: Vec<(String, f64)>| {
@@ -177,14 +178,14 @@ pub(crate) fn gradient_norm(
     batch: TrainingBatch<'_>,
     places: &[usize],
     settings: &UpdateSettings,
-) -> Result<Option<f64>, LearnerError> {
+) -> Pass<Option<f64>> {
     let mut mini = MiniBatch::of(batch, &first_rows(batch.groups), places, settings);
     let corrected = mini.correct(learner, objective, settings)?;
     if mini.batch.live().is_empty() {
         return Ok(None);
     }
     mini.pass(learner, objective, state, settings, &corrected, settings.key)?;
-    learner.take_gradient_norm().map(Some)
+    Ok(Some(learner.take_gradient_norm()?))
 }
 
 /// What the correction says of an optimizer batch.
@@ -266,11 +267,7 @@ impl<'a> MiniBatch<'a> {
     }
 
     /// The policy's log-probabilities and entropies over the whole optimizer batch \[N\]; 0 in sequences that are not trained on.
-    fn scores(
-        &self,
-        learner: &mut dyn Learner,
-        settings: &UpdateSettings,
-    ) -> Result<PolicyScores, LearnerError> {
+    fn scores(&self, learner: &mut dyn Learner, settings: &UpdateSettings) -> Pass<PolicyScores> {
         let mask = &self.batch.mask;
         let num_tokens = mask.num_values();
         let mut all = PolicyScores { logprobs: vec![0.0; num_tokens], entropies: vec![0.0; num_tokens] };
@@ -284,7 +281,7 @@ impl<'a> MiniBatch<'a> {
                 all.entropies[tokens].copy_from_slice(&scores.entropies[from..to]);
                 from = to;
             }
-            Ok::<_, LearnerError>(())
+            Ok::<_, Halt<LearnerError>>(())
         })?;
         Ok(all)
     }
@@ -295,7 +292,7 @@ impl<'a> MiniBatch<'a> {
         learner: &mut dyn Learner,
         objective: &Objective,
         settings: &UpdateSettings,
-    ) -> Result<BatchCorrection, LearnerError> {
+    ) -> Pass<BatchCorrection> {
         let judges_policy = |correction: &Correction| {
             correction.mode.is_bypass()
                 && (correction.importance.is_some() || !correction.rejections.is_empty())
@@ -353,7 +350,7 @@ impl<'a> MiniBatch<'a> {
         settings: &UpdateSettings,
         corrected: &BatchCorrection,
         key: Key,
-    ) -> Result<tamis_core::objective::Outcome, LearnerError> {
+    ) -> Pass<tamis_core::objective::Outcome> {
         let selection = match &corrected.scores {
             Some(scores) if objective.needs_selection() => {
                 let columns = Columns {
@@ -382,7 +379,7 @@ impl<'a> MiniBatch<'a> {
         settings: &UpdateSettings,
         weight: Option<&[f32]>,
         selection: Option<&Selection>,
-    ) -> Result<tamis_core::objective::Outcome, LearnerError> {
+    ) -> Pass<tamis_core::objective::Outcome> {
         let is_decoupled = matches!(objective.policy, PolicyLoss::Decoupled(_));
         let mut accumulator = Accumulator::new(self.batch.sequences.len());
         let mut evaluation = Evaluation::default();

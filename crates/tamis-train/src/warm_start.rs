@@ -2,13 +2,12 @@
 
 use tamis_core::printable::cut_middle;
 use tamis_core::random::{Key, Purpose};
-use tamis_env::reward::RewardError;
-use tamis_rollout::{GroupGeneratorError, PreparedPrompt, ScoreError, ShellError};
+use tamis_rollout::PreparedPrompt;
 use tamis_text::tokenizer::TokenizerError;
 use thiserror::Error;
 
 use crate::codec::Codec;
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Halt, Interrupt};
 use crate::learner::{Learner, LearnerError, LearnerSequence};
 use crate::learning_rate::{Decay, LearningRate};
 
@@ -45,9 +44,6 @@ pub enum WarmStartError {
         #[source]
         source: Box<TokenizerError>,
     },
-    /// Ctrl-C.
-    #[error("interrupted")]
-    Interrupted,
     /// There is nothing to imitate.
     #[error(
         "`warm_start.steps` is above 0 and there are no examples: none of the training prompts has a ground truth"
@@ -55,10 +51,7 @@ pub enum WarmStartError {
     NoExamples,
     /// The learner broke down.
     #[error(transparent)]
-    Learner(LearnerError),
-    /// The accuracy cannot be measured.
-    #[error(transparent)]
-    Measure(ShellError),
+    Learner(#[from] LearnerError),
 }
 
 impl WarmStartError {
@@ -71,26 +64,7 @@ impl WarmStartError {
             Self::NoExamples => Some(
                 "set `warm_start.steps: 0`, or name the columns of prompt and answer (`data.columns.prompt`, `data.columns.ground_truth`)",
             ),
-            Self::Interrupted | Self::Learner(_) | Self::Measure(_) => None,
-        }
-    }
-}
-
-impl From<LearnerError> for WarmStartError {
-    fn from(error: LearnerError) -> Self {
-        match error {
-            LearnerError::Interrupted => Self::Interrupted,
-            error => Self::Learner(error),
-        }
-    }
-}
-
-impl From<ShellError> for WarmStartError {
-    fn from(error: ShellError) -> Self {
-        match error {
-            ShellError::Generator(GroupGeneratorError::Interrupted)
-            | ShellError::Score(ScoreError::Reward(RewardError::Interrupted)) => Self::Interrupted,
-            error => Self::Measure(error),
+            Self::Learner(_) => None,
         }
     }
 }
@@ -154,12 +128,13 @@ pub fn warm_start<L: Learner, E: From<WarmStartError>>(
     settings: &WarmStartSettings,
     interrupt: &Interrupt,
     check: impl Fn(&L) -> Result<(), E>,
-    mut measure: impl FnMut(&mut L) -> Result<Option<f64>, ShellError>,
+    mut measure: impl FnMut(&mut L) -> Result<Option<f64>, Halt<E>>,
     mut progress: impl FnMut(usize, f64, Option<f64>),
-) -> Result<WarmStartReport, E> {
+) -> Result<WarmStartReport, Halt<E>> {
     if examples.is_empty() {
-        return Err(WarmStartError::NoExamples.into());
+        return Err(Halt::Failed(WarmStartError::NoExamples.into()));
     }
+    let failed = |error: LearnerError| E::from(WarmStartError::from(error));
     let schedule = LearningRate {
         peak: settings.learning_rate,
         warm_up: settings.warmup_steps as u64,
@@ -171,7 +146,7 @@ pub fn warm_start<L: Learner, E: From<WarmStartError>>(
     let mut order: Vec<usize> = Vec::new();
     for update in 0..settings.steps {
         if interrupt.is_requested() {
-            return Err(WarmStartError::Interrupted.into());
+            return Err(Halt::Interrupted);
         }
         let batch: Vec<&Example> = (0..settings.batch_size)
             .map(|i| {
@@ -196,17 +171,17 @@ pub fn warm_start<L: Learner, E: From<WarmStartError>>(
             coefficients.entropy.clear();
             Ok(())
         });
-        passed.map_err(WarmStartError::from)?;
+        passed.map_err(|halt| halt.map(failed))?;
         let rate = schedule.rate(update as u64 + 1, settings.steps as u64 + 1);
-        learner.optimizer_step(rate).map_err(WarmStartError::from)?;
+        learner.optimizer_step(rate).map_err(|error| Halt::Failed(failed(error)))?;
         report.num_updates = update + 1;
         report.loss = loss;
         let target = settings.target_accuracy.filter(|_| (update + 1) % settings.test_freq.max(1) == 0);
         if target.is_some() || !loss.is_finite() {
-            check(learner)?;
+            check(learner).map_err(Halt::Failed)?;
         }
         if let Some(target) = target {
-            report.accuracy = measure(learner).map_err(WarmStartError::from)?;
+            report.accuracy = measure(learner)?;
             progress(update + 1, loss, report.accuracy);
             if report.accuracy.is_some_and(|accuracy| accuracy >= target) {
                 break;

@@ -11,7 +11,7 @@ use tamis_train::durable::Disk;
 use tamis_train::interrupt::{Interrupt, Reaction};
 use tamis_train::progress::Progress;
 use tamis_train::run_directory::{RunDirectory, RunDirectoryError};
-use tamis_train::session::{Begin, ConfigText, Ending, RunError, Session, Summary};
+use tamis_train::session::{Begin, Begun, ConfigText, Ending, RunError, Session, Summary, Unbegun};
 use tamis_train::validation::{OutcomeKind, ValidationReport};
 use tamis_train::warm_start::WarmStartError;
 
@@ -33,11 +33,15 @@ pub(crate) fn run(arguments: &Train) -> Result<u8, Failure> {
         let layers = arguments.layers.clone();
         let loaded = interrupt
             .or_abandon(move || layers.load_checked(Placeholders::Refused))
-            .map_err(|_| fail(&RunError::NotBegun))??;
+            .map_err(|_| unbegun(&Unbegun::NotBegun))??;
         let notes = notes(&loaded);
         Begin::New(ConfigText::of(loaded, notes))
     };
-    let session = Session::begin(begin, Progress::on_stderr, interrupt).map_err(|error| fail(&error))?;
+    let begun = Session::begin(begin, Progress::on_stderr, interrupt).map_err(|error| fail(&error))?;
+    let session = match begun {
+        Begun::Ready(session) => session,
+        Begun::Interrupted(interrupted) => return Err(unbegun(&interrupted)),
+    };
     let summary = session.run().map_err(|error| fail(&error))?;
     show(&closing(&summary))?;
     Ok(match summary.ending {
@@ -82,10 +86,14 @@ fn resume(arguments: &Train, path: &Path, interrupt: &Interrupt) -> Result<Begin
         let found = check::all(&now, purpose, Placeholders::Refused);
         with_findings(now, found)
     };
-    let now = interrupt.or_abandon(check).map_err(|_| fail(&RunError::NotResumed))?.map_err(refused)?;
+    let now = interrupt.or_abandon(check).map_err(|_| unbegun(&Unbegun::NotResumed))?.map_err(refused)?;
     let notes = super::new_notes(&was, &now);
     let now = ConfigText::of(now, notes);
     Ok(Begin::Resume { directory, was: Box::new(was.config), now })
+}
+
+fn unbegun(interrupted: &Unbegun) -> Failure {
+    Failure::of(INTERRUPTED, interrupted, interrupted.hint())
 }
 
 fn fail(error: &RunError) -> Failure {
@@ -103,7 +111,6 @@ fn fail(error: &RunError) -> Failure {
             | SaveError::Shape { .. },
         )
         | RunError::Directory(RunDirectoryError::ForeignLog { .. }) => MISMATCH,
-        RunError::Interrupted { .. } | RunError::NotBegun | RunError::NotResumed => INTERRUPTED,
         // A damaged file is no mistake in the configuration.
         RunError::Assemble(AssembleError::Checksum(_)) => FAILED,
         RunError::Assemble(_)

@@ -30,6 +30,7 @@ use thiserror::Error;
 use crate::checkpoint::ChecksumError;
 use crate::codec::CodecError;
 use crate::durable::DiskError;
+use crate::interrupt::Halt;
 use crate::learning_rate::{Decay, LearningRate};
 
 /// A learning rate over steps.
@@ -116,9 +117,12 @@ impl AssembleError {
         Self::Setting { message: message.into(), hint: hint.into() }
     }
 
-    /// Whether it is no failure: something was given up because of Ctrl-C.
-    pub fn is_interruption(&self) -> bool {
-        matches!(self, Self::Reward(RewardError::Interrupted))
+    /// What it means to whoever assembles: a reward function that does not wait for its program any more was interrupted.
+    pub fn halt(self) -> Halt<Self> {
+        match self {
+            Self::Reward(RewardError::Interrupted) => Halt::Interrupted,
+            error => Halt::Failed(error),
+        }
     }
 
     /// What to do about it, where more is known than the message says.

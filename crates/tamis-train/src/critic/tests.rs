@@ -5,7 +5,7 @@ use tamis_core::objective::Aggregation;
 use tamis_core::random::Purpose;
 
 use super::*;
-use crate::learner::{AskValueLoss, OptimizerReport};
+use crate::learner::{AskValueLoss, LearnerError, OptimizerReport};
 
 /// A critic that says the same number of every token, and keeps what it is told.
 struct Constant {
@@ -24,7 +24,7 @@ impl Constant {
 }
 
 impl CriticLearner for Constant {
-    fn values(&mut self, sequences: &[LearnerSequence<'_>]) -> Result<Vec<f32>, LearnerError> {
+    fn values(&mut self, sequences: &[LearnerSequence<'_>]) -> Pass<Vec<f32>> {
         Ok(vec![self.value; sequences.iter().map(|sequence| sequence.completion.len()).sum()])
     }
 
@@ -32,7 +32,7 @@ impl CriticLearner for Constant {
         &mut self,
         sequences: &[LearnerSequence<'_>],
         ask: &mut AskValueLoss<'_>,
-    ) -> Result<(), LearnerError> {
+    ) -> Pass<()> {
         let values = self.values(sequences)?;
         let mut derivatives = Vec::new();
         ask(&values, &mut derivatives)?;

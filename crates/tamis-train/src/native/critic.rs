@@ -6,7 +6,8 @@ use tamis_model::{
 
 use super::NativeEngine;
 use super::learner::{as_engine, joined, refused};
-use crate::learner::{AskValueLoss, CriticLearner, LearnerError, LearnerSequence, OptimizerReport};
+use crate::interrupt::Halt;
+use crate::learner::{AskValueLoss, CriticLearner, LearnerError, LearnerSequence, OptimizerReport, Pass};
 
 /// Weights and optimizer of a critic.
 pub struct NativeCritic {
@@ -61,9 +62,9 @@ impl NativeEngine {
 }
 
 impl CriticLearner for NativeEngine {
-    fn values(&mut self, sequences: &[LearnerSequence<'_>]) -> Result<Vec<f32>, LearnerError> {
+    fn values(&mut self, sequences: &[LearnerSequence<'_>]) -> Pass<Vec<f32>> {
         if self.gives_up() {
-            return Err(LearnerError::Interrupted);
+            return Err(Halt::Interrupted);
         }
         let critic = self.critic.as_ref().ok_or(LearnerError::NoCritic)?;
         let tokens = joined(sequences);
@@ -77,12 +78,12 @@ impl CriticLearner for NativeEngine {
         &mut self,
         sequences: &[LearnerSequence<'_>],
         ask: &mut AskValueLoss<'_>,
-    ) -> Result<(), LearnerError> {
+    ) -> Pass<()> {
         let gives_up = self.gives_up();
         let critic = self.critic.as_mut().ok_or(LearnerError::NoCritic)?;
         if gives_up {
             critic.gradients.clear();
-            return Err(LearnerError::Interrupted);
+            return Err(Halt::Interrupted);
         }
         let tokens = joined(sequences);
         let batch = as_engine(&tokens, sequences);
@@ -110,7 +111,7 @@ impl CriticLearner for NativeEngine {
             critic.gradients.clear();
         }
         passed.map_err(|error| refused(&error))?;
-        answered
+        Ok(answered?)
     }
 
     fn critic_step(&mut self, learning_rate: f64) -> Result<OptimizerReport, LearnerError> {

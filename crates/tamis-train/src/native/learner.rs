@@ -3,8 +3,9 @@
 use tamis_model::{PassOptions, Sequence, SequenceError, forward_backward, score};
 
 use super::NativeEngine;
+use crate::interrupt::Halt;
 use crate::learner::{
-    AskObjective, Coefficients, Learner, LearnerError, LearnerSequence, OptimizerReport, PolicyScores,
+    AskObjective, Coefficients, Learner, LearnerError, LearnerSequence, OptimizerReport, Pass, PolicyScores,
 };
 
 /// Logits kept from the forward pass for the backward pass, at most; beyond it they are computed again.
@@ -22,10 +23,10 @@ pub(super) fn as_engine<'a>(tokens: &'a [Vec<u32>], sequences: &[LearnerSequence
         .collect()
 }
 
-pub(super) fn refused(error: &SequenceError) -> LearnerError {
+pub(super) fn refused(error: &SequenceError) -> Halt<LearnerError> {
     match error {
-        SequenceError::GivenUp => LearnerError::Interrupted,
-        error => LearnerError::Engine { reason: error.to_string() },
+        SequenceError::GivenUp => Halt::Interrupted,
+        error => Halt::Failed(LearnerError::Engine { reason: error.to_string() }),
     }
 }
 
@@ -34,10 +35,10 @@ impl Learner for NativeEngine {
         &mut self,
         sequences: &[LearnerSequence<'_>],
         ask: &mut AskObjective<'_>,
-    ) -> Result<(), LearnerError> {
+    ) -> Pass<()> {
         if self.gives_up() {
             self.gradients.clear();
-            return Err(LearnerError::Interrupted);
+            return Err(Halt::Interrupted);
         }
         let tokens = joined(sequences);
         let batch = as_engine(&tokens, sequences);
@@ -74,7 +75,7 @@ impl Learner for NativeEngine {
             self.gradients.clear();
         }
         passed.map_err(|error| refused(&error))?;
-        answered
+        Ok(answered?)
     }
 
     fn optimizer_step(&mut self, learning_rate: f64) -> Result<OptimizerReport, LearnerError> {
@@ -96,13 +97,9 @@ impl Learner for NativeEngine {
         Ok(norm)
     }
 
-    fn policy_scores(
-        &mut self,
-        sequences: &[LearnerSequence<'_>],
-        sharpness: f64,
-    ) -> Result<PolicyScores, LearnerError> {
+    fn policy_scores(&mut self, sequences: &[LearnerSequence<'_>], sharpness: f64) -> Pass<PolicyScores> {
         if self.gives_up() {
-            return Err(LearnerError::Interrupted);
+            return Err(Halt::Interrupted);
         }
         let tokens = joined(sequences);
         let batch = as_engine(&tokens, sequences);
@@ -115,9 +112,9 @@ impl Learner for NativeEngine {
         })
     }
 
-    fn reference_logprobs(&mut self, sequences: &[LearnerSequence<'_>]) -> Result<Vec<f32>, LearnerError> {
+    fn reference_logprobs(&mut self, sequences: &[LearnerSequence<'_>]) -> Pass<Vec<f32>> {
         if self.gives_up() {
-            return Err(LearnerError::Interrupted);
+            return Err(Halt::Interrupted);
         }
         let tokens = joined(sequences);
         let batch = as_engine(&tokens, sequences);

@@ -161,7 +161,8 @@ mod tests {
     use tamis_text::tokenizer::Tokenizer;
 
     use super::*;
-    use crate::learner::{Learner, LearnerError, LearnerSequence};
+    use crate::interrupt::Halt;
+    use crate::learner::{Learner, LearnerSequence, Pass};
 
     fn engine(interrupt: &Interrupt) -> NativeEngine {
         let tokenizer = Tokenizer::characters("ab").expect("a tokenizer");
@@ -180,7 +181,7 @@ mod tests {
     }
 
     /// Forward and backward; Ctrl-C comes between the two where it is to.
-    fn pass(engine: &mut NativeEngine, pressed: Option<&Interrupt>) -> Result<(), LearnerError> {
+    fn pass(engine: &mut NativeEngine, pressed: Option<&Interrupt>) -> Pass<()> {
         let sequences = [LearnerSequence { prompt: &[1, 2], completion: &[3, 4, 5] }];
         engine.forward_backward(&sequences, &mut |logprobs, _, coefficients| {
             coefficients.logprob = vec![-1.0; logprobs.len()];
@@ -200,12 +201,12 @@ mod tests {
         for update in 0..num_updates {
             match pass(&mut engine, (update + 1 == num_updates).then_some(&interrupt)) {
                 Ok(()) => assert!(!engine.optimizer_step(0.1).expect("a step").skipped),
-                Err(LearnerError::Interrupted) => {
+                Err(Halt::Interrupted) => {
                     assert_eq!(engine.take_gradient_norm().ok(), Some(0.0), "nothing of it is left");
-                    assert!(matches!(pass(&mut engine, None), Err(LearnerError::Interrupted)));
+                    assert!(matches!(pass(&mut engine, None), Err(Halt::Interrupted)));
                     return (true, engine.model().same_weights(&before));
                 }
-                Err(error) => panic!("{error}"),
+                Err(Halt::Failed(error)) => panic!("{error}"),
             }
         }
         (false, engine.model().same_weights(&before))

@@ -25,6 +25,7 @@ use super::workers::Workers;
 use crate::assemble::objective::Divergence;
 use crate::batch_metrics::Summary;
 use crate::critic::values;
+use crate::interrupt::Halt;
 use crate::learner::LearnerError;
 use crate::micro_batch::sequences;
 use crate::optimizer_batch::mask_of;
@@ -125,7 +126,7 @@ pub(super) fn columns(
     batch: &Batch,
     members: &Members,
     facts: &mut StepFacts,
-) -> Result<Columns, RunError> {
+) -> Result<Columns, Halt<RunError>> {
     let groups = batch.groups();
     let micro_batch = recipe.update.micro_batch;
     let clock = Instant::now();
@@ -305,7 +306,7 @@ fn greedy_rewards(
     workers: &mut Workers,
     step: u64,
     trained: &[Record],
-) -> Result<(Vec<f64>, GreedyFacts), RunError> {
+) -> Result<(Vec<f64>, GreedyFacts), Halt<RunError>> {
     let prompts: Vec<PreparedPrompt> = trained.iter().map(|record| record.prompt.clone()).collect();
     let journal = format!("greedy/{step}");
     let settings = recipe.greedy();

@@ -18,13 +18,13 @@ use super::settings::{engine_settings, shell_settings, trainer_state, validation
 use super::start::{STARTED, Start, new_directory, opening, prepared, score_names, settled};
 use super::state::{RunState, ScheduleState};
 use super::workers::Workers;
-use super::{RunError, Session};
+use super::{RunError, Session, Unbegun};
 use crate::answers::RecordedAnswers;
 use crate::assemble::in_force::{headline, in_force};
 use crate::assemble::objective::Divergence;
 use crate::assemble::{AssembleError, advantage, objective, policy, rewards, schedule};
 use crate::durable::Disk;
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Halt, Interrupt};
 use crate::journal::JournalError;
 use crate::listener::RunListener;
 use crate::logger::Loggers;
@@ -93,6 +93,14 @@ pub enum Begin {
     },
 }
 
+/// What came of beginning a run.
+pub enum Begun {
+    /// A run before its next step.
+    Ready(Box<Session>),
+    /// Ctrl-C came before.
+    Interrupted(Unbegun),
+}
+
 impl Session {
     /// Prepares a run up to its first step: data, model, rewards, sieve, warm start; or the state of its last checkpoint.
     ///
@@ -101,7 +109,7 @@ impl Session {
         begin: Begin,
         progress: impl FnOnce(Option<u64>, u64) -> Progress,
         interrupt: Interrupt,
-    ) -> Result<Self, RunError> {
+    ) -> Result<Begun, RunError> {
         Self::begin_on(&Disk::new(), begin, progress, interrupt)
     }
 
@@ -111,10 +119,15 @@ impl Session {
         begin: Begin,
         progress: impl FnOnce(Option<u64>, u64) -> Progress,
         interrupt: Interrupt,
-    ) -> Result<Self, RunError> {
+    ) -> Result<Begun, RunError> {
         let (given, existing) = settled(begin)?;
-        let start = Start::look(&given.config, existing.as_ref(), &interrupt)?;
         let is_new = existing.is_none();
+        let interrupted = if is_new { Unbegun::NotBegun } else { Unbegun::NotResumed };
+        let start = match Start::look(&given.config, existing.as_ref(), &interrupt) {
+            Ok(start) => start,
+            Err(Halt::Interrupted) => return Ok(Begun::Interrupted(interrupted)),
+            Err(Halt::Failed(error)) => return Err(error),
+        };
         let directory = match existing {
             Some(directory) => directory,
             None => new_directory(disk, &given)?,
@@ -126,24 +139,30 @@ impl Session {
         let (mut session, first) = match Self::prepare(given, start, directory, is_new, ui.clone(), interrupt)
         {
             Ok(prepared) => prepared,
-            Err(error) => {
+            Err(halt) => {
                 if is_new && disk.remove_folder(&path).is_ok() {
                     ui.say(&format!(
                         "nothing was trained: the run directory {} is removed again",
                         path.display()
                     ));
                 }
-                return Err(match error {
-                    error if is_new && error.is_interruption() => RunError::NotBegun,
-                    error if error.is_interruption() => RunError::NotResumed,
-                    RunError::NotBegun if !is_new => RunError::NotResumed,
-                    error => error,
-                });
+                return match halt {
+                    Halt::Interrupted => Ok(Begun::Interrupted(interrupted)),
+                    Halt::Failed(error) => Err(error),
+                };
             }
         };
-        if let Err(error) = session.first_state(first.as_deref()) {
-            session.note_failure(&error);
-            return Err(error);
+        match session.first_state(first.as_deref()) {
+            Ok(()) => {}
+            Err(Halt::Interrupted) => {
+                let unsaved = Unbegun::Unsaved { run: path };
+                session.note_failure(&unsaved);
+                return Ok(Begun::Interrupted(unsaved));
+            }
+            Err(Halt::Failed(error)) => {
+                session.note_failure(&error);
+                return Err(error);
+            }
         }
         if !is_new {
             // What was changed holds from now on: a later resume without the override goes on with it.
@@ -151,7 +170,7 @@ impl Session {
                 session.recorder.directory.disk().write_file(&path, text.as_bytes())?;
             }
         }
-        Ok(session)
+        Ok(Begun::Ready(Box::new(session)))
     }
 
     /// Everything up to the first weights: whatever is wrong with the configuration shows here. With the examples that a warm start imitates
@@ -163,7 +182,7 @@ impl Session {
         is_new: bool,
         ui: Progress,
         interrupt: Interrupt,
-    ) -> Result<(Self, Option<Vec<Example>>), RunError> {
+    ) -> Result<(Self, Option<Vec<Example>>), Halt<RunError>> {
         let ConfigText { config, notes, places, .. } = given;
         let Start { state, prompts, codec, memory } = start;
         let (_, divergence) = objective::objective(&config)?;
@@ -211,17 +230,18 @@ impl Session {
 
         let listener: Arc<dyn Listener> = RunListener::new(&ui, &interrupt);
         let rows = [prompts.train.as_slice(), prompts.validation.as_slice()];
-        let mut rewards = rewards::rewards(&config, directory.disk(), directory.path(), &listener, &rows)?;
+        let mut rewards = rewards::rewards(&config, directory.disk(), directory.path(), &listener, &rows)
+            .map_err(|error| error.halt().map(RunError::from))?;
         let num_tokens = state.as_ref().map_or(0, |(state, _)| state.num_tokens);
         rewards.set_trainer_state(trainer_state(&config, prompts.train.len(), at, num_tokens));
         let (score_names, is_complete) = match score_names(&config, &prompts, &rewards, &ui, &*listener) {
             Ok(names) => names,
-            Err(error) => {
-                if error.is_interruption() {
+            Err(halt) => {
+                if matches!(halt, Halt::Interrupted) {
                     // Giving a million prompts back one by one takes longer than the process has left to live.
                     std::mem::forget(prompts);
                 }
-                return Err(error);
+                return Err(halt);
             }
         };
         let mut early_stop = super::early_stop::early_stop(&config.train.early_stop)?;
@@ -292,7 +312,8 @@ impl Session {
                         )
                     }
                 ),
-            });
+            }
+            .into());
         }
         let loaded = if let Some((_, folder)) = &state {
             let folder = folder.clone();

@@ -12,6 +12,7 @@ use tamis_rollout::{Collected, Record};
 
 use super::{Ending, RunError, Session};
 use crate::batch_metrics::in_group_reward_std;
+use crate::interrupt::Halt;
 use crate::metrics::Metrics;
 
 /// The stops that the configuration asks for.
@@ -61,7 +62,7 @@ impl Session {
     }
 
     /// Ends a run that a stop has fired for: says so, logs it, validates and saves.
-    pub(super) fn stopped_early(&mut self, reason: StopReason) -> Result<Ending, RunError> {
+    pub(super) fn stopped_early(&mut self, reason: StopReason) -> Result<Ending, Halt<RunError>> {
         self.recorder.progress.say(&format!("early stop ({}): {reason}", reason.name()));
         let mut metrics = Metrics::new();
         metrics.set("train/early_stopped", 1.0);

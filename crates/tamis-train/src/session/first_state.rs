@@ -5,8 +5,9 @@ use super::settings::optimizer;
 use super::{RunError, Session};
 use crate::assemble::objective::Divergence;
 use crate::checkpoint;
+use crate::interrupt::Halt;
 use crate::validation::{self, OutcomeKind, ValidationSettings};
-use crate::warm_start::{Example, WarmStartError, WarmStartSettings, warm_start};
+use crate::warm_start::{Example, WarmStartSettings, warm_start};
 use tamis_model::SaveDtype;
 
 /// What a warm start that diverges has too much of.
@@ -14,7 +15,7 @@ const RATE: &str = "warm_start.learning_rate";
 
 impl Session {
     /// Weights, reference and first measurement; `examples` where the run begins.
-    pub(super) fn first_state(&mut self, examples: Option<&[Example]>) -> Result<(), RunError> {
+    pub(super) fn first_state(&mut self, examples: Option<&[Example]>) -> Result<(), Halt<RunError>> {
         if let Some(examples) = examples {
             self.first_weights(examples)?;
         }
@@ -27,7 +28,7 @@ impl Session {
     }
 
     /// The warm start, where there is one.
-    fn first_weights(&mut self, examples: &[Example]) -> Result<(), RunError> {
+    fn first_weights(&mut self, examples: &[Example]) -> Result<(), Halt<RunError>> {
         let config = &self.recipe.config.warm_start;
         if config.steps == 0 {
             return Ok(());
@@ -76,12 +77,7 @@ impl Session {
                 }
             },
         );
-        let report = match report {
-            Err(RunError::WarmStart(WarmStartError::Interrupted)) => {
-                return Err(RunError::Interrupted { run: self.recorder.directory.path().to_owned() });
-            }
-            report => report?,
-        };
+        let report = report?;
         self.recorder.progress.say(&format!(
             "warm start: {} updates of {} examples, cross-entropy {:.3}{}",
             report.num_updates,

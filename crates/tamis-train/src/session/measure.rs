@@ -8,6 +8,7 @@ use tamis_rollout::PreparedPrompt;
 
 use super::state::RunState;
 use super::{Places, RunError, Session};
+use crate::interrupt::Halt;
 use crate::metrics::Metrics;
 use crate::validation::{self, Found, Validation, ValidationSettings};
 use crate::validation_metrics::{FigureName, PromptSamples, SourceResult, results_by_source};
@@ -52,23 +53,26 @@ impl Session {
     }
 
     /// Validation before the first step, where it is wanted.
-    pub(super) fn first_measurement(&mut self) -> Result<(), RunError> {
+    pub(super) fn first_measurement(&mut self) -> Result<(), Halt<RunError>> {
         if !self.recipe.config.validate.before_train || self.measurement.prompts.is_empty() {
             // Without a warm start there is nothing in it that a new start would have to do again.
-            return if self.recipe.config.warm_start.steps > 0 { self.save_first() } else { Ok(()) };
+            if self.recipe.config.warm_start.steps > 0 {
+                self.save_first()?;
+            }
+            return Ok(());
         }
         let mut after = self.state.clone();
         after.validation.is_missing = true;
         self.state = after;
         match self.make_up_measurement() {
             // The run begins all the same, and stops at once with what it has: the warm start need not be made again.
-            Err(error) if error.is_interruption() => Ok(()),
+            Err(Halt::Interrupted) => Ok(()),
             other => other,
         }
     }
 
     /// The validation after the last step that an interruption left out: its figures go into the step's row, as if nothing had happened.
-    pub(super) fn make_up_measurement(&mut self) -> Result<(), RunError> {
+    pub(super) fn make_up_measurement(&mut self) -> Result<(), Halt<RunError>> {
         let mut after = self.state.clone();
         let mut metrics = Metrics::new();
         self.validate(&mut after, &mut metrics)?;
@@ -80,7 +84,7 @@ impl Session {
             self.measurement.observe(&mut after);
         }
         self.state = after;
-        if self.state.step == 0 { self.save_first() } else { self.save() }
+        Ok(if self.state.step == 0 { self.save_first() } else { self.save() }?)
     }
 
     /// The checkpoint before the first step, where checkpoints are asked for (`checkpoint.save_freq`): a run that is killed before the
@@ -91,7 +95,7 @@ impl Session {
     }
 
     /// The validation after the last step of a run that its data ended, where it has not been made.
-    pub(super) fn last_measurement(&mut self) -> Result<(), RunError> {
+    pub(super) fn last_measurement(&mut self) -> Result<(), Halt<RunError>> {
         let mut after = self.state.clone();
         let (step, found) = (after.step, &after.validation);
         let is_made =
@@ -106,7 +110,11 @@ impl Session {
     }
 
     /// Measures the policy on the held-out prompts: what it found goes into the state, which is that after its step.
-    pub(super) fn validate(&mut self, after: &mut RunState, metrics: &mut Metrics) -> Result<(), RunError> {
+    pub(super) fn validate(
+        &mut self,
+        after: &mut RunState,
+        metrics: &mut Metrics,
+    ) -> Result<(), Halt<RunError>> {
         let step = after.step;
         self.workers.scorer.set_trainer_state(self.recipe.trainer_state(step, after.num_tokens));
         let (progress, num_prompts) = (&self.recorder.progress, self.measurement.prompts.len());

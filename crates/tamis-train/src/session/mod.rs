@@ -39,7 +39,7 @@ use thiserror::Error;
 
 use crate::assemble::AssembleError;
 use crate::checkpoint::SaveError;
-use crate::interrupt::{Interrupt, Interrupted};
+use crate::interrupt::{Halt, Interrupt};
 use crate::journal::JournalError;
 use crate::learner::LearnerError;
 use crate::left_out::LeftOut;
@@ -54,7 +54,7 @@ use recipe::Recipe;
 use recorder::Recorder;
 use workers::Workers;
 
-pub use begin::{Begin, ConfigText, Places};
+pub use begin::{Begin, Begun, ConfigText, Places};
 pub(crate) use early_stop::early_stop;
 pub(crate) use settings::{engine_settings, sampling, threads, validation_settings};
 pub use state::{CarriedGroup, CriticState, LearningState, RunState, ScheduleState, ValidationHistory};
@@ -82,7 +82,7 @@ pub enum RunError {
     Checkpoint(#[from] SaveError),
     /// Generation, scoring or filtering.
     #[error(transparent)]
-    Shell(#[from] ShellError),
+    Shell(ShellError),
     /// Learning.
     #[error(transparent)]
     Learner(#[from] LearnerError),
@@ -256,20 +256,6 @@ pub enum RunError {
         /// The run directory.
         run: PathBuf,
     },
-    /// Ctrl-C before there was anything to save.
-    #[error("interrupted before the first checkpoint")]
-    Interrupted {
-        /// The run directory.
-        run: PathBuf,
-    },
-    /// Ctrl-C while the run was prepared.
-    #[error("interrupted before the run began; nothing was changed")]
-    NotBegun,
-    /// Ctrl-C while a resume was prepared.
-    #[error(
-        "interrupted before the run went on; its checkpoints are as they were, and at most what comes after the last of them was cut"
-    )]
-    NotResumed,
     /// The journal of external answers is damaged where a checkpoint counts on it.
     #[error("the run cannot be resumed: failed to {source}")]
     JournalDamaged {
@@ -283,9 +269,55 @@ pub enum RunError {
     Accounting(#[from] tamis_core::schedule::Unbalanced),
 }
 
-impl From<Interrupted> for RunError {
-    fn from(_: Interrupted) -> Self {
-        Self::NotBegun
+impl<S> From<S> for Halt<RunError>
+where
+    RunError: From<S>,
+{
+    fn from(source: S) -> Self {
+        Self::Failed(source.into())
+    }
+}
+
+impl From<Halt<LearnerError>> for Halt<RunError> {
+    fn from(halt: Halt<LearnerError>) -> Self {
+        halt.map(RunError::from)
+    }
+}
+
+impl From<ShellError> for Halt<RunError> {
+    fn from(error: ShellError) -> Self {
+        if error.is_interruption() { Self::Interrupted } else { Self::Failed(RunError::Shell(error)) }
+    }
+}
+
+/// Where Ctrl-C ended what had not come to its first step.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Unbegun {
+    /// While a run was prepared.
+    #[error("interrupted before the run began; nothing was changed")]
+    NotBegun,
+    /// While a resume was prepared.
+    #[error(
+        "interrupted before the run went on; its checkpoints are as they were, and at most what comes after the last of them was cut"
+    )]
+    NotResumed,
+    /// Before there was anything to save.
+    #[error("interrupted before the first checkpoint")]
+    Unsaved {
+        /// The run directory.
+        run: PathBuf,
+    },
+}
+
+impl Unbegun {
+    /// What to do next.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Unsaved { run } => {
+                Some(format!("begin it again from its start with `tamis train --resume {}`", run.display()))
+            }
+            Self::NotBegun | Self::NotResumed => None,
+        }
     }
 }
 
@@ -411,20 +443,7 @@ impl RunError {
                 "journal.bin holds the answers of your reward program, and without it no checkpoint can be continued: put the file back as it was, or \
                  begin a new run".to_owned(),
             ),
-            Self::Interrupted { run } => {
-                Some(format!("begin it again from its start with `tamis train --resume {}`", run.display()))
-            }
             _ => None,
-        }
-    }
-
-    /// Whether it is no failure: something was given up because of Ctrl-C.
-    fn is_interruption(&self) -> bool {
-        match self {
-            Self::Shell(error) => error.is_interruption(),
-            Self::Assemble(error) => error.is_interruption(),
-            Self::Learner(LearnerError::Interrupted) => true,
-            _ => false,
         }
     }
 }

@@ -15,8 +15,8 @@ use super::RunError;
 use super::recipe::Recipe;
 use super::workers::Workers;
 use crate::assemble::AssembleError;
-use crate::interrupt::Interrupt;
-use crate::learner::{Learner, LearnerError, LearnerSequence};
+use crate::interrupt::{Halt, Interrupt};
+use crate::learner::{Learner, LearnerSequence, Pass};
 use crate::micro_batch::{MicroBatch, micro_batches, push_rows, sequences};
 use crate::native::NativeEngine;
 use crate::progress::Progress;
@@ -65,7 +65,7 @@ pub(super) fn hints(
     prompts: &[PreparedPrompt],
     ui: &Progress,
     interrupt: &Interrupt,
-) -> Result<Hints, RunError> {
+) -> Result<Hints, Halt<RunError>> {
     if !advantage.needs().contains(&Column::GoldLogprobs) {
         return Ok(Hints::new());
     }
@@ -112,7 +112,7 @@ fn sum_of_squares(logprob: f64, sharp: f64) -> f64 {
 
 impl Passes {
     /// What the estimator asks for beyond the batch, each a forward pass over the trained groups.
-    pub(super) fn run(recipe: &Recipe, workers: &mut Workers, groups: &[&Group]) -> Result<Self, RunError> {
+    pub(super) fn run(recipe: &Recipe, workers: &mut Workers, groups: &[&Group]) -> Pass<Self> {
         let (entropy, squares, gold) = (
             recipe.needs(Column::Entropy),
             recipe.needs(Column::SumPiSquared),
@@ -171,7 +171,7 @@ fn scored(
     micro_batch: MicroBatch,
     sequences: &[LearnerSequence<'_>],
     sharpness: f64,
-) -> Result<(Ragged<f64>, Ragged<f64>), LearnerError> {
+) -> Pass<(Ragged<f64>, Ragged<f64>)> {
     let (mut logprobs, mut entropies) = (Ragged::default(), Ragged::default());
     for range in micro_batches(sequences, micro_batch) {
         let scores = engine.policy_scores(&sequences[range.clone()], sharpness)?;

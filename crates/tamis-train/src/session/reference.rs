@@ -11,7 +11,8 @@ use tamis_rollout::{
 };
 
 use super::RunError;
-use crate::learner::{Learner, LearnerError};
+use crate::interrupt::Halt;
+use crate::learner::{Learner, Pass};
 use crate::micro_batch::{MicroBatch, pass_over, sequences};
 use crate::native::NativeEngine;
 
@@ -51,8 +52,8 @@ impl Backend for WithReference<'_> {
         let clock = Instant::now();
         let failed = |error: RunError| ShellError::Reference { reason: error.to_string() };
         let logprobs = reference_logprobs(self.engine, groups, micro_batch).map_err(|error| match error {
-            LearnerError::Interrupted => ShellError::Generator(GroupGeneratorError::Interrupted),
-            error => failed(RunError::Learner(error)),
+            Halt::Interrupted => ShellError::Generator(GroupGeneratorError::Interrupted),
+            Halt::Failed(error) => failed(RunError::Learner(error)),
         })?;
         let rewards = groups.iter().flat_map(|group| &group.trajectories).map(|trajectory| trajectory.reward);
         let final_rewards = penalty(estimator, coefficient, groups, &logprobs).map_err(failed)?.off(rewards);
@@ -66,7 +67,7 @@ pub(super) fn reference_logprobs(
     engine: &mut NativeEngine,
     groups: &[&Group],
     micro_batch: MicroBatch,
-) -> Result<Ragged<f32>, LearnerError> {
+) -> Pass<Ragged<f32>> {
     pass_over(&sequences(groups), micro_batch, |sequences| engine.reference_logprobs(sequences))
 }
 

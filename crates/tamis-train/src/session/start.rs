@@ -18,7 +18,7 @@ use crate::assemble::{AssembleError, advantage, critic, data, objective, policy}
 use crate::checkpoint::{self, Extent, SaveError};
 use crate::codec::Codec;
 use crate::durable::Disk;
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Halt, Interrupt};
 use crate::memory::Lengths;
 use crate::progress::Progress;
 use crate::run_directory::RunDirectory;
@@ -58,7 +58,7 @@ impl Start {
         config: &Config,
         existing: Option<&RunDirectory>,
         interrupt: &Interrupt,
-    ) -> Result<Self, RunError> {
+    ) -> Result<Self, Halt<RunError>> {
         let last = match existing {
             Some(directory) => directory.list_checkpoints()?.pop(),
             None => None,
@@ -66,10 +66,8 @@ impl Start {
         if let (Some(directory), None) = (existing, &last)
             && directory.had_checkpoint()
         {
-            return Err(RunError::CheckpointsGone {
-                run: directory.path().to_owned(),
-                last_step: directory.last_logged_step(),
-            });
+            let (run, last_step) = (directory.path().to_owned(), directory.last_logged_step());
+            return Err(RunError::CheckpointsGone { run, last_step }.into());
         }
         let state = match last {
             Some(folder) => {
@@ -135,16 +133,17 @@ pub(super) fn score_names(
     rewards: &Rewards,
     ui: &Progress,
     listener: &dyn Listener,
-) -> Result<(BTreeSet<String>, bool), RunError> {
+) -> Result<(BTreeSet<String>, bool), Halt<RunError>> {
     let mut names = rewards.score_names();
     if config.data.check_gold == GoldCheck::Off {
         let is_complete = rewards.functions().iter().all(|named| !named.function.is_external());
         return Ok((names, is_complete));
     }
-    let report = check_gold_heard(&prompts.train, rewards, listener).map_err(AssembleError::from)?;
+    let report = check_gold_heard(&prompts.train, rewards, listener)
+        .map_err(|error| AssembleError::from(error).halt().map(RunError::from))?;
     names.extend(report.score_names.iter().cloned());
     if !report.is_clean() && config.data.check_gold == GoldCheck::Error {
-        return Err(RunError::Gold { report: report.to_string() });
+        return Err(RunError::Gold { report: report.to_string() }.into());
     }
     for function in &report.functions {
         let text = function.to_string();
@@ -166,7 +165,7 @@ pub(super) fn prepared(
     split: &'static str,
     ui: &Progress,
     interrupt: &Interrupt,
-) -> Result<Vec<PreparedPrompt>, RunError> {
+) -> Result<Vec<PreparedPrompt>, Halt<RunError>> {
     let limit = config.data.max_prompt_length;
     let overlong = data::overlong(config.data.overlong_prompts);
     let codec = codec.clone();

@@ -18,6 +18,7 @@ use super::state::{CriticState, RunState};
 use super::workers::Workers;
 use crate::batch_metrics::num_tokens;
 use crate::critic::{CriticBatch, update_critic};
+use crate::interrupt::Halt;
 use crate::learner::Learner;
 use crate::left_out::{LeftOut, left_out, reject};
 use crate::micro_batch::{pass_over, sequences};
@@ -121,7 +122,7 @@ pub(super) fn step(
     workers: &mut Workers,
     before: &RunState,
     batch: Batch,
-) -> Result<Step, RunError> {
+) -> Result<Step, Halt<RunError>> {
     batch.report.accounting.check()?;
     let mut facts = StepFacts::of(&batch);
     let groups = batch.groups();
@@ -212,7 +213,7 @@ fn train_critic(
     columns: &Columns,
     credit: &Credit,
     facts: &mut StepFacts,
-) -> Result<bool, RunError> {
+) -> Result<bool, Halt<RunError>> {
     let (Some(plan), Some(old), Some(returns)) = (recipe.critic, &columns.values, &credit.returns) else {
         return Ok(false);
     };
@@ -237,7 +238,7 @@ fn train_policy(
     columns: &Columns,
     credit: &Credit,
     facts: &mut StepFacts,
-) -> Result<Option<(UpdateReport, ObjectiveState)>, RunError> {
+) -> Result<Option<(UpdateReport, ObjectiveState)>, Halt<RunError>> {
     let groups = batch.groups();
     let dropped = dropped(recipe, &batch.others)?;
     let clock = Instant::now();
@@ -282,7 +283,7 @@ fn old_logprobs(
     recipe: &Recipe,
     workers: &mut Workers,
     groups: &[&Group],
-) -> Result<Option<Ragged<f32>>, RunError> {
+) -> Result<Option<Ragged<f32>>, Halt<RunError>> {
     if !recipe.is_decoupled() || !workers.any_is_stale(groups) {
         return Ok(None);
     }

@@ -15,6 +15,7 @@ use super::watch::Watch;
 use super::{Ending, MOST_SKIPPED_UPDATES, RunError, Session, Summary};
 use crate::assemble::objective::Divergence;
 use crate::assemble::schedule::no_such_metric;
+use crate::interrupt::Halt;
 use crate::logger::console;
 use crate::run_directory::RunDirectoryError;
 use crate::run_log::Level;
@@ -59,9 +60,9 @@ impl Session {
     }
 
     /// Writes an error into the run log; the command line prints it.
-    pub(super) fn note_failure(&self, error: &RunError) {
+    pub(super) fn note_failure(&self, error: &dyn std::error::Error) {
         let mut text = format!("the run ends with an error: {error}");
-        let mut source = std::error::Error::source(error);
+        let mut source = error.source();
         while let Some(cause) = source {
             let _ = write!(text, "\n  caused by: {cause}");
             source = cause.source();
@@ -73,12 +74,13 @@ impl Session {
         // A kill may have come between a checkpoint and the removal of older ones.
         self.recorder.prune(&self.state)?;
         match self.go_on() {
-            Err(error) if error.is_interruption() => self.interrupted(),
-            ended => ended,
+            Err(Halt::Interrupted) => self.interrupted(),
+            Err(Halt::Failed(error)) => Err(error),
+            Ok(ending) => Ok(ending),
         }
     }
 
-    fn go_on(&mut self) -> Result<Ending, RunError> {
+    fn go_on(&mut self) -> Result<Ending, Halt<RunError>> {
         if self.state.validation.is_missing {
             self.make_up_measurement()?;
         }
@@ -90,15 +92,15 @@ impl Session {
             }
             let step = self.state.step + 1;
             if self.interrupt.is_requested() {
-                return self.interrupted();
+                return Err(Halt::Interrupted);
             }
             self.recorder.directory.check_present()?;
             self.recorder.progress.groups(0, self.recipe.config.data.train_batch_size as u64);
             let first = self.workers.shell.next_group();
             let collected = match self.collect() {
-                Err(RunError::Shell(ShellError::MissingRewards(missing))) => {
+                Err(Halt::Failed(RunError::Shell(ShellError::MissingRewards(missing)))) => {
                     self.write_unfinished(step)?;
-                    return Err(self.without_rewards(step, *missing));
+                    return Err(self.without_rewards(step, *missing).into());
                 }
                 collected => collected?,
             };
@@ -108,7 +110,7 @@ impl Session {
             }
             match &collected.end {
                 // Nothing is changed yet: a resume collects the same batch.
-                End::Ready if self.interrupt.is_requested() => return self.interrupted(),
+                End::Ready if self.interrupt.is_requested() => return Err(Halt::Interrupted),
                 End::Ready => {
                     self.train(collected)?;
                     self.attempts = Attempts::new();
@@ -140,12 +142,10 @@ impl Session {
                     let missing =
                         self.workers.shell.reward_health().missing_for(rounds, self.workers.scorer.rewards());
                     if let Some(missing) = missing {
-                        return Err(self.without_rewards(step, missing));
+                        return Err(self.without_rewards(step, missing).into());
                     }
-                    return Err(RunError::Stopped {
-                        diagnosis: diagnosis.clone(),
-                        run: self.recorder.directory.path().to_owned(),
-                    });
+                    let run = self.recorder.directory.path().to_owned();
+                    return Err(RunError::Stopped { diagnosis: diagnosis.clone(), run }.into());
                 }
             }
         }
@@ -167,7 +167,7 @@ impl Session {
     }
 
     /// The last validation and checkpoint, where they have not been made.
-    pub(super) fn finish(&mut self) -> Result<(), RunError> {
+    pub(super) fn finish(&mut self) -> Result<(), Halt<RunError>> {
         let totals = self.workers.shell.machine().totals();
         totals.check()?;
         self.recorder.progress.say(&told(totals));
@@ -188,7 +188,7 @@ impl Session {
 
     /// Trains on a complete batch, and writes down what came of it: metrics, rollouts, validation, checkpoint. An interrupted step changes
     /// nothing, and weights have moved then only if the state before it is saved.
-    fn train(&mut self, collected: Collected) -> Result<(), RunError> {
+    fn train(&mut self, collected: Collected) -> Result<(), Halt<RunError>> {
         self.recorder.progress.stage("training");
         self.workers.engine.begin_updates(self.recorder.saved == Some(self.state.step));
         let is_last = collected.report.is_last;
@@ -213,7 +213,7 @@ impl Session {
         if facts.diverged.is_none() && self.measures_after(facts.step, is_last) {
             let clock = Instant::now();
             match self.validate(&mut after, &mut found.metrics) {
-                Err(error) if error.is_interruption() => after.validation.is_missing = true,
+                Err(Halt::Interrupted) => after.validation.is_missing = true,
                 measured => {
                     measured?;
                     self.measurement.observe(&mut after);
@@ -234,13 +234,13 @@ impl Session {
         }
         // The step's figures are logged; its weights go nowhere.
         if let Some(diverged) = facts.diverged {
-            return Err(diverged.error(&self.recorder.directory, facts.step));
+            return Err(diverged.error(&self.recorder.directory, facts.step).into());
         }
         let is_due = self.recipe.config.checkpoint.save_freq.is_due(facts.step);
         if is_due || is_last || self.state.validation.is_missing {
             self.save()?;
         }
-        self.check_learns(facts.step, facts.most_skipped, facts.most_skipped_critic)
+        Ok(self.check_learns(facts.step, facts.most_skipped, facts.most_skipped_critic)?)
     }
 
     /// Ends a run whose updates cannot be made, or whose steps make none, with its last state saved.
@@ -275,7 +275,7 @@ impl Session {
         self.recorder.write_rollouts(step, &[], unfinished.iter().chain(&self.attempts.given_up))
     }
 
-    pub(super) fn collect(&mut self) -> Result<Collected, RunError> {
+    pub(super) fn collect(&mut self) -> Result<Collected, Halt<RunError>> {
         let began = Instant::now();
         let micro_batch = self.recipe.update.micro_batch;
         // Before the filter only where the filter looks at rewards after KL: groups that are dropped cost no forward pass else.

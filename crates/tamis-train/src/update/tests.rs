@@ -22,7 +22,7 @@ impl Learner for Constant {
         &mut self,
         sequences: &[LearnerSequence<'_>],
         ask: &mut crate::learner::AskObjective<'_>,
-    ) -> Result<(), LearnerError> {
+    ) -> Pass<()> {
         let num_tokens = sequences.iter().map(|sequence| sequence.completion.len()).sum();
         let mut coefficients = Coefficients::default();
         ask(&vec![-0.5; num_tokens], &vec![1.0; num_tokens], &mut coefficients)?;
@@ -47,17 +47,13 @@ impl Learner for Constant {
         Ok(1.0)
     }
 
-    fn policy_scores(
-        &mut self,
-        sequences: &[LearnerSequence<'_>],
-        _: f64,
-    ) -> Result<PolicyScores, LearnerError> {
+    fn policy_scores(&mut self, sequences: &[LearnerSequence<'_>], _: f64) -> Pass<PolicyScores> {
         let num_tokens = sequences.iter().map(|sequence| sequence.completion.len()).sum();
         Ok(PolicyScores { logprobs: vec![-0.5; num_tokens], entropies: vec![1.0; num_tokens] })
     }
 
-    fn reference_logprobs(&mut self, _: &[LearnerSequence<'_>]) -> Result<Vec<f32>, LearnerError> {
-        Err(LearnerError::Interrupted)
+    fn reference_logprobs(&mut self, _: &[LearnerSequence<'_>]) -> Pass<Vec<f32>> {
+        Err(Halt::Interrupted)
     }
 }
 

@@ -12,7 +12,7 @@ use crate::interrupt::Interrupt;
 use crate::native::{NativeCritic, NativeEngine};
 use crate::progress::Progress;
 use crate::session::facts::StepMetrics;
-use crate::session::{Begin, ConfigText, Session};
+use crate::session::{Begin, Begun, ConfigText, Session};
 
 const TINY: &str = "\
 run: {name: tiny, seed: 3, threads: 1}
@@ -43,14 +43,17 @@ fn opened(overrides: &[&str]) -> (TempDir, Session) {
     let loaded = load_sources(&[source], &overrides).unwrap_or_else(|errors| panic!("{errors}"));
     let begin = Begin::New(ConfigText::of(loaded, Vec::new()));
     let progress = |total, done| Progress::plain(Box::new(sink()), total, done);
-    let session = Session::begin_on(&Disk::new(), begin, progress, Interrupt::new());
-    (folder, session.unwrap_or_else(|error| panic!("{error}")))
+    let begun = Session::begin_on(&Disk::new(), begin, progress, Interrupt::new());
+    match begun.unwrap_or_else(|error| panic!("{error}")) {
+        Begun::Ready(session) => (folder, *session),
+        Begun::Interrupted(unbegun) => panic!("{unbegun}"),
+    }
 }
 
 /// The batch of the next step.
 fn batch(session: &mut Session) -> Batch {
     loop {
-        let collected = session.collect().unwrap_or_else(|error| panic!("{error}"));
+        let collected = session.collect().unwrap_or_else(|halt| panic!("{halt:?}"));
         match collected.end {
             End::Ready => return session.attempts.batch(collected, &session.workers.shell),
             End::Skipped(_) => session.attempts.give_up(collected),
@@ -89,7 +92,7 @@ impl Left {
 }
 
 /// One step; weights may not move in a step that is given up.
-fn one_step(session: &mut Session, batch: Batch) -> Result<Step, RunError> {
+fn one_step(session: &mut Session, batch: Batch) -> Result<Step, Halt<RunError>> {
     session.workers.engine.begin_updates(false);
     step(&session.recipe, &mut session.workers, &session.state, batch)
 }
@@ -116,7 +119,7 @@ fn the_same_step_of_the_same_state_leaves_the_same() {
             let mut left = Vec::new();
             for _ in 0..2 {
                 let batch = batch(&mut session);
-                let step = one_step(&mut session, batch).unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+                let step = one_step(&mut session, batch).unwrap_or_else(|halt| panic!("{kind:?}: {halt:?}"));
                 left.push(Left::by(&session, &step));
                 session.state = step.after;
                 session.attempts = crate::session::Attempts::new();
@@ -135,7 +138,7 @@ fn what_a_step_leaves_does_not_depend_on_how_often_it_was_begun_and_dropped() {
     for kind in KINDS {
         let (_folder, mut undisturbed) = opened(kind);
         let given = batch(&mut undisturbed);
-        let step = one_step(&mut undisturbed, given).unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+        let step = one_step(&mut undisturbed, given).unwrap_or_else(|halt| panic!("{kind:?}: {halt:?}"));
         let expected = Left::by(&undisturbed, &step);
 
         let (_folder, mut session) = opened(kind);
@@ -147,7 +150,7 @@ fn what_a_step_leaves_does_not_depend_on_how_often_it_was_begun_and_dropped() {
             session.interrupt.request_at_look(num_dropped);
             match one_step(&mut session, given.clone()) {
                 Ok(step) => break step,
-                Err(error) => assert!(error.is_interruption(), "{kind:?}: {error}"),
+                Err(halt) => assert!(matches!(halt, Halt::Interrupted), "{kind:?}: {halt:?}"),
             }
             num_dropped += 1;
             assert!(
