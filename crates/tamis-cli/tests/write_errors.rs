@@ -32,7 +32,7 @@ fn config(argv: &str) -> String {
         .replaced("gen_batch_size: 8", "gen_batch_size: 16")
 }
 
-fn run(begun: Result<Begun, RunError>) -> Result<Summary, RunError> {
+fn finish(begun: Result<Begun, RunError>) -> Result<Summary, RunError> {
     match begun? {
         Begun::Ready(session) => session.run(),
         Begun::Interrupted(interrupted) => panic!("{interrupted}"),
@@ -130,7 +130,7 @@ fn a_failing_disk_ends_the_run_and_loses_nothing() {
         let loaded = load(&[folder.join("config.yaml")], &[directory]).expect("a sound configuration");
         let config = ConfigText::of(loaded, Vec::new());
         let session = Session::begin_on(disk, Begin::New(config), quiet, Interrupt::new());
-        run(session).map(|_| ()).map_err(|error| error.to_string())
+        finish(session).map(|_| ()).map_err(|error| error.to_string())
     };
     let counting = Disk::unflushed();
     let counted = Folder::new();
@@ -203,7 +203,7 @@ fn resume(run: &Path) {
     let was = Box::new(loaded.config.clone());
     let now = ConfigText::of(loaded, Vec::new());
     let session = Session::begin(Begin::Resume { directory, was, now }, quiet, Interrupt::new());
-    run(session).expect("goes on");
+    finish(session).expect("goes on");
 }
 
 /// A path without what differs from step to step and from run to run.
