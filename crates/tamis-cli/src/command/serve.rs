@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use tamis_config::load_for_evaluation;
 use tamis_rollout::serve::{Policy, ServeSettings, Server, SlowDown};
+use tamis_text::tokenizer::Tokenizer;
 use tamis_train::assemble::{AssembleError, policy};
+use tamis_train::codec::{Codec, CodecError};
 use tamis_train::interrupt::{Interrupt, Interrupted};
 use tamis_train::progress::Progress;
 
@@ -62,10 +64,16 @@ fn read_policy(source: &Path, name: String) -> Result<Policy, Failure> {
         Failure::of(code, error, error.hint())
     };
     let (folder, run_config) = find(source)?;
-    let overrides = [format!("model.path={}", folder.display()), "model.init=null".to_owned()];
-    let loaded = load_for_evaluation(run_config.as_deref(), &[], &overrides)
-        .map_err(|errors| Failure::told(USAGE, errors.to_string()))?;
-    let codec = policy::codec_of(&loaded.config, &folder).map_err(|error| failed(&error))?;
+    let codec = match run_config {
+        Some(run) => {
+            let overrides = [format!("model.path={}", folder.display()), "model.init=null".to_owned()];
+            let loaded = load_for_evaluation(Some(&run), &[], &overrides)
+                .map_err(|errors| Failure::told(USAGE, errors.to_string()))?;
+            policy::codec_of(&loaded.config, &folder)
+        }
+        None => own_codec(&folder).map_err(AssembleError::from),
+    };
+    let codec = codec.map_err(|error| failed(&error))?;
     let model = policy::load(&folder).map_err(|error| failed(&error))?;
     let rows = codec.tokenizer().num_rows();
     if rows > model.config().vocab_size {
@@ -88,6 +96,12 @@ fn read_policy(source: &Path, name: String) -> Result<Policy, Failure> {
         load: Box::new(|path| policy::load(path).map_err(|error| told(&error))),
         folder,
     })
+}
+
+/// Tokenizer and template as they lie in a folder.
+fn own_codec(folder: &Path) -> Result<Codec, CodecError> {
+    let end_tokens = folder.join("generation_config.json");
+    Codec::new(Tokenizer::load(folder)?, None, serde_json::Map::new(), Some(&end_tokens))
 }
 
 /// An error with its causes in one line.

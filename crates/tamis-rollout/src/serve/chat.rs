@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::engine::{Event, Piece};
 use super::error::ApiError;
-use super::field::Fields;
+use super::field::{Fields, Refused};
 use super::running::{Choice, Running, broken};
 use super::sampling::{HowSampled, MOST_ALTERNATIVES};
 use super::stream::Chunks;
@@ -28,7 +28,7 @@ struct Form {
 }
 
 /// Fields that would change the conversation or the form of the answer.
-const REFUSED: [(&str, fn(&Value) -> bool, &str); 6] = [
+const REFUSED: [Refused; 6] = [
     ("tools", |value| value.as_array().is_some_and(Vec::is_empty), "describe them in the conversation"),
     ("functions", |value| value.as_array().is_some_and(Vec::is_empty), "describe them in the conversation"),
     ("response_format", |value| value["type"] == "text", "only `{\"type\": \"text\"}` is"),

@@ -4,6 +4,9 @@ use serde_json::{Map, Value};
 
 use super::error::ApiError;
 
+/// A field that this server does not know how to obey, which of its values change nothing, and what to do instead.
+pub(super) type Refused = (&'static str, fn(&Value) -> bool, &'static str);
+
 /// An object of a request; a field that is `null` is absent.
 #[derive(Clone, Copy)]
 pub(super) struct Fields<'a> {
@@ -118,7 +121,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Refuses fields that would change the answer and that this server does not know how to obey, unless they say what happens anyway.
-    pub(super) fn refuse(&self, refused: &[(&str, fn(&Value) -> bool, &str)]) -> Result<(), ApiError> {
+    pub(super) fn refuse(&self, refused: &[Refused]) -> Result<(), ApiError> {
         for &(field, is_harmless, instead) in refused {
             if self.get(field).is_some_and(|value| !is_harmless(value)) {
                 return Err(ApiError::unsupported(&self.name(field), instead));

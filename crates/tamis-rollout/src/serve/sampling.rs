@@ -8,7 +8,7 @@ use tamis_model::{SamplingError, SamplingParams};
 use tamis_text::tokenizer::Tokenizer;
 
 use super::error::ApiError;
-use super::field::Fields;
+use super::field::{Fields, Refused};
 use crate::generator::Sampling;
 use crate::native::{StopText, engine_params};
 
@@ -85,7 +85,7 @@ fn is_never(_: &Value) -> bool {
 }
 
 /// Fields that would change what is sampled.
-const REFUSED: [(&str, fn(&Value) -> bool, &str); 16] = [
+const REFUSED: [Refused; 16] = [
     ("presence_penalty", is_zero, "use `repetition_penalty`"),
     ("frequency_penalty", is_zero, "use `repetition_penalty`"),
     ("logit_bias", is_empty, "leave it out"),

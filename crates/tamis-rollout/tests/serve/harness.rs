@@ -1,5 +1,6 @@
 //! A server in this process on a free port, and a client that shows what comes over the wire.
 
+use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
@@ -183,10 +184,10 @@ pub(crate) fn ask(
     let mut head =
         format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
     if !headers.iter().any(|header| header.0 == "Host") {
-        head.push_str(&format!("Host: {address}\r\n"));
+        let _ = write!(head, "Host: {address}\r\n");
     }
     for (name, value) in headers {
-        head.push_str(&format!("{name}: {value}\r\n"));
+        let _ = write!(head, "{name}: {value}\r\n");
     }
     head.push_str("\r\n");
     // A server that refuses early may close before it has read everything.

@@ -1,0 +1,217 @@
+//! `tamis serve` as a program: what it prints, how it ends, whom it refuses; asked by curl and by OpenAI's Python client where they are.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stderr, reason = "a test says what it left out")]
+
+mod tamis;
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+use serde_json::{Value, json};
+use tamis::Folder;
+use tamis_core::random::{Key, Purpose};
+use tamis_model::{Architecture, Model, ModelConfig, SaveDtype};
+use tamis_text::tokenizer::Tokenizer;
+
+/// A checkpoint in Hugging Face layout with random weights, a tokenizer and a chat template.
+fn save_checkpoint(folder: &Path) {
+    let tokenizer = Tokenizer::load(&tamis_golden::folder().join("hf/tokenizer")).unwrap();
+    let mut config = ModelConfig::new(Architecture::Qwen2, tokenizer.num_rows(), 16, 24, 1, 2, 512);
+    config.initializer_range = 0.4;
+    std::fs::create_dir_all(folder).unwrap();
+    Model::init(config, Key::new(1, Purpose::Init)).unwrap().save(folder, SaveDtype::F32).unwrap();
+    tokenizer.save(folder).unwrap();
+}
+
+/// A server, ended with the value.
+struct Serving {
+    child: Child,
+    address: String,
+}
+
+impl Serving {
+    fn begin(folder: &Folder, arguments: &[&str]) -> Self {
+        let mut child = folder.start(&[&["serve"], arguments, &["--port", "0", "--threads", "1"]].concat());
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let Some(address) = line.trim_end().strip_prefix("listening on ") else {
+            let mut told = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+            panic!("{line:?}\n{told}");
+        };
+        Self { address: address.to_owned(), child }
+    }
+
+    /// Sends a signal, and the exit code that it comes to.
+    fn end(mut self, signal: &str) -> Option<i32> {
+        let killed = Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap();
+        assert!(killed.success());
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const JSON: &str = "Content-Type: application/json";
+
+/// Asks with curl; `None` where there is none.
+fn curl(arguments: &[&str]) -> Option<(String, String)> {
+    let form = ["--silent", "--show-error", "--max-time", "60", "--write-out", "\n%{http_code}"];
+    let Ok(output) = Command::new("curl").args(form).args(arguments).output() else {
+        eprintln!("skipped: there is no curl");
+        return None;
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (body, code) = text.rsplit_once('\n').unwrap();
+    Some((code.to_owned(), body.to_owned()))
+}
+
+#[test]
+fn a_checkpoint_is_served_until_it_is_told_to_end() {
+    let folder = Folder::new();
+    save_checkpoint(&folder.join("checkpoint"));
+    for signal in ["-INT", "-TERM"] {
+        let serving = Serving::begin(&folder, &["checkpoint"]);
+        let url = |path: &str| format!("{}{path}", serving.address);
+        if let Some((code, body)) = curl(&[&url("/v1/models")]) {
+            assert_eq!(code, "200");
+            assert_eq!(serde_json::from_str::<Value>(&body).unwrap()["data"][0]["id"], "checkpoint");
+            let body = r#"{"prompt": "What is 1+1?", "max_tokens": 4, "ignore_eos": true}"#;
+            let (code, body) =
+                curl(&[&url("/v1/completions"), "--header", JSON, "--data", body]).unwrap();
+            assert_eq!(code, "200", "{body}");
+            assert_eq!(serde_json::from_str::<Value>(&body).unwrap()["usage"]["completion_tokens"], 4);
+            let body = r#"{"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4, "stream": true}"#;
+            let (code, body) = curl(&["--no-buffer", &url("/v1/chat/completions"), "--header", JSON, "--data", body]).unwrap();
+            assert!(code == "200" && body.ends_with("data: [DONE]\n\n"), "{body}");
+            assert_eq!(curl(&[&url("/health")]).unwrap(), ("200".to_owned(), String::new()));
+            // Without the header, curl sends a form.
+            let (code, body) = curl(&[&url("/v1/completions"), "--data", "{}"]).unwrap();
+            assert!(code == "400" && body.contains("Content-Type: application/json"), "{body}");
+        }
+        assert_eq!(serving.end(signal), Some(0), "{signal}");
+    }
+}
+
+/// A run is served by its last checkpoint; weights of the run are loaded, damaged ones are not.
+#[test]
+fn a_run_is_served_and_checkpoints_of_it_are_loaded() {
+    let folder = Folder::tiny();
+    folder.tamis(&["train", "tiny.yaml"]).succeeds();
+    let serving = Serving::begin(&folder, &["runs/tiny", "--served-model-name", "tiny"]);
+    let url = |path: &str| format!("{}{path}", serving.address);
+    let generate = || {
+        let body = r#"{"prompt": "1+1=", "max_tokens": 4, "temperature": 0, "logprobs": 0}"#;
+        curl(&[&url("/v1/completions"), "--header", JSON, "--data", body]).map(|(code, body)| {
+            assert_eq!(code, "200", "{body}");
+            serde_json::from_str::<Value>(&body).unwrap()["choices"].clone()
+        })
+    };
+    let Some(last) = generate() else { return };
+    let checkpoints = folder.join("runs/tiny/checkpoints");
+    let reload = |name: &str| {
+        let path = checkpoints.join(name);
+        let body = json!({"method": "reload_weights", "kwargs": {"weights_path": path}}).to_string();
+        curl(&[&url("/collective_rpc"), "--header", JSON, "--data", &body]).unwrap()
+    };
+    let mut names: Vec<String> = std::fs::read_dir(&checkpoints)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.starts_with("step_"))
+        .collect();
+    names.sort();
+    let (first, newest) = (names.first().unwrap(), names.last().unwrap());
+    assert_ne!(first, newest);
+    assert_eq!(reload(first).0, "200");
+    let before = generate().unwrap();
+    assert_ne!(before, last, "other weights");
+    let file = checkpoints.join(newest).join("model.safetensors");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let good = bytes.clone();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let (code, body) = reload(newest);
+    assert!(code == "400" && body.contains("the old ones stay"), "{body}");
+    assert_eq!(generate().unwrap(), before);
+    std::fs::write(&file, good).unwrap();
+    assert_eq!(reload(newest).0, "200");
+    assert_eq!(generate().unwrap(), last);
+    assert_eq!(serving.end("-TERM"), Some(0));
+}
+
+#[test]
+fn with_a_key_it_can_be_reached_from_elsewhere() {
+    let folder = Folder::new().with("key", "a-secret\n");
+    save_checkpoint(&folder.join("checkpoint"));
+    let serving = Serving::begin(&folder, &["checkpoint", "--host", "0.0.0.0", "--api-key-file", "key"]);
+    let url = format!("{}/v1/models", serving.address.replace("0.0.0.0", "127.0.0.1"));
+    let Some((code, body)) = curl(&[&url]) else { return };
+    assert_eq!(code, "401", "{body}");
+    let (code, body) = curl(&[&url, "--header", "Authorization: Bearer a-secret"]).unwrap();
+    assert_eq!(code, "200", "{body}");
+}
+
+#[test]
+fn messages() {
+    let folder = Folder::new().with("empty", "\n").with("words", "two words\n");
+    save_checkpoint(&folder.join("checkpoint"));
+    let failure = |arguments: &[&str]| folder.tamis(&[&["serve"], arguments].concat()).failure();
+    insta::assert_snapshot!(failure(&["checkpoint", "--host", "0.0.0.0"]), @"
+    exit code 2
+    error: 0.0.0.0 can be reached from other machines, and no key is set
+      hint: put a secret into a file and name it with --api-key-file, or listen on 127.0.0.1
+    ");
+    insta::assert_snapshot!(failure(&["nowhere"]), @"
+    exit code 2
+    error: nowhere is neither a run directory nor a checkpoint folder
+      hint: a run directory holds `checkpoints/`, a checkpoint `config.json`
+    ");
+    insta::assert_snapshot!(failure(&["checkpoint", "--api-key-file", "empty"]), @"
+    exit code 2
+    error: --api-key-file empty: the file is empty
+      hint: write one line with the key, of letters, digits and signs
+    ");
+    insta::assert_snapshot!(failure(&["checkpoint", "--api-key-file", "words"]), @"
+    exit code 2
+    error: --api-key-file words: the key holds spaces or characters that no header can carry
+      hint: write one line with the key, of letters, digits and signs
+    ");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let told = failure(&["checkpoint", "--port", &port]).replace(&port, "PORT");
+    insta::assert_snapshot!(told, @"
+    exit code 1
+    error: failed to listen on 127.0.0.1:PORT
+      caused by: Address already in use (os error 98)
+      hint: something else listens on port PORT; choose another with --port, or 0 for any
+    ");
+    std::fs::remove_file(folder.join("checkpoint/tokenizer.json")).unwrap();
+    assert!(failure(&["checkpoint"]).contains("no tokenizer.json"));
+}
+
+/// OpenAI's own Python client, which `scripts/test-openai-client` installs.
+#[test]
+fn openais_python_client_is_answered() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let python = root.join(".venv-openai/bin/python");
+    if !python.exists() {
+        eprintln!("skipped: the openai package is not installed; scripts/test-openai-client does it");
+        return;
+    }
+    let folder = Folder::new().with("key", "sk-tiny");
+    save_checkpoint(&folder.join("checkpoint"));
+    let arguments = ["checkpoint", "--api-key-file", "key", "--max-body-bytes", "100000"];
+    let serving = Serving::begin(&folder, &arguments);
+    let program = root.join("crates/tamis-cli/tests/openai_client.py");
+    let output = Command::new(python).arg(program).arg(&serving.address).arg("sk-tiny").output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && told.contains("all of it works"), "{told}");
+    eprint!("{told}");
+}
