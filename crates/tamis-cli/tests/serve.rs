@@ -84,12 +84,14 @@ fn a_checkpoint_is_served_until_it_is_told_to_end() {
             assert_eq!(code, "200");
             assert_eq!(serde_json::from_str::<Value>(&body).unwrap()["data"][0]["id"], "checkpoint");
             let body = r#"{"prompt": "What is 1+1?", "max_tokens": 4, "ignore_eos": true}"#;
-            let (code, body) =
-                curl(&[&url("/v1/completions"), "--header", JSON, "--data", body]).unwrap();
+            let (code, body) = curl(&[&url("/v1/completions"), "--header", JSON, "--data", body]).unwrap();
             assert_eq!(code, "200", "{body}");
             assert_eq!(serde_json::from_str::<Value>(&body).unwrap()["usage"]["completion_tokens"], 4);
-            let body = r#"{"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4, "stream": true}"#;
-            let (code, body) = curl(&["--no-buffer", &url("/v1/chat/completions"), "--header", JSON, "--data", body]).unwrap();
+            let body =
+                r#"{"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4, "stream": true}"#;
+            let (code, body) =
+                curl(&["--no-buffer", &url("/v1/chat/completions"), "--header", JSON, "--data", body])
+                    .unwrap();
             assert!(code == "200" && body.ends_with("data: [DONE]\n\n"), "{body}");
             assert_eq!(curl(&[&url("/health")]).unwrap(), ("200".to_owned(), String::new()));
             // Without the header, curl sends a form.
@@ -211,7 +213,8 @@ fn openais_python_client_is_answered() {
     let serving = Serving::begin(&folder, &arguments);
     let program = root.join("crates/tamis-cli/tests/openai_client.py");
     let output = Command::new(python).arg(program).arg(&serving.address).arg("sk-tiny").output().unwrap();
-    let told = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let told =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && told.contains("all of it works"), "{told}");
     eprint!("{told}");
 }

@@ -13,7 +13,9 @@ use std::time::Instant;
 
 use serde_json::{Map, json};
 use tamis_core::random::{Key, Purpose};
-use tamis_model::{Architecture, Generator, GeneratorSettings, Model, ModelConfig, Request, SamplingParams, Threads};
+use tamis_model::{
+    Architecture, Generator, GeneratorSettings, Model, ModelConfig, Request, SamplingParams, Threads,
+};
 use tamis_rollout::serve::{Policy, ServeSettings, Server};
 use tamis_text::tokenizer::Tokenizer;
 
