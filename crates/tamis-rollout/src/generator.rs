@@ -118,7 +118,8 @@ pub struct VersionSpan {
 pub struct Sample {
     /// Completion tokens \[T\], the end token included.
     pub token_ids: Vec<u32>,
-    /// `log_softmax(logits / temperature)` of each \[T\].
+    /// `log_softmax(logits / temperature)` of each \[T\]; empty where the generator cannot say them, and then the sample is not trained on
+    /// until the learner has computed them (text-only servers: never).
     pub logprobs: Vec<f32>,
     /// Mean entropy of the policy over them, in nats; `None` where the generator does not say.
     pub entropy: Option<f64>,

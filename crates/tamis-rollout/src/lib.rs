@@ -4,12 +4,16 @@
 //! metric goes to the scheduling machine of `tamis-core`, which judges them and whose commands the shell carries out until a step is ready,
 //! skipped, or the run ends. [`serve`] puts the native engine behind HTTP.
 
+pub mod clock;
+pub mod fleet;
 mod generator;
 mod group_generator;
+pub mod http;
 pub mod native;
 mod reward_health;
 mod scorer;
 pub mod serve;
+pub mod server;
 mod shell;
 mod source;
 pub mod wire;

@@ -105,6 +105,10 @@ fn every_captured_answer_is_read_as_what_it_is() {
                     assert_eq!((models[0].id.as_str(), models[0].max_model_len), ("tiny", Some(512)));
                     "models"
                 }
+                "/version" => {
+                    assert_eq!(vllm::read_is_tamis(answer), Ok(false), "{name}");
+                    "versions"
+                }
                 "/weight_info" => {
                     assert!(["default", "B"].contains(&vllm::read_label(answer).expect(name).as_str()));
                     "labels"
@@ -137,7 +141,7 @@ fn every_captured_answer_is_read_as_what_it_is() {
     }
     let counted: Vec<(&str, usize)> = read.into_iter().collect();
     let counts = [
-        ("acknowledgements", 35),
+        ("acknowledgements", 34),
         ("chats", 3),
         ("completions", 50),
         ("empty", 8),
@@ -146,6 +150,7 @@ fn every_captured_answer_is_read_as_what_it_is() {
         ("metrics", 1),
         ("models", 1),
         ("resets", 9),
+        ("versions", 1),
     ];
     assert_eq!(counted, counts, "of {}", captures.len());
 }
@@ -468,6 +473,7 @@ fn ask<'a>(sampling: &'a Sampling, extra: &'a Map<String, Value>) -> Ask<'a> {
         prompt_text: "ab",
         sampling,
         seed: Some(u64::MAX),
+        key: None,
         end_token_ids: &[2],
         model: Some("tiny"),
         cache_salt: Some("w1"),

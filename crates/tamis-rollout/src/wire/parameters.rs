@@ -1,6 +1,7 @@
 //! What a server is asked for: our sampling in its words, and parameters of its own.
 
 use serde_json::{Map, Value};
+use tamis_core::random::Key;
 use thiserror::Error;
 
 use crate::generator::Sampling;
@@ -18,6 +19,8 @@ pub struct Ask<'a> {
     pub sampling: &'a Sampling,
     /// What the server's randomness starts from; `None` leaves it to the server.
     pub seed: Option<u64>,
+    /// Our own key, for `tamis serve`: its tokens are those of the engine in this process. Instead of a seed.
+    pub key: Option<Key>,
     /// Tokens that end a completion.
     pub end_token_ids: &'a [u32],
     /// The model's name at the server; `None` for its only one.
@@ -73,6 +76,8 @@ pub enum ParameterError {
 /// Of which distribution a server's log-probabilities are. Ours are of `softmax(logits / temperature)`, before penalty and truncation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogprobsOf {
+    /// As ours: `tamis serve`.
+    Ours,
     /// `softmax(logits)`: vLLM's `--logprobs-mode raw_logprobs`.
     Logits,
     /// `softmax(penalised logits / temperature)`, before truncation: SGLang.
@@ -85,6 +90,7 @@ impl LogprobsOf {
     /// For messages.
     pub fn describe(self) -> &'static str {
         match self {
+            Self::Ours => "as ours",
             Self::Logits => "of the logits without temperature (raw_logprobs)",
             Self::Tempered => "after penalties and temperature, before truncation",
             Self::Drawn => "of the truncated distribution (processed_logprobs)",
@@ -109,6 +115,7 @@ impl LogprobsOf {
             if is_greedy { None } else { top_k.or(top_p).or(min_p) }
         };
         match self {
+            Self::Ours => None,
             Self::Logits => temperature(),
             Self::Tempered => penalty().or_else(altered),
             Self::Drawn => penalty().or_else(altered).or_else(truncation),

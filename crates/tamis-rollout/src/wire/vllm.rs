@@ -75,6 +75,9 @@ pub fn sample(interface: Interface, ask: &Ask<'_>) -> Call {
         body.insert("stream".to_owned(), json!(true));
         body.insert("stream_options".to_owned(), json!({"include_usage": true}));
     }
+    if let Some(key) = ask.key {
+        body.insert("tamis".to_owned(), json!({"key": key.to_string()}));
+    }
     match interface {
         Interface::Generate => {
             extend(&mut parameters, ask.extra, |name| !BESIDE.contains(&name));
@@ -291,6 +294,22 @@ pub fn read_label(answer: &Answer) -> Result<String, Fault> {
     answer.json::<Info>().map(|info| info.weight_version)
 }
 
+/// Asks what program the server is.
+pub fn program() -> Call {
+    Call::get("/version")
+}
+
+/// Reads the answer to [`program`]: whether it is `tamis serve`, which samples by our keys.
+pub fn read_is_tamis(answer: &Answer) -> Result<bool, Fault> {
+    #[derive(Deserialize)]
+    struct Version {
+        server: Option<String>,
+        #[serde(default)]
+        keys: bool,
+    }
+    answer.json::<Version>().map(|version| version.server.as_deref() == Some("tamis") && version.keys)
+}
+
 /// A model as a server describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Model {
@@ -428,6 +447,7 @@ pub fn ask_mode(interface: Interface, model: Option<&str>, request_id: &str, tok
         prompt_text: "",
         sampling: &sampling,
         seed: None,
+        key: None,
         end_token_ids: &[],
         model,
         cache_salt: None,

@@ -1,0 +1,373 @@
+//! An HTTP client for many requests at once, behind channels: one background thread holds every connection, the rest of the crate is
+//! synchronous.
+//!
+//! A [`HttpClient`] gives out [`Line`]s, one per server. A request is sent under a number of the caller's, and comes back under it as an
+//! [`Exchange`]: the whole answer, or what went wrong with it by name. Connections are kept open and used again; a request that is
+//! cancelled closes its own.
+
+use std::sync::Arc;
+use std::sync::mpsc as blocking;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full};
+use hyper::Uri;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{Client, Error as ClientError};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use thiserror::Error;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::clock::Bell;
+use crate::wire::{Answer, Call, Fault, FaultClass, Method};
+
+/// Connections that nobody uses are closed before the server does it: uvicorn, under vLLM and SGLang, closes them after 5 s, and a
+/// request sent at that moment would be lost.
+const IDLE: Duration = Duration::from_secs(4);
+
+/// Limits of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HttpSettings {
+    /// Longest time until a connection stands.
+    pub connect_timeout: Duration,
+    /// Most bytes of an answer.
+    pub max_answer_bytes: usize,
+}
+
+impl Default for HttpSettings {
+    fn default() -> Self {
+        Self { connect_timeout: Duration::from_secs(10), max_answer_bytes: 64 << 20 }
+    }
+}
+
+/// A client could not be set up.
+#[derive(Debug, Error)]
+pub enum HttpError {
+    /// An address that is none.
+    #[error("{url:?} is no address of a server ({reason}); write http://HOST:PORT")]
+    Url {
+        /// As it was given.
+        url: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The background thread could not be started.
+    #[error("the thread of the HTTP client could not be started")]
+    Thread(#[source] std::io::Error),
+    /// Certificates that are needed for `https` could not be read.
+    #[error("the system's certificates, which https needs, could not be read")]
+    Certificates(#[source] std::io::Error),
+    /// Encryption could not be set up.
+    #[error("encryption could not be set up")]
+    Encryption(#[from] rustls::Error),
+    /// A key that no header can carry.
+    #[error("the API key holds a character that no header can carry")]
+    Key,
+}
+
+/// The address of a server: scheme, host, port and a path that goes before all others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Address {
+    base: String,
+}
+
+impl Address {
+    /// Reads `http://HOST:PORT`, with or without a slash or OpenAI's `/v1` at its end.
+    pub fn parse(url: &str) -> Result<Self, HttpError> {
+        let wrong = |reason: &str| HttpError::Url { url: url.to_owned(), reason: reason.to_owned() };
+        let base = url.trim().trim_end_matches('/');
+        let base = base.strip_suffix("/v1").unwrap_or(base);
+        let uri: Uri =
+            base.parse().map_err(|error: hyper::http::uri::InvalidUri| wrong(&error.to_string()))?;
+        match uri.scheme_str() {
+            Some("http" | "https") => {}
+            Some(_) => return Err(wrong("neither http nor https")),
+            None => return Err(wrong("no http:// or https:// in front")),
+        }
+        if uri.host().is_none_or(str::is_empty) {
+            return Err(wrong("no host"));
+        }
+        if uri.query().is_some() {
+            return Err(wrong("a question mark"));
+        }
+        Ok(Self { base: base.to_owned() })
+    }
+
+    /// Whether connections to it are encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.base.starts_with("https:")
+    }
+}
+
+/// As people write it.
+impl std::fmt::Display for Address {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(&self.base)
+    }
+}
+
+/// What became of a request: an answer of whatever status, or a fault with what had arrived of the answer.
+pub type Exchange = Result<Answer, Broken>;
+
+/// An exchange that came to no whole answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Broken {
+    /// Why.
+    pub fault: Fault,
+    /// Status, type and as much of the body as arrived.
+    pub partial: Option<Answer>,
+}
+
+/// Sends requests under numbers and gives back what became of them; what a server's client needs of a network.
+pub trait Transport: Send {
+    /// Sends a request; comes back by [`Self::receive`] under the number, after this time at the latest.
+    fn send(&mut self, number: u64, call: Call, timeout: Duration);
+
+    /// Gives a request up and closes its connection; nothing comes back unless it was on its way already.
+    fn cancel(&mut self, number: u64);
+
+    /// What has come back since the last call.
+    fn receive(&mut self) -> Vec<(u64, Exchange)>;
+}
+
+enum Command {
+    Send { line: u64, number: u64, sending: Box<Sending> },
+    Cancel { line: u64, number: u64 },
+    Done { line: u64, number: u64 },
+}
+
+/// A request on its way to the background thread.
+struct Sending {
+    uri: String,
+    call: Call,
+    timeout: Duration,
+    key: Option<HeaderValue>,
+    back: blocking::Sender<(u64, Exchange)>,
+    bell: Bell,
+}
+
+/// Many connections, held by one background thread, which ends once the client and all its lines have gone.
+pub struct HttpClient {
+    commands: mpsc::UnboundedSender<Command>,
+    num_lines: u64,
+}
+
+type Connections = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+
+impl HttpClient {
+    /// Starts the thread. `encrypted`: whether any server wants `https`, which needs the system's certificates.
+    pub fn start(settings: HttpSettings, encrypted: bool) -> Result<Self, HttpError> {
+        let connections = connections(settings, encrypted)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()
+            .map_err(HttpError::Thread)?;
+        let (commands, mut received) = mpsc::unbounded_channel();
+        let done = commands.downgrade();
+        std::thread::Builder::new()
+            .name("http".to_owned())
+            .spawn(move || {
+                runtime.block_on(async {
+                    let mut under_way = std::collections::HashMap::new();
+                    while let Some(command) = received.recv().await {
+                        match command {
+                            Command::Send { line, number, sending } => {
+                                let (cancel, cancelled) = oneshot::channel::<()>();
+                                under_way.insert((line, number), cancel);
+                                let connections = connections.clone();
+                                let done = done.clone();
+                                let limit = settings.max_answer_bytes;
+                                tokio::spawn(async move {
+                                    let Sending { back, bell, .. } = &*sending;
+                                    let (back, bell) = (back.clone(), bell.clone());
+                                    tokio::select! {
+                                        exchange = exchange(connections, *sending, limit) => {
+                                            // Nobody listens any more where the line has gone.
+                                            let _ = back.send((number, exchange));
+                                            bell.ring();
+                                        }
+                                        _ = cancelled => {}
+                                    }
+                                    if let Some(done) = done.upgrade() {
+                                        let _ = done.send(Command::Done { line, number });
+                                    }
+                                });
+                            }
+                            // The other end hears of it by the drop.
+                            Command::Cancel { line, number } | Command::Done { line, number } => {
+                                under_way.remove(&(line, number));
+                            }
+                        }
+                    }
+                });
+            })
+            .map_err(HttpError::Thread)?;
+        Ok(Self { commands, num_lines: 0 })
+    }
+
+    /// A line to one server; `key` goes along as `Authorization: Bearer`. The bell rings when something came back.
+    pub fn line(&mut self, address: Address, key: Option<&str>, bell: Bell) -> Result<Line, HttpError> {
+        let key = key
+            .map(|key| HeaderValue::from_str(&format!("Bearer {key}")))
+            .transpose()
+            .map_err(|_| HttpError::Key)?
+            .map(|mut value| {
+                value.set_sensitive(true);
+                value
+            });
+        self.num_lines += 1;
+        let (back, answers) = blocking::channel();
+        Ok(Line {
+            number: self.num_lines,
+            commands: self.commands.clone(),
+            address,
+            key,
+            back,
+            answers,
+            bell,
+        })
+    }
+}
+
+/// A way to one server.
+pub struct Line {
+    number: u64,
+    commands: mpsc::UnboundedSender<Command>,
+    address: Address,
+    key: Option<HeaderValue>,
+    back: blocking::Sender<(u64, Exchange)>,
+    answers: blocking::Receiver<(u64, Exchange)>,
+    bell: Bell,
+}
+
+impl Line {
+    fn command(&self, command: Command) -> bool {
+        self.commands.send(command).is_ok()
+    }
+}
+
+impl Transport for Line {
+    fn send(&mut self, number: u64, call: Call, timeout: Duration) {
+        let uri = format!("{}{}", self.address, call.path);
+        let (key, back, bell) = (self.key.clone(), self.back.clone(), self.bell.clone());
+        let sending = Box::new(Sending { uri, call, timeout, key, back, bell });
+        if !self.command(Command::Send { line: self.number, number, sending }) {
+            let fault = Fault::new(FaultClass::Connect, "the HTTP client has ended");
+            let _ = self.back.send((number, Err(Broken { fault, partial: None })));
+            self.bell.ring();
+        }
+    }
+
+    fn cancel(&mut self, number: u64) {
+        self.command(Command::Cancel { line: self.number, number });
+    }
+
+    fn receive(&mut self) -> Vec<(u64, Exchange)> {
+        self.answers.try_iter().collect()
+    }
+}
+
+fn connections(settings: HttpSettings, encrypted: bool) -> Result<Connections, HttpError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    let tls = if encrypted {
+        tls.with_native_roots().map_err(HttpError::Certificates)?.with_no_client_auth()
+    } else {
+        tls.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth()
+    };
+    let mut plain = HttpConnector::new();
+    plain.enforce_http(false);
+    plain.set_nodelay(true);
+    plain.set_connect_timeout(Some(settings.connect_timeout));
+    let connector = HttpsConnectorBuilder::new()
+        .with_tls_config(tls)
+        .https_or_http()
+        .enable_http1()
+        .wrap_connector(plain);
+    Ok(Client::builder(TokioExecutor::new())
+        .pool_idle_timeout(IDLE)
+        .pool_timer(TokioTimer::new())
+        .build(connector))
+}
+
+async fn exchange(connections: Connections, sending: Sending, limit: usize) -> Exchange {
+    let mut partial = None;
+    let timeout = sending.timeout;
+    let fault = match tokio::time::timeout(timeout, ask(connections, sending, limit, &mut partial)).await {
+        Ok(Ok(answer)) => return Ok(answer),
+        Ok(Err(fault)) => fault,
+        Err(_) => {
+            Fault::new(FaultClass::TimedOut, format!("no whole answer after {} s", timeout.as_secs_f64()))
+        }
+    };
+    Err(Broken { fault, partial })
+}
+
+/// The whole answer; `arrived` holds what there is of it meanwhile.
+async fn ask(
+    connections: Connections,
+    sending: Sending,
+    limit: usize,
+    arrived: &mut Option<Answer>,
+) -> Result<Answer, Fault> {
+    let Sending { uri, call, key, .. } = sending;
+    let method = match call.method {
+        Method::Get => hyper::Method::GET,
+        Method::Post => hyper::Method::POST,
+    };
+    let mut request = hyper::Request::builder().method(method).uri(uri);
+    if !call.body.is_empty() {
+        request = request.header(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    }
+    if let Some(key) = key {
+        request = request.header(HeaderName::from_static("authorization"), key);
+    }
+    let request = request
+        .body(Full::new(Bytes::from(call.body)))
+        .map_err(|error| Fault::new(FaultClass::Refused, error.to_string()))?;
+    let response = connections.request(request).await.map_err(|error| before_an_answer(&error))?;
+    let (head, mut body): (_, Incoming) = response.into_parts();
+    let content_type =
+        head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let answer = arrived.insert(Answer {
+        status: head.status.as_u16(),
+        content_type: content_type.to_owned(),
+        body: Vec::new(),
+    });
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| {
+            let detail = format!("after {} bytes of an answer: {}", answer.body.len(), causes(&error));
+            Fault::new(FaultClass::HalfBody, detail)
+        })?;
+        if let Some(data) = frame.data_ref() {
+            if answer.body.len() + data.len() > limit {
+                return Err(Fault::new(FaultClass::TooLarge, format!("more than {limit} bytes")));
+            }
+            answer.body.extend_from_slice(data);
+        }
+    }
+    arrived.take().ok_or_else(|| Fault::new(FaultClass::Reset, "no answer"))
+}
+
+fn before_an_answer(error: &ClientError) -> Fault {
+    let class = if error.is_connect() { FaultClass::Connect } else { FaultClass::Reset };
+    Fault::new(class, causes(error))
+}
+
+/// An error with what caused it, on one line.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text.push_str(": ");
+            text.push_str(&inner_text);
+        }
+        cause = inner.source();
+    }
+    text
+}

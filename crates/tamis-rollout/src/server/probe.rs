@@ -1,0 +1,86 @@
+//! A text whose log-probabilities are known under weights that are published, by which a server shows that it holds them.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Name of the file that carries a probe, beside the weights that it is of.
+pub const FILE: &str = "probe.json";
+
+/// A text and what the published weights say of it.
+///
+/// It finds a server that did not load them at all, or loaded them in part (vLLM's CPU build keeps the old head of a model with tied
+/// embeddings). It cannot find what is smaller than the server's own rounding: `tolerance` has to leave room for that.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Probe {
+    /// The text's tokens \[T\], at least two.
+    pub token_ids: Vec<u32>,
+    /// `log_softmax(logits)`, at temperature 1, of each token but the first \[T - 1\].
+    pub logprobs: Vec<f64>,
+    /// Largest mean absolute difference that the server's rounding may make, in nats.
+    pub tolerance: f64,
+}
+
+/// A probe that cannot be read or written.
+#[derive(Debug, Error)]
+pub enum ProbeError {
+    /// The file could not be read or written.
+    #[error("{path}: {source}")]
+    File {
+        /// Which.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is no probe.
+    #[error("{path} is no probe: {reason}")]
+    NoProbe {
+        /// Which.
+        path: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Probe {
+    /// Reads the probe of a folder of weights; `None` where there is none.
+    pub fn read(folder: &Path) -> Result<Option<Self>, ProbeError> {
+        let path = folder.join(FILE);
+        let no_probe = |reason: String| ProbeError::NoProbe { path: path.display().to_string(), reason };
+        let text = match std::fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(ProbeError::File { path: path.display().to_string(), source }),
+        };
+        let probe: Self = serde_json::from_slice(&text).map_err(|error| no_probe(error.to_string()))?;
+        if probe.token_ids.len() < 2 || probe.logprobs.len() + 1 != probe.token_ids.len() {
+            let (tokens, logprobs) = (probe.token_ids.len(), probe.logprobs.len());
+            return Err(no_probe(format!("{logprobs} log-probabilities of {tokens} tokens")));
+        }
+        Ok(Some(probe))
+    }
+
+    /// Writes it into a folder of weights that nobody reads yet.
+    pub fn write(&self, folder: &Path) -> Result<(), ProbeError> {
+        let path = folder.join(FILE);
+        let text = serde_json::to_vec(self).map_err(|error| ProbeError::NoProbe {
+            path: path.display().to_string(),
+            reason: error.to_string(),
+        })?;
+        std::fs::write(&path, text)
+            .map_err(|source| ProbeError::File { path: path.display().to_string(), source })
+    }
+
+    /// Mean absolute difference of a server's log-probabilities from those expected, in nats; NaN where one of them is.
+    ///
+    /// ```
+    /// use tamis_rollout::server::Probe;
+    /// let probe = Probe { token_ids: vec![1, 2, 3], logprobs: vec![-1.0, -2.0], tolerance: 0.05 };
+    /// assert_eq!(probe.difference(&[-1.5, -2.0]), 0.25);
+    /// ```
+    pub fn difference(&self, logprobs: &[f64]) -> f64 {
+        let sum: f64 = self.logprobs.iter().zip(logprobs).map(|(ours, theirs)| (ours - theirs).abs()).sum();
+        sum / self.logprobs.len() as f64
+    }
+}

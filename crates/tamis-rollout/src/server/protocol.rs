@@ -1,0 +1,311 @@
+//! What the kinds of servers do differently: requests, answers, and how weights get there.
+
+use serde_json::{Map, Value};
+
+use crate::generator::{InFlight, Sampling};
+use crate::wire::vllm::{Figures, Interface, Model};
+use crate::wire::{
+    Answer, Ask, Call, Completion, Fault, FaultClass, LogprobsOf, ParameterError, openai, sglang, vllm,
+};
+
+/// Something to be asked of a server besides samples.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Control<'a> {
+    /// Whether it lives.
+    Health,
+    /// What program it is.
+    Program,
+    /// What models it serves.
+    Models,
+    /// Of which distribution its log-probabilities are.
+    LogprobsMode,
+    /// What its weights are called.
+    Label,
+    /// How busy it is.
+    Figures,
+    /// Stop generating, with what becomes of what runs.
+    Pause(InFlight),
+    /// Load a folder, under a label.
+    Reload(&'a str, &'a str),
+    /// Forget cached prefixes.
+    ResetCache,
+    /// Call the weights so.
+    SetLabel(&'a str),
+    /// Generate again.
+    Resume,
+    /// Say the log-probabilities of these tokens.
+    Score(&'a [u32]),
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Told {
+    /// It is done.
+    Done,
+    /// Not yet: to be asked again soon.
+    NotYet,
+    /// The models.
+    Models(Vec<Model>),
+    /// Of which distribution.
+    Mode(LogprobsOf),
+    /// What the weights are called.
+    Label(String),
+    /// How busy it is.
+    Figures(Figures),
+    /// The log-probabilities.
+    Scores(Vec<f64>),
+}
+
+/// One kind of server.
+pub trait Protocol: Send {
+    /// Its name in the configuration.
+    const KIND: &'static str;
+
+    /// Whether answers are text only, without ids and log-probabilities.
+    const IS_TEXT_ONLY: bool = false;
+
+    /// Refuses settings that it cannot carry out as meant.
+    fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), ParameterError>;
+
+    /// The request of one sample.
+    fn sample(&self, ask: &Ask<'_>) -> Call;
+
+    /// What it calls a request of ours in its answer.
+    fn answered_id(&self, request_id: &str) -> String;
+
+    /// Reads an answer to [`Self::sample`].
+    fn read(&self, answer: &Answer) -> Result<Completion, Fault>;
+
+    /// Gives requests up; empty where only closing the connection does.
+    fn abort(&self, request_ids: &[String]) -> Vec<Call>;
+
+    /// Whether answers say which tokens which weights sampled. Where they do not, nothing is in flight while weights change.
+    fn reports_spans(&self) -> bool;
+
+    /// The request of something else; `None` where this kind of server has no such thing, or does it along with another.
+    fn control(&self, control: &Control<'_>, model: Option<&str>, request_id: &str) -> Option<Call>;
+
+    /// Reads an answer to [`Self::control`].
+    fn read_control(&mut self, control: &Control<'_>, answer: &Answer) -> Result<Told, Fault>;
+
+    /// Of which distribution its log-probabilities are, where that is known without asking.
+    fn known_mode(&self) -> Option<LogprobsOf>;
+}
+
+/// vLLM, see [`vllm`].
+#[derive(Debug, Clone)]
+pub struct Vllm {
+    interface: Interface,
+    /// `tamis serve`, which takes our keys, reports log-probabilities as ours and loads weights whole or not at all.
+    is_tamis: bool,
+}
+
+impl Default for Vllm {
+    fn default() -> Self {
+        Self { interface: Interface::Generate, is_tamis: false }
+    }
+}
+
+impl Vllm {
+    /// The interface in use: the one with weight versions, until the server turned out not to offer it.
+    pub fn interface(&self) -> Interface {
+        self.interface
+    }
+}
+
+impl Protocol for Vllm {
+    const KIND: &'static str = "vllm";
+
+    fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), ParameterError> {
+        vllm::check(sampling, extra)
+    }
+
+    fn sample(&self, ask: &Ask<'_>) -> Call {
+        let key = ask.key.filter(|_| self.is_tamis);
+        vllm::sample(self.interface, &Ask { key, ..*ask })
+    }
+
+    fn answered_id(&self, request_id: &str) -> String {
+        vllm::server_id(self.interface, request_id).0
+    }
+
+    fn read(&self, answer: &Answer) -> Result<Completion, Fault> {
+        vllm::only(vllm::read(answer)?)
+    }
+
+    fn abort(&self, request_ids: &[String]) -> Vec<Call> {
+        let ids: Vec<String> = request_ids.iter().map(|id| vllm::server_id(self.interface, id).1).collect();
+        vec![vllm::abort(self.interface, &ids)]
+    }
+
+    fn reports_spans(&self) -> bool {
+        self.interface == Interface::Generate
+    }
+
+    fn control(&self, control: &Control<'_>, model: Option<&str>, request_id: &str) -> Option<Call> {
+        Some(match control {
+            Control::Health => Call::get("/health"),
+            Control::Program => vllm::program(),
+            Control::Models => vllm::models(),
+            // Known already, and it has no log-probabilities of prompts.
+            Control::LogprobsMode | Control::Score(_) if self.is_tamis => return None,
+            Control::LogprobsMode => vllm::ask_mode(self.interface, model, request_id, 1),
+            Control::Label => vllm::label(),
+            Control::Figures => vllm::metrics(),
+            Control::Pause(in_flight) => vllm::pause(*in_flight),
+            Control::Reload(folder, _) => vllm::reload(folder),
+            Control::ResetCache => vllm::reset_prefix_cache(),
+            Control::SetLabel(label) => vllm::set_label(label),
+            Control::Resume => vllm::resume(),
+            Control::Score(tokens) => vllm::score(self.interface, model, request_id, tokens),
+        })
+    }
+
+    fn read_control(&mut self, control: &Control<'_>, answer: &Answer) -> Result<Told, Fault> {
+        match control {
+            Control::Program => {
+                self.is_tamis = vllm::read_is_tamis(answer)?;
+                Ok(if self.is_tamis { Told::Mode(LogprobsOf::Ours) } else { Told::Done })
+            }
+            Control::Models => vllm::read_models(answer).map(Told::Models),
+            // 403 where the server was started without --enable-scale-out, 404 where it is older than the route.
+            Control::LogprobsMode
+                if self.interface == Interface::Generate && matches!(answer.status, 403 | 404 | 405) =>
+            {
+                self.interface = Interface::Completions;
+                Ok(Told::NotYet)
+            }
+            Control::LogprobsMode => vllm::read_mode(answer).map(Told::Mode),
+            Control::Label => vllm::read_label(answer).map(Told::Label),
+            Control::Figures => vllm::read_metrics(answer).map(Told::Figures),
+            Control::ResetCache => {
+                vllm::read_reset(answer).map(|happened| if happened { Told::Done } else { Told::NotYet })
+            }
+            Control::Score(tokens) => vllm::read_scores(answer, tokens).map(Told::Scores),
+            _ => answer.success().map(|()| Told::Done),
+        }
+    }
+
+    fn known_mode(&self) -> Option<LogprobsOf> {
+        None
+    }
+}
+
+/// SGLang, see [`sglang`].
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Sglang;
+
+impl Protocol for Sglang {
+    const KIND: &'static str = "sglang";
+
+    fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), ParameterError> {
+        sglang::check(sampling, extra)
+    }
+
+    fn sample(&self, ask: &Ask<'_>) -> Call {
+        sglang::sample(ask)
+    }
+
+    fn answered_id(&self, request_id: &str) -> String {
+        request_id.to_owned()
+    }
+
+    fn read(&self, answer: &Answer) -> Result<Completion, Fault> {
+        sglang::read(answer)
+    }
+
+    fn abort(&self, request_ids: &[String]) -> Vec<Call> {
+        request_ids.iter().map(|id| sglang::abort(id)).collect()
+    }
+
+    /// One label per answer, that of its end.
+    fn reports_spans(&self) -> bool {
+        false
+    }
+
+    fn control(&self, control: &Control<'_>, _: Option<&str>, request_id: &str) -> Option<Call> {
+        match control {
+            Control::Health => Some(Call::get("/health")),
+            Control::Models => Some(vllm::models()),
+            Control::Label => Some(sglang::label()),
+            Control::Pause(in_flight) => Some(sglang::pause(*in_flight)),
+            Control::Reload(folder, label) => Some(sglang::reload(folder, label)),
+            Control::ResetCache => Some(sglang::flush_cache()),
+            Control::Resume => Some(sglang::resume()),
+            Control::Score(tokens) => Some(sglang::score(request_id, tokens)),
+            // The label goes with the reload; its metrics are off unless it was started with --enable-metrics.
+            Control::SetLabel(_) | Control::LogprobsMode | Control::Figures | Control::Program => None,
+        }
+    }
+
+    fn read_control(&mut self, control: &Control<'_>, answer: &Answer) -> Result<Told, Fault> {
+        match control {
+            Control::Models => vllm::read_models(answer).map(Told::Models),
+            Control::Label => vllm::read_label(answer).map(Told::Label),
+            Control::Reload(..) => sglang::read_reload(answer).map(|()| Told::Done),
+            // 400 while something is running.
+            Control::ResetCache if answer.status == 400 => Ok(Told::NotYet),
+            Control::Score(tokens) => sglang::read_scores(answer, tokens).map(Told::Scores),
+            _ => answer.success().map(|()| Told::Done),
+        }
+    }
+
+    fn known_mode(&self) -> Option<LogprobsOf> {
+        Some(LogprobsOf::Tempered)
+    }
+}
+
+/// Any server with OpenAI's completions, see [`openai`].
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OpenAi;
+
+impl Protocol for OpenAi {
+    const KIND: &'static str = "openai";
+    const IS_TEXT_ONLY: bool = true;
+
+    fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), ParameterError> {
+        openai::check(sampling, extra)
+    }
+
+    fn sample(&self, ask: &Ask<'_>) -> Call {
+        openai::sample(ask)
+    }
+
+    fn answered_id(&self, request_id: &str) -> String {
+        request_id.to_owned()
+    }
+
+    fn read(&self, answer: &Answer) -> Result<Completion, Fault> {
+        let read = openai::read(answer)?;
+        Ok(Completion {
+            text: Some(read.text),
+            finish: read.finish,
+            num_counted: read.num_counted,
+            ..Completion::default()
+        })
+    }
+
+    fn abort(&self, _: &[String]) -> Vec<Call> {
+        Vec::new()
+    }
+
+    fn reports_spans(&self) -> bool {
+        false
+    }
+
+    fn control(&self, control: &Control<'_>, _: Option<&str>, _: &str) -> Option<Call> {
+        // Many have no other route that says whether they live.
+        matches!(control, Control::Models).then(vllm::models)
+    }
+
+    fn read_control(&mut self, control: &Control<'_>, answer: &Answer) -> Result<Told, Fault> {
+        match control {
+            Control::Models => vllm::read_models(answer).map(Told::Models),
+            _ => Err(Fault::new(FaultClass::Refused, "OpenAI's interface has no such request")),
+        }
+    }
+
+    fn known_mode(&self) -> Option<LogprobsOf> {
+        None
+    }
+}

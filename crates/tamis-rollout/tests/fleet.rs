@@ -1,0 +1,649 @@
+//! The fleet over servers that fail in every way, on a clock of their own: whatever happens, each request comes to one end.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tamis_core::group::{FinishReason, PolicyVersion};
+use tamis_core::random::{Key, Purpose};
+use tamis_rollout::clock::{Bell, Clock};
+use tamis_rollout::fleet::{Fleet, FleetMessage, FleetSettings};
+use tamis_rollout::server::{Report, Server, ServerEvent};
+use tamis_rollout::wire::vllm::Figures;
+use tamis_rollout::wire::{Fault, FaultClass};
+use tamis_rollout::{
+    AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Publication, Sample,
+    SampleId, SamplePurpose, SampleRequest, Sampling, VersionSpan, Wait, Weights,
+};
+
+/// A clock that moves when somebody waits for it.
+#[derive(Clone)]
+struct TestClock(Arc<Mutex<Instant>>);
+
+impl TestClock {
+    fn new() -> Self {
+        Self(Arc::new(Mutex::new(Instant::now())))
+    }
+}
+
+impl Clock for TestClock {
+    fn now(&self) -> Instant {
+        *self.0.lock().unwrap()
+    }
+
+    fn wait(&self, _: &Bell, until: Instant) {
+        // A step at least, so that nothing can spin without time passing.
+        let mut now = self.0.lock().unwrap();
+        *now = until.max(*now + Duration::from_millis(1));
+    }
+}
+
+/// What a fake server does, in thousandths.
+#[derive(Clone, Copy)]
+struct Habits {
+    /// Answers with a fault that may pass.
+    faulty: u64,
+    /// Refuses for good.
+    refuses: u64,
+    /// Says everything twice.
+    repeats: u64,
+    /// Dies at a sample; comes back after a while, with the weights that it was started with.
+    dies: u64,
+    /// Publications that fail.
+    unpublished: u64,
+}
+
+const GOOD: Habits = Habits { faulty: 0, refuses: 0, repeats: 0, dies: 0, unpublished: 0 };
+
+#[derive(Default)]
+struct Seen {
+    /// Most samples at one time, by server.
+    most: HashMap<String, usize>,
+    /// Faults that were told for samples.
+    faults: BTreeMap<FaultClass, u64>,
+    /// Tokens of everything that was told.
+    tokens: u64,
+    /// Groups by server.
+    groups: HashMap<u64, BTreeSet<String>>,
+    publications: u64,
+}
+
+struct FakeServer {
+    name: String,
+    habits: Habits,
+    key: Key,
+    draws: u64,
+    started: Instant,
+    in_flight: HashMap<SampleId, (Instant, PolicyVersion)>,
+    due: Vec<(Instant, ServerEvent)>,
+    version: PolicyVersion,
+    published: Option<PolicyVersion>,
+    dead_until: Option<Instant>,
+    seen: Arc<Mutex<Seen>>,
+    clock: TestClock,
+    lives_until: Option<Duration>,
+}
+
+impl FakeServer {
+    fn draw(&mut self, bound: u64) -> u64 {
+        self.draws += 1;
+        self.key.below(self.draws, bound)
+    }
+
+    fn chance(&mut self, thousandths: u64) -> bool {
+        self.draw(1000) < thousandths
+    }
+
+    fn is_dead(&self, now: Instant) -> bool {
+        self.dead_until.is_some_and(|until| now < until)
+            || self.lives_until.is_some_and(|life| now >= self.started + life)
+    }
+
+    fn tell(&self, event: &ServerEvent) {
+        let mut seen = self.seen.lock().unwrap();
+        match event {
+            ServerEvent::Failed { fault, .. } => {
+                *seen.faults.entry(fault.class).or_default() += 1;
+                seen.tokens += fault.num_tokens;
+            }
+            ServerEvent::Sampled { sample, .. } => seen.tokens += sample.token_ids.len() as u64,
+            ServerEvent::Aborted { num_tokens, .. } => seen.tokens += num_tokens,
+            _ => {}
+        }
+    }
+}
+
+impl Server for FakeServer {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn submit(&mut self, request: SampleRequest) {
+        let now = self.clock.now();
+        let id = request.id;
+        let after = Duration::from_millis(10 + self.draw(2000));
+        assert!(self.in_flight.insert(id, (now + after, self.version)).is_none(), "{id} twice");
+        let mut seen = self.seen.lock().unwrap();
+        let most = seen.most.entry(self.name.clone()).or_default();
+        *most = (*most).max(self.in_flight.len());
+        seen.groups.entry(id.group).or_default().insert(self.name.clone());
+    }
+
+    fn abort(&mut self, what: AbortScope, now: Instant) {
+        let meant: BTreeSet<SampleId> = self.in_flight.keys().filter(|id| what.holds(id)).copied().collect();
+        for id in meant {
+            // Half of them had come to their end.
+            if self.chance(500) {
+                self.in_flight.remove(&id);
+                self.due.push((now + Duration::from_millis(5), ServerEvent::Aborted { id, num_tokens: 2 }));
+            }
+        }
+    }
+
+    fn drop_all(&mut self) -> Vec<SampleId> {
+        let due = std::mem::take(&mut self.due).into_iter().filter_map(|(_, event)| match event {
+            ServerEvent::Sampled { id, .. }
+            | ServerEvent::Failed { id, .. }
+            | ServerEvent::Aborted { id, .. } => Some(id),
+            _ => None,
+        });
+        self.in_flight.drain().map(|(id, _)| id).chain(due).collect()
+    }
+
+    fn publish(&mut self, publication: &Publication, _: InFlight, now: Instant) {
+        self.seen.lock().unwrap().publications += 1;
+        let version = publication.version;
+        let event = if self.is_dead(now) || self.chance(self.habits.unpublished) {
+            ServerEvent::NotPublished { version, fault: Fault::new(FaultClass::ServerError, "no") }
+        } else {
+            ServerEvent::Published { version }
+        };
+        self.due.push((now + Duration::from_millis(300), event));
+    }
+
+    fn check(&mut self) {
+        let now = self.clock.now();
+        let result = if self.is_dead(now) {
+            Err(Fault::new(FaultClass::Connect, "refused"))
+        } else {
+            let holds_current = self.published.map(|published| published == self.version);
+            Ok(Report { holds_current, figures: Figures::default() })
+        };
+        self.due.push((now + Duration::from_millis(20), ServerEvent::Checked(result)));
+    }
+
+    fn poll(&mut self, now: Instant, events: &mut Vec<ServerEvent>) {
+        let ended: Vec<(SampleId, PolicyVersion)> = self
+            .in_flight
+            .iter()
+            .filter(|(_, (at, _))| *at <= now)
+            .map(|(&id, &(_, version))| (id, version))
+            .collect::<BTreeMap<_, _>>()
+            .into_iter()
+            .collect();
+        for (id, version) in ended {
+            if self.is_dead(now) {
+                break;
+            }
+            self.in_flight.remove(&id);
+            if self.chance(self.habits.dies) {
+                self.dead_until = Some(now + Duration::from_secs(1 + self.draw(20)));
+                self.version = PolicyVersion(0);
+            }
+            let event = if self.chance(self.habits.refuses) {
+                ServerEvent::Failed { id, fault: Fault::new(FaultClass::Refused, "too long") }
+            } else if self.chance(self.habits.faulty) {
+                let classes = [
+                    FaultClass::HalfBody,
+                    FaultClass::BadJson,
+                    FaultClass::ServerError,
+                    FaultClass::TimedOut,
+                ];
+                let class = classes[self.draw(4) as usize];
+                let num_tokens = self.draw(3);
+                ServerEvent::Failed { id, fault: Fault::new(class, "sometimes").spending(num_tokens) }
+            } else {
+                let versions = vec![VersionSpan { version, start: 0, end: 3 }];
+                let sample = Sample {
+                    token_ids: vec![1, 2, 3],
+                    logprobs: vec![-0.5; 3],
+                    entropy: None,
+                    text: String::new(),
+                    finish_reason: FinishReason::Stop,
+                    versions,
+                };
+                ServerEvent::Sampled { id, sample }
+            };
+            if self.chance(self.habits.repeats) {
+                events.push(event.clone());
+            }
+            self.tell(&event);
+            events.push(event);
+        }
+        if self.is_dead(now) {
+            for (id, _) in std::mem::take(&mut self.in_flight).into_iter().collect::<BTreeMap<_, _>>() {
+                let event = ServerEvent::Failed { id, fault: Fault::new(FaultClass::Reset, "died") };
+                self.tell(&event);
+                events.push(event);
+            }
+        }
+        let (now_due, later) = std::mem::take(&mut self.due).into_iter().partition(|(at, _)| *at <= now);
+        self.due = later;
+        let now_due: Vec<(Instant, ServerEvent)> = now_due;
+        for (_, event) in now_due {
+            if let ServerEvent::Published { version } = &event {
+                (self.version, self.published) = (*version, Some(*version));
+            }
+            self.tell(&event);
+            events.push(event);
+        }
+    }
+
+    fn wake_at(&self, _: Instant) -> Option<Instant> {
+        self.in_flight.values().map(|(at, _)| *at).chain(self.due.iter().map(|(at, _)| *at)).min()
+    }
+
+    fn num_in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+}
+
+struct World {
+    fleet: Fleet,
+    seen: Arc<Mutex<Seen>>,
+    said: Arc<Mutex<Vec<FleetMessage>>>,
+    clock: TestClock,
+    interrupted: Arc<AtomicBool>,
+}
+
+fn connect(
+    seed: u64,
+    servers: &[(Habits, Option<Duration>)],
+    settings: FleetSettings,
+) -> Result<World, GeneratorError> {
+    let clock = TestClock::new();
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let fake = |(place, &(habits, lives_until)): (usize, &(Habits, Option<Duration>))| {
+        Box::new(FakeServer {
+            name: format!("http://s{place}"),
+            habits,
+            key: Key::new(seed, Purpose::Shuffle).with(place as u64),
+            draws: 0,
+            started: clock.now(),
+            in_flight: HashMap::new(),
+            due: Vec::new(),
+            version: PolicyVersion(0),
+            published: None,
+            dead_until: None,
+            seen: Arc::clone(&seen),
+            clock: clock.clone(),
+            lives_until,
+        }) as Box<dyn Server>
+    };
+    let hear = Arc::clone(&said);
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let fleet = Fleet::connect(
+        servers.iter().enumerate().map(fake).collect(),
+        settings,
+        Box::new(clock.clone()),
+        Bell::default(),
+        Arc::clone(&interrupted),
+        Box::new(move |message| hear.lock().unwrap().push(message)),
+    )?;
+    Ok(World { fleet, seen, said, clock, interrupted })
+}
+
+fn request(group: u64, member: u32) -> SampleRequest {
+    SampleRequest {
+        id: SampleId { purpose: SamplePurpose::Rollout, group, member, turn: 0, attempt: 0 },
+        prompt_token_ids: Arc::from([1, 2]),
+        key: Key::new(7, Purpose::Rollout).with(group).with(u64::from(member)),
+        sampling: Arc::new(Sampling {
+            temperature: 1.0,
+            top_k: None,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            max_response_length: 3,
+            stop: Vec::new(),
+        }),
+    }
+}
+
+fn publication(version: u64) -> Publication {
+    Publication { version: PolicyVersion(version), weights: Weights::Folder("/weights".into()) }
+}
+
+/// Takes events until nothing is in flight.
+fn finish(fleet: &mut Fleet) -> Vec<GeneratorEvent> {
+    let mut all = Vec::new();
+    loop {
+        let events = fleet.next(Wait::Forever).expect("goes on");
+        if events.is_empty() {
+            return all;
+        }
+        all.extend(events);
+    }
+}
+
+#[test]
+fn whatever_happens_each_request_comes_to_one_end() {
+    for seed in 0..60_u64 {
+        println!("seed {seed}");
+        let habits = Habits {
+            faulty: 50 + 10 * (seed % 20),
+            refuses: 10,
+            repeats: 30,
+            dies: if seed % 3 == 0 { 10 } else { 0 },
+            unpublished: if seed % 3 == 0 { 100 } else { 0 },
+        };
+        let settings = FleetSettings { max_in_flight: Some(16), ..FleetSettings::default() };
+        let World { mut fleet, seen, .. } = connect(seed, &[(habits, None); 3], settings).expect("answer");
+        let key = Key::new(seed, Purpose::Task);
+        let mut ends = HashMap::<SampleId, GeneratorEvent>::new();
+        let mut submitted = HashMap::<SampleId, PolicyVersion>::new();
+        let mut aborted = BTreeSet::new();
+        let mut version = PolicyVersion(0);
+        let mut take = |events: Vec<GeneratorEvent>,
+                        submitted: &HashMap<SampleId, PolicyVersion>,
+                        version: &mut PolicyVersion| {
+            for event in events {
+                let id = match &event {
+                    GeneratorEvent::Published { version: published } => {
+                        assert!(*published > *version, "seed {seed}");
+                        *version = *published;
+                        continue;
+                    }
+                    GeneratorEvent::Sampled { id, sample } => {
+                        let sampled_by = sample.versions[0].version;
+                        assert!(sampled_by >= submitted[id], "seed {seed}: {id} by {sampled_by:?}");
+                        *id
+                    }
+                    GeneratorEvent::Failed { id, .. } | GeneratorEvent::Aborted { id, .. } => *id,
+                };
+                assert!(submitted.contains_key(&id), "seed {seed}: {id} was not submitted");
+                assert!(ends.insert(id, event).is_none(), "seed {seed}: {id} ended twice");
+            }
+        };
+        for round in 0..20_u64 {
+            if round % 5 == 2 {
+                let mode = [InFlight::Wait, InFlight::Keep, InFlight::Abort][(round / 5 % 3) as usize];
+                fleet.publish(&publication(round), mode).expect("published");
+                while version < PolicyVersion(round) {
+                    let events = fleet.next(Wait::Forever).expect("goes on");
+                    take(events, &submitted, &mut version);
+                }
+            }
+            for group in 0..4 {
+                for member in 0..8 {
+                    let request = request(round * 4 + group, member);
+                    submitted.insert(request.id, version);
+                    let id = request.id;
+                    fleet.submit(request.clone()).expect("taken");
+                    assert!(
+                        matches!(fleet.submit(request), Err(GeneratorError::IdInUse { id: used }) if used == id)
+                    );
+                }
+            }
+            if key.below(round, 3) == 0 {
+                let group = round * 4 + key.below(100 + round, 4);
+                fleet.abort(AbortScope::Group { purpose: SamplePurpose::Rollout, group });
+                aborted.insert(group);
+            }
+            let events = fleet.next(Wait::No).expect("goes on");
+            take(events, &submitted, &mut version);
+        }
+        let events = finish(&mut fleet);
+        take(events, &submitted, &mut version);
+        assert_eq!(ends.len(), submitted.len(), "seed {seed}");
+        assert_eq!(fleet.load().in_flight, 0);
+        let seen = seen.lock().unwrap();
+        assert!(seen.most.values().all(|&most| most <= 16), "seed {seed}: {:?}", seen.most);
+        assert_eq!(fleet.load().num_generated_tokens, seen.tokens, "seed {seed}: tokens");
+        // Servers that were lost with samples in flight add to what they told themselves.
+        let counted = &fleet.fault_counts().samples;
+        for (class, num) in &seen.faults {
+            assert!(counted[class] >= *num, "seed {seed}: {class:?}");
+        }
+        let failed = ends.values().filter(|end| matches!(end, GeneratorEvent::Failed { .. })).count();
+        let gone = ends
+            .iter()
+            .filter(|(id, end)| matches!(end, GeneratorEvent::Aborted { .. }) && !aborted.contains(&id.group))
+            .count();
+        if seed % 3 != 0 {
+            assert_eq!(counted, &seen.faults, "seed {seed}");
+            assert!(failed < submitted.len() / 8, "seed {seed}: {failed} failed");
+        }
+        let sampled = ends.values().filter(|end| matches!(end, GeneratorEvent::Sampled { .. })).count();
+        assert!(
+            sampled > submitted.len() / 3,
+            "seed {seed}: {sampled} sampled, {failed} failed, {gone} aborted"
+        );
+    }
+}
+
+#[test]
+fn a_failure_that_may_pass_is_asked_for_again_and_one_that_will_not_is_not() {
+    let habits = Habits { faulty: 1000, ..GOOD };
+    let settings = FleetSettings { most_faults: 100, ..FleetSettings::default() };
+    let World { mut fleet, clock, .. } = connect(1, &[(habits, None)], settings).expect("answers");
+    fleet.submit(request(3, 1)).expect("taken");
+    let begun = clock.now();
+    let events = finish(&mut fleet);
+    let [GeneratorEvent::Failed { id, kind, reason, .. }] = &events[..] else { panic!("{events:?}") };
+    assert_eq!((*id, *kind), (request(3, 1).id, FailureKind::Transient));
+    assert!(reason.starts_with("http://s0 after 5 attempts: "), "{reason}");
+    assert_eq!(fleet.fault_counts().samples.values().sum::<u64>(), 5);
+    // Pauses of 0.5, 1, 2 and 4 s, each between half of it and all of it, and five samples of at most 2 s.
+    let took = clock.now() - begun;
+    assert!((Duration::from_millis(3750)..Duration::from_millis(18000)).contains(&took), "{took:?}");
+
+    let habits = Habits { refuses: 1000, ..GOOD };
+    let World { mut fleet, .. } = connect(1, &[(habits, None)], settings).expect("answers");
+    fleet.submit(request(3, 1)).expect("taken");
+    let events = finish(&mut fleet);
+    let [GeneratorEvent::Failed { kind: FailureKind::Permanent, reason, .. }] = &events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(reason, "http://s0: refused: too long");
+}
+
+#[test]
+fn a_group_stays_on_one_server_and_groups_spread() {
+    let settings = FleetSettings { max_in_flight: Some(64), ..FleetSettings::default() };
+    let World { mut fleet, seen, .. } = connect(1, &[(GOOD, None); 4], settings).expect("answer");
+    for group in 0..16 {
+        for member in 0..8 {
+            fleet.submit(request(group, member)).expect("taken");
+        }
+    }
+    assert_eq!(finish(&mut fleet).len(), 128);
+    let seen = seen.lock().unwrap();
+    assert!(seen.groups.values().all(|servers| servers.len() == 1), "{:?}", seen.groups);
+    assert!(seen.most.values().all(|&most| most == 32), "{:?}", seen.most);
+}
+
+#[test]
+fn the_load_says_what_room_there_is() {
+    let settings = FleetSettings { max_in_flight: Some(4), ..FleetSettings::default() };
+    let World { mut fleet, .. } = connect(1, &[(GOOD, None); 2], settings).expect("answer");
+    assert_eq!((fleet.load().in_flight, fleet.load().room), (0, 8));
+    for member in 0..3 {
+        fleet.submit(request(0, member)).expect("taken");
+    }
+    assert_eq!((fleet.load().in_flight, fleet.load().room), (3, 5));
+    for member in 3..20 {
+        fleet.submit(request(0, member)).expect("taken");
+    }
+    assert_eq!((fleet.load().in_flight, fleet.load().room), (20, 0));
+    assert_eq!(finish(&mut fleet).len(), 20);
+    assert!(fleet.next(Wait::Forever).expect("nothing in flight").is_empty());
+}
+
+#[test]
+fn no_server_at_the_start_is_said_with_what_was_tried() {
+    let dead = (GOOD, Some(Duration::ZERO));
+    let Err(GeneratorError::Unreachable { tried }) = connect(1, &[dead; 2], FleetSettings::default()) else {
+        panic!("somebody answered")
+    };
+    assert_eq!(tried, ["http://s0: connect: refused", "http://s1: connect: refused"]);
+    let Err(GeneratorError::Unreachable { tried }) = connect(1, &[], FleetSettings::default()) else {
+        panic!("nobody was asked")
+    };
+    assert_eq!(tried, ["no server is configured"]);
+    // One of two is enough.
+    let World { said, .. } =
+        connect(1, &[dead, (GOOD, None)], FleetSettings::default()).expect("one answers");
+    let said = said.lock().unwrap();
+    assert!(matches!(&said[..], [FleetMessage::Lost { server, .. }] if server == "http://s0"), "{said:?}");
+}
+
+#[test]
+fn a_fleet_that_is_lost_waits_and_says_so() {
+    let dying = (GOOD, Some(Duration::from_secs(3)));
+    let settings =
+        FleetSettings { give_up_after: Some(Duration::from_secs(150)), ..FleetSettings::default() };
+    let World { mut fleet, said, interrupted, .. } =
+        connect(1, &[dying], settings).expect("answers at first");
+    for group in 0..4000 {
+        fleet.submit(request(group, 0)).expect("taken");
+    }
+    let mut ended = 0;
+    let error = loop {
+        match fleet.next(Wait::Forever) {
+            Ok(events) => ended += events.len(),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.to_string(), "no server answers: http://s0: connect: refused");
+    assert!(ended < 4000);
+    let waits: Vec<u64> = said
+        .lock()
+        .unwrap()
+        .iter()
+        .filter_map(|message| match message {
+            FleetMessage::Waiting { for_so_long, .. } => Some(for_so_long.as_secs()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(waits, [0, 60, 120]);
+    // An interruption is heard while it waits.
+    interrupted.store(true, std::sync::atomic::Ordering::Relaxed);
+    let settings = FleetSettings::default();
+    let World { mut fleet, interrupted, .. } = connect(1, &[dying], settings).expect("answers at first");
+    fleet.submit(request(0, 0)).expect("taken");
+    interrupted.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert!(fleet.next(Wait::Forever).expect("an early end").is_empty());
+}
+
+#[test]
+fn a_server_that_comes_back_is_given_the_weights_before_it_is_used() {
+    // Dies at every fiftieth sample or so, and comes back with the weights that it was started with.
+    let habits = Habits { dies: 20, ..GOOD };
+    for seed in 0..20 {
+        println!("seed {seed}");
+        let World { mut fleet, seen, said, .. } =
+            connect(seed, &[(habits, None); 2], FleetSettings::default()).expect("answer");
+        fleet.publish(&publication(9), InFlight::Wait).expect("published");
+        assert_eq!(
+            fleet.next(Wait::Forever).expect("goes on"),
+            [GeneratorEvent::Published { version: PolicyVersion(9) }]
+        );
+        for group in 0..300 {
+            fleet.submit(request(group, 0)).expect("taken");
+        }
+        for event in finish(&mut fleet) {
+            if let GeneratorEvent::Sampled { sample, .. } = event {
+                assert_eq!(sample.versions[0].version, PolicyVersion(9), "seed {seed}");
+            }
+        }
+        let back =
+            said.lock().unwrap().iter().filter(|said| matches!(said, FleetMessage::Back { .. })).count();
+        let publications = seen.lock().unwrap().publications as usize;
+        assert!(
+            publications >= 2 + back.min(1),
+            "seed {seed}: {publications} publications, {back} times back"
+        );
+    }
+}
+
+#[test]
+fn a_drained_server_gets_nothing_more() {
+    let World { mut fleet, seen, said, .. } =
+        connect(1, &[(GOOD, None); 2], FleetSettings::default()).expect("answer");
+    fleet.submit(request(0, 0)).expect("taken");
+    assert!(fleet.drain("http://s0"));
+    assert!(!fleet.drain("http://nobody"));
+    for group in 1..20 {
+        fleet.submit(request(group, 0)).expect("taken");
+    }
+    assert_eq!(finish(&mut fleet).len(), 20);
+    let on_first = seen.lock().unwrap().groups.values().filter(|on| on.contains("http://s0")).count();
+    assert_eq!(on_first, 1);
+    assert!(said.lock().unwrap().contains(&FleetMessage::Drained { server: "http://s0".to_owned() }));
+}
+
+#[test]
+fn a_folder_that_no_server_can_load_ends_the_wait() {
+    struct Refusing(FakeServer);
+    impl Server for Refusing {
+        fn name(&self) -> &str {
+            self.0.name()
+        }
+        fn submit(&mut self, request: SampleRequest) {
+            self.0.submit(request);
+        }
+        fn abort(&mut self, what: AbortScope, now: Instant) {
+            self.0.abort(what, now);
+        }
+        fn drop_all(&mut self) -> Vec<SampleId> {
+            self.0.drop_all()
+        }
+        fn publish(&mut self, publication: &Publication, _: InFlight, now: Instant) {
+            let fault = Fault::new(FaultClass::Refused, "/weights: no config.json");
+            self.0.due.push((now, ServerEvent::NotPublished { version: publication.version, fault }));
+        }
+        fn check(&mut self) {
+            self.0.check();
+        }
+        fn poll(&mut self, now: Instant, events: &mut Vec<ServerEvent>) {
+            self.0.poll(now, events);
+        }
+        fn wake_at(&self, now: Instant) -> Option<Instant> {
+            self.0.wake_at(now)
+        }
+        fn num_in_flight(&self) -> usize {
+            self.0.num_in_flight()
+        }
+    }
+    let clock = TestClock::new();
+    let fake = FakeServer {
+        name: "http://s0".to_owned(),
+        habits: GOOD,
+        key: Key::new(1, Purpose::Shuffle),
+        draws: 0,
+        started: clock.now(),
+        in_flight: HashMap::new(),
+        due: Vec::new(),
+        version: PolicyVersion(0),
+        published: None,
+        dead_until: None,
+        seen: Arc::default(),
+        clock: clock.clone(),
+        lives_until: None,
+    };
+    let mut fleet = Fleet::connect(
+        vec![Box::new(Refusing(fake))],
+        FleetSettings::default(),
+        Box::new(clock),
+        Bell::default(),
+        Arc::default(),
+        Box::new(|_| {}),
+    )
+    .expect("answers");
+    fleet.publish(&publication(1), InFlight::Wait).expect("begun");
+    let error = fleet.next(Wait::Forever).expect_err("cannot be");
+    assert_eq!(error.to_string(), "the generator stopped: http://s0: /weights: no config.json");
+}

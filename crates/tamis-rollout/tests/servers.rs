@@ -1,0 +1,708 @@
+//! Fleets of servers over real connections: fakes of vLLM 0.32 and 0.33, of SGLang and of OpenAI's interface, and a proxy that spoils answers.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+use support::fake_vllm::{Behaviour, FakeVllm, Release, VOCABULARY, logprob};
+use support::http::{Delivery, Handler, Reply, TestServer};
+use support::proxy::{ALL, FaultProxy, Spoiling};
+use tamis_core::group::{FinishReason, PolicyVersion};
+use tamis_core::random::{Key, Purpose};
+use tamis_rollout::clock::{Bell, SystemClock};
+use tamis_rollout::fleet::{Fleet, FleetMessage, FleetSettings};
+use tamis_rollout::http::{Address, HttpClient, HttpSettings, Transport};
+use tamis_rollout::server::{
+    HttpServer, OpenAi, OtherLogprobs, Probe, Protocol, Server, ServerSettings, Sglang, Vllm,
+};
+use tamis_rollout::wire::{Call, FaultClass};
+use tamis_rollout::{
+    AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Publication, Sample,
+    SampleId, SamplePurpose, SampleRequest, Sampling, Wait, Weights,
+};
+use tamis_text::tokenizer::Tokenizer;
+
+fn server_settings(name: &str) -> ServerSettings {
+    ServerSettings {
+        name: name.to_owned(),
+        model: None,
+        vocabulary: VOCABULARY as usize,
+        end_token_ids: vec![1],
+        extra: Map::new(),
+        answer_timeout: Duration::from_secs(2),
+        check_timeout: Duration::from_secs(5),
+        publish_timeout: Duration::from_secs(5),
+        nonce: "run7".to_owned(),
+        seeds: true,
+        stream: false,
+        logprobs_of: None,
+        other_logprobs: OtherLogprobs::Refuse,
+    }
+}
+
+fn fleet_settings() -> FleetSettings {
+    FleetSettings {
+        first_pause: Duration::from_millis(10),
+        longest_pause: Duration::from_millis(200),
+        check_every: Duration::from_millis(100),
+        start_timeout: Duration::from_secs(3),
+        give_up_after: Some(Duration::from_secs(5)),
+        ..FleetSettings::default()
+    }
+}
+
+type Said = Arc<Mutex<Vec<FleetMessage>>>;
+
+fn connect<P: Protocol + Default + 'static>(
+    urls: &[String],
+    key: Option<&str>,
+    fleet: FleetSettings,
+    change: impl Fn(&mut ServerSettings),
+) -> Result<(Fleet, Said), GeneratorError> {
+    let bell = Bell::default();
+    let mut client = HttpClient::start(HttpSettings::default(), false).expect("a client");
+    let servers = urls
+        .iter()
+        .map(|url| {
+            let address = Address::parse(url).expect("an address");
+            let mut settings = server_settings(url);
+            change(&mut settings);
+            let line = client.line(address, key, bell.clone()).expect("a line");
+            let tokenizer = Tokenizer::characters("abcdefghijklmn").expect("a tokenizer");
+            Box::new(HttpServer::<P>::new(Box::new(line), Arc::new(settings), tokenizer)) as Box<dyn Server>
+        })
+        .collect();
+    let said = Said::default();
+    let hear = Arc::clone(&said);
+    let say = Box::new(move |message| hear.lock().unwrap().push(message));
+    let fleet =
+        Fleet::connect(servers, fleet, Box::new(SystemClock), bell, Arc::new(AtomicBool::new(false)), say)?;
+    Ok((fleet, said))
+}
+
+fn sampling() -> Sampling {
+    Sampling {
+        temperature: 1.0,
+        top_k: None,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        max_response_length: 8,
+        stop: Vec::new(),
+    }
+}
+
+fn request_with(group: u64, member: u32, sampling: &Sampling) -> SampleRequest {
+    SampleRequest {
+        id: SampleId { purpose: SamplePurpose::Rollout, group, member, turn: 0, attempt: 0 },
+        prompt_token_ids: Arc::from([2, 3, 4]),
+        key: Key::new(7, Purpose::Rollout).with(group).with(u64::from(member)),
+        sampling: Arc::new(sampling.clone()),
+    }
+}
+
+fn request(group: u64, member: u32) -> SampleRequest {
+    request_with(group, member, &sampling())
+}
+
+fn finish(fleet: &mut Fleet) -> Vec<GeneratorEvent> {
+    let mut all = Vec::new();
+    loop {
+        let events = fleet.next(Wait::Forever).expect("goes on");
+        if events.is_empty() {
+            return all;
+        }
+        all.extend(events);
+    }
+}
+
+fn only_sample(fleet: &mut Fleet, request: SampleRequest) -> Sample {
+    fleet.submit(request).expect("taken");
+    match finish(fleet).as_slice() {
+        [GeneratorEvent::Sampled { sample, .. }] => sample.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A folder of weights as a server reads one; what the fake makes of it is a function of its configuration's text.
+fn folder(text: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("config.json"), text).expect("written");
+    std::fs::write(folder.path().join("model.safetensors"), "").expect("written");
+    folder
+}
+
+fn publication(version: u64, folder: &Path) -> Publication {
+    Publication { version: PolicyVersion(version), weights: Weights::Folder(folder.to_owned()) }
+}
+
+fn publish(fleet: &mut Fleet, version: u64, folder: &Path) {
+    fleet.publish(&publication(version, folder), InFlight::Wait).expect("begun");
+    let events = fleet.next(Wait::Forever).expect("goes on");
+    assert_eq!(events, [GeneratorEvent::Published { version: PolicyVersion(version) }]);
+}
+
+fn expected_logprobs(weights: &str, length: usize) -> Vec<f32> {
+    (0..length).map(|place| logprob(weights, place) as f32).collect()
+}
+
+#[test]
+fn a_sample_and_new_weights() {
+    let vllm = FakeVllm::start(Behaviour::default());
+    let (mut fleet, _) =
+        connect::<Vllm>(&[vllm.server.url()], None, fleet_settings(), |_| {}).expect("answers");
+    let sample = only_sample(&mut fleet, request(0, 0));
+    assert_eq!(sample.logprobs, expected_logprobs("initial", sample.token_ids.len()));
+    assert_eq!(sample.versions[0].version, PolicyVersion(0));
+    vllm.state.lock().unwrap().calls.clear();
+
+    let weights = folder("first");
+    let probe = Probe {
+        token_ids: vec![2, 3, 4],
+        logprobs: vec![logprob("first", 1), logprob("first", 2)],
+        tolerance: 0.01,
+    };
+    probe.write(weights.path()).expect("written");
+    publish(&mut fleet, 1, weights.path());
+    let calls: Vec<String> = vllm.state.lock().unwrap().calls.clone();
+    let order: Vec<&str> = calls
+        .iter()
+        .map(String::as_str)
+        .filter(|call| !["/health", "/v1/models", "/weight_info", "/metrics"].contains(call))
+        .collect();
+    // The first reset is in vain, and is done again.
+    let reset = "/reset_prefix_cache?reset_running_requests=true";
+    assert_eq!(
+        order,
+        ["/pause?mode=wait", "/collective_rpc", reset, reset, "/update_weight_version", "/resume"]
+    );
+    assert_eq!(vllm.state.lock().unwrap().label, "run7-v1");
+
+    for member in 0..20 {
+        let sample = only_sample(&mut fleet, request(1, member));
+        let length = sample.token_ids.len();
+        assert_eq!(sample.logprobs, expected_logprobs("first", length));
+        let [span] = &sample.versions[..] else { panic!("{:?}", sample.versions) };
+        assert_eq!((span.version, span.start, span.end), (PolicyVersion(1), 0, length as u32));
+        match sample.finish_reason {
+            FinishReason::Stop => assert_eq!((length, sample.text.len(), sample.token_ids[3]), (4, 3, 1)),
+            FinishReason::Length => assert_eq!((length, sample.text.len()), (8, 8)),
+        }
+    }
+    assert!(fleet.fault_counts().samples.is_empty());
+}
+
+#[test]
+fn a_fifth_of_the_answers_spoiled_and_every_request_ends_once() {
+    /// What each way of spoiling is called; slow and doubled answers are no faults.
+    const CLASSES: [(Spoiling, FaultClass); 9] = [
+        (Spoiling::ServerError, FaultClass::ServerError),
+        (Spoiling::Reset, FaultClass::Reset),
+        (Spoiling::Hang, FaultClass::TimedOut),
+        (Spoiling::HalfBody, FaultClass::HalfBody),
+        (Spoiling::WrongJson, FaultClass::BadJson),
+        (Spoiling::WrongTokenCount, FaultClass::TokenCount),
+        (Spoiling::NanLogprob, FaultClass::LogprobOutOfRange),
+        (Spoiling::Mixed, FaultClass::WrongRequest),
+        (Spoiling::Busy, FaultClass::Busy),
+    ];
+    const WAYS: [Spoiling; 10] = [
+        Spoiling::ServerError,
+        Spoiling::Reset,
+        Spoiling::Hang,
+        Spoiling::HalfBody,
+        Spoiling::WrongJson,
+        Spoiling::WrongTokenCount,
+        Spoiling::NanLogprob,
+        Spoiling::Mixed,
+        Spoiling::Busy,
+        Spoiling::Trickle,
+    ];
+    let servers = [FakeVllm::start(Behaviour::default()), FakeVllm::start(Behaviour::default())];
+    let proxies: Vec<FaultProxy> = servers
+        .iter()
+        .enumerate()
+        .map(|(place, vllm)| FaultProxy::start(vllm.server.address, place as u64, 200, &WAYS))
+        .collect();
+    let urls: Vec<String> = proxies.iter().map(|proxy| proxy.server.url()).collect();
+    // A second is enough for everything but what hangs.
+    let (mut fleet, _) = connect::<Vllm>(&urls, None, fleet_settings(), |settings| {
+        settings.answer_timeout = Duration::from_secs(1);
+    })
+    .expect("answer");
+    let weights = folder("first");
+    publish(&mut fleet, 1, weights.path());
+    let num = 600;
+    for group in 0..num / 8 {
+        for member in 0..8 {
+            fleet.submit(request(group, member)).expect("taken");
+        }
+    }
+    let mut ends = BTreeSet::new();
+    let mut failed = 0;
+    for event in finish(&mut fleet) {
+        let id = match event {
+            GeneratorEvent::Sampled { id, sample } => {
+                assert_eq!(sample.logprobs, expected_logprobs("first", sample.token_ids.len()));
+                id
+            }
+            GeneratorEvent::Failed { id, kind, .. } => {
+                assert_eq!(kind, FailureKind::Transient);
+                failed += 1;
+                id
+            }
+            other => panic!("{other:?}"),
+        };
+        assert!(ends.insert(id), "{id} twice");
+    }
+    assert_eq!(ends.len() as u64, num);
+    assert!(failed <= 3, "{failed} failed five times over");
+    let mut spoiled = BTreeMap::<Spoiling, u64>::new();
+    for proxy in &proxies {
+        for (way, num) in proxy.spoiled.lock().unwrap().iter() {
+            *spoiled.entry(*way).or_default() += num;
+        }
+    }
+    assert_eq!(spoiled.len(), WAYS.len(), "{spoiled:?}");
+    let counted = &fleet.fault_counts().samples;
+    let expected: BTreeMap<FaultClass, u64> =
+        CLASSES.iter().map(|(way, class)| (*class, spoiled[way])).collect();
+    assert_eq!(*counted, expected, "{spoiled:?}");
+    let asked: u64 = servers.iter().map(|vllm| vllm.state.lock().unwrap().num_samples).sum();
+    assert!(asked >= num);
+}
+
+#[test]
+fn every_way_of_spoiling_at_once_and_every_request_ends_once() {
+    let servers = [FakeVllm::start(Behaviour::default()), FakeVllm::start(Behaviour::default())];
+    let proxies: Vec<FaultProxy> = servers
+        .iter()
+        .enumerate()
+        .map(|(place, vllm)| FaultProxy::start(vllm.server.address, 10 + place as u64, 200, &ALL))
+        .collect();
+    let urls: Vec<String> = proxies.iter().map(|proxy| proxy.server.url()).collect();
+    let settings = FleetSettings { max_attempts: 50, max_in_flight: Some(16), ..fleet_settings() };
+    let (mut fleet, said) = connect::<Vllm>(&urls, None, settings, |settings| {
+        settings.answer_timeout = Duration::from_millis(500);
+    })
+    .expect("answer");
+    let weights = folder("first");
+    publish(&mut fleet, 1, weights.path());
+    for group in 0..40 {
+        for member in 0..8 {
+            fleet.submit(request(group, member)).expect("taken");
+        }
+    }
+    let mut ends = BTreeSet::new();
+    for event in finish(&mut fleet) {
+        let GeneratorEvent::Sampled { id, sample } = event else { panic!("{event:?}") };
+        assert!(ends.insert(id), "{id} twice");
+        assert_eq!(sample.logprobs, expected_logprobs("first", sample.token_ids.len()));
+    }
+    assert_eq!(ends.len(), 320);
+    // Weights that are not the run's take a server out until it was given the right ones.
+    assert!(fleet.fault_counts().samples.contains_key(&FaultClass::StaleWeights));
+    let lost = |message: &FleetMessage| matches!(message, FleetMessage::Lost { fault, .. } if fault.class == FaultClass::StaleWeights);
+    assert!(said.lock().unwrap().iter().any(lost));
+}
+
+#[test]
+fn a_server_back_with_old_weights_is_given_the_current_ones_first() {
+    let vllm = FakeVllm::start(Behaviour::default());
+    let (address, url) = (vllm.server.address, vllm.server.url());
+    let (mut fleet, said) = connect::<Vllm>(&[url], None, fleet_settings(), |_| {}).expect("answers");
+    let weights = folder("first");
+    publish(&mut fleet, 1, weights.path());
+    only_sample(&mut fleet, request(0, 0));
+    drop(vllm);
+    for member in 0..30 {
+        fleet.submit(request(1, member)).expect("taken");
+    }
+    assert!(fleet.next(Wait::Until(Instant::now() + Duration::from_millis(300))).expect("waits").is_empty());
+    let again = FakeVllm::start_at(Some(address), Behaviour::default());
+    let events = finish(&mut fleet);
+    assert_eq!(events.len(), 30);
+    for event in events {
+        let GeneratorEvent::Sampled { sample, .. } = event else { panic!("{event:?}") };
+        assert_eq!(sample.logprobs, expected_logprobs("first", sample.token_ids.len()));
+        assert_eq!(sample.versions[0].version, PolicyVersion(1));
+    }
+    assert_eq!(again.state.lock().unwrap().label, "run7-v1");
+    let said = said.lock().unwrap();
+    assert!(said.iter().any(|message| matches!(message, FleetMessage::Waiting { .. })), "{said:?}");
+    assert!(said.iter().any(|message| matches!(message, FleetMessage::Back { .. })), "{said:?}");
+}
+
+#[test]
+fn weights_that_a_probe_disproves_are_not_used() {
+    let vllm = FakeVllm::start(Behaviour { keeps_weights: true, ..Behaviour::default() });
+    let settings = FleetSettings { give_up_after: Some(Duration::from_millis(300)), ..fleet_settings() };
+    let (mut fleet, _) = connect::<Vllm>(&[vllm.server.url()], None, settings, |_| {}).expect("answers");
+    let weights = folder("first");
+    let probe = Probe {
+        token_ids: vec![2, 3, 4],
+        logprobs: vec![logprob("first", 1), logprob("first", 2)],
+        tolerance: 0.01,
+    };
+    probe.write(weights.path()).expect("written");
+    fleet.publish(&publication(1, weights.path()), InFlight::Wait).expect("begun");
+    let error = loop {
+        match fleet.next(Wait::Forever) {
+            Ok(events) => assert!(events.is_empty(), "{events:?}"),
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert!(error.contains("probe: version 1 was not loaded"), "{error}");
+    assert!(error.contains("tamis export --untie"), "{error}");
+    assert!(fleet.fault_counts().servers[&FaultClass::Probe] >= 1);
+}
+
+#[test]
+fn a_folder_that_is_none_is_never_sent() {
+    let vllm = FakeVllm::start(Behaviour::default());
+    let (mut fleet, _) =
+        connect::<Vllm>(&[vllm.server.url()], None, fleet_settings(), |_| {}).expect("answers");
+    let empty = tempfile::tempdir().expect("a folder");
+    fleet.publish(&publication(1, empty.path()), InFlight::Wait).expect("begun");
+    let error = fleet.next(Wait::Forever).expect_err("refused").to_string();
+    assert!(error.ends_with("no config.json"), "{error}");
+    assert!(!vllm.state.lock().unwrap().calls.iter().any(|call| call.starts_with("/collective_rpc")));
+}
+
+#[test]
+fn a_paused_server_is_waited_for() {
+    for release in [Release::V032, Release::V033] {
+        let vllm = FakeVllm::start(Behaviour { release, ..Behaviour::default() });
+        let url = vllm.server.url();
+        let (mut fleet, said) = connect::<Vllm>(&[url], None, fleet_settings(), |_| {}).expect("answers");
+        vllm.state.lock().unwrap().paused = Some("wait".to_owned());
+        for member in 0..10 {
+            fleet.submit(request(0, member)).expect("taken");
+        }
+        let soon = Instant::now() + Duration::from_millis(700);
+        assert!(fleet.next(Wait::Until(soon)).expect("waits").is_empty(), "{release:?}");
+        let address = vllm.server.address;
+        std::thread::spawn(move || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let resume = support::http::Request {
+                method: "POST".to_owned(),
+                path: "/resume".to_owned(),
+                key: None,
+                body: Vec::new(),
+            };
+            runtime.block_on(support::http::forward(address, &resume)).expect("resumed");
+        });
+        let events = finish(&mut fleet);
+        assert_eq!(events.len(), 10, "{release:?}");
+        assert!(events.iter().all(|event| matches!(event, GeneratorEvent::Sampled { .. })), "{release:?}");
+        assert!(fleet.fault_counts().samples.is_empty(), "{release:?}: {:?}", fleet.fault_counts());
+        assert!(said.lock().unwrap().is_empty(), "{release:?}");
+    }
+}
+
+#[test]
+fn samples_in_flight_go_on_with_the_new_weights_and_say_from_where() {
+    let vllm = FakeVllm::start(Behaviour { delay: Duration::from_millis(1500), ..Behaviour::default() });
+    let (mut fleet, _) = connect::<Vllm>(&[vllm.server.url()], None, fleet_settings(), |settings| {
+        settings.answer_timeout = Duration::from_secs(10);
+    })
+    .expect("answers");
+    let weights = folder("first");
+    publish(&mut fleet, 1, weights.path());
+    fleet.submit(request(0, 0)).expect("taken");
+    assert!(fleet.next(Wait::Until(Instant::now() + Duration::from_millis(100))).expect("runs").is_empty());
+    let second = folder("second");
+    fleet.publish(&publication(2, second.path()), InFlight::Keep).expect("begun");
+    assert_eq!(
+        fleet.next(Wait::Forever).expect("goes on"),
+        [GeneratorEvent::Published { version: PolicyVersion(2) }]
+    );
+    let events = finish(&mut fleet);
+    let [GeneratorEvent::Sampled { sample, .. }] = &events[..] else { panic!("{events:?}") };
+    let half = sample.token_ids.len() as u32 / 2;
+    let spans: Vec<_> = sample.versions.iter().map(|span| (span.version.0, span.start, span.end)).collect();
+    assert_eq!(spans, [(1, 0, half), (2, half, 2 * half)]);
+    assert!(vllm.state.lock().unwrap().calls.iter().any(|call| call == "/pause?mode=keep"));
+}
+
+#[test]
+fn what_is_given_up_says_what_it_cost() {
+    let vllm = FakeVllm::start(Behaviour { delay: Duration::from_secs(60), ..Behaviour::default() });
+    let (mut fleet, _) = connect::<Vllm>(&[vllm.server.url()], None, fleet_settings(), |settings| {
+        settings.answer_timeout = Duration::from_secs(30);
+    })
+    .expect("answers");
+    for member in 0..4 {
+        fleet.submit(request(0, member)).expect("taken");
+        fleet.submit(request(1, member)).expect("taken");
+    }
+    assert!(fleet.next(Wait::Until(Instant::now() + Duration::from_millis(200))).expect("runs").is_empty());
+    fleet.abort(AbortScope::Group { purpose: SamplePurpose::Rollout, group: 0 });
+    let mut aborted = Vec::new();
+    while aborted.len() < 4 {
+        for event in fleet.next(Wait::Forever).expect("goes on") {
+            let GeneratorEvent::Aborted { id, num_tokens } = event else { panic!("{event:?}") };
+            aborted.push((id.group, num_tokens));
+        }
+    }
+    aborted.sort_unstable();
+    assert_eq!(aborted, [(0, 1), (0, 1), (0, 2), (0, 2)]);
+    assert_eq!(fleet.load().in_flight, 4);
+    // A publication that does not wait gives the others up.
+    let weights = folder("first");
+    fleet.publish(&publication(1, weights.path()), InFlight::Abort).expect("begun");
+    let mut events = Vec::new();
+    while !events.contains(&GeneratorEvent::Published { version: PolicyVersion(1) }) {
+        events.extend(fleet.next(Wait::Forever).expect("goes on"));
+    }
+    assert_eq!(events.len(), 5, "{events:?}");
+    assert_eq!(fleet.load().in_flight, 0);
+}
+
+#[test]
+fn without_the_generate_route_completions_do() {
+    let vllm = FakeVllm::start(Behaviour { scale_out: false, ..Behaviour::default() });
+    let (mut fleet, _) =
+        connect::<Vllm>(&[vllm.server.url()], None, fleet_settings(), |_| {}).expect("answers");
+    let weights = folder("first");
+    let probe = Probe {
+        token_ids: vec![2, 3, 4],
+        logprobs: vec![logprob("first", 1), logprob("first", 2)],
+        tolerance: 0.01,
+    };
+    probe.write(weights.path()).expect("written");
+    publish(&mut fleet, 1, weights.path());
+    let sample = only_sample(&mut fleet, request(0, 0));
+    assert_eq!(sample.logprobs, expected_logprobs("first", sample.token_ids.len()));
+    assert_eq!(sample.versions[0].version, PolicyVersion(1));
+}
+
+#[test]
+fn log_probabilities_of_another_distribution_are_not_taken_for_ours() {
+    let warm = Sampling { temperature: 0.7, ..sampling() };
+    let truncated = Sampling { top_p: 0.9, ..sampling() };
+    for (raw_logprobs, right, wrong) in [(true, &truncated, &warm), (false, &warm, &truncated)] {
+        let vllm = FakeVllm::start(Behaviour { raw_logprobs, ..Behaviour::default() });
+        let url = [vllm.server.url()];
+        let (mut fleet, _) = connect::<Vllm>(&url, None, fleet_settings(), |_| {}).expect("answers");
+        assert!(!only_sample(&mut fleet, request_with(0, 0, right)).logprobs.is_empty());
+        fleet.submit(request_with(0, 1, wrong)).expect("taken");
+        let events = finish(&mut fleet);
+        let [GeneratorEvent::Failed { kind: FailureKind::Permanent, reason, .. }] = &events[..] else {
+            panic!("{events:?}")
+        };
+        assert!(reason.contains("these are not those that are trained on"), "{reason}");
+        // Nothing of a validation is trained on.
+        let mut validation = request_with(0, 2, wrong);
+        validation.id.purpose = SamplePurpose::Validation;
+        assert!(only_sample(&mut fleet, validation).logprobs.is_empty());
+        let recompute = |settings: &mut ServerSettings| settings.other_logprobs = OtherLogprobs::Recompute;
+        let (mut fleet, _) = connect::<Vllm>(&url, None, fleet_settings(), recompute).expect("answers");
+        let sample = only_sample(&mut fleet, request_with(0, 1, wrong));
+        assert!(sample.logprobs.is_empty() && !sample.token_ids.is_empty());
+    }
+}
+
+#[test]
+fn what_does_not_fit_into_the_context_is_refused_before_it_is_sent() {
+    let vllm = FakeVllm::start(Behaviour::default());
+    let (mut fleet, _) =
+        connect::<Vllm>(&[vllm.server.url()], None, fleet_settings(), |_| {}).expect("answers");
+    let before = vllm.state.lock().unwrap().num_samples;
+    fleet.submit(request_with(0, 0, &Sampling { max_response_length: 62, ..sampling() })).expect("taken");
+    let events = finish(&mut fleet);
+    let [GeneratorEvent::Failed { kind: FailureKind::Permanent, reason, .. }] = &events[..] else {
+        panic!("{events:?}")
+    };
+    assert!(
+        reason.ends_with(
+            "a prompt of 3 tokens and 62 more do not fit into the server's context of 64 (max_model_len)"
+        ),
+        "{reason}"
+    );
+    assert_eq!(vllm.state.lock().unwrap().num_samples, before);
+}
+
+#[test]
+fn keys_and_names_are_checked_at_the_start() {
+    let behaviour = Behaviour { key: Some("secret".to_owned()), ..Behaviour::default() };
+    let vllm = FakeVllm::start(behaviour);
+    let url = [vllm.server.url()];
+    let quick = FleetSettings { start_timeout: Duration::from_millis(300), ..fleet_settings() };
+    let (mut fleet, _) = connect::<Vllm>(&url, Some("secret"), quick, |_| {}).expect("answers");
+    only_sample(&mut fleet, request(0, 0));
+    let refused =
+        |key: Option<&str>, model: Option<&str>| match connect::<Vllm>(&url, key, quick, |settings| {
+            settings.model = model.map(str::to_owned);
+        }) {
+            Err(GeneratorError::Unreachable { tried }) => tried.join("; "),
+            other => panic!("{:?}", other.map(|_| ())),
+        };
+    assert_eq!(refused(None, None), format!("{}: unauthorized: HTTP 401: a key, please", url[0]));
+    assert_eq!(
+        refused(Some("secret"), Some("other")),
+        format!("{}: refused: it serves no model \"other\", but tiny", url[0])
+    );
+    let nobody = ["http://127.0.0.1:9".to_owned()];
+    let Err(GeneratorError::Unreachable { tried }) = connect::<Vllm>(&nobody, None, quick, |_| {}) else {
+        panic!("somebody at port 9")
+    };
+    assert!(tried[0].starts_with("http://127.0.0.1:9: connect: "), "{tried:?}");
+    assert!(tried[0].contains("refused"), "{tried:?}");
+}
+
+#[test]
+fn sglang_samples_and_takes_weights() {
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let label = Arc::new(Mutex::new("default".to_owned()));
+    let (seen, named) = (Arc::clone(&calls), Arc::clone(&label));
+    let handler: Handler = Arc::new(move |request| {
+        let (seen, named) = (Arc::clone(&seen), Arc::clone(&named));
+        Box::pin(async move {
+            let body = request.json();
+            if request.path != "/generate" {
+                seen.lock().unwrap().push(request.path.clone());
+            }
+            let ok = |value: Value| Reply::json(200, &value);
+            match request.path.as_str() {
+                "/health" => Reply::empty(),
+                "/v1/models" => ok(json!({"data": [{"id": "m", "max_model_len": 64}]})),
+                "/model_info" => ok(json!({"weight_version": *named.lock().unwrap()})),
+                "/update_weights_from_disk" => {
+                    *named.lock().unwrap() = body["weight_version"].as_str().unwrap_or_default().to_owned();
+                    ok(json!({"success": true, "message": "done"}))
+                }
+                "/generate" => ok(json!({
+                    "text": "ab", "output_ids": [2, 3],
+                    "meta_info": {
+                        "id": body["rid"], "finish_reason": {"type": "stop", "matched": 1}, "completion_tokens": 2,
+                        "weight_version": *named.lock().unwrap(),
+                        "output_token_logprobs": [[-0.5, 2, null], [-0.25, 3, null]],
+                    },
+                })),
+                _ => ok(json!({"status": "ok"})),
+            }
+        })
+    });
+    let server = TestServer::start(None, handler);
+    let (mut fleet, _) = connect::<Sglang>(&[server.url()], None, fleet_settings(), |_| {}).expect("answers");
+    let weights = folder("first");
+    publish(&mut fleet, 3, weights.path());
+    let calls: Vec<String> = calls.lock().unwrap().clone();
+    let order: Vec<&str> = calls
+        .iter()
+        .map(String::as_str)
+        .filter(|call| !["/health", "/v1/models", "/model_info"].contains(call))
+        .collect();
+    assert_eq!(
+        order,
+        ["/pause_generation", "/update_weights_from_disk", "/flush_cache", "/continue_generation"]
+    );
+    let sample = only_sample(&mut fleet, request(0, 0));
+    assert_eq!(
+        (sample.token_ids, sample.logprobs, sample.text.as_str()),
+        (vec![2, 3], vec![-0.5, -0.25], "ab")
+    );
+    assert_eq!(sample.versions[0].version, PolicyVersion(3));
+    // Truncation does not touch its log-probabilities.
+    let truncated = Sampling { top_p: 0.9, ..sampling() };
+    assert_eq!(only_sample(&mut fleet, request_with(0, 1, &truncated)).logprobs.len(), 2);
+}
+
+#[test]
+fn openai_gives_text_that_is_never_trained_on() {
+    let asked = Arc::new(Mutex::new(Value::Null));
+    let seen = Arc::clone(&asked);
+    let handler: Handler = Arc::new(move |request| {
+        let seen = Arc::clone(&seen);
+        Box::pin(async move {
+            match request.path.as_str() {
+                "/v1/models" => Reply::json(200, &json!({"data": [{"id": "m"}]})),
+                "/v1/completions" => {
+                    *seen.lock().unwrap() = request.json();
+                    let choice = json!({"index": 0, "text": "abc", "finish_reason": "stop"});
+                    Reply::json(200, &json!({"choices": [choice], "usage": {"completion_tokens": 9}}))
+                }
+                _ => Reply::json(404, &json!({"detail": "Not Found"})),
+            }
+        })
+    });
+    let server = TestServer::start(None, handler);
+    let url = format!("{}/v1/", server.url());
+    let (mut fleet, _) = connect::<OpenAi>(&[url], None, fleet_settings(), |settings| {
+        settings.extra.insert("top_k".to_owned(), json!(5));
+    })
+    .expect("answers");
+    let sample = only_sample(&mut fleet, request(0, 0));
+    assert_eq!((sample.text.as_str(), sample.token_ids, sample.logprobs), ("abc", vec![2, 3, 4], vec![]));
+    assert_eq!(sample.finish_reason, FinishReason::Stop);
+    let asked = asked.lock().unwrap();
+    assert_eq!((&asked["prompt"], &asked["model"], &asked["top_k"]), (&json!("abc"), &json!("m"), &json!(5)));
+}
+
+#[test]
+fn the_client_names_what_goes_wrong_and_closes_what_is_cancelled() {
+    let handler: Handler = Arc::new(|request| {
+        Box::pin(async move {
+            let delivery = match request.path.as_str() {
+                "/half" => Delivery::Half,
+                "/reset" => Delivery::Reset,
+                "/hang" => Delivery::Hang,
+                _ => Delivery::Whole,
+            };
+            let body = if request.path == "/large" { vec![b'x'; 5000] } else { request.body };
+            Reply { body: if body.is_empty() { b"none".to_vec() } else { body }, delivery, ..Reply::empty() }
+        })
+    });
+    let server = TestServer::start(None, handler);
+    let bell = Bell::default();
+    let settings = HttpSettings { max_answer_bytes: 4000, ..HttpSettings::default() };
+    let mut client = HttpClient::start(settings, false).expect("a client");
+    let mut line =
+        client.line(Address::parse(&server.url()).expect("an address"), None, bell.clone()).expect("a line");
+    let timeout = Duration::from_millis(300);
+    for (number, path) in ["/echo", "/half", "/reset", "/hang", "/large"].iter().enumerate() {
+        line.send(number as u64, Call::post(path, &json!({"a": 1})), timeout);
+    }
+    let mut came = HashMap::new();
+    while came.len() < 5 {
+        bell.wait(Duration::from_secs(5));
+        came.extend(line.receive());
+    }
+    assert_eq!(came[&0].as_ref().expect("an answer").body, b"{\"a\":1}");
+    let fault = |number: u64| came[&number].as_ref().expect_err("a fault");
+    assert_eq!(fault(1).fault.class, FaultClass::HalfBody);
+    assert_eq!(fault(1).partial.as_ref().expect("half of it").body, b"{\"a");
+    assert_eq!(fault(2).fault.class, FaultClass::Reset);
+    assert_eq!(fault(3).fault.class, FaultClass::TimedOut);
+    assert_eq!(fault(4).fault.class, FaultClass::TooLarge);
+
+    line.send(9, Call::get("/hang"), Duration::from_secs(60));
+    std::thread::sleep(Duration::from_millis(200));
+    let before = server.num_connections.load(Ordering::Relaxed);
+    line.cancel(9);
+    let end = Instant::now() + Duration::from_secs(5);
+    while server.num_connections.load(Ordering::Relaxed) >= before && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(server.num_connections.load(Ordering::Relaxed) < before, "the connection is closed");
+    assert!(line.receive().is_empty());
+
+    for (url, wrong) in [
+        ("localhost:8000", "no http:// or https:// in front"),
+        ("//host", "no http:// or https:// in front"),
+        ("http://", "no http:// or https:// in front"),
+        ("http://h:1/?x=1", "a question mark"),
+    ] {
+        let error = Address::parse(url).expect_err(url).to_string();
+        assert!(error.contains("write http://HOST:PORT"), "{error}");
+        assert!(error.contains(wrong), "{url}: {error}");
+    }
+    assert_eq!(Address::parse("https://h:8/api/v1/").expect("an address").to_string(), "https://h:8/api");
+}

@@ -1,0 +1,310 @@
+//! A server that behaves like vLLM as far as a client can tell, over a model that is a formula: every token of weights w is known.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use super::http::{Handler, Reply, Request, TestServer};
+
+/// Token ids that there are.
+pub(crate) const VOCABULARY: u32 = 16;
+
+/// Which vLLM it is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// Queues requests while it is paused.
+    V032,
+    /// Turns them away with 503 `engine_paused`, unless paused with `keep`.
+    V033,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Behaviour {
+    pub(crate) release: Release,
+    /// The generate route is there.
+    pub(crate) scale_out: bool,
+    /// Time of a completion.
+    pub(crate) delay: Duration,
+    /// Log-probabilities of the logits instead of what was drawn from.
+    pub(crate) raw_logprobs: bool,
+    /// Reloads do nothing: the surprise of tied embeddings.
+    pub(crate) keeps_weights: bool,
+    pub(crate) key: Option<String>,
+}
+
+impl Default for Behaviour {
+    fn default() -> Self {
+        Self {
+            release: Release::V032,
+            scale_out: true,
+            delay: Duration::from_millis(5),
+            raw_logprobs: false,
+            keeps_weights: false,
+            key: None,
+        }
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    /// What the weights are, by the text of their folder's `config.json`.
+    pub(crate) weights: String,
+    pub(crate) label: String,
+    pub(crate) paused: Option<String>,
+    /// Every call but samples, in order.
+    pub(crate) calls: Vec<String>,
+    pub(crate) num_samples: u64,
+    pub(crate) prompts: Vec<Value>,
+    running: HashMap<String, Arc<Notify>>,
+}
+
+pub(crate) struct FakeVllm {
+    pub(crate) server: TestServer,
+    pub(crate) state: Arc<Mutex<State>>,
+}
+
+impl FakeVllm {
+    pub(crate) fn start(behaviour: Behaviour) -> Self {
+        Self::start_at(None, behaviour)
+    }
+
+    /// As after a restart: the weights that it was started with.
+    pub(crate) fn start_at(address: Option<SocketAddr>, behaviour: Behaviour) -> Self {
+        let state = Arc::new(Mutex::new(State {
+            weights: "initial".to_owned(),
+            label: "default".to_owned(),
+            ..State::default()
+        }));
+        let (shared, resumed) = (Arc::clone(&state), Arc::new(Notify::new()));
+        let handler: Handler = Arc::new(move |request| {
+            let (state, behaviour, resumed) = (Arc::clone(&shared), behaviour.clone(), Arc::clone(&resumed));
+            Box::pin(async move { answer(request, state, behaviour, resumed).await })
+        });
+        Self { server: TestServer::start(address, handler), state }
+    }
+}
+
+fn error(status: u16, kind: &str, message: &str) -> Reply {
+    Reply::json(status, &json!({"error": {"message": message, "type": kind, "param": null, "code": status}}))
+}
+
+/// The log-probability of a token that a completion of weights has at a place: never the same for two weights.
+pub(crate) fn logprob(weights: &str, place: usize) -> f64 {
+    let sum: usize = weights.bytes().map(usize::from).sum();
+    -0.125 * ((sum + 3 * place) % 17 + 1) as f64
+}
+
+async fn answer(
+    request: Request,
+    state: Arc<Mutex<State>>,
+    behaviour: Behaviour,
+    resumed: Arc<Notify>,
+) -> Reply {
+    let path = request.path.split('?').next().unwrap_or_default().to_owned();
+    if let Some(key) = &behaviour.key
+        && request.key.as_deref() != Some(&format!("Bearer {key}"))
+    {
+        return error(401, "Unauthorized", "a key, please");
+    }
+    let samples = ["/inference/v1/generate", "/v1/completions"].contains(&path.as_str());
+    if !samples {
+        state.lock().unwrap().calls.push(request.path.clone());
+    }
+    let body = request.json();
+    match path.as_str() {
+        "/health" => Reply::empty(),
+        "/version" => Reply::json(200, &json!({"version": "0.32.0"})),
+        "/v1/models" => Reply::json(200, &json!({"data": [{"id": "tiny", "max_model_len": 64}]})),
+        "/weight_info" => Reply::json(200, &json!({"weight_version": state.lock().unwrap().label})),
+        "/metrics" => {
+            let running = state.lock().unwrap().running.len();
+            let text = format!(
+                "vllm:num_requests_running{{e=\"0\"}} {running}\nvllm:num_requests_waiting{{e=\"0\"}} 0\n"
+            );
+            Reply { content_type: "text/plain", body: text.into_bytes(), ..Reply::empty() }
+        }
+        "/pause" => {
+            let mode = request.path.split("mode=").nth(1).unwrap_or("abort").to_owned();
+            let state = &mut state.lock().unwrap();
+            if mode == "abort" {
+                state.running.values().for_each(|running| running.notify_one());
+            }
+            state.paused = Some(mode);
+            Reply::json(200, &json!({"status": "paused"}))
+        }
+        "/resume" => {
+            state.lock().unwrap().paused = None;
+            resumed.notify_waiters();
+            Reply::json(200, &json!({"status": "resumed"}))
+        }
+        "/reset_prefix_cache" => {
+            let tries = state.lock().unwrap().calls.iter().filter(|call| call.starts_with("/reset")).count();
+            // The first is in vain.
+            Reply::json(200, &json!({"success": tries > 1}))
+        }
+        "/collective_rpc" => {
+            let folder = body["kwargs"]["weights_path"].as_str().unwrap_or_default().to_owned();
+            match std::fs::read_to_string(format!("{folder}/config.json")) {
+                Ok(weights) if !behaviour.keeps_weights => {
+                    state.lock().unwrap().weights = weights;
+                    Reply::json(200, &json!({"results": [null]}))
+                }
+                Ok(_) => Reply::json(200, &json!({"results": [null]})),
+                Err(cause) => error(500, "InternalServerError", &cause.to_string()),
+            }
+        }
+        "/update_weight_version" => {
+            let label = body["new_version"].as_str().unwrap_or_default().to_owned();
+            state.lock().unwrap().label.clone_from(&label);
+            Reply::json(200, &json!({"success": true, "new_version": label}))
+        }
+        "/abort_requests" | "/inference/v1/abort_requests" => {
+            let state = state.lock().unwrap();
+            for id in body["request_ids"].as_array().into_iter().flatten() {
+                if let Some(running) = state.running.get(id.as_str().unwrap_or_default()) {
+                    running.notify_one();
+                }
+            }
+            Reply::empty()
+        }
+        "/inference/v1/generate" if !behaviour.scale_out => {
+            error(403, "Forbidden", "start with --enable-scale-out")
+        }
+        "/inference/v1/generate" | "/v1/completions" => {
+            sample(&path, &body, state, &behaviour, &resumed).await
+        }
+        _ => Reply::json(404, &json!({"detail": "Not Found"})),
+    }
+}
+
+async fn sample(
+    path: &str,
+    body: &Value,
+    state: Arc<Mutex<State>>,
+    behaviour: &Behaviour,
+    resumed: &Notify,
+) -> Reply {
+    let generates = path == "/inference/v1/generate";
+    let parameters = if generates { &body["sampling_params"] } else { body };
+    let prompt = if generates { &body["token_ids"] } else { &body["prompt"] };
+    let ours = body["request_id"].as_str().unwrap_or("none").to_owned();
+    let (answered, inside) = if generates {
+        (format!("generate-tokens-{ours}"), format!("generate-tokens-{ours}"))
+    } else {
+        (format!("cmpl-{ours}"), format!("cmpl-{ours}-0"))
+    };
+    let abort = Arc::new(Notify::new());
+    loop {
+        let waiting = resumed.notified();
+        {
+            let mut state = state.lock().unwrap();
+            match (&state.paused, behaviour.release) {
+                (Some(mode), Release::V033) if mode != "keep" => {
+                    return error(503, "engine_paused", "paused for new weights");
+                }
+                (Some(_), _) => {}
+                (None, _) => {
+                    state.running.insert(inside.clone(), Arc::clone(&abort));
+                    state.num_samples += 1;
+                    state.prompts.push(prompt.clone());
+                    break;
+                }
+            }
+        }
+        waiting.await;
+    }
+    let (before, label_before) = {
+        let state = state.lock().unwrap();
+        (state.weights.clone(), state.label.clone())
+    };
+    // Questions about one token are quick.
+    let delay = if parameters["max_tokens"] == 1 { Duration::ZERO } else { behaviour.delay };
+    let is_aborted = tokio::select! {
+        () = tokio::time::sleep(delay) => false,
+        () = abort.notified() => true,
+    };
+    let (after, label_after) = {
+        let mut state = state.lock().unwrap();
+        state.running.remove(&inside);
+        (state.weights.clone(), state.label.clone())
+    };
+    let most = parameters["max_tokens"].as_u64().unwrap_or(16) as usize;
+    let seed = parameters["seed"].as_u64().unwrap_or(0) as usize;
+    let most = if is_aborted { most.min(2) } else { most };
+    // Ends by the end token where the seed is odd, half-way.
+    let length = if seed % 2 == 1 { (most / 2).max(1) } else { most };
+    let forced = parameters["allowed_token_ids"][0].as_u64();
+    let half = if label_before == label_after { length } else { length / 2 };
+    let mut tokens = Vec::new();
+    let mut logprobs = Vec::new();
+    for place in 0..length {
+        let is_last = place + 1 == length;
+        let token =
+            forced.unwrap_or(if is_last && length < most { 1 } else { 2 + (seed + place) as u64 % 14 });
+        tokens.push(token);
+        let weights = if place < half { &before } else { &after };
+        logprobs.push(if forced.is_some() && !behaviour.raw_logprobs {
+            0.0
+        } else {
+            logprob(weights, place)
+        });
+    }
+    let finish = if is_aborted {
+        "abort"
+    } else if length < most {
+        "stop"
+    } else {
+        "length"
+    };
+    let usage = json!({"prompt_tokens": 1, "completion_tokens": length});
+    let scored: Vec<Value> = prompt
+        .as_array()
+        .into_iter()
+        .flatten()
+        .enumerate()
+        .map(|(place, id)| {
+            if place == 0 {
+                Value::Null
+            } else {
+                json!({id.to_string(): {"logprob": logprob(&after, place)}})
+            }
+        })
+        .collect();
+    let scored = if parameters["prompt_logprobs"].is_null() { Value::Null } else { json!(scored) };
+    if generates {
+        let mut spans = vec![json!({"version": label_before, "start": 0, "end": half})];
+        if half < length {
+            spans.push(json!({"version": label_after, "start": half, "end": length}));
+        }
+        let content: Vec<Value> = tokens
+            .iter()
+            .zip(&logprobs)
+            .map(|(token, logprob)| json!({"token_id": token, "logprob": logprob, "rank": 1, "top_logprobs": []}))
+            .collect();
+        Reply::json(
+            200,
+            &json!({
+                "request_id": answered, "usage": usage, "prompt_logprobs": scored,
+                "choices": [{
+                    "index": 0, "finish_reason": finish, "token_ids": tokens, "weight_versions": spans,
+                    "logprobs": {"content": content},
+                }],
+            }),
+        )
+    } else {
+        Reply::json(
+            200,
+            &json!({
+                "id": answered, "usage": usage,
+                "choices": [{
+                    "index": 0, "text": "", "finish_reason": finish, "token_ids": tokens, "prompt_logprobs": scored,
+                    "logprobs": {"token_logprobs": logprobs},
+                }],
+            }),
+        )
+    }
+}
