@@ -154,13 +154,12 @@ pub(super) fn columns(
         facts.timings.add("advantage_passes", clock.elapsed());
     }
     let clock = Instant::now();
-    let values = match recipe.critic {
-        None => None,
-        Some(_) => {
-            let values = values(&mut workers.engine, &sequences(&groups), micro_batch)?;
-            facts.timings.add("values", clock.elapsed());
-            Some(values)
-        }
+    let values = if recipe.critic.is_some() {
+        let values = values(&mut workers.engine, &sequences(&groups), micro_batch)?;
+        facts.timings.add("values", clock.elapsed());
+        Some(values)
+    } else {
+        None
     };
 
     let clock = Instant::now();

@@ -372,13 +372,13 @@ impl Session {
         let workers = Workers { engine, pool, scorer, shell };
         let recipe = Recipe::new(&config, sieve, hints, workers.pool.num_prompts())?;
         let saved = state.as_ref().map(|(state, _)| state.step);
-        let state = match state {
+        let schedule = workers.schedule();
+        let state = if let Some((state, _)) = state {
             // Nothing of it has changed but the length that the run is to have, and the logs that were cut.
-            Some((state, _)) => RunState { schedule: workers.schedule(), logs: positions, ..state },
-            None => {
-                let objective = recipe.objective.initial_state();
-                RunState::first(workers.schedule(), objective, data_crc32, recipe.critic.is_some())
-            }
+            RunState { schedule, logs: positions, ..state }
+        } else {
+            let objective = recipe.objective.initial_state();
+            RunState::first(schedule, objective, data_crc32, recipe.critic.is_some())
         };
         let loggers = loggers(&config, &directory, at + 1, state.logs.last_row.as_deref())?;
         let session = Session {

@@ -164,6 +164,32 @@ fn what_a_step_leaves_does_not_depend_on_how_often_it_was_begun_and_dropped() {
     }
 }
 
+/// Once a step has moved weights it is dropped only where the state before it is kept elsewhere, and finished otherwise.
+#[test]
+fn a_step_that_has_moved_weights_is_dropped_only_where_the_state_before_is_kept() {
+    let at_look = |look: usize, is_kept: bool| {
+        let (_folder, mut session) = opened(&["train.ppo_epochs=2"]);
+        let given = batch(&mut session);
+        let before = weights(&session.workers.engine);
+        session.interrupt.request_at_look(look);
+        session.workers.engine.begin_updates(is_kept);
+        let step = step(&session.recipe, &mut session.workers, &session.state, given);
+        let has_moved = weights(&session.workers.engine) != before;
+        match step {
+            Ok(step) => (false, has_moved, Some(Left::by(&session, &step))),
+            Err(Halt::Interrupted) => (true, has_moved, None),
+            Err(halt) => panic!("{halt}"),
+        }
+    };
+    let undisturbed = at_look(usize::MAX, true);
+    assert!(!undisturbed.0 && undisturbed.1);
+    let mut dropped =
+        (0..).map(|look| (look, at_look(look, true))).take_while(|(_, (is_dropped, ..))| *is_dropped);
+    let (look, _) = dropped.find(|(_, (_, has_moved, _))| *has_moved).expect("a look after the first update");
+    assert!(at_look(0, false).0 && !at_look(0, false).1, "nothing has moved at the first look");
+    assert_eq!(at_look(look, false), undisturbed, "finished");
+}
+
 /// Members that the filter did not choose are left out of loss and advantages under their name; their rewards stay what they were.
 #[test]
 fn members_that_the_filter_did_not_choose_are_left_out_and_keep_their_rewards() {
