@@ -36,9 +36,9 @@ pub struct Sampling {
 pub enum SamplePurpose {
     /// A member of a group that may be trained on; `group` is its group id.
     Rollout,
-    /// A validation or an evaluation; `group` is the row of the prompt.
+    /// A validation or an evaluation; `group` counts the prompts of all of them in this process.
     Validation,
-    /// The greedy completion that a trained group is compared with; `group` is the group's place in the batch.
+    /// The greedy completion that a trained group is compared with; `group` counts those of the process.
     Greedy,
 }
 

@@ -1,34 +1,37 @@
-//! Rollouts: the [`Generator`] contract and the [`Shell`] that drives a scheduler through a step.
+//! Rollouts: the [`Generator`] contract and the [`Dispatcher`] that drives a scheduler through a step.
 //!
-//! Data flows one way: a [`PromptSource`] gives prompts → the generator completes them → the [`Scorer`] scores the groups → their
-//! metric goes to the scheduling machine of `tamis-core`, which judges them and whose commands the shell carries out until a step is ready,
-//! skipped, or the run ends. [`serve`] puts the native engine behind HTTP.
+//! Data flows one way: a [`PromptSource`] gives prompts → the generator completes them, sample by sample → the [`Scorer`] scores each trajectory as
+//! it ends → the metric of whole groups goes to the scheduling machine of `tamis-core`, which judges them and whose commands the dispatcher
+//! carries out until a step is ready, skipped, or the run ends. [`serve`] puts the native engine behind HTTP.
 
 pub mod clock;
+mod complete;
+mod dispatcher;
+#[cfg(any(test, feature = "fake"))]
+pub mod fake;
 pub mod fleet;
 mod generator;
-mod group_generator;
 pub mod http;
+mod inbox;
 pub mod native;
+mod record;
 mod reward_health;
 mod scorer;
 pub mod serve;
 pub mod server;
-mod shell;
 mod source;
 pub mod wire;
 
+pub use complete::{Prompted, complete};
+pub use dispatcher::{
+    Dependencies, DispatchError, Dispatcher, DispatcherSettings, Observer, Reference, ReferencePass,
+};
 pub use generator::{
     AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication, Sample,
     SampleId, SamplePurpose, SampleRequest, Sampling, VersionSpan, Wait, Weights,
 };
-pub use group_generator::{
-    GroupGenerator, GroupGeneratorError, GroupRequest, Outcome, Ticket, TicketPurpose,
-};
+pub use inbox::{Ignored, Inbox, Unexpected};
+pub use record::{Collected, End, Fate, Record, metric_values};
 pub use reward_health::{MOST_FAILED_ROUNDS, MissingRewards, RewardHealth};
-pub use scorer::{Answer, AnswerJournal, JournalError, ScoreError, Scorer};
-pub use shell::{
-    Backend, Collected, Dependencies, End, Fate, Observer, Record, ReferencePass, Shell, ShellError,
-    ShellSettings, metric_values,
-};
-pub use source::{Drawn, PreparedPrompt, PromptSource};
+pub use scorer::{Answer, AnswerJournal, JournalError, Member, ScoreError, ScoreEvent, ScoreRequest, Scorer};
+pub use source::{Drawn, DrawnPrompt, PreparedPrompt, PromptSource};

@@ -274,6 +274,7 @@ mod tests {
                 reward: Score::of(1.0),
                 failures: failed.then(|| ("len".to_owned(), "broke".to_owned())).into_iter().collect(),
                 logged: tamis_env::reward::Logged::default(),
+                is_beyond: false,
             };
             for _ in 0..MOST_FAILED_ROUNDS {
                 let prompt = Prompt {

@@ -1,12 +1,20 @@
-//! Scoring with a memory: answers that are not a function of the run's keys are journalled before they are used.
+//! Scoring as a source of events: completions in, scores out, with a memory: answers that are no function of the run's keys are journalled
+//! before they are used.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tamis_core::group::Score;
-use tamis_env::reward::{Logged, RewardError, RewardInput, Rewards, Scored, TrainerState};
+use tamis_core::group::{GroupId, Score};
+use tamis_data::prompt::Prompt;
+use tamis_env::reward::{Logged, RewardError, RewardInput, Rewards, Scored, Scoring, TrainerState};
 use thiserror::Error;
+
+use crate::generator::Wait;
 
 /// A journalled answer: everything that scoring said of one completion.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -25,7 +33,7 @@ pub struct Answer {
 
 impl From<&Scored> for Answer {
     fn from(scored: &Scored) -> Self {
-        let Scored { scores, reward, failures, logged } = scored.clone();
+        let Scored { scores, reward, failures, logged, .. } = scored.clone();
         Self { scores, reward, failures, logged }
     }
 }
@@ -33,7 +41,7 @@ impl From<&Scored> for Answer {
 impl From<Answer> for Scored {
     fn from(answer: Answer) -> Self {
         let Answer { scores, reward, failures, logged } = answer;
-        Self { scores, reward, failures, logged }
+        Self { scores, reward, failures, logged, is_beyond: false }
     }
 }
 
@@ -64,20 +72,184 @@ pub enum ScoreError {
     /// The journal cannot be written.
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// The threads that ask reward functions have ended: a fault of tamis.
+    #[error("the threads that wait for reward functions have ended")]
+    Panicked,
+}
+
+/// Which completion of a group: the n trajectories of a group are scored one by one.
+pub type Member = (GroupId, u32);
+
+/// A completion to be scored.
+#[derive(Debug, Clone)]
+pub struct ScoreRequest {
+    /// Whose it is.
+    pub member: Member,
+    /// The trajectory's key in the journal.
+    pub key: String,
+    /// The prompt.
+    pub prompt: Arc<Prompt>,
+    /// Completion text, after what it continues.
+    pub completion: String,
+    /// Completion tokens \[T\].
+    pub completion_ids: Vec<u32>,
+    /// Training step, from 1.
+    pub step: u64,
+    /// Pass over the data, from 0.
+    pub epoch: u64,
+}
+
+impl ScoreRequest {
+    /// As reward functions get it.
+    pub fn input(&self) -> RewardInput<'_> {
+        RewardInput {
+            prompt: &self.prompt,
+            completion: &self.completion,
+            messages: None,
+            completion_ids: &self.completion_ids,
+            step: self.step,
+            epoch: self.epoch,
+            trainer_state: TrainerState::default(),
+        }
+    }
+}
+
+/// A completion was scored.
+#[derive(Debug)]
+pub struct ScoreEvent {
+    /// What was to be scored.
+    pub request: ScoreRequest,
+    /// What was said of it.
+    pub scored: Scored,
+    /// Whether the reward functions were asked now; else the answer was in the journal.
+    pub is_new: bool,
+}
+
+/// A batch on its way to the reward functions.
+struct Task {
+    requests: Vec<ScoreRequest>,
+    trainer_state: TrainerState,
+}
+
+impl Task {
+    fn run(self, rewards: &Rewards) -> Done {
+        let inputs: Vec<RewardInput<'_>> = self.requests.iter().map(ScoreRequest::input).collect();
+        let scoring = rewards.answers(&inputs, self.trainer_state).map_err(ScoreError::from);
+        Done { scoring, requests: self.requests }
+    }
+}
+
+/// A batch that came back.
+struct Done {
+    requests: Vec<ScoreRequest>,
+    scoring: Result<Scoring, ScoreError>,
+}
+
+/// Threads that wait for reward functions outside.
+struct Workers {
+    tasks: Option<Sender<Task>>,
+    done: Receiver<Done>,
+    threads: Vec<JoinHandle<()>>,
+    /// Batches that they have and have not given back.
+    num_out: usize,
+}
+
+impl Workers {
+    /// As many as there may be batches at once; `None` where no thread can be started.
+    fn start(rewards: &Arc<Rewards>, concurrency: usize) -> Option<Self> {
+        let (tasks, queue) = channel::<Task>();
+        let (results, done) = channel();
+        let queue = Arc::new(Mutex::new(queue));
+        let work = |_| {
+            let (queue, results, rewards) = (queue.clone(), results.clone(), rewards.clone());
+            let work = move || {
+                loop {
+                    let task = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    // No task comes any more, or nobody wants to know.
+                    let Ok(task) = task else { return };
+                    let done = catch_unwind(AssertUnwindSafe(|| task.run(&rewards)));
+                    let lost = |_| Done { requests: Vec::new(), scoring: Err(ScoreError::Panicked) };
+                    if results.send(done.unwrap_or_else(lost)).is_err() {
+                        return;
+                    }
+                }
+            };
+            std::thread::Builder::new().name("tamis-score".to_owned()).spawn(work).ok()
+        };
+        let threads: Vec<JoinHandle<()>> = (0..concurrency).filter_map(work).collect();
+        (!threads.is_empty()).then_some(Self { tasks: Some(tasks), done, threads, num_out: 0 })
+    }
+}
+
+impl Workers {
+    /// Hands a batch over; back where nobody takes it.
+    fn give(&mut self, task: Task) -> Option<Task> {
+        let left = match &self.tasks {
+            Some(tasks) => tasks.send(task).err().map(|unsent| unsent.0),
+            None => Some(task),
+        };
+        self.num_out += usize::from(left.is_none());
+        left
+    }
+
+    /// Batches that are done; waits for the first as it is told to, where there is any to come.
+    fn take(&mut self, wait: Wait) -> Result<Vec<Done>, ScoreError> {
+        let first = match wait {
+            _ if self.num_out == 0 => Err(RecvTimeoutError::Timeout),
+            Wait::No => Err(RecvTimeoutError::Timeout),
+            Wait::Forever => self.done.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Wait::Until(time) => self.done.recv_timeout(time.saturating_duration_since(Instant::now())),
+        };
+        if matches!(first, Err(RecvTimeoutError::Disconnected)) {
+            return Err(ScoreError::Panicked);
+        }
+        let mut done: Vec<Done> = first.into_iter().collect();
+        done.extend(self.done.try_iter());
+        self.num_out -= done.len();
+        Ok(done)
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.tasks = None;
+        // Idle ones go at once, and the programs outside with the functions that they hold; one that waits for an answer that nobody wants any
+        // more ends with its wait, or with the process.
+        for thread in self.threads.drain(..).filter(|_| self.num_out == 0) {
+            let _ = thread.join();
+        }
+    }
 }
 
 /// The reward functions of a run with their journal.
+///
+/// Functions that compute are asked on the spot; those that wait for something outside are asked on threads of their own, so that completions are
+/// scored while others generate.
 pub struct Scorer {
-    rewards: Rewards,
+    rewards: Arc<Rewards>,
     journal: Option<Box<dyn AnswerJournal>>,
     warnings: Vec<String>,
     times: BTreeMap<String, Duration>,
+    trainer_state: TrainerState,
+    workers: Option<Workers>,
+    /// Answered, and not taken yet.
+    answered: VecDeque<ScoreEvent>,
+    failure: Option<ScoreError>,
 }
 
 impl Scorer {
     /// Without a journal, for rewards that are pure functions of the completion.
     pub fn new(rewards: Rewards) -> Self {
-        Self { rewards, journal: None, warnings: Vec::new(), times: BTreeMap::new() }
+        Self {
+            trainer_state: rewards.trainer_state(),
+            rewards: Arc::new(rewards),
+            journal: None,
+            warnings: Vec::new(),
+            times: BTreeMap::new(),
+            workers: None,
+            answered: VecDeque::new(),
+            failure: None,
+        }
     }
 
     /// With a journal, for rewards whose answers may differ when asked again.
@@ -94,7 +266,7 @@ impl Scorer {
 
     /// Says how far the training is, to functions that ask.
     pub fn set_trainer_state(&mut self, state: TrainerState) {
-        self.rewards.set_trainer_state(state);
+        self.trainer_state = state;
     }
 
     /// Forgets journalled answers of steps before `next`; from where on the journal holds those of the others, `None` without one.
@@ -102,7 +274,8 @@ impl Scorer {
         self.journal.as_mut().map(|journal| journal.settle(next))
     }
 
-    /// Warnings since the last call, each with the content of its first row.
+    /// Warnings since the last call, each with the content of its first row: of batches that were waited for. Whoever submits looks at
+    /// [`Rewards::warnings`] when all is there.
     pub fn take_warnings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.warnings)
     }
@@ -112,8 +285,95 @@ impl Scorer {
         std::mem::take(&mut self.times)
     }
 
-    /// Scores completions of one step, each under its trajectory key: recorded answers are taken from the journal, new ones go into it before
-    /// they are returned.
+    /// Takes completions in that are to be scored together, and returns at once where functions wait for something outside. What the journal
+    /// holds is not asked for.
+    pub fn submit(&mut self, requests: Vec<ScoreRequest>) {
+        let mut missing = Vec::with_capacity(requests.len());
+        for request in requests {
+            match self.journal.as_mut().and_then(|journal| journal.take(&request.key)) {
+                Some(answer) => {
+                    let scored = Scored::from(answer);
+                    self.answered.push_back(ScoreEvent { request, scored, is_new: false });
+                }
+                None => missing.push(request),
+            }
+        }
+        if missing.is_empty() {
+            return;
+        }
+        let task = Task { requests: missing, trainer_state: self.trainer_state };
+        let concurrency = self.rewards.concurrency();
+        if concurrency > 0 && self.workers.is_none() {
+            self.workers = Workers::start(&self.rewards, concurrency);
+        }
+        let task = match &mut self.workers {
+            Some(workers) => match workers.give(task) {
+                Some(task) => task,
+                None => return,
+            },
+            None => task,
+        };
+        let done = task.run(&self.rewards);
+        self.take_in(vec![done]);
+    }
+
+    /// Completions that are being scored, or were and are not taken yet.
+    pub fn is_busy(&self) -> bool {
+        let is_out = self.workers.as_ref().is_some_and(|workers| workers.num_out > 0);
+        is_out || !self.answered.is_empty() || self.failure.is_some()
+    }
+
+    /// What was scored since the last call, each answer journalled; waits as long as it is told to for something, not at all where nothing is
+    /// being scored.
+    pub fn next(&mut self, wait: Wait) -> Result<Vec<ScoreEvent>, ScoreError> {
+        let wait = if self.answered.is_empty() && self.failure.is_none() { wait } else { Wait::No };
+        let done = match &mut self.workers {
+            Some(workers) => workers.take(wait)?,
+            None => Vec::new(),
+        };
+        self.take_in(done);
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        Ok(self.answered.drain(..).collect())
+    }
+
+    /// Journals answers and keeps them to be taken; one write for all of them.
+    fn take_in(&mut self, done: Vec<Done>) {
+        let mut by_step: BTreeMap<u64, Vec<(String, Answer)>> = BTreeMap::new();
+        let mut events = Vec::new();
+        for Done { requests, scoring } in done {
+            let scoring = match scoring {
+                Ok(scoring) => scoring,
+                Err(error) => {
+                    self.failure.get_or_insert(error);
+                    continue;
+                }
+            };
+            for (name, time) in scoring.times {
+                *self.times.entry(name).or_default() += time;
+            }
+            for (request, scored) in requests.into_iter().zip(scoring.rows) {
+                if self.journal.is_some() {
+                    let answer = (request.key.clone(), Answer::from(&scored));
+                    by_step.entry(request.step).or_default().push(answer);
+                }
+                events.push(ScoreEvent { request, scored, is_new: true });
+            }
+        }
+        if let Some(journal) = &mut self.journal {
+            for (step, answers) in by_step {
+                if let Err(error) = journal.put(step, &answers) {
+                    self.failure.get_or_insert(error.into());
+                    return;
+                }
+            }
+        }
+        self.answered.extend(events);
+    }
+
+    /// Scores completions of one step and waits for all of them, each under its trajectory key: recorded answers are taken from the journal, new
+    /// ones go into it before they are returned.
     pub fn score(&mut self, inputs: &[RewardInput<'_>], keys: &[String]) -> Result<Vec<Scored>, ScoreError> {
         let mut rows: Vec<Option<Scored>> = match &mut self.journal {
             Some(journal) => keys.iter().map(|key| journal.take(key).map(Scored::from)).collect(),
@@ -123,8 +383,9 @@ impl Scorer {
         let missing: Vec<usize> = (0..inputs.len()).filter(|&i| rows[i].is_none()).collect();
         if !missing.is_empty() {
             let asked: Vec<RewardInput<'_>> = missing.iter().map(|&i| inputs[i]).collect();
-            let scoring = self.rewards.score(&asked)?;
-            self.warnings.extend(scoring.warnings);
+            let scoring = self.rewards.answers(&asked, self.trainer_state)?;
+            let told: Vec<(&RewardInput<'_>, &Scored)> = asked.iter().zip(&scoring.rows).collect();
+            self.warnings.extend(self.rewards.warnings(&told));
             for (name, time) in scoring.times {
                 *self.times.entry(name).or_default() += time;
             }

@@ -18,21 +18,32 @@ pub struct PreparedPrompt {
     pub continued: Arc<str>,
 }
 
+/// A prompt in a pass over the data: what a completion of it is keyed by.
+#[derive(Debug, Clone)]
+pub struct DrawnPrompt {
+    /// The pass over the data that it belongs to, from 0.
+    pub epoch: u64,
+    /// The prompt.
+    pub prompt: PreparedPrompt,
+}
+
 /// Prompts drawn for a round.
 #[derive(Debug, Clone, Default)]
 pub struct Drawn {
     /// The prompts in dispatch order.
-    pub prompts: Vec<PreparedPrompt>,
-    /// The pass over the data that they belong to, from 0.
-    pub epoch: u64,
+    pub prompts: Vec<DrawnPrompt>,
     /// Whether the epoch ended with (or before) the last of them.
     pub exhausted: bool,
 }
 
 /// Where the scheduler's prompts come from.
 pub trait PromptSource {
-    /// The next prompts of this epoch, `n` of them or as many as are left.
+    /// The next prompts, `n` of them or as many as are left: those that were given back first, then this epoch's.
     fn draw(&mut self, n: usize) -> Drawn;
+
+    /// Takes prompts back that were drawn and not used, in the order in which they were drawn: they come next, as of the pass in which they were
+    /// drawn.
+    fn give_back(&mut self, prompts: Vec<DrawnPrompt>);
 
     /// Begins the next epoch.
     fn next_epoch(&mut self);

@@ -7,7 +7,7 @@ use tamis_config::Config;
 use tamis_data::samples::SampleRow;
 use tamis_env::reward::{Listener, RewardError};
 use tamis_model::ModelConfig;
-use tamis_rollout::{Scorer, ShellError};
+use tamis_rollout::{DispatchError, Inbox, Scorer};
 use thiserror::Error;
 
 use crate::assemble::{AssembleError, data, policy, rewards};
@@ -15,7 +15,7 @@ use crate::durable::Disk;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::listener::RunListener;
 use crate::metrics::Metrics;
-use crate::native::NativeEngine;
+use crate::native::{NativeEngine, NativeGenerator};
 use crate::progress::Progress;
 use crate::session::{Places, engine_settings, validation_settings};
 use crate::validation::{self, Shown, Validation, ValidationSettings};
@@ -29,7 +29,7 @@ pub enum EvaluateError {
     Assemble(#[from] AssembleError),
     /// Generation or scoring broke down.
     #[error(transparent)]
-    Shell(#[from] ShellError),
+    Dispatch(#[from] DispatchError),
     /// A place for the shipped reward runner cannot be made.
     #[error("failed to make a folder for temporary files in {}", std::env::temp_dir().display())]
     Folder(#[source] std::io::Error),
@@ -85,7 +85,7 @@ impl EvaluateError {
     fn is_interruption(&self) -> bool {
         match self {
             Self::Assemble(error) => matches!(error, AssembleError::Reward(RewardError::Interrupted)),
-            Self::Shell(error) => error.is_interruption(),
+            Self::Dispatch(error) => error.is_interruption(),
             Self::Interrupted => true,
             Self::Folder(_) | Self::NoPrompts => false,
         }
@@ -156,7 +156,7 @@ fn evaluate_whole(
     if let Some(first) = prepared.prompts.first() {
         progress.say(&codec.introduction(first).map_err(AssembleError::from)?);
     }
-    let mut engine = NativeEngine::new(model, codec, engine_settings(config)).interrupted_by(interrupt);
+    let engine = NativeEngine::new(model, codec, engine_settings(config)).interrupted_by(interrupt);
     let settings = ValidationSettings { keeps_samples, ..validation_settings(config) };
     let plural = if settings.n == 1 { "" } else { "s" };
     progress.say(&format!(
@@ -164,8 +164,14 @@ fn evaluate_whole(
         prepared.prompts.len(),
         settings.n
     ));
+    let with = validation::Dependencies {
+        generator: &mut NativeGenerator::of(&engine),
+        inbox: &mut Inbox::default(),
+        scorer: &mut scorer,
+        interrupt,
+    };
     let Validation { prompts: rows, report, samples } =
-        validation::sample(&mut engine, &mut scorer, &prepared.prompts, &settings, "eval", 0, &mut |_| {})?;
+        validation::sample(with, &prepared.prompts, &settings, "eval", 0, &mut |_| {})?;
     for warning in scorer.take_warnings() {
         progress.warn(&warning);
     }

@@ -1,6 +1,7 @@
 //! Validation: completions of held-out prompts, scored, and what they say of the policy.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tamis_config::{Config, GoldCheck, ValidateConfig, ValidationMetric};
@@ -12,12 +13,13 @@ use tamis_data::prompt::PromptContent;
 use tamis_data::samples::SampleRow;
 use tamis_env::reward::{RewardInput, Rewards, TrainerState};
 use tamis_rollout::{
-    GroupGenerator, GroupGeneratorError, GroupRequest, Outcome, PreparedPrompt, Sample, Sampling, Scorer,
-    ShellError, Ticket, TicketPurpose,
+    DispatchError, Generator, Inbox, PreparedPrompt, Prompted, Sample, SamplePurpose, Sampling, Scorer,
+    complete,
 };
 
 use crate::assemble::AssembleError;
 use crate::batch_metrics::Summary;
+use crate::interrupt::Interrupt;
 use crate::session::Places;
 use crate::validation_metrics::{FigureName, PromptSamples, Quantity, REWARD, SourceResult};
 
@@ -27,7 +29,7 @@ pub struct ValidationSettings {
     /// Run seed.
     pub seed: u64,
     /// What the completions are for.
-    pub purpose: TicketPurpose,
+    pub purpose: SamplePurpose,
     /// Samples per prompt.
     pub n: usize,
     /// How tokens are drawn.
@@ -139,68 +141,47 @@ pub struct Validation {
     pub samples: Vec<SampleRow>,
 }
 
-/// The completions of each prompt, none of one that failed, and how many failed.
-fn complete(
-    generator: &mut dyn GroupGenerator,
-    prompts: &[PreparedPrompt],
-    settings: &ValidationSettings,
-    progress: &mut dyn FnMut(usize),
-) -> Result<(Vec<Vec<Sample>>, usize), GroupGeneratorError> {
-    for (row, prompt) in prompts.iter().enumerate() {
-        let key = Key::new(settings.seed, Purpose::Validation).with(prompt.prompt.id.0);
-        generator.submit(
-            GroupRequest {
-                ticket: Ticket { purpose: settings.purpose, index: row as u64 },
-                prompt_token_ids: prompt.token_ids.clone(),
-                keys: (0..settings.n as u64).map(|sample| key.with(sample)).collect(),
-            },
-            &settings.sampling,
-        )?;
-    }
-    let mut samples = vec![Vec::new(); prompts.len()];
-    let mut waiting: BTreeSet<u64> = (0..prompts.len() as u64).collect();
-    let mut num_failed = 0;
-    while !waiting.is_empty() {
-        let outcomes = generator.poll()?;
-        if outcomes.is_empty() {
-            let reason = format!("{} prompts are in flight and none of them goes on", waiting.len());
-            return Err(GroupGeneratorError::Broken { reason });
-        }
-        for outcome in outcomes {
-            let ticket = outcome.ticket();
-            if ticket.purpose != settings.purpose || !waiting.remove(&ticket.index) {
-                return Err(GroupGeneratorError::UnknownTicket { ticket });
-            }
-            match outcome {
-                Outcome::Finished { samples: finished, .. } => samples[ticket.index as usize] = finished,
-                Outcome::Failed { .. } => num_failed += 1,
-            }
-        }
-        progress(prompts.len() - waiting.len());
-    }
-    Ok((samples, num_failed))
+/// What a validation works with.
+pub struct Dependencies<'a> {
+    /// Completions.
+    pub generator: &'a mut dyn Generator,
+    /// Where what is for the groups of a run goes.
+    pub inbox: &'a mut Inbox,
+    /// Scores.
+    pub scorer: &'a mut Scorer,
+    /// Whether the run is to stop soon.
+    pub interrupt: &'a Interrupt,
 }
 
 /// Completes and scores the prompts. `journal` is a prefix of the trajectories' journal keys, different for every validation of a run;
 /// `progress` hears how many prompts are done.
 pub fn sample(
-    generator: &mut dyn GroupGenerator,
-    scorer: &mut Scorer,
+    with: Dependencies<'_>,
     prompts: &[PreparedPrompt],
     settings: &ValidationSettings,
     journal: &str,
     step: u64,
     progress: &mut dyn FnMut(usize),
-) -> Result<Validation, ShellError> {
-    let completed = complete(generator, prompts, settings, progress);
-    if completed.is_err() {
-        // What was given up may be asked for again.
-        for row in 0..prompts.len() {
-            generator.abort(Ticket { purpose: settings.purpose, index: row as u64 });
-        }
-    }
-    let (samples, num_failed) = completed?;
-    generator.take_num_generated_tokens();
+) -> Result<Validation, DispatchError> {
+    let Dependencies { generator, inbox, scorer, interrupt } = with;
+    let prompted = |prompt: &PreparedPrompt| {
+        let key = Key::new(settings.seed, Purpose::Validation).with(prompt.prompt.id.0);
+        let keys = (0..settings.n as u64).map(|sample| key.with(sample)).collect();
+        Prompted { token_ids: prompt.token_ids.clone(), keys }
+    };
+    let asked: Vec<Prompted> = prompts.iter().map(prompted).collect();
+    let sampling = Arc::new(settings.sampling.clone());
+    let completed = complete(
+        generator,
+        inbox,
+        settings.purpose,
+        &asked,
+        &sampling,
+        &|| interrupt.is_requested(),
+        progress,
+    )?;
+    let num_failed = completed.iter().filter(|completions| completions.is_err()).count();
+    let samples: Vec<Vec<Sample>> = completed.into_iter().map(Result::unwrap_or_default).collect();
     let texts: Vec<Vec<String>> = prompts
         .iter()
         .zip(&samples)
@@ -419,48 +400,17 @@ pub fn retain_configured(results: &mut [SourceResult], config: &ValidateConfig) 
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use tamis_core::group::{PolicyVersion, PromptId};
+    use tamis_core::group::PromptId;
     use tamis_data::prompt::{Message, Prompt};
     use tamis_env::reward::{NamedReward, Outcome as Answer, RewardFunction, Rewards};
+    use tamis_rollout::SampleRequest;
+    use tamis_rollout::fake::{FakeGenerator, FakeSettings};
 
-    /// Answers every prompt with its id and the number of the sample.
-    struct Counts(Vec<GroupRequest>);
-
-    impl GroupGenerator for Counts {
-        fn submit(&mut self, request: GroupRequest, _sampling: &Sampling) -> Result<(), GroupGeneratorError> {
-            self.0.push(request);
-            Ok(())
-        }
-
-        fn poll(&mut self) -> Result<Vec<Outcome>, GroupGeneratorError> {
-            let finished = |request: GroupRequest| Outcome::Finished {
-                ticket: request.ticket,
-                samples: (0..request.keys.len())
-                    .map(|sample| Sample {
-                        token_ids: vec![1, 2],
-                        logprobs: vec![-1.0; 2],
-                        entropy: None,
-                        text: format!("{}.{sample}", request.ticket.index),
-                        finish_reason: FinishReason::Stop,
-                        versions: Vec::new(),
-                    })
-                    .collect(),
-            };
-            Ok(self.0.drain(..).map(finished).collect())
-        }
-
-        fn abort(&mut self, _ticket: Ticket) {}
-
-        fn version(&self) -> PolicyVersion {
-            PolicyVersion(0)
-        }
-
-        fn take_num_generated_tokens(&mut self) -> u64 {
-            0
-        }
+    /// Answers every prompt with its token and the number of the sample.
+    fn counts() -> FakeGenerator {
+        let answer = |request: &SampleRequest| format!("{}.{}", request.id.group, request.id.member);
+        FakeGenerator::answering(FakeSettings::faultless(1), Box::new(answer))
     }
 
     /// Correct where the completion is one of these; no answer where it begins with `3`, or where these are none.
@@ -482,10 +432,11 @@ mod tests {
 
     /// Two samples each of prompts of these sources, correct where they are among these.
     fn sampled(
-        generator: &mut dyn GroupGenerator,
+        generator: &mut dyn Generator,
+        is_interrupted: bool,
         sources: &[&str],
         correct: &'static [&'static str],
-    ) -> Result<Validation, ShellError> {
+    ) -> Result<Validation, DispatchError> {
         let prompt = |(id, source): (usize, &&str)| PreparedPrompt {
             prompt: Arc::new(Prompt {
                 id: PromptId(id as u64),
@@ -513,95 +464,42 @@ mod tests {
         };
         let settings = ValidationSettings {
             seed: 1,
-            purpose: TicketPurpose::Validation,
+            purpose: SamplePurpose::Validation,
             n: 2,
             sampling,
             num_samples_shown: 0,
             keeps_samples: false,
         };
-        sample(generator, &mut scorer, &prompts, &settings, "validation/1", 1, &mut |_| {})
+        let interrupt = Interrupt::new();
+        if is_interrupted {
+            interrupt.signal();
+        }
+        let with = Dependencies {
+            generator,
+            inbox: &mut Inbox::default(),
+            scorer: &mut scorer,
+            interrupt: &interrupt,
+        };
+        sample(with, &prompts, &settings, "validation/1", 1, &mut |_| {})
     }
 
     fn validated(
         sources: &[&str],
         correct: &'static [&'static str],
     ) -> (Vec<PromptSamples>, ValidationReport) {
-        let validation = sampled(&mut Counts(Vec::new()), sources, correct).expect("validates");
+        let validation = sampled(&mut counts(), false, sources, correct).expect("validates");
         (validation.prompts, validation.report)
-    }
-
-    /// An outcome of a rollout with the number of a row is not taken for that row's.
-    #[test]
-    fn an_outcome_that_nobody_waits_for_is_refused() {
-        struct Foreign(TicketPurpose, u64);
-        impl GroupGenerator for Foreign {
-            fn submit(
-                &mut self,
-                _request: GroupRequest,
-                _sampling: &Sampling,
-            ) -> Result<(), GroupGeneratorError> {
-                Ok(())
-            }
-            fn poll(&mut self) -> Result<Vec<Outcome>, GroupGeneratorError> {
-                let ticket = Ticket { purpose: self.0, index: self.1 };
-                Ok(vec![Outcome::Finished { ticket, samples: Vec::new() }])
-            }
-            fn abort(&mut self, _ticket: Ticket) {}
-            fn version(&self) -> PolicyVersion {
-                PolicyVersion(0)
-            }
-            fn take_num_generated_tokens(&mut self) -> u64 {
-                0
-            }
-        }
-        let told = |purpose, index| sampled(&mut Foreign(purpose, index), &[""], &["?"]).map(drop);
-        for (purpose, index, shown) in [
-            (TicketPurpose::Rollout, 0, "group 0"),
-            (TicketPurpose::Greedy, 0, "greedy completion 0"),
-            (TicketPurpose::Validation, 1, "validation prompt 1"),
-        ] {
-            let error = told(purpose, index).expect_err("refused").to_string();
-            assert_eq!(error, format!("the generator gave an outcome for {shown}, which nobody waits for"));
-        }
-        assert!(told(TicketPurpose::Validation, 0).is_ok());
     }
 
     /// A measurement that Ctrl-C gives up is made again: by a resume, or at once where the run ends.
     #[test]
     fn what_is_given_up_is_not_left_in_flight() {
-        struct Interrupted(BTreeSet<u64>);
-        impl GroupGenerator for Interrupted {
-            fn submit(
-                &mut self,
-                request: GroupRequest,
-                _sampling: &Sampling,
-            ) -> Result<(), GroupGeneratorError> {
-                let ticket = request.ticket;
-                if self.0.insert(ticket.index) {
-                    Ok(())
-                } else {
-                    Err(GroupGeneratorError::TicketInUse { ticket })
-                }
-            }
-            fn poll(&mut self) -> Result<Vec<Outcome>, GroupGeneratorError> {
-                Err(GroupGeneratorError::Interrupted)
-            }
-            fn abort(&mut self, ticket: Ticket) {
-                self.0.remove(&ticket.index);
-            }
-            fn version(&self) -> PolicyVersion {
-                PolicyVersion(0)
-            }
-            fn take_num_generated_tokens(&mut self) -> u64 {
-                0
-            }
-        }
-        let mut generator = Interrupted(BTreeSet::new());
+        let mut generator = counts();
         for _ in 0..2 {
-            let error = sampled(&mut generator, &["", ""], &[]).expect_err("interrupted");
+            let error = sampled(&mut generator, true, &["", ""], &[]).expect_err("interrupted");
             assert!(error.is_interruption(), "{error}");
+            assert_eq!(generator.load().in_flight, 0);
         }
-        assert!(generator.0.is_empty());
     }
 
     /// What `low_success` watches: by source, whatever is logged.
@@ -623,9 +521,11 @@ mod tests {
 
     #[test]
     fn a_validation_without_any_answer_has_no_success() {
-        let (_, report) = validated(&["sums", "sums"], &[]);
+        let (rows, report) = validated(&["sums", "sums"], &[]);
         assert_eq!((report.num_scored, report.success_by_source.len()), (0, 0));
-        assert_eq!((report.accuracy, report.mean_length), (None, Some(2.0)));
+        let lengths: Vec<usize> = rows.iter().flat_map(|row| row.lengths.clone()).collect();
+        let mean = lengths.iter().sum::<usize>() as f64 / lengths.len() as f64;
+        assert_eq!((report.accuracy, report.mean_length), (None, Some(mean)));
         assert_eq!(report.outcome.told(report.accuracy), "no score");
     }
 

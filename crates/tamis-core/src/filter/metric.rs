@@ -240,6 +240,17 @@ impl Metric {
         matches!(self, Self::SeqReward | Self::SeqFinalReward | Self::TokenLevelRewards)
     }
 
+    /// The number of one trajectory, where it has one: what a filter will see of it in its group, unless KL is in the reward.
+    pub fn of_member(&self, trajectory: &Trajectory) -> Option<f64> {
+        let value = match self {
+            Self::Score(name) => trajectory.scores.get(name).map_or(f64::NAN, |score| score.value),
+            Self::SeqReward | Self::SeqFinalReward | Self::TokenLevelRewards => trajectory.reward,
+            Self::Length => trajectory.loss_mask.iter().filter(|produced| **produced).count() as f64,
+            Self::Entropy => trajectory.entropy.unwrap_or(f64::NAN),
+        };
+        (!value.is_nan()).then_some(value)
+    }
+
     /// One number per trajectory, groups concatenated \[B\]; NaN where a trajectory has none.
     ///
     /// # Errors
@@ -259,18 +270,13 @@ impl Metric {
             values.extend(trajectories().map(value));
             Ok(values)
         };
+        let of_members = || by(&|trajectory| self.of_member(trajectory).unwrap_or(f64::NAN));
         match self {
-            Self::Score(name) => {
-                by(&|trajectory| trajectory.scores.get(name).map_or(f64::NAN, |score| score.value))
-            }
-            Self::SeqReward => by(&|trajectory| trajectory.reward),
+            Self::Score(_) | Self::SeqReward | Self::Length => of_members(),
             Self::SeqFinalReward | Self::TokenLevelRewards => match extra.final_reward {
-                FinalReward::IsReward => by(&|trajectory| trajectory.reward),
+                FinalReward::IsReward => of_members(),
                 FinalReward::Column(column) => checked(column),
             },
-            Self::Length => {
-                by(&|trajectory| trajectory.loss_mask.iter().filter(|produced| **produced).count() as f64)
-            }
             Self::Entropy => match extra.entropy {
                 Some(column) => checked(column),
                 None if expected > 0 && trajectories().all(|trajectory| trajectory.entropy.is_none()) => {
@@ -278,7 +284,7 @@ impl Metric {
                         available: BUILT_IN[..4].iter().map(ToString::to_string).collect(),
                     })
                 }
-                None => by(&|trajectory| trajectory.entropy.unwrap_or(f64::NAN)),
+                None => of_members(),
             },
         }
     }

@@ -140,6 +140,11 @@ impl Scheduler {
         self.run.ledger.totals()
     }
 
+    /// Whether it goes by whole rounds, and decides nothing before one has settled.
+    pub fn goes_by_rounds(&self) -> bool {
+        matches!(self.policy, Policy::Rounds(_))
+    }
+
     /// Whether the run has finished or stopped.
     pub fn is_ended(&self) -> bool {
         self.run.phase == Phase::Ended

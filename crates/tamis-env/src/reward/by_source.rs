@@ -200,6 +200,15 @@ impl RewardFunction for BySource {
         self.own.values().any(|own| own.is_external())
     }
 
+    fn batch_size(&self) -> usize {
+        // Each is given its own rows of a batch, wherever they stand in it.
+        if self.own.values().any(|own| own.batch_size() > 1) { usize::MAX } else { 1 }
+    }
+
+    fn concurrency(&self) -> usize {
+        self.own.values().map(|own| own.concurrency()).max().unwrap_or(1)
+    }
+
     fn how_to_give_acc(&self) -> Option<&'static str> {
         self.own.values().find_map(|own| own.how_to_give_acc())
     }

@@ -47,6 +47,8 @@ pub struct Scored {
     pub failures: BTreeMap<String, String>,
     /// What the functions logged beside their scores.
     pub logged: Logged,
+    /// Whether it stays unscored because its weighted sum is beyond what is held.
+    pub is_beyond: bool,
 }
 
 impl Scored {
@@ -164,11 +166,23 @@ impl Rewards {
 
     /// Scores a batch. Fails only where a function broke down for good; a failure on single completions is a warning.
     pub fn score(&self, batch: &[RewardInput<'_>]) -> Result<Scoring, RewardError> {
+        let mut scoring = self.answers(batch, self.trainer_state)?;
+        let rows: Vec<(&RewardInput<'_>, &Scored)> = batch.iter().zip(&scoring.rows).collect();
+        scoring.warnings = self.warnings(&rows);
+        Ok(scoring)
+    }
+
+    /// As [`Rewards::score`] with the training as far as it is said to be, and without a warning: for parts of a batch, which
+    /// [`Rewards::warnings`] then looks at as a whole.
+    pub fn answers(
+        &self,
+        batch: &[RewardInput<'_>],
+        trainer_state: TrainerState,
+    ) -> Result<Scoring, RewardError> {
         let mut outcomes = Vec::with_capacity(self.functions.len());
-        let mut warnings = Vec::new();
         let mut times = Vec::with_capacity(self.functions.len());
         let batch: Vec<RewardInput<'_>> =
-            batch.iter().map(|input| RewardInput { trainer_state: self.trainer_state, ..*input }).collect();
+            batch.iter().map(|input| RewardInput { trainer_state, ..*input }).collect();
         let batch = batch.as_slice();
         let mut logged = vec![Logged::default(); batch.len()];
         for named in &self.functions {
@@ -179,22 +193,10 @@ impl Rewards {
                 all.extend(&named.name, own);
             }
             let checked = checked(answers, batch);
-            let failures = checked.iter().zip(batch).filter_map(|(outcome, input)| match outcome {
-                Outcome::Failed(failure) => Some((failure, input)),
-                _ => None,
-            });
-            let failures: Vec<_> = failures.collect();
-            if let Some((failure, _)) = failures.iter().find(|(failure, _)| failure.is_fatal()) {
+            let is_fatal =
+                |outcome: &&Outcome| matches!(outcome, Outcome::Failed(failure) if failure.is_fatal());
+            if let Some(Outcome::Failed(failure)) = checked.iter().find(is_fatal) {
                 return Err(RewardError::fatal(&named.name, failure));
-            }
-            if let Some((failure, input)) = failures.first() {
-                warnings.push(format!(
-                    "reward function `{}` failed on {} of {} completions and gives them no score; the first: {failure}\n{}",
-                    named.name,
-                    failures.len(),
-                    batch.len(),
-                    describe(input),
-                ));
             }
             outcomes.push(checked);
         }
@@ -207,30 +209,71 @@ impl Rewards {
                 ..self.combine(outcomes.iter().filter_map(|column| column.get(row)), input)
             })
             .collect();
-        let overflown: Vec<usize> = (0..rows.len()).filter(|&row| rows[row].overflows()).collect();
-        for &row in &overflown {
-            rows[row].reward = Score::unanswered();
-            rows[row].scores.insert("score".to_owned(), Score::unanswered());
+        for row in rows.iter_mut().filter(|row| row.overflows()) {
+            row.is_beyond = true;
+            row.reward = Score::unanswered();
+            row.scores.insert("score".to_owned(), Score::unanswered());
         }
-        if let Some(&first) = overflown.first() {
+        Ok(Scoring { rows, warnings: Vec::new(), times })
+    }
+
+    /// What a person should know of completions that were scored: functions that failed on some, sums beyond what is held, completions that
+    /// nothing answered; each with the content of the first such row.
+    pub fn warnings(&self, rows: &[(&RewardInput<'_>, &Scored)]) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for NamedReward { name, .. } in &self.functions {
+            let failures: Vec<(&String, &RewardInput<'_>)> =
+                rows.iter().filter_map(|(input, row)| Some((row.failures.get(name)?, *input))).collect();
+            if let Some((failure, input)) = failures.first() {
+                warnings.push(format!(
+                    "reward function `{name}` failed on {} of {} completions and gives them no score; the first: {failure}\n{}",
+                    failures.len(),
+                    rows.len(),
+                    describe(input),
+                ));
+            }
+        }
+        let inputs_of = |is_meant: fn(&Scored) -> bool| -> Vec<&RewardInput<'_>> {
+            rows.iter().filter(|(_, row)| is_meant(row)).map(|(input, _)| *input).collect()
+        };
+        let beyond = inputs_of(|row| row.is_beyond);
+        if let Some(first) = beyond.first() {
             warnings.push(format!(
                 "the weighted sum of the scores of {} of {} completions is beyond plus and minus {LARGEST_SCORE:e}; they stay unscored; the first:\n{}",
-                overflown.len(),
-                batch.len(),
-                describe(&batch[first]),
+                beyond.len(),
+                rows.len(),
+                describe(first),
             ));
         }
-        let is_unanswered = |row: &usize| rows[*row].reward.value.is_nan() && !overflown.contains(row);
-        let unscored: Vec<usize> = (0..rows.len()).filter(is_unanswered).collect();
-        if let Some(&first) = unscored.first() {
+        let unscored = inputs_of(|row| row.reward.value.is_nan() && !row.is_beyond);
+        if let Some(first) = unscored.first() {
             warnings.push(format!(
                 "no reward function answered {} of {} completions; they stay unscored; the first:\n{}",
                 unscored.len(),
-                batch.len(),
-                describe_whole(&batch[first]),
+                rows.len(),
+                describe_whole(first),
             ));
         }
-        Ok(Scoring { rows, warnings, times })
+        warnings
+    }
+
+    /// How many completions its functions should be given at once: what a function answers to one may depend on those beside it. 1 where none
+    /// says so; as many as there are where one wants that.
+    pub fn batch_size(&self) -> usize {
+        let sizes = self.functions.iter().map(|named| named.function.batch_size().max(1));
+        sizes.fold(1, |whole, size| {
+            let (mut a, mut b) = (whole, size);
+            while b > 0 {
+                (a, b) = (b, a % b);
+            }
+            (whole / a).saturating_mul(size)
+        })
+    }
+
+    /// How many batches may be scored at the same time; 0 where no function waits for anything outside, so that it is of no use.
+    pub fn concurrency(&self) -> usize {
+        let external = self.functions.iter().filter(|named| named.function.is_external());
+        external.map(|named| named.function.concurrency().max(1)).max().unwrap_or(0)
     }
 
     fn combine<'o>(&self, outcomes: impl Iterator<Item = &'o Outcome>, input: &RewardInput<'_>) -> Scored {
@@ -267,7 +310,7 @@ impl Rewards {
         }
         scores.insert("score".to_owned(), Score::of(raw));
         let reward = weighted_sum(&answered, input.completion_ids.len());
-        Scored { scores, reward, failures, logged: Logged::default() }
+        Scored { scores, reward, failures, logged: Logged::default(), is_beyond: false }
     }
 }
 

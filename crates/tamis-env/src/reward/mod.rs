@@ -181,6 +181,16 @@ pub trait RewardFunction: Send + Sync {
         false
     }
 
+    /// How many completions of a batch it looks at together; 1 where its answer to one never depends on the others. `usize::MAX`: all there are.
+    fn batch_size(&self) -> usize {
+        1
+    }
+
+    /// How many batches it can work on at the same time.
+    fn concurrency(&self) -> usize {
+        1
+    }
+
     /// What to do where it fails on everything, as far as the function itself can tell; `None` where it cannot.
     fn failure_hint(&self) -> Option<String> {
         None

@@ -193,7 +193,7 @@ impl Checker<'_> {
             ("rollout", crate::session::sampling(self.config)),
             ("validate", crate::session::validation_settings(self.config).sampling),
         ] {
-            let params = crate::native::params(&sampling);
+            let params = tamis_rollout::native::engine_params(&sampling, Vec::new());
             if let Err(error) = params.validate() {
                 let tamis_model::SamplingError::Range { name, .. } = &error;
                 self.refuse(&[format!("{section}.{name}"), section.to_owned()], &error.to_string(), None);

@@ -1,105 +1,204 @@
-//! The engine as generator.
+//! The engine as generator: samples with the learner's weights, which it shares and does not copy while nothing is in flight.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Instant;
 
 use tamis_core::group::{FinishReason, PolicyVersion};
 use tamis_model::{
-    Completion, FinishReason as EngineFinish, Generator as EngineGenerator, GeneratorSettings, Request,
-    RequestId, SamplingParams, StopCheck,
+    Completion, FinishReason as EngineFinish, Generator as Engine, GeneratorSettings, Model, Request,
+    RequestId, Threads,
 };
+use tamis_rollout::native::{StopText, engine_params};
 use tamis_rollout::{
-    Backend, GroupGenerator, GroupGeneratorError, GroupRequest, Outcome, Sample, Sampling, Ticket,
-    VersionSpan,
+    AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication, Sample,
+    SampleId, SamplePurpose, SampleRequest, VersionSpan, Wait, Weights,
 };
-use tamis_text::stop::StopStrings;
 use tamis_text::tokenizer::Tokenizer;
 
 use super::NativeEngine;
+use crate::interrupt::Interrupt;
 
-/// Tokens decoded beyond the longest stop string, for characters that need several tokens.
-const STOP_WINDOW: usize = 16;
+/// Where a generator finds the weights of a learner. It holds them only while it samples, so that the learner changes them in place where nothing is
+/// in flight, and a copy of them where something is.
+#[derive(Clone, Default)]
+pub(super) struct SharedWeights(Arc<Mutex<Weak<Model>>>);
 
-/// Requests in flight.
-#[derive(Default)]
-pub(super) struct Generation {
-    engine: Option<EngineGenerator>,
-    pending: HashMap<RequestId, Pending>,
-    tickets: HashMap<Ticket, RequestId>,
-    failed: Vec<Outcome>,
-    counted: u64,
+impl SharedWeights {
+    /// From now on these are the weights.
+    pub(super) fn set(&self, model: &Arc<Model>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(model);
+    }
+
+    /// The weights; `None` where the learner is gone.
+    fn get(&self) -> Option<Arc<Model>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
+    }
 }
 
-struct Pending {
-    ticket: Ticket,
-    samples: Vec<Option<Sample>>,
-    open: usize,
-    stop: Arc<StopAt>,
+/// Samples with the weights of a [`NativeEngine`]. It works while [`Generator::next`] waits, on the engine's threads.
+///
+/// Members of a group that are submitted one after the other share their prompt's computation. Samples in flight keep the weights they began with until a
+/// publication says otherwise; with [`InFlight::Keep`] what they have so far is computed again with the new ones.
+pub struct NativeGenerator {
+    threads: Arc<Threads>,
+    tokenizer: Arc<Tokenizer>,
+    end_token_ids: Vec<u32>,
+    max_num_seqs: usize,
+    interrupt: Interrupt,
+    shared: SharedWeights,
+    /// The weights, while anything is in flight.
+    weights: Option<Arc<Model>>,
     version: PolicyVersion,
+    engine: Option<Engine>,
+    /// Submitted, and not yet given to the engine.
+    gathered: Vec<SampleRequest>,
+    /// What the engine has.
+    begun: HashMap<RequestId, Begun>,
+    places: HashMap<SampleId, (RequestId, usize)>,
+    /// Every request that has not come to an end.
+    ids: HashSet<SampleId>,
+    events: Vec<GeneratorEvent>,
+    /// Waits for what is in flight.
+    publishing: Option<PolicyVersion>,
 }
 
-/// Stop strings over the text of the tokens so far.
-struct StopAt {
-    strings: StopStrings,
-    tokenizer: Tokenizer,
-    longest: usize,
+/// A request of the engine: samples of one prompt.
+struct Begun {
+    stop: Arc<StopText>,
+    samples: Vec<BegunSample>,
+    num_open: usize,
 }
 
-impl StopAt {
-    /// Text of a completion without end tokens and, where one was met, the stop string and what follows it.
-    fn text(&self, tokens: &[u32]) -> Result<String, GroupGeneratorError> {
-        let mut text = self
-            .tokenizer
-            .decode(tokens, true)
-            .map_err(|error| GroupGeneratorError::Broken { reason: error.to_string() })?;
-        if let Some(hit) = self.strings.find(&text, 0) {
-            text.truncate(hit.start);
+struct BegunSample {
+    id: SampleId,
+    /// Versions of the weights, with the token from which on each samples.
+    spans: Vec<(PolicyVersion, u32)>,
+}
+
+fn broken(error: &dyn std::fmt::Display) -> GeneratorError {
+    GeneratorError::Broken { reason: error.to_string() }
+}
+
+/// Text of a completion without end tokens and, where one was met, the stop string and what follows it.
+fn text(stop: &StopText, tokens: &[u32]) -> Result<String, GeneratorError> {
+    let (mut text, hit) = stop.read(tokens).map_err(|error| broken(&error))?;
+    if let Some(hit) = hit {
+        text.truncate(hit.start);
+    }
+    Ok(text)
+}
+
+impl NativeGenerator {
+    /// Beside a learner, at its version.
+    pub fn of(learner: &NativeEngine) -> Self {
+        Self {
+            threads: Arc::clone(&learner.threads),
+            tokenizer: Arc::new(learner.codec.tokenizer().clone()),
+            end_token_ids: learner.codec.end_token_ids().to_vec(),
+            max_num_seqs: learner.settings.max_num_seqs,
+            interrupt: learner.interrupt.clone(),
+            shared: learner.shared.clone(),
+            weights: None,
+            version: learner.version,
+            engine: None,
+            gathered: Vec::new(),
+            begun: HashMap::new(),
+            places: HashMap::new(),
+            ids: HashSet::new(),
+            events: Vec::new(),
+            publishing: None,
         }
-        Ok(text)
-    }
-}
-
-impl StopCheck for StopAt {
-    fn should_stop(&self, generated: &[u32]) -> bool {
-        let from = generated.len().saturating_sub(self.longest + STOP_WINDOW);
-        self.tokenizer
-            .decode(&generated[from..], true)
-            .is_ok_and(|text| self.strings.find(&text, 0).is_some())
-    }
-}
-
-/// How the engine samples, its end tokens aside.
-pub(crate) fn params(sampling: &Sampling) -> SamplingParams {
-    let greedy = sampling.temperature <= 0.0;
-    SamplingParams {
-        temperature: if greedy { 1.0 } else { sampling.temperature as f32 },
-        top_k: sampling.top_k.unwrap_or(0) as usize,
-        top_p: sampling.top_p as f32,
-        min_p: sampling.min_p as f32,
-        repetition_penalty: sampling.repetition_penalty as f32,
-        max_new_tokens: sampling.max_response_length,
-        stop_token_ids: Vec::new(),
-        greedy,
-        num_alternatives: None,
-    }
-}
-
-impl NativeEngine {
-    fn params(&self, sampling: &Sampling) -> SamplingParams {
-        SamplingParams { stop_token_ids: self.codec.end_token_ids().to_vec(), ..params(sampling) }
     }
 
-    fn finish(&mut self, completion: Completion) -> Result<Option<Outcome>, GroupGeneratorError> {
-        let Some(pending) = self.generation.pending.get_mut(&completion.request) else { return Ok(None) };
-        let text = pending.stop.text(&completion.tokens)?;
-        if let Some(place) = pending.samples.get_mut(completion.sample) {
-            *place = Some(Sample {
-                text,
-                versions: vec![VersionSpan {
-                    version: pending.version,
-                    start: 0,
-                    end: completion.tokens.len() as u32,
-                }],
+    /// Gives the engine what was gathered, the samples of a prompt together.
+    fn begin(&mut self) -> Result<(), GeneratorError> {
+        if self.publishing.is_some() {
+            return Ok(());
+        }
+        let mut rest = std::mem::take(&mut self.gathered).into_iter().peekable();
+        while let Some(first) = rest.next() {
+            let mut members = vec![first];
+            while let Some(next) = rest.next_if(|next| share_prompt(&members[0], next)) {
+                members.push(next);
+            }
+            self.begin_group(members)?;
+        }
+        Ok(())
+    }
+
+    fn begin_group(&mut self, members: Vec<SampleRequest>) -> Result<(), GeneratorError> {
+        let Some(first) = members.first() else { return Ok(()) };
+        let gone =
+            || GeneratorError::Broken { reason: "the learner whose weights it samples is gone".to_owned() };
+        let weights = match &self.weights {
+            Some(weights) => weights,
+            None => self.weights.insert(self.shared.get().ok_or_else(gone)?),
+        };
+        let sampling = &first.sampling;
+        let stop = StopText::new(sampling.stop.clone(), Arc::clone(&self.tokenizer));
+        let stop = Arc::new(stop.map_err(|error| broken(&error))?);
+        let engine = self.engine.get_or_insert_with(|| {
+            let settings =
+                GeneratorSettings { max_sequences: self.max_num_seqs, ..GeneratorSettings::default() };
+            let mut engine = Engine::new(weights.config(), settings);
+            engine.stop_on(self.interrupt.flag());
+            engine
+        });
+        let submitted = engine.submit(Request {
+            prompt: first.prompt_token_ids.to_vec(),
+            keys: members.iter().map(|member| member.key).collect(),
+            params: engine_params(sampling, self.end_token_ids.clone()),
+            stop: stop.check(),
+        });
+        match submitted {
+            Ok(request) => {
+                for (sample, member) in members.iter().enumerate() {
+                    self.places.insert(member.id, (request, sample));
+                }
+                let begun =
+                    |member: SampleRequest| BegunSample { id: member.id, spans: vec![(self.version, 0)] };
+                let samples: Vec<BegunSample> = members.into_iter().map(begun).collect();
+                self.begun.insert(request, Begun { stop, num_open: samples.len(), samples });
+            }
+            // One prompt that cannot be generated from fails its group, not the run.
+            Err(error) => {
+                for member in members {
+                    self.ids.remove(&member.id);
+                    self.events.push(GeneratorEvent::Failed {
+                        id: member.id,
+                        kind: FailureKind::Permanent,
+                        reason: error.to_string(),
+                        num_tokens: 0,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in what the engine has finished or given up.
+    fn end(&mut self, completion: Completion) -> Result<(), GeneratorError> {
+        let Some(begun) = self.begun.get_mut(&completion.request) else { return Ok(()) };
+        let Some(sample) = begun.samples.get_mut(completion.sample) else { return Ok(()) };
+        let id = sample.id;
+        if self.places.remove(&id).is_none() {
+            return Ok(());
+        }
+        self.ids.remove(&id);
+        let spans = std::mem::take(&mut sample.spans);
+        let num_tokens = completion.tokens.len();
+        let event = if completion.finish == EngineFinish::Aborted {
+            GeneratorEvent::Aborted { id, num_tokens: num_tokens as u64 }
+        } else {
+            let ends = spans.iter().skip(1).map(|(_, start)| *start).chain([num_tokens as u32]);
+            let sample = Sample {
+                text: text(&begun.stop, &completion.tokens)?,
+                versions: spans
+                    .iter()
+                    .zip(ends)
+                    .map(|(&(version, start), end)| VersionSpan { version, start, end })
+                    .collect(),
                 entropy: Some(completion.entropy).filter(|entropy| !entropy.is_nan()),
                 token_ids: completion.tokens,
                 logprobs: completion.logprobs,
@@ -107,168 +206,150 @@ impl NativeEngine {
                     EngineFinish::Stop => FinishReason::Stop,
                     EngineFinish::Length | EngineFinish::Aborted => FinishReason::Length,
                 },
-            });
-            pending.open -= 1;
+            };
+            GeneratorEvent::Sampled { id, sample }
+        };
+        self.events.push(event);
+        begun.num_open -= 1;
+        if begun.num_open == 0 {
+            self.begun.remove(&completion.request);
         }
-        if pending.open > 0 {
-            return Ok(None);
-        }
-        let Some(done) = self.generation.pending.remove(&completion.request) else { return Ok(None) };
-        self.generation.tickets.remove(&done.ticket);
-        Ok(Some(Outcome::Finished {
-            ticket: done.ticket,
-            samples: done.samples.into_iter().flatten().collect(),
-        }))
-    }
-}
-
-impl GroupGenerator for NativeEngine {
-    fn submit(&mut self, request: GroupRequest, sampling: &Sampling) -> Result<(), GroupGeneratorError> {
-        let ticket = request.ticket;
-        if self.generation.tickets.contains_key(&ticket) {
-            return Err(GroupGeneratorError::TicketInUse { ticket });
-        }
-        let params = self.params(sampling);
-        let strings = StopStrings::new(sampling.stop.clone())
-            .map_err(|error| GroupGeneratorError::Broken { reason: error.to_string() })?;
-        let longest = sampling.stop.iter().map(String::len).max().unwrap_or(0);
-        let stop = Arc::new(StopAt { strings, tokenizer: self.codec.tokenizer().clone(), longest });
-        let num_samples = request.keys.len();
-        let settings =
-            GeneratorSettings { max_sequences: self.settings.max_num_seqs, ..GeneratorSettings::default() };
-        let engine = self.generation.engine.get_or_insert_with(|| {
-            let mut engine = EngineGenerator::new(self.model.config(), settings);
-            engine.stop_on(self.interrupt.flag());
-            engine
-        });
-        let check: Option<Arc<dyn StopCheck>> =
-            if stop.strings.is_empty() { None } else { Some(stop.clone()) };
-        let submitted = engine.submit(Request {
-            prompt: request.prompt_token_ids.to_vec(),
-            keys: request.keys,
-            params,
-            stop: check,
-        });
-        match submitted {
-            Ok(id) => {
-                let pending = Pending {
-                    ticket,
-                    samples: (0..num_samples).map(|_| None).collect(),
-                    open: num_samples,
-                    stop,
-                    version: self.version,
-                };
-                self.generation.pending.insert(id, pending);
-                self.generation.tickets.insert(ticket, id);
-            }
-            // One prompt that cannot be generated from fails its group, not the run.
-            Err(error) => self.generation.failed.push(Outcome::Failed { ticket, reason: error.to_string() }),
+        if self.begun.is_empty() {
+            self.weights = None;
         }
         Ok(())
     }
 
-    fn poll(&mut self) -> Result<Vec<Outcome>, GroupGeneratorError> {
-        let mut outcomes = std::mem::take(&mut self.generation.failed);
-        while outcomes.is_empty() {
-            let Some(engine) = &mut self.generation.engine else { break };
-            if engine.is_idle() {
-                break;
-            }
-            if self.interrupt.is_requested() {
-                return Err(GroupGeneratorError::Interrupted);
-            }
-            let completions = engine.step(&self.threads, &self.model);
-            if self.interrupt.is_requested() {
-                return Err(GroupGeneratorError::Interrupted);
-            }
-            for completion in completions {
-                outcomes.extend(self.finish(completion)?);
-            }
+    /// Takes the new weights where nothing in flight needs the old ones.
+    fn finish_publication(&mut self) -> Result<(), GeneratorError> {
+        let Some(version) = self.publishing.filter(|_| self.begun.is_empty()) else { return Ok(()) };
+        self.publishing = None;
+        self.version = version;
+        self.events.push(GeneratorEvent::Published { version });
+        self.begin()
+    }
+
+    /// One token more of everything that runs; whether there was anything to do.
+    fn work(&mut self) -> Result<bool, GeneratorError> {
+        let (Some(engine), Some(weights)) = (&mut self.engine, &self.weights) else { return Ok(false) };
+        if engine.is_idle() || self.interrupt.is_requested() {
+            return Ok(false);
         }
-        Ok(outcomes)
-    }
-
-    fn abort(&mut self, ticket: Ticket) {
-        if let Some(id) = self.generation.tickets.remove(&ticket) {
-            self.generation.pending.remove(&id);
-            if let Some(engine) = &mut self.generation.engine {
-                engine.abort(id);
-            }
+        let completions = engine.step(&self.threads, weights);
+        // What an interrupted step gives is of no use.
+        if self.interrupt.is_requested() {
+            return Ok(false);
         }
-    }
-
-    fn version(&self) -> PolicyVersion {
-        self.version
-    }
-
-    fn take_num_generated_tokens(&mut self) -> u64 {
-        let total = self.generation.engine.as_ref().map_or(0, EngineGenerator::num_generated_tokens);
-        total - std::mem::replace(&mut self.generation.counted, total)
+        for completion in completions {
+            self.end(completion)?;
+        }
+        self.finish_publication()?;
+        Ok(true)
     }
 }
 
-impl Backend for NativeEngine {}
+/// Whether two requests are samples of one prompt that are drawn alike.
+fn share_prompt(one: &SampleRequest, other: &SampleRequest) -> bool {
+    (one.id.purpose, one.id.group, one.id.turn) == (other.id.purpose, other.id.group, other.id.turn)
+        && (Arc::ptr_eq(&one.prompt_token_ids, &other.prompt_token_ids)
+            || one.prompt_token_ids == other.prompt_token_ids)
+        && (Arc::ptr_eq(&one.sampling, &other.sampling) || one.sampling == other.sampling)
+}
+
+impl Generator for NativeGenerator {
+    fn submit(&mut self, request: SampleRequest) -> Result<(), GeneratorError> {
+        if !self.ids.insert(request.id) {
+            return Err(GeneratorError::IdInUse { id: request.id });
+        }
+        self.gathered.push(request);
+        Ok(())
+    }
+
+    fn abort(&mut self, what: AbortScope) {
+        let (given_up, kept): (Vec<SampleRequest>, Vec<SampleRequest>) =
+            std::mem::take(&mut self.gathered).into_iter().partition(|request| what.holds(&request.id));
+        self.gathered = kept;
+        for request in given_up {
+            self.ids.remove(&request.id);
+            self.events.push(GeneratorEvent::Aborted { id: request.id, num_tokens: 0 });
+        }
+        let mut meant: Vec<(RequestId, usize)> =
+            self.places.iter().filter(|(id, _)| what.holds(id)).map(|(_, place)| *place).collect();
+        meant.sort_unstable();
+        for (request, sample) in meant {
+            let Some(completion) =
+                self.engine.as_mut().and_then(|engine| engine.abort_sample(request, sample))
+            else {
+                continue;
+            };
+            // Text is made of what was sampled to its end alone: there is nothing to fail.
+            let _ = self.end(completion);
+        }
+    }
+
+    fn publish(&mut self, weights: &Publication, in_flight: InFlight) -> Result<(), GeneratorError> {
+        if let Weights::Folder(folder) = &weights.weights {
+            let reason = format!(
+                "the native engine samples with the learner's weights in memory, and was told to read {}",
+                folder.display()
+            );
+            return Err(GeneratorError::Broken { reason });
+        }
+        match in_flight {
+            InFlight::Wait => {}
+            InFlight::Abort => {
+                for purpose in [SamplePurpose::Rollout, SamplePurpose::Validation, SamplePurpose::Greedy] {
+                    self.abort(AbortScope::Purpose(purpose));
+                }
+            }
+            InFlight::Keep => {
+                if let (Some(engine), Some(new), false) =
+                    (&mut self.engine, self.shared.get(), self.begun.is_empty())
+                {
+                    let mut starts: HashMap<(RequestId, usize), u32> = HashMap::new();
+                    for running in engine.running() {
+                        starts.insert((running.request, running.sample), running.tokens.len() as u32);
+                    }
+                    engine.recompute(&self.threads, &new);
+                    self.weights = Some(new);
+                    for (id, place) in &self.places {
+                        let sample =
+                            self.begun.get_mut(&place.0).and_then(|begun| begun.samples.get_mut(place.1));
+                        let Some(sample) = sample.filter(|sample| sample.id == *id) else { continue };
+                        let start = starts.get(place).copied().unwrap_or(0);
+                        sample.spans.retain(|(_, from)| *from < start);
+                        sample.spans.push((weights.version, start));
+                    }
+                }
+                self.version = weights.version;
+                self.events.push(GeneratorEvent::Published { version: weights.version });
+                return Ok(());
+            }
+        }
+        self.publishing = Some(weights.version);
+        self.finish_publication()
+    }
+
+    fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError> {
+        if wait != Wait::No {
+            self.begin()?;
+        }
+        while wait != Wait::No && self.events.is_empty() && self.work()? {
+            if matches!(wait, Wait::Until(time) if Instant::now() >= time) {
+                break;
+            }
+        }
+        Ok(std::mem::take(&mut self.events))
+    }
+
+    fn load(&self) -> Load {
+        Load {
+            in_flight: self.ids.len(),
+            room: self.max_num_seqs.saturating_sub(self.ids.len()),
+            num_generated_tokens: self.engine.as_ref().map_or(0, Engine::num_generated_tokens),
+        }
+    }
+}
 
 #[cfg(test)]
-mod tests {
-    use tamis_core::random::{Key, Purpose};
-    use tamis_model::{AdamWConfig, Architecture, Model, ModelConfig};
-    use tamis_rollout::TicketPurpose;
-
-    use super::*;
-    use crate::codec::Codec;
-    use crate::native::EngineSettings;
-
-    fn engine() -> NativeEngine {
-        let tokenizer = Tokenizer::characters("0123").expect("characters");
-        let mut config = ModelConfig::new(Architecture::Llama, tokenizer.num_rows(), 16, 32, 1, 1, 16);
-        config.num_kv_heads = 1;
-        let codec = Codec::new(tokenizer, None, serde_json::Map::new(), None).expect("a codec");
-        let model = Model::init(config, Key::new(1, Purpose::Init)).expect("a model");
-        let settings = EngineSettings {
-            threads: 1,
-            temperature: 1.0,
-            max_grad_norm: None,
-            recompute_activations: false,
-            max_num_seqs: 8,
-            optimizer: AdamWConfig::default(),
-        };
-        NativeEngine::new(model, codec, settings)
-    }
-
-    /// A ticket in flight is not given again, and a request for another purpose with the same number is another one.
-    #[test]
-    fn a_ticket_in_flight_is_refused() {
-        let mut engine = engine();
-        let sampling = Sampling {
-            temperature: 1.0,
-            top_k: None,
-            top_p: 1.0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            max_response_length: 4,
-            stop: Vec::new(),
-        };
-        let request = |purpose| GroupRequest {
-            ticket: Ticket { purpose, index: 3 },
-            prompt_token_ids: Arc::from([1]),
-            keys: vec![Key::new(1, Purpose::Rollout)],
-        };
-        engine.submit(request(TicketPurpose::Rollout), &sampling).expect("taken");
-        engine.submit(request(TicketPurpose::Validation), &sampling).expect("another one");
-        let refused = engine.submit(request(TicketPurpose::Rollout), &sampling).expect_err("in flight");
-        assert_eq!(refused.to_string(), "group 3 is in flight already");
-        let mut finished = Vec::new();
-        loop {
-            let outcomes = engine.poll().expect("generates");
-            if outcomes.is_empty() {
-                break;
-            }
-            finished.extend(outcomes.iter().map(Outcome::ticket));
-        }
-        finished.sort();
-        let purposes: Vec<TicketPurpose> = finished.iter().map(|ticket| ticket.purpose).collect();
-        assert_eq!(purposes, [TicketPurpose::Rollout, TicketPurpose::Validation]);
-        engine.submit(request(TicketPurpose::Rollout), &sampling).expect("free again");
-    }
-}
+mod tests;

@@ -1,5 +1,7 @@
 //! The engine as learner.
 
+use std::sync::Arc;
+
 use tamis_model::{PassOptions, Sequence, SequenceError, forward_backward, score};
 
 use super::NativeEngine;
@@ -79,13 +81,15 @@ impl Learner for NativeEngine {
     }
 
     fn optimizer_step(&mut self, learning_rate: f64) -> Result<OptimizerReport, LearnerError> {
+        // A copy only where samples are in flight, which go on with the weights they began with.
         let report = self.optimizer.step(
             &self.threads,
-            &mut self.model,
+            Arc::make_mut(&mut self.model),
             &self.gradients,
             learning_rate,
             self.settings.max_grad_norm,
         );
+        self.shared.set(&self.model);
         self.gradients.clear();
         self.updates.has_moved |= !report.skipped;
         Ok(OptimizerReport { grad_norm: report.grad_norm, skipped: report.skipped })
@@ -118,7 +122,7 @@ impl Learner for NativeEngine {
         }
         let tokens = joined(sequences);
         let batch = as_engine(&tokens, sequences);
-        let reference = self.reference.as_ref().unwrap_or(&self.model);
+        let reference = self.reference.as_ref().unwrap_or(self.model.as_ref());
         let scores =
             score(&self.threads, reference, &mut self.workspace, &batch, self.settings.temperature as f32)
                 .map_err(|error| refused(&error))?;

@@ -1,15 +1,20 @@
-//! The native engine as learner and as generator: one set of weights for both, so a run is exactly on-policy.
+//! The native engine as learner and, beside it, as generator: one set of weights for both, so a run is exactly on-policy.
 
 mod critic;
 mod generator;
 mod learner;
 
 pub use critic::NativeCritic;
-pub(crate) use generator::params;
+pub use generator::NativeGenerator;
 pub(crate) use learner::KEEP_LOGITS_BYTES;
+
+use std::sync::Arc;
 
 use tamis_core::group::PolicyVersion;
 use tamis_model::{AdamW, AdamWConfig, Gradients, Model, Threads, Workspace};
+use tamis_rollout::{Publication, Weights};
+
+use generator::SharedWeights;
 
 use crate::codec::Codec;
 use crate::interrupt::Interrupt;
@@ -31,19 +36,19 @@ pub struct EngineSettings {
     pub optimizer: AdamWConfig,
 }
 
-/// Weights, optimizer and generation of a policy on this machine.
+/// Weights and optimizer of a policy on this machine; [`NativeGenerator`] samples from them.
 pub struct NativeEngine {
-    threads: Threads,
+    threads: Arc<Threads>,
     settings: EngineSettings,
     codec: Codec,
-    model: Model,
+    model: Arc<Model>,
+    shared: SharedWeights,
     reference: Option<Model>,
     critic: Option<NativeCritic>,
     optimizer: AdamW,
     gradients: Gradients,
     workspace: Workspace,
     version: PolicyVersion,
-    generation: generator::Generation,
     interrupt: Interrupt,
     updates: Updates,
 }
@@ -60,13 +65,16 @@ struct Updates {
 impl NativeEngine {
     /// Around a model; its optimizer starts afresh.
     pub fn new(model: Model, codec: Codec, settings: EngineSettings) -> Self {
-        let threads = Threads::new(settings.threads);
+        let threads = Arc::new(Threads::new(settings.threads));
+        let model = Arc::new(model);
+        let shared = SharedWeights::default();
+        shared.set(&model);
         Self {
+            shared,
             optimizer: AdamW::new(&model, settings.optimizer),
             gradients: Gradients::new(&model),
             workspace: Workspace::default(),
             version: PolicyVersion(0),
-            generation: generator::Generation::default(),
             reference: None,
             critic: None,
             interrupt: Interrupt::new(),
@@ -141,9 +149,14 @@ impl NativeEngine {
         self.reference.as_ref()
     }
 
-    /// Publishes the weights as they are under the next version; the generator samples from them from now on.
-    pub fn publish(&mut self) -> PolicyVersion {
+    /// Gives the weights as they are the next version, under which generators are to have them.
+    pub fn publish(&mut self) -> Publication {
         self.version = PolicyVersion(self.version.0 + 1);
+        Publication { version: self.version, weights: Weights::InProcess }
+    }
+
+    /// Version of the weights that generators have, or are being given.
+    pub fn version(&self) -> PolicyVersion {
         self.version
     }
 

@@ -309,9 +309,8 @@ fn greedy_rewards(
     let prompts: Vec<PreparedPrompt> = trained.iter().map(|record| record.prompt.clone()).collect();
     let journal = format!("greedy/{step}");
     let settings = recipe.greedy();
-    let (engine, scorer) = (&mut workers.engine, &mut workers.scorer);
     let Validation { prompts: rows, report, .. } =
-        sample(engine, scorer, &prompts, &settings, &journal, step, &mut |_| {})?;
+        sample(workers.sampling(), &prompts, &settings, &journal, step, &mut |_| {})?;
     let rewards: Vec<f64> = rows
         .iter()
         .map(|row| row.scores.get("reward").and_then(|values| values.first()).copied().unwrap_or(f64::NAN))

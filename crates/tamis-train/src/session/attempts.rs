@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use tamis_core::schedule::StepReport;
-use tamis_rollout::{Collected, Record, Shell};
+use tamis_rollout::{Collected, Dispatcher, Record};
 
 use super::step::Batch;
 use crate::timings::Timings;
@@ -41,11 +41,11 @@ impl Attempts {
         self.num_given_up += 1;
     }
 
-    /// The batch of the step, with what all of its attempts generated. `shell` holds the groups that the last one carried on.
-    pub(super) fn batch(&mut self, collected: Collected, shell: &Shell) -> Batch {
+    /// The batch of the step, with what all of its attempts generated. `dispatcher` holds the groups that the last one carried on.
+    pub(super) fn batch(&mut self, collected: Collected, dispatcher: &Dispatcher) -> Batch {
         let report = self.whole(&collected.report);
         let is_carried = |record: &&Record| collected.carried_out.contains(&record.group.id);
-        let carried_out = shell.held().filter(is_carried).cloned().collect();
+        let carried_out = dispatcher.held().filter(is_carried).cloned().collect();
         let mut others = collected.others;
         others.append(&mut self.given_up);
         Batch { trained: collected.trained, others, carried_out, report, num_given_up: self.num_given_up }

@@ -7,14 +7,16 @@ use tamis_config::{Config, Loaded, LoggerKind, length_may_change};
 use tamis_core::schedule::Scheduler;
 use tamis_data::sampler::{Order, Position};
 use tamis_env::reward::Listener;
-use tamis_rollout::{Fate, PreparedPrompt, Record, Scorer, Shell, ShellError, ShellSettings, metric_values};
+use tamis_rollout::{
+    DispatchError, Dispatcher, DispatcherSettings, PreparedPrompt, Record, Scorer, metric_values,
+};
 
 use super::attempts::Attempts;
 use super::measure::Measurement;
 use super::passes::hints;
 use super::recipe::Recipe;
 use super::recorder::Recorder;
-use super::settings::{engine_settings, shell_settings, trainer_state, validation_settings};
+use super::settings::{dispatcher_settings, engine_settings, trainer_state, validation_settings};
 use super::start::{STARTED, Start, new_directory, opening, prepared, score_names, settled};
 use super::state::{RunState, ScheduleState};
 use super::workers::Workers;
@@ -30,7 +32,7 @@ use crate::listener::RunListener;
 use crate::logger::Loggers;
 use crate::logger::jsonl::JsonlLogger;
 use crate::logger::tensorboard::TensorBoardLogger;
-use crate::native::NativeEngine;
+use crate::native::{NativeEngine, NativeGenerator};
 use crate::pool::PromptPool;
 use crate::progress::Progress;
 use crate::run_directory::{LogPositions, RunDirectory};
@@ -329,7 +331,8 @@ impl Session {
         let advantage = advantage::advantage(&config)?;
         let hints = hints(&config, &advantage, &engine, &train, &ui, &interrupt)?;
         let position = state.as_ref().map_or(Position::default(), |(state, _)| state.schedule.position);
-        let pool = PromptPool::new(train, order, position)?;
+        let given_back = state.iter().flat_map(|(state, _)| state.schedule.given_back.iter().copied());
+        let pool = PromptPool::new(train, order, position)?.with_given_back(given_back);
         ui.say(&format!(
             "model: {} parameters, {} training prompts, {} validation prompts, {} thread{}",
             engine.model().num_parameters(),
@@ -352,12 +355,12 @@ impl Session {
             engine.set_critic(critic);
         }
         let settings = schedule::rounds(&config, &sieve);
-        let shell_settings = ShellSettings {
+        let dispatcher_settings = DispatcherSettings {
             // A later step of a resumed run may by chance have none of a score that was there before; before the first there was none.
             is_metric_unproven: sieve.filter.is_some() && !is_complete && at == 0,
-            ..shell_settings(&config)
+            ..dispatcher_settings(&config)
         };
-        let shell = match &state {
+        let dispatcher = match &state {
             Some((state, folder)) => {
                 checkpoint::read_optimizer(folder, &mut engine)?;
                 engine.set_version(state.version);
@@ -365,11 +368,13 @@ impl Session {
                 let mut machine = schedule.machine.clone();
                 machine.set_length(settings.total_steps, settings.total_epochs);
                 let (carried, health) = (carried(schedule, &pool)?, schedule.reward_health.clone());
-                Shell::resumed(shell_settings, machine, schedule.next_group, carried, health)
+                let (next, version) = (schedule.next_group, state.version);
+                Dispatcher::resumed(dispatcher_settings, machine, next, version, carried, health)
             }
-            None => Shell::new(shell_settings, Scheduler::rounds(settings)?),
+            None => Dispatcher::new(dispatcher_settings, Scheduler::rounds(settings)?),
         };
-        let workers = Workers { engine, pool, scorer, shell };
+        let generator = Box::new(NativeGenerator::of(&engine));
+        let workers = Workers { engine, generator, pool, scorer, dispatcher, interrupt: interrupt.clone() };
         let recipe = Recipe::new(&config, sieve, hints, workers.pool.num_prompts())?;
         let saved = state.as_ref().map(|(state, _)| state.step);
         let schedule = workers.schedule();
@@ -391,7 +396,7 @@ impl Session {
                 places,
                 early_stop,
             },
-            first_group: workers.shell.next_group(),
+            first_group: workers.dispatcher.next_group(),
             attempts: Attempts::new(),
             recipe,
             workers,
@@ -425,16 +430,21 @@ fn loggers(
     Ok(loggers)
 }
 
-fn carried(schedule: &ScheduleState, pool: &PromptPool) -> Result<Vec<Record>, ShellError> {
+fn carried(schedule: &ScheduleState, pool: &PromptPool) -> Result<Vec<Record>, DispatchError> {
     let metric = &schedule.machine.settings().metric;
+    let group_size = schedule.machine.settings().group_size;
     schedule
         .carried
         .iter()
         .filter_map(|carried| {
             let prompt: PreparedPrompt = pool.get(carried.group.prompt)?.clone();
             let final_rewards = carried.final_rewards();
-            let values = metric_values(metric, &carried.group, final_rewards.as_deref());
-            Some(values.map_err(ShellError::from).map(|values| Record {
+            let values = if carried.is_in_flight(group_size) {
+                Ok(Vec::new())
+            } else {
+                metric_values(metric, &carried.group, final_rewards.as_deref())
+            };
+            Some(values.map_err(DispatchError::from).map(|values| Record {
                 group: carried.group.clone(),
                 prompt,
                 step: carried.step,
@@ -443,7 +453,7 @@ fn carried(schedule: &ScheduleState, pool: &PromptPool) -> Result<Vec<Record>, S
                 final_rewards,
                 logged: carried.logged.clone(),
                 reference: None,
-                fate: Fate::Carried,
+                fate: carried.fate.clone(),
             }))
         })
         .collect()

@@ -41,7 +41,8 @@ impl Session {
     /// steps were told of with those.
     pub(super) fn observe_rounds(&mut self, collected: &Collected, first: u64, is_trained: bool) {
         let mut rounds: BTreeMap<u64, Vec<&Group>> = BTreeMap::new();
-        let held: Vec<&Record> = self.workers.shell.held().collect();
+        let held: Vec<&Record> =
+            self.workers.dispatcher.held().filter(|record| !record.values.is_empty()).collect();
         for record in collected.trained.iter().chain(&collected.others).chain(held) {
             if record.group.id.0 >= first && !record.group.trajectories.is_empty() {
                 rounds.entry(record.round).or_default().push(&record.group);

@@ -2,6 +2,7 @@
 
 use super::recorder::check_finite;
 use super::settings::optimizer;
+use super::workers::Workers;
 use super::{RunError, Session};
 use crate::assemble::objective::Divergence;
 use crate::checkpoint;
@@ -44,8 +45,8 @@ impl Session {
         };
         // Only its accuracy counts here.
         let validation = ValidationSettings { keeps_samples: false, ..self.measurement.settings.clone() };
-        let (progress, scorer, prompts) =
-            (&self.recorder.progress, &mut self.workers.scorer, &self.measurement.prompts);
+        let (progress, prompts) = (&self.recorder.progress, &self.measurement.prompts);
+        let Workers { engine, generator, dispatcher, scorer, .. } = &mut self.workers;
         let mut measured = 0;
         let outcome = std::cell::Cell::new(OutcomeKind::default());
         let told = |accuracy: Option<f64>| {
@@ -53,16 +54,17 @@ impl Session {
         };
         let (interrupt, directory) = (self.interrupt.clone(), &self.recorder.directory);
         let report = warm_start(
-            &mut self.workers.engine,
+            engine,
             examples,
             &settings,
             &interrupt,
             |engine| check_finite(engine, directory, 0, RATE),
-            |engine| {
+            |_| {
                 measured += 1;
                 let journal = format!("warm_start/{measured}");
-                let found =
-                    validation::sample(engine, scorer, prompts, &validation, &journal, 0, &mut |_| {})?;
+                let (generator, inbox, interrupt) = (&mut **generator, dispatcher.inbox(), &interrupt);
+                let with = validation::Dependencies { generator, inbox, scorer, interrupt };
+                let found = validation::sample(with, prompts, &validation, &journal, 0, &mut |_| {})?;
                 outcome.set(found.report.outcome);
                 Ok(found.report.accuracy)
             },

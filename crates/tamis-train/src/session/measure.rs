@@ -119,8 +119,7 @@ impl Session {
         self.workers.scorer.set_trainer_state(self.recipe.trainer_state(step, after.num_tokens));
         let (progress, num_prompts) = (&self.recorder.progress, self.measurement.prompts.len());
         let Validation { prompts: rows, report, samples } = validation::sample(
-            &mut self.workers.engine,
-            &mut self.workers.scorer,
+            self.workers.sampling(),
             &self.measurement.prompts,
             &self.measurement.settings,
             &format!("validation/{step}"),

@@ -34,7 +34,7 @@ use tamis_core::objective::ObjectiveError;
 use tamis_core::schedule::{Diagnosis, FinishReason, ScheduleError};
 use tamis_data::sampler::PositionError;
 use tamis_env::reward::RewardError;
-use tamis_rollout::{MissingRewards, ScoreError, ShellError};
+use tamis_rollout::{DispatchError, MissingRewards, ScoreError};
 use thiserror::Error;
 
 use crate::assemble::AssembleError;
@@ -82,7 +82,7 @@ pub enum RunError {
     Checkpoint(#[from] SaveError),
     /// Generation, scoring or filtering.
     #[error(transparent)]
-    Shell(ShellError),
+    Dispatch(DispatchError),
     /// Learning.
     #[error(transparent)]
     Learner(#[from] LearnerError),
@@ -284,9 +284,9 @@ impl From<Halt<LearnerError>> for Halt<RunError> {
     }
 }
 
-impl From<ShellError> for Halt<RunError> {
-    fn from(error: ShellError) -> Self {
-        if error.is_interruption() { Self::Interrupted } else { Self::Failed(RunError::Shell(error)) }
+impl From<DispatchError> for Halt<RunError> {
+    fn from(error: DispatchError) -> Self {
+        if error.is_interruption() { Self::Interrupted } else { Self::Failed(RunError::Dispatch(error)) }
     }
 }
 
@@ -431,7 +431,7 @@ impl RunError {
                 "change the settings above in a new run; what was trained is in {}",
                 run.join("checkpoints").display()
             )),
-            Self::Shell(ShellError::Score(ScoreError::Reward(RewardError::BrokenDown { .. }))) => Some(
+            Self::Dispatch(DispatchError::Score(ScoreError::Reward(RewardError::BrokenDown { .. }))) => Some(
                 "mend the program, then continue with `tamis train --resume` and the run's directory: nothing that was answered is asked again"
                     .to_owned(),
             ),

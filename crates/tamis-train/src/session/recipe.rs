@@ -6,7 +6,7 @@ use tamis_core::advantage::{Advantage, AdvantageEstimator, Column};
 use tamis_core::diagnostics::Buckets;
 use tamis_core::objective::{Objective, PolicyLoss};
 use tamis_env::reward::TrainerState;
-use tamis_rollout::{Sampling, TicketPurpose};
+use tamis_rollout::{SamplePurpose, Sampling};
 
 use super::RunError;
 use super::passes::Hints;
@@ -126,7 +126,7 @@ impl Recipe {
     pub(super) fn greedy(&self) -> ValidationSettings {
         let validation = validation_settings(&self.config);
         ValidationSettings {
-            purpose: TicketPurpose::Greedy,
+            purpose: SamplePurpose::Greedy,
             n: 1,
             sampling: Sampling {
                 temperature: 0.0,

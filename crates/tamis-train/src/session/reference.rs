@@ -5,60 +5,57 @@ use std::time::{Duration, Instant};
 use tamis_core::group::Group;
 use tamis_core::objective::{KlEstimator, kl};
 use tamis_core::ragged::Ragged;
-use tamis_rollout::{
-    Backend, GroupGenerator, GroupGeneratorError, GroupRequest, Outcome, Record, ReferencePass, Sampling,
-    ShellError, Ticket,
-};
+use tamis_rollout::{DispatchError, Record, Reference, ReferencePass};
 
 use super::RunError;
+use super::recipe::Recipe;
+use super::state::RunState;
+use crate::assemble::objective::Divergence;
 use crate::interrupt::Halt;
 use crate::learner::{Learner, Pass};
 use crate::micro_batch::{MicroBatch, pass_over, sequences};
 use crate::native::NativeEngine;
 
-/// The engine during a collection: generates, and runs the reference pass where the filter wants rewards after KL.
-pub(super) struct WithReference<'a> {
-    pub(super) engine: &'a mut NativeEngine,
-    pub(super) penalty: Option<(KlEstimator, f64, MicroBatch)>,
+/// The reference pass before the filter.
+pub(super) struct BeforeFilter<'a> {
+    engine: &'a mut NativeEngine,
+    estimator: KlEstimator,
+    coefficient: f64,
+    micro_batch: MicroBatch,
     /// Time of its passes.
-    pub(super) time: Duration,
+    time: &'a mut Duration,
 }
 
-impl GroupGenerator for WithReference<'_> {
-    fn submit(&mut self, request: GroupRequest, sampling: &Sampling) -> Result<(), GroupGeneratorError> {
-        self.engine.submit(request, sampling)
-    }
-
-    fn poll(&mut self) -> Result<Vec<Outcome>, GroupGeneratorError> {
-        self.engine.poll()
-    }
-
-    fn abort(&mut self, ticket: Ticket) {
-        self.engine.abort(ticket);
-    }
-
-    fn version(&self) -> tamis_core::group::PolicyVersion {
-        self.engine.version()
-    }
-
-    fn take_num_generated_tokens(&mut self) -> u64 {
-        self.engine.take_num_generated_tokens()
+impl<'a> BeforeFilter<'a> {
+    /// Only where the filter looks at rewards after KL: groups that are dropped cost no forward pass else.
+    pub(super) fn of(
+        recipe: &Recipe,
+        state: &RunState,
+        engine: &'a mut NativeEngine,
+        time: &'a mut Duration,
+    ) -> Option<Self> {
+        let Divergence::InReward { estimator, controller } = recipe.divergence else { return None };
+        if recipe.sieve.filter.is_none() || !recipe.sieve.looks_at_final_reward() {
+            return None;
+        }
+        let coefficient = state.learning.reward_kl.unwrap_or_else(|| controller.initial()).coef;
+        Some(Self { engine, estimator, coefficient, micro_batch: recipe.update.micro_batch, time })
     }
 }
 
-impl Backend for WithReference<'_> {
-    fn reference_pass(&mut self, groups: &[&Group]) -> Result<Option<ReferencePass>, ShellError> {
-        let Some((estimator, coefficient, micro_batch)) = self.penalty else { return Ok(None) };
+impl Reference for BeforeFilter<'_> {
+    fn pass(&mut self, groups: &[&Group]) -> Result<ReferencePass, DispatchError> {
         let clock = Instant::now();
-        let failed = |error: RunError| ShellError::Reference { reason: error.to_string() };
-        let logprobs = reference_logprobs(self.engine, groups, micro_batch).map_err(|error| match error {
-            Halt::Interrupted => ShellError::Generator(GroupGeneratorError::Interrupted),
-            Halt::Failed(error) => failed(RunError::Learner(error)),
-        })?;
+        let failed = |error: RunError| DispatchError::Reference { reason: error.to_string() };
+        let logprobs =
+            reference_logprobs(self.engine, groups, self.micro_batch).map_err(|error| match error {
+                Halt::Interrupted => DispatchError::Interrupted,
+                Halt::Failed(error) => failed(RunError::Learner(error)),
+            })?;
         let rewards = groups.iter().flat_map(|group| &group.trajectories).map(|trajectory| trajectory.reward);
-        let final_rewards = penalty(estimator, coefficient, groups, &logprobs).map_err(failed)?.off(rewards);
-        self.time += clock.elapsed();
-        Ok(Some(ReferencePass { final_rewards, logprobs }))
+        let penalty = penalty(self.estimator, self.coefficient, groups, &logprobs).map_err(failed)?;
+        *self.time += clock.elapsed();
+        Ok(ReferencePass { final_rewards: penalty.off(rewards), logprobs })
     }
 }
 

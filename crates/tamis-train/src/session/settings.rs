@@ -6,7 +6,7 @@ use tamis_config::Config;
 use tamis_core::random::{Key, Purpose};
 use tamis_env::reward::TrainerState;
 use tamis_model::AdamWConfig;
-use tamis_rollout::{Sampling, ShellSettings, TicketPurpose};
+use tamis_rollout::{DispatcherSettings, SamplePurpose, Sampling};
 
 use super::RunError;
 use crate::assemble::objective;
@@ -59,7 +59,7 @@ pub(crate) fn sampling(config: &Config) -> Sampling {
 pub(crate) fn validation_settings(config: &Config) -> ValidationSettings {
     ValidationSettings {
         seed: config.run.seed,
-        purpose: TicketPurpose::Validation,
+        purpose: SamplePurpose::Validation,
         n: config.validate.n,
         sampling: Sampling {
             temperature: config.validate.temperature,
@@ -98,8 +98,8 @@ pub(super) fn trainer_state(
     }
 }
 
-pub(super) fn shell_settings(config: &Config) -> ShellSettings {
-    ShellSettings {
+pub(super) fn dispatcher_settings(config: &Config) -> DispatcherSettings {
+    DispatcherSettings {
         seed: config.run.seed,
         group_size: config.rollout.n,
         sampling: sampling(config),

@@ -10,11 +10,11 @@ use tamis_core::objective::{KlState, ObjectiveState};
 use tamis_core::schedule::Scheduler;
 use tamis_data::sampler::Position;
 use tamis_env::reward::Logged;
-use tamis_rollout::{Record, RewardHealth, Shell};
+use tamis_rollout::{Dispatcher, Fate, Record, RewardHealth};
 
 use super::uniform::UniformGroups;
 use super::untrained::Untrained;
-use crate::pool::PromptPool;
+use crate::pool::{GivenBack, PromptPool};
 use crate::run_directory::LogPositions;
 use crate::validation::ValidationReport;
 
@@ -90,11 +90,14 @@ pub struct CriticState {
 pub struct ScheduleState {
     /// Place in the data.
     pub position: Position,
+    /// Prompts that were drawn before it and given back, which come first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub given_back: Vec<GivenBack>,
     /// The scheduling machine.
     pub machine: Scheduler,
     /// Id of the next dispatched group.
     pub next_group: u64,
-    /// Groups kept for the next step.
+    /// Groups kept for the next step, and those in flight with the members they have.
     pub carried: Vec<CarriedGroup>,
     /// How the rewards of the rounds arrived.
     pub reward_health: RewardHealth,
@@ -102,13 +105,14 @@ pub struct ScheduleState {
 
 impl ScheduleState {
     /// Where it stands now, between two steps.
-    pub fn of(shell: &Shell, pool: &PromptPool) -> Self {
+    pub fn of(dispatcher: &Dispatcher, pool: &PromptPool) -> Self {
         Self {
             position: pool.position(),
-            machine: shell.machine().clone(),
-            next_group: shell.next_group(),
-            carried: shell.held().map(CarriedGroup::of).collect(),
-            reward_health: shell.reward_health().clone(),
+            given_back: pool.given_back(),
+            machine: dispatcher.machine().clone(),
+            next_group: dispatcher.next_group(),
+            carried: dispatcher.held().map(CarriedGroup::of).collect(),
+            reward_health: dispatcher.reward_health().clone(),
         }
     }
 }
@@ -145,7 +149,7 @@ pub struct ValidationHistory {
     pub latest: Option<(u64, ValidationReport)>,
 }
 
-/// A group kept for the next step.
+/// A group held between two steps: kept for the next one, or in flight.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CarriedGroup {
     /// The group, with the log-probabilities it was sampled with.
@@ -160,6 +164,9 @@ pub struct CarriedGroup {
     /// What the reward functions logged of each member \[G\]; empty where they logged nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub logged: Vec<Logged>,
+    /// Where it went already, since the step was closed.
+    #[serde(default, skip_serializing_if = "Fate::is_open")]
+    pub fate: Fate,
 }
 
 impl CarriedGroup {
@@ -176,7 +183,16 @@ impl CarriedGroup {
                 .as_ref()
                 .map(|rewards| rewards.iter().map(of_member).collect()),
             logged: record.logged.clone(),
+            fate: record.fate.clone(),
         }
+    }
+
+    /// Whether it was in flight: members are missing, or not scored.
+    pub fn is_in_flight(&self, group_size: usize) -> bool {
+        let members = &self.group.trajectories;
+        self.fate.is_open()
+            && (members.len() < group_size
+                || members.iter().any(|member| !member.scores.contains_key("reward")))
     }
 
     /// Rewards after the KL penalty \[G\], where the filter looked at them; NaN for a member without.

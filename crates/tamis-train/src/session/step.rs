@@ -1,12 +1,12 @@
 //! One step: a complete batch becomes advantages, updates and the state after it.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tamis_core::group::Group;
 use tamis_core::objective::ObjectiveState;
 use tamis_core::ragged::Ragged;
 use tamis_core::schedule::StepReport;
-use tamis_rollout::{GroupGenerator, Record};
+use tamis_rollout::{Dependencies, InFlight, Publication, Record, Reference};
 
 use super::RunError;
 use super::advantages::{Columns, Credit, assign, columns, dropped};
@@ -14,7 +14,9 @@ use super::facts::{CriticFacts, StepFacts};
 use super::members::{Members, counted, in_loss, of_trajectories};
 use super::recipe::Recipe;
 use super::recorder::{POLICY_RATE, diverged};
+use super::reference::BeforeFilter;
 use super::state::{CriticState, RunState};
+use super::watch::Warnings;
 use super::workers::Workers;
 use crate::batch_metrics::num_tokens;
 use crate::critic::{CriticBatch, update_critic};
@@ -152,10 +154,11 @@ pub(super) fn step(
         &mut facts,
     )?;
     facts.diverged = diverged(&workers.engine, POLICY_RATE);
+    let mut publication = None;
     if let Some((report, objective)) = updated {
         // Weights that are not trained are not published anew: what they sampled is still theirs.
         if facts.diverged.is_none() {
-            workers.engine.publish();
+            publication = Some(workers.engine.publish());
         }
         reject(&mut left_out, &report.rejected);
         learning.objective = objective;
@@ -174,8 +177,11 @@ pub(super) fn step(
     facts.report.leave_out(num_left_out, tokens_left_out);
     facts.report.accounting.check()?;
     facts.warn_of_updates(left_out.len(), num_left_out, left_out.iter().flatten().next());
-    workers.shell.trained(num_left_out, tokens_left_out)?;
-    workers.shell.published(workers.engine.version())?;
+    workers.dispatcher.trained(num_left_out, tokens_left_out)?;
+    match publication {
+        Some(publication) => publish(recipe, workers, before, &publication, &mut facts)?,
+        None => workers.dispatcher.published(workers.engine.version())?,
+    }
     let advantages = of_trajectories(&credit.shaped.advantages, &groups);
     let fates = members.fates(&groups, &left_out, &advantages);
     facts.advantages = credit.shaped.advantages;
@@ -202,6 +208,28 @@ pub(super) fn step(
     let trained = batch.trained.into_iter().zip(fates);
     let trained = trained.map(|(record, members)| TrainedGroup { record, members }).collect();
     Ok(Step { after, trained, others: batch.others, carried_out: batch.carried_out, facts })
+}
+
+/// Has the generator sample by new weights. Samples in flight end first, with those they began with: their groups settle as ever.
+fn publish(
+    recipe: &Recipe,
+    workers: &mut Workers,
+    before: &RunState,
+    publication: &Publication,
+    facts: &mut StepFacts,
+) -> Result<(), Halt<RunError>> {
+    let mut time = Duration::ZERO;
+    let mut before_filter = BeforeFilter::of(recipe, before, &mut workers.engine, &mut time);
+    let interrupt = &workers.interrupt;
+    let with = Dependencies {
+        source: &mut workers.pool,
+        generator: &mut *workers.generator,
+        scorer: &mut workers.scorer,
+        reference: before_filter.as_mut().map(|pass| pass as &mut dyn Reference),
+        observer: &mut Warnings(&mut facts.warnings),
+        is_interrupted: &|| interrupt.is_requested(),
+    };
+    Ok(workers.dispatcher.publish(publication, InFlight::Wait, with)?)
 }
 
 /// Trains the critic on the step's returns, where there are some; whether it did.

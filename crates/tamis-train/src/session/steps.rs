@@ -5,15 +5,14 @@ use std::time::{Duration, Instant};
 
 use tamis_config::LoggerKind;
 use tamis_core::schedule::Accounting;
-use tamis_rollout::{Collected, Dependencies, End, ShellError};
+use tamis_rollout::{Collected, Dependencies, DispatchError, End, Reference};
 
 use super::attempts::Attempts;
 use super::facts::StepMetrics;
-use super::reference::WithReference;
+use super::reference::BeforeFilter;
 use super::step::step;
 use super::watch::Watch;
 use super::{Ending, MOST_SKIPPED_UPDATES, RunError, Session, Summary};
-use crate::assemble::objective::Divergence;
 use crate::assemble::schedule::no_such_metric;
 use crate::interrupt::Halt;
 use crate::logger::console;
@@ -96,9 +95,9 @@ impl Session {
             }
             self.recorder.directory.check_present()?;
             self.recorder.progress.groups(0, self.recipe.config.data.train_batch_size as u64);
-            let first = self.workers.shell.next_group();
+            let first = self.workers.dispatcher.next_group();
             let collected = match self.collect() {
-                Err(Halt::Failed(RunError::Shell(ShellError::MissingRewards(missing)))) => {
+                Err(Halt::Failed(RunError::Dispatch(DispatchError::MissingRewards(missing)))) => {
                     self.write_unfinished(step)?;
                     return Err(self.without_rewards(step, *missing).into());
                 }
@@ -139,8 +138,11 @@ impl Session {
                     self.finish()?;
                     // There is no signal because there are no rewards: that is the news.
                     let rounds = u32::try_from(collected.report.rounds.max(1)).unwrap_or(u32::MAX);
-                    let missing =
-                        self.workers.shell.reward_health().missing_for(rounds, self.workers.scorer.rewards());
+                    let missing = self
+                        .workers
+                        .dispatcher
+                        .reward_health()
+                        .missing_for(rounds, self.workers.scorer.rewards());
                     if let Some(missing) = missing {
                         return Err(self.without_rewards(step, missing).into());
                     }
@@ -152,7 +154,7 @@ impl Session {
     }
 
     fn check_rewards(&mut self, step: u64) -> Result<(), RunError> {
-        match self.workers.shell.reward_health().missing(self.workers.scorer.rewards()) {
+        match self.workers.dispatcher.reward_health().missing(self.workers.scorer.rewards()) {
             Some(missing) => Err(self.without_rewards(step, missing)),
             None => Ok(()),
         }
@@ -168,7 +170,7 @@ impl Session {
 
     /// The last validation and checkpoint, where they have not been made.
     pub(super) fn finish(&mut self) -> Result<(), Halt<RunError>> {
-        let totals = self.workers.shell.machine().totals();
+        let totals = self.workers.dispatcher.machine().totals();
         totals.check()?;
         self.recorder.progress.say(&told(totals));
         self.last_measurement()?;
@@ -192,7 +194,7 @@ impl Session {
         self.recorder.progress.stage("training");
         self.workers.engine.begin_updates(self.recorder.saved == Some(self.state.step));
         let is_last = collected.report.is_last;
-        let batch = self.attempts.batch(collected, &self.workers.shell);
+        let batch = self.attempts.batch(collected, &self.workers.dispatcher);
         let step = step(&self.recipe, &mut self.workers, &self.state, batch)?;
         let (recorder, facts) = (&self.recorder, &step.facts);
         facts.warnings.iter().for_each(|warning| recorder.progress.warn(warning));
@@ -271,41 +273,31 @@ impl Session {
 
     /// The same of an attempt that an error ended, so that a person can look at what led to it. A resume writes the file anew.
     fn write_unfinished(&self, step: u64) -> Result<(), RunError> {
-        let unfinished = self.workers.shell.unfinished(step);
+        let unfinished = self.workers.dispatcher.unfinished(step);
         self.recorder.write_rollouts(step, &[], unfinished.iter().chain(&self.attempts.given_up))
     }
 
     pub(super) fn collect(&mut self) -> Result<Collected, Halt<RunError>> {
         let began = Instant::now();
-        let micro_batch = self.recipe.update.micro_batch;
-        // Before the filter only where the filter looks at rewards after KL: groups that are dropped cost no forward pass else.
-        let penalty = match (self.recipe.divergence, &self.recipe.sieve.filter) {
-            (Divergence::InReward { estimator, controller }, Some(_))
-                if self.recipe.sieve.looks_at_final_reward() =>
-            {
-                Some((
-                    estimator,
-                    self.state.learning.reward_kl.unwrap_or_else(|| controller.initial()).coef,
-                    micro_batch,
-                ))
-            }
-            _ => None,
-        };
         let (steps, num_tokens) = (self.state.step, self.state.num_tokens);
         self.workers.scorer.set_trainer_state(self.recipe.trainer_state(steps, num_tokens));
-        let mut backend = WithReference { engine: &mut self.workers.engine, penalty, time: Duration::ZERO };
-        let mut watch = Watch {
-            progress: &self.recorder.progress,
-            target: self.recipe.config.data.train_batch_size as u64,
-        };
-        let collected = self.workers.shell.collect(Dependencies {
-            source: &mut self.workers.pool,
-            backend: &mut backend,
-            scorer: &mut self.workers.scorer,
+        let workers = &mut self.workers;
+        let mut reference = Duration::ZERO;
+        let mut before_filter =
+            BeforeFilter::of(&self.recipe, &self.state, &mut workers.engine, &mut reference);
+        let target = self.recipe.config.data.train_batch_size as u64;
+        let mut watch = Watch { progress: &self.recorder.progress, target, ready: 0 };
+        let interrupt = &workers.interrupt;
+        let collected = workers.dispatcher.collect(Dependencies {
+            source: &mut workers.pool,
+            generator: &mut *workers.generator,
+            scorer: &mut workers.scorer,
+            reference: before_filter.as_mut().map(|pass| pass as &mut dyn Reference),
             observer: &mut watch,
+            is_interrupted: &|| interrupt.is_requested(),
         });
         let collected = match collected {
-            Err(ShellError::NoMetric { metric, names }) => {
+            Err(DispatchError::NoMetric { metric, names }) => {
                 let step = self.state.step + 1;
                 self.write_unfinished(step)?;
                 // The function may give it once it is mended.
@@ -316,7 +308,6 @@ impl Session {
             }
             collected => collected?,
         };
-        let reference = backend.time;
         if reference > Duration::ZERO {
             self.attempts.timings.add("ref", reference);
         }

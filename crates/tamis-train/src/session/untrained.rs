@@ -75,7 +75,7 @@ impl Session {
 
     /// Whether this process found a run without a step left: what is wrong with it is no news.
     fn generated_nothing(&self) -> bool {
-        self.workers.shell.next_group() == self.first_group
+        self.workers.dispatcher.next_group() == self.first_group
     }
 
     /// The error of a run that makes no updates.
@@ -95,7 +95,7 @@ impl Session {
         let steps = self.state.step;
         let further = how_to_train_further(&self.recipe.config, self.recorder.directory.path(), steps);
         if let Some(missing) =
-            self.workers.shell.reward_health().always_missing(self.workers.scorer.rewards())
+            self.workers.dispatcher.reward_health().always_missing(self.workers.scorer.rewards())
         {
             return Err(self.rewardless(steps, missing, Some(further)));
         }

@@ -1,4 +1,4 @@
-//! Passes what the shell sees on to the person who watches.
+//! Passes what the dispatcher sees on to the person who watches.
 
 use tamis_core::schedule::RoundReport;
 use tamis_env::reward::Scored;
@@ -11,6 +11,8 @@ use crate::progress::Progress;
 pub(super) struct Watch<'a> {
     pub(super) progress: &'a Progress,
     pub(super) target: u64,
+    /// Groups of a streaming step that are ready.
+    pub(super) ready: u64,
 }
 
 impl Observer for Watch<'_> {
@@ -35,11 +37,31 @@ impl Observer for Watch<'_> {
         }
     }
 
+    fn groups_ready(&mut self, _step: u64, num_groups: usize) {
+        self.ready += num_groups as u64;
+        self.progress.groups(self.ready, self.target);
+    }
+
     fn epoch_begins(&mut self, epoch: u64) {
         self.progress.say(&format!("epoch {} begins", epoch + 1));
     }
 
     fn warn(&mut self, message: &str) {
         self.progress.warn(message);
+    }
+}
+
+/// Keeps warnings alone, for who says them later.
+pub(super) struct Warnings<'a>(pub(super) &'a mut Vec<String>);
+
+impl Observer for Warnings<'_> {
+    fn round_begins(&mut self, _step: u64, _round: u64, _num_prompts: usize) {}
+    fn groups_finished(&mut self, _finished: usize, _num_tokens: u64) {}
+    fn scored(&mut self, _scored: &[Scored]) {}
+    fn round_complete(&mut self, _report: &RoundReport) {}
+    fn epoch_begins(&mut self, _epoch: u64) {}
+
+    fn warn(&mut self, message: &str) {
+        self.0.push(message.to_owned());
     }
 }

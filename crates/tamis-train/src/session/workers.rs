@@ -1,28 +1,44 @@
 //! What works for a run: prompts, generation, scores, learning.
 
 use tamis_core::group::Group;
-use tamis_rollout::{GroupGenerator, Scorer, Shell};
+use tamis_rollout::{Dispatcher, Generator, Scorer};
 
 use super::state::ScheduleState;
+use crate::interrupt::Interrupt;
 use crate::native::NativeEngine;
 use crate::pool::PromptPool;
+use crate::validation;
 
 /// What a step drives. Weights, and where generation stands, are theirs; every number of the run is in its state.
 pub(super) struct Workers {
-    /// Learner and generator.
+    /// The learner.
     pub(super) engine: NativeEngine,
+    /// What samples; the native one shares the weights of the learner.
+    pub(super) generator: Box<dyn Generator>,
     /// The training prompts.
     pub(super) pool: PromptPool,
     /// The reward functions.
     pub(super) scorer: Scorer,
     /// What brings a step's groups in.
-    pub(super) shell: Shell,
+    pub(super) dispatcher: Dispatcher,
+    /// Whether the run is to stop soon.
+    pub(super) interrupt: Interrupt,
 }
 
 impl Workers {
     /// Where scheduling stands now.
     pub(super) fn schedule(&self) -> ScheduleState {
-        ScheduleState::of(&self.shell, &self.pool)
+        ScheduleState::of(&self.dispatcher, &self.pool)
+    }
+
+    /// What completes and scores a list of prompts.
+    pub(super) fn sampling(&mut self) -> validation::Dependencies<'_> {
+        validation::Dependencies {
+            generator: &mut *self.generator,
+            inbox: self.dispatcher.inbox(),
+            scorer: &mut self.scorer,
+            interrupt: &self.interrupt,
+        }
     }
 
     /// Whether an earlier policy sampled some of one of the groups.

@@ -25,7 +25,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -332,8 +332,15 @@ impl RewardFunction for Command {
         let num_workers = self.slots.len().min(chunks.len());
         let chunks = Mutex::new(chunks);
         let replies: Mutex<Vec<Option<Reply>>> = Mutex::new(vec![None; batch.len()]);
-        let work = |slot: &Mutex<Slot>| {
-            let mut slot = lock(slot);
+        // Another call may hold some of the processes at the same time.
+        let work = |first: usize| {
+            let places = self.slots.iter().cycle().skip(first).take(self.slots.len());
+            let free = places.filter_map(|slot| match slot.try_lock() {
+                Ok(slot) => Some(slot),
+                Err(TryLockError::Poisoned(slot)) => Some(slot.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            });
+            let mut slot = { free }.next().unwrap_or_else(|| lock(&self.slots[first]));
             loop {
                 let Some(rows) = lock(&chunks).pop_front() else { return };
                 let requests: Vec<Request<'_>> = rows
@@ -349,8 +356,8 @@ impl RewardFunction for Command {
             }
         };
         std::thread::scope(|scope| {
-            for slot in &self.slots[..num_workers] {
-                scope.spawn(|| work(slot));
+            for first in 0..num_workers {
+                scope.spawn(move || work(first));
             }
         });
         let replies = replies.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -368,6 +375,14 @@ impl RewardFunction for Command {
 
     fn is_external(&self) -> bool {
         true
+    }
+
+    fn batch_size(&self) -> usize {
+        self.config.batch_size
+    }
+
+    fn concurrency(&self) -> usize {
+        self.slots.len()
     }
 
     fn how_to_give_acc(&self) -> Option<&'static str> {

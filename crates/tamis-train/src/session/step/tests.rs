@@ -55,7 +55,7 @@ fn batch(session: &mut Session) -> Batch {
     loop {
         let collected = session.collect().unwrap_or_else(|halt| panic!("{halt:?}"));
         match collected.end {
-            End::Ready => return session.attempts.batch(collected, &session.workers.shell),
+            End::Ready => return session.attempts.batch(collected, &session.workers.dispatcher),
             End::Skipped(_) => session.attempts.give_up(collected),
             end => panic!("no batch: {end:?}"),
         }

@@ -1,0 +1,74 @@
+//! A group that is being generated or scored, member by member.
+
+use crate::generator::SampleId;
+
+/// Where one member of a group is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Member {
+    /// The generator has it, under this number.
+    Sampling(SampleId),
+    /// It ended, and is not scored yet.
+    Sampled,
+    /// It is scored.
+    Scored,
+    /// It failed or was given up.
+    Lost,
+}
+
+/// What becomes of a group in flight.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Course {
+    /// It goes on.
+    On,
+    /// A member failed for good; the others are being given up.
+    Failed,
+    /// It is being given up.
+    Aborted,
+}
+
+/// A group in flight.
+#[derive(Debug, Clone)]
+pub(super) struct Flight {
+    /// Its members \[n\].
+    pub(super) members: Vec<Member>,
+    pub(super) course: Course,
+    /// Completion tokens of the members that ended, one way or another.
+    pub(super) num_tokens: u64,
+    /// Which of all samples of the run the last one of it was.
+    pub(super) arrival: u64,
+    /// The round that it is looked at with.
+    pub(super) round: u64,
+    /// Its place in that round.
+    pub(super) place: usize,
+    /// Whether it came to something: the machine hears of it with its round.
+    pub(super) is_settled: bool,
+}
+
+impl Flight {
+    /// Without a member, at a place in a round.
+    pub(super) fn of(round: u64, place: usize) -> Self {
+        Self {
+            members: Vec::new(),
+            course: Course::On,
+            num_tokens: 0,
+            arrival: 0,
+            round,
+            place,
+            is_settled: false,
+        }
+    }
+
+    pub(super) fn is_on(&self) -> bool {
+        self.course == Course::On
+    }
+
+    /// Whether the generator has none of its members any more.
+    pub(super) fn has_landed(&self) -> bool {
+        !self.members.iter().any(|member| matches!(member, Member::Sampling(_)))
+    }
+
+    /// Whether all of its members are scored.
+    pub(super) fn is_complete(&self) -> bool {
+        self.is_on() && self.members.iter().all(|member| *member == Member::Scored)
+    }
+}

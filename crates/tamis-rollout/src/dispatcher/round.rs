@@ -1,0 +1,98 @@
+//! Groups that are looked at together: a generation round, or as many groups of a stream.
+
+use std::collections::BTreeMap;
+
+use tamis_core::group::GroupId;
+use tamis_env::reward::Scored;
+
+use crate::scorer::Member;
+
+/// What was said of a completion.
+#[derive(Debug, Clone)]
+pub(super) struct Row {
+    pub(super) scored: Scored,
+    /// Whether reward functions were asked now.
+    pub(super) is_new: bool,
+}
+
+/// Groups whose rewards are looked at together: whether they arrive, whether they give the filter's metric. Where the schedule goes by rounds, one of its
+/// rounds, in which reward functions that look at several completions get the same ones together whatever ends first.
+#[derive(Debug, Default)]
+pub(super) struct Round {
+    pub(super) step: u64,
+    pub(super) round: u64,
+    /// Its groups in dispatch order.
+    pub(super) groups: Vec<GroupId>,
+    /// No more groups come to it.
+    pub(super) is_drawn: bool,
+    /// Groups that are not settled.
+    pub(super) num_open: usize,
+    /// What was said of its completions so far.
+    pub(super) rows: BTreeMap<Member, Row>,
+    /// Completions that have ended, by the batch in which they are scored.
+    ended: BTreeMap<usize, usize>,
+}
+
+impl Round {
+    pub(super) fn of(step: u64, round: u64) -> Self {
+        Self { step, round, ..Self::default() }
+    }
+
+    /// Notes that the completion at a place has ended; the places of the batch that is whole with it, if one is.
+    pub(super) fn end(&mut self, place: usize, batch_size: usize, group_size: usize) -> Option<Vec<usize>> {
+        let batch = place / batch_size;
+        *self.ended.entry(batch).or_default() += 1;
+        self.whole(batch, batch_size, group_size)
+    }
+
+    /// Says that no more groups come; the places of the last batch where it is whole with that.
+    pub(super) fn close(&mut self, batch_size: usize, group_size: usize) -> Option<Vec<usize>> {
+        if std::mem::replace(&mut self.is_drawn, true) {
+            return None;
+        }
+        let last = (self.groups.len() * group_size).checked_sub(1)? / batch_size;
+        let is_partial = (self.groups.len() * group_size) % batch_size > 0;
+        if is_partial { self.whole(last, batch_size, group_size) } else { None }
+    }
+
+    fn whole(&self, batch: usize, batch_size: usize, group_size: usize) -> Option<Vec<usize>> {
+        let num_places = self.groups.len() * group_size;
+        let start = batch.saturating_mul(batch_size);
+        let end = start.saturating_add(batch_size);
+        if end > num_places && !self.is_drawn {
+            return None;
+        }
+        let places = start..end.min(num_places);
+        (self.ended.get(&batch) == Some(&places.len())).then(|| places.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a reward function is given together does not depend on what ends first, and is given as soon as it is whole.
+    #[test]
+    fn batches_are_those_of_the_dispatch_order() {
+        let mut round = Round::of(1, 1);
+        round.groups = vec![GroupId(0), GroupId(1)];
+        assert_eq!(round.end(4, 4, 3), None);
+        assert_eq!(round.end(2, 4, 3), None);
+        assert_eq!(round.end(0, 4, 3), None);
+        assert_eq!(round.end(3, 4, 3), None);
+        assert_eq!(round.end(1, 4, 3), Some(vec![0, 1, 2, 3]));
+        // More groups may come.
+        assert_eq!(round.end(5, 4, 3), None);
+        assert_eq!(round.close(4, 3), Some(vec![4, 5]));
+        assert_eq!(round.close(4, 3), None);
+        // One at a time, and all of them.
+        let mut round = Round::of(1, 2);
+        round.groups = vec![GroupId(2)];
+        assert_eq!(round.end(1, 1, 2), Some(vec![1]));
+        let mut round = Round::of(1, 3);
+        round.groups = vec![GroupId(3)];
+        assert_eq!(round.end(1, usize::MAX, 2), None);
+        assert_eq!(round.end(0, usize::MAX, 2), None);
+        assert_eq!(round.close(usize::MAX, 2), Some(vec![0, 1]));
+    }
+}

@@ -1,0 +1,536 @@
+//! A small world to drive: prompts without a model, rewards by exact match, and single cases.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+
+use tamis_core::group::PromptId;
+use tamis_core::schedule::ScheduleSettings;
+use tamis_data::prompt::{Prompt, PromptContent};
+use tamis_env::reward::exact::Exact;
+use tamis_env::reward::{NamedReward, Outcome as Answered, RewardFunction, Rewards};
+
+use super::*;
+use crate::fake::{FakeGenerator, FakeSettings, Faults, sampling};
+use crate::generator::{FailureKind, VersionSpan};
+use crate::source::{Drawn, PreparedPrompt};
+
+/// So many prompts an epoch, each the number of its row; what is given back comes first.
+#[derive(Clone)]
+pub(super) struct Rows {
+    per_epoch: u64,
+    pub(super) epoch: u64,
+    pub(super) next: u64,
+    pub(super) given_back: VecDeque<(u64, u64)>,
+}
+
+impl Rows {
+    pub(super) fn new(per_epoch: u64) -> Self {
+        Self { per_epoch, epoch: 0, next: 0, given_back: VecDeque::new() }
+    }
+}
+
+pub(super) fn prompt(row: u64) -> PreparedPrompt {
+    PreparedPrompt {
+        prompt: Arc::new(Prompt {
+            id: PromptId(row),
+            content: PromptContent::Text(row.to_string()),
+            ground_truth: Some("x".to_owned()),
+            data_source: String::new(),
+            columns: serde_json::Map::new(),
+        }),
+        token_ids: Arc::from([row as u32]),
+        text: "?".into(),
+        continued: "".into(),
+    }
+}
+
+impl PromptSource for Rows {
+    fn draw(&mut self, n: usize) -> Drawn {
+        let mut prompts = Vec::new();
+        while prompts.len() < n {
+            let (epoch, row) = match self.given_back.pop_front() {
+                Some(place) => place,
+                None if self.next < self.per_epoch => {
+                    self.next += 1;
+                    (self.epoch, self.next - 1)
+                }
+                None => break,
+            };
+            prompts.push(DrawnPrompt { epoch, prompt: prompt(row) });
+        }
+        Drawn { prompts, exhausted: self.next == self.per_epoch && self.given_back.is_empty() }
+    }
+
+    fn give_back(&mut self, prompts: Vec<DrawnPrompt>) {
+        for prompt in prompts.into_iter().rev() {
+            self.given_back.push_front((prompt.epoch, prompt.prompt.prompt.id.0));
+        }
+    }
+
+    fn next_epoch(&mut self) {
+        (self.epoch, self.next) = (self.epoch + 1, 0);
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Heard {
+    pub(super) warnings: Vec<String>,
+    pub(super) scored: Vec<usize>,
+}
+
+impl Observer for Heard {
+    fn round_begins(&mut self, _step: u64, _round: u64, _num_prompts: usize) {}
+    fn groups_finished(&mut self, _finished: usize, _num_tokens: u64) {}
+    fn scored(&mut self, scored: &[Scored]) {
+        self.scored.push(scored.len());
+    }
+    fn round_complete(&mut self, _report: &RoundReport) {}
+    fn epoch_begins(&mut self, _epoch: u64) {}
+    fn warn(&mut self, message: &str) {
+        self.warnings.push(message.to_owned());
+    }
+}
+
+pub(super) fn scorer(function: impl RewardFunction + 'static) -> Scorer {
+    let function = NamedReward { name: "exact".to_owned(), weight: 1.0, function: Box::new(function) };
+    Scorer::new(Rewards::new(vec![function]).expect("a function"))
+}
+
+pub(super) fn settings(group_size: usize) -> DispatcherSettings {
+    DispatcherSettings {
+        seed: 1,
+        group_size,
+        sampling: Sampling::clone(&sampling(6)),
+        is_metric_unproven: false,
+    }
+}
+
+/// Two prompts with two completions each in one round, all trained on.
+fn one_round() -> Dispatcher {
+    let rounds = ScheduleSettings {
+        filter: None,
+        refill: false,
+        total_steps: Some(1),
+        metric: Metric::SeqReward,
+        ..ScheduleSettings::verl(2, 2, 2, 1)
+    };
+    Dispatcher::new(settings(2), Scheduler::rounds(rounds).expect("settings"))
+}
+
+fn collect(
+    dispatcher: &mut Dispatcher,
+    generator: &mut dyn Generator,
+    scorer: &mut Scorer,
+    heard: &mut Heard,
+) -> Result<Collected, DispatchError> {
+    dispatcher.collect(Dependencies {
+        source: &mut Rows::new(1000),
+        generator,
+        scorer,
+        reference: None,
+        observer: heard,
+        is_interrupted: &|| false,
+    })
+}
+
+/// Passes requests on, and says what a function makes of the events.
+struct Says<F>(FakeGenerator, F);
+
+impl<F: FnMut(GeneratorEvent) -> Vec<GeneratorEvent> + Send> Generator for Says<F> {
+    fn submit(&mut self, request: SampleRequest) -> Result<(), GeneratorError> {
+        self.0.submit(request)
+    }
+    fn abort(&mut self, what: AbortScope) {
+        self.0.abort(what);
+    }
+    fn publish(&mut self, weights: &Publication, in_flight: InFlight) -> Result<(), GeneratorError> {
+        self.0.publish(weights, in_flight)
+    }
+    fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError> {
+        Ok(self.0.next(wait)?.into_iter().flat_map(&mut self.1).collect())
+    }
+    fn load(&self) -> crate::generator::Load {
+        self.0.load()
+    }
+}
+
+fn right() -> FakeGenerator {
+    FakeGenerator::answering(FakeSettings::faultless(1), Box::new(|_| "x".to_owned()))
+}
+
+/// What nobody waits for is counted by class and changes nothing.
+#[test]
+fn events_that_nobody_waits_for_are_counted_and_used_for_nothing() {
+    let renamed = |id: SampleId, event: &GeneratorEvent| match event {
+        GeneratorEvent::Sampled { sample, .. } => {
+            let sample = Sample { text: "wrong".to_owned(), ..sample.clone() };
+            GeneratorEvent::Sampled { id, sample }
+        }
+        other => other.clone(),
+    };
+    let strange = move |event: GeneratorEvent| {
+        let GeneratorEvent::Sampled { id, .. } = event else { return vec![event] };
+        let others = [
+            SampleId { purpose: SamplePurpose::Validation, ..id },
+            SampleId { group: id.group + 7, ..id },
+            SampleId { member: 2, ..id },
+            SampleId { turn: 1, ..id },
+            SampleId { attempt: 1, ..id },
+        ];
+        let mut events: Vec<GeneratorEvent> = others.into_iter().map(|id| renamed(id, &event)).collect();
+        events.push(event.clone());
+        events.push(renamed(id, &event));
+        events
+    };
+    let mut dispatcher = one_round();
+    let mut heard = Heard::default();
+    let collected = collect(&mut dispatcher, &mut Says(right(), strange), &mut scorer(Exact), &mut heard)
+        .expect("a step");
+    assert_eq!(collected.trained.len(), 2);
+    for record in &collected.trained {
+        assert!(record.group.trajectories.iter().all(|member| member.text == "x"), "{:?}", record.group);
+        assert_eq!(record.values, [1.0, 1.0]);
+    }
+    let ignored = dispatcher.inbox().take_ignored();
+    assert_eq!((ignored.duplicate, ignored.foreign), (4, 20));
+    assert_eq!(dispatcher.inbox().take_ignored().classes().count(), 0, "told once");
+}
+
+/// One member fails for good: the other is given up, its group has failed, and what both cost is counted.
+#[test]
+fn a_member_that_fails_fails_its_group_with_all_that_it_cost() {
+    let fails = |event: GeneratorEvent| match event {
+        GeneratorEvent::Sampled { id, .. } if (id.group, id.member) == (0, 1) => {
+            let reason = "the server says no".to_owned();
+            vec![GeneratorEvent::Failed { id, kind: FailureKind::Permanent, reason, num_tokens: 40 }]
+        }
+        event => vec![event],
+    };
+    let mut dispatcher = one_round();
+    let mut heard = Heard::default();
+    let collected =
+        collect(&mut dispatcher, &mut Says(right(), fails), &mut scorer(Exact), &mut heard).expect("a step");
+    assert_eq!(collected.trained.iter().map(|record| record.group.id.0).collect::<Vec<_>>(), [1]);
+    assert_eq!(collected.others[0].fate, Fate::Failed("the server says no".to_owned()));
+    assert_eq!(heard.warnings, ["group 0 failed: the server says no"]);
+    let failed = collected.report.accounting.failed;
+    assert_eq!((failed.groups, failed.trajectories), (1, 2));
+    assert!(failed.tokens > 40 && failed.tokens <= 46, "the other member had its tokens: {failed:?}");
+    assert!(collected.report.accounting.check().is_ok());
+}
+
+/// What an attempt held when it ended with an error is there to look at.
+#[test]
+fn the_groups_of_an_unfinished_attempt_are_there() {
+    // One answer is lost.
+    let lost = |event: GeneratorEvent| match event {
+        GeneratorEvent::Sampled { id, .. } if (id.group, id.member) == (1, 1) => Vec::new(),
+        event => vec![event],
+    };
+    let mut dispatcher = one_round();
+    let broken =
+        collect(&mut dispatcher, &mut Says(right(), lost), &mut scorer(Exact), &mut Heard::default())
+            .expect_err("it is waited for");
+    assert_eq!(broken.to_string(), "the generator stopped: 1 samples are in flight and none of them goes on");
+    let unfinished = dispatcher.unfinished(1);
+    assert_eq!(unfinished.len(), 2);
+    assert!(unfinished.iter().all(|record| record.fate == Fate::Aborted));
+    let members: Vec<usize> = unfinished.iter().map(|record| record.group.trajectories.len()).collect();
+    assert_eq!(members, [2, 1], "what was generated before the error");
+    assert!(dispatcher.unfinished(2).is_empty());
+}
+
+/// A sample that the generator gives up by itself is asked for again, and fails where that does not end.
+#[test]
+fn what_is_given_up_without_a_word_is_asked_for_again() {
+    for (times, is_trained) in [(3, true), (100, false)] {
+        let given_up = move |event: GeneratorEvent| match event {
+            GeneratorEvent::Sampled { id, .. } if (id.group, id.member) == (0, 0) && id.attempt < times => {
+                vec![GeneratorEvent::Aborted { id, num_tokens: 5 }]
+            }
+            event => vec![event],
+        };
+        let mut dispatcher = one_round();
+        let mut generator = Says(right(), given_up);
+        let collected = collect(&mut dispatcher, &mut generator, &mut scorer(Exact), &mut Heard::default())
+            .expect("a step");
+        assert_eq!(collected.trained.len(), 1 + usize::from(is_trained));
+        assert!(collected.report.accounting.check().is_ok());
+    }
+}
+
+/// Looks at four completions at a time, outside: says which it was given together.
+struct Fours;
+
+impl RewardFunction for Fours {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Answered> {
+        let sum: u64 = batch.iter().map(|input| input.prompt.id.0 + 1).sum();
+        batch.iter().map(|_| Answered::score(sum as f64 * 100.0 + batch.len() as f64)).collect()
+    }
+    fn is_external(&self) -> bool {
+        true
+    }
+    fn batch_size(&self) -> usize {
+        4
+    }
+    fn concurrency(&self) -> usize {
+        3
+    }
+}
+
+/// Functions that look at several completions are given those of the dispatch order together, whatever ends first, on threads of their own.
+#[test]
+fn reward_functions_get_the_same_completions_together_whatever_ends_first() {
+    let scores = |max_delay: u64, seed: u64| {
+        let rounds = ScheduleSettings {
+            filter: None,
+            refill: false,
+            metric: Metric::SeqReward,
+            ..ScheduleSettings::verl(5, 5, 3, 1)
+        };
+        let mut dispatcher = Dispatcher::new(settings(3), Scheduler::rounds(rounds).expect("settings"));
+        let fake = FakeSettings { max_delay, ..FakeSettings::faultless(seed) };
+        let mut generator = FakeGenerator::new(fake);
+        let collected = collect(&mut dispatcher, &mut generator, &mut scorer(Fours), &mut Heard::default())
+            .expect("a step");
+        let rewards = |record: &Record| -> Vec<f64> {
+            record.group.trajectories.iter().map(|member| member.reward).collect()
+        };
+        collected.trained.iter().flat_map(rewards).collect::<Vec<f64>>()
+    };
+    let expected = scores(0, 1);
+    // Prompts 1, 1, 1, 2 | 2, 2, 3, 3 | 3, 4, 4, 4 | 5, 5, 5 and no more.
+    assert_eq!(expected[0], 504.0);
+    assert_eq!(expected[14], 1503.0);
+    for seed in 1..20 {
+        assert_eq!(scores(50, seed), expected, "seed {seed}");
+    }
+}
+
+/// Says no to everything, outside.
+struct Broken;
+
+impl RewardFunction for Broken {
+    fn score(&self, _batch: &[RewardInput<'_>]) -> Vec<Answered> {
+        panic!("a fault of the function")
+    }
+    fn is_external(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_reward_function_that_panics_outside_ends_the_run_with_an_error() {
+    let broken = collect(&mut one_round(), &mut right(), &mut scorer(Broken), &mut Heard::default());
+    assert!(matches!(broken, Err(DispatchError::Score(ScoreError::Panicked))));
+}
+
+/// A stop is heard while samples are waited for.
+#[test]
+fn an_interruption_ends_the_collection() {
+    let looks = Cell::new(0);
+    let interrupted = || {
+        looks.set(looks.get() + 1);
+        looks.get() > 1
+    };
+    let fake = FakeSettings { max_delay: 30, ..FakeSettings::faultless(3) };
+    let ended = one_round().collect(Dependencies {
+        source: &mut Rows::new(10),
+        generator: &mut FakeGenerator::new(fake),
+        scorer: &mut scorer(Exact),
+        reference: None,
+        observer: &mut Heard::default(),
+        is_interrupted: &interrupted,
+    });
+    assert!(ended.expect_err("interrupted").is_interruption());
+}
+
+/// Counts the passes over every group.
+struct Passes(BTreeMap<u64, usize>, Vec<usize>);
+
+impl Reference for Passes {
+    fn pass(&mut self, groups: &[&Group]) -> Result<ReferencePass, DispatchError> {
+        self.1.push(groups.len());
+        for group in groups {
+            *self.0.entry(group.id.0).or_default() += 1;
+        }
+        let members = || groups.iter().flat_map(|group| &group.trajectories);
+        Ok(ReferencePass {
+            // As far apart as the rewards, and below them.
+            final_rewards: members().map(|member| member.reward - 0.25).collect(),
+            logprobs: Ragged::from_rows(members().map(|member| vec![-2.0; member.token_ids.len()])),
+        })
+    }
+}
+
+/// A filter that looks at rewards after the KL penalty: one pass a round, and no group twice; streaming, one a group.
+#[test]
+fn every_group_takes_one_reference_pass_before_the_filter() {
+    for is_streaming in [false, true] {
+        let run = ScheduleSettings { metric: Metric::SeqFinalReward, ..ScheduleSettings::verl(3, 4, 4, 0) };
+        let machine = if is_streaming {
+            let settings =
+                tamis_core::schedule::StreamingSettings { run, mini_batch_size: 3, max_in_flight: 8 };
+            Scheduler::streaming(settings)
+        } else {
+            Scheduler::rounds(run)
+        };
+        let mut dispatcher = Dispatcher::new(settings(4), machine.expect("settings"));
+        let fake = FakeSettings { max_delay: 9, ..FakeSettings::faultless(2) };
+        let mut passes = Passes(BTreeMap::new(), Vec::new());
+        let collected = dispatcher
+            .collect(Dependencies {
+                source: &mut Rows::new(100),
+                generator: &mut FakeGenerator::new(fake),
+                scorer: &mut scorer(Exact),
+                reference: Some(&mut passes),
+                observer: &mut Heard::default(),
+                is_interrupted: &|| false,
+            })
+            .expect("a step");
+        assert!(passes.0.values().all(|&times| times == 1), "{:?}", passes.0);
+        assert!(passes.1.iter().all(|&groups| groups == if is_streaming { 1 } else { 4 }), "{:?}", passes.1);
+        for record in &collected.trained {
+            let finals = record.final_rewards.as_ref().expect("passed");
+            assert_eq!(finals, &record.values);
+            assert!(finals.iter().all(|reward| [0.75, -0.25].contains(reward)), "{finals:?}");
+            assert_eq!(record.reference.as_ref().map(Ragged::num_rows), Some(4));
+        }
+    }
+}
+
+/// A validation while groups of a stream are in flight loses none of theirs, and what comes late of one validation is none of the next.
+#[test]
+fn who_samples_beside_the_groups_leaves_theirs_in_the_inbox() {
+    let mut generator = FakeGenerator::new(FakeSettings {
+        max_delay: 6,
+        faults: Faults { duplicate: 0.5, ..Faults::default() },
+        ..FakeSettings::faultless(5)
+    });
+    let mut inbox = Inbox::default();
+    for group in 0..5 {
+        let id = SampleId::of_member(GroupId(group), 0);
+        let key = Key::new(1, Purpose::Rollout).with(group);
+        let request = SampleRequest { id, prompt_token_ids: Arc::from([1]), key, sampling: sampling(4) };
+        generator.submit(request).expect("taken");
+    }
+    let prompt = |row: u64| crate::Prompted {
+        token_ids: Arc::from([row as u32]),
+        keys: (0..3).map(|sample| Key::new(1, Purpose::Validation).with(row).with(sample)).collect(),
+    };
+    let prompts: Vec<crate::Prompted> = (0..4).map(prompt).collect();
+    let mut texts = Vec::new();
+    for _ in 0..2 {
+        let purpose = SamplePurpose::Validation;
+        let done = crate::complete(
+            &mut generator,
+            &mut inbox,
+            purpose,
+            &prompts,
+            &sampling(4),
+            &|| false,
+            &mut |_| {},
+        );
+        let done = done.expect("sampled");
+        texts.push(done.into_iter().map(|row| row.expect("no fault")).collect::<Vec<Vec<Sample>>>());
+    }
+    assert_eq!(texts[0], texts[1]);
+    assert!(texts[0].iter().all(|samples| samples.len() == 3));
+    while generator.load().in_flight > 0 {
+        inbox.of_groups.extend(generator.next(Wait::Forever).expect("goes on"));
+    }
+    let mut groups: Vec<u64> = inbox
+        .of_groups
+        .iter()
+        .filter_map(|event| match event {
+            GeneratorEvent::Sampled { id, .. } if id.purpose == SamplePurpose::Rollout => Some(id.group),
+            _ => None,
+        })
+        .collect();
+    groups.sort_unstable();
+    groups.dedup();
+    assert_eq!(groups, [0, 1, 2, 3, 4]);
+    let ignored = inbox.take_ignored();
+    assert!(ignored.duplicate + ignored.late > 0 && ignored.foreign == 0, "{ignored:?}");
+}
+
+fn with<'a>(
+    generator: &'a mut dyn Generator,
+    source: &'a mut Rows,
+    scorer: &'a mut Scorer,
+    observer: &'a mut Heard,
+) -> Dependencies<'a> {
+    Dependencies { source, generator, scorer, reference: None, observer, is_interrupted: &|| false }
+}
+
+/// Groups in flight when weights are published end by the old ones and settle; with `Keep` their tokens say which weights sampled them.
+#[test]
+fn a_publication_waits_for_what_is_in_flight_or_says_from_where_it_went_on() {
+    for in_flight in [InFlight::Wait, InFlight::Keep, InFlight::Abort] {
+        let run = ScheduleSettings {
+            surplus: tamis_core::schedule::Surplus::Carry { max_lag: 2 },
+            metric: Metric::SeqReward,
+            ..ScheduleSettings::verl(2, 4, 4, 0)
+        };
+        let streaming =
+            tamis_core::schedule::StreamingSettings { run, mini_batch_size: 2, max_in_flight: 16 };
+        let mut dispatcher = Dispatcher::new(settings(4), Scheduler::streaming(streaming).expect("settings"));
+        let fake = FakeSettings { max_delay: 40, ..FakeSettings::faultless(4) };
+        let (mut generator, mut source) = (FakeGenerator::new(fake), Rows::new(1000));
+        let (mut scorer, mut heard) = (scorer(Exact), Heard::default());
+        let mut lags = Vec::new();
+        for version in 1..8 {
+            let collected = dispatcher
+                .collect(with(&mut generator, &mut source, &mut scorer, &mut heard))
+                .expect("a step");
+            assert!(matches!(collected.end, End::Ready));
+            for record in &collected.trained {
+                for member in &record.group.trajectories {
+                    assert!(member.versions.0 <= member.versions.1 && member.versions.1.0 < version);
+                    if in_flight == InFlight::Wait {
+                        assert_eq!(member.versions, (record.group.dispatched, record.group.dispatched));
+                    }
+                    lags.push(version - 1 - member.versions.0.0);
+                }
+            }
+            dispatcher.trained(0, 0).expect("trained");
+            let weights = crate::Weights::InProcess;
+            let publication = Publication { version: PolicyVersion(version), weights };
+            dispatcher
+                .publish(&publication, in_flight, with(&mut generator, &mut source, &mut scorer, &mut heard))
+                .expect("published");
+            assert_eq!(generator.version(), PolicyVersion(version));
+        }
+        assert!(lags.iter().all(|lag| *lag <= 2), "{in_flight:?}: {lags:?}");
+        if in_flight != InFlight::Abort {
+            assert!(lags.iter().any(|lag| *lag > 0), "{in_flight:?}: nothing was in flight");
+        }
+    }
+}
+
+#[test]
+fn spans_of_kept_samples_cover_their_tokens() {
+    let span = |version, start, end| VersionSpan { version: PolicyVersion(version), start, end };
+    let fake = FakeSettings { max_delay: 30, ..FakeSettings::faultless(9) };
+    let mut generator = FakeGenerator::new(fake);
+    for member in 0..8 {
+        let id = SampleId::of_member(GroupId(0), member);
+        let key = Key::new(1, Purpose::Rollout).with(u64::from(member));
+        let request = SampleRequest { id, prompt_token_ids: Arc::from([1]), key, sampling: sampling(40) };
+        generator.submit(request).expect("taken");
+    }
+    generator.next(Wait::Forever).expect("goes on");
+    let publication = Publication { version: PolicyVersion(3), weights: crate::Weights::InProcess };
+    generator.publish(&publication, InFlight::Keep).expect("taken");
+    let mut num_split = 0;
+    while generator.load().in_flight > 0 {
+        for event in generator.next(Wait::Forever).expect("goes on") {
+            let GeneratorEvent::Sampled { sample, .. } = event else { continue };
+            let length = sample.token_ids.len() as u32;
+            let split = sample.versions[0].end;
+            num_split += usize::from(split > 0);
+            assert_eq!(sample.versions, [span(0, 0, split), span(3, split, length)]);
+        }
+    }
+    assert!(num_split > 0);
+}

@@ -1,0 +1,432 @@
+//! A generator without a model, for tests of what drives generators: what it answers is fixed, when and how often is not.
+//!
+//! What a request yields, and whether it fails, are functions of its prompt and its key alone. Everything else follows from a seed: it delays, permutes,
+//! answers twice, hangs, answers after an abort, answers what nobody asked. Its clock is virtual: a call of [`Generator::next`] that may wait goes on to
+//! the next instant at which something happens.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use tamis_core::group::{FinishReason, PolicyVersion};
+use tamis_core::random::{Key, Purpose};
+
+use crate::generator::{
+    AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication, Sample,
+    SampleId, SamplePurpose, SampleRequest, VersionSpan, Wait,
+};
+
+/// How often a fake generator misbehaves in which way: shares of all requests, each from 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Faults {
+    /// Fail, and might not another time. A function of the request's key.
+    pub transient: f64,
+    /// Fail for good. A function of the request's key.
+    pub permanent: f64,
+    /// Are answered twice.
+    pub duplicate: f64,
+    /// Come to no end, until they are given up or nothing else happens: then they fail, as by a time-out.
+    pub hang: f64,
+    /// Are answered after they were given up: instead of the word that they were, or after it.
+    pub late: f64,
+    /// Come with an event that belongs to no request.
+    pub foreign: f64,
+}
+
+impl Faults {
+    /// All kinds, each of so many requests.
+    pub fn all(share: f64) -> Self {
+        Self {
+            transient: share,
+            permanent: share,
+            duplicate: share,
+            hang: share,
+            late: share,
+            foreign: share,
+        }
+    }
+}
+
+/// How a fake generator behaves.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FakeSettings {
+    /// What delays and faults are drawn from; answers are not.
+    pub seed: u64,
+    /// Longest delay of an answer, in instants. 0: everything is answered at the next instant, in the order of submission.
+    pub max_delay: u64,
+    /// What goes wrong.
+    pub faults: Faults,
+}
+
+impl FakeSettings {
+    /// Prompt and without a fault.
+    pub fn faultless(seed: u64) -> Self {
+        Self { seed, max_delay: 0, faults: Faults::default() }
+    }
+}
+
+/// What it answers to a request: the text, or why the request fails.
+pub type Answer = dyn Fn(&SampleRequest) -> String + Send;
+
+struct Flight {
+    request: SampleRequest,
+    began: u64,
+    ends: u64,
+    /// The version that its tokens are sampled by, from which token on.
+    spans: Vec<(PolicyVersion, u32)>,
+}
+
+/// A generator without a model. See [the module](self).
+pub struct FakeGenerator {
+    settings: FakeSettings,
+    answer: Box<Answer>,
+    now: u64,
+    version: PolicyVersion,
+    num_submitted: u64,
+    in_flight: HashMap<SampleId, Flight>,
+    /// Events by the instant at which they happen, then by a number that permutes those of one instant.
+    agenda: BTreeMap<(u64, u64), GeneratorEvent>,
+    next_number: u64,
+    /// Waits for what is in flight.
+    publishing: Option<PolicyVersion>,
+    /// Taken in while a publication waits.
+    waiting: Vec<SampleRequest>,
+    num_generated_tokens: u64,
+}
+
+/// Tokens of a vocabulary this large.
+const VOCABULARY: u64 = 32;
+
+impl FakeGenerator {
+    /// Answers `x` or `y`, each prompt with a share of `x` of its own.
+    pub fn new(settings: FakeSettings) -> Self {
+        let answer = |request: &SampleRequest| {
+            let of_prompt = request
+                .prompt_token_ids
+                .iter()
+                .fold(Key::new(0, Purpose::Init), |key, &token| key.with(u64::from(token)));
+            let is_right = request.key.uniform(0) < of_prompt.uniform(0);
+            if is_right { "x".to_owned() } else { "y".to_owned() }
+        };
+        Self::answering(settings, Box::new(answer))
+    }
+
+    /// Answers as a function of the request says, which should look at nothing but prompt and key.
+    pub fn answering(settings: FakeSettings, answer: Box<Answer>) -> Self {
+        Self {
+            settings,
+            answer,
+            now: 0,
+            version: PolicyVersion(0),
+            num_submitted: 0,
+            in_flight: HashMap::new(),
+            agenda: BTreeMap::new(),
+            next_number: 0,
+            publishing: None,
+            waiting: Vec::new(),
+            num_generated_tokens: 0,
+        }
+    }
+
+    /// Instants that have passed.
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// Requests taken in so far.
+    pub fn num_submitted(&self) -> u64 {
+        self.num_submitted
+    }
+
+    /// The version that new requests are sampled by.
+    pub fn version(&self) -> PolicyVersion {
+        self.version
+    }
+
+    /// Whether a request fails, by its key alone.
+    pub fn fails(faults: &Faults, key: Key) -> Option<FailureKind> {
+        let draw = key.with(1).uniform(0);
+        if draw < faults.permanent {
+            Some(FailureKind::Permanent)
+        } else if draw < faults.permanent + faults.transient {
+            Some(FailureKind::Transient)
+        } else {
+            None
+        }
+    }
+
+    /// Tokens of the completion of a request: 1 to the most that are allowed.
+    fn length(request: &SampleRequest) -> u32 {
+        let most = request.sampling.max_response_length.max(1) as u64;
+        1 + request.key.with(2).below(0, most) as u32
+    }
+
+    fn sample(&self, flight: &Flight) -> Sample {
+        let Flight { request, spans, .. } = flight;
+        let length = Self::length(request);
+        let ends = spans.iter().skip(1).map(|(_, start)| *start).chain([length]);
+        Sample {
+            token_ids: (0..length)
+                .map(|t| request.key.with(3).below(u64::from(t), VOCABULARY) as u32)
+                .collect(),
+            logprobs: (0..length).map(|t| -request.key.with(4).uniform(u64::from(t)) as f32).collect(),
+            entropy: None,
+            text: (self.answer)(request),
+            finish_reason: FinishReason::Stop,
+            versions: spans
+                .iter()
+                .zip(ends)
+                .map(|(&(version, start), end)| VersionSpan { version, start, end })
+                .collect(),
+        }
+    }
+
+    /// Tokens of a flight that there are by now.
+    fn progress(&self, flight: &Flight) -> u32 {
+        let length = u64::from(Self::length(&flight.request));
+        let duration = flight.ends.saturating_sub(flight.began).max(1);
+        let passed = self.now.saturating_sub(flight.began).min(duration);
+        (length * passed / duration) as u32
+    }
+
+    /// A number in `0..1` for the n-th thing that is decided.
+    fn draw(&mut self) -> f64 {
+        self.next_number += 1;
+        Key::new(self.settings.seed, Purpose::Rollout).uniform(self.next_number)
+    }
+
+    fn happens(&mut self, share: f64) -> bool {
+        share > 0.0 && self.draw() < share
+    }
+
+    fn delay(&mut self) -> u64 {
+        if self.settings.max_delay == 0 {
+            return 0;
+        }
+        (self.draw() * (self.settings.max_delay + 1) as f64) as u64
+    }
+
+    fn schedule(&mut self, at: u64, event: GeneratorEvent) {
+        self.next_number += 1;
+        let number = if self.settings.max_delay == 0 {
+            self.next_number
+        } else {
+            // Another order among the events of one instant.
+            Key::new(self.settings.seed, Purpose::Shuffle).bits(self.next_number)
+        };
+        let mut place = (at, number);
+        while self.agenda.contains_key(&place) {
+            place.1 = place.1.wrapping_add(1);
+        }
+        self.agenda.insert(place, event);
+    }
+
+    fn begin(&mut self, request: SampleRequest) {
+        let id = request.id;
+        let faults = self.settings.faults;
+        let ends = self.now + 1 + self.delay();
+        let is_hanging = self.happens(faults.hang);
+        let spans = vec![(self.version, 0)];
+        let ends = if is_hanging { u64::MAX } else { ends };
+        self.in_flight.insert(id, Flight { request, began: self.now, ends, spans });
+        if self.happens(faults.foreign) {
+            let at = self.now + 1 + self.delay();
+            let event = self.stranger(id);
+            self.schedule(at, event);
+        }
+    }
+
+    /// An event that belongs to nothing that was asked for.
+    fn stranger(&mut self, near: SampleId) -> GeneratorEvent {
+        let id = match (self.draw() * 4.0) as u64 {
+            0 => SampleId { purpose: SamplePurpose::Validation, group: near.group + (1 << 40), ..near },
+            1 => SampleId { group: near.group + (1 << 40), ..near },
+            2 => SampleId { member: near.member + 1000, ..near },
+            _ => SampleId { attempt: near.attempt + 1000, ..near },
+        };
+        if self.draw() < 0.5 {
+            return GeneratorEvent::Aborted { id, num_tokens: 7 };
+        }
+        let sample = Sample {
+            token_ids: vec![0],
+            logprobs: vec![0.0],
+            entropy: None,
+            text: "x".to_owned(),
+            finish_reason: FinishReason::Stop,
+            versions: vec![VersionSpan { version: self.version, start: 0, end: 1 }],
+        };
+        GeneratorEvent::Sampled { id, sample }
+    }
+
+    /// What a request has come to at its end.
+    fn outcome(&self, flight: &Flight) -> GeneratorEvent {
+        let id = flight.request.id;
+        match Self::fails(&self.settings.faults, flight.request.key) {
+            Some(kind) => GeneratorEvent::Failed {
+                id,
+                kind,
+                reason: "the fake server says no".to_owned(),
+                num_tokens: u64::from(Self::length(&flight.request) / 2),
+            },
+            None => GeneratorEvent::Sampled { id, sample: self.sample(flight) },
+        }
+    }
+
+    /// Goes on to an instant: requests that end there become events, in the order of the agenda.
+    fn go_to(&mut self, instant: u64) {
+        self.now = instant;
+        let mut ended: Vec<SampleId> =
+            self.in_flight.iter().filter(|(_, flight)| flight.ends <= instant).map(|(id, _)| *id).collect();
+        // A map has no order of its own.
+        ended.sort_unstable();
+        for id in ended {
+            let Some(flight) = self.in_flight.remove(&id) else { continue };
+            let event = self.outcome(&flight);
+            if let GeneratorEvent::Sampled { sample, .. } = &event {
+                self.num_generated_tokens += sample.token_ids.len() as u64;
+            }
+            if self.happens(self.settings.faults.duplicate) {
+                let at = instant + self.delay();
+                self.schedule(at, event.clone());
+            }
+            self.schedule(instant, event);
+        }
+        if self.in_flight.is_empty()
+            && let Some(version) = self.publishing.take()
+        {
+            self.version = version;
+            // After everything that ended before it.
+            self.agenda.insert((instant, u64::MAX), GeneratorEvent::Published { version });
+            for request in std::mem::take(&mut self.waiting) {
+                self.begin(request);
+            }
+        }
+    }
+
+    /// The next instant at which anything happens by itself.
+    fn next_instant(&self) -> Option<u64> {
+        let ends = self.in_flight.values().map(|flight| flight.ends).filter(|ends| *ends < u64::MAX).min();
+        let due = self.agenda.first_key_value().map(|((at, _), _)| (*at).max(self.now));
+        let publishing = self.publishing.filter(|_| self.in_flight.is_empty()).map(|_| self.now);
+        [ends, due, publishing].into_iter().flatten().min()
+    }
+
+    /// What hangs fails where nothing else happens, as if somebody had waited long enough.
+    fn time_out(&mut self) {
+        let mut hanging: Vec<SampleId> = self.in_flight.keys().copied().collect();
+        hanging.sort_unstable();
+        self.now += 1000;
+        for id in hanging {
+            let Some(flight) = self.in_flight.remove(&id) else { continue };
+            let num_tokens = u64::from(Self::length(&flight.request) / 2);
+            let reason = "no answer in time".to_owned();
+            self.schedule(
+                self.now,
+                GeneratorEvent::Failed { id, kind: FailureKind::Transient, reason, num_tokens },
+            );
+        }
+    }
+
+    fn give_up(&mut self, id: SampleId) {
+        let Some(flight) = self.in_flight.remove(&id) else { return };
+        let num_tokens = u64::from(self.progress(&flight));
+        self.num_generated_tokens += num_tokens;
+        if self.happens(self.settings.faults.late) {
+            let (event, at) = (self.outcome(&flight), self.now + 1 + self.delay());
+            self.schedule(at, event);
+            if self.draw() < 0.5 {
+                // It had come to its end before the abort reached it.
+                return;
+            }
+        }
+        self.schedule(self.now, GeneratorEvent::Aborted { id, num_tokens });
+    }
+}
+
+impl Generator for FakeGenerator {
+    fn submit(&mut self, request: SampleRequest) -> Result<(), GeneratorError> {
+        let id = request.id;
+        if self.in_flight.contains_key(&id) || self.waiting.iter().any(|waiting| waiting.id == id) {
+            return Err(GeneratorError::IdInUse { id });
+        }
+        self.num_submitted += 1;
+        if self.publishing.is_some() {
+            self.waiting.push(request);
+        } else {
+            self.begin(request);
+        }
+        Ok(())
+    }
+
+    fn abort(&mut self, what: AbortScope) {
+        let mut meant: Vec<SampleId> = self.in_flight.keys().copied().filter(|id| what.holds(id)).collect();
+        meant.sort_unstable();
+        for id in meant {
+            self.give_up(id);
+        }
+        let (given_up, kept) =
+            std::mem::take(&mut self.waiting).into_iter().partition(|request| what.holds(&request.id));
+        self.waiting = kept;
+        let given_up: Vec<SampleRequest> = given_up;
+        for request in given_up {
+            self.schedule(self.now, GeneratorEvent::Aborted { id: request.id, num_tokens: 0 });
+        }
+    }
+
+    fn publish(&mut self, weights: &Publication, in_flight: InFlight) -> Result<(), GeneratorError> {
+        match in_flight {
+            InFlight::Wait => self.publishing = Some(weights.version),
+            InFlight::Keep => {
+                let mut ids: Vec<SampleId> = self.in_flight.keys().copied().collect();
+                ids.sort_unstable();
+                for id in ids {
+                    let start = self.in_flight.get(&id).map_or(0, |flight| self.progress(flight));
+                    if let Some(flight) = self.in_flight.get_mut(&id) {
+                        flight.spans.push((weights.version, start));
+                    }
+                }
+                self.version = weights.version;
+                self.schedule(self.now, GeneratorEvent::Published { version: weights.version });
+            }
+            InFlight::Abort => {
+                for purpose in [SamplePurpose::Rollout, SamplePurpose::Validation, SamplePurpose::Greedy] {
+                    self.abort(AbortScope::Purpose(purpose));
+                }
+                self.publishing = Some(weights.version);
+            }
+        }
+        Ok(())
+    }
+
+    fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError> {
+        if wait != Wait::No {
+            match self.next_instant() {
+                Some(instant) => self.go_to(instant),
+                None if !self.in_flight.is_empty() => self.time_out(),
+                None => {}
+            }
+        }
+        let later = self.agenda.split_off(&(self.now + 1, 0));
+        Ok(std::mem::replace(&mut self.agenda, later).into_values().collect())
+    }
+
+    fn load(&self) -> Load {
+        Load {
+            in_flight: self.in_flight.len() + self.waiting.len(),
+            room: usize::MAX,
+            num_generated_tokens: self.num_generated_tokens,
+        }
+    }
+}
+
+/// Sampling that leaves a fake generator up to so many tokens.
+pub fn sampling(max_response_length: usize) -> Arc<crate::generator::Sampling> {
+    Arc::new(crate::generator::Sampling {
+        temperature: 1.0,
+        top_k: None,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        max_response_length,
+        stop: Vec::new(),
+    })
+}

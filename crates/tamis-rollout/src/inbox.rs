@@ -1,0 +1,72 @@
+//! Events of a generator that are for somebody else than who listened, and those that are for nobody.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use crate::generator::{GeneratorEvent, SamplePurpose};
+
+/// Why nobody waits for an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unexpected {
+    /// The request was answered before.
+    Duplicate,
+    /// What it belongs to is over: its group was aborted, failed, or left the run long ago.
+    Late,
+    /// It was never asked for: another purpose, an unknown group, member, turn or attempt.
+    Foreign,
+}
+
+/// How many events nobody waited for, by class. They are counted and used for nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Ignored {
+    /// A request's second answer.
+    pub duplicate: u64,
+    /// Answers to what is over: aborted, failed, trained.
+    pub late: u64,
+    /// Answers to what was never asked for.
+    pub foreign: u64,
+}
+
+impl Ignored {
+    /// One more.
+    pub fn count(&mut self, why: Unexpected) {
+        *match why {
+            Unexpected::Duplicate => &mut self.duplicate,
+            Unexpected::Late => &mut self.late,
+            Unexpected::Foreign => &mut self.foreign,
+        } += 1;
+    }
+
+    /// Those of another time as well.
+    pub fn add(&mut self, other: Self) {
+        self.duplicate += other.duplicate;
+        self.late += other.late;
+        self.foreign += other.foreign;
+    }
+
+    /// Name and number of the classes that there were any of.
+    pub fn classes(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let all = [("duplicate", self.duplicate), ("late", self.late), ("foreign", self.foreign)];
+        all.into_iter().filter(|(_, number)| *number > 0)
+    }
+}
+
+/// What a run has of its generator's events beside those that were used at once: who samples a list of prompts
+/// ([`crate::complete`]) leaves here what is for the groups that generate beside it.
+#[derive(Debug, Default)]
+pub struct Inbox {
+    /// Events of groups and publications, in order.
+    pub(crate) of_groups: VecDeque<GeneratorEvent>,
+    /// Events for nobody since [`Inbox::take_ignored`].
+    pub(crate) ignored: Ignored,
+    /// Prompts of each purpose so far.
+    pub(crate) num_prompts: BTreeMap<SamplePurpose, u64>,
+}
+
+impl Inbox {
+    /// How many events nobody waited for since the last call.
+    pub fn take_ignored(&mut self) -> Ignored {
+        std::mem::take(&mut self.ignored)
+    }
+}

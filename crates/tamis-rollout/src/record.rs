@@ -1,0 +1,116 @@
+//! A generated group with everything known about it, and where it went.
+
+use serde::{Deserialize, Serialize};
+use tamis_core::filter::{DropReason, ExtraColumns, FinalReward, Metric, MetricError};
+use tamis_core::group::{Group, GroupId};
+use tamis_core::ragged::Ragged;
+use tamis_core::schedule::{Diagnosis, FinishReason, SkipReason, StepReport};
+use tamis_env::reward::Logged;
+
+use crate::source::PreparedPrompt;
+
+/// Where a generated group went.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fate {
+    /// Into the step's batch.
+    Trained,
+    /// Out, by the filter's reason.
+    Dropped(DropReason),
+    /// Kept, not needed and thrown away.
+    Surplus,
+    /// Carried for too long and thrown away.
+    Stale,
+    /// Kept for the next step, or not settled yet.
+    #[default]
+    Carried,
+    /// A member's generation failed.
+    Failed(String),
+    /// Stopped while generating.
+    Aborted,
+}
+
+impl Fate {
+    /// Whether it is still held.
+    pub fn is_open(&self) -> bool {
+        *self == Self::Carried
+    }
+
+    /// The name in rollout files.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Trained => "trained",
+            Self::Dropped(reason) => reason.name(),
+            Self::Surplus => "surplus",
+            Self::Stale => "stale",
+            Self::Carried => "carried",
+            Self::Failed(_) => "failed",
+            Self::Aborted => "aborted",
+        }
+    }
+}
+
+/// A group with everything known about it.
+#[derive(Debug, Clone)]
+pub struct Record {
+    /// The group. In flight it has the members that have ended so far, in sample order; without any where its generation failed.
+    pub group: Group,
+    /// Its prompt.
+    pub prompt: PreparedPrompt,
+    /// Step in which it was dispatched, from 1.
+    pub step: u64,
+    /// Round of that step, from 1.
+    pub round: u64,
+    /// The filter's metric of each member \[G\], NaN where it has none; empty until all are scored, and where generation failed.
+    pub values: Vec<f64>,
+    /// Reward after the KL penalty of each member \[G\], where the filter looked at it.
+    pub final_rewards: Option<Vec<f64>>,
+    /// What the reward functions logged of each member \[G\]; empty where they logged nothing.
+    pub logged: Vec<Logged>,
+    /// Log-probability of each token under the reference `[G][T]`, where the filter needed them: they are not computed again.
+    pub reference: Option<Ragged<f32>>,
+    /// Where it went.
+    pub fate: Fate,
+}
+
+/// The filter's metric of each member of a group \[G\], NaN where it has none; `final_rewards` are those after the KL penalty \[G\], where they
+/// differ from the rewards.
+///
+/// # Errors
+/// Where the metric needs a column that is not there.
+pub fn metric_values(
+    metric: &Metric,
+    group: &Group,
+    final_rewards: Option<&[f64]>,
+) -> Result<Vec<f64>, MetricError> {
+    let final_reward = final_rewards.map_or(FinalReward::IsReward, FinalReward::Column);
+    metric.values(std::slice::from_ref(group), &ExtraColumns { final_reward, entropy: None })
+}
+
+/// How a collection ended.
+#[derive(Debug)]
+pub enum End {
+    /// The batch is complete.
+    Ready,
+    /// Nothing is trained; the next call tries again.
+    Skipped(SkipReason),
+    /// The run is over.
+    Finished(FinishReason),
+    /// The run cannot go on for want of signal.
+    Stopped(Box<Diagnosis>),
+}
+
+/// What one call of [`crate::Dispatcher::collect`] brought in.
+#[derive(Debug)]
+pub struct Collected {
+    /// How it ended.
+    pub end: End,
+    /// Numbers of the step.
+    pub report: StepReport,
+    /// Groups to train on, in batch order.
+    pub trained: Vec<Record>,
+    /// Every other group that left the machine in this step (dropped, surplus, stale, failed, aborted).
+    pub others: Vec<Record>,
+    /// Groups kept in this step and carried on: they show up again in the step that trains them.
+    pub carried_out: Vec<GroupId>,
+}

@@ -1,0 +1,243 @@
+use std::collections::BTreeMap;
+
+use tamis_core::random::{Key, Purpose};
+use tamis_model::{AdamWConfig, Architecture, ModelConfig};
+use tamis_rollout::Sampling;
+
+use super::*;
+use crate::codec::Codec;
+use crate::learner::{Learner, LearnerSequence};
+use crate::native::EngineSettings;
+
+fn learner(interrupt: &Interrupt) -> NativeEngine {
+    let tokenizer = Tokenizer::characters("0123").expect("characters");
+    let mut config = ModelConfig::new(Architecture::Llama, tokenizer.num_rows(), 16, 32, 1, 1, 64);
+    config.num_kv_heads = 1;
+    let codec = Codec::new(tokenizer, None, serde_json::Map::new(), None).expect("a codec");
+    let model = Model::init(config, Key::new(1, Purpose::Init)).expect("a model");
+    let settings = EngineSettings {
+        threads: 1,
+        temperature: 1.0,
+        max_grad_norm: None,
+        recompute_activations: false,
+        max_num_seqs: 8,
+        optimizer: AdamWConfig::default(),
+    };
+    NativeEngine::new(model, codec, settings).interrupted_by(interrupt)
+}
+
+fn request(group: u64, member: u32, sampling: &Arc<Sampling>) -> SampleRequest {
+    SampleRequest {
+        id: SampleId { purpose: SamplePurpose::Rollout, group, member, turn: 0, attempt: 0 },
+        prompt_token_ids: Arc::from([1, 2, 3]),
+        key: Key::new(1, Purpose::Rollout).with(group).with(u64::from(member)),
+        sampling: sampling.clone(),
+    }
+}
+
+fn sampling(max_response_length: usize) -> Arc<Sampling> {
+    Arc::new(Sampling {
+        temperature: 1.0,
+        top_k: None,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        max_response_length,
+        stop: Vec::new(),
+    })
+}
+
+/// Everything until nothing is in flight.
+fn all(generator: &mut NativeGenerator) -> Vec<GeneratorEvent> {
+    let mut all = Vec::new();
+    loop {
+        let events = generator.next(Wait::Forever).expect("generates");
+        if events.is_empty() {
+            return all;
+        }
+        all.extend(events);
+    }
+}
+
+fn samples(events: Vec<GeneratorEvent>) -> BTreeMap<SampleId, Sample> {
+    let sampled = |event| match event {
+        GeneratorEvent::Sampled { id, sample } => Some((id, sample)),
+        _ => None,
+    };
+    events.into_iter().filter_map(sampled).collect()
+}
+
+/// Moves the weights.
+fn train(learner: &mut NativeEngine) {
+    let sequences = [LearnerSequence { prompt: &[1, 2], completion: &[3, 2, 1] }];
+    learner
+        .forward_backward(&sequences, &mut |logprobs, _, coefficients| {
+            coefficients.logprob = vec![-1.0; logprobs.len()];
+            Ok(())
+        })
+        .expect("a pass");
+    learner.optimizer_step(0.05).expect("a step");
+}
+
+#[test]
+fn an_id_in_flight_is_refused_and_another_purpose_is_another_id() {
+    let learner = learner(&Interrupt::new());
+    let mut generator = NativeGenerator::of(&learner);
+    let sampling = sampling(4);
+    let rollout = request(3, 0, &sampling);
+    let validation = SampleRequest {
+        id: SampleId { purpose: SamplePurpose::Validation, ..rollout.id },
+        ..rollout.clone()
+    };
+    generator.submit(rollout.clone()).expect("taken");
+    generator.submit(validation).expect("another one");
+    let refused = generator.submit(rollout.clone()).expect_err("in flight");
+    assert_eq!(refused.to_string(), "group 3, member 0 is in flight already");
+    assert_eq!(generator.load().in_flight, 2);
+    assert_eq!(samples(all(&mut generator)).len(), 2);
+    assert_eq!(generator.load().in_flight, 0);
+    generator.submit(rollout).expect("free again");
+}
+
+/// What a sample is does not depend on whether its group's members came together, one by one, or beside others.
+#[test]
+fn a_sample_is_a_function_of_its_key() {
+    let learner = learner(&Interrupt::new());
+    let mut together = NativeGenerator::of(&learner);
+    let sampling = sampling(12);
+    for member in 0..4 {
+        together.submit(request(0, member, &sampling)).expect("taken");
+    }
+    let together = samples(all(&mut together));
+    assert_eq!(together.len(), 4);
+    let mut alone = NativeGenerator::of(&learner);
+    for member in (0..4).rev() {
+        alone.submit(request(9, member, &sampling)).expect("taken");
+        alone.submit(request(0, member, &sampling)).expect("taken");
+        let found = samples(all(&mut alone));
+        let id = request(0, member, &sampling).id;
+        assert_eq!(found[&id], together[&id]);
+    }
+}
+
+/// One of a group is given up before it began, one after; the others are what they would have been, and what was spent is counted.
+#[test]
+fn single_samples_are_given_up_with_their_tokens() {
+    let learner = learner(&Interrupt::new());
+    let sampling = sampling(20);
+    let run = |given_up: bool| {
+        let mut generator = NativeGenerator::of(&learner);
+        for member in 0..4 {
+            generator.submit(request(0, member, &sampling)).expect("taken");
+        }
+        if given_up {
+            generator.abort(AbortScope::Sample(request(0, 0, &sampling).id));
+        }
+        let mut events = generator.next(Wait::No).expect("nothing is waited for");
+        events.extend(generator.next(Wait::Until(Instant::now())).expect("a step"));
+        if given_up {
+            generator.abort(AbortScope::Sample(request(0, 1, &sampling).id));
+            // Nothing of it any more.
+            generator.abort(AbortScope::Sample(request(0, 1, &sampling).id));
+        }
+        events.extend(all(&mut generator));
+        assert_eq!(generator.load().in_flight, 0);
+        events
+    };
+    let whole = samples(run(false));
+    let events = run(true);
+    let aborted: Vec<(u32, u64)> = events
+        .iter()
+        .filter_map(|event| match event {
+            GeneratorEvent::Aborted { id, num_tokens } => Some((id.member, *num_tokens)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(aborted[0], (0, 0), "it had not begun");
+    assert!(aborted[1].0 == 1 && aborted[1].1 > 0, "{aborted:?}");
+    assert_eq!(aborted.len(), 2);
+    let left = samples(events);
+    assert_eq!(left.keys().map(|id| id.member).collect::<Vec<_>>(), [2, 3]);
+    assert!(left.iter().all(|(id, sample)| whole[id] == *sample));
+}
+
+/// The learner changes its weights in place while nothing is in flight; what is in flight goes on with those that it began with, until the
+/// publication that waits for it.
+#[test]
+fn samples_in_flight_keep_their_weights_until_a_publication() {
+    let mut learner = learner(&Interrupt::new());
+    let sampling = sampling(30);
+    let mut generator = NativeGenerator::of(&learner);
+    generator.submit(request(0, 0, &sampling)).expect("taken");
+    let before = samples(all(&mut generator));
+    assert!(generator.weights.is_none(), "idle, it holds no weights");
+
+    generator.submit(request(0, 0, &sampling)).expect("taken");
+    assert!(generator.next(Wait::Until(Instant::now())).expect("a step").is_empty());
+    train(&mut learner);
+    let publication = learner.publish();
+    generator.publish(&publication, InFlight::Wait).expect("taken");
+    generator.submit(request(0, 1, &sampling)).expect("taken");
+    let mut events = Vec::new();
+    while !events.iter().any(|event| matches!(event, GeneratorEvent::Published { .. })) {
+        events.extend(generator.next(Wait::Forever).expect("generates"));
+    }
+    assert_eq!(samples(events), before, "by the old weights, under the old version");
+    let after = samples(all(&mut generator));
+    let sample = after.values().next().expect("the one that waited");
+    assert_eq!(sample.version_range(), (publication.version, publication.version));
+
+    // The same sample by the new weights.
+    let mut fresh = NativeGenerator::of(&learner);
+    fresh.submit(request(0, 1, &sampling)).expect("taken");
+    assert_eq!(samples(all(&mut fresh)).values().next(), Some(sample));
+
+    // Kept: the spans say from where the new weights sampled.
+    generator.submit(request(0, 0, &sampling)).expect("taken");
+    assert!(generator.next(Wait::Until(Instant::now())).expect("a step").is_empty());
+    train(&mut learner);
+    let second = learner.publish();
+    generator.publish(&second, InFlight::Keep).expect("taken");
+    let kept = samples(all(&mut generator));
+    let sample = kept.values().next().expect("one");
+    assert_eq!(sample.version_range(), (publication.version, second.version));
+    let spans: Vec<(u32, u32)> = sample.versions.iter().map(|span| (span.start, span.end)).collect();
+    assert!(spans.len() == 2 && spans[0].0 == 0 && spans[0].1 == spans[1].0 && spans[0].1 > 0, "{spans:?}");
+    assert_eq!(spans[1].1 as usize, sample.token_ids.len());
+
+    // Given up: nothing of the old weights comes any more.
+    generator.submit(request(0, 0, &sampling)).expect("taken");
+    let third = learner.publish();
+    generator.publish(&third, InFlight::Abort).expect("taken");
+    let events = all(&mut generator);
+    assert!(matches!(events[..], [GeneratorEvent::Aborted { .. }, GeneratorEvent::Published { .. }]));
+}
+
+#[test]
+fn a_prompt_that_cannot_be_generated_from_fails_alone() {
+    let learner = learner(&Interrupt::new());
+    let mut generator = NativeGenerator::of(&learner);
+    let sampling = sampling(4);
+    let empty = SampleRequest { prompt_token_ids: Arc::from([]), ..request(0, 0, &sampling) };
+    generator.submit(empty).expect("taken");
+    generator.submit(request(1, 0, &sampling)).expect("taken");
+    let events = all(&mut generator);
+    assert!(matches!(
+        &events[0],
+        GeneratorEvent::Failed { id, kind: FailureKind::Permanent, reason, num_tokens: 0 }
+            if id.group == 0 && reason == "the prompt is empty"
+    ));
+    assert_eq!(samples(events).len(), 1);
+}
+
+/// Interrupted, it comes back at once with nothing: who waits looks at the interrupt.
+#[test]
+fn an_interrupt_ends_the_wait() {
+    let interrupt = Interrupt::new();
+    let learner = learner(&interrupt);
+    let mut generator = NativeGenerator::of(&learner);
+    generator.submit(request(0, 0, &sampling(30))).expect("taken");
+    interrupt.signal();
+    assert_eq!(generator.next(Wait::Forever).expect("no failure"), []);
+    assert_eq!(generator.load().in_flight, 1);
+}
