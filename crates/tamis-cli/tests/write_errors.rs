@@ -13,8 +13,8 @@ use tamis_config::load;
 use tamis_train::durable::{Disk, Fault, Operation};
 use tamis_train::interrupt::Interrupt;
 use tamis_train::progress::Progress;
+use tamis_train::run::{Begin, ConfigText, Opened, Run, RunError, Summary};
 use tamis_train::run_directory::RunDirectory;
-use tamis_train::session::{Begin, Begun, ConfigText, RunError, Session, Summary};
 
 /// Noise on top of the verifier, so that there is a journal; the same each time, so that runs can be compared.
 const JUDGE: &str = "\
@@ -32,10 +32,10 @@ fn config(argv: &str) -> String {
         .replaced("gen_batch_size: 8", "gen_batch_size: 16")
 }
 
-fn finish(begun: Result<Begun, RunError>) -> Result<Summary, RunError> {
+fn finish(begun: Result<Opened, RunError>) -> Result<Summary, RunError> {
     match begun? {
-        Begun::Ready(session) => session.run(),
-        Begun::Interrupted(interrupted) => panic!("{interrupted}"),
+        Opened::Ready(run) => run.run(),
+        Opened::Interrupted(interrupted) => panic!("{interrupted}"),
     }
 }
 
@@ -129,8 +129,8 @@ fn a_failing_disk_ends_the_run_and_loses_nothing() {
         let directory = format!("run.dir={}", target.join("runs").display());
         let loaded = load(&[folder.join("config.yaml")], &[directory]).expect("a sound configuration");
         let config = ConfigText::of(loaded, Vec::new());
-        let session = Session::begin_on(disk, Begin::New(config), quiet, Interrupt::new());
-        finish(session).map(|_| ()).map_err(|error| error.to_string())
+        let run = Run::open_on(disk, Begin::New(config), quiet, Interrupt::new());
+        finish(run).map(|_| ()).map_err(|error| error.to_string())
     };
     let counting = Disk::unflushed();
     let counted = Folder::new();
@@ -202,8 +202,8 @@ fn resume(run: &Path) {
     let loaded = load(&[directory.config()], &[]).expect("a sound configuration");
     let was = Box::new(loaded.config.clone());
     let now = ConfigText::of(loaded, Vec::new());
-    let session = Session::begin(Begin::Resume { directory, was, now }, quiet, Interrupt::new());
-    finish(session).expect("goes on");
+    let run = Run::open(Begin::Resume { directory, was, now }, quiet, Interrupt::new());
+    finish(run).expect("goes on");
 }
 
 /// A path without what differs from step to step and from run to run.

@@ -10,7 +10,7 @@ use tamis_core::filter::{GroupStatistics, Pool};
 use tamis_core::group::{Group, Score, Trajectory};
 use tamis_core::ragged::Ragged;
 
-use crate::left_out::LeftOut;
+use crate::credit::left_out::LeftOut;
 use crate::metrics::Metrics;
 
 /// Number of numbers that are not NaN, their sum, mean, smallest and largest, and sample deviation.

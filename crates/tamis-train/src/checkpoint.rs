@@ -17,8 +17,8 @@ pub use checksums::{CHECKSUMS, ChecksumError, Extent, verify};
 
 use crate::durable::{Disk, DiskError, UNFINISHED};
 use crate::native::{NativeCritic, NativeEngine};
+use crate::run::RunState;
 use crate::run_directory::{checkpoint_before, step_of_checkpoint};
-use crate::session::RunState;
 
 /// A checkpoint cannot be written or read.
 #[derive(Debug, Error)]

@@ -5,7 +5,7 @@ use tamis_core::diagnostics::{Diversity, PassRates, VarianceShares, ZeroAdvantag
 use tamis_core::group::{Group, Trajectory};
 use tamis_core::ragged::Ragged;
 
-use crate::left_out::LeftOut;
+use crate::credit::left_out::LeftOut;
 use crate::metrics::Metrics;
 
 /// Intervals of pass rates strictly between 0 and 1.

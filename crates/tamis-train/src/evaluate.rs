@@ -17,7 +17,7 @@ use crate::listener::RunListener;
 use crate::metrics::Metrics;
 use crate::native::{NativeEngine, NativeGenerator};
 use crate::progress::Progress;
-use crate::session::{Places, engine_settings, validation_settings};
+use crate::run::{Places, engine_settings, validation_settings};
 use crate::validation::{self, Shown, Validation, ValidationSettings};
 use crate::validation_metrics::{SourceResult, results_by_source};
 

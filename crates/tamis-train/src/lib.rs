@@ -1,6 +1,7 @@
 //! The step loop, the native engine as learner and as generator, checkpoints and resume, validation.
 //!
-//! [`assemble`] turns a validated configuration into ready objects; [`update`] trains a [`learner::Learner`] on a step's batch;
+//! [`run`] is a run from its configuration to its ending, step by step; [`credit`] makes advantages of a step's groups. [`assemble`] turns a
+//! validated configuration into ready objects; [`update`] trains a [`learner::Learner`] on a step's batch;
 //! [`checkpoint`] saves what a resume needs; [`batch_metrics`], [`metrics`] and [`logger`] say what happened.
 
 pub mod answers;
@@ -10,6 +11,7 @@ pub mod catalogue;
 pub mod checkpoint;
 pub mod checksum;
 pub mod codec;
+pub mod credit;
 pub mod critic;
 pub mod diagnostics;
 pub mod durable;
@@ -20,7 +22,6 @@ pub mod interrupt;
 pub mod journal;
 pub mod learner;
 pub mod learning_rate;
-pub mod left_out;
 pub mod listener;
 pub mod logger;
 pub mod memory;
@@ -30,9 +31,9 @@ pub mod native;
 mod optimizer_batch;
 pub mod pool;
 pub mod progress;
+pub mod run;
 pub mod run_directory;
 pub mod run_log;
-pub mod session;
 pub mod timings;
 pub mod update;
 pub mod validation;

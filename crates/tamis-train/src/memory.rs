@@ -4,7 +4,7 @@ use tamis_config::Config;
 use tamis_model::{GenerationPlan, MemoryEstimate, MemoryPlan, ModelConfig};
 
 use crate::native::KEEP_LOGITS_BYTES;
-use crate::session::threads;
+use crate::run::threads;
 
 /// Bytes of the program itself: code, tokenizer, prompts, what the allocator keeps.
 pub const PROGRAM: u64 = 20 << 20;

@@ -20,7 +20,7 @@ use tamis_rollout::{
 use crate::assemble::AssembleError;
 use crate::batch_metrics::Summary;
 use crate::interrupt::Interrupt;
-use crate::session::Places;
+use crate::run::Places;
 use crate::validation_metrics::{FigureName, PromptSamples, Quantity, REWARD, SourceResult};
 
 /// How validation samples.

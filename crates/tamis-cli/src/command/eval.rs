@@ -13,8 +13,8 @@ use tamis_train::durable::Disk;
 use tamis_train::evaluate::{EvaluateError, Evaluation, evaluate, fit_lengths};
 use tamis_train::interrupt::Interrupt;
 use tamis_train::progress::Progress;
+use tamis_train::run::{Places, RunError};
 use tamis_train::run_directory::keep_evaluation;
-use tamis_train::session::{Places, RunError};
 use tamis_train::validation::Shown;
 use tamis_train::validation_metrics::SourceResult;
 

@@ -10,8 +10,8 @@ use tamis_train::checkpoint::SaveError;
 use tamis_train::durable::Disk;
 use tamis_train::interrupt::{Interrupt, Reaction};
 use tamis_train::progress::Progress;
+use tamis_train::run::{Begin, ConfigText, Ending, Opened, Run, RunError, Summary, Unbegun};
 use tamis_train::run_directory::{RunDirectory, RunDirectoryError};
-use tamis_train::session::{Begin, Begun, ConfigText, Ending, RunError, Session, Summary, Unbegun};
 use tamis_train::validation::{OutcomeKind, ValidationReport};
 use tamis_train::warm_start::WarmStartError;
 
@@ -37,12 +37,12 @@ pub(crate) fn run(arguments: &Train) -> Result<u8, Failure> {
         let notes = notes(&loaded);
         Begin::New(ConfigText::of(loaded, notes))
     };
-    let begun = Session::begin(begin, Progress::on_stderr, interrupt).map_err(|error| fail(&error))?;
-    let session = match begun {
-        Begun::Ready(session) => session,
-        Begun::Interrupted(interrupted) => return Err(unbegun(&interrupted)),
+    let begun = Run::open(begin, Progress::on_stderr, interrupt).map_err(|error| fail(&error))?;
+    let run = match begun {
+        Opened::Ready(run) => run,
+        Opened::Interrupted(interrupted) => return Err(unbegun(&interrupted)),
     };
-    let summary = session.run().map_err(|error| fail(&error))?;
+    let summary = run.run().map_err(|error| fail(&error))?;
     show(&closing(&summary))?;
     Ok(match summary.ending {
         Ending::Finished(_) | Ending::StoppedEarly(_) => 0,

@@ -134,7 +134,7 @@ impl Checker<'_> {
         if let Err(error) = advantage::shapings(config) {
             self.assembled(&error, "objective.shaping");
         }
-        if let Err(error) = crate::session::early_stop(&config.train.early_stop) {
+        if let Err(error) = crate::run::early_stop(&config.train.early_stop) {
             self.refuse(&["train.early_stop".to_owned()], &error.to_string(), None);
         }
         if let Some(init) = &config.model.init
@@ -190,8 +190,8 @@ impl Checker<'_> {
 
     fn sampling(&mut self) {
         for (section, sampling) in [
-            ("rollout", crate::session::sampling(self.config)),
-            ("validate", crate::session::validation_settings(self.config).sampling),
+            ("rollout", crate::run::sampling(self.config)),
+            ("validate", crate::run::validation_settings(self.config).sampling),
         ] {
             let params = tamis_rollout::native::engine_params(&sampling, Vec::new());
             if let Err(error) = params.validate() {

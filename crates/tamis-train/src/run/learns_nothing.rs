@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use tamis_rollout::MissingRewards;
 
-use super::begin::how_to_train_further;
-use super::{RunError, Session};
-use crate::left_out::LeftOut;
+use super::open::how_to_train_further;
+use super::{Run, RunError};
+use crate::credit::left_out::LeftOut;
 
 /// The latest steps in a row that made no update of the policy. A checkpoint holds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -32,7 +32,7 @@ impl Untrained {
     }
 }
 
-impl Session {
+impl Run {
     /// Saves and makes the error of a run whose rewards are missing. A resume asks anew for what was answered since the last trained step:
     /// the function may be mended by then.
     pub(super) fn without_rewards(&mut self, step: u64, missing: MissingRewards) -> RunError {

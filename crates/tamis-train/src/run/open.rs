@@ -12,19 +12,19 @@ use tamis_rollout::{
 };
 
 use super::attempts::Attempts;
+use super::look::{STARTED, Start, new_directory, opening, prepared, score_names, settled};
 use super::measure::Measurement;
-use super::passes::hints;
 use super::recipe::Recipe;
 use super::recorder::Recorder;
 use super::settings::{dispatcher_settings, engine_settings, trainer_state, validation_settings};
-use super::start::{STARTED, Start, new_directory, opening, prepared, score_names, settled};
 use super::state::{RunState, ScheduleState};
 use super::workers::Workers;
-use super::{RunError, Session, Unbegun};
+use super::{Run, RunError, Unbegun};
 use crate::answers::RecordedAnswers;
 use crate::assemble::in_force::{headline, in_force};
 use crate::assemble::objective::Divergence;
 use crate::assemble::{AssembleError, advantage, objective, policy, rewards, schedule};
+use crate::credit::passes::hints;
 use crate::durable::Disk;
 use crate::interrupt::{Halt, Interrupt};
 use crate::journal::JournalError;
@@ -96,38 +96,38 @@ pub enum Begin {
 }
 
 /// What came of beginning a run.
-pub enum Begun {
+pub enum Opened {
     /// A run before its next step.
-    Ready(Box<Session>),
+    Ready(Box<Run>),
     /// Ctrl-C came before.
     Interrupted(Unbegun),
 }
 
-impl Session {
+impl Run {
     /// Prepares a run up to its first step: data, model, rewards, sieve, warm start; or the state of its last checkpoint.
     ///
     /// `progress` makes the display, given the run's steps and those already trained.
-    pub fn begin(
+    pub fn open(
         begin: Begin,
         progress: impl FnOnce(Option<u64>, u64) -> Progress,
         interrupt: Interrupt,
-    ) -> Result<Begun, RunError> {
-        Self::begin_on(&Disk::new(), begin, progress, interrupt)
+    ) -> Result<Opened, RunError> {
+        Self::open_on(&Disk::new(), begin, progress, interrupt)
     }
 
-    /// As [`Session::begin`], a new run's directory made on this disk; a resumed one stays on the disk that it was opened on.
-    pub fn begin_on(
+    /// As [`Run::open`], a new run's directory made on this disk; a resumed one stays on the disk that it was opened on.
+    pub fn open_on(
         disk: &Disk,
         begin: Begin,
         progress: impl FnOnce(Option<u64>, u64) -> Progress,
         interrupt: Interrupt,
-    ) -> Result<Begun, RunError> {
+    ) -> Result<Opened, RunError> {
         let (given, existing) = settled(begin)?;
         let is_new = existing.is_none();
         let interrupted = if is_new { Unbegun::NotBegun } else { Unbegun::NotResumed };
         let start = match Start::look(&given.config, existing.as_ref(), &interrupt) {
             Ok(start) => start,
-            Err(Halt::Interrupted) => return Ok(Begun::Interrupted(interrupted)),
+            Err(Halt::Interrupted) => return Ok(Opened::Interrupted(interrupted)),
             Err(Halt::Failed(error)) => return Err(error),
         };
         let directory = match existing {
@@ -138,8 +138,7 @@ impl Session {
         let at = start.state.as_ref().map_or(0, |(state, _)| state.step);
         let ui = progress(given.config.train.total_steps.map(|steps| steps as u64), at);
         let text = given.text.clone();
-        let (mut session, first) = match Self::prepare(given, start, directory, is_new, ui.clone(), interrupt)
-        {
+        let (mut run, first) = match Self::prepare(given, start, directory, is_new, ui.clone(), interrupt) {
             Ok(prepared) => prepared,
             Err(halt) => {
                 if is_new && disk.remove_folder(&path).is_ok() {
@@ -149,30 +148,30 @@ impl Session {
                     ));
                 }
                 return match halt {
-                    Halt::Interrupted => Ok(Begun::Interrupted(interrupted)),
+                    Halt::Interrupted => Ok(Opened::Interrupted(interrupted)),
                     Halt::Failed(error) => Err(error),
                 };
             }
         };
-        match session.first_state(first.as_deref()) {
+        match run.first_state(first.as_deref()) {
             Ok(()) => {}
             Err(Halt::Interrupted) => {
                 let unsaved = Unbegun::Unsaved { run: path };
-                session.note_failure(&unsaved);
-                return Ok(Begun::Interrupted(unsaved));
+                run.note_failure(&unsaved);
+                return Ok(Opened::Interrupted(unsaved));
             }
             Err(Halt::Failed(error)) => {
-                session.note_failure(&error);
+                run.note_failure(&error);
                 return Err(error);
             }
         }
         if !is_new {
             // What was changed holds from now on: a later resume without the override goes on with it.
-            for path in [session.recorder.directory.config(), session.recorder.directory.config_in_force()] {
-                session.recorder.directory.disk().write_file(&path, text.as_bytes())?;
+            for path in [run.recorder.directory.config(), run.recorder.directory.config_in_force()] {
+                run.recorder.directory.disk().write_file(&path, text.as_bytes())?;
             }
         }
-        Ok(Begun::Ready(Box::new(session)))
+        Ok(Opened::Ready(Box::new(run)))
     }
 
     /// Everything up to the first weights: whatever is wrong with the configuration shows here. With the examples that a warm start imitates
@@ -386,7 +385,7 @@ impl Session {
             RunState::first(schedule, objective, data_crc32, recipe.critic.is_some())
         };
         let loggers = loggers(&config, &directory, at + 1, state.logs.last_row.as_deref())?;
-        let session = Session {
+        let run = Run {
             recorder: Recorder::new(&config, &recipe.sieve, directory, loggers, ui, saved),
             measurement: Measurement {
                 prompts: validation_prompts,
@@ -403,7 +402,7 @@ impl Session {
             state,
             interrupt,
         };
-        Ok((session, examples))
+        Ok((run, examples))
     }
 }
 

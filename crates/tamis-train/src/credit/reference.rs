@@ -7,17 +7,17 @@ use tamis_core::objective::{KlEstimator, kl};
 use tamis_core::ragged::Ragged;
 use tamis_rollout::{DispatchError, Record, Reference, ReferencePass};
 
-use super::RunError;
-use super::recipe::Recipe;
-use super::state::RunState;
 use crate::assemble::objective::Divergence;
 use crate::interrupt::Halt;
 use crate::learner::{Learner, Pass};
 use crate::micro_batch::{MicroBatch, pass_over, sequences};
 use crate::native::NativeEngine;
+use crate::run::RunError;
+use crate::run::recipe::Recipe;
+use crate::run::state::RunState;
 
 /// The reference pass before the filter.
-pub(super) struct BeforeFilter<'a> {
+pub(crate) struct BeforeFilter<'a> {
     engine: &'a mut NativeEngine,
     estimator: KlEstimator,
     coefficient: f64,
@@ -28,7 +28,7 @@ pub(super) struct BeforeFilter<'a> {
 
 impl<'a> BeforeFilter<'a> {
     /// Only where the filter looks at rewards after KL: groups that are dropped cost no forward pass else.
-    pub(super) fn of(
+    pub(crate) fn of(
         recipe: &Recipe,
         state: &RunState,
         engine: &'a mut NativeEngine,
@@ -60,7 +60,7 @@ impl Reference for BeforeFilter<'_> {
 }
 
 /// Log-probabilities of all trajectories under the reference, one row each `[B][T]`.
-pub(super) fn reference_logprobs(
+pub(crate) fn reference_logprobs(
     engine: &mut NativeEngine,
     groups: &[&Group],
     micro_batch: MicroBatch,
@@ -71,7 +71,7 @@ pub(super) fn reference_logprobs(
 /// Log-probabilities of all trajectories of the batch under the reference, one row each `[B][T]`: those that the filter needed before, and
 /// of a `pass` over the other groups (all of them where the filter needs none; groups that a checkpoint carried), if there are any. The
 /// reference does not change, and a row does not depend on the rows beside it: either way the numbers are the same.
-pub(super) fn reference_column<E>(
+pub(crate) fn reference_column<E>(
     trained: &[Record],
     pass: impl FnOnce(&[&Group]) -> Result<Ragged<f32>, E>,
 ) -> Result<Ragged<f32>, E> {
@@ -93,24 +93,24 @@ pub(super) fn reference_column<E>(
 }
 
 /// The KL penalty of some groups.
-pub(super) struct Penalty {
+pub(crate) struct Penalty {
     /// Of each trajectory \[B\].
-    pub(super) of_trajectories: Vec<f64>,
+    pub(crate) of_trajectories: Vec<f64>,
     /// What each token is charged with \[N\].
-    pub(super) of_tokens: Vec<f64>,
+    pub(crate) of_tokens: Vec<f64>,
     /// Mean divergence per token.
-    pub(super) mean_kl: f64,
+    pub(crate) mean_kl: f64,
 }
 
 impl Penalty {
     /// The rewards that are left \[B\].
-    pub(super) fn off(&self, rewards: impl IntoIterator<Item = f64>) -> Vec<f64> {
+    pub(crate) fn off(&self, rewards: impl IntoIterator<Item = f64>) -> Vec<f64> {
         rewards.into_iter().zip(&self.of_trajectories).map(|(reward, penalty)| reward - penalty).collect()
     }
 }
 
 /// What the divergence from the reference costs some groups.
-pub(super) fn penalty(
+pub(crate) fn penalty(
     estimator: KlEstimator,
     coefficient: f64,
     groups: &[&Group],

@@ -1,30 +1,4 @@
-//! A run from its configuration to its last step.
-//!
-//! [`Session::begin`] makes a run directory and everything in it, or opens one and puts the state of its last checkpoint back;
-//! [`Session::run`] trains until the end, an interruption, or a stop with a diagnosis.
-
-mod advantages;
-mod attempts;
-mod begin;
-mod critic;
-mod early_stop;
-mod facts;
-mod first_state;
-mod measure;
-mod members;
-mod passes;
-mod recipe;
-mod recorder;
-mod reference;
-mod settings;
-mod start;
-mod state;
-mod step;
-mod steps;
-mod uniform;
-mod untrained;
-mod watch;
-mod workers;
+//! How a run ends: as planned, stopped early, interrupted, or with an error.
 
 use std::path::PathBuf;
 
@@ -39,31 +13,14 @@ use thiserror::Error;
 
 use crate::assemble::AssembleError;
 use crate::checkpoint::SaveError;
-use crate::interrupt::{Halt, Interrupt};
+use crate::credit::left_out::LeftOut;
+use crate::interrupt::Halt;
 use crate::journal::JournalError;
 use crate::learner::LearnerError;
-use crate::left_out::LeftOut;
 use crate::logger::LoggerError;
 use crate::run_directory::RunDirectoryError;
 use crate::validation::ValidationReport;
 use crate::warm_start::WarmStartError;
-
-use attempts::Attempts;
-use measure::Measurement;
-use recipe::Recipe;
-use recorder::Recorder;
-use workers::Workers;
-
-pub use begin::{Begin, Begun, ConfigText, Places};
-pub(crate) use early_stop::early_stop;
-pub(crate) use settings::{engine_settings, sampling, threads, validation_settings};
-pub use state::{CarriedGroup, CriticState, LearningState, RunState, ScheduleState, ValidationHistory};
-pub use uniform::UniformGroups;
-pub use untrained::Untrained;
-
-/// So many updates in a row whose gradient is not finite end the run, and so many steps in a row that make no update of the policy: nothing
-/// says that it would recover.
-const MOST_SKIPPED_UPDATES: u32 = 10;
 
 /// A run cannot begin or go on.
 #[derive(Debug, Error)]
@@ -474,18 +431,4 @@ pub struct Summary {
     pub before: Option<ValidationReport>,
     /// Validation after the last step.
     pub after: Option<ValidationReport>,
-}
-
-/// A run in progress: parts that own what they hold and do not know each other.
-pub struct Session {
-    recipe: Recipe,
-    workers: Workers,
-    /// As of the last finished step: replaced whole, never edited in place.
-    state: RunState,
-    recorder: Recorder,
-    measurement: Measurement,
-    interrupt: Interrupt,
-    attempts: Attempts,
-    /// The next group when this process began.
-    first_group: u64,
 }

@@ -1,4 +1,4 @@
-//! Early stopping: what a session tells the stops, and how it ends when one fires.
+//! Early stopping: what a run tells the stops, and how it ends when one fires.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use tamis_core::early_stop::{
 use tamis_core::group::Group;
 use tamis_rollout::{Collected, Record};
 
-use super::{Ending, RunError, Session};
+use super::{Ending, Run, RunError};
 use crate::batch_metrics::in_group_reward_std;
 use crate::interrupt::Halt;
 use crate::metrics::Metrics;
@@ -36,7 +36,7 @@ pub(crate) fn early_stop(config: &EarlyStopConfig) -> Result<EarlyStop, EarlySto
     })
 }
 
-impl Session {
+impl Run {
     /// Tells the stops of the rounds of a step, in order. `first` is the first group that was dispatched for it: groups carried in from earlier
     /// steps were told of with those.
     pub(super) fn observe_rounds(&mut self, collected: &Collected, first: u64, is_trained: bool) {

@@ -1,4 +1,4 @@
-//! From the configuration to the settings of what a session drives: engine, sampling, validation, update.
+//! From the configuration to the settings of what a run drives: engine, sampling, validation, update.
 
 use std::num::NonZeroUsize;
 
@@ -73,7 +73,7 @@ pub(crate) fn validation_settings(config: &Config) -> ValidationSettings {
     }
 }
 
-/// Steps that a run on so many prompts is to have; see [`super::Session::planned_steps`].
+/// Steps that a run on so many prompts is to have; see [`super::Run::planned_steps`].
 pub(super) fn planned_steps(config: &Config, num_prompts: usize) -> u64 {
     let train = &config.train;
     let of_epochs = |epochs: usize| (epochs * num_prompts).div_ceil(config.gen_batch_size().max(1));

@@ -5,24 +5,24 @@ use tamis_core::group::{Group, Trajectory};
 use tamis_core::ragged::Ragged;
 use tamis_rollout::Record;
 
-use super::recipe::Recipe;
-use super::step::Member;
-use crate::left_out::LeftOut;
+use crate::credit::left_out::LeftOut;
+use crate::run::recipe::Recipe;
+use crate::run::step::Member;
 
 /// What the filter said of the members of the batch.
-pub(super) struct Members {
+pub(crate) struct Members {
     /// Whether the filter chose each `[P][G]`; `None`: it chooses whole groups.
-    pub(super) chosen: Option<Vec<Vec<bool>>>,
+    pub(crate) chosen: Option<Vec<Vec<bool>>>,
 }
 
 impl Members {
     /// Of the groups of a batch.
-    pub(super) fn of(recipe: &Recipe, trained: &[Record]) -> Self {
+    pub(crate) fn of(recipe: &Recipe, trained: &[Record]) -> Self {
         Self { chosen: trained.iter().map(|record| recipe.sieve.chosen_of(record)).collect() }
     }
 
     /// What became of each member, group by group: why it is left out \[B\], or its advantage \[B\].
-    pub(super) fn fates(
+    pub(crate) fn fates(
         &self,
         groups: &[&Group],
         left_out: &[Option<LeftOut>],
@@ -56,18 +56,18 @@ impl Members {
     }
 
     /// Rewards as the estimator compares them `[P][G]`: NaN, which it takes for "no score", where the filter did not choose a member.
-    pub(super) fn rewards(&self, groups: &[&Group]) -> Ragged<f64> {
+    pub(crate) fn rewards(&self, groups: &[&Group]) -> Ragged<f64> {
         self.rows(groups, |member, is_chosen| if is_chosen { member.reward } else { f64::NAN })
     }
 
     /// Which members are compared: chosen, and scored `[P][G]`.
-    pub(super) fn compared(&self, groups: &[&Group]) -> Ragged<bool> {
+    pub(crate) fn compared(&self, groups: &[&Group]) -> Ragged<bool> {
         self.rows(groups, |member, is_chosen| is_chosen && member.is_scored())
     }
 }
 
 /// Which members bear loss `[P][G]`.
-pub(super) fn in_loss(groups: &[&Group], left_out: &[Option<LeftOut>]) -> Ragged<bool> {
+pub(crate) fn in_loss(groups: &[&Group], left_out: &[Option<LeftOut>]) -> Ragged<bool> {
     let mut left_out = left_out.iter();
     let mut rows = Ragged::default();
     for group in groups {
@@ -77,7 +77,7 @@ pub(super) fn in_loss(groups: &[&Group], left_out: &[Option<LeftOut>]) -> Ragged
 }
 
 /// How many members are left out, and their completion tokens.
-pub(super) fn counted(groups: &[&Group], left_out: &[Option<LeftOut>]) -> (u64, u64) {
+pub(crate) fn counted(groups: &[&Group], left_out: &[Option<LeftOut>]) -> (u64, u64) {
     let members = groups.iter().flat_map(|group| &group.trajectories).zip(left_out);
     members
         .filter(|(_, left_out)| left_out.is_some())
@@ -85,7 +85,7 @@ pub(super) fn counted(groups: &[&Group], left_out: &[Option<LeftOut>]) -> (u64, 
 }
 
 /// Advantages as they are told: members that are left out have none (NaN); their scores are the group's all the same.
-pub(super) fn of_trained(
+pub(crate) fn of_trained(
     advantages: &Advantages,
     groups: &[&Group],
     left_out: &[Option<LeftOut>],
@@ -107,7 +107,7 @@ pub(super) fn of_trained(
 }
 
 /// One advantage per trajectory for the rollout file \[B\]: its own, or the mean over the tokens that the policy produced.
-pub(super) fn of_trajectories(advantages: &Advantages, groups: &[&Group]) -> Vec<f64> {
+pub(crate) fn of_trajectories(advantages: &Advantages, groups: &[&Group]) -> Vec<f64> {
     match advantages {
         Advantages::PerTrajectory(advantages) => advantages.values().to_vec(),
         Advantages::PerToken(advantages) => groups

@@ -12,7 +12,7 @@ use tamis_model::ModelConfig;
 use tamis_rollout::PreparedPrompt;
 
 use super::RunError;
-use super::begin::{Begin, ConfigText};
+use super::open::{Begin, ConfigText};
 use super::state::RunState;
 use crate::assemble::{AssembleError, advantage, critic, data, objective, policy};
 use crate::checkpoint::{self, Extent, SaveError};

@@ -9,52 +9,52 @@ use tamis_core::schedule::StepReport;
 use tamis_rollout::{Dependencies, InFlight, Publication, Record, Reference};
 
 use super::RunError;
-use super::advantages::{Columns, Credit, assign, columns, dropped};
 use super::facts::{CriticFacts, StepFacts};
-use super::members::{Members, counted, in_loss, of_trajectories};
 use super::recipe::Recipe;
 use super::recorder::{POLICY_RATE, diverged};
-use super::reference::BeforeFilter;
 use super::state::{CriticState, RunState};
 use super::watch::Warnings;
 use super::workers::Workers;
 use crate::batch_metrics::num_tokens;
+use crate::credit::left_out::{LeftOut, left_out, reject};
+use crate::credit::members::{Members, counted, in_loss, of_trajectories};
+use crate::credit::reference::BeforeFilter;
+use crate::credit::{Columns, Credit, assign, columns, dropped};
 use crate::critic::{CriticBatch, update_critic};
 use crate::interrupt::Halt;
 use crate::learner::Learner;
-use crate::left_out::{LeftOut, left_out, reject};
 use crate::micro_batch::{pass_over, sequences};
 use crate::timings::UPDATE;
 use crate::update::{TrainingBatch, UpdateReport, update};
 
 /// The groups of a step, as they were collected for it.
 #[derive(Debug, Clone)]
-pub(super) struct Batch {
+pub(crate) struct Batch {
     /// Groups to train on, in batch order.
-    pub(super) trained: Vec<Record>,
+    pub(crate) trained: Vec<Record>,
     /// Every other group that left the machine, in all attempts at the step.
-    pub(super) others: Vec<Record>,
+    pub(crate) others: Vec<Record>,
     /// Groups generated for the step and kept for a later one.
-    pub(super) carried_out: Vec<Record>,
+    pub(crate) carried_out: Vec<Record>,
     /// Numbers of the step, all attempts together.
-    pub(super) report: StepReport,
+    pub(crate) report: StepReport,
     /// Attempts at it that were given up.
-    pub(super) num_given_up: usize,
+    pub(crate) num_given_up: usize,
 }
 
 impl Batch {
     /// The trained groups \[P\].
-    pub(super) fn groups(&self) -> Vec<&Group> {
+    pub(crate) fn groups(&self) -> Vec<&Group> {
         self.trained.iter().map(|record| &record.group).collect()
     }
 
     /// Their sizes \[P\].
-    pub(super) fn sizes(&self) -> Vec<usize> {
+    pub(crate) fn sizes(&self) -> Vec<usize> {
         self.trained.iter().map(|record| record.group.trajectories.len()).collect()
     }
 
     /// Everything that was generated for the step, in all of its attempts and before any filter.
-    pub(super) fn generated(&self) -> Vec<&Record> {
+    pub(crate) fn generated(&self) -> Vec<&Record> {
         let all = self.trained.iter().chain(&self.others).chain(&self.carried_out);
         generated(self.report.step, all)
     }
@@ -62,51 +62,51 @@ impl Batch {
 
 /// A group that was trained on, with what became of each of its members.
 #[derive(Debug, Clone)]
-pub(super) struct TrainedGroup {
+pub(crate) struct TrainedGroup {
     /// The group as it was collected: the filter's metric of its members, rewards, what was logged.
-    pub(super) record: Record,
+    pub(crate) record: Record,
     /// Its members \[G\].
-    pub(super) members: Vec<Member>,
+    pub(crate) members: Vec<Member>,
 }
 
 /// What became of a member of a trained group.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Member {
+pub(crate) struct Member {
     /// Whether the filter chose it.
-    pub(super) is_chosen: bool,
+    pub(crate) is_chosen: bool,
     /// Why it bears no loss; `None`: it trains.
-    pub(super) left_out: Option<LeftOut>,
+    pub(crate) left_out: Option<LeftOut>,
     /// Its advantage, the mean over its tokens where each has one; `None` where it does not train.
-    pub(super) advantage: Option<f64>,
+    pub(crate) advantage: Option<f64>,
 }
 
 /// What a step makes of a state and a batch.
-pub(super) struct Step {
+pub(crate) struct Step {
     /// The state after it.
-    pub(super) after: RunState,
+    pub(crate) after: RunState,
     /// The groups that it trained on, in batch order.
-    pub(super) trained: Vec<TrainedGroup>,
+    pub(crate) trained: Vec<TrainedGroup>,
     /// Every other group that left the machine, in all attempts at the step.
-    pub(super) others: Vec<Record>,
+    pub(crate) others: Vec<Record>,
     /// Groups generated for the step and kept for a later one.
-    pub(super) carried_out: Vec<Record>,
+    pub(crate) carried_out: Vec<Record>,
     /// What is to be known of it.
-    pub(super) facts: StepFacts,
+    pub(crate) facts: StepFacts,
 }
 
 impl Step {
     /// The trained groups \[P\].
-    pub(super) fn groups(&self) -> Vec<&Group> {
+    pub(crate) fn groups(&self) -> Vec<&Group> {
         self.trained.iter().map(|trained| &trained.record.group).collect()
     }
 
     /// What became of every member of the trained groups, in order \[B\].
-    pub(super) fn members(&self) -> impl Iterator<Item = &Member> {
+    pub(crate) fn members(&self) -> impl Iterator<Item = &Member> {
         self.trained.iter().flat_map(|trained| &trained.members)
     }
 
     /// Everything that was generated for the step, in all of its attempts and before any filter.
-    pub(super) fn generated(&self) -> Vec<&Record> {
+    pub(crate) fn generated(&self) -> Vec<&Record> {
         let trained = self.trained.iter().map(|trained| &trained.record);
         generated(self.facts.step, trained.chain(&self.others).chain(&self.carried_out))
     }
@@ -119,7 +119,7 @@ fn generated<'a>(step: u64, records: impl Iterator<Item = &'a Record>) -> Vec<&'
 
 /// Trains on a batch. Everything that it changes beside weights and moments is in what it returns: where an interruption ends it, nothing was
 /// changed, and weights have moved only where [`crate::native::NativeEngine::begin_updates`] was told that the state before is kept.
-pub(super) fn step(
+pub(crate) fn step(
     recipe: &Recipe,
     workers: &mut Workers,
     before: &RunState,

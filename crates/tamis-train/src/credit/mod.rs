@@ -1,5 +1,10 @@
 //! Credit: from the groups of a step to the columns that the estimator reads, and from these to advantages.
 
+pub mod left_out;
+pub(crate) mod members;
+pub(crate) mod passes;
+pub(crate) mod reference;
+
 use std::time::Instant;
 
 use tamis_core::advantage::shaping::{GroupCounts, Shaped, ShapingBatch, shape};
@@ -13,15 +18,6 @@ use tamis_core::ragged::Ragged;
 use tamis_core::random::{Key, Purpose};
 use tamis_rollout::{Fate, PreparedPrompt, Record};
 
-use super::RunError;
-use super::facts::{GreedyFacts, RewardKl, StepFacts};
-use super::members::Members;
-use super::passes::Passes;
-use super::recipe::Recipe;
-use super::reference::{penalty, reference_column, reference_logprobs};
-use super::state::RunState;
-use super::step::Batch;
-use super::workers::Workers;
 use crate::assemble::objective::Divergence;
 use crate::batch_metrics::Summary;
 use crate::critic::values;
@@ -29,20 +25,29 @@ use crate::interrupt::Halt;
 use crate::learner::LearnerError;
 use crate::micro_batch::sequences;
 use crate::optimizer_batch::mask_of;
+use crate::run::RunError;
+use crate::run::facts::{GreedyFacts, RewardKl, StepFacts};
+use crate::run::recipe::Recipe;
+use crate::run::state::RunState;
+use crate::run::step::Batch;
+use crate::run::workers::Workers;
 use crate::validation::{Validation, sample};
+use members::Members;
+use passes::Passes;
+use reference::{penalty, reference_column, reference_logprobs};
 
 /// Everything that advantages are made of. Rows are trajectories of the trained groups in order \[B\], or groups \[P\].
-pub(super) struct Columns {
+pub(crate) struct Columns {
     /// Rewards that are compared `[P][G]`, after the KL penalty where it is in the reward; NaN for a member that is not compared.
-    pub(super) rewards: Ragged<f64>,
+    pub(crate) rewards: Ragged<f64>,
     /// The same \[B\], where the KL is in the reward.
-    pub(super) final_rewards: Option<Vec<f64>>,
+    pub(crate) final_rewards: Option<Vec<f64>>,
     /// Coefficient of the divergence in the reward from now on, where there is such a divergence.
-    pub(super) reward_kl: Option<KlState>,
+    pub(crate) reward_kl: Option<KlState>,
     /// Log-probabilities under the reference `[B][T]`, where there is one.
-    pub(super) reference: Option<Ragged<f32>>,
+    pub(crate) reference: Option<Ragged<f32>>,
     /// Values of the critic `[B][T]`, where there is one.
-    pub(super) values: Option<Ragged<f64>>,
+    pub(crate) values: Option<Ragged<f64>>,
     token_rewards: Option<Ragged<f64>>,
     mask: Ragged<bool>,
     lengths: Vec<usize>,
@@ -58,13 +63,13 @@ pub(super) struct Columns {
 }
 
 /// What a step's advantages became.
-pub(super) struct Credit {
+pub(crate) struct Credit {
     /// Advantages after the shapings.
-    pub(super) shaped: Shaped,
+    pub(crate) shaped: Shaped,
     /// Returns per token, where the estimator forms them `[B][T]`.
-    pub(super) returns: Option<Ragged<f64>>,
+    pub(crate) returns: Option<Ragged<f64>>,
     /// What the estimator carries on.
-    pub(super) state: AdvantageState,
+    pub(crate) state: AdvantageState,
 }
 
 fn not_rectangular(error: &tamis_core::ragged::RaggedError) -> RunError {
@@ -119,7 +124,7 @@ fn token_rewards(
 }
 
 /// Fills every column that the estimator reads, with the passes and completions that some of them take.
-pub(super) fn columns(
+pub(crate) fn columns(
     recipe: &Recipe,
     workers: &mut Workers,
     before: &RunState,
@@ -238,7 +243,7 @@ pub(super) fn columns(
 }
 
 /// Advantages of the trained groups, shaped.
-pub(super) fn assign(
+pub(crate) fn assign(
     recipe: &Recipe,
     before: &RunState,
     batch: &Batch,
@@ -284,7 +289,7 @@ pub(super) fn assign(
 }
 
 /// What the filter dropped in the step, where it stays in the denominators of the loss.
-pub(super) fn dropped(recipe: &Recipe, others: &[Record]) -> Result<Option<Normalisers>, RunError> {
+pub(crate) fn dropped(recipe: &Recipe, others: &[Record]) -> Result<Option<Normalisers>, RunError> {
     if !recipe.counts_dropped() {
         return Ok(None);
     }

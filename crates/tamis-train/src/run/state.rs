@@ -12,8 +12,8 @@ use tamis_data::sampler::Position;
 use tamis_env::reward::Logged;
 use tamis_rollout::{Dispatcher, Fate, Record, RewardHealth};
 
+use super::learns_nothing::Untrained;
 use super::uniform::UniformGroups;
-use super::untrained::Untrained;
 use crate::pool::{GivenBack, PromptPool};
 use crate::run_directory::LogPositions;
 use crate::validation::ValidationReport;

@@ -9,7 +9,6 @@ use tamis_core::ragged::Ragged;
 use tamis_core::schedule::StepReport;
 use tamis_rollout::Record;
 
-use super::members::of_trained;
 use super::recipe::Recipe;
 use super::recorder::Diverged;
 use super::step::{Batch, Step};
@@ -17,75 +16,76 @@ use crate::assemble::objective::Divergence;
 use crate::batch_metrics::{
     GeneratedFacts, Spread, Summary, TrainedColumns, TrainedFacts, generated_metrics, trained_metrics,
 };
+use crate::credit::left_out::LeftOut;
+use crate::credit::members::of_trained;
 use crate::critic::CriticReport;
 use crate::diagnostics;
-use crate::left_out::LeftOut;
 use crate::metrics::Metrics;
 use crate::progress::StepView;
 use crate::timings::{GENERATION, STEP, Timings, TokenCounts, UPDATE};
 use crate::update::UpdateReport;
 
 /// What a step found and did.
-pub(super) struct StepFacts {
+pub(crate) struct StepFacts {
     /// The step, from 1.
-    pub(super) step: u64,
+    pub(crate) step: u64,
     /// Where its groups went; members that bear no loss are counted as left out.
-    pub(super) report: StepReport,
+    pub(crate) report: StepReport,
     /// Attempts at it that were given up.
-    pub(super) num_given_up: usize,
+    pub(crate) num_given_up: usize,
     /// The greedy completions, where the estimator compares with them.
-    pub(super) greedy: Option<GreedyFacts>,
+    pub(crate) greedy: Option<GreedyFacts>,
     /// The divergence in the reward, where it is there.
-    pub(super) reward_kl: Option<RewardKl>,
+    pub(crate) reward_kl: Option<RewardKl>,
     /// What the shapings measured, by name as logged.
-    pub(super) shaping: Vec<(&'static str, f64)>,
+    pub(crate) shaping: Vec<(&'static str, f64)>,
     /// The critic's updates, where it was trained.
-    pub(super) critic: Option<CriticFacts>,
+    pub(crate) critic: Option<CriticFacts>,
     /// Norms of gradients by reward deviation, by name as logged.
-    pub(super) gradients: Vec<(String, f64)>,
+    pub(crate) gradients: Vec<(String, f64)>,
     /// The policy's updates, where it was trained.
-    pub(super) update: Option<UpdateReport>,
+    pub(crate) update: Option<UpdateReport>,
     /// The policy's learning rate, where it was trained.
-    pub(super) learning_rate: f64,
+    pub(crate) learning_rate: f64,
     /// Advantages of the trained groups.
-    pub(super) advantages: Advantages,
+    pub(crate) advantages: Advantages,
     /// Returns, where the estimator forms them `[B][T]`.
-    pub(super) returns: Option<Ragged<f64>>,
+    pub(crate) returns: Option<Ragged<f64>>,
     /// Rewards after the KL penalty \[B\], where it is in the reward.
-    pub(super) final_rewards: Option<Vec<f64>>,
+    pub(crate) final_rewards: Option<Vec<f64>>,
     /// Most updates of the policy in a row, up to one of this step, that were left out.
-    pub(super) most_skipped: u32,
+    pub(crate) most_skipped: u32,
     /// The same of the critic.
-    pub(super) most_skipped_critic: u32,
+    pub(crate) most_skipped_critic: u32,
     /// Weights or moments that are no numbers any more.
-    pub(super) diverged: Option<Diverged>,
+    pub(crate) diverged: Option<Diverged>,
     /// What a person should know.
-    pub(super) warnings: Vec<String>,
+    pub(crate) warnings: Vec<String>,
     /// How long its stages took.
-    pub(super) timings: Timings,
+    pub(crate) timings: Timings,
 }
 
 /// What greedy completions got.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct GreedyFacts {
-    pub(super) mean_reward: Option<f64>,
-    pub(super) num_completions: usize,
-    pub(super) mean_length: Option<f64>,
+pub(crate) struct GreedyFacts {
+    pub(crate) mean_reward: Option<f64>,
+    pub(crate) num_completions: usize,
+    pub(crate) mean_length: Option<f64>,
 }
 
 /// The divergence from the reference in the reward.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct RewardKl {
+pub(crate) struct RewardKl {
     /// Mean per token.
-    pub(super) mean: f64,
+    pub(crate) mean: f64,
     /// What it was multiplied by.
-    pub(super) coefficient: f64,
+    pub(crate) coefficient: f64,
 }
 
 /// What the critic's updates did, and how well it knew the returns before.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct CriticFacts {
-    pub(super) report: CriticReport,
+pub(crate) struct CriticFacts {
+    pub(crate) report: CriticReport,
     learning_rate: f64,
     explained_variance: Option<f64>,
     values: Option<Summary>,
@@ -93,7 +93,7 @@ pub(super) struct CriticFacts {
 
 impl CriticFacts {
     /// Over the tokens of the policy in members that are `compared` `[P][G]`.
-    pub(super) fn of(
+    pub(crate) fn of(
         report: CriticReport,
         learning_rate: f64,
         groups: &[&Group],
@@ -132,7 +132,7 @@ impl CriticFacts {
 
 impl StepFacts {
     /// Of a step that has not been trained yet.
-    pub(super) fn of(batch: &Batch) -> Self {
+    pub(crate) fn of(batch: &Batch) -> Self {
         Self {
             step: batch.report.step,
             report: batch.report,
@@ -156,7 +156,7 @@ impl StepFacts {
     }
 
     /// Warns of updates that could not be made, and of a batch of whose members none bears loss.
-    pub(super) fn warn_of_updates(&mut self, num_members: usize, num_left_out: u64, first: Option<&LeftOut>) {
+    pub(crate) fn warn_of_updates(&mut self, num_members: usize, num_left_out: u64, first: Option<&LeftOut>) {
         let step = self.step;
         let skipped = |num_skipped: usize, num_updates: usize, whose: &str| {
             (num_skipped > 0).then(|| {
@@ -183,8 +183,8 @@ impl StepFacts {
 }
 
 /// The metrics of a step, with what a person follows of them.
-pub(super) struct StepMetrics {
-    pub(super) metrics: Metrics,
+pub(crate) struct StepMetrics {
+    pub(crate) metrics: Metrics,
     trained: TrainedFacts,
     generated: GeneratedFacts,
     zero_advantage: Option<f64>,
@@ -195,7 +195,7 @@ pub(super) struct StepMetrics {
 
 impl StepMetrics {
     /// Every metric of a step, clocks and validation aside.
-    pub(super) fn of(recipe: &Recipe, step: &Step) -> Self {
+    pub(crate) fn of(recipe: &Recipe, step: &Step) -> Self {
         let Step { after, facts, .. } = step;
         let mut metrics = Metrics::new();
         metrics.set("training/global_step", facts.step as f64);
@@ -264,13 +264,13 @@ impl StepMetrics {
     }
 
     /// Adds the clocks.
-    pub(super) fn put_times(&mut self, timings: &Timings) {
+    pub(crate) fn put_times(&mut self, timings: &Timings) {
         let tokens = TokenCounts { generated: self.num_generated_tokens, trained: self.trained.num_tokens };
         timings.metrics(tokens, &mut self.metrics);
     }
 
     /// What a person sees of the step.
-    pub(super) fn view(&self, recipe: &Recipe, facts: &StepFacts, timings: &Timings) -> StepView {
+    pub(crate) fn view(&self, recipe: &Recipe, facts: &StepFacts, timings: &Timings) -> StepView {
         let report = facts.update.as_ref();
         StepView {
             reward: self.trained.rewards.map(|rewards| rewards.mean),

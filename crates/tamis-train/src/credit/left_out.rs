@@ -107,7 +107,7 @@ pub fn reject(left_out: &mut [Option<LeftOut>], rejected: &[bool]) {
 mod tests {
     #[test]
     fn every_verdict_is_on_the_page_of_rollouts() {
-        let page = include_str!("../../../docs/rollouts.md");
+        let page = include_str!("../../../../docs/rollouts.md");
         let fates = [
             tamis_rollout::Fate::Trained,
             tamis_rollout::Fate::Surplus,

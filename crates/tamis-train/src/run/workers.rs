@@ -10,29 +10,29 @@ use crate::pool::PromptPool;
 use crate::validation;
 
 /// What a step drives. Weights, and where generation stands, are theirs; every number of the run is in its state.
-pub(super) struct Workers {
+pub(crate) struct Workers {
     /// The learner.
-    pub(super) engine: NativeEngine,
+    pub(crate) engine: NativeEngine,
     /// What samples; the native one shares the weights of the learner.
-    pub(super) generator: Box<dyn Generator>,
+    pub(crate) generator: Box<dyn Generator>,
     /// The training prompts.
-    pub(super) pool: PromptPool,
+    pub(crate) pool: PromptPool,
     /// The reward functions.
-    pub(super) scorer: Scorer,
+    pub(crate) scorer: Scorer,
     /// What brings a step's groups in.
-    pub(super) dispatcher: Dispatcher,
+    pub(crate) dispatcher: Dispatcher,
     /// Whether the run is to stop soon.
-    pub(super) interrupt: Interrupt,
+    pub(crate) interrupt: Interrupt,
 }
 
 impl Workers {
     /// Where scheduling stands now.
-    pub(super) fn schedule(&self) -> ScheduleState {
+    pub(crate) fn schedule(&self) -> ScheduleState {
         ScheduleState::of(&self.dispatcher, &self.pool)
     }
 
     /// What completes and scores a list of prompts.
-    pub(super) fn sampling(&mut self) -> validation::Dependencies<'_> {
+    pub(crate) fn sampling(&mut self) -> validation::Dependencies<'_> {
         validation::Dependencies {
             generator: &mut *self.generator,
             inbox: self.dispatcher.inbox(),
@@ -42,7 +42,7 @@ impl Workers {
     }
 
     /// Whether an earlier policy sampled some of one of the groups.
-    pub(super) fn any_is_stale(&self, groups: &[&Group]) -> bool {
+    pub(crate) fn any_is_stale(&self, groups: &[&Group]) -> bool {
         let version = self.engine.version();
         groups
             .iter()

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use tamis_config::Config;
 
 use super::state::RunState;
-use super::{RunError, Session};
+use super::{Run, RunError};
 use crate::assemble::{AssembleError, critic};
 use crate::checkpoint;
 use crate::native::NativeCritic;
@@ -38,7 +38,7 @@ pub(super) fn check_warm_up(config: &Config, num_prompts: usize) -> Result<(), A
     ))
 }
 
-impl Session {
+impl Run {
     /// A critic with the policy's layers, where one is needed and neither a checkpoint nor the configuration gave it.
     pub(super) fn keep_critic(&mut self) {
         if self.recipe.critic.is_none() {

@@ -3,7 +3,7 @@
 use super::recorder::check_finite;
 use super::settings::optimizer;
 use super::workers::Workers;
-use super::{RunError, Session};
+use super::{Run, RunError};
 use crate::assemble::objective::Divergence;
 use crate::checkpoint;
 use crate::interrupt::Halt;
@@ -14,7 +14,7 @@ use tamis_model::SaveDtype;
 /// What a warm start that diverges has too much of.
 const RATE: &str = "warm_start.learning_rate";
 
-impl Session {
+impl Run {
     /// Weights, reference and first measurement; `examples` where the run begins.
     pub(super) fn first_state(&mut self, examples: Option<&[Example]>) -> Result<(), Halt<RunError>> {
         if let Some(examples) = examples {

@@ -9,12 +9,12 @@ use tamis_env::reward::TrainerState;
 use tamis_rollout::{SamplePurpose, Sampling};
 
 use super::RunError;
-use super::passes::Hints;
 use super::settings::{planned_steps, trainer_state, update_settings, validation_settings};
 use crate::assemble::critic::{self, CriticPlan};
 use crate::assemble::objective::{self, Divergence};
 use crate::assemble::schedule::{Sieve, is_group_relative};
 use crate::assemble::{advantage, learning_rate};
+use crate::credit::passes::Hints;
 use crate::gradient_analysis::GradientAnalysis;
 use crate::learner::LearnerError;
 use crate::learning_rate::LearningRate;
@@ -22,36 +22,36 @@ use crate::update::UpdateSettings;
 use crate::validation::ValidationSettings;
 
 /// What a step does, as the configuration says: it is made once and never changes.
-pub(super) struct Recipe {
+pub(crate) struct Recipe {
     /// The configuration itself.
-    pub(super) config: Config,
+    pub(crate) config: Config,
     /// Training prompts of an epoch.
-    pub(super) num_prompts: usize,
+    pub(crate) num_prompts: usize,
     /// Which groups train, and which of their members.
-    pub(super) sieve: Sieve,
+    pub(crate) sieve: Sieve,
     /// From rewards to advantages.
-    pub(super) advantage: Advantage,
+    pub(crate) advantage: Advantage,
     /// What advantages go through afterwards.
-    pub(super) shapings: Vec<Shaping>,
+    pub(crate) shapings: Vec<Shaping>,
     /// Prompts with their gold answer, where the estimator contrasts with it.
-    pub(super) hints: Hints,
+    pub(crate) hints: Hints,
     /// The loss of the policy.
-    pub(super) objective: Objective,
+    pub(crate) objective: Objective,
     /// Where the divergence from the reference goes.
-    pub(super) divergence: Divergence,
+    pub(crate) divergence: Divergence,
     /// How a batch becomes updates of the policy.
-    pub(super) update: UpdateSettings,
+    pub(crate) update: UpdateSettings,
     /// The learning rate of the policy over steps.
-    pub(super) learning_rate: LearningRate,
+    pub(crate) learning_rate: LearningRate,
     /// How the critic is trained, where there is one.
-    pub(super) critic: Option<CriticPlan>,
+    pub(crate) critic: Option<CriticPlan>,
     /// Gradient norms by reward deviation, where they are wanted.
-    pub(super) gradient_analysis: Option<GradientAnalysis>,
+    pub(crate) gradient_analysis: Option<GradientAnalysis>,
 }
 
 impl Recipe {
     /// Of a configuration, once its sieve and the prompts are known.
-    pub(super) fn new(
+    pub(crate) fn new(
         config: &Config,
         sieve: Sieve,
         hints: Hints,
@@ -76,54 +76,54 @@ impl Recipe {
     }
 
     /// Whether the estimator reads a column, or would.
-    pub(super) fn reads(&self, column: Column) -> bool {
+    pub(crate) fn reads(&self, column: Column) -> bool {
         self.advantage.needs().contains(&column) || self.advantage.uses().contains(&column)
     }
 
     /// Whether the estimator cannot do without a column.
-    pub(super) fn needs(&self, column: Column) -> bool {
+    pub(crate) fn needs(&self, column: Column) -> bool {
         self.advantage.needs().contains(&column)
     }
 
     /// Whether the policy is trained in a step, or the critic alone.
-    pub(super) fn trains_policy(&self, step: u64) -> bool {
+    pub(crate) fn trains_policy(&self, step: u64) -> bool {
         self.critic.is_none_or(|plan| step > plan.warmup_steps)
     }
 
     /// Whether a group whose members all got the same is news: there is a filter, and the estimator compares within groups.
-    pub(super) fn tells_uniform_groups(&self) -> bool {
+    pub(crate) fn tells_uniform_groups(&self) -> bool {
         self.sieve.filter.is_some() && is_group_relative(&self.config)
     }
 
     /// Whether the loss itself holds the policy to the reference.
-    pub(super) fn reference_is_in_loss(&self) -> bool {
+    pub(crate) fn reference_is_in_loss(&self) -> bool {
         self.divergence == Divergence::InLoss
     }
 
     /// Whether what the filter dropped stays in the denominators of the loss.
-    pub(super) fn counts_dropped(&self) -> bool {
+    pub(crate) fn counts_dropped(&self) -> bool {
         self.config.objective.zero_groups != ZeroGroups::Drop
     }
 
     /// Whether the loss compares with log-probabilities of the policy at the start of the step, and not with those of generation.
-    pub(super) fn is_decoupled(&self) -> bool {
+    pub(crate) fn is_decoupled(&self) -> bool {
         matches!(self.objective.policy, PolicyLoss::Decoupled(_))
             || self.update.correction.as_ref().is_some_and(|correction| !correction.mode.is_bypass())
     }
 
     /// Steps that the run is to have, for schedules of the learning rate: as configured, or those that its epochs hold where every step
     /// is one round of the same number of prompts. 0 where neither says.
-    pub(super) fn planned_steps(&self) -> u64 {
+    pub(crate) fn planned_steps(&self) -> u64 {
         planned_steps(&self.config, self.num_prompts)
     }
 
     /// How far the training is after so many steps, as reward functions are told.
-    pub(super) fn trainer_state(&self, steps: u64, num_tokens: u64) -> TrainerState {
+    pub(crate) fn trainer_state(&self, steps: u64, num_tokens: u64) -> TrainerState {
         trainer_state(&self.config, self.num_prompts, steps, num_tokens)
     }
 
     /// How the completion is sampled that a trained group is compared with.
-    pub(super) fn greedy(&self) -> ValidationSettings {
+    pub(crate) fn greedy(&self) -> ValidationSettings {
         let validation = validation_settings(&self.config);
         ValidationSettings {
             purpose: SamplePurpose::Greedy,

@@ -11,31 +11,31 @@ use tamis_data::overlong::OverlongPrompts;
 use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_rollout::PreparedPrompt;
 
-use super::RunError;
-use super::recipe::Recipe;
-use super::workers::Workers;
 use crate::assemble::AssembleError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::{Learner, LearnerSequence, Pass};
 use crate::micro_batch::{MicroBatch, micro_batches, push_rows, sequences};
 use crate::native::NativeEngine;
 use crate::progress::Progress;
+use crate::run::RunError;
+use crate::run::recipe::Recipe;
+use crate::run::workers::Workers;
 
 /// Columns of the estimator that take a pass of their own `[B][T]`.
 #[derive(Default)]
-pub(super) struct Passes {
+pub(crate) struct Passes {
     /// Log-probabilities under the policy as the step begins, where an earlier one sampled.
-    pub(super) old_logprobs: Option<Ragged<f64>>,
+    pub(crate) old_logprobs: Option<Ragged<f64>>,
     /// Entropies in nats.
-    pub(super) entropy: Option<Ragged<f64>>,
+    pub(crate) entropy: Option<Ragged<f64>>,
     /// Sums of squared probabilities.
-    pub(super) sum_pi_squared: Option<Ragged<f64>>,
+    pub(crate) sum_pi_squared: Option<Ragged<f64>>,
     /// Log-probabilities with the gold answer in the prompt.
-    pub(super) gold_logprobs: Option<Ragged<f64>>,
+    pub(crate) gold_logprobs: Option<Ragged<f64>>,
 }
 
 /// Prompts with their gold answer, by prompt. One without a gold answer is not among them.
-pub(super) type Hints = HashMap<PromptId, Arc<[u32]>>;
+pub(crate) type Hints = HashMap<PromptId, Arc<[u32]>>;
 
 /// The content with the gold answer in it: the text, or the last message of the user, goes into the template.
 fn with_gold(content: &PromptContent, template: &str, gold: &str) -> PromptContent {
@@ -58,7 +58,7 @@ fn with_gold(content: &PromptContent, template: &str, gold: &str) -> PromptConte
 }
 
 /// Every training prompt with its gold answer, where the estimator contrasts with it; cut from the left so that a completion has room.
-pub(super) fn hints(
+pub(crate) fn hints(
     config: &Config,
     advantage: &Advantage,
     engine: &NativeEngine,
@@ -112,7 +112,7 @@ fn sum_of_squares(logprob: f64, sharp: f64) -> f64 {
 
 impl Passes {
     /// What the estimator asks for beyond the batch, each a forward pass over the trained groups.
-    pub(super) fn run(recipe: &Recipe, workers: &mut Workers, groups: &[&Group]) -> Pass<Self> {
+    pub(crate) fn run(recipe: &Recipe, workers: &mut Workers, groups: &[&Group]) -> Pass<Self> {
         let (entropy, squares, gold) = (
             recipe.needs(Column::Entropy),
             recipe.needs(Column::SumPiSquared),
@@ -160,7 +160,7 @@ impl Passes {
     }
 
     /// Whether no pass of the policy was asked for.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.entropy.is_none() && self.sum_pi_squared.is_none() && self.gold_logprobs.is_none()
     }
 }

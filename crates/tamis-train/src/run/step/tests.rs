@@ -11,8 +11,8 @@ use crate::durable::Disk;
 use crate::interrupt::Interrupt;
 use crate::native::{NativeCritic, NativeEngine};
 use crate::progress::Progress;
-use crate::session::facts::StepMetrics;
-use crate::session::{Begin, Begun, ConfigText, Session};
+use crate::run::facts::StepMetrics;
+use crate::run::{Begin, ConfigText, Opened, Run};
 
 const TINY: &str = "\
 run: {name: tiny, seed: 3, threads: 1}
@@ -35,7 +35,7 @@ checkpoint: {save_freq: 0}
 ";
 
 /// A run up to its first step; the folder goes with it.
-fn opened(overrides: &[&str]) -> (TempDir, Session) {
+fn opened(overrides: &[&str]) -> (TempDir, Run) {
     let folder = tempfile::tempdir().expect("a folder");
     let mut overrides: Vec<String> = overrides.iter().map(|&one| one.to_owned()).collect();
     overrides.push(format!("run.dir={}", folder.path().display()));
@@ -43,20 +43,20 @@ fn opened(overrides: &[&str]) -> (TempDir, Session) {
     let loaded = load_sources(&[source], &overrides).unwrap_or_else(|errors| panic!("{errors}"));
     let begin = Begin::New(ConfigText::of(loaded, Vec::new()));
     let progress = |total, done| Progress::plain(Box::new(sink()), total, done);
-    let begun = Session::begin_on(&Disk::new(), begin, progress, Interrupt::new());
+    let begun = Run::open_on(&Disk::new(), begin, progress, Interrupt::new());
     match begun.unwrap_or_else(|error| panic!("{error}")) {
-        Begun::Ready(session) => (folder, *session),
-        Begun::Interrupted(unbegun) => panic!("{unbegun}"),
+        Opened::Ready(run) => (folder, *run),
+        Opened::Interrupted(unbegun) => panic!("{unbegun}"),
     }
 }
 
 /// The batch of the next step.
-fn batch(session: &mut Session) -> Batch {
+fn batch(run: &mut Run) -> Batch {
     loop {
-        let collected = session.collect().unwrap_or_else(|halt| panic!("{halt:?}"));
+        let collected = run.collect().unwrap_or_else(|halt| panic!("{halt:?}"));
         match collected.end {
-            End::Ready => return session.attempts.batch(collected, &session.workers.dispatcher),
-            End::Skipped(_) => session.attempts.give_up(collected),
+            End::Ready => return run.attempts.batch(collected, &run.workers.dispatcher),
+            End::Skipped(_) => run.attempts.give_up(collected),
             end => panic!("no batch: {end:?}"),
         }
     }
@@ -79,22 +79,22 @@ fn weights(engine: &NativeEngine) -> Vec<u32> {
 }
 
 impl Left {
-    fn by(session: &Session, step: &Step) -> Self {
-        let metrics = StepMetrics::of(&session.recipe, step).metrics;
+    fn by(run: &Run, step: &Step) -> Self {
+        let metrics = StepMetrics::of(&run.recipe, step).metrics;
         Self {
             after: serde_json::to_value(&step.after).expect("JSON"),
             members: step.members().copied().collect(),
             metrics: metrics.iter().map(|(name, value)| (name.to_owned(), value.to_bits())).collect(),
             warnings: step.facts.warnings.clone(),
-            weights: weights(&session.workers.engine),
+            weights: weights(&run.workers.engine),
         }
     }
 }
 
 /// One step; weights may not move in a step that is given up.
-fn one_step(session: &mut Session, batch: Batch) -> Result<Step, Halt<RunError>> {
-    session.workers.engine.begin_updates(false);
-    step(&session.recipe, &mut session.workers, &session.state, batch)
+fn one_step(run: &mut Run, batch: Batch) -> Result<Step, Halt<RunError>> {
+    run.workers.engine.begin_updates(false);
+    step(&run.recipe, &mut run.workers, &run.state, batch)
 }
 
 /// Kinds of runs whose steps take other passes.
@@ -115,14 +115,14 @@ const KINDS: [&[&str]; 5] = [
 fn the_same_step_of_the_same_state_leaves_the_same() {
     for kind in KINDS {
         let left = [(); 2].map(|()| {
-            let (_folder, mut session) = opened(kind);
+            let (_folder, mut run) = opened(kind);
             let mut left = Vec::new();
             for _ in 0..2 {
-                let batch = batch(&mut session);
-                let step = one_step(&mut session, batch).unwrap_or_else(|halt| panic!("{kind:?}: {halt:?}"));
-                left.push(Left::by(&session, &step));
-                session.state = step.after;
-                session.attempts = crate::session::Attempts::new();
+                let batch = batch(&mut run);
+                let step = one_step(&mut run, batch).unwrap_or_else(|halt| panic!("{kind:?}: {halt:?}"));
+                left.push(Left::by(&run, &step));
+                run.state = step.after;
+                run.attempts = crate::run::Attempts::new();
             }
             left
         });
@@ -141,26 +141,23 @@ fn what_a_step_leaves_does_not_depend_on_how_often_it_was_begun_and_dropped() {
         let step = one_step(&mut undisturbed, given).unwrap_or_else(|halt| panic!("{kind:?}: {halt:?}"));
         let expected = Left::by(&undisturbed, &step);
 
-        let (_folder, mut session) = opened(kind);
-        let given = batch(&mut session);
+        let (_folder, mut run) = opened(kind);
+        let given = batch(&mut run);
         let (first_weights, first_state) =
-            (weights(&session.workers.engine), serde_json::to_value(&session.state).expect("JSON"));
+            (weights(&run.workers.engine), serde_json::to_value(&run.state).expect("JSON"));
         let mut num_dropped = 0;
         let step = loop {
-            session.interrupt.request_at_look(num_dropped);
-            match one_step(&mut session, given.clone()) {
+            run.interrupt.request_at_look(num_dropped);
+            match one_step(&mut run, given.clone()) {
                 Ok(step) => break step,
                 Err(halt) => assert!(matches!(halt, Halt::Interrupted), "{kind:?}: {halt:?}"),
             }
             num_dropped += 1;
-            assert!(
-                weights(&session.workers.engine) == first_weights,
-                "{kind:?}: dropped {num_dropped} times"
-            );
-            assert_eq!(serde_json::to_value(&session.state).expect("JSON"), first_state);
+            assert!(weights(&run.workers.engine) == first_weights, "{kind:?}: dropped {num_dropped} times");
+            assert_eq!(serde_json::to_value(&run.state).expect("JSON"), first_state);
         };
         assert!(num_dropped >= 1, "{kind:?}: it was never given up");
-        assert_eq!(Left::by(&session, &step), expected, "{kind:?}: dropped {num_dropped} times");
+        assert_eq!(Left::by(&run, &step), expected, "{kind:?}: dropped {num_dropped} times");
     }
 }
 
@@ -168,15 +165,15 @@ fn what_a_step_leaves_does_not_depend_on_how_often_it_was_begun_and_dropped() {
 #[test]
 fn a_step_that_has_moved_weights_is_dropped_only_where_the_state_before_is_kept() {
     let at_look = |look: usize, is_kept: bool| {
-        let (_folder, mut session) = opened(&["train.ppo_epochs=2"]);
-        let given = batch(&mut session);
-        let before = weights(&session.workers.engine);
-        session.interrupt.request_at_look(look);
-        session.workers.engine.begin_updates(is_kept);
-        let step = step(&session.recipe, &mut session.workers, &session.state, given);
-        let has_moved = weights(&session.workers.engine) != before;
+        let (_folder, mut run) = opened(&["train.ppo_epochs=2"]);
+        let given = batch(&mut run);
+        let before = weights(&run.workers.engine);
+        run.interrupt.request_at_look(look);
+        run.workers.engine.begin_updates(is_kept);
+        let step = step(&run.recipe, &mut run.workers, &run.state, given);
+        let has_moved = weights(&run.workers.engine) != before;
         match step {
-            Ok(step) => (false, has_moved, Some(Left::by(&session, &step))),
+            Ok(step) => (false, has_moved, Some(Left::by(&run, &step))),
             Err(Halt::Interrupted) => (true, has_moved, None),
             Err(halt) => panic!("{halt}"),
         }
@@ -193,13 +190,13 @@ fn a_step_that_has_moved_weights_is_dropped_only_where_the_state_before_is_kept(
 /// Members that the filter did not choose are left out of loss and advantages under their name; their rewards stay what they were.
 #[test]
 fn members_that_the_filter_did_not_choose_are_left_out_and_keep_their_rewards() {
-    let (_folder, mut session) = opened(&["filter={kind: within_group, k: 2}"]);
-    let given = batch(&mut session);
+    let (_folder, mut run) = opened(&["filter={kind: within_group, k: 2}"]);
+    let given = batch(&mut run);
     let rewards = |groups: &[&Group]| -> Vec<f64> {
         groups.iter().flat_map(|group| &group.trajectories).map(|one| one.reward).collect()
     };
     let before = rewards(&given.groups());
-    let step = one_step(&mut session, given).expect("a step");
+    let step = one_step(&mut run, given).expect("a step");
     assert_eq!(rewards(&step.groups()), before);
     assert!(before.iter().all(|reward| !reward.is_nan()));
     let unchosen = |member: &&Member| member.left_out == Some(LeftOut::Unchosen);
@@ -214,7 +211,7 @@ fn members_that_the_filter_did_not_choose_are_left_out_and_keep_their_rewards() 
         (accounting.left_out.trajectories, accounting.trained.trajectories),
         (left_out, 16 - left_out)
     );
-    let metrics = StepMetrics::of(&session.recipe, &step).metrics;
+    let metrics = StepMetrics::of(&run.recipe, &step).metrics;
     assert_eq!(metrics.get("train/num_left_out/unchosen"), Some(8.0));
     let generated: Vec<&Group> = step.generated().into_iter().map(|record| &record.group).collect();
     assert_eq!(step.after.num_tokens, num_tokens(&generated) as u64);
@@ -224,19 +221,19 @@ fn members_that_the_filter_did_not_choose_are_left_out_and_keep_their_rewards() 
 /// Weights that are no numbers are a fact of the step: they are not published, and the run that hears of it ends.
 #[test]
 fn diverged_weights_are_not_published() {
-    let (_folder, mut session) = opened(&["train.optimizer.learning_rate=3e38"]);
-    let mut version = session.state.version;
+    let (_folder, mut run) = opened(&["train.optimizer.learning_rate=3e38"]);
+    let mut version = run.state.version;
     for _ in 0..4 {
-        let given = batch(&mut session);
-        let step = one_step(&mut session, given).expect("a step");
+        let given = batch(&mut run);
+        let step = one_step(&mut run, given).expect("a step");
         if step.facts.diverged.is_some() {
             assert_eq!(step.after.version, version);
             return;
         }
         assert_eq!(step.after.version, PolicyVersion(version.0 + 1));
         version = step.after.version;
-        session.state = step.after;
-        session.attempts = crate::session::Attempts::new();
+        run.state = step.after;
+        run.attempts = crate::run::Attempts::new();
     }
     panic!("it did not diverge");
 }

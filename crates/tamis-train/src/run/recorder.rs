@@ -10,19 +10,19 @@ use super::state::RunState;
 use super::step::TrainedGroup;
 use crate::assemble::schedule::Sieve;
 use crate::checkpoint;
-use crate::left_out::LeftOut;
+use crate::credit::left_out::LeftOut;
 use crate::logger::Loggers;
 use crate::native::NativeEngine;
 use crate::progress::Progress;
 use crate::run_directory::{Keep, RUN_LOG, RunDirectory};
 
 /// Keys of the learning rates that a diagnosis names.
-pub(super) const POLICY_RATE: &str = "train.optimizer.learning_rate";
+pub(crate) const POLICY_RATE: &str = "train.optimizer.learning_rate";
 const CRITIC_RATE: &str = "critic.optimizer.learning_rate";
 
 /// Weights or moments that are no numbers any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Diverged {
+pub(crate) struct Diverged {
     /// Which.
     what: &'static str,
     tensor: String,
@@ -32,7 +32,7 @@ pub(super) struct Diverged {
 
 impl Diverged {
     /// The error of the run that it ends.
-    pub(super) fn error(self, directory: &RunDirectory, step: u64) -> RunError {
+    pub(crate) fn error(self, directory: &RunDirectory, step: u64) -> RunError {
         let kept = match directory.list_checkpoints() {
             Ok(mut kept) => kept.pop().map(|last| last.path),
             Err(error) => return error.into(),
@@ -43,7 +43,7 @@ impl Diverged {
 }
 
 /// What of policy and critic is no number any more; `learning_rate` is the key of the policy's.
-pub(super) fn diverged(policy: &NativeEngine, learning_rate: &'static str) -> Option<Diverged> {
+pub(crate) fn diverged(policy: &NativeEngine, learning_rate: &'static str) -> Option<Diverged> {
     let critic = policy.critic();
     let places = [
         ("the policy's weights", policy.model().non_finite(), learning_rate),
@@ -61,7 +61,7 @@ pub(super) fn diverged(policy: &NativeEngine, learning_rate: &'static str) -> Op
 }
 
 /// Refuses weights and moments that are no numbers any more: nothing is generated with them, and nothing is saved over those before.
-pub(super) fn check_finite(
+pub(crate) fn check_finite(
     policy: &NativeEngine,
     directory: &RunDirectory,
     step: u64,
@@ -71,15 +71,15 @@ pub(super) fn check_finite(
 }
 
 /// What writes a run down, and says what it does.
-pub(super) struct Recorder {
+pub(crate) struct Recorder {
     /// The run directory.
-    pub(super) directory: RunDirectory,
+    pub(crate) directory: RunDirectory,
     /// Logs of metrics.
-    pub(super) loggers: Loggers,
+    pub(crate) loggers: Loggers,
     /// What a person sees.
-    pub(super) progress: Progress,
+    pub(crate) progress: Progress,
     /// The step of the last checkpoint.
-    pub(super) saved: Option<u64>,
+    pub(crate) saved: Option<u64>,
     checkpoints: CheckpointConfig,
     dtype: SaveDtype,
     rollouts: SaveRollouts,
@@ -89,7 +89,7 @@ pub(super) struct Recorder {
 
 impl Recorder {
     /// Into a run directory, from the checkpoint of a step on.
-    pub(super) fn new(
+    pub(crate) fn new(
         config: &Config,
         sieve: &Sieve,
         directory: RunDirectory,
@@ -114,7 +114,7 @@ impl Recorder {
     }
 
     /// Writes a checkpoint of a state; what it is with the places in its logs and its journal.
-    pub(super) fn save(
+    pub(crate) fn save(
         &mut self,
         state: &RunState,
         engine: &NativeEngine,
@@ -155,7 +155,7 @@ impl Recorder {
 
     /// Removes the checkpoints that need not be kept; none while updates are left out for gradients that are not finite, or those from
     /// before the trouble would go.
-    pub(super) fn prune(&self, state: &RunState) -> Result<(), RunError> {
+    pub(crate) fn prune(&self, state: &RunState) -> Result<(), RunError> {
         if state.learning.skipped_updates > 0 || state.learning.skipped_critic_updates > 0 {
             return Ok(());
         }
@@ -168,7 +168,7 @@ impl Recorder {
     }
 
     /// Writes the groups of a step, as far as the configuration wants it: those that it trained on, and every other one that was generated.
-    pub(super) fn write_rollouts<'a>(
+    pub(crate) fn write_rollouts<'a>(
         &self,
         step: u64,
         trained: &'a [TrainedGroup],

@@ -9,18 +9,18 @@ use tamis_rollout::{Collected, Dependencies, DispatchError, End, Reference};
 
 use super::attempts::Attempts;
 use super::facts::StepMetrics;
-use super::reference::BeforeFilter;
 use super::step::step;
 use super::watch::Watch;
-use super::{Ending, MOST_SKIPPED_UPDATES, RunError, Session, Summary};
+use super::{Ending, MOST_SKIPPED_UPDATES, Run, RunError, Summary};
 use crate::assemble::schedule::no_such_metric;
+use crate::credit::reference::BeforeFilter;
 use crate::interrupt::Halt;
 use crate::logger::console;
 use crate::run_directory::RunDirectoryError;
 use crate::run_log::Level;
 use crate::timings::{GENERATION, STEP};
 
-impl Session {
+impl Run {
     /// Trains until the run ends.
     pub fn run(mut self) -> Result<Summary, RunError> {
         let result = self.steps();

@@ -7,7 +7,7 @@ use tamis_data::samples::write_samples_to;
 use tamis_rollout::PreparedPrompt;
 
 use super::state::RunState;
-use super::{Places, RunError, Session};
+use super::{Places, Run, RunError};
 use crate::interrupt::Halt;
 use crate::metrics::Metrics;
 use crate::validation::{self, Found, Validation, ValidationSettings};
@@ -46,7 +46,7 @@ impl Measurement {
     }
 }
 
-impl Session {
+impl Run {
     /// Whether the policy is measured after a step.
     pub(super) fn measures_after(&self, step: u64, is_last: bool) -> bool {
         !self.measurement.prompts.is_empty() && measures_after(&self.recipe.config.validate, step, is_last)

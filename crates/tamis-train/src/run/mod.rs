@@ -1,0 +1,58 @@
+//! A run from its configuration to its last step.
+//!
+//! [`Run::open`] makes a run directory and everything in it, or opens one and puts the state of its last checkpoint back;
+//! [`Run::run`] trains until the end, an interruption, or a stop with a diagnosis.
+
+mod attempts;
+mod critic;
+mod early_stop;
+mod ending;
+pub(crate) mod facts;
+mod first_state;
+mod learns_nothing;
+mod look;
+mod measure;
+mod open;
+pub(crate) mod recipe;
+pub(crate) mod recorder;
+mod run_loop;
+mod settings;
+pub(crate) mod state;
+pub(crate) mod step;
+mod uniform;
+mod watch;
+pub(crate) mod workers;
+
+use crate::interrupt::Interrupt;
+
+use attempts::Attempts;
+use measure::Measurement;
+use recipe::Recipe;
+use recorder::Recorder;
+use workers::Workers;
+
+pub(crate) use early_stop::early_stop;
+pub use ending::{Ending, RunError, Summary, Unbegun};
+pub use learns_nothing::Untrained;
+pub use open::{Begin, ConfigText, Opened, Places};
+pub(crate) use settings::{engine_settings, sampling, threads, validation_settings};
+pub use state::{CarriedGroup, CriticState, LearningState, RunState, ScheduleState, ValidationHistory};
+pub use uniform::UniformGroups;
+
+/// So many updates in a row whose gradient is not finite end the run, and so many steps in a row that make no update of the policy: nothing
+/// says that it would recover.
+const MOST_SKIPPED_UPDATES: u32 = 10;
+
+/// A run in progress: parts that own what they hold and do not know each other.
+pub struct Run {
+    recipe: Recipe,
+    workers: Workers,
+    /// As of the last finished step: replaced whole, never edited in place.
+    state: RunState,
+    recorder: Recorder,
+    measurement: Measurement,
+    interrupt: Interrupt,
+    attempts: Attempts,
+    /// The next group when this process began.
+    first_group: u64,
+}
