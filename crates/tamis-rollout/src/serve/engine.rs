@@ -432,10 +432,12 @@ impl Worker {
                 self.shared.insert(prompt.clone(), id);
                 Some((id, 0))
             });
-            if let Some(place) = place {
-                self.open.entry(place.0).or_insert(Open { key: prompt, count: 0 }).count += 1;
-                self.live.insert(place, live);
-            }
+            let Some(place) = place else {
+                self.metrics.leave(1);
+                continue;
+            };
+            self.open.entry(place.0).or_insert(Open { key: prompt, count: 0 }).count += 1;
+            self.live.insert(place, live);
         }
     }
 

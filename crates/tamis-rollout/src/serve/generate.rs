@@ -10,7 +10,7 @@ use super::field::Fields;
 use super::running::{Choice, Running, broken};
 use super::sampling::{HowSampled, MOST_ALTERNATIVES};
 use super::stream::Chunks;
-use super::text::{GrowingText, TokenTexts, finish_name, whole};
+use super::text::{GrowingText, TokenTexts, finish_name, stop_reason, whole};
 use super::{App, Reply};
 
 /// Completion tokens where the request does not say (vLLM's default).
@@ -134,8 +134,11 @@ impl Form {
         let mut completion_tokens = 0;
         for (index, Choice { piece, ended }) in done.into_iter().enumerate() {
             completion_tokens += piece.token_ids.len();
-            let (text, stop_reason) =
-                whole(&app.tokenizer, how, &app.end_token_ids, &piece.token_ids, ended.finish)?;
+            // Nobody reads a text where it is not asked for and cannot be why a completion ended.
+            let read = if self.is_text || !how.stop.strings().is_empty() { &piece.token_ids[..] } else { &[] };
+            let (text, stopped_by) = whole(&app.tokenizer, how, &app.end_token_ids, read, ended.finish)?;
+            let by_token = stop_reason(how, &app.end_token_ids, piece.token_ids.last(), None, ended.finish);
+            let stop_reason = if by_token.is_null() { stopped_by } else { by_token };
             let mut choice = self.choice(index, &piece, Some(&ended), &stop_reason);
             if self.is_text {
                 choice["text"] = json!(text);

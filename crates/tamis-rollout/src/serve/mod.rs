@@ -1,6 +1,6 @@
 //! `tamis serve`: the native engine behind vLLM's HTTP interface, and OpenAI's.
 //!
-//! A request is read and checked on the HTTP side ([`field`](self), `sampling`), handed as jobs through a channel to a worker thread that owns the
+//! A request is read and checked on the HTTP side (`field`, `sampling`), handed as jobs through a channel to a worker thread that owns the
 //! engine (`engine`), and answered from the events that come back (`running`, `stream`). The HTTP side is one thread of async tasks; all cores
 //! belong to the engine. Control routes (`control`) are commands to the same worker, carried out between two steps of it.
 

@@ -37,7 +37,8 @@ pub(super) fn whole(
     Ok((text, stop_reason(how, end_token_ids, tokens.last(), stopped_by, finish)))
 }
 
-fn stop_reason(
+/// A token that the client named, else the stop string that was met, else null.
+pub(super) fn stop_reason(
     how: &HowSampled,
     end_token_ids: &[u32],
     last: Option<&u32>,

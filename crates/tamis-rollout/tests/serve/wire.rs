@@ -277,3 +277,74 @@ fn metrics_have_vllms_names() {
         assert!(raw.contains(&format!("\n{name}{{")), "vLLM has no {name}");
     }
 }
+
+/// What this project's own client asks and reads: the server is one of those that it knows, and by our keys it is the engine.
+#[test]
+fn our_own_client_understands_the_server() {
+    use tamis_rollout::wire::vllm::{self, Interface};
+    use tamis_rollout::wire::{self, Ask, Expected, Finish, Method};
+
+    let server = serve(settings());
+    let send = |call: &wire::Call| {
+        let method = if call.method == Method::Get { "GET" } else { "POST" };
+        let headers = [("Content-Type", "application/json")];
+        let headers = if call.body.is_empty() { &[][..] } else { &headers };
+        let answer = ask(server.address, method, &call.path, headers, &call.body);
+        let content_type = answer.header("content-type").unwrap_or_default().to_owned();
+        wire::Answer { status: answer.status, content_type, body: answer.body }
+    };
+    assert_eq!(vllm::read_is_tamis(&send(&vllm::program())), Ok(true));
+    let models = vllm::read_models(&send(&vllm::models())).unwrap();
+    assert_eq!((models[0].id.as_str(), models[0].max_model_len), ("tiny", Some(MODEL_LENGTH)));
+    assert_eq!(send(&vllm::set_label("v3")).status, 200);
+    assert_eq!(vllm::read_label(&send(&vllm::label())).unwrap(), "v3");
+    assert_eq!(vllm::read_reset(&send(&vllm::reset_prefix_cache())), Ok(true));
+    for mode in [tamis_rollout::InFlight::Wait, tamis_rollout::InFlight::Keep, tamis_rollout::InFlight::Abort] {
+        assert_eq!((send(&vllm::pause(mode)).status, send(&vllm::resume()).status), (200, 200));
+    }
+    let (prompt, end, extra) = ([10, 20, 30], [tokenizer().eos_id().unwrap()], serde_json::Map::new());
+    let sampling = tamis_rollout::Sampling {
+        temperature: 0.8,
+        top_k: None,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        max_response_length: 30,
+        stop: Vec::new(),
+    };
+    let key = tamis_core::random::Key::new(3, tamis_core::random::Purpose::Rollout).with(5);
+    let expected = {
+        use tamis_model::{Generator, GeneratorSettings, Request, Threads};
+        let params = tamis_rollout::native::engine_params(&sampling, end.to_vec());
+        let mut generator = Generator::new(model(1).config(), GeneratorSettings::default());
+        generator.submit(Request { prompt: prompt.to_vec(), keys: vec![key], params, stop: None }).unwrap();
+        generator.run(&Threads::new(1), &model(1)).remove(0)
+    };
+    for interface in [Interface::Generate, Interface::Completions] {
+        for stream in [false, true] {
+            let asked = Ask {
+                request_id: "q1",
+                prompt: &prompt,
+                prompt_text: "",
+                sampling: &sampling,
+                seed: None,
+                key: Some(key),
+                end_token_ids: &end,
+                model: Some("tiny"),
+                cache_salt: Some("w0"),
+                logprobs: true,
+                stream,
+                extra: &extra,
+            };
+            let (id, _) = vllm::server_id(interface, "q1");
+            let answer = send(&vllm::sample(interface, &asked));
+            let completion = vllm::only(vllm::read(&answer).unwrap()).unwrap();
+            let expects =
+                Expected { request_id: &id, vocabulary: tokenizer().num_rows(), limit: 30, logprobs: true };
+            let checked = completion.check(&expects).unwrap();
+            assert_eq!((&checked.token_ids, &checked.logprobs), (&expected.tokens, &expected.logprobs));
+            let finish = if expected.tokens.last() == Some(&end[0]) { Finish::Stop } else { Finish::Length };
+            assert_eq!(checked.finish, finish, "{interface:?}");
+        }
+    }
+}
