@@ -135,7 +135,8 @@ impl Form {
         for (index, Choice { piece, ended }) in done.into_iter().enumerate() {
             completion_tokens += piece.token_ids.len();
             // Nobody reads a text where it is not asked for and cannot be why a completion ended.
-            let read = if self.is_text || !how.stop.strings().is_empty() { &piece.token_ids[..] } else { &[] };
+            let read =
+                if self.is_text || !how.stop.strings().is_empty() { &piece.token_ids[..] } else { &[] };
             let (text, stopped_by) = whole(&app.tokenizer, how, &app.end_token_ids, read, ended.finish)?;
             let by_token = stop_reason(how, &app.end_token_ids, piece.token_ids.last(), None, ended.finish);
             let stop_reason = if by_token.is_null() { stopped_by } else { by_token };

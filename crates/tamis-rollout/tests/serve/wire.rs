@@ -299,7 +299,8 @@ fn our_own_client_understands_the_server() {
     assert_eq!(send(&vllm::set_label("v3")).status, 200);
     assert_eq!(vllm::read_label(&send(&vllm::label())).unwrap(), "v3");
     assert_eq!(vllm::read_reset(&send(&vllm::reset_prefix_cache())), Ok(true));
-    for mode in [tamis_rollout::InFlight::Wait, tamis_rollout::InFlight::Keep, tamis_rollout::InFlight::Abort] {
+    for mode in [tamis_rollout::InFlight::Wait, tamis_rollout::InFlight::Keep, tamis_rollout::InFlight::Abort]
+    {
         assert_eq!((send(&vllm::pause(mode)).status, send(&vllm::resume()).status), (200, 200));
     }
     let (prompt, end, extra) = ([10, 20, 30], [tokenizer().eos_id().unwrap()], serde_json::Map::new());
