@@ -9,7 +9,7 @@
 
 pub mod limit;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -582,7 +582,10 @@ impl Fleet {
             self.members.iter().filter(|member| member.takes(current)).map(Member::room).sum();
         while room > 0 {
             let Some(attempt) = self.queue.pop_front() else { return };
-            let Some(task) = self.tasks.get_mut(&attempt) else { continue };
+            // Given up while it waited, or asked for again under the same id and sent already.
+            let Some(task) = self.tasks.get_mut(&attempt).filter(|task| task.member.is_none()) else {
+                continue;
+            };
             let fits =
                 |place: usize, members: &[Member]| members[place].takes(current) && members[place].room() > 0;
             let home = self.homes.get(&(attempt.purpose, attempt.group)).map(|&(place, _)| place);
@@ -693,19 +696,14 @@ impl Generator for Fleet {
                 self.events.push(GeneratorEvent::Aborted { id: task.id, num_tokens: task.spent });
             }
         }
-        match what {
-            AbortScope::Sample(_) => {
-                for (place, attempt) in at {
-                    self.members[place].server.abort(AbortScope::Sample(attempt), now);
-                }
+        if let AbortScope::Sample(_) = what {
+            for (place, attempt) in at {
+                self.members[place].server.abort(AbortScope::Sample(attempt), now);
             }
-            _ => {
-                let mut places: Vec<usize> = at.into_iter().map(|(place, _)| place).collect();
-                places.sort_unstable();
-                places.dedup();
-                for place in places {
-                    self.members[place].server.abort(what, now);
-                }
+        } else {
+            let places: BTreeSet<usize> = at.into_iter().map(|(place, _)| place).collect();
+            for place in places {
+                self.members[place].server.abort(what, now);
             }
         }
     }
@@ -745,7 +743,8 @@ impl Generator for Fleet {
     fn load(&self) -> Load {
         let current = self.version();
         let room: usize = self.members.iter().filter(|member| member.takes(current)).map(Member::room).sum();
-        let waiting = self.tasks.values().filter(|task| task.member.is_none()).count();
+        let sent: usize = self.members.iter().map(|member| member.in_flight).sum();
+        let waiting = self.tasks.len() - sent;
         Load {
             in_flight: self.tasks.len(),
             room: room.saturating_sub(waiting),

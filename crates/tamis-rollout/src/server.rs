@@ -404,7 +404,7 @@ impl<P: Protocol> HttpServer<P> {
             Ok(answer) => self.protocol.read(&answer).and_then(|read| self.sample_of(&pending, read)),
             Err(Broken { fault, partial }) => {
                 // Parts that arrived say how much was spent.
-                let spent = partial.filter(|answer| answer.is_stream()).and_then(|answer| {
+                let spent = partial.filter(crate::wire::Answer::is_stream).and_then(|answer| {
                     let parts = vllm::read_parts(&answer.body).ok()?;
                     Some(parts.iter().map(crate::wire::Completion::num_tokens).sum())
                 });
@@ -594,16 +594,15 @@ impl<P: Protocol> HttpServer<P> {
             Ok(_) => None,
             Err(fault) => Some(fault),
         };
-        match fault {
-            Some(fault) => self.fail_publication(fault),
-            None => {
-                self.next_stage();
-                self.publish_stage();
-            }
+        if let Some(fault) = fault {
+            self.fail_publication(&fault);
+        } else {
+            self.next_stage();
+            self.publish_stage();
         }
     }
 
-    fn fail_publication(&mut self, fault: Fault) {
+    fn fail_publication(&mut self, fault: &Fault) {
         let Some(publishing) = self.publishing.take() else { return };
         for event in std::mem::take(&mut self.held) {
             self.ready.push(match event {
@@ -613,8 +612,9 @@ impl<P: Protocol> HttpServer<P> {
                 other => other,
             });
         }
-        let detail = format!("version {} was not loaded: {}", publishing.version.0, fault.detail);
-        let fault = Fault { detail, ..fault };
+        let hint = if fault.class == FaultClass::Refused { P::NO_CONTROL } else { "" };
+        let detail = format!("version {} was not loaded: {}{hint}", publishing.version.0, fault.detail);
+        let fault = Fault { detail, ..fault.clone() };
         self.ready.push(ServerEvent::NotPublished { version: publishing.version, fault });
     }
 
@@ -649,25 +649,20 @@ impl<P: Protocol> HttpServer<P> {
                 checking.left.push_front(look);
                 None
             }
-            Ok(Told::Models(models)) => match &self.settings.model {
-                Some(name) => match models.iter().find(|model| model.id == *name) {
-                    Some(model) => {
-                        self.max_model_len = model.max_model_len;
-                        None
-                    }
-                    None => {
-                        let served: Vec<&str> = models.iter().map(|model| model.id.as_str()).collect();
-                        let detail = format!("it serves no model {name:?}, but {}", served.join(", "));
-                        Some(Fault::new(FaultClass::Refused, detail))
-                    }
-                },
-                None => {
-                    let first = models.into_iter().next();
-                    self.max_model_len = first.as_ref().and_then(|model| model.max_model_len);
-                    self.model = first.map(|model| model.id);
+            Ok(Told::Models(models)) => {
+                let wanted =
+                    |model: &&vllm::Model| self.settings.model.as_ref().is_none_or(|name| model.id == *name);
+                if let Some(model) = models.iter().find(wanted) {
+                    self.max_model_len = model.max_model_len;
+                    self.model = Some(model.id.clone());
                     None
+                } else {
+                    let served: Vec<&str> = models.iter().map(|model| model.id.as_str()).collect();
+                    let wanted = self.settings.model.as_deref().unwrap_or("at all");
+                    let detail = format!("it serves no model {wanted:?}, but {}", served.join(", "));
+                    Some(Fault::new(FaultClass::Refused, detail))
                 }
-            },
+            }
             Ok(Told::Mode(mode)) => {
                 self.mode = Some(mode);
                 None

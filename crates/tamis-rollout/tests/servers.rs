@@ -1,4 +1,5 @@
 //! Fleets of servers over real connections: fakes of vLLM 0.32 and 0.33, of SGLang and of OpenAI's interface, and a proxy that spoils answers.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
 
@@ -372,6 +373,23 @@ fn a_folder_that_is_none_is_never_sent() {
     let error = fleet.next(Wait::Forever).expect_err("refused").to_string();
     assert!(error.ends_with("no config.json"), "{error}");
     assert!(!vllm.state.lock().unwrap().calls.iter().any(|call| call.starts_with("/collective_rpc")));
+}
+
+#[test]
+fn a_server_without_the_routes_that_change_weights_says_how_to_get_them() {
+    let vllm = FakeVllm::start(Behaviour { dev_mode: false, ..Behaviour::default() });
+    let (mut fleet, _) =
+        connect::<Vllm>(&[vllm.server.url()], None, fleet_settings(), |_| {}).expect("answers");
+    let weights = folder("first");
+    fleet.publish(&publication(1, weights.path()), InFlight::Wait).expect("begun");
+    let error = fleet.next(Wait::Forever).expect_err("refused").to_string();
+    assert!(
+        error.ends_with(
+            "version 1 was not loaded: HTTP 404: Not Found (vLLM has the routes that change weights only with \
+             VLLM_SERVER_DEV_MODE=1)"
+        ),
+        "{error}"
+    );
 }
 
 #[test]

@@ -1,4 +1,6 @@
 //! Every answer that was captured from a real vLLM 0.32.0 server is read as what it is, errors included, and what surprised at it is held down.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::float_cmp, reason = "what must be exact is compared exactly")]
 
 use std::collections::BTreeMap;
 

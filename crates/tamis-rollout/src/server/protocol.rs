@@ -64,6 +64,9 @@ pub trait Protocol: Send {
     /// Whether answers are text only, without ids and log-probabilities.
     const IS_TEXT_ONLY: bool = false;
 
+    /// What to say where the routes that change weights are refused.
+    const NO_CONTROL: &'static str = "";
+
     /// Refuses settings that it cannot carry out as meant.
     fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), ParameterError>;
 
@@ -115,6 +118,8 @@ impl Vllm {
 
 impl Protocol for Vllm {
     const KIND: &'static str = "vllm";
+    const NO_CONTROL: &'static str =
+        " (vLLM has the routes that change weights only with VLLM_SERVER_DEV_MODE=1)";
 
     fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), ParameterError> {
         vllm::check(sampling, extra)
@@ -170,7 +175,7 @@ impl Protocol for Vllm {
             Control::Models => vllm::read_models(answer).map(Told::Models),
             // 403 where the server was started without --enable-scale-out, 404 where it is older than the route.
             Control::LogprobsMode
-                if self.interface == Interface::Generate && matches!(answer.status, 403 | 404 | 405) =>
+                if self.interface == Interface::Generate && matches!(answer.status, 403..=405) =>
             {
                 self.interface = Interface::Completions;
                 Ok(Told::NotYet)

@@ -202,9 +202,8 @@ pub fn of_status(status: u16, body: &[u8]) -> Fault {
         503 if is_paused => FaultClass::Paused,
         429 | 503 => FaultClass::Busy,
         401 | 403 => FaultClass::Unauthorized,
-        408 | 409 | 425 => FaultClass::ServerError,
+        408 | 409 | 425 | 500..600 => FaultClass::ServerError,
         400..500 => FaultClass::Refused,
-        500..600 => FaultClass::ServerError,
         _ => FaultClass::BadShape,
     };
     Fault::new(class, format!("HTTP {status}: {}", shorten(message.trim())))

@@ -47,15 +47,12 @@ fn closing_quote(text: &str) -> Option<usize> {
 /// ```
 pub fn lines(text: &str) -> impl Iterator<Item = Line<'_>> {
     text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
-        let (head, labels, tail) = match line.split_once('{') {
-            Some((name, rest)) => {
-                let end = rest.rfind('}')?;
-                (name, &rest[..end], &rest[end + 1..])
-            }
-            None => {
-                let (name, rest) = line.split_once(' ')?;
-                (name, "", rest)
-            }
+        let (head, labels, tail) = if let Some((name, rest)) = line.split_once('{') {
+            let end = rest.rfind('}')?;
+            (name, &rest[..end], &rest[end + 1..])
+        } else {
+            let (name, rest) = line.split_once(' ')?;
+            (name, "", rest)
         };
         let value = tail.split_whitespace().next()?.parse().ok()?;
         Some(Line { name: head.trim(), labels, value })

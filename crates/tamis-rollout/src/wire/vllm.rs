@@ -3,6 +3,8 @@
 //! Written against a real 0.32.0 server, whose answers the tests read. What 0.33 does otherwise is from its source and has met only fakes:
 //! while it is paused with `abort` or `wait` it turns new requests away (503 `engine_paused`) where 0.32 queues them.
 
+use std::collections::HashMap;
+
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -170,7 +172,9 @@ pub fn read_parts(body: &[u8]) -> Result<Vec<Completion>, Fault> {
     }
     if !is_done {
         // Whatever it says, its end has not arrived.
-        completions.iter_mut().for_each(|completion| completion.finish = None);
+        for completion in &mut completions {
+            completion.finish = None;
+        }
     }
     Ok(completions)
 }
@@ -400,7 +404,8 @@ pub fn read_scores(answer: &Answer, token_ids: &[u32]) -> Result<Vec<f64>, Fault
     struct ScoredChoice {
         prompt_logprobs: Option<PromptLogprobs>,
     }
-    type PromptLogprobs = Vec<Option<std::collections::HashMap<String, OneLogprob>>>;
+    type Listed = Option<HashMap<String, OneLogprob>>;
+    type PromptLogprobs = Vec<Listed>;
     #[derive(Deserialize)]
     struct OneLogprob {
         logprob: Option<f64>,
@@ -416,15 +421,11 @@ pub fn read_scores(answer: &Answer, token_ids: &[u32]) -> Result<Vec<f64>, Fault
         let detail = format!("{} prompt_logprobs of {} tokens", listed.len(), token_ids.len());
         return Err(Fault::new(FaultClass::TokenCount, detail));
     }
-    let one =
-        |(place, (id, listed)): (usize, (&u32, Option<std::collections::HashMap<String, OneLogprob>>))| {
-            listed.and_then(|listed| listed.get(&id.to_string())?.logprob).ok_or_else(|| {
-                Fault::new(
-                    FaultClass::LogprobOutOfRange,
-                    format!("no log-probability of prompt token {place}"),
-                )
-            })
-        };
+    let one = |(place, (id, listed)): (usize, (&u32, Listed))| {
+        listed.and_then(|listed| listed.get(&id.to_string())?.logprob).ok_or_else(|| {
+            Fault::new(FaultClass::LogprobOutOfRange, format!("no log-probability of prompt token {place}"))
+        })
+    };
     token_ids.iter().zip(listed).enumerate().skip(1).map(one).collect()
 }
 

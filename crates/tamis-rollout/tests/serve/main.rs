@@ -4,6 +4,7 @@
 
 mod harness;
 
+mod client;
 mod control;
 mod hostile;
 mod refused;

@@ -34,6 +34,8 @@ pub(crate) struct Behaviour {
     /// Reloads do nothing: the surprise of tied embeddings.
     pub(crate) keeps_weights: bool,
     pub(crate) key: Option<String>,
+    /// Was started with `VLLM_SERVER_DEV_MODE=1`.
+    pub(crate) dev_mode: bool,
 }
 
 impl Default for Behaviour {
@@ -45,6 +47,7 @@ impl Default for Behaviour {
             raw_logprobs: false,
             keeps_weights: false,
             key: None,
+            dev_mode: true,
         }
     }
 }
@@ -127,7 +130,7 @@ async fn answer(
             );
             Reply { content_type: "text/plain", body: text.into_bytes(), ..Reply::empty() }
         }
-        "/pause" => {
+        "/pause" if behaviour.dev_mode => {
             let mode = request.path.split("mode=").nth(1).unwrap_or("abort").to_owned();
             let state = &mut state.lock().unwrap();
             if mode == "abort" {

@@ -1,0 +1,156 @@
+//! The fleet as a client of `tamis serve`: what comes over the wire is what the engine in this process samples, bit for bit.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::Map;
+use tamis_core::group::PolicyVersion;
+use tamis_core::random::{Key, Purpose};
+use tamis_model::{Generator as Engine, GeneratorSettings, Request, SaveDtype, Threads};
+use tamis_rollout::clock::{Bell, SystemClock};
+use tamis_rollout::fleet::{Fleet, FleetSettings};
+use tamis_rollout::http::{Address, HttpClient, HttpSettings};
+use tamis_rollout::native::{StopText, engine_params};
+use tamis_rollout::server::{OtherLogprobs, Server, ServerSettings, VllmServer};
+use tamis_rollout::{
+    Generator, GeneratorEvent, InFlight, Publication, Sample, SampleId, SamplePurpose, SampleRequest,
+    Sampling, Wait, Weights,
+};
+
+use super::harness::*;
+
+fn fleet(servers: &[&Serving]) -> Fleet {
+    let bell = Bell::default();
+    let mut client = HttpClient::start(HttpSettings::default(), false).unwrap();
+    let members = servers
+        .iter()
+        .map(|serving| {
+            let url = format!("http://{}", serving.address);
+            let settings = ServerSettings {
+                name: url.clone(),
+                model: Some("tiny".to_owned()),
+                vocabulary: tokenizer().num_rows(),
+                end_token_ids: tokenizer().eos_id().into_iter().collect(),
+                extra: Map::new(),
+                answer_timeout: PATIENCE,
+                check_timeout: PATIENCE,
+                publish_timeout: PATIENCE,
+                nonce: "run".to_owned(),
+                seeds: false,
+                stream: false,
+                logprobs_of: None,
+                other_logprobs: OtherLogprobs::Refuse,
+            };
+            let line = client.line(Address::parse(&url).unwrap(), None, bell.clone()).unwrap();
+            Box::new(VllmServer::new(Box::new(line), Arc::new(settings), tokenizer())) as Box<dyn Server>
+        })
+        .collect();
+    let settings = FleetSettings {
+        first_pause: Duration::from_millis(10),
+        longest_pause: Duration::from_millis(200),
+        check_every: Duration::from_millis(100),
+        ..FleetSettings::default()
+    };
+    let clock = Box::new(SystemClock);
+    Fleet::connect(members, settings, clock, bell, Arc::default(), Box::new(|_| {})).unwrap()
+}
+
+fn sampling(i: u64) -> Sampling {
+    let plain = Sampling {
+        temperature: 1.0,
+        top_k: None,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        max_response_length: 20,
+        stop: Vec::new(),
+    };
+    match i % 4 {
+        0 => plain,
+        1 => Sampling { temperature: 0.7, top_p: 0.95, ..plain },
+        2 => Sampling { top_k: Some(20), min_p: 0.02, repetition_penalty: 1.1, ..plain },
+        _ => Sampling { temperature: 1.3, stop: vec!["e".to_owned()], ..plain },
+    }
+}
+
+fn requests() -> Vec<SampleRequest> {
+    let prompts: Vec<Arc<[u32]>> = vec![Arc::from([5, 6, 7]), Arc::from([9, 8, 7, 6, 5, 4])];
+    let one = |i: u64| SampleRequest {
+        id: SampleId {
+            purpose: SamplePurpose::Rollout,
+            group: i / 4,
+            member: (i % 4) as u32,
+            turn: 0,
+            attempt: 0,
+        },
+        prompt_token_ids: Arc::clone(&prompts[(i / 4 % 2) as usize]),
+        key: Key::new(7, Purpose::Rollout).with(i),
+        sampling: Arc::new(sampling(i)),
+    };
+    (0..16).map(one).collect()
+}
+
+/// What the engine alone makes of a request with the weights of that number.
+fn alone(number: u64, request: &SampleRequest) -> (Vec<u32>, Vec<f32>) {
+    let (model, tokenizer) = (model(number), Arc::new(tokenizer()));
+    let stop = Arc::new(StopText::new(request.sampling.stop.clone(), tokenizer.clone()).unwrap());
+    let params = engine_params(&request.sampling, tokenizer.eos_id().into_iter().collect());
+    let mut engine = Engine::new(model.config(), GeneratorSettings::default());
+    let prompt = request.prompt_token_ids.to_vec();
+    engine.submit(Request { prompt, keys: vec![request.key], params, stop: stop.check() }).unwrap();
+    let done = engine.run(&Threads::new(1), &model).remove(0);
+    (done.tokens, done.logprobs)
+}
+
+fn samples(fleet: &mut Fleet, requests: &[SampleRequest]) -> Vec<(SampleId, Sample)> {
+    for request in requests {
+        fleet.submit(request.clone()).unwrap();
+    }
+    let mut samples = Vec::new();
+    while samples.len() < requests.len() {
+        for event in fleet.next(Wait::Forever).unwrap() {
+            let GeneratorEvent::Sampled { id, sample } = event else { panic!("{event:?}") };
+            samples.push((id, sample));
+        }
+    }
+    samples.sort_by_key(|(id, _)| *id);
+    samples
+}
+
+fn assert_of(number: u64, version: u64, requests: &[SampleRequest], samples: &[(SampleId, Sample)]) {
+    for (request, (id, sample)) in requests.iter().zip(samples) {
+        assert_eq!(request.id, *id);
+        let (tokens, logprobs) = alone(number, request);
+        assert_eq!(sample.token_ids, tokens, "{id}");
+        let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&sample.logprobs), bits(&logprobs), "{id}");
+        assert!(sample.versions.iter().all(|span| span.version == PolicyVersion(version)), "{id}");
+    }
+}
+
+#[test]
+fn samples_over_the_wire_are_those_of_the_engine_and_a_restarted_server_is_given_the_weights() {
+    let first = serve(settings());
+    let mut second = serve(settings());
+    let mut fleet = fleet(&[&first, &second]);
+    let requests = requests();
+    assert_of(1, 0, &requests, &samples(&mut fleet, &requests));
+
+    let folder = tempfile::tempdir().unwrap();
+    model(2).save(folder.path(), SaveDtype::F32).unwrap();
+    let weights = Weights::Folder(folder.path().to_owned());
+    fleet.publish(&Publication { version: PolicyVersion(4), weights }, InFlight::Wait).unwrap();
+    assert_eq!(fleet.next(Wait::Forever).unwrap(), [GeneratorEvent::Published { version: PolicyVersion(4) }]);
+    assert_of(2, 4, &requests, &samples(&mut fleet, &requests));
+
+    // One is killed and comes back with what it was started with.
+    let port = second.address.port();
+    second.end().unwrap();
+    drop(second);
+    let again = Mutex::new(serve(tamis_rollout::serve::ServeSettings { port, ..settings() }));
+    for _ in 0..3 {
+        assert_of(2, 4, &requests, &samples(&mut fleet, &requests));
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    assert_eq!(again.lock().unwrap().get("/weight_info").json()["weight_version"], "run-v4");
+}
