@@ -271,6 +271,9 @@ pub enum GeneratorError {
         /// What it said.
         reason: String,
     },
+    /// What was sampled cannot be journalled, so that it may not be used.
+    #[error("failed to journal what was sampled")]
+    Journal(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// No server answers.
     #[error("no server answers: {}", tried.join("; "))]
     Unreachable {

@@ -34,6 +34,7 @@ pub mod progress;
 pub mod run;
 pub mod run_directory;
 pub mod run_log;
+pub mod samples;
 pub mod timings;
 pub mod update;
 pub mod validation;

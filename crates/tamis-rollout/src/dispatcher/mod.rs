@@ -21,7 +21,7 @@ mod flight;
 mod laws;
 mod round;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

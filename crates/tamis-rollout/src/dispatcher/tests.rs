@@ -16,20 +16,20 @@ use crate::source::{Drawn, PreparedPrompt};
 
 /// So many prompts an epoch, each the number of its row; what is given back comes first.
 #[derive(Clone)]
-pub(super) struct Rows {
+pub(crate) struct Rows {
     per_epoch: u64,
-    pub(super) epoch: u64,
-    pub(super) next: u64,
-    pub(super) given_back: VecDeque<(u64, u64)>,
+    pub(crate) epoch: u64,
+    pub(crate) next: u64,
+    pub(crate) given_back: VecDeque<(u64, u64)>,
 }
 
 impl Rows {
-    pub(super) fn new(per_epoch: u64) -> Self {
+    pub(crate) fn new(per_epoch: u64) -> Self {
         Self { per_epoch, epoch: 0, next: 0, given_back: VecDeque::new() }
     }
 }
 
-pub(super) fn prompt(row: u64) -> PreparedPrompt {
+pub(crate) fn prompt(row: u64) -> PreparedPrompt {
     PreparedPrompt {
         prompt: Arc::new(Prompt {
             id: PromptId(row),
@@ -73,9 +73,9 @@ impl PromptSource for Rows {
 }
 
 #[derive(Default)]
-pub(super) struct Heard {
-    pub(super) warnings: Vec<String>,
-    pub(super) scored: Vec<usize>,
+pub(crate) struct Heard {
+    pub(crate) warnings: Vec<String>,
+    pub(crate) scored: Vec<usize>,
 }
 
 impl Observer for Heard {
@@ -91,12 +91,12 @@ impl Observer for Heard {
     }
 }
 
-pub(super) fn scorer(function: impl RewardFunction + 'static) -> Scorer {
+pub(crate) fn scorer(function: impl RewardFunction + 'static) -> Scorer {
     let function = NamedReward { name: "exact".to_owned(), weight: 1.0, function: Box::new(function) };
     Scorer::new(Rewards::new(vec![function]).expect("a function"))
 }
 
-pub(super) fn settings(group_size: usize) -> DispatcherSettings {
+pub(crate) fn settings(group_size: usize) -> DispatcherSettings {
     DispatcherSettings {
         seed: 1,
         group_size,

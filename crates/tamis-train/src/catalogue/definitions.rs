@@ -149,6 +149,7 @@ pub const CATALOGUE: &[Section] = &[
             metric(Source::Tamis, "schedule/max_lag", "versions", "Greatest lag of a trained group: version that trains it minus version that dispatched it."),
             metric(Source::Tamis, "train/num_left_out/{reason}", "trajectories", "Members of trained groups that bear no loss, by reason: `unscored` (no reward function answered), `unchosen` (the filter chose others), `truncated` (`objective.masks`), `shaped` (a shaping took them out), `masked` (no token is the policy's), `rejected` (`objective.correction` rejected every token of it, in every update). Together `trajectories/left_out`."),
             metric(Source::Tamis, "train/num_dropped/{reason}", "groups", "Groups dropped for this reason: `all_correct`, `all_wrong`, `uniform`, `unscored`, `below_range`, `above_range`, `singleton`, `zero_score`, `outside_pool`."),
+            metric(Source::Tamis, "rollout/ignored/{class}", "events", "Events of the generator that nobody waited for, which are used for nothing: `duplicate` (a second answer to a request), `late` (an answer to what was given up, had failed or is over), `foreign` (never asked for). Not there where there were none."),
             metric(Source::Tamis, "train/early_stopped", "", "1 after the last step of a run that an early stop ended."),
             metric(Source::Tamis, "train/num_identical_in_text", "groups", "Generated groups whose completions are all the same text."),
         ],

@@ -7,7 +7,7 @@ use tamis_core::group::Group;
 use tamis_core::objective::explained_variance;
 use tamis_core::ragged::Ragged;
 use tamis_core::schedule::StepReport;
-use tamis_rollout::Record;
+use tamis_rollout::{Ignored, Record};
 
 use super::recipe::Recipe;
 use super::recorder::Diverged;
@@ -57,6 +57,8 @@ pub(crate) struct StepFacts {
     pub(crate) most_skipped: u32,
     /// The same of the critic.
     pub(crate) most_skipped_critic: u32,
+    /// What the generator said that nobody waited for, since the step before.
+    pub(crate) ignored: Ignored,
     /// Weights or moments that are no numbers any more.
     pub(crate) diverged: Option<Diverged>,
     /// What a person should know.
@@ -150,6 +152,7 @@ impl StepFacts {
             most_skipped: 0,
             most_skipped_critic: 0,
             diverged: None,
+            ignored: Ignored::default(),
             warnings: Vec::new(),
             timings: Timings::new(),
         }
@@ -248,6 +251,9 @@ impl StepMetrics {
         metrics.set("dynamic_sampling/num_given_up_attempts", facts.num_given_up as f64);
         for (reason, number) in facts.report.all.dropped_by() {
             metrics.set(format!("train/num_dropped/{reason}"), number as f64);
+        }
+        for (class, number) in facts.ignored.classes() {
+            metrics.set(format!("rollout/ignored/{class}"), number as f64);
         }
         let position = after.schedule.position;
         let share = position.position as f64 / recipe.num_prompts.max(1) as f64;

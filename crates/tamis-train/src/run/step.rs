@@ -184,6 +184,7 @@ pub(crate) fn step(
     }
     let advantages = of_trajectories(&credit.shaped.advantages, &groups);
     let fates = members.fates(&groups, &left_out, &advantages);
+    facts.ignored = workers.dispatcher.inbox().take_ignored();
     facts.advantages = credit.shaped.advantages;
     facts.returns = credit.returns;
     facts.final_rewards = columns.final_rewards;

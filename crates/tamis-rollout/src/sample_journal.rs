@@ -1,0 +1,163 @@
+//! Samples with a memory: what a generator says that is no function of our keys is journalled before it is used.
+
+use std::collections::{HashMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+use tamis_core::group::PolicyVersion;
+use tamis_core::random::Key;
+
+use crate::generator::{
+    AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication, Sample,
+    SampleId, SampleRequest, Wait,
+};
+
+/// What a sample was asked for as. A resumed run asks for the same prompt, epoch and member under the same key, maybe as another group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Asked {
+    /// Its number.
+    pub id: SampleId,
+    /// What its randomness is keyed by: prompt, epoch and member.
+    pub key: Key,
+    /// The version of the weights that were published then.
+    pub version: PolicyVersion,
+}
+
+impl Asked {
+    /// Whether an answer to the `earlier` one, of a process before this one, is an answer to this: the same sample by the same weights, or the same member
+    /// of the same group, which was in flight when a checkpoint was written.
+    pub fn is_answered_by(&self, earlier: &Self) -> bool {
+        let place = |id: &SampleId| (id.purpose, id.group, id.member, id.turn);
+        self.key == earlier.key
+            && self.id.purpose == earlier.id.purpose
+            && self.id.turn == earlier.id.turn
+            && (self.version == earlier.version
+                || (place(&self.id) == place(&earlier.id) && earlier.version < self.version))
+    }
+}
+
+/// What came of a sample.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SampleOutcome {
+    /// The completion.
+    Sampled(Sample),
+    /// It could not be completed.
+    Failed {
+        /// Whether it was of use to ask again.
+        kind: FailureKind,
+        /// Why.
+        reason: String,
+        /// Completion tokens spent on it.
+        num_tokens: u64,
+    },
+}
+
+/// Where samples of generators are kept whose answers may differ when asked again.
+pub trait SampleJournal: Send {
+    /// What was recorded for it and not taken yet: nothing is asked for twice.
+    fn take(&mut self, asked: &Asked) -> Option<SampleOutcome>;
+
+    /// Records what came in a step durably, before any of it is used.
+    fn put(&mut self, step: u64, outcomes: &[(Asked, SampleOutcome)]) -> Result<(), GeneratorError>;
+
+    /// Forgets what came in steps before `next`. From the position that is returned, in bytes, the journal holds all others: what a checkpoint
+    /// counts on.
+    fn settle(&mut self, next: u64) -> u64;
+}
+
+/// A generator whose answers are journalled before anybody hears of them: a run that is killed at any instant and resumed has the samples it had, and asks
+/// for the rest.
+pub struct Journalled<G> {
+    generator: G,
+    journal: Box<dyn SampleJournal>,
+    step: u64,
+    version: PolicyVersion,
+    asked: HashMap<SampleId, Asked>,
+    /// Read back, and not told yet.
+    recorded: VecDeque<GeneratorEvent>,
+}
+
+impl<G: Generator> Journalled<G> {
+    /// Around a generator that samples by a version, before a step.
+    pub fn new(generator: G, journal: Box<dyn SampleJournal>, version: PolicyVersion, step: u64) -> Self {
+        Self { generator, journal, step, version, asked: HashMap::new(), recorded: VecDeque::new() }
+    }
+
+    /// From now on what comes belongs to this step.
+    pub fn set_step(&mut self, step: u64) {
+        self.step = step;
+    }
+
+    /// See [`SampleJournal::settle`].
+    pub fn settle(&mut self, next: u64) -> u64 {
+        self.journal.settle(next)
+    }
+}
+
+impl<G: Generator> Generator for Journalled<G> {
+    fn submit(&mut self, request: SampleRequest) -> Result<(), GeneratorError> {
+        let id = request.id;
+        let asked = Asked { id, key: request.key, version: self.version };
+        match self.journal.take(&asked) {
+            Some(SampleOutcome::Sampled(sample)) => {
+                self.recorded.push_back(GeneratorEvent::Sampled { id, sample });
+            }
+            Some(SampleOutcome::Failed { kind, reason, num_tokens }) => {
+                self.recorded.push_back(GeneratorEvent::Failed { id, kind, reason, num_tokens });
+            }
+            None => {
+                self.generator.submit(request)?;
+                self.asked.insert(id, asked);
+            }
+        }
+        Ok(())
+    }
+
+    fn abort(&mut self, what: AbortScope) {
+        self.generator.abort(what);
+    }
+
+    fn publish(&mut self, weights: &Publication, in_flight: InFlight) -> Result<(), GeneratorError> {
+        self.generator.publish(weights, in_flight)?;
+        // Whatever is asked for from now on is sampled by them.
+        self.version = weights.version;
+        Ok(())
+    }
+
+    fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError> {
+        let mut events: Vec<GeneratorEvent> = self.recorded.drain(..).collect();
+        let new = self.generator.next(if events.is_empty() { wait } else { Wait::No })?;
+        let mut outcomes = Vec::new();
+        for event in &new {
+            let (id, outcome) = match event {
+                GeneratorEvent::Sampled { id, sample } => (id, SampleOutcome::Sampled(sample.clone())),
+                GeneratorEvent::Failed { id, kind, reason, num_tokens } => {
+                    let (kind, reason, num_tokens) = (*kind, reason.clone(), *num_tokens);
+                    (id, SampleOutcome::Failed { kind, reason, num_tokens })
+                }
+                GeneratorEvent::Aborted { id, .. } => {
+                    self.asked.remove(id);
+                    continue;
+                }
+                GeneratorEvent::Published { .. } => continue,
+            };
+            // The second answer to a request, or one to none, is used by nobody.
+            if let Some(asked) = self.asked.remove(id) {
+                outcomes.push((asked, outcome));
+            }
+        }
+        if !outcomes.is_empty() {
+            self.journal.put(self.step, &outcomes)?;
+        }
+        events.extend(new);
+        Ok(events)
+    }
+
+    fn load(&self) -> Load {
+        let load = self.generator.load();
+        Load { in_flight: load.in_flight + self.recorded.len(), ..load }
+    }
+}
+
+#[cfg(test)]
+mod tests;

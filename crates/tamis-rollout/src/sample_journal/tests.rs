@@ -1,0 +1,223 @@
+//! A run on a generator whose answers are never the same twice, killed at every instant.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tamis_core::filter::Metric;
+use tamis_core::schedule::{ScheduleSettings, Scheduler, StreamingSettings};
+use tamis_env::reward::exact::Exact;
+
+use super::*;
+use crate::dispatcher::tests::{Heard, Rows, scorer, settings};
+use crate::fake::{FakeGenerator, FakeSettings, Faults};
+use crate::generator::Weights;
+use crate::{Dependencies, DispatchError, Dispatcher, End, Record, RewardHealth};
+
+/// What is on the disk: it stays when a process goes.
+#[derive(Clone, Default)]
+struct Disk(Arc<Mutex<Vec<(u64, Asked, SampleOutcome)>>>);
+
+impl Disk {
+    fn all(&self) -> Vec<(u64, Asked, SampleOutcome)> {
+        self.0.lock().expect("lock").clone()
+    }
+}
+
+/// The journal of one process.
+struct Memory {
+    disk: Disk,
+    /// Of the process before, not taken yet.
+    known: Vec<(u64, Asked, SampleOutcome)>,
+}
+
+impl Memory {
+    fn open(disk: &Disk, from: usize) -> Box<Self> {
+        Box::new(Self { known: disk.all()[from..].to_vec(), disk: disk.clone() })
+    }
+}
+
+impl SampleJournal for Memory {
+    fn take(&mut self, asked: &Asked) -> Option<SampleOutcome> {
+        let place = self.known.iter().position(|(_, earlier, _)| asked.is_answered_by(earlier))?;
+        Some(self.known.remove(place).2)
+    }
+
+    fn put(&mut self, step: u64, outcomes: &[(Asked, SampleOutcome)]) -> Result<(), GeneratorError> {
+        let mut disk = self.disk.0.lock().expect("lock");
+        disk.extend(outcomes.iter().map(|(asked, outcome)| (step, *asked, outcome.clone())));
+        Ok(())
+    }
+
+    fn settle(&mut self, next: u64) -> u64 {
+        self.known.retain(|(step, ..)| *step >= next);
+        self.disk.all().iter().take_while(|(step, ..)| *step < next).count() as u64
+    }
+}
+
+/// A server: no two answers of it are the same.
+fn server(seed: u64, count: &Arc<AtomicU64>) -> FakeGenerator {
+    let count = Arc::clone(count);
+    let answer = move |request: &SampleRequest| {
+        let number = count.fetch_add(1, Ordering::Relaxed);
+        let is_right = request.key.with(number).uniform(0) < 0.5;
+        if is_right { "x".to_owned() } else { format!("y{number}") }
+    };
+    let faults = Faults { permanent: 0.03, duplicate: 0.1, late: 0.1, ..Faults::default() };
+    FakeGenerator::answering(FakeSettings { seed, max_delay: 12, faults }, Box::new(answer))
+}
+
+fn machine(is_streaming: bool) -> Scheduler {
+    let run = ScheduleSettings {
+        metric: Metric::SeqReward,
+        total_steps: Some(4),
+        ..ScheduleSettings::verl(3, 4, 3, 0)
+    };
+    if is_streaming {
+        Scheduler::streaming(StreamingSettings { run, mini_batch_size: 3, max_in_flight: 8 })
+    } else {
+        Scheduler::rounds(run)
+    }
+    .expect("settings")
+}
+
+/// What a checkpoint holds.
+#[derive(Clone)]
+struct Saved {
+    machine: Scheduler,
+    next_group: u64,
+    version: u64,
+    held: Vec<Record>,
+    health: RewardHealth,
+    source: Rows,
+    journal: usize,
+    fates: BTreeMap<u64, &'static str>,
+}
+
+/// Runs to the end; the process is killed after so many looks of the dispatcher.
+fn run(is_streaming: bool, seed: u64, kill_after: u64) {
+    let (disk, count) = (Disk::default(), Arc::new(AtomicU64::new(0)));
+    let mut saved = Saved {
+        machine: machine(is_streaming),
+        next_group: 0,
+        version: 0,
+        held: Vec::new(),
+        health: RewardHealth::default(),
+        source: Rows::new(1000),
+        journal: 0,
+        fates: BTreeMap::new(),
+    };
+    let looks = std::cell::Cell::new(0);
+    let place = format!("streaming {is_streaming}, seed {seed}, killed after {kill_after}");
+    for process in 0..2 {
+        // What the process before was told since the checkpoint.
+        let had: BTreeSet<(u64, PolicyVersion)> = disk.all()[saved.journal..]
+            .iter()
+            .map(|(_, asked, _)| (asked.key.bits(0), asked.version))
+            .collect();
+        let on_disk = disk.all().len();
+        let Saved { machine, next_group, version, held, health, mut source, journal, mut fates } =
+            saved.clone();
+        let mut version = version;
+        let mut dispatcher =
+            Dispatcher::resumed(settings(3), machine, next_group, PolicyVersion(version), held, health);
+        let mut generator = Journalled::new(
+            server(seed + process, &count),
+            Memory::open(&disk, journal),
+            PolicyVersion(version),
+            version + 1,
+        );
+        let mut scorer = scorer(Exact);
+        let is_killed = || {
+            looks.set(looks.get() + 1);
+            assert!(looks.get() < 100_000, "it hangs: {place}");
+            process == 0 && looks.get() > kill_after
+        };
+        let ended = loop {
+            let collected = dispatcher.collect(Dependencies {
+                source: &mut source,
+                generator: &mut generator,
+                scorer: &mut scorer,
+                reference: None,
+                observer: &mut Heard::default(),
+                is_interrupted: &is_killed,
+            });
+            let collected = match collected {
+                Err(DispatchError::Interrupted) => break false,
+                collected => collected.unwrap_or_else(|error| panic!("{error}: {place}")),
+            };
+            collected.report.accounting.check().expect("balanced");
+            for record in collected.trained.iter().chain(&collected.others) {
+                assert_eq!(fates.insert(record.group.id.0, record.fate.name()), None, "{place}");
+            }
+            // What is trained on is what was journalled, whatever process was told it.
+            let journalled = disk.all();
+            for record in &collected.trained {
+                for member in &record.group.trajectories {
+                    let is_it = |outcome: &SampleOutcome| matches!(outcome, SampleOutcome::Sampled(sample) if sample.text == member.text && sample.token_ids == member.token_ids);
+                    assert!(journalled.iter().any(|(.., outcome)| is_it(outcome)), "{place}");
+                }
+            }
+            match collected.end {
+                End::Ready => {}
+                End::Skipped(_) => continue,
+                End::Finished(_) | End::Stopped(_) => break true,
+            }
+            dispatcher.trained(0, 0).expect("trained");
+            version += 1;
+            let publication = Publication { version: PolicyVersion(version), weights: Weights::InProcess };
+            let with = Dependencies {
+                source: &mut source,
+                generator: &mut generator,
+                scorer: &mut scorer,
+                reference: None,
+                observer: &mut Heard::default(),
+                is_interrupted: &|| false,
+            };
+            dispatcher.publish(&publication, InFlight::Wait, with).expect("published");
+            generator.set_step(version + 1);
+            // A checkpoint every second step.
+            if version % 2 == 0 {
+                saved = Saved {
+                    machine: dispatcher.machine().clone(),
+                    next_group: dispatcher.next_group(),
+                    version,
+                    held: dispatcher.held().cloned().collect(),
+                    health: dispatcher.reward_health().clone(),
+                    source: source.clone(),
+                    journal: generator.settle(version + 1) as usize,
+                    fates: fates.clone(),
+                };
+            }
+        };
+        // Nothing that was known is asked for again.
+        for (_, asked, _) in &disk.all()[on_disk..] {
+            assert!(
+                process == 0 || !had.contains(&(asked.key.bits(0), asked.version)),
+                "{} was asked for again: {place}",
+                asked.id
+            );
+        }
+        if ended {
+            assert_eq!(
+                fates.keys().copied().collect::<Vec<_>>(),
+                (0..dispatcher.next_group()).collect::<Vec<_>>()
+            );
+            assert_eq!(fates.values().filter(|fate| **fate == "trained").count(), 12, "{place}");
+            return;
+        }
+    }
+    panic!("killed twice: {place}");
+}
+
+/// Killed at every look of the dispatcher, a run has the samples it had, asks for the rest, and loses and repeats none.
+#[test]
+fn a_run_that_is_killed_at_any_instant_has_the_samples_it_had() {
+    for is_streaming in [false, true] {
+        for seed in [3, 17] {
+            for kill_after in 0..150 {
+                run(is_streaming, seed, kill_after);
+            }
+        }
+    }
+}

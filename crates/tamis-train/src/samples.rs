@@ -1,0 +1,148 @@
+//! The journal of samples from generators whose answers are no function of our keys: servers. As that of external rewards ([`crate::answers`]), it
+//! is read back where a process before this one was told something after the checkpoint.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use tamis_core::random::Key;
+use tamis_rollout::{Asked, GeneratorError, SampleJournal, SampleOutcome};
+
+use crate::durable::Disk;
+use crate::journal::{Journal, JournalError, SyncPolicy};
+
+#[derive(Serialize, Deserialize)]
+struct Entry {
+    asked: Asked,
+    /// The training step in which it came.
+    step: u64,
+    outcome: SampleOutcome,
+}
+
+/// The samples of a run on disk, and those in memory that an earlier process was told.
+pub struct RecordedSamples {
+    journal: Journal,
+    /// Read back and not asked for yet, by key, in the order in which they came.
+    known: HashMap<Key, VecDeque<Entry>>,
+    /// Where the first sample of each step stands that no checkpoint has settled.
+    starts: BTreeMap<u64, u64>,
+}
+
+impl RecordedSamples {
+    /// Opens the journal and reads what it holds from `from` on, where a checkpoint says that what it does not hold begins (0 without one). A torn tail
+    /// is cut: what stood there is asked for again, and nobody had used it.
+    ///
+    /// # Errors
+    /// A journal that ends before `from`, a file that is none, the disk.
+    pub fn open(disk: &Disk, path: &Path, from: u64) -> Result<Self, JournalError> {
+        let (journal, recovered) = Journal::open(disk, path, SyncPolicy::OnDemand, from)?;
+        let mut all = Self { journal, known: HashMap::new(), starts: BTreeMap::new() };
+        let mut start = recovered.from;
+        for (end, payload) in recovered.records {
+            if let Ok(entry) = serde_json::from_slice::<Entry>(&payload) {
+                all.starts.entry(entry.step).or_insert(start);
+                all.known.entry(entry.asked.key).or_default().push_back(entry);
+            }
+            start = end;
+        }
+        Ok(all)
+    }
+
+    /// Samples in memory.
+    pub fn num_samples(&self) -> usize {
+        self.known.values().map(VecDeque::len).sum()
+    }
+}
+
+fn failed(error: impl std::error::Error + Send + Sync + 'static) -> GeneratorError {
+    GeneratorError::Journal(Box::new(error))
+}
+
+impl SampleJournal for RecordedSamples {
+    fn take(&mut self, asked: &Asked) -> Option<SampleOutcome> {
+        let known = self.known.get_mut(&asked.key)?;
+        let place = known.iter().position(|entry| asked.is_answered_by(&entry.asked))?;
+        known.remove(place).map(|entry| entry.outcome)
+    }
+
+    fn put(&mut self, step: u64, outcomes: &[(Asked, SampleOutcome)]) -> Result<(), GeneratorError> {
+        self.starts.entry(step).or_insert(self.journal.position());
+        for (asked, outcome) in outcomes {
+            let entry = Entry { asked: *asked, step, outcome: outcome.clone() };
+            self.journal.append(&serde_json::to_vec(&entry).map_err(failed)?).map_err(failed)?;
+        }
+        self.journal.sync().map_err(failed)
+    }
+
+    fn settle(&mut self, next: u64) -> u64 {
+        for known in self.known.values_mut() {
+            known.retain(|entry| entry.step >= next);
+        }
+        self.known.retain(|_, known| !known.is_empty());
+        self.starts.retain(|step, _| *step >= next);
+        self.starts.values().copied().min().unwrap_or(self.journal.position())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tamis_core::group::{FinishReason, GroupId, PolicyVersion};
+    use tamis_core::random::Purpose;
+    use tamis_rollout::{FailureKind, Sample, SampleId};
+
+    use super::*;
+
+    fn asked(group: u64, prompt: u64, version: u64) -> Asked {
+        Asked {
+            id: SampleId::of_member(GroupId(group), 0),
+            key: Key::new(1, Purpose::Rollout).with(prompt),
+            version: PolicyVersion(version),
+        }
+    }
+
+    fn sampled(text: &str) -> SampleOutcome {
+        SampleOutcome::Sampled(Sample {
+            token_ids: vec![3, 1],
+            logprobs: vec![-0.1, -1.0 / 3.0],
+            entropy: None,
+            text: text.to_owned(),
+            finish_reason: FinishReason::Stop,
+            versions: Vec::new(),
+        })
+    }
+
+    fn open(path: &Path, from: u64) -> RecordedSamples {
+        RecordedSamples::open(&Disk::unflushed(), path, from).expect("opens")
+    }
+
+    #[test]
+    fn what_came_after_a_checkpoint_is_read_back_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("samples.bin");
+        let mut samples = open(&path, 0);
+        samples.put(1, &[(asked(0, 7, 0), sampled("before"))]).expect("put");
+        let checkpoint = samples.settle(2);
+        let failure = SampleOutcome::Failed {
+            kind: FailureKind::Permanent,
+            reason: "refused".to_owned(),
+            num_tokens: 4,
+        };
+        let later = [(asked(1, 8, 1), sampled("later")), (asked(2, 9, 1), failure.clone())];
+        samples.put(2, &later).expect("put");
+        drop(samples);
+        let mut samples = open(&path, checkpoint);
+        assert_eq!(samples.num_samples(), 2);
+        // The same prompt as another group; not by other weights, and not as what stood before the checkpoint.
+        assert_eq!(samples.take(&asked(5, 8, 2)), None);
+        assert_eq!(samples.take(&asked(0, 7, 0)), None);
+        assert_eq!(samples.take(&asked(5, 8, 1)), Some(sampled("later")));
+        assert_eq!(samples.take(&asked(5, 8, 1)), None, "asked for once");
+        // A group that was in flight is asked for by newer weights.
+        assert_eq!(samples.take(&asked(2, 9, 2)), Some(failure));
+        // A checkpoint in the middle of step 2 keeps what the step was told.
+        samples.put(2, &[(asked(3, 10, 1), sampled("more"))]).expect("put");
+        assert_eq!(samples.settle(2), checkpoint);
+        assert_eq!(samples.settle(3), std::fs::metadata(&path).expect("a file").len());
+        assert_eq!(open(&path, checkpoint).num_samples(), 3);
+    }
+}
