@@ -19,7 +19,7 @@ use tamis_rollout::{
 
 use super::harness::*;
 
-fn fleet(servers: &[&Serving]) -> Fleet {
+fn fleet(servers: &[&Serving], stream: bool) -> Fleet {
     let bell = Bell::default();
     let mut client = HttpClient::start(HttpSettings::default(), false).unwrap();
     let members = servers
@@ -37,7 +37,7 @@ fn fleet(servers: &[&Serving]) -> Fleet {
                 publish_timeout: PATIENCE,
                 nonce: "run".to_owned(),
                 seeds: false,
-                stream: false,
+                stream,
                 logprobs_of: None,
                 other_logprobs: OtherLogprobs::Refuse,
             };
@@ -132,7 +132,7 @@ fn assert_of(number: u64, version: u64, requests: &[SampleRequest], samples: &[(
 fn samples_over_the_wire_are_those_of_the_engine_and_a_restarted_server_is_given_the_weights() {
     let first = serve(settings());
     let mut second = serve(settings());
-    let mut fleet = fleet(&[&first, &second]);
+    let mut fleet = fleet(&[&first, &second], false);
     let requests = requests();
     assert_of(1, 0, &requests, &samples(&mut fleet, &requests));
 
@@ -153,4 +153,11 @@ fn samples_over_the_wire_are_those_of_the_engine_and_a_restarted_server_is_given
         std::thread::sleep(Duration::from_millis(300));
     }
     assert_eq!(again.lock().unwrap().get("/weight_info").json()["weight_version"], "run-v4");
+}
+
+#[test]
+fn samples_that_come_in_parts_are_the_same() {
+    let serving = serve(settings());
+    let requests = requests();
+    assert_of(1, 0, &requests, &samples(&mut fleet(&[&serving], true), &requests));
 }
