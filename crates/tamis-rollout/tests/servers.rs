@@ -231,9 +231,9 @@ fn a_fifth_of_the_answers_spoiled_and_every_request_ends_once() {
         .map(|(place, vllm)| FaultProxy::start(vllm.server.address, place as u64, 200, &WAYS))
         .collect();
     let urls: Vec<String> = proxies.iter().map(|proxy| proxy.server.url()).collect();
-    // A second is enough for everything but what hangs.
+    // Enough for everything but what hangs, on a busy machine too.
     let (mut fleet, _) = connect::<Vllm>(&urls, None, fleet_settings(), |settings| {
-        settings.answer_timeout = Duration::from_secs(1);
+        settings.answer_timeout = Duration::from_secs(4);
     })
     .expect("answer");
     let weights = folder("first");
