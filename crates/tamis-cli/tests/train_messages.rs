@@ -247,7 +247,7 @@ fn resume() {
     "#);
     insta::assert_snapshot!(damaged("state.json", b"{\"format\": 99}"), @r#"
     exit code 4
-    error: runs/tiny/checkpoints/step_2/state.json has layout version 99, this build of tamis reads 5
+    error: runs/tiny/checkpoints/step_2/state.json has layout version 99, this build of tamis reads 6
       hint: continue the run with the version of tamis that began it
     "#);
     insta::assert_snapshot!(damaged("model.safetensors", b"not tensors"), @r#"

@@ -2,7 +2,7 @@
 
 use crate::schema::{
     Aggregation, Estimator, FilterKind, ImportanceLevel, KlPlace, LossKind, LrScheduleKind, PoolScore,
-    ScheduleMode, SingletonAdvantage,
+    SingletonAdvantage,
 };
 
 /// Settings that do not fit each other, or that the run will not do what one may think with.
@@ -240,11 +240,22 @@ pub enum Conflict {
         /// What it compares with.
         against: &'static str,
     },
-    /// A mode that does not exist yet.
-    #[error("`schedule.mode: {mode}` is not there yet")]
-    ModeNotThere {
-        /// The mode.
-        mode: ScheduleMode,
+    /// No rounds, and a filter that compares what is in one.
+    #[error(
+        "`filter.kind: {kind}` compares the groups of a round, and `schedule.mode: streaming` judges each group by itself"
+    )]
+    StreamingWithPool {
+        /// The filter.
+        kind: FilterKind,
+    },
+    /// Rounds of what the batch lacks, several at once.
+    #[error(
+        "`schedule.rounds_in_flight: {rounds}` starts rounds before the ones before them are judged, and with `schedule.mode: deficit` how much a round \
+         draws is known only then"
+    )]
+    DeficitInFlight {
+        /// Rounds in flight.
+        rounds: usize,
     },
     /// Rounds of changing size, and a filter that compares what is in a round.
     #[error(
@@ -600,8 +611,10 @@ impl Conflict {
             Self::CriticWarmupTooLong { total, .. } => {
                 format!("use fewer than {total} steps, or train for longer")
             }
-            Self::ModeNotThere { .. } => "use `schedule.mode: rounds` or `deficit`".to_owned(),
-            Self::DeficitWithPool { .. } => {
+            Self::DeficitInFlight { .. } => {
+                "use `schedule.mode: rounds` or `streaming`, or remove `schedule.rounds_in_flight`".to_owned()
+            }
+            Self::DeficitWithPool { .. } | Self::StreamingWithPool { .. } => {
                 "use `schedule.mode: rounds`, or a filter that judges each group alone (`filter.kind: variance`)".to_owned()
             }
             Self::CarryWithoutLag => "set `schedule.max_lag: 1`".to_owned(),

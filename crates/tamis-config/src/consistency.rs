@@ -14,7 +14,7 @@ use crate::schema::{
 use crate::source::{Source, SourceKind};
 use crate::table;
 use crate::tree::Node;
-use crate::value::{EmptyRound, Frequency};
+use crate::value::{EmptyRound, Frequency, RoundLimit};
 use crate::yaml;
 use readers::{ADVANTAGE_READERS, LEVELLED, LOSS_READERS};
 
@@ -48,7 +48,7 @@ impl Config {
 
     /// Whether a step may take more than one generation round.
     pub fn refills(&self) -> bool {
-        self.filter.is_some() && self.schedule.refill
+        self.schedule.mode == ScheduleMode::Streaming || (self.filter.is_some() && self.schedule.refill)
     }
 
     /// The metrics that a filter can look at, as far as they are known before anything is scored: what external rewards give beside their
@@ -325,9 +325,19 @@ impl Checker<'_> {
                     let keys = ["schedule.mode", "filter.kind"];
                     self.error(&keys, Conflict::DeficitWithPool { kind: filter.kind });
                 }
+                if schedule.rounds_in_flight > 1 {
+                    let keys = ["schedule.rounds_in_flight", "schedule.mode"];
+                    self.error(&keys, Conflict::DeficitInFlight { rounds: schedule.rounds_in_flight });
+                }
             }
             ScheduleMode::Streaming => {
-                self.error(&["schedule.mode"], Conflict::ModeNotThere { mode: schedule.mode });
+                let reason = "`schedule.mode` is `streaming`";
+                self.ignored(&sizes, reason);
+                self.ignored(&["schedule.refill"], reason);
+                if let Some(filter) = config.filter.as_ref().filter(|filter| filter.kind.compares_groups()) {
+                    let keys = ["schedule.mode", "filter.kind"];
+                    self.error(&keys, Conflict::StreamingWithPool { kind: filter.kind });
+                }
             }
         }
         match schedule.surplus {
@@ -339,7 +349,7 @@ impl Checker<'_> {
         }
         let (generated, train) = (config.gen_batch_size(), config.data.train_batch_size);
         if config.refills() {
-            if let Some(rounds) = schedule.max_num_gen_batches
+            if let Some(RoundLimit::Rounds(rounds)) = schedule.max_num_gen_batches
                 && rounds.saturating_mul(generated) < train
             {
                 let keys = ["schedule.max_num_gen_batches", "data.gen_batch_size", "data.train_batch_size"];
@@ -354,12 +364,13 @@ impl Checker<'_> {
             let keys = [
                 "schedule.max_num_gen_batches",
                 "schedule.on_limit",
+                "schedule.rounds_in_flight",
                 "schedule.on_exhausted",
                 "schedule.surplus",
             ];
-            self.ignored(&keys[..2], reason);
+            self.ignored(&keys[..3], reason);
             if generated <= train {
-                self.ignored(&keys[3..], reason);
+                self.ignored(&keys[4..], reason);
             }
             if config.filter.is_none() {
                 self.ignored(&["schedule.on_empty_round", "schedule.refill"], reason);

@@ -33,7 +33,9 @@ pub use preset::PresetDifference;
 pub use resume::{ResumeDifference, length_may_change, resume_differences};
 pub use schema::*;
 pub use shape::is_placeholder;
-pub use value::{ByteSize, EmptyRound, FreeMap, Frequency, LogRatioLimit, Paths, Program, TokenizerSource};
+pub use value::{
+    ByteSize, EmptyRound, FreeMap, Frequency, LogRatioLimit, Paths, Program, RoundLimit, TokenizerSource,
+};
 
 use reader::Reader;
 use setting::Setting;

@@ -290,6 +290,53 @@ impl Setting for LogRatioLimit {
     }
 }
 
+/// How many generation rounds a step may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RoundLimit {
+    /// So many.
+    Rounds(usize),
+    /// As many as the keep rate of the last rounds asks for.
+    Auto,
+}
+
+impl Setting for RoundLimit {
+    fn shape() -> Shape {
+        Shape::NumberOrText("whole number, or `auto`")
+    }
+
+    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
+        if let Value::Scalar { text, .. } = &node.value
+            && text == "auto"
+        {
+            return Some(Self::Auto);
+        }
+        let rounds = match &node.value {
+            Value::Scalar { text, plain: true } => parse_float(text).filter(|value| value.fract() == 0.0),
+            _ => None,
+        };
+        // What is below 0 becomes 0, which the key's check refuses.
+        let rounds = rounds.map(|value| Self::Rounds(value as usize));
+        if rounds.is_none() {
+            reader.wrong_type(node, path, &Self::shape());
+        }
+        rounds
+    }
+
+    fn to_json(&self) -> Json {
+        match self {
+            Self::Rounds(rounds) => rounds.to_json(),
+            Self::Auto => Json::String("auto".to_owned()),
+        }
+    }
+
+    fn numbers(&self) -> Vec<f64> {
+        match self {
+            Self::Rounds(rounds) => rounds.numbers(),
+            Self::Auto => Vec::new(),
+        }
+    }
+}
+
 /// What happens when a generation round keeps no group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EmptyRound {

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use tamis_config::{
-    Config, EmptyRound, FilterKind, KlPlace, LossConfig, LossKind, OnExhausted, OnLimit, Preset, Surplus,
-    load,
+    Config, EmptyRound, FilterKind, KlPlace, LossConfig, LossKind, OnExhausted, OnLimit, Preset, RoundLimit,
+    Surplus, load,
 };
 
 fn folder() -> PathBuf {
@@ -55,7 +55,7 @@ fn common_settings_of_the_filter() {
             (Some(metric), Some(filter)) => {
                 assert_eq!(filter.kind, FilterKind::Variance, "{name}");
                 assert_eq!(filter.metric.as_deref(), Some(metric), "{name}");
-                assert_eq!(config.schedule.max_num_gen_batches, Some(limit), "{name}");
+                assert_eq!(config.schedule.max_num_gen_batches, Some(RoundLimit::Rounds(limit)), "{name}");
                 assert_eq!(config.schedule.on_limit, OnLimit::Error, "{name}");
                 assert_eq!(config.schedule.surplus, Surplus::Discard, "{name}");
             }
@@ -107,7 +107,7 @@ fn no_configuration_points_out_of_the_clone() {
 #[test]
 fn dynamic_sampling_of_easyr1() {
     for (name, prompts, n, limit) in
-        [("easyr1_standard", 128, 16, Some(3)), ("easyr1_aggressive", 64, 32, None)]
+        [("easyr1_standard", 128, 16, Some(RoundLimit::Rounds(3))), ("easyr1_aggressive", 64, 32, None)]
     {
         let config = example(name);
         assert_eq!((config.data.train_batch_size, config.rollout.n), (prompts, n), "{name}");

@@ -333,10 +333,14 @@ objective.aggregation
     assert_snapshot!(explain("schedule.max_num_gen_batches").unwrap(), @"
 schedule.max_num_gen_batches
 
-  Generation rounds of one step, at most. With `mode: deficit` it bounds the prompts of a
-  step instead, by so many times `data.gen_batch_size`. Null: no limit.
+  Generation rounds of one step, at most. With `mode: deficit` and `streaming` it bounds the
+  prompts of a step instead, by so many times `data.gen_batch_size`. `auto`: as many as the
+  keep rate k of the last rounds asks for, `data.train_batch_size` / (`data.gen_batch_size`
+  x k) + 2 rounded down, within a step never less than before in it; while nothing was kept,
+  10 times the rounds that a batch takes without a filter, and never above 50 times. Null:
+  no limit.
 
-  type       a whole number or null, at least 1
+  type       a whole number, or `auto` or null, at least 1
   default    10
   on resume  must stay
   preset     dapo: 10

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use tamis_core::group::{GroupId, PolicyVersion};
 use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::{
-    Command, Event, GroupFacts, OnLimit, RoundSize, ScheduleError, ScheduleSettings, Scheduler,
+    Command, Event, GroupFacts, OnLimit, RoundLimit, RoundSize, ScheduleError, ScheduleSettings, Scheduler,
     StreamingSettings, Surplus,
 };
 
@@ -226,7 +226,7 @@ fn main() -> Result<(), ScheduleError> {
     let share: f64 = std::env::args().nth(1).and_then(|share| share.parse().ok()).unwrap_or(0.0);
     let settings = ScheduleSettings {
         total_steps: Some(STEPS),
-        max_num_gen_batches: 0,
+        max_num_gen_batches: RoundLimit::None,
         on_limit: OnLimit::UsePartial,
         ..ScheduleSettings::new(GROUPS, MEMBERS)
     };

@@ -548,11 +548,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "0",
         By(Rule::FilterGroups, "schedule.max_num_gen_batches"),
     ),
-    key(
-        "algorithm.filter_groups.max_inflight_gen_batches",
-        "1",
-        NoEffect("rounds mode has one round in flight"),
-    ),
+    key("algorithm.filter_groups.max_inflight_gen_batches", "1", Key("schedule.rounds_in_flight")),
     key("algorithm.use_kl_in_reward", "False", By(Rule::Kl, "objective.kl.in")),
     key("algorithm.kl_penalty", "kl", By(Rule::Kl, "objective.kl.estimator")),
     key("algorithm.kl_ctrl.type", "fixed", By(Rule::Kl, "objective.kl.adaptive")),

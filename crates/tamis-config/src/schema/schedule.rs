@@ -1,7 +1,7 @@
 //! `schedule`: when prompts are dispatched and how a batch is filled.
 
 use crate::define::{choice, section};
-use crate::value::EmptyRound;
+use crate::value::{EmptyRound, RoundLimit};
 
 choice! {
     /// How refilling is organised.
@@ -11,7 +11,8 @@ choice! {
         /// Rounds of as many prompts as the batch probably lacks: what is missing over the keep rate of the last rounds, with a margin, in
         /// multiples of a granularity. The first round of a run draws `data.gen_batch_size`.
         Deficit = "deficit",
-        /// Group by group. Not there yet: refused.
+        /// Group by group: a group that is dropped is replaced at once, and nothing waits for a round. With `surplus: carry` groups go on
+        /// generating while a step trains.
         Streaming = "streaming",
     }
 }
@@ -73,18 +74,24 @@ section! {
     pub struct ScheduleConfig {
         /// How refilling is organised.
         mode: ScheduleMode = "rounds", Any, Fixed;
-        /// Generate further rounds until the batch is full. False: one round, trained on what survived.
+        /// Generate further rounds until the batch is full (always with `mode: streaming`). False: one round, trained on what survived.
         refill: bool = "true", Any, Fixed;
         /// With `mode: deficit`, the prompts that a round draws a multiple of. Null: `train.ppo_mini_batch_size`.
         granularity: Option<usize> = "null", AtLeast(1.0), Fixed;
         /// With `mode: deficit`, deviations of the number of kept groups that a round draws beyond the mean: 0 fills the batch with one
         /// round half the time, 1 in about five of six.
         margin: f64 = "1.0", AtLeast(0.0), Fixed;
-        /// Generation rounds of one step, at most. With `mode: deficit` it bounds the prompts of a step instead, by so many times
-        /// `data.gen_batch_size`. Null: no limit.
-        max_num_gen_batches: Option<usize> = "10", AtLeast(1.0), Fixed;
+        /// Generation rounds of one step, at most. With `mode: deficit` and `streaming` it bounds the prompts of a step instead, by so many
+        /// times `data.gen_batch_size`. `auto`: as many as the keep rate k of the last rounds asks for, `data.train_batch_size` /
+        /// (`data.gen_batch_size` x k) + 2 rounded down, within a step never less than before in it; while nothing was kept, 10 times
+        /// the rounds that a batch takes without a filter, and never above 50 times. Null: no limit.
+        max_num_gen_batches: Option<RoundLimit> = "10", AtLeast(1.0), Fixed;
         /// What happens at that limit.
         on_limit: OnLimit = "error", Any, Fixed;
+        /// Rounds that are generated at once. With more than 1 the prompts of the next rounds are started while a round still generates.
+        /// Rounds are judged one by one all the same: which groups are trained does not change with `surplus: discard`, and what is not
+        /// needed is given up, its prompts going back. With `mode: streaming` so many times `data.gen_batch_size` groups are in flight at most.
+        rounds_in_flight: usize = "1", AtLeast(1.0), Fixed;
         /// What happens when a round keeps no group: `retry` (as many rounds as the limit allows), `retry:N` (N such rounds in a row
         /// are an error), `skip` (the step is given up) or `error`.
         on_empty_round: EmptyRound = "retry", Any, Fixed;

@@ -4,7 +4,9 @@ use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tamis_config::{Config, EmptyRound, FilterKind, Import, OnLimit, Preset, import, load_sources};
+use tamis_config::{
+    Config, EmptyRound, FilterKind, Import, OnLimit, Preset, RoundLimit, import, load_sources,
+};
 
 use crate::{config, converted};
 
@@ -77,7 +79,7 @@ fn the_complete_command_of_the_guide_to_group_filters() {
     for config in both {
         let filter = config.filter.as_ref().expect("a filter");
         assert_eq!((filter.kind, filter.metric.as_deref()), (FilterKind::Variance, Some("acc")));
-        assert_eq!(config.schedule.max_num_gen_batches, Some(15));
+        assert_eq!(config.schedule.max_num_gen_batches, Some(RoundLimit::Rounds(15)));
         assert_eq!((config.preset, config.rollout.n), (Some(Preset::Dapo), 8));
         assert_eq!((config.data.train_batch_size, config.data.max_prompt_length), (1024, 2048));
         assert_eq!((config.rollout.temperature, config.rollout.max_response_length), (0.7, 2048));
@@ -205,8 +207,8 @@ fn dynamic_sampling_of_the_fork() {
         })
         .collect();
     assert_eq!(found.len(), 4);
-    assert_eq!(found[0].1, Some(3));
-    assert_eq!(found[1], (true, Some(3), OnLimit::UsePartial, 16));
+    assert_eq!(found[0].1, Some(RoundLimit::Rounds(3)));
+    assert_eq!(found[1], (true, Some(RoundLimit::Rounds(3)), OnLimit::UsePartial, 16));
     assert_eq!(found[2], (true, None, OnLimit::UsePartial, 32));
     assert!(!found[3].0);
     // The settings alone.
@@ -214,9 +216,12 @@ fn dynamic_sampling_of_the_fork() {
         if let Some((key, value)) = line.split('#').next().and_then(|line| line.split_once(": ")) {
             let arguments =
                 ["algorithm.use_dynamic_sample=true".to_owned(), format!("algorithm.{key}={}", value.trim())];
-            let limit =
-                config_without_files(&converted(&arguments)).schedule.max_num_gen_batches.unwrap_or(0);
-            assert_eq!(limit.to_string(), value.trim(), "{line}");
+            let limit = config_without_files(&converted(&arguments)).schedule.max_num_gen_batches;
+            let told = limit.map_or(0, |limit| match limit {
+                RoundLimit::Rounds(rounds) => rounds,
+                RoundLimit::Auto => panic!("{line}"),
+            });
+            assert_eq!(told.to_string(), value.trim(), "{line}");
         }
     }
 }

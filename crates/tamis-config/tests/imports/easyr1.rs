@@ -1,6 +1,7 @@
 //! Files and commands of EasyR1 and its fork.
 
 use insta::assert_snapshot;
+use tamis_config::RoundLimit;
 
 use crate::{converted, import_errors, loaded, notes};
 
@@ -98,7 +99,7 @@ worker.reward.reward_function is not given: EasyR1 has no reward of its own: nam
         "reward=[{kind: math}]",
         "worker.rollout.n=4",
     ]);
-    assert_eq!(loaded(&switch).schedule.max_num_gen_batches, Some(3));
+    assert_eq!(loaded(&switch).schedule.max_num_gen_batches, Some(RoundLimit::Rounds(3)));
     let off = converted(&[
         "algorithm.use_dynamic_sample=false",
         "data.train_files=t",
@@ -122,7 +123,7 @@ fn online_filtering_of_easyr1() {
     let config = loaded(&import);
     let filter = config.filter.unwrap();
     assert_eq!((filter.low, filter.high, filter.metric.as_deref()), (0.01, 0.99, Some("acc")));
-    assert_eq!(config.schedule.max_num_gen_batches, Some(20));
+    assert_eq!(config.schedule.max_num_gen_batches, Some(RoundLimit::Rounds(20)));
 }
 
 #[test]

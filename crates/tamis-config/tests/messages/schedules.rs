@@ -6,15 +6,48 @@ use crate::said;
 
 #[test]
 fn schedules() {
-    assert_snapshot!(said("schedule: {mode: streaming}", &[]), @r#"
-error: `schedule.mode: streaming` is not there yet
+    assert_snapshot!(said("schedule: {mode: streaming, rounds_in_flight: 2}", &[]), @"");
+    assert_snapshot!(said("schedule: {mode: streaming, refill: true, margin: 2}\nfilter: {kind: top_p, p: 0.9}", &[]), @r#"
+warning: `filter.kind: top_p` selects among the groups of a round, and `schedule.refill` repeats rounds until 64 groups are kept: each round is selected by itself
+ --> run.yaml:2:16
+  |
+2 | filter: {kind: top_p, p: 0.9}
+  |                ^^^^^
+  hint: `schedule.refill: false` trains on what one round leaves, as RAGEN does
+
+warning: `schedule.margin` has no effect: `schedule.mode` is `streaming`
+ --> run.yaml:1:51
+  |
+1 | schedule: {mode: streaming, refill: true, margin: 2}
+  |                                                   ^
+  hint: remove `schedule.margin`
+
+error: `filter.kind: top_p` compares the groups of a round, and `schedule.mode: streaming` judges each group by itself
  --> run.yaml:1:18
   |
-1 | schedule: {mode: streaming}
+1 | schedule: {mode: streaming, refill: true, margin: 2}
   |                  ^^^^^^^^^
-  hint: use `schedule.mode: rounds` or `deficit`
+  hint: use `schedule.mode: rounds`, or a filter that judges each group alone (`filter.kind: variance`)
 
 1 error in the configuration
+"#);
+    assert_snapshot!(said("schedule: {mode: deficit, rounds_in_flight: 2}\nfilter: {}", &[]), @r#"
+error: `schedule.rounds_in_flight: 2` starts rounds before the ones before them are judged, and with `schedule.mode: deficit` how much a round draws is known only then
+ --> run.yaml:1:45
+  |
+1 | schedule: {mode: deficit, rounds_in_flight: 2}
+  |                                             ^
+  hint: use `schedule.mode: rounds` or `streaming`, or remove `schedule.rounds_in_flight`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("schedule: {rounds_in_flight: 2}", &[]), @r#"
+warning: `schedule.rounds_in_flight` has no effect: there is no filter, so every step is one round
+ --> run.yaml:1:30
+  |
+1 | schedule: {rounds_in_flight: 2}
+  |                              ^
+  hint: remove `schedule.rounds_in_flight`
 "#);
     assert_snapshot!(said("schedule: {mode: deficit}\nfilter: {kind: top_p, p: 0.9}", &[]), @r#"
 warning: `filter.kind: top_p` selects among the groups of a round, and `schedule.refill` repeats rounds until 64 groups are kept: each round is selected by itself
@@ -57,6 +90,27 @@ error: `schedule.margin` must be at least 0, got -1
   hint: `tamis config explain schedule.margin` says more
 
 2 errors in the configuration
+"#);
+    assert_snapshot!(said("schedule: {max_num_gen_batches: auto}\nfilter: {}", &[]), @"");
+    assert_snapshot!(said("schedule: {max_num_gen_batches: often}\nfilter: {}", &[]), @r#"
+error: `schedule.max_num_gen_batches` must be a whole number, or `auto`, not the text "often"
+ --> run.yaml:1:33
+  |
+1 | schedule: {max_num_gen_batches: often}
+  |                                 ^^^^^
+  hint: `tamis config explain schedule.max_num_gen_batches` says more
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("schedule: {max_num_gen_batches: -1}\nfilter: {}", &[]), @r#"
+error: `schedule.max_num_gen_batches` must be at least 1, got -1
+ --> run.yaml:1:33
+  |
+1 | schedule: {max_num_gen_batches: -1}
+  |                                 ^^
+  hint: `tamis config explain schedule.max_num_gen_batches` says more
+
+1 error in the configuration
 "#);
     assert_snapshot!(said("schedule: {surplus: carry}\nfilter: {}", &[]), @r#"
 error: `schedule.surplus: carry` needs `schedule.max_lag`

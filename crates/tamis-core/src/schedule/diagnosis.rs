@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::yields::{PassRates, expected_rounds, keep_probability, limit_for_pass_rate};
-use super::{OnLimit, ScheduleSettings, SkipReason, Tally};
+use super::{OnLimit, RoundLimit, ScheduleSettings, SkipReason, Tally, UNKNOWN_BATCHES};
 use crate::filter::GroupFilter;
 
 /// What made the run stop.
@@ -62,8 +62,12 @@ pub struct Diagnosis {
     pub num_accumulated: usize,
     /// Groups that the step wants.
     pub target: usize,
-    /// The limit on rounds; 0 and less: none.
-    pub max_num_gen_batches: i64,
+    /// The limit on rounds, where there was one.
+    pub max_num_gen_batches: Option<u64>,
+    /// Whether that came from the keep rate ([`RoundLimit::Auto`]).
+    pub is_limit_adaptive: bool,
+    /// Prompts of a round.
+    pub gen_batch_size: usize,
     /// The filter's metric.
     pub metric: String,
     /// What became of the groups.
@@ -84,17 +88,20 @@ impl Diagnosis {
         step: u64,
         num_accumulated: usize,
         rounds: u64,
+        limit: Option<u64>,
         tally: Tally,
         settings: &ScheduleSettings,
     ) -> Self {
-        let advice = Advice { cause, tally: &tally, settings, num_accumulated, list: Vec::new() };
+        let advice = Advice { cause, tally: &tally, settings, limit, num_accumulated, list: Vec::new() };
         Self {
             cause,
             step,
             rounds,
             num_accumulated,
             target: settings.train_batch_size,
-            max_num_gen_batches: settings.max_num_gen_batches,
+            max_num_gen_batches: limit,
+            is_limit_adaptive: settings.max_num_gen_batches == RoundLimit::Auto,
+            gen_batch_size: settings.gen_batch_size,
             metric: settings.metric.to_string(),
             tally,
             recommendations: advice.all(),
@@ -107,6 +114,7 @@ struct Advice<'a> {
     cause: StopCause,
     tally: &'a Tally,
     settings: &'a ScheduleSettings,
+    limit: Option<u64>,
     num_accumulated: usize,
     list: Vec<Recommendation>,
 }
@@ -308,7 +316,7 @@ impl Advice<'_> {
 
     /// The keep rate at which the batch would be full within the limit.
     fn keep_needed(&self) -> Option<f64> {
-        let limit = self.settings.round_limit()?;
+        let limit = self.limit?;
         Some(self.settings.train_batch_size as f64 / (self.settings.gen_batch_size as f64 * limit as f64))
     }
 
@@ -355,7 +363,7 @@ impl Advice<'_> {
             return;
         }
         let (Some(keep), Some(limit), true) =
-            (self.tally.keep_rate().filter(|keep| *keep > 0.0), settings.round_limit(), self.ran_out())
+            (self.tally.keep_rate().filter(|keep| *keep > 0.0), self.limit, self.ran_out())
         else {
             return;
         };
@@ -372,7 +380,11 @@ impl Advice<'_> {
             counted(needed, "round")
         );
         if raised <= MOST_ROUNDS {
-            self.say("schedule.max_num_gen_batches", format!("{limit} -> {raised}"), at);
+            let now = match settings.max_num_gen_batches {
+                RoundLimit::Auto => format!("auto (now {limit})"),
+                RoundLimit::None | RoundLimit::Rounds(_) => limit.to_string(),
+            };
+            self.say("schedule.max_num_gen_batches", format!("{now} -> {raised}"), at);
         } else {
             let wanted = settings.train_batch_size as f64 / (keep * limit as f64) * 1.25;
             if wanted <= settings.gen_batch_size as f64 {
@@ -414,6 +426,21 @@ impl Advice<'_> {
     }
 }
 
+impl Diagnosis {
+    /// The limit on rounds, with how it came about where the keep rate gave it.
+    fn limit(&self) -> String {
+        let limit = self.max_num_gen_batches.unwrap_or(0);
+        if !self.is_limit_adaptive {
+            return limit.to_string();
+        }
+        let (train, generated) = (self.target, self.gen_batch_size);
+        format!(
+            "auto: {limit}, the most that {train} / ({generated} x keep rate) + 2 came to in this step; {UNKNOWN_BATCHES} times the rounds without a filter \
+             while nothing is kept"
+        )
+    }
+}
+
 impl fmt::Display for Diagnosis {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tally = &self.tally;
@@ -426,7 +453,7 @@ impl fmt::Display for Diagnosis {
                 self.num_accumulated,
                 self.target,
                 counted(self.rounds, "round"),
-                self.max_num_gen_batches
+                self.limit()
             )?,
             StopCause::EmptyRounds { rounds: 1 } => {
                 write!(formatter, "stopped in step {}: a round kept no group", self.step)?;

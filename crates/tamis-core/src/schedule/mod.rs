@@ -13,6 +13,7 @@
 //! | `run` | what a run keeps whatever its mode, and the ends of a step |
 //! | `ledger` | where every group is: the only code that moves one |
 //! | `rounds` | the policy of whole rounds |
+//! | `round_limit` | how many rounds a step may take |
 //! | `round_size` | how many prompts a round draws |
 //! | `streaming` | the policy that goes group by group |
 //! | `accounting` | where every generated group went, and the identity that must hold |
@@ -21,6 +22,7 @@
 //! | [`yields`] | keep probabilities, and how many rounds they mean |
 //! | [`diagnosis`] | why a run stopped for want of signal, and what to change |
 //! | `progress` | steps, rounds, epochs and prompts so far |
+//! | `whole_step` | what keeps a mini-batch from being trained on before its step is complete |
 //! | `mini_batch` | how a step's groups are cut into optimizer updates |
 
 mod accounting;
@@ -30,6 +32,7 @@ mod mini_batch;
 mod progress;
 mod protocol;
 pub mod report;
+mod round_limit;
 mod round_size;
 mod rounds;
 mod run;
@@ -37,6 +40,7 @@ mod scheduler;
 mod settings;
 mod streaming;
 mod tally;
+mod whole_step;
 pub mod yields;
 
 pub use accounting::{Accounting, Count, Unbalanced};
@@ -47,8 +51,10 @@ pub use protocol::{
     Command, Event, FinishReason, GroupFacts, GroupSummary, ScheduleError, SkipReason, StepClose,
 };
 pub use report::{RoundReport, StepReport};
+pub use round_limit::{MOST_AUTO_BATCHES, RoundLimit, UNKNOWN_BATCHES};
 pub use round_size::{MOST_BATCHES, RoundSize};
 pub use scheduler::Scheduler;
 pub use settings::{OnEmptyRound, OnExhausted, OnLimit, Order, ScheduleSettings, SettingsError, Surplus};
 pub use streaming::StreamingSettings;
 pub use tally::Tally;
+pub use whole_step::{StepUpdates, WholeStep};

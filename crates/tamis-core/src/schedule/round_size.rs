@@ -57,6 +57,11 @@ impl KeepRate {
         (self.kept + 1.0) / (self.groups + 1.0)
     }
 
+    /// Kept / generated; `None` where nothing was kept.
+    pub(super) fn ratio(self) -> Option<f64> {
+        (self.kept > 0.0).then(|| self.kept / self.groups)
+    }
+
     /// Its mean under a uniform prior (Laplace's rule), so neither 0 nor 1; `None` before anything was seen.
     pub(super) fn estimate(self) -> Option<f64> {
         (self.groups > 0.0).then(|| (self.kept + 1.0) / (self.groups + 2.0))
@@ -71,17 +76,19 @@ fn needed(deficit: usize, keep: f64, margin: f64) -> f64 {
 
 impl ScheduleSettings {
     /// Prompts of the next round; 0 where the step may draw no more. `deficit` is what the batch lacks, `drawn` what the step drew so far, in
-    /// `rounds` rounds.
-    pub(super) fn round_size(&self, deficit: usize, keep_rate: KeepRate, rounds: u64, drawn: u64) -> usize {
+    /// `rounds` rounds of at most `limit`.
+    pub(super) fn round_size(
+        &self,
+        deficit: usize,
+        keep_rate: KeepRate,
+        limit: Option<u64>,
+        (rounds, drawn): (u64, u64),
+    ) -> usize {
         let one = self.gen_batch_size as u64;
         let RoundSize::Deficit { granularity, margin } = self.size else {
-            return if self.round_limit().is_some_and(|limit| rounds >= limit) {
-                0
-            } else {
-                self.gen_batch_size
-            };
+            return if limit.is_some_and(|limit| rounds >= limit) { 0 } else { self.gen_batch_size };
         };
-        let left = match self.round_limit() {
+        let left = match limit {
             Some(limit) => limit.saturating_mul(one).saturating_sub(drawn),
             None => MOST_BATCHES.saturating_mul(one),
         };
@@ -109,6 +116,12 @@ mod tests {
         }
     }
 
+    /// Prompts of the next round after so many rounds and prompts of the step.
+    fn size(settings: &ScheduleSettings, deficit: usize, rate: KeepRate, rounds: u64, drawn: u64) -> usize {
+        let limit = settings.max_num_gen_batches.most(settings);
+        settings.round_size(deficit, rate, limit, (rounds, drawn))
+    }
+
     fn seen(kept: u64, groups: u64) -> KeepRate {
         let mut rate = KeepRate::default();
         rate.observe(&Tally { groups, kept, ..Tally::default() });
@@ -119,27 +132,27 @@ mod tests {
     fn by_hand() {
         let settings = deficit(8, 0.0, 0);
         // Nothing is known: the first round is one of the configured size, whatever the granularity.
-        assert_eq!(settings.round_size(64, KeepRate::default(), 0, 0), 96);
+        assert_eq!(size(&settings, 64, KeepRate::default(), 0, 0), 96);
         // (49 + 1) / (98 + 2) = 1/2: twice the deficit, up to the next multiple of 8.
-        assert_eq!(settings.round_size(15, seen(49, 98), 1, 98), 32);
-        assert_eq!(settings.round_size(16, seen(49, 98), 1, 98), 32);
-        assert_eq!(settings.round_size(17, seen(49, 98), 1, 98), 40);
+        assert_eq!(size(&settings, 15, seen(49, 98), 1, 98), 32);
+        assert_eq!(size(&settings, 16, seen(49, 98), 1, 98), 32);
+        assert_eq!(size(&settings, 17, seen(49, 98), 1, 98), 40);
         // One deviation more: (16 + sqrt(8)) / 0.5 = 37.7.
-        assert_eq!(deficit(1, 1.0, 0).round_size(16, seen(49, 98), 1, 98), 38);
+        assert_eq!(size(&deficit(1, 1.0, 0), 16, seen(49, 98), 1, 98), 38);
         // Nothing was kept so far: bounded all the same.
-        assert_eq!(settings.round_size(64, seen(0, 96), 1, 96), 960);
-        assert_eq!(settings.round_size(64, seen(0, u64::MAX >> 1), 1, 96), 960);
+        assert_eq!(size(&settings, 64, seen(0, 96), 1, 96), 960);
+        assert_eq!(size(&settings, 64, seen(0, u64::MAX >> 1), 1, 96), 960);
     }
 
     #[test]
     fn the_limit_on_rounds_is_one_on_prompts() {
         let settings = deficit(8, 1.0, 2);
-        assert_eq!(settings.round_size(64, seen(0, 96), 1, 96), 96);
-        assert_eq!(settings.round_size(64, seen(0, 96), 3, 188), 4);
-        assert_eq!(settings.round_size(64, seen(0, 96), 3, 192), 0);
+        assert_eq!(size(&settings, 64, seen(0, 96), 1, 96), 96);
+        assert_eq!(size(&settings, 64, seen(0, 96), 3, 188), 4);
+        assert_eq!(size(&settings, 64, seen(0, 96), 3, 192), 0);
         // Fixed rounds are counted themselves.
         let fixed = ScheduleSettings::verl(64, 96, 8, 2);
-        assert_eq!([0, 1, 2].map(|rounds| fixed.round_size(64, seen(0, 96), rounds, 0)), [96, 96, 0]);
+        assert_eq!([0, 1, 2].map(|rounds| size(&fixed, 64, seen(0, 96), rounds, 0)), [96, 96, 0]);
     }
 
     #[test]

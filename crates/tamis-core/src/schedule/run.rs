@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::ledger::{Ledger, Outcome};
+use super::round_limit::adaptive;
 use super::round_size::KeepRate;
 use super::{
-    Command, Diagnosis, FinishReason, OnExhausted, Progress, ScheduleError, ScheduleSettings, SkipReason,
-    StepClose, StepReport, StopCause, Surplus, Tally,
+    Command, Diagnosis, FinishReason, OnExhausted, Progress, RoundLimit, ScheduleError, ScheduleSettings,
+    SkipReason, StepClose, StepReport, StopCause, Surplus, Tally,
 };
 use crate::filter::{Filter, GroupStatistics, Verdict};
 use crate::group::{GroupId, PolicyVersion};
@@ -39,6 +40,8 @@ pub(super) enum GoesBack {
 pub(super) struct OpenStep {
     /// Generation rounds begun, or so many groups as make one.
     pub(super) rounds: u64,
+    /// The limit on them where that is adaptive: the greatest that it came to in the step.
+    adaptive_limit: u64,
     /// Parts handed out.
     pub(super) parts: u64,
     pub(super) tally: Tally,
@@ -49,6 +52,13 @@ pub(super) struct OpenStep {
     /// Aborted and failed groups that were not judged.
     given_up: Vec<GroupId>,
     max_lag: u64,
+}
+
+impl OpenStep {
+    /// A step that begins at a keep rate.
+    fn under(settings: &ScheduleSettings, keep_rate: KeepRate) -> Self {
+        Self { adaptive_limit: adaptive(settings, keep_rate), ..Self::default() }
+    }
 }
 
 /// A pass over the data that still has groups in flight or prompts to come.
@@ -104,6 +114,7 @@ pub(super) struct Run {
 impl Run {
     pub(super) fn new(settings: ScheduleSettings, goes_back: GoesBack) -> Self {
         Self {
+            step: OpenStep::under(&settings, KeepRate::default()),
             ledger: Ledger::new(settings.group_size, settings.order),
             settings,
             goes_back,
@@ -111,7 +122,6 @@ impl Run {
             progress: Progress::default(),
             version: PolicyVersion::default(),
             asked: None,
-            step: OpenStep::default(),
             keep_rate: KeepRate::default(),
             epochs: BTreeMap::from([(0, Epoch::default())]),
             epoch_over: false,
@@ -138,6 +148,21 @@ impl Run {
             return Err(ScheduleError::VersionOrder { version: version.0, previous: self.version.0 });
         }
         Ok(())
+    }
+
+    /// Learns more of the keep rate.
+    pub(super) fn observe(&mut self, learn: impl FnOnce(&mut KeepRate)) {
+        learn(&mut self.keep_rate);
+        self.step.adaptive_limit = self.step.adaptive_limit.max(adaptive(&self.settings, self.keep_rate));
+    }
+
+    /// Rounds that the present step may take, where that is limited.
+    pub(super) fn round_limit(&self) -> Option<u64> {
+        match self.settings.max_num_gen_batches {
+            RoundLimit::None => None,
+            RoundLimit::Rounds(rounds) => Some(rounds),
+            RoundLimit::Auto => Some(self.step.adaptive_limit),
+        }
     }
 
     /// The greatest lag that a trained group may have.
@@ -377,7 +402,8 @@ impl Run {
     ) -> Result<(), ScheduleError> {
         let step = self.progress.steps + 1;
         let num_kept = self.step.trained.len() + self.ledger.num_kept();
-        let diagnosis = Diagnosis::new(cause, step, num_kept, rounds, tally, &self.settings);
+        let limit = self.round_limit();
+        let diagnosis = Diagnosis::new(cause, step, num_kept, rounds, limit, tally, &self.settings);
         let close = self.close(false, commands)?;
         commands.push(Command::Stop { diagnosis: Box::new(diagnosis), close: Box::new(close) });
         Ok(())
@@ -397,7 +423,7 @@ impl Run {
             self.phase = Phase::Ended;
         }
         let OpenStep { rounds, tally, batch, trained, stale, aborted, given_up, max_lag, .. } =
-            std::mem::take(&mut self.step);
+            std::mem::replace(&mut self.step, OpenStep::under(&self.settings, self.keep_rate));
         let mut returned = Vec::new();
         if goes_on {
             returned = given_up;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::RoundSize;
+use super::{RoundLimit, RoundSize};
 use crate::filter::{GroupFilter, Metric, Variance};
 
 /// What happens when a step has used up its generation rounds and its batch is not full.
@@ -100,9 +100,8 @@ pub struct ScheduleSettings {
     pub filter: Option<GroupFilter>,
     /// Whether rounds repeat until the batch is full. Off: one round a step, trained on what survived.
     pub refill: bool,
-    /// Rounds a step may take, or their prompts with [`RoundSize::Deficit`]; 0 and less: no limit (an epoch without a kept group still ends
-    /// the run).
-    pub max_num_gen_batches: i64,
+    /// Rounds a step may take, or their prompts with [`RoundSize::Deficit`] and where there are no rounds.
+    pub max_num_gen_batches: RoundLimit,
     /// At that limit.
     pub on_limit: OnLimit,
     /// When a round keeps nothing.
@@ -192,7 +191,7 @@ impl ScheduleSettings {
             group_size,
             filter: Some(GroupFilter::Variance(Variance::default())),
             refill: true,
-            max_num_gen_batches: 0,
+            max_num_gen_batches: RoundLimit::None,
             on_limit: OnLimit::default(),
             on_empty_round: OnEmptyRound::default(),
             on_exhausted: OnExhausted::default(),
@@ -219,6 +218,7 @@ impl ScheduleSettings {
         group_size: usize,
         max_num_gen_batches: i64,
     ) -> Self {
+        let max_num_gen_batches = RoundLimit::of(max_num_gen_batches);
         Self { gen_batch_size, max_num_gen_batches, ..Self::new(train_batch_size, group_size) }
     }
 
@@ -226,7 +226,7 @@ impl ScheduleSettings {
     /// at the end of the data, a step that kept nothing is skipped, the metric is the reward before KL.
     pub fn easyr1(rollout_batch_size: usize, group_size: usize, max_gen_batches: i64) -> Self {
         Self {
-            max_num_gen_batches: max_gen_batches,
+            max_num_gen_batches: RoundLimit::of(max_gen_batches),
             on_limit: OnLimit::UsePartial,
             on_exhausted: OnExhausted::UsePartial,
             metric: Metric::SeqReward,
@@ -274,11 +274,6 @@ impl ScheduleSettings {
             }
         }
         Ok(())
-    }
-
-    /// The limit on rounds, where there is one.
-    pub fn round_limit(&self) -> Option<u64> {
-        u64::try_from(self.max_num_gen_batches).ok().filter(|limit| *limit > 0)
     }
 
     /// Whether a step is one round, come what may.

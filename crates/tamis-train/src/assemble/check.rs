@@ -17,7 +17,6 @@ use tamis_core::advantage::AdvantageError;
 use tamis_core::correction::CorrectionError;
 use tamis_core::objective::ObjectiveError;
 use tamis_core::printable::cut_middle;
-use tamis_core::schedule::Scheduler;
 use tamis_env::reward::cosine::Cosine;
 use tamis_env::reward::exact::Exact;
 use tamis_env::reward::{Listener, Nobody, RewardError};
@@ -256,7 +255,8 @@ impl Checker<'_> {
             }
         };
         let sieve = schedule::Sieve::unannounced(filter);
-        if let Err(error) = Scheduler::rounds(schedule::rounds(self.config, &sieve)) {
+        // What is wrong with the objective is found where that is checked.
+        if let Err(AssembleError::Schedule(error)) = schedule::scheduler(self.config, &sieve) {
             self.refuse(&["schedule".to_owned()], &error.to_string(), None);
         }
     }

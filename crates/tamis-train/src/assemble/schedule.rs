@@ -3,18 +3,25 @@
 use tamis_config::{
     Bounds, Config, EmptyRound, Estimator, FillOrder, FilterConfig, FilterKind, GoldCheck,
     Mass as ConfigMass, OnExhausted as ConfigExhausted, OnLimit as ConfigLimit, PoolScore as ConfigScore,
-    Prefer as ConfigPrefer, ScheduleMode, Singleton as ConfigSingleton, Surplus as ConfigSurplus,
+    Prefer as ConfigPrefer, RoundLimit as ConfigRounds, ScheduleMode, Singleton as ConfigSingleton,
+    Surplus as ConfigSurplus, ZeroGroups as ConfigZeroGroups,
 };
 use tamis_core::figure::shortest;
 use tamis_core::filter::{
     AvailableMetrics, Ends, Filter, FilterError, GroupFilter, Mass, MeanRange, Metric, MetricError, MinP,
     Percentile, Pool, PoolScore, Prefer, Quota, Singleton, TopK, TopP, Variance, WithinGroup,
 };
-use tamis_core::schedule::{OnEmptyRound, OnExhausted, OnLimit, Order, RoundSize, ScheduleSettings, Surplus};
+use tamis_core::objective::ZeroGroups;
+use tamis_core::schedule::{
+    OnEmptyRound, OnExhausted, OnLimit, Order, RoundLimit, RoundSize, ScheduleSettings, Scheduler,
+    StepUpdates, StreamingSettings, Surplus, WholeStep,
+};
 
 use tamis_rollout::Record;
 
 use super::AssembleError;
+use super::advantage::{advantage, shapings};
+use super::objective::{correction, objective};
 
 /// The sieve with the metric it looks at, checked against the scores that the run will have.
 #[derive(Debug, Clone)]
@@ -276,24 +283,76 @@ fn rule(filter: &GroupFilter) -> String {
 /// How a batch is filled, in words.
 fn filling(config: &Config) -> String {
     let size = config.data.train_batch_size;
-    if !config.schedule.refill {
+    if !config.refills() {
         return format!("one round a step, trained on what it leaves of {} groups", config.gen_batch_size());
     }
+    if config.schedule.mode == ScheduleMode::Streaming {
+        let most = match config.schedule.max_num_gen_batches {
+            Some(ConfigRounds::Rounds(limit)) => {
+                format!("at most {} prompts a step", limit.saturating_mul(config.gen_batch_size()))
+            }
+            Some(ConfigRounds::Auto) => "as many prompts a step as the keep rate asks for".to_owned(),
+            None => "no limit on prompts".to_owned(),
+        };
+        return format!("what is dropped is replaced at once, {most}, {size} groups a step");
+    }
     match config.schedule.max_num_gen_batches {
-        Some(limit) if config.schedule.mode == ScheduleMode::Deficit => {
+        Some(ConfigRounds::Auto) => {
+            format!("as many rounds a step as the keep rate asks for, {size} groups a step")
+        }
+        Some(ConfigRounds::Rounds(limit)) if config.schedule.mode == ScheduleMode::Deficit => {
             let most = limit.saturating_mul(config.gen_batch_size());
             format!("rounds of what the batch lacks, at most {most} prompts a step, {size} groups a step")
         }
         None if config.schedule.mode == ScheduleMode::Deficit => {
             format!("rounds of what the batch lacks, no limit on them, {size} groups a step")
         }
-        Some(limit) => format!("at most {limit} rounds a step, {size} groups a step"),
+        Some(ConfigRounds::Rounds(limit)) => format!("at most {limit} rounds a step, {size} groups a step"),
         None => format!("no limit on rounds, {size} groups a step"),
     }
 }
 
+/// What needs a whole step, so that its mini-batches cannot be trained on before it is complete; empty where nothing does.
+///
+/// # Errors
+/// Where estimator, shapings or objective cannot be built.
+fn needs_whole_step(config: &Config, sieve: &Sieve) -> Result<Vec<WholeStep>, AssembleError> {
+    let (objective, _) = objective(config)?;
+    let is_bypass = correction(config)?.is_some_and(|correction| correction.mode.is_bypass());
+    let updates = StepUpdates {
+        filter: sieve.filter.as_ref(),
+        advantage: &advantage(config)?,
+        shapings: &shapings(config)?,
+        objective: &objective,
+        zero_groups: match config.objective.zero_groups {
+            ConfigZeroGroups::Drop => ZeroGroups::Drop,
+            ConfigZeroGroups::Mask => ZeroGroups::Mask,
+        },
+        is_shuffled: config.train.shuffle_mini_batches,
+        // What is carried was sampled by older weights.
+        old_is_sampled: config.schedule.surplus == ConfigSurplus::Discard || is_bypass,
+    };
+    Ok(updates.obstacles())
+}
+
+/// The scheduling machine at the start of a run.
+///
+/// # Errors
+/// Where the settings contradict themselves, or the objective cannot be built.
+pub fn scheduler(config: &Config, sieve: &Sieve) -> Result<Scheduler, AssembleError> {
+    let run = settings(config, sieve);
+    if config.schedule.mode != ScheduleMode::Streaming {
+        return Ok(Scheduler::rounds(run)?);
+    }
+    // A part of a step leaves the machine before the rest of it is there only where it might be trained on.
+    let is_early = needs_whole_step(config, sieve)?.is_empty();
+    let mini_batch_size = if is_early { config.mini_batch_size() } else { run.train_batch_size };
+    let max_in_flight = config.schedule.rounds_in_flight.saturating_mul(run.gen_batch_size);
+    Ok(Scheduler::streaming(StreamingSettings { run, mini_batch_size, max_in_flight })?)
+}
+
 /// The machine's settings.
-pub fn rounds(config: &Config, sieve: &Sieve) -> ScheduleSettings {
+pub fn settings(config: &Config, sieve: &Sieve) -> ScheduleSettings {
     let schedule = &config.schedule;
     ScheduleSettings {
         gen_batch_size: config.gen_batch_size(),
@@ -304,9 +363,14 @@ pub fn rounds(config: &Config, sieve: &Sieve) -> ScheduleSettings {
             }
             _ => RoundSize::Fixed,
         },
+        rounds_in_flight: schedule.rounds_in_flight,
         filter: sieve.filter,
         refill: schedule.refill,
-        max_num_gen_batches: schedule.max_num_gen_batches.map_or(0, |limit| limit as i64),
+        max_num_gen_batches: match schedule.max_num_gen_batches {
+            None => RoundLimit::None,
+            Some(ConfigRounds::Rounds(rounds)) => RoundLimit::Rounds(rounds as u64),
+            Some(ConfigRounds::Auto) => RoundLimit::Auto,
+        },
         on_limit: match schedule.on_limit {
             ConfigLimit::Error => OnLimit::Error,
             ConfigLimit::UsePartial => OnLimit::UsePartial,

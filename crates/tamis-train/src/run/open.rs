@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tamis_config::{Config, Loaded, LoggerKind, length_may_change};
-use tamis_core::schedule::Scheduler;
 use tamis_data::sampler::{Order, Position};
 use tamis_env::reward::Listener;
 use tamis_rollout::{
@@ -353,7 +352,6 @@ impl Run {
         if let Some(critic) = super::critic::given(&config, state.as_ref())? {
             engine.set_critic(critic);
         }
-        let settings = schedule::rounds(&config, &sieve);
         let dispatcher_settings = DispatcherSettings {
             // A later step of a resumed run may by chance have none of a score that was there before; before the first there was none.
             is_metric_unproven: sieve.filter.is_some() && !is_complete && at == 0,
@@ -365,12 +363,13 @@ impl Run {
                 engine.set_version(state.version);
                 let schedule = &state.schedule;
                 let mut machine = schedule.machine.clone();
-                machine.set_length(settings.total_steps, settings.total_epochs);
+                let fresh = schedule::settings(&config, &sieve);
+                machine.set_length(fresh.total_steps, fresh.total_epochs);
                 let (carried, health) = (carried(schedule, &pool)?, schedule.reward_health.clone());
                 let (next, version) = (schedule.next_group, state.version);
                 Dispatcher::resumed(dispatcher_settings, machine, next, version, carried, health)
             }
-            None => Dispatcher::new(dispatcher_settings, Scheduler::rounds(settings)?),
+            None => Dispatcher::new(dispatcher_settings, schedule::scheduler(&config, &sieve)?),
         };
         let generator = Box::new(NativeGenerator::of(&engine));
         let workers = Workers { engine, generator, pool, scorer, dispatcher, interrupt: interrupt.clone() };

@@ -50,7 +50,7 @@ pub struct RunState {
 
 impl RunState {
     /// The layout version that this build writes and reads.
-    pub const FORMAT: u32 = 5;
+    pub const FORMAT: u32 = 6;
 
     /// Before the first step of a run.
     pub fn first(

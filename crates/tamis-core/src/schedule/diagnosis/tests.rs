@@ -27,7 +27,8 @@ fn add(tally: &mut Tally, count: usize, n: u32, correct: u32, is_identical_in_te
 }
 
 fn limit_reached(settings: &ScheduleSettings, rounds: u64, tally: Tally) -> Diagnosis {
-    Diagnosis::new(StopCause::LimitReached, 7, tally.kept as usize, rounds, tally, settings)
+    let limit = settings.max_num_gen_batches.most(settings);
+    Diagnosis::new(StopCause::LimitReached, 7, tally.kept as usize, rounds, limit, tally, settings)
 }
 
 fn keys(diagnosis: &Diagnosis) -> Vec<String> {
@@ -94,7 +95,7 @@ fn too_hard() {
     let mut tally = Tally::default();
     add(&mut tally, 1024, 8, 0, false);
     let cause = StopCause::EpochWithoutKept { epoch: 0 };
-    let diagnosis = Diagnosis::new(cause, 1, 0, 8, tally, &ScheduleSettings::verl(128, 128, 8, 0));
+    let diagnosis = Diagnosis::new(cause, 1, 0, 8, None, tally, &ScheduleSettings::verl(128, 128, 8, 0));
     insta::assert_snapshot!(diagnosis, @"
     stopped in step 1: no group was kept in all of epoch 1 (8 rounds)
       by `acc`, of 1024 groups (8192 trajectories) generated:
@@ -143,7 +144,7 @@ fn solved_always_or_never() {
     add(&mut tally, 30, 8, 8, false);
     add(&mut tally, 34, 8, 0, false);
     let cause = StopCause::EmptyRounds { rounds: 1 };
-    let diagnosis = Diagnosis::new(cause, 3, 0, 1, tally, &ScheduleSettings::verl(64, 64, 8, 4));
+    let diagnosis = Diagnosis::new(cause, 3, 0, 1, None, tally, &ScheduleSettings::verl(64, 64, 8, 4));
     insta::assert_snapshot!(diagnosis, @"
     stopped in step 3: a round kept no group
       by `acc`, of 64 groups (512 trajectories) generated:
@@ -217,7 +218,7 @@ fn no_scores_and_failures() {
         tally.add_failed(4, 7);
     }
     let cause = StopCause::SkippedSteps { steps: 11, why: SkipReason::EmptyRound };
-    let diagnosis = Diagnosis::new(cause, 1, 0, 11, tally, &ScheduleSettings::verl(16, 16, 4, 0));
+    let diagnosis = Diagnosis::new(cause, 1, 0, 11, None, tally, &ScheduleSettings::verl(16, 16, 4, 0));
     insta::assert_snapshot!(diagnosis, @"
     stopped in step 1: 11 attempts in a row trained nothing (11 rounds)
       by `acc`, of 16 groups (64 trajectories) generated:
@@ -254,7 +255,7 @@ fn a_reward_that_says_nothing() {
     }
     let cause = StopCause::EmptyRounds { rounds: 3 };
     let settings = ScheduleSettings { metric: "seq_reward".into(), ..ScheduleSettings::verl(16, 16, 4, 0) };
-    insta::assert_snapshot!(Diagnosis::new(cause, 1, 0, 3, tally, &settings), @"
+    insta::assert_snapshot!(Diagnosis::new(cause, 1, 0, 3, None, tally, &settings), @"
     stopped in step 1: 3 rounds in a row kept no group
       by `seq_reward`, of 16 groups (64 trajectories) generated:
               0    0.0%  kept
@@ -290,7 +291,7 @@ fn groups_of_one_dropped_by_choice() {
     }
     let cause = StopCause::EpochWithoutKept { epoch: 2 };
     let settings = ScheduleSettings { metric: "length".into(), ..ScheduleSettings::verl(8, 8, 1, 0) };
-    insta::assert_snapshot!(Diagnosis::new(cause, 5, 0, 1, tally, &settings), @"
+    insta::assert_snapshot!(Diagnosis::new(cause, 5, 0, 1, None, tally, &settings), @"
     stopped in step 5: no group was kept in all of epoch 3 (1 round)
       by `length`, of 8 groups (8 trajectories) generated:
               0    0.0%  kept
@@ -380,7 +381,7 @@ fn a_selection_of_uniform_groups() {
 fn no_prompts() {
     let cause = StopCause::NoPrompts { epoch: 0 };
     let settings = ScheduleSettings::verl(8, 8, 4, 0);
-    insta::assert_snapshot!(Diagnosis::new(cause, 1, 0, 1, Tally::default(), &settings), @"
+    insta::assert_snapshot!(Diagnosis::new(cause, 1, 0, 1, None, Tally::default(), &settings), @"
     stopped in step 1: epoch 1 has no prompts
       what to change, the likeliest remedy first:
       - data.train: give it prompts (epoch 1 had none: every row may have been dropped as too long)
@@ -436,7 +437,7 @@ fn what_is_set_is_not_advised() {
     assert!(!told.iter().any(|told| told.starts_with("schedule.on_limit")), "{told:?}");
 
     // A limit that is high enough on average: a smaller round would be no remedy.
-    let roomy = ScheduleSettings { max_num_gen_batches: 60, ..settings.clone() };
+    let roomy = ScheduleSettings { max_num_gen_batches: RoundLimit::Rounds(60), ..settings.clone() };
     let told = of(&roomy, some);
     assert!(!told.iter().any(|told| told.starts_with("data.gen_batch_size")), "{told:?}");
     // One round a step, whatever the limit.

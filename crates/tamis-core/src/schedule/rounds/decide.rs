@@ -125,7 +125,7 @@ impl Rounds {
         }
         let one = settings.gen_batch_size;
         let rounds = (settings.rounds_in_flight - 1) as u64;
-        let left = settings.round_limit().map_or(rounds, |limit| limit.saturating_sub(run.step.rounds));
+        let left = run.round_limit().map_or(rounds, |limit| limit.saturating_sub(run.step.rounds));
         let most = usize::try_from(rounds.min(left)).unwrap_or(usize::MAX).saturating_mul(one);
         let num_prompts = most.saturating_sub(self.ahead.len()).min(one);
         if num_prompts > 0 {
@@ -210,5 +210,6 @@ impl Rounds {
 /// Prompts of the next round; 0 where the step has reached its limit.
 fn next_round_size(run: &Run) -> usize {
     let deficit = run.settings.train_batch_size - run.ledger.num_ready();
-    run.settings.round_size(deficit, run.keep_rate, run.step.rounds, run.ledger.num_dispatched())
+    let so_far = (run.step.rounds, run.ledger.num_dispatched());
+    run.settings.round_size(deficit, run.keep_rate, run.round_limit(), so_far)
 }

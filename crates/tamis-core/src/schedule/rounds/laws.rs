@@ -8,8 +8,8 @@ use crate::filter::{GroupFilter, Variance};
 use crate::group::{GroupId, PolicyVersion};
 use crate::random::{Key, Purpose};
 use crate::schedule::{
-    Command, Count, Event, GroupFacts, MOST_BATCHES, OnEmptyRound, OnExhausted, OnLimit, Order, RoundSize,
-    ScheduleError, ScheduleSettings, Scheduler, Surplus,
+    Command, Count, Event, GroupFacts, MOST_BATCHES, OnEmptyRound, OnExhausted, OnLimit, Order, RoundLimit,
+    RoundSize, ScheduleError, ScheduleSettings, Scheduler, Surplus,
 };
 
 fn settings() -> impl Strategy<Value = ScheduleSettings> {
@@ -18,7 +18,12 @@ fn settings() -> impl Strategy<Value = ScheduleSettings> {
     let size = prop_oneof![Just(RoundSize::Fixed), deficit];
     let rounds_in_flight = prop_oneof![2 => Just(1usize), 1 => 2usize..5];
     let sizes = (1usize..6, 1usize..9, 1usize..4, size, rounds_in_flight);
-    let switches = (any::<bool>(), any::<bool>(), -1i64..4, 0u32..4);
+    let limit = prop_oneof![
+        1 => Just(RoundLimit::None),
+        2 => (1u64..4).prop_map(RoundLimit::Rounds),
+        1 => Just(RoundLimit::Auto)
+    ];
+    let switches = (any::<bool>(), any::<bool>(), limit, 0u32..4);
     let choices = (
         prop_oneof![Just(OnLimit::Error), Just(OnLimit::UsePartial), Just(OnLimit::Skip)],
         prop_oneof![
@@ -194,7 +199,7 @@ impl World {
                     }
                     Command::Draw { num_prompts, .. } => {
                         assert!(*num_prompts > 0);
-                        let most = match settings.round_limit() {
+                        let most = match settings.max_num_gen_batches.most(settings) {
                             Some(limit) => limit as usize,
                             None => MOST_BATCHES as usize,
                         };
@@ -266,7 +271,7 @@ impl World {
                 };
                 let accounting = close.report.accounting;
                 accounting.check().unwrap();
-                if let Some(limit) = settings.round_limit() {
+                if let Some(limit) = settings.max_num_gen_batches.most(settings) {
                     let most = limit * settings.gen_batch_size as u64;
                     assert!(accounting.generated.groups <= most, "bounded waste");
                 }

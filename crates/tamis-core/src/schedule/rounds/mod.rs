@@ -88,7 +88,7 @@ impl Rounds {
     /// Everything of the round is settled: counts it, in dispatch order, and decides.
     fn complete_round(&mut self, run: &mut Run, commands: &mut Vec<Command>) -> Result<(), ScheduleError> {
         let tally = self.settle_round(run, commands);
-        run.keep_rate.observe(&tally);
+        run.observe(|keep_rate| keep_rate.observe(&tally));
         self.empty_rounds = if tally.kept == 0 { self.empty_rounds + 1 } else { 0 };
         commands.push(Command::RoundComplete(RoundReport {
             step: run.progress.steps + 1,

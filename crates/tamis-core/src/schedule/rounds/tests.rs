@@ -1,8 +1,8 @@
 use crate::filter::Verdict;
 use crate::group::{GroupId, PolicyVersion};
 use crate::schedule::{
-    Command, Count, Event, FinishReason, GroupFacts, OnEmptyRound, OnExhausted, Order, ScheduleSettings,
-    Scheduler, SkipReason, StepClose, StopCause, Surplus,
+    Command, Count, Event, FinishReason, GroupFacts, OnEmptyRound, OnExhausted, Order, RoundLimit,
+    ScheduleSettings, Scheduler, SkipReason, StepClose, StopCause, Surplus,
 };
 
 /// A driver over endless or finite data whose groups are what the test says.
@@ -238,6 +238,38 @@ fn errors_at_the_limit_as_verl() {
     assert_eq!(close.surplus.len(), 5);
     assert_eq!(close.report.accounting.dropped, Count::of(11, 4, 440));
     assert!(driver.rounds.is_ended());
+}
+
+/// ⌊T / (G k) + 2⌋ rounds, where k is what the last rounds kept; within a step the limit only rises.
+#[test]
+fn an_adaptive_limit() {
+    let settings =
+        ScheduleSettings { max_num_gen_batches: RoundLimit::Auto, ..ScheduleSettings::verl(8, 4, 4, 0) };
+    // Half is kept: 8 / (4 x 1/2) + 2 = 6 rounds, and 4 fill the batch.
+    let mut driver = Driver::new(settings.clone());
+    let mut commands = driver.first(2);
+    for _ in 0..3 {
+        commands = driver.more(&commands, 2);
+    }
+    assert_eq!(ready(&commands).report.rounds, 4);
+    driver.trained();
+    // The next step keeps less and less: what it is granted rises, to at most 50 times two rounds.
+    let mut commands = driver.first(1);
+    let mut rounds = 1;
+    while matches!(commands.last(), Some(Command::Draw { .. })) {
+        commands = driver.more(&commands, 0);
+        rounds += 1;
+    }
+    assert_eq!(rounds, 100);
+    // Nothing is kept at all: ten times.
+    let mut driver = Driver::new(settings);
+    let mut commands = driver.first(0);
+    while matches!(commands.last(), Some(Command::Draw { .. })) {
+        commands = driver.more(&commands, 0);
+    }
+    let Some(Command::Stop { diagnosis, .. }) = commands.last() else { panic!("{commands:?}") };
+    assert_eq!((diagnosis.cause, diagnosis.rounds), (StopCause::LimitReached, 20));
+    insta::assert_snapshot!(diagnosis.to_string().lines().next().unwrap_or_default(), @"stopped in step 1: 0 of 8 groups kept after 20 rounds (max_num_gen_batches = auto: 20, the most that 8 / (4 x keep rate) + 2 came to in this step; 10 times the rounds without a filter while nothing is kept)");
 }
 
 #[test]

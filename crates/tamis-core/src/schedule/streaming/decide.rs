@@ -84,7 +84,7 @@ impl Streaming {
         // Never negative: the deviation is below what is lacking, or that is 0 or 1 and the maximum below holds.
         let room = ((lacking - deviation) / keep) as u64;
         let free = self.max_in_flight.saturating_sub(ledger.num_in_flight()) as u64;
-        let left = match settings.round_limit() {
+        let left = match run.round_limit() {
             Some(limit) => {
                 limit.saturating_mul(settings.gen_batch_size as u64).saturating_sub(ledger.num_dispatched())
             }

@@ -9,13 +9,18 @@ use crate::group::{GroupId, PolicyVersion};
 use crate::random::{Key, Purpose};
 use crate::schedule::run::Phase;
 use crate::schedule::{
-    Accounting, Command, Event, GroupFacts, OnEmptyRound, OnExhausted, OnLimit, Order, ScheduleError,
-    ScheduleSettings, Scheduler, StepClose, StreamingSettings, Surplus,
+    Accounting, Command, Event, GroupFacts, OnEmptyRound, OnExhausted, OnLimit, Order, RoundLimit,
+    ScheduleError, ScheduleSettings, Scheduler, StepClose, StreamingSettings, Surplus,
 };
 
 fn settings() -> impl Strategy<Value = StreamingSettings> {
     let sizes = (1usize..6, 1usize..9, 1usize..4, 1usize..7, 1usize..20);
-    let switches = (any::<bool>(), -1i64..4, 0u32..4);
+    let limit = prop_oneof![
+        1 => Just(RoundLimit::None),
+        2 => (1u64..4).prop_map(RoundLimit::Rounds),
+        1 => Just(RoundLimit::Auto)
+    ];
+    let switches = (any::<bool>(), limit, 0u32..4);
     let choices = (
         prop_oneof![Just(OnLimit::Error), Just(OnLimit::UsePartial), Just(OnLimit::Skip)],
         prop_oneof![
@@ -498,6 +503,11 @@ proptest! {
             surplus: Surplus::Discard,
             // How many groups in a row are dropped depends on which come first.
             on_empty_round: OnEmptyRound::Retry { times: None },
+            // And so does how much the keep rate is known to be at any time.
+            max_num_gen_batches: match settings.run.max_num_gen_batches {
+                RoundLimit::Auto => RoundLimit::None,
+                limit => limit,
+            },
             ..settings.run
         };
         let settings = StreamingSettings { run, ..settings };

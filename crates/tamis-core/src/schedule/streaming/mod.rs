@@ -108,7 +108,8 @@ impl Streaming {
         let statistics = run.ledger.scored(group).map(super::GroupSummary::statistics);
         let verdict = run.judge(statistics.as_slice()).first().copied();
         let alone = run.settle(group, verdict.unwrap_or(Verdict::Kept), commands);
-        run.keep_rate.observe_one(alone.kept > 0, run.settings.train_batch_size);
+        let batch = run.settings.train_batch_size;
+        run.observe(|keep_rate| keep_rate.observe_one(alone.kept > 0, batch));
         self.settled_in_vain = if alone.kept > 0 { 0 } else { self.settled_in_vain + 1 };
         run.count(&alone);
         let a_round = run.settings.gen_batch_size as u64;

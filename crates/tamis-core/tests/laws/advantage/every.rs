@@ -8,6 +8,7 @@ use tamis_core::advantage::{
 };
 use tamis_core::catalogue::{Family, named};
 use tamis_core::ragged::Ragged;
+use tamis_core::schedule::WholeStep;
 
 use super::batches::{Group, Owned, by_member, generated, groups};
 
@@ -35,18 +36,13 @@ fn estimators() -> Vec<Advantage> {
     estimators
 }
 
-/// Whether a group's advantages depend on nothing outside it (statistics before filtering are an input of their own).
+/// Whether a group's advantages depend on nothing outside it (statistics before filtering and values are inputs of their own): the table of what
+/// needs a whole step says so, and these laws hold it to that.
 fn is_local(estimator: &Advantage) -> bool {
-    match estimator {
-        Advantage::Grpo(grpo) => grpo.scale != Scale::Batch,
-        Advantage::Gae(gae) => !gae.whiten,
-        Advantage::ReinforcePlusPlus(_)
-        | Advantage::ReinforcePlusPlusBaseline(_)
-        | Advantage::Gdpo(_)
-        | Advantage::NormalizeThenSum(_)
-        | Advantage::Gpg(_)
-        | Advantage::BiLevelGae(_) => false,
-        _ => true,
+    match WholeStep::of_advantage(estimator) {
+        None | Some(WholeStep::SuccessRates | WholeStep::RunningSuccesses) => true,
+        Some(WholeStep::CriticValues) => matches!(estimator, Advantage::Gae(gae) if !gae.whiten),
+        Some(_) => false,
     }
 }
 

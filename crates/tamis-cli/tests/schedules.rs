@@ -1,0 +1,79 @@
+//! Several rounds at once, and group by group: what is trained and what is counted.
+
+mod tamis;
+
+use std::collections::BTreeMap;
+
+use tamis::{Folder, Left, Replaced as _, TINY};
+
+fn with_schedule(schedule: &str) -> String {
+    TINY.replaced("max_num_gen_batches: 50", &format!("max_num_gen_batches: 50, {schedule}"))
+}
+
+/// Rows of the steps in `metrics.jsonl`.
+fn steps(folder: &Folder) -> Vec<BTreeMap<String, serde_json::Value>> {
+    let text = folder.read("runs/tiny/metrics.jsonl");
+    let rows = text.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+    rows.filter(|row: &BTreeMap<String, serde_json::Value>| row.contains_key("groups/generated")).collect()
+}
+
+/// Generated, carried in and in flight before are as many as went somewhere, step after step.
+fn check_identity(steps: &[BTreeMap<String, serde_json::Value>]) {
+    let (mut carried, mut in_flight) = (0.0, 0.0);
+    for step in steps {
+        let of = |name: &str| {
+            step.get(&format!("groups/{name}")).and_then(serde_json::Value::as_f64).unwrap_or(0.0)
+        };
+        assert_eq!((of("carried_in"), of("in_flight_in")), (carried, in_flight), "{step:?}");
+        (carried, in_flight) = (of("carried_out"), of("in_flight_out"));
+        let went =
+            ["trained", "dropped", "surplus", "stale", "failed", "aborted"].map(of).iter().sum::<f64>();
+        assert_eq!(
+            of("generated") + of("carried_in") + of("in_flight_in"),
+            went + carried + in_flight,
+            "{step:?}"
+        );
+    }
+}
+
+/// With several rounds in flight a run trains what it trains with one: the weights are the same to the bit.
+#[test]
+fn rounds_in_flight_train_the_same() {
+    let trained = |rounds: usize| {
+        let config = with_schedule(&format!("rounds_in_flight: {rounds}"))
+            .replaced("gen_batch_size: 8", "gen_batch_size: 4");
+        let folder = Folder::new().with("config.yaml", &config);
+        folder.tamis(&["train", "config.yaml"]).succeeds();
+        let steps = steps(&folder);
+        check_identity(&steps);
+        let aborted: f64 = steps.iter().filter_map(|step| step["groups/aborted"].as_f64()).sum();
+        let weights =
+            Left::by(&folder.join("runs/tiny")).files["checkpoints/step_6/model.safetensors"].clone();
+        (weights, aborted)
+    };
+    let (one, wasted) = trained(1);
+    assert!(wasted == 0.0);
+    let (several, wasted) = trained(3);
+    assert!(one == several, "other weights");
+    assert!(wasted > 0.0, "nothing was drawn ahead");
+}
+
+/// Nothing is lost on the way. On-policy the batches depend on nothing but the data, so a resumed run ends with the same weights.
+#[test]
+fn a_streaming_run_accounts_for_everything() {
+    for schedule in ["mode: streaming", "mode: streaming, surplus: carry, max_lag: 1"] {
+        let folder = Folder::new().with("config.yaml", &with_schedule(schedule));
+        folder.tamis(&["train", "config.yaml"]).succeeds();
+        let steps = steps(&folder);
+        assert_eq!(steps.len(), 6, "{schedule}");
+        check_identity(&steps);
+        assert!(steps.iter().all(|step| step["groups/trained"] == 4.0), "{schedule}");
+        let run = folder.join("runs/tiny");
+        let weights = || Left::by(&run).files["checkpoints/step_6/model.safetensors"].clone();
+        let expected = weights();
+        std::fs::remove_dir_all(run.join("checkpoints/step_6")).expect("removed");
+        folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
+        let is_on_policy = !schedule.contains("carry");
+        assert!(!is_on_policy || weights() == expected, "{schedule}: other weights after a resume");
+    }
+}

@@ -1,0 +1,87 @@
+//! How many generation rounds a step may take.
+
+use serde::{Deserialize, Serialize};
+
+use super::ScheduleSettings;
+use super::round_size::KeepRate;
+
+/// The limit on the rounds of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RoundLimit {
+    /// None: only an epoch without a kept group ends a run.
+    #[default]
+    None,
+    /// So many rounds, or their prompts where rounds are not of one size.
+    Rounds(u64),
+    /// By the keep rate k of the last rounds, a batch of T groups and rounds of G prompts: ⌊T / (G k) + 2⌋, which for T = G is the usual
+    /// ⌊1 / (1 − filter rate) + 2⌋. With b = ⌈T / G⌉ the rounds that a batch takes where all is kept, it is [`UNKNOWN_BATCHES`] b
+    /// while no group of the run was kept, and never above [`MOST_AUTO_BATCHES`] b. Within a step it never falls: what was granted stays.
+    /// In a streaming run what is known of k depends on which groups came first, and so does what a step may draw.
+    Auto,
+}
+
+/// Of [`RoundLimit::Auto`]: how often the rounds of an unfiltered batch are granted while nothing is known of the keep rate but that it is low.
+pub const UNKNOWN_BATCHES: u64 = 10;
+/// Of [`RoundLimit::Auto`]: how often they are granted at most.
+pub const MOST_AUTO_BATCHES: u64 = 50;
+
+impl RoundLimit {
+    /// As in verl and EasyR1: none where it is 0 or less.
+    pub fn of(rounds: i64) -> Self {
+        match u64::try_from(rounds) {
+            Ok(rounds @ 1..) => Self::Rounds(rounds),
+            _ => Self::None,
+        }
+    }
+
+    /// A greatest number that holds whatever the keep rate; `None` where there is none.
+    pub fn most(self, settings: &ScheduleSettings) -> Option<u64> {
+        match self {
+            Self::None => None,
+            Self::Rounds(rounds) => Some(rounds),
+            Self::Auto => Some(MOST_AUTO_BATCHES.saturating_mul(unfiltered(settings))),
+        }
+    }
+}
+
+/// Rounds that a batch takes where all is kept.
+fn unfiltered(settings: &ScheduleSettings) -> u64 {
+    settings.train_batch_size.div_ceil(settings.gen_batch_size.max(1)) as u64
+}
+
+/// What [`RoundLimit::Auto`] comes to at a keep rate.
+pub(super) fn adaptive(settings: &ScheduleSettings, keep_rate: KeepRate) -> u64 {
+    let unfiltered = unfiltered(settings);
+    let Some(keep) = keep_rate.ratio() else { return UNKNOWN_BATCHES.saturating_mul(unfiltered) };
+    let rounds = settings.train_batch_size as f64 / (settings.gen_batch_size as f64 * keep) + 2.0;
+    // A hair more, so that 2 / (1/3) is 6; saturates where the keep rate is next to nothing.
+    ((rounds + 1e-9) as u64).min(MOST_AUTO_BATCHES.saturating_mul(unfiltered))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::Tally;
+
+    fn seen(kept: u64, groups: u64) -> KeepRate {
+        let mut rate = KeepRate::default();
+        rate.observe(&Tally { groups, kept, ..Tally::default() });
+        rate
+    }
+
+    #[test]
+    fn by_hand() {
+        let bound = |train, generated, kept, groups| {
+            adaptive(&ScheduleSettings::verl(train, generated, 8, 0), seen(kept, groups))
+        };
+        // int(1 / (1 - rate) + 2) at filter rates of 0, 1/2, 2/3 and 0.9.
+        assert_eq!([bound(64, 64, 64, 64), bound(64, 64, 32, 64), bound(64, 64, 33, 99)], [3, 4, 5]);
+        assert_eq!(bound(64, 64, 10, 100), 12);
+        // Rounds of a quarter of the batch, and of three batches.
+        assert_eq!([bound(64, 16, 32, 64), bound(512, 1536, 512, 1536)], [10, 3]);
+        // Nothing was kept, or nothing is known: ten times the rounds of an unfiltered batch. Next to nothing: fifty times at most.
+        assert_eq!([bound(64, 64, 0, 64), bound(64, 16, 0, 64), bound(64, 64, 0, 0)], [10, 40, 10]);
+        assert_eq!(bound(64, 64, 1, 1_000_000), 50);
+    }
+}
