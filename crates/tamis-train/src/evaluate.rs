@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use crate::assemble::{AssembleError, data, policy, rewards};
 use crate::durable::Disk;
-use crate::interrupt::{Interrupt, Interrupted};
+use crate::interrupt::{Halt, Interrupt};
 use crate::listener::RunListener;
 use crate::metrics::Metrics;
 use crate::native::{NativeEngine, NativeGenerator};
@@ -29,13 +29,10 @@ pub enum EvaluateError {
     Assemble(#[from] AssembleError),
     /// Generation or scoring broke down.
     #[error(transparent)]
-    Dispatch(#[from] DispatchError),
+    Dispatch(DispatchError),
     /// A place for the shipped reward runner cannot be made.
     #[error("failed to make a folder for temporary files in {}", std::env::temp_dir().display())]
     Folder(#[source] std::io::Error),
-    /// Ctrl-C.
-    #[error("interrupted")]
-    Interrupted,
     /// There are no prompts to evaluate on.
     #[error(
         "there are no validation prompts; set data.val (or data.arithmetic.val_size for the task `arithmetic`)"
@@ -68,27 +65,24 @@ fn as_object<S: Serializer>(metrics: &[(String, f64)], serializer: S) -> Result<
     serializer.collect_map(metrics.iter().map(|(name, value)| (name, value)))
 }
 
-impl From<Interrupted> for EvaluateError {
-    fn from(_: Interrupted) -> Self {
-        Self::Interrupted
+impl<S> From<S> for Halt<EvaluateError>
+where
+    EvaluateError: From<S>,
+{
+    fn from(source: S) -> Self {
+        Self::Failed(source.into())
+    }
+}
+
+impl From<DispatchError> for Halt<EvaluateError> {
+    fn from(error: DispatchError) -> Self {
+        if error.is_interruption() { Self::Interrupted } else { Self::Failed(EvaluateError::Dispatch(error)) }
     }
 }
 
 impl From<RewardError> for EvaluateError {
     fn from(error: RewardError) -> Self {
         Self::Assemble(AssembleError::Reward(error))
-    }
-}
-
-impl EvaluateError {
-    /// Whether it is no failure: something was given up because of Ctrl-C.
-    fn is_interruption(&self) -> bool {
-        match self {
-            Self::Assemble(error) => matches!(error, AssembleError::Reward(RewardError::Interrupted)),
-            Self::Dispatch(error) => error.is_interruption(),
-            Self::Interrupted => true,
-            Self::Folder(_) | Self::NoPrompts => false,
-        }
     }
 }
 
@@ -109,25 +103,14 @@ pub fn fit_lengths(config: &mut Config) -> Option<String> {
 }
 
 /// Evaluates `model.path` on the validation prompts as `validate` says (`places` say where a person set what), and says through `progress` what takes long; `keeps_samples`: every
-/// completion is returned. Gives up soon with [`EvaluateError::Interrupted`] once `interrupt` is requested.
+/// completion is returned. Gives up soon with [`Halt::Interrupted`] once `interrupt` is requested.
 pub fn evaluate(
     config: &Config,
     places: &Places,
     progress: &Progress,
     interrupt: &Interrupt,
     keeps_samples: bool,
-) -> Result<Evaluation, EvaluateError> {
-    evaluate_whole(config, places, progress, interrupt, keeps_samples)
-        .map_err(|error| if error.is_interruption() { EvaluateError::Interrupted } else { error })
-}
-
-fn evaluate_whole(
-    config: &Config,
-    places: &Places,
-    progress: &Progress,
-    interrupt: &Interrupt,
-    keeps_samples: bool,
-) -> Result<Evaluation, EvaluateError> {
+) -> Result<Evaluation, Halt<EvaluateError>> {
     let of_run = config.clone();
     let (prompts, codec, model) = interrupt.or_abandon(move || -> Result<_, AssembleError> {
         let prompts = data::validation_prompts(&of_run)?;
@@ -143,15 +126,17 @@ fn evaluate_whole(
     let prompts = prompts.validation;
     let folder = private_folder().map_err(EvaluateError::Folder)?;
     let listener: Arc<dyn Listener> = RunListener::new(progress, interrupt);
-    let mut scorer =
-        Scorer::new(rewards::rewards(config, &Disk::new(), folder.path(), &listener, &[&prompts])?);
+    let mut scorer = Scorer::new(
+        rewards::rewards(config, &Disk::new(), folder.path(), &listener, &[&prompts])
+            .map_err(|error| error.halt().map(EvaluateError::from))?,
+    );
     let overlong = data::overlong(config.data.overlong_prompts);
     let (to_tokens, limit) = (codec.clone(), config.data.max_prompt_length);
     let prepared = interrupt
         .or_abandon(move || to_tokens.prepare(prompts, "validation", overlong, limit))?
         .map_err(AssembleError::from)?;
     if prepared.prompts.is_empty() {
-        return Err(EvaluateError::NoPrompts);
+        return Err(EvaluateError::NoPrompts.into());
     }
     if let Some(first) = prepared.prompts.first() {
         progress.say(&codec.introduction(first).map_err(AssembleError::from)?);

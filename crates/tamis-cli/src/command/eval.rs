@@ -11,7 +11,7 @@ use tamis_train::assemble::AssembleError;
 use tamis_train::assemble::check::{self, Placeholders, Purpose};
 use tamis_train::durable::Disk;
 use tamis_train::evaluate::{EvaluateError, Evaluation, evaluate, fit_lengths};
-use tamis_train::interrupt::Interrupt;
+use tamis_train::interrupt::{Halt, Interrupt, Interrupted};
 use tamis_train::progress::Progress;
 use tamis_train::run::{Places, RunError};
 use tamis_train::run_directory::keep_evaluation;
@@ -63,20 +63,22 @@ pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
         let found = check::all(&loaded, Purpose::Evaluate, Placeholders::Refused);
         with_findings(loaded, found)
     };
-    let checked = interrupt
-        .or_abandon(check)
-        .map_err(|_| Failure::of(INTERRUPTED, &EvaluateError::Interrupted, None))?;
+    let checked =
+        interrupt.or_abandon(check).map_err(|interrupted| Failure::of(INTERRUPTED, &interrupted, None))?;
     let loaded = checked.map_err(|errors| new_errors(own.as_ref(), errors))?;
     let keeps_samples = arguments.samples.is_some();
     let places = Places::of(&loaded);
     let evaluation =
-        evaluate(&loaded.config, &places, &progress, &interrupt, keeps_samples).map_err(|error| {
+        evaluate(&loaded.config, &places, &progress, &interrupt, keeps_samples).map_err(|halt| {
+            let error = match halt {
+                Halt::Interrupted => return Failure::of(INTERRUPTED, &Interrupted, None),
+                Halt::Failed(error) => error,
+            };
             let (code, hint) = match &error {
                 // A damaged file is no mistake in the configuration.
                 EvaluateError::Assemble(error @ AssembleError::Checksum(_)) => (FAILED, error.hint()),
                 EvaluateError::Assemble(error) => (USAGE, error.hint()),
                 EvaluateError::NoPrompts => (USAGE, None),
-                EvaluateError::Interrupted => (INTERRUPTED, None),
                 _ => (FAILED, None),
             };
             Failure::of(code, &error, hint)
