@@ -372,11 +372,11 @@ impl Dispatcher {
         with.is_interrupted = &|| false;
         let mut waits = in_flight == InFlight::Wait;
         while self.publishing.is_some() {
-            if waits && is_interrupted() {
+            self.pump(&mut with)?;
+            if waits && self.publishing.is_some() && is_interrupted() {
                 with.generator.publish(publication, InFlight::Abort)?;
                 waits = false;
             }
-            self.pump(&mut with)?;
         }
         // What waited for them. Between two steps nothing ends.
         self.run(&mut with, false)?;
