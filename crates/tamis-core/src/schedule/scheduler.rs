@@ -140,6 +140,11 @@ impl Scheduler {
         self.run.ledger.totals()
     }
 
+    /// Whether it waits for what a group comes to.
+    pub fn awaits(&self, group: GroupId) -> bool {
+        self.run.ledger.is_in_flight(group)
+    }
+
     /// Whether it goes by whole rounds, and decides nothing before one has settled.
     pub fn goes_by_rounds(&self) -> bool {
         matches!(self.policy, Policy::Rounds(_))

@@ -276,12 +276,13 @@ proptest! {
 }
 
 /// The same batches and the same end. Epochs that keep nothing end a run, and how many groups of an epoch a stream had settled by then is a matter of
-/// timing: one of two such runs may go on for longer.
+/// timing: one of two such runs may go on for longer, and the other trains the last step only as far as it came.
 fn assert_same(found: &Story, expected: &Story) {
     let is_barren = |story: &Story| story.end.as_ref().is_some_and(|end| end.contains("EpochWithoutKept"));
     if is_barren(found) || is_barren(expected) {
-        let common = found.batches.len().min(expected.batches.len());
-        assert_eq!(found.batches[..common], expected.batches[..common]);
+        let [found, expected] = [found, expected].map(|story| story.batches.concat());
+        let common = found.len().min(expected.len());
+        assert_eq!(found[..common], expected[..common]);
     } else {
         assert_eq!((&found.batches, &found.end), (&expected.batches, &expected.end));
     }

@@ -231,8 +231,8 @@ impl Dispatcher {
         Self::resumed(settings, machine, 0, PolicyVersion(0), Vec::new(), RewardHealth::default())
     }
 
-    /// Around a machine as it was saved, with the groups it held and the version that generates. Held groups that are not kept were in flight: what
-    /// they lack is asked for again.
+    /// Around a machine as it was saved, with the groups it held and the version that generates. Of held groups that
+    /// the machine still waits for, what they lack is asked for again.
     pub fn resumed(
         settings: DispatcherSettings,
         machine: Scheduler,
@@ -269,19 +269,27 @@ impl Dispatcher {
         dispatcher
     }
 
-    /// Puts held groups that have no values yet back into flight, with the members they have.
+    /// Puts held groups that the machine waits for back into flight, with the members they have.
     fn take_off_again(&mut self) {
         let size = self.settings.group_size;
         let open: Vec<GroupId> = self
             .held
             .values()
-            .filter(|record| record.values.is_empty() && record.fate.is_open())
+            .filter(|record| self.machine.awaits(record.group.id))
             .map(|record| record.group.id)
             .collect();
         for id in open {
             let serial = self.round_for(0, 0, false);
             let place = self.add_to_round(serial, id);
             let Some(record) = self.held.get(&id) else { continue };
+            if !record.fate.is_open() {
+                // It had failed, and the last word of its other members was still to come.
+                let members = vec![Member::Lost; size];
+                let flight = Flight { members, course: Course::Failed, ..Flight::of(serial, place) };
+                self.flights.insert(id, flight);
+                self.resumed.push(id);
+                continue;
+            }
             let mut members: Vec<Member> =
                 (0..size).map(|member| Member::Sampling(SampleId::of_member(id, member as u32))).collect();
             for trajectory in &record.group.trajectories {
@@ -675,6 +683,10 @@ impl Dispatcher {
         for id in std::mem::take(&mut self.resumed) {
             let Some(flight) = self.flights.get(&id) else { continue };
             rounds.insert(flight.round);
+            if !flight.is_on() {
+                self.group_settled(with, id)?;
+                continue;
+            }
             let sampled = flight.members.iter().enumerate().filter(|(_, member)| **member == Member::Sampled);
             let members: Vec<u32> = sampled.map(|(member, _)| member as u32).collect();
             for member in members {
