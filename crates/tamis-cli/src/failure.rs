@@ -10,6 +10,8 @@ use tamis_core::printable::lines;
 pub(crate) const FAILED: u8 = 1;
 /// The command line or the configuration is wrong.
 pub(crate) const USAGE: u8 = 2;
+/// A backend cannot be reached.
+pub(crate) const UNREACHABLE: u8 = 3;
 /// A resumed run does not match.
 pub(crate) const MISMATCH: u8 = 4;
 /// Ctrl-C.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stderr, reason = "a test says what it left out")]
 
+mod serving;
 mod tamis;
 
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 use serde_json::{Value, json};
+use serving::Serving;
 use tamis::Folder;
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{Architecture, Model, ModelConfig, SaveDtype};
@@ -22,40 +24,6 @@ fn save_checkpoint(folder: &Path) {
     std::fs::create_dir_all(folder).unwrap();
     Model::init(config, Key::new(1, Purpose::Init)).unwrap().save(folder, SaveDtype::F32).unwrap();
     tokenizer.save(folder).unwrap();
-}
-
-/// A server, ended with the value.
-struct Serving {
-    child: Child,
-    address: String,
-}
-
-impl Serving {
-    fn begin(folder: &Folder, arguments: &[&str]) -> Self {
-        let mut child = folder.start(&[&["serve"], arguments, &["--port", "0", "--threads", "1"]].concat());
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let Some(address) = line.trim_end().strip_prefix("listening on ") else {
-            let mut told = String::new();
-            child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
-            panic!("{line:?}\n{told}");
-        };
-        Self { address: address.to_owned(), child }
-    }
-
-    /// Sends a signal, and the exit code that it comes to.
-    fn end(mut self, signal: &str) -> Option<i32> {
-        let killed = Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap();
-        assert!(killed.success());
-        self.child.wait().unwrap().code()
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 const JSON: &str = "Content-Type: application/json";

@@ -1,8 +1,8 @@
 //! Settings that do not fit each other, each with the numbers and the fix.
 
 use crate::schema::{
-    Aggregation, Estimator, FilterKind, ImportanceLevel, KlPlace, LossKind, LrScheduleKind, PoolScore,
-    SingletonAdvantage,
+    Aggregation, BackendKind, Estimator, FilterKind, ImportanceLevel, KlPlace, LossKind, LrScheduleKind,
+    PoolScore, SingletonAdvantage,
 };
 
 /// Settings that do not fit each other, or that the run will not do what one may think with.
@@ -239,6 +239,12 @@ pub enum Conflict {
         dropped: &'static str,
         /// What it compares with.
         against: &'static str,
+    },
+    /// Servers are to generate, and none is named.
+    #[error("`rollout.backend: {backend}`, and no server is named")]
+    NoServers {
+        /// What generates.
+        backend: BackendKind,
     },
     /// No rounds, and a filter that compares what is in one.
     #[error(
@@ -611,6 +617,7 @@ impl Conflict {
             Self::CriticWarmupTooLong { total, .. } => {
                 format!("use fewer than {total} steps, or train for longer")
             }
+            Self::NoServers { .. } => "set `rollout.servers: [http://HOST:PORT, ...]`".to_owned(),
             Self::DeficitInFlight { .. } => {
                 "use `schedule.mode: rounds` or `streaming`, or remove `schedule.rounds_in_flight`".to_owned()
             }

@@ -8,8 +8,9 @@ use crate::conflict::Conflict;
 use crate::diagnostic::{Diagnostic, Severity};
 use crate::reader::Reader;
 use crate::schema::{
-    AdvantageScale, Aggregation, Config, Estimator, ImportanceLevel, KlPlace, LossKind, LrScheduleKind,
-    OnLimit, PromptFormat, RAW_OUTCOME, RewardKind, ScheduleMode, Surplus, TaskKind, ValidationMetric,
+    AdvantageScale, Aggregation, BackendKind, Config, Estimator, ImportanceLevel, KlPlace, LossKind,
+    LrScheduleKind, OnLimit, PromptFormat, RAW_OUTCOME, RewardKind, ScheduleMode, Surplus, TaskKind,
+    ValidationMetric,
 };
 use crate::source::{Source, SourceKind};
 use crate::table;
@@ -94,6 +95,7 @@ pub(crate) fn check(config: &Config, tree: &Node, reader: &Reader, purpose: Purp
         checker.evaluation();
         return checker.found;
     }
+    checker.servers();
     checker.filter();
     checker.schedule();
     checker.objective();
@@ -306,6 +308,28 @@ impl Checker<'_> {
                 }
                 _ => {}
             }
+        }
+    }
+
+    fn servers(&mut self) {
+        let rollout = &self.config.rollout;
+        let keys = [
+            "servers",
+            "server_model",
+            "server_parameters",
+            "server_timeout",
+            "server_startup_timeout",
+            "api_key_file",
+        ]
+        .map(|key| format!("rollout.{key}"));
+        if rollout.backend == BackendKind::Native {
+            let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+            self.ignored(&keys, "`rollout.backend` is `native`");
+        } else if rollout.servers.is_empty() {
+            self.error(
+                &["rollout.servers", "rollout.backend"],
+                Conflict::NoServers { backend: rollout.backend },
+            );
         }
     }
 

@@ -83,6 +83,11 @@ impl<G: Generator> Journalled<G> {
         Self { generator, journal, step, version, asked: HashMap::new(), recorded: VecDeque::new() }
     }
 
+    /// What it journals.
+    pub fn generator(&self) -> &G {
+        &self.generator
+    }
+
     /// From now on what comes belongs to this step.
     pub fn set_step(&mut self, step: u64) {
         self.step = step;

@@ -35,6 +35,7 @@ pub mod run;
 pub mod run_directory;
 pub mod run_log;
 pub mod samples;
+mod servers;
 pub mod timings;
 pub mod update;
 pub mod validation;

@@ -14,6 +14,8 @@
 //!     checksums.json         of its files, written last
 //!   checkpointed             there has been a checkpoint: without one the run cannot be begun again over its logs
 //!   journal.bin              answers from outside, replayed on resume
+//!   samples.bin              samples of servers, replayed on resume
+//!   published/version_N/     weights that servers read, the last two
 //!   report.html
 //!   run.lock                 held while a process works here
 //! ```
@@ -404,6 +406,11 @@ impl RunDirectory {
         let text = std::fs::read_to_string(self.metrics()).ok()?;
         let step = |line: &str| serde_json::from_str::<serde_json::Value>(line).ok()?.get("step")?.as_u64();
         text.lines().rev().find_map(step)
+    }
+
+    /// `samples.bin`.
+    pub fn samples_journal(&self) -> PathBuf {
+        self.path.join("samples.bin")
     }
 
     /// `journal.bin`.

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use tamis_config::load_of_run;
 use tamis_core::printable::one_line;
+use tamis_rollout::GeneratorError;
 use tamis_train::assemble::AssembleError;
 use tamis_train::assemble::check::{self, Placeholders, Purpose};
 use tamis_train::checkpoint::SaveError;
@@ -17,7 +18,7 @@ use tamis_train::warm_start::WarmStartError;
 
 use super::{new_errors, notes, show, with_findings};
 use crate::arguments::Train;
-use crate::failure::{FAILED, Failure, INTERRUPTED, MISMATCH, USAGE};
+use crate::failure::{FAILED, Failure, INTERRUPTED, MISMATCH, UNREACHABLE, USAGE};
 
 pub(crate) fn run(arguments: &Train) -> Result<u8, Failure> {
     let interrupt = Interrupt::new();
@@ -122,6 +123,7 @@ fn fail(error: &RunError) -> Failure {
             | RunDirectoryError::Name { .. }
             | RunDirectoryError::NameTaken { .. },
         ) => USAGE,
+        RunError::Servers(GeneratorError::Unreachable { .. }) => UNREACHABLE,
         // A full disk is no mistake in the configuration.
         RunError::Directory(RunDirectoryError::NoRoom { cause, .. }) if !cause.is_full() => USAGE,
         _ => FAILED,

@@ -1,12 +1,20 @@
 //! `rollout`: how completions are sampled.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
 use crate::define::{choice, section};
+use crate::value::FreeMap;
 
 choice! {
     /// What generates.
     pub enum BackendKind {
         /// The built-in CPU engine.
         Native = "native",
+        /// vLLM servers that are running already, `tamis serve` included: weights are published to them after every step.
+        Vllm = "vllm",
+        /// SGLang servers that are running already.
+        Sglang = "sglang",
     }
 }
 
@@ -28,6 +36,19 @@ section! {
     pub struct RolloutConfig {
         /// What generates.
         backend: BackendKind = "native", Any, Fixed;
+        /// Addresses of the servers (`[http://127.0.0.1:8000]`). They serve a model of this run's shape and tokenizer, can read the run
+        /// folder under the path that it has here, and (vLLM) run with `VLLM_SERVER_DEV_MODE=1`.
+        servers: Vec<String> = "[]", Any, Free;
+        /// The model's name at the servers. Null: the first that each of them has.
+        server_model: Option<String> = "null", NotEmpty, Free;
+        /// Further sampling parameters of the servers, by their names (`{cache_salt: x}`); what a key of this configuration decides is refused.
+        server_parameters: FreeMap = "{}", Any, Fixed;
+        /// Longest time of one sample at a server; then it is asked for again, elsewhere where possible.
+        server_timeout: Duration = "600s", Any, Free;
+        /// How long servers may take to answer at the start of a run.
+        server_startup_timeout: Duration = "60s", Any, Free;
+        /// File with the key that the servers ask for (`Authorization: Bearer`).
+        api_key_file: Option<PathBuf> = "null", NotEmpty, Free;
         /// Trajectories per prompt: the group size.
         n: usize = "8", Between(1.0, 65536.0), Fixed;
         /// Sampling temperature.

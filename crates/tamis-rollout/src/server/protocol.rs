@@ -126,8 +126,9 @@ impl Protocol for Vllm {
     }
 
     fn sample(&self, ask: &Ask<'_>) -> Call {
-        let key = ask.key.filter(|_| self.is_tamis);
-        vllm::sample(self.interface, &Ask { key, ..*ask })
+        // A key says all that a seed could.
+        let (key, seed) = if self.is_tamis { (ask.key, None) } else { (None, ask.seed) };
+        vllm::sample(self.interface, &Ask { key, seed, ..*ask })
     }
 
     fn answered_id(&self, request_id: &str) -> String {

@@ -155,6 +155,11 @@ impl NativeEngine {
         Publication { version: self.version, weights: Weights::InProcess }
     }
 
+    /// The temperature that log-probabilities are taken at.
+    pub fn temperature(&self) -> f64 {
+        self.settings.temperature
+    }
+
     /// Version of the weights that generators have, or are being given.
     pub fn version(&self) -> PolicyVersion {
         self.version

@@ -8,7 +8,7 @@ use tamis_core::objective::ObjectiveError;
 use tamis_core::schedule::{Diagnosis, FinishReason, ScheduleError};
 use tamis_data::sampler::PositionError;
 use tamis_env::reward::RewardError;
-use tamis_rollout::{DispatchError, MissingRewards, ScoreError};
+use tamis_rollout::{DispatchError, GeneratorError, MissingRewards, ScoreError};
 use thiserror::Error;
 
 use crate::assemble::AssembleError;
@@ -40,6 +40,15 @@ pub enum RunError {
     /// Generation, scoring or filtering.
     #[error(transparent)]
     Dispatch(DispatchError),
+    /// Servers that do not answer, or a fleet that broke down.
+    #[error(transparent)]
+    Servers(#[from] GeneratorError),
+    /// Weights could not be published.
+    #[error("failed to publish weights: {reason}")]
+    Publish {
+        /// Why.
+        reason: String,
+    },
     /// Learning.
     #[error(transparent)]
     Learner(#[from] LearnerError),
@@ -316,6 +325,9 @@ impl RunError {
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
+            Self::Servers(GeneratorError::Unreachable { .. }) => Some(
+                "start the servers first (`tamis serve CHECKPOINT`, or vLLM with VLLM_SERVER_DEV_MODE=1), and name them in rollout.servers".to_owned(),
+            ),
             Self::Assemble(error) => error.hint(),
             Self::Directory(error) => error.hint().map(str::to_owned),
             Self::Journal(error) => error.hint().map(str::to_owned),

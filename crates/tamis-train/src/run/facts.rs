@@ -59,6 +59,8 @@ pub(crate) struct StepFacts {
     pub(crate) most_skipped_critic: u32,
     /// What the generator said that nobody waited for, since the step before.
     pub(crate) ignored: Ignored,
+    /// Attempts at samples that went wrong at servers, by what went wrong, since the step before.
+    pub(crate) server_faults: Vec<(&'static str, u64)>,
     /// Weights or moments that are no numbers any more.
     pub(crate) diverged: Option<Diverged>,
     /// What a person should know.
@@ -153,6 +155,7 @@ impl StepFacts {
             most_skipped_critic: 0,
             diverged: None,
             ignored: Ignored::default(),
+            server_faults: Vec::new(),
             warnings: Vec::new(),
             timings: Timings::new(),
         }
@@ -254,6 +257,9 @@ impl StepMetrics {
         }
         for (class, number) in facts.ignored.classes() {
             metrics.set(format!("rollout/ignored/{class}"), number as f64);
+        }
+        for (class, number) in &facts.server_faults {
+            metrics.set(format!("rollout/server_faults/{class}"), *number as f64);
         }
         let position = after.schedule.position;
         let share = position.position as f64 / recipe.num_prompts.max(1) as f64;

@@ -22,6 +22,7 @@ impl Run {
         }
         self.keep_reference(examples.is_some())?;
         self.keep_critic();
+        self.workers.hand_over_to_servers()?;
         if examples.is_some() {
             self.first_measurement()?;
         }
@@ -46,7 +47,7 @@ impl Run {
         // Only its accuracy counts here.
         let validation = ValidationSettings { keeps_samples: false, ..self.measurement.settings.clone() };
         let (progress, prompts) = (&self.recorder.progress, &self.measurement.prompts);
-        let Workers { engine, generator, dispatcher, scorer, .. } = &mut self.workers;
+        let Workers { engine, sampler, dispatcher, scorer, .. } = &mut self.workers;
         let mut measured = 0;
         let outcome = std::cell::Cell::new(OutcomeKind::default());
         let told = |accuracy: Option<f64>| {
@@ -62,7 +63,7 @@ impl Run {
             |_| {
                 measured += 1;
                 let journal = format!("warm_start/{measured}");
-                let (generator, inbox, interrupt) = (&mut **generator, dispatcher.inbox(), &interrupt);
+                let (generator, inbox, interrupt) = (sampler.generator(), dispatcher.inbox(), &interrupt);
                 let with = validation::Dependencies { generator, inbox, scorer, interrupt };
                 let found = validation::sample(with, prompts, &validation, &journal, 0, &mut |_| {})?;
                 outcome.set(found.report.outcome);

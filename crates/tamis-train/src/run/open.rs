@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tamis_config::{Config, Loaded, LoggerKind, length_may_change};
+use tamis_config::{BackendKind, Config, Loaded, LoggerKind, length_may_change};
 use tamis_data::sampler::{Order, Position};
 use tamis_env::reward::Listener;
 use tamis_rollout::{
@@ -36,6 +36,8 @@ use crate::pool::PromptPool;
 use crate::progress::Progress;
 use crate::run_directory::{LogPositions, RunDirectory};
 use crate::run_log::RunLog;
+use crate::samples::RecordedSamples;
+use crate::servers::{self, PublishedFolders, Sampler};
 use crate::warm_start::Example;
 use crate::{checkpoint, validation};
 
@@ -371,8 +373,29 @@ impl Run {
             }
             None => Dispatcher::new(dispatcher_settings, schedule::scheduler(&config, &sieve)?),
         };
-        let generator = Box::new(NativeGenerator::of(&engine));
-        let workers = Workers { engine, generator, pool, scorer, dispatcher, interrupt: interrupt.clone() };
+        let (servers, published) = if config.rollout.backend == BackendKind::Native {
+            (None, None)
+        } else {
+            let from = state.as_ref().and_then(|(state, _)| state.samples).unwrap_or(0);
+            let samples = RecordedSamples::open(directory.disk(), &directory.samples_journal(), from)
+                .map_err(|error| journal_error(error, &directory))?;
+            ui.say(&format!("connecting to {}", config.rollout.servers.join(", ")));
+            let servers = servers::connect(&config, &engine, samples, at + 1, &interrupt, &ui);
+            if interrupt.is_requested() {
+                return Err(Halt::Interrupted);
+            }
+            (Some(servers?), Some(PublishedFolders::of(directory.disk(), directory.path())))
+        };
+        let workers = Workers {
+            sampler: Sampler::Native(Box::new(NativeGenerator::of(&engine))),
+            servers,
+            published,
+            engine,
+            pool,
+            scorer,
+            dispatcher,
+            interrupt: interrupt.clone(),
+        };
         let recipe = Recipe::new(&config, sieve, hints, workers.pool.num_prompts())?;
         let saved = state.as_ref().map(|(state, _)| state.step);
         let schedule = workers.schedule();

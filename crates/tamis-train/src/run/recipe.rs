@@ -111,6 +111,11 @@ impl Recipe {
             || self.update.correction.as_ref().is_some_and(|correction| !correction.mode.is_bypass())
     }
 
+    /// Whether the sampler's log-probabilities stand for those of the policy before the step, by the chosen correction.
+    pub(crate) fn bypasses_old(&self) -> bool {
+        self.update.correction.as_ref().is_some_and(|correction| correction.mode.is_bypass())
+    }
+
     /// Steps that the run is to have, for schedules of the learning rate: as configured, or those that its epochs hold where every step
     /// is one round of the same number of prompts. 0 where neither says.
     pub(crate) fn planned_steps(&self) -> u64 {

@@ -15,6 +15,7 @@ use crate::logger::Loggers;
 use crate::native::NativeEngine;
 use crate::progress::Progress;
 use crate::run_directory::{Keep, RUN_LOG, RunDirectory};
+use crate::servers::Sampler;
 
 /// Keys of the learning rates that a diagnosis names.
 pub(crate) const POLICY_RATE: &str = "train.optimizer.learning_rate";
@@ -119,17 +120,19 @@ impl Recorder {
         state: &RunState,
         engine: &NativeEngine,
         scorer: &mut Scorer,
+        sampler: &mut Sampler,
     ) -> Result<RunState, RunError> {
         self.directory.check_present()?;
         check_finite(engine, &self.directory, state.step, POLICY_RATE)?;
         // A validation that is still to be made belongs to this step.
         let next = if state.validation.is_missing { state.step } else { state.step + 1 };
         let journal = scorer.settle_journal(next);
+        let samples = sampler.settle_journal(next);
         // A logger that is switched off keeps what it wrote before.
         let mut logs = state.logs.clone();
         self.loggers.sync(&mut logs)?;
         logs.record(RUN_LOG, self.progress.sync()?);
-        let state = RunState { logs, journal, ..state.clone() };
+        let state = RunState { logs, journal, samples, ..state.clone() };
         let pending = self.directory.begin_checkpoint(state.step)?;
         // What the type has no room for is written as it is.
         let overflow =

@@ -11,6 +11,7 @@ use super::attempts::Attempts;
 use super::facts::StepMetrics;
 use super::step::step;
 use super::watch::Watch;
+use super::workers::Workers;
 use super::{Ending, MOST_SKIPPED_UPDATES, Run, RunError, Summary};
 use crate::assemble::schedule::no_such_metric;
 use crate::credit::reference::BeforeFilter;
@@ -90,6 +91,7 @@ impl Run {
                 return self.stopped_early(reason);
             }
             let step = self.state.step + 1;
+            self.workers.sampler.begin_step(step);
             if self.interrupt.is_requested() {
                 return Err(Halt::Interrupted);
             }
@@ -184,7 +186,8 @@ impl Run {
 
     /// Writes a checkpoint of the state.
     pub(super) fn save(&mut self) -> Result<(), RunError> {
-        self.state = self.recorder.save(&self.state, &self.workers.engine, &mut self.workers.scorer)?;
+        let Workers { engine, scorer, sampler, .. } = &mut self.workers;
+        self.state = self.recorder.save(&self.state, engine, scorer, sampler)?;
         Ok(())
     }
 
@@ -290,7 +293,7 @@ impl Run {
         let interrupt = &workers.interrupt;
         let collected = workers.dispatcher.collect(Dependencies {
             source: &mut workers.pool,
-            generator: &mut *workers.generator,
+            generator: workers.sampler.generator(),
             scorer: &mut workers.scorer,
             reference: before_filter.as_mut().map(|pass| pass as &mut dyn Reference),
             observer: &mut watch,

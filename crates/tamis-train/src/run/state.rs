@@ -46,6 +46,9 @@ pub struct RunState {
     pub logs: LogPositions,
     /// From where on the journal of answers holds what the steps after this one were answered, in bytes: a resume reads it from there.
     pub journal: Option<u64>,
+    /// The same of the journal of servers' samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples: Option<u64>,
 }
 
 impl RunState {
@@ -72,6 +75,7 @@ impl RunState {
             early_stop: EarlyStopState::default(),
             logs: LogPositions::default(),
             journal: None,
+            samples: None,
         }
     }
 }

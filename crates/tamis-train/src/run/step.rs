@@ -24,6 +24,7 @@ use crate::critic::{CriticBatch, update_critic};
 use crate::interrupt::Halt;
 use crate::learner::Learner;
 use crate::micro_batch::{pass_over, sequences};
+use crate::servers::Sampler;
 use crate::timings::UPDATE;
 use crate::update::{TrainingBatch, UpdateReport, update};
 
@@ -158,7 +159,7 @@ pub(crate) fn step(
     if let Some((report, objective)) = updated {
         // Weights that are not trained are not published anew: what they sampled is still theirs.
         if facts.diverged.is_none() {
-            publication = Some(workers.engine.publish());
+            publication = Some(workers.next_publication()?);
         }
         reject(&mut left_out, &report.rejected);
         learning.objective = objective;
@@ -185,6 +186,7 @@ pub(crate) fn step(
     let advantages = of_trajectories(&credit.shaped.advantages, &groups);
     let fates = members.fates(&groups, &left_out, &advantages);
     facts.ignored = workers.dispatcher.inbox().take_ignored();
+    facts.server_faults = workers.sampler.take_faults();
     facts.advantages = credit.shaped.advantages;
     facts.returns = credit.returns;
     facts.final_rewards = columns.final_rewards;
@@ -205,6 +207,7 @@ pub(crate) fn step(
         early_stop: before.early_stop.clone(),
         logs: before.logs.clone(),
         journal: before.journal,
+        samples: before.samples,
     };
     let trained = batch.trained.into_iter().zip(fates);
     let trained = trained.map(|(record, members)| TrainedGroup { record, members }).collect();
@@ -224,7 +227,7 @@ fn publish(
     let interrupt = &workers.interrupt;
     let with = Dependencies {
         source: &mut workers.pool,
-        generator: &mut *workers.generator,
+        generator: workers.sampler.generator(),
         scorer: &mut workers.scorer,
         reference: before_filter.as_mut().map(|pass| pass as &mut dyn Reference),
         observer: &mut Warnings(&mut facts.warnings),
@@ -307,13 +310,18 @@ fn train_policy(
 }
 
 /// Log-probabilities under the policy at the start of the step, where they are asked for and are not those of generation: this
-/// engine samples from the policy that it trains, so that only groups of an earlier version differ.
+/// engine samples from the policy that it trains, so that only groups of an earlier version differ. What servers say agrees with the
+/// learner up to rounding at best, so that it stands for the old policy only where the correction says so by name.
 fn old_logprobs(
     recipe: &Recipe,
     workers: &mut Workers,
     groups: &[&Group],
 ) -> Result<Option<Ragged<f32>>, Halt<RunError>> {
-    if !recipe.is_decoupled() || !workers.any_is_stale(groups) {
+    let is_needed = match &workers.sampler {
+        Sampler::Native(_) => recipe.is_decoupled() && workers.any_is_stale(groups),
+        Sampler::Servers { .. } => !recipe.bypasses_old(),
+    };
+    if !is_needed {
         return Ok(None);
     }
     let rows = pass_over(&sequences(groups), recipe.update.micro_batch, |sequences| {

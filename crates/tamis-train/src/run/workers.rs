@@ -1,20 +1,31 @@
 //! What works for a run: prompts, generation, scores, learning.
 
-use tamis_core::group::Group;
-use tamis_rollout::{Dispatcher, Generator, Scorer};
+use std::time::{Duration, Instant};
 
+use tamis_core::group::Group;
+use tamis_rollout::{Dispatcher, GeneratorEvent, InFlight, Publication, Scorer, Wait};
+
+use super::RunError;
 use super::state::ScheduleState;
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Halt, Interrupt};
 use crate::native::NativeEngine;
 use crate::pool::PromptPool;
+use crate::servers::{PublishedFolders, Sampler};
 use crate::validation;
+
+/// How often it is looked for Ctrl-C while servers take the first weights in.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// What a step drives. Weights, and where generation stands, are theirs; every number of the run is in its state.
 pub(crate) struct Workers {
     /// The learner.
     pub(crate) engine: NativeEngine,
     /// What samples; the native one shares the weights of the learner.
-    pub(crate) generator: Box<dyn Generator>,
+    pub(crate) sampler: Sampler,
+    /// Servers that are to sample from the first published weights on: a warm start is measured without them.
+    pub(crate) servers: Option<Sampler>,
+    /// Where weights are published for servers; `None` where there are none.
+    pub(crate) published: Option<PublishedFolders>,
     /// The training prompts.
     pub(crate) pool: PromptPool,
     /// The reward functions.
@@ -34,11 +45,43 @@ impl Workers {
     /// What completes and scores a list of prompts.
     pub(crate) fn sampling(&mut self) -> validation::Dependencies<'_> {
         validation::Dependencies {
-            generator: &mut *self.generator,
+            generator: self.sampler.generator(),
             inbox: self.dispatcher.inbox(),
             scorer: &mut self.scorer,
             interrupt: &self.interrupt,
         }
+    }
+
+    /// Gives the weights as they are the next version, and puts them where the generator finds them.
+    pub(crate) fn next_publication(&mut self) -> Result<Publication, Halt<RunError>> {
+        let publication = self.engine.publish();
+        match &self.published {
+            Some(folders) => folders.write(&mut self.engine),
+            None => Ok(publication),
+        }
+    }
+
+    /// Has the servers sample from now on, where there are some, once they hold the weights as they are.
+    pub(crate) fn hand_over_to_servers(&mut self) -> Result<(), Halt<RunError>> {
+        let (Some(mut servers), Some(folders)) = (self.servers.take(), &self.published) else {
+            return Ok(());
+        };
+        let publication = folders.write(&mut self.engine)?;
+        let generator = servers.generator();
+        generator.publish(&publication, InFlight::Wait).map_err(RunError::from)?;
+        let published = GeneratorEvent::Published { version: publication.version };
+        loop {
+            let soon = Instant::now() + LOOK_EVERY;
+            let events = generator.next(Wait::Until(soon)).map_err(RunError::from)?;
+            if self.interrupt.is_requested() {
+                return Err(Halt::Interrupted);
+            }
+            if events.contains(&published) {
+                break;
+            }
+        }
+        self.sampler = servers;
+        Ok(())
     }
 
     /// Whether an earlier policy sampled some of one of the groups.
