@@ -5,9 +5,8 @@
 mod serving;
 mod tamis;
 
-use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 
 use serde_json::{Value, json};
 use serving::Serving;

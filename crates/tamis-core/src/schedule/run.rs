@@ -301,12 +301,11 @@ impl Run {
         for group in self.ledger.give_up(is_unwanted) {
             let group_size = self.settings.group_size;
             let mut alone = Tally::default();
-            match group.outcome {
-                Some(Outcome::Failed { num_tokens }) => alone.add_failed(group_size, num_tokens),
-                _ => {
-                    alone.add_aborted(group_size);
-                    self.step.aborted.push(group.id);
-                }
+            if let Some(Outcome::Failed { num_tokens }) = group.outcome {
+                alone.add_failed(group_size, num_tokens);
+            } else {
+                alone.add_aborted(group_size);
+                self.step.aborted.push(group.id);
             }
             self.count(&alone);
             self.count_in_epoch(group.epoch, &alone);

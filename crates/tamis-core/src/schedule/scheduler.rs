@@ -46,6 +46,7 @@ pub struct Scheduler {
 /// What comes next, by the run's mode.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "a run has one")]
 pub(super) enum Policy {
     Rounds(Rounds),
     Streaming(Streaming),

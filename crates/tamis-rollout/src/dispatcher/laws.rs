@@ -133,19 +133,16 @@ fn play(plan: &Plan, fake: FakeSettings, kill_after: Option<u64>) -> Story {
                 left = None;
                 generator = FakeGenerator::new(FakeSettings { seed: fake.seed + 1, ..fake });
                 let at = saved.take();
-                let (machine, next, at_version, held, health) = match at {
-                    Some(saved) => {
-                        source = saved.source;
-                        fates = saved.fates;
-                        story.batches.truncate(saved.num_batches);
-                        version = saved.version.0;
-                        (saved.machine, saved.next_group, saved.version, saved.held, saved.health)
-                    }
-                    None => {
-                        source = Rows::new(plan.per_epoch);
-                        fates.clear();
-                        (plan.machine(), 0, PolicyVersion(0), Vec::new(), RewardHealth::default())
-                    }
+                let (machine, next, at_version, held, health) = if let Some(saved) = at {
+                    source = saved.source;
+                    fates = saved.fates;
+                    story.batches.truncate(saved.num_batches);
+                    version = saved.version.0;
+                    (saved.machine, saved.next_group, saved.version, saved.held, saved.health)
+                } else {
+                    source = Rows::new(plan.per_epoch);
+                    fates.clear();
+                    (plan.machine(), 0, PolicyVersion(0), Vec::new(), RewardHealth::default())
                 };
                 let weights = Weights::InProcess;
                 generator

@@ -51,7 +51,7 @@ impl Round {
             return None;
         }
         let last = (self.groups.len() * group_size).checked_sub(1)? / batch_size;
-        let is_partial = (self.groups.len() * group_size) % batch_size > 0;
+        let is_partial = !(self.groups.len() * group_size).is_multiple_of(batch_size);
         if is_partial { self.whole(last, batch_size, group_size) } else { None }
     }
 

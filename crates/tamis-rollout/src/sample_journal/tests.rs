@@ -32,8 +32,8 @@ struct Memory {
 }
 
 impl Memory {
-    fn open(disk: &Disk, from: usize) -> Box<Self> {
-        Box::new(Self { known: disk.all()[from..].to_vec(), disk: disk.clone() })
+    fn open(disk: &Disk, from: usize) -> Self {
+        Self { known: disk.all()[from..].to_vec(), disk: disk.clone() }
     }
 }
 
@@ -123,7 +123,7 @@ fn run(is_streaming: bool, seed: u64, kill_after: u64) {
             Dispatcher::resumed(settings(3), machine, next_group, PolicyVersion(version), held, health);
         let mut generator = Journalled::new(
             server(seed + process, &count),
-            Memory::open(&disk, journal),
+            Box::new(Memory::open(&disk, journal)),
             PolicyVersion(version),
             version + 1,
         );

@@ -127,8 +127,8 @@ impl Protocol for Vllm {
 
     fn sample(&self, ask: &Ask<'_>) -> Call {
         // A key says all that a seed could.
-        let (key, seed) = if self.is_tamis { (ask.key, None) } else { (None, ask.seed) };
-        vllm::sample(self.interface, &Ask { key, seed, ..*ask })
+        let (seed, key) = if self.is_tamis { (None, ask.key) } else { (ask.seed, None) };
+        vllm::sample(self.interface, &Ask { seed, key, ..*ask })
     }
 
     fn answered_id(&self, request_id: &str) -> String {
