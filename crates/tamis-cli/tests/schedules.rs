@@ -1,6 +1,8 @@
 //! Several rounds at once, and group by group: what is trained and what is counted.
+#![allow(clippy::float_cmp, reason = "counts are whole numbers")]
 
 mod tamis;
+
 
 use std::collections::BTreeMap;
 
