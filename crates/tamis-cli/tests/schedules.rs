@@ -3,7 +3,6 @@
 
 mod tamis;
 
-
 use std::collections::BTreeMap;
 
 use tamis::{Folder, Left, Replaced as _, TINY};

@@ -254,7 +254,7 @@ fn main() -> Result<(), ScheduleError> {
         "schedule", "step", "ratio", "groups/step", "load", "max lag"
     );
     let base = run(rounds(GROUPS, Surplus::Discard)?, train_time)?.step_time;
-    let cases = [
+    let cases = vec![
         ("rounds of 128", rounds(GROUPS, Surplus::Discard)?),
         ("rounds of 192", rounds(GROUPS * 3 / 2, Surplus::Discard)?),
         ("rounds of 384 (DAPO's three times)", rounds(3 * GROUPS, Surplus::Discard)?),

@@ -181,7 +181,7 @@ pub enum SettingsError {
 
 impl ScheduleSettings {
     /// Rounds as tamis does them unless told otherwise: filter and refill on, no limit on rounds (but see
-    /// [`Rounds`](super::Rounds) for what still ends a run), surplus discarded, dispatch order, on to the next epoch at the end of the data.
+    /// the mode `rounds` for what still ends a run), surplus discarded, dispatch order, on to the next epoch at the end of the data.
     pub fn new(train_batch_size: usize, group_size: usize) -> Self {
         Self {
             train_batch_size,

@@ -193,7 +193,7 @@ fn is_end(command: &Command) -> bool {
     )
 }
 
-/// Drives a [`Scheduler`]: one call of [`Dispatcher::collect`] per step. See [the module](self).
+/// Drives a [`Scheduler`]: one call of [`Dispatcher::collect`] per step.
 pub struct Dispatcher {
     settings: DispatcherSettings,
     sampling: Arc<Sampling>,

@@ -29,7 +29,8 @@ fn scored(model: &Model, prompt: &[u32], completion: &[u32]) -> Vec<f32> {
 
 #[test]
 fn aborted_requests_are_answered_with_what_they_have() {
-    let server = serve(slow(3));
+    // Slow enough that none of them is through before it is given up, on a busy machine too.
+    let server = serve(slow(12));
     let whole = tokens(&server.json(GENERATE, &long("whole", 30)));
     let doomed = server.later(GENERATE, long("one", 400));
     let mut completion = json!({"prompt": [10, 20, 30], "max_tokens": 400, "ignore_eos": true, "n": 2, "seed": 1, "request_id": "two", "return_token_ids": true});
