@@ -1,57 +1,16 @@
 //! A run that is killed at any instant and resumed ends as the run that was never killed, bit for bit.
 //!
-//! `TAMIS_KILLS=40` kills that often for each configuration (5 otherwise). Every test prints the seed of its kills; `TAMIS_KILL_SEED=N` repeats
-//! them.
+//! Each configuration is killed 5 times, or as often as `kills` is told to.
 
+mod kills;
 mod tamis;
 
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use kills::{Dice, begun, killed_when, num_kills, start_run, writes_a_checkpoint};
 use tamis::{Folder, Left, Replaced as _, TINY, without_checksums};
 use tamis_train::durable::Disk;
 use tamis_train::journal::{Journal, SyncPolicy};
-
-fn num_kills() -> usize {
-    std::env::var("TAMIS_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(5)
-}
-
-/// Instants that differ from test run to test run: what holds, holds for all of them.
-struct Dice(u64);
-
-impl Dice {
-    /// From `TAMIS_KILL_SEED`, or else from the clock. A test that fails shows what it printed.
-    #[expect(clippy::print_stdout, reason = "a test that fails shows the seed of its kills")]
-    fn new() -> Self {
-        let given = std::env::var("TAMIS_KILL_SEED").ok();
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
-        let seed =
-            given.map_or(now.as_nanos() as u64, |text| text.parse().expect("TAMIS_KILL_SEED: a number"));
-        println!("seed of the kills: TAMIS_KILL_SEED={seed}");
-        // Xorshift stays at 0 for ever.
-        Self(seed.max(1))
-    }
-
-    /// Uniform in [0, 1), by xorshift.
-    fn roll(&mut self) -> f64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as f64 / (1_u64 << 53) as f64
-    }
-}
-
-/// The run directory in `runs/`, once it counts as one.
-fn begun(folder: &Folder) -> Option<PathBuf> {
-    let runs = std::fs::read_dir(folder.join("runs")).ok()?;
-    runs.filter_map(|entry| Some(entry.ok()?.path())).find(|run| run.join("config.yaml").is_file())
-}
-
-fn writes_a_checkpoint(run: &Path) -> bool {
-    std::fs::read_dir(run.join("checkpoints")).is_ok_and(|entries| {
-        entries.flatten().any(|entry| entry.file_name().to_string_lossy().ends_with(".tmp"))
-    })
-}
 
 /// Runs `config` to its end through kills: half of them at a random instant, half as soon as (or shortly after) a checkpoint is
 /// being written. Returns how many there were, how many of them hit a checkpoint half written, and what the last process printed.
@@ -62,44 +21,26 @@ fn through_kills(
     dice: &mut Dice,
 ) -> (usize, usize, tamis::Ended) {
     let (mut kills, mut torn) = (0, 0);
-    loop {
-        let mut child = match begun(folder) {
-            None => folder.start(&["train", "config.yaml"]),
-            Some(_) => folder.start(&["train", "--resume", "runs/tiny"]),
-        };
-        if kills == most {
-            return (kills, torn, folder.wait(child));
-        }
-        let start = Instant::now();
+    while kills < most {
+        let begin = Instant::now();
         let at = whole.mul_f64(dice.roll());
         let at_a_checkpoint = dice.roll() < 0.5;
         let little = Duration::from_micros((3000.0 * dice.roll()) as u64);
-        let ended = loop {
-            if child.try_wait().expect("status").is_some() {
-                break true;
+        let ended = killed_when(folder, &[], || {
+            let is_time = begin.elapsed() >= at
+                && (!at_a_checkpoint || begun(folder).is_some_and(|run| writes_a_checkpoint(&run)));
+            if is_time && at_a_checkpoint {
+                std::thread::sleep(little);
             }
-            if start.elapsed() >= at
-                && (!at_a_checkpoint || begun(folder).is_some_and(|run| writes_a_checkpoint(&run)))
-            {
-                if at_a_checkpoint {
-                    std::thread::sleep(little);
-                }
-                child.kill().expect("killed");
-                break false;
-            }
-            std::thread::sleep(Duration::from_micros(200));
-        };
-        let outcome = folder.wait(child);
-        if ended {
-            return (kills, torn, outcome);
+            is_time
+        });
+        if let Some(ended) = ended {
+            return (kills, torn, ended);
         }
         kills += 1;
-        if begun(folder).is_none() {
-            // Killed before it was a run: there is nothing to resume, and the half-made folder is in nobody's way but ours.
-            let _ = std::fs::remove_dir_all(folder.join("runs"));
-        }
         torn += usize::from(begun(folder).is_some_and(|run| writes_a_checkpoint(&run)));
     }
+    (kills, torn, folder.wait(start_run(folder, &[])))
 }
 
 #[test]
@@ -118,9 +59,9 @@ fn a_run_killed_at_any_instant_ends_as_if_it_had_not_been() {
 
     let mut dice = Dice::new();
     let (mut kills, mut torn) = (0, 0);
-    while kills < num_kills() {
+    while kills < num_kills(5) {
         let folder = Folder::new().with("config.yaml", &config);
-        let (more, torn_now, last) = through_kills(&folder, num_kills() - kills, whole, &mut dice);
+        let (more, torn_now, last) = through_kills(&folder, num_kills(5) - kills, whole, &mut dice);
         assert_eq!(last.code, Some(0), "{}", last.shown());
         assert_eq!(last.stdout, uninterrupted.stdout);
         expected.assert_same(&Left::by(&folder.join("runs/tiny")));
@@ -157,9 +98,9 @@ fn answers_that_come_only_once_are_replayed_from_the_journal() {
     let mut whole = Duration::from_secs(1);
     let (mut kills, mut torn) = (0, 0);
     let mut earlier: Option<Left> = None;
-    while kills < num_kills() {
+    while kills < num_kills(5) {
         let folder = new();
-        let (more, torn_now, last) = through_kills(&folder, num_kills() - kills, whole, &mut dice);
+        let (more, torn_now, last) = through_kills(&folder, num_kills(5) - kills, whole, &mut dice);
         assert_eq!(last.code, Some(0), "{}", last.shown());
         kills += more;
         torn += torn_now;
@@ -229,7 +170,7 @@ fn a_run_with_a_critic_is_resumed_bit_for_bit() {
     folder.tamis(&["train", "config.yaml", "run.name=threads", "run.threads=2"]).succeeds();
     expected.assert_same(&Left::by(&folder.join("runs/threads")));
     let killed = Folder::new().with("config.yaml", &config);
-    let (_, _, last) = through_kills(&killed, num_kills(), whole, &mut Dice::new());
+    let (_, _, last) = through_kills(&killed, num_kills(5), whole, &mut Dice::new());
     assert_eq!(last.code, Some(0), "{}", last.shown());
     assert_eq!(last.stdout, uninterrupted.stdout);
     expected.assert_same(&Left::by(&killed.join("runs/tiny")));
@@ -491,7 +432,7 @@ fn ctrl_c_in_the_middle_of_updates_leaves_no_half_of_a_step() {
                 None => folder.start(&["train", "config.yaml"]),
                 Some(_) => folder.start(&["train", "--resume", "runs/tiny"]),
             };
-            if num_interrupts == num_kills() {
+            if num_interrupts == num_kills(5) {
                 break folder.wait(child);
             }
             std::thread::sleep(whole.mul_f64(0.3 + 0.6 * dice.roll()));

@@ -4,37 +4,17 @@
 mod serving;
 mod tamis;
 
-use serving::Serving;
-use tamis::Folder;
-
-/// What a run against servers has beside its configuration: a policy that was warm-started before, for servers serve a checkpoint.
-const SERVED: [&str; 4] =
-    ["~model.init", "+model.path=first/checkpoints/step_1", "warm_start.steps=0", "train.total_steps=4"];
-
-fn first(folder: &Folder) {
-    folder.tamis(&["train", "tiny.yaml", "run.dir=.", "run.name=first", "train.total_steps=1"]).succeeds();
-}
-
-fn metrics(folder: &Folder, run: &str) -> Vec<serde_json::Value> {
-    folder
-        .read(&format!("runs/{run}/metrics.jsonl"))
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
-}
+use serving::{Serving, from_the_policy, metrics, train, with_a_policy};
 
 /// The server samples by our keys, so that the batches, the metrics and the weights are those of the run that needs none; also where it is
 /// killed on the way, and where the run is.
 #[test]
 fn a_run_over_servers_is_the_run_without() {
-    let folder = Folder::tiny();
-    first(&folder);
-    folder.tamis(&[&["train", "tiny.yaml", "run.name=alone"], &SERVED[..]].concat()).succeeds();
+    let folder = with_a_policy();
+    train(&folder, "alone", &from_the_policy(&[]), &[]).succeeds();
     let servers = [0, 1].map(|_| Serving::begin(&folder, &["first"]));
-    let addresses = format!("rollout.servers=[{}, {}]", servers[0].address, servers[1].address);
-    let over = ["rollout.backend=vllm", &addresses];
-    let ended =
-        folder.tamis(&[&["train", "tiny.yaml", "run.name=served"], &SERVED[..], &over].concat()).succeeds();
+    let over = from_the_policy(&[&servers[0].address, &servers[1].address]);
+    let ended = train(&folder, "served", &over, &[]).succeeds();
     let weights = |run: &str| {
         std::fs::read(folder.join(&format!("runs/{run}/checkpoints/step_4/model.safetensors"))).unwrap()
     };
@@ -43,18 +23,20 @@ fn a_run_over_servers_is_the_run_without() {
         for name in ["critic/score/mean", "groups/generated", "groups/dropped", "loss", "actor/grad_norm"] {
             assert_eq!(alone[name], served[name], "{name} of {served}");
         }
+        // The learner says the same of every token, bit for bit.
+        if served["step"] != 0 {
+            assert_eq!(served["training/rollout_probs_diff_valid"], 1.0, "{served}");
+            for name in ["training/rollout_probs_diff_max", "sampling/sampling_logp_difference/max"] {
+                assert_eq!(served[name], 0.0, "{name} of {served}");
+                assert!(alone[name].is_null(), "{name} of {alone}");
+            }
+        }
     }
     // Two steps, then one server less, then the rest.
-    let part = |last: &str| folder.tamis(&[&["train"], &["--resume", "runs/part", last][..]].concat());
-    folder
-        .tamis(
-            &[&["train", "tiny.yaml", "run.name=part"], &SERVED[..], &over, &["train.total_steps=2"]]
-                .concat(),
-        )
-        .succeeds();
+    train(&folder, "part", &over, &["train.total_steps=2"]).succeeds();
     let [gone, _left] = servers;
     assert_eq!(gone.end("-KILL"), None);
-    part("train.total_steps=4").succeeds();
+    folder.tamis(&["train", "--resume", "runs/part", "train.total_steps=4"]).succeeds();
     assert!(weights("alone") == weights("part"));
     // What servers read is not left to grow.
     let published = std::fs::read_dir(folder.join("runs/served/published")).unwrap().count();
@@ -64,19 +46,9 @@ fn a_run_over_servers_is_the_run_without() {
 /// Nothing answers: exit code 3 with what was tried, soon, and nothing is left behind.
 #[test]
 fn no_server_answers() {
-    let folder = Folder::tiny();
-    first(&folder);
-    let arguments = [
-        &["train", "tiny.yaml"],
-        &SERVED[..],
-        &[
-            "rollout.backend=vllm",
-            "rollout.servers=[http://127.0.0.1:9]",
-            "rollout.server_startup_timeout=1s",
-        ],
-    ]
-    .concat();
-    let ended = folder.tamis(&arguments);
+    let folder = with_a_policy();
+    let arguments = from_the_policy(&["http://127.0.0.1:9"]);
+    let ended = train(&folder, "tiny", &arguments, &["rollout.server_startup_timeout=1s"]);
     insta::assert_snapshot!(ended.failure(), @r"
     exit code 3
     error: no server answers: http://127.0.0.1:9: connect: client error (Connect): tcp connect error: Connection refused (os error 111)

@@ -8,7 +8,7 @@ use tamis_core::random::Key;
 
 use crate::generator::{
     AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication, Sample,
-    SampleId, SampleRequest, Wait,
+    SampleId, SamplePurpose, SampleRequest, Wait,
 };
 
 /// What a sample was asked for as. A resumed run asks for the same prompt, epoch and member under the same key, maybe as another group.
@@ -20,18 +20,25 @@ pub struct Asked {
     pub key: Key,
     /// The version of the weights that were published then.
     pub version: PolicyVersion,
+    /// Whether its group was in flight when the checkpoint was written that this process began with.
+    #[serde(skip)]
+    pub was_in_flight: bool,
 }
 
 impl Asked {
     /// Whether an answer to the `earlier` one, of a process before this one, is an answer to this: the same sample by the same weights, or the same member
-    /// of the same group, which was in flight when a checkpoint was written.
+    /// of the same group, which was in flight when the checkpoint was written and so was asked for before later weights were published.
+    ///
+    /// Nothing else has the answers of older weights: groups that are dispatched after the checkpoint may get other numbers than in the process before,
+    /// and validations and greedy completions are numbered anew by every process.
     pub fn is_answered_by(&self, earlier: &Self) -> bool {
-        let place = |id: &SampleId| (id.purpose, id.group, id.member, id.turn);
+        let place = |id: &SampleId| (id.purpose, id.group, id.member);
+        let is_older =
+            self.was_in_flight && place(&self.id) == place(&earlier.id) && earlier.version < self.version;
         self.key == earlier.key
             && self.id.purpose == earlier.id.purpose
             && self.id.turn == earlier.id.turn
-            && (self.version == earlier.version
-                || (place(&self.id) == place(&earlier.id) && earlier.version < self.version))
+            && (self.version == earlier.version || is_older)
     }
 }
 
@@ -65,6 +72,17 @@ pub trait SampleJournal: Send {
     fn settle(&mut self, next: u64) -> u64;
 }
 
+/// Where a process takes a run up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Beginning {
+    /// The version of the weights.
+    pub version: PolicyVersion,
+    /// The step that comes.
+    pub step: u64,
+    /// The number of the first group that it dispatches; those before were in flight or are done.
+    pub next_group: u64,
+}
+
 /// A generator whose answers are journalled before anybody hears of them: a run that is killed at any instant and resumed has the samples it had, and asks
 /// for the rest.
 pub struct Journalled<G> {
@@ -72,15 +90,25 @@ pub struct Journalled<G> {
     journal: Box<dyn SampleJournal>,
     step: u64,
     version: PolicyVersion,
+    next_group: u64,
     asked: HashMap<SampleId, Asked>,
     /// Read back, and not told yet.
     recorded: VecDeque<GeneratorEvent>,
 }
 
 impl<G: Generator> Journalled<G> {
-    /// Around a generator that samples by a version, before a step.
-    pub fn new(generator: G, journal: Box<dyn SampleJournal>, version: PolicyVersion, step: u64) -> Self {
-        Self { generator, journal, step, version, asked: HashMap::new(), recorded: VecDeque::new() }
+    /// Around a generator that samples by the version of the beginning.
+    pub fn new(generator: G, journal: Box<dyn SampleJournal>, at: Beginning) -> Self {
+        let Beginning { version, step, next_group } = at;
+        Self {
+            generator,
+            journal,
+            step,
+            version,
+            next_group,
+            asked: HashMap::new(),
+            recorded: VecDeque::new(),
+        }
     }
 
     /// What it journals.
@@ -102,7 +130,8 @@ impl<G: Generator> Journalled<G> {
 impl<G: Generator> Generator for Journalled<G> {
     fn submit(&mut self, request: SampleRequest) -> Result<(), GeneratorError> {
         let id = request.id;
-        let asked = Asked { id, key: request.key, version: self.version };
+        let was_in_flight = id.purpose == SamplePurpose::Rollout && id.group < self.next_group;
+        let asked = Asked { id, key: request.key, version: self.version, was_in_flight };
         match self.journal.take(&asked) {
             Some(SampleOutcome::Sampled(sample)) => {
                 self.recorded.push_back(GeneratorEvent::Sampled { id, sample });

@@ -241,6 +241,8 @@ enum Look {
     Health,
     Program,
     Models,
+    /// A process that ended in the middle of a publication has left it paused.
+    Resume,
     Mode,
     Label,
     Figures,
@@ -676,9 +678,9 @@ impl<P: Protocol> HttpServer<P> {
                 None
             }
             Ok(Told::Done | Told::Scores(_)) => None,
-            // Routes that a server may lack: it says neither what its weights are called nor how busy it is.
+            // Routes that a server may lack: it says neither what its weights are called nor how busy it is, and is never paused.
             Err(fault)
-                if matches!(look, Look::Program | Look::Label | Look::Figures)
+                if matches!(look, Look::Program | Look::Resume | Look::Label | Look::Figures)
                     && fault.class == FaultClass::Refused =>
             {
                 None
@@ -700,6 +702,7 @@ fn control_of(look: Look) -> Control<'static> {
         Look::Health => Control::Health,
         Look::Program => Control::Program,
         Look::Models => Control::Models,
+        Look::Resume => Control::Resume,
         Look::Mode => Control::LogprobsMode,
         Look::Label => Control::Label,
         Look::Figures => Control::Figures,
@@ -857,9 +860,10 @@ impl<P: Protocol> Server for HttpServer<P> {
     }
 
     fn check(&mut self) {
-        let looks = [Look::Health, Look::Program, Look::Models, Look::Mode, Look::Label, Look::Figures];
+        let looks =
+            [Look::Health, Look::Program, Look::Models, Look::Resume, Look::Mode, Look::Label, Look::Figures];
         let is_needed = |look: &Look| match look {
-            Look::Program => !self.is_known,
+            Look::Program | Look::Resume => !self.is_known,
             Look::Mode => self.mode.is_none() && !P::IS_TEXT_ONLY,
             _ => true,
         };

@@ -424,6 +424,23 @@ fn a_paused_server_is_waited_for() {
     }
 }
 
+/// A run that is killed in the middle of a publication leaves its servers paused: the next one has them go on.
+#[test]
+fn a_server_that_was_left_paused_goes_on() {
+    for release in [Release::V032, Release::V033] {
+        let vllm = FakeVllm::start(Behaviour { release, ..Behaviour::default() });
+        vllm.state.lock().unwrap().paused = Some("wait".to_owned());
+        let begun = Instant::now();
+        let connected = connect::<Vllm>(&[vllm.server.url()], None, fleet_settings(), |_| {});
+        let (mut fleet, _) = connected.unwrap_or_else(|error| panic!("{release:?}: {error}"));
+        fleet.submit(request(0, 0)).expect("taken");
+        assert_eq!(finish(&mut fleet).len(), 1, "{release:?}");
+        assert!(begun.elapsed() < Duration::from_secs(5), "{release:?}");
+        let resumed = vllm.state.lock().unwrap().calls.iter().filter(|call| *call == "/resume").count();
+        assert_eq!(resumed, 1, "{release:?}: at the first look alone");
+    }
+}
+
 #[test]
 fn samples_in_flight_go_on_with_the_new_weights_and_say_from_where() {
     let vllm = FakeVllm::start(Behaviour { delay: Duration::from_millis(1500), ..Behaviour::default() });
@@ -620,7 +637,14 @@ fn sglang_samples_and_takes_weights() {
         .collect();
     assert_eq!(
         order,
-        ["/pause_generation", "/update_weights_from_disk", "/flush_cache", "/continue_generation"]
+        [
+            // A run before this one may have left it paused.
+            "/continue_generation",
+            "/pause_generation",
+            "/update_weights_from_disk",
+            "/flush_cache",
+            "/continue_generation"
+        ]
     );
     let sample = only_sample(&mut fleet, request(0, 0));
     assert_eq!(

@@ -88,7 +88,7 @@ impl SampleJournal for RecordedSamples {
 mod tests {
     use tamis_core::group::{FinishReason, GroupId, PolicyVersion};
     use tamis_core::random::Purpose;
-    use tamis_rollout::{FailureKind, Sample, SampleId};
+    use tamis_rollout::{FailureKind, Sample, SampleId, SamplePurpose};
 
     use super::*;
 
@@ -97,6 +97,7 @@ mod tests {
             id: SampleId::of_member(GroupId(group), 0),
             key: Key::new(1, Purpose::Rollout).with(prompt),
             version: PolicyVersion(version),
+            was_in_flight: false,
         }
     }
 
@@ -137,12 +138,24 @@ mod tests {
         assert_eq!(samples.take(&asked(0, 7, 0)), None);
         assert_eq!(samples.take(&asked(5, 8, 1)), Some(sampled("later")));
         assert_eq!(samples.take(&asked(5, 8, 1)), None, "asked for once");
-        // A group that was in flight is asked for by newer weights.
-        assert_eq!(samples.take(&asked(2, 9, 2)), Some(failure));
+        // A group that was in flight is asked for by newer weights; another that has got its number and its prompt wants its own answer.
+        assert_eq!(samples.take(&asked(2, 9, 2)), None);
+        assert_eq!(samples.take(&Asked { was_in_flight: true, ..asked(2, 9, 2) }), Some(failure));
+        // A validation has the number of an earlier one in every new process: the answers of older weights are not its.
+        let validation = |version: u64| {
+            let mut asked = asked(0, 11, version);
+            asked.id.purpose = SamplePurpose::Validation;
+            asked
+        };
+        samples.put(2, &[(validation(1), sampled("validated"))]).expect("put");
+        drop(samples);
+        let mut samples = open(&path, checkpoint);
+        assert_eq!(samples.take(&validation(2)), None);
+        assert_eq!(samples.take(&validation(1)), Some(sampled("validated")));
         // A checkpoint in the middle of step 2 keeps what the step was told.
         samples.put(2, &[(asked(3, 10, 1), sampled("more"))]).expect("put");
         assert_eq!(samples.settle(2), checkpoint);
         assert_eq!(samples.settle(3), std::fs::metadata(&path).expect("a file").len());
-        assert_eq!(open(&path, checkpoint).num_samples(), 3);
+        assert_eq!(open(&path, checkpoint).num_samples(), 4);
     }
 }

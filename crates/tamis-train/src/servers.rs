@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tamis_config::{BackendKind, Config};
-use tamis_core::group::PolicyVersion;
 use tamis_model::SaveDtype;
 use tamis_rollout::clock::{Bell, SystemClock};
 use tamis_rollout::fleet::{Fleet, FleetSettings};
@@ -14,7 +13,7 @@ use tamis_rollout::server::{
     OtherLogprobs, Probe, Server, ServerSettings, Sglang, SglangServer, Vllm, VllmServer, check_sampling,
 };
 use tamis_rollout::wire::FaultClass;
-use tamis_rollout::{Generator, Journalled, Publication, Weights};
+use tamis_rollout::{Beginning, Generator, Journalled, Publication, Weights};
 
 use crate::assemble::AssembleError;
 use crate::checkpoint;
@@ -92,7 +91,7 @@ pub(crate) fn connect(
     config: &Config,
     engine: &NativeEngine,
     samples: RecordedSamples,
-    step: u64,
+    at: Beginning,
     interrupt: &Interrupt,
     ui: &Progress,
 ) -> Result<Sampler, RunError> {
@@ -154,8 +153,7 @@ pub(crate) fn connect(
         Box::new(move |message: tamis_rollout::fleet::FleetMessage| ui.warn(&message.to_string()))
     };
     let fleet = Fleet::connect(servers, settings, Box::new(SystemClock), bell, interrupt.flag(), say)?;
-    let version = PolicyVersion(engine.version().0);
-    let generator = Box::new(Journalled::new(fleet, Box::new(samples), version, step));
+    let generator = Box::new(Journalled::new(fleet, Box::new(samples), at));
     Ok(Sampler::Servers { generator, told: BTreeMap::new() })
 }
 

@@ -214,9 +214,9 @@ fn read_folder(run: &Path, folder: &Path, files: &mut BTreeMap<String, Vec<u8>>)
         let mut bytes = std::fs::read(&path).expect("read");
         let name = path.strip_prefix(run).expect("inside").display().to_string();
         if name.ends_with("state.json") {
-            // Lengths of logs depend on the digits of the clock, that of the journal on what was answered before a kill.
+            // Lengths of logs depend on the digits of the clock, those of the journals on what was answered before a kill.
             let mut state: serde_json::Value = serde_json::from_slice(&bytes).expect("state");
-            for file in ["logs", "journal"] {
+            for file in ["logs", "journal", "samples"] {
                 state.as_object_mut().expect("an object").remove(file);
             }
             bytes = serde_json::to_vec_pretty(&state).expect("json");

@@ -22,6 +22,7 @@
 //! A behaviour log-probability that is not finite (a sampler that reported nothing) is *unknown*: its ratio is 1, it is left out of
 //! the mismatch metrics, and it is counted (`rollout_corr/unknown_fraction`).
 
+pub mod agreement;
 pub mod importance;
 pub mod metrics;
 pub mod mismatch;
@@ -33,6 +34,7 @@ pub mod truncated;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+pub use agreement::Agreement;
 pub use importance::{Importance, ImportanceMetrics, Level, Outside};
 pub use metrics::CorrectionMetrics;
 pub use mismatch::Mismatch;

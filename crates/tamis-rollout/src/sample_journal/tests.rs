@@ -124,8 +124,7 @@ fn run(is_streaming: bool, seed: u64, kill_after: u64) {
         let mut generator = Journalled::new(
             server(seed + process, &count),
             Box::new(Memory::open(&disk, journal)),
-            PolicyVersion(version),
-            version + 1,
+            Beginning { version: PolicyVersion(version), step: version + 1, next_group },
         );
         let mut scorer = scorer(Exact);
         let is_killed = || {

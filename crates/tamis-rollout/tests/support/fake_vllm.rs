@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
+use super::decoder::Decoder;
 use super::http::{Handler, Reply, Request, TestServer};
 
 /// Token ids that there are.
@@ -22,13 +23,40 @@ pub(crate) enum Release {
     V033,
 }
 
+/// A completion that was asked for.
 #[derive(Debug, Clone)]
+pub(crate) struct Asked {
+    pub(crate) prompt: Vec<u32>,
+    pub(crate) seed: u64,
+    /// Most tokens.
+    pub(crate) most: usize,
+    /// Tokens that end it.
+    pub(crate) ends: Vec<u32>,
+    /// What the weights are called.
+    pub(crate) label: String,
+}
+
+/// What is to be answered, and how long that takes.
+pub(crate) struct Answer {
+    pub(crate) token_ids: Vec<u32>,
+    pub(crate) delay: Duration,
+}
+
+/// What a server answers that is asked for a completion.
+pub(crate) type Answers = Arc<dyn Fn(&Asked) -> Answer + Send + Sync>;
+
+#[derive(Clone)]
 pub(crate) struct Behaviour {
     pub(crate) release: Release,
     /// The generate route is there.
     pub(crate) scale_out: bool,
     /// Time of a completion.
     pub(crate) delay: Duration,
+    /// What it answers in place of the formula.
+    pub(crate) answers: Option<Answers>,
+    /// What decodes its answers, a token an iteration; without one they take their delay.
+    pub(crate) decoder: Option<Decoder>,
+    pub(crate) max_model_len: usize,
     /// Log-probabilities of the logits instead of what was drawn from.
     pub(crate) raw_logprobs: bool,
     /// Reloads do nothing: the surprise of tied embeddings.
@@ -44,6 +72,9 @@ impl Default for Behaviour {
             release: Release::V032,
             scale_out: true,
             delay: Duration::from_millis(5),
+            answers: None,
+            decoder: None,
+            max_model_len: 64,
             raw_logprobs: false,
             keeps_weights: false,
             key: None,
@@ -57,6 +88,8 @@ pub(crate) struct State {
     /// What the weights are, by the text of their folder's `config.json`.
     pub(crate) weights: String,
     pub(crate) label: String,
+    /// What was loaded last.
+    folder: String,
     pub(crate) paused: Option<String>,
     /// Every call but samples, in order.
     pub(crate) calls: Vec<String>,
@@ -101,6 +134,13 @@ pub(crate) fn logprob(weights: &str, place: usize) -> f64 {
     -0.125 * ((sum + 3 * place) % 17 + 1) as f64
 }
 
+/// What the text that goes with a folder of real weights is said to have under them; `None` where no text does.
+fn known(folder: &str) -> Option<Vec<f64>> {
+    let probe = std::fs::read(format!("{folder}/{}", tamis_rollout::server::PROBE_FILE)).ok()?;
+    let probe: Value = serde_json::from_slice(&probe).ok()?;
+    probe["logprobs"].as_array()?.iter().map(Value::as_f64).collect()
+}
+
 async fn answer(
     request: Request,
     state: Arc<Mutex<State>>,
@@ -121,12 +161,16 @@ async fn answer(
     match path.as_str() {
         "/health" => Reply::empty(),
         "/version" => Reply::json(200, &json!({"version": "0.32.0"})),
-        "/v1/models" => Reply::json(200, &json!({"data": [{"id": "tiny", "max_model_len": 64}]})),
+        "/v1/models" => {
+            Reply::json(200, &json!({"data": [{"id": "tiny", "max_model_len": behaviour.max_model_len}]}))
+        }
         "/weight_info" => Reply::json(200, &json!({"weight_version": state.lock().unwrap().label})),
         "/metrics" => {
-            let running = state.lock().unwrap().running.len();
+            let all = state.lock().unwrap().running.len();
+            let waiting = behaviour.decoder.as_ref().map_or(0, Decoder::num_waiting).min(all);
+            let running = all - waiting;
             let text = format!(
-                "vllm:num_requests_running{{e=\"0\"}} {running}\nvllm:num_requests_waiting{{e=\"0\"}} 0\n"
+                "vllm:num_requests_running{{e=\"0\"}} {running}\nvllm:num_requests_waiting{{e=\"0\"}} {waiting}\n"
             );
             Reply { content_type: "text/plain", body: text.into_bytes(), ..Reply::empty() }
         }
@@ -153,7 +197,8 @@ async fn answer(
             let folder = body["kwargs"]["weights_path"].as_str().unwrap_or_default().to_owned();
             match std::fs::read_to_string(format!("{folder}/config.json")) {
                 Ok(weights) if !behaviour.keeps_weights => {
-                    state.lock().unwrap().weights = weights;
+                    let mut state = state.lock().unwrap();
+                    (state.weights, state.folder) = (weights, folder);
                     Reply::json(200, &json!({"results": [null]}))
                 }
                 Ok(_) => Reply::json(200, &json!({"results": [null]})),
@@ -220,14 +265,31 @@ async fn sample(
         }
         waiting.await;
     }
-    let (before, label_before) = {
+    let (before, label_before, folder) = {
         let state = state.lock().unwrap();
-        (state.weights.clone(), state.label.clone())
+        (state.weights.clone(), state.label.clone(), state.folder.clone())
     };
+    let most = parameters["max_tokens"].as_u64().unwrap_or(16) as usize;
+    let seed = parameters["seed"].as_u64().unwrap_or(0) as usize;
     // Questions about one token are quick.
-    let delay = if parameters["max_tokens"] == 1 { Duration::ZERO } else { behaviour.delay };
+    let is_question = most == 1;
+    let ids = |value: &Value| -> Vec<u32> {
+        value.as_array().into_iter().flatten().filter_map(|id| Some(id.as_u64()? as u32)).collect()
+    };
+    let answer = behaviour.answers.as_ref().filter(|_| !is_question).map(|answers| {
+        let (prompt, ends) = (ids(prompt), ids(&parameters["stop_token_ids"]));
+        answers(&Asked { prompt, seed: seed as u64, most, ends, label: label_before.clone() })
+    });
+    let decoded = async {
+        match (&behaviour.decoder, &answer) {
+            (Some(decoder), Some(answer)) => decoder.decode(answer.token_ids.len()).await,
+            (_, Some(answer)) => tokio::time::sleep(answer.delay).await,
+            (_, None) if is_question => {}
+            (_, None) => tokio::time::sleep(behaviour.delay).await,
+        }
+    };
     let is_aborted = tokio::select! {
-        () = tokio::time::sleep(delay) => false,
+        () = decoded => false,
         () = abort.notified() => true,
     };
     let (after, label_after) = {
@@ -235,19 +297,23 @@ async fn sample(
         state.running.remove(&inside);
         (state.weights.clone(), state.label.clone())
     };
-    let most = parameters["max_tokens"].as_u64().unwrap_or(16) as usize;
-    let seed = parameters["seed"].as_u64().unwrap_or(0) as usize;
     let most = if is_aborted { most.min(2) } else { most };
     // Ends by the end token where the seed is odd, half-way.
     let length = if seed % 2 == 1 { (most / 2).max(1) } else { most };
+    let answer = answer.map(|answer| answer.token_ids);
+    let length = answer.as_ref().map_or(length, |answer| answer.len().min(most));
     let forced = parameters["allowed_token_ids"][0].as_u64();
     let half = if label_before == label_after { length } else { length / 2 };
     let mut tokens = Vec::new();
     let mut logprobs = Vec::new();
     for place in 0..length {
         let is_last = place + 1 == length;
-        let token =
-            forced.unwrap_or(if is_last && length < most { 1 } else { 2 + (seed + place) as u64 % 14 });
+        let token = match (forced, &answer) {
+            (Some(forced), _) => forced,
+            (None, Some(answer)) => u64::from(answer[place]),
+            (None, None) if is_last && length < most => 1,
+            (None, None) => 2 + (seed + place) as u64 % 14,
+        };
         tokens.push(token);
         let weights = if place < half { &before } else { &after };
         logprobs.push(if forced.is_some() && !behaviour.raw_logprobs {
@@ -264,6 +330,7 @@ async fn sample(
         "length"
     };
     let usage = json!({"prompt_tokens": 1, "completion_tokens": length});
+    let probe = known(&folder);
     let scored: Vec<Value> = prompt
         .as_array()
         .into_iter()
@@ -273,7 +340,8 @@ async fn sample(
             if place == 0 {
                 Value::Null
             } else {
-                json!({id.to_string(): {"logprob": logprob(&after, place)}})
+                let known = probe.as_ref().and_then(|known| known.get(place - 1)).copied();
+                json!({id.to_string(): {"logprob": known.unwrap_or_else(|| logprob(&after, place))}})
             }
         })
         .collect();

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use tamis_core::advantage::Advantages;
+use tamis_core::correction::Agreement;
 use tamis_core::group::Group;
 use tamis_core::objective::explained_variance;
 use tamis_core::ragged::Ragged;
@@ -59,6 +60,8 @@ pub(crate) struct StepFacts {
     pub(crate) most_skipped_critic: u32,
     /// What the generator said that nobody waited for, since the step before.
     pub(crate) ignored: Ignored,
+    /// How far the servers that sampled agree with the learner, where both were asked.
+    pub(crate) agreement: Option<Agreement>,
     /// Attempts at samples that went wrong at servers, by what went wrong, since the step before.
     pub(crate) server_faults: Vec<(&'static str, u64)>,
     /// Weights or moments that are no numbers any more.
@@ -155,6 +158,7 @@ impl StepFacts {
             most_skipped_critic: 0,
             diverged: None,
             ignored: Ignored::default(),
+            agreement: None,
             server_faults: Vec::new(),
             warnings: Vec::new(),
             timings: Timings::new(),
@@ -228,6 +232,8 @@ impl StepMetrics {
             metrics.set("actor/num_skipped_updates", report.num_skipped as f64);
             metrics.extend(report.metrics.iter().map(|(name, value)| (name.as_str(), *value)));
         }
+        // After those of the updates, of which it is the whole.
+        metrics.extend(facts.agreement.iter().flat_map(Agreement::named));
 
         let groups = step.groups();
         let left_out: Vec<Option<LeftOut>> = step.members().map(|member| member.left_out).collect();

@@ -7,7 +7,7 @@ use tamis_config::{BackendKind, Config, Loaded, LoggerKind, length_may_change};
 use tamis_data::sampler::{Order, Position};
 use tamis_env::reward::Listener;
 use tamis_rollout::{
-    DispatchError, Dispatcher, DispatcherSettings, PreparedPrompt, Record, Scorer, metric_values,
+    Beginning, DispatchError, Dispatcher, DispatcherSettings, PreparedPrompt, Record, Scorer, metric_values,
 };
 
 use super::attempts::Attempts;
@@ -380,7 +380,9 @@ impl Run {
             let samples = RecordedSamples::open(directory.disk(), &directory.samples_journal(), from)
                 .map_err(|error| journal_error(error, &directory))?;
             ui.say(&format!("connecting to {}", config.rollout.servers.join(", ")));
-            let servers = servers::connect(&config, &engine, samples, at + 1, &interrupt, &ui);
+            let begin =
+                Beginning { version: engine.version(), step: at + 1, next_group: dispatcher.next_group() };
+            let servers = servers::connect(&config, &engine, samples, begin, &interrupt, &ui);
             if interrupt.is_requested() {
                 return Err(Halt::Interrupted);
             }

@@ -91,7 +91,6 @@ impl Run {
                 return self.stopped_early(reason);
             }
             let step = self.state.step + 1;
-            self.workers.sampler.begin_step(step);
             if self.interrupt.is_requested() {
                 return Err(Halt::Interrupted);
             }
@@ -199,6 +198,8 @@ impl Run {
         let is_last = collected.report.is_last;
         let batch = self.attempts.batch(collected, &self.workers.dispatcher);
         let step = step(&self.recipe, &mut self.workers, &self.state, batch)?;
+        // What ends from now on, while the policy is measured too, is not in the state any more that a checkpoint of this step holds.
+        self.workers.sampler.begin_step(step.facts.step + 1);
         let (recorder, facts) = (&self.recorder, &step.facts);
         facts.warnings.iter().for_each(|warning| recorder.progress.warn(warning));
         let mut found = StepMetrics::of(&self.recipe, &step);

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use tamis_core::correction::Agreement;
 use tamis_core::group::Group;
 use tamis_core::objective::ObjectiveState;
 use tamis_core::ragged::Ragged;
@@ -278,6 +279,9 @@ fn train_policy(
     if old.is_some() {
         facts.timings.add("old_log_prob", clock.elapsed());
     }
+    if let (Some(old), Sampler::Servers { .. }) = (&old, &workers.sampler) {
+        facts.agreement = agreement(&groups, old);
+    }
     if !recipe.trains_policy(facts.step) {
         return Ok(None);
     }
@@ -328,6 +332,16 @@ fn old_logprobs(
         workers.engine.policy_scores(sequences, 1.0).map(|scores| scores.logprobs)
     })?;
     Ok(Some(rows))
+}
+
+/// How far what the servers said of their tokens is from what the learner says; members of whose tokens they said nothing are left out.
+fn agreement(groups: &[&Group], old: &Ragged<f32>) -> Option<Agreement> {
+    let members = groups.iter().flat_map(|group| &group.trajectories).zip(old.rows());
+    let tokens = members.flat_map(|(member, old)| {
+        let both = member.logprobs.iter().zip(old).zip(&member.loss_mask);
+        both.filter(|(_, on)| **on).map(|((&sampler, &policy), _)| (f64::from(sampler), f64::from(policy)))
+    });
+    Agreement::of(&tokens.collect::<Vec<_>>())
 }
 
 /// Counts updates that were left out one after the other, over steps; the most that there were in a row.

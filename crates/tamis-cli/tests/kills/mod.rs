@@ -1,0 +1,100 @@
+//! Kills of a run at instants that differ from test run to test run: what holds, holds for all of them.
+//!
+//! `TAMIS_KILLS=40` kills that often for each test's configuration. The seed of the kills is printed; `TAMIS_KILL_SEED=N` repeats them.
+
+#![allow(dead_code, reason = "each test file takes what it needs")]
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::tamis::{Ended, Folder};
+
+/// How often to kill, as far as nobody asks for more.
+pub(crate) fn num_kills(otherwise: usize) -> usize {
+    std::env::var("TAMIS_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+/// Draws instants.
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    /// From `TAMIS_KILL_SEED`, or else from the clock. A test that fails shows what it printed.
+    #[expect(clippy::print_stdout, reason = "a test that fails shows the seed of its kills")]
+    pub(crate) fn new() -> Self {
+        let given = std::env::var("TAMIS_KILL_SEED").ok();
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+        let seed =
+            given.map_or(now.as_nanos() as u64, |text| text.parse().expect("TAMIS_KILL_SEED: a number"));
+        println!("seed of the kills: TAMIS_KILL_SEED={seed}");
+        // Xorshift stays at 0 for ever.
+        Self(seed.max(1))
+    }
+
+    /// Others, that go their own way from here.
+    pub(crate) fn fork(&mut self) -> Self {
+        self.roll();
+        Self(self.0 ^ 0x9e37_79b9_7f4a_7c15)
+    }
+
+    /// Uniform in 0..bound.
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        (self.roll() * bound as f64) as usize
+    }
+
+    /// Uniform in [0, 1), by xorshift.
+    pub(crate) fn roll(&mut self) -> f64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// The run directory in `runs/`, once it counts as one.
+pub(crate) fn begun(folder: &Folder) -> Option<PathBuf> {
+    let runs = std::fs::read_dir(folder.join("runs")).ok()?;
+    runs.filter_map(|entry| Some(entry.ok()?.path())).find(|run| run.join("config.yaml").is_file())
+}
+
+/// Whether a checkpoint stands there half written.
+pub(crate) fn writes_a_checkpoint(run: &Path) -> bool {
+    std::fs::read_dir(run.join("checkpoints")).is_ok_and(|entries| {
+        entries.flatten().any(|entry| entry.file_name().to_string_lossy().ends_with(".tmp"))
+    })
+}
+
+/// Begins the run of `config.yaml` with further arguments, or goes on with it.
+pub(crate) fn start_run(folder: &Folder, arguments: &[&str]) -> std::process::Child {
+    match begun(folder) {
+        None => folder.start(&[&["train", "config.yaml"], arguments].concat()),
+        Some(run) => {
+            let run = run.strip_prefix(folder.path()).expect("in the folder");
+            folder.start(&["train", "--resume", &run.display().to_string()])
+        }
+    }
+}
+
+/// Begins the run, or goes on with it, and kills it as soon as `is_time` says so, which is asked five thousand times a second; how it ended, where
+/// that came first.
+pub(crate) fn killed_when(
+    folder: &Folder,
+    arguments: &[&str],
+    mut is_time: impl FnMut() -> bool,
+) -> Option<Ended> {
+    let mut child = start_run(folder, arguments);
+    loop {
+        if child.try_wait().expect("status").is_some() {
+            return Some(folder.wait(child));
+        }
+        if is_time() {
+            child.kill().expect("killed");
+            folder.wait(child);
+            if begun(folder).is_none() {
+                // Killed before it was a run: there is nothing to resume, and the half-made folder is in nobody's way but ours.
+                let _ = std::fs::remove_dir_all(folder.join("runs"));
+            }
+            return None;
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}

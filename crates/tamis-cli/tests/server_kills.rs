@@ -1,0 +1,352 @@
+//! A run over a server whose answers nobody gets twice is killed at any instant and resumed until it is done: it has used every sample that it had, has
+//! asked for no other a second time, and is the run that was never killed and got the same answers.
+//!
+//! Eight kills; `TAMIS_KILLS=100` for more, `TAMIS_KILL_SEED=N` to repeat them.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod kills;
+mod serving;
+#[path = "../../tamis-rollout/tests/support/mod.rs"]
+mod support;
+mod tamis;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use kills::{Dice, begun, killed_when, num_kills, start_run, writes_a_checkpoint};
+use serving::with_a_policy;
+use support::fake_vllm::{Answer, Answers, Asked, Behaviour, FakeVllm};
+use tamis::{Ended, Folder, Left, Replaced as _, TINY};
+use tamis_core::random::Key;
+use tamis_train::durable::Disk;
+use tamis_train::journal::{Journal, SyncPolicy};
+
+/// A sample as a server knows it: its seed, and the version of the weights.
+type Sampled = (u64, u64);
+
+/// What the server was asked for.
+#[derive(Default)]
+struct Log {
+    /// What the journal has: nobody needs to ask for it.
+    had: HashSet<Sampled>,
+    /// What was asked for all the same.
+    again: Vec<Sampled>,
+    num_asked: usize,
+}
+
+struct Server {
+    vllm: FakeVllm,
+    log: Arc<Mutex<Log>>,
+}
+
+impl Server {
+    /// Answers some digits, in no order, each time others.
+    fn start(policy: &Path, dice: Dice) -> Self {
+        let tokenizer = std::fs::read(policy.join("tokenizer.json")).unwrap();
+        let tokenizer: serde_json::Value = serde_json::from_slice(&tokenizer).unwrap();
+        let id = |digit: u8| tokenizer["model"]["vocab"][char::from(digit).to_string()].as_u64().unwrap();
+        let digits: Vec<u32> = (b'0'..=b'9').map(|digit| id(digit) as u32).collect();
+        let log = Arc::new(Mutex::new(Log::default()));
+        let (shared, dice) = (Arc::clone(&log), Mutex::new(dice));
+        let answers: Answers = Arc::new(move |asked: &Asked| {
+            let mut log = shared.lock().unwrap();
+            let version = asked.label.rsplit("-v").next().unwrap().parse().expect("the version of a run");
+            log.num_asked += 1;
+            if log.had.contains(&(asked.seed, version)) {
+                log.again.push((asked.seed, version));
+            }
+            let mut dice = dice.lock().unwrap();
+            let mut token_ids: Vec<u32> =
+                (0..=dice.below(asked.most)).map(|_| digits[dice.below(10)]).collect();
+            if token_ids.len() < asked.most {
+                token_ids.push(asked.ends[0]);
+            }
+            Answer { token_ids, delay: Duration::from_secs_f64(0.004 * dice.roll()) }
+        });
+        let vllm = FakeVllm::start(Behaviour { answers: Some(answers), ..Behaviour::default() });
+        Self { vllm, log }
+    }
+
+    /// Samples asked for, and other calls.
+    fn counts(&self) -> (usize, usize) {
+        (self.log.lock().unwrap().num_asked, self.vllm.state.lock().unwrap().calls.len())
+    }
+}
+
+/// An entry of the journal of samples.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Entry {
+    sampled: Sampled,
+    /// Purpose, group, member and turn.
+    place: String,
+    is_rollout: bool,
+}
+
+/// The journal of a run, which is not touched.
+fn journalled(run: &Path) -> Vec<Entry> {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("samples.bin");
+    if std::fs::copy(run.join("samples.bin"), &copy).is_err() {
+        return Vec::new();
+    }
+    let (_, found) = Journal::open(&Disk::unflushed(), &copy, SyncPolicy::OnDemand, 0).unwrap();
+    let entry = |(_, payload): &(u64, Vec<u8>)| {
+        let entry: serde_json::Value = serde_json::from_slice(payload).unwrap();
+        let asked = &entry["asked"];
+        let key: Key = serde_json::from_value(asked["key"].clone()).unwrap();
+        let id = &asked["id"];
+        Entry {
+            // As vLLM gets it, a signed number.
+            sampled: (key.bits(0) >> 1, asked["version"].as_u64().unwrap()),
+            place: format!("{} {} {} {}", id["purpose"], id["group"], id["member"], id["turn"]),
+            is_rollout: id["purpose"] == "rollout",
+        }
+    };
+    found.records.iter().map(entry).collect()
+}
+
+/// Nothing was sampled twice by the same weights for the same member of a group. Where batches do not depend on the timing no sample of a prompt was drawn
+/// again by the same weights, and no member of a group by others.
+#[track_caller]
+fn assert_asked_once(case: &Case, journal: &[Entry]) {
+    let (mut all, mut sampled, mut members) = (HashSet::new(), HashSet::new(), HashSet::new());
+    for entry in journal.iter().filter(|entry| entry.is_rollout) {
+        assert!(all.insert(entry), "{}: {entry:?}", case.name);
+    }
+    for entry in journal.iter().filter(|_| !case.draws_again()) {
+        assert!(sampled.insert(entry.sampled), "{}: by the same weights: {entry:?}", case.name);
+        let is_new = !entry.is_rollout || members.insert((entry.sampled.0, &entry.place));
+        assert!(is_new, "{}: for the same member: {entry:?}", case.name);
+    }
+}
+
+/// What became of a group: epoch, prompt, and whether it was trained on.
+type Group = (u64, u64, bool);
+
+/// Every group of the run's rollout files, which has all of its members.
+fn groups(run: &Path) -> BTreeMap<u64, Group> {
+    let mut groups: BTreeMap<u64, (Group, usize)> = BTreeMap::new();
+    for entry in std::fs::read_dir(run.join("rollouts")).unwrap() {
+        for row in tamis_data::records::Records::open(&entry.unwrap().path()).unwrap() {
+            let row = row.unwrap().values;
+            let of = |name: &str| row[name].as_u64().unwrap();
+            let (group, num) =
+                groups.entry(of("group_id")).or_insert(((of("epoch"), of("prompt_id"), false), 0));
+            group.2 |= row["verdict"] == "trained";
+            *num += 1;
+        }
+    }
+    assert!(groups.values().all(|(_, num)| *num == 4), "{groups:?}");
+    groups.into_iter().map(|(id, (group, _))| (id, group)).collect()
+}
+
+/// What a run left, but for which of its groups ended first: servers answer in any order.
+fn left(run: &Path) -> Left {
+    fn forget_arrivals(value: &mut serde_json::Value) {
+        match value {
+            serde_json::Value::Object(fields) => {
+                fields.remove("arrival");
+                fields.values_mut().for_each(forget_arrivals);
+            }
+            serde_json::Value::Array(values) => values.iter_mut().for_each(forget_arrivals),
+            _ => {}
+        }
+    }
+    let mut left = Left::by(run);
+    // The weights' and the optimizer's checksums are those of files that are compared.
+    left.files.retain(|name, _| !name.ends_with("checksums.json"));
+    for (name, bytes) in &mut left.files {
+        if name.ends_with("state.json") {
+            let mut state = serde_json::from_slice(bytes).unwrap();
+            forget_arrivals(&mut state);
+            *bytes = serde_json::to_vec_pretty(&state).unwrap();
+        }
+    }
+    left
+}
+
+/// What is run.
+struct Case {
+    name: &'static str,
+    schedule: &'static str,
+    same: Same,
+}
+
+impl Case {
+    /// Whether groups that have grown too old are given up, whose prompts are drawn again by the same weights.
+    fn draws_again(&self) -> bool {
+        self.same == Same::Nothing
+    }
+}
+
+/// What is a function of the answers alone, whatever the order in which they come.
+#[derive(PartialEq)]
+enum Same {
+    /// Everything that a run leaves.
+    All,
+    /// Batches, and so weights; what else was in flight, and was given up, is not.
+    Batches,
+    /// Nothing: which groups are carried depends on which have ended.
+    Nothing,
+}
+
+const CASES: [Case; 4] = [
+    Case { name: "rounds", schedule: "", same: Same::All },
+    Case {
+        name: "deficit, carried",
+        schedule: "mode: deficit, surplus: carry, max_lag: 2, ",
+        same: Same::All,
+    },
+    Case { name: "streaming", schedule: "mode: streaming, ", same: Same::Batches },
+    Case {
+        name: "streaming, carried",
+        schedule: "mode: streaming, surplus: carry, max_lag: 1, ",
+        same: Same::Nothing,
+    },
+];
+
+fn config(case: &Case, policy: &Path, server: &str) -> String {
+    TINY.replaced("total_steps: 6", "total_steps: 10")
+        .replaced("init: {", &format!("path: {}\nunused: {{", policy.display()))
+        .lines()
+        .filter(|line| !line.starts_with("unused: ") && !line.starts_with("warm_start: "))
+        .map(|line| format!("{line}\n"))
+        .collect::<String>()
+        .replaced("reward: [{kind: number}]", "reward: [{kind: format, pattern: '[0-2].*'}]")
+        .replaced("filter: {kind: variance}", "filter: {kind: variance, metric: seq_reward}")
+        .replaced("rollout: {", &format!("rollout: {{backend: vllm, servers: [{server}], "))
+        .replaced("schedule: {", &format!("schedule: {{{}", case.schedule))
+}
+
+/// Kills the run once: anywhere, in a checkpoint, in a publication, while samples are journalled. How it ended, where it was quicker.
+fn kill(folder: &Folder, server: &Server, whole: Duration, dice: &mut Dice) -> (String, Option<Ended>) {
+    let begin = Instant::now();
+    let (num_asked, num_calls) = server.counts();
+    let at = whole.mul_f64(dice.roll());
+    let little = Duration::from_secs_f64(0.003 * dice.roll());
+    let published = |folder: &Folder| {
+        let entries = std::fs::read_dir(folder.join("runs/tiny/published")).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name()).collect::<BTreeSet<_>>()
+    };
+    let before = published(folder);
+    let samples = 1 + dice.below(150);
+    let calls = 5 + dice.below(60);
+    let (what, is_time): (String, Box<dyn Fn() -> bool>) = match dice.below(5) {
+        0 => (format!("after {at:?}"), Box::new(|| begin.elapsed() >= at)),
+        1 => ("in a checkpoint".to_owned(), {
+            Box::new(|| begin.elapsed() >= at && begun(folder).is_some_and(|run| writes_a_checkpoint(&run)))
+        }),
+        2 => ("while weights are written".to_owned(), {
+            Box::new(|| begin.elapsed() >= at && !published(folder).is_subset(&before))
+        }),
+        3 => (format!("after {calls} calls"), Box::new(|| server.counts().1 >= num_calls + calls)),
+        _ => (format!("after {samples} samples"), Box::new(|| server.counts().0 >= num_asked + samples)),
+    };
+    let ended = killed_when(folder, &[], || {
+        let is_time = is_time();
+        if is_time {
+            std::thread::sleep(little);
+        }
+        is_time
+    });
+    (format!("{what} and {little:?}"), ended)
+}
+
+#[test]
+#[expect(clippy::print_stdout, reason = "a test that fails shows its kills")]
+fn a_run_over_servers_killed_at_any_instant_asks_for_what_it_lacks_alone() {
+    let first = with_a_policy();
+    let policy = first.join("first/checkpoints/step_1");
+    let mut dice = Dice::new();
+    let server = Server::start(&policy, dice.fork());
+    let num = num_kills(8);
+    let (mut num_done, mut whole) = (0, Duration::from_secs(2));
+    for round in 0.. {
+        let case = &CASES[round % CASES.len()];
+        if num_done >= num {
+            break;
+        }
+        let config = config(case, &policy, &server.vllm.server.url());
+        let folder = Folder::new().with("config.yaml", &config);
+        let run = folder.join("runs/tiny");
+        // A case has its share at a time, and its turn comes again.
+        let share = (num - num_done).min(num.div_ceil(CASES.len()).min(10));
+        let mut early = None;
+        for _ in 0..share {
+            let (when, ended) = kill(&folder, &server, whole, &mut dice);
+            if ended.is_some() {
+                early = ended;
+                break;
+            }
+            num_done += 1;
+            let journal = journalled(&run);
+            println!("kill {num_done}, {}: {when}; {} samples journalled", case.name, journal.len());
+            assert_asked_once(case, &journal);
+            if !case.draws_again() {
+                let had = journal.into_iter().map(|entry| entry.sampled).collect();
+                server.log.lock().unwrap().had = had;
+            }
+        }
+        let ended = early.unwrap_or_else(|| folder.wait(start_run(&folder, &[])));
+        assert_eq!(ended.code, Some(0), "{}: {}", case.name, ended.shown());
+        assert!(ended.stderr.contains("groups of the run: "), "{}", ended.shown());
+        let mut log = server.log.lock().unwrap();
+        assert_eq!(std::mem::take(&mut log.again), [], "{}: the journal had them", case.name);
+        log.had.clear();
+        drop(log);
+        let journal = journalled(&run);
+        assert_asked_once(case, &journal);
+        let groups = groups(&run);
+        let trained: Vec<(u64, u64)> =
+            groups.values().filter(|group| group.2).map(|&(epoch, prompt, _)| (epoch, prompt)).collect();
+        assert_eq!(trained.len(), 10 * 4, "{}", case.name);
+        assert_eq!(
+            trained.iter().collect::<BTreeSet<_>>().len(),
+            trained.len(),
+            "{}: trained twice",
+            case.name
+        );
+        if !case.schedule.contains("streaming") {
+            // Prompts are drawn in order, and every one of them is somewhere.
+            let drawn: BTreeSet<(u64, u64)> =
+                groups.values().map(|&(epoch, prompt, _)| (epoch, prompt)).collect();
+            assert_eq!(drawn.len(), groups.len(), "{}: a prompt drawn twice", case.name);
+            let last = drawn.last().unwrap().0;
+            for epoch in 0..last {
+                assert_eq!(drawn.iter().filter(|(of, _)| *of == epoch).count(), 64, "{}", case.name);
+            }
+        }
+
+        // The run that was never killed and got the same answers.
+        let replay = Folder::new().with("config.yaml", &config);
+        std::fs::create_dir_all(replay.join("runs/tiny")).unwrap();
+        for file in ["config.yaml", "started", "samples.bin"] {
+            std::fs::copy(run.join(file), replay.join("runs/tiny").join(file)).unwrap();
+        }
+        let (before, begin) = (server.counts().0, Instant::now());
+        let replayed = replay.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
+        whole = begin.elapsed();
+        let replay = replay.join("runs/tiny");
+        if case.same == Same::All {
+            assert_eq!(server.counts().0, before, "{}: what was asked for was not journalled", case.name);
+            assert_eq!(ended.stdout, replayed.stdout, "{}", case.name);
+            left(&run).assert_same(&left(&replay));
+        } else if case.same == Same::Batches {
+            let (killed, replayed) = (left(&run), left(&replay));
+            let weights = |name: &&String| name.ends_with(".safetensors");
+            for name in killed.files.keys().filter(weights) {
+                assert!(killed.files[name] == replayed.files[name], "{}: {name}", case.name);
+            }
+            for (killed, replayed) in killed.metrics.lines().zip(replayed.metrics.lines()) {
+                let of = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
+                let (killed, replayed) = (of(killed), of(replayed));
+                for name in ["step", "loss", "critic/score/mean", "response_length/mean", "groups/trained"] {
+                    assert_eq!(killed[name], replayed[name], "{}: {name}", case.name);
+                }
+            }
+        }
+    }
+    println!("{num_done} kills");
+}
