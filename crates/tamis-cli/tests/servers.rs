@@ -2,9 +2,39 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod serving;
+#[path = "../../tamis-rollout/tests/support/mod.rs"]
+mod support;
 mod tamis;
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use serving::{Serving, from_the_policy, metrics, train, with_a_policy};
+use support::fake_vllm::{Answer, Answers, Asked, Behaviour, FakeVllm};
+use tamis::Folder;
+
+/// The metrics of each step, without clocks and what belongs to servers alone: their faults, and how far they are from the learner, which is not at all.
+fn figures(folder: &Folder, run: &str) -> Vec<serde_json::Value> {
+    let mut rows = metrics(folder, run);
+    for row in rows.iter_mut().filter_map(serde_json::Value::as_object_mut) {
+        for name in
+            ["rollout_corr/kl", "training/rollout_probs_diff_max", "sampling/sampling_logp_difference/max"]
+        {
+            assert!(row.get(name).is_none_or(|difference| *difference == 0.0), "{name} of {row:?}");
+        }
+        let others = [
+            "timing_s/",
+            "timing_per_token_ms/",
+            "perf/",
+            "rollout/server_faults/",
+            "rollout_corr/",
+            "training/rollout_",
+            "sampling/",
+        ];
+        row.retain(|name, _| others.iter().all(|start| !name.starts_with(start)) && name != "step_time");
+    }
+    rows
+}
 
 /// The server samples by our keys, so that the batches, the metrics and the weights are those of the run that needs none; also where it is
 /// killed on the way, and where the run is.
@@ -19,18 +49,9 @@ fn a_run_over_servers_is_the_run_without() {
         std::fs::read(folder.join(&format!("runs/{run}/checkpoints/step_4/model.safetensors"))).unwrap()
     };
     assert!(weights("alone") == weights("served"), "{}", ended.shown());
-    for (alone, served) in metrics(&folder, "alone").iter().zip(metrics(&folder, "served")) {
-        for name in ["critic/score/mean", "groups/generated", "groups/dropped", "loss", "actor/grad_norm"] {
-            assert_eq!(alone[name], served[name], "{name} of {served}");
-        }
-        // The learner says the same of every token, bit for bit.
-        if served["step"] != 0 {
-            assert_eq!(served["training/rollout_probs_diff_valid"], 1.0, "{served}");
-            for name in ["training/rollout_probs_diff_max", "sampling/sampling_logp_difference/max"] {
-                assert_eq!(served[name], 0.0, "{name} of {served}");
-                assert!(alone[name].is_null(), "{name} of {alone}");
-            }
-        }
+    assert_eq!(figures(&folder, "alone"), figures(&folder, "served"));
+    for served in metrics(&folder, "served").iter().filter(|row| row["step"] != 0) {
+        assert_eq!(served["training/rollout_probs_diff_valid"], 1.0, "{served}");
     }
     // Two steps, then one server less, then the rest.
     train(&folder, "part", &over, &["train.total_steps=2"]).succeeds();
@@ -41,6 +62,91 @@ fn a_run_over_servers_is_the_run_without() {
     // What servers read is not left to grow.
     let published = std::fs::read_dir(folder.join("runs/served/published")).unwrap().count();
     assert_eq!(published, 2);
+}
+
+/// Likewise with what other servers would have other log-probabilities for: a form, a cut, a temperature.
+#[test]
+fn completions_of_a_form_over_servers_are_those_without() {
+    let folder = with_a_policy();
+    let bound = ["rollout.regex=[1-9][0-9]?", "rollout.top_p=0.95", "rollout.temperature=1.2"];
+    train(&folder, "alone", &from_the_policy(&[]), &bound).succeeds();
+    let server = Serving::begin(&folder, &["first"]);
+    let ended = train(&folder, "served", &from_the_policy(&[&server.address]), &bound).succeeds();
+    assert_eq!(figures(&folder, "alone"), figures(&folder, "served"));
+    assert!(!ended.stderr.contains("computes them again"), "{}", ended.shown());
+}
+
+/// A server like vLLM that completes with digits, a function of the seed.
+fn vllm_of_digits(folder: &Folder) -> FakeVllm {
+    let tokenizer: serde_json::Value =
+        serde_json::from_str(&folder.read("first/checkpoints/step_1/tokenizer.json")).unwrap();
+    let id = |digit: u8| tokenizer["model"]["vocab"][char::from(digit).to_string()].as_u64().unwrap();
+    let digits: Vec<u32> = (b'0'..=b'9').map(|digit| id(digit) as u32).collect();
+    let answers: Answers = Arc::new(move |asked: &Asked| {
+        let digit = |place: u64| digits[(asked.seed >> (8 * place)) as usize % 10];
+        let token_ids = vec![digit(0), digit(1), asked.ends[0]];
+        Answer { token_ids, delay: Duration::from_millis(1) }
+    });
+    FakeVllm::start(Behaviour { answers: Some(answers), ..Behaviour::default() })
+}
+
+/// Where its log-probabilities are not ours they are not asked for, and the learner computes them: the run is the one in which they were asked for and
+/// computed again all the same.
+#[test]
+fn log_probabilities_that_are_not_ours_are_computed_by_the_learner() {
+    let folder = with_a_policy();
+    let vllm = vllm_of_digits(&folder);
+    let served = from_the_policy(&[&vllm.server.url()]);
+    let ours = train(&folder, "ours", &served, &["rollout.save=all"]).succeeds();
+    assert!(!ours.stderr.contains("computes them again"), "{}", ours.shown());
+    let weights = |run: &str| {
+        std::fs::read(folder.join(&format!("runs/{run}/checkpoints/step_4/model.safetensors"))).unwrap()
+    };
+    for (name, setting, with) in
+        [("cut", "rollout.top_p=0.9", "top_p 0.9"), ("form", "rollout.regex=[0-9]{2}", "regex")]
+    {
+        let ended = train(&folder, name, &served, &[setting]).succeeds();
+        let said = format!(
+            "vllm reports log-probabilities of the truncated distribution (processed_logprobs), and with {with} these are not those \
+             that are trained on: the learner computes them again"
+        );
+        assert!(ended.stderr.contains(&said), "{}", ended.shown());
+        assert!(weights("ours") == weights(name), "{name}");
+        for (ours, other) in metrics(&folder, "ours").iter().zip(metrics(&folder, name)) {
+            let is_step = ours["step"] != 0;
+            assert_eq!(ours["rollout_corr/kl"].is_number(), is_step, "{ours}");
+            assert!(
+                other["rollout_corr/kl"].is_null() && other["training/rollout_probs_diff_max"].is_null(),
+                "{other}"
+            );
+            assert_eq!(other["timing_s/old_log_prob"].is_number(), is_step, "{other}");
+            assert_eq!(ours["loss"], other["loss"], "{other}");
+        }
+    }
+    let shown = folder.tamis(&["rollouts", "runs/cut", "--limit", "1", "--json"]).succeeds();
+    let shown: serde_json::Value = serde_json::from_str(&shown.stdout).unwrap();
+    assert!(shown["rows"][0]["logprobs"][0].is_null(), "{shown}");
+}
+
+/// What trains on the sampler's own log-probabilities is refused where they are not ours, before anything is generated.
+#[test]
+fn log_probabilities_that_are_not_ours_are_refused_where_they_are_trained_on() {
+    let folder = with_a_policy();
+    let vllm = vllm_of_digits(&folder);
+    let url = vllm.server.url();
+    let refused = |further: &[&str]| {
+        train(&folder, "tiny", &from_the_policy(&[&url]), further).failure().replace(&url, "SERVER")
+    };
+    for correction in ["bypass_ppo_clip", "decoupled_token_is"] {
+        let correction = format!("objective.correction.preset={correction}");
+        let failure = refused(&["rollout.top_p=0.9", &correction]);
+        let begins = "exit code 2\nerror: rollout.servers: SERVER: vllm reports log-probabilities of the truncated distribution";
+        assert!(failure.starts_with(begins), "{failure}");
+        let ends = "with top_p 0.9 these are not those that are trained on\n  hint: turn that off";
+        assert!(failure.contains(ends), "{failure}");
+    }
+    let failure = refused(&["rollout.regex=[0-9]+", "objective.loss.kind=decoupled"]);
+    assert!(failure.contains("with regex these are not"), "{failure}");
 }
 
 /// Nothing answers: exit code 3 with what was tried, soon, and nothing is left behind.

@@ -32,6 +32,20 @@ mod nan_as_null {
     }
 }
 
+/// NaNs of a list as `null`.
+mod nans_as_null {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(values: &[f32], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(values.iter().map(|value| (!value.is_nan()).then_some(*value)))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<f32>, D::Error> {
+        let values: Vec<Option<f32>> = Vec::deserialize(deserializer)?;
+        Ok(values.into_iter().map(|value| value.unwrap_or(f32::NAN)).collect())
+    }
+}
+
 /// Why a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -77,7 +91,8 @@ pub struct Trajectory {
     pub text: String,
     /// Completion tokens \[T\], the end token included.
     pub token_ids: Vec<u32>,
-    /// Behaviour policy's `log_softmax(logits / temperature)` of each token \[T\], in nats.
+    /// Behaviour policy's `log_softmax(logits / temperature)` of each token \[T\], in nats; NaN where the sampler did not say.
+    #[serde(with = "nans_as_null")]
     pub logprobs: Vec<f32>,
     /// Mean entropy of the policy over the tokens that it produced, at the temperature of `logprobs`, in nats; `None` where the sampler
     /// does not say.
@@ -100,6 +115,11 @@ impl Trajectory {
     /// Whether any reward function answered.
     pub fn is_scored(&self) -> bool {
         !self.reward.is_nan()
+    }
+
+    /// Whether the sampler said the log-probability of every token.
+    pub fn has_logprobs(&self) -> bool {
+        self.logprobs.iter().all(|logprob| !logprob.is_nan())
     }
 
     /// Whether the response limit cut it off.

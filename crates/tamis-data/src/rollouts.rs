@@ -105,7 +105,7 @@ fn columns<'run>() -> Columns<RolloutRow<'run>> {
             column(
                 "logprobs",
                 Values::Floats(|row| &row.trajectory.logprobs),
-                "log-probabilities under the policy that sampled them \\[T\\], nats",
+                "log-probabilities under the policy that sampled them \\[T\\], nats; NaN where a server said none that are ours",
             ),
             column(
                 "loss_mask",

@@ -162,6 +162,7 @@ fn generate(
                 keys: (0..samples as u64).map(|sample| key.with(sample)).collect(),
                 params: SamplingParams { max_new_tokens: NEW, ..SamplingParams::default() },
                 stop: None,
+                mask: None,
             };
             assert!(generator.submit(request).is_ok());
         }

@@ -30,7 +30,7 @@ pub use checkpoint::{CheckpointError, Fill, SaveDtype, write_file};
 pub use config::{Architecture, ConfigError, Llama3Scaling, ModelConfig, OutputHead};
 pub use generation::{
     Alternatives, Completion, FinishReason, Generator, GeneratorSettings, Progress, Request, RequestError,
-    RequestId, SamplingError, SamplingParams, StopCheck,
+    RequestId, SamplingError, SamplingParams, StopCheck, TokenMask,
 };
 pub use memory::{GenerationPlan, MemoryEstimate, MemoryPlan, available_memory};
 pub use model::Model;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{
     Architecture, Completion, FinishReason, Generator, GeneratorSettings, Model, ModelConfig, Request,
-    RequestId, SamplingParams, Sequence, StopCheck, Threads, Workspace, score,
+    RequestId, SamplingParams, Sequence, StopCheck, Threads, TokenMask, Workspace, score,
 };
 
 fn model() -> Model {
@@ -22,6 +22,7 @@ fn request(prompt: &[u32], samples: u64, max_new_tokens: usize) -> Request {
         keys: (0..samples).map(|sample| key.with(sample)).collect(),
         params: SamplingParams { max_new_tokens, ..SamplingParams::default() },
         stop: None,
+        mask: None,
     }
 }
 
@@ -37,6 +38,65 @@ impl StopCheck for SumReaches {
     fn should_stop(&self, generated: &[u32]) -> bool {
         generated.iter().sum::<u32>() >= self.0
     }
+}
+
+/// Even and odd tokens in turn, three of them.
+struct InTurn;
+
+impl TokenMask for InTurn {
+    fn start(&self) -> u32 {
+        0
+    }
+
+    fn after(&self, state: u32, _: u32) -> u32 {
+        state + 1
+    }
+
+    fn allowed(&self, state: u32) -> Arc<[u64]> {
+        let even = 0x5555_5555_5555_5555;
+        vec![if state >= 3 { 0 } else { even << (state % 2) }].into()
+    }
+}
+
+/// Only allowed tokens, an end where there are none, log-probabilities of the whole distribution; the neighbours change nothing.
+#[test]
+fn a_mask_binds_a_completion_to_a_form() {
+    let (threads, model) = (Threads::new(2), model());
+    let masked = |prompt: &[u32]| Request { mask: Some(Arc::new(InTurn)), ..request(prompt, 5, 30) };
+    let alone = |request: Request| {
+        let mut generator = Generator::new(model.config(), GeneratorSettings::default());
+        generator.submit(request).unwrap();
+        sorted(generator.run(&threads, &model))
+    };
+    let mut generator = Generator::new(
+        model.config(),
+        GeneratorSettings { max_sequences: 4, ..GeneratorSettings::default() },
+    );
+    for request in [masked(&[1, 2, 3]), request(&[1, 2, 3], 5, 30), masked(&[4])] {
+        generator.submit(request).unwrap();
+    }
+    let together = sorted(generator.run(&threads, &model));
+    let apart = [alone(masked(&[1, 2, 3])), alone(request(&[1, 2, 3], 5, 30)), alone(masked(&[4]))].concat();
+    for (together, apart) in together.iter().zip(&apart) {
+        assert_eq!((&together.tokens, &together.logprobs), (&apart.tokens, &apart.logprobs));
+    }
+    for (place, completion) in together.iter().enumerate() {
+        let tokens = &completion.tokens;
+        if (5..10).contains(&place) {
+            assert_eq!(tokens.len(), 30);
+            continue;
+        }
+        assert_eq!((tokens.len(), completion.finish), (3, FinishReason::Stop));
+        assert!(tokens.iter().enumerate().all(|(i, token)| token % 2 == i as u32 % 2), "{tokens:?}");
+        let prompt: &[u32] = if place < 5 { &[1, 2, 3] } else { &[4] };
+        let tokens = [prompt, tokens].concat();
+        let sequence = Sequence { tokens: &tokens, start: prompt.len() };
+        let scores = score(&threads, &model, &mut Workspace::default(), &[sequence], 1.0).unwrap();
+        assert_eq!(scores.logprobs.values(), completion.logprobs);
+    }
+    let cut =
+        Request { params: SamplingParams { max_new_tokens: 2, ..SamplingParams::default() }, ..masked(&[1]) };
+    assert!(alone(cut).iter().all(|completion| completion.finish == FinishReason::Length));
 }
 
 #[test]

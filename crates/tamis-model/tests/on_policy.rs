@@ -77,6 +77,7 @@ proptest! {
             keys: (0..lengths[i].1).map(|sample| key(seed, i as u64, sample as u64)).collect(),
             params: params.clone(),
             stop: None,
+            mask: None,
         };
         let mut seen: Vec<Vec<(Vec<u32>, Bits)>> = Vec::new();
         for num_threads in [1, 2] {

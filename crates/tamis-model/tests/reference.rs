@@ -190,7 +190,7 @@ fn greedy_continuations() {
             };
             let keys = vec![Key::new(1, Purpose::Rollout)];
             generator
-                .submit(Request { prompt: tokens(&sequence["tokens"]), keys, params, stop: None })
+                .submit(Request { prompt: tokens(&sequence["tokens"]), keys, params, stop: None, mask: None })
                 .unwrap();
         }
         let mut completions = generator.run(&threads, &model);

@@ -47,15 +47,7 @@ fn main() {
     let mut url = String::new();
     BufReader::new(server.stdout.take().unwrap()).read_line(&mut url).unwrap();
     let mut fleet = connect(url.trim(), num as usize);
-    let sampling = Arc::new(Sampling {
-        temperature: 1.0,
-        top_k: None,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        max_response_length: 60,
-        stop: Vec::new(),
-    });
+    let sampling = Arc::new(Sampling::plain(60));
     let begun = Instant::now();
     let before = processor_seconds();
     let mut most = 0;

@@ -60,7 +60,9 @@ fn alone(load: &Load, threads: &Threads, at_once: usize) -> f64 {
     let start = Instant::now();
     for i in 0..load.num_requests {
         let params = SamplingParams { max_new_tokens: load.new_tokens, ..SamplingParams::default() };
-        generator.submit(Request { prompt: prompt(i), keys: vec![key(i)], params, stop: None }).unwrap();
+        generator
+            .submit(Request { prompt: prompt(i), keys: vec![key(i)], params, stop: None, mask: None })
+            .unwrap();
     }
     let done = generator.run(threads, &load.model);
     assert_eq!(done.len(), load.num_requests);

@@ -420,13 +420,5 @@ impl Generator for FakeGenerator {
 
 /// Sampling that leaves a fake generator up to so many tokens.
 pub fn sampling(max_response_length: usize) -> Arc<crate::generator::Sampling> {
-    Arc::new(crate::generator::Sampling {
-        temperature: 1.0,
-        top_k: None,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        max_response_length,
-        stop: Vec::new(),
-    })
+    Arc::new(crate::generator::Sampling::plain(max_response_length))
 }

@@ -7,7 +7,11 @@
 //!
 //! A single server is a fleet of one.
 
+mod health;
 pub mod limit;
+mod member;
+mod routing;
+mod settings;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -18,164 +22,20 @@ use tamis_core::group::PolicyVersion;
 
 use crate::clock::{Bell, Clock};
 use crate::generator::{
-    AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication,
-    SampleId, SamplePurpose, SampleRequest, Wait,
+    AbortScope, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication, SampleId,
+    SamplePurpose, SampleRequest, Sampling, Wait,
 };
 use crate::server::{Server, ServerEvent};
-use crate::wire::{Fault, FaultClass};
+use crate::wire::{FaultClass, ParameterError};
 use limit::Limit;
-
-/// How a fleet behaves.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct FleetSettings {
-    /// How often a sample is asked for before it has failed.
-    pub max_attempts: u32,
-    /// Pause before the second attempt; it doubles with each, and between half of it and all of it passes.
-    pub first_pause: Duration,
-    /// Longest pause before an attempt, and between looks at a server that does not answer.
-    pub longest_pause: Duration,
-    /// How often a server is looked at.
-    pub check_every: Duration,
-    /// Faults of a server one after the other after which it gets nothing more until a check has succeeded.
-    pub most_faults: u32,
-    /// Most samples in flight at one server; `None` to go by the servers' own figures, from [`limit::FIRST`] on.
-    pub max_in_flight: Option<usize>,
-    /// How long servers may take to answer at the start.
-    pub start_timeout: Duration,
-    /// How long to wait where no server is left; `None` for as long as it takes.
-    pub give_up_after: Option<Duration>,
-}
-
-impl Default for FleetSettings {
-    fn default() -> Self {
-        Self {
-            max_attempts: 5,
-            first_pause: Duration::from_millis(500),
-            longest_pause: Duration::from_secs(30),
-            check_every: Duration::from_secs(5),
-            most_faults: 3,
-            max_in_flight: None,
-            start_timeout: Duration::from_secs(60),
-            give_up_after: None,
-        }
-    }
-}
-
-/// Something about its servers that a person should know.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FleetMessage {
-    /// A server is not used for now.
-    Lost {
-        /// Which.
-        server: String,
-        /// Why.
-        fault: Fault,
-    },
-    /// A server is used, again or for the first time.
-    Back {
-        /// Which.
-        server: String,
-    },
-    /// A server that was to be taken out has nothing in flight any more.
-    Drained {
-        /// Which.
-        server: String,
-    },
-    /// No server is left: what was tried. Said at once and then every minute.
-    Waiting {
-        /// Since when.
-        for_so_long: Duration,
-        /// Each server with what came of it.
-        tried: Vec<String>,
-    },
-}
-
-/// One line for a person.
-impl std::fmt::Display for FleetMessage {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Lost { server, fault } => write!(formatter, "{server} is not used for now: {fault}"),
-            Self::Back { server } => write!(formatter, "{server} is used"),
-            Self::Drained { server } => write!(formatter, "{server} has nothing in flight any more"),
-            Self::Waiting { for_so_long, tried } => write!(
-                formatter,
-                "waiting for a server since {} s ({}); the run can be stopped and resumed",
-                for_so_long.as_secs(),
-                tried.join("; ")
-            ),
-        }
-    }
-}
+use member::{Member, State, Task};
+pub use settings::{FaultCounts, FleetMessage, FleetSettings};
 
 /// How often it is said that no server is left.
 const SAY_EVERY: Duration = Duration::from_secs(60);
 
 /// Longest sleep of [`Generator::next`], so that an interruption is heard.
 const LOOK_UP_EVERY: Duration = Duration::from_millis(100);
-
-/// What went wrong, by name, since the fleet began.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct FaultCounts {
-    /// Attempts at samples.
-    pub samples: BTreeMap<FaultClass, u64>,
-    /// Checks and publications.
-    pub servers: BTreeMap<FaultClass, u64>,
-    /// Events of no sample in flight, which were ignored.
-    pub num_unknown: u64,
-}
-
-/// A server's standing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// It gets samples, where it holds the current weights.
-    Usable,
-    /// It gets nothing until a check, from then on, has succeeded.
-    Out { until: Instant },
-}
-
-struct Member {
-    server: Box<dyn Server>,
-    state: State,
-    limit: Limit,
-    in_flight: usize,
-    /// Faults of the server since its last success.
-    faults: u32,
-    /// How often it was taken out without a success since; the pause grows with it.
-    times_out: u32,
-    is_checking: bool,
-    was_checked: bool,
-    next_check: Instant,
-    is_publishing: bool,
-    /// The version that it has shown to hold; `None` before any was published to it.
-    holds: Option<PolicyVersion>,
-    is_draining: bool,
-    last_fault: Option<Fault>,
-}
-
-impl Member {
-    fn takes(&self, current: Option<PolicyVersion>) -> bool {
-        self.state == State::Usable && !self.is_publishing && !self.is_draining && self.holds == current
-    }
-
-    fn room(&self) -> usize {
-        self.limit.get().saturating_sub(self.in_flight)
-    }
-}
-
-/// A request that has not come to an end.
-struct Task {
-    request: SampleRequest,
-    /// As it was submitted.
-    id: SampleId,
-    attempts: u32,
-    /// Where it is; `None` while it waits.
-    member: Option<usize>,
-    /// Where it failed last.
-    avoid: Option<usize>,
-    /// Tokens of attempts that failed.
-    spent: u64,
-    is_given_up: bool,
-}
 
 /// A generator made of servers.
 pub struct Fleet {
@@ -277,23 +137,16 @@ impl Fleet {
         &self.counts
     }
 
+    /// The servers whose log-probabilities are not those that are trained on, as far as that is known, each with the reason.
+    pub fn other_logprobs(&self, sampling: &Sampling) -> Vec<(&str, ParameterError)> {
+        let servers = self.members.iter().map(|member| &member.server);
+        servers.filter_map(|server| Some((server.name(), server.other_logprobs(sampling)?))).collect()
+    }
+
     /// Sends nothing more to a server; [`FleetMessage::Drained`] follows once what it has is done. False where there is no such server.
     pub fn drain(&mut self, name: &str) -> bool {
         let member = self.members.iter_mut().find(|member| member.server.name() == name);
         member.map(|member| member.is_draining = true).is_some()
-    }
-
-    /// Each server with what came of it last.
-    fn tried(&self) -> Vec<String> {
-        let one = |member: &Member| match &member.last_fault {
-            Some(fault) => format!("{}: {fault}", member.server.name()),
-            None => format!("{}: no answer yet", member.server.name()),
-        };
-        if self.members.is_empty() {
-            vec!["no server is configured".to_owned()]
-        } else {
-            self.members.iter().map(one).collect()
-        }
     }
 
     fn version(&self) -> Option<PolicyVersion> {
@@ -370,193 +223,6 @@ impl Fleet {
         Ok(())
     }
 
-    /// Takes the attempt from its server; `None` where there is no such attempt there.
-    fn end_attempt(&mut self, place: usize, id: SampleId) -> Option<Task> {
-        if self.tasks.get(&id).is_none_or(|task| task.member != Some(place)) {
-            self.counts.num_unknown += 1;
-            return None;
-        }
-        let task = self.tasks.remove(&id)?;
-        self.members[place].in_flight -= 1;
-        let home = (id.purpose, id.group);
-        if let Some((at, num)) = self.homes.get_mut(&home)
-            && *at == place
-        {
-            *num -= 1;
-            if *num == 0 {
-                self.homes.remove(&home);
-            }
-        }
-        Some(task)
-    }
-
-    /// Asks again, or lets it fail.
-    fn retry(&mut self, mut task: Task, place: usize, fault: &Fault, now: Instant) {
-        *self.counts.samples.entry(fault.class).or_default() += 1;
-        task.spent += fault.num_tokens;
-        let is_last = task.attempts >= self.settings.max_attempts;
-        if task.is_given_up || fault.class.kind() == FailureKind::Permanent || is_last {
-            self.attempts.remove(&task.id);
-            let (id, num_tokens) = (task.id, task.spent);
-            self.events.push(if task.is_given_up {
-                GeneratorEvent::Aborted { id, num_tokens }
-            } else {
-                let times = if task.attempts == 1 {
-                    String::new()
-                } else {
-                    format!(" after {} attempts", task.attempts)
-                };
-                let reason = format!("{}{times}: {fault}", self.members[place].server.name());
-                GeneratorEvent::Failed { id, kind: fault.class.kind(), reason, num_tokens }
-            });
-            return;
-        }
-        let doubled = self.settings.first_pause.saturating_mul(1 << (task.attempts - 1).min(20));
-        // A draw of the request's own that no token uses.
-        let share = 0.5 + 0.5 * task.request.key.uniform(u64::MAX - u64::from(task.attempts));
-        let at = now + doubled.min(self.settings.longest_pause).mul_f64(share);
-        let mut attempt = task.request.id.again();
-        while self.tasks.contains_key(&attempt) {
-            attempt = attempt.again();
-        }
-        task.request.id = attempt;
-        task.member = None;
-        task.avoid = Some(place);
-        self.attempts.insert(task.id, attempt);
-        self.tasks.insert(attempt, task);
-        self.num_pauses += 1;
-        self.pausing.insert((at, self.num_pauses), attempt);
-    }
-
-    /// Takes a server out where its faults are its own and too many.
-    fn doubt(&mut self, place: usize, fault: Fault, now: Instant) {
-        if !fault.class.is_of_server() {
-            return;
-        }
-        let member = &mut self.members[place];
-        member.faults += 1;
-        if member.state != State::Usable {
-            return;
-        }
-        if fault.class == FaultClass::StaleWeights {
-            // What else it has in flight is of those weights too.
-            member.holds = None;
-            self.lose(place, fault, now);
-        } else if member.faults >= self.settings.most_faults || fault.class == FaultClass::Connect {
-            // What it has in flight may still come; a check decides.
-            self.set_aside(place, fault, now);
-        }
-    }
-
-    fn set_aside(&mut self, place: usize, fault: Fault, now: Instant) {
-        let longest = self.settings.longest_pause;
-        let member = &mut self.members[place];
-        let pause = Duration::from_secs(1).saturating_mul(1 << member.times_out.min(20)).min(longest);
-        member.times_out += 1;
-        let was_used = member.state == State::Usable;
-        member.state = State::Out { until: now + pause };
-        let is_new = member.last_fault.as_ref().map(|last| last.class) != Some(fault.class);
-        member.last_fault = Some(fault.clone());
-        if was_used || is_new {
-            let server = member.server.name().to_owned();
-            (self.say)(FleetMessage::Lost { server, fault });
-        }
-    }
-
-    /// Takes a server out, and what it had elsewhere.
-    fn lose(&mut self, place: usize, fault: Fault, now: Instant) {
-        let mut dropped = self.members[place].server.drop_all();
-        dropped.sort_unstable();
-        let member = &mut self.members[place];
-        (member.is_checking, member.is_publishing) = (false, false);
-        self.set_aside(place, fault.clone(), now);
-        let fault = Fault { num_tokens: 0, ..fault };
-        for id in dropped {
-            if let Some(task) = self.end_attempt(place, id) {
-                self.retry(task, place, &fault, now);
-            }
-        }
-    }
-
-    fn checked(&mut self, place: usize, result: Result<crate::server::Report, Fault>, now: Instant) {
-        let current = self.version();
-        let member = &mut self.members[place];
-        (member.is_checking, member.was_checked) = (false, true);
-        member.next_check = now + self.settings.check_every;
-        match result {
-            Ok(report) => {
-                member.limit.learn(&report.figures, member.in_flight);
-                let is_back = member.state != State::Usable;
-                let is_other = report.holds_current == Some(false);
-                // One that was away may have been restarted. Where it cannot say so itself, it is given the weights again.
-                if is_other || (is_back && member.last_fault.is_some() && report.holds_current.is_none()) {
-                    member.holds = None;
-                }
-                if is_back {
-                    member.state = State::Usable;
-                    member.faults = 0;
-                } else if is_other {
-                    let detail = "its weights are called otherwise: it was restarted or given others";
-                    self.lose(place, Fault::new(FaultClass::StaleWeights, detail), now);
-                    return;
-                }
-                if self.members[place].holds == current {
-                    self.welcome(place);
-                }
-            }
-            Err(fault) => {
-                *self.counts.servers.entry(fault.class).or_default() += 1;
-                member.faults += 1;
-                // A busy server may be slow to say that it is well.
-                let is_patient = fault.class == FaultClass::TimedOut
-                    && member.state == State::Usable
-                    && member.faults < self.settings.most_faults;
-                if !is_patient {
-                    self.lose(place, fault, now);
-                }
-            }
-        }
-    }
-
-    /// A server is used.
-    fn welcome(&mut self, place: usize) {
-        let member = &mut self.members[place];
-        let is_news = member.last_fault.take().is_some();
-        if is_news {
-            let server = member.server.name().to_owned();
-            (self.say)(FleetMessage::Back { server });
-        }
-    }
-
-    /// Checks that are due, weights that servers lack, servers that are drained.
-    fn look_after(&mut self, now: Instant) {
-        let current = self.current.clone();
-        for member in &mut self.members {
-            let is_due = match member.state {
-                State::Usable => member.next_check <= now,
-                State::Out { until } => until <= now,
-            };
-            if is_due && !member.is_checking && !member.is_publishing {
-                member.is_checking = true;
-                member.server.check();
-            }
-            if let Some((publication, in_flight)) = &current
-                && member.state == State::Usable
-                && !member.is_publishing
-                && !member.is_checking
-                && member.holds != Some(publication.version)
-            {
-                member.is_publishing = true;
-                member.server.publish(publication, *in_flight, now);
-            }
-            if member.is_draining && member.in_flight == 0 && member.state == State::Usable {
-                // Out for good.
-                member.state = State::Out { until: now + Duration::from_secs(u64::from(u32::MAX)) };
-                (self.say)(FleetMessage::Drained { server: member.server.name().to_owned() });
-            }
-        }
-    }
-
     /// Says that weights are published once every server in use holds them, and there is one.
     fn answer_publications(&mut self) {
         let Some(version) = self.version().filter(|_| !self.unanswered.is_empty()) else { return };
@@ -566,76 +232,6 @@ impl Fleet {
             let published = self.unanswered.drain(..).map(|version| GeneratorEvent::Published { version });
             self.events.extend(published);
         }
-    }
-
-    /// Sends what waits to servers with room.
-    fn dispatch(&mut self) {
-        let current = self.version();
-        if !self.unanswered.is_empty() {
-            // Submitted after the publication or not, it is sampled by the new weights.
-            let may_begin = self.members.iter().any(|member| member.takes(current));
-            if !may_begin {
-                return;
-            }
-        }
-        let mut room: usize =
-            self.members.iter().filter(|member| member.takes(current)).map(Member::room).sum();
-        while room > 0 {
-            let Some(attempt) = self.queue.pop_front() else { return };
-            // Given up while it waited, or asked for again under the same id and sent already.
-            let Some(task) = self.tasks.get_mut(&attempt).filter(|task| task.member.is_none()) else {
-                continue;
-            };
-            let fits =
-                |place: usize, members: &[Member]| members[place].takes(current) && members[place].room() > 0;
-            let home = self.homes.get(&(attempt.purpose, attempt.group)).map(|&(place, _)| place);
-            let home = home.filter(|&place| fits(place, &self.members) && task.avoid != Some(place));
-            let least = |avoid: Option<usize>| {
-                (0..self.members.len())
-                    .filter(|&place| fits(place, &self.members) && avoid != Some(place))
-                    .min_by_key(|&place| self.members[place].in_flight)
-            };
-            let Some(place) = home.or_else(|| least(task.avoid)).or_else(|| least(None)) else {
-                self.queue.push_front(attempt);
-                return;
-            };
-            task.member = Some(place);
-            task.attempts += 1;
-            let home = self.homes.entry((attempt.purpose, attempt.group)).or_insert((place, 0));
-            if home.0 == place {
-                home.1 += 1;
-            }
-            let member = &mut self.members[place];
-            member.in_flight += 1;
-            member.server.submit(task.request.clone());
-            room -= 1;
-        }
-    }
-
-    /// Says that no server is left, and gives up in time.
-    fn complain(&mut self, now: Instant) -> Result<(), GeneratorError> {
-        let current = self.version();
-        // One that lives and was taken out before is of no use until it holds the weights.
-        let is_left = self.members.iter().any(|member| {
-            let is_new = member.state == State::Usable && !member.is_draining && member.times_out == 0;
-            is_new || member.takes(current)
-        });
-        let is_wanted = !self.tasks.is_empty() || !self.unanswered.is_empty();
-        if is_left || !is_wanted {
-            self.lost_since = None;
-            return Ok(());
-        }
-        let (since, said) = *self.lost_since.get_or_insert((now, now));
-        let for_so_long = now.saturating_duration_since(since);
-        if self.settings.give_up_after.is_some_and(|limit| for_so_long >= limit) {
-            return Err(GeneratorError::Unreachable { tried: self.tried() });
-        }
-        if said <= now {
-            let tried = self.tried();
-            (self.say)(FleetMessage::Waiting { for_so_long, tried });
-            self.lost_since = Some((since, now + SAY_EVERY));
-        }
-        Ok(())
     }
 
     fn sleep(&self, now: Instant, end: Instant) {

@@ -28,6 +28,25 @@ pub struct Sampling {
     pub max_response_length: usize,
     /// Strings that end a sequence once they occur in its text.
     pub stop: Vec<String>,
+    /// What the text of a whole sequence must match ([`WholeRegex`](tamis_text::regex_mask::WholeRegex)): only tokens that lead to a match are drawn,
+    /// and an end token only where there is one. A sequence that ends at its longest, or with a stop string, is the beginning of a match.
+    pub regex: Option<String>,
+}
+
+impl Sampling {
+    /// As the model has it: temperature 1, nothing penalised, cut or bound to a form.
+    pub fn plain(max_response_length: usize) -> Self {
+        Self {
+            temperature: 1.0,
+            top_k: None,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            max_response_length,
+            stop: Vec::new(),
+            regex: None,
+        }
+    }
 }
 
 /// What a sample is for. Each purpose numbers its groups for itself.

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tamis_model::{SamplingParams, StopCheck};
+use tamis_model::{SamplingParams, StopCheck, TokenMask};
+use tamis_text::regex_mask::RegexMask;
 use tamis_text::stop::{StopError, StopHit, StopStrings};
 use tamis_text::tokenizer::{Tokenizer, TokenizerError};
 
@@ -24,6 +25,27 @@ pub fn engine_params(sampling: &Sampling, end_token_ids: Vec<u32>) -> SamplingPa
         stop_token_ids: end_token_ids,
         greedy,
         num_alternatives: None,
+    }
+}
+
+/// The tokens of completions that match an expression, for the engine.
+pub fn token_mask(mask: &Arc<RegexMask>) -> Arc<dyn TokenMask> {
+    Arc::new(OfRegex(Arc::clone(mask)))
+}
+
+struct OfRegex(Arc<RegexMask>);
+
+impl TokenMask for OfRegex {
+    fn start(&self) -> u32 {
+        self.0.start()
+    }
+
+    fn after(&self, state: u32, token: u32) -> u32 {
+        self.0.after(state, token)
+    }
+
+    fn allowed(&self, state: u32) -> Arc<[u64]> {
+        self.0.allowed(state)
     }
 }
 

@@ -301,15 +301,7 @@ fn request(group: u64, member: u32) -> SampleRequest {
         id: SampleId { purpose: SamplePurpose::Rollout, group, member, turn: 0, attempt: 0 },
         prompt_token_ids: Arc::from([1, 2]),
         key: Key::new(7, Purpose::Rollout).with(group).with(u64::from(member)),
-        sampling: Arc::new(Sampling {
-            temperature: 1.0,
-            top_k: None,
-            top_p: 1.0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            max_response_length: 3,
-            stop: Vec::new(),
-        }),
+        sampling: Arc::new(Sampling::plain(3)),
     }
 }
 

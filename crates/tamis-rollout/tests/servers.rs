@@ -87,15 +87,7 @@ fn connect<P: Protocol + Default + 'static>(
 }
 
 fn sampling() -> Sampling {
-    Sampling {
-        temperature: 1.0,
-        top_k: None,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        max_response_length: 8,
-        stop: Vec::new(),
-    }
+    Sampling::plain(8)
 }
 
 fn request_with(group: u64, member: u32, sampling: &Sampling) -> SampleRequest {
@@ -542,6 +534,36 @@ fn log_probabilities_of_another_distribution_are_not_taken_for_ours() {
         let sample = only_sample(&mut fleet, request_with(0, 1, wrong));
         assert!(sample.logprobs.is_empty() && !sample.token_ids.is_empty());
     }
+}
+
+/// Servers ignore fields that they do not know, silently: what comes is looked at.
+#[test]
+fn a_completion_that_does_not_match_is_no_sample() {
+    let vllm = FakeVllm::start(Behaviour::default());
+    let recompute = |settings: &mut ServerSettings| settings.other_logprobs = OtherLogprobs::Recompute;
+    let (mut fleet, _) =
+        connect::<Vllm>(&[vllm.server.url()], None, fleet_settings(), recompute).expect("answers");
+    let bound = |regex: &str| Sampling { regex: Some(regex.to_owned()), ..sampling() };
+    let sample = only_sample(&mut fleet, request_with(0, 0, &bound("[a-n]+")));
+    assert!(sample.logprobs.is_empty(), "of the masked distribution");
+    fleet.submit(request_with(0, 1, &bound("[0-9]+"))).expect("taken");
+    let events = finish(&mut fleet);
+    let [GeneratorEvent::Failed { kind: FailureKind::Permanent, reason, num_tokens, .. }] = &events[..]
+    else {
+        panic!("{events:?}")
+    };
+    assert!(reason.contains("does not match the expression") && *num_tokens > 0, "{reason}");
+    assert_eq!(fleet.fault_counts().samples[&FaultClass::NoMatch], 1);
+    // Cut by its length: the beginning of a match.
+    let mut cut = 0;
+    for group in 1..20 {
+        if only_sample(&mut fleet, request(group, 0)).finish_reason == FinishReason::Length {
+            let bound = bound("[a-n]{20,40}");
+            let sample = only_sample(&mut fleet, request_with(group, 0, &bound));
+            cut += usize::from(sample.finish_reason == FinishReason::Length);
+        }
+    }
+    assert!(cut > 0);
 }
 
 #[test]

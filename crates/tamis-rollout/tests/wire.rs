@@ -61,15 +61,7 @@ fn expected(request_id: &str, limit: usize) -> Expected<'_> {
 }
 
 fn sampling() -> Sampling {
-    Sampling {
-        temperature: 1.0,
-        top_k: None,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        max_response_length: 4,
-        stop: Vec::new(),
-    }
+    Sampling::plain(4)
 }
 
 #[test]
@@ -433,7 +425,7 @@ fn surprise_10_the_distribution_that_log_probabilities_are_of() {
         (&json!([2]), &json!(1), &json!(0))
     );
     // Greedy reports the distribution before truncation.
-    let cases: [(Sampling, [Option<&str>; 3]); 7] = [
+    let cases: [(Sampling, [Option<&str>; 3]); 8] = [
         (sampling(), [None, None, None]),
         (Sampling { temperature: 0.7, ..sampling() }, [Some("temperature 0.7"), None, None]),
         (Sampling { top_k: Some(5), ..sampling() }, [None, None, Some("top_k 5")]),
@@ -444,6 +436,11 @@ fn surprise_10_the_distribution_that_log_probabilities_are_of() {
             [None, Some("repetition_penalty 1.1"), Some("repetition_penalty 1.1")],
         ),
         (Sampling { temperature: 0.0, top_p: 0.9, ..sampling() }, [None, None, None]),
+        // The mask of a form comes before everything else.
+        (
+            Sampling { regex: Some("a".to_owned()), ..sampling() },
+            [Some("regex"), Some("regex"), Some("regex")],
+        ),
     ];
     for (sampling, differs) in cases {
         let found = [LogprobsOf::Logits, LogprobsOf::Tempered, LogprobsOf::Drawn]
@@ -451,6 +448,10 @@ fn surprise_10_the_distribution_that_log_probabilities_are_of() {
         assert_eq!(found.each_ref().map(Option::as_deref), differs, "{sampling:?}");
     }
     assert_eq!(LogprobsOf::Logits.differs(&sampling(), Some("logit_bias")), None);
+    assert_eq!(
+        LogprobsOf::Logits.differs(&sampling(), Some("structured_outputs")).as_deref(),
+        Some("structured_outputs")
+    );
     assert_eq!(LogprobsOf::Drawn.differs(&sampling(), Some("logit_bias")).as_deref(), Some("logit_bias"));
 }
 
@@ -523,6 +524,38 @@ fn sampling_in_the_words_of_each_server() {
         openai,
         json!({"model": "tiny", "prompt": "ab", "max_tokens": 4, "temperature": 1.0, "top_p": 1.0, "stop": ["\n"], "seed": i64::MAX})
     );
+}
+
+#[test]
+fn a_form_in_the_words_of_each_server() {
+    let bound = Sampling { regex: Some("[0-9]+".to_owned()), ..sampling() };
+    let none = Map::new();
+    let sent = |call: tamis_rollout::wire::Call| -> Value { serde_json::from_slice(&call.body).unwrap() };
+    let structured = json!({"regex": "[0-9]+"});
+    let generate = sent(vllm::sample(Interface::Generate, &ask(&bound, &none)));
+    assert_eq!(generate["sampling_params"]["structured_outputs"], structured);
+    let completions = sent(vllm::sample(Interface::Completions, &ask(&bound, &none)));
+    assert_eq!(completions["structured_outputs"], structured);
+    assert_eq!(sent(sglang::sample(&ask(&bound, &none)))["sampling_params"]["regex"], "[0-9]+");
+    let plain = sent(vllm::sample(Interface::Generate, &ask(&sampling(), &none)));
+    assert!(plain["sampling_params"].get("structured_outputs").is_none());
+    assert!(
+        openai::check(&bound, &none).expect_err("refused").to_string().starts_with("openai cannot do regex")
+    );
+    // By a server's own parameter only where it is another form, and there is no expression beside it.
+    let given = |value: Value| -> Map<String, Value> { serde_json::from_value(value).unwrap() };
+    let json = given(json!({"structured_outputs": {"json": {}}}));
+    assert!(vllm::check(&sampling(), &json).is_ok());
+    for (sampling, extra) in [
+        (&bound, json),
+        (&sampling(), given(json!({"structured_outputs": structured}))),
+        (&sampling(), given(json!({"guided_regex": "a"}))),
+        (&sampling(), given(json!({"regex": "a"}))),
+    ] {
+        let refused = vllm::check(sampling, &extra).expect_err("refused").to_string();
+        assert!(refused.ends_with("is set by rollout.regex; set that instead"), "{refused}");
+    }
+    assert!(openai::check(&sampling(), &given(json!({"guided_regex": "a"}))).is_ok());
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! Completions that match a regular expression: which tokens may come next.
+//! Completions that match a regular expression: which tokens may come next, and whether a text matches.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use regex_automata::dfa::{Automaton, StartKind, dense};
 use regex_automata::util::primitives::StateID;
@@ -15,6 +15,12 @@ use crate::tokenizer::{Tokenizer, TokenizerError};
 /// Bytes that an expression's automaton may take, in its making and when it is done: the largest that are useful are some hundred kilobytes.
 const MAX_AUTOMATON: usize = 16 << 20;
 
+/// Bytes of masks that are kept for an expression; beyond them all are made anew.
+const MAX_MASKS: usize = 64 << 20;
+
+/// Expressions whose masks are kept for a tokenizer.
+const MAX_EXPRESSIONS: usize = 8;
+
 /// An expression cannot be followed.
 #[derive(Debug, Error)]
 pub enum RegexMaskError {
@@ -27,84 +33,51 @@ pub enum RegexMaskError {
     /// The tokenizer's tokens are not known as text.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// Nothing that the tokenizer can write begins a match.
-    #[error("no token can begin a text that matches the expression")]
-    NoBeginning,
+    /// No completion matches.
+    #[error("the tokenizer has no tokens that could write a text that matches the expression")]
+    NoMatch,
+    /// Only the empty completion matches.
+    #[error("only the empty text matches the expression, and a completion has a token at least")]
+    Empty,
 }
 
-/// The regular expression that a whole completion must match, over the tokens of one tokenizer.
+/// A regular expression that a whole text must match, as an automaton over bytes.
 ///
-/// After any tokens the mask allows those that keep a match possible; end tokens are allowed where the text so far is a match. Special
-/// tokens, which are no text, are not. A completion that is cut off at its length limit is the beginning of a match. (Willard and Louf 2023, arXiv
-/// 2307.09702; masks are made when a state is first met, and kept.)
-///
-/// The syntax is that of the crate `regex`: no look-around, no back-references; `.` is any character but a line break.
+/// The syntax is that of the crate `regex`: no look-around, no back-references; `.` is any character but a line break, `\w` and `\d` are
+/// those of Unicode.
 #[derive(Debug)]
-pub struct RegexMask {
+pub struct WholeRegex {
     automaton: dense::DFA<Vec<u32>>,
     start: StateID,
-    /// Text of each token; `None` where it is none.
-    tokens: Vec<Option<Box<[u8]>>>,
-    end_token_ids: Vec<u32>,
-    masks: RwLock<BTreeMap<StateID, Arc<[u64]>>>,
 }
 
-impl RegexMask {
-    /// For the completions of a tokenizer, which end with one of `end_token_ids`.
-    pub fn new(pattern: &str, tokenizer: &Tokenizer, end_token_ids: &[u32]) -> Result<Self, RegexMaskError> {
+impl WholeRegex {
+    /// Reads an expression.
+    ///
+    /// # Errors
+    /// [`RegexMaskError::Pattern`] where it is none, or its automaton is too large.
+    pub fn new(pattern: &str) -> Result<Self, RegexMaskError> {
         let automaton = automaton(pattern)?;
         let start = automaton
             .start_state(&Start::new().anchored(Anchored::Yes))
             .map_err(|error| RegexMaskError::Pattern { detail: error.to_string() })?;
-        let tokens = tokenizer.token_bytes()?;
-        let mask = Self {
-            automaton,
-            start,
-            tokens,
-            end_token_ids: end_token_ids.to_vec(),
-            masks: RwLock::default(),
-        };
-        if mask.allowed(&[]).iter().all(|&word| word == 0) {
-            return Err(RegexMaskError::NoBeginning);
-        }
-        Ok(mask)
+        Ok(Self { automaton, start })
     }
 
-    /// Whether an expression can be followed at all, whatever the tokenizer.
-    pub fn check(pattern: &str) -> Result<(), RegexMaskError> {
-        automaton(pattern).map(|_| ())
+    /// Whether a text matches, from its beginning to its end.
+    ///
+    /// ```
+    /// let number = tamis_text::regex_mask::WholeRegex::new("-?[0-9]+")?;
+    /// assert!(number.matches("-12") && !number.matches("-") && !number.matches("12 "));
+    /// # Ok::<(), tamis_text::regex_mask::RegexMaskError>(())
+    /// ```
+    pub fn matches(&self, text: &str) -> bool {
+        self.walk(self.start, text.as_bytes()).is_some_and(|state| self.accepts(state))
     }
 
-    /// The tokens that may follow `generated`, bit `id % 64` of word `id / 64` for each; none after an end token.
-    pub fn allowed(&self, generated: &[u32]) -> Arc<[u64]> {
-        let Some(state) = self.state_after(generated) else { return self.empty() };
-        let masks = self.masks.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(mask) = masks.get(&state) {
-            return mask.clone();
-        }
-        drop(masks);
-        let mask = self.mask_of(state);
-        // Another thread may have made the same one meanwhile.
-        self.masks.write().unwrap_or_else(PoisonError::into_inner).insert(state, mask.clone());
-        mask
-    }
-
-    /// Whether nothing may follow `generated`: after an end token, or where a match is whole and there is no end token, or where the
-    /// tokenizer has no token to go on with.
-    pub fn is_over(&self, generated: &[u32]) -> bool {
-        self.allowed(generated).iter().all(|&word| word == 0)
-    }
-
-    fn empty(&self) -> Arc<[u64]> {
-        vec![0; self.tokens.len().div_ceil(64)].into()
-    }
-
-    /// `None` where no match is possible any more, or the completion has ended.
-    fn state_after(&self, generated: &[u32]) -> Option<StateID> {
-        generated.iter().try_fold(self.start, |state, &token| {
-            let bytes = self.tokens.get(token as usize)?.as_ref()?;
-            self.walk(state, bytes)
-        })
+    /// Whether a text is the beginning of one that matches, or matches.
+    pub fn may_begin(&self, text: &str) -> bool {
+        self.walk(self.start, text.as_bytes()).is_some()
     }
 
     fn walk(&self, state: StateID, bytes: &[u8]) -> Option<StateID> {
@@ -114,20 +87,161 @@ impl RegexMask {
         })
     }
 
-    fn mask_of(&self, state: StateID) -> Arc<[u64]> {
+    /// Whether what has led here is a match.
+    fn accepts(&self, state: StateID) -> bool {
+        self.automaton.is_match_state(self.automaton.next_eoi_state(state))
+    }
+}
+
+/// The bytes of each token by id; `None` for those that are no text.
+type TokenBytes = Arc<[Option<Box<[u8]>>]>;
+
+/// The regular expression that a whole completion must match, over the tokens of one tokenizer.
+///
+/// After any tokens the mask allows those from which a match can still be written with the tokenizer's tokens; end tokens are allowed where the text so far
+/// is a match. Special tokens, which are no text, are not. A completion that is cut off at its length limit is the beginning of a match.
+/// (Willard and Louf 2023, arXiv 2307.09702; a mask is made when its state is first met, and kept; states with the same tokens share it.)
+#[derive(Debug)]
+pub struct RegexMask {
+    regex: WholeRegex,
+    tokens: TokenBytes,
+    end_token_ids: Vec<u32>,
+    /// States from which no match can be written with these tokens, although the expression knows one.
+    hopeless: BTreeSet<StateID>,
+    masks: RwLock<Masks>,
+}
+
+#[derive(Debug, Default)]
+struct Masks {
+    of_states: BTreeMap<StateID, Arc<[u64]>>,
+    different: BTreeSet<Arc<[u64]>>,
+}
+
+/// After a text that no match begins with: the automaton's dead state.
+const DEAD: StateID = StateID::ZERO;
+
+impl RegexMask {
+    /// For the completions of a tokenizer, which end with one of `end_token_ids`.
+    ///
+    /// # Errors
+    /// Where the expression is none, or no completion of these tokens matches it.
+    pub fn new(pattern: &str, tokenizer: &Tokenizer, end_token_ids: &[u32]) -> Result<Self, RegexMaskError> {
+        Self::over(pattern, tokenizer.token_bytes()?.into(), end_token_ids)
+    }
+
+    fn over(pattern: &str, tokens: TokenBytes, end_token_ids: &[u32]) -> Result<Self, RegexMaskError> {
+        let regex = WholeRegex::new(pattern)?;
+        let hopeless = hopeless(&regex, &tokens);
+        let mask =
+            Self { regex, tokens, end_token_ids: end_token_ids.to_vec(), hopeless, masks: RwLock::default() };
+        if mask.hopeless.contains(&mask.regex.start) {
+            return Err(RegexMaskError::NoMatch);
+        }
+        if mask.allowed(mask.start()).iter().all(|&word| word == 0) {
+            return Err(RegexMaskError::Empty);
+        }
+        Ok(mask)
+    }
+
+    /// Before the first token.
+    pub fn start(&self) -> u32 {
+        self.regex.start.as_u32()
+    }
+
+    /// After one more token: of an end token, or one that was not allowed, nothing may follow.
+    pub fn after(&self, state: u32, token: u32) -> u32 {
+        let bytes = self.tokens.get(token as usize).and_then(Option::as_ref);
+        let next = bytes.and_then(|bytes| self.step(StateID::new(state as usize).unwrap_or(DEAD), bytes));
+        next.unwrap_or(DEAD).as_u32()
+    }
+
+    /// The tokens that may follow, bit `id % 64` of word `id / 64` for each; none where the completion is over.
+    pub fn allowed(&self, state: u32) -> Arc<[u64]> {
+        let state = StateID::new(state as usize).unwrap_or(DEAD);
+        let masks = self.masks.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mask) = masks.of_states.get(&state) {
+            return mask.clone();
+        }
+        drop(masks);
+        let mask: Arc<[u64]> = self.mask_of(state).into();
+        let mut masks = self.masks.write().unwrap_or_else(PoisonError::into_inner);
+        if masks.different.len() * size_of_val(&*mask) > MAX_MASKS {
+            *masks = Masks::default();
+        }
+        let mask = match masks.different.get(&mask) {
+            Some(same) => same.clone(),
+            None => {
+                masks.different.insert(mask.clone());
+                mask
+            }
+        };
+        masks.of_states.insert(state, mask.clone());
+        mask
+    }
+
+    /// After a token's bytes; `None` where no match can be written any more.
+    fn step(&self, state: StateID, bytes: &[u8]) -> Option<StateID> {
+        let next = self.regex.walk(state, bytes)?;
+        (!bytes.is_empty() && !self.hopeless.contains(&next)).then_some(next)
+    }
+
+    fn mask_of(&self, state: StateID) -> Vec<u64> {
         let mut mask = vec![0u64; self.tokens.len().div_ceil(64)];
         let mut allow = |token: usize| mask[token / 64] |= 1 << (token % 64);
         for (token, bytes) in self.tokens.iter().enumerate() {
-            if bytes.as_ref().is_some_and(|bytes| !bytes.is_empty() && self.walk(state, bytes).is_some()) {
+            if bytes.as_ref().is_some_and(|bytes| self.step(state, bytes).is_some()) {
                 allow(token);
             }
         }
-        if self.automaton.is_match_state(self.automaton.next_eoi_state(state)) {
+        if self.regex.accepts(state) {
             for &token in self.end_token_ids.iter().filter(|&&token| (token as usize) < self.tokens.len()) {
                 allow(token as usize);
             }
         }
-        mask.into()
+        mask
+    }
+}
+
+/// States from which no sequence of tokens leads to a match, of all that bytes lead to.
+fn hopeless(regex: &WholeRegex, tokens: &TokenBytes) -> BTreeSet<StateID> {
+    let mut is_token = [false; 256];
+    for bytes in tokens.iter().flatten() {
+        if let [byte] = **bytes {
+            is_token[usize::from(byte)] = true;
+        }
+    }
+    // Where single bytes lead; most tokenizers have a token for each, and then nothing is hopeless.
+    let mut seen = BTreeSet::from([regex.start]);
+    let mut open = vec![regex.start];
+    let mut before: BTreeMap<StateID, Vec<StateID>> = BTreeMap::new();
+    while let Some(state) = open.pop() {
+        for byte in 0..=u8::MAX {
+            let Some(next) = regex.walk(state, &[byte]) else { continue };
+            if is_token[usize::from(byte)] {
+                before.entry(next).or_default().push(state);
+            }
+            if seen.insert(next) {
+                open.push(next);
+            }
+        }
+    }
+    let mut left = seen.clone();
+    let mut good: Vec<StateID> = seen.into_iter().filter(|&state| regex.accepts(state)).collect();
+    loop {
+        while let Some(state) = good.pop() {
+            if left.remove(&state) {
+                good.extend(before.get(&state).into_iter().flatten());
+            }
+        }
+        // Tokens of several bytes, where single ones were not enough.
+        let longer = || tokens.iter().flatten().filter(|bytes| bytes.len() > 1);
+        let leads_out = |&&state: &&StateID| {
+            longer().any(|bytes| regex.walk(state, bytes).is_some_and(|next| !left.contains(&next)))
+        };
+        good.extend(left.iter().filter(leads_out));
+        if good.is_empty() {
+            return left;
+        }
     }
 }
 
@@ -149,7 +263,68 @@ fn automaton(pattern: &str) -> Result<dense::DFA<Vec<u32>>, RegexMaskError> {
 /// An error with its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    causes.map(|error| in_one_line(&error.to_string())).collect::<Vec<_>>().join(": ")
+}
+
+/// An error that shows the expression with a mark under the place and says behind it what is wrong there.
+fn in_one_line(shown: &str) -> String {
+    let wrong = shown.lines().rev().find_map(|line| line.strip_prefix("error: "));
+    let mark = shown.lines().rev().find(|line| line.trim_start_matches([' ', '^']).is_empty());
+    // The expression is indented by four.
+    let place = mark.and_then(|line| line.find('^')).map(|column| column.saturating_sub(3));
+    match (wrong, place) {
+        (Some(wrong), Some(place)) => format!("{wrong} (at character {place})"),
+        _ => shown.to_owned(),
+    }
+}
+
+/// A mask, with the expression and the end tokens that it is for.
+type Made = (String, Vec<u32>, Arc<RegexMask>);
+
+/// The masks of one tokenizer: an expression that was asked for before is not made anew.
+#[derive(Debug)]
+pub struct RegexMasks {
+    tokenizer: Arc<Tokenizer>,
+    tokens: OnceLock<TokenBytes>,
+    /// The latest last.
+    made: Mutex<Vec<Made>>,
+}
+
+impl RegexMasks {
+    /// None yet.
+    pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
+        Self { tokenizer, tokens: OnceLock::new(), made: Mutex::default() }
+    }
+
+    /// The mask of an expression, for completions that end with one of `end_token_ids`.
+    ///
+    /// # Errors
+    /// See [`RegexMask::new`].
+    pub fn get(&self, pattern: &str, end_token_ids: &[u32]) -> Result<Arc<RegexMask>, RegexMaskError> {
+        let is_it = |(of, ends, _): &Made| of == pattern && ends == end_token_ids;
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = made.iter().position(is_it) {
+            let found = made.remove(place);
+            let mask = found.2.clone();
+            made.push(found);
+            return Ok(mask);
+        }
+        drop(made);
+        let tokens = match self.tokens.get() {
+            Some(tokens) => tokens.clone(),
+            None => {
+                let tokens: TokenBytes = self.tokenizer.token_bytes()?.into();
+                self.tokens.get_or_init(|| tokens).clone()
+            }
+        };
+        let mask = Arc::new(RegexMask::over(pattern, tokens, end_token_ids)?);
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if made.len() >= MAX_EXPRESSIONS {
+            made.remove(0);
+        }
+        made.push((pattern.to_owned(), end_token_ids.to_vec(), mask.clone()));
+        Ok(mask)
+    }
 }
 
 #[cfg(test)]
@@ -163,10 +338,18 @@ mod tests {
         RegexMask::new(pattern, &tokenizer, &[1]).expect("a mask")
     }
 
+    fn allowed(mask: &RegexMask, generated: &[u32]) -> Arc<[u64]> {
+        mask.allowed(generated.iter().fold(mask.start(), |state, &token| mask.after(state, token)))
+    }
+
+    fn is_over(mask: &RegexMask, generated: &[u32]) -> bool {
+        allowed(mask, generated).iter().all(|&word| word == 0)
+    }
+
     /// The characters that may follow a text, `$` for the end token.
     fn after(mask: &RegexMask, text: &str) -> String {
         let tokenizer = Tokenizer::characters(ALPHABET).expect("a tokenizer");
-        let allowed = mask.allowed(&tokenizer.encode(text, false).expect("in the alphabet"));
+        let allowed = allowed(mask, &tokenizer.encode(text, false).expect("in the alphabet"));
         let is_allowed = |id: usize| allowed[id / 64] >> (id % 64) & 1 == 1;
         assert!(!is_allowed(0), "padding");
         let end = is_allowed(1).then_some('$');
@@ -194,29 +377,65 @@ mod tests {
     #[test]
     fn a_completion_is_over_after_its_end_token() {
         let number = mask("[0-9]");
-        assert!(!number.is_over(&[]));
-        assert!(!number.is_over(&[2]), "its end token is to come");
-        assert!(number.is_over(&[2, 1]));
+        assert!(!is_over(&number, &[]));
+        assert!(!is_over(&number, &[2]), "its end token is to come");
+        assert!(is_over(&number, &[2, 1]));
         let tokenizer = Tokenizer::characters(ALPHABET).expect("a tokenizer");
         let without_end = RegexMask::new("[0-9]", &tokenizer, &[]).expect("a mask");
-        assert!(without_end.is_over(&[2]));
+        assert!(is_over(&without_end, &[2]));
     }
 
     #[test]
     fn what_cannot_be_followed_is_refused() {
         let tokenizer = Tokenizer::characters(ALPHABET).expect("a tokenizer");
         let refused = |pattern: &str| RegexMask::new(pattern, &tokenizer, &[1]).unwrap_err().to_string();
-        insta::assert_snapshot!(refused("x"), @"no token can begin a text that matches the expression");
+        insta::assert_snapshot!(
+            refused("x"),
+            @"the tokenizer has no tokens that could write a text that matches the expression"
+        );
+        assert_eq!(refused("1{3}x"), refused("x"), "it begins well");
+        insta::assert_snapshot!(
+            RegexMask::new("", &tokenizer, &[]).unwrap_err(),
+            @"only the empty text matches the expression, and a completion has a token at least"
+        );
         assert!(
             refused("(").starts_with("not a regular expression that can be followed: "),
             "{}",
             refused("(")
         );
         assert!(refused("(?=a)").contains("look-around"), "{}", refused("(?=a)"));
+        insta::assert_snapshot!(
+            refused("1(2|3"),
+            @"not a regular expression that can be followed: unclosed group (at character 2)"
+        );
         assert!(refused("a)(b").starts_with("not a regular expression"), "{}", refused("a)(b"));
         let large = refused(r"(\w{50}|\d{60}){70}");
         assert!(large.contains("exceeded"), "{large}");
-        RegexMask::check("a+").expect("an expression");
+    }
+
+    /// What leads to where no token leads on is not begun.
+    #[test]
+    fn a_way_that_ends_without_a_match_is_not_taken() {
+        assert_eq!(after(&mask("(ab+|1x|2[x-z]*3|-(a|xyz))"), ""), "2a-");
+        assert_eq!(after(&mask("(ab+|1x|2[x-z]*3|-(a|xyz))"), "2"), "3");
+        assert_eq!(after(&mask("(ab+|1x|2[x-z]*3|-(a|xyz))"), "-"), "a");
+    }
+
+    #[test]
+    fn masks_are_kept_and_shared() {
+        let tokenizer = Arc::new(Tokenizer::characters(ALPHABET).expect("a tokenizer"));
+        let masks = RegexMasks::new(tokenizer);
+        let get = |pattern: &str, ends: &[u32]| masks.get(pattern, ends).expect("a mask");
+        let first = get("[0-9]{2,4}", &[1]);
+        assert!(Arc::ptr_eq(&first, &get("[0-9]{2,4}", &[1])));
+        assert!(!Arc::ptr_eq(&first, &get("[0-9]{2,4}", &[])));
+        // One or three digits more may follow: the same tokens.
+        assert!(Arc::ptr_eq(&allowed(&first, &[]), &allowed(&first, &[2])));
+        for length in 0..MAX_EXPRESSIONS {
+            get(&format!("a{{{length},9}}"), &[1]);
+        }
+        assert!(!Arc::ptr_eq(&first, &get("[0-9]{2,4}", &[1])), "the oldest goes");
+        assert!(masks.get("(", &[1]).is_err());
     }
 
     /// Bytes of a character that two tokens share, and tokens of several characters.
@@ -226,9 +445,9 @@ mod tests {
         let mask = RegexMask::new("(caf\u{e9}|caf\u{ea})!", &tokenizer, &[]).expect("a mask");
         let ids = tokenizer.encode("caf\u{e9}!", false).expect("ids");
         for (i, &id) in ids.iter().enumerate() {
-            let allowed = mask.allowed(&ids[..i]);
+            let allowed = allowed(&mask, &ids[..i]);
             assert_eq!(allowed[id as usize / 64] >> (id % 64) & 1, 1, "token {i} of {ids:?}");
         }
-        assert!(mask.is_over(&ids));
+        assert!(is_over(&mask, &ids));
     }
 }

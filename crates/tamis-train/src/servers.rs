@@ -5,17 +5,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tamis_config::{BackendKind, Config};
+use tamis_core::objective::PolicyLoss;
 use tamis_model::SaveDtype;
 use tamis_rollout::clock::{Bell, SystemClock};
 use tamis_rollout::fleet::{Fleet, FleetSettings};
 use tamis_rollout::http::{Address, HttpClient, HttpError, HttpSettings};
 use tamis_rollout::server::{
-    OtherLogprobs, Probe, Server, ServerSettings, Sglang, SglangServer, Vllm, VllmServer, check_sampling,
+    OtherLogprobs, Probe, Protocol as _, Server, ServerSettings, Sglang, SglangServer, Vllm, VllmServer,
 };
 use tamis_rollout::wire::FaultClass;
 use tamis_rollout::{Beginning, Generator, Journalled, Publication, Weights};
 
-use crate::assemble::AssembleError;
+use crate::assemble::{AssembleError, objective};
 use crate::checkpoint;
 use crate::durable::Disk;
 use crate::interrupt::{Halt, Interrupt};
@@ -83,6 +84,15 @@ impl Sampler {
     }
 }
 
+/// Whether the learner may say what a server does not say as we would: log-probabilities of the tokens that it sampled. Not where what the sampler
+/// says is itself trained on, or weighed against the learner's.
+pub(crate) fn recomputes_logprobs(config: &Config) -> Result<bool, AssembleError> {
+    let (objective, _) = objective::objective(config)?;
+    let is_read =
+        matches!(objective.policy, PolicyLoss::Decoupled(_)) || objective::correction(config)?.is_some();
+    Ok(config.rollout.backend != BackendKind::Native && !is_read)
+}
+
 /// Connects to the servers of a configuration, in the name of one start of the run.
 ///
 /// # Errors
@@ -96,12 +106,13 @@ pub(crate) fn connect(
     ui: &Progress,
 ) -> Result<Sampler, RunError> {
     let rollout = &config.rollout;
+    let recomputes = recomputes_logprobs(config)?;
     let extra = &rollout.server_parameters.0;
     let check = match rollout.backend {
-        BackendKind::Sglang => check_sampling::<Sglang>,
-        _ => check_sampling::<Vllm>,
+        BackendKind::Sglang => Sglang::check,
+        _ => Vllm::check,
     };
-    check(&sampling(config), extra, None, OtherLogprobs::Refuse).map_err(|error| {
+    check(&sampling(config), extra).map_err(|error| {
         AssembleError::setting(format!("rollout.backend: {error}"), "change the setting that it names")
     })?;
     let key = rollout.api_key_file.as_deref().map(|path| {
@@ -139,7 +150,7 @@ pub(crate) fn connect(
             seeds: true,
             stream: false,
             logprobs_of: None,
-            other_logprobs: OtherLogprobs::Refuse,
+            other_logprobs: if recomputes { OtherLogprobs::Recompute } else { OtherLogprobs::Refuse },
         });
         servers.push(match rollout.backend {
             BackendKind::Sglang => Box::new(SglangServer::new(Box::new(line), settings, tokenizer.clone())),
@@ -153,6 +164,14 @@ pub(crate) fn connect(
         Box::new(move |message: tamis_rollout::fleet::FleetMessage| ui.warn(&message.to_string()))
     };
     let fleet = Fleet::connect(servers, settings, Box::new(SystemClock), bell, interrupt.flag(), say)?;
+    if let Some((server, other)) = fleet.other_logprobs(&sampling(config)).into_iter().next() {
+        if !recomputes {
+            let hint = "turn that off, start vLLM with the --logprobs-mode that fits (raw_logprobs at temperature 1, processed_logprobs without \
+                        truncation), or leave objective.correction and the decoupled loss out: the learner then computes them again";
+            return Err(AssembleError::setting(format!("rollout.servers: {server}: {other}"), hint).into());
+        }
+        ui.say(&format!("{server}: {other}: the learner computes them again"));
+    }
     let generator = Box::new(Journalled::new(fleet, Box::new(samples), at));
     Ok(Sampler::Servers { generator, told: BTreeMap::new() })
 }

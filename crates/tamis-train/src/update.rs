@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use serde::{Deserialize, Serialize};
 use tamis_core::advantage::Advantages;
 use tamis_core::correction::{Correction, SamplerColumns};
-use tamis_core::group::Group;
+use tamis_core::group::{Group, Trajectory};
 use tamis_core::objective::{
     Accumulator, AdvantageColumn, Columns, Evaluation, Metrics, Normalisers, Objective, ObjectiveState,
     PolicyLoss, Selection, ZeroGroups,
@@ -208,6 +208,8 @@ struct MiniBatch<'a> {
     batch: OptimizerBatch<'a>,
     /// As generation gave them \[N\].
     behaviour: Vec<f32>,
+    /// Whether it gave them.
+    is_behaviour_known: bool,
     /// Under the policy at the start of the step, where that was computed anew \[N\].
     old: Option<Vec<f32>>,
     reference: Option<Vec<f32>>,
@@ -227,9 +229,10 @@ impl<'a> MiniBatch<'a> {
         settings: &UpdateSettings,
     ) -> Self {
         let own = OptimizerBatch::of(batch.groups, first_row, places, settings.mask_truncated, batch.kept);
-        let members = places.iter().flat_map(|&place| &batch.groups[place].trajectories);
+        let members = || places.iter().flat_map(|&place| &batch.groups[place].trajectories);
         Self {
-            behaviour: members.flat_map(|member| &member.logprobs).copied().collect(),
+            behaviour: members().flat_map(|member| &member.logprobs).copied().collect(),
+            is_behaviour_known: members().all(Trajectory::has_logprobs),
             old: batch.old.map(|column| own.gathered(column)),
             reference: batch.reference.map(|column| own.gathered(column)),
             advantages: match batch.advantages {
@@ -389,8 +392,8 @@ impl<'a> MiniBatch<'a> {
                 .map_or(*normalisers, |dropped| normalisers.with_dropped(dropped, ZeroGroups::Mask));
             let places = micro.places;
             let old_n = self.batch.cut(self.old(), places);
-            let behaviour_n =
-                (self.old.is_some() || is_decoupled).then(|| self.batch.cut(&self.behaviour, places));
+            let needs_behaviour = self.is_behaviour_known && (self.old.is_some() || is_decoupled);
+            let behaviour_n = needs_behaviour.then(|| self.batch.cut(&self.behaviour, places));
             let reference_n = self.reference.as_ref().map(|column| self.batch.cut(column, places));
             let weight_n = weight.map(|column| self.batch.cut(column, places));
             let selection_n = selection.map(|selection| self.batch.cut(&selection.flags, places));

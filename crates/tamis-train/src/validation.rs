@@ -453,15 +453,7 @@ mod tests {
         let function =
             NamedReward { name: "among".to_owned(), weight: 1.0, function: Box::new(Among(correct)) };
         let mut scorer = Scorer::new(Rewards::new(vec![function]).expect("a function"));
-        let sampling = Sampling {
-            temperature: 1.0,
-            top_k: None,
-            top_p: 1.0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            max_response_length: 2,
-            stop: Vec::new(),
-        };
+        let sampling = Sampling::plain(2);
         let settings = ValidationSettings {
             seed: 1,
             purpose: SamplePurpose::Validation,

@@ -164,16 +164,8 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("vllm_dtype", "auto", NoEffect(ENGINE)),
     key("vllm_enable_prefix_caching", "null", NoEffect(ENGINE)),
     key("vllm_max_model_len", "null", NoEffect(ENGINE)),
-    key(
-        "vllm_structured_outputs_regex",
-        "null",
-        Unless(NONE, "the native engine samples from all tokens: reward the form instead (`kind: format`)"),
-    ),
-    key(
-        "vllm_guided_decoding_regex",
-        "null",
-        Unless(NONE, "the native engine samples from all tokens: reward the form instead (`kind: format`)"),
-    ),
+    key("vllm_structured_outputs_regex", "null", Key("rollout.regex")),
+    key("vllm_guided_decoding_regex", "null", Key("rollout.regex")),
     key("vllm_importance_sampling_correction", "True", NoEffect(EXACT)),
     key("vllm_importance_sampling_mode", "sequence_mask", NoEffect(EXACT)),
     key("vllm_importance_sampling_cap", "null", NoEffect(EXACT)),

@@ -65,6 +65,10 @@ section! {
         max_response_length: usize = "512", AtLeast(1.0), Fixed;
         /// Texts that end a completion, beside the end tokens of the model.
         stop: Vec<String> = "[]", Any, Fixed;
+        /// Regular expression that each completion must match as a whole, validation and evaluation included: only tokens that lead to a match are
+        /// sampled. A completion that `max_response_length` or a text of `stop` ends is the beginning of a match. Log-probabilities stay those
+        /// of the whole distribution. Null: none.
+        regex: Option<String> = "null", NotEmpty, Fixed;
         /// Sequences generated at once, at most. The results do not depend on it.
         max_num_seqs: usize = "256", AtLeast(1.0), Free;
         /// Which trajectories are written to the run folder.

@@ -268,8 +268,12 @@ fn older_keys_of_trl() {
         (config.data.max_prompt_length, config.data.overlong_prompts),
         (1024, tamis_config::OverlongPrompts::Left)
     );
-    let errors = import_errors(&["model_name_or_path=m", "--vllm_guided_decoding_regex", "[0-9]+"]);
-    assert!(errors.contains("kind: format"), "{errors}");
+    assert_eq!(config.rollout.regex, None);
+    for key in ["vllm_structured_outputs_regex", "vllm_guided_decoding_regex"] {
+        let import = command(&[&format!("--{key}"), "[0-9]+"]);
+        assert_eq!(loaded(&import).rollout.regex.as_deref(), Some("[0-9]+"), "{key}");
+        assert_eq!(loaded(&command(&[&format!("{key}=None")])).rollout.regex, None, "{key}");
+    }
     let kl = |words: &[&str]| loaded(&command(words)).objective.kl.bias_corrected;
     assert!(kl(&["beta=0.04"]));
     assert!(!kl(&["beta=0.04", "use_bias_correction_kl=False"]));

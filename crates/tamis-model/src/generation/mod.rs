@@ -28,18 +28,25 @@ pub use sampling::{Alternatives, SamplingError, SamplingParams};
 /// Tokens of prompts computed in one go.
 pub(crate) const PREFILL_TOKENS: usize = 2048;
 
-/// Decides after each token whether a completion ends, for stop strings, and what may come next, for completions of a given form: this
-/// crate has no tokenizer.
+/// Decides after each token whether a completion ends, for stop strings: this crate has no tokenizer.
 pub trait StopCheck: Send + Sync {
     /// Whether the completion ends with its last token.
     fn should_stop(&self, generated: &[u32]) -> bool;
+}
 
-    /// The tokens that may follow, bit `id % 64` of word `id / 64` for each, at least one; ids beyond the words may not. `None`: any.
-    /// Log-probabilities stay those of the whole vocabulary, as with the truncations.
-    fn allowed(&self, generated: &[u32]) -> Option<Arc<[u64]>> {
-        let _ = generated;
-        None
-    }
+/// Which tokens may come next, for completions of a given form.
+///
+/// Log-probabilities and entropies stay those of the whole vocabulary, as with the truncations.
+pub trait TokenMask: Send + Sync {
+    /// What is remembered of a completion without a token.
+    fn start(&self) -> u32;
+
+    /// What is remembered of it after one more token.
+    fn after(&self, state: u32, token: u32) -> u32;
+
+    /// The tokens that may follow, bit `id % 64` of word `id / 64` for each; ids beyond the words may not. Where there are none the completion
+    /// is over; at the start there must be one.
+    fn allowed(&self, state: u32) -> Arc<[u64]>;
 }
 
 /// A prompt and the keys of its samples.
@@ -53,6 +60,8 @@ pub struct Request {
     pub params: SamplingParams,
     /// Ends completions besides `stop_token_ids`.
     pub stop: Option<Arc<dyn StopCheck>>,
+    /// Which tokens are drawn from; `None`: all.
+    pub mask: Option<Arc<dyn TokenMask>>,
 }
 
 /// Names a submitted request.
@@ -179,11 +188,25 @@ struct Running {
     sample: usize,
     cache: Cache,
     tokens: Vec<u32>,
+    /// What the mask may draw from next; `None` without one.
+    masked: Option<Masked>,
     logprobs: Vec<f32>,
     /// Sum over the tokens.
     entropy: f64,
     alternatives: Vec<Alternatives>,
     finish: Option<FinishReason>,
+}
+
+/// Where a sample stands in its mask.
+struct Masked {
+    state: u32,
+    allowed: Arc<[u64]>,
+}
+
+impl Masked {
+    fn at(mask: &dyn TokenMask, state: u32) -> Self {
+        Self { state, allowed: mask.allowed(state) }
+    }
 }
 
 /// Buffers of one thread's part of a step.
@@ -493,6 +516,7 @@ impl Generator {
                 sample,
                 cache: if alone { std::mem::take(&mut group.cache) } else { Cache::default() },
                 tokens: Vec::new(),
+                masked: group.request.mask.as_deref().map(|mask| Masked::at(mask, mask.start())),
                 logprobs: Vec::new(),
                 entropy: 0.0,
                 alternatives: Vec::new(),
@@ -634,21 +658,26 @@ fn extend(
     logits: &[f32],
     scratch: &mut sampling::Scratch,
 ) {
-    let Request { prompt, keys, params, stop } = &group.request;
+    let Request { prompt, keys, params, stop, mask } = &group.request;
     let index = running.tokens.len() as u64;
     let history = [&prompt[..], &running.tokens[..]];
-    let allowed = stop.as_ref().and_then(|stop| stop.allowed(&running.tokens));
+    let allowed = running.masked.as_ref().map(|masked| &*masked.allowed);
     let key = keys[running.sample];
     let (token, logprob, entropy) =
-        sampling::draw(level, logits, params, history, allowed.as_deref(), key, index, scratch);
+        sampling::draw(level, logits, params, history, allowed, key, index, scratch);
     if let Some(count) = params.num_alternatives {
         running.alternatives.push(sampling::alternatives(level, logits, params, token, count));
     }
     running.tokens.push(token);
     running.logprobs.push(logprob);
     running.entropy += f64::from(entropy);
+    if let (Some(mask), Some(masked)) = (mask, &mut running.masked) {
+        *masked = Masked::at(&**mask, mask.after(masked.state, token));
+    }
+    let is_over = |masked: &Masked| masked.allowed.iter().all(|&word| word == 0);
     let stopped = params.stop_token_ids.contains(&token)
-        || stop.as_ref().is_some_and(|stop| stop.should_stop(&running.tokens));
+        || stop.as_ref().is_some_and(|stop| stop.should_stop(&running.tokens))
+        || running.masked.as_ref().is_some_and(is_over);
     if stopped {
         running.finish = Some(FinishReason::Stop);
     } else if running.tokens.len() >= Generator::longest(config, &group.request) {

@@ -110,6 +110,8 @@ pub struct DispatcherSettings {
     /// How many did not is no part of a checkpoint: before the first step is trained a resume does all rounds again, after it the metric is
     /// proven.
     pub is_metric_unproven: bool,
+    /// Whether samples without log-probabilities are taken, because the learner computes them.
+    pub recomputes_logprobs: bool,
 }
 
 /// What the dispatcher works with.
@@ -738,7 +740,8 @@ impl Dispatcher {
                 self.inbox.ignored.count(Unexpected::Foreign);
                 return Ok(());
             }
-            GeneratorEvent::Sampled { id, sample } if sample.logprobs.len() == sample.token_ids.len() => {
+            GeneratorEvent::Sampled { id, mut sample } if self.has_logprobs(&sample) => {
+                sample.logprobs.resize(sample.token_ids.len(), f32::NAN);
                 (id, Outcome::Sampled(sample))
             }
             // Nothing is trained on whose log-probabilities are not known.
@@ -829,6 +832,12 @@ impl Dispatcher {
         self.stop_members(with, group);
         let landed = self.flights.get(&group).is_some_and(Flight::has_landed);
         if landed { self.group_settled(with, group) } else { Ok(()) }
+    }
+
+    /// Whether every token has its log-probability, or will have it from the learner.
+    fn has_logprobs(&self, sample: &Sample) -> bool {
+        let is_left_to_learner = self.settings.recomputes_logprobs && sample.logprobs.is_empty();
+        is_left_to_learner || sample.logprobs.len() == sample.token_ids.len()
     }
 
     /// Puts a sample into its group.

@@ -101,6 +101,7 @@ pub(crate) fn settings(group_size: usize) -> DispatcherSettings {
         seed: 1,
         group_size,
         sampling: Sampling::clone(&sampling(6)),
+        recomputes_logprobs: false,
         is_metric_unproven: false,
     }
 }
@@ -194,6 +195,34 @@ fn events_that_nobody_waits_for_are_counted_and_used_for_nothing() {
     let ignored = dispatcher.inbox().take_ignored();
     assert_eq!((ignored.duplicate, ignored.foreign), (4, 20));
     assert_eq!(dispatcher.inbox().take_ignored().classes().count(), 0, "told once");
+}
+
+/// A sample without log-probabilities is taken where the learner computes them, as unknown; else it has failed.
+#[test]
+fn a_sample_without_log_probabilities_is_taken_where_the_learner_computes_them() {
+    let silent = |event: GeneratorEvent| match event {
+        GeneratorEvent::Sampled { id, sample } => {
+            vec![GeneratorEvent::Sampled { id, sample: Sample { logprobs: Vec::new(), ..sample } }]
+        }
+        event => vec![event],
+    };
+    for recomputes_logprobs in [false, true] {
+        let mut dispatcher = one_round();
+        dispatcher.settings.recomputes_logprobs = recomputes_logprobs;
+        let mut heard = Heard::default();
+        let collected = collect(&mut dispatcher, &mut Says(right(), silent), &mut scorer(Exact), &mut heard)
+            .expect("a step");
+        let members: Vec<&Trajectory> =
+            collected.trained.iter().flat_map(|record| &record.group.trajectories).collect();
+        assert_eq!(members.len(), if recomputes_logprobs { 4 } else { 0 });
+        for member in members {
+            assert_eq!(member.logprobs.len(), member.token_ids.len());
+            assert!(!member.has_logprobs() && member.logprobs.iter().all(|logprob| logprob.is_nan()));
+        }
+        let reason =
+            heard.warnings.iter().any(|warning| warning.contains("it came with 0 log-probabilities"));
+        assert_eq!(reason, !recomputes_logprobs, "{:?}", heard.warnings);
+    }
 }
 
 /// One member fails for good: the other is given up, its group has failed, and what both cost is counted.

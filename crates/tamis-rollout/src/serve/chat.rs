@@ -2,30 +2,15 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::engine::{Event, Piece};
+use super::answer::{Asked, Form, Told};
+use super::engine::Piece;
 use super::error::ApiError;
 use super::field::{Fields, Refused};
-use super::running::{Choice, Running, broken};
-use super::sampling::{HowSampled, MOST_ALTERNATIVES};
-use super::stream::Chunks;
-use super::text::{GrowingText, TokenTexts, finish_name, whole};
+use super::sampling::MOST_ALTERNATIVES;
+use super::text::{TokenTexts, finish_name};
 use super::{App, Reply};
-
-#[derive(Clone)]
-struct Form {
-    app: Arc<App>,
-    id: String,
-    created: u64,
-    how: Arc<HowSampled>,
-    /// How many of the likeliest tokens are told with each; `None` tells no log-probabilities.
-    logprobs: Option<usize>,
-    tells_ids: bool,
-    as_ids: bool,
-    includes_usage: bool,
-    prompt: Vec<u32>,
-}
 
 /// Fields that would change the conversation or the form of the answer.
 const REFUSED: [Refused; 6] = [
@@ -55,26 +40,10 @@ pub(super) async fn answer(
         Some(count) => Some(count),
         None => fields.count("max_tokens", 1, i64::MAX)?,
     };
-    let mut how = HowSampled::read(fields, fields, max_tokens, &app.defaults(app.max_model_len()))?;
-    how.params.num_alternatives = top.filter(|&count| count > 0);
-    let is_streamed = fields.flag("stream")?;
-    let options = fields.object("stream_options", "stream_options.")?;
-    let form = Form {
-        id: format!("chatcmpl-{}", app.request_id(fields, request_id)?),
-        created: super::seconds(),
-        logprobs: wants_logprobs.then(|| top.unwrap_or(0)),
-        tells_ids: fields.flag("return_token_ids")?,
-        as_ids: fields.flag("return_tokens_as_token_ids")?,
-        includes_usage: options.map_or(Ok(false), |options| options.flag("include_usage"))?,
-        prompt: prompt.clone(),
-        how: Arc::new(how),
-        app: app.clone(),
-    };
-    let running = app.submit(&form.id, false, vec![prompt], &form.how, is_streamed)?;
-    if is_streamed {
-        return Ok(Reply::Stream(running, Box::new(ChatChunks::new(form))));
-    }
-    Ok(Reply::Json(form.whole(running).await?))
+    let how = app.how_sampled(fields, fields, max_tokens, app.max_model_len()).await?;
+    let id = format!("chatcmpl-{}", app.request_id(fields, request_id)?);
+    let logprobs = (wants_logprobs.then(|| top.unwrap_or(0)), top.filter(|&count| count > 0));
+    Asked::read(app, fields, id, how, vec![prompt], logprobs)?.answer(Chat, false).await
 }
 
 /// The tokens of a conversation, as the template writes it.
@@ -142,125 +111,72 @@ pub(super) async fn prompt(app: &Arc<App>, fields: Fields<'_>) -> Result<Vec<u32
     .await?
 }
 
-impl Form {
-    fn head(&self, object: &str) -> Map<String, Value> {
-        let mut head = Map::new();
-        head.insert("id".to_owned(), json!(self.id));
-        head.insert("object".to_owned(), json!(object));
-        head.insert("created".to_owned(), json!(self.created));
-        head.insert("model".to_owned(), json!(self.app.name));
-        head
+/// The words of a conversation.
+struct Chat;
+
+impl Form for Chat {
+    fn logprobs(&self, texts: &mut TokenTexts, piece: &Piece, count: usize) -> Result<Value, ApiError> {
+        texts.logprobs(piece, count)
     }
 
-    fn logprobs(&self, texts: &mut TokenTexts, piece: &Piece) -> Result<Value, ApiError> {
-        self.logprobs.map_or(Ok(Value::Null), |count| texts.logprobs(piece, count))
+    fn choice(&self, asked: &Asked, told: Told<'_>) -> Value {
+        json!({
+            "index": told.index,
+            "message": {
+                "role": "assistant",
+                "content": told.text,
+                "refusal": null,
+                "annotations": null,
+                "audio": null,
+                "function_call": null,
+                "reasoning": null,
+            },
+            "logprobs": told.logprobs,
+            "finish_reason": told.ended.map(finish_name),
+            "stop_reason": told.stop_reason,
+            "token_ids": asked.tells_ids.then_some(&told.piece.token_ids),
+            "routed_experts": null,
+        })
     }
 
-    async fn whole(&self, running: Running) -> Result<Value, ApiError> {
-        let done = running.collect().await?;
-        let mut choices = Vec::with_capacity(done.len());
-        let mut completion_tokens = 0;
-        for (index, Choice { piece, ended }) in done.into_iter().enumerate() {
-            let Self { app, how, .. } = self;
-            let (text, stop_reason) =
-                whole(&app.tokenizer, how, &app.end_token_ids, &piece.token_ids, ended.finish)?;
-            let mut texts = TokenTexts::new(app.tokenizer.clone(), self.as_ids);
-            completion_tokens += piece.token_ids.len();
-            choices.push(json!({
-                "index": index,
-                "message": {
-                    "role": "assistant",
-                    "content": text,
-                    "refusal": null,
-                    "annotations": null,
-                    "audio": null,
-                    "function_call": null,
-                    "reasoning": null,
-                },
-                "logprobs": self.logprobs(&mut texts, &piece)?,
-                "finish_reason": finish_name(ended.finish),
-                "stop_reason": stop_reason,
-                "token_ids": self.tells_ids.then_some(&piece.token_ids),
-                "routed_experts": null,
-            }));
-        }
-        let mut value = self.head("chat.completion");
-        value.insert("choices".to_owned(), Value::Array(choices));
-        value.insert("service_tier".to_owned(), Value::Null);
-        value.insert("system_fingerprint".to_owned(), json!(super::FINGERPRINT));
-        value.insert("usage".to_owned(), super::usage(self.prompt.len(), completion_tokens));
-        value.insert("prompt_logprobs".to_owned(), Value::Null);
-        value.insert("prompt_token_ids".to_owned(), json!(self.tells_ids.then_some(&self.prompt)));
-        Ok(Value::Object(value))
-    }
-}
-
-struct ChatChunks {
-    form: Form,
-    choices: Vec<(GrowingText, TokenTexts)>,
-    completion_tokens: usize,
-}
-
-impl ChatChunks {
-    fn new(form: Form) -> Self {
-        let Form { app, how, .. } = &form;
-        let choices = (0..how.n)
-            .map(|_| {
-                let text = GrowingText::new(app.tokenizer.clone(), how.clone());
-                (text, TokenTexts::new(app.tokenizer.clone(), form.as_ids))
-            })
-            .collect();
-        Self { form, choices, completion_tokens: 0 }
-    }
-
-    fn value(&self, choices: Value) -> Map<String, Value> {
-        let mut value = self.form.head("chat.completion.chunk");
-        value.insert("choices".to_owned(), choices);
+    fn whole(&self, asked: &Asked, choices: Value, usage: Value) -> Value {
+        let mut value = asked.openai_whole("chat.completion", choices, usage);
+        value["prompt_logprobs"] = asked.prompt_logprobs(0);
+        value["prompt_token_ids"] = json!(asked.tells_ids.then(|| asked.prompt(0)));
         value
     }
-}
 
-impl Chunks for ChatChunks {
-    fn head(&mut self) -> Vec<Value> {
-        (0..self.form.how.n)
-            .map(|index| {
-                let delta = json!({"role": "assistant", "content": ""});
-                let choice = json!({"index": index, "delta": delta, "logprobs": null, "finish_reason": null});
-                let mut value = self.value(json!([choice]));
-                if index == 0 && self.form.tells_ids {
-                    value.insert("prompt_token_ids".to_owned(), json!(self.form.prompt));
-                }
-                Value::Object(value)
-            })
-            .collect()
-    }
-
-    fn chunk(&mut self, event: Event) -> Result<Value, ApiError> {
-        let Event { choice: index, piece, ended } = event;
-        self.completion_tokens += piece.token_ids.len();
-        let Some((text, tokens)) = self.choices.get_mut(index) else { return Err(broken()) };
-        let content = text.push(&piece.token_ids, ended.is_some())?;
+    fn part(&self, asked: &Asked, told: Told<'_>) -> Value {
         let mut choice = json!({
-            "index": index,
-            "delta": {"content": content},
-            "logprobs": self.form.logprobs(tokens, &piece)?,
-            "finish_reason": ended.as_ref().map(|ended| finish_name(ended.finish)),
+            "index": told.index,
+            "delta": {"content": told.text},
+            "logprobs": told.logprobs,
+            "finish_reason": told.ended.map(finish_name),
         });
-        if let Some(ended) = ended {
-            choice["stop_reason"] = text.stop_reason(&self.form.app.end_token_ids, ended.finish);
+        if told.ended.is_some() {
+            choice["stop_reason"] = told.stop_reason;
         }
-        if self.form.tells_ids {
-            choice["token_ids"] = json!(piece.token_ids);
+        if asked.tells_ids {
+            choice["token_ids"] = json!(told.piece.token_ids);
         }
-        Ok(Value::Object(self.value(json!([choice]))))
+        choice
     }
 
-    fn tail(&mut self) -> Vec<Value> {
-        if !self.form.includes_usage {
-            return Vec::new();
-        }
-        let mut value = self.value(json!([]));
-        value.insert("usage".to_owned(), super::usage(self.form.prompt.len(), self.completion_tokens));
-        vec![Value::Object(value)]
+    fn chunk(&self, asked: &Asked, choices: Value, usage: Option<Value>, _: bool) -> Value {
+        asked.openai_chunk("chat.completion.chunk", choices, usage)
+    }
+
+    /// Who speaks, of each choice.
+    fn opening(&self, asked: &Asked) -> Vec<Value> {
+        let opening = |index| {
+            let delta = json!({"role": "assistant", "content": ""});
+            let choice = json!({"index": index, "delta": delta, "logprobs": null, "finish_reason": null});
+            let mut value = self.chunk(asked, json!([choice]), None, index == 0);
+            if index == 0 && asked.tells_ids {
+                value["prompt_token_ids"] = json!(asked.prompt(0));
+            }
+            value
+        };
+        (0..asked.how.n).map(opening).collect()
     }
 }

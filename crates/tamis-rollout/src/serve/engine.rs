@@ -11,14 +11,15 @@ use std::time::Instant;
 use tamis_core::random::Key;
 use tamis_model::{
     Alternatives, Completion, FinishReason, Generator, GeneratorSettings, Model, Progress, Request,
-    RequestId, SamplingParams, Threads,
+    RequestId, SamplingParams, Sequence, Threads, Workspace, score,
 };
+use tamis_text::regex_mask::RegexMask;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 use super::metrics::Metrics;
 use super::slow::SlowDown;
-use crate::native::StopText;
+use crate::native::{StopText, token_mask};
 
 /// What becomes of requests while generation is paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +48,8 @@ pub(super) struct Job {
     pub(super) params: SamplingParams,
     /// Where texts end.
     pub(super) stop: Arc<StopText>,
+    /// What texts must match, with its tokens.
+    pub(super) form: Option<(String, Arc<RegexMask>)>,
     /// Tokens are told as they come.
     pub(super) is_streamed: bool,
     /// Where to.
@@ -99,6 +102,8 @@ pub(super) enum Command {
     ResetCache { running: bool, done: oneshot::Sender<bool> },
     /// Sample from these weights from now on.
     Install { model: Box<Model>, done: oneshot::Sender<()> },
+    /// Say `log_softmax(logits)` of each token but the first.
+    Score { tokens: Vec<u32>, done: oneshot::Sender<Vec<f32>> },
     /// Call the weights so from now on.
     SetVersion { version: Arc<str>, done: oneshot::Sender<()> },
     /// Give up everything and end.
@@ -130,6 +135,7 @@ struct PromptKey {
     alternatives: Option<usize>,
     stop_token_ids: Vec<u32>,
     stop: Vec<String>,
+    regex: Option<String>,
 }
 
 impl PromptKey {
@@ -144,6 +150,7 @@ impl PromptKey {
             alternatives: params.num_alternatives,
             stop_token_ids: params.stop_token_ids.clone(),
             stop: job.stop.strings().strings().to_vec(),
+            regex: job.form.as_ref().map(|form| form.0.clone()),
         }
     }
 }
@@ -299,6 +306,16 @@ impl Worker {
                 self.set_version(version);
                 let _ = done.send(());
             }
+            Command::Score { tokens, done } => {
+                // Tokens that cannot be scored were refused before; whoever waits is told by the closed channel.
+                let sequence = Sequence { tokens: &tokens, start: 1 };
+                let workspace = &mut Workspace::default();
+                if tokens.len() < 2 {
+                    let _ = done.send(Vec::new());
+                } else if let Ok(scores) = score(&self.threads, &self.model, workspace, &[sequence], 1.0) {
+                    let _ = done.send(scores.logprobs.values().to_vec());
+                }
+            }
             Command::Stop => {}
         }
     }
@@ -327,6 +344,7 @@ impl Worker {
                     keys: vec![sample_key],
                     params: job.params.clone(),
                     stop: job.stop.check(),
+                    mask: job.form.as_ref().map(|form| token_mask(&form.1)),
                 };
                 // Every reason to refuse it was looked for before it came here; whoever waits is told by the closed channel.
                 let id = self.generator.submit(request).ok()?;

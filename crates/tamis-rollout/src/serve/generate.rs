@@ -4,30 +4,16 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::engine::{Ended, Event, Piece};
+use super::answer::{Asked, Form, Told};
+use super::engine::{Ended, Piece};
 use super::error::ApiError;
 use super::field::Fields;
-use super::running::{Choice, Running, broken};
-use super::sampling::{HowSampled, MOST_ALTERNATIVES};
-use super::stream::Chunks;
-use super::text::{GrowingText, TokenTexts, finish_name, stop_reason, whole};
+use super::sampling::MOST_ALTERNATIVES;
+use super::text::{TokenTexts, finish_name};
 use super::{App, Reply};
 
 /// Completion tokens where the request does not say (vLLM's default).
 const MAX_TOKENS: usize = 16;
-
-#[derive(Clone)]
-struct Form {
-    app: Arc<App>,
-    id: String,
-    created: u64,
-    how: Arc<HowSampled>,
-    logprobs: Option<usize>,
-    tells_prompt: bool,
-    is_text: bool,
-    includes_usage: bool,
-    prompt: Vec<u32>,
-}
 
 pub(super) async fn answer(
     app: &Arc<App>,
@@ -53,26 +39,10 @@ pub(super) async fn answer(
     };
     let logprobs = sampling.count("logprobs", 0, MOST_ALTERNATIVES)?;
     let max_tokens = sampling.count("max_tokens", 1, i64::MAX)?;
-    let mut how = HowSampled::read(sampling, fields, max_tokens, &app.defaults(MAX_TOKENS))?;
-    how.params.num_alternatives = logprobs;
-    let is_streamed = fields.flag("stream")?;
-    let options = fields.object("stream_options", "stream_options.")?;
-    let form = Form {
-        id: format!("generate-tokens-{}", app.request_id(fields, request_id)?),
-        created: super::seconds(),
-        logprobs,
-        tells_prompt: fields.flag("return_token_ids")?,
-        is_text,
-        includes_usage: options.map_or(Ok(false), |options| options.flag("include_usage"))?,
-        prompt: prompt.clone(),
-        how: Arc::new(how),
-        app: app.clone(),
-    };
-    let running = app.submit(&form.id, false, vec![prompt], &form.how, is_streamed)?;
-    if is_streamed {
-        return Ok(Reply::Stream(running, Box::new(GenerateChunks::new(form))));
-    }
-    Ok(Reply::Json(form.whole(running).await?))
+    let how = app.how_sampled(sampling, fields, max_tokens, MAX_TOKENS).await?;
+    let id = format!("generate-tokens-{}", app.request_id(fields, request_id)?);
+    let asked = Asked::read(app, fields, id, how, vec![prompt], (logprobs, logprobs))?;
+    asked.answer(Generate { is_text }, false).await
 }
 
 /// The spans of versions, as vLLM tells them.
@@ -86,10 +56,24 @@ fn spans(ended: &Ended) -> Value {
     spans.collect()
 }
 
-impl Form {
+/// The words of the route: in tokens, or in text too.
+struct Generate {
+    is_text: bool,
+}
+
+impl Generate {
+    fn mode(&self) -> &'static str {
+        if self.is_text { "text" } else { "tokens" }
+    }
+}
+
+impl Form for Generate {
+    fn tells_text(&self) -> bool {
+        self.is_text
+    }
+
     /// By token id; in text mode by text.
-    fn logprobs(&self, texts: &mut TokenTexts, piece: &Piece) -> Result<Value, ApiError> {
-        let Some(count) = self.logprobs else { return Ok(Value::Null) };
+    fn logprobs(&self, texts: &mut TokenTexts, piece: &Piece, count: usize) -> Result<Value, ApiError> {
         if self.is_text {
             return texts.logprobs(piece, count);
         }
@@ -110,112 +94,51 @@ impl Form {
         Ok(json!({"content": content}))
     }
 
-    /// What all choices have; our own field comes where ours came.
-    fn choice(&self, index: usize, piece: &Piece, ended: Option<&Ended>, stop_reason: &Value) -> Value {
+    /// Our own field comes where ours came.
+    fn choice(&self, asked: &Asked, told: Told<'_>) -> Value {
         let mut choice = json!({
-            "index": index,
-            "finish_reason": ended.map(|ended| finish_name(ended.finish)),
-            "stop_reason": stop_reason,
-            "token_ids": piece.token_ids,
+            "index": told.index,
+            "finish_reason": told.ended.map(finish_name),
+            "stop_reason": told.stop_reason,
+            "token_ids": told.piece.token_ids,
             "routed_experts": null,
             "sampling_mask": null,
-            "weight_versions": ended.map(spans),
+            "weight_versions": told.ended.map(spans),
         });
-        if let Some(ended) = ended.filter(|_| self.how.is_keyed) {
+        if let Some(ended) = told.ended.filter(|_| asked.how.is_keyed) {
             choice["tamis"] = json!({"entropy": Some(ended.entropy).filter(|entropy| entropy.is_finite())});
         }
+        if self.is_text {
+            choice["text"] = json!(told.text);
+        }
+        choice["logprobs"] = told.logprobs;
         choice
     }
 
-    async fn whole(&self, running: Running) -> Result<Value, ApiError> {
-        let Self { app, how, .. } = self;
-        let done = running.collect().await?;
-        let mut choices = Vec::with_capacity(done.len());
-        let mut completion_tokens = 0;
-        for (index, Choice { piece, ended }) in done.into_iter().enumerate() {
-            completion_tokens += piece.token_ids.len();
-            // Nobody reads a text where it is not asked for and cannot be why a completion ended.
-            let read =
-                if self.is_text || !how.stop.strings().is_empty() { &piece.token_ids[..] } else { &[] };
-            let (text, stopped_by) = whole(&app.tokenizer, how, &app.end_token_ids, read, ended.finish)?;
-            let by_token = stop_reason(how, &app.end_token_ids, piece.token_ids.last(), None, ended.finish);
-            let stop_reason = if by_token.is_null() { stopped_by } else { by_token };
-            let mut choice = self.choice(index, &piece, Some(&ended), &stop_reason);
-            if self.is_text {
-                choice["text"] = json!(text);
-            }
-            let mut texts = TokenTexts::new(app.tokenizer.clone(), false);
-            choice["logprobs"] = self.logprobs(&mut texts, &piece)?;
-            choices.push(choice);
-        }
-        Ok(json!({
-            "request_id": self.id,
-            "model": app.name,
-            "created": self.created,
-            "usage": super::usage(self.prompt.len(), completion_tokens),
-            "prompt_logprobs": null,
-            "prompt_token_ids": self.tells_prompt.then_some(&self.prompt),
+    fn whole(&self, asked: &Asked, choices: Value, usage: Value) -> Value {
+        json!({
+            "request_id": asked.id,
+            "model": asked.app.name,
+            "created": asked.created(),
+            "usage": usage,
+            "prompt_logprobs": asked.prompt_logprobs(0),
+            "prompt_token_ids": asked.tells_ids.then(|| asked.prompt(0)),
             "output_mode": self.mode(),
             "choices": choices,
-        }))
+        })
     }
 
-    fn mode(&self) -> &'static str {
-        if self.is_text { "text" } else { "tokens" }
+    fn part(&self, asked: &Asked, told: Told<'_>) -> Value {
+        self.choice(asked, told)
     }
-}
 
-struct GenerateChunks {
-    form: Form,
-    choices: Vec<(GrowingText, TokenTexts)>,
-    is_begun: bool,
-    completion_tokens: usize,
-}
-
-impl GenerateChunks {
-    fn new(form: Form) -> Self {
-        let tokenizer = || form.app.tokenizer.clone();
-        let choices = (0..form.how.n)
-            .map(|_| (GrowingText::new(tokenizer(), form.how.clone()), TokenTexts::new(tokenizer(), false)))
-            .collect();
-        Self { form, choices, is_begun: false, completion_tokens: 0 }
-    }
-}
-
-impl Chunks for GenerateChunks {
-    fn chunk(&mut self, event: Event) -> Result<Value, ApiError> {
-        let Event { choice: index, piece, ended } = event;
-        self.completion_tokens += piece.token_ids.len();
-        let form = &self.form;
-        let Some((growing, tokens)) = self.choices.get_mut(index) else { return Err(broken()) };
-        let text = growing.push(&piece.token_ids, ended.is_some())?;
-        let stop_reason = ended
-            .as_ref()
-            .map_or(Value::Null, |ended| growing.stop_reason(&form.app.end_token_ids, ended.finish));
-        let mut choice = form.choice(index, &piece, ended.as_ref(), &stop_reason);
-        if form.is_text {
-            choice["text"] = json!(text);
+    fn chunk(&self, asked: &Asked, choices: Value, usage: Option<Value>, is_first: bool) -> Value {
+        let mut value = json!({"request_id": asked.id, "usage": usage});
+        if asked.tells_ids && is_first {
+            value["prompt_token_ids"] = json!(asked.prompt(0));
         }
-        choice["logprobs"] = form.logprobs(tokens, &piece)?;
-        let mut value = json!({"request_id": form.id, "usage": null});
-        if form.tells_prompt && !std::mem::replace(&mut self.is_begun, true) {
-            value["prompt_token_ids"] = json!(form.prompt);
-        }
-        value["output_mode"] = json!(form.mode());
-        value["choices"] = json!([choice]);
-        Ok(value)
-    }
-
-    fn tail(&mut self) -> Vec<Value> {
-        let form = &self.form;
-        if !form.includes_usage {
-            return Vec::new();
-        }
-        vec![json!({
-            "request_id": form.id,
-            "usage": super::usage(form.prompt.len(), self.completion_tokens),
-            "output_mode": form.mode(),
-            "choices": [],
-        })]
+        value["output_mode"] = json!(self.mode());
+        value["choices"] = choices;
+        value
     }
 }

@@ -1,9 +1,10 @@
 //! `tamis serve`: the native engine behind vLLM's HTTP interface, and OpenAI's.
 //!
 //! A request is read and checked on the HTTP side (`field`, `sampling`), handed as jobs through a channel to a worker thread that owns the
-//! engine (`engine`), and answered from the events that come back (`running`, `stream`). The HTTP side is one thread of async tasks; all cores
+//! engine (`engine`), and answered from the events that come back (`running`, `answer`, `stream`), in the words of its route (`completion`, `chat`, `generate`). The HTTP side is one thread of async tasks; all cores
 //! belong to the engine. Control routes (`control`) are commands to the same worker, carried out between two steps of it.
 
+mod answer;
 mod chat;
 mod completion;
 mod connection;
@@ -30,8 +31,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tamis_model::{Generator, GeneratorSettings, Model, ModelConfig, available_memory};
+use tamis_text::regex_mask::RegexMasks;
 use tamis_text::template::ChatTemplate;
 use tamis_text::tokenizer::Tokenizer;
 use thiserror::Error;
@@ -41,7 +43,7 @@ use error::ApiError;
 use field::Fields;
 use metrics::Metrics;
 use running::Running;
-use sampling::Defaults;
+use sampling::{Defaults, HowSampled};
 pub use slow::SlowDown;
 use stream::Chunks;
 
@@ -191,6 +193,7 @@ struct App {
     /// Shape of the weights.
     model: ModelConfig,
     tokenizer: Arc<Tokenizer>,
+    masks: RegexMasks,
     template: Option<ChatTemplate>,
     template_arguments: Map<String, Value>,
     end_token_ids: Vec<u32>,
@@ -244,12 +247,14 @@ impl Server {
             .name("engine".to_owned())
             .spawn(move || Worker::new(setup, received).run())
             .map_err(ServeError::Begin)?;
+        let tokenizer = Arc::new(tokenizer);
         let app = App {
             settings,
             name,
             created: seconds(),
             model: config,
-            tokenizer: Arc::new(tokenizer),
+            masks: RegexMasks::new(tokenizer.clone()),
+            tokenizer,
             template,
             template_arguments,
             end_token_ids,
@@ -320,15 +325,6 @@ fn seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// `usage` of an answer.
-fn usage(prompt_tokens: usize, completion_tokens: usize) -> Value {
-    json!({
-        "prompt_tokens": prompt_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
-        "completion_tokens": completion_tokens,
-    })
-}
-
 /// Work that may take a while, off the thread that all connections share.
 async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
     tokio::task::spawn_blocking(work)
@@ -370,13 +366,29 @@ impl App {
         hasher.finish()
     }
 
-    fn defaults(&self, max_tokens: usize) -> Defaults<'_> {
-        Defaults {
+    /// How a request is sampled: its own `max_tokens`, else the route's; `body` is the whole request.
+    async fn how_sampled(
+        self: &Arc<Self>,
+        fields: Fields<'_>,
+        body: Fields<'_>,
+        max_tokens: Option<usize>,
+        default_max_tokens: usize,
+    ) -> Result<HowSampled, ApiError> {
+        let defaults = Defaults {
             end_token_ids: &self.end_token_ids,
             tokenizer: &self.tokenizer,
-            max_tokens,
+            max_tokens: default_max_tokens,
             seed: self.random_number(),
+        };
+        let mut how = HowSampled::read(fields, body, max_tokens, &defaults)?;
+        if let Some(regex) = how.regex.clone() {
+            let (app, ends) = (self.clone(), how.params.stop_token_ids.clone());
+            let mask = off_thread(move || app.masks.get(&regex, &ends)).await?;
+            how.mask = Some(mask.map_err(|error| {
+                ApiError::field(fields.name("structured_outputs.regex"), error.to_string())
+            })?);
         }
+        Ok(how)
     }
 
     /// What a client calls its request, without the route's prefix: the header's word, else the body's, else any.

@@ -115,6 +115,7 @@ impl App {
                 first_choice: i * how.n,
                 params: how.params.clone(),
                 stop: how.stop.clone(),
+                form: how.regex.clone().zip(how.mask.clone()),
                 is_streamed,
                 events: sender.clone(),
             };
@@ -123,6 +124,18 @@ impl App {
             }
         }
         Ok(Running { events, serials, open: count, commands: self.commands.clone() })
+    }
+
+    /// Log-probabilities of the tokens of prompts that were submitted, but the first of each.
+    pub(super) async fn score(&self, prompts: Vec<Vec<u32>>) -> Result<Vec<Vec<f32>>, ApiError> {
+        let mut rows = Vec::with_capacity(prompts.len());
+        // One by one, so that what is being sampled goes on between them.
+        for tokens in prompts {
+            let (done, scored) = tokio::sync::oneshot::channel();
+            self.commands.send(Command::Score { tokens, done }).map_err(|_| broken())?;
+            rows.push(scored.await.map_err(|_| broken())?);
+        }
+        Ok(rows)
     }
 
     /// Refuses prompts that the engine cannot begin with.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{SamplingError, SamplingParams};
+use tamis_text::regex_mask::RegexMask;
 use tamis_text::tokenizer::Tokenizer;
 
 use super::error::ApiError;
@@ -36,12 +37,18 @@ pub(super) struct HowSampled {
     pub(super) params: SamplingParams,
     /// Stop strings.
     pub(super) stop: Arc<StopText>,
+    /// What texts must match.
+    pub(super) regex: Option<String>,
+    /// The tokens of such texts; made by [`App::how_sampled`](super::App::how_sampled).
+    pub(super) mask: Option<Arc<RegexMask>>,
     /// End tokens that the client named; they are told as the reason.
     pub(super) stop_token_ids: Vec<u32>,
     /// The stop string stays in the text.
     pub(super) includes_stop: bool,
     /// Special tokens stay out of the text.
     pub(super) skips_special: bool,
+    /// The prompt's tokens are told with their log-probabilities.
+    pub(super) scores_prompt: bool,
     /// The request came with our keys.
     pub(super) is_keyed: bool,
     randomness: Randomness,
@@ -85,7 +92,7 @@ fn is_never(_: &Value) -> bool {
 }
 
 /// Fields that would change what is sampled.
-const REFUSED: [Refused; 16] = [
+const REFUSED: [Refused; 15] = [
     ("presence_penalty", is_zero, "use `repetition_penalty`"),
     ("frequency_penalty", is_zero, "use `repetition_penalty`"),
     ("logit_bias", is_empty, "leave it out"),
@@ -94,12 +101,11 @@ const REFUSED: [Refused; 16] = [
     ("min_tokens", is_zero, "leave it out, or use `ignore_eos`"),
     ("use_beam_search", is_false, "sample with `n`"),
     ("best_of", is_one, "ask for `n` and choose"),
-    ("structured_outputs", is_empty, "leave it out"),
     ("guided_json", is_never, "leave it out"),
-    ("guided_regex", is_never, "leave it out"),
+    ("guided_regex", is_never, "send `structured_outputs: {\"regex\": ...}`, as vLLM wants it since 0.12"),
     ("guided_choice", is_never, "leave it out"),
     ("guided_grammar", is_never, "leave it out"),
-    ("prompt_logprobs", is_never, "only sampled tokens have log-probabilities here"),
+    ("prompt_logprobs", is_zero, "0 tells the prompt's own tokens, and there are no others"),
     ("logits_processors", is_empty, "leave it out"),
     ("truncate_prompt_tokens", is_never, "cut the prompt before it is sent"),
 ];
@@ -128,6 +134,7 @@ impl HowSampled {
             repetition_penalty: fields.number("repetition_penalty")?.unwrap_or(1.0),
             max_response_length: max_tokens.unwrap_or(defaults.max_tokens),
             stop: fields.texts("stop")?,
+            regex: regex(fields)?,
         };
         let stop_token_ids = fields.token_ids("stop_token_ids")?.unwrap_or_default();
         let mut ends = stop_token_ids.clone();
@@ -153,9 +160,12 @@ impl HowSampled {
             n,
             params,
             stop: Arc::new(stop),
+            regex: sampling.regex,
+            mask: None,
             stop_token_ids,
             includes_stop: fields.flag("include_stop_str_in_output")?,
             skips_special: fields.optional_flag("skip_special_tokens")?.unwrap_or(true),
+            scores_prompt: fields.get("prompt_logprobs").is_some(),
             is_keyed: keys.is_some(),
             randomness: match keys {
                 Some(keys) => Randomness::Keys(keys),
@@ -174,6 +184,17 @@ impl HowSampled {
             }
         }
     }
+}
+
+/// `structured_outputs: {"regex": ...}`; its other forms are refused.
+fn regex(fields: Fields<'_>) -> Result<Option<String>, ApiError> {
+    let Some(form) = fields.object("structured_outputs", "structured_outputs.")? else { return Ok(None) };
+    if let Some(other) =
+        form.names().find(|&name| name != "regex" && form.get(name).is_some_and(|value| !is_false(value)))
+    {
+        return Err(ApiError::unsupported(&form.name(other), "`regex` is the only form here"));
+    }
+    Ok(form.text("regex")?.map(str::to_owned))
 }
 
 /// Our own field: `{"key": "16 hexadecimal digits"}`, or `{"keys": [...]}` with one for each of n samples.

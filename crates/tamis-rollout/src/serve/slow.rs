@@ -26,6 +26,7 @@ impl SlowDown {
         let length = (median * (sigma * normal).exp()).round().max(1.0);
         job.params.max_new_tokens = (length as usize).min(job.params.max_new_tokens);
         job.params.stop_token_ids.clear();
+        job.form = None;
     }
 
     /// Why a completion ended, as if its length had been its own.

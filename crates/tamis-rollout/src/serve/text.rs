@@ -7,7 +7,7 @@ use tamis_model::FinishReason;
 use tamis_text::decode::IncrementalDecoder;
 use tamis_text::tokenizer::{Tokenizer, TokenizerError};
 
-use super::engine::Piece;
+use super::engine::{Ended, Piece};
 use super::error::ApiError;
 use super::sampling::HowSampled;
 
@@ -55,8 +55,8 @@ pub(super) fn stop_reason(
 }
 
 /// How vLLM calls the end of a completion.
-pub(super) fn finish_name(finish: FinishReason) -> &'static str {
-    match finish {
+pub(super) fn finish_name(ended: &Ended) -> &'static str {
+    match ended.finish {
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",
         FinishReason::Aborted => "abort",

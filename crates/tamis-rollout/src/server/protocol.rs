@@ -93,13 +93,18 @@ pub trait Protocol: Send {
 
     /// Of which distribution its log-probabilities are, where that is known without asking.
     fn known_mode(&self) -> Option<LogprobsOf>;
+
+    /// Mean difference of log-probabilities, in nats, that its rounding may make at most, where that is known.
+    fn rounding(&self) -> Option<f64> {
+        None
+    }
 }
 
 /// vLLM, see [`vllm`].
 #[derive(Debug, Clone)]
 pub struct Vllm {
     interface: Interface,
-    /// `tamis serve`, which takes our keys, reports log-probabilities as ours and loads weights whole or not at all.
+    /// `tamis serve`, which takes our keys and reports log-probabilities as ours.
     is_tamis: bool,
 }
 
@@ -153,8 +158,8 @@ impl Protocol for Vllm {
             Control::Health => Call::get("/health"),
             Control::Program => vllm::program(),
             Control::Models => vllm::models(),
-            // Known already, and it has no log-probabilities of prompts.
-            Control::LogprobsMode | Control::Score(_) if self.is_tamis => return None,
+            // Known already.
+            Control::LogprobsMode if self.is_tamis => return None,
             Control::LogprobsMode => vllm::ask_mode(self.interface, model, request_id, 1),
             Control::Label => vllm::label(),
             Control::Figures => vllm::metrics(),
@@ -194,6 +199,11 @@ impl Protocol for Vllm {
 
     fn known_mode(&self) -> Option<LogprobsOf> {
         None
+    }
+
+    /// The engine of this process, maybe on a processor that rounds otherwise.
+    fn rounding(&self) -> Option<f64> {
+        self.is_tamis.then_some(1e-4)
     }
 }
 

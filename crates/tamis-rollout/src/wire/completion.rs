@@ -56,6 +56,8 @@ pub struct Completion {
     pub spans: Option<Vec<LabelSpan>>,
     /// Completion tokens by the server's own count.
     pub num_counted: Option<u64>,
+    /// Mean entropy over the tokens, in nats; `tamis serve` says it.
+    pub entropy: Option<f64>,
 }
 
 /// What an answer must agree with.
@@ -82,6 +84,8 @@ pub struct Checked {
     pub finish: Finish,
     /// Spans without gap from 0 to T; `None` where the server does not say.
     pub spans: Option<Vec<LabelSpan>>,
+    /// Mean entropy over the tokens, in nats; `None` where the server does not say.
+    pub entropy: Option<f64>,
 }
 
 /// Rounding above 0 that a log-probability may have: the logarithm of a probability that was summed in single precision.
@@ -157,7 +161,8 @@ impl Completion {
         if let Some(spans) = &self.spans {
             check_spans(spans, num_tokens as u32)?;
         }
-        Ok(Checked { token_ids, logprobs, finish, spans: self.spans })
+        let entropy = self.entropy.filter(|entropy| entropy.is_finite() && *entropy >= 0.0);
+        Ok(Checked { token_ids, logprobs, finish, spans: self.spans, entropy })
     }
 }
 

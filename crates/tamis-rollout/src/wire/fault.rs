@@ -52,6 +52,8 @@ pub enum FaultClass {
     StaleWeights,
     /// Tokens that cannot be decoded.
     Undecodable,
+    /// A text that does not match the expression that it was asked to match.
+    NoMatch,
     /// The server gave the request up although nobody had asked it to.
     AbortedByServer,
     /// The server's weights give other log-probabilities than those that were published.
@@ -60,7 +62,7 @@ pub enum FaultClass {
 
 impl FaultClass {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::Connect,
         Self::Reset,
         Self::HalfBody,
@@ -83,6 +85,7 @@ impl FaultClass {
         Self::Versions,
         Self::StaleWeights,
         Self::Undecodable,
+        Self::NoMatch,
         Self::AbortedByServer,
         Self::Probe,
     ];
@@ -112,6 +115,7 @@ impl FaultClass {
             Self::Versions => "versions",
             Self::StaleWeights => "stale_weights",
             Self::Undecodable => "undecodable",
+            Self::NoMatch => "no_match",
             Self::AbortedByServer => "aborted_by_server",
             Self::Probe => "probe",
         }
@@ -120,7 +124,7 @@ impl FaultClass {
     /// Whether the request may succeed another time or elsewhere.
     pub fn kind(self) -> FailureKind {
         match self {
-            Self::Refused | Self::Clamped => FailureKind::Permanent,
+            Self::Refused | Self::Clamped | Self::NoMatch => FailureKind::Permanent,
             _ => FailureKind::Transient,
         }
     }

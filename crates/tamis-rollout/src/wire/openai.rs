@@ -11,7 +11,17 @@ use crate::generator::Sampling;
 
 /// Refuses what the interface has no words for.
 pub fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), ParameterError> {
-    refuse_ours(extra, &["top_k", "min_p", "repetition_penalty", "stop_token_ids", "ignore_eos"])?;
+    const FREE: [&str; 8] = [
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+        "stop_token_ids",
+        "ignore_eos",
+        "structured_outputs",
+        "regex",
+        "guided_regex",
+    ];
+    refuse_ours(sampling, extra, &FREE)?;
     let reason = "OpenAI's interface has no such parameter; if the server takes it all the same, set it under \
                   rollout.server_parameters";
     let not = |what: String| Err(ParameterError::NotSupported { server: "openai", what, reason });
@@ -21,6 +31,7 @@ pub fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), Para
         Sampling { repetition_penalty, .. } if (repetition_penalty - 1.0).abs() > 0.0 => {
             not(format!("repetition_penalty {repetition_penalty}"))
         }
+        Sampling { regex: Some(_), .. } => not("regex".to_owned()),
         Sampling { stop, .. } if stop.len() > 4 => Err(ParameterError::NotSupported {
             server: "openai",
             what: format!("{} stop strings", stop.len()),

@@ -58,8 +58,7 @@ pub enum ParameterError {
     },
     /// Log-probabilities of this server are of another distribution than those that are trained on.
     #[error(
-        "{server} reports log-probabilities {of}, and with {with} these are not those that are trained on; \
-         {hint}"
+        "{server} reports log-probabilities {of}, and with {with} these are not those that are trained on"
     )]
     OtherLogprobs {
         /// The kind of server.
@@ -68,8 +67,6 @@ pub enum ParameterError {
         of: &'static str,
         /// The setting that makes the difference.
         with: String,
-        /// What to do.
-        hint: &'static str,
     },
 }
 
@@ -107,6 +104,11 @@ impl LogprobsOf {
         let temperature = || has_temperature.then(|| format!("temperature {}", sampling.temperature));
         let penalty = || has_penalty.then(|| format!("repetition_penalty {}", sampling.repetition_penalty));
         let altered = || alters.map(str::to_owned);
+        // Every server masks the logits before it looks at them for anything else, its "raw" log-probabilities included.
+        let masked = || {
+            let by_server = altered().filter(|name| FORMS.contains(&name.as_str()));
+            sampling.regex.is_some().then(|| "regex".to_owned()).or(by_server)
+        };
         let truncation = || {
             // Greedy decoding reports the distribution before truncation.
             let top_k = sampling.top_k.filter(|&k| k > 0).map(|k| format!("top_k {k}"));
@@ -116,9 +118,9 @@ impl LogprobsOf {
         };
         match self {
             Self::Ours => None,
-            Self::Logits => temperature(),
-            Self::Tempered => penalty().or_else(altered),
-            Self::Drawn => penalty().or_else(altered).or_else(truncation),
+            Self::Logits => temperature().or_else(masked),
+            Self::Tempered => penalty().or_else(masked).or_else(altered),
+            Self::Drawn => penalty().or_else(masked).or_else(altered).or_else(truncation),
         }
     }
 }
@@ -142,8 +144,11 @@ pub fn altering(extra: &Map<String, Value>) -> Option<&str> {
     extra.keys().map(String::as_str).find(|name| !HARMLESS.contains(name))
 }
 
+/// Parameters that bind completions to a form.
+const FORMS: [&str; 5] = ["structured_outputs", "regex", "json_schema", "ebnf", "structural_tag"];
+
 /// Parameters that our settings decide, with the setting.
-const OURS: [(&str, &str); 26] = [
+const OURS: [(&str, &str); 28] = [
     ("temperature", "rollout.temperature"),
     ("top_k", "rollout.top_k"),
     ("top_p", "rollout.top_p"),
@@ -153,6 +158,8 @@ const OURS: [(&str, &str); 26] = [
     ("max_new_tokens", "rollout.max_response_length"),
     ("max_completion_tokens", "rollout.max_response_length"),
     ("stop", "rollout.stop"),
+    ("regex", "rollout.regex"),
+    ("guided_regex", "rollout.regex"),
     ("n", "rollout.n"),
     ("seed", "run.seed"),
     ("sampling_seed", "run.seed"),
@@ -172,11 +179,21 @@ const OURS: [(&str, &str); 26] = [
     ("model", "rollout.server_model"),
 ];
 
-/// Refuses parameters that say what a setting of ours says; `sent` is what is really sent under the same name (a server that has no
-/// `top_k` of its own may take it as a parameter).
-pub(super) fn refuse_ours(extra: &Map<String, Value>, free: &[&str]) -> Result<(), ParameterError> {
+/// Refuses parameters that say what a setting of ours says; `free` are those that it does not say to this server, which may take them as
+/// parameters all the same. A completion has one form at most.
+pub(super) fn refuse_ours(
+    sampling: &Sampling,
+    extra: &Map<String, Value>,
+    free: &[&str],
+) -> Result<(), ParameterError> {
     let clash = OURS.iter().find(|(name, _)| extra.contains_key(*name) && !free.contains(name));
-    clash.map_or(Ok(()), |&(name, by)| Err(ParameterError::SetByUs { name: name.to_owned(), by }))
+    let form = FORMS.iter().find(|&&name| {
+        let is_regex = |value: &Value| name == "structured_outputs" && !value["regex"].is_null();
+        !free.contains(&name)
+            && extra.get(name).is_some_and(|value| sampling.regex.is_some() || is_regex(value))
+    });
+    let clash = clash.copied().or(form.map(|&name| (name, "rollout.regex")));
+    clash.map_or(Ok(()), |(name, by)| Err(ParameterError::SetByUs { name: name.to_owned(), by }))
 }
 
 /// Adds the members of a map to another.

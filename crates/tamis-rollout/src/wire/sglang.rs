@@ -12,7 +12,7 @@ const BESIDE: [&str; 4] = ["lora_path", "priority", "custom_logit_processor", "s
 
 /// Refuses what SGLang would not do, or not as meant.
 pub fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), ParameterError> {
-    refuse_ours(extra, &["repetition_penalty"])?;
+    refuse_ours(sampling, extra, &["repetition_penalty"])?;
     if (sampling.repetition_penalty - 1.0).abs() > 0.0 {
         return Err(ParameterError::NotSupported {
             server: "sglang",
@@ -26,7 +26,7 @@ pub fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), Para
 
 /// The request of one sample.
 pub fn sample(ask: &Ask<'_>) -> Call {
-    let Sampling { temperature, top_k, top_p, min_p, max_response_length, stop, .. } = ask.sampling;
+    let Sampling { temperature, top_k, top_p, min_p, max_response_length, stop, regex, .. } = ask.sampling;
     let mut parameters = Map::new();
     parameters.insert("max_new_tokens".to_owned(), json!(max_response_length));
     parameters.insert("temperature".to_owned(), json!(temperature));
@@ -37,6 +37,9 @@ pub fn sample(ask: &Ask<'_>) -> Call {
     parameters.insert("stop_token_ids".to_owned(), json!(ask.end_token_ids));
     if !stop.is_empty() {
         parameters.insert("stop".to_owned(), json!(stop));
+    }
+    if let Some(regex) = regex {
+        parameters.insert("regex".to_owned(), json!(regex));
     }
     if let Some(seed) = ask.seed {
         // Heard only by a server with --enable-deterministic-inference; a signed 32-bit number over there.
@@ -100,6 +103,7 @@ pub fn read(answer: &Answer) -> Result<Completion, Fault> {
         finish: body.meta_info.finish_reason.map(|reason| Finish::named(&reason.kind)),
         spans: label.map(|label| vec![LabelSpan { label, start: 0, end: num_tokens }]),
         num_counted: body.meta_info.completion_tokens,
+        entropy: None,
     })
 }
 

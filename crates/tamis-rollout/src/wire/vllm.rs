@@ -31,7 +31,7 @@ const LOWEST_TEMPERATURE: f64 = 0.01;
 
 /// Refuses what vLLM would not do, or not as meant.
 pub fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), ParameterError> {
-    refuse_ours(extra, &[])?;
+    refuse_ours(sampling, extra, &[])?;
     if sampling.temperature > 0.0 && sampling.temperature < LOWEST_TEMPERATURE {
         return Err(ParameterError::NotSupported {
             server: "vllm",
@@ -44,7 +44,7 @@ pub fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), Para
 
 /// The request of one sample.
 pub fn sample(interface: Interface, ask: &Ask<'_>) -> Call {
-    let Sampling { temperature, top_k, top_p, min_p, repetition_penalty, max_response_length, stop } =
+    let Sampling { temperature, top_k, top_p, min_p, repetition_penalty, max_response_length, stop, regex } =
         ask.sampling;
     // All of them, always: a server fills what is left out from the model's generation_config.json.
     let mut parameters = Map::new();
@@ -57,6 +57,9 @@ pub fn sample(interface: Interface, ask: &Ask<'_>) -> Call {
     parameters.insert("stop_token_ids".to_owned(), json!(ask.end_token_ids));
     if !stop.is_empty() {
         parameters.insert("stop".to_owned(), json!(stop));
+    }
+    if let Some(regex) = regex {
+        parameters.insert("structured_outputs".to_owned(), json!({"regex": regex}));
     }
     if let Some(seed) = ask.seed {
         // A signed 64-bit number over there.
@@ -132,6 +135,13 @@ struct Choice {
     finish_reason: Option<String>,
     weight_versions: Option<Vec<LabelSpan>>,
     logprobs: Option<Logprobs>,
+    tamis: Option<OfTamis>,
+}
+
+/// What `tamis serve` says beside.
+#[derive(Deserialize)]
+struct OfTamis {
+    entropy: Option<f64>,
 }
 
 /// Both spellings: a list of tokens (`generate`, chat) and lists of numbers (completions).
@@ -210,6 +220,7 @@ fn absorb(completions: &mut Vec<Completion>, body: Body) -> Result<(), Fault> {
         }
         completion.finish = choice.finish_reason.as_deref().map(Finish::named).or(completion.finish.take());
         completion.spans = choice.weight_versions.or(completion.spans.take());
+        completion.entropy = choice.tamis.and_then(|of| of.entropy).or(completion.entropy);
     }
     if let (Some(usage), [completion]) = (body.usage, completions.as_mut_slice()) {
         completion.num_counted = usage.completion_tokens.or(completion.num_counted);
@@ -432,15 +443,7 @@ pub fn read_scores(answer: &Answer, token_ids: &[u32]) -> Result<Vec<f64>, Fault
 /// Asks for one token where only one is allowed: its log-probability is exactly 0 where a server reports what the token was drawn from.
 pub fn ask_mode(interface: Interface, model: Option<&str>, request_id: &str, token_id: u32) -> Call {
     let extra = json!({"allowed_token_ids": [token_id]});
-    let sampling = Sampling {
-        temperature: 1.0,
-        top_k: None,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        max_response_length: 1,
-        stop: Vec::new(),
-    };
+    let sampling = Sampling::plain(1);
     let empty = Map::new();
     let ask = Ask {
         request_id,

@@ -1,25 +1,34 @@
 //! The fleet as a client of `tamis serve`: what comes over the wire is what the engine in this process samples, bit for bit.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Map;
 use tamis_core::group::PolicyVersion;
 use tamis_core::random::{Key, Purpose};
-use tamis_model::{Generator as Engine, GeneratorSettings, Request, SaveDtype, Threads};
+use tamis_model::{
+    Generator as Engine, GeneratorSettings, Request, SaveDtype, Sequence, Threads, Workspace, score,
+};
 use tamis_rollout::clock::{Bell, SystemClock};
+use tamis_rollout::fleet::FleetMessage;
 use tamis_rollout::fleet::{Fleet, FleetSettings};
 use tamis_rollout::http::{Address, HttpClient, HttpSettings};
-use tamis_rollout::native::{StopText, engine_params};
-use tamis_rollout::server::{OtherLogprobs, Server, ServerSettings, VllmServer};
+use tamis_rollout::native::{StopText, engine_params, token_mask};
+use tamis_rollout::server::{OtherLogprobs, Probe, Server, ServerSettings, VllmServer};
 use tamis_rollout::{
     Generator, GeneratorEvent, InFlight, Publication, Sample, SampleId, SamplePurpose, SampleRequest,
     Sampling, Wait, Weights,
 };
 
+use tamis_text::regex_mask::RegexMask;
+
 use super::harness::*;
 
 fn fleet(servers: &[&Serving], stream: bool) -> Fleet {
+    fleet_that_says(servers, stream, Box::new(|_| {}))
+}
+
+fn fleet_that_says(servers: &[&Serving], stream: bool, say: Box<dyn Fn(FleetMessage) + Send>) -> Fleet {
     let bell = Bell::default();
     let mut client = HttpClient::start(HttpSettings::default(), false).unwrap();
     let members = servers
@@ -52,21 +61,14 @@ fn fleet(servers: &[&Serving], stream: bool) -> Fleet {
         ..FleetSettings::default()
     };
     let clock = Box::new(SystemClock);
-    Fleet::connect(members, settings, clock, bell, Arc::default(), Box::new(|_| {})).unwrap()
+    Fleet::connect(members, settings, clock, bell, Arc::default(), say).unwrap()
 }
 
 fn sampling(i: u64) -> Sampling {
-    let plain = Sampling {
-        temperature: 1.0,
-        top_k: None,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        max_response_length: 20,
-        stop: Vec::new(),
-    };
-    match i % 4 {
+    let plain = Sampling::plain(20);
+    match i % 5 {
         0 => plain,
+        4 => Sampling { regex: Some("[a-z\u{e9} ]{2,12}[.!]".to_owned()), ..plain },
         1 => Sampling { temperature: 0.7, top_p: 0.95, ..plain },
         2 => Sampling { top_k: Some(20), min_p: 0.02, repetition_penalty: 1.1, ..plain },
         _ => Sampling { temperature: 1.3, stop: vec!["e".to_owned()], ..plain },
@@ -91,15 +93,18 @@ fn requests() -> Vec<SampleRequest> {
 }
 
 /// What the engine alone makes of a request with the weights of that number.
-fn alone(number: u64, request: &SampleRequest) -> (Vec<u32>, Vec<f32>) {
+fn alone(number: u64, request: &SampleRequest) -> (Vec<u32>, Vec<f32>, f64) {
     let (model, tokenizer) = (model(number), Arc::new(tokenizer()));
     let stop = Arc::new(StopText::new(request.sampling.stop.clone(), tokenizer.clone()).unwrap());
     let params = engine_params(&request.sampling, tokenizer.eos_id().into_iter().collect());
+    let mask = request.sampling.regex.as_ref().map(|regex| {
+        token_mask(&Arc::new(RegexMask::new(regex, &tokenizer, &params.stop_token_ids).unwrap()))
+    });
     let mut engine = Engine::new(model.config(), GeneratorSettings::default());
     let prompt = request.prompt_token_ids.to_vec();
-    engine.submit(Request { prompt, keys: vec![request.key], params, stop: stop.check() }).unwrap();
+    engine.submit(Request { prompt, keys: vec![request.key], params, stop: stop.check(), mask }).unwrap();
     let done = engine.run(&Threads::new(1), &model).remove(0);
-    (done.tokens, done.logprobs)
+    (done.tokens, done.logprobs, done.entropy)
 }
 
 fn samples(fleet: &mut Fleet, requests: &[SampleRequest]) -> Vec<(SampleId, Sample)> {
@@ -120,7 +125,8 @@ fn samples(fleet: &mut Fleet, requests: &[SampleRequest]) -> Vec<(SampleId, Samp
 fn assert_of(number: u64, version: u64, requests: &[SampleRequest], samples: &[(SampleId, Sample)]) {
     for (request, (id, sample)) in requests.iter().zip(samples) {
         assert_eq!(request.id, *id);
-        let (tokens, logprobs) = alone(number, request);
+        let (tokens, logprobs, entropy) = alone(number, request);
+        assert_eq!(sample.entropy.map(f64::to_bits), Some(entropy.to_bits()), "{id}");
         assert_eq!(sample.token_ids, tokens, "{id}");
         let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(&sample.logprobs), bits(&logprobs), "{id}");
@@ -160,4 +166,49 @@ fn samples_that_come_in_parts_are_the_same() {
     let serving = serve(settings());
     let requests = requests();
     assert_of(1, 0, &requests, &samples(&mut fleet(&[&serving], true), &requests));
+}
+
+/// Log-probabilities of a prompt's tokens but the first, under the weights of that number.
+fn scored(number: u64, token_ids: &[u32]) -> Vec<f32> {
+    let sequence = Sequence { tokens: token_ids, start: 1 };
+    let scores =
+        score(&Threads::new(1), &model(number), &mut Workspace::default(), &[sequence], 1.0).unwrap();
+    scores.logprobs.values().to_vec()
+}
+
+/// It is used once it has shown by a text that it holds the weights: one that holds others is not, whatever they are called.
+#[test]
+fn a_server_shows_that_it_holds_what_was_published() {
+    let serving = serve(settings());
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let hear = told.clone();
+    let mut fleet = fleet_that_says(
+        &[&serving],
+        false,
+        Box::new(move |message| hear.lock().unwrap().push(message.to_string())),
+    );
+    let token_ids: Vec<u32> = (0..24).map(|place| place * 11 % 300).collect();
+    let folder = |published: u64, probed: u64| {
+        let folder = tempfile::tempdir().unwrap();
+        model(published).save(folder.path(), SaveDtype::F32).unwrap();
+        let logprobs = scored(probed, &token_ids).iter().map(|&logprob| f64::from(logprob)).collect();
+        Probe { token_ids: token_ids.clone(), logprobs, tolerance: 100.0 }.write(folder.path()).unwrap();
+        folder
+    };
+    let publish = |fleet: &mut Fleet, version: u64, folder: &tempfile::TempDir| {
+        let weights = Weights::Folder(folder.path().to_owned());
+        fleet.publish(&Publication { version: PolicyVersion(version), weights }, InFlight::Wait).unwrap();
+    };
+    let good = folder(2, 2);
+    publish(&mut fleet, 1, &good);
+    assert_eq!(fleet.next(Wait::Forever).unwrap(), [GeneratorEvent::Published { version: PolicyVersion(1) }]);
+    let other = folder(3, 2);
+    publish(&mut fleet, 2, &other);
+    let end = Instant::now() + PATIENCE;
+    while told.lock().unwrap().is_empty() && Instant::now() < end {
+        let soon = Wait::Until(Instant::now() + Duration::from_millis(50));
+        assert_eq!(fleet.next(soon).unwrap(), [], "nothing is published");
+    }
+    let told = told.lock().unwrap().join("; ");
+    assert!(told.contains("log-probabilities of a known text are off by"), "{told}");
 }

@@ -66,6 +66,7 @@ fn aborted_requests_are_answered_with_what_they_have() {
     assert_eq!(abort(json!(["chatcmpl-three"]))["aborted"], 1);
     assert_eq!(by_chat.join().unwrap().json()["choices"][0]["finish_reason"], "abort");
     // All at once, streams among them.
+    server.await_metric("vllm:num_requests_running", |running| running == 2.0);
     let last = server.later(GENERATE, long("five", 400));
     server.await_metric("vllm:num_requests_running", |running| running == 3.0);
     assert_eq!(server.json("/abort_requests", &json!({})), json!({"status": "aborted", "aborted": 2}));

@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tamis_core::random::{Key, Purpose};
-use tamis_model::{Generator, GeneratorSettings, Request, SamplingParams, Threads};
+use tamis_model::{
+    Generator, GeneratorSettings, Request, SamplingParams, Sequence, Threads, Workspace, score,
+};
 use tamis_rollout::Sampling;
-use tamis_rollout::native::{StopText, engine_params};
+use tamis_rollout::native::{StopText, engine_params, token_mask};
+use tamis_text::regex_mask::{RegexMask, WholeRegex};
 
 use super::harness::*;
 
@@ -19,28 +22,26 @@ fn alone(prompt: &[u32], keys: Vec<Key>, sampling: &Sampling) -> Vec<(Vec<u32>, 
     let (model, tokenizer) = (model(1), Arc::new(tokenizer()));
     let stop = Arc::new(StopText::new(sampling.stop.clone(), tokenizer.clone()).unwrap());
     let params = engine_params(sampling, tokenizer.eos_id().into_iter().collect());
+    let mask = sampling.regex.as_ref().map(|regex| {
+        token_mask(&Arc::new(RegexMask::new(regex, &tokenizer, &params.stop_token_ids).unwrap()))
+    });
     let mut generator = Generator::new(model.config(), GeneratorSettings::default());
-    generator.submit(Request { prompt: prompt.to_vec(), keys, params, stop: stop.check() }).unwrap();
+    generator.submit(Request { prompt: prompt.to_vec(), keys, params, stop: stop.check(), mask }).unwrap();
     let mut done = generator.run(&Threads::new(1), &model);
     done.sort_by_key(|done| done.sample);
     done.into_iter().map(|done| (done.tokens, done.logprobs, done.entropy)).collect()
 }
 
+const FORM: &str = "[a-z\u{e9} ]{3,60}\\.";
+
 fn sampling(i: u64) -> Sampling {
-    let plain = Sampling {
-        temperature: 1.0,
-        top_k: None,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        max_response_length: 40,
-        stop: Vec::new(),
-    };
-    match i % 5 {
+    let plain = Sampling::plain(40);
+    match i % 6 {
         0 => plain,
         1 => Sampling { temperature: 0.7, top_p: 0.95, ..plain },
         2 => Sampling { top_k: Some(20), min_p: 0.02, repetition_penalty: 1.1, ..plain },
         3 => Sampling { temperature: 0.0, max_response_length: 25, ..plain },
+        4 => Sampling { regex: Some(FORM.to_owned()), ..plain },
         _ => Sampling { temperature: 1.3, stop: vec!["e".to_owned(), "the ".to_owned()], ..plain },
     }
 }
@@ -54,6 +55,7 @@ fn as_json(sampling: &Sampling) -> Value {
         "repetition_penalty": sampling.repetition_penalty,
         "max_tokens": sampling.max_response_length,
         "stop": sampling.stop,
+        "structured_outputs": sampling.regex.as_ref().map(|regex| json!({"regex": regex})),
         "logprobs": 0,
     })
 }
@@ -92,6 +94,65 @@ fn by_our_keys_the_server_samples_what_the_engine_does_whatever_else_runs() {
             assert_eq!(choice["tamis"]["entropy"].as_f64(), Some(*entropy), "request {i}");
             let spans = json!([{"version": "default", "start": 0, "end": tokens.len()}]);
             assert_eq!(choice["weight_versions"], spans);
+        }
+    }
+}
+
+/// What the training pass says of them, and nothing of the first; the sampled tokens are what they are without.
+#[test]
+fn a_prompt_is_told_with_its_log_probabilities() {
+    let server = serve(settings());
+    let prompt = prompt(6);
+    let sequence = Sequence { tokens: &prompt, start: 1 };
+    let scores = score(&Threads::new(1), &model(1), &mut Workspace::default(), &[sequence], 1.0).unwrap();
+    let check = |told: &Value| {
+        let told = told.as_array().unwrap();
+        assert_eq!(told.len(), prompt.len());
+        assert!(told[0].is_null());
+        for ((told, token), expected) in told[1..].iter().zip(&prompt[1..]).zip(scores.logprobs.values()) {
+            let logprob = told[token.to_string()]["logprob"].as_f64().unwrap();
+            assert_eq!((logprob as f32).to_bits(), expected.to_bits());
+        }
+    };
+    // Whatever the temperature of what is sampled.
+    let params = json!({"max_tokens": 4, "seed": 3, "temperature": 0.5});
+    let mut scored = params.clone();
+    scored["prompt_logprobs"] = json!(0);
+    let generate = |params: &Value| {
+        server.json("/inference/v1/generate", &json!({"token_ids": prompt, "sampling_params": params}))
+    };
+    let answer = generate(&scored);
+    check(&answer["prompt_logprobs"]);
+    assert_eq!(choice_tokens(&answer["choices"][0]), choice_tokens(&generate(&params)["choices"][0]));
+    scored["prompt"] = json!([[10], prompt]);
+    let answer = server.json("/v1/completions", &scored);
+    assert_eq!(answer["choices"][0]["prompt_logprobs"], json!([null]));
+    check(&answer["choices"][1]["prompt_logprobs"]);
+    assert!(generate(&params)["prompt_logprobs"].is_null());
+}
+
+/// On every route, whole and in parts: the text matches, or begins a match where it was cut.
+#[test]
+fn what_is_bound_to_an_expression_matches_it() {
+    let server = serve(settings());
+    let form = WholeRegex::new(FORM).unwrap();
+    let check = |text: &str, finish: &str| {
+        let fits = if finish == "stop" { form.matches(text) } else { form.may_begin(text) };
+        assert!(fits, "{finish}: {text:?}");
+    };
+    let sampling = json!({"max_tokens": 90, "n": 3, "structured_outputs": {"regex": FORM}});
+    for seed in 0..4 {
+        let mut body = sampling.clone();
+        body["seed"] = json!(seed);
+        let mut chat = body.clone();
+        body["prompt"] = json!([10, 20, 30]);
+        chat["messages"] = json!([{"role": "user", "content": "Say a word."}]);
+        for choice in server.json("/v1/completions", &body)["choices"].as_array().unwrap() {
+            check(choice["text"].as_str().unwrap(), choice["finish_reason"].as_str().unwrap());
+        }
+        for choice in server.json("/v1/chat/completions", &chat)["choices"].as_array().unwrap() {
+            let text = choice["message"]["content"].as_str().unwrap();
+            check(text, choice["finish_reason"].as_str().unwrap());
         }
     }
 }
@@ -287,7 +348,8 @@ fn alternatives_are_ranked() {
     }
     let greedy = SamplingParams { greedy: true, max_new_tokens: 10, ..SamplingParams::default() };
     let mut generator = Generator::new(model(1).config(), GeneratorSettings::default());
-    let request = Request { prompt: vec![10, 20, 30], keys: vec![key(0)], params: greedy, stop: None };
+    let request =
+        Request { prompt: vec![10, 20, 30], keys: vec![key(0)], params: greedy, stop: None, mask: None };
     generator.submit(request).unwrap();
     let done = generator.run(&Threads::new(1), &model(1));
     assert!(done[0].tokens.starts_with(&tokens(&answer)));

@@ -312,13 +312,16 @@ fn our_own_client_understands_the_server() {
         repetition_penalty: 1.0,
         max_response_length: 30,
         stop: Vec::new(),
+        regex: None,
     };
     let key = tamis_core::random::Key::new(3, tamis_core::random::Purpose::Rollout).with(5);
     let expected = {
         use tamis_model::{Generator, GeneratorSettings, Request, Threads};
         let params = tamis_rollout::native::engine_params(&sampling, end.to_vec());
         let mut generator = Generator::new(model(1).config(), GeneratorSettings::default());
-        generator.submit(Request { prompt: prompt.to_vec(), keys: vec![key], params, stop: None }).unwrap();
+        generator
+            .submit(Request { prompt: prompt.to_vec(), keys: vec![key], params, stop: None, mask: None })
+            .unwrap();
         generator.run(&Threads::new(1), &model(1)).remove(0)
     };
     for interface in [Interface::Generate, Interface::Completions] {

@@ -5,6 +5,7 @@ use std::path::Path;
 use tamis_config::{Architecture as ConfigArchitecture, Config, InitConfig, TokenizerSource};
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{Architecture, Model, ModelConfig};
+use tamis_text::regex_mask::{RegexMask, RegexMaskError};
 use tamis_text::tokenizer::Tokenizer;
 
 use super::{AssembleError, RELATIVE};
@@ -55,6 +56,24 @@ pub(super) fn unverified_codec(
         }
         (None, None) => Err(no_model()),
     }
+}
+
+/// Refuses a `rollout.regex`, set at that place, that no completion of the tokenizer could match.
+pub(crate) fn check_regex(config: &Config, place: Option<&str>, codec: &Codec) -> Result<(), AssembleError> {
+    let Some(pattern) = &config.rollout.regex else { return Ok(()) };
+    RegexMask::new(pattern, codec.tokenizer(), codec.end_token_ids()).map(|_| ()).map_err(|error| {
+        let place = place.map(|place| format!(" ({place})")).unwrap_or_default();
+        let hint = match &error {
+            RegexMaskError::Pattern { .. } => {
+                "write it in the syntax of Rust's `regex`, without look-around and back-references"
+            }
+            RegexMaskError::Tokenizer(_) => "reward the form instead (`kind: format`)",
+            RegexMaskError::NoMatch | RegexMaskError::Empty => {
+                "let it match a completion that the model can write, or set it to null"
+            }
+        };
+        AssembleError::setting(format!("rollout.regex{place}: {error}"), hint)
+    })
 }
 
 fn no_model() -> AssembleError {

@@ -34,7 +34,7 @@ use crate::run::workers::Workers;
 use crate::validation::{Validation, sample};
 use members::Members;
 use passes::Passes;
-use reference::{penalty, reference_column, reference_logprobs};
+use reference::{penalty, recomputed_logprobs, reference_column, reference_logprobs};
 
 /// Everything that advantages are made of. Rows are trajectories of the trained groups in order \[B\], or groups \[P\].
 pub(crate) struct Columns {
@@ -51,7 +51,9 @@ pub(crate) struct Columns {
     token_rewards: Option<Ragged<f64>>,
     mask: Ragged<bool>,
     lengths: Vec<usize>,
-    /// As generation gave them, where the estimator reads them.
+    /// Log-probabilities under the policy before the step `[B][T]`, where a sampler did not say them.
+    pub(crate) recomputed: Option<Ragged<f32>>,
+    /// As generation gave them or else recomputed, where the estimator reads them.
     sampled_logprobs: Option<Ragged<f64>>,
     passes: Passes,
     /// Reward of the greedy completion of each prompt \[P\], NaN where it is unscored.
@@ -135,6 +137,11 @@ pub(crate) fn columns(
     let groups = batch.groups();
     let micro_batch = recipe.update.micro_batch;
     let clock = Instant::now();
+    let recomputed = recomputed_logprobs(&mut workers.engine, &groups, micro_batch)?;
+    if recomputed.is_some() {
+        facts.timings.add("old_log_prob", clock.elapsed());
+    }
+    let clock = Instant::now();
     let reference = match recipe.divergence {
         Divergence::None => None,
         Divergence::InLoss | Divergence::InReward { .. } => {
@@ -173,7 +180,7 @@ pub(crate) fn columns(
     if let (Divergence::InReward { estimator, controller }, Some(reference)) = (recipe.divergence, &reference)
     {
         let state = reward_kl.unwrap_or_else(|| controller.initial());
-        let penalty = penalty(estimator, state.coef, &groups, reference)?;
+        let penalty = penalty(estimator, state.coef, &groups, recomputed.as_ref(), reference)?;
         let left = penalty.off(rewards.values().iter().copied());
         facts.reward_kl = Some(RewardKl { mean: penalty.mean_kl, coefficient: state.coef });
         reward_kl = Some(controller.updated(state, penalty.mean_kl, left.len() as f64));
@@ -218,10 +225,11 @@ pub(crate) fn columns(
         generated_components.push(of_component);
     }
     let sampled_logprobs = recipe.reads(Column::OldLogprobs).then(|| {
-        let row = |one: &&Trajectory| -> Vec<f64> {
-            one.logprobs.iter().map(|&logprob| f64::from(logprob)).collect()
-        };
-        Ragged::from_rows(trajectories.iter().map(row))
+        let row = |logprobs: &[f32]| -> Vec<f64> { logprobs.iter().map(|&one| f64::from(one)).collect() };
+        match &recomputed {
+            Some(recomputed) => Ragged::from_rows(recomputed.rows().map(row)),
+            None => Ragged::from_rows(trajectories.iter().map(|one| row(&one.logprobs))),
+        }
     });
     facts.timings.add("adv", clock.elapsed());
     Ok(Columns {
@@ -233,6 +241,7 @@ pub(crate) fn columns(
         token_rewards,
         lengths: mask.rows().map(|mask_t| mask_t.iter().filter(|&&on| on).count()).collect(),
         mask,
+        recomputed,
         sampled_logprobs,
         passes,
         greedy,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tamis_core::group::Group;
+use tamis_core::group::{Group, Trajectory};
 use tamis_core::objective::{KlEstimator, kl};
 use tamis_core::ragged::Ragged;
 use tamis_rollout::{DispatchError, Record, Reference, ReferencePass};
@@ -47,13 +47,15 @@ impl Reference for BeforeFilter<'_> {
     fn pass(&mut self, groups: &[&Group]) -> Result<ReferencePass, DispatchError> {
         let clock = Instant::now();
         let failed = |error: RunError| DispatchError::Reference { reason: error.to_string() };
-        let logprobs =
-            reference_logprobs(self.engine, groups, self.micro_batch).map_err(|error| match error {
-                Halt::Interrupted => DispatchError::Interrupted,
-                Halt::Failed(error) => failed(RunError::Learner(error)),
-            })?;
+        let halted = |error| match error {
+            Halt::Interrupted => DispatchError::Interrupted,
+            Halt::Failed(error) => failed(RunError::Learner(error)),
+        };
+        let logprobs = reference_logprobs(self.engine, groups, self.micro_batch).map_err(halted)?;
+        let policy = recomputed_logprobs(self.engine, groups, self.micro_batch).map_err(halted)?;
         let rewards = groups.iter().flat_map(|group| &group.trajectories).map(|trajectory| trajectory.reward);
-        let penalty = penalty(self.estimator, self.coefficient, groups, &logprobs).map_err(failed)?;
+        let penalty = penalty(self.estimator, self.coefficient, groups, policy.as_ref(), &logprobs);
+        let penalty = penalty.map_err(failed)?;
         *self.time += clock.elapsed();
         Ok(ReferencePass { final_rewards: penalty.off(rewards), logprobs })
     }
@@ -66,6 +68,27 @@ pub(crate) fn reference_logprobs(
     micro_batch: MicroBatch,
 ) -> Pass<Ragged<f32>> {
     pass_over(&sequences(groups), micro_batch, |sequences| engine.reference_logprobs(sequences))
+}
+
+/// Log-probabilities of all trajectories under the policy as it is, one row each `[B][T]`.
+pub(crate) fn policy_logprobs(
+    engine: &mut NativeEngine,
+    groups: &[&Group],
+    micro_batch: MicroBatch,
+) -> Pass<Ragged<f32>> {
+    pass_over(&sequences(groups), micro_batch, |sequences| {
+        engine.policy_scores(sequences, 1.0).map(|scores| scores.logprobs)
+    })
+}
+
+/// [`policy_logprobs`], where the sampler of one of the groups did not say them.
+pub(crate) fn recomputed_logprobs(
+    engine: &mut NativeEngine,
+    groups: &[&Group],
+    micro_batch: MicroBatch,
+) -> Pass<Option<Ragged<f32>>> {
+    let is_known = groups.iter().flat_map(|group| &group.trajectories).all(Trajectory::has_logprobs);
+    if is_known { Ok(None) } else { policy_logprobs(engine, groups, micro_batch).map(Some) }
 }
 
 /// Log-probabilities of all trajectories of the batch under the reference, one row each `[B][T]`: those that the filter needed before, and
@@ -109,11 +132,12 @@ impl Penalty {
     }
 }
 
-/// What the divergence from the reference costs some groups.
+/// What the divergence from the reference costs some groups; `policy` stands for the log-probabilities that the sampler did not say.
 pub(crate) fn penalty(
     estimator: KlEstimator,
     coefficient: f64,
     groups: &[&Group],
+    policy: Option<&Ragged<f32>>,
     reference: &Ragged<f32>,
 ) -> Result<Penalty, RunError> {
     let trajectories: Vec<_> = groups.iter().flat_map(|group| &group.trajectories).collect();
@@ -121,8 +145,8 @@ pub(crate) fn penalty(
         Ragged::from_rows(trajectories.iter().map(|trajectory| vec![0.0; trajectory.token_ids.len()]));
     let mask: Vec<bool> =
         trajectories.iter().flat_map(|trajectory| trajectory.loss_mask.iter().copied()).collect();
-    let old: Vec<f32> =
-        trajectories.iter().flat_map(|trajectory| trajectory.logprobs.iter().copied()).collect();
+    let sampled = || trajectories.iter().flat_map(|trajectory| trajectory.logprobs.iter().copied()).collect();
+    let old: Vec<f32> = policy.map_or_else(sampled, |policy| policy.values().to_vec());
     let penalty = kl::in_reward(estimator, coefficient, &token_scores, &mask, &old, reference.values())?;
     Ok(Penalty {
         of_trajectories: penalty.penalties,

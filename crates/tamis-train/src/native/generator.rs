@@ -9,11 +9,12 @@ use tamis_model::{
     Completion, FinishReason as EngineFinish, Generator as Engine, GeneratorSettings, Model, Request,
     RequestId, Threads,
 };
-use tamis_rollout::native::{StopText, engine_params};
+use tamis_rollout::native::{StopText, engine_params, token_mask};
 use tamis_rollout::{
     AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication, Sample,
     SampleId, SamplePurpose, SampleRequest, VersionSpan, Wait, Weights,
 };
+use tamis_text::regex_mask::RegexMasks;
 use tamis_text::tokenizer::Tokenizer;
 
 use super::NativeEngine;
@@ -43,6 +44,7 @@ impl SharedWeights {
 pub struct NativeGenerator {
     threads: Arc<Threads>,
     tokenizer: Arc<Tokenizer>,
+    masks: RegexMasks,
     end_token_ids: Vec<u32>,
     max_num_seqs: usize,
     interrupt: Interrupt,
@@ -92,9 +94,11 @@ fn text(stop: &StopText, tokens: &[u32]) -> Result<String, GeneratorError> {
 impl NativeGenerator {
     /// Beside a learner, at its version.
     pub fn of(learner: &NativeEngine) -> Self {
+        let tokenizer = Arc::new(learner.codec.tokenizer().clone());
         Self {
             threads: Arc::clone(&learner.threads),
-            tokenizer: Arc::new(learner.codec.tokenizer().clone()),
+            masks: RegexMasks::new(Arc::clone(&tokenizer)),
+            tokenizer,
             end_token_ids: learner.codec.end_token_ids().to_vec(),
             max_num_seqs: learner.settings.max_num_seqs,
             interrupt: learner.interrupt.clone(),
@@ -138,6 +142,13 @@ impl NativeGenerator {
         let sampling = &first.sampling;
         let stop = StopText::new(sampling.stop.clone(), Arc::clone(&self.tokenizer));
         let stop = Arc::new(stop.map_err(|error| broken(&error))?);
+        let mask = match &sampling.regex {
+            Some(regex) => {
+                let mask = self.masks.get(regex, &self.end_token_ids);
+                Some(token_mask(&mask.map_err(|error| broken(&error))?))
+            }
+            None => None,
+        };
         let engine = self.engine.get_or_insert_with(|| {
             let settings =
                 GeneratorSettings { max_sequences: self.max_num_seqs, ..GeneratorSettings::default() };
@@ -150,6 +161,7 @@ impl NativeGenerator {
             keys: members.iter().map(|member| member.key).collect(),
             params: engine_params(sampling, self.end_token_ids.clone()),
             stop: stop.check(),
+            mask,
         });
         match submitted {
             Ok(request) => {

@@ -55,10 +55,11 @@ pub(super) struct Start {
 
 impl Start {
     pub(super) fn look(
-        config: &Config,
+        given: &ConfigText,
         existing: Option<&RunDirectory>,
         interrupt: &Interrupt,
     ) -> Result<Self, Halt<RunError>> {
+        let config = &given.config;
         let last = match existing {
             Some(directory) => directory.list_checkpoints()?.pop(),
             None => None,
@@ -91,6 +92,7 @@ impl Start {
             Ok((prompts, codec, lengths))
         })??;
         let from = state.as_ref().map(|(_, folder)| folder.as_path());
+        policy::check_regex(config, given.places.rollout_regex.as_deref(), &codec)?;
         let shape = policy::shape(config, &codec, from)?;
         let critic = match &state {
             Some((state, folder)) if state.critic.is_some() => Some(checkpoint::critic_shape(folder)?),

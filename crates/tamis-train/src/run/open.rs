@@ -61,6 +61,8 @@ pub struct Places {
     pub filter_metric: Option<String>,
     /// `validate.metrics`.
     pub validate_metrics: Option<String>,
+    /// `rollout.regex`.
+    pub rollout_regex: Option<String>,
 }
 
 impl Places {
@@ -69,6 +71,7 @@ impl Places {
         Self {
             filter_metric: loaded.place("filter.metric"),
             validate_metrics: loaded.place("validate.metrics"),
+            rollout_regex: loaded.place("rollout.regex"),
         }
     }
 }
@@ -126,7 +129,7 @@ impl Run {
         let (given, existing) = settled(begin)?;
         let is_new = existing.is_none();
         let interrupted = if is_new { Unbegun::NotBegun } else { Unbegun::NotResumed };
-        let start = match Start::look(&given.config, existing.as_ref(), &interrupt) {
+        let start = match Start::look(&given, existing.as_ref(), &interrupt) {
             Ok(start) => start,
             Err(Halt::Interrupted) => return Ok(Opened::Interrupted(interrupted)),
             Err(Halt::Failed(error)) => return Err(error),
@@ -357,6 +360,7 @@ impl Run {
         let dispatcher_settings = DispatcherSettings {
             // A later step of a resumed run may by chance have none of a score that was there before; before the first there was none.
             is_metric_unproven: sieve.filter.is_some() && !is_complete && at == 0,
+            recomputes_logprobs: servers::recomputes_logprobs(&config)?,
             ..dispatcher_settings(&config)
         };
         let dispatcher = match &state {

@@ -52,6 +52,7 @@ pub(crate) fn sampling(config: &Config) -> Sampling {
         repetition_penalty: rollout.repetition_penalty,
         max_response_length: rollout.max_response_length,
         stop: rollout.stop.clone(),
+        regex: rollout.regex.clone(),
     }
 }
 
@@ -104,6 +105,7 @@ pub(super) fn dispatcher_settings(config: &Config) -> DispatcherSettings {
         group_size: config.rollout.n,
         sampling: sampling(config),
         is_metric_unproven: false,
+        recomputes_logprobs: false,
     }
 }
 

@@ -19,12 +19,10 @@ use super::workers::Workers;
 use crate::batch_metrics::num_tokens;
 use crate::credit::left_out::{LeftOut, left_out, reject};
 use crate::credit::members::{Members, counted, in_loss, of_trajectories};
-use crate::credit::reference::BeforeFilter;
+use crate::credit::reference::{BeforeFilter, policy_logprobs};
 use crate::credit::{Columns, Credit, assign, columns, dropped};
 use crate::critic::{CriticBatch, update_critic};
 use crate::interrupt::Halt;
-use crate::learner::Learner;
-use crate::micro_batch::{pass_over, sequences};
 use crate::servers::Sampler;
 use crate::timings::UPDATE;
 use crate::update::{TrainingBatch, UpdateReport, update};
@@ -275,7 +273,10 @@ fn train_policy(
     let groups = batch.groups();
     let dropped = dropped(recipe, &batch.others)?;
     let clock = Instant::now();
-    let old = old_logprobs(recipe, workers, &groups)?;
+    let old = match &columns.recomputed {
+        Some(recomputed) => Some(recomputed.clone()),
+        None => old_logprobs(recipe, workers, &groups)?,
+    };
     if old.is_some() {
         facts.timings.add("old_log_prob", clock.elapsed());
     }
@@ -328,10 +329,7 @@ fn old_logprobs(
     if !is_needed {
         return Ok(None);
     }
-    let rows = pass_over(&sequences(groups), recipe.update.micro_batch, |sequences| {
-        workers.engine.policy_scores(sequences, 1.0).map(|scores| scores.logprobs)
-    })?;
-    Ok(Some(rows))
+    Ok(Some(policy_logprobs(&mut workers.engine, groups, recipe.update.micro_batch)?))
 }
 
 /// How far what the servers said of their tokens is from what the learner says; members of whose tokens they said nothing are left out.
@@ -339,7 +337,8 @@ fn agreement(groups: &[&Group], old: &Ragged<f32>) -> Option<Agreement> {
     let members = groups.iter().flat_map(|group| &group.trajectories).zip(old.rows());
     let tokens = members.flat_map(|(member, old)| {
         let both = member.logprobs.iter().zip(old).zip(&member.loss_mask);
-        both.filter(|(_, on)| **on).map(|((&sampler, &policy), _)| (f64::from(sampler), f64::from(policy)))
+        both.filter(|((sampler, _), on)| **on && !sampler.is_nan())
+            .map(|((&sampler, &policy), _)| (f64::from(sampler), f64::from(policy)))
     });
     Agreement::of(&tokens.collect::<Vec<_>>())
 }

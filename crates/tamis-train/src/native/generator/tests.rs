@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{AdamWConfig, Architecture, ModelConfig};
 use tamis_rollout::Sampling;
+use tamis_text::regex_mask::WholeRegex;
 
 use super::*;
 use crate::codec::Codec;
@@ -36,15 +37,7 @@ fn request(group: u64, member: u32, sampling: &Arc<Sampling>) -> SampleRequest {
 }
 
 fn sampling(max_response_length: usize) -> Arc<Sampling> {
-    Arc::new(Sampling {
-        temperature: 1.0,
-        top_k: None,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        max_response_length,
-        stop: Vec::new(),
-    })
+    Arc::new(Sampling::plain(max_response_length))
 }
 
 /// Everything until nothing is in flight.
@@ -118,6 +111,61 @@ fn a_sample_is_a_function_of_its_key() {
         let id = request(0, member, &sampling).id;
         assert_eq!(found[&id], together[&id]);
     }
+}
+
+/// Whole texts match, cut ones begin a match; tokens are a function of the key, and log-probabilities are those of the learner.
+#[test]
+fn completions_match_the_expression_whatever_else_is_sampled() {
+    let mut learner = learner(&Interrupt::new());
+    let form = |regex: &str, max_response_length| {
+        Arc::new(Sampling { regex: Some(regex.to_owned()), ..(*sampling(max_response_length)).clone() })
+    };
+    let free = sampling(12);
+    let kinds = [("3[0-2]*3", 12), ("(01|2){1,4}", 12), ("[12]{4,9}0", 5), ("(012|013)", 12)];
+    let mut generator = NativeGenerator::of(&learner);
+    let mut requests = Vec::new();
+    for (kind, (regex, longest)) in kinds.iter().enumerate() {
+        let bound = form(regex, *longest);
+        for member in 0..6 {
+            requests.push((Some(*regex), request(kind as u64, member, &bound)));
+        }
+        requests.push((None, request(100 + kind as u64, 0, &free)));
+    }
+    for (_, request) in &requests {
+        generator.submit(request.clone()).expect("taken");
+    }
+    let together = samples(all(&mut generator));
+    let mut cut = 0;
+    for (regex, request) in requests {
+        let mut alone = NativeGenerator::of(&learner);
+        alone.submit(request.clone()).expect("taken");
+        let found = &samples(all(&mut alone))[&request.id];
+        assert_eq!(found, &together[&request.id]);
+        let sequence = LearnerSequence { prompt: &request.prompt_token_ids, completion: &found.token_ids };
+        assert_eq!(learner.policy_scores(&[sequence], 1.0).expect("a pass").logprobs, found.logprobs);
+        let Some(regex) = regex.map(|regex| (regex, WholeRegex::new(regex).expect("an expression"))) else {
+            continue;
+        };
+        match found.finish_reason {
+            FinishReason::Stop => assert!(regex.1.matches(&found.text), "{:?} of {}", found.text, regex.0),
+            FinishReason::Length => {
+                assert!(regex.1.may_begin(&found.text), "{:?} of {}", found.text, regex.0);
+                cut += 1;
+            }
+        }
+    }
+    assert!(cut >= 6, "four digits of five at least, and no end");
+}
+
+/// An expression that no completion can match breaks the generator off: a run looks before it begins.
+#[test]
+fn an_expression_without_a_match_is_told() {
+    let learner = learner(&Interrupt::new());
+    let mut generator = NativeGenerator::of(&learner);
+    let bound = Arc::new(Sampling { regex: Some("0x".to_owned()), ..(*sampling(4)).clone() });
+    generator.submit(request(0, 0, &bound)).expect("taken");
+    let error = generator.next(Wait::Forever).expect_err("nothing matches");
+    assert!(error.to_string().contains("that matches the expression"), "{error}");
 }
 
 /// One of a group is given up before it began, one after; the others are what they would have been, and what was spent is counted.

@@ -131,6 +131,41 @@ fn the_same_step_of_the_same_state_leaves_the_same() {
     }
 }
 
+/// What a sampler does not say of its tokens the learner computes before the first update: the step is the one of a sampler that said it.
+#[test]
+fn a_step_without_the_samplers_log_probabilities_is_the_step_with_them() {
+    let read: [&[&str]; 3] = [
+        &["objective.advantage.estimator=reinforce_plus_plus", "objective.kl.in=reward", "~filter"],
+        &["objective.shaping=[{kind: soft_reweight}]"],
+        &["train.ppo_epochs=2"],
+    ];
+    for kind in KINDS.iter().chain(&read) {
+        let left = [false, true].map(|is_silent| {
+            let (_folder, mut run) = opened(kind);
+            let mut given = batch(&mut run);
+            if is_silent {
+                for record in &mut given.trained {
+                    for trajectory in &mut record.group.trajectories {
+                        trajectory.logprobs.fill(f32::NAN);
+                    }
+                }
+            }
+            let step = one_step(&mut run, given).unwrap_or_else(|halt| panic!("{kind:?}: {halt:?}"));
+            let silent = serde_json::to_value(&step.groups()).expect("JSON");
+            let read: Vec<Group> =
+                serde_json::from_value(silent).expect("groups, as a checkpoint carries them");
+            assert!(
+                read.iter().flat_map(|group| &group.trajectories).all(|one| one.has_logprobs() != is_silent)
+            );
+            let mut left = Left::by(&run, &step);
+            // What separates the sampler from the trainer is not known.
+            left.metrics.retain(|(name, _)| !name.starts_with("rollout_corr/"));
+            left
+        });
+        assert_eq!(left[0], left[1], "{kind:?}");
+    }
+}
+
 /// Ctrl-C at the first look that a step takes at it, then at the second, the third, and so on until a step is through: each that was given up
 /// moved no weight, and the last leaves what one leaves that nobody disturbed.
 #[test]

@@ -1,0 +1,62 @@
+//! `rollout.regex`: completions that match an expression.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod tamis;
+
+use tamis::Folder;
+
+/// The completions of a file of rollouts or samples.
+fn completions(folder: &Folder, arguments: &[&str]) -> Vec<String> {
+    let ended =
+        folder.tamis(&[&["rollouts"], arguments, &["--limit", "10000", "--json"]].concat()).succeeds();
+    let view: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    let text = |row: &serde_json::Value| row["completion"].as_str().unwrap().to_owned();
+    view["rows"].as_array().unwrap().iter().map(text).collect()
+}
+
+fn is_two_digits(text: &String) -> bool {
+    text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// What is trained on, what is dropped, validation and evaluation: all of it; and a run that is interrupted goes on as if it had not been.
+#[test]
+fn every_completion_of_a_run_matches() {
+    let folder = Folder::tiny();
+    let bound = ["rollout.regex=[1-9][0-9]", "rollout.save=all", "validate.save_samples=true"];
+    let train =
+        |more: &[&str]| folder.tamis(&[&["train", "tiny.yaml"], &bound[..], more].concat()).succeeds();
+    train(&["train.total_steps=4"]);
+    for step in ["1", "2", "4"] {
+        let generated = completions(&folder, &["runs/tiny", "--step", step]);
+        assert!(generated.len() >= 32 && generated.iter().all(is_two_digits), "{generated:?}");
+    }
+    let validated = completions(&folder, &["runs/tiny/validation/step_2.jsonl"]);
+    assert!(!validated.is_empty() && validated.iter().all(is_two_digits), "{validated:?}");
+    train(&["train.total_steps=2", "run.name=part"]);
+    folder.tamis(&["train", "--resume", "runs/part", "train.total_steps=4"]).succeeds();
+    let weights = |run: &str| {
+        std::fs::read(folder.join(&format!("runs/{run}/checkpoints/step_4/model.safetensors"))).unwrap()
+    };
+    assert!(weights("tiny") == weights("part"));
+    let refused = folder.tamis(&["train", "--resume", "runs/part", "~rollout.regex"]);
+    assert!(refused.failure().contains("rollout.regex"), "{}", refused.shown());
+}
+
+/// At the start, with the place, and nothing is left behind.
+#[test]
+fn an_expression_that_cannot_be_followed_is_refused() {
+    let folder = Folder::tiny();
+    let failure = |argument: &str| folder.tamis(&["train", "tiny.yaml", argument]).failure();
+    insta::assert_snapshot!(failure("rollout.regex=[0-9]+x"), @r"
+    exit code 2
+    error: rollout.regex (command line): the tokenizer has no tokens that could write a text that matches the expression
+      hint: let it match a completion that the model can write, or set it to null
+    ");
+    for (expression, wrong) in [("(1|2", "unclosed group (at character 1)"), ("1(?=2)", "look-around")] {
+        let failure = failure(&format!("rollout.regex={expression}"));
+        let begins = "exit code 2\nerror: rollout.regex (command line): not a regular expression that can be followed: ";
+        assert!(failure.starts_with(begins) && failure.contains(wrong), "{failure}");
+        assert!(failure.contains("hint: write it in the syntax of Rust's `regex`"), "{failure}");
+    }
+    assert!(!folder.join("runs/tiny").exists());
+}

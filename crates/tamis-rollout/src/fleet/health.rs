@@ -1,0 +1,179 @@
+//! Which servers are used: faults, checks, weights that they lack, and waiting where none is left.
+
+use std::time::{Duration, Instant};
+
+use super::member::{Member, State};
+use super::{Fleet, FleetMessage, SAY_EVERY};
+use crate::generator::GeneratorError;
+use crate::server::Report;
+use crate::wire::{Fault, FaultClass};
+
+impl Fleet {
+    /// Takes a server out where its faults are its own and too many.
+    pub(super) fn doubt(&mut self, place: usize, fault: Fault, now: Instant) {
+        if !fault.class.is_of_server() {
+            return;
+        }
+        let member = &mut self.members[place];
+        member.faults += 1;
+        if member.state != State::Usable {
+            return;
+        }
+        if fault.class == FaultClass::StaleWeights {
+            // What else it has in flight is of those weights too.
+            member.holds = None;
+            self.lose(place, fault, now);
+        } else if member.faults >= self.settings.most_faults || fault.class == FaultClass::Connect {
+            // What it has in flight may still come; a check decides.
+            self.set_aside(place, fault, now);
+        }
+    }
+
+    pub(super) fn set_aside(&mut self, place: usize, fault: Fault, now: Instant) {
+        let longest = self.settings.longest_pause;
+        let member = &mut self.members[place];
+        let pause = Duration::from_secs(1).saturating_mul(1 << member.times_out.min(20)).min(longest);
+        member.times_out += 1;
+        let was_used = member.state == State::Usable;
+        member.state = State::Out { until: now + pause };
+        let is_new = member.last_fault.as_ref().map(|last| last.class) != Some(fault.class);
+        member.last_fault = Some(fault.clone());
+        if was_used || is_new {
+            let server = member.server.name().to_owned();
+            (self.say)(FleetMessage::Lost { server, fault });
+        }
+    }
+
+    /// Takes a server out, and what it had elsewhere.
+    pub(super) fn lose(&mut self, place: usize, fault: Fault, now: Instant) {
+        let mut dropped = self.members[place].server.drop_all();
+        dropped.sort_unstable();
+        let member = &mut self.members[place];
+        (member.is_checking, member.is_publishing) = (false, false);
+        self.set_aside(place, fault.clone(), now);
+        let fault = Fault { num_tokens: 0, ..fault };
+        for id in dropped {
+            if let Some(task) = self.end_attempt(place, id) {
+                self.retry(task, place, &fault, now);
+            }
+        }
+    }
+
+    pub(super) fn checked(&mut self, place: usize, result: Result<Report, Fault>, now: Instant) {
+        let current = self.version();
+        let member = &mut self.members[place];
+        (member.is_checking, member.was_checked) = (false, true);
+        member.next_check = now + self.settings.check_every;
+        match result {
+            Ok(report) => {
+                member.limit.learn(&report.figures, member.in_flight);
+                let is_back = member.state != State::Usable;
+                let is_other = report.holds_current == Some(false);
+                // One that was away may have been restarted. Where it cannot say so itself, it is given the weights again.
+                if is_other || (is_back && member.last_fault.is_some() && report.holds_current.is_none()) {
+                    member.holds = None;
+                }
+                if is_back {
+                    member.state = State::Usable;
+                    member.faults = 0;
+                } else if is_other {
+                    let detail = "its weights are called otherwise: it was restarted or given others";
+                    self.lose(place, Fault::new(FaultClass::StaleWeights, detail), now);
+                    return;
+                }
+                if self.members[place].holds == current {
+                    self.welcome(place);
+                }
+            }
+            Err(fault) => {
+                *self.counts.servers.entry(fault.class).or_default() += 1;
+                member.faults += 1;
+                // A busy server may be slow to say that it is well.
+                let is_patient = fault.class == FaultClass::TimedOut
+                    && member.state == State::Usable
+                    && member.faults < self.settings.most_faults;
+                if !is_patient {
+                    self.lose(place, fault, now);
+                }
+            }
+        }
+    }
+
+    /// A server is used.
+    pub(super) fn welcome(&mut self, place: usize) {
+        let member = &mut self.members[place];
+        let is_news = member.last_fault.take().is_some();
+        if is_news {
+            let server = member.server.name().to_owned();
+            (self.say)(FleetMessage::Back { server });
+        }
+    }
+
+    /// Checks that are due, weights that servers lack, servers that are drained.
+    pub(super) fn look_after(&mut self, now: Instant) {
+        let current = self.current.clone();
+        for member in &mut self.members {
+            let is_due = match member.state {
+                State::Usable => member.next_check <= now,
+                State::Out { until } => until <= now,
+            };
+            if is_due && !member.is_checking && !member.is_publishing {
+                member.is_checking = true;
+                member.server.check();
+            }
+            if let Some((publication, in_flight)) = &current
+                && member.state == State::Usable
+                && !member.is_publishing
+                && !member.is_checking
+                && member.holds != Some(publication.version)
+            {
+                member.is_publishing = true;
+                member.server.publish(publication, *in_flight, now);
+            }
+            if member.is_draining && member.in_flight == 0 && member.state == State::Usable {
+                // Out for good.
+                member.state = State::Out { until: now + Duration::from_secs(u64::from(u32::MAX)) };
+                (self.say)(FleetMessage::Drained { server: member.server.name().to_owned() });
+            }
+        }
+    }
+
+    /// Says that no server is left, and gives up in time.
+    pub(super) fn complain(&mut self, now: Instant) -> Result<(), GeneratorError> {
+        let current = self.version();
+        // One that lives and was taken out before is of no use until it holds the weights.
+        let is_left = self.members.iter().any(|member| {
+            let is_new = member.state == State::Usable && !member.is_draining && member.times_out == 0;
+            is_new || member.takes(current)
+        });
+        let is_wanted = !self.tasks.is_empty() || !self.unanswered.is_empty();
+        if is_left || !is_wanted {
+            self.lost_since = None;
+            return Ok(());
+        }
+        let (since, said) = *self.lost_since.get_or_insert((now, now));
+        let for_so_long = now.saturating_duration_since(since);
+        if self.settings.give_up_after.is_some_and(|limit| for_so_long >= limit) {
+            return Err(GeneratorError::Unreachable { tried: self.tried() });
+        }
+        if said <= now {
+            let tried = self.tried();
+            (self.say)(FleetMessage::Waiting { for_so_long, tried });
+            self.lost_since = Some((since, now + SAY_EVERY));
+        }
+        Ok(())
+    }
+
+    /// Each server with what came of it last.
+    pub(super) fn tried(&self) -> Vec<String> {
+        let one = |member: &Member| match &member.last_fault {
+            Some(fault) => format!("{}: {fault}", member.server.name()),
+            None => format!("{}: no answer yet", member.server.name()),
+        };
+        if self.members.is_empty() {
+            vec!["no server is configured".to_owned()]
+        } else {
+            self.members.iter().map(one).collect()
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! A server of a fleet, and a request on its way through it.
+
+use std::time::Instant;
+
+use tamis_core::group::PolicyVersion;
+
+use super::limit::Limit;
+use crate::generator::{SampleId, SampleRequest};
+use crate::server::Server;
+use crate::wire::Fault;
+
+/// A server's standing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// It gets samples, where it holds the current weights.
+    Usable,
+    /// It gets nothing until a check, from then on, has succeeded.
+    Out { until: Instant },
+}
+
+pub(super) struct Member {
+    pub(super) server: Box<dyn Server>,
+    pub(super) state: State,
+    pub(super) limit: Limit,
+    pub(super) in_flight: usize,
+    /// Faults of the server since its last success.
+    pub(super) faults: u32,
+    /// How often it was taken out without a success since; the pause grows with it.
+    pub(super) times_out: u32,
+    pub(super) is_checking: bool,
+    pub(super) was_checked: bool,
+    pub(super) next_check: Instant,
+    pub(super) is_publishing: bool,
+    /// The version that it has shown to hold; `None` before any was published to it.
+    pub(super) holds: Option<PolicyVersion>,
+    pub(super) is_draining: bool,
+    pub(super) last_fault: Option<Fault>,
+}
+
+impl Member {
+    pub(super) fn takes(&self, current: Option<PolicyVersion>) -> bool {
+        self.state == State::Usable && !self.is_publishing && !self.is_draining && self.holds == current
+    }
+
+    pub(super) fn room(&self) -> usize {
+        self.limit.get().saturating_sub(self.in_flight)
+    }
+}
+
+/// A request that has not come to an end.
+pub(super) struct Task {
+    pub(super) request: SampleRequest,
+    /// As it was submitted.
+    pub(super) id: SampleId,
+    pub(super) attempts: u32,
+    /// Where it is; `None` while it waits.
+    pub(super) member: Option<usize>,
+    /// Where it failed last.
+    pub(super) avoid: Option<usize>,
+    /// Tokens of attempts that failed.
+    pub(super) spent: u64,
+    pub(super) is_given_up: bool,
+}

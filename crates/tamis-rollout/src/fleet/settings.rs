@@ -1,0 +1,99 @@
+//! How a fleet behaves, and what it says to a person.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::wire::{Fault, FaultClass};
+
+/// How a fleet behaves.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FleetSettings {
+    /// How often a sample is asked for before it has failed.
+    pub max_attempts: u32,
+    /// Pause before the second attempt; it doubles with each, and between half of it and all of it passes.
+    pub first_pause: Duration,
+    /// Longest pause before an attempt, and between looks at a server that does not answer.
+    pub longest_pause: Duration,
+    /// How often a server is looked at.
+    pub check_every: Duration,
+    /// Faults of a server one after the other after which it gets nothing more until a check has succeeded.
+    pub most_faults: u32,
+    /// Most samples in flight at one server; `None` to go by the servers' own figures, from [`limit::FIRST`] on.
+    pub max_in_flight: Option<usize>,
+    /// How long servers may take to answer at the start.
+    pub start_timeout: Duration,
+    /// How long to wait where no server is left; `None` for as long as it takes.
+    pub give_up_after: Option<Duration>,
+}
+
+impl Default for FleetSettings {
+    fn default() -> Self {
+        Self {
+            max_attempts: 5,
+            first_pause: Duration::from_millis(500),
+            longest_pause: Duration::from_secs(30),
+            check_every: Duration::from_secs(5),
+            most_faults: 3,
+            max_in_flight: None,
+            start_timeout: Duration::from_secs(60),
+            give_up_after: None,
+        }
+    }
+}
+
+/// Something about its servers that a person should know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FleetMessage {
+    /// A server is not used for now.
+    Lost {
+        /// Which.
+        server: String,
+        /// Why.
+        fault: Fault,
+    },
+    /// A server is used, again or for the first time.
+    Back {
+        /// Which.
+        server: String,
+    },
+    /// A server that was to be taken out has nothing in flight any more.
+    Drained {
+        /// Which.
+        server: String,
+    },
+    /// No server is left: what was tried. Said at once and then every minute.
+    Waiting {
+        /// Since when.
+        for_so_long: Duration,
+        /// Each server with what came of it.
+        tried: Vec<String>,
+    },
+}
+
+/// One line for a person.
+impl std::fmt::Display for FleetMessage {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Lost { server, fault } => write!(formatter, "{server} is not used for now: {fault}"),
+            Self::Back { server } => write!(formatter, "{server} is used"),
+            Self::Drained { server } => write!(formatter, "{server} has nothing in flight any more"),
+            Self::Waiting { for_so_long, tried } => write!(
+                formatter,
+                "waiting for a server since {} s ({}); the run can be stopped and resumed",
+                for_so_long.as_secs(),
+                tried.join("; ")
+            ),
+        }
+    }
+}
+
+/// What went wrong, by name, since the fleet began.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FaultCounts {
+    /// Attempts at samples.
+    pub samples: BTreeMap<FaultClass, u64>,
+    /// Checks and publications.
+    pub servers: BTreeMap<FaultClass, u64>,
+    /// Events of no sample in flight, which were ignored.
+    pub num_unknown: u64,
+}

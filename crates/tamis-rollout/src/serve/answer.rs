@@ -1,0 +1,280 @@
+//! What the routes that sample have in common: a request is handed over, and told in one piece or in parts. A route's [`Form`] says in what words.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::engine::{Ended, Event, Piece};
+use super::error::ApiError;
+use super::field::Fields;
+use super::running::{Choice, Running, broken};
+use super::sampling::HowSampled;
+use super::stream::Chunks;
+use super::text::{GrowingText, TokenTexts, stop_reason, whole};
+use super::{App, FINGERPRINT, Reply};
+
+/// What is known of a request before it is sampled.
+pub(super) struct Asked {
+    pub(super) app: Arc<App>,
+    /// With the route's prefix.
+    pub(super) id: String,
+    created: u64,
+    pub(super) how: HowSampled,
+    pub(super) prompts: Vec<Vec<u32>>,
+    /// How many of the likeliest tokens are told with each; `None` tells no log-probabilities.
+    pub(super) logprobs: Option<usize>,
+    /// Token ids are told beside their text.
+    pub(super) tells_ids: bool,
+    as_ids: bool,
+    is_streamed: bool,
+    includes_usage: bool,
+    /// Log-probability of each prompt token but the first, where they are asked for.
+    scores: Option<Vec<Vec<f32>>>,
+}
+
+/// What is told of a choice: all of it, or what is new.
+pub(super) struct Told<'a> {
+    pub(super) index: usize,
+    pub(super) text: String,
+    pub(super) piece: &'a Piece,
+    /// Where nothing was told of it before.
+    pub(super) is_first: bool,
+    pub(super) logprobs: Value,
+    /// At its end.
+    pub(super) ended: Option<&'a Ended>,
+    /// Null before its end.
+    pub(super) stop_reason: Value,
+}
+
+/// The words of a route.
+pub(super) trait Form: Send {
+    /// Whether the text is told; where not it is made only for stop strings.
+    fn tells_text(&self) -> bool {
+        true
+    }
+
+    /// Sampled tokens with their log-probabilities, of which there are some to be told.
+    fn logprobs(&self, texts: &mut TokenTexts, piece: &Piece, count: usize) -> Result<Value, ApiError>;
+
+    /// A choice of an answer in one piece.
+    fn choice(&self, asked: &Asked, told: Told<'_>) -> Value;
+
+    /// An answer in one piece.
+    fn whole(&self, asked: &Asked, choices: Value, usage: Value) -> Value;
+
+    /// A choice of a part.
+    fn part(&self, asked: &Asked, told: Told<'_>) -> Value;
+
+    /// A part: a choice, or the `usage` behind the last.
+    fn chunk(&self, asked: &Asked, choices: Value, usage: Option<Value>, is_first: bool) -> Value;
+
+    /// Parts before the first token.
+    fn opening(&self, _: &Asked) -> Vec<Value> {
+        Vec::new()
+    }
+}
+
+impl Asked {
+    /// From the fields that all routes have; `alternatives` as in
+    /// [`num_alternatives`](tamis_model::SamplingParams::num_alternatives).
+    pub(super) fn read(
+        app: &Arc<App>,
+        fields: Fields<'_>,
+        id: String,
+        mut how: HowSampled,
+        prompts: Vec<Vec<u32>>,
+        (logprobs, alternatives): (Option<usize>, Option<usize>),
+    ) -> Result<Self, ApiError> {
+        how.params.num_alternatives = alternatives;
+        let options = fields.object("stream_options", "stream_options.")?;
+        let is_streamed = fields.flag("stream")?;
+        if is_streamed && how.scores_prompt {
+            return Err(ApiError::field("prompt_logprobs", "`prompt_logprobs` are not told in a stream"));
+        }
+        Ok(Self {
+            app: app.clone(),
+            id,
+            created: super::seconds(),
+            how,
+            prompts,
+            logprobs,
+            tells_ids: fields.flag("return_token_ids")?,
+            as_ids: fields.flag("return_tokens_as_token_ids")?,
+            is_streamed,
+            includes_usage: options.map_or(Ok(false), |options| options.flag("include_usage"))?,
+            scores: None,
+        })
+    }
+
+    /// Samples it; `numbered` as in [`App::submit`].
+    pub(super) async fn answer(
+        mut self,
+        form: impl Form + 'static,
+        numbered: bool,
+    ) -> Result<Reply, ApiError> {
+        let running =
+            self.app.submit(&self.id, numbered, self.prompts.clone(), &self.how, self.is_streamed)?;
+        if self.is_streamed {
+            return Ok(Reply::Stream(running, Box::new(Parts::new(self, form))));
+        }
+        if self.how.scores_prompt {
+            self.scores = Some(self.app.score(self.prompts.clone()).await?);
+        }
+        Ok(Reply::Json(self.whole(&form, running).await?))
+    }
+
+    async fn whole(&self, form: &impl Form, running: Running) -> Result<Value, ApiError> {
+        let Self { app, how, .. } = self;
+        let done = running.collect().await?;
+        let mut choices = Vec::with_capacity(done.len());
+        let mut num_tokens = 0;
+        for (index, Choice { piece, ended }) in done.into_iter().enumerate() {
+            let reads = form.tells_text() || !how.stop.strings().is_empty();
+            let read = if reads { &piece.token_ids[..] } else { &[] };
+            let (text, by_text) = whole(&app.tokenizer, how, &app.end_token_ids, read, ended.finish)?;
+            let last = piece.token_ids.last();
+            let by_token = stop_reason(how, &app.end_token_ids, last, None, ended.finish);
+            num_tokens += piece.token_ids.len();
+            let told = Told {
+                index,
+                text,
+                is_first: true,
+                logprobs: self.logprobs(form, &mut self.texts(), &piece)?,
+                ended: Some(&ended),
+                stop_reason: if by_token.is_null() { by_text } else { by_token },
+                piece: &piece,
+            };
+            choices.push(form.choice(self, told));
+        }
+        Ok(form.whole(self, Value::Array(choices), self.usage(num_tokens)))
+    }
+
+    fn texts(&self) -> TokenTexts {
+        TokenTexts::new(self.app.tokenizer.clone(), self.as_ids)
+    }
+
+    fn logprobs(&self, form: &impl Form, texts: &mut TokenTexts, piece: &Piece) -> Result<Value, ApiError> {
+        self.logprobs.map_or(Ok(Value::Null), |count| form.logprobs(texts, piece, count))
+    }
+
+    fn usage(&self, num_tokens: usize) -> Value {
+        let prompts: usize = self.prompts.iter().map(Vec::len).sum();
+        json!({
+            "prompt_tokens": prompts,
+            "total_tokens": prompts + num_tokens,
+            "completion_tokens": num_tokens,
+        })
+    }
+
+    /// The prompt of a choice.
+    pub(super) fn prompt(&self, choice: usize) -> &[u32] {
+        self.prompts.get(choice / self.how.n).map_or(&[], Vec::as_slice)
+    }
+
+    /// The prompt's tokens of a choice with their log-probabilities, as vLLM tells them: nothing of the first; null where nobody asked.
+    pub(super) fn prompt_logprobs(&self, choice: usize) -> Value {
+        let Some(scores) = self.scores.as_ref().and_then(|scores| scores.get(choice / self.how.n)) else {
+            return Value::Null;
+        };
+        let tokens = self.prompt(choice).iter().skip(1).zip(scores).map(|(token, &logprob)| {
+            let mut value = Map::new();
+            let text = self.app.tokenizer.decode(&[*token], false).ok();
+            value.insert(token.to_string(), json!({"logprob": f64::from(logprob), "decoded_token": text}));
+            Value::Object(value)
+        });
+        std::iter::once(Value::Null).chain(tokens).collect()
+    }
+
+    /// An answer in OpenAI's form.
+    pub(super) fn openai_whole(&self, object: &str, choices: Value, usage: Value) -> Value {
+        let mut value = self.openai_chunk(object, choices, None);
+        value["service_tier"] = Value::Null;
+        value["system_fingerprint"] = json!(FINGERPRINT);
+        value["usage"] = usage;
+        value
+    }
+
+    /// A part of one.
+    pub(super) fn openai_chunk(&self, object: &str, choices: Value, usage: Option<Value>) -> Value {
+        let mut value = json!({
+            "id": self.id,
+            "object": object,
+            "created": self.created,
+            "model": self.app.name,
+            "choices": choices,
+        });
+        if let Some(usage) = usage {
+            value["usage"] = usage;
+        }
+        value
+    }
+
+    /// When it came, in seconds since 1970.
+    pub(super) fn created(&self) -> u64 {
+        self.created
+    }
+}
+
+/// Chunks of one form.
+struct Parts<F> {
+    asked: Asked,
+    form: F,
+    choices: Vec<Growing>,
+    is_begun: bool,
+    num_tokens: usize,
+}
+
+struct Growing {
+    text: GrowingText,
+    tokens: TokenTexts,
+    is_begun: bool,
+}
+
+impl<F> Parts<F> {
+    fn new(asked: Asked, form: F) -> Self {
+        let how = Arc::new(asked.how.clone());
+        let growing = |_| Growing {
+            text: GrowingText::new(asked.app.tokenizer.clone(), how.clone()),
+            tokens: asked.texts(),
+            is_begun: false,
+        };
+        let choices = (0..asked.prompts.len() * how.n).map(growing).collect();
+        Self { asked, form, choices, is_begun: false, num_tokens: 0 }
+    }
+}
+
+impl<F: Form> Chunks for Parts<F> {
+    fn head(&mut self) -> Vec<Value> {
+        self.form.opening(&self.asked)
+    }
+
+    fn chunk(&mut self, event: Event) -> Result<Value, ApiError> {
+        let Event { choice: index, piece, ended } = event;
+        let Self { asked, form, choices, .. } = self;
+        self.num_tokens += piece.token_ids.len();
+        let Some(growing) = choices.get_mut(index) else { return Err(broken()) };
+        let text = growing.text.push(&piece.token_ids, ended.is_some())?;
+        let told = Told {
+            index,
+            text,
+            is_first: !std::mem::replace(&mut growing.is_begun, true),
+            logprobs: asked.logprobs(form, &mut growing.tokens, &piece)?,
+            stop_reason: ended.as_ref().map_or(Value::Null, |ended| {
+                growing.text.stop_reason(&asked.app.end_token_ids, ended.finish)
+            }),
+            ended: ended.as_ref(),
+            piece: &piece,
+        };
+        let is_first = !std::mem::replace(&mut self.is_begun, true);
+        let choice = form.part(asked, told);
+        Ok(form.chunk(asked, json!([choice]), None, is_first))
+    }
+
+    fn tail(&mut self) -> Vec<Value> {
+        let Self { asked, form, .. } = self;
+        if !asked.includes_usage {
+            return Vec::new();
+        }
+        vec![form.chunk(asked, json!([]), Some(asked.usage(self.num_tokens)), false)]
+    }
+}

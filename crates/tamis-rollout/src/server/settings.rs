@@ -1,0 +1,47 @@
+//! What a server is used with.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use crate::wire::LogprobsOf;
+
+/// What to do where a server's log-probabilities are of another distribution than those that are trained on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OtherLogprobs {
+    /// Samples come without them, for the learner to compute.
+    Recompute,
+    /// Rollouts are refused.
+    Refuse,
+}
+
+/// What a server is used with.
+#[derive(Debug, Clone)]
+pub struct ServerSettings {
+    /// What to call it in messages: its address.
+    pub name: String,
+    /// The model's name there; `None` for the first that it serves.
+    pub model: Option<String>,
+    /// Number of token ids that the model has.
+    pub vocabulary: usize,
+    /// Tokens that end a completion.
+    pub end_token_ids: Vec<u32>,
+    /// Parameters of the server, by name.
+    pub extra: Map<String, Value>,
+    /// Longest time of one sample.
+    pub answer_timeout: Duration,
+    /// Longest time of a health check.
+    pub check_timeout: Duration,
+    /// Longest time of each step of a publication, and of the first check: a server may compile at its first request.
+    pub publish_timeout: Duration,
+    /// Begins request ids and labels of weights; differs between runs and between starts of a run.
+    pub nonce: String,
+    /// Whether seeds are sent. vLLM samples slower with them.
+    pub seeds: bool,
+    /// Whether answers come in parts, so that tokens of broken ones are counted.
+    pub stream: bool,
+    /// Of which distribution its log-probabilities are; `None` to find out.
+    pub logprobs_of: Option<LogprobsOf>,
+    /// What to do where they are not ours.
+    pub other_logprobs: OtherLogprobs,
+}
