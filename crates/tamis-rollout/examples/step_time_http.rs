@@ -216,8 +216,15 @@ fn run(machine: Scheduler, steps: u64, iteration: &str, weights: &std::path::Pat
         repetition_penalty: 1.0,
         max_response_length: LONGEST,
         stop: Vec::new(),
+        regex: None,
     };
-    let settings = DispatcherSettings { seed: 1, group_size: MEMBERS, sampling, is_metric_unproven: false };
+    let settings = DispatcherSettings {
+        seed: 1,
+        group_size: MEMBERS,
+        sampling,
+        is_metric_unproven: false,
+        recomputes_logprobs: false,
+    };
     let mut dispatcher = Dispatcher::new(settings, machine);
     let function = NamedReward { name: "first".to_owned(), weight: 1.0, function: Box::new(FirstToken) };
     let mut scorer = Scorer::new(Rewards::new(vec![function]).unwrap());

@@ -332,7 +332,7 @@ fn old_logprobs(
     Ok(Some(policy_logprobs(&mut workers.engine, groups, recipe.update.micro_batch)?))
 }
 
-/// How far what the servers said of their tokens is from what the learner says; members of whose tokens they said nothing are left out.
+/// How far what the servers said of their tokens is from what the learner says; tokens of which they said nothing are left out.
 fn agreement(groups: &[&Group], old: &Ragged<f32>) -> Option<Agreement> {
     let members = groups.iter().flat_map(|group| &group.trajectories).zip(old.rows());
     let tokens = members.flat_map(|(member, old)| {
