@@ -168,13 +168,11 @@ impl RegexMask {
         if masks.different.len() * size_of_val(&*mask) > MAX_MASKS {
             *masks = Masks::default();
         }
-        let mask = match masks.different.get(&mask) {
-            Some(same) => same.clone(),
-            None => {
-                masks.different.insert(mask.clone());
-                mask
-            }
-        };
+        let same = masks.different.get(&mask).cloned();
+        let mask = same.unwrap_or_else(|| {
+            masks.different.insert(mask.clone());
+            mask
+        });
         masks.of_states.insert(state, mask.clone());
         mask
     }
@@ -310,13 +308,10 @@ impl RegexMasks {
             return Ok(mask);
         }
         drop(made);
-        let tokens = match self.tokens.get() {
-            Some(tokens) => tokens.clone(),
-            None => {
-                let tokens: TokenBytes = self.tokenizer.token_bytes()?.into();
-                self.tokens.get_or_init(|| tokens).clone()
-            }
-        };
+        if self.tokens.get().is_none() {
+            let _ = self.tokens.set(self.tokenizer.token_bytes()?.into());
+        }
+        let tokens = self.tokens.get().cloned().unwrap_or_default();
         let mask = Arc::new(RegexMask::over(pattern, tokens, end_token_ids)?);
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if made.len() >= MAX_EXPRESSIONS {

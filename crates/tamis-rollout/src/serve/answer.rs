@@ -201,8 +201,8 @@ impl Asked {
             "object": object,
             "created": self.created,
             "model": self.app.name,
-            "choices": choices,
         });
+        value["choices"] = choices;
         if let Some(usage) = usage {
             value["usage"] = usage;
         }

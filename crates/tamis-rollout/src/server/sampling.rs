@@ -46,6 +46,9 @@ fn finish_reason(finish: Option<&Finish>, spent: u64) -> Result<FinishReason, Fa
     Err(Fault::new(class, detail).spending(spent))
 }
 
+/// Characters of a text that does not match, as they are shown.
+const MOST_SHOWN: usize = 60;
+
 /// A server that does not know a field ignores it, and kinds of servers read expressions differently.
 fn check_form(form: &WholeRegex, text: &str, is_whole: bool) -> Result<(), Fault> {
     // A text that was cut may end within a character.
@@ -53,8 +56,7 @@ fn check_form(form: &WholeRegex, text: &str, is_whole: bool) -> Result<(), Fault
     if fits {
         return Ok(());
     }
-    const SHOWN: usize = 60;
-    let shown: String = text.chars().take(SHOWN).collect();
+    let shown: String = text.chars().take(MOST_SHOWN).collect();
     let detail = format!(
         "{shown:?} does not match the expression: the server does not know structured outputs, or reads the expression \
          otherwise (write characters out instead of `.`, `\\w` and `\\s`)"

@@ -151,7 +151,7 @@ fn a_step_without_the_samplers_log_probabilities_is_the_step_with_them() {
                 }
             }
             let step = one_step(&mut run, given).unwrap_or_else(|halt| panic!("{kind:?}: {halt:?}"));
-            let silent = serde_json::to_value(&step.groups()).expect("JSON");
+            let silent = serde_json::to_value(step.groups()).expect("JSON");
             let read: Vec<Group> =
                 serde_json::from_value(silent).expect("groups, as a checkpoint carries them");
             assert!(
