@@ -14,7 +14,7 @@ fn completions(folder: &Folder, arguments: &[&str]) -> Vec<String> {
     view["rows"].as_array().unwrap().iter().map(text).collect()
 }
 
-fn is_two_digits(text: &String) -> bool {
+fn is_two_digits(text: &str) -> bool {
     text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
@@ -28,10 +28,10 @@ fn every_completion_of_a_run_matches() {
     train(&["train.total_steps=4"]);
     for step in ["1", "2", "4"] {
         let generated = completions(&folder, &["runs/tiny", "--step", step]);
-        assert!(generated.len() >= 32 && generated.iter().all(is_two_digits), "{generated:?}");
+        assert!(generated.len() >= 32 && generated.iter().all(|text| is_two_digits(text)), "{generated:?}");
     }
     let validated = completions(&folder, &["runs/tiny/validation/step_2.jsonl"]);
-    assert!(!validated.is_empty() && validated.iter().all(is_two_digits), "{validated:?}");
+    assert!(!validated.is_empty() && validated.iter().all(|text| is_two_digits(text)), "{validated:?}");
     train(&["train.total_steps=2", "run.name=part"]);
     folder.tamis(&["train", "--resume", "runs/part", "train.total_steps=4"]).succeeds();
     let weights = |run: &str| {

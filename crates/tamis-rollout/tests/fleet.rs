@@ -258,16 +258,10 @@ struct World {
     interrupted: Arc<AtomicBool>,
 }
 
-fn connect(
-    seed: u64,
-    servers: &[(Habits, Option<Duration>)],
-    settings: FleetSettings,
-) -> Result<World, GeneratorError> {
-    let clock = TestClock::new();
-    let seen = Arc::new(Mutex::new(Seen::default()));
-    let said = Arc::new(Mutex::new(Vec::new()));
-    let fake = |(place, &(habits, lives_until)): (usize, &(Habits, Option<Duration>))| {
-        Box::new(FakeServer {
+impl FakeServer {
+    /// The server of this place, with what it has seen to itself.
+    fn new(seed: u64, place: usize, habits: Habits, clock: &TestClock) -> Self {
+        Self {
             name: format!("http://s{place}"),
             habits,
             key: Key::new(seed, Purpose::Shuffle).with(place as u64),
@@ -278,10 +272,25 @@ fn connect(
             version: PolicyVersion(0),
             published: None,
             dead_until: None,
-            seen: Arc::clone(&seen),
+            seen: Arc::default(),
             clock: clock.clone(),
-            lives_until,
-        }) as Box<dyn Server>
+            lives_until: None,
+        }
+    }
+}
+
+fn connect(
+    seed: u64,
+    servers: &[(Habits, Option<Duration>)],
+    settings: FleetSettings,
+) -> Result<World, GeneratorError> {
+    let clock = TestClock::new();
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let fake = |(place, &(habits, lives_until)): (usize, &(Habits, Option<Duration>))| {
+        let seen = Arc::clone(&seen);
+        let server = FakeServer { seen, lives_until, ..FakeServer::new(seed, place, habits, &clock) };
+        Box::new(server) as Box<dyn Server>
     };
     let hear = Arc::clone(&said);
     let interrupted = Arc::new(AtomicBool::new(false));
@@ -630,21 +639,7 @@ fn a_folder_that_no_server_can_load_ends_the_wait() {
         }
     }
     let clock = TestClock::new();
-    let fake = FakeServer {
-        name: "http://s0".to_owned(),
-        habits: GOOD,
-        key: Key::new(1, Purpose::Shuffle),
-        draws: 0,
-        started: clock.now(),
-        in_flight: HashMap::new(),
-        due: Vec::new(),
-        version: PolicyVersion(0),
-        published: None,
-        dead_until: None,
-        seen: Arc::default(),
-        clock: clock.clone(),
-        lives_until: None,
-    };
+    let fake = FakeServer::new(1, 0, GOOD, &clock);
     let mut fleet = Fleet::connect(
         vec![Box::new(Refusing(fake))],
         FleetSettings::default(),

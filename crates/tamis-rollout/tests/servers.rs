@@ -86,6 +86,31 @@ fn connect<P: Protocol + Default + 'static>(
     Ok((fleet, said))
 }
 
+/// A server like vLLM and a fleet of it alone.
+fn vllm(behaviour: Behaviour, change: impl Fn(&mut ServerSettings)) -> (FakeVllm, Fleet) {
+    let vllm = FakeVllm::start(behaviour);
+    let (fleet, _) = connect::<Vllm>(&[vllm.server.url()], None, fleet_settings(), change).expect("answers");
+    (vllm, fleet)
+}
+
+/// Two servers behind proxies that spoil a fifth of their answers in these ways, with the proxies' addresses.
+fn spoiled(seed: u64, ways: &'static [Spoiling]) -> ([FakeVllm; 2], Vec<FaultProxy>, Vec<String>) {
+    let servers = [FakeVllm::start(Behaviour::default()), FakeVllm::start(Behaviour::default())];
+    let proxies: Vec<FaultProxy> = servers
+        .iter()
+        .enumerate()
+        .map(|(place, vllm)| FaultProxy::start(vllm.server.address, seed + place as u64, 200, ways))
+        .collect();
+    let urls = proxies.iter().map(|proxy| proxy.server.url()).collect();
+    (servers, proxies, urls)
+}
+
+/// What the fake server says of a text under weights of that name, put beside them.
+fn write_probe(weights: &str, folder: &Path) {
+    let logprobs = vec![logprob(weights, 1), logprob(weights, 2)];
+    Probe { token_ids: vec![2, 3, 4], logprobs, tolerance: 0.01 }.write(folder).expect("written");
+}
+
 fn sampling() -> Sampling {
     Sampling::plain(8)
 }
@@ -146,21 +171,14 @@ fn expected_logprobs(weights: &str, length: usize) -> Vec<f32> {
 
 #[test]
 fn a_sample_and_new_weights() {
-    let vllm = FakeVllm::start(Behaviour::default());
-    let (mut fleet, _) =
-        connect::<Vllm>(&[vllm.server.url()], None, fleet_settings(), |_| {}).expect("answers");
+    let (vllm, mut fleet) = vllm(Behaviour::default(), |_| {});
     let sample = only_sample(&mut fleet, request(0, 0));
     assert_eq!(sample.logprobs, expected_logprobs("initial", sample.token_ids.len()));
     assert_eq!(sample.versions[0].version, PolicyVersion(0));
     vllm.state.lock().unwrap().calls.clear();
 
     let weights = folder("first");
-    let probe = Probe {
-        token_ids: vec![2, 3, 4],
-        logprobs: vec![logprob("first", 1), logprob("first", 2)],
-        tolerance: 0.01,
-    };
-    probe.write(weights.path()).expect("written");
+    write_probe("first", weights.path());
     publish(&mut fleet, 1, weights.path());
     let calls: Vec<String> = vllm.state.lock().unwrap().calls.clone();
     let order: Vec<&str> = calls
@@ -216,13 +234,7 @@ fn a_fifth_of_the_answers_spoiled_and_every_request_ends_once() {
         Spoiling::Busy,
         Spoiling::Trickle,
     ];
-    let servers = [FakeVllm::start(Behaviour::default()), FakeVllm::start(Behaviour::default())];
-    let proxies: Vec<FaultProxy> = servers
-        .iter()
-        .enumerate()
-        .map(|(place, vllm)| FaultProxy::start(vllm.server.address, place as u64, 200, &WAYS))
-        .collect();
-    let urls: Vec<String> = proxies.iter().map(|proxy| proxy.server.url()).collect();
+    let (servers, proxies, urls) = spoiled(0, &WAYS);
     // Enough for everything but what hangs, on a busy machine too.
     let (mut fleet, _) = connect::<Vllm>(&urls, None, fleet_settings(), |settings| {
         settings.answer_timeout = Duration::from_secs(4);
@@ -272,13 +284,7 @@ fn a_fifth_of_the_answers_spoiled_and_every_request_ends_once() {
 
 #[test]
 fn every_way_of_spoiling_at_once_and_every_request_ends_once() {
-    let servers = [FakeVllm::start(Behaviour::default()), FakeVllm::start(Behaviour::default())];
-    let proxies: Vec<FaultProxy> = servers
-        .iter()
-        .enumerate()
-        .map(|(place, vllm)| FaultProxy::start(vllm.server.address, 10 + place as u64, 200, &ALL))
-        .collect();
-    let urls: Vec<String> = proxies.iter().map(|proxy| proxy.server.url()).collect();
+    let (_servers, _proxies, urls) = spoiled(10, &ALL);
     let settings = FleetSettings { max_attempts: 50, max_in_flight: Some(16), ..fleet_settings() };
     let (mut fleet, said) = connect::<Vllm>(&urls, None, settings, |settings| {
         settings.answer_timeout = Duration::from_millis(500);
@@ -337,12 +343,7 @@ fn weights_that_a_probe_disproves_are_not_used() {
     let settings = FleetSettings { give_up_after: Some(Duration::from_millis(300)), ..fleet_settings() };
     let (mut fleet, _) = connect::<Vllm>(&[vllm.server.url()], None, settings, |_| {}).expect("answers");
     let weights = folder("first");
-    let probe = Probe {
-        token_ids: vec![2, 3, 4],
-        logprobs: vec![logprob("first", 1), logprob("first", 2)],
-        tolerance: 0.01,
-    };
-    probe.write(weights.path()).expect("written");
+    write_probe("first", weights.path());
     fleet.publish(&publication(1, weights.path()), InFlight::Wait).expect("begun");
     let error = loop {
         match fleet.next(Wait::Forever) {
@@ -357,9 +358,7 @@ fn weights_that_a_probe_disproves_are_not_used() {
 
 #[test]
 fn a_folder_that_is_none_is_never_sent() {
-    let vllm = FakeVllm::start(Behaviour::default());
-    let (mut fleet, _) =
-        connect::<Vllm>(&[vllm.server.url()], None, fleet_settings(), |_| {}).expect("answers");
+    let (vllm, mut fleet) = vllm(Behaviour::default(), |_| {});
     let empty = tempfile::tempdir().expect("a folder");
     fleet.publish(&publication(1, empty.path()), InFlight::Wait).expect("begun");
     let error = fleet.next(Wait::Forever).expect_err("refused").to_string();
@@ -369,9 +368,7 @@ fn a_folder_that_is_none_is_never_sent() {
 
 #[test]
 fn a_server_without_the_routes_that_change_weights_says_how_to_get_them() {
-    let vllm = FakeVllm::start(Behaviour { dev_mode: false, ..Behaviour::default() });
-    let (mut fleet, _) =
-        connect::<Vllm>(&[vllm.server.url()], None, fleet_settings(), |_| {}).expect("answers");
+    let (_vllm, mut fleet) = vllm(Behaviour { dev_mode: false, ..Behaviour::default() }, |_| {});
     let weights = folder("first");
     fleet.publish(&publication(1, weights.path()), InFlight::Wait).expect("begun");
     let error = fleet.next(Wait::Forever).expect_err("refused").to_string();
@@ -435,11 +432,10 @@ fn a_server_that_was_left_paused_goes_on() {
 
 #[test]
 fn samples_in_flight_go_on_with_the_new_weights_and_say_from_where() {
-    let vllm = FakeVllm::start(Behaviour { delay: Duration::from_millis(1500), ..Behaviour::default() });
-    let (mut fleet, _) = connect::<Vllm>(&[vllm.server.url()], None, fleet_settings(), |settings| {
-        settings.answer_timeout = Duration::from_secs(10);
-    })
-    .expect("answers");
+    let (vllm, mut fleet) =
+        vllm(Behaviour { delay: Duration::from_millis(1500), ..Behaviour::default() }, |settings| {
+            settings.answer_timeout = Duration::from_secs(10)
+        });
     let weights = folder("first");
     publish(&mut fleet, 1, weights.path());
     fleet.submit(request(0, 0)).expect("taken");
@@ -460,11 +456,10 @@ fn samples_in_flight_go_on_with_the_new_weights_and_say_from_where() {
 
 #[test]
 fn what_is_given_up_says_what_it_cost() {
-    let vllm = FakeVllm::start(Behaviour { delay: Duration::from_secs(60), ..Behaviour::default() });
-    let (mut fleet, _) = connect::<Vllm>(&[vllm.server.url()], None, fleet_settings(), |settings| {
-        settings.answer_timeout = Duration::from_secs(30);
-    })
-    .expect("answers");
+    let (_vllm, mut fleet) =
+        vllm(Behaviour { delay: Duration::from_secs(60), ..Behaviour::default() }, |settings| {
+            settings.answer_timeout = Duration::from_secs(30)
+        });
     for member in 0..4 {
         fleet.submit(request(0, member)).expect("taken");
         fleet.submit(request(1, member)).expect("taken");
@@ -494,16 +489,9 @@ fn what_is_given_up_says_what_it_cost() {
 
 #[test]
 fn without_the_generate_route_completions_do() {
-    let vllm = FakeVllm::start(Behaviour { scale_out: false, ..Behaviour::default() });
-    let (mut fleet, _) =
-        connect::<Vllm>(&[vllm.server.url()], None, fleet_settings(), |_| {}).expect("answers");
+    let (_vllm, mut fleet) = vllm(Behaviour { scale_out: false, ..Behaviour::default() }, |_| {});
     let weights = folder("first");
-    let probe = Probe {
-        token_ids: vec![2, 3, 4],
-        logprobs: vec![logprob("first", 1), logprob("first", 2)],
-        tolerance: 0.01,
-    };
-    probe.write(weights.path()).expect("written");
+    write_probe("first", weights.path());
     publish(&mut fleet, 1, weights.path());
     let sample = only_sample(&mut fleet, request(0, 0));
     assert_eq!(sample.logprobs, expected_logprobs("first", sample.token_ids.len()));
@@ -539,10 +527,8 @@ fn log_probabilities_of_another_distribution_are_not_taken_for_ours() {
 /// Servers ignore fields that they do not know, silently: what comes is looked at.
 #[test]
 fn a_completion_that_does_not_match_is_no_sample() {
-    let vllm = FakeVllm::start(Behaviour::default());
     let recompute = |settings: &mut ServerSettings| settings.other_logprobs = OtherLogprobs::Recompute;
-    let (mut fleet, _) =
-        connect::<Vllm>(&[vllm.server.url()], None, fleet_settings(), recompute).expect("answers");
+    let (_vllm, mut fleet) = vllm(Behaviour::default(), recompute);
     let bound = |regex: &str| Sampling { regex: Some(regex.to_owned()), ..sampling() };
     let sample = only_sample(&mut fleet, request_with(0, 0, &bound("[a-n]+")));
     assert!(sample.logprobs.is_empty(), "of the masked distribution");
@@ -568,9 +554,7 @@ fn a_completion_that_does_not_match_is_no_sample() {
 
 #[test]
 fn what_does_not_fit_into_the_context_is_refused_before_it_is_sent() {
-    let vllm = FakeVllm::start(Behaviour::default());
-    let (mut fleet, _) =
-        connect::<Vllm>(&[vllm.server.url()], None, fleet_settings(), |_| {}).expect("answers");
+    let (vllm, mut fleet) = vllm(Behaviour::default(), |_| {});
     let before = vllm.state.lock().unwrap().num_samples;
     fleet.submit(request_with(0, 0, &Sampling { max_response_length: 62, ..sampling() })).expect("taken");
     let events = finish(&mut fleet);
