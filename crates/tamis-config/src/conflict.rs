@@ -2,8 +2,9 @@
 
 use crate::schema::{
     Aggregation, BackendKind, Estimator, FilterKind, ImportanceLevel, KlPlace, LossKind, LrScheduleKind,
-    PoolScore, SingletonAdvantage,
+    PoolScore, PublishPause, SingletonAdvantage,
 };
+use crate::server_command::ServerCommand;
 
 /// Settings that do not fit each other, or that the run will not do what one may think with.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -241,10 +242,44 @@ pub enum Conflict {
         against: &'static str,
     },
     /// Servers are to generate, and none is named.
-    #[error("`rollout.backend: {backend}`, and no server is named")]
+    #[error("`rollout.backend: {backend}`, and no server is named or to be started")]
     NoServers {
         /// What generates.
         backend: BackendKind,
+        /// How one is started.
+        command: Box<ServerCommand>,
+    },
+    /// Training on text without tokens and log-probabilities.
+    #[error(
+        "`rollout.backend: openai` gives text alone, of weights that the run does not have: without the sampled tokens and their log-probabilities, and \
+         without a way to publish weights, nothing can be trained"
+    )]
+    TextTrains,
+    /// A judge that is nowhere.
+    #[error("`{key}` names no server of the judge")]
+    NoJudge {
+        /// The key.
+        key: String,
+    },
+    /// Servers of a judge that are not told what to judge.
+    #[error("`{key}` has no `{{completion}}` in it: the judge would not see what it is to judge")]
+    JudgeWithoutCompletion {
+        /// The key.
+        key: String,
+    },
+    /// A command that would start no server that could be found.
+    #[error("`rollout.launch.command` has no `{what}` in it: {}", if *what == "{port}" { "nothing says where the server is to answer" } else { "nothing says what it is to serve" })]
+    LaunchWithout {
+        /// What it lacks.
+        what: &'static str,
+    },
+    /// Samples in flight at a publication are to be kept or given up, and nobody does so.
+    #[error(
+        "`publish.pause: {pause}` has no effect yet: samples in flight are finished before servers take new weights in"
+    )]
+    PauseUnused {
+        /// What is asked for.
+        pause: PublishPause,
     },
     /// No rounds, and a filter that compares what is in one.
     #[error(
@@ -617,7 +652,23 @@ impl Conflict {
             Self::CriticWarmupTooLong { total, .. } => {
                 format!("use fewer than {total} steps, or train for longer")
             }
-            Self::NoServers { .. } => "set `rollout.servers: [http://HOST:PORT, ...]`".to_owned(),
+            Self::NoJudge { .. } => "set it: `servers: [http://HOST:PORT]`, or `[https://HOST]`".to_owned(),
+            Self::JudgeWithoutCompletion { .. } => {
+                "write `{completion}` where the policy's text belongs; `{prompt}`, `{ground_truth}` and columns of the data may stand there too".to_owned()
+            }
+            Self::TextTrains => {
+                "evaluate with it (`tamis eval`), let it score completions (a reward with `kind: judge`), or train with `rollout.backend: vllm`".to_owned()
+            }
+            Self::NoServers { command, .. } if command.words.is_empty() => {
+                "set `rollout.servers: [http://HOST:PORT]`".to_owned()
+            }
+            Self::NoServers { command, .. } => format!(
+                "let the run start one itself, `rollout.launch: {{}}`; or start it with `{command}` and set `rollout.servers: [http://127.0.0.1:8000]`"
+            ),
+            Self::LaunchWithout { what } => {
+                format!("write `{what}` where it belongs, such as `[tamis, serve, '{{model}}', --port, '{{port}}']`")
+            }
+            Self::PauseUnused { .. } => "remove it, or set `publish.pause: wait`".to_owned(),
             Self::DeficitInFlight { .. } => {
                 "use `schedule.mode: rounds` or `streaming`, or remove `schedule.rounds_in_flight`".to_owned()
             }

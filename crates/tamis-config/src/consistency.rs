@@ -4,14 +4,17 @@ mod critic;
 mod filter;
 mod readers;
 
+use std::path::Path;
+
 use crate::conflict::Conflict;
 use crate::diagnostic::{Diagnostic, Severity};
 use crate::reader::Reader;
 use crate::schema::{
     AdvantageScale, Aggregation, BackendKind, Config, Estimator, ImportanceLevel, KlPlace, LossKind,
-    LrScheduleKind, OnLimit, PromptFormat, RAW_OUTCOME, RewardKind, ScheduleMode, Surplus, TaskKind,
-    ValidationMetric,
+    LrScheduleKind, OnLimit, PromptFormat, PublishPause, RAW_OUTCOME, RewardKind, ScheduleMode, Surplus,
+    TaskKind, ValidationMetric,
 };
+use crate::server_command::ServerCommand;
 use crate::source::{Source, SourceKind};
 use crate::table;
 use crate::tree::Node;
@@ -93,6 +96,7 @@ pub(crate) fn check(config: &Config, tree: &Node, reader: &Reader, purpose: Purp
     checker.rewards();
     if purpose == Purpose::Evaluation {
         checker.evaluation();
+        checker.has_servers();
         return checker.found;
     }
     checker.servers();
@@ -295,6 +299,18 @@ impl Checker<'_> {
                     let key = key("max_penalty");
                     self.error(&[&key.clone()], Conflict::PositivePenalty { key, value: *max_penalty });
                 }
+                RewardKind::Judge { servers, prompt, .. } => {
+                    if servers.is_empty() {
+                        self.error(
+                            &[&key("servers"), &key("kind")],
+                            Conflict::NoJudge { key: key("servers") },
+                        );
+                    }
+                    if !prompt.contains("{completion}") {
+                        let conflict = Conflict::JudgeWithoutCompletion { key: key("prompt") };
+                        self.error(&[&key("prompt"), &key("kind")], conflict);
+                    }
+                }
                 RewardKind::SoftOverlong { buffer: Some(buffer), max_length, .. } => {
                     let max_length = max_length.unwrap_or(config.rollout.max_response_length);
                     if *buffer > max_length {
@@ -313,23 +329,65 @@ impl Checker<'_> {
 
     fn servers(&mut self) {
         let rollout = &self.config.rollout;
-        let keys = [
-            "servers",
-            "server_model",
-            "server_parameters",
-            "server_timeout",
-            "server_startup_timeout",
-            "api_key_file",
-        ]
-        .map(|key| format!("rollout.{key}"));
         if rollout.backend == BackendKind::Native {
-            let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+            let keys = [
+                "rollout.servers",
+                "rollout.launch",
+                "rollout.server_model",
+                "rollout.server_parameters",
+                "rollout.server_timeout",
+                "rollout.server_startup_timeout",
+                "rollout.api_key_file",
+                "rollout.api_key_env",
+                "publish.dir",
+                "publish.server_dir",
+                "publish.keep",
+                "publish.pause",
+                "publish.verify",
+            ];
             self.ignored(&keys, "`rollout.backend` is `native`");
-        } else if rollout.servers.is_empty() {
-            self.error(
-                &["rollout.servers", "rollout.backend"],
-                Conflict::NoServers { backend: rollout.backend },
-            );
+            return;
+        }
+        if rollout.backend == BackendKind::OpenAi {
+            self.error(&["rollout.backend"], Conflict::TextTrains);
+            return;
+        }
+        self.has_servers();
+        if self.config.publish.pause != PublishPause::Wait {
+            self.error(&["publish.pause"], Conflict::PauseUnused { pause: self.config.publish.pause });
+        }
+    }
+
+    /// Whether there are servers to sample at, or some can be started.
+    fn has_servers(&mut self) {
+        let rollout = &self.config.rollout;
+        if rollout.backend == BackendKind::Native {
+            return;
+        }
+        if rollout.servers.is_empty() {
+            // Servers with a model of their own are started by whoever has them.
+            match rollout.launch.as_ref().filter(|_| rollout.backend != BackendKind::OpenAi) {
+                None => {
+                    let model = self.config.model.path.as_deref().unwrap_or(Path::new("MODEL"));
+                    let command = Box::new(ServerCommand::new(rollout, model, "8000"));
+                    let conflict = Conflict::NoServers { backend: rollout.backend, command };
+                    self.error(&["rollout.servers", "rollout.backend"], conflict);
+                }
+                Some(launch) if !launch.command.is_empty() => {
+                    let lacks = |what: &str| !launch.command.iter().any(|word| word.contains(what));
+                    for what in ["{port}", "{model}"].into_iter().filter(|what| lacks(what)) {
+                        self.error(&["rollout.launch.command"], Conflict::LaunchWithout { what });
+                    }
+                    self.ignored(&["rollout.launch.args"], "`rollout.launch.command` is the whole command");
+                }
+                Some(_) => {}
+            }
+        } else {
+            // What a key of another system started is not what this user asked for.
+            let node = self.tree.at("rollout.launch");
+            if node.is_some_and(|node| !matches!(node.origin.source.kind, SourceKind::Foreign(_))) {
+                self.ignored(&["rollout.launch"], "`rollout.servers` names servers that are running already");
+            }
         }
     }
 

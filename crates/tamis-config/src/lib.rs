@@ -16,6 +16,7 @@ pub mod reader;
 mod render;
 pub mod resume;
 pub mod schema;
+mod server_command;
 pub mod setting;
 pub mod shape;
 pub mod source;
@@ -32,6 +33,7 @@ pub use load::{Loaded, load, load_for_evaluation, load_of_run, load_sources};
 pub use preset::PresetDifference;
 pub use resume::{ResumeDifference, length_may_change, resume_differences};
 pub use schema::*;
+pub use server_command::ServerCommand;
 pub use shape::is_placeholder;
 pub use value::{
     ByteSize, EmptyRound, FreeMap, Frequency, LogRatioLimit, Paths, Program, RoundLimit, TokenizerSource,

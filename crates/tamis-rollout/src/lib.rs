@@ -13,6 +13,8 @@ pub mod fleet;
 mod generator;
 pub mod http;
 mod inbox;
+pub mod judge;
+pub mod launch;
 pub mod native;
 mod record;
 mod reward_health;

@@ -43,6 +43,7 @@ fn server_settings(name: &str) -> ServerSettings {
         stream: false,
         logprobs_of: None,
         other_logprobs: OtherLogprobs::Refuse,
+        seen_as: None,
     }
 }
 
@@ -163,6 +164,26 @@ fn publish(fleet: &mut Fleet, version: u64, folder: &Path) {
     fleet.publish(&publication(version, folder), InFlight::Wait).expect("begun");
     let events = fleet.next(Wait::Forever).expect("goes on");
     assert_eq!(events, [GeneratorEvent::Published { version: PolicyVersion(version) }]);
+}
+
+/// What is a folder here is another one there.
+#[test]
+fn a_server_that_sees_the_folder_elsewhere() {
+    let vllm = FakeVllm::start(Behaviour::default());
+    let (here, there) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    for (place, text) in [(&here, "here"), (&there, "there")] {
+        let folder = place.path().join("run/version_1");
+        std::fs::create_dir_all(&folder).expect("made");
+        std::fs::write(folder.join("config.json"), text).expect("written");
+        std::fs::write(folder.join("model.safetensors"), "").expect("written");
+    }
+    let seen_as = (here.path().to_owned(), there.path().display().to_string());
+    let urls = [vllm.server.url()];
+    let (mut fleet, _) =
+        connect::<Vllm>(&urls, None, fleet_settings(), |settings| settings.seen_as = Some(seen_as.clone()))
+            .expect("answers");
+    publish(&mut fleet, 1, &here.path().join("run/version_1"));
+    assert_eq!(vllm.state.lock().unwrap().weights, "there");
 }
 
 fn expected_logprobs(weights: &str, length: usize) -> Vec<f32> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
-use tamis_config::Config;
+use tamis_config::{BackendKind, Config};
 use tamis_data::samples::SampleRow;
 use tamis_env::reward::{Listener, RewardError};
 use tamis_model::ModelConfig;
@@ -15,9 +15,10 @@ use crate::durable::Disk;
 use crate::interrupt::{Halt, Interrupt};
 use crate::listener::RunListener;
 use crate::metrics::Metrics;
-use crate::native::{NativeEngine, NativeGenerator};
+use crate::native::NativeEngine;
 use crate::progress::Progress;
-use crate::run::{Places, engine_settings, validation_settings};
+use crate::run::{Places, RunError, engine_settings, validation_settings};
+use crate::servers::EvaluationSampler;
 use crate::validation::{self, Shown, Validation, ValidationSettings};
 use crate::validation_metrics::{SourceResult, results_by_source};
 
@@ -33,6 +34,9 @@ pub enum EvaluateError {
     /// A place for the shipped reward runner cannot be made.
     #[error("failed to make a folder for temporary files in {}", std::env::temp_dir().display())]
     Folder(#[source] std::io::Error),
+    /// Servers cannot be reached, started, or given the checkpoint.
+    #[error(transparent)]
+    Servers(Box<RunError>),
     /// There are no prompts to evaluate on.
     #[error(
         "there are no validation prompts; set data.val (or data.arithmetic.val_size for the task `arithmetic`)"
@@ -117,7 +121,9 @@ pub fn evaluate(
         // A checkpoint brings its own tokenizer.
         let codec = policy::codec(&of_run, String::new)?;
         let prompts = prompts.formatted(&of_run, &codec)?;
-        let model = policy::model(&of_run, &codec)?;
+        // Servers of that interface have a model of their own.
+        let has_own = of_run.rollout.backend == BackendKind::OpenAi;
+        let model = if has_own { None } else { Some(policy::model(&of_run, &codec)?) };
         Ok((prompts, codec, model))
     })??;
     for warning in &prompts.warnings {
@@ -141,7 +147,11 @@ pub fn evaluate(
     if let Some(first) = prepared.prompts.first() {
         progress.say(&codec.introduction(first).map_err(AssembleError::from)?);
     }
-    let engine = NativeEngine::new(model, codec, engine_settings(config)).interrupted_by(interrupt);
+    let (engine_codec, of_engine) = (codec.clone(), engine_settings(config));
+    let engine =
+        model.map(|model| NativeEngine::new(model, engine_codec, of_engine).interrupted_by(interrupt));
+    let mut sampler = EvaluationSampler::new(config, engine, &codec, folder.path(), interrupt, progress)
+        .map_err(|halt| halt.map(|error| EvaluateError::Servers(Box::new(error))))?;
     let settings = ValidationSettings { keeps_samples, ..validation_settings(config) };
     let plural = if settings.n == 1 { "" } else { "s" };
     progress.say(&format!(
@@ -150,7 +160,7 @@ pub fn evaluate(
         settings.n
     ));
     let with = validation::Dependencies {
-        generator: &mut NativeGenerator::of(&engine),
+        generator: sampler.generator(),
         inbox: &mut Inbox::default(),
         scorer: &mut scorer,
         interrupt,

@@ -1,29 +1,35 @@
 //! Servers as what a run samples with: the fleet that its configuration names, and the weights that are published to it.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use tamis_config::{BackendKind, Config};
+use tamis_config::{BackendKind, Config, LaunchConfig, PublishConfig, PublishVerify, ServerCommand};
 use tamis_core::objective::PolicyLoss;
 use tamis_model::SaveDtype;
 use tamis_rollout::clock::{Bell, SystemClock};
 use tamis_rollout::fleet::{Fleet, FleetSettings};
 use tamis_rollout::http::{Address, HttpClient, HttpError, HttpSettings};
+use tamis_rollout::launch::{LaunchError, LaunchedServers, ServerProcess, free_port};
 use tamis_rollout::server::{
-    OtherLogprobs, Probe, Protocol as _, Server, ServerSettings, Sglang, SglangServer, Vllm, VllmServer,
+    OpenAi, OpenAiServer, OtherLogprobs, Probe, Protocol as _, Server, ServerSettings, Sglang, SglangServer,
+    Vllm, VllmServer,
 };
 use tamis_rollout::wire::FaultClass;
-use tamis_rollout::{Beginning, Generator, Journalled, Publication, Weights};
+use tamis_rollout::{
+    Beginning, Generator, GeneratorEvent, InFlight, Journalled, Publication, Sampling, Wait, Weights,
+};
 
 use crate::assemble::{AssembleError, objective};
 use crate::checkpoint;
+use crate::codec::Codec;
 use crate::durable::Disk;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::{Learner, LearnerSequence};
 use crate::native::{NativeEngine, NativeGenerator};
 use crate::progress::Progress;
-use crate::run::{RunError, sampling};
+use crate::run::{RunError, sampling, validation_settings};
 use crate::samples::RecordedSamples;
 
 /// Tokens of the text by which a server shows that it holds the published weights.
@@ -32,8 +38,8 @@ const PROBE_TOKENS: usize = 24;
 /// Mean difference of log-probabilities, in nats, that a server of another precision may make on it.
 const PROBE_TOLERANCE: f64 = 0.1;
 
-/// Published weights that stay on disk: what servers hold, and what they held before.
-const KEPT: u64 = 2;
+/// How often it is looked for Ctrl-C while servers take weights in.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// What a run samples with.
 pub(crate) enum Sampler {
@@ -45,6 +51,9 @@ pub(crate) enum Sampler {
         generator: Box<Journalled<Fleet>>,
         /// Faults that the metrics have counted.
         told: BTreeMap<FaultClass, u64>,
+        /// Those of them that the run started: they end with it.
+        #[expect(dead_code, reason = "it is there to be dropped")]
+        launched: Option<LaunchedServers>,
     },
 }
 
@@ -74,7 +83,7 @@ impl Sampler {
 
     /// Attempts at samples that went wrong at servers since the last call, by what went wrong.
     pub(crate) fn take_faults(&mut self) -> Vec<(&'static str, u64)> {
-        let Self::Servers { generator, told } = self else { return Vec::new() };
+        let Self::Servers { generator, told, .. } = self else { return Vec::new() };
         let counts = &generator.generator().fault_counts().samples;
         let new = counts.iter().map(|(class, &count)| {
             let before = told.insert(*class, count).unwrap_or(0);
@@ -93,55 +102,169 @@ pub(crate) fn recomputes_logprobs(config: &Config) -> Result<bool, AssembleError
     Ok(config.rollout.backend != BackendKind::Native && !is_read)
 }
 
-/// Connects to the servers of a configuration, in the name of one start of the run.
+/// Starts the servers that a configuration wants started (`rollout.launch`) with the weights as they are, and waits until they answer; `None`
+/// where it names some that are running. Their output goes to `servers/` in a folder.
+///
+/// # Errors
+/// Where one does not come up; none is left then.
+pub(crate) fn launch(
+    config: &Config,
+    folders: &PublishedFolders,
+    engine: &NativeEngine,
+    folder: &Path,
+    interrupt: &Interrupt,
+    ui: &Progress,
+) -> Result<Option<LaunchedServers>, Halt<RunError>> {
+    let rollout = &config.rollout;
+    let Some(launch) = rollout.launch.as_ref().filter(|_| rollout.servers.is_empty()) else {
+        return Ok(None);
+    };
+    let gpus = visible_gpus(launch, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())?;
+    let model = folders.write_start(engine)?;
+    let logs = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned()).join("servers");
+    folders.disk.create_folder(&logs).map_err(RunError::from)?;
+    let mut processes = Vec::with_capacity(launch.replicas);
+    for (place, gpus) in gpus.into_iter().enumerate() {
+        let port = free_port().map_err(|source| {
+            let what = "no port of 127.0.0.1 is free".to_owned();
+            RunError::from(LaunchError::Surroundings { command: "servers".to_owned(), what, source })
+        })?;
+        let command = ServerCommand::new(rollout, &model, &port.to_string());
+        let environment = command.environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+        let gpus = gpus.map(|gpus| ("CUDA_VISIBLE_DEVICES".to_owned(), gpus));
+        processes.push(ServerProcess {
+            shown: command.to_string(),
+            environment: environment.chain(gpus).collect(),
+            words: command.words,
+            port,
+            log: logs.join(format!("server_{}.log", place + 1)),
+        });
+    }
+    let say = {
+        let ui = ui.clone();
+        Arc::new(move |message: &str| ui.say(message))
+    };
+    match LaunchedServers::start(processes, launch.startup_timeout, &interrupt.flag(), say) {
+        Ok(servers) => Ok(Some(servers)),
+        Err(error) => {
+            // Nobody reads them; a run that did not begin leaves nothing, and where that cannot be nothing is wrong.
+            let _ = folders.disk.remove_folder(&model);
+            Err(match error {
+                LaunchError::Interrupted => Halt::Interrupted,
+                error => Halt::Failed(error.into()),
+            })
+        }
+    }
+}
+
+/// The GPUs of each server, as `CUDA_VISIBLE_DEVICES` names them: the next so many of those that this process sees. `None` where there is but
+/// one server, which sees all of them.
+fn visible_gpus(launch: &LaunchConfig, visible: Option<&str>) -> Result<Vec<Option<String>>, RunError> {
+    if launch.replicas == 1 {
+        return Ok(vec![None]);
+    }
+    let wanted = launch.replicas * launch.tensor_parallel;
+    let named: Vec<String> = match visible.map(str::trim).filter(|visible| !visible.is_empty()) {
+        Some(visible) => visible.split(',').map(|gpu| gpu.trim().to_owned()).collect(),
+        None => (0..wanted).map(|gpu| gpu.to_string()).collect(),
+    };
+    if named.len() < wanted {
+        return Err(RunError::from(AssembleError::setting(
+            format!(
+                "rollout.launch: {} servers of {} GPUs each are {wanted} GPUs, and CUDA_VISIBLE_DEVICES names {}",
+                launch.replicas,
+                launch.tensor_parallel,
+                named.len()
+            ),
+            "set `rollout.launch.replicas` and `rollout.launch.tensor_parallel` to what there is",
+        )));
+    }
+    Ok(named.chunks(launch.tensor_parallel).take(launch.replicas).map(|gpus| Some(gpus.join(","))).collect())
+}
+
+/// Connects to the servers of a configuration, or to those that the run started, in the name of one start of the run.
 ///
 /// # Errors
 /// Where an address or a parameter is wrong, and [`RunError::Servers`] where none answers.
 pub(crate) fn connect(
     config: &Config,
+    launched: Option<LaunchedServers>,
     engine: &NativeEngine,
-    samples: RecordedSamples,
-    at: Beginning,
+    folders: &PublishedFolders,
+    (samples, begin): (RecordedSamples, Beginning),
     interrupt: &Interrupt,
     ui: &Progress,
 ) -> Result<Sampler, RunError> {
-    let rollout = &config.rollout;
+    let addresses = launched.as_ref().map_or(config.rollout.servers.as_slice(), LaunchedServers::addresses);
+    let vocabulary = engine.model().config().vocab_size;
     let recomputes = recomputes_logprobs(config)?;
+    let other_logprobs = if recomputes { OtherLogprobs::Recompute } else { OtherLogprobs::Refuse };
+    let how = How { sampling: &sampling(config), other_logprobs };
+    let fleet = fleet(config, addresses, (engine.codec(), vocabulary), how, Some(folders), interrupt, ui)?;
+    if let Some((server, other)) = fleet.other_logprobs(how.sampling).into_iter().next() {
+        if !recomputes {
+            let hint = "turn that off, start vLLM with the --logprobs-mode that fits (raw_logprobs at temperature 1, processed_logprobs without \
+                        truncation), or leave objective.correction and the decoupled loss out: the learner then computes them again";
+            return Err(AssembleError::setting(format!("rollout.servers: {server}: {other}"), hint).into());
+        }
+        ui.say(&format!("{server}: {other}: the learner computes them again"));
+    }
+    let generator = Box::new(Journalled::new(fleet, Box::new(samples), begin));
+    Ok(Sampler::Servers { generator, told: BTreeMap::new(), launched })
+}
+
+/// What is sampled at servers, and what of it is used.
+#[derive(Clone, Copy)]
+struct How<'a> {
+    sampling: &'a Sampling,
+    /// What to do where their log-probabilities are not ours.
+    other_logprobs: OtherLogprobs,
+}
+
+/// A fleet of the servers at these addresses, once one of them answers. Weights are published to them in `folders`.
+///
+/// # Errors
+/// As [`connect`].
+fn fleet(
+    config: &Config,
+    urls: &[String],
+    (codec, vocabulary): (&Codec, usize),
+    how: How<'_>,
+    folders: Option<&PublishedFolders>,
+    interrupt: &Interrupt,
+    ui: &Progress,
+) -> Result<Fleet, RunError> {
+    ui.say(&format!("connecting to {}", urls.join(", ")));
+    let rollout = &config.rollout;
     let extra = &rollout.server_parameters.0;
     let check = match rollout.backend {
         BackendKind::Sglang => Sglang::check,
-        _ => Vllm::check,
+        BackendKind::OpenAi => OpenAi::check,
+        BackendKind::Vllm | BackendKind::Native => Vllm::check,
     };
-    check(&sampling(config), extra).map_err(|error| {
+    check(how.sampling, extra).map_err(|error| {
         AssembleError::setting(format!("rollout.backend: {error}"), "change the setting that it names")
     })?;
-    let key = rollout.api_key_file.as_deref().map(|path| {
-        let read = tamis_file::read_text(path, 1 << 16);
-        read.map(|key| key.trim().to_owned()).map_err(|error| {
-            let problem = format!("rollout.api_key_file: failed to read {}: {error}", path.display());
-            AssembleError::setting(problem, "name a file that holds the key and nothing else")
-        })
-    });
-    let key = key.transpose()?;
+    let key = api_key("rollout.", rollout.api_key_file.as_deref(), rollout.api_key_env.as_deref())?;
     let refused = |error: HttpError| {
         AssembleError::setting(format!("rollout.servers: {error}"), "correct it and start again")
     };
     let addresses: Vec<Address> =
-        rollout.servers.iter().map(|url| Address::parse(url)).collect::<Result<_, _>>().map_err(refused)?;
+        urls.iter().map(|url| Address::parse(url)).collect::<Result<_, _>>().map_err(refused)?;
     let encrypted = addresses.iter().any(Address::is_encrypted);
     let mut client = HttpClient::start(HttpSettings::default(), encrypted).map_err(refused)?;
     let bell = Bell::default();
-    let tokenizer = engine.codec().tokenizer();
+    let tokenizer = codec.tokenizer();
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let nonce = format!("{:x}-{:x}", since.as_nanos(), std::process::id());
     let mut servers: Vec<Box<dyn Server>> = Vec::new();
-    for (url, address) in rollout.servers.iter().zip(addresses) {
+    for (url, address) in urls.iter().zip(addresses) {
         let line = client.line(address, key.as_deref(), bell.clone()).map_err(refused)?;
         let settings = Arc::new(ServerSettings {
             name: url.clone(),
             model: rollout.server_model.clone(),
-            vocabulary: engine.model().config().vocab_size,
-            end_token_ids: engine.codec().end_token_ids().to_vec(),
+            vocabulary,
+            end_token_ids: codec.end_token_ids().to_vec(),
             extra: extra.clone(),
             answer_timeout: rollout.server_timeout,
             check_timeout: rollout.server_startup_timeout,
@@ -150,11 +273,15 @@ pub(crate) fn connect(
             seeds: true,
             stream: false,
             logprobs_of: None,
-            other_logprobs: if recomputes { OtherLogprobs::Recompute } else { OtherLogprobs::Refuse },
+            other_logprobs: how.other_logprobs,
+            seen_as: folders.and_then(|folders| folders.seen_as.clone()),
         });
         servers.push(match rollout.backend {
             BackendKind::Sglang => Box::new(SglangServer::new(Box::new(line), settings, tokenizer.clone())),
-            _ => Box::new(VllmServer::new(Box::new(line), settings, tokenizer.clone())),
+            BackendKind::OpenAi => Box::new(OpenAiServer::new(Box::new(line), settings, tokenizer.clone())),
+            BackendKind::Vllm | BackendKind::Native => {
+                Box::new(VllmServer::new(Box::new(line), settings, tokenizer.clone()))
+            }
         });
     }
     let settings =
@@ -163,17 +290,126 @@ pub(crate) fn connect(
         let ui = ui.clone();
         Box::new(move |message: tamis_rollout::fleet::FleetMessage| ui.warn(&message.to_string()))
     };
-    let fleet = Fleet::connect(servers, settings, Box::new(SystemClock), bell, interrupt.flag(), say)?;
-    if let Some((server, other)) = fleet.other_logprobs(&sampling(config)).into_iter().next() {
-        if !recomputes {
-            let hint = "turn that off, start vLLM with the --logprobs-mode that fits (raw_logprobs at temperature 1, processed_logprobs without \
-                        truncation), or leave objective.correction and the decoupled loss out: the learner then computes them again";
-            return Err(AssembleError::setting(format!("rollout.servers: {server}: {other}"), hint).into());
-        }
-        ui.say(&format!("{server}: {other}: the learner computes them again"));
+    Ok(Fleet::connect(servers, settings, Box::new(SystemClock), bell, interrupt.flag(), say)?)
+}
+
+/// A key that servers ask for, for a section of the configuration (`rollout.`): from a file or from a variable of the environment; it is never part of a configuration.
+pub(crate) fn api_key(
+    section: &str,
+    file: Option<&Path>,
+    variable: Option<&str>,
+) -> Result<Option<String>, AssembleError> {
+    if let Some(path) = file {
+        let read = tamis_file::read_text(path, 1 << 16).map_err(|error| {
+            let problem = format!("{section}api_key_file: failed to read {}: {error}", path.display());
+            AssembleError::setting(problem, "name a file that holds the key and nothing else")
+        });
+        return Ok(Some(read?.trim().to_owned()));
     }
-    let generator = Box::new(Journalled::new(fleet, Box::new(samples), at));
-    Ok(Sampler::Servers { generator, told: BTreeMap::new() })
+    let Some(variable) = variable else { return Ok(None) };
+    match std::env::var(variable) {
+        Ok(key) if !key.trim().is_empty() => Ok(Some(key.trim().to_owned())),
+        _ => Err(AssembleError::setting(
+            format!("{section}api_key_env: the environment has no variable `{variable}` with a key in it"),
+            format!("set it before the command, as in `export {variable}=...`"),
+        )),
+    }
+}
+
+/// Publishes weights and waits until every server that is used holds them.
+pub(crate) fn publish_to(
+    generator: &mut dyn Generator,
+    publication: &Publication,
+    interrupt: &Interrupt,
+) -> Result<(), Halt<RunError>> {
+    generator.publish(publication, InFlight::Wait).map_err(RunError::from)?;
+    let published = GeneratorEvent::Published { version: publication.version };
+    loop {
+        let soon = Instant::now() + LOOK_EVERY;
+        let events = generator.next(Wait::Until(soon)).map_err(RunError::from)?;
+        if interrupt.is_requested() {
+            return Err(Halt::Interrupted);
+        }
+        if events.contains(&published) {
+            return Ok(());
+        }
+    }
+}
+
+/// What an evaluation samples with. Dropped, servers that were started for it end, and what was published for it goes.
+pub(crate) enum EvaluationSampler {
+    /// The engine that holds the checkpoint.
+    Native {
+        /// As it samples.
+        generator: Box<NativeGenerator>,
+        /// The weights that it samples by.
+        #[expect(dead_code, reason = "it is there to be held")]
+        engine: Box<NativeEngine>,
+    },
+    /// Servers.
+    Servers {
+        /// Their fleet.
+        fleet: Box<Fleet>,
+        /// Those of them that were started for it.
+        #[expect(dead_code, reason = "it is there to be dropped")]
+        launched: Option<LaunchedServers>,
+        /// Where the checkpoint was published; `None` where servers sample by weights of their own.
+        folders: Option<PublishedFolders>,
+    },
+}
+
+impl EvaluationSampler {
+    /// At the servers of a configuration, which are given the checkpoint's weights; those of `rollout.backend: openai` have their own.
+    pub(crate) fn new(
+        config: &Config,
+        engine: Option<NativeEngine>,
+        codec: &Codec,
+        folder: &Path,
+        interrupt: &Interrupt,
+        ui: &Progress,
+    ) -> Result<Self, Halt<RunError>> {
+        let sampling = &validation_settings(config).sampling;
+        let how = How { sampling, other_logprobs: OtherLogprobs::Recompute };
+        let Some(mut engine) = engine else {
+            let known = (codec, usize::MAX);
+            let fleet = fleet(config, &config.rollout.servers, known, how, None, interrupt, ui)?;
+            return Ok(Self::Servers { fleet: Box::new(fleet), launched: None, folders: None });
+        };
+        if config.rollout.backend == BackendKind::Native {
+            let generator = Box::new(NativeGenerator::of(&engine));
+            return Ok(Self::Native { generator, engine: Box::new(engine) });
+        }
+        let folders = PublishedFolders::of(&Disk::new(), folder, &config.publish);
+        let launched = launch(config, &folders, &engine, folder, interrupt, ui)?;
+        let addresses =
+            launched.as_ref().map_or(config.rollout.servers.as_slice(), LaunchedServers::addresses);
+        let known = (codec, engine.model().config().vocab_size);
+        let fleet = fleet(config, addresses, known, how, Some(&folders), interrupt, ui);
+        if interrupt.is_requested() {
+            return Err(Halt::Interrupted);
+        }
+        let mut sampler = Self::Servers { fleet: Box::new(fleet?), launched, folders: Some(folders.clone()) };
+        let publication = folders.write(&mut engine)?;
+        publish_to(sampler.generator(), &publication, interrupt)?;
+        Ok(sampler)
+    }
+
+    /// As [`crate::validation`] drives it.
+    pub(crate) fn generator(&mut self) -> &mut dyn Generator {
+        match self {
+            Self::Native { generator, .. } => &mut **generator,
+            Self::Servers { fleet, .. } => &mut **fleet,
+        }
+    }
+}
+
+impl Drop for EvaluationSampler {
+    fn drop(&mut self) {
+        if let Self::Servers { folders: Some(folders), .. } = self {
+            // Where that cannot be, a folder is left and nothing is wrong.
+            let _ = folders.remove();
+        }
+    }
 }
 
 /// The folders of weights that servers read.
@@ -182,41 +418,74 @@ pub(crate) struct PublishedFolders {
     disk: Disk,
     /// Absolute, for servers have working directories of their own.
     root: PathBuf,
+    /// A folder that `root` is or is in, with what servers call it, where that is another path.
+    seen_as: Option<(PathBuf, String)>,
+    /// How many versions stay on disk: what servers hold, and what they held before.
+    keep: u64,
+    /// Whether servers show that they hold the weights.
+    has_probe: bool,
 }
 
 impl PublishedFolders {
-    /// In a run directory.
-    pub(crate) fn of(disk: &Disk, run: &std::path::Path) -> Self {
-        let run = std::path::absolute(run).unwrap_or_else(|_| run.to_owned());
-        Self { disk: disk.clone(), root: run.join("published") }
+    /// Where the weights of a run are published.
+    pub(crate) fn of(disk: &Disk, run: &Path, publish: &PublishConfig) -> Self {
+        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let run = absolute(run);
+        let (shared, root) = match &publish.dir {
+            Some(dir) => {
+                let dir = absolute(dir);
+                // Several runs may share it.
+                let name = run.file_name().unwrap_or(run.as_os_str());
+                (dir.clone(), dir.join(name))
+            }
+            None => (run.join("published"), run.join("published")),
+        };
+        Self {
+            disk: disk.clone(),
+            root,
+            seen_as: publish.server_dir.clone().map(|there| (shared, there)),
+            keep: publish.keep as u64,
+            has_probe: publish.verify == PublishVerify::Probe,
+        }
     }
 
     fn folder(&self, version: u64) -> PathBuf {
         self.root.join(format!("version_{version}"))
     }
 
+    fn write_weights(&self, engine: &NativeEngine, folder: &Path) -> Result<(), RunError> {
+        self.disk.create_folder(&self.root)?;
+        self.disk.remove_folder(folder)?;
+        let tokenizer = Some(engine.codec().tokenizer());
+        checkpoint::write_folder(&self.disk, folder, &engine.model().untied(), tokenizer, SaveDtype::F32)?;
+        Ok(())
+    }
+
+    /// Writes the weights that servers of the run are started with; these stay, for a server that has to be started again.
+    fn write_start(&self, engine: &NativeEngine) -> Result<PathBuf, RunError> {
+        let folder = self.root.join("start");
+        self.write_weights(engine, &folder)?;
+        Ok(folder)
+    }
+
+    /// Removes all of them.
+    pub(crate) fn remove(&self) -> Result<(), RunError> {
+        Ok(self.disk.remove_folder(&self.root)?)
+    }
+
     /// Writes the weights as they are, whole, under their version: with a head of their own, which every server reloads, and a text by which
-    /// the server shows that it did. Older ones but the one before go.
+    /// the server shows that it did. Older ones go.
     pub(crate) fn write(&self, engine: &mut NativeEngine) -> Result<Publication, Halt<RunError>> {
         let version = engine.version();
         let folder = self.folder(version.0);
-        let untied = engine.model().untied();
-        let written = || -> Result<(), RunError> {
-            self.disk.create_folder(&self.root)?;
-            self.disk.remove_folder(&folder)?;
-            checkpoint::write_folder(
-                &self.disk,
-                &folder,
-                &untied,
-                Some(engine.codec().tokenizer()),
-                SaveDtype::F32,
-            )?;
-            if let Some(old) = version.0.checked_sub(KEPT) {
-                self.disk.remove_folder(&self.folder(old))?;
-            }
-            Ok(())
-        };
-        written().map_err(Halt::Failed)?;
+        self.write_weights(engine, &folder)?;
+        if let Some(old) = version.0.checked_sub(self.keep) {
+            self.disk.remove_folder(&self.folder(old))?;
+        }
+        let publication = Publication { version, weights: Weights::Folder(folder.clone()) };
+        if !self.has_probe {
+            return Ok(publication);
+        }
         let vocabulary = engine.model().config().vocab_size;
         let token_ids: Vec<u32> =
             (0..PROBE_TOKENS).map(|place| (place * vocabulary / PROBE_TOKENS) as u32).collect();
@@ -230,6 +499,55 @@ impl PublishedFolders {
         probe
             .write(&folder)
             .map_err(|error| Halt::Failed(RunError::Publish { reason: error.to_string() }))?;
-        Ok(Publication { version, weights: Weights::Folder(folder) })
+        Ok(publication)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpus(
+        replicas: usize,
+        tensor_parallel: usize,
+        visible: Option<&str>,
+    ) -> Result<Vec<Option<String>>, String> {
+        let launch = LaunchConfig {
+            replicas,
+            tensor_parallel,
+            args: Vec::new(),
+            command: Vec::new(),
+            startup_timeout: Duration::from_secs(1),
+        };
+        visible_gpus(&launch, visible).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn each_server_gets_the_next_of_the_gpus_that_are_there() {
+        let some = |gpus: &[&str]| Ok(gpus.iter().map(|gpus| Some((*gpus).to_owned())).collect());
+        assert_eq!(gpus(1, 2, Some("3,5")), Ok(vec![None]));
+        assert_eq!(gpus(2, 2, None), some(&["0,1", "2,3"]));
+        assert_eq!(gpus(2, 1, Some("3, GPU-7,9")), some(&["3", "GPU-7"]));
+        assert_eq!(
+            gpus(2, 2, Some("3,5")),
+            Err("rollout.launch: 2 servers of 2 GPUs each are 4 GPUs, and CUDA_VISIBLE_DEVICES names 2"
+                .to_owned())
+        );
+    }
+
+    #[test]
+    fn published_weights_lie_where_servers_look() {
+        let publish = |dir: Option<&str>, server_dir: Option<&str>| {
+            let config = Config::default().publish;
+            let dir = dir.map(PathBuf::from);
+            let publish = PublishConfig { dir, server_dir: server_dir.map(str::to_owned), ..config };
+            let folders = PublishedFolders::of(&Disk::new(), Path::new("/runs/mine"), &publish);
+            (folders.folder(3), folders.seen_as)
+        };
+        assert_eq!(publish(None, None), (PathBuf::from("/runs/mine/published/version_3"), None));
+        let seen = Some((PathBuf::from("/shared"), "/mnt".to_owned()));
+        assert_eq!(publish(Some("/shared"), Some("/mnt")), (PathBuf::from("/shared/mine/version_3"), seen));
+        let seen = Some((PathBuf::from("/runs/mine/published"), "/mnt".to_owned()));
+        assert_eq!(publish(None, Some("/mnt")), (PathBuf::from("/runs/mine/published/version_3"), seen));
     }
 }

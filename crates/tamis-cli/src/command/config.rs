@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use tamis_config::{Loaded, explain, import, json_schema, reference_markdown};
+use tamis_config::source::{Source, SourceKind};
+use tamis_config::{Loaded, ServerCommand, explain, import, json_schema, load_sources, reference_markdown};
 use tamis_train::assemble::in_force::in_force;
 
 use tamis_train::assemble::check::Placeholders;
@@ -43,6 +44,9 @@ pub(crate) fn run(arguments: &Config) -> Result<u8, Failure> {
             let plural = if num_warnings == 1 { "" } else { "s" };
             let _ = writeln!(text, "the configuration is sound ({num_warnings} warning{plural})");
             text.push_str(&not_checked(&loaded));
+            if let Some(servers) = ServerCommand::announcement(&loaded.config) {
+                let _ = writeln!(text, "{servers}");
+            }
             show(&text)?;
         }
         Config::Explain { key } => {
@@ -63,6 +67,11 @@ pub(crate) fn run(arguments: &Config) -> Result<u8, Failure> {
             text.push_str("\n\n# What each key became:\n");
             for note in &imported.notes {
                 let _ = writeln!(text, "# {note}");
+            }
+            let source = Source::new(SourceKind::File("imported.yaml".into()), imported.yaml.clone());
+            let loaded = load_sources(&[source], &[]).ok();
+            if let Some(servers) = loaded.and_then(|loaded| ServerCommand::announcement(&loaded.config)) {
+                let _ = writeln!(text, "#\n# {servers}");
             }
             if !imported.remaining.is_empty() {
                 text.push_str("#\n# Still to be said:\n");

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use tamis_config::setting::Setting as _;
-use tamis_config::{Config, load_for_evaluation};
+use tamis_config::{BackendKind, Config, load_for_evaluation};
 use tamis_core::figure::fixed;
 use tamis_data::samples::{format_of, write_samples};
 use tamis_train::assemble::AssembleError;
@@ -18,10 +18,10 @@ use tamis_train::run_directory::keep_evaluation;
 use tamis_train::validation::Shown;
 use tamis_train::validation_metrics::SourceResult;
 
-use super::train::{listen, shortened};
+use super::train::{exit_code, listen, shortened};
 use super::{new_errors, new_notes, notes, print, show, with_findings};
 use crate::arguments::Eval;
-use crate::failure::{FAILED, Failure, INTERRUPTED, USAGE};
+use crate::failure::{FAILED, Failure, INTERRUPTED, UNREACHABLE, USAGE};
 
 pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
     let interrupt = Interrupt::new();
@@ -77,8 +77,10 @@ pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
             let (code, hint) = match &error {
                 // A damaged file is no mistake in the configuration.
                 EvaluateError::Assemble(error @ AssembleError::Checksum(_)) => (FAILED, error.hint()),
+                EvaluateError::Assemble(error @ AssembleError::Judge(_)) => (UNREACHABLE, error.hint()),
                 EvaluateError::Assemble(error) => (USAGE, error.hint()),
                 EvaluateError::NoPrompts => (USAGE, None),
+                EvaluateError::Servers(error) => (exit_code(error), error.hint()),
                 _ => (FAILED, None),
             };
             Failure::of(code, &error, hint)
@@ -92,6 +94,10 @@ pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
     if let Some(path) = &arguments.samples {
         write_samples(path, &evaluation.all_samples).map_err(|error| Failure::of(FAILED, &error, None))?;
         progress.say(&format!("wrote {} samples to {}", evaluation.all_samples.len(), path.display()));
+    }
+    // What a server's own model says is no figure of the checkpoint.
+    if loaded.config.rollout.backend == BackendKind::OpenAi {
+        return Ok(0);
     }
     match keep_evaluation(&Disk::new(), &checkpoint, json.as_bytes()) {
         Ok(Some(path)) => progress.say(&format!("kept in {}", path.display())),
@@ -140,7 +146,13 @@ fn as_json(checkpoint: &Path, config: &Config, evaluation: &Evaluation) -> Resul
     let settings = serde_json::json!({
         "run": {"seed": config.run.seed},
         "data": config.data.to_json(),
-        "rollout": {"max_response_length": config.rollout.max_response_length, "stop": config.rollout.stop},
+        "rollout": {
+            "backend": config.rollout.backend.as_str(),
+            "servers": config.rollout.servers,
+            "server_model": config.rollout.server_model,
+            "max_response_length": config.rollout.max_response_length,
+            "stop": config.rollout.stop,
+        },
         "reward": config.reward.to_json(),
         "validate": config.validate.to_json(),
     });
@@ -164,9 +176,28 @@ fn as_text(checkpoint: &Path, config: &Config, evaluation: &Evaluation) -> Strin
     } else {
         format!("temperature {}, top-p {}", validate.temperature, validate.top_p)
     };
+    let servers = &config.rollout.servers;
+    let whose = match config.rollout.backend {
+        BackendKind::Native => format!("checkpoint {}", checkpoint.display()),
+        BackendKind::OpenAi => format!(
+            "{} at {}; tokenizer and template of {}",
+            config
+                .rollout
+                .server_model
+                .as_deref()
+                .map_or_else(|| "their model".to_owned(), |name| format!("model {name}")),
+            servers.join(", "),
+            checkpoint.display()
+        ),
+        BackendKind::Vllm | BackendKind::Sglang if servers.is_empty() => {
+            format!("checkpoint {}, sampled at servers of its own", checkpoint.display())
+        }
+        BackendKind::Vllm | BackendKind::Sglang => {
+            format!("checkpoint {}, sampled at {}", checkpoint.display(), servers.join(", "))
+        }
+    };
     let mut text = format!(
-        "checkpoint {}\n{} prompt{}, {} sample{} each, {how}\n",
-        checkpoint.display(),
+        "{whose}\n{} prompt{}, {} sample{} each, {how}\n",
         evaluation.num_prompts,
         plural(evaluation.num_prompts),
         evaluation.num_samples,

@@ -98,7 +98,12 @@ fn unbegun(interrupted: &Unbegun) -> Failure {
 }
 
 fn fail(error: &RunError) -> Failure {
-    let code = match error {
+    Failure::of(exit_code(error), error, error.hint())
+}
+
+/// The exit code that tells what kind of failure it is.
+pub(super) fn exit_code(error: &RunError) -> u8 {
+    match error {
         // What the run left is not what a resume can go on from.
         RunError::Mismatch { .. }
         | RunError::CheckpointsGone { .. }
@@ -114,6 +119,7 @@ fn fail(error: &RunError) -> Failure {
         | RunError::Directory(RunDirectoryError::ForeignLog { .. }) => MISMATCH,
         // A damaged file is no mistake in the configuration.
         RunError::Assemble(AssembleError::Checksum(_)) => FAILED,
+        RunError::Assemble(AssembleError::Judge(_)) => UNREACHABLE,
         RunError::Assemble(_)
         | RunError::WarmStart(WarmStartError::Example { .. } | WarmStartError::NoExamples)
         | RunError::Gold { .. }
@@ -123,12 +129,11 @@ fn fail(error: &RunError) -> Failure {
             | RunDirectoryError::Name { .. }
             | RunDirectoryError::NameTaken { .. },
         ) => USAGE,
-        RunError::Servers(GeneratorError::Unreachable { .. }) => UNREACHABLE,
+        RunError::Servers(GeneratorError::Unreachable { .. }) | RunError::Launch(_) => UNREACHABLE,
         // A full disk is no mistake in the configuration.
         RunError::Directory(RunDirectoryError::NoRoom { cause, .. }) if !cause.is_full() => USAGE,
         _ => FAILED,
-    };
-    Failure::of(code, error, error.hint())
+    }
 }
 
 /// The closing words: before and after with samples, where the run is, what to type next.

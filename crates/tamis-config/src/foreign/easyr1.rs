@@ -4,10 +4,10 @@ use super::Becomes::{Key, NoEffect, Rule as By, Unless};
 use super::{ForeignKey, Rule};
 
 const DEVICES: &str = "the native engine runs on the CPU of one machine";
-const ENGINE: &str = "the native engine generates, and needs no tuning of memory or parallelism";
+const ENGINE: &str = "neither the native engine nor the servers that a run starts need it";
 const PYTORCH: &str = "it tunes PyTorch, and the native engine is none of it";
 const RAGGED: &str = "sequences are ragged here, nothing is padded";
-const KEPT: &str = "the log-probabilities of generation are kept: there is no second pass";
+const KEPT: &str = "the native engine's log-probabilities are the learner's, bit for bit; of what servers sampled the learner computes them in its own micro-batches";
 const EXTERNAL: &str = "nothing that lies beside a model is run";
 const ADAPTERS: &str = "all weights are trained; there are no adapters";
 const ADAMW: &str = "the optimizer is AdamW, with moments in f32";
@@ -156,14 +156,14 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("worker.actor.optim.lr_scheduler_type", "constant", By(Rule::LrSchedule, "train.lr_schedule.kind")),
     key("worker.actor.fsdp.*", "", NoEffect(DEVICES)),
     key("worker.actor.offload.*", "", NoEffect(DEVICES)),
-    key("worker.rollout.name", "vllm", NoEffect(ENGINE)),
+    key("worker.rollout.name", "vllm", By(Rule::Servers, "rollout.backend rollout.launch")),
     key("worker.rollout.n", "1", Key("rollout.n")),
     key("worker.rollout.temperature", "1.0", Key("rollout.temperature")),
     key("worker.rollout.top_p", "1.0", Key("rollout.top_p")),
     key("worker.rollout.top_k", "-1", By(Rule::TopK, "rollout.top_k")),
     key("worker.rollout.seed", "1", NoEffect("`run.seed` keys every draw")),
     key("worker.rollout.limit_images", "0", NoEffect(IMAGES)),
-    key("worker.rollout.dtype", "bf16", NoEffect("computation is in f32")),
+    key("worker.rollout.dtype", "bf16", By(Rule::Servers, "rollout.launch.args")),
     key("worker.rollout.ignore_eos", "False", Unless(OFF, "completions end at the end token")),
     key(
         "worker.rollout.do_sample",
@@ -172,14 +172,14 @@ pub(super) const KEYS: &[ForeignKey] = &[
     ),
     key("worker.rollout.max_num_seqs", "256", Key("rollout.max_num_seqs")),
     key("worker.rollout.chat_template", "null", By(Rule::ChatTemplate, "model.chat_template")),
-    key("worker.rollout.gpu_memory_utilization", "0.6", NoEffect(ENGINE)),
-    key("worker.rollout.enforce_eager", "False", NoEffect(ENGINE)),
+    key("worker.rollout.gpu_memory_utilization", "0.6", By(Rule::Servers, "rollout.launch.args")),
+    key("worker.rollout.enforce_eager", "False", By(Rule::Servers, "rollout.launch.args")),
     key("worker.rollout.free_cache_engine", "False", NoEffect(ENGINE)),
-    key("worker.rollout.enable_chunked_prefill", "False", NoEffect(ENGINE)),
-    key("worker.rollout.max_model_len", "null", NoEffect(ENGINE)),
-    key("worker.rollout.max_num_batched_tokens", "8192", NoEffect(ENGINE)),
+    key("worker.rollout.enable_chunked_prefill", "False", By(Rule::Servers, "rollout.launch.args")),
+    key("worker.rollout.max_model_len", "null", By(Rule::Servers, "rollout.launch.args")),
+    key("worker.rollout.max_num_batched_tokens", "8192", By(Rule::Servers, "rollout.launch.args")),
     key("worker.rollout.disable_log_stats", "True", NoEffect(ENGINE)),
-    key("worker.rollout.tensor_parallel_size", "2", NoEffect(DEVICES)),
+    key("worker.rollout.tensor_parallel_size", "2", By(Rule::Servers, "rollout.launch.tensor_parallel")),
     key("worker.rollout.disable_tqdm", "False", NoEffect("without a terminal progress is plain lines")),
     key("worker.rollout.val_override_config", "{}", NoEffect("it says nothing")),
     key("worker.rollout.val_override_config.n", "1", Key("validate.n")),
@@ -320,8 +320,12 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("trainer.logger", "[console, wandb]", By(Rule::Loggers, "run.loggers")),
     key("trainer.project_name", "easy_r1", By(Rule::Names, "run.dir")),
     key("trainer.experiment_name", "demo", By(Rule::Names, "run.name")),
-    key("trainer.n_gpus_per_node", "8", NoEffect(DEVICES)),
-    key("trainer.nnodes", "1", NoEffect(DEVICES)),
+    key("trainer.n_gpus_per_node", "8", By(Rule::Servers, "rollout.launch.replicas")),
+    key(
+        "trainer.nnodes",
+        "1",
+        NoEffect("there is one machine: servers on others are started there, and named in `rollout.servers`"),
+    ),
     key("trainer.critic_warmup", "0", By(Rule::Critic, "critic.warmup_steps")),
     key("trainer.ray_timeline", "null", NoEffect(DEVICES)),
 ];

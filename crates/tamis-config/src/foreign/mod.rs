@@ -18,6 +18,7 @@ mod ragen;
 mod ragen_rules;
 mod reward_rules;
 mod rules;
+mod server_rules;
 mod translate;
 mod trl;
 mod trl_rules;
@@ -172,6 +173,10 @@ pub enum Rule {
     TrlLength,
     /// TRL's `max_prompt_length`.
     TrlPrompts,
+    /// The engine that generates, as servers (verl, RAGEN, EasyR1).
+    Servers,
+    /// TRL's vLLM.
+    TrlServers,
     /// Options of TRL's generator. After the fields that they go before.
     TrlGeneration,
     /// Settings of TRL's optimizer.

@@ -47,6 +47,8 @@ pub(super) fn apply(rule: Rule, owner: Owner, t: &mut Translator) {
         Rule::TrlLength => super::trl_rules::length(t),
         Rule::TrlPrompts => super::trl_rules::prompts(t),
         Rule::TrlGeneration => super::trl_rules::generation(t),
+        Rule::Servers => super::server_rules::servers(owner, t),
+        Rule::TrlServers => super::server_rules::trl(t),
         Rule::TrlOptimizer => super::trl_rules::optimizer(t),
         Rule::TrlValidation => super::trl_rules::validation(t),
         Rule::TrlData => super::trl_rules::data(t),
@@ -126,12 +128,13 @@ fn filter_groups(t: &mut Translator) {
     const ENABLE: &str = "algorithm.filter_groups.enable";
     const METRIC: &str = "algorithm.filter_groups.metric";
     const LIMIT: &str = "algorithm.filter_groups.max_num_gen_batches";
+    const IN_FLIGHT: &str = "algorithm.filter_groups.max_inflight_gen_batches";
     let enabled = t.flag(ENABLE, false);
     if !enabled {
         if t.find(ENABLE).is_some() {
             t.set(&[ENABLE], "filter", "null");
         }
-        for key in [METRIC, LIMIT] {
+        for key in [METRIC, LIMIT, IN_FLIGHT] {
             t.no_effect(key, "algorithm.filter_groups.enable is false");
         }
         return;
@@ -166,6 +169,19 @@ fn filter_groups(t: &mut Translator) {
     }
     let limit = t.number(LIMIT).unwrap_or(0.0);
     t.set(&[LIMIT, ENABLE], "schedule.max_num_gen_batches", &limit_text(limit));
+    if let Some(batches) = t.number(IN_FLIGHT) {
+        // verl counts prompts in flight by the batch that is trained, we by the round.
+        let (train, round) = (t.number("data.train_batch_size"), t.number("data.gen_batch_size"));
+        let rounds = match (train, round) {
+            (Some(train), Some(round)) if round > 0.0 => (batches * train / round).round().max(1.0),
+            _ => batches,
+        };
+        t.set(&[IN_FLIGHT], "schedule.rounds_in_flight", &rounds.to_string());
+        if (rounds - batches).abs() > 0.0 {
+            t.remark(IN_FLIGHT, "as many prompts: verl counts batches of data.train_batch_size, and rounds are of data.gen_batch_size");
+        }
+    }
+    t.no_effect(IN_FLIGHT, "null leaves the default");
 }
 
 /// A limit where 0 and less mean none.

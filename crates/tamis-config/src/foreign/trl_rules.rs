@@ -448,12 +448,17 @@ pub(super) fn generation(t: &mut Translator) {
             "stop_strings" => "stop",
             "max_new_tokens" | "max_tokens" => "max_response_length",
             "do_sample" if value == true => continue,
+            // What vLLM understands beside them.
+            _ if t.flag("use_vllm", false) && !name.contains('.') => {
+                t.set(&[KEY], &format!("rollout.server_parameters.{name}"), &value.to_string());
+                continue;
+            }
             _ => {
                 t.refuse(
                     KEY,
                     format!(
-                        "`{name}` has nothing here; what there is: temperature, top_p, top_k, min_p, repetition_penalty, max_new_tokens \
-                         and stop_strings"
+                        "`{name}` has nothing in the native engine, which has temperature, top_p, top_k, min_p, repetition_penalty, max_new_tokens \
+                         and stop_strings; with use_vllm it goes to the server"
                     ),
                 );
                 return;

@@ -4,9 +4,9 @@ use super::Becomes::{Key, NoEffect, Rule as By, Unless};
 use super::{ForeignKey, Rule};
 
 const DEVICES: &str = "the native engine runs on the CPU of one machine";
-const ENGINE: &str = "the native engine generates, and needs no tuning of memory or parallelism";
+const ENGINE: &str = "neither the native engine nor the servers that a run starts need it";
 const RAGGED: &str = "sequences are ragged here, nothing is padded";
-const KEPT: &str = "the log-probabilities of generation are kept: there is no second pass";
+const KEPT: &str = "the native engine's log-probabilities are the learner's, bit for bit; of what servers sampled the learner computes them in its own micro-batches";
 const NO_ADAPTERS: &str = "all weights are trained; there are no adapters";
 const NO_IMAGES: &str = "there are no images in text tasks";
 const NO_TOOLS: &str = "tools and turns are not there yet: a trajectory is one turn";
@@ -22,7 +22,8 @@ const ADAMW: &str = "the optimizer is AdamW, in f32";
 const SCHEDULES: &str =
     "give lr_scheduler_type (constant, linear or cosine), lr_warmup_steps and min_lr_ratio";
 const MOVING: &str = "it says how a reference moves (`sync_ref_model`), and none does yet";
-const SHARED: &str = "generation and training share the weights";
+const SHARED: &str =
+    "the native engine shares the weights with the learner, and servers read them from a folder (`publish`)";
 const REFERENCE_SIZES: &str = "the reference is run with the trainer's own micro-batches";
 const CRITIC_SIZES: &str = "the critic is run with the policy's micro-batches";
 const NULL: &[&str] = &["null", "None", "", "{}"];
@@ -412,12 +413,12 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("actor_rollout_ref.ref.optim.*", "", NoEffect("the reference is not trained")),
     key("actor_rollout_ref.ref.router_replay.*", "", NoEffect(NO_EXPERTS)),
     // rollout
+    key("actor_rollout_ref.rollout.name", "", By(Rule::Servers, "rollout.backend rollout.launch")),
     key(
-        "actor_rollout_ref.rollout.name",
+        "actor_rollout_ref.rollout.mode",
         "",
-        NoEffect("`rollout.backend` is `native`: other engines are not there yet"),
+        NoEffect("completions are asked for one by one, as in verl's `async`"),
     ),
-    key("actor_rollout_ref.rollout.mode", "", NoEffect(ENGINE)),
     key("actor_rollout_ref.rollout.n", "1", Key("rollout.n")),
     key("actor_rollout_ref.rollout.temperature", "1.0", Key("rollout.temperature")),
     key("actor_rollout_ref.rollout.top_p", "1", Key("rollout.top_p")),
@@ -451,21 +452,21 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu", "", NoEffect(KEPT)),
     key("actor_rollout_ref.rollout.prompt_length", "", NoEffect("`data.max_prompt_length` says it")),
     key("actor_rollout_ref.rollout.response_length", "", NoEffect("`rollout.max_response_length` says it")),
-    key("actor_rollout_ref.rollout.tensor_model_parallel_size", "2", NoEffect(DEVICES)),
-    key("actor_rollout_ref.rollout.data_parallel_size", "", NoEffect(DEVICES)),
-    key("actor_rollout_ref.rollout.gpu_memory_utilization", "0.5", NoEffect(DEVICES)),
-    key("actor_rollout_ref.rollout.max_num_batched_tokens", "", NoEffect(ENGINE)),
-    key("actor_rollout_ref.rollout.max_model_len", "", NoEffect(ENGINE)),
-    key("actor_rollout_ref.rollout.enforce_eager", "", NoEffect(ENGINE)),
-    key("actor_rollout_ref.rollout.free_cache_engine", "", NoEffect(ENGINE)),
-    key("actor_rollout_ref.rollout.enable_chunked_prefill", "", NoEffect(ENGINE)),
     key(
-        "actor_rollout_ref.rollout.enable_prefix_caching",
-        "",
-        NoEffect("the prompt of a group is always shared"),
+        "actor_rollout_ref.rollout.tensor_model_parallel_size",
+        "2",
+        By(Rule::Servers, "rollout.launch.tensor_parallel"),
     ),
+    key("actor_rollout_ref.rollout.data_parallel_size", "", NoEffect(DEVICES)),
+    key("actor_rollout_ref.rollout.gpu_memory_utilization", "0.5", By(Rule::Servers, "rollout.launch.args")),
+    key("actor_rollout_ref.rollout.max_num_batched_tokens", "", By(Rule::Servers, "rollout.launch.args")),
+    key("actor_rollout_ref.rollout.max_model_len", "", By(Rule::Servers, "rollout.launch.args")),
+    key("actor_rollout_ref.rollout.enforce_eager", "", By(Rule::Servers, "rollout.launch.args")),
+    key("actor_rollout_ref.rollout.free_cache_engine", "", NoEffect(ENGINE)),
+    key("actor_rollout_ref.rollout.enable_chunked_prefill", "", By(Rule::Servers, "rollout.launch.args")),
+    key("actor_rollout_ref.rollout.enable_prefix_caching", "", By(Rule::Servers, "rollout.launch.args")),
     key("actor_rollout_ref.rollout.load_format", "", NoEffect(ENGINE)),
-    key("actor_rollout_ref.rollout.dtype", "", NoEffect("computation is in f32")),
+    key("actor_rollout_ref.rollout.dtype", "", By(Rule::Servers, "rollout.launch.args")),
     key("actor_rollout_ref.rollout.ignore_eos", "False", Unless(FALSE, "completions end at the end token")),
     key("actor_rollout_ref.rollout.disable_log_stats", "", NoEffect(ENGINE)),
     key(
@@ -481,7 +482,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     ),
     key("actor_rollout_ref.rollout.agent.custom_async_server.name", "", NoEffect(ENGINE)),
     key("actor_rollout_ref.rollout.agent.num_workers", "", NoEffect(ENGINE)),
-    key("actor_rollout_ref.rollout.engine_kwargs.*", "", NoEffect(ENGINE)),
+    key("actor_rollout_ref.rollout.engine_kwargs.*", "", By(Rule::Servers, "rollout.launch.args")),
     key("actor_rollout_ref.rollout.checkpoint_engine.*", "", NoEffect(SHARED)),
     key("actor_rollout_ref.rollout.update_weights_bucket_megabytes", "", NoEffect(SHARED)),
     key("actor_rollout_ref.rollout.layered_summon", "", NoEffect(SHARED)),
@@ -518,12 +519,12 @@ pub(super) const KEYS: &[ForeignKey] = &[
     ),
     key("actor_rollout_ref.rollout.qat", "", NoEffect("computation is in f32")),
     key("actor_rollout_ref.rollout.qat.*", "", NoEffect("computation is in f32")),
-    key("actor_rollout_ref.rollout.quantization", "", NoEffect("computation is in f32")),
+    key("actor_rollout_ref.rollout.quantization", "", By(Rule::Servers, "rollout.launch.args")),
     key("actor_rollout_ref.rollout.quantization.*", "", NoEffect("computation is in f32")),
     key("actor_rollout_ref.rollout.quantization_config_file", "", NoEffect("computation is in f32")),
     key("actor_rollout_ref.rollout.limit_images", "", NoEffect(NO_IMAGES)),
     key("actor_rollout_ref.rollout.router_config_path", "", NoEffect(ENGINE)),
-    key("actor_rollout_ref.rollout.scheduling_policy", "", NoEffect(ENGINE)),
+    key("actor_rollout_ref.rollout.scheduling_policy", "", By(Rule::Servers, "rollout.launch.args")),
     key("actor_rollout_ref.rollout.skip_tokenizer_init", "", NoEffect(ENGINE)),
     key("actor_rollout_ref.rollout.skip_rollout", "False", Unless(FALSE, NO_CACHE)),
     key("actor_rollout_ref.rollout.skip_dump_dir", "", NoEffect(NO_REPLAY)),
@@ -548,7 +549,11 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "0",
         By(Rule::FilterGroups, "schedule.max_num_gen_batches"),
     ),
-    key("algorithm.filter_groups.max_inflight_gen_batches", "1", Key("schedule.rounds_in_flight")),
+    key(
+        "algorithm.filter_groups.max_inflight_gen_batches",
+        "1",
+        By(Rule::FilterGroups, "schedule.rounds_in_flight"),
+    ),
     key("algorithm.use_kl_in_reward", "False", By(Rule::Kl, "objective.kl.in")),
     key("algorithm.kl_penalty", "kl", By(Rule::Kl, "objective.kl.estimator")),
     key("algorithm.kl_ctrl.type", "fixed", By(Rule::Kl, "objective.kl.adaptive")),
@@ -715,8 +720,12 @@ pub(super) const KEYS: &[ForeignKey] = &[
         ),
     ),
     key("trainer.validation_data_dir", "null", By(Rule::Validation, "validate.save_samples")),
-    key("trainer.n_gpus_per_node", "8", NoEffect(DEVICES)),
-    key("trainer.nnodes", "1", NoEffect(DEVICES)),
+    key("trainer.n_gpus_per_node", "8", By(Rule::Servers, "rollout.launch.replicas")),
+    key(
+        "trainer.nnodes",
+        "1",
+        NoEffect("there is one machine: servers on others are started there, and named in `rollout.servers`"),
+    ),
     key("trainer.device", "", NoEffect(DEVICES)),
     key(
         "trainer.balance_batch",

@@ -11,6 +11,7 @@ mod early_stop;
 mod filter;
 mod model;
 mod objective;
+mod publish;
 mod reward;
 mod rollout;
 mod run;
@@ -43,9 +44,10 @@ pub use objective::{
     ImportanceLevel, KlConfig, KlEstimator, KlPlace, LossConfig, LossKind, MasksConfig, ObjectiveConfig,
     ZeroGroups,
 };
+pub use publish::{PublishConfig, PublishPause, PublishVerify};
 pub(crate) use reward::RAW_OUTCOME;
 pub use reward::{Gsm8kMethod, OverlongForm, PythonStyle, RewardCommon, RewardConfig, RewardKind};
-pub use rollout::{BackendKind, RolloutConfig, SaveRollouts};
+pub use rollout::{BackendKind, LaunchConfig, RolloutConfig, SaveRollouts};
 pub use run::{LoggerKind, RunConfig};
 pub use schedule::{FillOrder, OnExhausted, OnLimit, ScheduleConfig, ScheduleMode, SelectorKind, Surplus};
 pub use train::{LrScheduleConfig, LrScheduleKind, OptimizerConfig, TrainConfig};
@@ -109,6 +111,8 @@ section! {
         warm_start: WarmStartConfig = "{}", Any, Fixed;
         /// How completions are sampled.
         rollout: RolloutConfig = "{}", Any, Fixed;
+        /// How new weights reach the servers that sample.
+        publish: PublishConfig = "{}", Any, Fixed;
         /// The functions that score completions. The reward that is trained on is the weighted sum of their scores. Where none of
         /// them is a verifier, the one of `data.task` is added, and what a preset adds follows, unless the list has its
         /// kind.

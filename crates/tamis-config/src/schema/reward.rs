@@ -135,6 +135,46 @@ tagged! {
             /// Restarts of crashed or late processes in a run, at most.
             max_restarts: usize = "10", Any, Free;
         }
+        /// A language model at a server with OpenAI's chat interface (`/v1/chat/completions`): it is told of each completion, and its score is
+        /// found in what it answers.
+        Judge = "judge" {
+            /// Addresses of servers, `http://HOST:PORT` or `https://HOST`; they are asked in turn.
+            servers: Vec<String> = "[]", Any, Free;
+            /// The model's name there. Null: the first that a server has.
+            model: Option<String> = "null", NotEmpty, Fixed;
+            /// What it is told: a text in which `{prompt}`, `{completion}`, `{ground_truth}`, `{data_source}` and `{COLUMN}` of the data stand for
+            /// what they are called.
+            prompt: String = "''", NotEmpty, Fixed;
+            /// A system message before it. Null: none.
+            system: Option<String> = "null", NotEmpty, Fixed;
+            /// Finds the score in its answer: a regular expression, of whose last match the first group counts (else all of it). By default the
+            /// last number.
+            pattern: String = "'-?[0-9]+(?:\\.[0-9]+)?'", NotEmpty, Fixed;
+            /// Scores of what is found, where that is a word: `{yes: 1, no: 0}`. Capital letters make no difference.
+            verdicts: FreeMap = "{}", Any, Fixed;
+            /// Smallest number that is a score. Null: any.
+            min_score: Option<f64> = "null", Any, Fixed;
+            /// Largest number that is a score. Null: any.
+            max_score: Option<f64> = "null", Any, Fixed;
+            /// From this score on a completion is right (`acc`). Null: it says nothing of that.
+            pass_score: Option<f64> = "null", Any, Fixed;
+            /// Sampling temperature of the judge.
+            temperature: f64 = "0.0", NonNegative, Fixed;
+            /// Longest answer, in tokens.
+            max_tokens: usize = "1024", AtLeast(1.0), Fixed;
+            /// Further parameters of the request by the server's names; null leaves one of ours out (`{max_tokens: null, max_completion_tokens: 1024}`).
+            parameters: FreeMap = "{}", Any, Fixed;
+            /// Variable of the environment that holds the key that the servers ask for.
+            api_key_env: Option<String> = "null", NotEmpty, Free;
+            /// Longest time of one answer.
+            timeout: Duration = "120s", Any, Free;
+            /// How often a completion is asked about, where servers are busy or do not answer.
+            max_attempts: usize = "5", Between(1.0, 100.0), Free;
+            /// Completions asked about at once.
+            concurrency: usize = "16", Between(1.0, 1024.0), Free;
+            /// How long servers may take to answer at the start of a run.
+            startup_timeout: Duration = "60s", Any, Free;
+        }
         /// A Python function, run unchanged in processes of their own.
         Python = "python" {
             /// The file.
@@ -164,8 +204,8 @@ tagged! {
 pub(crate) const RAW_OUTCOME: &str = "acc";
 
 /// The kinds that say whether an answer is right. Of external functions it is not known: they count as verifiers.
-const VERIFIERS: [&str; 8] =
-    ["exact", "number", "gsm8k", "math", "math_dapo", "by_source", "command", "python"];
+const VERIFIERS: [&str; 9] =
+    ["exact", "number", "gsm8k", "math", "math_dapo", "by_source", "command", "python", "judge"];
 
 impl RewardKind {
     /// Whether the function says if an answer is right, so that its score is a raw outcome (`acc`) and not a shaping term.
@@ -180,7 +220,7 @@ impl RewardKind {
     /// Whether the scores come from a program of the user, whose names are not known before it answers.
     pub fn is_external(&self) -> bool {
         match self {
-            Self::Command { .. } | Self::Python { .. } => true,
+            Self::Command { .. } | Self::Python { .. } | Self::Judge { .. } => true,
             Self::BySource { sources } => sources.0.iter().any(|(_, kind)| kind.is_external()),
             _ => false,
         }

@@ -11,10 +11,13 @@ choice! {
     pub enum BackendKind {
         /// The built-in CPU engine.
         Native = "native",
-        /// vLLM servers that are running already, `tamis serve` included: weights are published to them after every step.
+        /// vLLM servers, `tamis serve` included: weights are published to them after every step.
         Vllm = "vllm",
-        /// SGLang servers that are running already.
+        /// SGLang servers: weights are published to them after every step.
         Sglang = "sglang",
+        /// Servers with OpenAI's completions (`/v1/completions`), whatever they run: text in, text out, by the model that they have. For
+        /// `tamis eval`; nothing of it can be trained on.
+        OpenAi = "openai",
     }
 }
 
@@ -31,14 +34,33 @@ choice! {
 }
 
 section! {
+    /// Servers that a run starts itself, on this machine, and ends with itself.
+    pub struct LaunchConfig {
+        /// How many.
+        replicas: usize = "1", Between(1.0, 1024.0), Free;
+        /// GPUs of each, over which its model is cut. With several servers each gets the next so many of `CUDA_VISIBLE_DEVICES`, or of all.
+        tensor_parallel: usize = "1", Between(1.0, 1024.0), Free;
+        /// Further arguments of the server (`[--gpu-memory-utilization, '0.8']`).
+        args: Vec<String> = "[]", Any, Free;
+        /// The command in place of vLLM's or SGLang's own, without a shell: in it `{model}` stands for the folder of the first weights, `{port}`
+        /// for the port of 127.0.0.1 to answer on. Empty: `vllm serve {model} ...` or `python3 -m sglang.launch_server --model-path {model} ...`.
+        command: Vec<String> = "[]", Any, Free;
+        /// How long they may take until they answer.
+        startup_timeout: Duration = "900s", Any, Free;
+    }
+}
+
+section! {
     /// How completions are sampled. Log-probabilities are those of the temperature-scaled distribution, before the repetition
     /// penalty and the cuts of top-k, top-p and min-p.
     pub struct RolloutConfig {
         /// What generates.
         backend: BackendKind = "native", Any, Fixed;
-        /// Addresses of the servers (`[http://127.0.0.1:8000]`). They serve a model of this run's shape and tokenizer, can read the run
-        /// folder under the path that it has here, and (vLLM) run with `VLLM_SERVER_DEV_MODE=1`.
+        /// Addresses of servers that are running already (`[http://127.0.0.1:8000]`). They serve a model of this run's shape and tokenizer, can
+        /// read the folder that weights are published to (`publish.dir`), and (vLLM) run with `VLLM_SERVER_DEV_MODE=1`.
         servers: Vec<String> = "[]", Any, Free;
+        /// Servers that the run starts itself where `rollout.servers` names none; `{}` starts one. Null: none.
+        launch: Option<LaunchConfig> = "null", Any, Free;
         /// The model's name at the servers. Null: the first that each of them has.
         server_model: Option<String> = "null", NotEmpty, Free;
         /// Further sampling parameters of the servers, by their names (`{cache_salt: x}`); what a key of this configuration decides is refused.
@@ -49,6 +71,8 @@ section! {
         server_startup_timeout: Duration = "60s", Any, Free;
         /// File with the key that the servers ask for (`Authorization: Bearer`).
         api_key_file: Option<PathBuf> = "null", NotEmpty, Free;
+        /// Variable of the environment that holds that key, where no file does.
+        api_key_env: Option<String> = "null", NotEmpty, Free;
         /// Trajectories per prompt: the group size.
         n: usize = "8", Between(1.0, 65536.0), Fixed;
         /// Sampling temperature.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tamis_config::{
-    Config, EmptyRound, FilterKind, Import, OnLimit, Preset, RoundLimit, import, load_sources,
+    BackendKind, Config, EmptyRound, FilterKind, Import, OnLimit, Preset, RoundLimit, import, load_sources,
 };
 
 use crate::{config, converted};
@@ -81,6 +81,8 @@ fn the_complete_command_of_the_guide_to_group_filters() {
         assert_eq!((filter.kind, filter.metric.as_deref()), (FilterKind::Variance, Some("acc")));
         assert_eq!(config.schedule.max_num_gen_batches, Some(RoundLimit::Rounds(15)));
         assert_eq!((config.preset, config.rollout.n), (Some(Preset::Dapo), 8));
+        assert_eq!(config.rollout.backend, BackendKind::Vllm);
+        assert!(config.rollout.launch.is_some(), "nothing says where vLLM is");
         assert_eq!((config.data.train_batch_size, config.data.max_prompt_length), (1024, 2048));
         assert_eq!((config.rollout.temperature, config.rollout.max_response_length), (0.7, 2048));
         assert_eq!((config.train.total_epochs, config.validate.test_freq.0), (Some(20), NonZeroU64::new(2)));
@@ -90,6 +92,9 @@ fn the_complete_command_of_the_guide_to_group_filters() {
         );
         assert!(config.data.train.0[0].ends_with("data/math/train.parquet"), "{:?}", config.data.train);
     }
+    // Its eight GPUs are four servers, each over the two that verl takes by itself.
+    let launch = config(&import).rollout.launch.expect("servers");
+    assert_eq!((launch.replicas, launch.tensor_parallel), (4, 2));
 }
 
 #[test]

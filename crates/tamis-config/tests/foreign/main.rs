@@ -272,8 +272,9 @@ fn defaults_said_and_not_said_are_the_same() {
 #[test]
 fn defaults_of_ragen_said_and_not_said_are_the_same() {
     let files = ["data.train_files=t", "data.val_files=v", "agent_proxy.max_turn=1"].map(str::to_owned);
-    // The old filter's share, and names.
+    // The old filter's share, names, and the engine: who names none samples in the run's own process.
     let left_out = [
+        "actor_rollout_ref.rollout.name",
         "actor_rollout_ref.rollout.rollout_filter_ratio",
         "trainer.logger",
         "trainer.project_name",

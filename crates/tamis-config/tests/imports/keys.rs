@@ -125,6 +125,10 @@ const TOLD_APART: &[(&str, &str)] = &[
         "worker.actor.micro_batch_size_per_device_for_update",
         "the size of a device's pass is taken where it is named",
     ),
+    (
+        "worker.rollout.name",
+        "who names no engine samples in the run's own process, with the same distribution",
+    ),
     ("trainer.project_name", "runs are in `runs` unless a project is named"),
     ("trainer.experiment_name", "a run is called `run` unless it is named"),
     ("trainer.val_generations_to_log", "some samples are shown unless another number is asked for"),

@@ -8,6 +8,7 @@ mod launchers;
 mod objectives;
 mod ragen;
 mod rewards;
+mod servers;
 mod together;
 mod trl;
 mod values;

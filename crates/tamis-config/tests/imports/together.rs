@@ -74,6 +74,7 @@ fn verl_keys() -> Vec<(String, Vec<String>)> {
     add(filter, &[]);
     add("algorithm.filter_groups.metric=acc", &[filter]);
     add("algorithm.filter_groups.max_num_gen_batches=5", &[filter]);
+    add("algorithm.filter_groups.max_inflight_gen_batches=2", &[filter]);
     let corrected = |rest: &str| format!("algorithm.rollout_correction.{rest}");
     let (weights, rejections) = (corrected("rollout_is=token"), corrected("rollout_rs=seq_mean_k3"));
     let bounds = corrected("rollout_rs_threshold='0.01'");
@@ -118,6 +119,24 @@ fn verl_keys() -> Vec<(String, Vec<String>)> {
         );
     }
     add(&format!("{ACTOR}.tis_imp_ratio_cap=2.0"), &[]);
+    let engine = "actor_rollout_ref.rollout.name=vllm";
+    add(engine, &[]);
+    add("trainer.n_gpus_per_node=4", &[engine]);
+    for option in [
+        "tensor_model_parallel_size=4",
+        "gpu_memory_utilization=0.8",
+        "max_num_batched_tokens=8192",
+        "max_model_len=4096",
+        "enforce_eager=True",
+        "enable_chunked_prefill=False",
+        "enable_prefix_caching=False",
+        "dtype=bfloat16",
+        "quantization=fp8",
+        "scheduling_policy=priority",
+        "engine_kwargs.vllm.swap_space=8",
+    ] {
+        add(&format!("actor_rollout_ref.rollout.{option}"), &[engine]);
+    }
     add("trainer.logger=[console]", &[]);
     add("trainer.remove_previous_ckpt_in_save=True", &[]);
     add("trainer.project_name=p", &[]);

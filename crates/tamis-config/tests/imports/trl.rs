@@ -57,6 +57,8 @@ data:
   train: data.jsonl  # TRL: dataset_name=data.jsonl
   train_batch_size: 8  # TRL: per_device_train_batch_size=16
 rollout:
+  backend: vllm  # TRL: use_vllm=true
+  launch: {}  # TRL: use_vllm=true
   n: 8  # TRL: num_generations=8
 reward:
   - {kind: math, weight: 1.0}  # TRL: reward_funcs=['accuracy_reward', 'think_format_reward']
@@ -79,6 +81,11 @@ objective:
     coefficient: 0.04  # TRL: beta=0.04
     bias_corrected: true  # TRL: beta=0.04
     adaptive: null  # TRL: beta=0.04
+  correction:
+    weights:
+      level: sequence  # TRL: vllm_importance_sampling_mode (default)
+      outside: mask  # TRL: vllm_importance_sampling_mode (default)
+      max: 3.0  # TRL: vllm_importance_sampling_mode (default)
 train:
   ppo_mini_batch_size: 8  # TRL: gradient_accumulation_steps=4
   micro_batch_size: 16  # TRL: per_device_train_batch_size=16
@@ -108,9 +115,10 @@ reward_weights=[1.0,0.2] goes into what reward_funcs becomes
 lr_scheduler_type=cosine -> train.lr_schedule.kind: cosine
 warmup_ratio=0.1 -> train.lr_schedule.warmup_steps: 20
 max_steps=200 -> train.total_steps: 200
-use_vllm=true has no effect: the native engine generates
+use_vllm=true -> rollout.backend: vllm, rollout.launch: {} (the run starts vLLM as a server of its own, which has to be installed here; for one that is running already: `rollout.servers=[http://HOST:PORT]`)
 report_to=wandb -> run.loggers: [console, jsonl] (wandb is not there yet; metrics.jsonl holds the same figures, and TensorBoard files are there)
 bf16=true has no effect: computation is in f32
+vllm_importance_sampling_mode is not given -> objective.correction.weights: {level: sequence, outside: mask, max: 3.0} (TRL's default)
 seed is not given -> run.seed: 42 (TRL's default)
 weight_decay is not given -> train.optimizer.weight_decay: 0.0 (TRL's default)
 a bound on the log-ratio is not given -> objective.loss.log_ratio_limit: off (TRL's default)
@@ -311,7 +319,12 @@ fn options_of_the_generator() {
     assert_eq!((rollout.temperature, rollout.top_k, rollout.max_response_length), (0.7, 20, 64));
     assert_eq!(rollout.stop, ["</answer>"]);
     let errors = import_errors(&["generation_kwargs={num_beams: 4}"]);
-    assert!(errors.contains("`num_beams` has nothing here"), "{errors}");
+    assert!(errors.contains("`num_beams` has nothing in the native engine"), "{errors}");
+    // What vLLM understands beside them goes to it by its own name.
+    let import = command(&["use_vllm=True", "generation_kwargs={presence_penalty: 0.5, top_k: 20}"]);
+    let rollout = loaded(&import).rollout;
+    assert_eq!(rollout.server_parameters.0.get("presence_penalty"), Some(&0.5.into()));
+    assert_eq!(rollout.top_k, 20);
 }
 
 /// TRL validates on a split, by sampling as in training, at the interval of its log.

@@ -51,6 +51,10 @@ data:
   train_batch_size: 1024  # verl: data.train_batch_size=1024
   max_prompt_length: 2048  # verl: data.max_prompt_length=2048
 rollout:
+  backend: vllm  # verl: actor_rollout_ref.rollout.name=vllm
+  launch:
+    replicas: 4  # verl: trainer.n_gpus_per_node=8
+    tensor_parallel: 2  # verl: actor_rollout_ref.rollout.tensor_model_parallel_size (default)
   n: 8  # verl: actor_rollout_ref.rollout.n=8
   temperature: 0.7  # verl: actor_rollout_ref.rollout.temperature=0.7
   max_response_length: 2048  # verl: data.max_response_length=2048
@@ -93,14 +97,15 @@ actor_rollout_ref.model.path=Qwen/Qwen2-7B-Instruct -> model.path: Qwen/Qwen2-7B
 actor_rollout_ref.actor.optim.lr=1e-6 -> train.optimizer.learning_rate: 1e-6
 actor_rollout_ref.rollout.n=8 -> rollout.n: 8
 actor_rollout_ref.rollout.temperature=0.7 -> rollout.temperature: 0.7
-actor_rollout_ref.rollout.name=vllm has no effect: `rollout.backend` is `native`: other engines are not there yet
+actor_rollout_ref.rollout.name=vllm -> rollout.backend: vllm, rollout.launch: {} (the run starts the engine as a server of its own, which has to be installed here; for servers that are running already: `rollout.servers=[http://HOST:PORT]`)
 trainer.total_epochs=20 -> train.total_epochs: 20
-trainer.n_gpus_per_node=8 has no effect: the native engine runs on the CPU of one machine
+trainer.n_gpus_per_node=8 -> rollout.launch.replicas: 4 (the GPUs of this machine, as many for each server as share a model; the learner is on the CPU)
 trainer.save_freq=5 -> checkpoint.save_freq: 5
 trainer.test_freq=2 -> validate.test_freq: 2
 trainer.logger=["console","wandb"] -> run.loggers: [console, jsonl] (wandb is not there yet; metrics.jsonl holds the same figures, and TensorBoard files are there)
 trainer.project_name=math_dapo_experiment -> run.dir: runs/math_dapo_experiment
 trainer.experiment_name=qwen2_7b_filtergroups_enabled -> run.name: qwen2_7b_filtergroups_enabled
+actor_rollout_ref.rollout.tensor_model_parallel_size is not given -> rollout.launch.tensor_parallel: 2 (verl's default)
 actor_rollout_ref.actor.ppo_mini_batch_size is not given -> train.ppo_mini_batch_size: 256 (verl's default)
 custom_reward_function.path is not given -> reward: [{kind: by_source}] (verl's default: the verifier of each row by its data_source)
 "#);

@@ -8,6 +8,7 @@ mod objectives;
 mod overrides;
 mod rewards;
 mod schedules;
+mod servers;
 mod syntax;
 mod training;
 mod values;

@@ -7,7 +7,7 @@ use crate::{raw, said};
 #[test]
 fn rewards() {
     assert_snapshot!(said("reward: [{name: a}]", &[]), @"
-error: `reward[0].kind` is missing: it is one of exact, number, gsm8k, math, math_dapo, by_source, format, think_format, length, cosine, repetition, soft_overlong, command, python
+error: `reward[0].kind` is missing: it is one of exact, number, gsm8k, math, math_dapo, by_source, format, think_format, length, cosine, repetition, soft_overlong, command, judge, python
  --> run.yaml:1:10
   |
 1 | reward: [{name: a}]
@@ -17,7 +17,7 @@ error: `reward[0].kind` is missing: it is one of exact, number, gsm8k, math, mat
 1 error in the configuration
 ");
     assert_snapshot!(said("reward: [{kind: gsm}]", &[]), @"
-error: `reward[0].kind` cannot be `gsm`: it is one of exact, number, gsm8k, math, math_dapo, by_source, format, think_format, length, cosine, repetition, soft_overlong, command, python
+error: `reward[0].kind` cannot be `gsm`: it is one of exact, number, gsm8k, math, math_dapo, by_source, format, think_format, length, cosine, repetition, soft_overlong, command, judge, python
  --> run.yaml:1:17
   |
 1 | reward: [{kind: gsm}]

@@ -382,7 +382,7 @@ impl Dispatcher {
         with.is_interrupted = &|| false;
         let mut waits = in_flight == InFlight::Wait;
         while self.publishing.is_some() {
-            self.pump(&mut with)?;
+            self.pump(&mut with, is_interrupted)?;
             if waits && self.publishing.is_some() && is_interrupted() {
                 with.generator.publish(publication, InFlight::Abort)?;
                 waits = false;
@@ -408,7 +408,7 @@ impl Dispatcher {
             }
             match ended {
                 Some(collected) => return Ok(collected),
-                None => self.pump(&mut with)?,
+                None => self.pump(&mut with, &|| false)?,
             }
         }
     }
@@ -598,14 +598,18 @@ impl Dispatcher {
         }
     }
 
-    /// Waits until something happens, and takes it in.
-    fn pump(&mut self, with: &mut Dependencies<'_>) -> Result<(), DispatchError> {
+    /// Waits until something happens, and takes it in; `is_ending`: a publication need not be confirmed any more.
+    fn pump(
+        &mut self,
+        with: &mut Dependencies<'_>,
+        is_ending: &dyn Fn() -> bool,
+    ) -> Result<(), DispatchError> {
         self.ask_again(with)?;
         if self.inbox.of_groups.is_empty() && self.scored.is_empty() {
             self.scored.extend(with.scorer.next(Wait::No)?);
         }
         if self.inbox.of_groups.is_empty() && self.scored.is_empty() {
-            self.wait(with)?;
+            self.wait(with, is_ending)?;
         }
         // What an event makes the machine want is carried out before the next one; only a publication comes before draws.
         while self.commands.is_empty() || self.publishing.is_some() {
@@ -625,7 +629,11 @@ impl Dispatcher {
     }
 
     /// Waits for the generator, or for reward functions, or for both.
-    fn wait(&mut self, with: &mut Dependencies<'_>) -> Result<(), DispatchError> {
+    fn wait(
+        &mut self,
+        with: &mut Dependencies<'_>,
+        is_ending: &dyn Fn() -> bool,
+    ) -> Result<(), DispatchError> {
         let is_generating = with.generator.load().in_flight > 0 || self.publishing.is_some();
         let is_scoring = with.scorer.is_busy();
         let soon = || Wait::Until(Instant::now() + LOOK_EVERY);
@@ -642,6 +650,11 @@ impl Dispatcher {
         }
         let is_quiet = self.inbox.of_groups.is_empty() && self.scored.is_empty() && !with.scorer.is_busy();
         if is_quiet && with.generator.load().in_flight == 0 && self.again.is_empty() {
+            if let Some(version) = self.publishing.filter(|_| is_ending()) {
+                // Servers that take their time are not waited for where nothing is sampled any more: a resume publishes anew.
+                self.inbox.of_groups.push_back(GeneratorEvent::Published { version });
+                return Ok(());
+            }
             return Err(self.stuck());
         }
         Ok(())

@@ -116,7 +116,7 @@ impl<P: Protocol> HttpServer<P> {
         }
         self.publishing = Some(Publishing {
             version: *version,
-            folder: folder.display().to_string(),
+            folder: self.settings.folder_there(folder),
             label: label_of(&self.settings.nonce, *version),
             in_flight,
             probe,

@@ -1,5 +1,6 @@
 //! What a server is used with.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -44,4 +45,18 @@ pub struct ServerSettings {
     pub logprobs_of: Option<LogprobsOf>,
     /// What to do where they are not ours.
     pub other_logprobs: OtherLogprobs,
+    /// A folder here with what it is called there, where that is another path: published weights are below it.
+    pub seen_as: Option<(PathBuf, String)>,
+}
+
+impl ServerSettings {
+    /// What the server calls a folder of weights.
+    pub(super) fn folder_there(&self, folder: &Path) -> String {
+        let below =
+            self.seen_as.as_ref().and_then(|(here, there)| Some((folder.strip_prefix(here).ok()?, there)));
+        match below {
+            Some((rest, there)) => Path::new(there).join(rest).display().to_string(),
+            None => folder.display().to_string(),
+        }
+    }
 }

@@ -49,6 +49,7 @@ fn fleet_that_says(servers: &[&Serving], stream: bool, say: Box<dyn Fn(FleetMess
                 stream,
                 logprobs_of: None,
                 other_logprobs: OtherLogprobs::Refuse,
+                seen_as: None,
             };
             let line = client.line(Address::parse(&url).unwrap(), None, bell.clone()).unwrap();
             Box::new(VllmServer::new(Box::new(line), Arc::new(settings), tokenizer())) as Box<dyn Server>

@@ -221,9 +221,17 @@ impl Checker<'_> {
             max_length: config.rollout.max_response_length,
             rows: &[],
         };
-        for (index, reward) in
-            config.reward.iter().enumerate().filter(|(_, reward)| !reward.kind.is_external())
-        {
+        for (index, reward) in config.reward.iter().enumerate() {
+            if matches!(reward.kind, RewardKind::Judge { .. }) {
+                if let Err(error) = rewards::judge_settings(reward, &surroundings) {
+                    let keys = [format!("reward[{index}]"), "reward".to_owned()];
+                    self.refuse(&keys, &error.to_string(), error.hint().as_deref());
+                }
+                continue;
+            }
+            if reward.kind.is_external() {
+                continue;
+            }
             let built = match rewards::cosine_schedule(&reward.kind, config.rollout.max_response_length) {
                 Some(schedule)
                     if config.reward.iter().any(|other| other.kind.is_verifier())

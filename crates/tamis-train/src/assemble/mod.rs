@@ -25,6 +25,7 @@ use tamis_data::dataset::DatasetError;
 use tamis_env::reward::RewardError;
 use tamis_env::task::TaskError;
 use tamis_model::{CheckpointError, ConfigError};
+use tamis_rollout::GeneratorError;
 use thiserror::Error;
 
 use crate::checkpoint::ChecksumError;
@@ -73,6 +74,9 @@ pub enum AssembleError {
     /// A reward cannot be set up.
     #[error(transparent)]
     Reward(#[from] RewardError),
+    /// No server of a judge answers.
+    #[error(transparent)]
+    Judge(GeneratorError),
     /// The shipped reward program cannot be written.
     #[error("failed to {0}")]
     RewardRunner(#[from] DiskError),
@@ -131,6 +135,9 @@ impl AssembleError {
             Self::Checksum(error) => return error.hint(),
             Self::Setting { hint, .. } => Some(hint.as_str()),
             Self::RewardRunner(error) => error.hint(),
+            Self::Judge(_) => {
+                Some("start the judge's server first, and name it in the `servers` of the reward")
+            }
             Self::Codec(CodecError::TemplateFile { .. }) => {
                 return Some(format!("set `model.chat_template`; {RELATIVE}"));
             }

@@ -25,8 +25,12 @@ use tamis_env::reward::soft_overlong::{Form, SoftOverlong};
 use tamis_env::reward::think_format::ThinkFormat;
 use tamis_env::reward::{Listener, NamedReward, RewardError, RewardFailure, RewardFunction, Rewards};
 
+use tamis_rollout::http::Address;
+use tamis_rollout::judge::{Judge, JudgeError, JudgeSettings, Template};
+
 use super::{AssembleError, RELATIVE};
 use crate::durable::Disk;
+use crate::servers::api_key;
 
 /// What reward functions are built with.
 pub(super) struct Surroundings<'a> {
@@ -197,6 +201,7 @@ pub(super) fn plain(
             let config = CommandConfig { argv: argv.clone(), working_dir: working_dir.clone(), ..pool };
             external(reward, config, surroundings)?
         }
+        RewardKind::Judge { .. } => judge(reward, surroundings)?,
         RewardKind::Python {
             path,
             function,
@@ -238,6 +243,101 @@ pub(super) fn plain(
             introduce(reward, &command, *style, surroundings)?;
             command
         }
+    })
+}
+
+/// A language model that scores, once it answers.
+fn judge(
+    reward: &RewardConfig,
+    surroundings: &Surroundings<'_>,
+) -> Result<Box<dyn RewardFunction>, AssembleError> {
+    let RewardKind::Judge { api_key_env, startup_timeout, .. } = &reward.kind else {
+        return Err(no_verifier(&reward.name));
+    };
+    let key = api_key(&format!("reward `{}`: ", reward.name), None, api_key_env.as_deref())?;
+    let settings = JudgeSettings { key, ..judge_settings(reward, surroundings)? };
+    let listener = Arc::clone(surroundings.listener);
+    let judge = Judge::connect(settings, *startup_timeout, &reward.name, listener);
+    Ok(Box::new(judge.map_err(|error| match error {
+        JudgeError::Interrupted => AssembleError::Reward(RewardError::Interrupted),
+        JudgeError::Servers(error) => AssembleError::Judge(error),
+        JudgeError::Http(error) => {
+            let message = format!("reward `{}`: its `servers` cannot be used: {error}", reward.name);
+            AssembleError::setting(message, "correct them")
+        }
+    })?))
+}
+
+/// What a judge is asked and how, without a key: nothing is asked yet. Where there are no rows, names of columns are taken as they are.
+pub(super) fn judge_settings(
+    reward: &RewardConfig,
+    surroundings: &Surroundings<'_>,
+) -> Result<JudgeSettings, AssembleError> {
+    let RewardKind::Judge {
+        servers,
+        model,
+        prompt,
+        system,
+        pattern,
+        verdicts,
+        min_score,
+        max_score,
+        pass_score,
+        temperature,
+        max_tokens,
+        parameters,
+        timeout,
+        max_attempts,
+        concurrency,
+        ..
+    } = &reward.kind
+    else {
+        return Err(no_verifier(&reward.name));
+    };
+    let wrong = |key: &str, what: String, hint: &str| {
+        AssembleError::setting(format!("reward `{}`: its `{key}` {what}", reward.name), hint)
+    };
+    let addresses: Result<Vec<Address>, _> = servers.iter().map(|url| Address::parse(url)).collect();
+    let addresses =
+        addresses.map_err(|error| wrong("servers", format!("cannot be used: {error}"), "correct them"))?;
+    let template = Template::new(prompt);
+    let known = ["prompt", "completion", "ground_truth", "data_source"];
+    let mut rows = surroundings.rows.iter().copied().flatten().peekable();
+    if rows.peek().is_some() {
+        let columns: BTreeSet<&str> =
+            rows.flat_map(|prompt| prompt.columns.keys().map(String::as_str)).chain(known).collect();
+        if let Some(unknown) = template.names().find(|name| !columns.contains(name)) {
+            let what = format!("names `{{{unknown}}}`, and there is nothing of that name");
+            let there = columns.into_iter().collect::<Vec<_>>().join(", ");
+            return Err(wrong("prompt", what, &format!("what there is: {there}")));
+        }
+    }
+    let pattern = regex::Regex::new(pattern)
+        .map_err(|error| wrong("pattern", format!("is no regular expression: {error}"), "correct it"))?;
+    let mut scores = Vec::with_capacity(verdicts.0.len());
+    for (word, score) in &verdicts.0 {
+        let score = score.as_f64().ok_or_else(|| {
+            wrong("verdicts", format!("give `{word}` no number"), "write `{yes: 1, no: 0}`")
+        })?;
+        scores.push((word.clone(), score));
+    }
+    Ok(JudgeSettings {
+        servers: addresses,
+        model: model.clone(),
+        key: None,
+        system: system.clone(),
+        template,
+        pattern,
+        verdicts: scores,
+        min_score: *min_score,
+        max_score: *max_score,
+        pass_score: *pass_score,
+        temperature: *temperature,
+        max_tokens: *max_tokens,
+        parameters: parameters.0.clone(),
+        timeout: *timeout,
+        max_attempts: u32::try_from(*max_attempts).unwrap_or(u32::MAX),
+        concurrency: *concurrency,
     })
 }
 

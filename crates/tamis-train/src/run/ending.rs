@@ -8,6 +8,7 @@ use tamis_core::objective::ObjectiveError;
 use tamis_core::schedule::{Diagnosis, FinishReason, ScheduleError};
 use tamis_data::sampler::PositionError;
 use tamis_env::reward::RewardError;
+use tamis_rollout::launch::LaunchError;
 use tamis_rollout::{DispatchError, GeneratorError, MissingRewards, ScoreError};
 use thiserror::Error;
 
@@ -43,6 +44,9 @@ pub enum RunError {
     /// Servers that do not answer, or a fleet that broke down.
     #[error(transparent)]
     Servers(#[from] GeneratorError),
+    /// Servers that the run is to start itself.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
     /// Weights could not be published.
     #[error("failed to publish weights: {reason}")]
     Publish {
@@ -325,6 +329,16 @@ impl RunError {
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
+            Self::Launch(LaunchError::Start { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Some(
+                "install the server on this machine, name its program in rollout.launch.command, name servers that are running in \
+                 rollout.servers, or sample in this process (`rollout.backend=native`)"
+                    .to_owned(),
+            ),
+            Self::Launch(_) => Some(
+                "mend what it says (rollout.launch.args are its arguments, rollout.launch.startup_timeout how long it may take), name servers that \
+                 are running in rollout.servers, or sample in this process (`rollout.backend=native`)"
+                    .to_owned(),
+            ),
             Self::Servers(GeneratorError::Unreachable { .. }) => Some(
                 "start the servers first (`tamis serve CHECKPOINT`, or vLLM with VLLM_SERVER_DEV_MODE=1), and name them in rollout.servers".to_owned(),
             ),

@@ -380,17 +380,19 @@ impl Run {
         let (servers, published) = if config.rollout.backend == BackendKind::Native {
             (None, None)
         } else {
+            let folders = PublishedFolders::of(directory.disk(), directory.path(), &config.publish);
+            let launched = servers::launch(&config, &folders, &engine, directory.path(), &interrupt, &ui)?;
             let from = state.as_ref().and_then(|(state, _)| state.samples).unwrap_or(0);
             let samples = RecordedSamples::open(directory.disk(), &directory.samples_journal(), from)
                 .map_err(|error| journal_error(error, &directory))?;
-            ui.say(&format!("connecting to {}", config.rollout.servers.join(", ")));
             let begin =
                 Beginning { version: engine.version(), step: at + 1, next_group: dispatcher.next_group() };
-            let servers = servers::connect(&config, &engine, samples, begin, &interrupt, &ui);
+            let samples = (samples, begin);
+            let servers = servers::connect(&config, launched, &engine, &folders, samples, &interrupt, &ui);
             if interrupt.is_requested() {
                 return Err(Halt::Interrupted);
             }
-            (Some(servers?), Some(PublishedFolders::of(directory.disk(), directory.path())))
+            (Some(servers?), Some(folders))
         };
         let workers = Workers {
             sampler: Sampler::Native(Box::new(NativeGenerator::of(&engine))),

@@ -1,20 +1,15 @@
 //! What works for a run: prompts, generation, scores, learning.
 
-use std::time::{Duration, Instant};
-
 use tamis_core::group::Group;
-use tamis_rollout::{Dispatcher, GeneratorEvent, InFlight, Publication, Scorer, Wait};
+use tamis_rollout::{Dispatcher, Publication, Scorer};
 
 use super::RunError;
 use super::state::ScheduleState;
 use crate::interrupt::{Halt, Interrupt};
 use crate::native::NativeEngine;
 use crate::pool::PromptPool;
-use crate::servers::{PublishedFolders, Sampler};
+use crate::servers::{PublishedFolders, Sampler, publish_to};
 use crate::validation;
-
-/// How often it is looked for Ctrl-C while servers take the first weights in.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// What a step drives. Weights, and where generation stands, are theirs; every number of the run is in its state.
 pub(crate) struct Workers {
@@ -67,19 +62,7 @@ impl Workers {
             return Ok(());
         };
         let publication = folders.write(&mut self.engine)?;
-        let generator = servers.generator();
-        generator.publish(&publication, InFlight::Wait).map_err(RunError::from)?;
-        let published = GeneratorEvent::Published { version: publication.version };
-        loop {
-            let soon = Instant::now() + LOOK_EVERY;
-            let events = generator.next(Wait::Until(soon)).map_err(RunError::from)?;
-            if self.interrupt.is_requested() {
-                return Err(Halt::Interrupted);
-            }
-            if events.contains(&published) {
-                break;
-            }
-        }
+        publish_to(servers.generator(), &publication, &self.interrupt)?;
         self.sampler = servers;
         Ok(())
     }

@@ -13,13 +13,13 @@ const SCRIPT: &str = "trap '' HUP INT TERM; read -r released || { sleep 1; kill 
 
 /// The watch over one process group. Dropped, it is released: before the group's leader is reaped, for then others may get its number.
 #[derive(Debug)]
-pub(super) struct Guard {
+pub struct Guard {
     shell: Child,
 }
 
 impl Guard {
     /// Watches over a group; `None` where there is no shell to do so.
-    pub(super) fn over(group: u32) -> Option<Self> {
+    pub fn over(group: u32) -> Option<Self> {
         let shell = Command::new("/bin/sh")
             .args(["-c", SCRIPT, "tamis-guard", &group.to_string()])
             .current_dir("/")

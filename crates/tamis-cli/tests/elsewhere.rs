@@ -1,0 +1,208 @@
+//! What servers do beside sampling for a run: evaluations, of a checkpoint and of a model of their own, and judging completions.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod serving;
+mod tamis;
+
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use serving::Serving;
+use tamis::Folder;
+
+/// Two runs: a policy to be evaluated, and one that a server holds meanwhile.
+fn policies() -> Folder {
+    let folder = Folder::tiny();
+    for (name, seed) in [("mine", "run.seed=3"), ("other", "run.seed=4")] {
+        let name = format!("run.name={name}");
+        folder.tamis(&["train", "tiny.yaml", "run.dir=.", &name, seed, "train.total_steps=1"]).succeeds();
+    }
+    folder
+}
+
+fn evaluated(folder: &Folder, more: &[&str]) -> (serde_json::Value, String) {
+    let ended = folder.tamis(&[&["eval", "mine", "--json"], more].concat()).succeeds();
+    (serde_json::from_str(&ended.stdout).unwrap(), ended.stderr)
+}
+
+/// The server holds other weights, and is given those of the checkpoint.
+#[test]
+fn a_checkpoint_is_evaluated_at_servers() {
+    let folder = policies();
+    let sampled = ["validate.temperature=1.0", "validate.n=2"];
+    let (native, _) = evaluated(&folder, &sampled);
+    let serving = Serving::begin(&folder, &["other"]);
+    let servers = format!("rollout.servers=[{}]", serving.address);
+    let (served, told) = evaluated(&folder, &["rollout.backend=vllm", &servers, sampled[0], sampled[1]]);
+    assert_eq!(native["metrics"], served["metrics"], "{told}");
+    assert_eq!(served["settings"]["rollout"]["servers"][0], serving.address.as_str());
+    assert!(native["metrics"].as_object().unwrap().len() > 2, "{native}");
+    // Or at one that is started for it.
+    let tamis = env!("CARGO_BIN_EXE_tamis");
+    let launch =
+        format!("rollout.launch.command=['{tamis}', serve, '{{model}}', --port, '{{port}}', --threads, '1']");
+    let (launched, told) = evaluated(&folder, &["rollout.backend=vllm", &launch, sampled[0], sampled[1]]);
+    assert_eq!(native["metrics"], launched["metrics"], "{told}");
+    // A table says where.
+    let ended = folder.tamis(&["eval", "mine", "rollout.backend=vllm", &servers]).succeeds();
+    let first = ended.stdout.lines().next().unwrap().replace(&serving.address, "ADDRESS");
+    insta::assert_snapshot!(first, @"checkpoint mine/checkpoints/step_1, sampled at ADDRESS");
+    drop(serving);
+    let ended = folder.tamis(&[
+        "eval",
+        "mine",
+        "rollout.backend=vllm",
+        "rollout.server_startup_timeout=1s",
+        &servers,
+    ]);
+    assert!(ended.failure().starts_with("exit code 3\nerror: no server answers: "), "{}", ended.shown());
+}
+
+/// Text in, text out, by the model that the server has.
+#[test]
+fn a_server_s_own_model_is_evaluated() {
+    let folder = policies();
+    let (native, _) = evaluated(&folder, &[]);
+    let serving = Serving::begin(&folder, &["mine"]);
+    let servers = format!("rollout.servers=[{}/v1]", serving.address);
+    let (text, told) = evaluated(&folder, &["rollout.backend=openai", &servers]);
+    let accuracy = |found: &serde_json::Value| found["sources"][0]["figures"].clone();
+    assert_eq!(accuracy(&native), accuracy(&text), "{told}");
+    assert!(!told.contains("kept in"), "what another model says is no figure of the checkpoint:\n{told}");
+    let ended = folder.tamis(&["eval", "mine", "rollout.backend=openai", &servers]).succeeds();
+    let first = ended.stdout.lines().next().unwrap().replace(&serving.address, "ADDRESS");
+    insta::assert_snapshot!(first, @"their model at ADDRESS/v1; tokenizer and template of mine/checkpoints/step_1");
+    let trained = folder.tamis(&["train", "tiny.yaml", "rollout.backend=openai", &servers]);
+    insta::assert_snapshot!(trained.failure(), @r#"
+exit code 2
+error: `rollout.backend: openai` gives text alone, of weights that the run does not have: without the sampled tokens and their log-probabilities, and without a way to publish weights, nothing can be trained
+ --> command line
+  |
+1 | rollout.backend=openai
+  |                 ^^^^^^
+  hint: evaluate with it (`tamis eval`), let it score completions (a reward with `kind: judge`), or train with `rollout.backend: vllm`
+
+1 error in the configuration
+"#);
+    let nowhere = folder.tamis(&["eval", "mine", "rollout.backend=openai"]);
+    insta::assert_snapshot!(nowhere.failure(), @r#"
+exit code 2
+error: `rollout.backend: openai`, and no server is named or to be started
+  --> mine/config.yaml:65:12
+   |
+65 |   servers: []  # default
+   |            ^^
+  hint: set `rollout.servers: [http://HOST:PORT]`
+
+1 error in the configuration
+"#);
+}
+
+/// OpenAI's chat interface over a judge that compares two texts, for those who know its key.
+const JUDGE: &str = r#"
+import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Judge(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def reply(self, status, body):
+        body = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def do_GET(self):
+        self.reply(200, {"data": [{"id": "grader"}]})
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.headers.get("Authorization") != "Bearer secret":
+            return self.reply(401, {"error": {"message": "no key"}})
+        _, completion, truth = body["messages"][-1]["content"].split("|")
+        verdict = "RIGHT" if completion.strip() == truth else "WRONG"
+        text = f"The sum is {truth}.\nVerdict: {verdict}"
+        self.reply(200, {"choices": [{"index": 0, "message": {"content": text}, "finish_reason": "stop"}]})
+    def log_message(self, *_):
+        pass
+
+server = ThreadingHTTPServer(("127.0.0.1", 0), Judge)
+print(server.server_address[1], flush=True)
+server.serve_forever()
+"#;
+
+struct Judging(Child, String);
+
+impl Judging {
+    fn begin() -> Self {
+        let mut child = Command::new("python3")
+            .args(["-c", JUDGE])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3 starts");
+        let mut port = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut port).unwrap();
+        Self(child, format!("http://127.0.0.1:{}", port.trim()))
+    }
+}
+
+impl Drop for Judging {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A judge that says what a verifier says gives the run of that verifier.
+#[test]
+fn a_run_whose_completions_are_judged() {
+    let folder = Folder::tiny();
+    let judging = Judging::begin();
+    let judge = |name: &str, reward: String| {
+        let name = format!("run.name={name}");
+        let arguments = ["train", "tiny.yaml", &name, "train.total_steps=3", "data.check_gold=off", &reward];
+        folder.wait(folder.start_with(&arguments, &[("JUDGE_KEY", PathBuf::from("secret"))]))
+    };
+    let reward = |server: &str, key: &str| {
+        format!(
+            "reward=[{{kind: judge, servers: ['{server}'], prompt: '{{prompt}}|{{completion}}|{{ground_truth}}', pattern: 'Verdict: (\\w+)', \
+             verdicts: {{right: 1, wrong: 0}}, pass_score: 1, api_key_env: {key}, startup_timeout: 1s}}]"
+        )
+    };
+    judge("verified", "reward=[{kind: exact}]".to_owned()).succeeds();
+    let ended = judge("judged", reward(&judging.1, "JUDGE_KEY")).succeeds();
+    let weights = |run: &str| {
+        std::fs::read(folder.join(&format!("runs/{run}/checkpoints/step_3/model.safetensors"))).unwrap()
+    };
+    assert!(weights("verified") == weights("judged"), "{}", ended.shown());
+    // Its answers are kept, and no key is.
+    assert!(std::fs::metadata(folder.join("runs/judged/journal.bin")).unwrap().len() > 1000);
+    assert!(!folder.read("runs/judged/config.yaml").contains("secret"));
+    let failure = |reward: String| judge("none", reward).failure().replace(&judging.1, "ADDRESS");
+    insta::assert_snapshot!(failure(reward("http://127.0.0.1:9", "JUDGE_KEY")), @r#"
+exit code 3
+error: no server answers: http://127.0.0.1:9 (reward `judge`): connect: client error (Connect): tcp connect error: Connection refused (os error 111)
+  hint: start the judge's server first, and name it in the `servers` of the reward
+"#);
+    insta::assert_snapshot!(failure(reward(&judging.1, "NO_SUCH_KEY")), @r#"
+exit code 2
+error: reward `judge`: api_key_env: the environment has no variable `NO_SUCH_KEY` with a key in it
+  hint: set it before the command, as in `export NO_SUCH_KEY=...`
+"#);
+    insta::assert_snapshot!(failure(reward(&judging.1, "JUDGE_KEY").replace("{prompt}|", "{question}|")), @r#"
+exit code 2
+error: reward `judge`: its `prompt` names `{question}`, and there is nothing of that name
+  hint: what there is: answer, completion, data_source, digits, ground_truth, level, operations, prompt
+"#);
+    insta::assert_snapshot!(failure("reward=[{kind: judge, prompt: hello}]".to_owned()), @r#"
+exit code 2
+error: `reward[0].prompt` has no `{completion}` in it: the judge would not see what it is to judge
+ --> command line
+  |
+1 | reward=[{kind: judge, prompt: hello}]
+  |                               ^^^^^
+  hint: write `{completion}` where the policy's text belongs; `{prompt}`, `{ground_truth}` and columns of the data may stand there too
+
+2 errors in the configuration
+"#);
+}

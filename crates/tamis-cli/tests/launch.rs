@@ -1,0 +1,236 @@
+//! Runs that start their servers themselves: `rollout.launch`, and what asks for it in other systems' words.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod tamis;
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use tamis::{Ended, Folder};
+
+/// A policy that was warm-started before, for servers serve a checkpoint.
+const SERVED: [&str; 3] = ["~model.init", "+model.path=first/checkpoints/step_1", "warm_start.steps=0"];
+
+fn first(folder: &Folder) {
+    folder.tamis(&["train", "tiny.yaml", "run.dir=.", "run.name=first", "train.total_steps=1"]).succeeds();
+}
+
+/// A program `vllm` in `bin`, which writes its number and its arguments to files and becomes `tamis serve`.
+fn vllm(folder: &Folder) -> (&'static str, PathBuf) {
+    let script = format!(
+        "#!/bin/sh\necho $$ >> '{pids}'\necho \"$VLLM_SERVER_DEV_MODE $CUDA_VISIBLE_DEVICES $*\" >> '{arguments}'\n\
+         [ \"$1\" = serve ] || exit 9\nexec '{tamis}' serve \"$2\" --host \"$4\" --port \"$6\" --threads 1\n",
+        pids = folder.join("pids").display(),
+        arguments = folder.join("arguments").display(),
+        tamis = env!("CARGO_BIN_EXE_tamis"),
+    );
+    folder.write("bin/vllm", &script);
+    std::fs::set_permissions(folder.join("bin/vllm"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    ("PATH", PathBuf::from(format!("{}:{path}", folder.join("bin").display())))
+}
+
+fn run(folder: &Folder, arguments: &[&str], path: (&str, PathBuf)) -> Ended {
+    let ended = folder.wait(folder.start_with(arguments, &[path]));
+    assert!(!ended.stderr.contains("panicked"), "{}", ended.shown());
+    ended
+}
+
+fn pids(folder: &Folder) -> Vec<String> {
+    std::fs::read_to_string(folder.join("pids")).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+fn is_alive(pid: &str) -> bool {
+    Command::new("kill").args(["-0", pid]).stderr(std::process::Stdio::null()).status().unwrap().success()
+}
+
+/// Waits for something that takes a moment.
+#[track_caller]
+fn soon(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{what} did not come about");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn weights(folder: &Folder, run: &str) -> Vec<u8> {
+    std::fs::read(folder.join(&format!("runs/{run}/checkpoints/step_4/model.safetensors"))).unwrap()
+}
+
+/// verl's words for an engine are enough: two servers are started on the GPUs that there are, and the run is the one without.
+#[test]
+fn an_engine_that_verl_s_keys_name_is_started_and_ended() {
+    let folder = Folder::tiny();
+    first(&folder);
+    folder
+        .tamis(&[&["train", "tiny.yaml", "run.name=alone", "train.total_steps=4"], &SERVED[..]].concat())
+        .succeeds();
+    let path = vllm(&folder);
+    let engine = [
+        "train",
+        "tiny.yaml",
+        "run.name=served",
+        "train.total_steps=4",
+        "actor_rollout_ref.rollout.name=vllm",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size=2",
+        "actor_rollout_ref.rollout.gpu_memory_utilization=0.8",
+        "trainer.n_gpus_per_node=4",
+    ];
+    let ended = run(&folder, &[&engine, &SERVED[..]].concat(), path.clone()).succeeds();
+    assert!(weights(&folder, "alone") == weights(&folder, "served"), "{}", ended.shown());
+    assert!(
+        ended.stderr.contains("starting a server: VLLM_SERVER_DEV_MODE=1 vllm serve"),
+        "{}",
+        ended.stderr
+    );
+    let mut arguments: Vec<String> = folder.read("arguments").lines().map(str::to_owned).collect();
+    arguments.sort();
+    for (line, gpus) in arguments.iter().zip(["0,1", "2,3"]) {
+        assert!(line.starts_with(&format!("1 {gpus} serve ")), "{line}");
+        assert!(line.ends_with("--tensor-parallel-size 2 --gpu-memory-utilization=0.8"), "{line}");
+    }
+    assert_eq!((arguments.len(), pids(&folder).len()), (2, 2));
+    assert!(!pids(&folder).iter().any(|pid| is_alive(pid)), "a server is left");
+    assert!(folder.read("runs/served/servers/server_2.log").contains("listening on"));
+    // A resume starts them with the weights that it has.
+    let more = ["train", "--resume", "runs/served", "train.total_steps=5"];
+    run(&folder, &more, path).succeeds();
+    assert_eq!(pids(&folder).len(), 4);
+    assert!(!pids(&folder).iter().any(|pid| is_alive(pid)), "a server is left");
+}
+
+/// Whoever converts or checks such a configuration is told what it would start, to the last flag.
+#[test]
+fn what_a_run_would_start_is_told_before() {
+    let folder = Folder::tiny();
+    let verl = [
+        "algorithm.adv_estimator=grpo",
+        "data.train_files=t.parquet",
+        "actor_rollout_ref.model.path=m",
+        "actor_rollout_ref.rollout.name=vllm",
+        "trainer.n_gpus_per_node=8",
+    ];
+    let imported = folder.tamis(&[&["config", "import"], &verl[..]].concat()).succeeds();
+    let told = "the run starts 4 servers before it samples: `VLLM_SERVER_DEV_MODE=1 vllm serve ";
+    assert!(imported.stdout.contains(&format!("# {told}")), "{}", imported.shown());
+    let arguments = ["config", "check", "tiny.yaml", "rollout.backend=sglang", "rollout.launch={}"];
+    let checked = folder.tamis(&arguments).succeeds();
+    let last = checked.stdout.lines().last().unwrap_or_default();
+    insta::assert_snapshot!(last, @"the run starts a server before it samples: `python3 -m sglang.launch_server --model-path runs/tiny/published/start --host 127.0.0.1 --port PORT --max-running-requests 256`; its program has to be installed here (servers that are running: rollout.servers=[http://HOST:PORT]; without any: rollout.backend=native)");
+    let none = folder.tamis(&["config", "check", "tiny.yaml", "rollout.backend=vllm"]);
+    insta::assert_snapshot!(none.failure(), @r#"
+exit code 2
+error: `rollout.backend: vllm`, and no server is named or to be started
+ --> command line
+  |
+1 | rollout.backend=vllm
+  |                 ^^^^
+  hint: let the run start one itself, `rollout.launch: {}`; or start it with `VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --host 127.0.0.1 --port 8000 --logprobs-mode processed_logprobs --enable-scale-out --max-num-seqs 256` and set `rollout.servers: [http://127.0.0.1:8000]`
+
+1 error in the configuration
+"#);
+}
+
+/// Published to a folder that servers know by another name.
+#[test]
+fn weights_are_published_where_servers_find_them() {
+    let folder = Folder::tiny();
+    first(&folder);
+    folder
+        .tamis(&[&["train", "tiny.yaml", "run.name=alone", "train.total_steps=4"], &SERVED[..]].concat())
+        .succeeds();
+    std::fs::create_dir(folder.join("shared")).unwrap();
+    std::os::unix::fs::symlink(folder.join("shared"), folder.join("there")).unwrap();
+    let there = format!("publish.server_dir={}", folder.join("there").display());
+    let served = [
+        "train",
+        "tiny.yaml",
+        "run.name=served",
+        "train.total_steps=4",
+        "rollout.backend=vllm",
+        "rollout.launch={}",
+        "publish.dir=shared",
+        "publish.keep=3",
+        &there,
+    ];
+    run(&folder, &[&served, &SERVED[..]].concat(), vllm(&folder)).succeeds();
+    assert!(weights(&folder, "alone") == weights(&folder, "served"));
+    let mut published: Vec<String> = std::fs::read_dir(folder.join("shared/served"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    published.sort();
+    assert_eq!(published, ["start", "version_2", "version_3", "version_4"]);
+    assert!(!folder.join("runs/served/published").exists());
+}
+
+#[test]
+fn a_server_that_does_not_come_up_ends_the_run_with_its_last_words() {
+    let folder = Folder::tiny();
+    first(&folder);
+    let failure = |launch: &str| {
+        let arguments = ["train", "tiny.yaml", "rollout.backend=vllm", launch];
+        let ended = folder.tamis(&[&arguments, &SERVED[..]].concat());
+        assert!(!folder.join("runs/tiny").exists(), "{}", ended.shown());
+        let failure = ended.failure();
+        // Another one each time.
+        let mut words: Vec<&str> = failure.split_inclusive([' ', '`']).collect();
+        for word in &mut words {
+            if word.trim_end_matches('`').parse::<u16>().is_ok_and(|port| port > 1024) {
+                *word = "PORT`";
+            }
+        }
+        words.concat()
+    };
+    let own =
+        |script: &str| format!("rollout.launch.command=[/bin/sh, -c, '{script}', '{{model}}', '{{port}}']");
+    insta::assert_snapshot!(failure(&own("echo no GPU; exit 5")), @r"
+    exit code 3
+    error: the server `VLLM_SERVER_DEV_MODE=1 /bin/sh -c 'echo no GPU; exit 5' DIR/runs/tiny/published/start PORT` ended (exit status: 5) before it answered; its output ends:
+    no GPU
+      hint: mend what it says (rollout.launch.args are its arguments, rollout.launch.startup_timeout how long it may take), name servers that are running in rollout.servers, or sample in this process (`rollout.backend=native`)
+    ");
+    insta::assert_snapshot!(failure("rollout.launch.command=[no-such-vllm, '{model}', '{port}']"), @r"
+    exit code 3
+    error: cannot start `VLLM_SERVER_DEV_MODE=1 no-such-vllm DIR/runs/tiny/published/start PORT`
+      caused by: No such file or directory (os error 2)
+      hint: install the server on this machine, name its program in rollout.launch.command, name servers that are running in rollout.servers, or sample in this process (`rollout.backend=native`)
+    ");
+    insta::assert_snapshot!(failure("rollout.launch.command=[vllm, serve]"), @r#"
+exit code 2
+error: `rollout.launch.command` has no `{model}` in it: nothing says what it is to serve
+ --> command line
+  |
+1 | rollout.launch.command=[vllm, serve]
+  |                        ^^^^^^^^^^^^^
+  hint: write `{model}` where it belongs, such as `[tamis, serve, '{model}', --port, '{port}']`
+
+2 errors in the configuration
+"#);
+}
+
+/// Neither Ctrl-C nor a kill leaves a server behind.
+#[test]
+fn servers_end_with_the_run_however_that_ends() {
+    let folder = Folder::tiny();
+    first(&folder);
+    let path = vllm(&folder);
+    for (signal, code) in [("-INT", Some(130)), ("-KILL", None)] {
+        let _ = std::fs::remove_file(folder.join("pids"));
+        let arguments =
+            ["train", "tiny.yaml", "train.total_steps=100000", "rollout.backend=vllm", "rollout.launch={}"];
+        let child = folder.start_with(&[&arguments, &SERVED[..]].concat(), &[path.clone()]);
+        soon("a server", || !pids(&folder).is_empty());
+        let server = pids(&folder)[0].clone();
+        std::thread::sleep(Duration::from_secs(2));
+        let told = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        assert!(told.success());
+        let ended = folder.wait(child);
+        assert_eq!(ended.code, code, "{}", ended.shown());
+        soon("the end of the server", || !is_alive(&server));
+    }
+}

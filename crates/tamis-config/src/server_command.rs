@@ -1,0 +1,163 @@
+//! How an inference server is started: for a run that does so itself, and for messages that say what to type.
+
+use std::fmt;
+use std::path::Path;
+
+use crate::schema::{BackendKind, Config, LaunchConfig, RolloutConfig};
+
+/// A command line with variables of the environment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerCommand {
+    /// Variables that it is started with, beside those that are there.
+    pub environment: Vec<(&'static str, String)>,
+    /// The program and its arguments.
+    pub words: Vec<String>,
+}
+
+impl ServerCommand {
+    /// The command that starts one server of a run's weights on a port of this machine, as `rollout.launch` says; without that as its
+    /// defaults do. Empty where the backend needs no server, or where nobody knows its program.
+    pub fn new(rollout: &RolloutConfig, model: &Path, port: &str) -> Self {
+        let model = model.display().to_string();
+        let launch = rollout.launch.as_ref();
+        let own = launch.filter(|launch| !launch.command.is_empty());
+        let words = match (own, rollout.backend) {
+            (Some(launch), _) => {
+                let fill = |word: &String| word.replace("{model}", &model).replace("{port}", port);
+                launch.command.iter().map(fill).collect()
+            }
+            (None, BackendKind::Vllm) => vllm(rollout, launch, &model, port),
+            (None, BackendKind::Sglang) => sglang(rollout, launch, &model, port),
+            (None, BackendKind::Native | BackendKind::OpenAi) => Vec::new(),
+        };
+        let environment = match rollout.backend {
+            BackendKind::Vllm => vec![("VLLM_SERVER_DEV_MODE", "1".to_owned())],
+            _ => Vec::new(),
+        };
+        Self { environment, words }
+    }
+
+    /// What a run with this configuration starts before it samples, for a person; `None` where it starts no server.
+    pub fn announcement(config: &Config) -> Option<String> {
+        let rollout = &config.rollout;
+        let is_of_servers = matches!(rollout.backend, BackendKind::Vllm | BackendKind::Sglang);
+        let launch = rollout.launch.as_ref().filter(|_| is_of_servers && rollout.servers.is_empty())?;
+        let weights = config.run.dir.join(&config.run.name).join("published").join("start");
+        let command = Self::new(rollout, &weights, "PORT");
+        let num = launch.replicas;
+        let plural = if num == 1 { "a server".to_owned() } else { format!("{num} servers") };
+        Some(format!(
+            "the run starts {plural} before it samples: `{command}`; its program has to be installed here (servers that are running: \
+             rollout.servers=[http://HOST:PORT]; without any: rollout.backend=native)"
+        ))
+    }
+}
+
+fn words(parts: &[&str]) -> Vec<String> {
+    parts.iter().map(|&part| part.to_owned()).collect()
+}
+
+fn vllm(rollout: &RolloutConfig, launch: Option<&LaunchConfig>, model: &str, port: &str) -> Vec<String> {
+    // Of ours, each mode gives what the other does not: the whole distribution, or the one at a temperature.
+    let truncates = rollout.top_k > 0
+        || rollout.top_p < 1.0
+        || rollout.min_p > 0.0
+        || (rollout.repetition_penalty - 1.0).abs() > 0.0;
+    let is_raw = truncates && (rollout.temperature - 1.0).abs() == 0.0;
+    let mode = if is_raw { "raw_logprobs" } else { "processed_logprobs" };
+    let mut all = words(&["vllm", "serve", model, "--host", "127.0.0.1", "--port", port]);
+    all.extend(words(&["--logprobs-mode", mode, "--enable-scale-out"]));
+    all.extend(["--max-num-seqs".to_owned(), rollout.max_num_seqs.to_string()]);
+    if let Some(launch) = launch {
+        if launch.tensor_parallel > 1 {
+            all.extend(["--tensor-parallel-size".to_owned(), launch.tensor_parallel.to_string()]);
+        }
+        all.extend(launch.args.iter().cloned());
+    }
+    all
+}
+
+fn sglang(rollout: &RolloutConfig, launch: Option<&LaunchConfig>, model: &str, port: &str) -> Vec<String> {
+    let mut all = words(&["python3", "-m", "sglang.launch_server", "--model-path", model]);
+    all.extend(words(&["--host", "127.0.0.1", "--port", port]));
+    all.extend(["--max-running-requests".to_owned(), rollout.max_num_seqs.to_string()]);
+    if let Some(launch) = launch {
+        if launch.tensor_parallel > 1 {
+            all.extend(["--tp-size".to_owned(), launch.tensor_parallel.to_string()]);
+        }
+        all.extend(launch.args.iter().cloned());
+    }
+    all
+}
+
+/// As it is typed into a shell.
+impl fmt::Display for ServerCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%{}".contains(c);
+        let quoted = |word: &str| {
+            if !word.is_empty() && word.chars().all(is_plain) {
+                word.to_owned()
+            } else {
+                format!("'{}'", word.replace('\'', r"'\''"))
+            }
+        };
+        let variables = self.environment.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
+        let all: Vec<String> = variables.chain(self.words.iter().map(|word| quoted(word))).collect();
+        f.write_str(&all.join(" "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+
+    use super::*;
+
+    fn command(change: impl FnOnce(&mut RolloutConfig)) -> String {
+        let mut rollout = Config::default().rollout;
+        rollout.backend = BackendKind::Vllm;
+        change(&mut rollout);
+        ServerCommand::new(&rollout, Path::new("my model"), "8001").to_string()
+    }
+
+    fn launch() -> LaunchConfig {
+        LaunchConfig {
+            replicas: 1,
+            tensor_parallel: 2,
+            args: vec!["--dtype=bfloat16".to_owned()],
+            command: Vec::new(),
+            startup_timeout: std::time::Duration::from_secs(1),
+        }
+    }
+
+    #[test]
+    fn vllm_and_sglang_are_started_with_what_a_run_needs_of_them() {
+        assert_snapshot!(
+            command(|_| {}),
+            @"VLLM_SERVER_DEV_MODE=1 vllm serve 'my model' --host 127.0.0.1 --port 8001 --logprobs-mode processed_logprobs --enable-scale-out --max-num-seqs 256"
+        );
+        assert_snapshot!(
+            command(|rollout| {
+                rollout.top_k = 20;
+                rollout.launch = Some(launch());
+            }),
+            @"VLLM_SERVER_DEV_MODE=1 vllm serve 'my model' --host 127.0.0.1 --port 8001 --logprobs-mode raw_logprobs --enable-scale-out --max-num-seqs 256 --tensor-parallel-size 2 --dtype=bfloat16"
+        );
+        assert_snapshot!(
+            command(|rollout| {
+                rollout.backend = BackendKind::Sglang;
+                rollout.launch = Some(launch());
+            }),
+            @"python3 -m sglang.launch_server --model-path 'my model' --host 127.0.0.1 --port 8001 --max-running-requests 256 --tp-size 2 --dtype=bfloat16"
+        );
+    }
+
+    #[test]
+    fn a_command_of_ones_own_is_filled_in() {
+        let words = ["tamis", "serve", "{model}", "--port", "{port}"].map(str::to_owned).to_vec();
+        let own = |rollout: &mut RolloutConfig| {
+            rollout.launch = Some(LaunchConfig { command: words, ..launch() });
+        };
+        assert_snapshot!(command(own), @"VLLM_SERVER_DEV_MODE=1 tamis serve 'my model' --port 8001");
+    }
+}

@@ -1,0 +1,134 @@
+//! Servers that sample, what is published to them, and judges.
+
+use insta::assert_snapshot;
+
+use crate::said;
+
+#[test]
+fn servers() {
+    assert_snapshot!(said("", &["rollout.backend=vllm"]), @r#"
+error: `rollout.backend: vllm`, and no server is named or to be started
+ --> command line
+  |
+1 | rollout.backend=vllm
+  |                 ^^^^
+  hint: let the run start one itself, `rollout.launch: {}`; or start it with `VLLM_SERVER_DEV_MODE=1 vllm serve m --host 127.0.0.1 --port 8000 --logprobs-mode processed_logprobs --enable-scale-out --max-num-seqs 256` and set `rollout.servers: [http://127.0.0.1:8000]`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("", &["rollout.backend=openai", "rollout.servers=[http://h:1]"]), @r#"
+error: `rollout.backend: openai` gives text alone, of weights that the run does not have: without the sampled tokens and their log-probabilities, and without a way to publish weights, nothing can be trained
+ --> command line
+  |
+1 | rollout.backend=openai
+  |                 ^^^^^^
+  hint: evaluate with it (`tamis eval`), let it score completions (a reward with `kind: judge`), or train with `rollout.backend: vllm`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("rollout: {backend: vllm, launch: {command: [vllm, serve], args: [--dtype=float32]}}", &[]), @r#"
+error: `rollout.launch.command` has no `{port}` in it: nothing says where the server is to answer
+ --> run.yaml:1:44
+  |
+1 | rollout: {backend: vllm, launch: {command: [vllm, serve], args: [--dtype=float32]}}
+  |                                            ^^^^^^^^^^^^^
+  hint: write `{port}` where it belongs, such as `[tamis, serve, '{model}', --port, '{port}']`
+
+error: `rollout.launch.command` has no `{model}` in it: nothing says what it is to serve
+ --> run.yaml:1:44
+  |
+1 | rollout: {backend: vllm, launch: {command: [vllm, serve], args: [--dtype=float32]}}
+  |                                            ^^^^^^^^^^^^^
+  hint: write `{model}` where it belongs, such as `[tamis, serve, '{model}', --port, '{port}']`
+
+warning: `rollout.launch.args` has no effect: `rollout.launch.command` is the whole command
+ --> run.yaml:1:65
+  |
+1 | rollout: {backend: vllm, launch: {command: [vllm, serve], args: [--dtype=float32]}}
+  |                                                                 ^^^^^^^^^^^^^^^^^
+  hint: remove `rollout.launch.args`
+
+2 errors in the configuration
+"#);
+    assert_snapshot!(said("rollout: {backend: vllm, servers: ['http://h:1'], launch: {replicas: 2}}", &[]), @r#"
+warning: `rollout.launch` has no effect: `rollout.servers` names servers that are running already
+ --> run.yaml:1:51
+  |
+1 | rollout: {backend: vllm, servers: ['http://h:1'], launch: {replicas: 2}}
+  |                                                   ^^^^^^
+  hint: remove `rollout.launch`
+"#);
+    assert_snapshot!(said("rollout: {launch: {}}\npublish: {dir: /shared, keep: 3}", &[]), @r#"
+warning: `rollout.launch` has no effect: `rollout.backend` is `native`
+ --> run.yaml:1:11
+  |
+1 | rollout: {launch: {}}
+  |           ^^^^^^
+  hint: remove `rollout.launch`
+
+warning: `publish.dir` has no effect: `rollout.backend` is `native`
+ --> run.yaml:2:16
+  |
+2 | publish: {dir: /shared, keep: 3}
+  |                ^^^^^^^
+  hint: remove `publish.dir`
+
+warning: `publish.keep` has no effect: `rollout.backend` is `native`
+ --> run.yaml:2:31
+  |
+2 | publish: {dir: /shared, keep: 3}
+  |                               ^
+  hint: remove `publish.keep`
+"#);
+}
+
+#[test]
+fn publications() {
+    let served = ["rollout.backend=vllm", "rollout.servers=[http://h:1]"];
+    assert_snapshot!(said("publish: {pause: keep}", &served), @r#"
+error: `publish.pause: keep` has no effect yet: samples in flight are finished before servers take new weights in
+ --> run.yaml:1:18
+  |
+1 | publish: {pause: keep}
+  |                  ^^^^
+  hint: remove it, or set `publish.pause: wait`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("publish: {keep: 1}", &served), @r#"
+error: `publish.keep` must be at least 2, got 1
+ --> run.yaml:1:17
+  |
+1 | publish: {keep: 1}
+  |                 ^
+  hint: `tamis config explain publish.keep` says more
+
+1 error in the configuration
+"#);
+    assert_snapshot!(said("publish: {dir: /shared, server_dir: /mnt/shared, keep: 3, verify: off}", &served), @"");
+}
+
+#[test]
+fn judges() {
+    assert_snapshot!(said("reward: [{kind: judge, prompt: hello}]", &[]), @r#"
+error: `reward[0].servers` names no server of the judge
+ --> run.yaml:1:17
+  |
+1 | reward: [{kind: judge, prompt: hello}]
+  |                 ^^^^^
+  hint: set it: `servers: [http://HOST:PORT]`, or `[https://HOST]`
+
+error: `reward[0].prompt` has no `{completion}` in it: the judge would not see what it is to judge
+ --> run.yaml:1:32
+  |
+1 | reward: [{kind: judge, prompt: hello}]
+  |                                ^^^^^
+  hint: write `{completion}` where the policy's text belongs; `{prompt}`, `{ground_truth}` and columns of the data may stand there too
+
+2 errors in the configuration
+"#);
+    assert_snapshot!(
+        said("reward: [{kind: judge, servers: ['http://h:1'], prompt: '{prompt} {completion}'}]", &[]),
+        @""
+    );
+}

@@ -1,0 +1,482 @@
+//! Inference servers as child processes: started, waited for until they answer, started again where they end, ended with the value.
+//!
+//! Each has a process group of its own, which is ended with it: an engine has workers. Its output goes to a file, whose last lines a message
+//! shows. Where this process is killed, a [`Guard`] ends the group.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tamis_env::reward::command::guard::Guard;
+use thiserror::Error;
+
+/// How often processes are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long an answer to the question whether a server is there may take.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
+/// When it is first said that servers are waited for; then whenever that time has doubled.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How long processes may take to end once they are asked to.
+const GRACE: Duration = Duration::from_secs(5);
+/// How often all of them together are started again.
+const MOST_RESTARTS: u32 = 8;
+/// How much of the end of a file of output a message shows.
+const LAST_BYTES: u64 = 4096;
+const LAST_LINES: usize = 20;
+
+/// A server to be started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerProcess {
+    /// The program and its arguments.
+    pub words: Vec<String>,
+    /// Variables of the environment, beside those of this process.
+    pub environment: Vec<(String, String)>,
+    /// The command as a person reads it.
+    pub shown: String,
+    /// The port of 127.0.0.1 that it answers on.
+    pub port: u16,
+    /// The file that its output is appended to; its folder exists.
+    pub log: PathBuf,
+}
+
+/// Servers could not be started.
+#[derive(Debug, Error)]
+pub enum LaunchError {
+    /// The program cannot be run.
+    #[error("cannot start `{command}`")]
+    Start {
+        /// The command.
+        command: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file for its output cannot be written, or no port is free.
+    #[error("cannot start `{command}`: {what}")]
+    Surroundings {
+        /// The command.
+        command: String,
+        /// What is lacking.
+        what: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// It ended before it answered.
+    #[error("the server `{command}` ended ({status}) before it answered{}", tail(output))]
+    Ended {
+        /// The command.
+        command: String,
+        /// Exit status in words.
+        status: String,
+        /// The last lines of its output.
+        output: String,
+    },
+    /// It did not answer in time.
+    #[error("the server `{command}` did not answer within {} s{}", timeout.as_secs(), tail(output))]
+    Late {
+        /// The command.
+        command: String,
+        /// The time.
+        timeout: Duration,
+        /// The last lines of its output.
+        output: String,
+    },
+    /// The wait was given up.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+fn tail(output: &str) -> String {
+    if output.is_empty() { String::new() } else { format!("; its output ends:\n{output}") }
+}
+
+/// A port of 127.0.0.1 that nobody listens on now.
+///
+/// # Errors
+/// There is none.
+pub fn free_port() -> io::Result<u16> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr().map(|address| address.port())
+}
+
+/// Hears what a person should know of servers.
+pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
+
+struct Running {
+    process: ServerProcess,
+    child: Child,
+    // Nothing reads it: it is there to be dropped.
+    #[cfg(unix)]
+    guard: Option<Guard>,
+    has_answered: bool,
+    has_ended: bool,
+}
+
+impl Running {
+    fn start(process: ServerProcess) -> Result<Self, LaunchError> {
+        let surroundings = |what: &str, source| LaunchError::Surroundings {
+            command: process.shown.clone(),
+            what: what.to_owned(),
+            source,
+        };
+        let open = || OpenOptions::new().create(true).append(true).open(&process.log);
+        let mut log = open().map_err(|error| surroundings(&process.log.display().to_string(), error))?;
+        let second = log.try_clone().map_err(|error| surroundings("its output has no place", error))?;
+        // What it was started with is told where its words are.
+        let _ = writeln!(log, "$ {}", process.shown);
+        let (program, arguments) =
+            process.words.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
+        let mut command = Command::new(program);
+        command.args(arguments).envs(process.environment.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null()).stdout(log).stderr(second);
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let child = command
+            .spawn()
+            .map_err(|source| LaunchError::Start { command: process.shown.clone(), source })?;
+        Ok(Self {
+            #[cfg(unix)]
+            guard: Guard::over(child.id()),
+            child,
+            process,
+            has_answered: false,
+            has_ended: false,
+        })
+    }
+
+    /// How it ended, once it has.
+    fn ended(&mut self) -> Option<ExitStatus> {
+        let status = self.child.try_wait().ok().flatten();
+        self.has_ended |= status.is_some();
+        status
+    }
+
+    #[cfg(unix)]
+    fn signal(&self, signal: nix::sys::signal::Signal) {
+        if let Ok(group) = i32::try_from(self.child.id()) {
+            // Where nothing is left of the group there is nothing to be told.
+            let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(group), signal);
+        }
+    }
+
+    fn ask_to_end(&self) {
+        #[cfg(unix)]
+        self.signal(nix::sys::signal::Signal::SIGTERM);
+    }
+
+    /// Ends what is left of the group at once.
+    fn kill(&mut self) {
+        #[cfg(unix)]
+        {
+            self.signal(nix::sys::signal::Signal::SIGKILL);
+            self.guard = None;
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Servers of this process, all of which have answered once. Dropped, they are ended.
+pub struct LaunchedServers {
+    addresses: Vec<String>,
+    is_over: Arc<AtomicBool>,
+    watch: Option<JoinHandle<()>>,
+}
+
+impl LaunchedServers {
+    /// Starts servers and waits until each answers `GET /health`.
+    ///
+    /// # Errors
+    /// Where one cannot be started, ends, or does not answer in time; [`LaunchError::Interrupted`] where the wait was given up. None of them
+    /// is left then.
+    pub fn start(
+        processes: Vec<ServerProcess>,
+        startup_timeout: Duration,
+        interrupted: &AtomicBool,
+        say: Say,
+    ) -> Result<Self, LaunchError> {
+        let addresses =
+            processes.iter().map(|process| format!("http://127.0.0.1:{}", process.port)).collect();
+        let mut servers = Servers(Vec::with_capacity(processes.len()));
+        for process in processes {
+            say(&format!("starting a server: {}", process.shown));
+            servers.0.push(Running::start(process)?);
+        }
+        servers.wait_until_they_answer(startup_timeout, interrupted, &say)?;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let watch = {
+            let is_over = is_over.clone();
+            let watch = move || servers.watch(&is_over, &say);
+            std::thread::Builder::new().name("launched".to_owned()).spawn(watch)
+        };
+        let watch = watch.map_err(|source| LaunchError::Surroundings {
+            command: "servers".to_owned(),
+            what: "nobody could look after them".to_owned(),
+            source,
+        })?;
+        Ok(Self { addresses, is_over, watch: Some(watch) })
+    }
+
+    /// Where they answer, `http://127.0.0.1:PORT`.
+    pub fn addresses(&self) -> &[String] {
+        &self.addresses
+    }
+}
+
+impl Drop for LaunchedServers {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        if let Some(watch) = self.watch.take() {
+            let _ = watch.join();
+        }
+    }
+}
+
+/// Processes that end with the value.
+struct Servers(Vec<Running>);
+
+impl Servers {
+    fn wait_until_they_answer(
+        &mut self,
+        timeout: Duration,
+        interrupted: &AtomicBool,
+        say: &Say,
+    ) -> Result<(), LaunchError> {
+        let began = Instant::now();
+        let mut patience = PATIENCE;
+        loop {
+            for server in self.0.iter_mut().filter(|server| !server.has_answered) {
+                let command = server.process.shown.clone();
+                if interrupted.load(Ordering::SeqCst) {
+                    return Err(LaunchError::Interrupted);
+                }
+                if let Some(status) = server.child.try_wait().ok().flatten() {
+                    server.has_ended = true;
+                    let output = last_lines(&server.process.log);
+                    return Err(LaunchError::Ended { command, status: status.to_string(), output });
+                }
+                server.has_answered = answers(server.process.port);
+                if !server.has_answered && began.elapsed() >= timeout {
+                    let output = last_lines(&server.process.log);
+                    return Err(LaunchError::Late { command, timeout, output });
+                }
+            }
+            let Some(open) = self.0.iter().find(|server| !server.has_answered) else { return Ok(()) };
+            if began.elapsed() >= patience {
+                patience *= 2;
+                say(&format!(
+                    "waiting for servers since {} s; the output of one is in {}",
+                    began.elapsed().as_secs(),
+                    open.process.log.display()
+                ));
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Starts again what ends, until all is over.
+    fn watch(mut self, is_over: &AtomicBool, say: &Say) {
+        let mut restarts = 0;
+        while !is_over.load(Ordering::SeqCst) {
+            for server in &mut self.0 {
+                if server.has_ended {
+                    continue;
+                }
+                let Some(status) = server.ended() else { continue };
+                let output = tail(&last_lines(&server.process.log));
+                let what = format!("the server `{}` ended ({status}){output}", server.process.shown);
+                if restarts == MOST_RESTARTS {
+                    say(&format!("{what}\nit is not started again: {restarts} restarts were made"));
+                    continue;
+                }
+                restarts += 1;
+                server.kill();
+                match Running::start(server.process.clone()) {
+                    Ok(again) => {
+                        say(&format!(
+                            "{what}\nit is started again, restart {restarts} of at most {MOST_RESTARTS}"
+                        ));
+                        *server = again;
+                    }
+                    Err(error) => say(&format!("{what}\nit cannot be started again: {error}")),
+                }
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        for server in &self.0 {
+            server.ask_to_end();
+        }
+        let began = Instant::now();
+        while began.elapsed() < GRACE
+            && self.0.iter_mut().any(|server| server.ended().is_none() && !server.has_ended)
+        {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        for server in &mut self.0 {
+            server.kill();
+        }
+    }
+}
+
+/// Whether something answers `GET /health` with 200.
+fn answers(port: u16) -> bool {
+    let ask = || -> io::Result<bool> {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let mut stream = TcpStream::connect_timeout(&address, HEALTH_TIMEOUT)?;
+        stream.set_read_timeout(Some(HEALTH_TIMEOUT))?;
+        stream.set_write_timeout(Some(HEALTH_TIMEOUT))?;
+        write!(stream, "GET /health HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n")?;
+        let mut line = [0; 12];
+        stream.read_exact(&mut line)?;
+        Ok(line.starts_with(b"HTTP/1.") && line.ends_with(b" 200"))
+    };
+    ask().unwrap_or(false)
+}
+
+/// The end of a file of output; empty where there is none.
+fn last_lines(log: &Path) -> String {
+    let read = || -> io::Result<Vec<u8>> {
+        let mut file = File::open(log)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(LAST_BYTES)))?;
+        let mut bytes = Vec::new();
+        file.take(LAST_BYTES).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let bytes = read().unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<&str> = text.trim_end().lines().filter(|line| !line.starts_with("$ ")).collect();
+    lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// A program of the shell that answers on its port, once it has said something.
+    fn server(folder: &Path, script: &str) -> ServerProcess {
+        let port = free_port().expect("a port");
+        std::fs::write(folder.join("health"), "").expect("a file");
+        let serve =
+            format!("exec python3 -m http.server {port} --bind 127.0.0.1 --directory {}", folder.display());
+        ServerProcess {
+            words: ["/bin/sh", "-c", &script.replace("SERVE", &serve)].map(str::to_owned).to_vec(),
+            environment: vec![("GREETING".to_owned(), "hello".to_owned())],
+            shown: "a server".to_owned(),
+            port,
+            log: folder.join("server.log"),
+        }
+    }
+
+    fn said() -> (Say, Arc<Mutex<Vec<String>>>) {
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let lines = heard.clone();
+        (Arc::new(move |line: &str| lines.lock().expect("lock").push(line.to_owned())), heard)
+    }
+
+    fn never() -> AtomicBool {
+        AtomicBool::new(false)
+    }
+
+    fn is_alive(pid: &str) -> bool {
+        let asked = Command::new("kill").args(["-0", pid.trim()]).stderr(Stdio::null()).status();
+        asked.expect("kill").success()
+    }
+
+    /// Waits for something that takes a moment.
+    fn soon(what: &str, is_so: impl Fn() -> bool) {
+        let began = Instant::now();
+        while !is_so() {
+            assert!(began.elapsed() < Duration::from_secs(30), "{what} did not come about");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    #[test]
+    fn a_server_is_waited_for_and_ends_with_the_value_and_its_children_too() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let child = folder.path().join("child");
+        let script = format!("echo $GREETING; sleep 1000 & echo $! > {}; SERVE", child.display());
+        let servers = LaunchedServers::start(
+            vec![server(folder.path(), &script)],
+            Duration::from_secs(60),
+            &never(),
+            said().0,
+        )
+        .expect("it answers");
+        assert!(servers.addresses()[0].starts_with("http://127.0.0.1:"));
+        let child = std::fs::read_to_string(child).expect("a number");
+        assert!(is_alive(&child));
+        let log = std::fs::read_to_string(folder.path().join("server.log")).expect("a log");
+        assert!(log.starts_with("$ a server\nhello\n"), "{log}");
+        drop(servers);
+        soon("the end of its child", || !is_alive(&child));
+    }
+
+    #[test]
+    fn a_server_that_does_not_come_up_is_told_with_its_last_words() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let start = |script: &str, timeout: u64| {
+            let process = server(folder.path(), script);
+            let started =
+                LaunchedServers::start(vec![process], Duration::from_secs(timeout), &never(), said().0);
+            started.err().expect("it does not come up").to_string()
+        };
+        assert_eq!(
+            start("for i in $(seq 30); do echo line $i; done; exit 7", 60).replace('\n', "|"),
+            format!(
+                "the server `a server` ended (exit status: 7) before it answered; its output ends:|{}",
+                (11..=30).map(|i| format!("line {i}")).collect::<Vec<_>>().join("|")
+            )
+        );
+        let late = start("echo never; sleep 1000", 1);
+        assert!(
+            late.starts_with("the server `a server` did not answer within 1 s; its output ends:\n"),
+            "{late}"
+        );
+        assert!(late.ends_with("never"), "{late}");
+        let mut nothing = server(folder.path(), "");
+        nothing.words = vec!["no-such-program".to_owned()];
+        let error = LaunchedServers::start(vec![nothing], GRACE, &never(), said().0).err().expect("none");
+        assert!(
+            matches!(&error, LaunchError::Start { source, .. } if source.kind() == io::ErrorKind::NotFound),
+            "{error}"
+        );
+        let interrupted = AtomicBool::new(true);
+        let given_up =
+            LaunchedServers::start(vec![server(folder.path(), "sleep 1000")], GRACE, &interrupted, said().0);
+        assert!(matches!(given_up.err(), Some(LaunchError::Interrupted)));
+    }
+
+    #[test]
+    fn a_server_that_ends_is_started_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pids = folder.path().join("pids");
+        let script = format!("echo $$ >> {}; SERVE", pids.display());
+        let (say, heard) = said();
+        let process = server(folder.path(), &script);
+        let port = process.port;
+        let servers =
+            LaunchedServers::start(vec![process], Duration::from_secs(60), &never(), say).expect("up");
+        let numbers = || std::fs::read_to_string(&pids).unwrap_or_default();
+        let first = numbers();
+        assert!(Command::new("kill").args(["-KILL", first.trim()]).status().expect("kill").success());
+        soon("the second start", || numbers().lines().count() == 2 && answers(port));
+        drop(servers);
+        let heard = heard.lock().expect("lock").join("\n");
+        assert!(heard.contains("ended (signal: 9 (SIGKILL))"), "{heard}");
+        assert!(heard.contains("it is started again, restart 1 of at most 8"), "{heard}");
+        assert!(!is_alive(numbers().lines().nth(1).expect("two")));
+    }
+}

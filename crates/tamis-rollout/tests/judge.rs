@@ -1,0 +1,282 @@
+//! A judge at a server: what it is asked, how its score is read, and what becomes of everything that goes wrong.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use regex::Regex;
+use serde_json::{Value, json};
+use support::http::{Delivery, Handler, Reply, Request, TestServer};
+use tamis_core::group::PromptId;
+use tamis_data::prompt::{Message, Prompt, PromptContent};
+use tamis_env::reward::{Listener, Nobody, Outcome, RewardFailure, RewardFunction as _, RewardInput};
+use tamis_rollout::GeneratorError;
+use tamis_rollout::http::Address;
+use tamis_rollout::judge::{Judge, JudgeError, JudgeSettings, Template};
+
+fn settings(url: &str) -> JudgeSettings {
+    JudgeSettings {
+        servers: vec![Address::parse(url).unwrap()],
+        model: None,
+        key: None,
+        system: None,
+        template: Template::new("{completion}"),
+        pattern: Regex::new(r"-?[0-9]+(?:\.[0-9]+)?").unwrap(),
+        verdicts: Vec::new(),
+        min_score: None,
+        max_score: None,
+        pass_score: None,
+        temperature: 0.0,
+        max_tokens: 64,
+        parameters: serde_json::Map::new(),
+        timeout: Duration::from_secs(5),
+        max_attempts: 4,
+        concurrency: 3,
+    }
+}
+
+/// A server with one model, which answers the last message of a chat as it is told to.
+fn server(answer: impl Fn(&Request, &str) -> Reply + Send + Sync + 'static) -> TestServer {
+    let handler: Handler = Arc::new(move |request: Request| {
+        let reply = if request.path == "/v1/models" {
+            Reply::json(200, &json!({"object": "list", "data": [{"id": "grader", "object": "model"}]}))
+        } else {
+            let body = request.json();
+            let text = body["messages"]
+                .as_array()
+                .and_then(|all| all.last())
+                .map_or(Value::Null, |last| last["content"].clone());
+            answer(&request, text.as_str().unwrap_or_default())
+        };
+        Box::pin(async move { reply })
+    });
+    TestServer::start(None, handler)
+}
+
+fn says(text: &str) -> Reply {
+    Reply::json(
+        200,
+        &json!({"choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]}),
+    )
+}
+
+fn judge(settings: JudgeSettings) -> Judge {
+    Judge::connect(settings, Duration::from_secs(10), "helpful", Arc::new(Nobody)).unwrap()
+}
+
+fn prompt(content: PromptContent) -> Prompt {
+    let mut columns = serde_json::Map::new();
+    columns.insert("rubric".to_owned(), json!("be kind"));
+    Prompt {
+        id: PromptId(0),
+        content,
+        ground_truth: Some("4".to_owned()),
+        data_source: "sums".to_owned(),
+        columns,
+    }
+}
+
+fn scored(judge: &Judge, completions: &[&str]) -> Vec<Outcome> {
+    let prompt = prompt(PromptContent::Text("2+2?".to_owned()));
+    let inputs: Vec<RewardInput<'_>> =
+        completions.iter().map(|completion| RewardInput::text(&prompt, completion)).collect();
+    judge.score(&inputs)
+}
+
+fn message(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Failed(failure) => failure.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_judge_is_told_what_its_template_names() {
+    let heard: Arc<Mutex<Vec<Request>>> = Arc::default();
+    let hear = heard.clone();
+    let server = server(move |request, _| {
+        hear.lock().unwrap().push(request.clone());
+        says("7")
+    });
+    let mut parameters = serde_json::Map::new();
+    parameters.insert("max_tokens".to_owned(), Value::Null);
+    parameters.insert("max_completion_tokens".to_owned(), json!(64));
+    let judge = judge(JudgeSettings {
+        key: Some("secret".to_owned()),
+        system: Some("You grade.".to_owned()),
+        template: Template::new(
+            "{prompt} -> {completion} ({ground_truth}, {data_source}, {rubric}) {\"score\": 1} {",
+        ),
+        parameters,
+        ..settings(&server.url())
+    });
+    let chat = prompt(PromptContent::Messages(vec![
+        Message { role: "system".to_owned(), content: "Add.".to_owned() },
+        Message { role: "user".to_owned(), content: "2+2?".to_owned() },
+    ]));
+    let outcomes = judge.score(&[RewardInput::text(&chat, "it is 4")]);
+    assert_eq!(outcomes, [Outcome::score(7.0)]);
+    let heard = heard.lock().unwrap();
+    assert_eq!((heard[0].method.as_str(), heard[0].path.as_str()), ("POST", "/v1/chat/completions"));
+    assert_eq!(heard[0].key.as_deref(), Some("Bearer secret"));
+    assert_eq!(
+        heard[0].json(),
+        json!({
+            "model": "grader",
+            "messages": [
+                {"role": "system", "content": "You grade."},
+                {"role": "user", "content": "system: Add.\nuser: 2+2? -> it is 4 (4, sums, be kind) {\"score\": 1} {"},
+            ],
+            "temperature": 0.0,
+            "max_completion_tokens": 64,
+        })
+    );
+    // A row that has nothing for a name is not judged without it.
+    let bare = Prompt { columns: serde_json::Map::new(), ..chat };
+    let outcomes = judge.score(&[RewardInput::text(&bare, "4")]);
+    assert_eq!(
+        message(&outcomes[0]),
+        "the function failed: the row has no `rubric`, which the judge is to be told"
+    );
+}
+
+#[test]
+fn a_score_is_found_in_words_or_it_is_none() {
+    let server = server(|_, completion| says(completion));
+    let numbers = judge(JudgeSettings {
+        min_score: Some(0.0),
+        max_score: Some(10.0),
+        pass_score: Some(6.0),
+        ..settings(&server.url())
+    });
+    let outcomes = scored(&numbers, &["First 3, then: 7.5", "6", "-2", "11", "none", ""]);
+    assert_eq!(outcomes[..2], [Outcome::verified(7.5, true), Outcome::verified(6.0, true)]);
+    assert!(message(&outcomes[2]).ends_with("the judge's score -2 is out of range in \"-2\""));
+    assert!(message(&outcomes[3]).contains("out of range"));
+    assert!(message(&outcomes[4]).ends_with("no score is in the judge's answer \"none\""));
+    let words = judge(JudgeSettings {
+        pattern: Regex::new(r"(?i)verdict: (\w+)").unwrap(),
+        verdicts: vec![("yes".to_owned(), 1.0), ("no".to_owned(), -1.0)],
+        ..settings(&server.url())
+    });
+    let outcomes = scored(&words, &["Verdict: YES", "verdict: yes. No: verdict: no", "Verdict: maybe"]);
+    assert_eq!(outcomes[..2], [Outcome::score(1.0), Outcome::score(-1.0)]);
+    assert!(message(&outcomes[2]).contains("\"maybe\" in the judge's answer"), "{:?}", outcomes[2]);
+}
+
+/// What passes is asked for again, what does not is not; the order of the completions stays.
+#[test]
+fn faults_that_pass_are_tried_again_and_others_are_not() {
+    let calls: Arc<Mutex<Vec<String>>> = Arc::default();
+    let count = calls.clone();
+    let server = server(move |_, completion| {
+        let mut calls = count.lock().unwrap();
+        calls.push(completion.to_owned());
+        let attempt = calls.iter().filter(|call| *call == completion).count();
+        let error =
+            |status| Reply::json(status, &json!({"error": {"message": "oh", "type": "x", "code": null}}));
+        match (completion, attempt) {
+            ("busy", 1) => error(503),
+            ("limited", 1) => error(429),
+            ("broken", 1) => error(500),
+            ("half", 1) => Reply { delivery: Delivery::Half, ..says("1") },
+            ("reset", 1) => Reply { delivery: Delivery::Reset, ..says("1") },
+            ("refused", _) => error(400),
+            ("always", _) => error(500),
+            (text, _) => says(&format!("{} 5", text.len())),
+        }
+    });
+    let judge = judge(settings(&server.url()));
+    let outcomes =
+        scored(&judge, &["fine", "busy", "limited", "broken", "half", "reset", "refused", "always", "last"]);
+    for (place, outcome) in outcomes.iter().enumerate() {
+        if place != 6 && place != 7 {
+            assert_eq!(*outcome, Outcome::score(5.0), "{place}");
+        }
+    }
+    assert!(message(&outcomes[6]).contains("the judge refuses: refused: HTTP 400: oh"), "{:?}", outcomes[6]);
+    assert!(
+        message(&outcomes[7]).contains("no answer of the judge in 4 attempts: server_error"),
+        "{:?}",
+        outcomes[7]
+    );
+    let calls = calls.lock().unwrap();
+    let times = |text: &str| calls.iter().filter(|call| *call == text).count();
+    assert_eq!(
+        (times("fine"), times("busy"), times("half"), times("refused"), times("always")),
+        (1, 2, 2, 1, 4)
+    );
+}
+
+#[test]
+fn as_many_are_asked_about_at_once_as_there_may_be() {
+    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (in_flight, peak) = (now.clone(), most.clone());
+    let handler: Handler = Arc::new(move |request: Request| {
+        let (in_flight, peak) = (in_flight.clone(), peak.clone());
+        Box::pin(async move {
+            if request.path == "/v1/models" {
+                return Reply::json(200, &json!({"data": [{"id": "grader"}]}));
+            }
+            peak.fetch_max(in_flight.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            in_flight.fetch_sub(1, Ordering::SeqCst);
+            says("1")
+        })
+    });
+    let server = TestServer::start(None, handler);
+    let judge = judge(settings(&server.url()));
+    assert_eq!(scored(&judge, &["x"; 12]), vec![Outcome::score(1.0); 12]);
+    assert_eq!(most.load(Ordering::SeqCst), 3);
+}
+
+#[test]
+fn a_judge_that_is_not_there_or_has_another_model_is_told_at_the_start() {
+    let connect = |settings: JudgeSettings| match Judge::connect(
+        settings,
+        Duration::from_secs(1),
+        "helpful",
+        Arc::new(Nobody),
+    )
+    .err()
+    .unwrap()
+    {
+        JudgeError::Servers(error @ GeneratorError::Unreachable { .. }) => error.to_string(),
+        other => panic!("{other:?}"),
+    };
+    let nowhere = connect(settings("http://127.0.0.1:9"));
+    assert!(
+        nowhere.starts_with("no server answers: http://127.0.0.1:9 (reward `helpful`): connect: "),
+        "{nowhere}"
+    );
+    let server = server(|_, _| says("1"));
+    let other = JudgeSettings { model: Some("gpt".to_owned()), ..settings(&server.url()) };
+    assert!(connect(other).contains("it serves no model \"gpt\", but grader"));
+}
+
+/// Ctrl-C ends the wait for an answer that never comes.
+#[test]
+fn a_wait_can_be_given_up() {
+    struct Pressed(AtomicBool);
+    impl Listener for Pressed {
+        fn say(&self, _: &str) {}
+        fn warn(&self, _: &str) {}
+        fn is_interrupted(&self) -> bool {
+            self.0.load(Ordering::SeqCst)
+        }
+    }
+    let server = server(|_, _| Reply { delivery: Delivery::Hang, ..says("1") });
+    let listener = Arc::new(Pressed(AtomicBool::new(false)));
+    let judge = Judge::connect(settings(&server.url()), Duration::from_secs(10), "helpful", listener.clone())
+        .unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(300));
+            listener.0.store(true, Ordering::SeqCst);
+        });
+        assert_eq!(scored(&judge, &["x"]), [Outcome::Failed(RewardFailure::Interrupted)]);
+    });
+}
