@@ -181,6 +181,7 @@ fn connect(url: &str) -> Fleet {
         stream: false,
         logprobs_of: None,
         other_logprobs: OtherLogprobs::Refuse,
+        seen_as: None,
     };
     let line = client.line(Address::parse(url).unwrap(), None, bell.clone()).unwrap();
     let tokenizer = Tokenizer::characters("abcdefghijklmn").unwrap();
