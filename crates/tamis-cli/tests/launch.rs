@@ -223,7 +223,7 @@ fn servers_end_with_the_run_however_that_ends() {
         let _ = std::fs::remove_file(folder.join("pids"));
         let arguments =
             ["train", "tiny.yaml", "train.total_steps=100000", "rollout.backend=vllm", "rollout.launch={}"];
-        let child = folder.start_with(&[&arguments, &SERVED[..]].concat(), &[path.clone()]);
+        let child = folder.start_with(&[&arguments, &SERVED[..]].concat(), std::slice::from_ref(&path));
         soon("a server", || !pids(&folder).is_empty());
         let server = pids(&folder)[0].clone();
         std::thread::sleep(Duration::from_secs(2));

@@ -149,6 +149,7 @@ macro_rules! tagged {
         }
     ) => {
         $(#[doc = $doc])*
+        #[allow(clippy::large_enum_variant, reason = "a configuration holds few of them")]
         #[derive(Debug, Clone, PartialEq)]
         pub enum $name {
             $(

@@ -107,15 +107,12 @@ impl Template {
         let mut rest = text;
         while let Some((left, right)) = rest.split_once('{') {
             before.push_str(left);
-            match right.split_once('}').filter(|(name, _)| is_name(name)) {
-                Some((name, after)) => {
-                    parts.push((std::mem::take(&mut before), Some(name.to_owned())));
-                    rest = after;
-                }
-                None => {
-                    before.push('{');
-                    rest = right;
-                }
+            if let Some((name, after)) = right.split_once('}').filter(|(name, _)| is_name(name)) {
+                parts.push((std::mem::take(&mut before), Some(name.to_owned())));
+                rest = after;
+            } else {
+                before.push('{');
+                rest = right;
             }
         }
         before.push_str(rest);

@@ -181,11 +181,10 @@ fn faults_that_pass_are_tried_again_and_others_are_not() {
         match (completion, attempt) {
             ("busy", 1) => error(503),
             ("limited", 1) => error(429),
-            ("broken", 1) => error(500),
+            ("broken", 1) | ("always", _) => error(500),
             ("half", 1) => Reply { delivery: Delivery::Half, ..says("1") },
             ("reset", 1) => Reply { delivery: Delivery::Reset, ..says("1") },
             ("refused", _) => error(400),
-            ("always", _) => error(500),
             (text, _) => says(&format!("{} 5", text.len())),
         }
     });

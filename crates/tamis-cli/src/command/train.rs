@@ -119,7 +119,9 @@ pub(super) fn exit_code(error: &RunError) -> u8 {
         | RunError::Directory(RunDirectoryError::ForeignLog { .. }) => MISMATCH,
         // A damaged file is no mistake in the configuration.
         RunError::Assemble(AssembleError::Checksum(_)) => FAILED,
-        RunError::Assemble(AssembleError::Judge(_)) => UNREACHABLE,
+        RunError::Assemble(AssembleError::Judge(_))
+        | RunError::Servers(GeneratorError::Unreachable { .. })
+        | RunError::Launch(_) => UNREACHABLE,
         RunError::Assemble(_)
         | RunError::WarmStart(WarmStartError::Example { .. } | WarmStartError::NoExamples)
         | RunError::Gold { .. }
@@ -129,7 +131,6 @@ pub(super) fn exit_code(error: &RunError) -> u8 {
             | RunDirectoryError::Name { .. }
             | RunDirectoryError::NameTaken { .. },
         ) => USAGE,
-        RunError::Servers(GeneratorError::Unreachable { .. }) | RunError::Launch(_) => UNREACHABLE,
         // A full disk is no mistake in the configuration.
         RunError::Directory(RunDirectoryError::NoRoom { cause, .. }) if !cause.is_full() => USAGE,
         _ => FAILED,

@@ -1,5 +1,7 @@
 //! Engines of other systems as servers: those that they start, which the run starts here, and those that run already.
 
+use std::fmt::Write as _;
+
 use super::rules::quoted;
 use super::translate::{Translator, show};
 use super::{Becomes, Owner, Rule};
@@ -113,16 +115,13 @@ pub(super) fn servers(owner: Owner, t: &mut Translator) {
     let gpus = t.number(GPUS).filter(|&gpus| gpus >= 1.0);
     // Both cut a model over two GPUs unless told otherwise.
     let default = if t.whole { gpus.unwrap_or(2.0).min(2.0) } else { 1.0 };
-    let each = match t.number(&cut) {
-        Some(each) => {
-            t.set(&[&cut], "rollout.launch.tensor_parallel", &each.to_string());
-            each
-        }
-        None => {
-            t.default(owner, &cut, "rollout.launch.tensor_parallel", &default.to_string());
-            default
-        }
-    };
+    let given = t.number(&cut);
+    let each = given.unwrap_or(default);
+    if given.is_some() {
+        t.set(&[&cut], "rollout.launch.tensor_parallel", &each.to_string());
+    } else {
+        t.default(owner, &cut, "rollout.launch.tensor_parallel", &each.to_string());
+    }
     if let Some(gpus) = gpus {
         let replicas = (gpus / each.max(1.0)).floor().max(1.0);
         t.set(&[GPUS], "rollout.launch.replicas", &replicas.to_string());
@@ -261,7 +260,7 @@ fn server(t: &mut Translator) {
         ("vllm_max_model_length", "--max-model-len"),
     ] {
         if let Some(value) = t.text(key) {
-            flags.push_str(&format!(" {flag} {value}"));
+            let _ = write!(flags, " {flag} {value}");
         }
     }
     t.remark(
