@@ -455,7 +455,7 @@ fn a_server_that_was_left_paused_goes_on() {
 fn samples_in_flight_go_on_with_the_new_weights_and_say_from_where() {
     let (vllm, mut fleet) =
         vllm(Behaviour { delay: Duration::from_millis(1500), ..Behaviour::default() }, |settings| {
-            settings.answer_timeout = Duration::from_secs(10)
+            settings.answer_timeout = Duration::from_secs(10);
         });
     let weights = folder("first");
     publish(&mut fleet, 1, weights.path());
@@ -479,7 +479,7 @@ fn samples_in_flight_go_on_with_the_new_weights_and_say_from_where() {
 fn what_is_given_up_says_what_it_cost() {
     let (_vllm, mut fleet) =
         vllm(Behaviour { delay: Duration::from_secs(60), ..Behaviour::default() }, |settings| {
-            settings.answer_timeout = Duration::from_secs(30)
+            settings.answer_timeout = Duration::from_secs(30);
         });
     for member in 0..4 {
         fleet.submit(request(0, member)).expect("taken");
