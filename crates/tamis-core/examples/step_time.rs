@@ -18,8 +18,8 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use tamis_core::group::{GroupId, PolicyVersion};
 use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::{
-    Command, Event, GroupFacts, OnLimit, RoundLimit, RoundSize, ScheduleError, ScheduleSettings, Scheduler,
-    StreamingSettings, Surplus,
+    Command, Event, GroupFacts, OnLimit, Order, RoundLimit, RoundSize, ScheduleError, ScheduleSettings,
+    Scheduler, StreamingSettings, Surplus,
 };
 
 const GROUPS: usize = 128;
@@ -135,6 +135,25 @@ struct Found {
     /// Share of the slots that decoded.
     load: f64,
     max_lag: u64,
+    /// Mean length of what was trained on over that of all that was started.
+    length: f64,
+}
+
+/// Number and length of samples, summed.
+#[derive(Default)]
+struct Lengths(f64, f64);
+
+impl Lengths {
+    fn add(&mut self, group: GroupId) {
+        for (length, _) in members(group) {
+            self.0 += 1.0;
+            self.1 += length;
+        }
+    }
+
+    fn mean(&self) -> f64 {
+        self.1 / self.0
+    }
 }
 
 fn run(mut machine: Scheduler, train_time: f64) -> Result<Found, ScheduleError> {
@@ -144,6 +163,7 @@ fn run(mut machine: Scheduler, train_time: f64) -> Result<Found, ScheduleError> 
     // When the learner is done with what it was given, and whether that ends the step.
     let (mut learner, mut is_closed) = (0.0f64, false);
     let mut began = (0.0, 0u64, 0.0);
+    let (mut started, mut trained) = (Lengths::default(), Lengths::default());
     loop {
         while let Some(event) = events.pop_front() {
             for command in machine.handle(event)? {
@@ -153,6 +173,7 @@ fn run(mut machine: Scheduler, train_time: f64) -> Result<Found, ScheduleError> 
                         next += num_prompts as u64;
                         for &group in &groups {
                             server.open.insert(group, (members(group), 0));
+                            started.add(group);
                             server.waiting.extend((0..MEMBERS).map(|member| (group, member)));
                         }
                         server.generated += groups.len() as u64;
@@ -170,9 +191,11 @@ fn run(mut machine: Scheduler, train_time: f64) -> Result<Found, ScheduleError> 
                     Command::Train { groups, .. } => {
                         let share = groups.len() as f64 / GROUPS as f64;
                         learner = learner.max(server.clock) + share * train_time;
+                        groups.into_iter().for_each(|group| trained.add(group));
                     }
                     Command::StepReady(close) => {
                         server.abort(&close.aborted);
+                        close.trained.iter().for_each(|group| trained.add(*group));
                         learner = server.clock + train_time;
                         is_closed = true;
                     }
@@ -188,6 +211,7 @@ fn run(mut machine: Scheduler, train_time: f64) -> Result<Found, ScheduleError> 
                             groups_a_step: (server.generated - began.1) as f64 / counted,
                             load: (server.busy - began.2) / time / SLOTS as f64,
                             max_lag,
+                            length: trained.mean() / started.mean(),
                         });
                     }
                     _ => {}
@@ -235,9 +259,9 @@ fn main() -> Result<(), ScheduleError> {
     };
     let carry = Surplus::Carry { max_lag: 1 };
     let deficit = RoundSize::Deficit { granularity: 1, margin: 1.0 };
-    let stream = |surplus| {
+    let stream = |surplus, order| {
         Scheduler::streaming(StreamingSettings {
-            run: ScheduleSettings { surplus, ..settings.clone() },
+            run: ScheduleSettings { surplus, order, ..settings.clone() },
             mini_batch_size: GROUPS / 4,
             max_in_flight: 8 * GROUPS,
         })
@@ -250,8 +274,8 @@ fn main() -> Result<(), ScheduleError> {
     let train_time = share * one_round;
     println!("training takes {share} of the generation of one round of {GROUPS} groups without a filter");
     println!(
-        "{:<34} {:>9} {:>9} {:>12} {:>6} {:>8}",
-        "schedule", "step", "ratio", "groups/step", "load", "max lag"
+        "{:<44} {:>9} {:>9} {:>12} {:>6} {:>8} {:>7}",
+        "schedule", "step", "ratio", "groups/step", "load", "max lag", "length"
     );
     let base = run(rounds(GROUPS, Surplus::Discard)?, train_time)?.step_time;
     let cases = vec![
@@ -264,19 +288,22 @@ fn main() -> Result<(), ScheduleError> {
             "deficit, carry",
             Scheduler::rounds(ScheduleSettings { size: deficit, surplus: carry, ..settings.clone() })?,
         ),
-        ("streaming", stream(Surplus::Discard)?),
-        ("streaming, carry, lag 1", stream(carry)?),
-        ("streaming, carry, lag 2", stream(Surplus::Carry { max_lag: 2 })?),
+        ("streaming", stream(Surplus::Discard, Order::Dispatch)?),
+        ("streaming, carry, lag 1", stream(carry, Order::Dispatch)?),
+        ("streaming, carry, lag 2", stream(Surplus::Carry { max_lag: 2 }, Order::Dispatch)?),
+        ("streaming, in order of completion", stream(Surplus::Discard, Order::Completion)?),
+        ("streaming, carry, lag 1, order of completion", stream(carry, Order::Completion)?),
     ];
     for (name, machine) in cases {
         let found = run(machine, train_time)?;
         println!(
-            "{name:<34} {:>9.0} {:>9.2} {:>12.0} {:>5.0}% {:>8}",
+            "{name:<44} {:>9.0} {:>9.2} {:>12.0} {:>5.0}% {:>8} {:>7.2}",
             found.step_time,
             found.step_time / base,
             found.groups_a_step,
             100.0 * found.load,
-            found.max_lag
+            found.max_lag,
+            found.length
         );
     }
     Ok(())

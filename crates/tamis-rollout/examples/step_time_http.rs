@@ -225,6 +225,7 @@ fn run(machine: Scheduler, steps: u64, iteration: &str, weights: &std::path::Pat
         sampling,
         is_metric_unproven: false,
         recomputes_logprobs: false,
+        hands_out_parts: false,
     };
     let mut dispatcher = Dispatcher::new(settings, machine);
     let function = NamedReward { name: "first".to_owned(), weight: 1.0, function: Box::new(FirstToken) };
@@ -240,6 +241,7 @@ fn run(machine: Scheduler, steps: u64, iteration: &str, weights: &std::path::Pat
                     scorer: &mut scorer,
                     reference: None,
                     observer: &mut Nobody,
+                    order: None,
                     is_interrupted: &|| false,
                 }
             };

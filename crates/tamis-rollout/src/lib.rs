@@ -27,7 +27,8 @@ pub mod wire;
 
 pub use complete::{Prompted, complete};
 pub use dispatcher::{
-    Dependencies, DispatchError, Dispatcher, DispatcherSettings, Observer, Reference, ReferencePass,
+    Dependencies, DispatchError, Dispatcher, DispatcherSettings, Next, Observer, OrderLog, Reference,
+    ReferencePass, SampleEnd, Taken,
 };
 pub use generator::{
     AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication, Sample,

@@ -94,6 +94,9 @@ pub trait Learner {
     /// flat \[N\] each; with 1 the same bits as in [`Self::forward_backward`].
     fn policy_scores(&mut self, sequences: &[LearnerSequence<'_>], sharpness: f64) -> Pass<PolicyScores>;
 
+    /// The same under the policy as the present step began: that of the last publication, also where a part of the step has been trained on.
+    fn scores_before(&mut self, sequences: &[LearnerSequence<'_>], sharpness: f64) -> Pass<PolicyScores>;
+
     /// Log-probabilities of the completions under the reference policy, flat \[N\].
     fn reference_logprobs(&mut self, sequences: &[LearnerSequence<'_>]) -> Pass<Vec<f32>>;
 }

@@ -29,6 +29,7 @@ pub mod metrics;
 pub mod micro_batch;
 pub mod native;
 mod optimizer_batch;
+pub mod order;
 pub mod pool;
 pub mod progress;
 pub mod run;

@@ -1,6 +1,6 @@
 //! How much memory a run takes, estimated before anything is allocated for it.
 
-use tamis_config::Config;
+use tamis_config::{BackendKind, Config, ScheduleMode, Surplus};
 use tamis_model::{GenerationPlan, MemoryEstimate, MemoryPlan, ModelConfig};
 
 use crate::native::KEEP_LOGITS_BYTES;
@@ -85,7 +85,19 @@ pub fn estimate(
     };
     let mut estimate = MemoryEstimate::new(model, &plan);
     let validates = MemoryPlan { generation: generation(validation, config.validate.n), ..plan };
-    estimate.generation = estimate.generation.max(MemoryEstimate::new(model, &validates).generation);
+    let of_validation = MemoryEstimate::new(model, &validates).generation;
+    let schedule = &config.schedule;
+    if schedule.mode == ScheduleMode::Streaming && config.rollout.backend != BackendKind::Native {
+        // What the weights and the optimizer were, while parts of a step are trained on.
+        let keeps_before = schedule.early_updates && config.mini_batch_size() < config.data.train_batch_size;
+        estimate.copies += u64::from(keeps_before) * (estimate.weights + estimate.moments);
+    }
+    if schedule.mode == ScheduleMode::Streaming && schedule.surplus == Surplus::Carry {
+        // Groups in flight keep their weights while a step is trained, and stand beside a validation.
+        estimate.copies += estimate.weights;
+        estimate.generation += of_validation;
+    }
+    estimate.generation = estimate.generation.max(of_validation);
     critic.map_or(estimate, |critic| estimate.with_critic(critic, &plan))
 }
 

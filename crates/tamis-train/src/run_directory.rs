@@ -15,6 +15,7 @@
 //!   checkpointed             there has been a checkpoint: without one the run cannot be begun again over its logs
 //!   journal.bin              answers from outside, replayed on resume
 //!   samples.bin              samples of servers, replayed on resume
+//!   order.bin                what came when, where that decides what is trained on (streaming), followed on resume
 //!   published/version_N/     weights that servers read, the last two
 //!   report.html
 //!   run.lock                 held while a process works here
@@ -406,6 +407,11 @@ impl RunDirectory {
         let text = std::fs::read_to_string(self.metrics()).ok()?;
         let step = |line: &str| serde_json::from_str::<serde_json::Value>(line).ok()?.get("step")?.as_u64();
         text.lines().rev().find_map(step)
+    }
+
+    /// `order.bin`.
+    pub fn order(&self) -> PathBuf {
+        self.path.join("order.bin")
     }
 
     /// `samples.bin`.

@@ -84,91 +84,189 @@ pub struct UpdateReport {
     pub rejected: Vec<bool>,
 }
 
-/// Trains on a batch: `epochs` passes, one optimizer update per mini-batch. `state` moves on with every update.
-///
-/// Metrics are means over the updates, as verl reduces them.
-pub fn update(
-    learner: &mut dyn Learner,
-    objective: &Objective,
-    state: &mut ObjectiveState,
-    batch: TrainingBatch<'_>,
-    settings: &UpdateSettings,
-    learning_rate: f64,
-) -> Pass<UpdateReport> {
-    let mut report = UpdateReport::default();
-    let mut totals: Vec<(String, f64, usize)> = Vec::new();
-    let mut add = |metrics: Vec<(String, f64)>| {
+/// What makes updates of a batch.
+#[derive(Debug, Clone, Copy)]
+pub struct UpdatePlan<'a> {
+    /// The loss.
+    pub objective: &'a Objective,
+    /// How the batch is cut.
+    pub settings: &'a UpdateSettings,
+    /// Of the optimizer.
+    pub learning_rate: f64,
+}
+
+/// The updates of one step, mini-batch by mini-batch: those of the complete batch, or of parts that were trained on before it was complete.
+#[derive(Debug, Clone, Default)]
+pub struct Updates {
+    report: UpdateReport,
+    /// Sum and number of each metric, by name as logged, in the order in which they came.
+    totals: Vec<(String, f64, usize)>,
+    norms: f64,
+    entropies: Vec<f64>,
+    old_kls: Vec<f64>,
+    reference_kls: Vec<f64>,
+    /// Of the step's trajectories so far \[B\]: whether one bore loss, and whether the correction took all of its tokens.
+    bore_loss: Vec<bool>,
+    was_rejected: Vec<bool>,
+}
+
+/// A mini-batch: groups of a batch, and which update of the step it is.
+#[derive(Debug, Clone, Copy)]
+struct Places<'a> {
+    /// Places of its groups in the batch.
+    groups: &'a [usize],
+    /// Row of each group's first member in the batch.
+    first_row: &'a [usize],
+    /// Row of the batch's first member in the step.
+    offset: usize,
+    /// What the objective's choices are keyed by.
+    key: Key,
+}
+
+impl Updates {
+    /// Trains on a part of a step that is handed over before the rest of it is complete, in one pass: the groups that follow on those trained before, whole
+    /// mini-batches of them.
+    ///
+    /// # Errors
+    /// Where the learner cannot go on, or is interrupted: some of the part may have been trained on then.
+    pub fn train_part(
+        &mut self,
+        learner: &mut dyn Learner,
+        plan: UpdatePlan<'_>,
+        state: &mut ObjectiveState,
+        batch: TrainingBatch<'_>,
+        num_before: usize,
+    ) -> Pass<()> {
+        let settings = plan.settings;
+        let first_row = first_rows(batch.groups);
+        let (order, offset) = (order(None, 0, batch.groups.len()), self.bore_loss.len());
+        self.grow(offset + num_rows(batch.groups));
+        for range in mini_batches(order.len(), settings.mini_batch_size) {
+            let index = (num_before + range.start) / settings.mini_batch_size;
+            let key = settings.key.with(0).with(index as u64);
+            let places = Places { groups: &order[range], first_row: &first_row, offset, key };
+            self.mini_batch(learner, plan, state, batch, places)?;
+        }
+        Ok(())
+    }
+
+    /// Trains on a complete batch: `epochs` passes, one optimizer update per mini-batch, without the first `num_before` groups, which were
+    /// trained on as parts. `state` moves on with every update.
+    ///
+    /// Metrics are means over the updates of the step, as verl reduces them.
+    ///
+    /// # Errors
+    /// Where the learner cannot go on, or is interrupted.
+    pub fn train(
+        mut self,
+        learner: &mut dyn Learner,
+        plan: UpdatePlan<'_>,
+        state: &mut ObjectiveState,
+        batch: TrainingBatch<'_>,
+        num_before: usize,
+    ) -> Pass<UpdateReport> {
+        let settings = plan.settings;
+        let first_row = first_rows(batch.groups);
+        self.grow(num_rows(batch.groups));
+        for epoch in 0..settings.epochs {
+            let order = order(settings.shuffle, epoch, batch.groups.len());
+            let ranges = mini_batches(order.len(), settings.mini_batch_size).into_iter().enumerate();
+            for (index, range) in ranges.filter(|(_, range)| epoch > 0 || range.start >= num_before) {
+                let key = settings.key.with(epoch as u64).with(index as u64);
+                let places = Places { groups: &order[range], first_row: &first_row, offset: 0, key };
+                self.mini_batch(learner, plan, state, batch, places)?;
+            }
+        }
+        Ok(self.finish())
+    }
+
+    fn grow(&mut self, num_rows: usize) {
+        self.bore_loss.resize(num_rows, false);
+        self.was_rejected.resize(num_rows, false);
+    }
+
+    fn add(&mut self, metrics: impl IntoIterator<Item = (String, f64)>) {
         for (name, value) in metrics.into_iter().filter(|(_, value)| !value.is_nan()) {
-            match totals.iter_mut().find(|(known, ..)| *known == name) {
+            match self.totals.iter_mut().find(|(known, ..)| *known == name) {
                 Some((_, total, count)) => {
                     *total += value;
                     *count += 1;
                 }
-                None => totals.push((name, value, 1)),
+                None => self.totals.push((name, value, 1)),
             }
-        }
-    };
-    let mut norms = 0.0;
-    let (mut entropies, mut old_kls, mut reference_kls) = (Vec::new(), Vec::new(), Vec::new());
-    let first_row = first_rows(batch.groups);
-    let num_rows = batch.groups.iter().map(|group| group.trajectories.len()).sum();
-    let (mut bore_loss, mut was_rejected) = (vec![false; num_rows], vec![false; num_rows]);
-    for epoch in 0..settings.epochs {
-        let order = order(settings.shuffle, epoch, batch.groups.len());
-        for (index, range) in mini_batches(order.len(), settings.mini_batch_size).into_iter().enumerate() {
-            let places = &order[range];
-            let mut mini = MiniBatch::of(batch, &first_row, places, settings);
-            let given = mini.batch.live();
-            if given.is_empty() {
-                // Nothing to learn from: an optimizer step would decay weights and move by old momentum alone.
-                continue;
-            }
-            let corrected = mini.correct(learner, objective, settings)?;
-            for &row in &given {
-                let is_live = mini.batch.mask.row(row).contains(&true);
-                bore_loss[mini.batch.rows[row]] |= is_live;
-                was_rejected[mini.batch.rows[row]] |= !is_live;
-            }
-            if mini.batch.live().is_empty() {
-                add(corrected.metrics);
-                continue;
-            }
-            let key = settings.key.with(epoch as u64).with(index as u64);
-            let outcome = mini.pass(learner, objective, state, settings, &corrected, key)?;
-            let step = learner.optimizer_step(learning_rate)?;
-            report.skipped.push(step.skipped);
-            if step.skipped {
-                // Nothing of it is kept: a state that moved on with numbers that are not finite would spoil every later update.
-                report.num_skipped += 1;
-                continue;
-            }
-            report.num_updates += 1;
-            norms += step.grad_norm;
-            report.loss += outcome.loss;
-            *state = outcome.state;
-            entropies.push(outcome.metrics.entropy);
-            old_kls.push(outcome.metrics.old_kl);
-            reference_kls.extend(outcome.metrics.kl);
-            // What the correction measured of the policy that sampled stands in place of the objective's own figure of that name.
-            let of_objective = named(&outcome.metrics)
-                .into_iter()
-                .filter(|(name, _)| corrected.metrics.iter().all(|(other, _)| other != name))
-                .map(|(name, value)| (name.to_owned(), value));
-            add(of_objective.chain(corrected.metrics.iter().cloned()).collect());
         }
     }
-    // Where nothing was to be learned, 0; where every update was left out, there is no number.
-    let divisor = if report.skipped.is_empty() { 1.0 } else { report.num_updates as f64 };
-    report.loss /= divisor;
-    report.grad_norm = norms / divisor;
-    report.metrics = totals.into_iter().map(|(name, total, count)| (name, total / count as f64)).collect();
-    let mean = |values: Vec<f64>| Summary::of(values).map(|summary| summary.mean);
-    report.entropy = mean(entropies);
-    report.old_kl = mean(old_kls);
-    report.reference_kl = mean(reference_kls);
-    report.rejected =
-        was_rejected.iter().zip(&bore_loss).map(|(&rejected, &bore)| rejected && !bore).collect();
-    Ok(report)
+
+    fn mini_batch(
+        &mut self,
+        learner: &mut dyn Learner,
+        plan: UpdatePlan<'_>,
+        state: &mut ObjectiveState,
+        batch: TrainingBatch<'_>,
+        places: Places<'_>,
+    ) -> Pass<()> {
+        let UpdatePlan { objective, settings, learning_rate } = plan;
+        let mut mini = MiniBatch::of(batch, places.first_row, places.groups, settings);
+        let given = mini.batch.live();
+        if given.is_empty() {
+            // Nothing to learn from: an optimizer step would decay weights and move by old momentum alone.
+            return Ok(());
+        }
+        let corrected = mini.correct(learner, objective, settings)?;
+        for &row in &given {
+            let is_live = mini.batch.mask.row(row).contains(&true);
+            let of_step = places.offset + mini.batch.rows[row];
+            self.bore_loss[of_step] |= is_live;
+            self.was_rejected[of_step] |= !is_live;
+        }
+        if mini.batch.live().is_empty() {
+            self.add(corrected.metrics);
+            return Ok(());
+        }
+        let outcome = mini.pass(learner, objective, state, settings, &corrected, places.key)?;
+        let step = learner.optimizer_step(learning_rate)?;
+        self.report.skipped.push(step.skipped);
+        if step.skipped {
+            // Nothing of it is kept: a state that moved on with numbers that are not finite would spoil every later update.
+            self.report.num_skipped += 1;
+            return Ok(());
+        }
+        self.report.num_updates += 1;
+        self.norms += step.grad_norm;
+        self.report.loss += outcome.loss;
+        *state = outcome.state;
+        self.entropies.push(outcome.metrics.entropy);
+        self.old_kls.push(outcome.metrics.old_kl);
+        self.reference_kls.extend(outcome.metrics.kl);
+        // What the correction measured of the policy that sampled stands in place of the objective's own figure of that name.
+        let of_objective = named(&outcome.metrics)
+            .into_iter()
+            .filter(|(name, _)| corrected.metrics.iter().all(|(other, _)| other != name))
+            .map(|(name, value)| (name.to_owned(), value));
+        self.add(of_objective.chain(corrected.metrics.iter().cloned()).collect::<Vec<_>>());
+        Ok(())
+    }
+
+    fn finish(self) -> UpdateReport {
+        let Self { mut report, totals, norms, .. } = self;
+        // Where nothing was to be learned, 0; where every update was left out, there is no number.
+        let divisor = if report.skipped.is_empty() { 1.0 } else { report.num_updates as f64 };
+        report.loss /= divisor;
+        report.grad_norm = norms / divisor;
+        report.metrics =
+            totals.into_iter().map(|(name, total, count)| (name, total / count as f64)).collect();
+        let mean = |values: Vec<f64>| Summary::of(values).map(|summary| summary.mean);
+        report.entropy = mean(self.entropies);
+        report.old_kl = mean(self.old_kls);
+        report.reference_kl = mean(self.reference_kls);
+        let rows = self.was_rejected.iter().zip(&self.bore_loss);
+        report.rejected = rows.map(|(&rejected, &bore)| rejected && !bore).collect();
+        report
+    }
+}
+
+fn num_rows(groups: &[&Group]) -> usize {
+    groups.iter().map(|group| group.trajectories.len()).sum()
 }
 
 /// Norm of the gradient of the groups at `places` as an optimizer batch of their own; no weight moves. `None` where they bear no loss.

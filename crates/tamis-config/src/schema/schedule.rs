@@ -103,6 +103,10 @@ section! {
         max_lag: Option<usize> = "null", AtLeast(1.0), Fixed;
         /// The order in which kept groups fill the batch.
         order: FillOrder = "dispatch", Any, Fixed;
+        /// With `mode: streaming` and servers, train on every mini-batch as soon as it is complete, while the rest of the step is generated: the same
+        /// numbers as with the whole batch, sooner. Refused where the objective looks at the whole step, and the reason is said. The learner keeps a
+        /// copy of weights and optimizer meanwhile. False: the batch is trained on when it is complete.
+        early_updates: bool = "true", Any, Fixed;
         /// How the next prompts are chosen.
         selector: SelectorKind = "shuffle", Any, Fixed;
     }

@@ -25,7 +25,7 @@ pub struct RoundReport {
 }
 
 /// One attempt at a step. `Display` is its line in the log.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct StepReport {
     /// The step, from 1: steps trained before it, plus one.
     pub step: u64,

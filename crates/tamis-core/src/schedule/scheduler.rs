@@ -7,8 +7,8 @@ use super::rounds::Rounds;
 use super::run::{GoesBack, Phase, Run};
 use super::streaming::Streaming;
 use super::{
-    Accounting, Command, Event, FinishReason, GroupSummary, Progress, ScheduleError, ScheduleSettings,
-    StreamingSettings,
+    Accounting, Command, Event, FinishReason, GroupSummary, Order, Progress, ScheduleError, ScheduleSettings,
+    StreamingSettings, Surplus,
 };
 use crate::filter::GroupStatistics;
 use crate::group::GroupId;
@@ -149,6 +149,14 @@ impl Scheduler {
     /// Whether it goes by whole rounds, and decides nothing before one has settled.
     pub fn goes_by_rounds(&self) -> bool {
         matches!(self.policy, Policy::Rounds(_))
+    }
+
+    /// Whether what is trained on, or what is told of it, depends on the order in which groups come to something.
+    pub fn depends_on_timing(&self) -> bool {
+        let settings = self.settings();
+        let carries_ahead =
+            settings.rounds_in_flight > 1 && matches!(settings.surplus, Surplus::Carry { .. });
+        !self.goes_by_rounds() || settings.order == Order::Completion || carries_ahead
     }
 
     /// Whether the run has finished or stopped.

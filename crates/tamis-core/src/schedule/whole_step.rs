@@ -5,7 +5,8 @@
 //! estimator, shaping, loss, aggregation and filter is matched against it by name, so that a new one cannot be forgotten.
 //!
 //! What looks at a mini-batch alone is no obstacle: normalisers of the loss, selections of tokens by covariance or entropy, an adaptive coefficient that
-//! moves after every update.
+//! moves after every update. Neither are passes by the policy as the step begins (log-probabilities of carried groups, say): the learner keeps its
+//! weights until the step is complete.
 
 use std::fmt;
 
@@ -41,13 +42,17 @@ pub enum WholeStep {
     DroppedInMeans,
     /// Mini-batches in random order.
     RandomOrder,
-    /// Log-probabilities at the start of the step that are computed anew.
-    RecomputedOld,
+    /// More than one pass over the batch.
+    SeveralPasses,
+    /// Greedy completions of all prompts of the batch.
+    GreedyCompletions,
+    /// Norms of gradients by reward deviation.
+    GradientNorms,
 }
 
 impl WholeStep {
     /// The table, in order.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Whitening,
         Self::BatchScale,
         Self::ShareWithoutSignal,
@@ -60,7 +65,9 @@ impl WholeStep {
         Self::ComparesGroups,
         Self::DroppedInMeans,
         Self::RandomOrder,
-        Self::RecomputedOld,
+        Self::SeveralPasses,
+        Self::GreedyCompletions,
+        Self::GradientNorms,
     ];
 
     /// The configuration key that decides it.
@@ -70,13 +77,15 @@ impl WholeStep {
             | Self::ShareWithoutSignal
             | Self::SuccessRates
             | Self::RunningSuccesses
-            | Self::CriticValues => "objective.advantage.estimator",
+            | Self::CriticValues
+            | Self::GreedyCompletions => "objective.advantage.estimator",
             Self::BatchScale => "objective.advantage.scale",
             Self::ShareKept | Self::LargestDeviation | Self::MeanLength => "objective.shaping",
             Self::ComparesGroups => "filter.kind",
             Self::DroppedInMeans => "objective.zero_groups",
             Self::RandomOrder => "train.shuffle_mini_batches",
-            Self::RecomputedOld => "objective.correction",
+            Self::SeveralPasses => "train.ppo_epochs",
+            Self::GradientNorms => "train.gradient_analysis",
         }
     }
 
@@ -88,10 +97,10 @@ impl WholeStep {
             Advantage::DrGrpo(_)
             | Advantage::GrpoPassk(_)
             | Advantage::Rloo(_)
-            | Advantage::Remax(_)
             | Advantage::Opo(_)
             | Advantage::OptimalTokenBaseline(_)
             | Advantage::TirOptimalTokenBaseline(_) => None,
+            Advantage::Remax(_) => Some(Self::GreedyCompletions),
             Advantage::ReinforcePlusPlus(estimator) => estimator.whiten.then_some(Self::Whitening),
             Advantage::ReinforcePlusPlusBaseline(estimator) => estimator.whiten.then_some(Self::Whitening),
             Advantage::Gdpo(estimator) => estimator.whiten.then_some(Self::Whitening),
@@ -178,9 +187,10 @@ pub struct StepUpdates<'a> {
     pub zero_groups: ZeroGroups,
     /// Whether mini-batches are drawn in random order.
     pub is_shuffled: bool,
-    /// Whether log-probabilities at the start of the step are those that sampling gave; else they are computed anew, by weights that an earlier
-    /// mini-batch of the step would have changed.
-    pub old_is_sampled: bool,
+    /// Passes over the batch.
+    pub num_passes: usize,
+    /// Whether norms of gradients are measured before the updates of a step.
+    pub measures_gradients: bool,
 }
 
 impl StepUpdates<'_> {
@@ -194,7 +204,8 @@ impl StepUpdates<'_> {
             (self.zero_groups == ZeroGroups::Mask).then_some(WholeStep::DroppedInMeans),
             self.is_shuffled.then_some(WholeStep::RandomOrder),
             self.objective.value.map(|_| WholeStep::CriticValues),
-            (!self.old_is_sampled).then_some(WholeStep::RecomputedOld),
+            (self.num_passes > 1).then_some(WholeStep::SeveralPasses),
+            self.measures_gradients.then_some(WholeStep::GradientNorms),
         ]
         .into_iter()
         .chain(self.shapings.iter().map(WholeStep::of_shaping))
@@ -229,9 +240,11 @@ impl fmt::Display for WholeStep {
             Self::ComparesGroups => "the filter compares the groups of a round",
             Self::DroppedInMeans => "means divide by all groups of the step, dropped ones too",
             Self::RandomOrder => "mini-batches are drawn from the whole batch",
-            Self::RecomputedOld => {
-                "log-probabilities at the start of the step are computed anew, by weights that an earlier mini-batch would have changed"
+            Self::SeveralPasses => "the batch is passed over more than once, each time whole",
+            Self::GreedyCompletions => {
+                "rewards are compared with those of greedy completions, which are sampled for all prompts of the batch together"
             }
+            Self::GradientNorms => "norms of gradients are measured over the whole batch, before its updates",
         })
     }
 }
@@ -255,7 +268,8 @@ mod tests {
             objective: &objective,
             zero_groups: ZeroGroups::Drop,
             is_shuffled: false,
-            old_is_sampled: true,
+            num_passes: 1,
+            measures_gradients: false,
         };
         assert_eq!(plain.obstacles(), []);
         let mut reached = Vec::new();
@@ -273,7 +287,8 @@ mod tests {
             StepUpdates { shapings: &Shaping::all(), ..plain },
             StepUpdates { zero_groups: ZeroGroups::Mask, ..plain },
             StepUpdates { is_shuffled: true, ..plain },
-            StepUpdates { old_is_sampled: false, ..plain },
+            StepUpdates { num_passes: 2, ..plain },
+            StepUpdates { measures_gradients: true, ..plain },
         ] {
             assert!(!updates.obstacles().is_empty());
             reached.extend(updates.obstacles());

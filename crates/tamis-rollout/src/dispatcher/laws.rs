@@ -4,13 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
+use tamis_core::filter::Metric;
+use tamis_core::group::Trajectory;
 use tamis_core::schedule::{ScheduleSettings, StreamingSettings, Surplus};
 use tamis_env::reward::exact::Exact;
 
 use super::tests::{Heard, Rows, scorer, settings};
 use super::*;
 use crate::fake::{FakeGenerator, FakeSettings, Faults};
+use crate::generator::Wait;
 use crate::generator::Weights;
+use crate::record::End;
 
 /// What is run.
 #[derive(Debug, Clone)]
@@ -21,12 +25,18 @@ struct Plan {
     group_size: usize,
     rounds_in_flight: usize,
     carries: bool,
+    /// Parts of a step are handed out before it is complete.
+    hands_out: bool,
     per_epoch: u64,
     steps: u64,
     faults: Faults,
 }
 
 impl Plan {
+    fn settings(&self) -> DispatcherSettings {
+        DispatcherSettings { hands_out_parts: self.hands_out, ..settings(self.group_size) }
+    }
+
     fn machine(&self) -> Scheduler {
         let run = ScheduleSettings {
             surplus: if self.carries { Surplus::Carry { max_lag: 1 } } else { Surplus::Discard },
@@ -49,8 +59,8 @@ fn plan() -> impl Strategy<Value = Plan> {
     let sizes = (1usize..5, 1usize..7, 2usize..5, 1usize..3);
     let fault = || prop_oneof![2 => Just(0.0), 1 => 0.0..0.25f64];
     let faults = (fault(), fault(), fault(), fault(), fault(), fault());
-    (any::<bool>(), sizes, any::<bool>(), 3u64..30, 1u64..5, faults).prop_map(
-        |(is_streaming, sizes, carries, per_epoch, steps, faults)| {
+    (any::<bool>(), sizes, any::<[bool; 2]>(), 3u64..30, 1u64..5, faults).prop_map(
+        |(is_streaming, sizes, [carries, hands_out], per_epoch, steps, faults)| {
             let (train_batch_size, gen_batch_size, group_size, rounds_in_flight) = sizes;
             let (transient, permanent, duplicate, hang, late, foreign) = faults;
             Plan {
@@ -60,6 +70,7 @@ fn plan() -> impl Strategy<Value = Plan> {
                 group_size,
                 rounds_in_flight,
                 carries,
+                hands_out,
                 per_epoch,
                 steps,
                 faults: Faults { transient, permanent, duplicate, hang, late, foreign },
@@ -97,19 +108,46 @@ struct Saved {
     source: Rows,
     fates: BTreeMap<u64, &'static str>,
     num_batches: usize,
+    num_taken: usize,
 }
 
-/// Plays a run to its end and checks every law on the way; `kill_after`: after so many looks of the dispatcher the process is gone, and a new one
-/// goes on from the last step.
-fn play(plan: &Plan, fake: FakeSettings, kill_after: Option<u64>) -> Story {
+/// The order in which things were taken in, in memory.
+#[derive(Default)]
+struct Noted(Vec<Taken>);
+
+impl OrderLog for Noted {
+    fn note(&mut self, taken: &Taken) -> Result<(), GeneratorError> {
+        self.0.push(taken.clone());
+        Ok(())
+    }
+
+    fn forget(&mut self, num_left: usize) -> Result<(), GeneratorError> {
+        self.0.truncate(self.0.len() - num_left);
+        Ok(())
+    }
+}
+
+/// When the process is gone.
+#[derive(Debug, Clone, Copy)]
+struct Kill {
+    /// After so many looks of the dispatcher.
+    after: u64,
+    /// The state is saved after every so many steps.
+    save_every: usize,
+}
+
+/// Plays a run to its end and checks every law on the way. Where its process is gone, a new one goes on from the last state that was saved, and follows
+/// the order in which the first one took things in: it trains on what that had trained on.
+fn play(plan: &Plan, fake: FakeSettings, kill: Option<Kill>) -> Story {
     let mut story = Story::default();
     let mut source = Rows::new(plan.per_epoch);
-    let mut dispatcher = Dispatcher::new(settings(plan.group_size), plan.machine());
+    let mut dispatcher = Dispatcher::new(plan.settings(), plan.machine());
     let mut generator = FakeGenerator::new(fake);
     let mut scorer = scorer(Exact);
     let mut fates: BTreeMap<u64, &'static str> = BTreeMap::new();
     let mut saved: Option<Saved> = None;
-    let (mut version, mut left) = (0, kill_after);
+    let (mut version, mut left) = (0, kill.map(|kill| kill.after));
+    let (mut noted, mut witnessed) = (Noted::default(), Vec::new());
     let looks = std::cell::Cell::new(0u64);
     for _ in 0..400 {
         looks.set(0);
@@ -119,20 +157,31 @@ fn play(plan: &Plan, fake: FakeSettings, kill_after: Option<u64>) -> Story {
             assert!(looks.get() < 200_000, "it hangs: {plan:?} {fake:?}");
             limit.is_some_and(|limit| looks.get() > limit)
         };
-        let collected = dispatcher.collect(Dependencies {
-            source: &mut source,
-            generator: &mut generator,
-            scorer: &mut scorer,
-            reference: None,
-            observer: &mut Heard::default(),
-            is_interrupted: &is_killed,
-        });
+        let mut parts = Vec::new();
+        let collected = loop {
+            let next = dispatcher.next(Dependencies {
+                source: &mut source,
+                generator: &mut generator,
+                scorer: &mut scorer,
+                reference: None,
+                observer: &mut Heard::default(),
+                order: Some(&mut noted),
+                is_interrupted: &is_killed,
+            });
+            match next {
+                Ok(Next::Part(records)) => parts.extend(records.iter().map(told)),
+                Ok(Next::Step(collected)) => break Ok(*collected),
+                Err(error) => break Err(error),
+            }
+        };
         let collected = match collected {
             Err(DispatchError::Interrupted) => {
                 // Another process: a generator that knows nothing, and the state after the last step.
                 left = None;
                 generator = FakeGenerator::new(FakeSettings { seed: fake.seed + 1, ..fake });
                 let at = saved.take();
+                let num_taken = at.as_ref().map_or(0, |saved| saved.num_taken);
+                witnessed.clone_from(&story.batches);
                 let (machine, next, at_version, held, health) = if let Some(saved) = at {
                     source = saved.source;
                     fates = saved.fates;
@@ -142,6 +191,8 @@ fn play(plan: &Plan, fake: FakeSettings, kill_after: Option<u64>) -> Story {
                 } else {
                     source = Rows::new(plan.per_epoch);
                     fates.clear();
+                    story.batches.clear();
+                    version = 0;
                     (plan.machine(), 0, PolicyVersion(0), Vec::new(), RewardHealth::default())
                 };
                 let weights = Weights::InProcess;
@@ -149,8 +200,8 @@ fn play(plan: &Plan, fake: FakeSettings, kill_after: Option<u64>) -> Story {
                     .publish(&Publication { version: at_version, weights }, InFlight::Wait)
                     .expect("taken");
                 generator.next(Wait::Forever).expect("published");
-                dispatcher =
-                    Dispatcher::resumed(settings(plan.group_size), machine, next, at_version, held, health);
+                dispatcher = Dispatcher::resumed(plan.settings(), machine, next, at_version, held, health);
+                dispatcher.follow(noted.0[num_taken..].to_vec());
                 continue;
             }
             collected => collected.unwrap_or_else(|error| panic!("{error:?}: {plan:?} {fake:?}")),
@@ -176,9 +227,12 @@ fn play(plan: &Plan, fake: FakeSettings, kill_after: Option<u64>) -> Story {
             }
         }
         story.ignored.add(dispatcher.inbox().take_ignored());
+        assert!(parts.is_empty() || matches!(collected.end, End::Ready), "a part is trained on: {plan:?}");
         match collected.end {
             End::Ready => {
-                story.batches.push(collected.trained.iter().map(told).collect());
+                let batch: Vec<Trained> = collected.trained.iter().map(told).collect();
+                assert!(batch.starts_with(&parts), "parts are the first of the batch: {plan:?} {fake:?}");
+                story.batches.push(batch);
                 dispatcher.trained(0, 0).expect("trained");
                 version += 1;
                 let weights = Weights::InProcess;
@@ -189,10 +243,14 @@ fn play(plan: &Plan, fake: FakeSettings, kill_after: Option<u64>) -> Story {
                     scorer: &mut scorer,
                     reference: None,
                     observer: &mut Heard::default(),
+                    order: Some(&mut noted),
                     is_interrupted: &|| false,
                 };
                 dispatcher.publish(&publication, InFlight::Wait, with).expect("published");
                 assert_eq!(dispatcher.pending().count(), 0);
+                if !story.batches.len().is_multiple_of(kill.map_or(1, |kill| kill.save_every)) {
+                    continue;
+                }
                 saved = Some(Saved {
                     machine: dispatcher.machine().clone(),
                     next_group: dispatcher.next_group(),
@@ -202,6 +260,7 @@ fn play(plan: &Plan, fake: FakeSettings, kill_after: Option<u64>) -> Story {
                     source: source.clone(),
                     fates: fates.clone(),
                     num_batches: story.batches.len(),
+                    num_taken: noted.0.len(),
                 });
             }
             End::Skipped(_) => {}
@@ -213,6 +272,7 @@ fn play(plan: &Plan, fake: FakeSettings, kill_after: Option<u64>) -> Story {
         }
     }
     assert!(story.end.is_some(), "it never ends: {plan:?} {fake:?}");
+    assert!(story.batches.starts_with(&witnessed), "what was trained on is: {plan:?} {fake:?} {kill:?}");
     // Every group that there ever was is in exactly one place.
     let ids: Vec<u64> = fates.keys().copied().collect();
     assert_eq!(ids, (0..dispatcher.next_group()).collect::<Vec<u64>>(), "{plan:?} {fake:?}");
@@ -257,10 +317,13 @@ proptest! {
         }
     }
 
-    /// A process that is gone after any number of looks goes on from the last step: the same batches as if nothing had happened, by rounds and streaming
-    /// without a lag; with one, nothing is lost or trained twice all the same.
+    /// A process that is gone after any number of looks goes on from the last state that was saved: it trains on what it had trained on until then, whatever
+    /// else the generator does now. By rounds and streaming without a lag the batches that follow are the same, too, as if nothing had happened.
     #[test]
-    fn a_run_goes_on_from_any_instant(plan in plan(), seed in any::<u64>(), max_delay in 0u64..20, kill in 0u64..120) {
+    fn a_run_goes_on_from_any_instant(
+        plan in plan(), seed in any::<u64>(), max_delay in 0u64..20, after in 0u64..120, save_every in 1usize..4,
+    ) {
+        let kill = Kill { after, save_every };
         let is_exact = !plan.carries || (!plan.is_streaming && plan.rounds_in_flight == 1);
         let faults = Faults { hang: 0.0, ..plan.faults };
         let fake = FakeSettings { seed: seed >> 1, max_delay, faults };
@@ -296,6 +359,7 @@ fn every_fault_is_met_and_counted() {
             group_size: 4,
             rounds_in_flight: 1,
             carries: is_streaming,
+            hands_out: false,
             per_epoch: 1000,
             steps: 12,
             faults: Faults::all(0.05),

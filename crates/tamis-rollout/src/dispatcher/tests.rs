@@ -3,15 +3,21 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 
+use tamis_core::filter::Metric;
 use tamis_core::group::PromptId;
+use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::ScheduleSettings;
 use tamis_data::prompt::{Prompt, PromptContent};
+use tamis_env::reward::RewardInput;
 use tamis_env::reward::exact::Exact;
 use tamis_env::reward::{NamedReward, Outcome as Answered, RewardFunction, Rewards};
 
 use super::*;
 use crate::fake::{FakeGenerator, FakeSettings, Faults, sampling};
+use crate::generator::{AbortScope, GeneratorEvent, Sample, SamplePurpose, SampleRequest, Wait};
 use crate::generator::{FailureKind, VersionSpan};
+use crate::record::End;
+use crate::source::DrawnPrompt;
 use crate::source::{Drawn, PreparedPrompt};
 
 /// So many prompts an epoch, each the number of its row; what is given back comes first.
@@ -103,6 +109,7 @@ pub(crate) fn settings(group_size: usize) -> DispatcherSettings {
         sampling: Sampling::clone(&sampling(6)),
         recomputes_logprobs: false,
         is_metric_unproven: false,
+        hands_out_parts: false,
     }
 }
 
@@ -130,6 +137,7 @@ fn collect(
         scorer,
         reference: None,
         observer: heard,
+        order: None,
         is_interrupted: &|| false,
     })
 }
@@ -368,6 +376,7 @@ fn an_interruption_ends_the_collection() {
         scorer: &mut scorer(Exact),
         reference: None,
         observer: &mut Heard::default(),
+        order: None,
         is_interrupted: &interrupted,
     });
     assert!(ended.expect_err("interrupted").is_interruption());
@@ -413,6 +422,7 @@ fn every_group_takes_one_reference_pass_before_the_filter() {
                 scorer: &mut scorer(Exact),
                 reference: Some(&mut passes),
                 observer: &mut Heard::default(),
+                order: None,
                 is_interrupted: &|| false,
             })
             .expect("a step");
@@ -488,7 +498,15 @@ fn with<'a>(
     scorer: &'a mut Scorer,
     observer: &'a mut Heard,
 ) -> Dependencies<'a> {
-    Dependencies { source, generator, scorer, reference: None, observer, is_interrupted: &|| false }
+    Dependencies {
+        source,
+        generator,
+        scorer,
+        reference: None,
+        observer,
+        order: None,
+        is_interrupted: &|| false,
+    }
 }
 
 /// Groups in flight when weights are published end by the old ones and settle; with `Keep` their tokens say which weights sampled them.

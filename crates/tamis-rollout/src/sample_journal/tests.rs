@@ -139,6 +139,7 @@ fn run(is_streaming: bool, seed: u64, kill_after: u64) {
                 scorer: &mut scorer,
                 reference: None,
                 observer: &mut Heard::default(),
+                order: None,
                 is_interrupted: &is_killed,
             });
             let collected = match collected {
@@ -171,6 +172,7 @@ fn run(is_streaming: bool, seed: u64, kill_after: u64) {
                 scorer: &mut scorer,
                 reference: None,
                 observer: &mut Heard::default(),
+                order: None,
                 is_interrupted: &|| false,
             };
             dispatcher.publish(&publication, InFlight::Wait, with).expect("published");

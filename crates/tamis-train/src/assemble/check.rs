@@ -267,6 +267,9 @@ impl Checker<'_> {
         if let Err(AssembleError::Schedule(error)) = schedule::scheduler(self.config, &sieve) {
             self.refuse(&["schedule".to_owned()], &error.to_string(), None);
         }
+        if let Err(error @ AssembleError::Setting { .. }) = schedule::trains_early(self.config, &sieve) {
+            self.refuse(&["schedule.early_updates".to_owned()], &error.to_string(), error.hint().as_deref());
+        }
     }
 
     /// Whether a path is to be looked at: one that stands for another is told.

@@ -141,7 +141,7 @@ pub fn headline(config: &Config) -> Result<String, AssembleError> {
         parts.push(format!("shaping {}", kind(&shaping)));
     }
     if objective::correction(config)?.is_some() {
-        let preset = config.objective.correction.preset;
+        let preset = objective::correction_preset(config);
         parts.push(
             preset
                 .map_or_else(|| "correction of the sampler".to_owned(), |name| format!("correction {name}")),

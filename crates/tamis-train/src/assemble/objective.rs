@@ -1,9 +1,9 @@
 //! The objective and its correction.
 
 use tamis_config::{
-    Aggregation as ConfigAggregation, CispoBound as ConfigBound, Config, CorrectionLevel,
+    Aggregation as ConfigAggregation, CispoBound as ConfigBound, Config, CorrectionLevel, CorrectionPreset,
     GspoForm as ConfigForm, ImportanceLevel, KlEstimator as ConfigKl, KlPlace, LogRatioLimit, LossConfig,
-    LossKind, OutsideBounds,
+    LossKind, OutsideBounds, ScheduleMode, Surplus as ConfigSurplus,
 };
 use tamis_core::correction::{Correction, Importance as CorrectionWeights, Level, Mode, Outside, Rejection};
 use tamis_core::objective::{
@@ -161,14 +161,25 @@ fn entropy(config: &Config) -> Option<EntropyBonus> {
     })
 }
 
+/// The name of the correction: the one that is set; else, where a stream carries groups into later steps, token weights up to 2, for such groups were
+/// sampled by older weights as a rule and not by chance. A loss that weighs them itself has none beside it.
+pub fn correction_preset(config: &Config) -> Option<CorrectionPreset> {
+    let settings = &config.objective.correction;
+    let is_unset = settings.weights.is_none() && settings.rejections.is_empty();
+    let lags =
+        config.schedule.mode == ScheduleMode::Streaming && config.schedule.surplus == ConfigSurplus::Carry;
+    let is_wanted = is_unset && lags && config.objective.loss.kind != LossKind::Decoupled;
+    settings.preset.or(is_wanted.then_some(CorrectionPreset::DecoupledTokenIs))
+}
+
 /// The correction for a sampler that is not the policy; `None`: the loss's ratio is to the policy that sampled, and nothing else.
 pub fn correction(config: &Config) -> Result<Option<Correction>, AssembleError> {
     let settings = &config.objective.correction;
-    if settings.preset.is_none() && settings.weights.is_none() && settings.rejections.is_empty() {
+    let preset = correction_preset(config);
+    if preset.is_none() && settings.weights.is_none() && settings.rejections.is_empty() {
         return Ok(None);
     }
-    let mut correction =
-        settings.preset.and_then(|preset| Correction::named(preset.as_str())).unwrap_or_default();
+    let mut correction = preset.and_then(|preset| Correction::named(preset.as_str())).unwrap_or_default();
     if let Some(weights) = &settings.weights {
         correction.importance = Some(CorrectionWeights {
             level: match weights.level {

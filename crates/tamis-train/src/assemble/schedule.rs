@@ -1,7 +1,7 @@
 //! Filter and scheduling machine.
 
 use tamis_config::{
-    Bounds, Config, EmptyRound, Estimator, FillOrder, FilterConfig, FilterKind, GoldCheck,
+    BackendKind, Bounds, Config, EmptyRound, Estimator, FillOrder, FilterConfig, FilterKind, GoldCheck,
     Mass as ConfigMass, OnExhausted as ConfigExhausted, OnLimit as ConfigLimit, PoolScore as ConfigScore,
     Prefer as ConfigPrefer, RoundLimit as ConfigRounds, ScheduleMode, Singleton as ConfigSingleton,
     Surplus as ConfigSurplus, ZeroGroups as ConfigZeroGroups,
@@ -21,7 +21,7 @@ use tamis_rollout::Record;
 
 use super::AssembleError;
 use super::advantage::{advantage, shapings};
-use super::objective::{correction, objective};
+use super::objective::objective;
 
 /// The sieve with the metric it looks at, checked against the scores that the run will have.
 #[derive(Debug, Clone)]
@@ -318,7 +318,6 @@ fn filling(config: &Config) -> String {
 /// Where estimator, shapings or objective cannot be built.
 fn needs_whole_step(config: &Config, sieve: &Sieve) -> Result<Vec<WholeStep>, AssembleError> {
     let (objective, _) = objective(config)?;
-    let is_bypass = correction(config)?.is_some_and(|correction| correction.mode.is_bypass());
     let updates = StepUpdates {
         filter: sieve.filter.as_ref(),
         advantage: &advantage(config)?,
@@ -329,10 +328,37 @@ fn needs_whole_step(config: &Config, sieve: &Sieve) -> Result<Vec<WholeStep>, As
             ConfigZeroGroups::Mask => ZeroGroups::Mask,
         },
         is_shuffled: config.train.shuffle_mini_batches,
-        // What is carried was sampled by older weights.
-        old_is_sampled: config.schedule.surplus == ConfigSurplus::Discard || is_bypass,
+        num_passes: config.train.ppo_epochs,
+        measures_gradients: config.train.gradient_analysis.is_some(),
     };
     Ok(updates.obstacles())
+}
+
+/// Whether mini-batches are trained on while the rest of their step is generated: where servers generate it. The native engine has one set of threads
+/// for both.
+///
+/// # Errors
+/// Where that is asked for and something needs the whole step.
+pub fn trains_early(config: &Config, sieve: &Sieve) -> Result<bool, AssembleError> {
+    let schedule = &config.schedule;
+    let is_cut = config.mini_batch_size() < config.data.train_batch_size;
+    let may = schedule.mode == ScheduleMode::Streaming && schedule.early_updates && is_cut;
+    if !may || config.rollout.backend == BackendKind::Native {
+        return Ok(false);
+    }
+    let obstacles = needs_whole_step(config, sieve)?;
+    if obstacles.is_empty() {
+        return Ok(true);
+    }
+    let reasons: Vec<String> =
+        obstacles.iter().map(|obstacle| format!("{obstacle} ({})", obstacle.key())).collect();
+    Err(AssembleError::setting(
+        format!(
+            "schedule.early_updates: mini-batches cannot be trained on before their step is complete: {}",
+            reasons.join("; ")
+        ),
+        "set schedule.early_updates=false: each batch is then trained on when it is complete",
+    ))
 }
 
 /// The scheduling machine at the start of a run.

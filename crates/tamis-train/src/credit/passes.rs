@@ -174,7 +174,7 @@ fn scored(
 ) -> Pass<(Ragged<f64>, Ragged<f64>)> {
     let (mut logprobs, mut entropies) = (Ragged::default(), Ragged::default());
     for range in micro_batches(sequences, micro_batch) {
-        let scores = engine.policy_scores(&sequences[range.clone()], sharpness)?;
+        let scores = engine.scores_before(&sequences[range.clone()], sharpness)?;
         push_rows(&mut logprobs, &sequences[range.clone()], &scores.logprobs);
         push_rows(&mut entropies, &sequences[range], &scores.entropies);
     }

@@ -9,7 +9,7 @@ use tamis_rollout::{DispatchError, Record, Reference, ReferencePass};
 
 use crate::assemble::objective::Divergence;
 use crate::interrupt::Halt;
-use crate::learner::{Learner, Pass};
+use crate::learner::{Learner, LearnerSequence, Pass};
 use crate::micro_batch::{MicroBatch, pass_over, sequences};
 use crate::native::NativeEngine;
 use crate::run::RunError;
@@ -70,14 +70,14 @@ pub(crate) fn reference_logprobs(
     pass_over(&sequences(groups), micro_batch, |sequences| engine.reference_logprobs(sequences))
 }
 
-/// Log-probabilities of all trajectories under the policy as it is, one row each `[B][T]`.
+/// Log-probabilities of sequences under the policy as the step begins, one row each `[B][T]`.
 pub(crate) fn policy_logprobs(
     engine: &mut NativeEngine,
-    groups: &[&Group],
+    sequences: &[LearnerSequence<'_>],
     micro_batch: MicroBatch,
 ) -> Pass<Ragged<f32>> {
-    pass_over(&sequences(groups), micro_batch, |sequences| {
-        engine.policy_scores(sequences, 1.0).map(|scores| scores.logprobs)
+    pass_over(sequences, micro_batch, |sequences| {
+        engine.scores_before(sequences, 1.0).map(|scores| scores.logprobs)
     })
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn recomputed_logprobs(
     micro_batch: MicroBatch,
 ) -> Pass<Option<Ragged<f32>>> {
     let is_known = groups.iter().flat_map(|group| &group.trajectories).all(Trajectory::has_logprobs);
-    if is_known { Ok(None) } else { policy_logprobs(engine, groups, micro_batch).map(Some) }
+    if is_known { Ok(None) } else { policy_logprobs(engine, &sequences(groups), micro_batch).map(Some) }
 }
 
 /// Log-probabilities of all trajectories of the batch under the reference, one row each `[B][T]`: those that the filter needed before, and

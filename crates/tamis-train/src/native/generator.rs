@@ -52,17 +52,58 @@ pub struct NativeGenerator {
     /// The weights, while anything is in flight.
     weights: Option<Arc<Model>>,
     version: PolicyVersion,
-    engine: Option<Engine>,
-    /// Submitted, and not yet given to the engine.
+    /// Submitted, and not yet given to an engine.
     gathered: Vec<SampleRequest>,
-    /// What the engine has.
-    begun: HashMap<RequestId, Begun>,
-    places: HashMap<SampleId, (RequestId, usize)>,
+    /// Groups that may be trained on.
+    rollouts: Lane,
+    /// Validation and greedy completions. They come first, and groups in flight stand still meanwhile: the order in which these end is that of a run
+    /// that is resumed after the validation.
+    others: Lane,
     /// Every request that has not come to an end.
     ids: HashSet<SampleId>,
     events: Vec<GeneratorEvent>,
     /// Waits for what is in flight.
     publishing: Option<PolicyVersion>,
+}
+
+/// What samples beside each other.
+#[derive(Default)]
+struct Lane {
+    engine: Option<Engine>,
+    /// What the engine has.
+    begun: HashMap<RequestId, Begun>,
+    places: HashMap<SampleId, (RequestId, usize)>,
+}
+
+impl Lane {
+    fn num_generated_tokens(&self) -> u64 {
+        self.engine.as_ref().map_or(0, Engine::num_generated_tokens)
+    }
+
+    /// Gives the samples that are meant up, in the order in which they began.
+    fn abort(&mut self, what: &AbortScope) -> Vec<Completion> {
+        let mut meant: Vec<(RequestId, usize)> =
+            self.places.iter().filter(|(id, _)| what.holds(id)).map(|(_, place)| *place).collect();
+        meant.sort_unstable();
+        let Some(engine) = &mut self.engine else { return Vec::new() };
+        meant.into_iter().filter_map(|(request, sample)| engine.abort_sample(request, sample)).collect()
+    }
+
+    /// Has what runs go on with other weights: what each sample has so far is computed again with them.
+    fn recompute(&mut self, threads: &Threads, weights: &Model, version: PolicyVersion) {
+        let Some(engine) = self.engine.as_mut().filter(|_| !self.begun.is_empty()) else { return };
+        let running = engine.running();
+        let starts: HashMap<(RequestId, usize), u32> =
+            running.map(|running| ((running.request, running.sample), running.tokens.len() as u32)).collect();
+        engine.recompute(threads, weights);
+        for (id, place) in &self.places {
+            let sample = self.begun.get_mut(&place.0).and_then(|begun| begun.samples.get_mut(place.1));
+            let Some(sample) = sample.filter(|sample| sample.id == *id) else { continue };
+            let start = starts.get(place).copied().unwrap_or(0);
+            sample.spans.retain(|(_, from)| *from < start);
+            sample.spans.push((version, start));
+        }
+    }
 }
 
 /// A request of the engine: samples of one prompt.
@@ -105,10 +146,9 @@ impl NativeGenerator {
             shared: learner.shared.clone(),
             weights: None,
             version: learner.version,
-            engine: None,
             gathered: Vec::new(),
-            begun: HashMap::new(),
-            places: HashMap::new(),
+            rollouts: Lane::default(),
+            others: Lane::default(),
             ids: HashSet::new(),
             events: Vec::new(),
             publishing: None,
@@ -149,7 +189,15 @@ impl NativeGenerator {
             }
             None => None,
         };
-        let engine = self.engine.get_or_insert_with(|| {
+        let (lane, other) = match first.id.purpose {
+            SamplePurpose::Rollout => (&mut self.rollouts, &mut self.others),
+            SamplePurpose::Validation | SamplePurpose::Greedy => (&mut self.others, &mut self.rollouts),
+        };
+        // An engine that has nothing to do has memory to give.
+        if lane.engine.is_none() && other.begun.is_empty() {
+            lane.engine = other.engine.take();
+        }
+        let engine = lane.engine.get_or_insert_with(|| {
             let settings =
                 GeneratorSettings { max_sequences: self.max_num_seqs, ..GeneratorSettings::default() };
             let mut engine = Engine::new(weights.config(), settings);
@@ -166,12 +214,12 @@ impl NativeGenerator {
         match submitted {
             Ok(request) => {
                 for (sample, member) in members.iter().enumerate() {
-                    self.places.insert(member.id, (request, sample));
+                    lane.places.insert(member.id, (request, sample));
                 }
                 let begun =
                     |member: SampleRequest| BegunSample { id: member.id, spans: vec![(self.version, 0)] };
                 let samples: Vec<BegunSample> = members.into_iter().map(begun).collect();
-                self.begun.insert(request, Begun { stop, num_open: samples.len(), samples });
+                lane.begun.insert(request, Begun { stop, num_open: samples.len(), samples });
             }
             // One prompt that cannot be generated from fails its group, not the run.
             Err(error) => {
@@ -189,12 +237,18 @@ impl NativeGenerator {
         Ok(())
     }
 
+    /// Whether nothing is in flight.
+    fn is_idle(&self) -> bool {
+        self.rollouts.begun.is_empty() && self.others.begun.is_empty()
+    }
+
     /// Takes in what the engine has finished or given up.
-    fn end(&mut self, completion: Completion) -> Result<(), GeneratorError> {
-        let Some(begun) = self.begun.get_mut(&completion.request) else { return Ok(()) };
+    fn end(&mut self, is_rollout: bool, completion: Completion) -> Result<(), GeneratorError> {
+        let lane = if is_rollout { &mut self.rollouts } else { &mut self.others };
+        let Some(begun) = lane.begun.get_mut(&completion.request) else { return Ok(()) };
         let Some(sample) = begun.samples.get_mut(completion.sample) else { return Ok(()) };
         let id = sample.id;
-        if self.places.remove(&id).is_none() {
+        if lane.places.remove(&id).is_none() {
             return Ok(());
         }
         self.ids.remove(&id);
@@ -221,12 +275,12 @@ impl NativeGenerator {
             };
             GeneratorEvent::Sampled { id, sample }
         };
-        self.events.push(event);
         begun.num_open -= 1;
         if begun.num_open == 0 {
-            self.begun.remove(&completion.request);
+            lane.begun.remove(&completion.request);
         }
-        if self.begun.is_empty() {
+        self.events.push(event);
+        if self.is_idle() {
             self.weights = None;
         }
         Ok(())
@@ -234,7 +288,7 @@ impl NativeGenerator {
 
     /// Takes the new weights where nothing in flight needs the old ones.
     fn finish_publication(&mut self) -> Result<(), GeneratorError> {
-        let Some(version) = self.publishing.filter(|_| self.begun.is_empty()) else { return Ok(()) };
+        let Some(version) = self.publishing.filter(|_| self.is_idle()) else { return Ok(()) };
         self.publishing = None;
         self.version = version;
         self.events.push(GeneratorEvent::Published { version });
@@ -243,7 +297,9 @@ impl NativeGenerator {
 
     /// One token more of everything that runs; whether there was anything to do.
     fn work(&mut self) -> Result<bool, GeneratorError> {
-        let (Some(engine), Some(weights)) = (&mut self.engine, &self.weights) else { return Ok(false) };
+        let is_rollout = self.others.begun.is_empty();
+        let lane = if is_rollout { &mut self.rollouts } else { &mut self.others };
+        let (Some(engine), Some(weights)) = (&mut lane.engine, &self.weights) else { return Ok(false) };
         if engine.is_idle() || self.interrupt.is_requested() {
             return Ok(false);
         }
@@ -253,7 +309,7 @@ impl NativeGenerator {
             return Ok(false);
         }
         for completion in completions {
-            self.end(completion)?;
+            self.end(is_rollout, completion)?;
         }
         self.finish_publication()?;
         Ok(true)
@@ -285,17 +341,12 @@ impl Generator for NativeGenerator {
             self.ids.remove(&request.id);
             self.events.push(GeneratorEvent::Aborted { id: request.id, num_tokens: 0 });
         }
-        let mut meant: Vec<(RequestId, usize)> =
-            self.places.iter().filter(|(id, _)| what.holds(id)).map(|(_, place)| *place).collect();
-        meant.sort_unstable();
-        for (request, sample) in meant {
-            let Some(completion) =
-                self.engine.as_mut().and_then(|engine| engine.abort_sample(request, sample))
-            else {
-                continue;
-            };
-            // Text is made of what was sampled to its end alone: there is nothing to fail.
-            let _ = self.end(completion);
+        for is_rollout in [true, false] {
+            let lane = if is_rollout { &mut self.rollouts } else { &mut self.others };
+            for completion in lane.abort(&what) {
+                // Text is made of what was sampled to its end alone: there is nothing to fail.
+                let _ = self.end(is_rollout, completion);
+            }
         }
     }
 
@@ -315,23 +366,11 @@ impl Generator for NativeGenerator {
                 }
             }
             InFlight::Keep => {
-                if let (Some(engine), Some(new), false) =
-                    (&mut self.engine, self.shared.get(), self.begun.is_empty())
-                {
-                    let mut starts: HashMap<(RequestId, usize), u32> = HashMap::new();
-                    for running in engine.running() {
-                        starts.insert((running.request, running.sample), running.tokens.len() as u32);
+                if let Some(new) = self.shared.get().filter(|_| !self.is_idle()) {
+                    for lane in [&mut self.rollouts, &mut self.others] {
+                        lane.recompute(&self.threads, &new, weights.version);
                     }
-                    engine.recompute(&self.threads, &new);
                     self.weights = Some(new);
-                    for (id, place) in &self.places {
-                        let sample =
-                            self.begun.get_mut(&place.0).and_then(|begun| begun.samples.get_mut(place.1));
-                        let Some(sample) = sample.filter(|sample| sample.id == *id) else { continue };
-                        let start = starts.get(place).copied().unwrap_or(0);
-                        sample.spans.retain(|(_, from)| *from < start);
-                        sample.spans.push((weights.version, start));
-                    }
                 }
                 self.version = weights.version;
                 self.events.push(GeneratorEvent::Published { version: weights.version });
@@ -358,7 +397,7 @@ impl Generator for NativeGenerator {
         Load {
             in_flight: self.ids.len(),
             room: self.max_num_seqs.saturating_sub(self.ids.len()),
-            num_generated_tokens: self.engine.as_ref().map_or(0, Engine::num_generated_tokens),
+            num_generated_tokens: self.rollouts.num_generated_tokens() + self.others.num_generated_tokens(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tamis_model::{PassOptions, Sequence, SequenceError, forward_backward, score};
+use tamis_model::{Model, PassOptions, Sequence, SequenceError, forward_backward, score};
 
 use super::NativeEngine;
 use crate::interrupt::Halt;
@@ -29,6 +29,28 @@ pub(super) fn refused(error: &SequenceError) -> Halt<LearnerError> {
     match error {
         SequenceError::GivenUp => Halt::Interrupted,
         error => Halt::Failed(LearnerError::Engine { reason: error.to_string() }),
+    }
+}
+
+impl NativeEngine {
+    fn scores_under(
+        &mut self,
+        model: &Model,
+        sequences: &[LearnerSequence<'_>],
+        sharpness: f64,
+    ) -> Pass<PolicyScores> {
+        if self.gives_up() {
+            return Err(Halt::Interrupted);
+        }
+        let tokens = joined(sequences);
+        let batch = as_engine(&tokens, sequences);
+        let temperature = (self.settings.temperature / sharpness) as f32;
+        let scores = score(&self.threads, model, &mut self.workspace, &batch, temperature)
+            .map_err(|error| refused(&error))?;
+        Ok(PolicyScores {
+            logprobs: scores.logprobs.values().to_vec(),
+            entropies: scores.entropies.values().to_vec(),
+        })
     }
 }
 
@@ -89,7 +111,9 @@ impl Learner for NativeEngine {
             learning_rate,
             self.settings.max_grad_norm,
         );
-        self.shared.set(&self.model);
+        if self.before.is_none() {
+            self.shared.set(&self.model);
+        }
         self.gradients.clear();
         self.updates.has_moved |= !report.skipped;
         Ok(OptimizerReport { grad_norm: report.grad_norm, skipped: report.skipped })
@@ -102,18 +126,11 @@ impl Learner for NativeEngine {
     }
 
     fn policy_scores(&mut self, sequences: &[LearnerSequence<'_>], sharpness: f64) -> Pass<PolicyScores> {
-        if self.gives_up() {
-            return Err(Halt::Interrupted);
-        }
-        let tokens = joined(sequences);
-        let batch = as_engine(&tokens, sequences);
-        let temperature = (self.settings.temperature / sharpness) as f32;
-        let scores = score(&self.threads, &self.model, &mut self.workspace, &batch, temperature)
-            .map_err(|error| refused(&error))?;
-        Ok(PolicyScores {
-            logprobs: scores.logprobs.values().to_vec(),
-            entropies: scores.entropies.values().to_vec(),
-        })
+        self.scores_under(&Arc::clone(&self.model), sequences, sharpness)
+    }
+
+    fn scores_before(&mut self, sequences: &[LearnerSequence<'_>], sharpness: f64) -> Pass<PolicyScores> {
+        self.scores_under(&Arc::clone(self.model_before()), sequences, sharpness)
     }
 
     fn reference_logprobs(&mut self, sequences: &[LearnerSequence<'_>]) -> Pass<Vec<f32>> {

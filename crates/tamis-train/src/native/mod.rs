@@ -51,6 +51,13 @@ pub struct NativeEngine {
     version: PolicyVersion,
     interrupt: Interrupt,
     updates: Updates,
+    before: Option<Before>,
+}
+
+/// The policy before a step of which parts are trained on while the rest is generated.
+struct Before {
+    model: Arc<Model>,
+    optimizer: AdamW,
 }
 
 /// How far the updates of a step are, for an interrupt that comes between.
@@ -79,6 +86,7 @@ impl NativeEngine {
             critic: None,
             interrupt: Interrupt::new(),
             updates: Updates { has_moved: false, is_kept: true },
+            before: None,
             threads,
             settings,
             codec,
@@ -101,9 +109,31 @@ impl NativeEngine {
         self.updates = Updates { has_moved: false, is_kept };
     }
 
+    /// Keeps weights and optimizer as they are, once, until the next publication: a step is begun of which the rest is still generated. Until then
+    /// generators go on with these weights, and [`Self::give_up_updates`] brings them back.
+    pub fn keep_before(&mut self) {
+        if self.before.is_none() {
+            self.before = Some(Before { model: Arc::clone(&self.model), optimizer: self.optimizer.clone() });
+        }
+    }
+
+    /// Takes back all updates since [`Self::keep_before`], where it was called.
+    pub fn give_up_updates(&mut self) {
+        if let Some(before) = self.before.take() {
+            (self.model, self.optimizer) = (before.model, before.optimizer);
+            self.gradients.clear();
+            self.updates.has_moved = false;
+        }
+    }
+
+    /// The weights as the present step began.
+    fn model_before(&self) -> &Arc<Model> {
+        self.before.as_ref().map_or(&self.model, |before| &before.model)
+    }
+
     /// Whether what trains is given up now. From here on passes hear of the interrupt where they may.
     fn gives_up(&mut self) -> bool {
-        let may = self.updates.is_kept || !self.updates.has_moved;
+        let may = self.updates.is_kept || !self.updates.has_moved || self.before.is_some();
         self.workspace.stop_on(may.then(|| self.interrupt.flag()));
         may && self.interrupt.is_requested()
     }
@@ -152,6 +182,8 @@ impl NativeEngine {
     /// Gives the weights as they are the next version, under which generators are to have them.
     pub fn publish(&mut self) -> Publication {
         self.version = PolicyVersion(self.version.0 + 1);
+        self.before = None;
+        self.shared.set(&self.model);
         Publication { version: self.version, weights: Weights::InProcess }
     }
 

@@ -5,6 +5,7 @@ use std::time::Instant;
 use tamis_core::schedule::StepReport;
 use tamis_rollout::{Collected, Dispatcher, Record};
 
+use super::early::Early;
 use super::step::Batch;
 use crate::timings::Timings;
 
@@ -19,6 +20,8 @@ pub(super) struct Attempts {
     pub(super) given_up: Vec<Record>,
     /// How many were given up.
     pub(super) num_given_up: usize,
+    /// What was trained on before the step is complete.
+    pub(super) early: Early,
     report: Option<StepReport>,
 }
 
@@ -30,6 +33,7 @@ impl Attempts {
             timings: Timings::new(),
             given_up: Vec::new(),
             num_given_up: 0,
+            early: Early::default(),
             report: None,
         }
     }
@@ -48,7 +52,9 @@ impl Attempts {
         let carried_out = dispatcher.held().filter(is_carried).cloned().collect();
         let mut others = collected.others;
         others.append(&mut self.given_up);
-        Batch { trained: collected.trained, others, carried_out, report, num_given_up: self.num_given_up }
+        let (mut trained, mut early) = (collected.trained, std::mem::take(&mut self.early));
+        early.give(&mut trained);
+        Batch { trained, others, carried_out, report, num_given_up: self.num_given_up, early }
     }
 
     /// The report of the step: that of its last attempt, with all that was generated in the earlier ones.

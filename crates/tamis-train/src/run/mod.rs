@@ -5,6 +5,7 @@
 
 mod attempts;
 mod critic;
+mod early;
 mod early_stop;
 mod ending;
 pub(crate) mod facts;

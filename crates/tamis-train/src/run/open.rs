@@ -32,6 +32,7 @@ use crate::logger::Loggers;
 use crate::logger::jsonl::JsonlLogger;
 use crate::logger::tensorboard::TensorBoardLogger;
 use crate::native::{NativeEngine, NativeGenerator};
+use crate::order::RecordedOrder;
 use crate::pool::PromptPool;
 use crate::progress::Progress;
 use crate::run_directory::{LogPositions, RunDirectory};
@@ -361,9 +362,10 @@ impl Run {
             // A later step of a resumed run may by chance have none of a score that was there before; before the first there was none.
             is_metric_unproven: sieve.filter.is_some() && !is_complete && at == 0,
             recomputes_logprobs: servers::recomputes_logprobs(&config)?,
+            hands_out_parts: schedule::trains_early(&config, &sieve)?,
             ..dispatcher_settings(&config)
         };
-        let dispatcher = match &state {
+        let mut dispatcher = match &state {
             Some((state, folder)) => {
                 checkpoint::read_optimizer(folder, &mut engine)?;
                 engine.set_version(state.version);
@@ -376,6 +378,17 @@ impl Run {
                 Dispatcher::resumed(dispatcher_settings, machine, next, version, carried, health)
             }
             None => Dispatcher::new(dispatcher_settings, schedule::scheduler(&config, &sieve)?),
+        };
+        // The native engine goes its way once more; servers and rewards from outside do not.
+        let is_timed = config.rollout.backend != BackendKind::Native || scorer.rewards().concurrency() > 0;
+        let order = if is_timed && dispatcher.machine().depends_on_timing() {
+            let from = state.as_ref().and_then(|(state, _)| state.order).unwrap_or(0);
+            let (order, taken) = RecordedOrder::open(directory.disk(), &directory.order(), from, at + 1)
+                .map_err(|error| journal_error(error, &directory))?;
+            dispatcher.follow(taken);
+            Some(order)
+        } else {
+            None
         };
         let (servers, published) = if config.rollout.backend == BackendKind::Native {
             (None, None)
@@ -402,6 +415,7 @@ impl Run {
             pool,
             scorer,
             dispatcher,
+            order,
             interrupt: interrupt.clone(),
         };
         let recipe = Recipe::new(&config, sieve, hints, workers.pool.num_prompts())?;

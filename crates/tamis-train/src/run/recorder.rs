@@ -3,11 +3,12 @@
 use tamis_config::{CheckpointConfig, Config, SaveRollouts};
 use tamis_data::rollouts::{RolloutRow, write_rollouts_to};
 use tamis_model::SaveDtype;
-use tamis_rollout::{Record, Scorer};
+use tamis_rollout::Record;
 
 use super::RunError;
 use super::state::RunState;
 use super::step::TrainedGroup;
+use super::workers::Workers;
 use crate::assemble::schedule::Sieve;
 use crate::checkpoint;
 use crate::credit::left_out::LeftOut;
@@ -15,7 +16,6 @@ use crate::logger::Loggers;
 use crate::native::NativeEngine;
 use crate::progress::Progress;
 use crate::run_directory::{Keep, RUN_LOG, RunDirectory};
-use crate::servers::Sampler;
 
 /// Keys of the learning rates that a diagnosis names.
 pub(crate) const POLICY_RATE: &str = "train.optimizer.learning_rate";
@@ -115,24 +115,20 @@ impl Recorder {
     }
 
     /// Writes a checkpoint of a state; what it is with the places in its logs and its journal.
-    pub(crate) fn save(
-        &mut self,
-        state: &RunState,
-        engine: &NativeEngine,
-        scorer: &mut Scorer,
-        sampler: &mut Sampler,
-    ) -> Result<RunState, RunError> {
+    pub(crate) fn save(&mut self, state: &RunState, workers: &mut Workers) -> Result<RunState, RunError> {
+        let Workers { engine, scorer, sampler, order, .. } = workers;
         self.directory.check_present()?;
         check_finite(engine, &self.directory, state.step, POLICY_RATE)?;
         // A validation that is still to be made belongs to this step.
         let next = if state.validation.is_missing { state.step } else { state.step + 1 };
         let journal = scorer.settle_journal(next);
         let samples = sampler.settle_journal(next);
+        let order = order.as_mut().map(|order| order.settle(next));
         // A logger that is switched off keeps what it wrote before.
         let mut logs = state.logs.clone();
         self.loggers.sync(&mut logs)?;
         logs.record(RUN_LOG, self.progress.sync()?);
-        let state = RunState { logs, journal, samples, ..state.clone() };
+        let state = RunState { logs, journal, samples, order, ..state.clone() };
         let pending = self.directory.begin_checkpoint(state.step)?;
         // What the type has no room for is written as it is.
         let overflow =

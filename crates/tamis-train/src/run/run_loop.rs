@@ -5,13 +5,12 @@ use std::time::{Duration, Instant};
 
 use tamis_config::LoggerKind;
 use tamis_core::schedule::Accounting;
-use tamis_rollout::{Collected, Dependencies, DispatchError, End, Reference};
+use tamis_rollout::{Collected, Dependencies, DispatchError, End, Next, OrderLog, Reference};
 
 use super::attempts::Attempts;
 use super::facts::StepMetrics;
 use super::step::step;
 use super::watch::Watch;
-use super::workers::Workers;
 use super::{Ending, MOST_SKIPPED_UPDATES, Run, RunError, Summary};
 use crate::assemble::schedule::no_such_metric;
 use crate::credit::reference::BeforeFilter;
@@ -95,6 +94,7 @@ impl Run {
                 return Err(Halt::Interrupted);
             }
             self.recorder.directory.check_present()?;
+            self.workers.engine.begin_updates(self.recorder.saved == Some(self.state.step));
             self.recorder.progress.groups(0, self.recipe.config.data.train_batch_size as u64);
             let first = self.workers.dispatcher.next_group();
             let collected = match self.collect() {
@@ -185,8 +185,9 @@ impl Run {
 
     /// Writes a checkpoint of the state.
     pub(super) fn save(&mut self) -> Result<(), RunError> {
-        let Workers { engine, scorer, sampler, .. } = &mut self.workers;
-        self.state = self.recorder.save(&self.state, engine, scorer, sampler)?;
+        // Of a step that is not complete nothing is saved.
+        self.workers.engine.give_up_updates();
+        self.state = self.recorder.save(&self.state, &mut self.workers)?;
         Ok(())
     }
 
@@ -194,12 +195,11 @@ impl Run {
     /// nothing, and weights have moved then only if the state before it is saved.
     fn train(&mut self, collected: Collected) -> Result<(), Halt<RunError>> {
         self.recorder.progress.stage("training");
-        self.workers.engine.begin_updates(self.recorder.saved == Some(self.state.step));
         let is_last = collected.report.is_last;
         let batch = self.attempts.batch(collected, &self.workers.dispatcher);
         let step = step(&self.recipe, &mut self.workers, &self.state, batch)?;
         // What ends from now on, while the policy is measured too, is not in the state any more that a checkpoint of this step holds.
-        self.workers.sampler.begin_step(step.facts.step + 1);
+        self.workers.begin_step(step.facts.step + 1);
         let (recorder, facts) = (&self.recorder, &step.facts);
         facts.warnings.iter().for_each(|warning| recorder.progress.warn(warning));
         let mut found = StepMetrics::of(&self.recipe, &step);
@@ -281,7 +281,22 @@ impl Run {
         self.recorder.write_rollouts(step, &[], unfinished.iter().chain(&self.attempts.given_up))
     }
 
+    /// Collects the groups of a step, and trains on the parts of it that are handed out before it is complete.
     pub(super) fn collect(&mut self) -> Result<Collected, Halt<RunError>> {
+        loop {
+            match self.gather()? {
+                Next::Step(collected) => return Ok(*collected),
+                Next::Part(groups) => {
+                    self.recorder.progress.stage("training");
+                    let early = &mut self.attempts.early;
+                    early.train(&self.recipe, &mut self.workers, &self.state, groups)?;
+                }
+            }
+        }
+    }
+
+    /// Goes on collecting until the step is complete, or a part of it.
+    fn gather(&mut self) -> Result<Next, Halt<RunError>> {
         let began = Instant::now();
         let (steps, num_tokens) = (self.state.step, self.state.num_tokens);
         self.workers.scorer.set_trainer_state(self.recipe.trainer_state(steps, num_tokens));
@@ -290,17 +305,19 @@ impl Run {
         let mut before_filter =
             BeforeFilter::of(&self.recipe, &self.state, &mut workers.engine, &mut reference);
         let target = self.recipe.config.data.train_batch_size as u64;
-        let mut watch = Watch { progress: &self.recorder.progress, target, ready: 0 };
+        let ready = self.attempts.early.num_groups as u64;
+        let mut watch = Watch { progress: &self.recorder.progress, target, ready };
         let interrupt = &workers.interrupt;
-        let collected = workers.dispatcher.collect(Dependencies {
+        let next = workers.dispatcher.next(Dependencies {
             source: &mut workers.pool,
             generator: workers.sampler.generator(),
             scorer: &mut workers.scorer,
             reference: before_filter.as_mut().map(|pass| pass as &mut dyn Reference),
             observer: &mut watch,
+            order: workers.order.as_mut().map(|order| order as &mut dyn OrderLog),
             is_interrupted: &|| interrupt.is_requested(),
         });
-        let collected = match collected {
+        let next = match next {
             Err(DispatchError::NoMetric { metric, names }) => {
                 let step = self.state.step + 1;
                 self.write_unfinished(step)?;
@@ -310,13 +327,13 @@ impl Run {
                 let how = self.workers.scorer.rewards().how_to_give_acc();
                 return Err(no_such_metric(&metric, &names, place, how).into());
             }
-            collected => collected?,
+            next => next?,
         };
         if reference > Duration::ZERO {
             self.attempts.timings.add("ref", reference);
         }
         self.attempts.timings.add(GENERATION, began.elapsed().saturating_sub(reference));
-        Ok(collected)
+        Ok(next)
     }
 }
 

@@ -106,6 +106,7 @@ pub(super) fn dispatcher_settings(config: &Config) -> DispatcherSettings {
         sampling: sampling(config),
         is_metric_unproven: false,
         recomputes_logprobs: false,
+        hands_out_parts: false,
     }
 }
 

@@ -49,6 +49,9 @@ pub struct RunState {
     /// The same of the journal of servers' samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<u64>,
+    /// The same of the order in which things were taken in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order: Option<u64>,
 }
 
 impl RunState {
@@ -76,6 +79,7 @@ impl RunState {
             logs: LogPositions::default(),
             journal: None,
             samples: None,
+            order: None,
         }
     }
 }

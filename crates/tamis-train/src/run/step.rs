@@ -4,12 +4,13 @@ use std::time::{Duration, Instant};
 
 use tamis_core::correction::Agreement;
 use tamis_core::group::Group;
-use tamis_core::objective::ObjectiveState;
+use tamis_core::objective::{Normalisers, ObjectiveState};
 use tamis_core::ragged::Ragged;
 use tamis_core::schedule::StepReport;
-use tamis_rollout::{Dependencies, InFlight, Publication, Record, Reference};
+use tamis_rollout::{Dependencies, InFlight, OrderLog, Publication, Record, Reference};
 
 use super::RunError;
+use super::early::Early;
 use super::facts::{CriticFacts, StepFacts};
 use super::recipe::Recipe;
 use super::recorder::{POLICY_RATE, diverged};
@@ -23,9 +24,10 @@ use crate::credit::reference::{BeforeFilter, policy_logprobs};
 use crate::credit::{Columns, Credit, assign, columns, dropped};
 use crate::critic::{CriticBatch, update_critic};
 use crate::interrupt::Halt;
+use crate::micro_batch::sequences;
 use crate::servers::Sampler;
-use crate::timings::UPDATE;
-use crate::update::{TrainingBatch, UpdateReport, update};
+use crate::timings::{Timings, UPDATE};
+use crate::update::{TrainingBatch, UpdatePlan, UpdateReport, UpdateSettings};
 
 /// The groups of a step, as they were collected for it.
 #[derive(Debug, Clone)]
@@ -40,9 +42,23 @@ pub(crate) struct Batch {
     pub(crate) report: StepReport,
     /// Attempts at it that were given up.
     pub(crate) num_given_up: usize,
+    /// The first of its groups that were trained on already.
+    pub(crate) early: Early,
 }
 
 impl Batch {
+    /// Groups of a step that is not complete, as a batch of their own.
+    pub(crate) fn part(step: u64, trained: Vec<Record>) -> Self {
+        Self {
+            trained,
+            others: Vec::new(),
+            carried_out: Vec::new(),
+            report: StepReport { step, ..StepReport::default() },
+            num_given_up: 0,
+            early: Early::default(),
+        }
+    }
+
     /// The trained groups \[P\].
     pub(crate) fn groups(&self) -> Vec<&Group> {
         self.trained.iter().map(|record| &record.group).collect()
@@ -123,10 +139,12 @@ pub(crate) fn step(
     recipe: &Recipe,
     workers: &mut Workers,
     before: &RunState,
-    batch: Batch,
+    mut batch: Batch,
 ) -> Result<Step, Halt<RunError>> {
     batch.report.accounting.check()?;
     let mut facts = StepFacts::of(&batch);
+    let early = std::mem::take(&mut batch.early);
+    facts.timings.append(&early.timings);
     let groups = batch.groups();
     let members = Members::of(recipe, &batch.trained);
     let mut learning = before.learning.clone();
@@ -147,7 +165,7 @@ pub(crate) fn step(
     let updated = train_policy(
         recipe,
         workers,
-        before.learning.objective,
+        (before, early),
         (&batch, &members, &left_out),
         &columns,
         &credit,
@@ -207,6 +225,7 @@ pub(crate) fn step(
         logs: before.logs.clone(),
         journal: before.journal,
         samples: before.samples,
+        order: before.order,
     };
     let trained = batch.trained.into_iter().zip(fates);
     let trained = trained.map(|(record, members)| TrainedGroup { record, members }).collect();
@@ -230,6 +249,7 @@ fn publish(
         scorer: &mut workers.scorer,
         reference: before_filter.as_mut().map(|pass| pass as &mut dyn Reference),
         observer: &mut Warnings(&mut facts.warnings),
+        order: workers.order.as_mut().map(|order| order as &mut dyn OrderLog),
         is_interrupted: &|| interrupt.is_requested(),
     };
     Ok(workers.dispatcher.publish(publication, InFlight::Wait, with)?)
@@ -260,67 +280,127 @@ fn train_critic(
     Ok(true)
 }
 
-/// Trains the policy, where the step is not one of the critic alone: what its updates did, and the objective's state after them.
+/// What the updates of some groups take beside the groups themselves.
+pub(super) struct Updating {
+    old: Option<Ragged<f32>>,
+    in_loss: Ragged<bool>,
+    dropped: Option<Normalisers>,
+    settings: UpdateSettings,
+    pub(super) learning_rate: f64,
+}
+
+impl Updating {
+    /// Log-probabilities at the start of the step of every member \[B\], as the updates take them.
+    pub(super) fn old<'a>(&'a self, groups: &'a [&'a Group]) -> impl Iterator<Item = &'a [f32]> {
+        let members = groups.iter().flat_map(|group| &group.trajectories).enumerate();
+        members.map(|(row, member)| self.old.as_ref().map_or(member.logprobs.as_slice(), |old| old.row(row)))
+    }
+
+    /// Of groups of a step, of which the first were trained on already: `old_before` are their members' log-probabilities at its start.
+    pub(super) fn of(
+        recipe: &Recipe,
+        workers: &mut Workers,
+        batch: &Batch,
+        left_out: &[Option<LeftOut>],
+        (columns, old_before): (&Columns, &Ragged<f32>),
+        timings: &mut Timings,
+    ) -> Result<Self, Halt<RunError>> {
+        let (groups, step) = (batch.groups(), batch.report.step);
+        let clock = Instant::now();
+        let old = match &columns.recomputed {
+            Some(recomputed) => Some(recomputed.clone()),
+            None => old_logprobs(recipe, workers, &groups, old_before)?,
+        };
+        if old.is_some() {
+            timings.add("old_log_prob", clock.elapsed());
+        }
+        let mut settings = recipe.update.clone();
+        settings.shuffle = settings.shuffle.map(|key| key.with(step));
+        settings.key = settings.key.with(step);
+        Ok(Self {
+            old,
+            in_loss: in_loss(&groups, left_out),
+            dropped: dropped(recipe, &batch.others)?,
+            settings,
+            learning_rate: recipe.learning_rate.rate(step - 1, recipe.planned_steps()),
+        })
+    }
+
+    /// The groups as the updates take them.
+    pub(super) fn batch<'a>(
+        &'a self,
+        recipe: &Recipe,
+        groups: &'a [&'a Group],
+        columns: &'a Columns,
+        credit: &'a Credit,
+    ) -> TrainingBatch<'a> {
+        TrainingBatch {
+            groups,
+            advantages: &credit.shaped.advantages,
+            kept: Some(&self.in_loss),
+            policy_factor: credit.shaped.policy_factor,
+            old: self.old.as_ref(),
+            dropped: self.dropped,
+            reference: columns.reference.as_ref().filter(|_| recipe.reference_is_in_loss()),
+        }
+    }
+
+    /// How they are made.
+    pub(super) fn plan<'a>(&'a self, recipe: &'a Recipe) -> UpdatePlan<'a> {
+        UpdatePlan {
+            objective: &recipe.objective,
+            settings: &self.settings,
+            learning_rate: self.learning_rate,
+        }
+    }
+}
+
+/// Trains the policy on what was not trained on early, where the step is not one of the critic alone: what the updates of the step did, and the
+/// objective's state after them.
 fn train_policy(
     recipe: &Recipe,
     workers: &mut Workers,
-    mut objective: ObjectiveState,
+    (before, early): (&RunState, Early),
     (batch, members, left_out): (&Batch, &Members, &[Option<LeftOut>]),
     columns: &Columns,
     credit: &Credit,
     facts: &mut StepFacts,
 ) -> Result<Option<(UpdateReport, ObjectiveState)>, Halt<RunError>> {
     let groups = batch.groups();
-    let dropped = dropped(recipe, &batch.others)?;
-    let clock = Instant::now();
-    let old = match &columns.recomputed {
-        Some(recomputed) => Some(recomputed.clone()),
-        None => old_logprobs(recipe, workers, &groups)?,
-    };
-    if old.is_some() {
-        facts.timings.add("old_log_prob", clock.elapsed());
-    }
-    if let (Some(old), Sampler::Servers { .. }) = (&old, &workers.sampler) {
+    let updating = Updating::of(recipe, workers, batch, left_out, (columns, &early.old), &mut facts.timings)?;
+    if let (Some(old), Sampler::Servers { .. }) = (&updating.old, &workers.sampler) {
         facts.agreement = agreement(&groups, old);
     }
     if !recipe.trains_policy(facts.step) {
         return Ok(None);
     }
-    facts.learning_rate = recipe.learning_rate.rate(facts.step - 1, recipe.planned_steps());
-    let mut settings = recipe.update.clone();
-    settings.shuffle = settings.shuffle.map(|key| key.with(facts.step));
-    settings.key = settings.key.with(facts.step);
-    let in_loss = in_loss(&groups, left_out);
-    let training = TrainingBatch {
-        groups: &groups,
-        advantages: &credit.shaped.advantages,
-        kept: Some(&in_loss),
-        policy_factor: credit.shaped.policy_factor,
-        old: old.as_ref(),
-        dropped,
-        reference: columns.reference.as_ref().filter(|_| recipe.reference_is_in_loss()),
-    };
+    facts.learning_rate = updating.learning_rate;
+    let training = updating.batch(recipe, &groups, columns, credit);
+    let mut objective = early.objective.unwrap_or(before.learning.objective);
     if let Some(analysis) = recipe.gradient_analysis.as_ref().filter(|analysis| analysis.is_due(facts.step)) {
         let clock = Instant::now();
         let rewards = members.rewards(&groups);
         let objective = (&recipe.objective, &objective);
-        facts.gradients = analysis.measure(&mut workers.engine, objective, training, &rewards, &settings)?;
+        let settings = &updating.settings;
+        facts.gradients = analysis.measure(&mut workers.engine, objective, training, &rewards, settings)?;
         facts.timings.add("gradient_analysis", clock.elapsed());
     }
     let clock = Instant::now();
-    let engine = &mut workers.engine;
-    let report = update(engine, &recipe.objective, &mut objective, training, &settings, facts.learning_rate)?;
+    let (engine, plan) = (&mut workers.engine, updating.plan(recipe));
+    let report = early.updates.train(engine, plan, &mut objective, training, early.num_groups)?;
     facts.timings.add(UPDATE, clock.elapsed());
     Ok(Some((report, objective)))
 }
 
 /// Log-probabilities under the policy at the start of the step, where they are asked for and are not those of generation: this
 /// engine samples from the policy that it trains, so that only groups of an earlier version differ. What servers say agrees with the
-/// learner up to rounding at best, so that it stands for the old policy only where the correction says so by name.
+/// learner up to rounding at best, so that it stands for the old policy only where the correction says so by name. `before` are
+/// those of the first members, which are known.
 fn old_logprobs(
     recipe: &Recipe,
     workers: &mut Workers,
     groups: &[&Group],
+    before: &Ragged<f32>,
 ) -> Result<Option<Ragged<f32>>, Halt<RunError>> {
     let is_needed = match &workers.sampler {
         Sampler::Native(_) => recipe.is_decoupled() && workers.any_is_stale(groups),
@@ -329,7 +409,10 @@ fn old_logprobs(
     if !is_needed {
         return Ok(None);
     }
-    Ok(Some(policy_logprobs(&mut workers.engine, groups, recipe.update.micro_batch)?))
+    let sequences = sequences(groups);
+    let rest = &sequences[before.num_rows()..];
+    let rows = policy_logprobs(&mut workers.engine, rest, recipe.update.micro_batch)?;
+    Ok(Some(Ragged::from_rows(before.rows().chain(rows.rows()))))
 }
 
 /// How far what the servers said of their tokens is from what the learner says; tokens of which they said nothing are left out.

@@ -7,6 +7,7 @@ use super::RunError;
 use super::state::ScheduleState;
 use crate::interrupt::{Halt, Interrupt};
 use crate::native::NativeEngine;
+use crate::order::RecordedOrder;
 use crate::pool::PromptPool;
 use crate::servers::{PublishedFolders, Sampler, publish_to};
 use crate::validation;
@@ -27,11 +28,21 @@ pub(crate) struct Workers {
     pub(crate) scorer: Scorer,
     /// What brings a step's groups in.
     pub(crate) dispatcher: Dispatcher,
+    /// Where the order is noted in which it takes things in, where batches may depend on it.
+    pub(crate) order: Option<RecordedOrder>,
     /// Whether the run is to stop soon.
     pub(crate) interrupt: Interrupt,
 }
 
 impl Workers {
+    /// From now on what comes belongs to this step.
+    pub(crate) fn begin_step(&mut self, step: u64) {
+        self.sampler.begin_step(step);
+        if let Some(order) = &mut self.order {
+            order.begin_step(step);
+        }
+    }
+
     /// Where scheduling stands now.
     pub(crate) fn schedule(&self) -> ScheduleState {
         ScheduleState::of(&self.dispatcher, &self.pool)

@@ -52,6 +52,10 @@ impl Learner for Constant {
         Ok(PolicyScores { logprobs: vec![-0.5; num_tokens], entropies: vec![1.0; num_tokens] })
     }
 
+    fn scores_before(&mut self, sequences: &[LearnerSequence<'_>], sharpness: f64) -> Pass<PolicyScores> {
+        self.policy_scores(sequences, sharpness)
+    }
+
     fn reference_logprobs(&mut self, _: &[LearnerSequence<'_>]) -> Pass<Vec<f32>> {
         Err(Halt::Interrupted)
     }
@@ -115,7 +119,8 @@ fn a_factor_of_the_policy_term_is_one_of_its_gradient() {
                 reference: None,
             };
             let mut learner = Constant::default();
-            update(&mut learner, &objective, &mut objective.initial_state(), batch, &settings, 0.1).unwrap();
+            let plan = UpdatePlan { objective: &objective, settings: &settings, learning_rate: 0.1 };
+            Updates::default().train(&mut learner, plan, &mut objective.initial_state(), batch, 0).unwrap();
             learner.derivatives
         };
         let whole = derivatives(1.0);
@@ -202,7 +207,8 @@ proptest! {
         let objective = Objective::of(PolicyLoss::Clip(Clip::symmetric(0.2)), Aggregation::TokenMean);
         let mut learner = Constant::default();
         let mut state = objective.initial_state();
-        let report = update(&mut learner, &objective, &mut state, batch, &settings, 0.1).unwrap();
+        let plan = UpdatePlan { objective: &objective, settings: &settings, learning_rate: 0.1 };
+        let report = Updates::default().train(&mut learner, plan, &mut state, batch, 0).unwrap();
         let is_rejected = |member: &&Trajectory| {
             let own: Vec<bool> = member.loss_mask.iter().zip(&member.logprobs).filter(|(own, _)| **own).map(|(_, &logprob)| logprob < -1.0).collect();
             member.is_scored() && !own.is_empty() && !own.contains(&false)

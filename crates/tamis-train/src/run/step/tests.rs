@@ -11,6 +11,7 @@ use crate::durable::Disk;
 use crate::interrupt::Interrupt;
 use crate::native::{NativeCritic, NativeEngine};
 use crate::progress::Progress;
+use crate::run::early::Early;
 use crate::run::facts::StepMetrics;
 use crate::run::{Begin, ConfigText, Opened, Run};
 
@@ -193,6 +194,61 @@ fn what_a_step_leaves_does_not_depend_on_how_often_it_was_begun_and_dropped() {
         };
         assert!(num_dropped >= 1, "{kind:?}: it was never given up");
         assert_eq!(Left::by(&run, &step), expected, "{kind:?}: dropped {num_dropped} times");
+    }
+}
+
+/// Kinds of runs that may train on mini-batches before their step is complete.
+const EARLY_KINDS: [&[&str]; 4] = [
+    &[],
+    &["objective.kl.in=loss", "objective.kl.coefficient=0.01", "objective.loss.kind=clip_cov"],
+    &["objective.kl.in=reward", "objective.kl.coefficient=0.01", "filter.metric=seq_final_reward"],
+    &[
+        "objective.advantage.estimator=optimal_token_baseline",
+        "schedule.mode=streaming",
+        "schedule.surplus=carry",
+        "schedule.max_lag=1",
+        "objective.correction.preset=decoupled_geo_rs_token_tis",
+    ],
+];
+
+/// The first groups of a batch trained on before the rest is looked at: the same step in every number as with the whole batch at once. Where it is
+/// given up in between, nothing has happened.
+#[test]
+fn a_step_trained_on_in_parts_is_the_step_trained_on_at_once() {
+    for kind in EARLY_KINDS {
+        let two_steps = |is_early: bool| {
+            let (_folder, mut run) = opened(kind);
+            let mut left = Vec::new();
+            for _ in 0..2 {
+                let mut given = batch(&mut run);
+                let size = run.recipe.update.mini_batch_size.get();
+                assert_eq!(given.trained.len(), 2 * size, "{kind:?}");
+                let train = |run: &mut Run, given: &Batch, early: &mut Early| {
+                    let part = given.trained[early.num_groups..][..size].to_vec();
+                    let trained = early.train(&run.recipe, &mut run.workers, &run.state, part);
+                    trained.unwrap_or_else(|halt| panic!("{kind:?}: {halt:?}"));
+                };
+                run.workers.engine.begin_updates(false);
+                if is_early {
+                    let before = weights(&run.workers.engine);
+                    train(&mut run, &given, &mut Early::default());
+                    assert_ne!(weights(&run.workers.engine), before, "{kind:?}: it trains");
+                    run.workers.engine.give_up_updates();
+                    assert!(weights(&run.workers.engine) == before, "{kind:?}: it is given up");
+                    let mut early = Early::default();
+                    train(&mut run, &given, &mut early);
+                    early.give(&mut given.trained);
+                    given.early = early;
+                }
+                let step = step(&run.recipe, &mut run.workers, &run.state, given);
+                let step = step.unwrap_or_else(|halt| panic!("{kind:?}: {halt:?}"));
+                left.push(Left::by(&run, &step));
+                run.state = step.after;
+                run.attempts = crate::run::Attempts::new();
+            }
+            left
+        };
+        assert_eq!(two_steps(true), two_steps(false), "{kind:?}");
     }
 }
 

@@ -1,0 +1,334 @@
+//! What the machine wants is carried out: prompts drawn, groups given up, a step handed over.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use tamis_core::filter::Verdict;
+use tamis_core::group::{Group, GroupId};
+use tamis_core::random::{Key, Purpose};
+use tamis_core::schedule::{Command, Event, StepClose};
+
+use super::flight::{Course, Flight, Member};
+use super::replay::Taken;
+use super::round::Round;
+use super::{Dependencies, DispatchError, Dispatcher, Next};
+use crate::generator::{AbortScope, SampleId, SamplePurpose, SampleRequest, Wait};
+use crate::record::{Collected, End, Fate, Record};
+use crate::source::DrawnPrompt;
+
+/// How long the last word of what was given up is waited for when a run ends.
+const LAST_WORD: Duration = Duration::from_secs(2);
+
+/// Whether a command ends the step.
+fn is_end(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::StepReady(_)
+            | Command::StepClosed(_)
+            | Command::SkipStep { .. }
+            | Command::Finish { .. }
+            | Command::Stop { .. }
+    )
+}
+
+impl Dispatcher {
+    /// Carries out the commands that there are; how the step ended, where it did, or the part of it that was handed out. What comes with the end (groups that generate while the step is
+    /// trained) is carried out before it is told.
+    pub(super) fn run(
+        &mut self,
+        with: &mut Dependencies<'_>,
+        draws: bool,
+    ) -> Result<Option<Next>, DispatchError> {
+        let mut collected: Option<Collected> = None;
+        let mut part: Vec<GroupId> = Vec::new();
+        while let Some(command) = self.commands.pop_front() {
+            if collected.is_some() && is_end(&command) {
+                self.commands.push_front(command);
+                break;
+            }
+            match command {
+                Command::NextEpoch { epoch } => {
+                    with.source.next_epoch();
+                    with.observer.epoch_begins(epoch);
+                }
+                Command::Draw { step, round, num_prompts } => {
+                    // The first round of a step may be the one in which they arrive again: a run that ended for want of them is resumed so.
+                    if draws
+                        && self.has_observed
+                        && collected.is_none()
+                        && let Some(missing) = self.reward_health.missing(with.scorer.rewards())
+                    {
+                        return Err(DispatchError::MissingRewards(Box::new(missing)));
+                    }
+                    self.dispatch(with, step, round, num_prompts)?;
+                }
+                Command::Judged { group, verdict } => self.judged(group, verdict)?,
+                Command::RoundComplete(report) => with.observer.round_complete(&report),
+                Command::Train { step, groups, .. } => {
+                    with.observer.groups_ready(step, groups.len());
+                    if self.settings.hands_out_parts {
+                        part.extend(groups);
+                    }
+                }
+                Command::Abort { groups } => {
+                    for group in groups {
+                        self.abort(with, group)?;
+                    }
+                }
+                Command::StepReady(close) | Command::StepClosed(close) => {
+                    collected = Some(self.close(with, End::Ready, *close)?);
+                }
+                Command::SkipStep { why, close } => {
+                    collected = Some(self.close(with, End::Skipped(why), *close)?);
+                }
+                Command::Finish { why, close } => {
+                    collected = Some(self.close(with, End::Finished(why), *close)?);
+                }
+                Command::Stop { diagnosis, close } => {
+                    collected = Some(self.close(with, End::Stopped(diagnosis), *close)?);
+                }
+            }
+        }
+        if let Some(collected) = collected {
+            // What comes with the end is trained on with the rest.
+            if matches!(collected.end, End::Finished(_) | End::Stopped(_)) {
+                self.hear_out(with)?;
+            }
+            return Ok(Some(Next::Step(Box::new(collected))));
+        }
+        let records: Vec<Record> = part.iter().filter_map(|id| self.held.get(id)).cloned().collect();
+        Ok((!records.is_empty()).then_some(Next::Part(records)))
+    }
+
+    /// Waits a little for the last word of groups that were given up: what they cost is counted. No group that goes on is in flight at the end of a
+    /// run; between two steps those that are settle as ever.
+    pub(super) fn hear_out(&mut self, with: &mut Dependencies<'_>) -> Result<(), DispatchError> {
+        let until = Instant::now() + LAST_WORD;
+        let is_unheard = |flight: &Flight| flight.course == Course::Aborted;
+        while self.flights.values().any(is_unheard) {
+            while let Some(arrival) = self.next_arrival() {
+                self.take(with, arrival)?;
+            }
+            if !self.flights.values().any(is_unheard) {
+                break;
+            }
+            let is_late = self.replay.is_over() && Instant::now() >= until;
+            let events = if is_late { Vec::new() } else { with.generator.next(Wait::Until(until))? };
+            let is_silent = events.is_empty() && with.generator.load().in_flight == 0;
+            self.inbox.of_groups.extend(events);
+            if is_silent && !self.replay.is_over() && !self.has_arrival() {
+                self.stop_following(with)?;
+            } else if (with.is_interrupted)() {
+                break;
+            } else if is_late || is_silent {
+                let unheard: Vec<GroupId> =
+                    self.flights.iter().filter(|(_, flight)| is_unheard(flight)).map(|(id, _)| *id).collect();
+                for group in unheard {
+                    self.hear_no_more(with, group)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the last word of a group that was given up no longer.
+    pub(super) fn hear_no_more(
+        &mut self,
+        with: &mut Dependencies<'_>,
+        group: GroupId,
+    ) -> Result<(), DispatchError> {
+        let Some(flight) = self.flights.get_mut(&group) else { return Ok(()) };
+        flight.members.fill(Member::Lost);
+        self.note(with, &Taken::Unheard { group: group.0 })?;
+        self.group_settled(with, group)
+    }
+
+    /// Draws prompts and starts a group for each.
+    pub(super) fn dispatch(
+        &mut self,
+        with: &mut Dependencies<'_>,
+        step: u64,
+        round: u64,
+        num_prompts: usize,
+    ) -> Result<(), DispatchError> {
+        let is_by_rounds = self.is_by_rounds();
+        let drawn = with.source.draw(num_prompts);
+        let num_rounds = self.next_round;
+        let serial = self.round_for(step, round, is_by_rounds);
+        let window = self.machine.settings().gen_batch_size.max(1);
+        if is_by_rounds {
+            with.observer.round_begins(step, round, drawn.prompts.len());
+        } else if self.next_round > num_rounds {
+            with.observer.round_begins(step, round, window);
+        }
+        let mut ids = Vec::with_capacity(drawn.prompts.len());
+        for DrawnPrompt { epoch, prompt } in drawn.prompts {
+            let id = GroupId(self.next_group);
+            self.next_group += 1;
+            ids.push(id);
+            let group = Group {
+                id,
+                prompt: prompt.prompt.id,
+                epoch,
+                dispatched: self.version,
+                prompt_token_ids: prompt.token_ids.to_vec(),
+                trajectories: Vec::new(),
+            };
+            let record = Record {
+                group,
+                prompt,
+                step,
+                round,
+                values: Vec::new(),
+                final_rewards: None,
+                logged: Vec::new(),
+                reference: None,
+                fate: Fate::Carried,
+            };
+            let samples: Vec<SampleId> =
+                (0..self.settings.group_size as u32).map(|member| SampleId::of_member(id, member)).collect();
+            for sample in &samples {
+                if !self.replay.keeps(*sample) {
+                    with.generator.submit(self.request(*sample, &record))?;
+                }
+            }
+            let place = self.add_to_round(serial, id);
+            let members = samples.into_iter().map(Member::Sampling).collect();
+            let flight = Flight { members, ..Flight::of(serial, place) };
+            self.flights.insert(id, flight);
+            self.held.insert(id, record);
+        }
+        let exhausted = drawn.exhausted;
+        self.tell(Event::Dispatched { groups: ids, version: self.version, exhausted })?;
+        // A round that goes over the end of an epoch is drawn in parts, and looked at whole: a filter may compare all its groups.
+        let goes_on = |command: &Command| matches!(command, Command::Draw { step: s, round: r, .. } if (*s, *r) == (step, round));
+        let num_groups = self.rounds.get(&serial).map_or(0, |round| round.groups.len());
+        let is_drawn = if is_by_rounds { !self.commands.iter().any(goes_on) } else { num_groups >= window };
+        if is_drawn {
+            self.close_round(with, serial)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn request(&self, id: SampleId, record: &Record) -> SampleRequest {
+        let key = Key::new(self.settings.seed, Purpose::Rollout)
+            .with(record.group.epoch)
+            .with(record.group.prompt.0)
+            .with(u64::from(id.member));
+        SampleRequest {
+            id,
+            prompt_token_ids: record.prompt.token_ids.clone(),
+            key,
+            sampling: self.sampling.clone(),
+        }
+    }
+
+    /// The open round that a draw goes to: its own, or as many groups of a stream as a round has.
+    pub(super) fn round_for(&mut self, step: u64, round: u64, is_by_rounds: bool) -> u64 {
+        if let Some((serial, last)) = self.rounds.last_key_value()
+            && !last.is_drawn
+            && (!is_by_rounds || (last.step, last.round) == (step, round))
+        {
+            return *serial;
+        }
+        let serial = self.next_round;
+        self.next_round += 1;
+        self.rounds.insert(serial, Round::of(step, round));
+        serial
+    }
+
+    pub(super) fn add_to_round(&mut self, serial: u64, group: GroupId) -> usize {
+        let round = self.rounds.entry(serial).or_default();
+        round.groups.push(group);
+        round.num_open += 1;
+        round.groups.len() - 1
+    }
+
+    /// Gives a group up.
+    pub(super) fn abort(&mut self, with: &mut Dependencies<'_>, group: GroupId) -> Result<(), DispatchError> {
+        let Some(flight) = self.flights.get_mut(&group) else { return Ok(()) };
+        flight.course = Course::Aborted;
+        self.stop_members(with, group);
+        let landed = self.flights.get(&group).is_some_and(Flight::has_landed);
+        if landed { self.group_settled(with, group) } else { Ok(()) }
+    }
+
+    /// Has the generator give up what it has of a group; what was to be asked for again is not.
+    pub(super) fn stop_members(&mut self, with: &mut Dependencies<'_>, group: GroupId) {
+        let Some(flight) = self.flights.get_mut(&group) else { return };
+        let mut unasked = Vec::new();
+        self.again.retain(|id| {
+            let is_meant = id.group == group.0;
+            if is_meant {
+                unasked.push(id.member);
+            }
+            !is_meant
+        });
+        for member in unasked {
+            if let Some(member) = flight.members.get_mut(member as usize) {
+                *member = Member::Lost;
+            }
+        }
+        if !flight.has_landed() {
+            with.generator.abort(AbortScope::Group { purpose: SamplePurpose::Rollout, group: group.0 });
+        }
+    }
+
+    /// Notes what the filter said of a group; what becomes of a kept one is known when the step closes.
+    pub(super) fn judged(&mut self, group: GroupId, verdict: Verdict) -> Result<(), DispatchError> {
+        let record = self.held.get_mut(&group).ok_or(DispatchError::UnknownGroup(group.0))?;
+        if let Verdict::Dropped(reason) = verdict {
+            record.fate = Fate::Dropped(reason);
+        }
+        Ok(())
+    }
+
+    /// Hands over the groups that leave the machine.
+    pub(super) fn close(
+        &mut self,
+        with: &mut Dependencies<'_>,
+        end: End,
+        close: StepClose,
+    ) -> Result<Collected, DispatchError> {
+        if !self.is_by_rounds() {
+            self.observe_rest(with)?;
+        }
+        let given_back = close
+            .returned
+            .iter()
+            .filter_map(|id| self.held.get(id))
+            .map(|record| DrawnPrompt { epoch: record.group.epoch, prompt: record.prompt.clone() });
+        let given_back: Vec<DrawnPrompt> = given_back.collect();
+        if !given_back.is_empty() {
+            with.source.give_back(given_back);
+        }
+        let mut take = |ids: &[GroupId], fate: &Fate| -> Result<Vec<Record>, DispatchError> {
+            ids.iter()
+                .map(|id| {
+                    let mut record = self.held.remove(id).ok_or(DispatchError::UnknownGroup(id.0))?;
+                    record.fate = fate.clone();
+                    Ok(record)
+                })
+                .collect()
+        };
+        let trained = take(&close.trained, &Fate::Trained)?;
+        let mut others = take(&close.surplus, &Fate::Surplus)?;
+        others.extend(take(&close.stale, &Fate::Stale)?);
+        let mut aborted = take(&close.aborted, &Fate::Aborted)?;
+        for record in &mut aborted {
+            // A part of a group is none.
+            record.group.trajectories.clear();
+            record.logged.clear();
+        }
+        others.extend(aborted);
+        // What the machine does not hold and has not named was dropped or failed, and says so itself.
+        let stays: BTreeSet<GroupId> = self.machine.held().collect();
+        let is_gone = |id: &GroupId| !stays.contains(id);
+        let rest: Vec<GroupId> = self.held.keys().copied().filter(is_gone).collect();
+        for id in rest {
+            others.extend(self.held.remove(&id));
+        }
+        others.sort_by_key(|record| record.group.id);
+        Ok(Collected { end, report: close.report, trained, others, carried_out: close.carried })
+    }
+}

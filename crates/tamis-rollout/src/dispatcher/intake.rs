@@ -1,0 +1,374 @@
+//! What a generator says is taken in, one event at a time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use tamis_core::group::{GroupId, Trajectory};
+use tamis_core::schedule::ScheduleError;
+use tamis_env::reward::Scored;
+
+use super::flight::{Course, Flight, Member};
+use super::replay::{Arrival, SampleEnd, Taken};
+use super::round::Row;
+use super::{Dependencies, DispatchError, Dispatcher};
+use crate::generator::{GeneratorError, GeneratorEvent, Sample, SampleId, SamplePurpose, Wait};
+use crate::inbox::Unexpected;
+use crate::record::{Fate, Record};
+
+/// How long the generator is waited for at a time while reward functions are, too.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// A sample that is given up as often as this without anybody here asking for it fails.
+const MOST_ATTEMPTS: u32 = 8;
+
+impl Dispatcher {
+    /// Puts held groups that the machine waits for back into flight, with the members they have.
+    pub(super) fn take_off_again(&mut self) {
+        let size = self.settings.group_size;
+        let open: Vec<GroupId> = self
+            .held
+            .values()
+            .filter(|record| self.machine.awaits(record.group.id))
+            .map(|record| record.group.id)
+            .collect();
+        for id in open {
+            let serial = self.round_for(0, 0, false);
+            let place = self.add_to_round(serial, id);
+            let Some(record) = self.held.get(&id) else { continue };
+            if !record.fate.is_open() {
+                // It had failed, and the last word of its other members was still to come.
+                let members = vec![Member::Lost; size];
+                let flight = Flight { members, course: Course::Failed, ..Flight::of(serial, place) };
+                self.flights.insert(id, flight);
+                self.resumed.push(id);
+                continue;
+            }
+            let mut members: Vec<Member> =
+                (0..size).map(|member| Member::Sampling(SampleId::of_member(id, member as u32))).collect();
+            let mut rows = Vec::new();
+            for trajectory in &record.group.trajectories {
+                let Some(member) = members.get_mut(trajectory.sample_index as usize) else { continue };
+                *member = Member::Sampled;
+                if let Some(row) = scored_before(record, trajectory) {
+                    *member = Member::Scored;
+                    rows.push(((id, trajectory.sample_index), row));
+                }
+            }
+            if let Some(round) = self.rounds.get_mut(&serial) {
+                round.rows.extend(rows);
+            }
+            let missing = members.iter().filter_map(|member| match member {
+                Member::Sampling(sample) => Some(*sample),
+                _ => None,
+            });
+            self.again.extend(missing);
+            let num_tokens = record.group.num_tokens() as u64;
+            let flight = Flight { members, num_tokens, ..Flight::of(serial, place) };
+            self.flights.insert(id, flight);
+            self.resumed.push(id);
+        }
+    }
+
+    /// Waits until something happens, and takes it in; `is_ending`: a publication need not be confirmed any more.
+    pub(super) fn pump(
+        &mut self,
+        with: &mut Dependencies<'_>,
+        is_ending: &dyn Fn() -> bool,
+    ) -> Result<(), DispatchError> {
+        self.ask_again(with)?;
+        if !self.has_arrival() {
+            self.scored.extend(with.scorer.next(Wait::No)?);
+        }
+        if !self.has_arrival() {
+            self.wait(with, is_ending)?;
+        }
+        // What an event makes the machine want is carried out before the next one; only a publication comes before draws.
+        while self.commands.is_empty() || self.publishing.is_some() {
+            if !self.has_arrival() {
+                // What was scored on the spot, too.
+                self.scored.extend(with.scorer.next(Wait::No)?);
+            }
+            match self.next_arrival() {
+                Some(arrival) => self.take(with, arrival)?,
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in what comes next.
+    pub(super) fn take(
+        &mut self,
+        with: &mut Dependencies<'_>,
+        arrival: Arrival,
+    ) -> Result<(), DispatchError> {
+        let taken = match arrival {
+            Arrival::Event(event) => self.take_event(with, event),
+            Arrival::Score(event) => self.take_score(with, event),
+            Arrival::Unheard(group) => self.hear_no_more(with, group),
+        };
+        self.is_replaying = false;
+        taken
+    }
+
+    /// Waits for the generator, or for reward functions, or for both.
+    pub(super) fn wait(
+        &mut self,
+        with: &mut Dependencies<'_>,
+        is_ending: &dyn Fn() -> bool,
+    ) -> Result<(), DispatchError> {
+        let is_generating = with.generator.load().in_flight > 0 || self.publishing.is_some();
+        let is_scoring = with.scorer.is_busy();
+        let soon = || Wait::Until(Instant::now() + LOOK_EVERY);
+        if is_generating || !is_scoring {
+            let events = with.generator.next(if is_scoring { soon() } else { Wait::Forever })?;
+            self.inbox.of_groups.extend(events);
+            self.scored.extend(with.scorer.next(Wait::No)?);
+        } else {
+            self.scored.extend(with.scorer.next(soon())?);
+            self.inbox.of_groups.extend(with.generator.next(Wait::No)?);
+        }
+        if (with.is_interrupted)() {
+            return Err(DispatchError::Interrupted);
+        }
+        let is_quiet = !self.has_arrival() && !with.scorer.is_busy();
+        if is_quiet && with.generator.load().in_flight == 0 && self.again.is_empty() {
+            if !self.replay.is_over() {
+                return self.stop_following(with);
+            }
+            if let Some(version) = self.publishing.filter(|_| is_ending()) {
+                // Servers that take their time are not waited for where nothing is sampled any more: a resume publishes anew.
+                self.inbox.of_groups.push_back(GeneratorEvent::Published { version });
+                return Ok(());
+            }
+            return Err(self.stuck());
+        }
+        Ok(())
+    }
+
+    /// Nothing goes on, and something is waited for.
+    pub(super) fn stuck(&self) -> DispatchError {
+        let is_sampling = |member: &&Member| matches!(member, Member::Sampling(_));
+        let members = || self.flights.values().flat_map(|flight| &flight.members);
+        let num_samples = members().filter(is_sampling).count();
+        if let Some(version) = self.publishing {
+            let reason = format!(
+                "version {} of the weights was given to it, and it does not say that it has them",
+                version.0
+            );
+            return GeneratorError::Broken { reason }.into();
+        }
+        if num_samples > 0 {
+            let reason = format!("{num_samples} samples are in flight and none of them goes on");
+            return GeneratorError::Broken { reason }.into();
+        }
+        DispatchError::Schedule(ScheduleError::Unexpected {
+            event: "begin_step",
+            phase: "waiting for an event that nobody sends",
+        })
+    }
+
+    /// Asks for samples anew that were given up without anybody here wanting that, and for what resumed groups lack.
+    pub(super) fn ask_again(&mut self, with: &mut Dependencies<'_>) -> Result<(), DispatchError> {
+        if self.publishing.is_some() {
+            return Ok(());
+        }
+        for id in std::mem::take(&mut self.again) {
+            let is_waited_for = self.member(id).is_ok_and(|member| *member == Member::Sampling(id));
+            if is_waited_for
+                && !self.replay.keeps(id)
+                && let Some(record) = self.held.get(&GroupId(id.group))
+            {
+                with.generator.submit(self.request(id, record))?;
+            }
+        }
+        // Members that a resumed group has are scored; what was said of them before is in the journal where it matters.
+        let mut rounds = BTreeSet::new();
+        for id in std::mem::take(&mut self.resumed) {
+            let Some(flight) = self.flights.get(&id) else { continue };
+            rounds.insert(flight.round);
+            if !flight.is_on() {
+                self.group_settled(with, id)?;
+                continue;
+            }
+            let sampled = flight.members.iter().enumerate().filter(|(_, member)| **member == Member::Sampled);
+            let members: Vec<u32> = sampled.map(|(member, _)| member as u32).collect();
+            for member in members {
+                self.member_ended(with, id, member);
+            }
+        }
+        // A stream's groups are looked at together with what is dispatched next.
+        let is_by_rounds = self.is_by_rounds();
+        for serial in rounds.into_iter().filter(|_| is_by_rounds) {
+            self.close_round(with, serial)?;
+        }
+        Ok(())
+    }
+
+    /// The member that a number means, whatever its attempt.
+    pub(super) fn member(&self, id: SampleId) -> Result<&Member, Unexpected> {
+        let flight = self.flights.get(&GroupId(id.group)).ok_or(if id.group < self.next_group {
+            Unexpected::Late
+        } else {
+            Unexpected::Foreign
+        })?;
+        flight.members.get(id.member as usize).filter(|_| id.turn == 0).ok_or(Unexpected::Foreign)
+    }
+
+    /// Whether somebody waits for an answer to this.
+    pub(super) fn expect(&self, id: SampleId) -> Result<(), Unexpected> {
+        if id.purpose != SamplePurpose::Rollout {
+            let asked = self.inbox.num_prompts.get(&id.purpose).copied().unwrap_or(0);
+            return Err(if id.group < asked { Unexpected::Late } else { Unexpected::Foreign });
+        }
+        match self.member(id)? {
+            Member::Sampling(expected) if *expected == id => Ok(()),
+            Member::Sampling(expected) if id.attempt > expected.attempt => Err(Unexpected::Foreign),
+            Member::Sampling(_) | Member::Lost => Err(Unexpected::Late),
+            Member::Sampled | Member::Scored if id.attempt >= MOST_ATTEMPTS => Err(Unexpected::Foreign),
+            Member::Sampled | Member::Scored => Err(Unexpected::Duplicate),
+        }
+    }
+
+    pub(super) fn take_event(
+        &mut self,
+        with: &mut Dependencies<'_>,
+        event: GeneratorEvent,
+    ) -> Result<(), DispatchError> {
+        let (id, outcome) = match event {
+            GeneratorEvent::Published { version } if self.publishing == Some(version) => {
+                self.publishing = None;
+                self.note(with, &Taken::Published { version })?;
+                return self.published(version);
+            }
+            GeneratorEvent::Published { .. } => {
+                self.inbox.ignored.count(Unexpected::Foreign);
+                return Ok(());
+            }
+            GeneratorEvent::Sampled { id, mut sample } if self.has_logprobs(&sample) => {
+                sample.logprobs.resize(sample.token_ids.len(), f32::NAN);
+                (id, Outcome::Sampled(sample))
+            }
+            // Nothing is trained on whose log-probabilities are not known.
+            GeneratorEvent::Sampled { id, sample } => {
+                let (given, num_tokens) = (sample.logprobs.len(), sample.token_ids.len());
+                let reason = format!("it came with {given} log-probabilities for {num_tokens} tokens");
+                (id, Outcome::Failed(reason, num_tokens as u64))
+            }
+            GeneratorEvent::Failed { id, reason, num_tokens, .. } => {
+                (id, Outcome::Failed(reason, num_tokens))
+            }
+            GeneratorEvent::Aborted { id, num_tokens } => (id, Outcome::Aborted(num_tokens)),
+        };
+        if let Err(why) = self.expect(id) {
+            self.inbox.ignored.count(why);
+            return Ok(());
+        }
+        self.note(with, &Taken::Sample { id, end: outcome.end() })?;
+        let group = GroupId(id.group);
+        self.arrivals += 1;
+        let arrival = self.arrivals;
+        let Some(flight) = self.flights.get_mut(&group) else { return Ok(()) };
+        let is_on = flight.is_on();
+        flight.num_tokens += outcome.num_tokens();
+        flight.arrival = arrival;
+        let Some(member) = flight.members.get_mut(id.member as usize) else { return Ok(()) };
+        match outcome {
+            Outcome::Sampled(sample) if is_on => {
+                *member = Member::Sampled;
+                self.keep_sample(group, id.member, sample);
+                self.member_ended(with, group, id.member);
+            }
+            Outcome::Aborted(_) if is_on && id.attempt + 1 < MOST_ATTEMPTS => {
+                *member = Member::Sampling(id.again());
+                self.again.push(id.again());
+            }
+            Outcome::Sampled(_) => {
+                *member = Member::Lost;
+                self.member_ended(with, group, id.member);
+            }
+            Outcome::Failed(..) | Outcome::Aborted(_) => {
+                *member = Member::Lost;
+                if is_on {
+                    flight.course = Course::Failed;
+                    let reason = match outcome {
+                        Outcome::Failed(reason, _) => reason,
+                        _ => format!("the generator gave it up {MOST_ATTEMPTS} times"),
+                    };
+                    with.observer.warn(&format!("group {} failed: {reason}", group.0));
+                    if let Some(record) = self.held.get_mut(&group) {
+                        record.group.trajectories.clear();
+                        record.logged.clear();
+                        record.fate = Fate::Failed(reason);
+                    }
+                    self.stop_members(with, group);
+                }
+                self.member_ended(with, group, id.member);
+            }
+        }
+        let landed = self.flights.get(&group).is_some_and(|flight| !flight.is_on() && flight.has_landed());
+        if landed { self.group_settled(with, group) } else { Ok(()) }
+    }
+
+    /// Whether every token has its log-probability, or will have it from the learner.
+    fn has_logprobs(&self, sample: &Sample) -> bool {
+        let is_left_to_learner = self.settings.recomputes_logprobs && sample.logprobs.is_empty();
+        is_left_to_learner || sample.logprobs.len() == sample.token_ids.len()
+    }
+
+    /// Puts a sample into its group.
+    pub(super) fn keep_sample(&mut self, group: GroupId, member: u32, sample: Sample) {
+        let Some(record) = self.held.get_mut(&group) else { return };
+        let trajectory = Trajectory {
+            versions: sample.version_range(),
+            sample_index: member,
+            loss_mask: vec![true; sample.token_ids.len()],
+            text: format!("{}{}", record.prompt.continued, sample.text),
+            token_ids: sample.token_ids,
+            logprobs: sample.logprobs,
+            entropy: sample.entropy,
+            finish_reason: sample.finish_reason,
+            scores: BTreeMap::new(),
+            reward: f64::NAN,
+        };
+        let trajectories = &mut record.group.trajectories;
+        let place = trajectories.partition_point(|other| other.sample_index < member);
+        trajectories.insert(place, trajectory);
+    }
+}
+
+/// What was said of a member before the state of the run was saved; `None` where nothing was. What functions failed is not known any more.
+fn scored_before(record: &Record, trajectory: &Trajectory) -> Option<Row> {
+    let mut scores = trajectory.scores.clone();
+    let reward = scores.remove("reward")?;
+    let logged = record.logged.get(trajectory.sample_index as usize).cloned().unwrap_or_default();
+    let failures = BTreeMap::new();
+    Some(Row { scored: Scored { reward, scores, failures, logged, is_beyond: false }, is_new: false })
+}
+
+/// What a request of a group came to.
+enum Outcome {
+    Sampled(Sample),
+    Failed(String, u64),
+    Aborted(u64),
+}
+
+impl Outcome {
+    fn end(&self) -> SampleEnd {
+        match self {
+            Self::Sampled(_) => SampleEnd::Sampled,
+            Self::Failed(reason, num_tokens) => {
+                SampleEnd::Failed { reason: reason.clone(), num_tokens: *num_tokens }
+            }
+            Self::Aborted(num_tokens) => SampleEnd::Aborted { num_tokens: *num_tokens },
+        }
+    }
+
+    /// Completion tokens spent on it.
+    fn num_tokens(&self) -> u64 {
+        match self {
+            Self::Sampled(sample) => sample.token_ids.len() as u64,
+            Self::Failed(_, num_tokens) | Self::Aborted(num_tokens) => *num_tokens,
+        }
+    }
+}

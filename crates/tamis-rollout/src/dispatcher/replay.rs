@@ -1,0 +1,245 @@
+//! The order in which a dispatcher takes things in: noted where it decides what is trained on, and followed by a resumed run.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use serde::{Deserialize, Serialize};
+use tamis_core::group::{GroupId, PolicyVersion};
+
+use super::{Dependencies, DispatchError, Dispatcher};
+use crate::generator::{FailureKind, GeneratorError, GeneratorEvent, SampleId};
+use crate::scorer::ScoreEvent;
+
+/// One thing that a dispatcher took in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Taken {
+    /// The last word of a generator on a sample.
+    Sample {
+        /// Which.
+        id: SampleId,
+        /// What it was.
+        end: SampleEnd,
+    },
+    /// What was said of a member of a group.
+    Score {
+        /// The group.
+        group: u64,
+        /// The member.
+        member: u32,
+    },
+    /// Weights that are sampled by from now on.
+    Published {
+        /// Their version.
+        version: PolicyVersion,
+    },
+    /// The last word on a group that was given up did not come in time.
+    Unheard {
+        /// The group.
+        group: u64,
+    },
+}
+
+/// How a sample ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SampleEnd {
+    /// It is complete.
+    Sampled,
+    /// It could not be completed.
+    Failed {
+        /// Why.
+        reason: String,
+        /// Completion tokens spent on it.
+        num_tokens: u64,
+    },
+    /// It was given up.
+    Aborted {
+        /// Completion tokens spent on it.
+        num_tokens: u64,
+    },
+}
+
+/// Where the order is kept, on disk before the process ends. What was noted after a checkpoint is followed by a run that goes on from it
+/// ([`Dispatcher::follow`]).
+pub trait OrderLog {
+    /// Notes the next thing that was taken in.
+    ///
+    /// # Errors
+    /// Where it cannot be written.
+    fn note(&mut self, taken: &Taken) -> Result<(), GeneratorError>;
+
+    /// Forgets what was noted and is not followed: the next thing takes the place of the first of the last `num_left`.
+    ///
+    /// # Errors
+    /// Where it cannot be written.
+    fn forget(&mut self, num_left: usize) -> Result<(), GeneratorError>;
+}
+
+/// What is to be taken in next.
+pub(super) enum Arrival {
+    Event(GeneratorEvent),
+    Score(ScoreEvent),
+    Unheard(GroupId),
+}
+
+/// What is left of a noted order.
+#[derive(Debug, Default)]
+pub(super) struct Replay {
+    taken: VecDeque<Taken>,
+    /// Samples that ended without a completion: nobody is asked for them.
+    unsampled: BTreeSet<SampleId>,
+    /// Those of them that would have been asked for.
+    unasked: Vec<SampleId>,
+}
+
+impl Replay {
+    pub(super) fn of(taken: impl IntoIterator<Item = Taken>) -> Self {
+        let taken: VecDeque<Taken> = taken.into_iter().collect();
+        let unsampled = taken.iter().filter_map(|taken| match taken {
+            Taken::Sample { id, end } if *end != SampleEnd::Sampled => Some(*id),
+            _ => None,
+        });
+        Self { unsampled: unsampled.collect(), taken, unasked: Vec::new() }
+    }
+
+    /// Whether nothing is left of it.
+    pub(super) fn is_over(&self) -> bool {
+        self.taken.is_empty()
+    }
+
+    /// Whether a sample is not to be asked for, because it is known to have ended without a completion.
+    pub(super) fn keeps(&mut self, id: SampleId) -> bool {
+        let keeps = self.unsampled.contains(&id);
+        if keeps {
+            self.unasked.push(id);
+        }
+        keeps
+    }
+
+    /// What comes next in it, where that is known without waiting.
+    fn known(&self) -> Option<Arrival> {
+        match self.taken.front()? {
+            Taken::Sample { id, end: SampleEnd::Failed { reason, num_tokens } } => {
+                let (reason, kind) = (reason.clone(), FailureKind::Permanent);
+                let event = GeneratorEvent::Failed { id: *id, kind, reason, num_tokens: *num_tokens };
+                Some(Arrival::Event(event))
+            }
+            Taken::Sample { id, end: SampleEnd::Aborted { num_tokens } } => {
+                Some(Arrival::Event(GeneratorEvent::Aborted { id: *id, num_tokens: *num_tokens }))
+            }
+            Taken::Unheard { group } => Some(Arrival::Unheard(GroupId(*group))),
+            Taken::Sample { .. } | Taken::Score { .. } | Taken::Published { .. } => None,
+        }
+    }
+
+    /// Where what comes next is among what has arrived.
+    fn find(&self, events: &VecDeque<GeneratorEvent>) -> Option<usize> {
+        let front = self.taken.front()?;
+        events.iter().position(|event| match (front, event) {
+            (Taken::Sample { id, .. }, GeneratorEvent::Sampled { id: arrived, .. }) => id == arrived,
+            (Taken::Published { version }, GeneratorEvent::Published { version: arrived }) => {
+                version == arrived
+            }
+            _ => false,
+        })
+    }
+
+    fn find_score(&self, scores: &VecDeque<ScoreEvent>) -> Option<usize> {
+        let Taken::Score { group, member } = self.taken.front()? else { return None };
+        scores.iter().position(|event| event.request.member == (GroupId(*group), *member))
+    }
+}
+
+impl Dispatcher {
+    /// Takes things in in this order, in which a process before this one did since the state that this dispatcher was made of; what comes after it is
+    /// taken in as it comes.
+    pub fn follow(&mut self, order: Vec<Taken>) {
+        self.replay = Replay::of(order);
+    }
+
+    /// Whether something can be taken in without waiting.
+    pub(super) fn has_arrival(&mut self) -> bool {
+        if self.replay.is_over() {
+            return !self.inbox.of_groups.is_empty() || !self.scored.is_empty();
+        }
+        self.ignore_unexpected();
+        let (events, replay) = (&self.inbox.of_groups, &self.replay);
+        self.known().is_some() || replay.find(events).is_some() || replay.find_score(&self.scored).is_some()
+    }
+
+    /// Ignores what has arrived and nobody waits for: its number may be that of a sample which is asked for later.
+    fn ignore_unexpected(&mut self) {
+        let mut events = std::mem::take(&mut self.inbox.of_groups);
+        events.retain(|event| match event {
+            GeneratorEvent::Sampled { id, .. }
+            | GeneratorEvent::Failed { id, .. }
+            | GeneratorEvent::Aborted { id, .. } => match self.expect(*id) {
+                Ok(()) => true,
+                Err(why) => {
+                    self.inbox.ignored.count(why);
+                    false
+                }
+            },
+            GeneratorEvent::Published { .. } => true,
+        });
+        self.inbox.of_groups = events;
+    }
+
+    /// What comes next in the order that is followed, where it is known without waiting, and somebody waits for it.
+    fn known(&self) -> Option<Arrival> {
+        self.replay.known().filter(|arrival| match arrival {
+            Arrival::Event(GeneratorEvent::Failed { id, .. } | GeneratorEvent::Aborted { id, .. }) => {
+                self.expect(*id).is_ok()
+            }
+            Arrival::Unheard(group) => self.flights.contains_key(group),
+            Arrival::Event(_) | Arrival::Score(_) => true,
+        })
+    }
+
+    /// What is to be taken in now.
+    pub(super) fn next_arrival(&mut self) -> Option<Arrival> {
+        if !self.replay.is_over() {
+            self.ignore_unexpected();
+        }
+        let known = self.known();
+        let events = &mut self.inbox.of_groups;
+        if self.replay.is_over() {
+            let event = events.pop_front().map(Arrival::Event);
+            return event.or_else(|| self.scored.pop_front().map(Arrival::Score));
+        }
+        let arrival = if known.is_some() {
+            known
+        } else if let Some(place) = self.replay.find(events) {
+            events.remove(place).map(Arrival::Event)
+        } else {
+            let place = self.replay.find_score(&self.scored);
+            place.and_then(|place| self.scored.remove(place)).map(Arrival::Score)
+        };
+        if arrival.is_some() {
+            self.replay.taken.pop_front();
+            self.is_replaying = true;
+        }
+        arrival
+    }
+
+    /// Notes what is taken in, unless it is followed.
+    pub(super) fn note(&mut self, with: &mut Dependencies<'_>, taken: &Taken) -> Result<(), DispatchError> {
+        if std::mem::take(&mut self.is_replaying) {
+            return Ok(());
+        }
+        if let Some(order) = &mut with.order {
+            order.note(taken)?;
+        }
+        Ok(())
+    }
+
+    /// Follows a noted order no further: what comes next in it does not come.
+    pub(super) fn stop_following(&mut self, with: &mut Dependencies<'_>) -> Result<(), DispatchError> {
+        let left = std::mem::take(&mut self.replay);
+        if let Some(order) = &mut with.order {
+            order.forget(left.taken.len())?;
+        }
+        self.again.extend(left.unasked);
+        Ok(())
+    }
+}

@@ -1,0 +1,230 @@
+//! Members are scored as they end, and the machine hears of groups that have come to something.
+
+use tamis_core::group::{Group, GroupId, Score};
+use tamis_core::ragged::Ragged;
+use tamis_core::schedule::{Event, GroupFacts};
+use tamis_env::reward::Logged;
+
+use super::flight::{Course, Flight, Member};
+use super::replay::Taken;
+use super::round::Row;
+use super::{Dependencies, DispatchError, Dispatcher};
+use crate::record::metric_values;
+use crate::scorer::{ScoreEvent, ScoreRequest};
+
+impl Dispatcher {
+    /// The generator is done with a member: whatever is to be scored with it is handed to the scorer.
+    pub(super) fn member_ended(&mut self, with: &mut Dependencies<'_>, group: GroupId, member: u32) {
+        let Some(flight) = self.flights.get(&group) else { return };
+        let (serial, size) = (flight.round, self.settings.group_size);
+        if !self.is_by_rounds() {
+            let requests: Vec<ScoreRequest> = self.score_request(group, member).into_iter().collect();
+            if !requests.is_empty() {
+                with.scorer.submit(requests);
+            }
+            return;
+        }
+        let place = flight.place * size + member as usize;
+        let batch_size = with.scorer.rewards().batch_size();
+        let Some(round) = self.rounds.get_mut(&serial) else { return };
+        if let Some(places) = round.end(place, batch_size, size) {
+            self.submit_scores(with, serial, &places);
+        }
+    }
+
+    pub(super) fn submit_scores(&mut self, with: &mut Dependencies<'_>, serial: u64, places: &[usize]) {
+        let Some(round) = self.rounds.get(&serial) else { return };
+        let size = self.settings.group_size.max(1);
+        let members =
+            places.iter().filter_map(|place| Some((*round.groups.get(place / size)?, place % size)));
+        let requests: Vec<ScoreRequest> =
+            members.filter_map(|(group, member)| self.score_request(group, member as u32)).collect();
+        if !requests.is_empty() {
+            with.scorer.submit(requests);
+        }
+    }
+
+    /// A member to be scored; `None` where it is lost.
+    pub(super) fn score_request(&self, group: GroupId, member: u32) -> Option<ScoreRequest> {
+        let flight = self.flights.get(&group).filter(|flight| flight.is_on())?;
+        if flight.members.get(member as usize) != Some(&Member::Sampled) {
+            return None;
+        }
+        let record = self.held.get(&group)?;
+        let trajectories = &record.group.trajectories;
+        let place = trajectories.binary_search_by_key(&member, |trajectory| trajectory.sample_index).ok()?;
+        let trajectory = &trajectories[place];
+        Some(ScoreRequest {
+            member: (group, member),
+            key: format!("rollout/{}/{member}", group.0),
+            prompt: record.prompt.prompt.clone(),
+            completion: trajectory.text.clone(),
+            completion_ids: trajectory.token_ids.clone(),
+            step: record.step,
+            epoch: record.group.epoch,
+        })
+    }
+
+    pub(super) fn take_score(
+        &mut self,
+        with: &mut Dependencies<'_>,
+        event: ScoreEvent,
+    ) -> Result<(), DispatchError> {
+        let ScoreEvent { request, scored, is_new } = event;
+        let (group, member) = request.member;
+        let is_by_rounds = self.is_by_rounds();
+        // A group that failed or was given up meanwhile needs it no more.
+        let Some(flight) = self.flights.get_mut(&group).filter(|flight| flight.is_on()) else {
+            return Ok(());
+        };
+        let (serial, size) = (flight.round, self.settings.group_size);
+        match flight.members.get_mut(member as usize) {
+            Some(state) if *state == Member::Sampled => *state = Member::Scored,
+            _ => return Ok(()),
+        }
+        let is_complete = flight.is_complete();
+        self.note(with, &Taken::Score { group: group.0, member })?;
+        let Some(record) = self.held.get_mut(&group) else { return Ok(()) };
+        let trajectories = &mut record.group.trajectories;
+        let place = trajectories.binary_search_by_key(&member, |trajectory| trajectory.sample_index);
+        let Some(trajectory) = place.ok().and_then(|place| trajectories.get_mut(place)) else {
+            return Ok(());
+        };
+        trajectory.reward = scored.reward.value;
+        trajectory.scores.clone_from(&scored.scores);
+        // The trained reward's finer numbers (process rewards) travel under its own name.
+        trajectory.scores.insert("reward".to_owned(), Score::clone(&scored.reward));
+        let value = if is_by_rounds { None } else { self.machine.settings().metric.of_member(trajectory) };
+        if !scored.logged.is_empty() {
+            record.logged.resize(size, Logged::default());
+            if let Some(logged) = record.logged.get_mut(member as usize) {
+                logged.clone_from(&scored.logged);
+            }
+        }
+        if let Some(round) = self.rounds.get_mut(&serial) {
+            round.rows.insert((group, member), Row { scored, is_new });
+        }
+        if is_complete {
+            return self.group_settled(with, group);
+        }
+        if !is_by_rounds {
+            // Before the filter looks at rewards after a KL penalty, nothing is certain.
+            let value = value.filter(|_| with.reference.is_none());
+            self.tell(Event::Sampled { group, value })?;
+        }
+        Ok(())
+    }
+
+    /// No more groups come to a round.
+    pub(super) fn close_round(
+        &mut self,
+        with: &mut Dependencies<'_>,
+        serial: u64,
+    ) -> Result<(), DispatchError> {
+        let (is_by_rounds, size) = (self.is_by_rounds(), self.settings.group_size);
+        let batch_size = with.scorer.rewards().batch_size();
+        let Some(round) = self.rounds.get_mut(&serial) else { return Ok(()) };
+        let places = round.close(batch_size, size);
+        if let Some(places) = places.filter(|_| is_by_rounds) {
+            self.submit_scores(with, serial, &places);
+        }
+        self.round_settled(with, serial)
+    }
+
+    /// A group has come to something: all of its members are scored, or the generator has none of them any more.
+    pub(super) fn group_settled(
+        &mut self,
+        with: &mut Dependencies<'_>,
+        group: GroupId,
+    ) -> Result<(), DispatchError> {
+        let Some(flight) = self.flights.get_mut(&group) else { return Ok(()) };
+        let serial = flight.round;
+        let is_news = !std::mem::replace(&mut flight.is_settled, true);
+        let is_aborted = flight.course == Course::Aborted;
+        if !self.is_by_rounds() || is_aborted {
+            self.tell_of(with, &[group])?;
+        }
+        if let Some(round) = self.rounds.get_mut(&serial).filter(|_| is_news) {
+            round.num_open -= 1;
+            let total = with.generator.load().num_generated_tokens;
+            let num_tokens = total.saturating_sub(std::mem::replace(&mut self.tokens_told, total));
+            with.observer.groups_finished(round.groups.len() - round.num_open, num_tokens);
+        }
+        self.round_settled(with, serial)
+    }
+
+    /// Looks at a round that is whole: whether its rewards arrive; by rounds the machine hears of its groups now.
+    pub(super) fn round_settled(
+        &mut self,
+        with: &mut Dependencies<'_>,
+        serial: u64,
+    ) -> Result<(), DispatchError> {
+        if !self.rounds.get(&serial).is_some_and(|round| round.is_drawn && round.num_open == 0) {
+            return Ok(());
+        }
+        let Some(round) = self.rounds.remove(&serial) else { return Ok(()) };
+        self.observe(with, &round)?;
+        if self.is_by_rounds() {
+            self.tell_of(with, &round.groups)?;
+        }
+        Ok(())
+    }
+
+    /// Tells the machine of groups that have settled: complete ones in the order in which their generation ended, then failed ones.
+    pub(super) fn tell_of(
+        &mut self,
+        with: &mut Dependencies<'_>,
+        groups: &[GroupId],
+    ) -> Result<(), DispatchError> {
+        let settled: Vec<(GroupId, Flight)> =
+            groups.iter().filter_map(|id| Some((*id, self.flights.remove(id)?))).collect();
+        let complete: Vec<GroupId> =
+            settled.iter().filter(|(_, flight)| flight.is_on()).map(|(id, _)| *id).collect();
+        self.pass_reference(with, &complete)?;
+        let (mut complete, lost): (Vec<_>, Vec<_>) =
+            settled.into_iter().partition(|(_, flight)| flight.is_on());
+        complete.sort_by_key(|(_, flight)| flight.arrival);
+        for (id, _) in complete {
+            let record = self.held.get_mut(&id).ok_or(DispatchError::UnknownGroup(id.0))?;
+            let metric = &self.machine.settings().metric;
+            record.values = metric_values(metric, &record.group, record.final_rewards.as_deref())?;
+            let (values, facts) = (record.values.clone(), GroupFacts::of(&record.group));
+            self.tell(Event::Scored { group: id, values, facts })?;
+        }
+        for (group, flight) in lost {
+            let num_tokens = flight.num_tokens;
+            match flight.course {
+                Course::Failed => self.tell(Event::Failed { group, num_tokens })?,
+                Course::Aborted => self.tell(Event::Aborted { group, num_tokens })?,
+                Course::On => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the reference pass over complete groups, where the filter looks at rewards after the KL penalty.
+    pub(super) fn pass_reference(
+        &mut self,
+        with: &mut Dependencies<'_>,
+        ids: &[GroupId],
+    ) -> Result<(), DispatchError> {
+        let Some(reference) = &mut with.reference else { return Ok(()) };
+        let groups: Vec<&Group> =
+            ids.iter().filter_map(|id| self.held.get(id)).map(|record| &record.group).collect();
+        if groups.is_empty() {
+            return Ok(());
+        }
+        let pass = reference.pass(&groups)?;
+        let passed: Vec<(GroupId, usize)> =
+            groups.iter().map(|group| (group.id, group.trajectories.len())).collect();
+        let mut first = 0;
+        for (id, num_members) in passed {
+            let rows = first..first + num_members;
+            first = rows.end;
+            let record = self.held.get_mut(&id).ok_or(DispatchError::UnknownGroup(id.0))?;
+            record.final_rewards = Some(pass.final_rewards[rows.clone()].to_vec());
+            record.reference = Some(Ragged::from_rows(rows.map(|row| pass.logprobs.row(row))));
+        }
+        Ok(())
+    }
+}

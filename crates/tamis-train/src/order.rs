@@ -1,0 +1,127 @@
+//! The order in which a run takes things in, on disk, where what it trains on depends on it: streaming, say. A resumed run follows what was noted after its
+//! checkpoint, so that it trains on what the process before it did.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tamis_rollout::{GeneratorError, OrderLog, Taken};
+
+use crate::durable::Disk;
+use crate::journal::{Journal, JournalError, SyncPolicy};
+
+#[derive(Serialize, Deserialize)]
+struct Entry {
+    /// The training step in which it was taken in.
+    step: u64,
+    taken: Taken,
+}
+
+/// The noted order of a run. Entries survive a killed process at once; a loss of power may take the last ones, of which nothing that is on disk has come.
+pub struct RecordedOrder {
+    journal: Journal,
+    disk: Disk,
+    path: PathBuf,
+    step: u64,
+    /// Where the first entry of each step stands that no checkpoint has settled.
+    starts: BTreeMap<u64, u64>,
+    /// Where each entry begins that was read back.
+    read: Vec<u64>,
+}
+
+impl RecordedOrder {
+    /// Opens it before a step, with what it holds from `from` on, where a checkpoint says that what it does not hold begins (0 without one). A torn tail
+    /// is cut.
+    ///
+    /// # Errors
+    /// A file that ends before `from`, one that is none, the disk.
+    pub fn open(disk: &Disk, path: &Path, from: u64, step: u64) -> Result<(Self, Vec<Taken>), JournalError> {
+        let (journal, recovered) = Journal::open(disk, path, SyncPolicy::OnDemand, from)?;
+        let (disk, path) = (disk.clone(), path.to_owned());
+        let mut order = Self { journal, disk, path, step, starts: BTreeMap::new(), read: Vec::new() };
+        let (mut start, mut taken) = (recovered.from, Vec::new());
+        for (end, payload) in recovered.records {
+            if let Ok(entry) = serde_json::from_slice::<Entry>(&payload) {
+                order.starts.entry(entry.step).or_insert(start);
+                order.read.push(start);
+                taken.push(entry.taken);
+            }
+            start = end;
+        }
+        Ok((order, taken))
+    }
+
+    /// From now on what is taken in belongs to this step.
+    pub fn begin_step(&mut self, step: u64) {
+        self.step = step;
+    }
+
+    /// Forgets what was taken in in steps before `next`; from where on the file holds the others.
+    pub fn settle(&mut self, next: u64) -> u64 {
+        self.starts.retain(|step, _| *step >= next);
+        self.starts.values().copied().min().unwrap_or(self.journal.position())
+    }
+}
+
+fn failed(error: impl std::error::Error + Send + Sync + 'static) -> GeneratorError {
+    GeneratorError::Journal(Box::new(error))
+}
+
+impl OrderLog for RecordedOrder {
+    fn note(&mut self, taken: &Taken) -> Result<(), GeneratorError> {
+        self.starts.entry(self.step).or_insert(self.journal.position());
+        let entry = Entry { step: self.step, taken: taken.clone() };
+        self.journal.append(&serde_json::to_vec(&entry).map_err(failed)?).map_err(failed)
+    }
+
+    fn forget(&mut self, num_left: usize) -> Result<(), GeneratorError> {
+        let kept = self.read.len().saturating_sub(num_left);
+        let Some(&end) = self.read.get(kept) else { return Ok(()) };
+        self.read.truncate(kept);
+        self.starts.retain(|_, start| *start < end);
+        self.disk.cut_file(&self.path, end).map_err(failed)?;
+        (self.journal, _) =
+            Journal::open(&self.disk, &self.path, SyncPolicy::OnDemand, end).map_err(failed)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(path: &Path, from: u64, step: u64) -> (RecordedOrder, Vec<Taken>) {
+        RecordedOrder::open(&Disk::unflushed(), path, from, step).expect("opens")
+    }
+
+    fn scores(members: std::ops::Range<u32>) -> Vec<Taken> {
+        members.map(|member| Taken::Score { group: 1, member }).collect()
+    }
+
+    #[test]
+    fn what_was_taken_in_after_a_checkpoint_is_read_back_in_order() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("order.bin");
+        let (mut order, taken) = open(&path, 0, 1);
+        assert!(taken.is_empty());
+        let note = |order: &mut RecordedOrder, members| {
+            scores(members).iter().for_each(|taken| order.note(taken).expect("noted"));
+        };
+        note(&mut order, 0..2);
+        order.begin_step(2);
+        let checkpoint = order.settle(2);
+        note(&mut order, 2..6);
+        drop(order);
+        let (mut order, taken) = open(&path, checkpoint, 2);
+        assert_eq!(taken, scores(2..6));
+        // The last two do not come: others take their place.
+        order.forget(2).expect("cut");
+        note(&mut order, 7..8);
+        assert_eq!(order.settle(2), checkpoint);
+        let (mut order, taken) = open(&path, checkpoint, 2);
+        assert_eq!(taken, [scores(2..4), scores(7..8)].concat());
+        order.forget(0).expect("nothing");
+        assert_eq!(order.settle(3), std::fs::metadata(&path).expect("a file").len());
+        assert_eq!(open(&path, 0, 1).1.len(), 5);
+    }
+}

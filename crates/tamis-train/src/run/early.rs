@@ -1,0 +1,105 @@
+//! Parts of a step that are trained on before the step is complete, while the rest of it is generated.
+//!
+//! What comes of it is what a step makes of the whole batch: the same mini-batches in the same order, under the same advantages, by the same objective. What
+//! would not be the same is refused at the start of a run ([`tamis_core::schedule::WholeStep`]).
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use tamis_core::group::GroupId;
+use tamis_core::objective::ObjectiveState;
+use tamis_core::ragged::Ragged;
+use tamis_rollout::Record;
+
+use super::RunError;
+use super::facts::StepFacts;
+use super::recipe::Recipe;
+use super::state::RunState;
+use super::step::{Batch, Updating};
+use super::workers::Workers;
+use crate::credit::left_out::left_out;
+use crate::credit::members::Members;
+use crate::credit::{assign, columns};
+use crate::interrupt::Halt;
+use crate::timings::{Timings, UPDATE};
+use crate::update::Updates;
+
+/// The first groups of a step, in batch order, that were trained on before it was complete; at the beginning of a step none.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Early {
+    /// How many groups.
+    pub(super) num_groups: usize,
+    /// Their updates.
+    pub(super) updates: Updates,
+    /// The objective's state after them; `None` before the first.
+    pub(super) objective: Option<ObjectiveState>,
+    /// Log-probabilities of their members under the policy at the start of the step `[B][T]`.
+    pub(super) old: Ragged<f32>,
+    /// How long it took.
+    pub(super) timings: Timings,
+    /// Log-probabilities under the reference `[G][T]`, where there is one: they are not computed again.
+    references: BTreeMap<GroupId, Ragged<f32>>,
+}
+
+impl Early {
+    /// Gives the groups of the complete batch what was computed of them.
+    pub(super) fn give(&mut self, trained: &mut [Record]) {
+        for record in trained {
+            if let Some(reference) = self.references.remove(&record.group.id) {
+                record.reference = Some(reference);
+            }
+        }
+    }
+
+    /// Trains on the next groups of a step, whole mini-batches of them.
+    ///
+    /// Where it is interrupted, weights may have moved: [`crate::native::NativeEngine::give_up_updates`] takes that back.
+    pub(super) fn train(
+        &mut self,
+        recipe: &Recipe,
+        workers: &mut Workers,
+        before: &RunState,
+        groups: Vec<Record>,
+    ) -> Result<(), Halt<RunError>> {
+        workers.engine.keep_before();
+        let part = Batch::part(before.step + 1, groups);
+        let mut facts = StepFacts::of(&part);
+        let groups = part.groups();
+        let members = Members::of(recipe, &part.trained);
+        let columns = columns(recipe, workers, before, &part, &members, &mut facts)?;
+        let credit = assign(recipe, before, &part, &columns, &mut facts)?;
+        let left_out = left_out(
+            &groups,
+            members.chosen.as_deref(),
+            credit.shaped.kept.as_ref(),
+            recipe.update.mask_truncated,
+        );
+        let updating = Updating::of(
+            recipe,
+            workers,
+            &part,
+            &left_out,
+            (&columns, &Ragged::default()),
+            &mut facts.timings,
+        )?;
+        let clock = Instant::now();
+        let training = updating.batch(recipe, &groups, &columns, &credit);
+        let plan = updating.plan(recipe);
+        let mut objective = self.objective.unwrap_or(before.learning.objective);
+        self.updates.train_part(&mut workers.engine, plan, &mut objective, training, self.num_groups)?;
+        self.objective = Some(objective);
+        facts.timings.add(UPDATE, clock.elapsed());
+        self.num_groups += groups.len();
+        updating.old(&groups).for_each(|row| self.old.push_row(row.iter().copied()));
+        self.timings.append(&facts.timings);
+        if let Some(reference) = &columns.reference {
+            let mut row = 0;
+            for group in groups {
+                let rows = row..row + group.trajectories.len();
+                row = rows.end;
+                self.references.insert(group.id, Ragged::from_rows(rows.map(|row| reference.row(row))));
+            }
+        }
+        Ok(())
+    }
+}
