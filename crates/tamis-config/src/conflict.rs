@@ -2,7 +2,7 @@
 
 use crate::schema::{
     Aggregation, BackendKind, Estimator, FilterKind, ImportanceLevel, KlPlace, LossKind, LrScheduleKind,
-    PoolScore, PublishPause, SingletonAdvantage,
+    PoolScore, SingletonAdvantage,
 };
 use crate::server_command::ServerCommand;
 
@@ -272,14 +272,6 @@ pub enum Conflict {
     LaunchWithout {
         /// What it lacks.
         what: &'static str,
-    },
-    /// Samples in flight at a publication are to be kept or given up, and nobody does so.
-    #[error(
-        "`publish.pause: {pause}` has no effect yet: samples in flight are finished before servers take new weights in"
-    )]
-    PauseUnused {
-        /// What is asked for.
-        pause: PublishPause,
     },
     /// No rounds, and a filter that compares what is in one.
     #[error(
@@ -668,7 +660,6 @@ impl Conflict {
             Self::LaunchWithout { what } => {
                 format!("write `{what}` where it belongs, such as `[tamis, serve, '{{model}}', --port, '{{port}}']`")
             }
-            Self::PauseUnused { .. } => "remove it, or set `publish.pause: wait`".to_owned(),
             Self::DeficitInFlight { .. } => {
                 "use `schedule.mode: rounds` or `streaming`, or remove `schedule.rounds_in_flight`".to_owned()
             }

@@ -11,8 +11,8 @@ use crate::diagnostic::{Diagnostic, Severity};
 use crate::reader::Reader;
 use crate::schema::{
     AdvantageScale, Aggregation, BackendKind, Config, Estimator, ImportanceLevel, KlPlace, LossKind,
-    LrScheduleKind, OnLimit, PromptFormat, PublishPause, RAW_OUTCOME, RewardKind, ScheduleMode, Surplus,
-    TaskKind, ValidationMetric,
+    LrScheduleKind, OnLimit, PromptFormat, RAW_OUTCOME, RewardKind, ScheduleMode, Surplus, TaskKind,
+    ValidationMetric,
 };
 use crate::server_command::ServerCommand;
 use crate::source::{Source, SourceKind};
@@ -353,8 +353,11 @@ impl Checker<'_> {
             return;
         }
         self.has_servers();
-        if self.config.publish.pause != PublishPause::Wait {
-            self.error(&["publish.pause"], Conflict::PauseUnused { pause: self.config.publish.pause });
+        if self.config.schedule.surplus == Surplus::Discard {
+            self.ignored(
+                &["publish.pause"],
+                "nothing is in flight at a publication with `schedule.surplus: discard`",
+            );
         }
     }
 

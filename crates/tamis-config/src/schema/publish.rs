@@ -36,8 +36,9 @@ section! {
         server_dir: Option<String> = "null", NotEmpty, Free;
         /// Versions that stay on disk, the newest included.
         keep: usize = "2", AtLeast(2.0), Free;
-        /// What becomes of samples in flight.
-        pause: PublishPause = "wait", Any, Fixed;
+        /// What becomes of samples in flight, which there are at a publication with `schedule.surplus: carry` alone. Null: `keep` with
+        /// `schedule.mode: streaming`, else `wait`.
+        pause: Option<PublishPause> = "null", Any, Fixed;
         /// How a server shows that it holds the new weights before it is used.
         verify: PublishVerify = "probe", Any, Free;
     }

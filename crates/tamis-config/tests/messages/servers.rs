@@ -85,16 +85,6 @@ warning: `publish.keep` has no effect: `rollout.backend` is `native`
 #[test]
 fn publications() {
     let served = ["rollout.backend=vllm", "rollout.servers=[http://h:1]"];
-    assert_snapshot!(said("publish: {pause: keep}", &served), @r#"
-error: `publish.pause: keep` has no effect yet: samples in flight are finished before servers take new weights in
- --> run.yaml:1:18
-  |
-1 | publish: {pause: keep}
-  |                  ^^^^
-  hint: remove it, or set `publish.pause: wait`
-
-1 error in the configuration
-"#);
     assert_snapshot!(said("publish: {keep: 1}", &served), @r#"
 error: `publish.keep` must be at least 2, got 1
  --> run.yaml:1:17

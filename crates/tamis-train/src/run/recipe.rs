@@ -1,12 +1,12 @@
 //! What is optimised and how: everything of a step that its configuration alone decides.
 
-use tamis_config::{Config, ZeroGroups};
+use tamis_config::{BackendKind, Config, PublishPause, ScheduleMode, Surplus, ZeroGroups};
 use tamis_core::advantage::shaping::Shaping;
 use tamis_core::advantage::{Advantage, AdvantageEstimator, Column};
 use tamis_core::diagnostics::Buckets;
 use tamis_core::objective::{Objective, PolicyLoss};
 use tamis_env::reward::TrainerState;
-use tamis_rollout::{SamplePurpose, Sampling};
+use tamis_rollout::{InFlight, SamplePurpose, Sampling};
 
 use super::RunError;
 use super::settings::{planned_steps, trainer_state, update_settings, validation_settings};
@@ -114,6 +114,23 @@ impl Recipe {
     /// Whether the sampler's log-probabilities stand for those of the policy before the step, by the chosen correction.
     pub(crate) fn bypasses_old(&self) -> bool {
         self.update.correction.as_ref().is_some_and(|correction| correction.mode.is_bypass())
+    }
+
+    /// What becomes of samples in flight when weights are published. Those of the native engine end first: new weights cost it nothing to take in, and what
+    /// they had computed would be computed anew.
+    pub(crate) fn in_flight(&self) -> InFlight {
+        let (schedule, is_native) =
+            (&self.config.schedule, self.config.rollout.backend == BackendKind::Native);
+        match self.config.publish.pause {
+            _ if is_native => InFlight::Wait,
+            Some(PublishPause::Wait) => InFlight::Wait,
+            Some(PublishPause::Keep) => InFlight::Keep,
+            Some(PublishPause::Abort) => InFlight::Abort,
+            None if schedule.mode == ScheduleMode::Streaming && schedule.surplus == Surplus::Carry => {
+                InFlight::Keep
+            }
+            None => InFlight::Wait,
+        }
     }
 
     /// Steps that the run is to have, for schedules of the learning rate: as configured, or those that its epochs hold where every step

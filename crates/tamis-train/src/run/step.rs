@@ -7,7 +7,7 @@ use tamis_core::group::Group;
 use tamis_core::objective::{Normalisers, ObjectiveState};
 use tamis_core::ragged::Ragged;
 use tamis_core::schedule::StepReport;
-use tamis_rollout::{Dependencies, InFlight, OrderLog, Publication, Record, Reference};
+use tamis_rollout::{Dependencies, OrderLog, Publication, Record, Reference};
 
 use super::RunError;
 use super::early::Early;
@@ -232,7 +232,7 @@ pub(crate) fn step(
     Ok(Step { after, trained, others: batch.others, carried_out: batch.carried_out, facts })
 }
 
-/// Has the generator sample by new weights. Samples in flight end first, with those they began with: their groups settle as ever.
+/// Has the generator sample by new weights. Groups that end meanwhile settle as ever.
 fn publish(
     recipe: &Recipe,
     workers: &mut Workers,
@@ -252,7 +252,7 @@ fn publish(
         order: workers.order.as_mut().map(|order| order as &mut dyn OrderLog),
         is_interrupted: &|| interrupt.is_requested(),
     };
-    Ok(workers.dispatcher.publish(publication, InFlight::Wait, with)?)
+    Ok(workers.dispatcher.publish(publication, recipe.in_flight(), with)?)
 }
 
 /// Trains the critic on the step's returns, where there are some; whether it did.
