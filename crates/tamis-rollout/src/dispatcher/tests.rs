@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 
 use tamis_core::filter::Metric;
-use tamis_core::group::PromptId;
+use tamis_core::group::{PromptId, Trajectory};
 use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::ScheduleSettings;
 use tamis_data::prompt::{Prompt, PromptContent};
