@@ -191,11 +191,15 @@ fn run(mut machine: Scheduler, train_time: f64) -> Result<Found, ScheduleError> 
                     Command::Train { groups, .. } => {
                         let share = groups.len() as f64 / GROUPS as f64;
                         learner = learner.max(server.clock) + share * train_time;
-                        groups.into_iter().for_each(|group| trained.add(group));
+                        for group in groups {
+                            trained.add(group);
+                        }
                     }
                     Command::StepReady(close) => {
                         server.abort(&close.aborted);
-                        close.trained.iter().for_each(|group| trained.add(*group));
+                        for group in &close.trained {
+                            trained.add(*group);
+                        }
                         learner = server.clock + train_time;
                         is_closed = true;
                     }

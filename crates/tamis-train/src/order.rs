@@ -105,7 +105,9 @@ mod tests {
         let (mut order, taken) = open(&path, 0, 1);
         assert!(taken.is_empty());
         let note = |order: &mut RecordedOrder, members| {
-            scores(members).iter().for_each(|taken| order.note(taken).expect("noted"));
+            for taken in scores(members) {
+                order.note(&taken).expect("noted");
+            }
         };
         note(&mut order, 0..2);
         order.begin_step(2);

@@ -90,7 +90,9 @@ impl Early {
         self.objective = Some(objective);
         facts.timings.add(UPDATE, clock.elapsed());
         self.num_groups += groups.len();
-        updating.old(&groups).for_each(|row| self.old.push_row(row.iter().copied()));
+        for row in updating.old(&groups) {
+            self.old.push_row(row.iter().copied());
+        }
         self.timings.append(&facts.timings);
         if let Some(reference) = &columns.reference {
             let mut row = 0;

@@ -119,17 +119,14 @@ impl Recipe {
     /// What becomes of samples in flight when weights are published. Those of the native engine end first: new weights cost it nothing to take in, and what
     /// they had computed would be computed anew.
     pub(crate) fn in_flight(&self) -> InFlight {
-        let (schedule, is_native) =
-            (&self.config.schedule, self.config.rollout.backend == BackendKind::Native);
-        match self.config.publish.pause {
-            _ if is_native => InFlight::Wait,
-            Some(PublishPause::Wait) => InFlight::Wait,
-            Some(PublishPause::Keep) => InFlight::Keep,
-            Some(PublishPause::Abort) => InFlight::Abort,
-            None if schedule.mode == ScheduleMode::Streaming && schedule.surplus == Surplus::Carry => {
-                InFlight::Keep
-            }
-            None => InFlight::Wait,
+        let schedule = &self.config.schedule;
+        let is_native = self.config.rollout.backend == BackendKind::Native;
+        let streams = schedule.mode == ScheduleMode::Streaming && schedule.surplus == Surplus::Carry;
+        let otherwise = if streams { PublishPause::Keep } else { PublishPause::Wait };
+        match self.config.publish.pause.unwrap_or(otherwise) {
+            PublishPause::Keep if !is_native => InFlight::Keep,
+            PublishPause::Abort if !is_native => InFlight::Abort,
+            PublishPause::Wait | PublishPause::Keep | PublishPause::Abort => InFlight::Wait,
         }
     }
 
