@@ -67,7 +67,8 @@ fn a_streaming_run_accounts_for_everything_and_is_resumed_as_it_was() {
         "mode: streaming, surplus: carry, max_lag: 1",
         "mode: streaming, surplus: carry, max_lag: 2, rounds_in_flight: 2, order: completion",
     ] {
-        let folder = Folder::new().with("config.yaml", &with_schedule(schedule));
+        let config = with_schedule(schedule).replaced("save_freq: 2", "save_freq: 2, keep_last: 9");
+        let folder = Folder::new().with("config.yaml", &config);
         folder.tamis(&["train", "config.yaml"]).succeeds();
         let steps = steps(&folder);
         assert_eq!(steps.len(), 6, "{schedule}");

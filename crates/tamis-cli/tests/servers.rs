@@ -64,6 +64,36 @@ fn a_run_over_servers_is_the_run_without() {
     assert_eq!(published, 2);
 }
 
+/// Streaming, mini-batches are trained on while the servers generate the rest: the weights are those of whole batches, and of the native run. What looks at
+/// the whole step is refused with the reason; with groups in flight over publications everything is accounted for.
+#[test]
+fn mini_batches_of_a_stream_are_trained_on_before_their_step_is_complete() {
+    let folder = with_a_policy();
+    let streaming = "schedule.mode=streaming";
+    train(&folder, "alone", &from_the_policy(&[]), &[streaming]).succeeds();
+    let server = Serving::begin(&folder, &["first", "--test-sample-ms", "5"]);
+    let over = from_the_policy(&[&server.address]);
+    let weights = |run: &str| {
+        std::fs::read(folder.join(&format!("runs/{run}/checkpoints/step_4/model.safetensors"))).unwrap()
+    };
+    for (name, setting) in
+        [("early", "schedule.early_updates=true"), ("whole", "schedule.early_updates=false")]
+    {
+        train(&folder, name, &over, &[streaming, setting]).succeeds();
+        assert!(weights("alone") == weights(name), "{name}");
+    }
+    let refused = train(&folder, "no", &over, &[streaming, "train.ppo_epochs=2"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.shown());
+    for part in ["passed over more than once", "train.ppo_epochs", "schedule.early_updates=false"] {
+        assert!(refused.stderr.contains(part), "{}", refused.shown());
+    }
+    let carry = ["schedule.surplus=carry", "schedule.max_lag=1"];
+    let carried = train(&folder, "carried", &over, &[&[streaming][..], &carry].concat()).succeeds();
+    assert!(carried.stderr.contains("correction decoupled_token_is"), "{}", carried.shown());
+    let lags = metrics(&folder, "carried");
+    assert!(lags.iter().any(|row| row["groups/in_flight_out"].as_f64().is_some_and(|groups| groups > 0.0)));
+}
+
 /// Likewise with what other servers would have other log-probabilities for: a form, a cut, a temperature.
 #[test]
 fn completions_of_a_form_over_servers_are_those_without() {
@@ -147,6 +177,36 @@ fn log_probabilities_that_are_not_ours_are_refused_where_they_are_trained_on() {
     }
     let failure = refused(&["rollout.regex=[0-9]+", "objective.loss.kind=decoupled"]);
     assert!(failure.contains("with regex these are not"), "{failure}");
+}
+
+/// Nobody is left on the way: the run saves, ends with exit code 3, and goes on at another server as if nothing had happened.
+#[test]
+fn a_run_whose_servers_are_gone_for_good_can_be_resumed() {
+    let folder = with_a_policy();
+    train(&folder, "alone", &from_the_policy(&[]), &["train.total_steps=6"]).succeeds();
+    let server = Serving::begin(&folder, &["first", "--test-sample-ms", "20"]);
+    let over = from_the_policy(&[&server.address]);
+    let mut arguments = vec!["train", "tiny.yaml", "run.name=served"];
+    arguments.extend(over.iter().map(String::as_str));
+    arguments.extend(["train.total_steps=6", "rollout.server_lost_timeout=1s", "rollout.server_timeout=5s"]);
+    let run = folder.start(&arguments);
+    let log = folder.join("runs/served/metrics.jsonl");
+    let until = std::time::Instant::now() + Duration::from_secs(60);
+    while std::fs::read_to_string(&log).map_or(0, |text| text.lines().count()) < 2 {
+        assert!(std::time::Instant::now() < until, "no step was trained");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(server.end("-KILL"), None);
+    let ended = folder.wait(run);
+    assert_eq!(ended.code, Some(3), "{}", ended.shown());
+    assert!(ended.stderr.contains("goes on with --resume"), "{}", ended.shown());
+    let other = Serving::begin(&folder, &["first"]);
+    let servers = format!("rollout.servers=[{}]", other.address);
+    folder.tamis(&["train", "--resume", "runs/served", &servers]).succeeds();
+    let weights = |run: &str| {
+        std::fs::read(folder.join(&format!("runs/{run}/checkpoints/step_6/model.safetensors"))).unwrap()
+    };
+    assert!(weights("alone") == weights("served"));
 }
 
 /// Nothing answers: exit code 3 with what was tried, soon, and nothing is left behind.

@@ -337,6 +337,7 @@ impl Checker<'_> {
                 "rollout.server_parameters",
                 "rollout.server_timeout",
                 "rollout.server_startup_timeout",
+                "rollout.server_lost_timeout",
                 "rollout.api_key_file",
                 "rollout.api_key_env",
                 "publish.dir",

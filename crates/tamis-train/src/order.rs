@@ -17,7 +17,7 @@ struct Entry {
     taken: Taken,
 }
 
-/// The noted order of a run. Entries survive a killed process at once; a loss of power may take the last ones, of which nothing that is on disk has come.
+/// The noted order of a run. Entries survive a killed process at once; a loss of power may take those after the last checkpoint.
 pub struct RecordedOrder {
     journal: Journal,
     disk: Disk,
@@ -56,10 +56,15 @@ impl RecordedOrder {
         self.step = step;
     }
 
-    /// Forgets what was taken in in steps before `next`; from where on the file holds the others.
-    pub fn settle(&mut self, next: u64) -> u64 {
+    /// Forgets what was taken in in steps before `next`; from where on the file holds the others. All of it is flushed to the device: a checkpoint counts
+    /// on its length.
+    ///
+    /// # Errors
+    /// Where it cannot be flushed.
+    pub fn settle(&mut self, next: u64) -> Result<u64, JournalError> {
         self.starts.retain(|step, _| *step >= next);
-        self.starts.values().copied().min().unwrap_or(self.journal.position())
+        self.journal.sync()?;
+        Ok(self.starts.values().copied().min().unwrap_or(self.journal.position()))
     }
 }
 
@@ -111,7 +116,7 @@ mod tests {
         };
         note(&mut order, 0..2);
         order.begin_step(2);
-        let checkpoint = order.settle(2);
+        let checkpoint = order.settle(2).expect("flushed");
         note(&mut order, 2..6);
         drop(order);
         let (mut order, taken) = open(&path, checkpoint, 2);
@@ -119,11 +124,11 @@ mod tests {
         // The last two do not come: others take their place.
         order.forget(2).expect("cut");
         note(&mut order, 7..8);
-        assert_eq!(order.settle(2), checkpoint);
+        assert_eq!(order.settle(2).expect("flushed"), checkpoint);
         let (mut order, taken) = open(&path, checkpoint, 2);
         assert_eq!(taken, [scores(2..4), scores(7..8)].concat());
         order.forget(0).expect("nothing");
-        assert_eq!(order.settle(3), std::fs::metadata(&path).expect("a file").len());
+        assert_eq!(order.settle(3).expect("flushed"), std::fs::metadata(&path).expect("a file").len());
         assert_eq!(open(&path, 0, 1).1.len(), 5);
     }
 }

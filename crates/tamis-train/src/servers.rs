@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tamis_config::{BackendKind, Config, LaunchConfig, PublishConfig, PublishVerify, ServerCommand};
+use tamis_config::{BackendKind, Config, LaunchConfig, PublishConfig, PublishVerify, ServerCommand, Surplus};
 use tamis_core::objective::PolicyLoss;
 use tamis_model::SaveDtype;
 use tamis_rollout::clock::{Bell, SystemClock};
@@ -97,9 +97,13 @@ impl Sampler {
 /// says is itself trained on, or weighed against the learner's.
 pub(crate) fn recomputes_logprobs(config: &Config) -> Result<bool, AssembleError> {
     let (objective, _) = objective::objective(config)?;
-    let is_read =
-        matches!(objective.policy, PolicyLoss::Decoupled(_)) || objective::correction(config)?.is_some();
-    Ok(config.rollout.backend != BackendKind::Native && !is_read)
+    // A correction that weighs and rejects nothing reads nothing either; of carried groups nobody could say it any more.
+    let is_weighed = objective::correction(config)?.is_some_and(|correction| {
+        correction.importance.is_some() || !correction.rejections.is_empty() || correction.mode.is_bypass()
+    });
+    let is_read = matches!(objective.policy, PolicyLoss::Decoupled(_)) || is_weighed;
+    let is_carried = config.schedule.surplus == Surplus::Carry;
+    Ok(config.rollout.backend != BackendKind::Native && !is_read && !is_carried)
 }
 
 /// Starts the servers that a configuration wants started (`rollout.launch`) with the weights as they are, and waits until they answer; `None`
@@ -204,7 +208,8 @@ pub(crate) fn connect(
     if let Some((server, other)) = fleet.other_logprobs(how.sampling).into_iter().next() {
         if !recomputes {
             let hint = "turn that off, start vLLM with the --logprobs-mode that fits (raw_logprobs at temperature 1, processed_logprobs without \
-                        truncation), or leave objective.correction and the decoupled loss out: the learner then computes them again";
+                        truncation), or train without what reads them, with which the learner computes them again: objective.correction.preset=disabled, \
+                        schedule.surplus=discard, another loss than `decoupled`";
             return Err(AssembleError::setting(format!("rollout.servers: {server}: {other}"), hint).into());
         }
         ui.say(&format!("{server}: {other}: the learner computes them again"));
@@ -284,8 +289,11 @@ fn fleet(
             }
         });
     }
-    let settings =
-        FleetSettings { start_timeout: rollout.server_startup_timeout, ..FleetSettings::default() };
+    let settings = FleetSettings {
+        start_timeout: rollout.server_startup_timeout,
+        give_up_after: rollout.server_lost_timeout,
+        ..FleetSettings::default()
+    };
     let say = {
         let ui = ui.clone();
         Box::new(move |message: tamis_rollout::fleet::FleetMessage| ui.warn(&message.to_string()))

@@ -97,10 +97,11 @@ section! {
 
 section! {
     /// Correction for a sampler that is not the policy. The native engine samples from the very policy that it trains, so that there is nothing to
-    /// correct, except in groups that were carried over from an earlier step (`schedule.surplus: carry`): streaming, that is corrected where nothing
-    /// is set.
+    /// correct, except in groups that were carried over from an earlier step (`schedule.surplus: carry`): streaming and at servers, that is corrected
+    /// where nothing is set.
     pub struct CorrectionConfig {
-        /// A correction by name. Null: `disabled`, but with `schedule.mode: streaming` and `schedule.surplus: carry` `decoupled_token_is`.
+        /// A correction by name. Null: `disabled`, but with `schedule.surplus: carry` under `schedule.mode: streaming` or at servers
+        /// `decoupled_token_is`.
         preset: Option<CorrectionPreset> = "null", Any, Fixed;
         /// Importance weights. Null: the preset's.
         weights: Option<CorrectionWeightsConfig> = "null", Any, Fixed;

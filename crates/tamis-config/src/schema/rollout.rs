@@ -69,6 +69,8 @@ section! {
         server_timeout: Duration = "600s", Any, Free;
         /// How long servers may take to answer at the start of a run.
         server_startup_timeout: Duration = "60s", Any, Free;
+        /// How long a run waits on the way where no server is left; then it saves and ends, to be resumed. Null: for as long as it takes.
+        server_lost_timeout: Option<Duration> = "3600s", Any, Free;
         /// File with the key that the servers ask for (`Authorization: Bearer`).
         api_key_file: Option<PathBuf> = "null", NotEmpty, Free;
         /// Variable of the environment that holds that key, where no file does.

@@ -19,6 +19,9 @@ use crate::source::DrawnPrompt;
 /// How long the last word of what was given up is waited for when a run ends.
 const LAST_WORD: Duration = Duration::from_secs(2);
 
+/// How long what is followed is waited for at a time.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
 /// Whether a command ends the step.
 fn is_end(command: &Command) -> bool {
     matches!(
@@ -112,9 +115,12 @@ impl Dispatcher {
             if !self.flights.values().any(is_unheard) {
                 break;
             }
+            self.scored.extend(with.scorer.next(Wait::No)?);
             let is_late = self.replay.is_over() && Instant::now() >= until;
+            let until = if self.replay.is_over() { until } else { Instant::now() + LOOK_EVERY };
             let events = if is_late { Vec::new() } else { with.generator.next(Wait::Until(until))? };
-            let is_silent = events.is_empty() && with.generator.load().in_flight == 0;
+            let is_silent =
+                events.is_empty() && with.generator.load().in_flight == 0 && !with.scorer.is_busy();
             self.inbox.of_groups.extend(events);
             if is_silent && !self.replay.is_over() && !self.has_arrival() {
                 self.stop_following(with)?;

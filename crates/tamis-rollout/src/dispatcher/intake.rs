@@ -24,7 +24,7 @@ const MOST_ATTEMPTS: u32 = 8;
 impl Dispatcher {
     /// Puts held groups that the machine waits for back into flight, with the members they have.
     pub(super) fn take_off_again(&mut self) {
-        let size = self.settings.group_size;
+        let (size, is_by_rounds) = (self.settings.group_size, self.is_by_rounds());
         let open: Vec<GroupId> = self
             .held
             .values()
@@ -49,7 +49,8 @@ impl Dispatcher {
             for trajectory in &record.group.trajectories {
                 let Some(member) = members.get_mut(trajectory.sample_index as usize) else { continue };
                 *member = Member::Sampled;
-                if let Some(row) = scored_before(record, trajectory) {
+                // A round is looked at when it is whole, with what is said of its members then.
+                if let Some(row) = scored_before(record, trajectory).filter(|_| !is_by_rounds) {
                     *member = Member::Scored;
                     rows.push(((id, trajectory.sample_index), row));
                 }
@@ -133,7 +134,7 @@ impl Dispatcher {
         }
         let is_quiet = !self.has_arrival() && !with.scorer.is_busy();
         if is_quiet && with.generator.load().in_flight == 0 && self.again.is_empty() {
-            if !self.replay.is_over() {
+            if !self.replay.is_over() && !is_ending() {
                 return self.stop_following(with);
             }
             if let Some(version) = self.publishing.filter(|_| is_ending()) {

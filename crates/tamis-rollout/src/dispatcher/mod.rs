@@ -360,7 +360,7 @@ impl Dispatcher {
         with.generator.publish(publication, in_flight)?;
         let is_interrupted = with.is_interrupted;
         with.is_interrupted = &|| false;
-        let mut waits = in_flight == InFlight::Wait;
+        let mut waits = in_flight != InFlight::Abort;
         while self.publishing.is_some() {
             self.pump(&mut with, is_interrupted)?;
             if waits && self.publishing.is_some() && is_interrupted() {
@@ -371,6 +371,7 @@ impl Dispatcher {
         // What was given up is over before the state is saved.
         self.hear_out(&mut with)?;
         if !self.is_by_rounds() {
+            // A resumed run has the groups, and not what was said of them.
             self.observe_rest(&mut with)?;
         }
         // What waited for them. Between two steps nothing ends.

@@ -1,10 +1,11 @@
 //! The order in which a dispatcher takes things in: noted where it decides what is trained on, and followed by a resumed run.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use tamis_core::group::{GroupId, PolicyVersion};
 
+use super::flight::Course;
 use super::{Dependencies, DispatchError, Dispatcher};
 use crate::generator::{FailureKind, GeneratorError, GeneratorEvent, SampleId};
 use crate::scorer::ScoreEvent;
@@ -94,7 +95,16 @@ pub(super) struct Replay {
 
 impl Replay {
     pub(super) fn of(taken: impl IntoIterator<Item = Taken>) -> Self {
-        let taken: VecDeque<Taken> = taken.into_iter().collect();
+        let mut taken: VecDeque<Taken> = taken.into_iter().collect();
+        // Each attempt came to one end, and what a checkpoint had in flight is asked for as if for the first time.
+        let mut attempts: BTreeMap<SampleId, u32> = BTreeMap::new();
+        for taken in &mut taken {
+            if let Taken::Sample { id, .. } = taken {
+                let attempt = attempts.entry(SampleId { attempt: 0, ..*id }).or_default();
+                id.attempt = *attempt;
+                *attempt += 1;
+            }
+        }
         let unsampled = taken.iter().filter_map(|taken| match taken {
             Taken::Sample { id, end } if *end != SampleEnd::Sampled => Some(*id),
             _ => None,
@@ -191,7 +201,9 @@ impl Dispatcher {
             Arrival::Event(GeneratorEvent::Failed { id, .. } | GeneratorEvent::Aborted { id, .. }) => {
                 self.expect(*id).is_ok()
             }
-            Arrival::Unheard(group) => self.flights.contains_key(group),
+            Arrival::Unheard(group) => {
+                self.flights.get(group).is_some_and(|flight| flight.course == Course::Aborted)
+            }
             Arrival::Event(_) | Arrival::Score(_) => true,
         })
     }

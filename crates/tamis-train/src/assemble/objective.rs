@@ -1,9 +1,9 @@
 //! The objective and its correction.
 
 use tamis_config::{
-    Aggregation as ConfigAggregation, CispoBound as ConfigBound, Config, CorrectionLevel, CorrectionPreset,
-    GspoForm as ConfigForm, ImportanceLevel, KlEstimator as ConfigKl, KlPlace, LogRatioLimit, LossConfig,
-    LossKind, OutsideBounds, ScheduleMode, Surplus as ConfigSurplus,
+    Aggregation as ConfigAggregation, BackendKind, CispoBound as ConfigBound, Config, CorrectionLevel,
+    CorrectionPreset, GspoForm as ConfigForm, ImportanceLevel, KlEstimator as ConfigKl, KlPlace,
+    LogRatioLimit, LossConfig, LossKind, OutsideBounds, ScheduleMode, Surplus as ConfigSurplus,
 };
 use tamis_core::correction::{Correction, Importance as CorrectionWeights, Level, Mode, Outside, Rejection};
 use tamis_core::objective::{
@@ -161,13 +161,15 @@ fn entropy(config: &Config) -> Option<EntropyBonus> {
     })
 }
 
-/// The name of the correction: the one that is set; else, where a stream carries groups into later steps, token weights up to 2, for such groups were
-/// sampled by older weights as a rule and not by chance. A loss that weighs them itself has none beside it.
+/// The name of the correction: the one that is set; else, where groups of older weights are trained on as a rule (a stream that carries them), or
+/// nothing else would tell of their age (carried groups of servers), token weights up to 2. A loss that weighs them itself has none beside it.
 pub fn correction_preset(config: &Config) -> Option<CorrectionPreset> {
     let settings = &config.objective.correction;
     let is_unset = settings.weights.is_none() && settings.rejections.is_empty();
-    let lags =
-        config.schedule.mode == ScheduleMode::Streaming && config.schedule.surplus == ConfigSurplus::Carry;
+    // Old log-probabilities of the native engine's carried groups are those that they were sampled with, so that the loss's ratio tells of their age;
+    // servers' are computed at the start of the step.
+    let lags = config.schedule.surplus == ConfigSurplus::Carry
+        && (config.schedule.mode == ScheduleMode::Streaming || config.rollout.backend != BackendKind::Native);
     let is_wanted = is_unset && lags && config.objective.loss.kind != LossKind::Decoupled;
     settings.preset.or(is_wanted.then_some(CorrectionPreset::DecoupledTokenIs))
 }

@@ -20,6 +20,7 @@ use crate::progress::Progress;
 use crate::run::RunError;
 use crate::run::recipe::Recipe;
 use crate::run::workers::Workers;
+use crate::servers::Sampler;
 
 /// Columns of the estimator that take a pass of their own `[B][T]`.
 #[derive(Default)]
@@ -120,8 +121,9 @@ impl Passes {
         );
         let mut passes = Self::default();
         let plain = sequences(groups);
-        // What is compared with a pass of now is a pass of now, where an earlier policy sampled a group.
-        let is_stale = (squares || gold) && workers.any_is_stale(groups);
+        // What is compared with a pass of now is a pass of now, where an earlier policy sampled a group, or a server did.
+        let is_served = matches!(workers.sampler, Sampler::Servers { .. });
+        let is_stale = (squares || gold) && (is_served || workers.any_is_stale(groups));
         let mut scored = |sequences: &[LearnerSequence<'_>], sharpness: f64| {
             scored(&mut workers.engine, recipe.update.micro_batch, sequences, sharpness)
         };

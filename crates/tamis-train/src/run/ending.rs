@@ -340,7 +340,8 @@ impl RunError {
                     .to_owned(),
             ),
             Self::Servers(GeneratorError::Unreachable { .. }) => Some(
-                "start the servers first (`tamis serve CHECKPOINT`, or vLLM with VLLM_SERVER_DEV_MODE=1), and name them in rollout.servers".to_owned(),
+                "start the servers (`tamis serve CHECKPOINT`, or vLLM with VLLM_SERVER_DEV_MODE=1), and name them in rollout.servers; a run that had \
+                 begun goes on with --resume".to_owned(),
             ),
             Self::Assemble(error) => error.hint(),
             Self::Directory(error) => error.hint().map(str::to_owned),

@@ -63,6 +63,10 @@ impl Run {
     /// Saves the state after the last trained step and forgets every later answer, so that a resume asks anew.
     pub(super) fn save_without_answers(&mut self) -> Result<(), RunError> {
         self.workers.scorer.settle_journal(u64::MAX);
+        // What comes of other answers has an order of its own.
+        if let Some(order) = &mut self.workers.order {
+            order.settle(u64::MAX).map_err(RunError::Journal)?;
+        }
         self.save()
     }
 

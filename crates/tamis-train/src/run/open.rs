@@ -7,7 +7,8 @@ use tamis_config::{BackendKind, Config, Loaded, LoggerKind, length_may_change};
 use tamis_data::sampler::{Order, Position};
 use tamis_env::reward::Listener;
 use tamis_rollout::{
-    Beginning, DispatchError, Dispatcher, DispatcherSettings, PreparedPrompt, Record, Scorer, metric_values,
+    Beginning, DispatchError, Dispatcher, DispatcherSettings, OrderLog as _, PreparedPrompt, Record, Scorer,
+    metric_values,
 };
 
 use super::attempts::Attempts;
@@ -206,7 +207,7 @@ impl Run {
             let next =
                 state.as_ref().map_or(1, |(state, _)| state.step + u64::from(!state.validation.is_missing));
             let opened = RecordedAnswers::open(directory.disk(), &directory.journal(), from, next);
-            Some(opened.map_err(|error| journal_error(error, &directory))?)
+            Some(opened.map_err(|error| journal_error(error, &directory, |state| state.journal))?)
         } else {
             None
         };
@@ -365,13 +366,16 @@ impl Run {
             hands_out_parts: schedule::trains_early(&config, &sieve)?,
             ..dispatcher_settings(&config)
         };
+        let mut is_longer = false;
         let mut dispatcher = match &state {
             Some((state, folder)) => {
                 checkpoint::read_optimizer(folder, &mut engine)?;
                 engine.set_version(state.version);
                 let schedule = &state.schedule;
                 let mut machine = schedule.machine.clone();
-                let fresh = schedule::settings(&config, &sieve);
+                let (fresh, was) = (schedule::settings(&config, &sieve), machine.settings());
+                // How much is drawn ahead depends on how much is to come.
+                is_longer = (was.total_steps, was.total_epochs) != (fresh.total_steps, fresh.total_epochs);
                 machine.set_length(fresh.total_steps, fresh.total_epochs);
                 let (carried, health) = (carried(schedule, &pool)?, schedule.reward_health.clone());
                 let (next, version) = (schedule.next_group, state.version);
@@ -383,9 +387,13 @@ impl Run {
         let is_timed = config.rollout.backend != BackendKind::Native || scorer.rewards().concurrency() > 0;
         let order = if is_timed && dispatcher.machine().depends_on_timing() {
             let from = state.as_ref().and_then(|(state, _)| state.order).unwrap_or(0);
-            let (order, taken) = RecordedOrder::open(directory.disk(), &directory.order(), from, at + 1)
-                .map_err(|error| journal_error(error, &directory))?;
-            dispatcher.follow(taken);
+            let (mut order, taken) = RecordedOrder::open(directory.disk(), &directory.order(), from, at + 1)
+                .map_err(|error| journal_error(error, &directory, |state| state.order))?;
+            if is_longer {
+                order.forget(taken.len()).map_err(RunError::from)?;
+            } else {
+                dispatcher.follow(taken);
+            }
             Some(order)
         } else {
             None
@@ -397,7 +405,7 @@ impl Run {
             let launched = servers::launch(&config, &folders, &engine, directory.path(), &interrupt, &ui)?;
             let from = state.as_ref().and_then(|(state, _)| state.samples).unwrap_or(0);
             let samples = RecordedSamples::open(directory.disk(), &directory.samples_journal(), from)
-                .map_err(|error| journal_error(error, &directory))?;
+                .map_err(|error| journal_error(error, &directory, |state| state.samples))?;
             let begin =
                 Beginning { version: engine.version(), step: at + 1, next_group: dispatcher.next_group() };
             let samples = (samples, begin);
@@ -540,14 +548,18 @@ pub(super) fn how_to_train_further(config: &Config, run: &Path, steps: u64) -> S
 }
 
 /// What of a damaged journal can be gone on from: the newest checkpoint that counts on no more than is left.
-fn journal_error(error: JournalError, directory: &RunDirectory) -> RunError {
+fn journal_error(
+    error: JournalError,
+    directory: &RunDirectory,
+    promised: fn(&RunState) -> Option<u64>,
+) -> RunError {
     let left = match &error {
         JournalError::TooShort { length, .. } => *length,
         JournalError::NotAJournal { .. } => 0,
         JournalError::Disk(_) | JournalError::TooLong { .. } => return RunError::Journal(error),
     };
     let is_usable = |folder: &PathBuf| {
-        checkpoint::read_state(folder).is_ok_and(|state| state.journal.is_none_or(|length| length <= left))
+        checkpoint::read_state(folder).is_ok_and(|state| promised(&state).is_none_or(|length| length <= left))
     };
     let mut checkpoints = directory.list_checkpoints().unwrap_or_default();
     checkpoints.reverse();

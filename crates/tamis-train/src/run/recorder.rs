@@ -123,7 +123,9 @@ impl Recorder {
         let next = if state.validation.is_missing { state.step } else { state.step + 1 };
         let journal = scorer.settle_journal(next);
         let samples = sampler.settle_journal(next);
-        let order = order.as_mut().map(|order| order.settle(next));
+        // What was taken in until this step was trained is in the state, whatever is measured after it.
+        let order = order.as_mut().map(|order| order.settle(state.step + 1)).transpose();
+        let order = order.map_err(RunError::Journal)?;
         // A logger that is switched off keeps what it wrote before.
         let mut logs = state.logs.clone();
         self.loggers.sync(&mut logs)?;

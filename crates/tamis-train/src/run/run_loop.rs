@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tamis_config::LoggerKind;
 use tamis_core::schedule::Accounting;
-use tamis_rollout::{Collected, Dependencies, DispatchError, End, Next, OrderLog, Reference};
+use tamis_rollout::{Collected, Dependencies, DispatchError, End, GeneratorError, Next, OrderLog, Reference};
 
 use super::attempts::Attempts;
 use super::facts::StepMetrics;
@@ -74,6 +74,13 @@ impl Run {
         self.recorder.prune(&self.state)?;
         match self.go_on() {
             Err(Halt::Interrupted) => self.interrupted(),
+            // They may come back: what was trained is kept, and a resume goes on.
+            Err(Halt::Failed(RunError::Dispatch(DispatchError::Generator(
+                lost @ GeneratorError::Unreachable { .. },
+            )))) => {
+                self.interrupted()?;
+                Err(RunError::Servers(lost))
+            }
             Err(Halt::Failed(error)) => Err(error),
             Ok(ending) => Ok(ending),
         }
