@@ -59,6 +59,51 @@ fn a_checkpoint_is_evaluated_at_servers() {
     assert!(ended.failure().starts_with("exit code 3\nerror: no server answers: "), "{}", ended.shown());
 }
 
+/// A server that a run samples at is not given other weights; what is wrong with an evaluation at servers is told before anything begins.
+#[test]
+fn an_evaluation_does_not_take_the_servers_of_a_run_that_goes_on() {
+    let folder = policies();
+    let serving = Serving::begin(&folder, &["other"]);
+    let servers = format!("rollout.servers=[{}]", serving.address);
+    let from = ["~model.init", "+model.path=mine/checkpoints/step_1", "warm_start.steps=0"];
+    let train = ["train", "tiny.yaml", "run.dir=.", "run.name=served", "train.total_steps=1"];
+    folder.tamis(&[&train[..], &from, &["rollout.backend=vllm", &servers]].concat()).succeeds();
+    let eval = |more: &[&str]| folder.tamis(&[&["eval", "served"], more].concat());
+    // As the run's process does.
+    let lock = std::fs::File::open(folder.join("served/run.lock")).unwrap();
+    lock.lock().unwrap();
+    for more in [&[][..], &[&format!("rollout.servers=[{}/]", serving.address)]] {
+        let failure =
+            eval(more).failure().replace(&serving.address, "ADDRESS").replace("ADDRESS/ ", "ADDRESS ");
+        let (before, after) = failure.split_once("(process ").unwrap();
+        let after = after.trim_start_matches(|digit: char| digit.is_ascii_digit());
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(format!("{before}(process N{after}"), @"");
+        }
+    }
+    eval(&["rollout.backend=native"]).succeeds();
+    drop(lock);
+    eval(&[]).succeeds();
+}
+
+#[test]
+fn what_an_evaluation_cannot_do_is_told_before_it_begins() {
+    let folder = policies();
+    let eval = |more: &[&str]| folder.tamis(&[&["eval", "mine"], more].concat()).failure();
+    let nobody =
+        ["rollout.backend=vllm", "rollout.servers=[http://127.0.0.1:9]", "rollout.server_startup_timeout=1s"];
+    insta::assert_snapshot!(eval(&[&nobody[..], &["publish.server_dir=/there"]].concat()), @"");
+    insta::assert_snapshot!(eval(&["rollout.regex=[0-9]+x"]), @"");
+    // A server has its own means to follow an expression.
+    let told = eval(&[&nobody[..], &["rollout.regex=[0-9]+x"]].concat());
+    assert!(told.starts_with("exit code 3\nerror: no server answers: "), "{told}");
+    let told = eval(&[&nobody[..], &["rollout.regex=(1|2"]].concat());
+    assert!(
+        told.contains("exit code 2\nerror: rollout.regex (command line): not a regular expression"),
+        "{told}"
+    );
+}
+
 /// Text in, text out, by the model that the server has.
 #[test]
 fn a_server_s_own_model_is_evaluated() {

@@ -159,11 +159,16 @@ fn weights_are_published_where_servers_find_them() {
     ];
     run(&folder, &[&served, &SERVED[..]].concat(), vllm(&folder)).succeeds();
     assert!(weights(&folder, "alone") == weights(&folder, "served"));
-    let mut published: Vec<String> = std::fs::read_dir(folder.join("shared/served"))
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    published.sort();
+    let names = |path: &str| {
+        let entries = std::fs::read_dir(folder.join(path)).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    let runs = names("shared");
+    assert!(runs.len() == 1 && runs[0].starts_with("served-"), "{runs:?}");
+    let published = names(&format!("shared/{}", runs[0]));
     assert_eq!(published, ["start", "version_2", "version_3", "version_4"]);
     assert!(!folder.join("runs/served/published").exists());
 }

@@ -1,7 +1,7 @@
 //! A language model as a judge: it is asked about each completion, at a server with OpenAI's chat interface, and its score is read out of what it
 //! answers.
 //!
-//! What passes (a server that is busy or does not answer, a broken connection) is tried again after a growing pause; what does not (the request
+//! What passes (a server that is busy or does not answer, a broken connection) is tried again after a growing pause, at the next server; what does not (the request
 //! is refused, no score is in the answer) leaves the completion without this score, as any external reward that fails. Answers are no
 //! function of the run's keys: whoever scores journals them.
 
@@ -170,7 +170,9 @@ fn question(prompt: &Prompt) -> String {
 /// A completion that has not been scored.
 struct Open {
     row: usize,
-    body: Call,
+    text: String,
+    /// The server that is asked, at each attempt the next.
+    server: usize,
     attempts: u32,
     again_at: Instant,
 }
@@ -323,6 +325,12 @@ impl Judge {
         }
     }
 
+    /// Where it answers, for a person.
+    fn servers(&self) -> String {
+        let servers: Vec<String> = self.settings.servers.iter().map(ToString::to_string).collect();
+        servers.join(", ")
+    }
+
     fn outcome(&self, score: f64) -> Outcome {
         match self.settings.pass_score {
             Some(pass) => Outcome::verified(score, score >= pass),
@@ -359,19 +367,18 @@ impl RewardFunction for Judge {
         let failed = |message: String| Outcome::Failed(RewardFailure::Function { message });
         let mut outcomes: Vec<Option<Outcome>> = vec![None; batch.len()];
         let mut waiting: VecDeque<Open> = VecDeque::new();
-        let server =
-            self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % self.settings.servers.len();
+        let num_servers = self.settings.servers.len();
         let bell = Bell::default();
-        let mut line = match self.line(server, &bell) {
-            Ok(line) => line,
+        let mut lines = match (0..num_servers).map(|server| self.line(server, &bell)).collect() {
+            Ok::<Vec<Line>, HttpError>(lines) => lines,
             Err(error) => return vec![failed(error.to_string()); batch.len()],
         };
         let began = Instant::now();
         for (row, input) in batch.iter().enumerate() {
             match self.settings.template.fill(input) {
                 Ok(text) => {
-                    let body = self.call(&text, server);
-                    waiting.push_back(Open { row, body, attempts: 0, again_at: began });
+                    let server = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % num_servers;
+                    waiting.push_back(Open { row, text, server, attempts: 0, again_at: began });
                 }
                 Err(name) => {
                     outcomes[row] =
@@ -392,19 +399,21 @@ impl RewardFunction for Judge {
                 }
                 open.attempts += 1;
                 next_number += 1;
-                line.send(next_number, open.body.clone(), self.settings.timeout);
+                let call = self.call(&open.text, open.server);
+                lines[open.server].send(next_number, call, self.settings.timeout);
                 asked.insert(next_number, open);
             }
             waiting = later;
             bell.wait(LOOK_EVERY);
             if self.listener.is_interrupted() {
-                for number in asked.keys() {
-                    line.cancel(*number);
+                for (number, open) in &asked {
+                    lines[open.server].cancel(*number);
                 }
                 let interrupted = || Outcome::Failed(RewardFailure::Interrupted);
                 return outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(interrupted)).collect();
             }
-            for (number, exchange) in line.receive() {
+            let answers: Vec<(u64, Exchange)> = lines.iter_mut().flat_map(Line::receive).collect();
+            for (number, exchange) in answers {
                 let Some(mut open) = asked.remove(&number) else { continue };
                 match self.read(exchange) {
                     Ok(outcome) => outcomes[open.row] = Some(outcome),
@@ -415,6 +424,7 @@ impl RewardFunction for Judge {
                     }
                     Err(_) => {
                         open.again_at = Instant::now() + pause_after(open.attempts);
+                        open.server = (open.server + 1) % num_servers;
                         waiting.push_back(open);
                     }
                 }
@@ -425,7 +435,7 @@ impl RewardFunction for Judge {
                     "reward `{}`: {} answers of the judge at {} are waited for since {} s",
                     self.name,
                     asked.len() + waiting.len(),
-                    self.settings.servers[server],
+                    self.servers(),
                     began.elapsed().as_secs()
                 ));
             }
@@ -446,8 +456,7 @@ impl RewardFunction for Judge {
     }
 
     fn failure_hint(&self) -> Option<String> {
-        let servers: Vec<String> = self.settings.servers.iter().map(ToString::to_string).collect();
-        Some(format!("the judge answers at {}: look whether it does", servers.join(", ")))
+        Some(format!("the judge answers at {}: look whether it does", self.servers()))
     }
 
     fn how_to_give_acc(&self) -> Option<&'static str> {

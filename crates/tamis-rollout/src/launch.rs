@@ -26,6 +26,10 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const GRACE: Duration = Duration::from_secs(5);
 /// How often all of them together are started again.
 const MOST_RESTARTS: u32 = 8;
+/// Pause before a server is started again; it doubles each time.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Longest pause before a server is started again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How much of the end of a file of output a message shows.
 const LAST_BYTES: u64 = 4096;
 const LAST_LINES: usize = 20;
@@ -95,12 +99,19 @@ fn tail(output: &str) -> String {
     if output.is_empty() { String::new() } else { format!("; its output ends:\n{output}") }
 }
 
-/// A port of 127.0.0.1 that nobody listens on now.
+/// So many ports of 127.0.0.1 that nobody listens on now, no two alike.
 ///
 /// # Errors
-/// There is none.
-pub fn free_port() -> io::Result<u16> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr().map(|address| address.port())
+/// There are none.
+pub fn free_ports(count: usize) -> io::Result<Vec<u16>> {
+    // Each is held until all are drawn: one that is given back may be drawn again.
+    let held: Vec<TcpListener> =
+        (0..count).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).collect::<Result<_, _>>()?;
+    held.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
+}
+
+fn pause_after(restarts: u32) -> Duration {
+    FIRST_PAUSE.saturating_mul(1 << restarts.min(16)).min(LONGEST_PAUSE)
 }
 
 /// Hears what a person should know of servers.
@@ -113,7 +124,12 @@ struct Running {
     #[cfg(unix)]
     guard: Option<Guard>,
     has_answered: bool,
-    has_ended: bool,
+    /// Nothing is left of its group, whose number may be another's.
+    is_over: bool,
+    /// How often it was started again.
+    restarts: u32,
+    /// When it is started again.
+    again_at: Option<Instant>,
 }
 
 impl Running {
@@ -144,15 +160,20 @@ impl Running {
             child,
             process,
             has_answered: false,
-            has_ended: false,
+            is_over: false,
+            restarts: 0,
+            again_at: None,
         })
     }
 
-    /// How it ended, once it has.
+    /// How it ended, told once. Its workers, which would keep their GPU, end with it: at once, while the group has its number.
     fn ended(&mut self) -> Option<ExitStatus> {
-        let status = self.child.try_wait().ok().flatten();
-        self.has_ended |= status.is_some();
-        status
+        if self.is_over {
+            return None;
+        }
+        let status = self.child.try_wait().ok().flatten()?;
+        self.kill();
+        Some(status)
     }
 
     #[cfg(unix)]
@@ -165,11 +186,16 @@ impl Running {
 
     fn ask_to_end(&self) {
         #[cfg(unix)]
-        self.signal(nix::sys::signal::Signal::SIGTERM);
+        if !self.is_over {
+            self.signal(nix::sys::signal::Signal::SIGTERM);
+        }
     }
 
     /// Ends what is left of the group at once.
     fn kill(&mut self) {
+        if std::mem::replace(&mut self.is_over, true) {
+            return;
+        }
         #[cfg(unix)]
         {
             self.signal(nix::sys::signal::Signal::SIGKILL);
@@ -210,7 +236,7 @@ impl LaunchedServers {
         let is_over = Arc::new(AtomicBool::new(false));
         let watch = {
             let is_over = is_over.clone();
-            let watch = move || servers.watch(&is_over, &say);
+            let watch = move || servers.watch(MOST_RESTARTS, &is_over, &say);
             std::thread::Builder::new().name("launched".to_owned()).spawn(watch)
         };
         let watch = watch.map_err(|source| LaunchError::Surroundings {
@@ -254,8 +280,7 @@ impl Servers {
                 if interrupted.load(Ordering::SeqCst) {
                     return Err(LaunchError::Interrupted);
                 }
-                if let Some(status) = server.child.try_wait().ok().flatten() {
-                    server.has_ended = true;
+                if let Some(status) = server.ended() {
                     let output = last_lines(&server.process.log);
                     return Err(LaunchError::Ended { command, status: status.to_string(), output });
                 }
@@ -278,31 +303,31 @@ impl Servers {
         }
     }
 
-    /// Starts again what ends, until all is over.
-    fn watch(mut self, is_over: &AtomicBool, say: &Say) {
+    /// Starts again what ends, each server after a pause that grows, until all is over.
+    fn watch(mut self, most_restarts: u32, is_over: &AtomicBool, say: &Say) {
         let mut restarts = 0;
         while !is_over.load(Ordering::SeqCst) {
             for server in &mut self.0 {
-                if server.has_ended {
-                    continue;
-                }
-                let Some(status) = server.ended() else { continue };
-                let output = tail(&last_lines(&server.process.log));
-                let what = format!("the server `{}` ended ({status}){output}", server.process.shown);
-                if restarts == MOST_RESTARTS {
-                    say(&format!("{what}\nit is not started again: {restarts} restarts were made"));
-                    continue;
-                }
-                restarts += 1;
-                server.kill();
-                match Running::start(server.process.clone()) {
-                    Ok(again) => {
-                        say(&format!(
-                            "{what}\nit is started again, restart {restarts} of at most {MOST_RESTARTS}"
-                        ));
-                        *server = again;
+                if let Some(status) = server.ended() {
+                    let output = tail(&last_lines(&server.process.log));
+                    let what = format!("the server `{}` ended ({status}){output}", server.process.shown);
+                    if restarts == most_restarts {
+                        say(&format!("{what}\nit is not started again: {restarts} restarts were made"));
+                        continue;
                     }
-                    Err(error) => say(&format!("{what}\nit cannot be started again: {error}")),
+                    restarts += 1;
+                    let pause = pause_after(server.restarts);
+                    say(&format!(
+                        "{what}\nit is started again in {} s, restart {restarts} of at most {most_restarts}",
+                        pause.as_secs()
+                    ));
+                    server.again_at = Some(Instant::now() + pause);
+                }
+                if server.again_at.take_if(|at| *at <= Instant::now()).is_some() {
+                    match Running::start(server.process.clone()) {
+                        Ok(again) => *server = Running { restarts: server.restarts + 1, ..again },
+                        Err(error) => say(&format!("it cannot be started again: {error}")),
+                    }
                 }
             }
             std::thread::sleep(LOOK_EVERY);
@@ -317,7 +342,7 @@ impl Drop for Servers {
         }
         let began = Instant::now();
         while began.elapsed() < GRACE
-            && self.0.iter_mut().any(|server| server.ended().is_none() && !server.has_ended)
+            && self.0.iter_mut().any(|server| !server.is_over && server.ended().is_none())
         {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -366,7 +391,7 @@ mod tests {
 
     /// A program of the shell that answers on its port, once it has said something.
     fn server(folder: &Path, script: &str) -> ServerProcess {
-        let port = free_port().expect("a port");
+        let port = free_ports(1).expect("a port")[0];
         std::fs::write(folder.join("health"), "").expect("a file");
         let serve =
             format!("exec python3 -m http.server {port} --bind 127.0.0.1 --directory {}", folder.display());
@@ -460,6 +485,45 @@ mod tests {
     }
 
     #[test]
+    fn no_two_servers_have_the_same_port() {
+        let ports = free_ports(200).expect("ports");
+        assert_eq!(std::collections::BTreeSet::from_iter(&ports).len(), 200, "{ports:?}");
+    }
+
+    #[test]
+    fn pauses_before_restarts_double() {
+        assert_eq!(
+            [0, 1, 2, 5, 6, 40].map(|restarts| pause_after(restarts).as_secs()),
+            [1, 2, 4, 32, 60, 60]
+        );
+    }
+
+    /// Where no restart is left its workers go too, and a pause holds up nobody.
+    #[test]
+    fn workers_of_a_server_that_ended_end_with_it() {
+        for (most_restarts, last) in [(0, "it is not started again: 0 restarts were made"), (1, "in 1 s")] {
+            let folder = tempfile::tempdir().expect("a folder");
+            let worker = folder.path().join("worker");
+            let script = format!("sleep 1000 & echo $! > {}.new; mv {0}.new {0}; exit 1", worker.display());
+            let running = Running::start(server(folder.path(), &script)).expect("started");
+            let (say, heard) = said();
+            let is_over = AtomicBool::new(false);
+            let began = Instant::now();
+            std::thread::scope(|scope| {
+                scope.spawn(|| Servers(vec![running]).watch(most_restarts, &is_over, &say));
+                soon("its end", || !heard.lock().expect("lock").is_empty());
+                soon("the end of its worker", || {
+                    !is_alive(&std::fs::read_to_string(&worker).unwrap_or_default())
+                });
+                is_over.store(true, Ordering::SeqCst);
+            });
+            assert!(began.elapsed() < Duration::from_secs(20));
+            let heard = heard.lock().expect("lock").join("\n");
+            assert!(heard.contains(last), "{heard}");
+        }
+    }
+
+    #[test]
     fn a_server_that_ends_is_started_again() {
         let folder = tempfile::tempdir().expect("a folder");
         let pids = folder.path().join("pids");
@@ -476,7 +540,7 @@ mod tests {
         drop(servers);
         let heard = heard.lock().expect("lock").join("\n");
         assert!(heard.contains("ended (signal: 9 (SIGKILL))"), "{heard}");
-        assert!(heard.contains("it is started again, restart 1 of at most 8"), "{heard}");
+        assert!(heard.contains("it is started again in 1 s, restart 1 of at most 8"), "{heard}");
         assert!(!is_alive(numbers().lines().nth(1).expect("two")));
     }
 }

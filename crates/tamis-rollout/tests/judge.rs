@@ -210,6 +210,23 @@ fn faults_that_pass_are_tried_again_and_others_are_not() {
     );
 }
 
+/// One server of two is broken: what failed there is asked of the other.
+#[test]
+fn an_attempt_goes_to_the_next_server() {
+    let counts = [Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0))];
+    let [broken, fine] = counts.clone().map(|count| {
+        let is_broken = Arc::ptr_eq(&count, &counts[0]);
+        server(move |_, _| {
+            count.fetch_add(1, Ordering::SeqCst);
+            if is_broken { Reply::json(500, &json!({"error": {"message": "oh"}})) } else { says("5") }
+        })
+    });
+    let servers = [broken.url(), fine.url()].map(|url| Address::parse(&url).unwrap()).to_vec();
+    let judge = judge(JudgeSettings { servers, max_attempts: 2, ..settings(&fine.url()) });
+    assert_eq!(scored(&judge, &["x"; 7]), vec![Outcome::score(5.0); 7]);
+    assert_eq!(counts.map(|count| count.load(Ordering::SeqCst)), [4, 7]);
+}
+
 #[test]
 fn as_many_are_asked_about_at_once_as_there_may_be() {
     let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));

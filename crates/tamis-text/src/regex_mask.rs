@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use regex_automata::dfa::{Automaton, StartKind, dense};
+use regex_automata::nfa::thompson;
 use regex_automata::util::primitives::StateID;
 use regex_automata::util::start::Config as Start;
 use regex_automata::util::syntax;
@@ -99,7 +100,7 @@ type TokenBytes = Arc<[Option<Box<[u8]>>]>;
 /// The regular expression that a whole completion must match, over the tokens of one tokenizer.
 ///
 /// After any tokens the mask allows those from which a match can still be written with the tokenizer's tokens; end tokens are allowed where the text so far
-/// is a match. Special tokens, which are no text, are not. A completion that is cut off at its length limit is the beginning of a match.
+/// is a match, and end the completion there also where they have a text. Special tokens, which are no text, are not. A completion that is cut off at its length limit is the beginning of a match.
 /// (Willard and Louf 2023, arXiv 2307.09702; a mask is made when its state is first met, and kept; states with the same tokens share it.)
 #[derive(Debug)]
 pub struct RegexMask {
@@ -131,7 +132,7 @@ impl RegexMask {
 
     fn over(pattern: &str, tokens: TokenBytes, end_token_ids: &[u32]) -> Result<Self, RegexMaskError> {
         let regex = WholeRegex::new(pattern)?;
-        let hopeless = hopeless(&regex, &tokens);
+        let hopeless = hopeless(&regex, &tokens, end_token_ids);
         let mask =
             Self { regex, tokens, end_token_ids: end_token_ids.to_vec(), hopeless, masks: RwLock::default() };
         if mask.hopeless.contains(&mask.regex.start) {
@@ -151,6 +152,7 @@ impl RegexMask {
     /// After one more token: of an end token, or one that was not allowed, nothing may follow.
     pub fn after(&self, state: u32, token: u32) -> u32 {
         let bytes = self.tokens.get(token as usize).and_then(Option::as_ref);
+        let bytes = bytes.filter(|_| !self.end_token_ids.contains(&token));
         let next = bytes.and_then(|bytes| self.step(StateID::new(state as usize).unwrap_or(DEAD), bytes));
         next.unwrap_or(DEAD).as_u32()
     }
@@ -186,8 +188,8 @@ impl RegexMask {
     fn mask_of(&self, state: StateID) -> Vec<u64> {
         let mut mask = vec![0u64; self.tokens.len().div_ceil(64)];
         let mut allow = |token: usize| mask[token / 64] |= 1 << (token % 64);
-        for (token, bytes) in self.tokens.iter().enumerate() {
-            if bytes.as_ref().is_some_and(|bytes| self.step(state, bytes).is_some()) {
+        for (token, bytes) in texts(&self.tokens, &self.end_token_ids) {
+            if self.step(state, bytes).is_some() {
                 allow(token);
             }
         }
@@ -200,11 +202,21 @@ impl RegexMask {
     }
 }
 
+/// The tokens that go on with a text: an end token does not, also where it has one.
+fn texts<'a>(
+    tokens: &'a [Option<Box<[u8]>>],
+    end_token_ids: &'a [u32],
+) -> impl Iterator<Item = (usize, &'a [u8])> {
+    let is_end = |token: usize| end_token_ids.iter().any(|&end| end as usize == token);
+    let texts = tokens.iter().enumerate().filter_map(|(token, bytes)| Some((token, bytes.as_deref()?)));
+    texts.filter(move |&(token, _)| !is_end(token))
+}
+
 /// States from which no sequence of tokens leads to a match, of all that bytes lead to.
-fn hopeless(regex: &WholeRegex, tokens: &TokenBytes) -> BTreeSet<StateID> {
+fn hopeless(regex: &WholeRegex, tokens: &TokenBytes, end_token_ids: &[u32]) -> BTreeSet<StateID> {
     let mut is_token = [false; 256];
-    for bytes in tokens.iter().flatten() {
-        if let [byte] = **bytes {
+    for (_, bytes) in texts(tokens, end_token_ids) {
+        if let [byte] = *bytes {
             is_token[usize::from(byte)] = true;
         }
     }
@@ -232,7 +244,7 @@ fn hopeless(regex: &WholeRegex, tokens: &TokenBytes) -> BTreeSet<StateID> {
             }
         }
         // Tokens of several bytes, where single ones were not enough.
-        let longer = || tokens.iter().flatten().filter(|bytes| bytes.len() > 1);
+        let longer = || texts(tokens, end_token_ids).map(|(_, bytes)| bytes).filter(|bytes| bytes.len() > 1);
         let leads_out = |&&state: &&StateID| {
             longer().any(|bytes| regex.walk(state, bytes).is_some_and(|next| !left.contains(&next)))
         };
@@ -254,6 +266,8 @@ fn automaton(pattern: &str) -> Result<dense::DFA<Vec<u32>>, RegexMaskError> {
     syntax::parse(pattern).map_err(|error| RegexMaskError::Pattern { detail: chain(&error) })?;
     dense::Builder::new()
         .configure(config)
+        // What the other is made from, which comes first: a repetition of repetitions fills the memory by itself.
+        .thompson(thompson::Config::new().nfa_size_limit(Some(MAX_AUTOMATON)))
         .build(&format!("(?:{pattern})\\z"))
         .map_err(|error| RegexMaskError::Pattern { detail: chain(&error) })
 }
@@ -294,7 +308,8 @@ impl RegexMasks {
         Self { tokenizer, tokens: OnceLock::new(), made: Mutex::default() }
     }
 
-    /// The mask of an expression, for completions that end with one of `end_token_ids`.
+    /// The mask of an expression, for completions that end with one of `end_token_ids`. One is made at a time: whoever else asks waits, and
+    /// has what was made.
     ///
     /// # Errors
     /// See [`RegexMask::new`].
@@ -307,13 +322,11 @@ impl RegexMasks {
             made.push(found);
             return Ok(mask);
         }
-        drop(made);
         if self.tokens.get().is_none() {
             let _ = self.tokens.set(self.tokenizer.token_bytes()?.into());
         }
         let tokens = self.tokens.get().cloned().unwrap_or_default();
         let mask = Arc::new(RegexMask::over(pattern, tokens, end_token_ids)?);
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if made.len() >= MAX_EXPRESSIONS {
             made.remove(0);
         }
@@ -404,8 +417,23 @@ mod tests {
             @"not a regular expression that can be followed: unclosed group (at character 2)"
         );
         assert!(refused("a)(b").starts_with("not a regular expression"), "{}", refused("a)(b"));
-        let large = refused(r"(\w{50}|\d{60}){70}");
-        assert!(large.contains("exceeded"), "{large}");
+        for pattern in [r"(\w{50}|\d{60}){70}", r"(\w{1000}){1000}", "((a{1000}){1000}){1000}"] {
+            let large = refused(pattern);
+            assert!(large.contains("exceeded"), "{pattern}: {large}");
+        }
+    }
+
+    /// `]` is the end token here.
+    #[test]
+    fn an_end_token_that_has_a_text_ends_a_completion_all_the_same() {
+        let tokens: TokenBytes = ["[", "]", "a"].map(|text| Some(text.as_bytes().into())).to_vec().into();
+        let over = |pattern: &str| RegexMask::over(pattern, tokens.clone(), &[1]);
+        let mask = over(r"\[a*").expect("a mask");
+        assert_eq!([&[][..], &[0], &[0, 2]].map(|ids| allowed(&mask, ids)[0]), [0b001, 0b110, 0b110]);
+        assert!(is_over(&mask, &[0, 1]), "nothing follows it");
+        assert_eq!(allowed(&over(r"\[a*\]?").expect("a mask"), &[0])[0], 0b110);
+        assert!(is_over(&over(r"\[\]?a?").expect("a mask"), &[0, 1]), "nor where the expression goes on");
+        assert!(matches!(over(r"\[a\]").err(), Some(RegexMaskError::NoMatch)), "no other token writes it");
     }
 
     /// What leads to where no token leads on is not begun.
@@ -431,6 +459,22 @@ mod tests {
         }
         assert!(!Arc::ptr_eq(&first, &get("[0-9]{2,4}", &[1])), "the oldest goes");
         assert!(masks.get("(", &[1]).is_err());
+    }
+
+    #[test]
+    fn a_mask_that_many_ask_for_at_once_is_made_once() {
+        let masks = RegexMasks::new(Arc::new(Tokenizer::characters(ALPHABET).expect("a tokenizer")));
+        let begin = std::sync::Barrier::new(8);
+        let get = || {
+            begin.wait();
+            masks.get("([0-9]{2,40}[ab]){2,20}", &[1]).expect("a mask")
+        };
+        let all: Vec<Arc<RegexMask>> = std::thread::scope(|scope| {
+            let askers: Vec<_> = (0..8).map(|_| scope.spawn(get)).collect();
+            askers.into_iter().map(|asker| asker.join().expect("a mask")).collect()
+        });
+        assert!(all.iter().all(|mask| Arc::ptr_eq(mask, &all[0])));
+        assert_eq!(masks.made.lock().expect("lock").len(), 1);
     }
 
     /// Bytes of a character that two tokens share, and tokens of several characters.

@@ -115,11 +115,13 @@ pub fn evaluate(
     interrupt: &Interrupt,
     keeps_samples: bool,
 ) -> Result<Evaluation, Halt<EvaluateError>> {
-    let of_run = config.clone();
+    check_published(config)?;
+    let (of_run, regex_place) = (config.clone(), places.rollout_regex.clone());
     let (prompts, codec, model) = interrupt.or_abandon(move || -> Result<_, AssembleError> {
         let prompts = data::validation_prompts(&of_run)?;
         // A checkpoint brings its own tokenizer.
         let codec = policy::codec(&of_run, String::new)?;
+        policy::check_regex(&of_run, regex_place.as_deref(), &codec)?;
         let prompts = prompts.formatted(&of_run, &codec)?;
         // Servers of that interface have a model of their own.
         let has_own = of_run.rollout.backend == BackendKind::OpenAi;
@@ -192,6 +194,22 @@ pub fn evaluate(
         samples: report.shown,
         all_samples: samples,
     })
+}
+
+/// Refuses a name at the servers for a folder of weights that they do not know: an evaluation publishes to a temporary one.
+fn check_published(config: &Config) -> Result<(), AssembleError> {
+    let publishes = matches!(config.rollout.backend, BackendKind::Vllm | BackendKind::Sglang);
+    match &config.publish.server_dir {
+        Some(there) if publishes && config.publish.dir.is_none() => Err(AssembleError::setting(
+            format!(
+                "publish.server_dir: an evaluation publishes its weights to a temporary folder, which servers do not find in `{there}`"
+            ),
+            format!(
+                "set publish.dir to the folder that servers know as `{there}`, or take publish.server_dir out"
+            ),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// A folder for the shipped reward runner, which Python then runs: of a name that nobody else can guess, for nobody else to write in

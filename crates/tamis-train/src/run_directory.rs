@@ -698,6 +698,15 @@ fn take_lock(folder: &Path) -> Result<File, RunDirectoryError> {
     Ok(file)
 }
 
+/// Who works in a run directory that this process does not hold, as a message names it; `None` where nobody does.
+pub fn held_by(run: &Path) -> Option<String> {
+    let mut file = File::open(run.join(LOCK)).ok()?;
+    // Shared, and for a moment: a run that begins now tries again.
+    let Err(TryLockError::WouldBlock) = file.try_lock_shared() else { return None };
+    let mut text = String::new();
+    Some(holder(file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok())))
+}
+
 /// Path of a file below the run directory as positions name it.
 pub fn position_name(folder: &str, file: &OsStr) -> String {
     format!("{folder}/{}", file.to_string_lossy())

@@ -11,7 +11,7 @@ use tamis_model::SaveDtype;
 use tamis_rollout::clock::{Bell, SystemClock};
 use tamis_rollout::fleet::{Fleet, FleetSettings};
 use tamis_rollout::http::{Address, HttpClient, HttpError, HttpSettings};
-use tamis_rollout::launch::{LaunchError, LaunchedServers, ServerProcess, free_port};
+use tamis_rollout::launch::{LaunchError, LaunchedServers, ServerProcess, free_ports};
 use tamis_rollout::server::{
     OpenAi, OpenAiServer, OtherLogprobs, Probe, Protocol as _, Server, ServerSettings, Sglang, SglangServer,
     Vllm, VllmServer,
@@ -23,6 +23,7 @@ use tamis_rollout::{
 
 use crate::assemble::{AssembleError, objective};
 use crate::checkpoint;
+use crate::checksum::crc32;
 use crate::codec::Codec;
 use crate::durable::Disk;
 use crate::interrupt::{Halt, Interrupt};
@@ -128,11 +129,11 @@ pub(crate) fn launch(
     let logs = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned()).join("servers");
     folders.disk.create_folder(&logs).map_err(RunError::from)?;
     let mut processes = Vec::with_capacity(launch.replicas);
-    for (place, gpus) in gpus.into_iter().enumerate() {
-        let port = free_port().map_err(|source| {
-            let what = "no port of 127.0.0.1 is free".to_owned();
-            RunError::from(LaunchError::Surroundings { command: "servers".to_owned(), what, source })
-        })?;
+    let ports = free_ports(launch.replicas).map_err(|source| {
+        let what = "there are not as many free ports of 127.0.0.1".to_owned();
+        RunError::from(LaunchError::Surroundings { command: "servers".to_owned(), what, source })
+    })?;
+    for (place, (gpus, port)) in gpus.into_iter().zip(ports).enumerate() {
         let command = ServerCommand::new(rollout, &model, &port.to_string());
         let environment = command.environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
         let gpus = gpus.map(|gpus| ("CUDA_VISIBLE_DEVICES".to_owned(), gpus));
@@ -420,6 +421,14 @@ impl Drop for EvaluationSampler {
     }
 }
 
+/// What the folder of a run is called among those of others: by its name, and by where it is.
+fn shared_name(run: &Path) -> String {
+    let name = run.file_name().unwrap_or(run.as_os_str()).to_string_lossy();
+    // A folder's name has at most 255 bytes.
+    let end = (0..=name.len().min(240)).rev().find(|&end| name.is_char_boundary(end)).unwrap_or(0);
+    format!("{}-{:08x}", &name[..end], crc32(run.as_os_str().as_encoded_bytes()))
+}
+
 /// The folders of weights that servers read.
 #[derive(Debug, Clone)]
 pub(crate) struct PublishedFolders {
@@ -442,9 +451,8 @@ impl PublishedFolders {
         let (shared, root) = match &publish.dir {
             Some(dir) => {
                 let dir = absolute(dir);
-                // Several runs may share it.
-                let name = run.file_name().unwrap_or(run.as_os_str());
-                (dir.clone(), dir.join(name))
+                // Several runs may share it, also of one name.
+                (dir.clone(), dir.join(shared_name(&run)))
             }
             None => (run.join("published"), run.join("published")),
         };
@@ -545,16 +553,22 @@ mod tests {
 
     #[test]
     fn published_weights_lie_where_servers_look() {
-        let publish = |dir: Option<&str>, server_dir: Option<&str>| {
+        let publish_of = |run: &str, dir: Option<&str>, server_dir: Option<&str>| {
             let config = Config::default().publish;
             let dir = dir.map(PathBuf::from);
             let publish = PublishConfig { dir, server_dir: server_dir.map(str::to_owned), ..config };
-            let folders = PublishedFolders::of(&Disk::new(), Path::new("/runs/mine"), &publish);
+            let folders = PublishedFolders::of(&Disk::new(), Path::new(run), &publish);
             (folders.folder(3), folders.seen_as)
         };
+        let publish = |dir, server_dir| publish_of("/runs/mine", dir, server_dir);
         assert_eq!(publish(None, None), (PathBuf::from("/runs/mine/published/version_3"), None));
         let seen = Some((PathBuf::from("/shared"), "/mnt".to_owned()));
-        assert_eq!(publish(Some("/shared"), Some("/mnt")), (PathBuf::from("/shared/mine/version_3"), seen));
+        let shared = PathBuf::from(format!("/shared/mine-{:08x}/version_3", crc32(b"/runs/mine")));
+        assert_eq!(publish(Some("/shared"), Some("/mnt")), (shared.clone(), seen));
+        // A run of the same name elsewhere has a folder of its own.
+        assert_ne!(publish_of("/other/mine", Some("/shared"), None).0, shared);
+        let long = publish_of(&format!("/runs/{}", "é".repeat(127)), Some("/shared"), None).0;
+        assert!(long.iter().all(|part| part.len() <= 255), "{}", long.display());
         let seen = Some((PathBuf::from("/runs/mine/published"), "/mnt".to_owned()));
         assert_eq!(publish(None, Some("/mnt")), (PathBuf::from("/runs/mine/published/version_3"), seen));
     }

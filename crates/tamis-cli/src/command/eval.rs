@@ -14,7 +14,7 @@ use tamis_train::evaluate::{EvaluateError, Evaluation, evaluate, fit_lengths};
 use tamis_train::interrupt::{Halt, Interrupt, Interrupted};
 use tamis_train::progress::Progress;
 use tamis_train::run::{Places, RunError};
-use tamis_train::run_directory::keep_evaluation;
+use tamis_train::run_directory::{held_by, keep_evaluation};
 use tamis_train::validation::Shown;
 use tamis_train::validation_metrics::SourceResult;
 
@@ -48,6 +48,9 @@ pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
     let own = run_config.and_then(|own| load_for_evaluation(Some(own), &[], &[]).ok());
     let mut loaded = load_for_evaluation(run_config, &files, &overrides)
         .map_err(|errors| new_errors(own.as_ref(), errors))?;
+    if let (Some(own), Some(run)) = (&own, run_config.and_then(Path::parent)) {
+        check_servers(run, &own.config, &loaded.config)?;
+    }
     let progress = Progress::lines_on_stderr();
     for note in own.as_ref().map_or_else(|| notes(&loaded), |own| new_notes(own, &loaded)) {
         progress.say(&note);
@@ -106,6 +109,25 @@ pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
         Err(error) => progress.warn(&format!("not kept in the run: failed to {error}: {}", error.cause)),
     }
     Ok(0)
+}
+
+/// Refuses to take its servers away from a run that is sampling at them: they would be given the weights of the checkpoint.
+fn check_servers(run: &Path, own: &Config, config: &Config) -> Result<(), Failure> {
+    let publishes = matches!(config.rollout.backend, BackendKind::Vllm | BackendKind::Sglang);
+    let same = |one: &str, other: &str| one.trim_end_matches('/') == other.trim_end_matches('/');
+    let is_of_run = |server: &&String| own.rollout.servers.iter().any(|other| same(server, other));
+    let Some(server) = config.rollout.servers.iter().filter(|_| publishes).find(is_of_run) else {
+        return Ok(());
+    };
+    let Some(holder) = held_by(run) else { return Ok(()) };
+    Err(Failure::told(
+        USAGE,
+        format!(
+            "error: rollout.servers: the run {} samples at {server} now ({holder} holds it), and an evaluation would give that server the weights of the checkpoint\n  \
+             hint: name other servers (`rollout.servers=[http://HOST:PORT]`), sample in this process (`rollout.backend=native`), or wait until the run has ended",
+            run.display()
+        ),
+    ))
 }
 
 /// Refuses a file of samples that would not be written in the end, before anything is generated.

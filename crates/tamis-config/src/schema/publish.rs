@@ -29,7 +29,7 @@ choice! {
 section! {
     /// How new weights reach the servers that sample: as folders of `.safetensors` files that they read.
     pub struct PublishConfig {
-        /// Folder that servers read too (a shared file system): weights are written to `NAME/version_N` in it, NAME being the run folder's.
+        /// Folder that servers read too (a shared file system): weights are written to `NAME/version_N` in it, NAME being that of the run folder and a hash of its path.
         /// Null: `published` in the run folder, with `version_N` in it.
         dir: Option<PathBuf> = "null", NotEmpty, Free;
         /// What that folder is called at the servers, where they see it under another path (a container, another machine). Null: the same.

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use tamis_config::{Architecture as ConfigArchitecture, Config, InitConfig, TokenizerSource};
+use tamis_config::{Architecture as ConfigArchitecture, BackendKind, Config, InitConfig, TokenizerSource};
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{Architecture, Model, ModelConfig};
-use tamis_text::regex_mask::{RegexMask, RegexMaskError};
+use tamis_text::regex_mask::{RegexMask, RegexMaskError, WholeRegex};
 use tamis_text::tokenizer::Tokenizer;
 
 use super::{AssembleError, RELATIVE};
@@ -58,10 +58,15 @@ pub(super) fn unverified_codec(
     }
 }
 
-/// Refuses a `rollout.regex`, set at that place, that no completion of the tokenizer could match.
+/// Refuses a `rollout.regex`, set at that place, that no completion of the tokenizer could match. Servers follow it by means of their own: where they sample it
+/// has but to be an expression.
 pub(crate) fn check_regex(config: &Config, place: Option<&str>, codec: &Codec) -> Result<(), AssembleError> {
     let Some(pattern) = &config.rollout.regex else { return Ok(()) };
-    RegexMask::new(pattern, codec.tokenizer(), codec.end_token_ids()).map(|_| ()).map_err(|error| {
+    let checked = match config.rollout.backend {
+        BackendKind::Native => RegexMask::new(pattern, codec.tokenizer(), codec.end_token_ids()).map(|_| ()),
+        BackendKind::Vllm | BackendKind::Sglang | BackendKind::OpenAi => WholeRegex::new(pattern).map(|_| ()),
+    };
+    checked.map_err(|error| {
         let place = place.map(|place| format!(" ({place})")).unwrap_or_default();
         let hint = match &error {
             RegexMaskError::Pattern { .. } => {
