@@ -72,13 +72,18 @@ fn an_evaluation_does_not_take_the_servers_of_a_run_that_goes_on() {
     // As the run's process does.
     let lock = std::fs::File::open(folder.join("served/run.lock")).unwrap();
     lock.lock().unwrap();
-    for more in [&[][..], &[&format!("rollout.servers=[{}/]", serving.address)]] {
+    let named = format!("rollout.servers=[{}/]", serving.address);
+    for more in [&[][..], &[named.as_str()]] {
         let failure =
             eval(more).failure().replace(&serving.address, "ADDRESS").replace("ADDRESS/ ", "ADDRESS ");
         let (before, after) = failure.split_once("(process ").unwrap();
         let after = after.trim_start_matches(|digit: char| digit.is_ascii_digit());
         insta::allow_duplicates! {
-            insta::assert_snapshot!(format!("{before}(process N{after}"), @"");
+            insta::assert_snapshot!(format!("{before}(process N{after}"), @r"
+            exit code 2
+            error: rollout.servers: the run `served` samples at ADDRESS now (process N holds it), and an evaluation would give that server the weights of the checkpoint
+              hint: name other servers (`rollout.servers=[http://HOST:PORT]`), sample in this process (`rollout.backend=native`), or wait until the run has ended
+            ");
         }
     }
     eval(&["rollout.backend=native"]).succeeds();
@@ -92,8 +97,16 @@ fn what_an_evaluation_cannot_do_is_told_before_it_begins() {
     let eval = |more: &[&str]| folder.tamis(&[&["eval", "mine"], more].concat()).failure();
     let nobody =
         ["rollout.backend=vllm", "rollout.servers=[http://127.0.0.1:9]", "rollout.server_startup_timeout=1s"];
-    insta::assert_snapshot!(eval(&[&nobody[..], &["publish.server_dir=/there"]].concat()), @"");
-    insta::assert_snapshot!(eval(&["rollout.regex=[0-9]+x"]), @"");
+    insta::assert_snapshot!(eval(&[&nobody[..], &["publish.server_dir=/there"]].concat()), @r"
+    exit code 2
+    error: publish.server_dir: an evaluation publishes its weights to a temporary folder, which servers do not find in `/there`
+      hint: set publish.dir to the folder that servers know as `/there`, or take publish.server_dir out
+    ");
+    insta::assert_snapshot!(eval(&["rollout.regex=[0-9]+x"]), @r"
+    exit code 2
+    error: rollout.regex (command line): the tokenizer has no tokens that could write a text that matches the expression
+      hint: let it match a completion that the model can write, or set it to null
+    ");
     // A server has its own means to follow an expression.
     let told = eval(&[&nobody[..], &["rollout.regex=[0-9]+x"]].concat());
     assert!(told.starts_with("exit code 3\nerror: no server answers: "), "{told}");

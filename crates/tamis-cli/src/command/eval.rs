@@ -123,7 +123,7 @@ fn check_servers(run: &Path, own: &Config, config: &Config) -> Result<(), Failur
     Err(Failure::told(
         USAGE,
         format!(
-            "error: rollout.servers: the run {} samples at {server} now ({holder} holds it), and an evaluation would give that server the weights of the checkpoint\n  \
+            "error: rollout.servers: the run `{}` samples at {server} now ({holder} holds it), and an evaluation would give that server the weights of the checkpoint\n  \
              hint: name other servers (`rollout.servers=[http://HOST:PORT]`), sample in this process (`rollout.backend=native`), or wait until the run has ended",
             run.display()
         ),
