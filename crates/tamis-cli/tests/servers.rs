@@ -218,7 +218,7 @@ fn no_server_answers() {
     insta::assert_snapshot!(ended.failure(), @r"
     exit code 3
     error: no server answers: http://127.0.0.1:9: connect: client error (Connect): tcp connect error: Connection refused (os error 111)
-      hint: start the servers first (`tamis serve CHECKPOINT`, or vLLM with VLLM_SERVER_DEV_MODE=1), and name them in rollout.servers
+      hint: start the servers (`tamis serve CHECKPOINT`, or vLLM with VLLM_SERVER_DEV_MODE=1), and name them in rollout.servers; a run that had begun goes on with --resume
     ");
     assert!(!folder.join("runs/tiny").exists());
 }

@@ -370,12 +370,12 @@ impl Dispatcher {
         }
         // What was given up is over before the state is saved.
         self.hear_out(&mut with)?;
-        if !self.is_by_rounds() {
-            // A resumed run has the groups, and not what was said of them.
-            self.observe_rest(&mut with)?;
-        }
         // What waited for them. Between two steps nothing ends.
         self.run(&mut with, false)?;
+        if !self.is_by_rounds() {
+            // A resumed run has the groups, and not what was said of them, nor which were dispatched together.
+            self.observe_rest(&mut with)?;
+        }
         Ok(())
     }
 

@@ -160,7 +160,13 @@ impl NativeGenerator {
         if self.publishing.is_some() {
             return Ok(());
         }
-        let mut rest = std::mem::take(&mut self.gathered).into_iter().peekable();
+        // Groups wait while others are sampled, begun or not: a publication waits for those that have begun.
+        let is_other = |request: &SampleRequest| request.id.purpose != SamplePurpose::Rollout;
+        let mut gathered = std::mem::take(&mut self.gathered);
+        if !self.others.begun.is_empty() || gathered.iter().any(is_other) {
+            (gathered, self.gathered) = gathered.into_iter().partition(is_other);
+        }
+        let mut rest = gathered.into_iter().peekable();
         while let Some(first) = rest.next() {
             let mut members = vec![first];
             while let Some(next) = rest.next_if(|next| share_prompt(&members[0], next)) {
@@ -292,7 +298,7 @@ impl NativeGenerator {
         self.publishing = None;
         self.version = version;
         self.events.push(GeneratorEvent::Published { version });
-        self.begin()
+        Ok(())
     }
 
     /// One token more of everything that runs; whether there was anything to do.
