@@ -66,6 +66,7 @@ fn a_streaming_run_accounts_for_everything_and_is_resumed_as_it_was() {
         "mode: streaming",
         "mode: streaming, surplus: carry, max_lag: 1",
         "mode: streaming, surplus: carry, max_lag: 2, rounds_in_flight: 2, order: completion",
+        "mode: streaming, surplus: carry, max_lag: 3, rounds_in_flight: 3",
     ] {
         let config = with_schedule(schedule).replaced("save_freq: 2", "save_freq: 2, keep_last: 9");
         let folder = Folder::new().with("config.yaml", &config);

@@ -388,7 +388,8 @@ impl Generator for NativeGenerator {
     }
 
     fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError> {
-        if wait != Wait::No {
+        // Nothing begins before what has happened is heard: who hears of a publication may save the state first.
+        if wait != Wait::No && self.events.is_empty() {
             self.begin()?;
         }
         while wait != Wait::No && self.events.is_empty() && self.work()? {
