@@ -293,12 +293,11 @@ impl NativeGenerator {
     }
 
     /// Takes the new weights where nothing in flight needs the old ones.
-    fn finish_publication(&mut self) -> Result<(), GeneratorError> {
-        let Some(version) = self.publishing.filter(|_| self.is_idle()) else { return Ok(()) };
+    fn finish_publication(&mut self) {
+        let Some(version) = self.publishing.filter(|_| self.is_idle()) else { return };
         self.publishing = None;
         self.version = version;
         self.events.push(GeneratorEvent::Published { version });
-        Ok(())
     }
 
     /// One token more of everything that runs; whether there was anything to do.
@@ -317,7 +316,7 @@ impl NativeGenerator {
         for completion in completions {
             self.end(is_rollout, completion)?;
         }
-        self.finish_publication()?;
+        self.finish_publication();
         Ok(true)
     }
 }
@@ -384,7 +383,8 @@ impl Generator for NativeGenerator {
             }
         }
         self.publishing = Some(weights.version);
-        self.finish_publication()
+        self.finish_publication();
+        Ok(())
     }
 
     fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError> {
