@@ -18,7 +18,7 @@ pub struct FleetSettings {
     pub check_every: Duration,
     /// Faults of a server one after the other after which it gets nothing more until a check has succeeded.
     pub most_faults: u32,
-    /// Most samples in flight at one server; `None` to go by the servers' own figures, from [`limit::FIRST`] on.
+    /// Most samples in flight at one server; `None` to go by the servers' own figures, from a first guess on.
     pub max_in_flight: Option<usize>,
     /// How long servers may take to answer at the start.
     pub start_timeout: Duration,
