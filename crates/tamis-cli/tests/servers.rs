@@ -179,34 +179,47 @@ fn log_probabilities_that_are_not_ours_are_refused_where_they_are_trained_on() {
     assert!(failure.contains("with regex these are not"), "{failure}");
 }
 
-/// Nobody is left on the way: the run saves, ends with exit code 3, and goes on at another server as if nothing had happened.
+/// Nobody is left on the way, while it samples, takes weights in, or is measured: the run saves, ends with exit code 3, and goes on at another server as
+/// if nothing had happened.
 #[test]
 fn a_run_whose_servers_are_gone_for_good_can_be_resumed() {
     let folder = with_a_policy();
-    train(&folder, "alone", &from_the_policy(&[]), &["train.total_steps=6"]).succeeds();
-    let server = Serving::begin(&folder, &["first", "--test-sample-ms", "20"]);
-    let over = from_the_policy(&[&server.address]);
-    let mut arguments = vec!["train", "tiny.yaml", "run.name=served"];
-    arguments.extend(over.iter().map(String::as_str));
-    arguments.extend(["train.total_steps=6", "rollout.server_lost_timeout=1s", "rollout.server_timeout=5s"]);
-    let run = folder.start(&arguments);
-    let log = folder.join("runs/served/metrics.jsonl");
-    let until = std::time::Instant::now() + Duration::from_secs(60);
-    while std::fs::read_to_string(&log).map_or(0, |text| text.lines().count()) < 2 {
-        assert!(std::time::Instant::now() < until, "no step was trained");
-        std::thread::sleep(Duration::from_millis(5));
+    let often = ["train.total_steps=6", "validate.test_freq=1", "checkpoint.save_freq=0"];
+    train(&folder, "alone", &from_the_policy(&[]), &often).succeeds();
+    let of_run = |run: &str, path: &str| folder.join(&format!("runs/{run}/{path}"));
+    let weights =
+        |run: &str| std::fs::read(of_run(run, "checkpoints/step_6/model.safetensors")).expect("weights");
+    let signs = [
+        ("sampling", None),
+        ("measuring", Some("rollouts/step_3.parquet")),
+        ("publishing", Some("published/version_3")),
+    ];
+    for (run, sign) in signs {
+        let server = Serving::begin(&folder, &["first", "--test-sample-ms", "20"]);
+        let over = from_the_policy(&[&server.address]);
+        let name = format!("run.name={run}");
+        let mut arguments = vec!["train", "tiny.yaml", &name];
+        arguments.extend(over.iter().map(String::as_str));
+        arguments.extend(often);
+        arguments.extend(["rollout.server_lost_timeout=1s", "rollout.server_timeout=5s"]);
+        let process = folder.start(&arguments);
+        let until = std::time::Instant::now() + Duration::from_secs(60);
+        let log = of_run(run, "metrics.jsonl");
+        let has_trained = || std::fs::read_to_string(&log).map_or(0, |text| text.lines().count()) >= 2;
+        while !sign.map_or_else(&has_trained, |sign| of_run(run, sign).exists()) {
+            assert!(std::time::Instant::now() < until, "no step was trained");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert_eq!(server.end("-KILL"), None);
+        let ended = folder.wait(process);
+        assert_eq!(ended.code, Some(3), "{run}: {}", ended.shown());
+        assert!(ended.stderr.contains("goes on with --resume"), "{run}: {}", ended.shown());
+        let other = Serving::begin(&folder, &["first"]);
+        let servers = format!("rollout.servers=[{}]", other.address);
+        folder.tamis(&["train", "--resume", &format!("runs/{run}"), &servers]).succeeds();
+        assert!(weights("alone") == weights(run), "{run}");
+        assert_eq!(figures(&folder, "alone"), figures(&folder, run), "{run}");
     }
-    assert_eq!(server.end("-KILL"), None);
-    let ended = folder.wait(run);
-    assert_eq!(ended.code, Some(3), "{}", ended.shown());
-    assert!(ended.stderr.contains("goes on with --resume"), "{}", ended.shown());
-    let other = Serving::begin(&folder, &["first"]);
-    let servers = format!("rollout.servers=[{}]", other.address);
-    folder.tamis(&["train", "--resume", "runs/served", &servers]).succeeds();
-    let weights = |run: &str| {
-        std::fs::read(folder.join(&format!("runs/{run}/checkpoints/step_6/model.safetensors"))).unwrap()
-    };
-    assert!(weights("alone") == weights("served"));
 }
 
 /// Nothing answers: exit code 3 with what was tried, soon, and nothing is left behind.

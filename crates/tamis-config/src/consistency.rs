@@ -411,9 +411,9 @@ impl Checker<'_> {
                     let keys = ["schedule.mode", "filter.kind"];
                     self.error(&keys, Conflict::DeficitWithPool { kind: filter.kind });
                 }
-                if schedule.rounds_in_flight > 1 {
+                if let Some(rounds) = schedule.rounds_in_flight.filter(|&rounds| rounds > 1) {
                     let keys = ["schedule.rounds_in_flight", "schedule.mode"];
-                    self.error(&keys, Conflict::DeficitInFlight { rounds: schedule.rounds_in_flight });
+                    self.error(&keys, Conflict::DeficitInFlight { rounds });
                 }
             }
             ScheduleMode::Streaming => {

@@ -1,7 +1,7 @@
 //! How an inference server is started: for a run that does so itself, and for messages that say what to type.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::schema::{BackendKind, Config, LaunchConfig, RolloutConfig};
 
@@ -42,7 +42,9 @@ impl ServerCommand {
         let rollout = &config.rollout;
         let is_of_servers = matches!(rollout.backend, BackendKind::Vllm | BackendKind::Sglang);
         let launch = rollout.launch.as_ref().filter(|_| is_of_servers && rollout.servers.is_empty())?;
-        let weights = config.run.dir.join(&config.run.name).join("published").join("start");
+        let run = config.run.dir.join(&config.run.name).join("published");
+        let shared = |dir: &PathBuf| dir.join(format!("{}-ID", config.run.name));
+        let weights = config.publish.dir.as_ref().map_or(run, shared).join("start");
         let command = Self::new(rollout, &weights, "PORT");
         let num = launch.replicas;
         let plural = if num == 1 { "a server".to_owned() } else { format!("{num} servers") };

@@ -235,7 +235,7 @@ fn run(mut machine: Scheduler, train_time: f64) -> Result<Found, ScheduleError> 
             events.push_back(Event::Scored {
                 group,
                 values,
-                facts: GroupFacts { num_tokens, is_identical_in_text: false },
+                facts: GroupFacts { num_tokens, is_identical_in_text: false, ..GroupFacts::default() },
             });
         } else {
             is_closed = false;

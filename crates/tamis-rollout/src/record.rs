@@ -71,6 +71,20 @@ pub struct Record {
     pub reference: Option<Ragged<f32>>,
     /// Where it went.
     pub fate: Fate,
+    /// The step that ended with the group kept for a later one, where there was one: what was generated is counted in it.
+    pub kept_in: Option<u64>,
+    /// What is to be known of its generation.
+    pub generation: Generation,
+}
+
+/// What is to be known of a group's generation until it is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Generation {
+    /// Completion tokens that were generated for it: of its members, and of attempts at them that came to nothing.
+    pub num_tokens: u64,
+    /// The place of its last sample among all samples of the run: by rounds groups are judged in this order.
+    pub arrival: u64,
 }
 
 /// The filter's metric of each member of a group \[G\], NaN where it has none; `final_rewards` are those after the KL penalty \[G\], where they

@@ -142,6 +142,12 @@ impl RewardHealth {
     /// What is missing in at least so many of the latest rounds: the function that has failed for longest, or the part of one, or rewards
     /// altogether.
     pub fn missing_for(&self, num_rounds: u32, rewards: &Rewards) -> Option<MissingRewards> {
+        self.missing_of(num_rounds, 0, rewards)
+    }
+
+    /// The same of at least so many prompts.
+    fn missing_of(&self, num_rounds: u32, num_prompts: u64, rewards: &Rewards) -> Option<MissingRewards> {
+        let is_long = |row: &&Row| row.rounds >= num_rounds && row.prompts >= num_prompts;
         let of = |function: Option<&str>, row: &Row, hint: Option<String>| MissingRewards {
             function: function.map(str::to_owned),
             part: None,
@@ -151,28 +157,31 @@ impl RewardHealth {
             hint,
         };
         let whole = rewards.weighed().filter_map(|named| {
-            let row = self.failing.get(&named.name)?;
+            let row = self.failing.get(&named.name).filter(is_long)?;
             Some(of(Some(&named.name), row, named.function.failure_hint()))
         });
         let parts = rewards.weighed().flat_map(|named| {
             let rows = self.failing_parts.get(&named.name).into_iter().flatten();
-            rows.filter(|(_, row)| row.prompts >= FEWEST_PROMPTS).map(|(part, row)| {
-                let hint = named.function.part(part).and_then(RewardFunction::failure_hint);
-                MissingRewards { part: Some(part.clone()), ..of(Some(&named.name), row, hint) }
-            })
+            rows.filter(|(_, row)| row.prompts >= FEWEST_PROMPTS && row.rounds >= num_rounds).map(
+                |(part, row)| {
+                    let hint = named.function.part(part).and_then(RewardFunction::failure_hint);
+                    MissingRewards { part: Some(part.clone()), ..of(Some(&named.name), row, hint) }
+                },
+            )
         });
-        let is_long = |missing: &MissingRewards| missing.num_rounds >= num_rounds;
         let longer = |worst: MissingRewards, other: MissingRewards| {
             if other.num_rounds > worst.num_rounds { other } else { worst }
         };
-        let altogether = || self.unrewarded.as_ref().map(|row| of(None, row, None)).filter(is_long);
-        let worst = whole.filter(is_long).reduce(longer).or_else(|| parts.filter(is_long).reduce(longer));
+        let altogether = || self.unrewarded.as_ref().filter(is_long).map(|row| of(None, row, None));
+        let worst = whole.reduce(longer).or_else(|| parts.reduce(longer));
         worst.or_else(altogether)
     }
 
-    /// What is missing for so long that the run should end.
-    pub fn missing(&self, rewards: &Rewards) -> Option<MissingRewards> {
-        self.missing_for(MOST_FAILED_ROUNDS, rewards)
+    /// What is missing for so long that the run should end: in [`MOST_FAILED_ROUNDS`] rounds, and in as many times `round_size` prompts, where what is
+    /// looked at together may be less than a round.
+    pub fn missing(&self, round_size: usize, rewards: &Rewards) -> Option<MissingRewards> {
+        let num_prompts = u64::from(MOST_FAILED_ROUNDS).saturating_mul(round_size as u64);
+        self.missing_of(MOST_FAILED_ROUNDS, num_prompts, rewards)
     }
 
     /// What was missing in every round that there ever was, however few.
@@ -246,21 +255,24 @@ mod tests {
         let mut health = RewardHealth::default();
         for _ in 0..2 {
             observe(&mut health, &rewards, &["x", "x"]);
-            assert_eq!(health.missing(&rewards), None);
+            assert_eq!(health.missing(0, &rewards), None);
         }
         // Nothing was asked: neither one more nor the end of the row.
         observe(&mut health, &rewards, &[]);
         observe(&mut health, &rewards, &["x"]);
-        let missing = health.missing(&rewards).unwrap();
+        let missing = health.missing(0, &rewards).unwrap();
         assert_eq!((missing.function.as_deref(), missing.num_rounds), (Some("len"), 3));
         assert_eq!(missing.hint.as_deref(), Some("mend len"));
         assert_eq!(
             missing.first,
             "the function failed: len broke\n  prompt 7: `2+3=`\n  completion: `x`\n  ground truth: `5`, data source: `sums`"
         );
+        // Of a stream few are looked at together: one prompt in each look is no round of three.
+        assert_eq!(health.missing(1, &rewards), Some(missing));
+        assert_eq!(health.missing(2, &rewards), None);
         // One score ends the row, and that nothing ever arrived.
         observe(&mut health, &rewards, &["x", "1"]);
-        assert_eq!((health.missing(&rewards), health.always_missing(&rewards)), (None, None));
+        assert_eq!((health.missing(0, &rewards), health.always_missing(&rewards)), (None, None));
     }
 
     #[test]
@@ -286,7 +298,7 @@ mod tests {
                 };
                 health.observe(&rewards, &[RewardInput::text(&prompt, "1")], &[row(true)]);
             }
-            let found = health.missing(&rewards).and_then(|missing| missing.function);
+            let found = health.missing(0, &rewards).and_then(|missing| missing.function);
             assert_eq!(found.as_deref(), expected, "weight {weight}");
         }
     }
@@ -298,7 +310,7 @@ mod tests {
         for _ in 0..MOST_FAILED_ROUNDS {
             observe(&mut health, &rewards, &["-", "-"]);
         }
-        let missing = health.missing(&rewards).unwrap();
+        let missing = health.missing(0, &rewards).unwrap();
         assert_eq!((missing.function, missing.num_rounds, missing.hint), (None, 3, None));
         assert!(missing.first.starts_with("  prompt 7: "), "{}", missing.first);
         observe(&mut health, &rewards, &["-", "0.5"]);
@@ -334,7 +346,7 @@ mod tests {
             for _ in 0..MOST_FAILED_ROUNDS {
                 observe(&mut health, &rewards, &completions);
             }
-            let missing = health.missing(&rewards);
+            let missing = health.missing(0, &rewards);
             assert_eq!(missing.is_some(), expected, "weight {weight}, {completions:?}");
             assert!(missing.is_none_or(|missing| missing.is_shaped && missing.function.is_none()));
         }
@@ -362,12 +374,12 @@ mod tests {
                 health.observe(&rewards, &inputs, &rewards.score(&inputs).unwrap().rows)
             };
             for failed in 0..num_rounds {
-                assert_eq!(health.missing(&rewards), None, "{entry}: {failed}");
+                assert_eq!(health.missing(0, &rewards), None, "{entry}: {failed}");
                 assert!(round("mine", "x", &mut health), "it says nothing of names");
                 // What is not there neither grows the row nor ends it.
                 assert!(!round("sums", "1", &mut health));
             }
-            let missing = health.missing(&rewards).unwrap();
+            let missing = health.missing(0, &rewards).unwrap();
             assert_eq!(
                 (missing.function.as_deref(), missing.part.as_deref()),
                 (Some("by_source"), Some(entry))
@@ -377,7 +389,7 @@ mod tests {
             let saved = serde_json::to_string(&health).unwrap();
             assert_eq!(serde_json::from_str::<RewardHealth>(&saved).unwrap(), health);
             round("mine", "1", &mut health);
-            assert_eq!(health.missing(&rewards), None);
+            assert_eq!(health.missing(0, &rewards), None);
         }
     }
 

@@ -70,6 +70,9 @@ pub trait SampleJournal: Send {
     /// Forgets what came in steps before `next`. From the position that is returned, in bytes, the journal holds all others: what a checkpoint
     /// counts on.
     fn settle(&mut self, next: u64) -> u64;
+
+    /// Removes what stands before a position, which no checkpoint counts on any more, where that is worth the while.
+    fn shorten(&mut self, position: u64) -> Result<(), GeneratorError>;
 }
 
 /// Where a process takes a run up.
@@ -124,6 +127,11 @@ impl<G: Generator> Journalled<G> {
     /// See [`SampleJournal::settle`].
     pub fn settle(&mut self, next: u64) -> u64 {
         self.journal.settle(next)
+    }
+
+    /// See [`SampleJournal::shorten`].
+    pub fn shorten(&mut self, position: u64) -> Result<(), GeneratorError> {
+        self.journal.shorten(position)
     }
 }
 

@@ -56,6 +56,9 @@ pub trait AnswerJournal {
     /// Forgets what was answered in steps before `next`. From the position that is returned, in bytes, the journal holds all other answers:
     /// what a checkpoint counts on.
     fn settle(&mut self, next: u64) -> u64;
+
+    /// Removes what stands before a position, which no checkpoint counts on any more, where that is worth the while.
+    fn shorten(&mut self, position: u64) -> Result<(), JournalError>;
 }
 
 /// The journal cannot be written.
@@ -228,6 +231,8 @@ impl Drop for Workers {
 pub struct Scorer {
     rewards: Arc<Rewards>,
     journal: Option<Box<dyn AnswerJournal>>,
+    /// The step that answers belong to which come now.
+    step: u64,
     warnings: Vec<String>,
     times: BTreeMap<String, Duration>,
     trainer_state: TrainerState,
@@ -244,6 +249,7 @@ impl Scorer {
             trainer_state: rewards.trainer_state(),
             rewards: Arc::new(rewards),
             journal: None,
+            step: 0,
             warnings: Vec::new(),
             times: BTreeMap::new(),
             workers: None,
@@ -269,9 +275,19 @@ impl Scorer {
         self.trainer_state = state;
     }
 
+    /// From now on answers that come belong to this step, whatever step their completions were asked for in.
+    pub fn begin_step(&mut self, step: u64) {
+        self.step = step;
+    }
+
     /// Forgets journalled answers of steps before `next`; from where on the journal holds those of the others, `None` without one.
     pub fn settle_journal(&mut self, next: u64) -> Option<u64> {
         self.journal.as_mut().map(|journal| journal.settle(next))
+    }
+
+    /// See [`AnswerJournal::shorten`].
+    pub fn shorten_journal(&mut self, position: u64) -> Result<(), JournalError> {
+        self.journal.as_mut().map_or(Ok(()), |journal| journal.shorten(position))
     }
 
     /// Warnings since the last call, each with the content of its first row: of batches that were waited for. Whoever submits looks at
@@ -340,7 +356,7 @@ impl Scorer {
 
     /// Journals answers and keeps them to be taken; one write for all of them.
     fn take_in(&mut self, done: Vec<Done>) {
-        let mut by_step: BTreeMap<u64, Vec<(String, Answer)>> = BTreeMap::new();
+        let mut answers: Vec<(String, Answer)> = Vec::new();
         let mut events = Vec::new();
         for Done { requests, scoring } in done {
             let scoring = match scoring {
@@ -355,19 +371,16 @@ impl Scorer {
             }
             for (request, scored) in requests.into_iter().zip(scoring.rows) {
                 if self.journal.is_some() {
-                    let answer = (request.key.clone(), Answer::from(&scored));
-                    by_step.entry(request.step).or_default().push(answer);
+                    answers.push((request.key.clone(), Answer::from(&scored)));
                 }
                 events.push(ScoreEvent { request, scored, is_new: true });
             }
         }
-        if let Some(journal) = &mut self.journal {
-            for (step, answers) in by_step {
-                if let Err(error) = journal.put(step, &answers) {
-                    self.failure.get_or_insert(error.into());
-                    return;
-                }
-            }
+        if let Some(journal) = self.journal.as_mut().filter(|_| !answers.is_empty())
+            && let Err(error) = journal.put(self.step, &answers)
+        {
+            self.failure.get_or_insert(error.into());
+            return;
         }
         self.answered.extend(events);
     }

@@ -78,6 +78,10 @@ impl AnswerJournal for RecordedAnswers {
         self.starts.retain(|step, _| *step >= next);
         self.starts.values().copied().min().unwrap_or(self.journal.position())
     }
+
+    fn shorten(&mut self, position: u64) -> Result<(), AnswerError> {
+        self.journal.shorten(position).map_err(|error| AnswerError(Box::new(error)))
+    }
 }
 
 #[cfg(test)]

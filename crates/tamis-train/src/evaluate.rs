@@ -7,7 +7,7 @@ use tamis_config::{BackendKind, Config};
 use tamis_data::samples::SampleRow;
 use tamis_env::reward::{Listener, RewardError};
 use tamis_model::ModelConfig;
-use tamis_rollout::{DispatchError, Inbox, Scorer};
+use tamis_rollout::{DispatchError, GeneratorError, Inbox, Scorer};
 use thiserror::Error;
 
 use crate::assemble::{AssembleError, data, policy, rewards};
@@ -80,7 +80,13 @@ where
 
 impl From<DispatchError> for Halt<EvaluateError> {
     fn from(error: DispatchError) -> Self {
-        if error.is_interruption() { Self::Interrupted } else { Self::Failed(EvaluateError::Dispatch(error)) }
+        match error {
+            error if error.is_interruption() => Self::Interrupted,
+            DispatchError::Generator(lost @ GeneratorError::Unreachable { .. }) => {
+                Self::Failed(EvaluateError::Servers(Box::new(lost.into())))
+            }
+            error => Self::Failed(EvaluateError::Dispatch(error)),
+        }
     }
 }
 

@@ -6,6 +6,9 @@
 //! Opening reads the records in order up to the first that is not whole, and cuts the file there: that is the tail which a
 //! crash tore. The reader says from where on it needs them (a checkpoint's position): what stands before is neither read nor
 //! checked, and a file that ends before is an error.
+//!
+//! What no checkpoint needs any more is removed from the front of a file that has grown large ([`Journal::shorten`]); positions stay what they
+//! are. Such a file begins with `TAMISJ2\n` and the position of its first record (`u64`, little endian).
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +16,12 @@ use crate::checksum::crc32;
 use crate::durable::{AppendFile, Disk, DiskError};
 
 const MAGIC: &[u8; 8] = b"TAMISJ1\n";
+/// How a file begins whose first records were removed; their end follows.
+const SHORTENED: &[u8; 8] = b"TAMISJ2\n";
 const FRAME: usize = 8;
+
+/// What is removed from the front of a file is at least so large.
+const LEAST_REMOVED: u64 = 16 << 20;
 
 /// When appended records are flushed to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -49,6 +57,16 @@ pub enum JournalError {
         /// Its length when the checkpoint was written.
         promised: u64,
     },
+    /// What is needed was removed.
+    #[error("read `{}`: it begins at byte {first}, and the checkpoint needs it from byte {from} on", path.display())]
+    Removed {
+        /// The file.
+        path: PathBuf,
+        /// The position of its first record.
+        first: u64,
+        /// The position from which it is needed.
+        from: u64,
+    },
     /// A record longer than the format holds.
     #[error("write `{}`: a record of {length} bytes, and the format holds at most 4294967295", path.display())]
     TooLong {
@@ -66,6 +84,9 @@ impl JournalError {
             Self::Disk(error) => error.hint(),
             Self::NotAJournal { .. } | Self::TooShort { .. } => {
                 Some("the file was changed, cut or lost: put it back as it was")
+            }
+            Self::Removed { .. } => {
+                Some("resume from a later checkpoint: those that were kept need no more of it")
             }
             Self::TooLong { .. } => None,
         }
@@ -86,8 +107,45 @@ pub struct Recovered {
 /// A journal open for appending.
 #[derive(Debug)]
 pub struct Journal {
+    disk: Disk,
     file: AppendFile,
     policy: SyncPolicy,
+    head: Head,
+}
+
+/// How a file begins.
+#[derive(Debug, Clone, Copy)]
+struct Head {
+    /// Its own length in bytes.
+    length: u64,
+    /// The position of the first record.
+    first: u64,
+}
+
+impl Head {
+    /// That of a file with these first bytes; `None` where it is none of a journal.
+    fn of(bytes: &[u8]) -> Option<Self> {
+        if let Some((magic, rest)) = bytes.split_first_chunk::<8>()
+            && magic == SHORTENED
+        {
+            let first = u64::from_le_bytes(*rest.first_chunk::<8>()?);
+            return Some(Self { length: 16, first });
+        }
+        let length = MAGIC.len() as u64;
+        let is_journal =
+            if bytes.len() < MAGIC.len() { MAGIC.starts_with(bytes) } else { bytes.starts_with(MAGIC) };
+        is_journal.then_some(Self { length, first: length })
+    }
+
+    /// Where in the file a position is.
+    fn offset(self, position: u64) -> u64 {
+        position.saturating_sub(self.first) + self.length
+    }
+
+    /// The position of a place in the file.
+    fn position(self, offset: u64) -> u64 {
+        offset.saturating_sub(self.length) + self.first
+    }
 }
 
 impl Journal {
@@ -102,24 +160,26 @@ impl Journal {
         policy: SyncPolicy,
         from: u64,
     ) -> Result<(Self, Recovered), JournalError> {
-        let head = MAGIC.len() as u64;
-        let (first, rest) = if path.exists() {
-            (disk.read_part(path, 0, head)?, disk.read_part(path, from.max(head), u64::MAX)?)
-        } else {
-            (Vec::new(), Vec::new())
-        };
-        if !MAGIC.starts_with(&first) {
+        let (first_bytes, length) =
+            if path.exists() { (disk.read_part(path, 0, 16)?, disk.length(path)?) } else { (Vec::new(), 0) };
+        let Some(head) = Head::of(&first_bytes) else {
             return Err(JournalError::NotAJournal { path: path.to_owned() });
-        }
-        let length = if path.exists() { disk.length(path)? } else { 0 };
-        if length < from {
+        };
+        let has_head = length >= head.length;
+        let promised = if from > head.first { head.offset(from) } else { 0 };
+        if length < promised {
+            let length = if has_head { head.position(length) } else { length };
             return Err(JournalError::TooShort { path: path.to_owned(), length, promised: from });
         }
-        let from = from.max(head);
+        if 0 < from && from < head.first {
+            return Err(JournalError::Removed { path: path.to_owned(), first: head.first, from });
+        }
+        let from = from.max(head.first);
+        let rest = if has_head { disk.read_part(path, head.offset(from), u64::MAX)? } else { Vec::new() };
         let records = records(&rest, from);
         let end = match records.last() {
-            Some(&(end, _)) => end,
-            None if length >= head => from,
+            Some(&(end, _)) => head.offset(end),
+            None if has_head => head.offset(from),
             None => 0,
         };
         let cut = length - end;
@@ -132,7 +192,36 @@ impl Journal {
             file.sync()?;
         }
         let records = records.into_iter().map(|(end, payload)| (end, payload.to_vec())).collect();
-        Ok((Self { file, policy }, Recovered { from, records, cut }))
+        Ok((Self { disk: disk.clone(), file, policy, head }, Recovered { from, records, cut }))
+    }
+
+    /// Removes what stands before a position, where that is most of a large file: nobody will ask for it again. The file is written anew, whole or
+    /// not at all; it takes as long as what it keeps, and is done only when at least as much goes.
+    pub fn shorten(&mut self, position: u64) -> Result<(), JournalError> {
+        self.shorten_from(position, LEAST_REMOVED)
+    }
+
+    fn shorten_from(&mut self, position: u64, least: u64) -> Result<(), JournalError> {
+        let position = position.min(self.position());
+        let removed = position.saturating_sub(self.head.first);
+        if removed < least.max(self.position() - position) {
+            return Ok(());
+        }
+        let path = self.file.path().to_owned();
+        let kept = self.disk.read_part(&path, self.head.offset(position), u64::MAX)?;
+        self.disk.write_file_with(&path, |out| {
+            out.write_all(SHORTENED)?;
+            out.write_all(&position.to_le_bytes())?;
+            out.write_all(&kept)
+        })?;
+        self.file = self.disk.append_to(&path)?;
+        self.head = Head { length: 16, first: position };
+        Ok(())
+    }
+
+    /// Removes what stands from a position on, which no checkpoint counts on.
+    pub fn cut(&mut self, position: u64) -> Result<(), JournalError> {
+        Ok(self.file.cut(self.head.offset(position))?)
     }
 
     /// Appends a record, and flushes it where the policy says so. After a failure the journal is as before, or has a torn tail
@@ -161,7 +250,7 @@ impl Journal {
 
     /// Position after the last record, in bytes.
     pub fn position(&self) -> u64 {
-        self.file.length()
+        self.head.position(self.file.length())
     }
 }
 
@@ -197,6 +286,58 @@ fn records(bytes: &[u8], from: u64) -> Vec<(u64, &[u8])> {
 mod tests {
     use super::*;
     use crate::durable::Fault;
+
+    /// Positions stay what they are, whatever is removed before them, also where that is done by one process after the other.
+    #[test]
+    fn what_no_checkpoint_needs_is_removed() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("journal");
+        let open = |from| Journal::open(&Disk::unflushed(), &path, SyncPolicy::OnDemand, from);
+        let (mut journal, _) = open(0).expect("new");
+        let mut positions = vec![journal.position()];
+        let record = |number: u8| vec![number; 50 + usize::from(number)];
+        for number in 0..40 {
+            journal.append(&record(number)).expect("append");
+            positions.push(journal.position());
+            // What goes is at least as much as what stays.
+            if number % 10 == 9 {
+                let from = positions[usize::from(number) - 3];
+                let before = std::fs::metadata(&path).expect("file").len();
+                journal.shorten_from(from, 200).expect("shortened");
+                assert!(std::fs::metadata(&path).expect("file").len() < before / 2 + 16);
+                assert_eq!(Some(&journal.position()), positions.last());
+                let (again, recovered) = open(from).expect("open");
+                journal = again;
+                let expected: Vec<Vec<u8>> = (number - 3..=number).map(record).collect();
+                assert_eq!((recovered.from, payloads(&recovered)), (from, expected));
+                assert_eq!(
+                    recovered.records.iter().map(|(end, _)| *end).collect::<Vec<_>>(),
+                    positions[positions.len() - 4..]
+                );
+            }
+        }
+        let before = std::fs::metadata(&path).expect("file").len();
+        journal.shorten_from(positions[37], 1_000_000).expect("left");
+        journal.shorten_from(positions[36], 0).expect("left");
+        assert_eq!(std::fs::metadata(&path).expect("file").len(), before);
+        // Who needs what is gone hears of it; who needs nothing in particular gets what is there.
+        assert!(
+            matches!(open(positions[30]), Err(JournalError::Removed { first, .. }) if first == positions[36])
+        );
+        assert_eq!(open(0).expect("open").1.from, positions[36]);
+        let end = *positions.last().expect("some");
+        assert!(
+            matches!(open(end + 1), Err(JournalError::TooShort { length, promised, .. }) if (length, promised) == (end, end + 1))
+        );
+        // A torn tail is cut as ever, and so is what is not counted on.
+        let bytes = std::fs::read(&path).expect("read");
+        std::fs::write(&path, &bytes[..bytes.len() - 3]).expect("write");
+        let (mut journal, recovered) = open(positions[38]).expect("open");
+        assert_eq!((payloads(&recovered), journal.position()), (vec![record(38)], positions[39]));
+        journal.cut(positions[38]).expect("cut");
+        journal.append(b"other").expect("append");
+        assert_eq!(payloads(&open(positions[38]).expect("open").1), [b"other"]);
+    }
 
     fn payloads(recovered: &Recovered) -> Vec<Vec<u8>> {
         recovered.records.iter().map(|(_, payload)| payload.clone()).collect()
@@ -355,6 +496,8 @@ mod tests {
         .expect_err("full");
         insta::assert_snapshot!(full.hint().unwrap_or_default(), @"no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep_last`), or name a folder on another disk (`run.dir`); files written before are whole");
         insta::assert_snapshot!(chain(&full).replace(&folder.path().display().to_string(), "DIR"), @"create `DIR/new`: No space left on device (os error 28)");
+        let removed = JournalError::Removed { path: "journal".into(), first: 900, from: 80 };
+        insta::assert_snapshot!(shown(removed), @"read `journal`: it begins at byte 900, and the checkpoint needs it from byte 80 on");
         let too_long = JournalError::TooLong { path: "journal".into(), length: 5_000_000_000 };
         insta::assert_snapshot!(shown(too_long), @"write `journal`: a record of 5000000000 bytes, and the format holds at most 4294967295");
     }

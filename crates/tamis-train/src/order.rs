@@ -2,7 +2,7 @@
 //! checkpoint, so that it trains on what the process before it did.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use tamis_rollout::{GeneratorError, OrderLog, Taken};
@@ -20,8 +20,6 @@ struct Entry {
 /// The noted order of a run. Entries survive a killed process at once; a loss of power may take those after the last checkpoint.
 pub struct RecordedOrder {
     journal: Journal,
-    disk: Disk,
-    path: PathBuf,
     step: u64,
     /// Where the first entry of each step stands that no checkpoint has settled.
     starts: BTreeMap<u64, u64>,
@@ -37,8 +35,7 @@ impl RecordedOrder {
     /// A file that ends before `from`, one that is none, the disk.
     pub fn open(disk: &Disk, path: &Path, from: u64, step: u64) -> Result<(Self, Vec<Taken>), JournalError> {
         let (journal, recovered) = Journal::open(disk, path, SyncPolicy::OnDemand, from)?;
-        let (disk, path) = (disk.clone(), path.to_owned());
-        let mut order = Self { journal, disk, path, step, starts: BTreeMap::new(), read: Vec::new() };
+        let mut order = Self { journal, step, starts: BTreeMap::new(), read: Vec::new() };
         let (mut start, mut taken) = (recovered.from, Vec::new());
         for (end, payload) in recovered.records {
             if let Ok(entry) = serde_json::from_slice::<Entry>(&payload) {
@@ -54,6 +51,14 @@ impl RecordedOrder {
     /// From now on what is taken in belongs to this step.
     pub fn begin_step(&mut self, step: u64) {
         self.step = step;
+    }
+
+    /// Removes what stands before a position in the file, which no checkpoint needs any more.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn shorten(&mut self, position: u64) -> Result<(), JournalError> {
+        self.journal.shorten(position)
     }
 
     /// Forgets what was taken in in steps before `next`; from where on the file holds the others. All of it is flushed to the device: a checkpoint counts
@@ -84,10 +89,7 @@ impl OrderLog for RecordedOrder {
         let Some(&end) = self.read.get(kept) else { return Ok(()) };
         self.read.truncate(kept);
         self.starts.retain(|_, start| *start < end);
-        self.disk.cut_file(&self.path, end).map_err(failed)?;
-        (self.journal, _) =
-            Journal::open(&self.disk, &self.path, SyncPolicy::OnDemand, end).map_err(failed)?;
-        Ok(())
+        self.journal.cut(end).map_err(failed)
     }
 }
 

@@ -82,6 +82,10 @@ impl SampleJournal for RecordedSamples {
         self.starts.retain(|step, _| *step >= next);
         self.starts.values().copied().min().unwrap_or(self.journal.position())
     }
+
+    fn shorten(&mut self, position: u64) -> Result<(), GeneratorError> {
+        self.journal.shorten(position).map_err(failed)
+    }
 }
 
 #[cfg(test)]

@@ -18,7 +18,8 @@ use tamis_rollout::server::{
 };
 use tamis_rollout::wire::FaultClass;
 use tamis_rollout::{
-    Beginning, Generator, GeneratorEvent, InFlight, Journalled, Publication, Sampling, Wait, Weights,
+    Beginning, Generator, GeneratorError, GeneratorEvent, InFlight, Journalled, Publication, Sampling, Wait,
+    Weights,
 };
 
 use crate::assemble::{AssembleError, objective};
@@ -67,6 +68,11 @@ impl Sampler {
         }
     }
 
+    /// Whether it is the engine that learns.
+    pub(crate) fn is_native(&self) -> bool {
+        matches!(self, Self::Native(_))
+    }
+
     /// From now on what comes belongs to this step.
     pub(crate) fn begin_step(&mut self, step: u64) {
         if let Self::Servers { generator, .. } = self {
@@ -79,6 +85,14 @@ impl Sampler {
         match self {
             Self::Native(_) => None,
             Self::Servers { generator, .. } => Some(generator.settle(next)),
+        }
+    }
+
+    /// Removes what stands before a position in the journal, which no checkpoint needs any more.
+    pub(crate) fn shorten_journal(&mut self, position: u64) -> Result<(), GeneratorError> {
+        match self {
+            Self::Native(_) => Ok(()),
+            Self::Servers { generator, .. } => generator.shorten(position),
         }
     }
 
@@ -169,7 +183,9 @@ fn visible_gpus(launch: &LaunchConfig, visible: Option<&str>) -> Result<Vec<Opti
         return Ok(vec![None]);
     }
     let wanted = launch.replicas * launch.tensor_parallel;
-    let named: Vec<String> = match visible.map(str::trim).filter(|visible| !visible.is_empty()) {
+    let named: Vec<String> = match visible.map(str::trim) {
+        // What CUDA sees then is no GPU.
+        Some("") => Vec::new(),
         Some(visible) => visible.split(',').map(|gpu| gpu.trim().to_owned()).collect(),
         None => (0..wanted).map(|gpu| gpu.to_string()).collect(),
     };

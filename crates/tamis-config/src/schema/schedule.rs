@@ -91,7 +91,8 @@ section! {
         /// Rounds that are generated at once. With more than 1 the prompts of the next rounds are started while a round still generates.
         /// Rounds are judged one by one all the same: which groups are trained does not change with `surplus: discard`, and what is not
         /// needed is given up, its prompts going back. With `mode: streaming` so many times `data.gen_batch_size` groups are in flight at most.
-        rounds_in_flight: usize = "1", AtLeast(1.0), Fixed;
+        /// Null: 8 where servers generate a stream, else 1.
+        rounds_in_flight: Option<usize> = "null", AtLeast(1.0), Fixed;
         /// What happens when a round keeps no group: `retry` (as many rounds as the limit allows), `retry:N` (N such rounds in a row
         /// are an error), `skip` (the step is given up) or `error`.
         on_empty_round: EmptyRound = "retry", Any, Fixed;
@@ -105,7 +106,8 @@ section! {
         order: FillOrder = "dispatch", Any, Fixed;
         /// With `mode: streaming` and servers, train on every mini-batch as soon as it is complete, while the rest of the step is generated: the same
         /// numbers as with the whole batch, sooner. Refused where the objective looks at the whole step, and the reason is said. The learner keeps a
-        /// copy of weights and optimizer meanwhile. False: the batch is trained on when it is complete.
+        /// copy of weights and optimizer meanwhile. A step of which a mini-batch was trained on is not given up any more: where the limit or the data
+        /// end it, it trains what it has, whatever `on_limit` and `on_exhausted` say. False: the batch is trained on when it is complete.
         early_updates: bool = "true", Any, Fixed;
         /// How the next prompts are chosen.
         selector: SelectorKind = "shuffle", Any, Fixed;

@@ -177,9 +177,9 @@ fn batches_in_flight_are_rounds_of_as_many_prompts() {
         config.schedule.rounds_in_flight
     };
     let batches = "algorithm.filter_groups.max_inflight_gen_batches=4";
-    assert_eq!(rounds(&[batches]), 4);
-    assert_eq!(rounds(&[batches, "data.gen_batch_size=128"]), 2);
-    assert_eq!(rounds(&[batches, "data.gen_batch_size=512"]), 1);
+    assert_eq!(rounds(&[batches]), Some(4));
+    assert_eq!(rounds(&[batches, "data.gen_batch_size=128"]), Some(2));
+    assert_eq!(rounds(&[batches, "data.gen_batch_size=512"]), Some(1));
     let off = with(&VERL, &[batches]);
     assert_snapshot!(note_on(&off, "algorithm.filter_groups.max"), @"algorithm.filter_groups.max_inflight_gen_batches=4 has no effect: algorithm.filter_groups.enable is false");
 }

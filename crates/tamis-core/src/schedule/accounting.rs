@@ -133,7 +133,7 @@ impl Accounting {
         left_out.tokens += moved;
     }
 
-    /// A group that was given up has stopped, after so many tokens.
+    /// A group that was given up has stopped, after so many tokens, or an attempt at a member that is made again.
     pub(super) fn stop_aborted(&mut self, tokens: u64) {
         self.generated.tokens += tokens;
         self.aborted.tokens += tokens;

@@ -353,6 +353,11 @@ impl Ledger {
         self.gone.range((Bound::Excluded(group), Bound::Unbounded)).copied()
     }
 
+    /// Counts tokens of attempts that were given up and made again.
+    pub(super) fn spend(&mut self, num_tokens: u64) {
+        self.step.stop_aborted(num_tokens);
+    }
+
     /// The last word of a group that was given up, and the tokens it cost: in the present step, or in the run where it has ended.
     pub(super) fn end_abort(&mut self, group: GroupId, num_tokens: u64, is_ended: bool) {
         if self.aborting.remove(&group) {

@@ -12,6 +12,9 @@ use crate::group::{Group, GroupId, PolicyVersion};
 pub struct GroupFacts {
     /// Completion tokens of all members.
     pub num_tokens: u64,
+    /// Completion tokens of attempts at members that were given up and made again.
+    #[serde(default)]
+    pub num_lost_tokens: u64,
     /// Whether all members' texts are the same.
     pub is_identical_in_text: bool,
 }
@@ -19,7 +22,11 @@ pub struct GroupFacts {
 impl GroupFacts {
     /// Of a group.
     pub fn of(group: &Group) -> Self {
-        Self { num_tokens: group.num_tokens() as u64, is_identical_in_text: group.is_identical_in_text() }
+        Self {
+            num_tokens: group.num_tokens() as u64,
+            num_lost_tokens: 0,
+            is_identical_in_text: group.is_identical_in_text(),
+        }
     }
 }
 
@@ -173,7 +180,7 @@ pub struct StepClose {
     /// Groups that were given up: [`Command::Abort`] named those that were still generating, the others were complete and not judged.
     pub aborted: Vec<GroupId>,
     /// Groups, in dispatch order, whose prompts go back to the source, to be drawn first, where the run goes on: those that were given up before
-    /// they were judged; of a streaming schedule also surplus and stale ones, and what it dispatched after the last group of a full
+    /// they were judged, and stale ones; of a streaming schedule also surplus, and what it dispatched after the last group of a full
     /// batch and dropped, where surplus is thrown away.
     #[serde(default)]
     pub returned: Vec<GroupId>,

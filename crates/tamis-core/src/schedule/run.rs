@@ -28,7 +28,7 @@ pub(super) enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum GoesBack {
-    /// Those of groups that were given up before they were judged: they might as well not have been drawn.
+    /// Those of groups that were given up before they were judged, which might as well not have been drawn, and of kept ones that grew too old.
     GivenUp,
     /// Those of all groups that were not trained, unless they were dropped; and those of dropped ones too that were dispatched after the
     /// last one of a full batch where surplus is thrown away: by chance these settled before the batch was full.
@@ -50,7 +50,7 @@ pub(super) struct OpenStep {
     pub(super) stale: Vec<GroupId>,
     aborted: Vec<GroupId>,
     /// Aborted and failed groups that were not judged.
-    given_up: Vec<GroupId>,
+    pub(super) given_up: Vec<GroupId>,
     max_lag: u64,
 }
 
@@ -426,8 +426,9 @@ impl Run {
         let mut returned = Vec::new();
         if goes_on {
             returned = given_up;
+            returned.extend(&stale);
             if self.goes_back == GoesBack::Untrained {
-                returned.extend(surplus.iter().chain(&stale));
+                returned.extend(&surplus);
                 let is_full = trained.len() == self.settings.train_batch_size;
                 if let Some(last) = trained.last().filter(|_| is_full && !keeps) {
                     returned.extend(self.ledger.gone_after(*last));

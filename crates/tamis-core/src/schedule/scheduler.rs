@@ -26,7 +26,7 @@ use crate::group::GroupId;
 ///
 /// let group = GroupId(0);
 /// scheduler.handle(Event::Dispatched { groups: vec![group], version: PolicyVersion(0), exhausted: false })?;
-/// let facts = GroupFacts { num_tokens: 9, is_identical_in_text: false };
+/// let facts = GroupFacts { num_tokens: 9, is_identical_in_text: false, ..GroupFacts::default() };
 /// let commands = scheduler.handle(Event::Scored { group, values: vec![1.0, 0.0], facts })?;
 /// let [judged, Command::RoundComplete(round), Command::StepReady(step)] = &commands[..] else { unreachable!() };
 /// assert_eq!(*judged, Command::Judged { group, verdict: Verdict::Kept });
@@ -205,16 +205,17 @@ impl Scheduler {
                 }
             }
             Event::Scored { group, values, facts } => {
-                if self.ends_abort(group, facts.num_tokens) {
+                if self.ends_abort(group, facts.num_tokens.saturating_add(facts.num_lost_tokens)) {
                     return Ok(commands);
                 }
-                let run = &self.run;
+                let run = &mut self.run;
                 run.ledger.flight(group)?;
                 let expected = run.settings.group_size;
                 if values.len() != expected {
                     let actual = values.len();
                     return Err(ScheduleError::GroupSize { group: group.0, expected, actual });
                 }
+                run.ledger.spend(facts.num_lost_tokens);
                 let statistics = GroupStatistics::of(&values, run.settings.metric.outcome_scale());
                 let summary = GroupSummary::of(&statistics, facts);
                 self.finished(group, Outcome::Scored(summary), &mut commands)?;

@@ -13,7 +13,7 @@ use super::replay::Taken;
 use super::round::Round;
 use super::{Dependencies, DispatchError, Dispatcher, Next};
 use crate::generator::{AbortScope, SampleId, SamplePurpose, SampleRequest, Wait};
-use crate::record::{Collected, End, Fate, Record};
+use crate::record::{Collected, End, Fate, Generation, Record};
 use crate::source::DrawnPrompt;
 
 /// How long the last word of what was given up is waited for when a run ends.
@@ -59,7 +59,7 @@ impl Dispatcher {
                     if draws
                         && self.has_observed
                         && collected.is_none()
-                        && let Some(missing) = self.reward_health.missing(with.scorer.rewards())
+                        && let Some(missing) = self.missing_rewards(with.scorer.rewards())
                     {
                         return Err(DispatchError::MissingRewards(Box::new(missing)));
                     }
@@ -126,15 +126,22 @@ impl Dispatcher {
                 self.stop_following(with)?;
             } else if (with.is_interrupted)() {
                 break;
-            } else if is_late || is_silent {
-                let unheard: Vec<GroupId> =
-                    self.flights.iter().filter(|(_, flight)| is_unheard(flight)).map(|(id, _)| *id).collect();
-                for group in unheard {
-                    self.hear_no_more(with, group)?;
-                }
+            } else if is_late || (is_silent && self.replay.is_over()) {
+                self.hear_no_more_of_aborted(with)?;
             }
         }
         Ok(())
+    }
+
+    /// Waits for the last word of what was given up no longer.
+    pub(super) fn hear_no_more_of_aborted(
+        &mut self,
+        with: &mut Dependencies<'_>,
+    ) -> Result<(), DispatchError> {
+        let is_unheard = |flight: &Flight| flight.course == Course::Aborted;
+        let unheard: Vec<GroupId> =
+            self.flights.iter().filter(|(_, flight)| is_unheard(flight)).map(|(id, _)| *id).collect();
+        unheard.into_iter().try_for_each(|group| self.hear_no_more(with, group))
     }
 
     /// Waits for the last word of a group that was given up no longer.
@@ -190,6 +197,8 @@ impl Dispatcher {
                 logged: Vec::new(),
                 reference: None,
                 fate: Fate::Carried,
+                kept_in: None,
+                generation: Generation::default(),
             };
             let samples: Vec<SampleId> =
                 (0..self.settings.group_size as u32).map(|member| SampleId::of_member(id, member)).collect();
@@ -270,12 +279,16 @@ impl Dispatcher {
             }
             !is_meant
         });
-        for member in unasked {
-            if let Some(member) = flight.members.get_mut(member as usize) {
+        for member in &unasked {
+            if let Some(member) = flight.members.get_mut(*member as usize) {
                 *member = Member::Lost;
             }
         }
-        if !flight.has_landed() {
+        let has_landed = flight.has_landed();
+        for member in unasked {
+            self.member_ended(with, group, member);
+        }
+        if !has_landed {
             with.generator.abort(AbortScope::Group { purpose: SamplePurpose::Rollout, group: group.0 });
         }
     }
@@ -335,6 +348,11 @@ impl Dispatcher {
             others.extend(self.held.remove(&id));
         }
         others.sort_by_key(|record| record.group.id);
+        for id in &close.carried {
+            if let Some(record) = self.held.get_mut(id) {
+                record.kept_in.get_or_insert(close.report.step);
+            }
+        }
         Ok(Collected { end, report: close.report, trained, others, carried_out: close.carried })
     }
 }

@@ -32,10 +32,6 @@ pub(super) struct Flight {
     /// Its members \[n\].
     pub(super) members: Vec<Member>,
     pub(super) course: Course,
-    /// Completion tokens of the members that ended, one way or another.
-    pub(super) num_tokens: u64,
-    /// Which of all samples of the run the last one of it was.
-    pub(super) arrival: u64,
     /// The round that it is looked at with.
     pub(super) round: u64,
     /// Its place in that round.
@@ -47,15 +43,7 @@ pub(super) struct Flight {
 impl Flight {
     /// Without a member, at a place in a round.
     pub(super) fn of(round: u64, place: usize) -> Self {
-        Self {
-            members: Vec::new(),
-            course: Course::On,
-            num_tokens: 0,
-            arrival: 0,
-            round,
-            place,
-            is_settled: false,
-        }
+        Self { members: Vec::new(), course: Course::On, round, place, is_settled: false }
     }
 
     pub(super) fn is_on(&self) -> bool {

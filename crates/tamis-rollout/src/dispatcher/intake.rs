@@ -63,8 +63,7 @@ impl Dispatcher {
                 _ => None,
             });
             self.again.extend(missing);
-            let num_tokens = record.group.num_tokens() as u64;
-            let flight = Flight { members, num_tokens, ..Flight::of(serial, place) };
+            let flight = Flight { members, ..Flight::of(serial, place) };
             self.flights.insert(id, flight);
             self.resumed.push(id);
         }
@@ -133,7 +132,9 @@ impl Dispatcher {
             return Err(DispatchError::Interrupted);
         }
         let is_quiet = !self.has_arrival() && !with.scorer.is_busy();
-        if is_quiet && with.generator.load().in_flight == 0 && self.again.is_empty() {
+        // What is to be asked for again waits for the publication.
+        let has_again = !self.again.is_empty() && !(self.publishing.is_some() && is_ending());
+        if is_quiet && with.generator.load().in_flight == 0 && !has_again {
             if !self.replay.is_over() && !is_ending() {
                 return self.stop_following(with);
             }
@@ -189,6 +190,10 @@ impl Dispatcher {
             let Some(flight) = self.flights.get(&id) else { continue };
             rounds.insert(flight.round);
             if !flight.is_on() {
+                // Those beside it in a batch of the reward functions wait for no member of it.
+                for member in 0..self.settings.group_size as u32 {
+                    self.member_ended(with, id, member);
+                }
                 self.group_settled(with, id)?;
                 continue;
             }
@@ -271,8 +276,10 @@ impl Dispatcher {
         let arrival = self.arrivals;
         let Some(flight) = self.flights.get_mut(&group) else { return Ok(()) };
         let is_on = flight.is_on();
-        flight.num_tokens += outcome.num_tokens();
-        flight.arrival = arrival;
+        if let Some(record) = self.held.get_mut(&group) {
+            record.generation.num_tokens += outcome.num_tokens();
+            record.generation.arrival = arrival;
+        }
         let Some(member) = flight.members.get_mut(id.member as usize) else { return Ok(()) };
         match outcome {
             Outcome::Sampled(sample) if is_on => {

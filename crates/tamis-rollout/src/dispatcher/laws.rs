@@ -8,6 +8,7 @@ use tamis_core::filter::Metric;
 use tamis_core::group::Trajectory;
 use tamis_core::schedule::{ScheduleSettings, StreamingSettings, Surplus};
 use tamis_env::reward::exact::Exact;
+use tamis_env::reward::{Outcome, RewardFunction, RewardInput};
 
 use super::tests::{Heard, Rows, scorer, settings};
 use super::*;
@@ -27,9 +28,24 @@ struct Plan {
     carries: bool,
     /// Parts of a step are handed out before it is complete.
     hands_out: bool,
+    /// Completions that the reward function gets together.
+    batch_size: usize,
     per_epoch: u64,
     steps: u64,
     faults: Faults,
+}
+
+/// Scores exactly, so many completions at a time.
+struct Batches(usize);
+
+impl RewardFunction for Batches {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+        Exact.score(batch)
+    }
+
+    fn batch_size(&self) -> usize {
+        self.0
+    }
 }
 
 impl Plan {
@@ -59,8 +75,9 @@ fn plan() -> impl Strategy<Value = Plan> {
     let sizes = (1usize..5, 1usize..7, 2usize..5, 1usize..3);
     let fault = || prop_oneof![2 => Just(0.0), 1 => 0.0..0.25f64];
     let faults = (fault(), fault(), fault(), fault(), fault(), fault());
-    (any::<bool>(), sizes, any::<[bool; 2]>(), 3u64..30, 1u64..5, faults).prop_map(
-        |(is_streaming, sizes, [carries, hands_out], per_epoch, steps, faults)| {
+    let batch_size = prop_oneof![Just(1usize), 2..6usize, Just(usize::MAX)];
+    (any::<bool>(), sizes, any::<[bool; 2]>(), batch_size, 3u64..30, 1u64..5, faults).prop_map(
+        |(is_streaming, sizes, [carries, hands_out], batch_size, per_epoch, steps, faults)| {
             let (train_batch_size, gen_batch_size, group_size, rounds_in_flight) = sizes;
             let (transient, permanent, duplicate, hang, late, foreign) = faults;
             Plan {
@@ -71,6 +88,7 @@ fn plan() -> impl Strategy<Value = Plan> {
                 rounds_in_flight,
                 carries,
                 hands_out,
+                batch_size,
                 per_epoch,
                 steps,
                 faults: Faults { transient, permanent, duplicate, hang, late, foreign },
@@ -99,6 +117,7 @@ fn told(record: &Record) -> Trained {
 }
 
 /// What is kept of a run between two steps, as a checkpoint would.
+#[derive(Clone)]
 struct Saved {
     machine: Scheduler,
     next_group: u64,
@@ -108,32 +127,43 @@ struct Saved {
     source: Rows,
     fates: BTreeMap<u64, &'static str>,
     num_batches: usize,
-    num_taken: usize,
 }
 
-/// The order in which things were taken in, in memory.
+/// The order in which things were taken in, in memory, each with the step after the last that was trained.
 #[derive(Default)]
-struct Noted(Vec<Taken>);
+struct Noted {
+    taken: Vec<(u64, Taken)>,
+    step: u64,
+}
+
+impl Noted {
+    /// What was taken in after a step.
+    fn after(&self, step: u64) -> Vec<Taken> {
+        self.taken.iter().filter(|(of, _)| *of > step).map(|(_, taken)| taken.clone()).collect()
+    }
+}
 
 impl OrderLog for Noted {
     fn note(&mut self, taken: &Taken) -> Result<(), GeneratorError> {
-        self.0.push(taken.clone());
+        self.taken.push((self.step, taken.clone()));
         Ok(())
     }
 
     fn forget(&mut self, num_left: usize) -> Result<(), GeneratorError> {
-        self.0.truncate(self.0.len() - num_left);
+        self.taken.truncate(self.taken.len() - num_left);
         Ok(())
     }
 }
 
-/// When the process is gone.
+/// When processes are gone.
 #[derive(Debug, Clone, Copy)]
 struct Kill {
-    /// After so many looks of the dispatcher.
-    after: u64,
+    /// The first two after so many looks of the dispatcher each.
+    after: [u64; 2],
     /// The state is saved after every so many steps.
     save_every: usize,
+    /// The step in whose publication the run is asked to stop: it saves its state, and is gone.
+    stop_after: usize,
 }
 
 /// Plays a run to its end and checks every law on the way. Where its process is gone, a new one goes on from the last state that was saved, and follows
@@ -143,13 +173,41 @@ fn play(plan: &Plan, fake: FakeSettings, kill: Option<Kill>) -> Story {
     let mut source = Rows::new(plan.per_epoch);
     let mut dispatcher = Dispatcher::new(plan.settings(), plan.machine());
     let mut generator = FakeGenerator::new(fake);
-    let mut scorer = scorer(Exact);
+    let mut scorer = scorer(Batches(plan.batch_size));
     let mut fates: BTreeMap<u64, &'static str> = BTreeMap::new();
     let mut saved: Option<Saved> = None;
-    let (mut version, mut left) = (0, kill.map(|kill| kill.after));
-    let (mut noted, mut witnessed) = (Noted::default(), Vec::new());
+    let mut kills = kill.iter().flat_map(|kill| kill.after);
+    let (mut version, mut left) = (0, kills.next());
+    let (mut noted, mut witnessed) = (Noted { step: 1, ..Noted::default() }, Vec::new());
     let looks = std::cell::Cell::new(0u64);
+    let (mut is_gone, mut has_stopped) = (false, false);
     for _ in 0..400 {
+        if std::mem::take(&mut is_gone) {
+            // Another process: a generator that knows nothing, and the state after the last step.
+            generator = FakeGenerator::new(FakeSettings { seed: fake.seed + 1, ..fake });
+            if story.batches.len() > witnessed.len() {
+                witnessed.clone_from(&story.batches);
+            }
+            let (machine, next, at_version, held, health) = if let Some(saved) = saved.clone() {
+                source = saved.source;
+                fates = saved.fates;
+                story.batches.truncate(saved.num_batches);
+                version = saved.version.0;
+                (saved.machine, saved.next_group, saved.version, saved.held, saved.health)
+            } else {
+                source = Rows::new(plan.per_epoch);
+                fates.clear();
+                story.batches.clear();
+                version = 0;
+                (plan.machine(), 0, PolicyVersion(0), Vec::new(), RewardHealth::default())
+            };
+            let weights = Weights::InProcess;
+            generator.publish(&Publication { version: at_version, weights }, InFlight::Wait).expect("taken");
+            generator.next(Wait::Forever).expect("published");
+            dispatcher = Dispatcher::resumed(plan.settings(), machine, next, at_version, held, health);
+            dispatcher.follow(noted.after(version));
+            noted.step = version + 1;
+        }
         looks.set(0);
         let limit = left;
         let is_killed = || {
@@ -176,32 +234,8 @@ fn play(plan: &Plan, fake: FakeSettings, kill: Option<Kill>) -> Story {
         };
         let collected = match collected {
             Err(DispatchError::Interrupted) => {
-                // Another process: a generator that knows nothing, and the state after the last step.
-                left = None;
-                generator = FakeGenerator::new(FakeSettings { seed: fake.seed + 1, ..fake });
-                let at = saved.take();
-                let num_taken = at.as_ref().map_or(0, |saved| saved.num_taken);
-                witnessed.clone_from(&story.batches);
-                let (machine, next, at_version, held, health) = if let Some(saved) = at {
-                    source = saved.source;
-                    fates = saved.fates;
-                    story.batches.truncate(saved.num_batches);
-                    version = saved.version.0;
-                    (saved.machine, saved.next_group, saved.version, saved.held, saved.health)
-                } else {
-                    source = Rows::new(plan.per_epoch);
-                    fates.clear();
-                    story.batches.clear();
-                    version = 0;
-                    (plan.machine(), 0, PolicyVersion(0), Vec::new(), RewardHealth::default())
-                };
-                let weights = Weights::InProcess;
-                generator
-                    .publish(&Publication { version: at_version, weights }, InFlight::Wait)
-                    .expect("taken");
-                generator.next(Wait::Forever).expect("published");
-                dispatcher = Dispatcher::resumed(plan.settings(), machine, next, at_version, held, health);
-                dispatcher.follow(noted.0[num_taken..].to_vec());
+                left = kills.next();
+                is_gone = true;
                 continue;
             }
             collected => collected.unwrap_or_else(|error| panic!("{error:?}: {plan:?} {fake:?}")),
@@ -237,6 +271,7 @@ fn play(plan: &Plan, fake: FakeSettings, kill: Option<Kill>) -> Story {
                 version += 1;
                 let weights = Weights::InProcess;
                 let publication = Publication { version: PolicyVersion(version), weights };
+                let stops = !has_stopped && kill.is_some_and(|kill| kill.stop_after == story.batches.len());
                 let with = Dependencies {
                     source: &mut source,
                     generator: &mut generator,
@@ -244,13 +279,19 @@ fn play(plan: &Plan, fake: FakeSettings, kill: Option<Kill>) -> Story {
                     reference: None,
                     observer: &mut Heard::default(),
                     order: Some(&mut noted),
-                    is_interrupted: &|| false,
+                    is_interrupted: &|| stops,
                 };
-                dispatcher.publish(&publication, InFlight::Wait, with).expect("published");
+                let lost = dispatcher.publish(&publication, InFlight::Wait, with).expect("published");
+                assert!(lost.is_none());
                 assert_eq!(dispatcher.pending().count(), 0);
-                if !story.batches.len().is_multiple_of(kill.map_or(1, |kill| kill.save_every)) {
+                noted.step = version + 1;
+                let is_all_in = dispatcher.inbox.of_groups.is_empty() && dispatcher.scored.is_empty();
+                assert!(is_all_in || !dispatcher.replay.is_over(), "what was heard of is in the state");
+                let is_due = story.batches.len().is_multiple_of(kill.map_or(1, |kill| kill.save_every));
+                if !is_due && !stops {
                     continue;
                 }
+                (is_gone, has_stopped) = (stops, has_stopped || stops);
                 saved = Some(Saved {
                     machine: dispatcher.machine().clone(),
                     next_group: dispatcher.next_group(),
@@ -260,7 +301,6 @@ fn play(plan: &Plan, fake: FakeSettings, kill: Option<Kill>) -> Story {
                     source: source.clone(),
                     fates: fates.clone(),
                     num_batches: story.batches.len(),
-                    num_taken: noted.0.len(),
                 });
             }
             End::Skipped(_) => {}
@@ -317,13 +357,13 @@ proptest! {
         }
     }
 
-    /// A process that is gone after any number of looks goes on from the last state that was saved: it trains on what it had trained on until then, whatever
+    /// A run whose processes are gone after any number of looks goes on from the last state that was saved: it trains on what it had trained on until then, whatever
     /// else the generator does now. By rounds and streaming without a lag the batches that follow are the same, too, as if nothing had happened.
     #[test]
     fn a_run_goes_on_from_any_instant(
-        plan in plan(), seed in any::<u64>(), max_delay in 0u64..20, after in 0u64..120, save_every in 1usize..4,
+        plan in plan(), seed in any::<u64>(), max_delay in 0u64..20, after in [0u64..120, 0u64..120], save_every in 1usize..4, stop_after in 1usize..6,
     ) {
-        let kill = Kill { after, save_every };
+        let kill = Kill { after, save_every, stop_after };
         let is_exact = !plan.carries || (!plan.is_streaming && plan.rounds_in_flight == 1);
         let faults = Faults { hang: 0.0, ..plan.faults };
         let fake = FakeSettings { seed: seed >> 1, max_delay, faults };
@@ -360,6 +400,7 @@ fn every_fault_is_met_and_counted() {
             rounds_in_flight: 1,
             carries: is_streaming,
             hands_out: false,
+            batch_size: 1,
             per_epoch: 1000,
             steps: 12,
             faults: Faults::all(0.05),

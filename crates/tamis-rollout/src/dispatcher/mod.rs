@@ -36,14 +36,14 @@ use tamis_core::filter::MetricError;
 use tamis_core::group::{Group, GroupId, PolicyVersion};
 use tamis_core::ragged::Ragged;
 use tamis_core::schedule::{Command, Event, RoundReport, ScheduleError, Scheduler};
-use tamis_env::reward::{RewardError, Scored};
+use tamis_env::reward::{RewardError, Rewards, Scored};
 use thiserror::Error;
 
-use self::flight::Flight;
+use self::flight::{Course, Flight};
 use self::replay::Replay;
 pub use self::replay::{OrderLog, SampleEnd, Taken};
 use self::round::Round;
-use crate::generator::{Generator, GeneratorError, InFlight, Publication, SampleId, Sampling};
+use crate::generator::{Generator, GeneratorError, InFlight, Publication, SampleId, Sampling, Wait};
 use crate::inbox::Inbox;
 use crate::record::{Collected, Fate, Record};
 use crate::reward_health::{MissingRewards, RewardHealth};
@@ -196,6 +196,16 @@ impl From<RewardError> for DispatchError {
     }
 }
 
+/// The error of a generator that is lost, and nothing where no more than the wait for a score was given up: after both a run goes on from where it is.
+fn or_lost(result: Result<(), DispatchError>) -> Result<Option<GeneratorError>, DispatchError> {
+    match result {
+        Ok(()) => Ok(None),
+        Err(DispatchError::Generator(lost @ GeneratorError::Unreachable { .. })) => Ok(Some(lost)),
+        Err(error) if error.is_interruption() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// What [`Dispatcher::next`] brings.
 #[derive(Debug)]
 pub enum Next {
@@ -262,6 +272,7 @@ impl Dispatcher {
     ) -> Self {
         let held: BTreeMap<GroupId, Record> =
             held.into_iter().map(|record| (record.group.id, record)).collect();
+        let arrivals = held.values().map(|record| record.generation.arrival).max().unwrap_or(0);
         let mut dispatcher = Self {
             sampling: Arc::new(settings.sampling.clone()),
             settings,
@@ -280,7 +291,7 @@ impl Dispatcher {
             replay: Replay::default(),
             is_replaying: false,
             next_group,
-            arrivals: 0,
+            arrivals,
             tokens_told: 0,
             reward_health,
             is_open: false,
@@ -337,46 +348,106 @@ impl Dispatcher {
         &self.reward_health
     }
 
+    /// What rewards have not arrived for so long that the run should end.
+    pub fn missing_rewards(&self, rewards: &Rewards) -> Option<MissingRewards> {
+        let round_size = if self.is_by_rounds() { 0 } else { self.machine.settings().gen_batch_size };
+        self.reward_health.missing(round_size, rewards)
+    }
+
     /// Tells the machine that the step it handed over was trained; so many members of its groups, with so many completion tokens, bore no loss.
     pub fn trained(&mut self, left_out: u64, tokens: u64) -> Result<(), DispatchError> {
         self.tell(Event::Trained { left_out, tokens })
     }
 
-    /// Tells the machine that groups are sampled by this version from now on, where no weights had to be published for that.
-    pub fn published(&mut self, version: PolicyVersion) -> Result<(), DispatchError> {
-        self.version = version;
-        self.tell(Event::Published { version })
-    }
-
     /// Has the generator sample from new weights, and waits until it does. Groups that end meanwhile settle as ever; what the machine wants to
-    /// have drawn waits for the new weights. Where the run is to stop, what is in flight is not waited for: it is asked for again.
+    /// have drawn waits for the new weights.
+    ///
+    /// The weights are those of a step that is trained, so that the publication comes to its end whatever happens, and a checkpoint after it is
+    /// one of that step. Where the run is to stop, what is in flight is not waited for: it is asked for again. Where the generator is
+    /// lost meanwhile, its error is returned beside the state: a resume publishes anew. Whatever was heard of until then is in the state, so that a
+    /// checkpoint misses nothing that was journalled.
+    ///
+    /// # Errors
+    /// Everything that no resume mends.
     pub fn publish(
         &mut self,
         publication: &Publication,
         in_flight: InFlight,
         mut with: Dependencies<'_>,
-    ) -> Result<(), DispatchError> {
+    ) -> Result<Option<GeneratorError>, DispatchError> {
         self.publishing = Some(publication.version);
-        with.generator.publish(publication, in_flight)?;
         let is_interrupted = with.is_interrupted;
         with.is_interrupted = &|| false;
+        let mut lost = or_lost(with.generator.publish(publication, in_flight).map_err(DispatchError::from))?;
         let mut waits = in_flight != InFlight::Abort;
-        while self.publishing.is_some() {
-            self.pump(&mut with, is_interrupted)?;
-            if waits && self.publishing.is_some() && is_interrupted() {
-                with.generator.publish(publication, InFlight::Abort)?;
+        while self.publishing.is_some() && lost.is_none() {
+            lost = or_lost(self.pump(&mut with, is_interrupted))?;
+            // An order that is followed says what ended by the old weights.
+            let may_give_up = waits && self.publishing.is_some() && self.replay.is_over();
+            if may_give_up && lost.is_none() && is_interrupted() {
+                let given_up = with.generator.publish(publication, InFlight::Abort);
+                lost = or_lost(given_up.map_err(DispatchError::from))?;
                 waits = false;
             }
         }
+        if self.publishing.take().is_some() {
+            self.published(publication.version)?;
+        }
+        self.end_step(&mut with, lost)
+    }
+
+    /// The same where a step left the weights as they were: groups are sampled by them from now on, too.
+    pub fn publish_nothing(
+        &mut self,
+        mut with: Dependencies<'_>,
+    ) -> Result<Option<GeneratorError>, DispatchError> {
+        self.published(self.version)?;
+        with.is_interrupted = &|| false;
+        self.end_step(&mut with, None)
+    }
+
+    /// Groups are sampled by this version from now on.
+    fn published(&mut self, version: PolicyVersion) -> Result<(), DispatchError> {
+        self.version = version;
+        self.tell(Event::Published { version })
+    }
+
+    /// Takes in what was heard of until now, and carries out what the machine wants because of it; of an order that is followed, what had been taken in
+    /// by then.
+    fn end_step(
+        &mut self,
+        with: &mut Dependencies<'_>,
+        mut lost: Option<GeneratorError>,
+    ) -> Result<Option<GeneratorError>, DispatchError> {
         // What was given up is over before the state is saved.
-        self.hear_out(&mut with)?;
-        // What waited for them. Between two steps nothing ends.
-        self.run(&mut with, false)?;
+        while lost.is_none() && self.flights.values().any(|flight| flight.course == Course::Aborted) {
+            lost = or_lost(self.hear_out(with))?;
+        }
+        if lost.is_some() {
+            self.hear_no_more_of_aborted(with)?;
+        }
+        loop {
+            // What waited for the weights. Between two steps nothing ends.
+            self.run(with, false)?;
+            let scored = with.scorer.next(Wait::No).map(|events| self.scored.extend(events));
+            or_lost(scored.map_err(DispatchError::from))?;
+            if let Some(arrival) = self.next_arrival() {
+                or_lost(self.take(with, arrival))?;
+            } else if lost.is_some() || self.replay.pass_step_end() {
+                break;
+            } else if self.replay.is_over() {
+                self.note(with, &Taken::StepEnd)?;
+                break;
+            } else {
+                self.ask_again(with)?;
+                lost = or_lost(self.wait(with, &|| false))?;
+            }
+        }
         if !self.is_by_rounds() {
             // A resumed run has the groups, and not what was said of them, nor which were dispatched together.
-            self.observe_rest(&mut with)?;
+            self.observe_rest(with)?;
         }
-        Ok(())
+        Ok(lost)
     }
 
     /// Generates, scores and judges until the machine says how the step ends, or names a part of it that may be trained on; one call after the other

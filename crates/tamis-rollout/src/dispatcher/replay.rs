@@ -38,6 +38,8 @@ pub enum Taken {
         /// The group.
         group: u64,
     },
+    /// A step ended: what was taken in before it is in the state after that step.
+    StepEnd,
 }
 
 /// How a sample ended.
@@ -126,6 +128,15 @@ impl Replay {
         keeps
     }
 
+    /// Whether the end of a step is what comes next in it, which is over with that.
+    pub(super) fn pass_step_end(&mut self) -> bool {
+        let is_end = self.taken.front() == Some(&Taken::StepEnd);
+        if is_end {
+            self.taken.pop_front();
+        }
+        is_end
+    }
+
     /// What comes next in it, where that is known without waiting.
     fn known(&self) -> Option<Arrival> {
         match self.taken.front()? {
@@ -138,7 +149,7 @@ impl Replay {
                 Some(Arrival::Event(GeneratorEvent::Aborted { id: *id, num_tokens: *num_tokens }))
             }
             Taken::Unheard { group } => Some(Arrival::Unheard(GroupId(*group))),
-            Taken::Sample { .. } | Taken::Score { .. } | Taken::Published { .. } => None,
+            Taken::Sample { .. } | Taken::Score { .. } | Taken::Published { .. } | Taken::StepEnd => None,
         }
     }
 

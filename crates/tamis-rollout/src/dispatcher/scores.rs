@@ -56,7 +56,8 @@ impl Dispatcher {
         let trajectory = &trajectories[place];
         Some(ScoreRequest {
             member: (group, member),
-            key: format!("rollout/{}/{member}", group.0),
+            // Where servers sample, a resumed run may have another completion in its place.
+            key: format!("rollout/{}/{member}/{:08x}", group.0, crc32fast::hash(trajectory.text.as_bytes())),
             prompt: record.prompt.prompt.clone(),
             completion: trajectory.text.clone(),
             completion_ids: trajectory.token_ids.clone(),
@@ -178,21 +179,26 @@ impl Dispatcher {
     ) -> Result<(), DispatchError> {
         let settled: Vec<(GroupId, Flight)> =
             groups.iter().filter_map(|id| Some((*id, self.flights.remove(id)?))).collect();
-        let complete: Vec<GroupId> =
+        let mut complete: Vec<GroupId> =
             settled.iter().filter(|(_, flight)| flight.is_on()).map(|(id, _)| *id).collect();
         self.pass_reference(with, &complete)?;
-        let (mut complete, lost): (Vec<_>, Vec<_>) =
-            settled.into_iter().partition(|(_, flight)| flight.is_on());
-        complete.sort_by_key(|(_, flight)| flight.arrival);
-        for (id, _) in complete {
+        let generation = |id: &GroupId| self.held.get(id).map(|record| record.generation).unwrap_or_default();
+        let lost: Vec<(GroupId, Flight, u64)> = settled
+            .into_iter()
+            .filter(|(_, flight)| !flight.is_on())
+            .map(|(id, flight)| (id, flight, generation(&id).num_tokens))
+            .collect();
+        complete.sort_by_key(|id| generation(id).arrival);
+        for id in complete {
             let record = self.held.get_mut(&id).ok_or(DispatchError::UnknownGroup(id.0))?;
             let metric = &self.machine.settings().metric;
             record.values = metric_values(metric, &record.group, record.final_rewards.as_deref())?;
             let (values, facts) = (record.values.clone(), GroupFacts::of(&record.group));
+            let num_lost_tokens = record.generation.num_tokens.saturating_sub(facts.num_tokens);
+            let facts = GroupFacts { num_lost_tokens, ..facts };
             self.tell(Event::Scored { group: id, values, facts })?;
         }
-        for (group, flight) in lost {
-            let num_tokens = flight.num_tokens;
+        for (group, flight, num_tokens) in lost {
             match flight.course {
                 Course::Failed => self.tell(Event::Failed { group, num_tokens })?,
                 Course::Aborted => self.tell(Event::Aborted { group, num_tokens })?,

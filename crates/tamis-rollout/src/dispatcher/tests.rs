@@ -509,18 +509,122 @@ fn with<'a>(
     }
 }
 
+/// A stream whose groups go on generating over a publication.
+fn stream(train_batch_size: usize, group_size: usize) -> Dispatcher {
+    let run = ScheduleSettings {
+        surplus: tamis_core::schedule::Surplus::Carry { max_lag: 2 },
+        metric: Metric::SeqReward,
+        ..ScheduleSettings::verl(train_batch_size, 4, group_size, 0)
+    };
+    let mini_batch_size = train_batch_size;
+    let streaming = tamis_core::schedule::StreamingSettings { run, mini_batch_size, max_in_flight: 16 };
+    Dispatcher::new(settings(group_size), Scheduler::streaming(streaming).expect("settings"))
+}
+
+/// Scores exactly, until nobody waits for scores any more.
+struct Until(Arc<std::sync::atomic::AtomicBool>);
+
+impl RewardFunction for Until {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Answered> {
+        if self.0.load(std::sync::atomic::Ordering::SeqCst) {
+            return vec![Answered::Failed(tamis_env::reward::RewardFailure::Interrupted); batch.len()];
+        }
+        Exact.score(batch)
+    }
+}
+
+/// A generator that is gone from an instant on.
+struct Gone {
+    generator: FakeGenerator,
+    is_gone: bool,
+}
+
+impl Generator for Gone {
+    fn submit(&mut self, request: SampleRequest) -> Result<(), GeneratorError> {
+        self.generator.submit(request)
+    }
+    fn abort(&mut self, what: AbortScope) {
+        self.generator.abort(what);
+    }
+    fn publish(&mut self, weights: &Publication, in_flight: InFlight) -> Result<(), GeneratorError> {
+        self.generator.publish(weights, in_flight)
+    }
+    fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError> {
+        if self.is_gone {
+            return Err(GeneratorError::Unreachable { tried: vec!["there".to_owned()] });
+        }
+        self.generator.next(wait)
+    }
+    fn load(&self) -> crate::generator::Load {
+        self.generator.load()
+    }
+}
+
+/// The weights of a trained step are published whatever happens meanwhile, so that what is saved is the state after that step: where scores are given
+/// up because of Ctrl-C, and where the generator is lost.
+#[test]
+fn a_publication_comes_to_its_end() {
+    for (is_interrupted, is_gone) in [(true, false), (false, true), (true, true)] {
+        let mut dispatcher = stream(2, 4);
+        let fake = FakeSettings { max_delay: 40, ..FakeSettings::faultless(4) };
+        let mut generator = Gone { generator: FakeGenerator::new(fake), is_gone: false };
+        let ends = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let (mut source, mut heard) = (Rows::new(1000), Heard::default());
+        let mut scorer = scorer(Until(Arc::clone(&ends)));
+        dispatcher.collect(with(&mut generator, &mut source, &mut scorer, &mut heard)).expect("a step");
+        dispatcher.trained(0, 0).expect("trained");
+        ends.store(is_interrupted, std::sync::atomic::Ordering::SeqCst);
+        generator.is_gone = is_gone;
+        let publication = Publication { version: PolicyVersion(1), weights: crate::Weights::InProcess };
+        let stops = || is_interrupted;
+        let with_stop = Dependencies {
+            is_interrupted: &stops,
+            ..with(&mut generator, &mut source, &mut scorer, &mut heard)
+        };
+        let lost = dispatcher.publish(&publication, InFlight::Wait, with_stop).expect("a state");
+        assert_eq!(lost.is_some(), is_gone);
+        // A process after this one has all that there was, and asks for the rest.
+        let (machine, held) = (dispatcher.machine().clone(), dispatcher.held().cloned().collect());
+        let health = dispatcher.reward_health().clone();
+        let (next, version) = (dispatcher.next_group(), PolicyVersion(1));
+        let mut resumed = Dispatcher::resumed(settings(4), machine, next, version, held, health);
+        ends.store(false, std::sync::atomic::Ordering::SeqCst);
+        let mut generator = FakeGenerator::new(fake);
+        generator.publish(&publication, InFlight::Wait).expect("taken");
+        generator.next(Wait::Forever).expect("published");
+        let collected =
+            resumed.collect(with(&mut generator, &mut source, &mut scorer, &mut heard)).expect("a step");
+        assert!(matches!(collected.end, End::Ready));
+        collected.report.accounting.check().expect("balanced");
+    }
+}
+
+/// What was spent on a sample that is given up and asked for again is counted, though its group comes to its end.
+#[test]
+fn tokens_of_attempts_that_were_given_up_are_counted() {
+    let mut dispatcher = stream(2, 4);
+    let fake = FakeSettings { max_delay: 60, ..FakeSettings::faultless(4) };
+    let (mut generator, mut source) = (FakeGenerator::new(fake), Rows::new(1000));
+    let (mut scorer, mut heard) = (scorer(Exact), Heard::default());
+    for version in 1..6 {
+        dispatcher.collect(with(&mut generator, &mut source, &mut scorer, &mut heard)).expect("a step");
+        dispatcher.trained(0, 0).expect("trained");
+        let publication = Publication { version: PolicyVersion(version), weights: crate::Weights::InProcess };
+        let with = with(&mut generator, &mut source, &mut scorer, &mut heard);
+        dispatcher.publish(&publication, InFlight::Abort, with).expect("published");
+    }
+    let spent: u64 = dispatcher.held().map(|record| record.generation.num_tokens).sum();
+    let totals = *dispatcher.machine().totals();
+    assert!(totals.aborted.tokens > 0 && totals.aborted.groups == 0, "{totals:?}");
+    let in_members: u64 = dispatcher.held().map(|record| record.group.num_tokens() as u64).sum();
+    assert!(spent >= in_members);
+}
+
 /// Groups in flight when weights are published end by the old ones and settle; with `Keep` their tokens say which weights sampled them.
 #[test]
 fn a_publication_waits_for_what_is_in_flight_or_says_from_where_it_went_on() {
     for in_flight in [InFlight::Wait, InFlight::Keep, InFlight::Abort] {
-        let run = ScheduleSettings {
-            surplus: tamis_core::schedule::Surplus::Carry { max_lag: 2 },
-            metric: Metric::SeqReward,
-            ..ScheduleSettings::verl(2, 4, 4, 0)
-        };
-        let streaming =
-            tamis_core::schedule::StreamingSettings { run, mini_batch_size: 2, max_in_flight: 16 };
-        let mut dispatcher = Dispatcher::new(settings(4), Scheduler::streaming(streaming).expect("settings"));
+        let mut dispatcher = stream(2, 4);
         let fake = FakeSettings { max_delay: 40, ..FakeSettings::faultless(4) };
         let (mut generator, mut source) = (FakeGenerator::new(fake), Rows::new(1000));
         let (mut scorer, mut heard) = (scorer(Exact), Heard::default());

@@ -361,6 +361,10 @@ pub fn trains_early(config: &Config, sieve: &Sieve) -> Result<bool, AssembleErro
     ))
 }
 
+/// How many times `data.gen_batch_size` groups servers have in flight at most where a stream names no bound: the schedule itself starts no more than it
+/// expects to need.
+const ROUNDS_OF_A_STREAM: usize = 8;
+
 /// The scheduling machine at the start of a run.
 ///
 /// # Errors
@@ -370,10 +374,12 @@ pub fn scheduler(config: &Config, sieve: &Sieve) -> Result<Scheduler, AssembleEr
     if config.schedule.mode != ScheduleMode::Streaming {
         return Ok(Scheduler::rounds(run)?);
     }
-    // A part of a step leaves the machine before the rest of it is there only where it might be trained on.
-    let is_early = needs_whole_step(config, sieve)?.is_empty();
+    // A step of which a part was trained on is trained as far as it comes, whatever ends it: parts leave the machine only for that.
+    let is_early = trains_early(config, sieve)?;
     let mini_batch_size = if is_early { config.mini_batch_size() } else { run.train_batch_size };
-    let max_in_flight = config.schedule.rounds_in_flight.saturating_mul(run.gen_batch_size);
+    let default = if config.rollout.backend == BackendKind::Native { 1 } else { ROUNDS_OF_A_STREAM };
+    let rounds = config.schedule.rounds_in_flight.unwrap_or(default);
+    let max_in_flight = rounds.saturating_mul(run.gen_batch_size);
     Ok(Scheduler::streaming(StreamingSettings { run, mini_batch_size, max_in_flight })?)
 }
 
@@ -389,7 +395,7 @@ pub fn settings(config: &Config, sieve: &Sieve) -> ScheduleSettings {
             }
             _ => RoundSize::Fixed,
         },
-        rounds_in_flight: schedule.rounds_in_flight,
+        rounds_in_flight: schedule.rounds_in_flight.unwrap_or(1),
         filter: sieve.filter,
         refill: schedule.refill,
         max_num_gen_batches: match schedule.max_num_gen_batches {

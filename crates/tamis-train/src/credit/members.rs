@@ -84,28 +84,6 @@ pub(crate) fn counted(groups: &[&Group], left_out: &[Option<LeftOut>]) -> (u64, 
         .fold((0, 0), |(number, tokens), (member, _)| (number + 1, tokens + member.token_ids.len() as u64))
 }
 
-/// Advantages as they are told: members that are left out have none (NaN); their scores are the group's all the same.
-pub(crate) fn of_trained(
-    advantages: &Advantages,
-    groups: &[&Group],
-    left_out: &[Option<LeftOut>],
-) -> Advantages {
-    let mut told = advantages.clone();
-    let members = groups
-        .iter()
-        .enumerate()
-        .flat_map(|(place, group)| (0..group.trajectories.len()).map(move |member| (place, member)));
-    for (row, ((place, member), _)) in
-        members.zip(left_out).enumerate().filter(|(_, (_, left_out))| left_out.is_some())
-    {
-        match &mut told {
-            Advantages::PerTrajectory(rows) => rows.row_mut(place)[member] = f64::NAN,
-            Advantages::PerToken(rows) => rows.row_mut(row).fill(f64::NAN),
-        }
-    }
-    told
-}
-
 /// One advantage per trajectory for the rollout file \[B\]: its own, or the mean over the tokens that the policy produced.
 pub(crate) fn of_trajectories(advantages: &Advantages, groups: &[&Group]) -> Vec<f64> {
     match advantages {

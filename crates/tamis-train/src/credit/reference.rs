@@ -161,7 +161,7 @@ mod tests {
 
     use tamis_core::group::{FinishReason, GroupId, PolicyVersion, PromptId, Trajectory};
     use tamis_data::prompt::{Prompt, PromptContent};
-    use tamis_rollout::{Fate, PreparedPrompt};
+    use tamis_rollout::{Fate, Generation, PreparedPrompt};
 
     use super::*;
 
@@ -208,6 +208,8 @@ mod tests {
             logged: Vec::new(),
             reference: reference.map(|[a, b, c]| Ragged::from_rows([vec![a], vec![b, c]])),
             fate: Fate::Trained,
+            kept_in: None,
+            generation: Generation::default(),
         }
     }
 

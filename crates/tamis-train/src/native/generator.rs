@@ -86,7 +86,19 @@ impl Lane {
             self.places.iter().filter(|(id, _)| what.holds(id)).map(|(_, place)| *place).collect();
         meant.sort_unstable();
         let Some(engine) = &mut self.engine else { return Vec::new() };
-        meant.into_iter().filter_map(|(request, sample)| engine.abort_sample(request, sample)).collect()
+        // What an interrupted step of the engine had finished is gone.
+        let gone = |request, sample| Completion {
+            request,
+            sample,
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+            entropy: f64::NAN,
+            alternatives: Vec::new(),
+            finish: EngineFinish::Aborted,
+        };
+        let end =
+            |(request, sample)| engine.abort_sample(request, sample).unwrap_or_else(|| gone(request, sample));
+        meant.into_iter().map(end).collect()
     }
 
     /// Has what runs go on with other weights: what each sample has so far is computed again with them.

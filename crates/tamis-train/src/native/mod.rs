@@ -126,6 +126,16 @@ impl NativeEngine {
         }
     }
 
+    /// Says that the step of the updates is part of the state of the run.
+    pub fn end_updates(&mut self) {
+        self.updates.has_moved = false;
+    }
+
+    /// Whether updates of a step that has not ended have moved weights, of the policy or of its critic.
+    pub fn has_moved(&self) -> bool {
+        self.updates.has_moved
+    }
+
     /// The weights as the present step began.
     fn model_before(&self) -> &Arc<Model> {
         self.before.as_ref().map_or(&self.model, |before| &before.model)

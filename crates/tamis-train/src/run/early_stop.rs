@@ -1,13 +1,13 @@
 //! Early stopping: what a run tells the stops, and how it ends when one fires.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tamis_config::{CollapseForm as ConfigForm, EarlyStopConfig};
 use tamis_core::early_stop::{
     Attempt, CollapseForm, EarlyStop, EarlyStopError, EarlyStopSettings, EmptySteps, LowSuccess,
     RewardCollapse, StopReason,
 };
-use tamis_core::group::Group;
+use tamis_core::group::{Group, GroupId};
 use tamis_rollout::{Collected, Record};
 
 use super::{Ending, Run, RunError};
@@ -37,15 +37,19 @@ pub(crate) fn early_stop(config: &EarlyStopConfig) -> Result<EarlyStop, EarlySto
 }
 
 impl Run {
-    /// Tells the stops of the rounds of a step, in order. `first` is the first group that was dispatched for it: groups carried in from earlier
-    /// steps were told of with those.
-    pub(super) fn observe_rounds(&mut self, collected: &Collected, first: u64, is_trained: bool) {
-        let mut rounds: BTreeMap<u64, Vec<&Group>> = BTreeMap::new();
+    /// Tells the stops of the rounds of an attempt at a step, in order. The groups `kept` before it were told of then.
+    pub(super) fn observe_rounds(
+        &mut self,
+        collected: &Collected,
+        kept: &BTreeSet<GroupId>,
+        is_trained: bool,
+    ) {
+        let mut rounds: BTreeMap<(u64, u64), Vec<&Group>> = BTreeMap::new();
         let held: Vec<&Record> =
             self.workers.dispatcher.held().filter(|record| !record.values.is_empty()).collect();
         for record in collected.trained.iter().chain(&collected.others).chain(held) {
-            if record.group.id.0 >= first && !record.group.trajectories.is_empty() {
-                rounds.entry(record.round).or_default().push(&record.group);
+            if !kept.contains(&record.group.id) && !record.group.trajectories.is_empty() {
+                rounds.entry((record.step, record.round)).or_default().push(&record.group);
             }
         }
         let last = rounds.keys().next_back().copied();

@@ -256,7 +256,13 @@ impl From<Halt<LearnerError>> for Halt<RunError> {
 
 impl From<DispatchError> for Halt<RunError> {
     fn from(error: DispatchError) -> Self {
-        if error.is_interruption() { Self::Interrupted } else { Self::Failed(RunError::Dispatch(error)) }
+        match error {
+            error if error.is_interruption() => Self::Interrupted,
+            DispatchError::Generator(lost @ GeneratorError::Unreachable { .. }) => {
+                Self::Failed(RunError::Servers(lost))
+            }
+            error => Self::Failed(RunError::Dispatch(error)),
+        }
     }
 }
 
@@ -326,6 +332,11 @@ fn because(reason: Option<LeftOut>) -> String {
 }
 
 impl RunError {
+    /// Whether no server answers any more: they may come back, and a resume goes on.
+    pub(crate) fn is_lost_fleet(&self) -> bool {
+        matches!(self, Self::Servers(GeneratorError::Unreachable { .. }))
+    }
+
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
         match self {

@@ -18,7 +18,6 @@ use crate::batch_metrics::{
     GeneratedFacts, Spread, Summary, TrainedColumns, TrainedFacts, generated_metrics, trained_metrics,
 };
 use crate::credit::left_out::LeftOut;
-use crate::credit::members::of_trained;
 use crate::critic::CriticReport;
 use crate::diagnostics;
 use crate::metrics::Metrics;
@@ -237,9 +236,8 @@ impl StepMetrics {
 
         let groups = step.groups();
         let left_out: Vec<Option<LeftOut>> = step.members().map(|member| member.left_out).collect();
-        let advantages = of_trained(&facts.advantages, &groups, &left_out);
         let columns = TrainedColumns {
-            advantages: Some(Spread::from(&advantages)),
+            advantages: Some(Spread::from(&facts.advantages)),
             returns: facts.returns.as_ref().map(Spread::PerToken),
             final_rewards: facts.final_rewards.as_deref(),
             left_out: &left_out,

@@ -67,6 +67,10 @@ impl Run {
         match self.make_up_measurement() {
             // The run begins all the same, and stops at once with what it has: the warm start need not be made again.
             Err(Halt::Interrupted) => Ok(()),
+            Err(Halt::Failed(error)) if error.is_lost_fleet() => {
+                self.save()?;
+                Err(error.into())
+            }
             other => other,
         }
     }

@@ -162,9 +162,10 @@ impl Run {
         match run.first_state(first.as_deref()) {
             Ok(()) => {}
             Err(Halt::Interrupted) => {
-                let unsaved = Unbegun::Unsaved { run: path };
-                run.note_failure(&unsaved);
-                return Ok(Opened::Interrupted(unsaved));
+                let is_saved = run.recorder.saved.is_some();
+                let unbegun = if is_saved { Unbegun::NotResumed } else { Unbegun::Unsaved { run: path } };
+                run.note_failure(&unbegun);
+                return Ok(Opened::Interrupted(unbegun));
             }
             Err(Halt::Failed(error)) => {
                 run.note_failure(&error);
@@ -415,6 +416,7 @@ impl Run {
             }
             (Some(servers?), Some(folders))
         };
+        scorer.begin_step(at + 1);
         let workers = Workers {
             sampler: Sampler::Native(Box::new(NativeGenerator::of(&engine))),
             servers,
@@ -505,6 +507,8 @@ fn carried(schedule: &ScheduleState, pool: &PromptPool) -> Result<Vec<Record>, D
                 logged: carried.logged.clone(),
                 reference: None,
                 fate: carried.fate.clone(),
+                kept_in: carried.kept_in,
+                generation: carried.generation,
             }))
         })
         .collect()
@@ -547,19 +551,21 @@ pub(super) fn how_to_train_further(config: &Config, run: &Path, steps: u64) -> S
     format!("to train further: `tamis train --resume {} {key}={more}`", run.display())
 }
 
-/// What of a damaged journal can be gone on from: the newest checkpoint that counts on no more than is left.
+/// What of a damaged journal can be gone on from: the newest checkpoint that counts on no more than there is.
 fn journal_error(
     error: JournalError,
     directory: &RunDirectory,
     promised: fn(&RunState) -> Option<u64>,
 ) -> RunError {
     let left = match &error {
-        JournalError::TooShort { length, .. } => *length,
-        JournalError::NotAJournal { .. } => 0,
+        JournalError::TooShort { length, .. } => 0..=*length,
+        JournalError::Removed { first, .. } => *first..=u64::MAX,
+        JournalError::NotAJournal { .. } => 0..=0,
         JournalError::Disk(_) | JournalError::TooLong { .. } => return RunError::Journal(error),
     };
     let is_usable = |folder: &PathBuf| {
-        checkpoint::read_state(folder).is_ok_and(|state| promised(&state).is_none_or(|length| length <= left))
+        checkpoint::read_state(folder)
+            .is_ok_and(|state| promised(&state).is_none_or(|place| left.contains(&place)))
     };
     let mut checkpoints = directory.list_checkpoints().unwrap_or_default();
     checkpoints.reverse();

@@ -3,7 +3,7 @@
 use tamis_config::{CheckpointConfig, Config, SaveRollouts};
 use tamis_data::rollouts::{RolloutRow, write_rollouts_to};
 use tamis_model::SaveDtype;
-use tamis_rollout::Record;
+use tamis_rollout::{Record, ScoreError};
 
 use super::RunError;
 use super::state::RunState;
@@ -81,6 +81,8 @@ pub(crate) struct Recorder {
     pub(crate) progress: Progress,
     /// The step of the last checkpoint.
     pub(crate) saved: Option<u64>,
+    /// The step of the oldest checkpoint that is kept, and from where on it needs the journals of answers, samples and order.
+    oldest: Option<(u64, [Option<u64>; 3])>,
     checkpoints: CheckpointConfig,
     dtype: SaveDtype,
     rollouts: SaveRollouts,
@@ -103,6 +105,7 @@ impl Recorder {
             loggers,
             progress,
             saved,
+            oldest: None,
             checkpoints: config.checkpoint.clone(),
             dtype: match config.model.save_dtype {
                 tamis_config::SaveDtype::F32 => SaveDtype::F32,
@@ -142,6 +145,7 @@ impl Recorder {
         self.saved = Some(state.step);
         self.progress.say(&format!("checkpoint {}", folder.path.display()));
         self.prune(&state)?;
+        self.shorten_journals(&state, workers)?;
         match overflow {
             Some((tensor, largest)) => Err(RunError::Overflow {
                 tensor,
@@ -152,6 +156,33 @@ impl Recorder {
             }),
             None => Ok(state),
         }
+    }
+
+    /// Removes from the journals what no checkpoint needs that is kept.
+    fn shorten_journals(&mut self, state: &RunState, workers: &mut Workers) -> Result<(), RunError> {
+        let needed = |state: &RunState| [state.journal, state.samples, state.order];
+        if needed(state) == [None; 3] {
+            return Ok(());
+        }
+        let Some(oldest) = self.directory.list_checkpoints()?.into_iter().next() else { return Ok(()) };
+        if self.oldest.is_none_or(|(step, _)| step != oldest.step) {
+            // One that cannot be read is none to resume from, and may yet be mended by hand.
+            let Ok(state) = checkpoint::read_state(&oldest.path) else { return Ok(()) };
+            self.oldest = Some((oldest.step, needed(&state)));
+        }
+        let Some((_, [answers, samples, taken])) = self.oldest else { return Ok(()) };
+        let Workers { scorer, sampler, order, .. } = workers;
+        if let Some(position) = answers {
+            let shortened = scorer.shorten_journal(position);
+            shortened.map_err(|error| RunError::Dispatch(ScoreError::from(error).into()))?;
+        }
+        if let Some(position) = samples {
+            sampler.shorten_journal(position).map_err(|error| RunError::Dispatch(error.into()))?;
+        }
+        if let (Some(position), Some(order)) = (taken, order) {
+            order.shorten(position).map_err(RunError::Journal)?;
+        }
+        Ok(())
     }
 
     /// Removes the checkpoints that need not be kept; none while updates are left out for gradients that are not finite, or those from

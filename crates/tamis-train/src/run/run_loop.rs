@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tamis_config::LoggerKind;
 use tamis_core::schedule::Accounting;
-use tamis_rollout::{Collected, Dependencies, DispatchError, End, GeneratorError, Next, OrderLog, Reference};
+use tamis_rollout::{Collected, Dependencies, DispatchError, End, Next, OrderLog, Record, Reference};
 
 use super::attempts::Attempts;
 use super::facts::StepMetrics;
@@ -75,11 +75,9 @@ impl Run {
         match self.go_on() {
             Err(Halt::Interrupted) => self.interrupted(),
             // They may come back: what was trained is kept, and a resume goes on.
-            Err(Halt::Failed(RunError::Dispatch(DispatchError::Generator(
-                lost @ GeneratorError::Unreachable { .. },
-            )))) => {
+            Err(Halt::Failed(error)) if error.is_lost_fleet() => {
                 self.interrupted()?;
-                Err(RunError::Servers(lost))
+                Err(error)
             }
             Err(Halt::Failed(error)) => Err(error),
             Ok(ending) => Ok(ending),
@@ -103,7 +101,8 @@ impl Run {
             self.recorder.directory.check_present()?;
             self.workers.engine.begin_updates(self.recorder.saved == Some(self.state.step));
             self.recorder.progress.groups(0, self.recipe.config.data.train_batch_size as u64);
-            let first = self.workers.dispatcher.next_group();
+            let is_kept = |record: &&Record| record.kept_in.is_some();
+            let kept = self.workers.dispatcher.held().filter(is_kept).map(|record| record.group.id).collect();
             let collected = match self.collect() {
                 Err(Halt::Failed(RunError::Dispatch(DispatchError::MissingRewards(missing)))) => {
                     self.write_unfinished(step)?;
@@ -113,7 +112,7 @@ impl Run {
             };
             collected.report.accounting.check()?;
             if matches!(collected.end, End::Ready | End::Skipped(_)) {
-                self.observe_rounds(&collected, first, matches!(collected.end, End::Ready));
+                self.observe_rounds(&collected, &kept, matches!(collected.end, End::Ready));
             }
             match &collected.end {
                 // Nothing is changed yet: a resume collects the same batch.
@@ -162,7 +161,7 @@ impl Run {
     }
 
     fn check_rewards(&mut self, step: u64) -> Result<(), RunError> {
-        match self.workers.dispatcher.reward_health().missing(self.workers.scorer.rewards()) {
+        match self.workers.dispatcher.missing_rewards(self.workers.scorer.rewards()) {
             Some(missing) => Err(self.without_rewards(step, missing)),
             None => Ok(()),
         }
@@ -170,7 +169,9 @@ impl Run {
 
     /// Saves the state after the last trained step, where it is not saved yet. What was begun after it is done again by a resume.
     fn interrupted(&mut self) -> Result<Ending, RunError> {
-        if self.recorder.saved != Some(self.state.step) {
+        self.workers.engine.give_up_updates();
+        // Weights of a step that came to no end are those of no state.
+        if self.recorder.saved != Some(self.state.step) && !self.workers.engine.has_moved() {
             self.save()?;
         }
         Ok(Ending::Interrupted)
@@ -221,12 +222,20 @@ impl Run {
         // Before validation, so that its figures come last even where they are added later.
         found.metrics.add_aliases();
 
-        let (facts, mut after) = (step.facts, step.after);
+        let (facts, mut after, mut lost) = (step.facts, step.after, step.lost.map(RunError::from));
         after.early_stop = self.measurement.early_stop.state().clone();
         if facts.diverged.is_none() && self.measures_after(facts.step, is_last) {
             let clock = Instant::now();
-            match self.validate(&mut after, &mut found.metrics) {
+            let measured = match lost.take() {
+                Some(error) => Err(Halt::Failed(error)),
+                None => self.validate(&mut after, &mut found.metrics),
+            };
+            match measured {
                 Err(Halt::Interrupted) => after.validation.is_missing = true,
+                Err(Halt::Failed(error)) if error.is_lost_fleet() => {
+                    after.validation.is_missing = true;
+                    lost = Some(error);
+                }
                 measured => {
                     measured?;
                     self.measurement.observe(&mut after);
@@ -235,6 +244,7 @@ impl Run {
             timings.add("testing", clock.elapsed());
         }
         self.state = after;
+        self.workers.engine.end_updates();
         timings.add(STEP, self.attempts.began.elapsed());
         found.put_times(&timings);
         found.metrics.add_aliases();
@@ -253,7 +263,8 @@ impl Run {
         if is_due || is_last || self.state.validation.is_missing {
             self.save()?;
         }
-        Ok(self.check_learns(facts.step, facts.most_skipped, facts.most_skipped_critic)?)
+        self.check_learns(facts.step, facts.most_skipped, facts.most_skipped_critic)?;
+        lost.map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Ends a run whose updates cannot be made, or whose steps make none, with its last state saved.

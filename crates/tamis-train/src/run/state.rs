@@ -10,7 +10,7 @@ use tamis_core::objective::{KlState, ObjectiveState};
 use tamis_core::schedule::Scheduler;
 use tamis_data::sampler::Position;
 use tamis_env::reward::Logged;
-use tamis_rollout::{Dispatcher, Fate, Record, RewardHealth};
+use tamis_rollout::{Dispatcher, Fate, Generation, Record, RewardHealth};
 
 use super::learns_nothing::Untrained;
 use super::uniform::UniformGroups;
@@ -175,6 +175,12 @@ pub struct CarriedGroup {
     /// Where it went already, since the step was closed.
     #[serde(default, skip_serializing_if = "Fate::is_open")]
     pub fate: Fate,
+    /// The step that ended with it kept, where there was one.
+    #[serde(default)]
+    pub kept_in: Option<u64>,
+    /// What is to be known of its generation.
+    #[serde(default)]
+    pub generation: Generation,
 }
 
 impl CarriedGroup {
@@ -192,6 +198,8 @@ impl CarriedGroup {
                 .map(|rewards| rewards.iter().map(of_member).collect()),
             logged: record.logged.clone(),
             fate: record.fate.clone(),
+            kept_in: record.kept_in,
+            generation: record.generation,
         }
     }
 

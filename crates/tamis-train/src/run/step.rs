@@ -7,7 +7,7 @@ use tamis_core::group::Group;
 use tamis_core::objective::{Normalisers, ObjectiveState};
 use tamis_core::ragged::Ragged;
 use tamis_core::schedule::StepReport;
-use tamis_rollout::{Dependencies, OrderLog, Publication, Record, Reference};
+use tamis_rollout::{Dependencies, GeneratorError, OrderLog, Publication, Record, Reference, Weights};
 
 use super::RunError;
 use super::early::Early;
@@ -69,7 +69,7 @@ impl Batch {
         self.trained.iter().map(|record| record.group.trajectories.len()).collect()
     }
 
-    /// Everything that was generated for the step, in all of its attempts and before any filter.
+    /// Everything whose generation ended in the step, in all of its attempts and before any filter.
     pub(crate) fn generated(&self) -> Vec<&Record> {
         let all = self.trained.iter().chain(&self.others).chain(&self.carried_out);
         generated(self.report.step, all)
@@ -108,6 +108,8 @@ pub(crate) struct Step {
     pub(crate) carried_out: Vec<Record>,
     /// What is to be known of it.
     pub(crate) facts: StepFacts,
+    /// Why the generator does not sample any more, where it was lost when the weights were published: the step is made all the same.
+    pub(crate) lost: Option<GeneratorError>,
 }
 
 impl Step {
@@ -121,16 +123,17 @@ impl Step {
         self.trained.iter().flat_map(|trained| &trained.members)
     }
 
-    /// Everything that was generated for the step, in all of its attempts and before any filter.
+    /// Everything whose generation ended in the step, in all of its attempts and before any filter.
     pub(crate) fn generated(&self) -> Vec<&Record> {
         let trained = self.trained.iter().map(|trained| &trained.record);
         generated(self.facts.step, trained.chain(&self.others).chain(&self.carried_out))
     }
 }
 
-/// Those of some records that were generated for a step.
+/// Those of some records whose generation ended in a step: what an earlier one kept was counted in that.
 fn generated<'a>(step: u64, records: impl Iterator<Item = &'a Record>) -> Vec<&'a Record> {
-    records.filter(|record| record.step == step && !record.group.trajectories.is_empty()).collect()
+    let is_new = |record: &&Record| record.kept_in.is_none_or(|kept_in| kept_in == step);
+    records.filter(|record| is_new(record) && !record.group.trajectories.is_empty()).collect()
 }
 
 /// Trains on a batch. Everything that it changes beside weights and moments is in what it returns: where an interruption ends it, nothing was
@@ -196,10 +199,7 @@ pub(crate) fn step(
     facts.report.accounting.check()?;
     facts.warn_of_updates(left_out.len(), num_left_out, left_out.iter().flatten().next());
     workers.dispatcher.trained(num_left_out, tokens_left_out)?;
-    match publication {
-        Some(publication) => publish(recipe, workers, before, &publication, &mut facts)?,
-        None => workers.dispatcher.published(workers.engine.version())?,
-    }
+    let lost = publish(recipe, workers, before, publication.as_ref(), &mut facts)?;
     let advantages = of_trajectories(&credit.shaped.advantages, &groups);
     let fates = members.fates(&groups, &left_out, &advantages);
     facts.ignored = workers.dispatcher.inbox().take_ignored();
@@ -229,17 +229,20 @@ pub(crate) fn step(
     };
     let trained = batch.trained.into_iter().zip(fates);
     let trained = trained.map(|(record, members)| TrainedGroup { record, members }).collect();
-    Ok(Step { after, trained, others: batch.others, carried_out: batch.carried_out, facts })
+    Ok(Step { after, trained, others: batch.others, carried_out: batch.carried_out, facts, lost })
 }
 
-/// Has the generator sample by new weights. Groups that end meanwhile settle as ever.
+/// Has the generator sample by new weights, where there are some. Groups that end meanwhile settle as ever. Why the generator is lost, where it is.
 fn publish(
     recipe: &Recipe,
     workers: &mut Workers,
     before: &RunState,
-    publication: &Publication,
+    publication: Option<&Publication>,
     facts: &mut StepFacts,
-) -> Result<(), Halt<RunError>> {
+) -> Result<Option<GeneratorError>, Halt<RunError>> {
+    // The native engine is waited for all the same: a resume goes on from where nothing is in flight.
+    let again = workers.sampler.is_native().then(|| workers.engine.version());
+    let again = again.map(|version| Publication { version, weights: Weights::InProcess });
     let mut time = Duration::ZERO;
     let mut before_filter = BeforeFilter::of(recipe, before, &mut workers.engine, &mut time);
     let interrupt = &workers.interrupt;
@@ -252,7 +255,11 @@ fn publish(
         order: workers.order.as_mut().map(|order| order as &mut dyn OrderLog),
         is_interrupted: &|| interrupt.is_requested(),
     };
-    Ok(workers.dispatcher.publish(publication, recipe.in_flight(), with)?)
+    let dispatcher = &mut workers.dispatcher;
+    Ok(match publication.or(again.as_ref()) {
+        Some(publication) => dispatcher.publish(publication, recipe.in_flight(), with)?,
+        None => dispatcher.publish_nothing(with)?,
+    })
 }
 
 /// Trains the critic on the step's returns, where there are some; whether it did.

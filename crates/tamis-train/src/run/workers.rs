@@ -38,6 +38,7 @@ impl Workers {
     /// From now on what comes belongs to this step.
     pub(crate) fn begin_step(&mut self, step: u64) {
         self.sampler.begin_step(step);
+        self.scorer.begin_step(step);
         if let Some(order) = &mut self.order {
             order.begin_step(step);
         }

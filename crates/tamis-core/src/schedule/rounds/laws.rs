@@ -132,7 +132,11 @@ impl World {
             values.fill(0.0);
             values[key.below(4, group_size as u64) as usize] = 1.0;
         }
-        let facts = GroupFacts { num_tokens: key.below(5, 1000), is_identical_in_text: key.below(6, 2) == 0 };
+        let facts = GroupFacts {
+            num_tokens: key.below(5, 1000),
+            num_lost_tokens: key.below(7, 3),
+            is_identical_in_text: key.below(6, 2) == 0,
+        };
         Event::Scored { group, values, facts }
     }
 
@@ -172,9 +176,8 @@ impl World {
             }
             match &event {
                 Event::Dispatched { groups, .. } => flying.extend(groups),
-                Event::Scored { facts: GroupFacts { num_tokens, .. }, .. }
-                | Event::Failed { num_tokens, .. }
-                | Event::Aborted { num_tokens, .. } => tokens += num_tokens,
+                Event::Scored { facts, .. } => tokens += facts.num_tokens + facts.num_lost_tokens,
+                Event::Failed { num_tokens, .. } | Event::Aborted { num_tokens, .. } => tokens += num_tokens,
                 _ => {}
             }
             let commands = machine.handle(event.clone()).unwrap();
@@ -297,7 +300,7 @@ impl World {
                 assert!(close.returned.is_empty() || goes_on);
                 assert!(close.returned.is_sorted());
                 for group in close.returned.iter().rev() {
-                    assert!(!matches!(fates.get(group), Some(&("trained" | "surplus" | "stale"))));
+                    assert!(!matches!(fates.get(group), Some(&("trained" | "surplus"))));
                     returned.push_front(prompts[group].0);
                 }
                 assert!(!close.aborted.iter().any(|group| flying.contains(group)));
@@ -346,7 +349,11 @@ impl World {
                 let (prompt, version) = prompts[&group];
                 let last = match self.event(group, prompt, version, settings.group_size) {
                     Event::Scored { values, .. } => {
-                        let facts = GroupFacts { num_tokens: 7, is_identical_in_text: false };
+                        let facts = GroupFacts {
+                            num_tokens: 7,
+                            is_identical_in_text: false,
+                            ..GroupFacts::default()
+                        };
                         Event::Scored { group, values, facts }
                     }
                     _ => Event::Aborted { group, num_tokens: 7 },
@@ -388,7 +395,7 @@ fn any_event() -> impl Strategy<Value = Event> {
             Event::Dispatched { groups, version: PolicyVersion(version), exhausted }
         }),
         8 => (group(), values).prop_map(|(group, values)| {
-            Event::Scored { group, values, facts: GroupFacts { num_tokens: 7, is_identical_in_text: true } }
+            Event::Scored { group, values, facts: GroupFacts { num_tokens: 7, num_lost_tokens: 0, is_identical_in_text: true } }
         }),
         2 => group().prop_map(|group| Event::Failed { group, num_tokens: u64::from(u32::MAX) }),
         2 => (0u64..12, 0u64..30).prop_map(|(left_out, tokens)| Event::Trained { left_out, tokens }),

@@ -172,7 +172,12 @@ impl Rounds {
 fn close_epochs(run: &mut Run, kept_in_round: u64) -> Option<(u64, Tally, u64)> {
     let mut dead = None;
     let rounds = run.progress.rounds;
+    // Prompts that were given up come back to the present epoch when the step closes.
+    let returns = !run.step.given_up.is_empty() || !run.step.stale.is_empty();
     run.epochs.retain(|&number, epoch| {
+        if returns && number == run.progress.epoch {
+            return true;
+        }
         let took = rounds - epoch.began;
         if epoch.is_done() && epoch.tally.kept == 0 && (took > 1 || kept_in_round == 0) {
             dead = dead.or(Some((number, epoch.tally, took)));

@@ -34,7 +34,7 @@ fn scored(group: GroupId, fate: Fate, n: usize) -> Event {
     Event::Scored {
         group,
         values,
-        facts: GroupFacts { num_tokens: 10 * n as u64, is_identical_in_text: false },
+        facts: GroupFacts { num_tokens: 10 * n as u64, is_identical_in_text: false, ..GroupFacts::default() },
     }
 }
 

@@ -360,7 +360,8 @@ impl<'a> Driver<'a> {
         let group = flight.group;
         Some(if let Some(values) = outcome {
             let num_tokens = 5 + group.0 % 7;
-            Event::Scored { group, values, facts: GroupFacts { num_tokens, is_identical_in_text: false } }
+            let facts = GroupFacts { num_tokens, num_lost_tokens: group.0 % 3, is_identical_in_text: false };
+            Event::Scored { group, values, facts }
         } else {
             self.leave(&[group], "failed");
             Event::Failed { group, num_tokens: 2 }
@@ -392,9 +393,10 @@ impl<'a> Driver<'a> {
                 break;
             }
             match &event {
-                Event::Scored { facts: GroupFacts { num_tokens, .. }, .. }
-                | Event::Failed { num_tokens, .. }
-                | Event::Aborted { num_tokens, .. } => self.tokens += num_tokens,
+                Event::Scored { facts, .. } => self.tokens += facts.num_tokens + facts.num_lost_tokens,
+                Event::Failed { num_tokens, .. } | Event::Aborted { num_tokens, .. } => {
+                    self.tokens += num_tokens
+                }
                 Event::Dispatched { groups, .. } => self.held.extend(groups),
                 Event::Trained { .. } => {
                     self.due.push_back(Event::Published { version: PolicyVersion(self.version + 1) });

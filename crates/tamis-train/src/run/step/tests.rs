@@ -171,7 +171,9 @@ fn a_step_without_the_samplers_log_probabilities_is_the_step_with_them() {
 /// moved no weight, and the last leaves what one leaves that nobody disturbed.
 #[test]
 fn what_a_step_leaves_does_not_depend_on_how_often_it_was_begun_and_dropped() {
-    for kind in KINDS {
+    // Greedy completions are sampled within a step.
+    let greedy: &[&str] = &["objective.advantage.estimator=remax"];
+    for kind in KINDS.into_iter().chain([greedy]) {
         let (_folder, mut undisturbed) = opened(kind);
         let given = batch(&mut undisturbed);
         let step = one_step(&mut undisturbed, given).unwrap_or_else(|halt| panic!("{kind:?}: {halt:?}"));
@@ -193,7 +195,10 @@ fn what_a_step_leaves_does_not_depend_on_how_often_it_was_begun_and_dropped() {
             assert_eq!(serde_json::to_value(&run.state).expect("JSON"), first_state);
         };
         assert!(num_dropped >= 1, "{kind:?}: it was never given up");
-        assert_eq!(Left::by(&run, &step), expected, "{kind:?}: dropped {num_dropped} times");
+        let mut left = Left::by(&run, &step);
+        // What was given up ends late, in this process.
+        left.metrics.retain(|(name, _)| name != "rollout/ignored/late");
+        assert_eq!(left, expected, "{kind:?}: dropped {num_dropped} times");
     }
 }
 
