@@ -92,7 +92,12 @@ fn sglang(rollout: &RolloutConfig, launch: Option<&LaunchConfig>, model: &str, p
     all
 }
 
-/// As it is typed into a shell.
+/// Whether the value of a flag is nobody's business (`--api-key`, `--hf-token`).
+fn is_secret(flag: &str) -> bool {
+    flag.starts_with("--") && (flag.ends_with("-key") || flag.ends_with("-token"))
+}
+
+/// As it is typed into a shell, secrets left out.
 impl fmt::Display for ServerCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%{}".contains(c);
@@ -103,8 +108,19 @@ impl fmt::Display for ServerCommand {
                 format!("'{}'", word.replace('\'', r"'\''"))
             }
         };
+        let mut words = Vec::with_capacity(self.words.len());
+        let mut before = "";
+        for word in &self.words {
+            let (flag, value) = word.split_once('=').unwrap_or((word, ""));
+            words.push(match () {
+                () if is_secret(flag) && !value.is_empty() => format!("{flag}=..."),
+                () if is_secret(before) => "...".to_owned(),
+                () => quoted(word),
+            });
+            before = word;
+        }
         let variables = self.environment.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
-        let all: Vec<String> = variables.chain(self.words.iter().map(|word| quoted(word))).collect();
+        let all: Vec<String> = variables.chain(words).collect();
         f.write_str(&all.join(" "))
     }
 }
@@ -152,6 +168,13 @@ mod tests {
             }),
             @"python3 -m sglang.launch_server --model-path 'my model' --host 127.0.0.1 --port 8001 --max-running-requests 256 --tp-size 2 --dtype=bfloat16"
         );
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let args = ["--api-key", "s3cret", "--hf-token=s3cret", "--seed=1"].map(str::to_owned).to_vec();
+        let shown = command(|rollout| rollout.launch = Some(LaunchConfig { args, ..launch() }));
+        assert!(shown.ends_with("--tensor-parallel-size 2 --api-key ... --hf-token=... --seed=1"), "{shown}");
     }
 
     #[test]

@@ -100,11 +100,13 @@ pub(super) fn servers(owner: Owner, t: &mut Translator) {
         });
     }
     t.set(&[&name], "rollout.backend", backend);
-    let mut arguments = engine_kwargs(t, &of("engine_kwargs."), backend);
+    let mut arguments = Vec::new();
     for option in FLAGS.iter().map(|flag| flag.option) {
         let key = of(option);
         arguments.extend(argument(t, &key, option, backend).map(|argument| (key, argument)));
     }
+    // They go before the keys of verl that say the same, and a server takes the last.
+    arguments.extend(engine_kwargs(t, &of("engine_kwargs."), backend));
     launch(t, &name, &arguments);
     t.remark(
         &name,

@@ -42,7 +42,7 @@ fn options_of_verl_s_engine_are_arguments_of_the_server() {
     let import = with(&VERL, &options);
     assert_snapshot!(
         command(&loaded(&import)),
-        @"VLLM_SERVER_DEV_MODE=1 vllm serve m --host 127.0.0.1 --port 8000 --logprobs-mode processed_logprobs --enable-scale-out --max-num-seqs 64 --tensor-parallel-size 4 --swap-space=8 --disable-cascade-attn --gpu-memory-utilization=0.8 --max-num-batched-tokens=8192 --enforce-eager"
+        @"VLLM_SERVER_DEV_MODE=1 vllm serve m --host 127.0.0.1 --port 8000 --logprobs-mode processed_logprobs --enable-scale-out --max-num-seqs 64 --tensor-parallel-size 4 --gpu-memory-utilization=0.8 --max-num-batched-tokens=8192 --enforce-eager --swap-space=8 --disable-cascade-attn"
     );
     assert_eq!(value_at(&loaded(&import), "/rollout/launch/replicas"), "2");
     assert_snapshot!(note_on(&import, "actor_rollout_ref.rollout.gpu_memory_utilization"), @r#"actor_rollout_ref.rollout.gpu_memory_utilization=0.8 -> rollout.launch.args: + "--gpu-memory-utilization=0.8""#);
@@ -66,7 +66,7 @@ fn other_engines_of_verl() {
     ];
     assert_snapshot!(
         command(&loaded(&with(&VERL, &sglang))),
-        @"python3 -m sglang.launch_server --model-path m --host 127.0.0.1 --port 8000 --max-running-requests 256 --tp-size 2 --attention-backend=fa3 --mem-fraction-static=0.8"
+        @"python3 -m sglang.launch_server --model-path m --host 127.0.0.1 --port 8000 --max-running-requests 256 --tp-size 2 --mem-fraction-static=0.8 --attention-backend=fa3"
     );
     assert_eq!(rollout(&["actor_rollout_ref.rollout.name=hf"]).backend, BackendKind::Native);
     assert_eq!(rollout(&["actor_rollout_ref.rollout.gpu_memory_utilization=0.8"]).launch, None);
