@@ -14,6 +14,7 @@ pub struct IncrementalDecoder {
     /// Tokens whose text is in `text`.
     read: usize,
     text: String,
+    num_rewrites: u32,
     skip_special: bool,
 }
 
@@ -37,6 +38,11 @@ impl IncrementalDecoder {
         &self.text
     }
 
+    /// How often text that was there has changed.
+    pub fn num_rewrites(&self) -> u32 {
+        self.num_rewrites
+    }
+
     /// Tokens so far.
     pub fn ids(&self) -> &[u32] {
         &self.ids
@@ -54,10 +60,12 @@ impl IncrementalDecoder {
         let shown = tokenizer.decode(known, self.skip_special)?;
         let decoded = tokenizer.decode(window, self.skip_special)?;
         if last || !decoded.ends_with(INCOMPLETE) {
-            match decoded.strip_prefix(shown.as_str()) {
-                Some(new) => self.text.push_str(new),
+            if let Some(new) = decoded.strip_prefix(shown.as_str()) {
+                self.text.push_str(new);
+            } else {
                 // A decoder that rewrites what came before (clean-up of spaces): the whole text is decoded again.
-                None => self.text = tokenizer.decode(&self.ids, self.skip_special)?,
+                self.text = tokenizer.decode(&self.ids, self.skip_special)?;
+                self.num_rewrites += 1;
             }
             self.prefix = self.read;
             self.read = self.ids.len();

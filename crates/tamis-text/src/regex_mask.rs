@@ -106,6 +106,7 @@ type TokenBytes = Arc<[Option<Box<[u8]>>]>;
 pub struct RegexMask {
     regex: WholeRegex,
     tokens: TokenBytes,
+    /// In order.
     end_token_ids: Vec<u32>,
     /// States from which no match can be written with these tokens, although the expression knows one.
     hopeless: BTreeSet<StateID>,
@@ -132,9 +133,10 @@ impl RegexMask {
 
     fn over(pattern: &str, tokens: TokenBytes, end_token_ids: &[u32]) -> Result<Self, RegexMaskError> {
         let regex = WholeRegex::new(pattern)?;
-        let hopeless = hopeless(&regex, &tokens, end_token_ids);
-        let mask =
-            Self { regex, tokens, end_token_ids: end_token_ids.to_vec(), hopeless, masks: RwLock::default() };
+        let mut end_token_ids = end_token_ids.to_vec();
+        end_token_ids.sort_unstable();
+        let hopeless = hopeless(&regex, &tokens, &end_token_ids);
+        let mask = Self { regex, tokens, end_token_ids, hopeless, masks: RwLock::default() };
         if mask.hopeless.contains(&mask.regex.start) {
             return Err(RegexMaskError::NoMatch);
         }
@@ -152,7 +154,7 @@ impl RegexMask {
     /// After one more token: of an end token, or one that was not allowed, nothing may follow.
     pub fn after(&self, state: u32, token: u32) -> u32 {
         let bytes = self.tokens.get(token as usize).and_then(Option::as_ref);
-        let bytes = bytes.filter(|_| !self.end_token_ids.contains(&token));
+        let bytes = bytes.filter(|_| self.end_token_ids.binary_search(&token).is_err());
         let next = bytes.and_then(|bytes| self.step(StateID::new(state as usize).unwrap_or(DEAD), bytes));
         next.unwrap_or(DEAD).as_u32()
     }
@@ -202,12 +204,12 @@ impl RegexMask {
     }
 }
 
-/// The tokens that go on with a text: an end token does not, also where it has one.
+/// The tokens that go on with a text: an end token, of those in order, does not, also where it has one.
 fn texts<'a>(
     tokens: &'a [Option<Box<[u8]>>],
     end_token_ids: &'a [u32],
 ) -> impl Iterator<Item = (usize, &'a [u8])> {
-    let is_end = |token: usize| end_token_ids.iter().any(|&end| end as usize == token);
+    let is_end = |token: usize| end_token_ids.binary_search_by_key(&token, |&end| end as usize).is_ok();
     let texts = tokens.iter().enumerate().filter_map(|(token, bytes)| Some((token, bytes.as_deref()?)));
     texts.filter(move |&(token, _)| !is_end(token))
 }

@@ -72,7 +72,7 @@ pub(super) async fn abort(app: &App, body: &Value, may_mean_all: bool) -> Result
         return Err(ApiError::field("request_ids", "Missing 'request_ids' in request body"));
     }
     let sent = ids.len();
-    let wanted = if ids.is_empty() { None } else { Some(ids) };
+    let wanted = if ids.is_empty() { None } else { Some(ids.into_iter().collect()) };
     let is_all = wanted.is_none();
     let found = ask(app, |done| Command::Abort { ids: wanted, done }).await?;
     if !may_mean_all {

@@ -2,7 +2,7 @@
 //!
 //! Samples of the same prompt and the same sampling share the computation of the prompt as long as one of them runs, whoever asked for them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -91,7 +91,7 @@ pub(super) enum Command {
     /// Sample.
     Submit(Job),
     /// Give up the jobs of these ids; `None`: all. The answer is how many jobs there were.
-    Abort { ids: Option<Vec<String>>, done: oneshot::Sender<usize> },
+    Abort { ids: Option<HashSet<String>>, done: oneshot::Sender<usize> },
     /// Give up jobs that nobody waits for any more.
     Forget { serials: Vec<u64> },
     /// Generate nothing new; answered once nothing runs any more.
@@ -259,7 +259,7 @@ impl Worker {
             Command::Submit(job) if self.paused.is_some() => self.held.push_back((job, Instant::now())),
             Command::Submit(job) => self.submit(job, Instant::now()),
             Command::Abort { ids, done } => {
-                let wanted = |id: &str| ids.as_ref().is_none_or(|ids| ids.iter().any(|wanted| wanted == id));
+                let wanted = |id: &str| ids.as_ref().is_none_or(|ids| ids.contains(id));
                 let _ = done.send(self.abort(|id, _| wanted(id)));
             }
             Command::Forget { serials } => {

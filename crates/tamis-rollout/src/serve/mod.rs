@@ -376,6 +376,7 @@ impl App {
     ) -> Result<HowSampled, ApiError> {
         let defaults = Defaults {
             end_token_ids: &self.end_token_ids,
+            vocabulary: self.model.vocab_size,
             tokenizer: &self.tokenizer,
             max_tokens: default_max_tokens,
             seed: self.random_number(),

@@ -16,6 +16,12 @@ use crate::native::{StopText, engine_params};
 /// Samples of one prompt in one request, at most.
 pub(super) const MOST_SAMPLES: usize = 1024;
 
+/// Stop strings of a request, at most.
+const MOST_STOPS: usize = 64;
+
+/// Tokens that a request names to stop at, at most.
+const MOST_STOP_TOKENS: usize = 1024;
+
 /// Alternatives of a token that are told, at most (vLLM's limit).
 pub(super) const MOST_ALTERNATIVES: i64 = 20;
 
@@ -58,6 +64,8 @@ pub(super) struct HowSampled {
 pub(super) struct Defaults<'a> {
     /// Tokens at which a completion ends.
     pub(super) end_token_ids: &'a [u32],
+    /// Number of token ids.
+    pub(super) vocabulary: usize,
     /// For stop strings.
     pub(super) tokenizer: &'a Arc<Tokenizer>,
     /// Completion tokens where the client does not say.
@@ -125,6 +133,14 @@ impl HowSampled {
             let name = fields.name("temperature");
             return Err(ApiError::field(&name, format!("{name} must be non-negative, got {temperature}")));
         }
+        // They are looked through for each token.
+        let bounded = |name: &str, count: usize, most: usize| {
+            let name = fields.name(name);
+            let message = || format!("`{name}` must have at most {most} entries, got {count}");
+            if count <= most { Ok(()) } else { Err(ApiError::field(&name, message())) }
+        };
+        let stops = fields.texts("stop")?;
+        bounded("stop", stops.len(), MOST_STOPS)?;
         let top_k = fields.integer("top_k")?.filter(|&k| k > 0);
         let sampling = Sampling {
             temperature,
@@ -133,10 +149,17 @@ impl HowSampled {
             min_p: fields.number("min_p")?.unwrap_or(0.0),
             repetition_penalty: fields.number("repetition_penalty")?.unwrap_or(1.0),
             max_response_length: max_tokens.unwrap_or(defaults.max_tokens),
-            stop: fields.texts("stop")?,
+            stop: stops,
             regex: regex(fields)?,
         };
         let stop_token_ids = fields.token_ids("stop_token_ids")?.unwrap_or_default();
+        bounded("stop_token_ids", stop_token_ids.len(), MOST_STOP_TOKENS)?;
+        if let Some(id) = stop_token_ids.iter().find(|&&id| id as usize >= defaults.vocabulary) {
+            let name = fields.name("stop_token_ids");
+            let message =
+                format!("`{name}` has the token id {id}, the vocabulary has {}", defaults.vocabulary);
+            return Err(ApiError::field(&name, message));
+        }
         let mut ends = stop_token_ids.clone();
         if !fields.flag("ignore_eos")? {
             ends.extend_from_slice(defaults.end_token_ids);

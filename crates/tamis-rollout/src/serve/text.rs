@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tamis_model::FinishReason;
 use tamis_text::decode::IncrementalDecoder;
+use tamis_text::stop::StopHit;
 use tamis_text::tokenizer::{Tokenizer, TokenizerError};
 
 use super::engine::{Ended, Piece};
@@ -69,13 +70,16 @@ pub(super) struct GrowingText {
     how: Arc<HowSampled>,
     decoder: IncrementalDecoder,
     shown: usize,
+    /// Bytes in which no stop string was found, at so many rewrites of the text.
+    searched: (usize, u32),
+    hit: Option<StopHit>,
     last: Option<u32>,
 }
 
 impl GrowingText {
     pub(super) fn new(tokenizer: Arc<Tokenizer>, how: Arc<HowSampled>) -> Self {
         let decoder = IncrementalDecoder::new(how.skips_special);
-        Self { tokenizer, how, decoder, shown: 0, last: None }
+        Self { tokenizer, how, decoder, shown: 0, searched: (0, 0), hit: None, last: None }
     }
 
     /// Takes tokens in; the text that they add.
@@ -88,7 +92,13 @@ impl GrowingText {
             self.decoder.finish(&self.tokenizer)?;
         }
         let text = self.decoder.text();
-        let end = match self.how.stop.strings().find(text, 0) {
+        let num_rewrites = self.decoder.num_rewrites();
+        if self.searched.1 != num_rewrites {
+            (self.searched, self.hit) = ((0, num_rewrites), None);
+        }
+        self.hit = self.hit.or_else(|| self.how.stop.strings().find(text, self.searched.0));
+        self.searched.0 = text.len();
+        let end = match self.hit {
             Some(hit) if self.how.includes_stop => hit.end,
             Some(hit) => hit.start,
             None if is_last => text.len(),
@@ -102,8 +112,7 @@ impl GrowingText {
     /// Why it ended, see [`whole`].
     pub(super) fn stop_reason(&self, end_token_ids: &[u32], finish: FinishReason) -> Value {
         let strings = self.how.stop.strings();
-        let hit = strings.find(self.decoder.text(), 0);
-        let stopped_by = hit.and_then(|hit| strings.strings().get(hit.index));
+        let stopped_by = self.hit.and_then(|hit| strings.strings().get(hit.index));
         stop_reason(&self.how, end_token_ids, self.last.as_ref(), stopped_by, finish)
     }
 }
