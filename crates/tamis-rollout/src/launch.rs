@@ -3,6 +3,7 @@
 //! Each has a process group of its own, which is ended with it: an engine has workers. Its output goes to a file, whose last lines a message
 //! shows. Where this process is killed, a [`Guard`] ends the group.
 
+use std::error::Error as _;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -326,7 +327,16 @@ impl Servers {
                 if server.again_at.take_if(|at| *at <= Instant::now()).is_some() {
                     match Running::start(server.process.clone()) {
                         Ok(again) => *server = Running { restarts: server.restarts + 1, ..again },
-                        Err(error) => say(&format!("it cannot be started again: {error}")),
+                        Err(error) => {
+                            server.restarts += 1;
+                            let pause = pause_after(server.restarts);
+                            server.again_at = Some(Instant::now() + pause);
+                            let cause = error.source().map_or_else(String::new, |cause| format!(": {cause}"));
+                            say(&format!(
+                                "it cannot be started again: {error}{cause}; it is tried again in {} s",
+                                pause.as_secs()
+                            ));
+                        }
                     }
                 }
             }
@@ -542,5 +552,30 @@ mod tests {
         assert!(heard.contains("ended (signal: 9 (SIGKILL))"), "{heard}");
         assert!(heard.contains("it is started again in 1 s, restart 1 of at most 8"), "{heard}");
         assert!(!is_alive(numbers().lines().nth(1).expect("two")));
+    }
+
+    /// What it is started from comes back: a disk that was full, a process too many.
+    #[test]
+    fn a_server_that_cannot_be_started_again_at_once_is_tried_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (program, pids) = (folder.path().join("program"), folder.path().join("pids"));
+        let appear = || std::os::unix::fs::symlink("/bin/sh", &program).expect("a program");
+        appear();
+        let mut process = server(folder.path(), &format!("echo $$ >> {}; SERVE", pids.display()));
+        process.words[0] = program.display().to_string();
+        let port = process.port;
+        let (say, heard) = said();
+        let servers = LaunchedServers::start(vec![process], Duration::from_secs(60), &never(), say);
+        let servers = servers.expect("answers");
+        std::fs::remove_file(&program).expect("gone");
+        let first = std::fs::read_to_string(&pids).expect("a number");
+        let killed = Command::new("kill").args(["-9", first.trim()]).status().expect("kill");
+        assert!(killed.success());
+        let has = |what: &str| heard.lock().expect("lock").iter().any(|line| line.contains(what));
+        soon("the try that fails", || has("it is tried again in 2 s"));
+        assert!(has("it cannot be started again: cannot start `a server`: No such file"));
+        appear();
+        soon("the next start", || answers(port));
+        drop(servers);
     }
 }
