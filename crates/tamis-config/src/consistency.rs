@@ -336,6 +336,7 @@ impl Checker<'_> {
                 "rollout.server_model",
                 "rollout.server_parameters",
                 "rollout.server_timeout",
+                "rollout.max_in_flight",
                 "rollout.server_startup_timeout",
                 "rollout.server_lost_timeout",
                 "rollout.api_key_file",

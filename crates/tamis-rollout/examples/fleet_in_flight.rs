@@ -97,10 +97,10 @@ fn connect(url: &str, max_in_flight: usize) -> Fleet {
         answer_timeout: Duration::from_secs(120),
         check_timeout: Duration::from_secs(60),
         publish_timeout: Duration::from_secs(60),
+        pause_grace: Duration::ZERO,
         nonce: "bench".to_owned(),
         seeds: true,
         stream: false,
-        logprobs_of: None,
         other_logprobs: OtherLogprobs::Refuse,
         seen_as: None,
     };

@@ -176,10 +176,10 @@ fn connect(url: &str) -> Fleet {
         answer_timeout: Duration::from_secs(600),
         check_timeout: Duration::from_secs(60),
         publish_timeout: Duration::from_secs(60),
+        pause_grace: Duration::ZERO,
         nonce: "bench".to_owned(),
         seeds: true,
         stream: false,
-        logprobs_of: None,
         other_logprobs: OtherLogprobs::Refuse,
         seen_as: None,
     };

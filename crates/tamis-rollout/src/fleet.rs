@@ -1,8 +1,9 @@
 //! Several servers as one generator: routing, retries, health, and new weights for all of them.
 //!
 //! A request goes to the server of its group where that has room, else to the one with least in flight. What fails for a reason that may
-//! pass is asked for again, elsewhere where possible, after a growing pause; what comes out has the id that went in. A server that stops
-//! answering gets nothing more, what it had is asked for elsewhere, and it is looked at from time to time; before it is used again it is
+//! pass is asked for again, elsewhere where possible, after a growing pause; what comes out has the id that went in. A server that has no
+//! room is sent fewer at once, and that is no failure. A server that stops answering, or whose answers are no samples, gets nothing more,
+//! what it had is asked for elsewhere, and it is looked at from time to time; before it is used again it is
 //! given the current weights, and has shown that it holds them. Where no server is left the fleet waits and says so.
 //!
 //! A single server is a fleet of one.
@@ -14,6 +15,7 @@ mod routing;
 mod settings;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -62,6 +64,8 @@ pub struct Fleet {
     counts: FaultCounts,
     num_generated_tokens: u64,
     lost_since: Option<(Instant, Instant)>,
+    /// A file that names servers to be drained, and when it is read next.
+    drain_file: Option<(PathBuf, Instant)>,
 }
 
 impl Fleet {
@@ -86,12 +90,16 @@ impl Fleet {
             limit: Limit::new(settings.max_in_flight),
             in_flight: 0,
             faults: 0,
+            bad_answers: 0,
             times_out: 0,
             is_checking: false,
             was_checked: false,
             next_check: now,
             is_publishing: false,
             holds: None,
+            refused: None,
+            quiet_until: None,
+            said_busy: None,
             is_draining: false,
             last_fault: None,
         };
@@ -114,6 +122,7 @@ impl Fleet {
             counts: FaultCounts::default(),
             num_generated_tokens: 0,
             lost_since: None,
+            drain_file: None,
         };
         let end = now + settings.start_timeout;
         loop {
@@ -123,6 +132,10 @@ impl Fleet {
             let are_known = fleet.members.iter().all(|member| member.was_checked);
             if fleet.members.iter().any(is_usable) && (are_known || now >= end) {
                 fleet.lost_since = None;
+                // What came before it answered first is no fault of it.
+                for member in fleet.members.iter_mut().filter(|member| is_usable(member)) {
+                    member.times_out = 0;
+                }
                 return Ok(fleet);
             }
             if now >= end || fleet.members.is_empty() || fleet.interrupted.load(Ordering::Relaxed) {
@@ -143,10 +156,25 @@ impl Fleet {
         servers.filter_map(|server| Some((server.name(), server.other_logprobs(sampling)?))).collect()
     }
 
-    /// Sends nothing more to a server; [`FleetMessage::Drained`] follows once what it has is done. False where there is no such server.
-    pub fn drain(&mut self, name: &str) -> bool {
-        let member = self.members.iter_mut().find(|member| member.server.name() == name);
-        member.map(|member| member.is_draining = true).is_some()
+    /// From now on servers that a file names, one a line, get nothing more; [`FleetMessage::Drained`] follows once what they have is done.
+    /// Once it names them no more, or is gone, they are used again.
+    pub fn drain_by(&mut self, file: PathBuf) {
+        self.drain_file = Some((file, self.clock.now()));
+    }
+
+    fn look_whom_to_drain(&mut self, now: Instant) {
+        let Some((file, next)) = self.drain_file.as_mut().filter(|(_, next)| *next <= now) else { return };
+        *next = now + self.settings.check_every;
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        let named: BTreeSet<&str> = text.lines().map(|line| line.trim().trim_end_matches('/')).collect();
+        for member in &mut self.members {
+            let is_named = named.contains(member.server.name().trim_end_matches('/'));
+            if member.is_draining && !is_named {
+                // It is looked at, and given the weights, before it is used.
+                member.state = State::Out { until: now };
+            }
+            member.is_draining = is_named;
+        }
     }
 
     fn version(&self) -> Option<PolicyVersion> {
@@ -162,8 +190,12 @@ impl Fleet {
                 self.take(place, event, now)?;
             }
         }
+        self.look_whom_to_drain(now);
         self.look_after(now);
         self.answer_publications();
+        for member in &mut self.members {
+            member.quiet_until = member.quiet_until.filter(|&until| now < until);
+        }
         while let Some((&(at, _), _)) = self.pausing.first_key_value()
             && at <= now
         {
@@ -180,7 +212,10 @@ impl Fleet {
             ServerEvent::Sampled { id, sample } => {
                 let Some(task) = self.end_attempt(place, id) else { return Ok(()) };
                 let member = &mut self.members[place];
-                (member.faults, member.times_out) = (0, 0);
+                (member.faults, member.bad_answers, member.times_out) = (0, 0, 0);
+                if !self.queue.is_empty() {
+                    member.limit.succeed();
+                }
                 self.num_generated_tokens += sample.token_ids.len() as u64;
                 self.attempts.remove(&task.id);
                 self.events.push(GeneratorEvent::Sampled { id: task.id, sample });
@@ -202,21 +237,23 @@ impl Fleet {
                 let member = &mut self.members[place];
                 member.is_publishing = false;
                 member.holds = Some(version);
-                member.times_out = 0;
+                member.refused = None;
                 if Some(version) == self.version() {
                     self.welcome(place);
                 }
             }
             ServerEvent::NotPublished { version, fault } => {
                 *self.counts.servers.entry(fault.class).or_default() += 1;
-                self.members[place].is_publishing = false;
-                if fault.class == FaultClass::Refused && Some(version) == self.version() {
-                    // Nothing that waiting would mend: the folder, or a server without the routes.
-                    let reason = format!("{}: {}", self.members[place].server.name(), fault.detail);
-                    return Err(GeneratorError::Broken { reason });
-                }
-                self.members[place].holds = None;
+                let is_refused = fault.class == FaultClass::Refused && Some(version) == self.version();
+                let member = &mut self.members[place];
+                (member.is_publishing, member.holds) = (false, None);
+                member.refused = is_refused.then_some(version);
                 self.lose(place, fault, now);
+                let refuses = |member: &Member| member.refused == Some(version) || member.is_draining;
+                if is_refused && self.members.iter().all(refuses) {
+                    // Nothing that waiting would mend: the folder, or servers without the routes.
+                    return Err(GeneratorError::Unreachable { tried: self.tried() });
+                }
             }
             ServerEvent::Checked(result) => self.checked(place, result, now),
         }
@@ -242,7 +279,7 @@ impl Fleet {
                 State::Out { until } => until,
             };
             let due = (!member.is_checking && !member.is_publishing).then_some(due);
-            [due, member.server.wake_at(now)]
+            [due, member.quiet_until, member.server.wake_at(now)]
         });
         let pause = self.pausing.first_key_value().map(|(&(at, _), _)| at);
         for at in timers.flatten().chain(pause) {
@@ -263,7 +300,16 @@ impl Generator for Fleet {
             attempt = attempt.again();
         }
         let request = SampleRequest { id: attempt, ..request };
-        let task = Task { request, id, attempts: 0, member: None, avoid: None, spent: 0, is_given_up: false };
+        let task = Task {
+            request,
+            id,
+            attempts: 0,
+            turned_away: None,
+            member: None,
+            avoid: None,
+            spent: 0,
+            is_given_up: false,
+        };
         self.attempts.insert(id, attempt);
         self.tasks.insert(attempt, task);
         self.queue.push_back(attempt);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use http_body_util::{BodyExt, Full};
 use hyper::Uri;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client, Error as ClientError};
@@ -332,10 +332,13 @@ async fn ask(
     let (head, mut body): (_, Incoming) = response.into_parts();
     let content_type =
         head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let retry_after =
+        head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
     let answer = arrived.insert(Answer {
         status: head.status.as_u16(),
         content_type: content_type.to_owned(),
         body: Vec::new(),
+        retry_after: retry_after.map(Duration::from_secs),
     });
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| {

@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use crate::clock::Bell;
 use crate::http::{Address, Exchange, HttpClient, HttpError, HttpSettings, Line, Transport as _};
-use crate::wire::{Call, Fault, FaultClass, openai, vllm};
+use crate::wire::{Call, Fault, FaultClass, Finish, openai, vllm};
 use crate::{FailureKind, GeneratorError};
 
 /// Pause before the second attempt; it doubles with each.
@@ -341,8 +341,27 @@ impl Judge {
     /// What an exchange came to: an outcome, or a fault that may pass.
     fn read(&self, exchange: Exchange) -> Result<Outcome, Fault> {
         let failed = |message: String| Ok(Outcome::Failed(RewardFailure::Function { message }));
-        let read = exchange.map_err(|broken| broken.fault).and_then(|answer| openai::read(&answer));
+        let read = exchange.map_err(|broken| broken.fault).and_then(|answer| {
+            let read = openai::read(&answer)?;
+            match read.finish {
+                Some(Finish::Abort) => {
+                    Err(Fault::new(FaultClass::AbortedByServer, "the judge's server gave the answer up"))
+                }
+                // In one piece it is whole also where the server does not say why it ended.
+                None if answer.is_stream() => {
+                    Err(Fault::new(FaultClass::HalfBody, "the judge's answer broke off before its end"))
+                }
+                _ => Ok(read),
+            }
+        });
         match read {
+            // A number in unfinished words is not what the judge came to.
+            Ok(answer) if answer.finish == Some(Finish::Length) => {
+                failed("the judge's answer was cut at `max_tokens`: raise it".to_owned())
+            }
+            Ok(answer) if answer.finish == Some(Finish::Other("content_filter".to_owned())) => {
+                failed("the judge's server cut the answer (content_filter)".to_owned())
+            }
             Ok(answer) => match self.score_of(&answer.text) {
                 Ok(score) => Ok(self.outcome(score)),
                 Err(message) => failed(message),
@@ -422,8 +441,9 @@ impl RewardFunction for Judge {
                             format!("no answer of the judge in {} attempts: {fault}", open.attempts);
                         outcomes[open.row] = Some(failed(message));
                     }
-                    Err(_) => {
-                        open.again_at = Instant::now() + pause_after(open.attempts);
+                    Err(fault) => {
+                        let asked_for = fault.retry_after.unwrap_or_default().min(self.settings.timeout);
+                        open.again_at = Instant::now() + pause_after(open.attempts).max(asked_for);
                         open.server = (open.server + 1) % num_servers;
                         waiting.push_back(open);
                     }

@@ -167,16 +167,21 @@ pub struct HttpServer<P> {
     model: Option<String>,
     max_model_len: Option<usize>,
     mode: Option<LogprobsOf>,
+    /// What program it is and how it was started is known.
     is_known: bool,
+    /// It has answered a check once.
+    was_checked: bool,
+    /// How far its log-probabilities were from those of the first weights that it was given, in nats: its rounding.
+    rounding: Option<f64>,
 }
 
-impl<P: Protocol + Default> HttpServer<P> {
+impl<P: Protocol> HttpServer<P> {
     /// A server at the other end of a transport; nothing is asked of it yet.
     pub fn new(transport: Box<dyn Transport>, settings: Arc<ServerSettings>, tokenizer: Tokenizer) -> Self {
         let protocol = P::default();
         Self {
             model: settings.model.clone(),
-            mode: settings.logprobs_of.or(protocol.known_mode()),
+            mode: protocol.known_mode(),
             protocol,
             transport,
             settings,
@@ -195,6 +200,8 @@ impl<P: Protocol + Default> HttpServer<P> {
             checking: None,
             max_model_len: None,
             is_known: false,
+            was_checked: false,
+            rounding: None,
         }
     }
 }
@@ -214,6 +221,13 @@ impl<P: Protocol> HttpServer<P> {
     fn number(&mut self) -> u64 {
         self.next_number += 1;
         self.next_number
+    }
+
+    /// What answers here next may be another process, which was started otherwise.
+    fn forget(&mut self) {
+        self.protocol = P::default();
+        self.mode = self.protocol.known_mode();
+        self.is_known = false;
     }
 
     fn ask(&mut self, control: &Control<'_>, errand: Errand, timeout: Duration) -> bool {
@@ -286,6 +300,7 @@ impl<P: Protocol> Server for HttpServer<P> {
         self.closing.clear();
         self.publishing = None;
         self.checking = None;
+        self.forget();
         let held = std::mem::take(&mut self.held).into_iter().filter_map(|event| match event {
             ServerEvent::Sampled { id, .. }
             | ServerEvent::Failed { id, .. }
@@ -313,15 +328,15 @@ impl<P: Protocol> Server for HttpServer<P> {
                     let id = pending.request.id;
                     self.by_id.remove(&id);
                     if let Some(event) = self.finish_sample(*pending, exchange, now) {
-                        let is_unproven = self
-                            .publishing
-                            .as_ref()
-                            .is_some_and(|publishing| publishing.stage == Stage::Probe);
+                        // It goes on before its answer that it does is read.
+                        let is_unproven = self.publishing.as_ref().is_some_and(|publishing| {
+                            matches!(publishing.stage, Stage::Resume | Stage::Probe)
+                        });
                         if is_unproven { self.held.push(event) } else { self.ready.push(event) }
                     }
                 }
                 Some(Errand::Publishing) => self.published_stage(exchange, now),
-                Some(Errand::Checking) => self.looked(exchange),
+                Some(Errand::Checking) => self.looked(exchange, now),
                 // An abort is acknowledged whatever it did; a number that is not known was given up.
                 Some(Errand::Abort) | None => {}
             }
@@ -338,6 +353,11 @@ impl<P: Protocol> Server for HttpServer<P> {
             if let Some(away) = self.turned_away.pop_front() {
                 self.send_sample(away.request, Some(away.since));
             }
+        }
+        if let Some(checking) = &mut self.checking
+            && checking.again_at.take_if(|at| *at <= now).is_some()
+        {
+            self.look();
         }
         if let Some(publishing) = &mut self.publishing {
             let is_due = publishing.ask_again_at.is_some_and(|at| at <= now);
@@ -358,7 +378,8 @@ impl<P: Protocol> Server for HttpServer<P> {
         let closing = self.closing.front().map(|&(at, _)| at);
         let again = self.turned_away.front().map(|away| away.again_at);
         let asking = self.publishing.as_ref().and_then(|publishing| publishing.ask_again_at);
-        [closing, again, asking].into_iter().flatten().min()
+        let checking = self.checking.as_ref().and_then(|checking| checking.again_at);
+        [closing, again, asking, checking].into_iter().flatten().min()
     }
 
     fn num_in_flight(&self) -> usize {

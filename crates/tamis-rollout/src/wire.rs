@@ -13,6 +13,8 @@ pub mod sglang;
 pub mod sse;
 pub mod vllm;
 
+use std::time::Duration;
+
 pub use completion::{Checked, Completion, Expected, Finish, LabelSpan};
 pub use fault::{Fault, FaultClass};
 pub use parameters::{Ask, LogprobsOf, ParameterError};
@@ -55,7 +57,7 @@ impl Call {
 }
 
 /// What a server answered.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Answer {
     /// Status code.
     pub status: u16,
@@ -63,6 +65,8 @@ pub struct Answer {
     pub content_type: String,
     /// The body, whole.
     pub body: Vec<u8>,
+    /// When it wants to be asked again, where it said so as a number of seconds (`Retry-After`).
+    pub retry_after: Option<Duration>,
 }
 
 impl Answer {
@@ -77,7 +81,7 @@ impl Answer {
         if (200..300).contains(&self.status) {
             Ok(())
         } else {
-            Err(fault::of_status(self.status, &self.body))
+            Err(Fault { retry_after: self.retry_after, ..fault::of_status(self.status, &self.body) })
         }
     }
 

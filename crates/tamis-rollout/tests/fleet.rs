@@ -53,9 +53,11 @@ struct Habits {
     dies: u64,
     /// Publications that fail.
     unpublished: u64,
+    /// Answers at once with what is no sample.
+    spoils: u64,
 }
 
-const GOOD: Habits = Habits { faulty: 0, refuses: 0, repeats: 0, dies: 0, unpublished: 0 };
+const GOOD: Habits = Habits { faulty: 0, refuses: 0, repeats: 0, dies: 0, unpublished: 0, spoils: 0 };
 
 #[derive(Default)]
 struct Seen {
@@ -84,6 +86,12 @@ struct FakeServer {
     seen: Arc<Mutex<Seen>>,
     clock: TestClock,
     lives_until: Option<Duration>,
+    /// Samples that it has room for; it turns others away.
+    room: usize,
+    /// For how long it wants to be left alone then.
+    retry_after: Option<Duration>,
+    /// It loads no weights.
+    refuses_weights: bool,
 }
 
 impl FakeServer {
@@ -123,7 +131,14 @@ impl Server for FakeServer {
     fn submit(&mut self, request: SampleRequest) {
         let now = self.clock.now();
         let id = request.id;
-        let after = Duration::from_millis(10 + self.draw(2000));
+        let is_spoiled = self.chance(self.habits.spoils);
+        let after = Duration::from_millis(if is_spoiled { 5 } else { 10 + self.draw(2000) });
+        if self.in_flight.len() >= self.room || is_spoiled {
+            let class = if is_spoiled { FaultClass::LogprobOutOfRange } else { FaultClass::Busy };
+            let fault = Fault { retry_after: self.retry_after, ..Fault::new(class, "no sample") };
+            self.due.push((now + Duration::from_millis(5), ServerEvent::Failed { id, fault }));
+            return;
+        }
         assert!(self.in_flight.insert(id, (now + after, self.version)).is_none(), "{id} twice");
         let mut seen = self.seen.lock().unwrap();
         let most = seen.most.entry(self.name.clone()).or_default();
@@ -155,7 +170,10 @@ impl Server for FakeServer {
     fn publish(&mut self, publication: &Publication, _: InFlight, now: Instant) {
         self.seen.lock().unwrap().publications += 1;
         let version = publication.version;
-        let event = if self.is_dead(now) || self.chance(self.habits.unpublished) {
+        let event = if self.refuses_weights {
+            let fault = Fault::new(FaultClass::Refused, "/weights: no config.json");
+            ServerEvent::NotPublished { version, fault }
+        } else if self.is_dead(now) || self.chance(self.habits.unpublished) {
             ServerEvent::NotPublished { version, fault: Fault::new(FaultClass::ServerError, "no") }
         } else {
             ServerEvent::Published { version }
@@ -275,6 +293,9 @@ impl FakeServer {
             seen: Arc::default(),
             clock: clock.clone(),
             lives_until: None,
+            room: usize::MAX,
+            retry_after: None,
+            refuses_weights: false,
         }
     }
 }
@@ -284,12 +305,23 @@ fn connect(
     servers: &[(Habits, Option<Duration>)],
     settings: FleetSettings,
 ) -> Result<World, GeneratorError> {
+    connect_to(seed, servers, settings, |_, _| {})
+}
+
+/// Servers that are changed before they are connected to, by their place.
+fn connect_to(
+    seed: u64,
+    servers: &[(Habits, Option<Duration>)],
+    settings: FleetSettings,
+    change: impl Fn(usize, &mut FakeServer),
+) -> Result<World, GeneratorError> {
     let clock = TestClock::new();
     let seen = Arc::new(Mutex::new(Seen::default()));
     let said = Arc::new(Mutex::new(Vec::new()));
     let fake = |(place, &(habits, lives_until)): (usize, &(Habits, Option<Duration>))| {
         let seen = Arc::clone(&seen);
-        let server = FakeServer { seen, lives_until, ..FakeServer::new(seed, place, habits, &clock) };
+        let mut server = FakeServer { seen, lives_until, ..FakeServer::new(seed, place, habits, &clock) };
+        change(place, &mut server);
         Box::new(server) as Box<dyn Server>
     };
     let hear = Arc::clone(&said);
@@ -340,6 +372,7 @@ fn whatever_happens_each_request_comes_to_one_end() {
             repeats: 30,
             dies: if seed % 3 == 0 { 10 } else { 0 },
             unpublished: if seed % 3 == 0 { 100 } else { 0 },
+            spoils: 10,
         };
         let settings = FleetSettings { max_in_flight: Some(16), ..FleetSettings::default() };
         let World { mut fleet, seen, .. } = connect(seed, &[(habits, None); 3], settings).expect("answer");
@@ -593,63 +626,136 @@ fn a_server_that_comes_back_is_given_the_weights_before_it_is_used() {
 fn a_drained_server_gets_nothing_more() {
     let World { mut fleet, seen, said, .. } =
         connect(1, &[(GOOD, None); 2], FleetSettings::default()).expect("answer");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("drain");
+    fleet.drain_by(file.clone());
     fleet.submit(request(0, 0)).expect("taken");
-    assert!(fleet.drain("http://s0"));
-    assert!(!fleet.drain("http://nobody"));
+    std::fs::write(&file, "http://nobody\nhttp://s0/\n").unwrap();
+    assert!(fleet.next(Wait::No).expect("goes on").is_empty());
     for group in 1..20 {
         fleet.submit(request(group, 0)).expect("taken");
     }
     assert_eq!(finish(&mut fleet).len(), 20);
-    let on_first = seen.lock().unwrap().groups.values().filter(|on| on.contains("http://s0")).count();
-    assert_eq!(on_first, 1);
+    let on_first = || seen.lock().unwrap().groups.values().filter(|on| on.contains("http://s0")).count();
+    assert_eq!(on_first(), 1);
     assert!(said.lock().unwrap().contains(&FleetMessage::Drained { server: "http://s0".to_owned() }));
+    // It missed a publication meanwhile, and is given the weights before it is used again.
+    fleet.publish(&publication(1), InFlight::Wait).expect("begun");
+    let published = GeneratorEvent::Published { version: PolicyVersion(1) };
+    assert_eq!(fleet.next(Wait::Forever).expect("goes on"), [published]);
+    std::fs::remove_file(&file).unwrap();
+    for group in 20..400 {
+        fleet.submit(request(group, 0)).expect("taken");
+        for event in fleet.next(Wait::Forever).expect("goes on") {
+            let GeneratorEvent::Sampled { sample, .. } = event else { panic!("{event:?}") };
+            assert_eq!(sample.versions[0].version, PolicyVersion(1));
+        }
+    }
+    assert!(on_first() > 20, "{}", on_first());
 }
 
 #[test]
 fn a_folder_that_no_server_can_load_ends_the_wait() {
-    struct Refusing(FakeServer);
-    impl Server for Refusing {
-        fn name(&self) -> &str {
-            self.0.name()
-        }
-        fn submit(&mut self, request: SampleRequest) {
-            self.0.submit(request);
-        }
-        fn abort(&mut self, what: AbortScope, now: Instant) {
-            self.0.abort(what, now);
-        }
-        fn drop_all(&mut self) -> Vec<SampleId> {
-            self.0.drop_all()
-        }
-        fn publish(&mut self, publication: &Publication, _: InFlight, now: Instant) {
-            let fault = Fault::new(FaultClass::Refused, "/weights: no config.json");
-            self.0.due.push((now, ServerEvent::NotPublished { version: publication.version, fault }));
-        }
-        fn check(&mut self) {
-            self.0.check();
-        }
-        fn poll(&mut self, now: Instant, events: &mut Vec<ServerEvent>) {
-            self.0.poll(now, events);
-        }
-        fn wake_at(&self, now: Instant) -> Option<Instant> {
-            self.0.wake_at(now)
-        }
-        fn num_in_flight(&self) -> usize {
-            self.0.num_in_flight()
-        }
+    let refusing = |_: usize, server: &mut FakeServer| server.refuses_weights = true;
+    for num in [1, 3] {
+        let servers = vec![(GOOD, None); num];
+        let World { mut fleet, .. } =
+            connect_to(1, &servers, FleetSettings::default(), refusing).expect("answer");
+        fleet.publish(&publication(1), InFlight::Wait).expect("begun");
+        let error = loop {
+            match fleet.next(Wait::Forever) {
+                Ok(events) => assert!(events.is_empty(), "{events:?}"),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, GeneratorError::Unreachable { .. }), "{error:?}");
+        let tried = (0..num).map(|place| format!("http://s{place}: refused: /weights: no config.json"));
+        assert_eq!(error.to_string(), format!("no server answers: {}", tried.collect::<Vec<_>>().join("; ")));
     }
-    let clock = TestClock::new();
-    let fake = FakeServer::new(1, 0, GOOD, &clock);
-    let mut fleet = Fleet::connect(
-        vec![Box::new(Refusing(fake))],
-        FleetSettings::default(),
-        Box::new(clock),
-        Bell::default(),
-        Arc::default(),
-        Box::new(|_| {}),
-    )
-    .expect("answers");
-    fleet.publish(&publication(1), InFlight::Wait).expect("begun");
-    let error = fleet.next(Wait::Forever).expect_err("cannot be");
-    assert_eq!(error.to_string(), "the generator stopped: http://s0: /weights: no config.json");
+}
+
+/// One of several was started without the routes that change weights: the run goes on with the others.
+#[test]
+fn a_server_that_refuses_weights_is_left_out_while_another_takes_them() {
+    let refusing = |place: usize, server: &mut FakeServer| server.refuses_weights = place == 0;
+    let World { mut fleet, seen, said, .. } =
+        connect_to(1, &[(GOOD, None); 2], FleetSettings::default(), refusing).expect("answer");
+    for version in 1..4 {
+        fleet.publish(&publication(version), InFlight::Wait).expect("begun");
+        let published = GeneratorEvent::Published { version: PolicyVersion(version) };
+        assert_eq!(fleet.next(Wait::Forever).expect("goes on"), [published]);
+        for group in 0..20 {
+            fleet.submit(request(100 * version + group, 0)).expect("taken");
+        }
+        let sampled = |event: &GeneratorEvent| matches!(event, GeneratorEvent::Sampled { .. });
+        assert_eq!(finish(&mut fleet).iter().filter(|event| sampled(event)).count(), 20);
+    }
+    assert!(seen.lock().unwrap().groups.values().all(|on| !on.contains("http://s0")));
+    let lost = |message: &&FleetMessage| matches!(message, FleetMessage::Lost { .. });
+    assert_eq!(said.lock().unwrap().iter().filter(lost).count(), 1, "said once, not at each try");
+}
+
+/// A server that looks healthy and answers at once, but never with a sample, always has the least in flight.
+#[test]
+fn answers_that_are_no_samples_take_a_server_out_and_fail_no_request() {
+    let spoiling = (Habits { spoils: 1000, ..GOOD }, None);
+    let settings = FleetSettings { max_in_flight: Some(16), ..FleetSettings::default() };
+    let World { mut fleet, said, .. } = connect(1, &[spoiling, (GOOD, None)], settings).expect("answer");
+    for group in 0..300 {
+        fleet.submit(request(group, 0)).expect("taken");
+    }
+    let events = finish(&mut fleet);
+    let failed = events.iter().filter(|event| !matches!(event, GeneratorEvent::Sampled { .. }));
+    assert_eq!((events.len(), failed.count()), (300, 0));
+    let lost = |message: &FleetMessage| matches!(message, FleetMessage::Lost { server, fault } if server == "http://s0" && fault.class == FaultClass::LogprobOutOfRange);
+    assert!(said.lock().unwrap().iter().any(lost));
+    // It is tried again ever more rarely: not once for each request.
+    let spoiled = fleet.fault_counts().samples[&FaultClass::LogprobOutOfRange];
+    assert!(spoiled < 150, "{spoiled} of 300");
+}
+
+#[test]
+fn a_server_without_room_is_waited_for_and_sent_fewer() {
+    for retry_after in [None, Some(Duration::from_secs(20))] {
+        let small = |_: usize, server: &mut FakeServer| {
+            (server.room, server.retry_after) = (3, retry_after);
+        };
+        let settings = FleetSettings::default();
+        let World { mut fleet, said, clock, .. } =
+            connect_to(1, &[(GOOD, None)], settings, small).expect("answers");
+        for group in 0..60 {
+            fleet.submit(request(group, 0)).expect("taken");
+        }
+        let begun = clock.now();
+        let events = finish(&mut fleet);
+        let sampled = events.iter().filter(|event| matches!(event, GeneratorEvent::Sampled { .. })).count();
+        assert_eq!((events.len(), sampled), (60, 60), "{retry_after:?}");
+        let turned_away = |message: &&FleetMessage| matches!(message, FleetMessage::TurnedAway { .. });
+        let said = said.lock().unwrap();
+        let first = said.iter().find(turned_away).expect("said").to_string();
+        assert_eq!(
+            first,
+            "http://s0 has no room (busy: no sample): it is sent at most 128 samples at once for now"
+        );
+        assert!(!said.iter().any(|message| matches!(message, FleetMessage::Lost { .. })), "{said:?}");
+        // All but three of the first 60 come back once; then the limit comes down by halves to what there is room for.
+        let busy = fleet.fault_counts().samples[&FaultClass::Busy];
+        assert!((57..400).contains(&busy), "{busy}");
+        assert!(retry_after.is_none_or(|pause| clock.now() - begun > pause));
+    }
+}
+
+/// A server that never has room again fails its requests in the end.
+#[test]
+fn no_room_is_waited_for_as_long_as_a_sample_may_take() {
+    let full = |_: usize, server: &mut FakeServer| server.room = 0;
+    let settings = FleetSettings { busy_timeout: Duration::from_secs(30), ..FleetSettings::default() };
+    let World { mut fleet, clock, .. } = connect_to(1, &[(GOOD, None)], settings, full).expect("answers");
+    fleet.submit(request(0, 0)).expect("taken");
+    let begun = clock.now();
+    let events = finish(&mut fleet);
+    let [GeneratorEvent::Failed { reason, .. }] = &events[..] else { panic!("{events:?}") };
+    assert_eq!(reason, "http://s0 after 5 attempts: busy: no sample");
+    let took = clock.now() - begun;
+    assert!((Duration::from_secs(150)..Duration::from_secs(180)).contains(&took), "{took:?}");
 }

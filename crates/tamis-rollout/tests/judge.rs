@@ -167,6 +167,40 @@ fn a_score_is_found_in_words_or_it_is_none() {
     assert!(message(&outcomes[2]).contains("\"maybe\" in the judge's answer"), "{:?}", outcomes[2]);
 }
 
+/// A number in words that were cut off is not what the judge came to.
+#[test]
+fn an_answer_that_was_cut_is_no_score() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let count = calls.clone();
+    let server = server(move |_, completion| {
+        count.fetch_add(1, Ordering::SeqCst);
+        let choice = json!({"index": 0, "message": {"content": "Rating: 1"}, "finish_reason": completion});
+        let stream = |end: &str| {
+            let part = json!({"choices": [{"index": 0, "delta": {"content": "Rating: 1"}}]});
+            let body = format!("data: {part}\n\n{end}data: [DONE]\n\n").into_bytes();
+            Reply { content_type: "text/event-stream", body, ..Reply::empty() }
+        };
+        match completion {
+            "stream" => stream(""),
+            "whole stream" => stream(
+                "data: {\"choices\": [{\"index\": 0, \"delta\": {}, \"finish_reason\": \"stop\"}]}\n\n",
+            ),
+            "unsaid" => Reply::json(200, &json!({"choices": [{"message": {"content": "Rating: 1"}}]})),
+            _ => Reply::json(200, &json!({"choices": [choice]})),
+        }
+    });
+    let judge = judge(JudgeSettings { max_attempts: 2, ..settings(&server.url()) });
+    let outcomes = scored(&judge, &["length", "content_filter"]);
+    assert!(message(&outcomes[0]).contains("cut at `max_tokens`: raise it"), "{:?}", outcomes[0]);
+    assert!(message(&outcomes[1]).contains("content_filter"), "{:?}", outcomes[1]);
+    assert_eq!(calls.swap(0, Ordering::SeqCst), 2, "it would be cut again");
+    let outcomes = scored(&judge, &["abort", "stream"]);
+    assert!(message(&outcomes[0]).contains("in 2 attempts: aborted_by_server"), "{:?}", outcomes[0]);
+    assert!(message(&outcomes[1]).contains("in 2 attempts: half_body"), "{:?}", outcomes[1]);
+    assert_eq!(calls.swap(0, Ordering::SeqCst), 4);
+    assert_eq!(scored(&judge, &["stop", "unsaid", "whole stream"]), vec![Outcome::score(1.0); 3]);
+}
+
 /// What passes is asked for again, what does not is not; the order of the completions stays.
 #[test]
 fn faults_that_pass_are_tried_again_and_others_are_not() {

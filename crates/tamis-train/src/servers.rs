@@ -9,14 +9,13 @@ use tamis_config::{BackendKind, Config, LaunchConfig, PublishConfig, PublishVeri
 use tamis_core::objective::PolicyLoss;
 use tamis_model::SaveDtype;
 use tamis_rollout::clock::{Bell, SystemClock};
-use tamis_rollout::fleet::{Fleet, FleetSettings};
+use tamis_rollout::fleet::{FaultCounts, Fleet, FleetSettings};
 use tamis_rollout::http::{Address, HttpClient, HttpError, HttpSettings};
 use tamis_rollout::launch::{LaunchError, LaunchedServers, ServerProcess, free_ports};
 use tamis_rollout::server::{
     OpenAi, OpenAiServer, OtherLogprobs, Probe, Protocol as _, Server, ServerSettings, Sglang, SglangServer,
     Vllm, VllmServer,
 };
-use tamis_rollout::wire::FaultClass;
 use tamis_rollout::{
     Beginning, Generator, GeneratorError, GeneratorEvent, InFlight, Journalled, Publication, Sampling, Wait,
     Weights,
@@ -40,6 +39,12 @@ const PROBE_TOKENS: usize = 24;
 /// Mean difference of log-probabilities, in nats, that a server of another precision may make on it.
 const PROBE_TOLERANCE: f64 = 0.1;
 
+/// Longest time of a health check, which computes nothing.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a server may be paused already when it is met: somebody else may be giving it weights.
+const PAUSE_GRACE: Duration = Duration::from_secs(10);
+
 /// How often it is looked for Ctrl-C while servers take weights in.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -51,8 +56,8 @@ pub(crate) enum Sampler {
     Servers {
         /// Their fleet, with a memory.
         generator: Box<Journalled<Fleet>>,
-        /// Faults that the metrics have counted.
-        told: BTreeMap<FaultClass, u64>,
+        /// Faults that the metrics have counted, by their names there.
+        told: BTreeMap<String, u64>,
         /// Those of them that the run started: they end with it.
         #[expect(dead_code, reason = "it is there to be dropped")]
         launched: Option<LaunchedServers>,
@@ -96,16 +101,26 @@ impl Sampler {
         }
     }
 
-    /// Attempts at samples that went wrong at servers since the last call, by what went wrong.
-    pub(crate) fn take_faults(&mut self) -> Vec<(&'static str, u64)> {
-        let Self::Servers { generator, told, .. } = self else { return Vec::new() };
-        let counts = &generator.generator().fault_counts().samples;
-        let new = counts.iter().map(|(class, &count)| {
-            let before = told.insert(*class, count).unwrap_or(0);
-            (class.name(), count - before)
-        });
-        new.filter(|(_, count)| *count > 0).collect()
+    /// What went wrong at servers since the last call, by its metric: attempts at samples, and checks and publications.
+    pub(crate) fn take_faults(&mut self) -> Vec<(String, u64)> {
+        match self {
+            Self::Servers { generator, told, .. } => new_faults(generator.generator().fault_counts(), told),
+            Self::Native(_) => Vec::new(),
+        }
     }
+}
+
+/// By metric, what has been counted since it was told.
+fn new_faults(counts: &FaultCounts, told: &mut BTreeMap<String, u64>) -> Vec<(String, u64)> {
+    let samples = counts.samples.iter().map(|(class, &count)| ("faults", class.name(), count));
+    let checks = counts.servers.iter().map(|(class, &count)| ("checks", class.name(), count));
+    let all = samples.chain(checks).chain([("faults", "unknown", counts.num_unknown)]);
+    let new = all.map(|(what, class, count)| {
+        let name = format!("rollout/server_{what}/{class}");
+        let before = told.insert(name.clone(), count).unwrap_or(0);
+        (name, count - before)
+    });
+    new.filter(|(_, count)| *count > 0).collect()
 }
 
 /// Whether the learner may say what a server does not say as we would: log-probabilities of the tokens that it sampled. Not where what the sampler
@@ -221,7 +236,9 @@ pub(crate) fn connect(
     let recomputes = recomputes_logprobs(config)?;
     let other_logprobs = if recomputes { OtherLogprobs::Recompute } else { OtherLogprobs::Refuse };
     let how = How { sampling: &sampling(config), other_logprobs };
-    let fleet = fleet(config, addresses, (engine.codec(), vocabulary), how, Some(folders), interrupt, ui)?;
+    let mut fleet =
+        fleet(config, addresses, (engine.codec(), vocabulary), how, Some(folders), interrupt, ui)?;
+    fleet.drain_by(folders.run.join("drain"));
     if let Some((server, other)) = fleet.other_logprobs(how.sampling).into_iter().next() {
         if !recomputes {
             let hint = "turn that off, start vLLM with the --logprobs-mode that fits (raw_logprobs at temperature 1, processed_logprobs without \
@@ -289,12 +306,12 @@ fn fleet(
             end_token_ids: codec.end_token_ids().to_vec(),
             extra: extra.clone(),
             answer_timeout: rollout.server_timeout,
-            check_timeout: rollout.server_startup_timeout,
+            check_timeout: rollout.server_startup_timeout.min(CHECK_TIMEOUT),
             publish_timeout: rollout.server_timeout,
+            pause_grace: PAUSE_GRACE,
             nonce: nonce.clone(),
             seeds: true,
             stream: false,
-            logprobs_of: None,
             other_logprobs: how.other_logprobs,
             seen_as: folders.and_then(|folders| folders.seen_as.clone()),
         });
@@ -307,6 +324,8 @@ fn fleet(
         });
     }
     let settings = FleetSettings {
+        max_in_flight: rollout.max_in_flight,
+        busy_timeout: rollout.server_timeout,
         start_timeout: rollout.server_startup_timeout,
         give_up_after: rollout.server_lost_timeout,
         ..FleetSettings::default()
@@ -405,15 +424,22 @@ impl EvaluationSampler {
             return Ok(Self::Native { generator, engine: Box::new(engine) });
         }
         let folders = PublishedFolders::of(&Disk::new(), folder, &config.publish);
-        let launched = launch(config, &folders, &engine, folder, interrupt, ui)?;
-        let addresses =
-            launched.as_ref().map_or(config.rollout.servers.as_slice(), LaunchedServers::addresses);
-        let known = (codec, engine.model().config().vocab_size);
-        let fleet = fleet(config, addresses, known, how, Some(&folders), interrupt, ui);
-        if interrupt.is_requested() {
-            return Err(Halt::Interrupted);
-        }
-        let mut sampler = Self::Servers { fleet: Box::new(fleet?), launched, folders: Some(folders.clone()) };
+        let begin = || {
+            let launched = launch(config, &folders, &engine, folder, interrupt, ui)?;
+            let addresses =
+                launched.as_ref().map_or(config.rollout.servers.as_slice(), LaunchedServers::addresses);
+            let known = (codec, engine.model().config().vocab_size);
+            let fleet = fleet(config, addresses, known, how, Some(&folders), interrupt, ui);
+            if interrupt.is_requested() {
+                return Err(Halt::Interrupted);
+            }
+            Ok((Box::new(fleet?), launched))
+        };
+        let (fleet, launched) = begin().inspect_err(|_: &Halt<RunError>| {
+            // As in `drop`.
+            let _ = folders.remove();
+        })?;
+        let mut sampler = Self::Servers { fleet, launched, folders: Some(folders.clone()) };
         let publication = folders.write(&mut engine)?;
         publish_to(sampler.generator(), &publication, interrupt)?;
         Ok(sampler)
@@ -449,6 +475,8 @@ fn shared_name(run: &Path) -> String {
 #[derive(Debug, Clone)]
 pub(crate) struct PublishedFolders {
     disk: Disk,
+    /// The run's folder.
+    run: PathBuf,
     /// Absolute, for servers have working directories of their own.
     root: PathBuf,
     /// A folder that `root` is or is in, with what servers call it, where that is another path.
@@ -474,6 +502,7 @@ impl PublishedFolders {
         };
         Self {
             disk: disk.clone(),
+            run,
             root,
             seen_as: publish.server_dir.clone().map(|there| (shared, there)),
             keep: publish.keep as u64,
@@ -537,6 +566,8 @@ impl PublishedFolders {
 
 #[cfg(test)]
 mod tests {
+    use tamis_rollout::wire::FaultClass;
+
     use super::*;
 
     fn gpus(
@@ -565,6 +596,21 @@ mod tests {
             Err("rollout.launch: 2 servers of 2 GPUs each are 4 GPUs, and CUDA_VISIBLE_DEVICES names 2"
                 .to_owned())
         );
+    }
+
+    #[test]
+    fn faults_are_told_once_by_their_metrics() {
+        let mut told = BTreeMap::new();
+        let mut counts = FaultCounts::default();
+        assert_eq!(new_faults(&counts, &mut told), []);
+        counts.samples.insert(FaultClass::TimedOut, 2);
+        counts.servers.insert(FaultClass::Probe, 1);
+        let both = [("rollout/server_faults/timed_out", 2), ("rollout/server_checks/probe", 1)];
+        assert_eq!(new_faults(&counts, &mut told), both.map(|(name, count)| (name.to_owned(), count)));
+        counts.samples.insert(FaultClass::TimedOut, 5);
+        counts.num_unknown = 1;
+        let new = [("rollout/server_faults/timed_out", 3), ("rollout/server_faults/unknown", 1)];
+        assert_eq!(new_faults(&counts, &mut told), new.map(|(name, count)| (name.to_owned(), count)));
     }
 
     #[test]

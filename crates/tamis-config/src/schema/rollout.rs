@@ -67,6 +67,9 @@ section! {
         server_parameters: FreeMap = "{}", Any, Fixed;
         /// Longest time of one sample at a server; then it is asked for again, elsewhere where possible.
         server_timeout: Duration = "600s", Any, Free;
+        /// Samples in flight at one server, at most; it begins with as many. Null: what the server says of itself decides, or whether it turns
+        /// samples away (429, 503).
+        max_in_flight: Option<usize> = "null", AtLeast(1.0), Free;
         /// How long servers may take to answer at the start of a run.
         server_startup_timeout: Duration = "60s", Any, Free;
         /// How long a run waits on the way where no server is left; then it saves and ends, to be resumed. Null: for as long as it takes.

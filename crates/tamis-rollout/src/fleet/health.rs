@@ -4,18 +4,26 @@ use std::time::{Duration, Instant};
 
 use super::member::{Member, State};
 use super::{Fleet, FleetMessage, SAY_EVERY};
-use crate::generator::GeneratorError;
+use crate::generator::{FailureKind, GeneratorError};
 use crate::server::Report;
 use crate::wire::{Fault, FaultClass};
 
 impl Fleet {
-    /// Takes a server out where its faults are its own and too many.
+    /// Takes a server out whose samples fail too often, one after the other: sooner where the faults are the server's own than where its
+    /// answers are no samples.
     pub(super) fn doubt(&mut self, place: usize, fault: Fault, now: Instant) {
-        if !fault.class.is_of_server() {
+        let is_harmless = matches!(fault.class, FaultClass::Paused | FaultClass::Busy);
+        if is_harmless || fault.class.kind() == FailureKind::Permanent {
             return;
         }
         let member = &mut self.members[place];
-        member.faults += 1;
+        let (count, most) = if fault.class.is_of_server() {
+            (&mut member.faults, self.settings.most_faults)
+        } else {
+            (&mut member.bad_answers, self.settings.most_bad_answers)
+        };
+        *count += 1;
+        let are_too_many = *count >= most;
         if member.state != State::Usable {
             return;
         }
@@ -23,7 +31,7 @@ impl Fleet {
             // What else it has in flight is of those weights too.
             member.holds = None;
             self.lose(place, fault, now);
-        } else if member.faults >= self.settings.most_faults || fault.class == FaultClass::Connect {
+        } else if are_too_many || fault.class == FaultClass::Connect {
             // What it has in flight may still come; a check decides.
             self.set_aside(place, fault, now);
         }
@@ -34,11 +42,10 @@ impl Fleet {
         let member = &mut self.members[place];
         let pause = Duration::from_secs(1).saturating_mul(1 << member.times_out.min(20)).min(longest);
         member.times_out += 1;
-        let was_used = member.state == State::Usable;
         member.state = State::Out { until: now + pause };
         let is_new = member.last_fault.as_ref().map(|last| last.class) != Some(fault.class);
         member.last_fault = Some(fault.clone());
-        if was_used || is_new {
+        if is_new {
             let server = member.server.name().to_owned();
             (self.say)(FleetMessage::Lost { server, fault });
         }
@@ -75,7 +82,7 @@ impl Fleet {
                 }
                 if is_back {
                     member.state = State::Usable;
-                    member.faults = 0;
+                    (member.faults, member.bad_answers) = (0, 0);
                 } else if is_other {
                     let detail = "its weights are called otherwise: it was restarted or given others";
                     self.lose(place, Fault::new(FaultClass::StaleWeights, detail), now);
@@ -89,7 +96,7 @@ impl Fleet {
                 *self.counts.servers.entry(fault.class).or_default() += 1;
                 member.faults += 1;
                 // A busy server may be slow to say that it is well.
-                let is_patient = fault.class == FaultClass::TimedOut
+                let is_patient = matches!(fault.class, FaultClass::TimedOut | FaultClass::Busy)
                     && member.state == State::Usable
                     && member.faults < self.settings.most_faults;
                 if !is_patient {
@@ -167,6 +174,7 @@ impl Fleet {
     /// Each server with what came of it last.
     pub(super) fn tried(&self) -> Vec<String> {
         let one = |member: &Member| match &member.last_fault {
+            _ if member.is_draining => format!("{}: drained", member.server.name()),
             Some(fault) => format!("{}: {fault}", member.server.name()),
             None => format!("{}: no answer yet", member.server.name()),
         };

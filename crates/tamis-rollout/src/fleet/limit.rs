@@ -8,37 +8,62 @@ pub const FIRST: usize = 256;
 /// Never more.
 const MOST: usize = 8192;
 
-/// The number of samples that a server is sent at once: a fixed one, or one that follows what the server says of itself.
+/// Never more where a server does not say how many of them wait there.
+const MOST_UNTOLD: usize = 1024;
+
+/// The number of samples that a server is sent at once, which follows what the server says of itself.
 ///
-/// Where samples wait at the server for room the limit comes down to what runs and an eighth more, so that there is always a next one;
-/// where none wait and the limit is used up, it doubles.
+/// Where samples wait at the server for room it comes down to what runs and an eighth more, so that there is always a next one; where none
+/// wait and it is used up, it doubles. At a server that says nothing of itself it doubles once as many samples have succeeded while
+/// others waited here. A server that turns samples away is sent half as many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limit {
     now: usize,
-    is_fixed: bool,
+    /// As it was set.
+    most: Option<usize>,
+    is_told: bool,
+    /// Samples that succeeded since it last changed.
+    succeeded: usize,
 }
 
 impl Limit {
-    pub(super) fn new(fixed: Option<usize>) -> Self {
-        Self { now: fixed.unwrap_or(FIRST).max(1), is_fixed: fixed.is_some() }
+    pub(super) fn new(most: Option<usize>) -> Self {
+        Self { now: most.unwrap_or(FIRST).max(1), most, is_told: false, succeeded: 0 }
     }
 
     pub(super) fn get(self) -> usize {
         self.now
     }
 
+    fn set(&mut self, to: usize) {
+        let most = self.most.unwrap_or(if self.is_told { MOST } else { MOST_UNTOLD });
+        self.now = to.clamp(1, most.max(1));
+        self.succeeded = 0;
+    }
+
     /// Takes in a server's figures while so many samples of ours are in flight there.
     pub(super) fn learn(&mut self, figures: &Figures, in_flight: usize) {
+        self.is_told = figures.running.is_some() && figures.waiting.is_some();
         let (Some(running), Some(waiting)) = (figures.running, figures.waiting) else { return };
-        if self.is_fixed {
-            return;
-        }
         let spare = (running / 8.0).max(8.0);
         if waiting > spare {
-            self.now = ((running + spare) as usize).clamp(1, MOST);
+            self.set((running + spare) as usize);
         } else if waiting < 1.0 && in_flight >= self.now {
-            self.now = (self.now * 2).min(MOST);
+            self.set(self.now * 2);
         }
+    }
+
+    /// A sample succeeded while others waited here for room.
+    pub(super) fn succeed(&mut self) {
+        self.succeeded += 1;
+        if !self.is_told && self.succeeded >= self.now {
+            self.set(self.now * 2);
+        }
+    }
+
+    /// A sample was turned away.
+    pub(super) fn halve(&mut self) {
+        self.set(self.now / 2);
     }
 }
 
@@ -47,7 +72,7 @@ mod tests {
     use super::*;
 
     fn figures(running: f64, waiting: f64) -> Figures {
-        Figures { running: Some(running), waiting: Some(waiting), ..Figures::default() }
+        Figures { running: Some(running), waiting: Some(waiting) }
     }
 
     #[test]
@@ -64,10 +89,36 @@ mod tests {
         assert_eq!(limit.get(), 288);
         limit.learn(&figures(0.0, 500.0), 512);
         assert_eq!(limit.get(), 8, "a server whose cache is full still gets some");
+        (0..100).for_each(|_| limit.succeed());
+        assert_eq!(limit.get(), 8, "one that says how it is knows better");
         limit.learn(&Figures::default(), 512);
         assert_eq!(limit.get(), 8, "nothing said, nothing changed");
-        let mut fixed = Limit::new(Some(3));
-        fixed.learn(&figures(256.0, 256.0), 512);
-        assert_eq!(fixed.get(), 3);
+    }
+
+    #[test]
+    fn where_nothing_is_said_it_follows_what_succeeds() {
+        let mut limit = Limit::new(None);
+        (1..FIRST).for_each(|_| limit.succeed());
+        assert_eq!(limit.get(), FIRST);
+        limit.succeed();
+        assert_eq!(limit.get(), 512);
+        (0..100 * FIRST).for_each(|_| limit.succeed());
+        assert_eq!(limit.get(), MOST_UNTOLD);
+        limit.halve();
+        assert_eq!(limit.get(), 512);
+        (0..20).for_each(|_| limit.halve());
+        assert_eq!(limit.get(), 1);
+    }
+
+    #[test]
+    fn what_was_set_is_never_exceeded() {
+        let mut limit = Limit::new(Some(3000));
+        assert_eq!(limit.get(), 3000);
+        limit.learn(&figures(3000.0, 0.0), 3000);
+        assert_eq!(limit.get(), 3000);
+        limit.learn(&figures(1600.0, 1400.0), 3000);
+        assert_eq!(limit.get(), 1800);
+        limit.learn(&figures(1800.0, 0.0), 1800);
+        assert_eq!(limit.get(), 3000);
     }
 }

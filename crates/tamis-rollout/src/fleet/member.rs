@@ -25,6 +25,8 @@ pub(super) struct Member {
     pub(super) in_flight: usize,
     /// Faults of the server since its last success.
     pub(super) faults: u32,
+    /// Answers that were no samples since its last success.
+    pub(super) bad_answers: u32,
     /// How often it was taken out without a success since; the pause grows with it.
     pub(super) times_out: u32,
     pub(super) is_checking: bool,
@@ -33,6 +35,12 @@ pub(super) struct Member {
     pub(super) is_publishing: bool,
     /// The version that it has shown to hold; `None` before any was published to it.
     pub(super) holds: Option<PolicyVersion>,
+    /// The version that it refused to load.
+    pub(super) refused: Option<PolicyVersion>,
+    /// It had no room: it is sent nothing until then.
+    pub(super) quiet_until: Option<Instant>,
+    /// When that was said last.
+    pub(super) said_busy: Option<Instant>,
     pub(super) is_draining: bool,
     pub(super) last_fault: Option<Fault>,
 }
@@ -43,7 +51,7 @@ impl Member {
     }
 
     pub(super) fn room(&self) -> usize {
-        self.limit.get().saturating_sub(self.in_flight)
+        if self.quiet_until.is_some() { 0 } else { self.limit.get().saturating_sub(self.in_flight) }
     }
 }
 
@@ -53,6 +61,8 @@ pub(super) struct Task {
     /// As it was submitted.
     pub(super) id: SampleId,
     pub(super) attempts: u32,
+    /// Since when servers have no room for it.
+    pub(super) turned_away: Option<Instant>,
     /// Where it is; `None` while it waits.
     pub(super) member: Option<usize>,
     /// Where it failed last.

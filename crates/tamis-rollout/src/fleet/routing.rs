@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use super::Fleet;
-use super::member::{Member, Task};
+use super::member::Task;
+use super::{Fleet, FleetMessage, SAY_EVERY};
 use crate::generator::{FailureKind, GeneratorEvent, SampleId};
-use crate::wire::Fault;
+use crate::wire::{Fault, FaultClass};
 
 impl Fleet {
     /// Takes the attempt from its server; `None` where there is no such attempt there.
@@ -28,10 +28,38 @@ impl Fleet {
         Some(task)
     }
 
+    /// Leaves a server that has no room alone for a while, and sends it fewer at once from then on.
+    fn spare(&mut self, place: usize, fault: &Fault, now: Instant) {
+        let pause = fault.retry_after.unwrap_or(self.settings.first_pause).min(self.settings.busy_timeout);
+        let member = &mut self.members[place];
+        // What was in flight with the one that was turned away says nothing new.
+        if member.quiet_until.is_none() {
+            member.limit.halve();
+            if member.said_busy.is_none_or(|said| now.saturating_duration_since(said) >= SAY_EVERY) {
+                member.said_busy = Some(now);
+                let (server, limit) = (member.server.name().to_owned(), member.limit.get());
+                (self.say)(FleetMessage::TurnedAway { server, fault: fault.clone(), limit });
+            }
+        }
+        member.quiet_until = member.quiet_until.max(Some(now + pause));
+    }
+
     /// Asks again, or lets it fail.
     pub(super) fn retry(&mut self, mut task: Task, place: usize, fault: &Fault, now: Instant) {
         *self.counts.samples.entry(fault.class).or_default() += 1;
         task.spent += fault.num_tokens;
+        if fault.class == FaultClass::Busy {
+            self.spare(place, fault, now);
+            let since = *task.turned_away.get_or_insert(now);
+            if !task.is_given_up && now.saturating_duration_since(since) < self.settings.busy_timeout {
+                task.attempts -= 1;
+                task.member = None;
+                self.queue.push_front(task.request.id);
+                self.tasks.insert(task.request.id, task);
+                return;
+            }
+        }
+        task.turned_away = None;
         let is_last = task.attempts >= self.settings.max_attempts;
         if task.is_given_up || fault.class.kind() == FailureKind::Permanent || is_last {
             self.attempts.remove(&task.id);
@@ -76,26 +104,29 @@ impl Fleet {
                 return;
             }
         }
-        let mut room: usize =
-            self.members.iter().filter(|member| member.takes(current)).map(Member::room).sum();
+        let takers: Vec<usize> =
+            (0..self.members.len()).filter(|&place| self.members[place].takes(current)).collect();
+        let mut room: usize = takers.iter().map(|&place| self.members[place].room()).sum();
+        let mut left = Vec::new();
         while room > 0 {
-            let Some(attempt) = self.queue.pop_front() else { return };
+            let Some(attempt) = self.queue.pop_front() else { break };
             // Given up while it waited, or asked for again under the same id and sent already.
             let Some(task) = self.tasks.get_mut(&attempt).filter(|task| task.member.is_none()) else {
                 continue;
             };
-            let fits =
-                |place: usize, members: &[Member]| members[place].takes(current) && members[place].room() > 0;
+            // Where it failed it is asked for again only where there is no other server, with room or without.
+            let avoid = task.avoid.filter(|avoid| takers.iter().any(|place| place != avoid));
+            let members = &self.members;
+            let fits = |&place: &usize| members[place].room() > 0 && avoid != Some(place);
             let home = self.homes.get(&(attempt.purpose, attempt.group)).map(|&(place, _)| place);
-            let home = home.filter(|&place| fits(place, &self.members) && task.avoid != Some(place));
-            let least = |avoid: Option<usize>| {
-                (0..self.members.len())
-                    .filter(|&place| fits(place, &self.members) && avoid != Some(place))
-                    .min_by_key(|&place| self.members[place].in_flight)
+            let home = home.filter(|place| takers.contains(place) && fits(place));
+            let least = || {
+                let places = takers.iter().copied().filter(fits);
+                places.min_by_key(|&place| members[place].in_flight)
             };
-            let Some(place) = home.or_else(|| least(task.avoid)).or_else(|| least(None)) else {
-                self.queue.push_front(attempt);
-                return;
+            let Some(place) = home.or_else(least) else {
+                left.push(attempt);
+                continue;
             };
             task.member = Some(place);
             task.attempts += 1;
@@ -107,6 +138,9 @@ impl Fleet {
             member.in_flight += 1;
             member.server.submit(task.request.clone());
             room -= 1;
+        }
+        for attempt in left.into_iter().rev() {
+            self.queue.push_front(attempt);
         }
     }
 }

@@ -18,8 +18,13 @@ pub struct FleetSettings {
     pub check_every: Duration,
     /// Faults of a server one after the other after which it gets nothing more until a check has succeeded.
     pub most_faults: u32,
-    /// Most samples in flight at one server; `None` to go by the servers' own figures, from a first guess on.
+    /// Answers of a server that are no samples, one after the other, after which it gets nothing more until then either.
+    pub most_bad_answers: u32,
+    /// Most samples in flight at one server, which it begins with; `None` to find out how many it takes, from a first guess on.
     pub max_in_flight: Option<usize>,
+    /// How long a sample is asked for anew of servers that have no room before that counts as an attempt; a server is left alone as long
+    /// as it says, and no longer than this.
+    pub busy_timeout: Duration,
     /// How long servers may take to answer at the start.
     pub start_timeout: Duration,
     /// How long to wait where no server is left; `None` for as long as it takes.
@@ -34,7 +39,9 @@ impl Default for FleetSettings {
             longest_pause: Duration::from_secs(30),
             check_every: Duration::from_secs(5),
             most_faults: 3,
+            most_bad_answers: 8,
             max_in_flight: None,
+            busy_timeout: Duration::from_secs(600),
             start_timeout: Duration::from_secs(60),
             give_up_after: None,
         }
@@ -56,6 +63,15 @@ pub enum FleetMessage {
         /// Which.
         server: String,
     },
+    /// A server had no room for a sample: it is sent fewer at once. Said once a minute at most.
+    TurnedAway {
+        /// Which.
+        server: String,
+        /// What it said.
+        fault: Fault,
+        /// Most samples in flight there now.
+        limit: usize,
+    },
     /// A server that was to be taken out has nothing in flight any more.
     Drained {
         /// Which.
@@ -76,6 +92,12 @@ impl std::fmt::Display for FleetMessage {
         match self {
             Self::Lost { server, fault } => write!(formatter, "{server} is not used for now: {fault}"),
             Self::Back { server } => write!(formatter, "{server} is used"),
+            Self::TurnedAway { server, fault, limit } => {
+                write!(
+                    formatter,
+                    "{server} has no room ({fault}): it is sent at most {limit} samples at once for now"
+                )
+            }
             Self::Drained { server } => write!(formatter, "{server} has nothing in flight any more"),
             Self::Waiting { for_so_long, tried } => write!(
                 formatter,

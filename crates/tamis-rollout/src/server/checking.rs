@@ -1,8 +1,9 @@
 //! Whether one server lives, and what it says of itself, question by question.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
-use super::{Control, Errand, HttpServer, Protocol, Report, ServerEvent, Told};
+use super::{ASK_AGAIN, Control, Errand, HttpServer, Protocol, Report, ServerEvent, Told};
 use crate::http::Exchange;
 use crate::wire::{Fault, FaultClass, vllm};
 
@@ -13,6 +14,7 @@ enum Look {
     Program,
     Models,
     /// A process that ended in the middle of a publication has left it paused.
+    IsPaused,
     Resume,
     Mode,
     Label,
@@ -22,6 +24,10 @@ enum Look {
 pub(super) struct Checking {
     left: VecDeque<Look>,
     report: Report,
+    /// When it was found paused first.
+    paused_since: Option<Instant>,
+    /// When the next question is asked, where that is not at once.
+    pub(super) again_at: Option<Instant>,
 }
 
 fn control_of(look: Look) -> Control<'static> {
@@ -29,6 +35,7 @@ fn control_of(look: Look) -> Control<'static> {
         Look::Health => Control::Health,
         Look::Program => Control::Program,
         Look::Models => Control::Models,
+        Look::IsPaused => Control::IsPaused,
         Look::Resume => Control::Resume,
         Look::Mode => Control::LogprobsMode,
         Look::Label => Control::Label,
@@ -39,29 +46,39 @@ fn control_of(look: Look) -> Control<'static> {
 impl<P: Protocol> HttpServer<P> {
     /// See [`Server::check`](super::Server::check).
     pub(super) fn begin_check(&mut self) {
-        let looks =
-            [Look::Health, Look::Program, Look::Models, Look::Resume, Look::Mode, Look::Label, Look::Figures];
+        let looks = [
+            Look::Health,
+            Look::Program,
+            Look::Models,
+            Look::IsPaused,
+            Look::Resume,
+            Look::Mode,
+            Look::Label,
+            Look::Figures,
+        ];
         let is_needed = |look: &Look| match look {
-            Look::Program | Look::Resume => !self.is_known,
+            Look::Program => !self.is_known,
+            Look::IsPaused | Look::Resume => !self.was_checked,
             Look::Mode => self.mode.is_none() && !P::IS_TEXT_ONLY,
             _ => true,
         };
+        let left = looks.into_iter().filter(is_needed).collect();
         let report = Report::default();
-        self.checking = Some(Checking { left: looks.into_iter().filter(is_needed).collect(), report });
+        self.checking = Some(Checking { left, report, paused_since: None, again_at: None });
         self.look();
     }
 
-    fn look(&mut self) {
+    pub(super) fn look(&mut self) {
         while let Some(checking) = &mut self.checking {
             let Some(&look) = checking.left.front() else {
                 let report = checking.report;
                 self.checking = None;
-                self.is_known = true;
+                (self.is_known, self.was_checked) = (true, true);
                 self.ready.push(ServerEvent::Checked(Ok(report)));
                 return;
             };
-            let timeout =
-                if self.is_known { self.settings.check_timeout } else { self.settings.publish_timeout };
+            let computes = matches!(look, Look::Mode | Look::Resume);
+            let timeout = if computes { self.settings.publish_timeout } else { self.settings.check_timeout };
             if self.ask(&control_of(look), Errand::Checking, timeout) {
                 return;
             }
@@ -71,9 +88,11 @@ impl<P: Protocol> HttpServer<P> {
         }
     }
 
-    pub(super) fn looked(&mut self, exchange: Exchange) {
+    pub(super) fn looked(&mut self, exchange: Exchange, now: Instant) {
         let Some(checking) = &mut self.checking else { return };
         let Some(look) = checking.left.pop_front() else { return };
+        // It lives, and says that it is asked too often.
+        let is_limited = self.is_known && exchange.as_ref().is_ok_and(|answer| answer.status == 429);
         let told = exchange
             .map_err(|broken| broken.fault)
             .and_then(|answer| self.protocol.read_control(&control_of(look), &answer));
@@ -96,12 +115,31 @@ impl<P: Protocol> HttpServer<P> {
                     Some(Fault::new(FaultClass::Refused, detail))
                 }
             }
+            Ok(Told::IsPaused(true)) => {
+                let since = *checking.paused_since.get_or_insert(now);
+                if now.saturating_duration_since(since) < self.settings.pause_grace {
+                    checking.left.push_front(look);
+                    checking.again_at = Some(now + ASK_AGAIN.min(self.settings.pause_grace));
+                    return;
+                }
+                None
+            }
+            Ok(Told::IsPaused(false)) => {
+                checking.left.retain(|&look| look != Look::Resume);
+                None
+            }
             Ok(Told::Mode(mode)) => {
                 self.mode = Some(mode);
                 None
             }
             Ok(Told::Label(label)) => {
-                checking.report.holds_current = self.label.as_ref().map(|ours| *ours == label);
+                let holds_current = self.label.as_ref().map(|ours| *ours == label);
+                checking.report.holds_current = holds_current;
+                if holds_current == Some(false) && self.is_known {
+                    checking.left.push_front(Look::Mode);
+                    checking.left.push_front(Look::Program);
+                    self.forget();
+                }
                 None
             }
             Ok(Told::Figures(figures)) => {
@@ -109,10 +147,13 @@ impl<P: Protocol> HttpServer<P> {
                 None
             }
             Ok(Told::Done | Told::Scores(_)) => None,
+            Err(_) if is_limited => None,
             // Routes that a server may lack: it says neither what its weights are called nor how busy it is, and is never paused.
             Err(fault)
-                if matches!(look, Look::Program | Look::Resume | Look::Label | Look::Figures)
-                    && fault.class == FaultClass::Refused =>
+                if matches!(
+                    look,
+                    Look::Program | Look::IsPaused | Look::Resume | Look::Label | Look::Figures
+                ) && fault.class == FaultClass::Refused =>
             {
                 None
             }

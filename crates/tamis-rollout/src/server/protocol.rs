@@ -17,6 +17,8 @@ pub enum Control<'a> {
     Program,
     /// What models it serves.
     Models,
+    /// Whether it is paused.
+    IsPaused,
     /// Of which distribution its log-probabilities are.
     LogprobsMode,
     /// What its weights are called.
@@ -46,6 +48,8 @@ pub enum Told {
     NotYet,
     /// The models.
     Models(Vec<Model>),
+    /// Whether it is paused.
+    IsPaused(bool),
     /// Of which distribution.
     Mode(LogprobsOf),
     /// What the weights are called.
@@ -57,7 +61,7 @@ pub enum Told {
 }
 
 /// One kind of server.
-pub trait Protocol: Send {
+pub trait Protocol: Default + Send {
     /// Its name in the configuration.
     const KIND: &'static str;
 
@@ -158,6 +162,7 @@ impl Protocol for Vllm {
             Control::Health => Call::get("/health"),
             Control::Program => vllm::program(),
             Control::Models => vllm::models(),
+            Control::IsPaused => vllm::is_paused(),
             // Known already.
             Control::LogprobsMode if self.is_tamis => return None,
             Control::LogprobsMode => vllm::ask_mode(self.interface, model, request_id, 1),
@@ -179,6 +184,7 @@ impl Protocol for Vllm {
                 Ok(if self.is_tamis { Told::Mode(LogprobsOf::Ours) } else { Told::Done })
             }
             Control::Models => vllm::read_models(answer).map(Told::Models),
+            Control::IsPaused => vllm::read_is_paused(answer).map(Told::IsPaused),
             // 403 where the server was started without --enable-scale-out, 404 where it is older than the route.
             Control::LogprobsMode
                 if self.interface == Interface::Generate && matches!(answer.status, 403..=405) =>
@@ -250,7 +256,11 @@ impl Protocol for Sglang {
             Control::Resume => Some(sglang::resume()),
             Control::Score(tokens) => Some(sglang::score(request_id, tokens)),
             // The label goes with the reload; its metrics are off unless it was started with --enable-metrics.
-            Control::SetLabel(_) | Control::LogprobsMode | Control::Figures | Control::Program => None,
+            Control::SetLabel(_)
+            | Control::LogprobsMode
+            | Control::Figures
+            | Control::IsPaused
+            | Control::Program => None,
         }
     }
 

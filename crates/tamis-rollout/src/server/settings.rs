@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::wire::LogprobsOf;
-
 /// What to do where a server's log-probabilities are of another distribution than those that are trained on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OtherLogprobs {
@@ -33,16 +31,16 @@ pub struct ServerSettings {
     pub answer_timeout: Duration,
     /// Longest time of a health check.
     pub check_timeout: Duration,
-    /// Longest time of each step of a publication, and of the first check: a server may compile at its first request.
+    /// Longest time of each step of a publication, and of what a check computes: a server may compile at its first request.
     pub publish_timeout: Duration,
+    /// How long a server that is found paused may stay so before it is told to go on: somebody else may be giving it weights.
+    pub pause_grace: Duration,
     /// Begins request ids and labels of weights; differs between runs and between starts of a run.
     pub nonce: String,
     /// Whether seeds are sent. vLLM samples slower with them.
     pub seeds: bool,
     /// Whether answers come in parts, so that tokens of broken ones are counted.
     pub stream: bool,
-    /// Of which distribution its log-probabilities are; `None` to find out.
-    pub logprobs_of: Option<LogprobsOf>,
     /// What to do where they are not ours.
     pub other_logprobs: OtherLogprobs,
     /// A folder here with what it is called there, where that is another path: published weights are below it.

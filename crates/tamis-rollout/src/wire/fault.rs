@@ -1,5 +1,7 @@
 //! What can be wrong with a server or its answer, by name.
 
+use std::time::Duration;
+
 use serde::Deserialize;
 use thiserror::Error;
 
@@ -18,7 +20,7 @@ pub enum FaultClass {
     TimedOut,
     /// An answer larger than any that was asked for.
     TooLarge,
-    /// The server has no room for the request now (429, 503).
+    /// The server has no room for the request now (429, 503): it is asked again, and sent fewer at once.
     Busy,
     /// The server is paused for new weights and turns requests away meanwhile (503 `engine_paused`): no failure, it is waited for.
     Paused,
@@ -129,7 +131,7 @@ impl FaultClass {
         }
     }
 
-    /// Whether it says that the server, not one answer of it, cannot be relied on now.
+    /// Whether it says at once that the server, not one answer of it, cannot be relied on now.
     pub fn is_of_server(self) -> bool {
         matches!(
             self,
@@ -153,12 +155,14 @@ pub struct Fault {
     pub detail: String,
     /// Completion tokens that were spent on it, as far as the answer says.
     pub num_tokens: u64,
+    /// When the server wants to be asked again, where it said so (`Retry-After`).
+    pub retry_after: Option<Duration>,
 }
 
 impl Fault {
     /// A fault on which no token is known to have been spent.
     pub fn new(class: FaultClass, detail: impl Into<String>) -> Self {
-        Self { class, detail: detail.into(), num_tokens: 0 }
+        Self { class, detail: detail.into(), num_tokens: 0, retry_after: None }
     }
 
     /// The same, with the tokens spent on it.

@@ -355,10 +355,6 @@ pub struct Figures {
     pub running: Option<f64>,
     /// Requests that wait for room.
     pub waiting: Option<f64>,
-    /// Completion tokens since the server started.
-    pub generated: Option<f64>,
-    /// Requests of full length that fit into the cache at once.
-    pub most_at_full_length: Option<f64>,
 }
 
 /// Asks how busy it is.
@@ -370,15 +366,9 @@ pub fn metrics() -> Call {
 pub fn read_metrics(answer: &Answer) -> Result<Figures, Fault> {
     answer.success()?;
     let text = String::from_utf8_lossy(&answer.body);
-    let concurrency = prometheus::lines(&text)
-        .filter(|line| line.name == "vllm:cache_config_info")
-        .filter_map(|line| line.label("kv_cache_max_concurrency")?.parse::<f64>().ok())
-        .reduce(|all, one| all + one);
     Ok(Figures {
         running: prometheus::sum(&text, "vllm:num_requests_running"),
         waiting: prometheus::sum(&text, "vllm:num_requests_waiting"),
-        generated: prometheus::sum(&text, "vllm:generation_tokens_total"),
-        most_at_full_length: concurrency,
     })
 }
 
@@ -462,11 +452,32 @@ pub fn ask_mode(interface: Interface, model: Option<&str>, request_id: &str, tok
     sample(interface, &ask)
 }
 
+/// Asks whether it is paused.
+pub fn is_paused() -> Call {
+    Call::get("/is_paused")
+}
+
+/// Reads the answer to [`is_paused`].
+pub fn read_is_paused(answer: &Answer) -> Result<bool, Fault> {
+    #[derive(Deserialize)]
+    struct State {
+        is_paused: bool,
+    }
+    answer.json::<State>().map(|state| state.is_paused)
+}
+
 /// Reads the answer to [`ask_mode`].
 pub fn read_mode(answer: &Answer) -> Result<super::LogprobsOf, Fault> {
     let completion = only(read(answer)?)?;
     match completion.logprobs.as_deref() {
         Some([Some(logprob)]) if logprob.abs() < 1e-6 => Ok(super::LogprobsOf::Drawn),
+        Some([Some(logprob)]) if *logprob > 0.0 => {
+            let detail = format!(
+                "it reports {logprob} as a log-probability, which is a logit: start vLLM with --logprobs-mode processed_logprobs \
+                 or raw_logprobs"
+            );
+            Err(Fault::new(FaultClass::Refused, detail))
+        }
         Some([Some(_)]) => Ok(super::LogprobsOf::Logits),
         _ => Err(Fault::new(FaultClass::BadShape, "no log-probability of the one token that was asked for")),
     }

@@ -44,10 +44,10 @@ fn fleet_that_says(servers: &[&Serving], stream: bool, say: Box<dyn Fn(FleetMess
                 answer_timeout: PATIENCE,
                 check_timeout: PATIENCE,
                 publish_timeout: PATIENCE,
+                pause_grace: Duration::ZERO,
                 nonce: "run".to_owned(),
                 seeds: false,
                 stream,
-                logprobs_of: None,
                 other_logprobs: OtherLogprobs::Refuse,
                 seen_as: None,
             };

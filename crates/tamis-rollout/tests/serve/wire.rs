@@ -291,7 +291,7 @@ fn our_own_client_understands_the_server() {
         let headers = if call.body.is_empty() { &[][..] } else { &headers };
         let answer = ask(server.address, method, &call.path, headers, &call.body);
         let content_type = answer.header("content-type").unwrap_or_default().to_owned();
-        wire::Answer { status: answer.status, content_type, body: answer.body }
+        wire::Answer { status: answer.status, content_type, body: answer.body, retry_after: None }
     };
     assert_eq!(vllm::read_is_tamis(&send(&vllm::program())), Ok(true));
     let models = vllm::read_models(&send(&vllm::models())).unwrap();

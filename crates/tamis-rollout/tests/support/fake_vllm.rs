@@ -64,6 +64,10 @@ pub(crate) struct Behaviour {
     pub(crate) key: Option<String>,
     /// Was started with `VLLM_SERVER_DEV_MODE=1`.
     pub(crate) dev_mode: bool,
+    /// So many reloads are refused: the folder is not seen yet.
+    pub(crate) late_reloads: usize,
+    /// How long after the resume it says that it goes on.
+    pub(crate) resume_delay: Duration,
 }
 
 impl Default for Behaviour {
@@ -79,6 +83,8 @@ impl Default for Behaviour {
             keeps_weights: false,
             key: None,
             dev_mode: true,
+            late_reloads: 0,
+            resume_delay: Duration::ZERO,
         }
     }
 }
@@ -186,6 +192,7 @@ async fn answer(
         "/resume" => {
             state.lock().unwrap().paused = None;
             resumed.notify_waiters();
+            tokio::time::sleep(behaviour.resume_delay).await;
             Reply::json(200, &json!({"status": "resumed"}))
         }
         "/reset_prefix_cache" => {
@@ -193,7 +200,14 @@ async fn answer(
             // The first is in vain.
             Reply::json(200, &json!({"success": tries > 1}))
         }
+        "/is_paused" if behaviour.dev_mode => {
+            Reply::json(200, &json!({"is_paused": state.lock().unwrap().paused.is_some()}))
+        }
         "/collective_rpc" => {
+            let tries = state.lock().unwrap().calls.iter().filter(|call| *call == "/collective_rpc").count();
+            if tries <= behaviour.late_reloads {
+                return error(400, "BadRequestError", "there is no such folder");
+            }
             let folder = body["kwargs"]["weights_path"].as_str().unwrap_or_default().to_owned();
             match std::fs::read_to_string(format!("{folder}/config.json")) {
                 Ok(weights) if !behaviour.keeps_weights => {

@@ -49,6 +49,8 @@ pub(crate) struct Reply {
     pub(crate) content_type: &'static str,
     pub(crate) body: Vec<u8>,
     pub(crate) delivery: Delivery,
+    /// Seconds until it wants to be asked again.
+    pub(crate) retry_after: Option<u32>,
 }
 
 impl Reply {
@@ -58,11 +60,12 @@ impl Reply {
             content_type: "application/json",
             body: body.to_string().into_bytes(),
             delivery: Delivery::Whole,
+            retry_after: None,
         }
     }
 
     pub(crate) fn empty() -> Self {
-        Self { status: 200, content_type: "text/plain", body: Vec::new(), delivery: Delivery::Whole }
+        Self { status: 200, content_type: "text/plain", body: Vec::new(), ..Self::json(200, &().into()) }
     }
 }
 
@@ -144,10 +147,11 @@ async fn serve(mut stream: TcpStream, handler: Handler) -> std::io::Result<()> {
             _ = stream.peek(&mut byte) => return Ok(()),
         };
         let head = format!(
-            "HTTP/1.1 {} X\r\ncontent-type: {}\r\ncontent-length: {}\r\n\r\n",
+            "HTTP/1.1 {} X\r\ncontent-type: {}\r\ncontent-length: {}\r\n{}\r\n",
             reply.status,
             reply.content_type,
-            reply.body.len()
+            reply.body.len(),
+            reply.retry_after.map_or_else(String::new, |seconds| format!("retry-after: {seconds}\r\n"))
         );
         let whole = [head.as_bytes(), &reply.body].concat();
         match reply.delivery {

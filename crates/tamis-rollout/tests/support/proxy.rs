@@ -82,8 +82,7 @@ impl FaultProxy {
                 let Ok((status, body)) = forward(upstream, &request).await else {
                     return Reply { delivery: Delivery::Reset, ..Reply::empty() };
                 };
-                let whole =
-                    Reply { status, content_type: "application/json", body, delivery: Delivery::Whole };
+                let whole = Reply { status, body, ..Reply::json(status, &Value::Null) };
                 match way {
                     Some(way) => spoil(way, whole),
                     None => whole,

@@ -61,8 +61,8 @@ pub(crate) struct StepFacts {
     pub(crate) ignored: Ignored,
     /// How far the servers that sampled agree with the learner, where both were asked.
     pub(crate) agreement: Option<Agreement>,
-    /// Attempts at samples that went wrong at servers, by what went wrong, since the step before.
-    pub(crate) server_faults: Vec<(&'static str, u64)>,
+    /// What went wrong at servers since the step before, by its metric.
+    pub(crate) server_faults: Vec<(String, u64)>,
     /// Weights or moments that are no numbers any more.
     pub(crate) diverged: Option<Diverged>,
     /// What a person should know.
@@ -262,8 +262,8 @@ impl StepMetrics {
         for (class, number) in facts.ignored.classes() {
             metrics.set(format!("rollout/ignored/{class}"), number as f64);
         }
-        for (class, number) in &facts.server_faults {
-            metrics.set(format!("rollout/server_faults/{class}"), *number as f64);
+        for (name, number) in &facts.server_faults {
+            metrics.set(name.as_str(), *number as f64);
         }
         let position = after.schedule.position;
         let share = position.position as f64 / recipe.num_prompts.max(1) as f64;
