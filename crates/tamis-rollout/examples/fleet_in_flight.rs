@@ -100,7 +100,6 @@ fn connect(url: &str, max_in_flight: usize) -> Fleet {
         pause_grace: Duration::ZERO,
         nonce: "bench".to_owned(),
         seeds: true,
-        stream: false,
         other_logprobs: OtherLogprobs::Refuse,
         seen_as: None,
     };

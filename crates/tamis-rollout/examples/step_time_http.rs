@@ -179,7 +179,6 @@ fn connect(url: &str) -> Fleet {
         pause_grace: Duration::ZERO,
         nonce: "bench".to_owned(),
         seeds: true,
-        stream: false,
         other_logprobs: OtherLogprobs::Refuse,
         seen_as: None,
     };

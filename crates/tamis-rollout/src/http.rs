@@ -108,17 +108,8 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// What became of a request: an answer of whatever status, or a fault with what had arrived of the answer.
-pub type Exchange = Result<Answer, Broken>;
-
-/// An exchange that came to no whole answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Broken {
-    /// Why.
-    pub fault: Fault,
-    /// Status, type and as much of the body as arrived.
-    pub partial: Option<Answer>,
-}
+/// What became of a request: an answer of whatever status, whole, or why there is none.
+pub type Exchange = Result<Answer, Fault>;
 
 /// Sends requests under numbers and gives back what became of them; what a server's client needs of a network.
 pub trait Transport: Send {
@@ -256,7 +247,7 @@ impl Transport for Line {
         let sending = Box::new(Sending { uri, call, timeout, key, back, bell });
         if !self.command(Command::Send { line: self.number, number, sending }) {
             let fault = Fault::new(FaultClass::Connect, "the HTTP client has ended");
-            let _ = self.back.send((number, Err(Broken { fault, partial: None })));
+            let _ = self.back.send((number, Err(fault)));
             self.bell.ring();
         }
     }
@@ -294,25 +285,13 @@ fn connections(settings: HttpSettings, encrypted: bool) -> Result<Connections, H
 }
 
 async fn exchange(connections: Connections, sending: Sending, limit: usize) -> Exchange {
-    let mut partial = None;
     let timeout = sending.timeout;
-    let fault = match tokio::time::timeout(timeout, ask(connections, sending, limit, &mut partial)).await {
-        Ok(Ok(answer)) => return Ok(answer),
-        Ok(Err(fault)) => fault,
-        Err(_) => {
-            Fault::new(FaultClass::TimedOut, format!("no whole answer after {} s", timeout.as_secs_f64()))
-        }
-    };
-    Err(Broken { fault, partial })
+    tokio::time::timeout(timeout, ask(connections, sending, limit)).await.unwrap_or_else(|_| {
+        Err(Fault::new(FaultClass::TimedOut, format!("no whole answer after {} s", timeout.as_secs_f64())))
+    })
 }
 
-/// The whole answer; `arrived` holds what there is of it meanwhile.
-async fn ask(
-    connections: Connections,
-    sending: Sending,
-    limit: usize,
-    arrived: &mut Option<Answer>,
-) -> Result<Answer, Fault> {
+async fn ask(connections: Connections, sending: Sending, limit: usize) -> Exchange {
     let Sending { uri, call, key, .. } = sending;
     let method = match call.method {
         Method::Get => hyper::Method::GET,
@@ -334,12 +313,12 @@ async fn ask(
         head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let retry_after =
         head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
-    let answer = arrived.insert(Answer {
+    let mut answer = Answer {
         status: head.status.as_u16(),
         content_type: content_type.to_owned(),
         body: Vec::new(),
         retry_after: retry_after.map(Duration::from_secs),
-    });
+    };
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| {
             let detail = format!("after {} bytes of an answer: {}", answer.body.len(), causes(&error));
@@ -352,7 +331,7 @@ async fn ask(
             answer.body.extend_from_slice(data);
         }
     }
-    arrived.take().ok_or_else(|| Fault::new(FaultClass::Reset, "no answer"))
+    Ok(answer)
 }
 
 fn before_an_answer(error: &ClientError) -> Fault {

@@ -244,7 +244,7 @@ impl Judge {
                     break exchange;
                 }
             };
-            let told = exchange.map_err(|broken| broken.fault).and_then(|answer| vllm::read_models(&answer));
+            let told = exchange.and_then(|answer| vllm::read_models(&answer));
             match told {
                 Ok(models) => {
                     let is_it = |name: &String| models.iter().any(|model| model.id == *name);
@@ -341,7 +341,7 @@ impl Judge {
     /// What an exchange came to: an outcome, or a fault that may pass.
     fn read(&self, exchange: Exchange) -> Result<Outcome, Fault> {
         let failed = |message: String| Ok(Outcome::Failed(RewardFailure::Function { message }));
-        let read = exchange.map_err(|broken| broken.fault).and_then(|answer| {
+        let read = exchange.and_then(|answer| {
             let read = openai::read(&answer)?;
             match read.finish {
                 Some(Finish::Abort) => {

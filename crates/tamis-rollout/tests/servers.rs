@@ -41,7 +41,6 @@ fn server_settings(name: &str) -> ServerSettings {
         pause_grace: Duration::from_secs(1),
         nonce: "run7".to_owned(),
         seeds: true,
-        stream: false,
         other_logprobs: OtherLogprobs::Refuse,
         seen_as: None,
     }
@@ -908,11 +907,10 @@ fn the_client_names_what_goes_wrong_and_closes_what_is_cancelled() {
     }
     assert_eq!(came[&0].as_ref().expect("an answer").body, b"{\"a\":1}");
     let fault = |number: u64| came[&number].as_ref().expect_err("a fault");
-    assert_eq!(fault(1).fault.class, FaultClass::HalfBody);
-    assert_eq!(fault(1).partial.as_ref().expect("half of it").body, b"{\"a");
-    assert_eq!(fault(2).fault.class, FaultClass::Reset);
-    assert_eq!(fault(3).fault.class, FaultClass::TimedOut);
-    assert_eq!(fault(4).fault.class, FaultClass::TooLarge);
+    assert_eq!(fault(1).class, FaultClass::HalfBody);
+    assert_eq!(fault(2).class, FaultClass::Reset);
+    assert_eq!(fault(3).class, FaultClass::TimedOut);
+    assert_eq!(fault(4).class, FaultClass::TooLarge);
 
     line.send(9, Call::get("/hang"), Duration::from_secs(60));
     std::thread::sleep(Duration::from_millis(200));

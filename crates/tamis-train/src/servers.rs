@@ -311,7 +311,6 @@ fn fleet(
             pause_grace: PAUSE_GRACE,
             nonce: nonce.clone(),
             seeds: true,
-            stream: false,
             other_logprobs: how.other_logprobs,
             seen_as: folders.and_then(|folders| folders.seen_as.clone()),
         });

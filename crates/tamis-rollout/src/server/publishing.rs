@@ -191,9 +191,7 @@ impl<P: Protocol> HttpServer<P> {
                 Control::Score(publishing.probe.as_ref().map_or(&[][..], |probe| &probe.token_ids))
             }
         };
-        let told = exchange
-            .map_err(|broken| broken.fault)
-            .and_then(|answer| self.protocol.read_control(&control, &answer));
+        let told = exchange.and_then(|answer| self.protocol.read_control(&control, &answer));
         let fault = match told {
             Ok(Told::NotYet) if publishing.tries < MOST_RESETS => {
                 publishing.tries += 1;

@@ -10,8 +10,8 @@ use tamis_text::stop::StopStrings;
 use super::publishing::version_of;
 use super::{ASK_AGAIN, Errand, HttpServer, OtherLogprobs, Protocol, ServerEvent, other_logprobs};
 use crate::generator::{Sample, SamplePurpose, SampleRequest, Sampling, VersionSpan};
-use crate::http::{Broken, Exchange};
-use crate::wire::{Ask, Checked, Expected, Fault, FaultClass, Finish, LabelSpan, parameters, vllm};
+use crate::http::Exchange;
+use crate::wire::{Ask, Checked, Expected, Fault, FaultClass, Finish, LabelSpan, parameters};
 
 pub(super) struct Pending {
     pub(super) request: SampleRequest,
@@ -121,7 +121,6 @@ impl<P: Protocol> HttpServer<P> {
             model: self.model.as_deref(),
             cache_salt: self.label.as_deref(),
             logprobs,
-            stream: settings.stream,
             extra: &settings.extra,
         };
         let call = self.protocol.sample(&ask);
@@ -154,17 +153,9 @@ impl<P: Protocol> HttpServer<P> {
         now: Instant,
     ) -> Option<ServerEvent> {
         let id = pending.request.id;
-        let outcome = match exchange {
-            Ok(answer) => self.protocol.read(&answer).and_then(|read| self.sample_of(&pending, read)),
-            Err(Broken { fault, partial }) => {
-                // Parts that arrived say how much was spent.
-                let spent = partial.filter(crate::wire::Answer::is_stream).and_then(|answer| {
-                    let parts = vllm::read_parts(&answer.body).ok()?;
-                    Some(parts.iter().map(crate::wire::Completion::num_tokens).sum())
-                });
-                Err(fault.spending(spent.unwrap_or(0)))
-            }
-        };
+        let outcome = exchange
+            .and_then(|answer| self.protocol.read(&answer))
+            .and_then(|read| self.sample_of(&pending, read));
         Some(match outcome {
             Ok(sample) => ServerEvent::Sampled { id, sample },
             Err(fault) if pending.is_given_up => ServerEvent::Aborted { id, num_tokens: fault.num_tokens },

@@ -39,8 +39,6 @@ pub struct ServerSettings {
     pub nonce: String,
     /// Whether seeds are sent. vLLM samples slower with them.
     pub seeds: bool,
-    /// Whether answers come in parts, so that tokens of broken ones are counted.
-    pub stream: bool,
     /// What to do where they are not ours.
     pub other_logprobs: OtherLogprobs,
     /// A folder here with what it is called there, where that is another path: published weights are below it.

@@ -50,7 +50,7 @@ pub struct Completion {
     pub logprobs: Option<Vec<Option<f64>>>,
     /// Text, where the server decodes.
     pub text: Option<String>,
-    /// Why it ended; `None` where a stream broke off before its end.
+    /// Why it ended; `None` where it has not.
     pub finish: Option<Finish>,
     /// What weights sampled which tokens; `None` where the server does not say.
     pub spans: Option<Vec<LabelSpan>>,
@@ -121,7 +121,7 @@ impl Completion {
                 return Err(Fault::new(FaultClass::FinishReason, format!("finish reason {name:?}")));
             }
             None => {
-                return Err(Fault::new(FaultClass::HalfBody, "the stream ended before the completion did"));
+                return Err(Fault::new(FaultClass::HalfBody, "the answer came before the completion's end"));
             }
         };
         let Some(token_ids) = self.token_ids else {

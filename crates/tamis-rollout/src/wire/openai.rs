@@ -58,9 +58,6 @@ pub fn sample(ask: &Ask<'_>) -> Call {
     if let Some(seed) = ask.seed {
         body.insert("seed".to_owned(), json!(seed >> 1));
     }
-    if ask.stream {
-        body.insert("stream".to_owned(), json!(true));
-    }
     extend(&mut body, ask.extra, |_| true);
     Call::post("/v1/completions", &Value::Object(body))
 }

@@ -29,8 +29,6 @@ pub struct Ask<'a> {
     pub cache_salt: Option<&'a str>,
     /// Whether log-probabilities are wanted.
     pub logprobs: bool,
-    /// Whether the answer is to come in parts.
-    pub stream: bool,
     /// Parameters of the server, by name (`rollout.server_parameters`).
     pub extra: &'a Map<String, Value>,
 }

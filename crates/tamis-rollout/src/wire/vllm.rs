@@ -9,9 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::parameters::{ParameterError, extend, refuse_ours};
-use super::{
-    Answer, Ask, Call, Completion, Fault, FaultClass, Finish, LabelSpan, prometheus, read_json, sse,
-};
+use super::{Answer, Ask, Call, Completion, Fault, FaultClass, Finish, LabelSpan, prometheus};
 use crate::generator::{InFlight, Sampling};
 
 /// Which of its two interfaces to sampling is used.
@@ -76,10 +74,6 @@ pub fn sample(interface: Interface, ask: &Ask<'_>) -> Call {
     if let Some(salt) = ask.cache_salt {
         body.insert("cache_salt".to_owned(), json!(salt));
     }
-    if ask.stream {
-        body.insert("stream".to_owned(), json!(true));
-        body.insert("stream_options".to_owned(), json!({"include_usage": true}));
-    }
     if let Some(key) = ask.key {
         body.insert("tamis".to_owned(), json!({"key": key.to_string()}));
     }
@@ -128,8 +122,6 @@ struct Usage {
 
 #[derive(Deserialize)]
 struct Choice {
-    #[serde(default)]
-    index: usize,
     token_ids: Option<Vec<i64>>,
     text: Option<String>,
     finish_reason: Option<String>,
@@ -157,48 +149,12 @@ struct TokenLogprob {
     token_id: Option<i64>,
 }
 
-/// Reads an answer to [`sample`], of either interface, in one piece or in parts, broken off or whole: one completion per choice.
+/// Reads an answer to [`sample`], of either interface: one completion per choice.
 pub fn read(answer: &Answer) -> Result<Vec<Completion>, Fault> {
-    answer.success()?;
-    if answer.is_stream() { read_parts(&answer.body) } else { read_whole(&answer.body) }
-}
-
-fn read_whole(body: &[u8]) -> Result<Vec<Completion>, Fault> {
-    let body: Body = read_json(body)?;
-    let mut completions = Vec::new();
-    absorb(&mut completions, body)?;
-    Ok(completions)
-}
-
-/// Joins the parts of a stream.
-pub fn read_parts(body: &[u8]) -> Result<Vec<Completion>, Fault> {
-    let (events, is_done) = sse::events(body);
-    let mut completions: Vec<Completion> = Vec::new();
-    for event in &events {
-        if event.contains("\"error\"") && !event.contains("\"choices\"") {
-            return Err(super::fault::of_status(500, event.as_bytes()));
-        }
-        absorb(&mut completions, read_json(event.as_bytes())?)?;
-    }
-    if !is_done {
-        // Whatever it says, its end has not arrived.
-        for completion in &mut completions {
-            completion.finish = None;
-        }
-    }
-    Ok(completions)
-}
-
-fn absorb(completions: &mut Vec<Completion>, body: Body) -> Result<(), Fault> {
-    for choice in body.choices {
-        if choice.index > completions.len() {
-            let detail = format!("choice {} after {} others", choice.index, completions.len());
-            return Err(Fault::new(FaultClass::BadShape, detail));
-        }
-        if choice.index == completions.len() {
-            completions.push(Completion { request_id: body.request_id.clone(), ..Completion::default() });
-        }
-        let completion = &mut completions[choice.index];
+    let Body { request_id, choices, usage } = answer.json()?;
+    let is_only = choices.len() == 1;
+    let num_counted = usage.and_then(|usage| usage.completion_tokens).filter(|_| is_only);
+    let one = |choice: Choice| {
         if let Some(Logprobs { content: Some(listed), .. }) = &choice.logprobs {
             let ids = choice.token_ids.as_deref().unwrap_or_default();
             let other = ids.iter().zip(listed).position(|(&id, one)| one.token_id.is_some_and(|of| of != id));
@@ -213,25 +169,18 @@ fn absorb(completions: &mut Vec<Completion>, body: Body) -> Result<(), Fault> {
             }
             Logprobs { token_logprobs, .. } => token_logprobs,
         });
-        append(&mut completion.token_ids, choice.token_ids);
-        append(&mut completion.logprobs, logprobs);
-        if let Some(text) = choice.text {
-            completion.text.get_or_insert_default().push_str(&text);
-        }
-        completion.finish = choice.finish_reason.as_deref().map(Finish::named).or(completion.finish.take());
-        completion.spans = choice.weight_versions.or(completion.spans.take());
-        completion.entropy = choice.tamis.and_then(|of| of.entropy).or(completion.entropy);
-    }
-    if let (Some(usage), [completion]) = (body.usage, completions.as_mut_slice()) {
-        completion.num_counted = usage.completion_tokens.or(completion.num_counted);
-    }
-    Ok(())
-}
-
-fn append<T>(target: &mut Option<Vec<T>>, more: Option<Vec<T>>) {
-    if let Some(more) = more {
-        target.get_or_insert_default().extend(more);
-    }
+        Ok(Completion {
+            request_id: request_id.clone(),
+            token_ids: choice.token_ids,
+            logprobs,
+            text: choice.text,
+            finish: choice.finish_reason.as_deref().map(Finish::named),
+            spans: choice.weight_versions,
+            num_counted,
+            entropy: choice.tamis.and_then(|of| of.entropy),
+        })
+    };
+    choices.into_iter().map(one).collect()
 }
 
 /// The only completion of an answer to one sample.
@@ -446,7 +395,6 @@ pub fn ask_mode(interface: Interface, model: Option<&str>, request_id: &str, tok
         model,
         cache_salt: None,
         logprobs: true,
-        stream: false,
         extra: extra.as_object().unwrap_or(&empty),
     };
     sample(interface, &ask)

@@ -24,11 +24,11 @@ use tamis_text::regex_mask::RegexMask;
 
 use super::harness::*;
 
-fn fleet(servers: &[&Serving], stream: bool) -> Fleet {
-    fleet_that_says(servers, stream, Box::new(|_| {}))
+fn fleet(servers: &[&Serving]) -> Fleet {
+    fleet_that_says(servers, Box::new(|_| {}))
 }
 
-fn fleet_that_says(servers: &[&Serving], stream: bool, say: Box<dyn Fn(FleetMessage) + Send>) -> Fleet {
+fn fleet_that_says(servers: &[&Serving], say: Box<dyn Fn(FleetMessage) + Send>) -> Fleet {
     let bell = Bell::default();
     let mut client = HttpClient::start(HttpSettings::default(), false).unwrap();
     let members = servers
@@ -47,7 +47,6 @@ fn fleet_that_says(servers: &[&Serving], stream: bool, say: Box<dyn Fn(FleetMess
                 pause_grace: Duration::ZERO,
                 nonce: "run".to_owned(),
                 seeds: false,
-                stream,
                 other_logprobs: OtherLogprobs::Refuse,
                 seen_as: None,
             };
@@ -139,7 +138,7 @@ fn assert_of(number: u64, version: u64, requests: &[SampleRequest], samples: &[(
 fn samples_over_the_wire_are_those_of_the_engine_and_a_restarted_server_is_given_the_weights() {
     let first = serve(settings());
     let mut second = serve(settings());
-    let mut fleet = fleet(&[&first, &second], false);
+    let mut fleet = fleet(&[&first, &second]);
     let requests = requests();
     assert_of(1, 0, &requests, &samples(&mut fleet, &requests));
 
@@ -162,13 +161,6 @@ fn samples_over_the_wire_are_those_of_the_engine_and_a_restarted_server_is_given
     assert_eq!(again.lock().unwrap().get("/weight_info").json()["weight_version"], "run-v4");
 }
 
-#[test]
-fn samples_that_come_in_parts_are_the_same() {
-    let serving = serve(settings());
-    let requests = requests();
-    assert_of(1, 0, &requests, &samples(&mut fleet(&[&serving], true), &requests));
-}
-
 /// Log-probabilities of a prompt's tokens but the first, under the weights of that number.
 fn scored(number: u64, token_ids: &[u32]) -> Vec<f32> {
     let sequence = Sequence { tokens: token_ids, start: 1 };
@@ -183,11 +175,8 @@ fn a_server_shows_that_it_holds_what_was_published() {
     let serving = serve(settings());
     let told = Arc::new(Mutex::new(Vec::new()));
     let hear = told.clone();
-    let mut fleet = fleet_that_says(
-        &[&serving],
-        false,
-        Box::new(move |message| hear.lock().unwrap().push(message.to_string())),
-    );
+    let hear = Box::new(move |message: FleetMessage| hear.lock().unwrap().push(message.to_string()));
+    let mut fleet = fleet_that_says(&[&serving], hear);
     let token_ids: Vec<u32> = (0..24).map(|place| place * 11 % 300).collect();
     let folder = |published: u64, probed: u64| {
         let folder = tempfile::tempdir().unwrap();

@@ -325,30 +325,27 @@ fn our_own_client_understands_the_server() {
         generator.run(&Threads::new(1), &model(1)).remove(0)
     };
     for interface in [Interface::Generate, Interface::Completions] {
-        for stream in [false, true] {
-            let asked = Ask {
-                request_id: "q1",
-                prompt: &prompt,
-                prompt_text: "",
-                sampling: &sampling,
-                seed: None,
-                key: Some(key),
-                end_token_ids: &end,
-                model: Some("tiny"),
-                cache_salt: Some("w0"),
-                logprobs: true,
-                stream,
-                extra: &extra,
-            };
-            let (id, _) = vllm::server_id(interface, "q1");
-            let answer = send(&vllm::sample(interface, &asked));
-            let completion = vllm::only(vllm::read(&answer).unwrap()).unwrap();
-            let expects =
-                Expected { request_id: &id, vocabulary: tokenizer().num_rows(), limit: 30, logprobs: true };
-            let checked = completion.check(&expects).unwrap();
-            assert_eq!((&checked.token_ids, &checked.logprobs), (&expected.tokens, &expected.logprobs));
-            let finish = if expected.tokens.last() == Some(&end[0]) { Finish::Stop } else { Finish::Length };
-            assert_eq!(checked.finish, finish, "{interface:?}");
-        }
+        let asked = Ask {
+            request_id: "q1",
+            prompt: &prompt,
+            prompt_text: "",
+            sampling: &sampling,
+            seed: None,
+            key: Some(key),
+            end_token_ids: &end,
+            model: Some("tiny"),
+            cache_salt: Some("w0"),
+            logprobs: true,
+            extra: &extra,
+        };
+        let (id, _) = vllm::server_id(interface, "q1");
+        let answer = send(&vllm::sample(interface, &asked));
+        let completion = vllm::only(vllm::read(&answer).unwrap()).unwrap();
+        let expects =
+            Expected { request_id: &id, vocabulary: tokenizer().num_rows(), limit: 30, logprobs: true };
+        let checked = completion.check(&expects).unwrap();
+        assert_eq!((&checked.token_ids, &checked.logprobs), (&expected.tokens, &expected.logprobs));
+        let finish = if expected.tokens.last() == Some(&end[0]) { Finish::Stop } else { Finish::Length };
+        assert_eq!(checked.finish, finish, "{interface:?}");
     }
 }
