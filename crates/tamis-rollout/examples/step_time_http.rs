@@ -246,7 +246,7 @@ fn run(machine: Scheduler, steps: u64, iteration: &str, weights: &std::path::Pat
             };
         }
         if step > 0 {
-            let collected = dispatcher.collect(with!()).unwrap();
+            let collected = dispatcher.collect(with!()).unwrap().unwrap();
             assert!(matches!(collected.end, End::Ready), "{:?}", collected.end);
             collected.report.accounting.check().unwrap();
             assert_eq!(collected.trained.len(), GROUPS);

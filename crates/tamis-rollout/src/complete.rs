@@ -21,13 +21,13 @@ pub struct Prompted {
 }
 
 /// The completions of each prompt \[P\]: all that were asked for, in key order, or why one of them could not be generated (the others are then
-/// given up). `progress` hears how many prompts are done.
+/// given up). `progress` hears how many prompts are done. `None` where `is_interrupted`.
 ///
 /// Whatever belongs to groups that generate at the same time is left in the `inbox`; what nobody waits for is counted there. Where it ends with
 /// an error, nothing of it stays in flight.
 ///
 /// # Errors
-/// [`DispatchError::Interrupted`] where `is_interrupted`; the generator breaks down.
+/// The generator breaks down.
 pub fn complete(
     generator: &mut dyn Generator,
     inbox: &mut Inbox,
@@ -36,18 +36,17 @@ pub fn complete(
     sampling: &Arc<Sampling>,
     is_interrupted: &dyn Fn() -> bool,
     progress: &mut dyn FnMut(usize),
-) -> Result<Vec<Result<Vec<Sample>, String>>, DispatchError> {
+) -> Result<Option<Vec<Result<Vec<Sample>, String>>>, DispatchError> {
     let next = inbox.num_prompts.entry(purpose).or_default();
     let mut open = Open::new(prompts, *next);
     // Numbers are not given again: a late answer to one is never taken for another's.
     *next += prompts.len() as u64;
     let completed = run(generator, inbox, purpose, &mut open, sampling, is_interrupted, progress);
-    if completed.is_err() {
+    if !matches!(completed, Ok(true)) {
         // What is given up may be asked for again.
         generator.abort(AbortScope::Purpose(purpose));
     }
-    completed?;
-    Ok(open.rows.into_iter().map(Row::outcome).collect())
+    Ok(completed?.then(|| open.rows.into_iter().map(Row::outcome).collect()))
 }
 
 /// The prompts with what has come of them.
@@ -105,6 +104,7 @@ impl<'a> Open<'a> {
     }
 }
 
+/// Whether it came to its end.
 fn run(
     generator: &mut dyn Generator,
     inbox: &mut Inbox,
@@ -113,7 +113,7 @@ fn run(
     sampling: &Arc<Sampling>,
     is_interrupted: &dyn Fn() -> bool,
     progress: &mut dyn FnMut(usize),
-) -> Result<(), DispatchError> {
+) -> Result<bool, DispatchError> {
     for (row, prompt) in open.prompts.iter().enumerate() {
         for (member, key) in prompt.keys.iter().enumerate() {
             generator.submit(SampleRequest {
@@ -134,7 +134,7 @@ fn run(
         let before = open.num_open;
         let events = generator.next(Wait::Forever)?;
         if is_interrupted() {
-            return Err(DispatchError::Interrupted);
+            return Ok(false);
         }
         if events.is_empty() && generator.load().in_flight == 0 {
             let reason = format!("{} prompts are in flight and none of them goes on", open.num_open);
@@ -173,5 +173,5 @@ fn run(
             progress(open.rows.len() - open.num_open);
         }
     }
-    Ok(())
+    Ok(true)
 }

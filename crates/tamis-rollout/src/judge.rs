@@ -77,9 +77,6 @@ pub enum JudgeError {
     /// No server answers, or none has the model.
     #[error(transparent)]
     Servers(#[from] GeneratorError),
-    /// The wait for a server was given up.
-    #[error("interrupted")]
-    Interrupted,
 }
 
 /// A text with names of what is filled in, in braces: `{prompt}`, `{completion}`, `{ground_truth}`, `{data_source}`, and columns of the data.
@@ -200,7 +197,7 @@ impl Judge {
         startup_timeout: Duration,
         name: &str,
         listener: Arc<dyn Listener>,
-    ) -> Result<Self, JudgeError> {
+    ) -> Result<Option<Self>, JudgeError> {
         let encrypted = settings.servers.iter().any(Address::is_encrypted);
         let client = HttpClient::start(HttpSettings::default(), encrypted)?;
         let mut judge = Self {
@@ -216,7 +213,7 @@ impl Judge {
             let model = judge.model_at(server, until)?;
             judge.models.push(model);
         }
-        Ok(judge)
+        Ok(Some(judge).filter(|judge| !judge.listener.is_interrupted()))
     }
 
     fn line(&self, server: usize, bell: &Bell) -> Result<Line, HttpError> {
@@ -225,7 +222,7 @@ impl Judge {
         client.line(address, self.settings.key.as_deref(), bell.clone())
     }
 
-    /// The model's name at a server.
+    /// The model's name at a server, where one is known; waited for no longer where the run is to stop.
     fn model_at(&self, server: usize, until: Instant) -> Result<Option<String>, JudgeError> {
         let address = &self.settings.servers[server];
         let unreachable = |fault: &Fault| GeneratorError::Unreachable {
@@ -238,7 +235,7 @@ impl Judge {
             let exchange = loop {
                 bell.wait(LOOK_EVERY);
                 if self.listener.is_interrupted() {
-                    return Err(JudgeError::Interrupted);
+                    return Ok(None);
                 }
                 if let Some((_, exchange)) = line.receive().pop() {
                     break exchange;

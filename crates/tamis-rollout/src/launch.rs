@@ -91,9 +91,6 @@ pub enum LaunchError {
         /// The last lines of its output.
         output: String,
     },
-    /// The wait was given up.
-    #[error("interrupted")]
-    Interrupted,
 }
 
 fn tail(output: &str) -> String {
@@ -215,17 +212,16 @@ pub struct LaunchedServers {
 }
 
 impl LaunchedServers {
-    /// Starts servers and waits until each answers `GET /health`.
+    /// Starts servers and waits until each answers `GET /health`; `None` where the wait is given up.
     ///
     /// # Errors
-    /// Where one cannot be started, ends, or does not answer in time; [`LaunchError::Interrupted`] where the wait was given up. None of them
-    /// is left then.
+    /// Where one cannot be started, ends, or does not answer in time. None of them is left then.
     pub fn start(
         processes: Vec<ServerProcess>,
         startup_timeout: Duration,
         interrupted: &AtomicBool,
         say: Say,
-    ) -> Result<Self, LaunchError> {
+    ) -> Result<Option<Self>, LaunchError> {
         let addresses =
             processes.iter().map(|process| format!("http://127.0.0.1:{}", process.port)).collect();
         let mut servers = Servers(Vec::with_capacity(processes.len()));
@@ -233,7 +229,9 @@ impl LaunchedServers {
             say(&format!("starting a server: {}", process.shown));
             servers.0.push(Running::start(process)?);
         }
-        servers.wait_until_they_answer(startup_timeout, interrupted, &say)?;
+        if !servers.wait_until_they_answer(startup_timeout, interrupted, &say)? {
+            return Ok(None);
+        }
         let is_over = Arc::new(AtomicBool::new(false));
         let watch = {
             let is_over = is_over.clone();
@@ -245,7 +243,7 @@ impl LaunchedServers {
             what: "nobody could look after them".to_owned(),
             source,
         })?;
-        Ok(Self { addresses, is_over, watch: Some(watch) })
+        Ok(Some(Self { addresses, is_over, watch: Some(watch) }))
     }
 
     /// Where they answer, `http://127.0.0.1:PORT`.
@@ -267,19 +265,20 @@ impl Drop for LaunchedServers {
 struct Servers(Vec<Running>);
 
 impl Servers {
+    /// Whether they do; false where the wait is given up.
     fn wait_until_they_answer(
         &mut self,
         timeout: Duration,
         interrupted: &AtomicBool,
         say: &Say,
-    ) -> Result<(), LaunchError> {
+    ) -> Result<bool, LaunchError> {
         let began = Instant::now();
         let mut patience = PATIENCE;
         loop {
             for server in self.0.iter_mut().filter(|server| !server.has_answered) {
                 let command = server.process.shown.clone();
                 if interrupted.load(Ordering::SeqCst) {
-                    return Err(LaunchError::Interrupted);
+                    return Ok(false);
                 }
                 if let Some(status) = server.ended() {
                     let output = last_lines(&server.process.log);
@@ -291,7 +290,7 @@ impl Servers {
                     return Err(LaunchError::Late { command, timeout, output });
                 }
             }
-            let Some(open) = self.0.iter().find(|server| !server.has_answered) else { return Ok(()) };
+            let Some(open) = self.0.iter().find(|server| !server.has_answered) else { return Ok(true) };
             if began.elapsed() >= patience {
                 patience *= 2;
                 say(&format!(
@@ -449,7 +448,8 @@ mod tests {
             &never(),
             said().0,
         )
-        .expect("it answers");
+        .expect("it answers")
+        .expect("waited for");
         assert!(servers.addresses()[0].starts_with("http://127.0.0.1:"));
         let child = std::fs::read_to_string(child).expect("a number");
         assert!(is_alive(&child));
@@ -491,7 +491,7 @@ mod tests {
         let interrupted = AtomicBool::new(true);
         let given_up =
             LaunchedServers::start(vec![server(folder.path(), "sleep 1000")], GRACE, &interrupted, said().0);
-        assert!(matches!(given_up.err(), Some(LaunchError::Interrupted)));
+        assert!(given_up.is_ok_and(|servers| servers.is_none()));
     }
 
     #[test]
@@ -541,8 +541,9 @@ mod tests {
         let (say, heard) = said();
         let process = server(folder.path(), &script);
         let port = process.port;
-        let servers =
-            LaunchedServers::start(vec![process], Duration::from_secs(60), &never(), say).expect("up");
+        let servers = LaunchedServers::start(vec![process], Duration::from_secs(60), &never(), say)
+            .expect("up")
+            .expect("waited for");
         let numbers = || std::fs::read_to_string(&pids).unwrap_or_default();
         let first = numbers();
         assert!(Command::new("kill").args(["-KILL", first.trim()]).status().expect("kill").success());

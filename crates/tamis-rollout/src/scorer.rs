@@ -361,6 +361,8 @@ impl Scorer {
         for Done { requests, scoring } in done {
             let scoring = match scoring {
                 Ok(scoring) => scoring,
+                // The run is to stop, and nobody waits for the scores.
+                Err(ScoreError::Reward(RewardError::Interrupted)) => continue,
                 Err(error) => {
                     self.failure.get_or_insert(error);
                     continue;
@@ -386,8 +388,12 @@ impl Scorer {
     }
 
     /// Scores completions of one step and waits for all of them, each under its trajectory key: recorded answers are taken from the journal, new
-    /// ones go into it before they are returned.
-    pub fn score(&mut self, inputs: &[RewardInput<'_>], keys: &[String]) -> Result<Vec<Scored>, ScoreError> {
+    /// ones go into it before they are returned. `None` where the run is to stop.
+    pub fn score(
+        &mut self,
+        inputs: &[RewardInput<'_>],
+        keys: &[String],
+    ) -> Result<Option<Vec<Scored>>, ScoreError> {
         let mut rows: Vec<Option<Scored>> = match &mut self.journal {
             Some(journal) => keys.iter().map(|key| journal.take(key).map(Scored::from)).collect(),
             None => vec![None; inputs.len()],
@@ -396,7 +402,10 @@ impl Scorer {
         let missing: Vec<usize> = (0..inputs.len()).filter(|&i| rows[i].is_none()).collect();
         if !missing.is_empty() {
             let asked: Vec<RewardInput<'_>> = missing.iter().map(|&i| inputs[i]).collect();
-            let scoring = self.rewards.answers(&asked, self.trainer_state)?;
+            let scoring = match self.rewards.answers(&asked, self.trainer_state) {
+                Err(RewardError::Interrupted) => return Ok(None),
+                scoring => scoring?,
+            };
             let told: Vec<(&RewardInput<'_>, &Scored)> = asked.iter().zip(&scoring.rows).collect();
             self.warnings.extend(self.rewards.warnings(&told));
             for (name, time) in scoring.times {
@@ -415,6 +424,6 @@ impl Scorer {
             }
         }
         // Every row was either recorded or asked for.
-        Ok(rows.into_iter().flatten().collect())
+        Ok(Some(rows.into_iter().flatten().collect()))
     }
 }

@@ -64,7 +64,7 @@ fn says(text: &str) -> Reply {
 }
 
 fn judge(settings: JudgeSettings) -> Judge {
-    Judge::connect(settings, Duration::from_secs(10), "helpful", Arc::new(Nobody)).unwrap()
+    Judge::connect(settings, Duration::from_secs(10), "helpful", Arc::new(Nobody)).unwrap().unwrap()
 }
 
 fn prompt(content: PromptContent) -> Prompt {
@@ -321,6 +321,7 @@ fn a_wait_can_be_given_up() {
     let server = server(|_, _| Reply { delivery: Delivery::Hang, ..says("1") });
     let listener = Arc::new(Pressed(AtomicBool::new(false)));
     let judge = Judge::connect(settings(&server.url()), Duration::from_secs(10), "helpful", listener.clone())
+        .unwrap()
         .unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -78,10 +78,18 @@ where
     }
 }
 
+impl From<Halt<DispatchError>> for Halt<EvaluateError> {
+    fn from(halt: Halt<DispatchError>) -> Self {
+        match halt {
+            Halt::Interrupted => Self::Interrupted,
+            Halt::Failed(error) => error.into(),
+        }
+    }
+}
+
 impl From<DispatchError> for Halt<EvaluateError> {
     fn from(error: DispatchError) -> Self {
         match error {
-            error if error.is_interruption() => Self::Interrupted,
             DispatchError::Generator(lost @ GeneratorError::Unreachable { .. }) => {
                 Self::Failed(EvaluateError::Servers(Box::new(lost.into())))
             }

@@ -179,13 +179,13 @@ pub(crate) fn launch(
         Arc::new(move |message: &str| ui.say(message))
     };
     match LaunchedServers::start(processes, launch.startup_timeout, &interrupt.flag(), say) {
-        Ok(servers) => Ok(Some(servers)),
-        Err(error) => {
+        Ok(Some(servers)) => Ok(Some(servers)),
+        ended => {
             // Nobody reads them; a run that did not begin leaves nothing, and where that cannot be nothing is wrong.
             let _ = folders.disk.remove_folder(&model);
-            Err(match error {
-                LaunchError::Interrupted => Halt::Interrupted,
-                error => Halt::Failed(error.into()),
+            Err(match ended {
+                Ok(_) => Halt::Interrupted,
+                Err(error) => Halt::Failed(error.into()),
             })
         }
     }

@@ -19,7 +19,7 @@ use tamis_rollout::{
 
 use crate::assemble::AssembleError;
 use crate::batch_metrics::Summary;
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Halt, Interrupt, Interrupted};
 use crate::run::Places;
 use crate::validation_metrics::{FigureName, PromptSamples, Quantity, REWARD, SourceResult};
 
@@ -162,7 +162,7 @@ pub fn sample(
     journal: &str,
     step: u64,
     progress: &mut dyn FnMut(usize),
-) -> Result<Validation, DispatchError> {
+) -> Result<Validation, Halt<DispatchError>> {
     let Dependencies { generator, inbox, scorer, interrupt } = with;
     let prompted = |prompt: &PreparedPrompt| {
         let key = Key::new(settings.seed, Purpose::Validation).with(prompt.prompt.id.0);
@@ -179,7 +179,8 @@ pub fn sample(
         &sampling,
         &|| interrupt.is_requested(),
         progress,
-    )?;
+    );
+    let completed = completed.map_err(Halt::Failed)?.ok_or(Interrupted)?;
     let num_failed = completed.iter().filter(|completions| completions.is_err()).count();
     let samples: Vec<Vec<Sample>> = completed.into_iter().map(Result::unwrap_or_default).collect();
     let texts: Vec<Vec<String>> = prompts
@@ -205,7 +206,8 @@ pub fn sample(
             keys.push(format!("{journal}/{}/{i}", prompt.prompt.id.0));
         }
     }
-    let mut scored = scorer.score(&inputs, &keys)?.into_iter();
+    let scored = scorer.score(&inputs, &keys).map_err(|error| Halt::Failed(error.into()))?;
+    let mut scored = scored.ok_or(Interrupted)?.into_iter();
     let mut rows = Vec::with_capacity(prompts.len());
     let mut kept = Vec::new();
     let mut report =
@@ -436,7 +438,7 @@ mod tests {
         is_interrupted: bool,
         sources: &[&str],
         correct: &'static [&'static str],
-    ) -> Result<Validation, DispatchError> {
+    ) -> Result<Validation, Halt<DispatchError>> {
         let prompt = |(id, source): (usize, &&str)| PreparedPrompt {
             prompt: Arc::new(Prompt {
                 id: PromptId(id as u64),
@@ -489,7 +491,7 @@ mod tests {
         let mut generator = counts();
         for _ in 0..2 {
             let error = sampled(&mut generator, true, &["", ""], &[]).expect_err("interrupted");
-            assert!(error.is_interruption(), "{error}");
+            assert!(matches!(error, Halt::Interrupted), "{error}");
             assert_eq!(generator.load().in_flight, 0);
         }
     }

@@ -129,7 +129,7 @@ impl Dispatcher {
             self.inbox.of_groups.extend(with.generator.next(Wait::No)?);
         }
         if (with.is_interrupted)() {
-            return Err(DispatchError::Interrupted);
+            return Ok(());
         }
         let is_quiet = !self.has_arrival() && !with.scorer.is_busy();
         // What is to be asked for again waits for the publication.

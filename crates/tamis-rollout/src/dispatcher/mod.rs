@@ -87,8 +87,8 @@ pub struct ReferencePass {
 
 /// Says what the divergence from a reference costs groups, for filters that look at rewards after the KL penalty.
 pub trait Reference {
-    /// A pass over scored groups: those of a round; streaming, one group. No group is passed twice.
-    fn pass(&mut self, groups: &[&Group]) -> Result<ReferencePass, DispatchError>;
+    /// A pass over scored groups: those of a round; streaming, one group. No group is passed twice. `None` where the run is to stop.
+    fn pass(&mut self, groups: &[&Group]) -> Result<Option<ReferencePass>, DispatchError>;
 }
 
 /// What a dispatcher does at each step, apart from the machine's own settings.
@@ -146,9 +146,6 @@ impl Dependencies<'_> {
 /// Collecting a step failed.
 #[derive(Debug, Error)]
 pub enum DispatchError {
-    /// The run was asked to stop.
-    #[error("interrupted")]
-    Interrupted,
     /// The generator broke down.
     #[error(transparent)]
     Generator(#[from] GeneratorError),
@@ -183,25 +180,17 @@ pub enum DispatchError {
     },
 }
 
-impl DispatchError {
-    /// Whether it is no failure: something was given up because of Ctrl-C.
-    pub fn is_interruption(&self) -> bool {
-        matches!(self, Self::Interrupted | Self::Score(ScoreError::Reward(RewardError::Interrupted)))
-    }
-}
-
 impl From<RewardError> for DispatchError {
     fn from(error: RewardError) -> Self {
         Self::Score(ScoreError::Reward(error))
     }
 }
 
-/// The error of a generator that is lost, and nothing where no more than the wait for a score was given up: after both a run goes on from where it is.
+/// The error of a generator that is lost, after which a run goes on from where it is.
 fn or_lost(result: Result<(), DispatchError>) -> Result<Option<GeneratorError>, DispatchError> {
     match result {
         Ok(()) => Ok(None),
         Err(DispatchError::Generator(lost @ GeneratorError::Unreachable { .. })) => Ok(Some(lost)),
-        Err(error) if error.is_interruption() => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -214,6 +203,8 @@ pub enum Next {
     Part(Vec<Record>),
     /// The step, or the run, is over.
     Step(Box<Collected>),
+    /// The run is to stop: what was begun is given up.
+    Interrupted,
 }
 
 /// Drives a [`Scheduler`]: one call of [`Dispatcher::collect`] per step.
@@ -429,10 +420,9 @@ impl Dispatcher {
         loop {
             // What waited for the weights. Between two steps nothing ends.
             self.run(with, false)?;
-            let scored = with.scorer.next(Wait::No).map(|events| self.scored.extend(events));
-            or_lost(scored.map_err(DispatchError::from))?;
+            self.scored.extend(with.scorer.next(Wait::No)?);
             if let Some(arrival) = self.next_arrival() {
-                or_lost(self.take(with, arrival))?;
+                self.take(with, arrival)?;
             } else if lost.is_some() || self.replay.pass_step_end() {
                 break;
             } else if self.replay.is_over() {
@@ -470,19 +460,24 @@ impl Dispatcher {
             }
             match next {
                 Some(next) => {
-                    self.is_open = matches!(next, Next::Part(_));
+                    self.is_open = !matches!(next, Next::Step(_));
                     return Ok(next);
                 }
                 None => self.pump(&mut with, &|| false)?,
             }
+            if (with.is_interrupted)() {
+                return Ok(Next::Interrupted);
+            }
         }
     }
 
-    /// The same until the step ends, whatever parts of it there are.
-    pub fn collect(&mut self, mut with: Dependencies<'_>) -> Result<Collected, DispatchError> {
+    /// The same until the step ends, whatever parts of it there are; `None` where the run is to stop.
+    pub fn collect(&mut self, mut with: Dependencies<'_>) -> Result<Option<Collected>, DispatchError> {
         loop {
-            if let Next::Step(collected) = self.next(with.again())? {
-                return Ok(*collected);
+            match self.next(with.again())? {
+                Next::Part(_) => {}
+                Next::Step(collected) => return Ok(Some(*collected)),
+                Next::Interrupted => return Ok(None),
             }
         }
     }
@@ -492,7 +487,9 @@ impl Dispatcher {
         self.tell(Event::Cancelled)?;
         match self.run(&mut with, false)? {
             Some(Next::Step(collected)) => Ok(*collected),
-            Some(Next::Part(_)) | None => Err(DispatchError::UnknownGroup(self.next_group)),
+            Some(Next::Part(_) | Next::Interrupted) | None => {
+                Err(DispatchError::UnknownGroup(self.next_group))
+            }
         }
     }
 

@@ -177,11 +177,13 @@ impl Dispatcher {
         with: &mut Dependencies<'_>,
         groups: &[GroupId],
     ) -> Result<(), DispatchError> {
+        let is_complete = |id: &&GroupId| self.flights.get(id).is_some_and(Flight::is_on);
+        let mut complete: Vec<GroupId> = groups.iter().filter(is_complete).copied().collect();
+        if !self.pass_reference(with, &complete)? {
+            return Ok(());
+        }
         let settled: Vec<(GroupId, Flight)> =
             groups.iter().filter_map(|id| Some((*id, self.flights.remove(id)?))).collect();
-        let mut complete: Vec<GroupId> =
-            settled.iter().filter(|(_, flight)| flight.is_on()).map(|(id, _)| *id).collect();
-        self.pass_reference(with, &complete)?;
         let generation = |id: &GroupId| self.held.get(id).map(|record| record.generation).unwrap_or_default();
         let lost: Vec<(GroupId, Flight, u64)> = settled
             .into_iter()
@@ -208,19 +210,19 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Runs the reference pass over complete groups, where the filter looks at rewards after the KL penalty.
+    /// Runs the reference pass over complete groups, where the filter looks at rewards after the KL penalty; false where the run is to stop.
     pub(super) fn pass_reference(
         &mut self,
         with: &mut Dependencies<'_>,
         ids: &[GroupId],
-    ) -> Result<(), DispatchError> {
-        let Some(reference) = &mut with.reference else { return Ok(()) };
+    ) -> Result<bool, DispatchError> {
+        let Some(reference) = &mut with.reference else { return Ok(true) };
         let groups: Vec<&Group> =
             ids.iter().filter_map(|id| self.held.get(id)).map(|record| &record.group).collect();
         if groups.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
-        let pass = reference.pass(&groups)?;
+        let Some(pass) = reference.pass(&groups)? else { return Ok(false) };
         let passed: Vec<(GroupId, usize)> =
             groups.iter().map(|group| (group.id, group.trajectories.len())).collect();
         let mut first = 0;
@@ -231,6 +233,6 @@ impl Dispatcher {
             record.final_rewards = Some(pass.final_rewards[rows.clone()].to_vec());
             record.reference = Some(Ragged::from_rows(rows.map(|row| pass.logprobs.row(row))));
         }
-        Ok(())
+        Ok(true)
     }
 }

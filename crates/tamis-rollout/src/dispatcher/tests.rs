@@ -131,7 +131,7 @@ fn collect(
     scorer: &mut Scorer,
     heard: &mut Heard,
 ) -> Result<Collected, DispatchError> {
-    dispatcher.collect(Dependencies {
+    let collected = dispatcher.collect(Dependencies {
         source: &mut Rows::new(1000),
         generator,
         scorer,
@@ -139,7 +139,8 @@ fn collect(
         observer: heard,
         order: None,
         is_interrupted: &|| false,
-    })
+    })?;
+    Ok(collected.expect("nobody stops it"))
 }
 
 /// Passes requests on, and says what a function makes of the events.
@@ -379,24 +380,24 @@ fn an_interruption_ends_the_collection() {
         order: None,
         is_interrupted: &interrupted,
     });
-    assert!(ended.expect_err("interrupted").is_interruption());
+    assert!(ended.is_ok_and(|collected| collected.is_none()), "interrupted");
 }
 
 /// Counts the passes over every group.
 struct Passes(BTreeMap<u64, usize>, Vec<usize>);
 
 impl Reference for Passes {
-    fn pass(&mut self, groups: &[&Group]) -> Result<ReferencePass, DispatchError> {
+    fn pass(&mut self, groups: &[&Group]) -> Result<Option<ReferencePass>, DispatchError> {
         self.1.push(groups.len());
         for group in groups {
             *self.0.entry(group.id.0).or_default() += 1;
         }
         let members = || groups.iter().flat_map(|group| &group.trajectories);
-        Ok(ReferencePass {
+        Ok(Some(ReferencePass {
             // As far apart as the rewards, and below them.
             final_rewards: members().map(|member| member.reward - 0.25).collect(),
             logprobs: Ragged::from_rows(members().map(|member| vec![-2.0; member.token_ids.len()])),
-        })
+        }))
     }
 }
 
@@ -425,6 +426,7 @@ fn every_group_takes_one_reference_pass_before_the_filter() {
                 order: None,
                 is_interrupted: &|| false,
             })
+            .expect("goes on")
             .expect("a step");
         assert!(passes.0.values().all(|&times| times == 1), "{:?}", passes.0);
         assert!(passes.1.iter().all(|&groups| groups == if is_streaming { 1 } else { 4 }), "{:?}", passes.1);
@@ -469,7 +471,7 @@ fn who_samples_beside_the_groups_leaves_theirs_in_the_inbox() {
             &|| false,
             &mut |_| {},
         );
-        let done = done.expect("sampled");
+        let done = done.expect("sampled").expect("nobody stops it");
         texts.push(done.into_iter().map(|row| row.expect("no fault")).collect::<Vec<Vec<Sample>>>());
     }
     assert_eq!(texts[0], texts[1]);
@@ -571,7 +573,10 @@ fn a_publication_comes_to_its_end() {
         let ends = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let (mut source, mut heard) = (Rows::new(1000), Heard::default());
         let mut scorer = scorer(Until(Arc::clone(&ends)));
-        dispatcher.collect(with(&mut generator, &mut source, &mut scorer, &mut heard)).expect("a step");
+        dispatcher
+            .collect(with(&mut generator, &mut source, &mut scorer, &mut heard))
+            .expect("goes on")
+            .expect("a step");
         dispatcher.trained(0, 0).expect("trained");
         ends.store(is_interrupted, std::sync::atomic::Ordering::SeqCst);
         generator.is_gone = is_gone;
@@ -592,8 +597,10 @@ fn a_publication_comes_to_its_end() {
         let mut generator = FakeGenerator::new(fake);
         generator.publish(&publication, InFlight::Wait).expect("taken");
         generator.next(Wait::Forever).expect("published");
-        let collected =
-            resumed.collect(with(&mut generator, &mut source, &mut scorer, &mut heard)).expect("a step");
+        let collected = resumed
+            .collect(with(&mut generator, &mut source, &mut scorer, &mut heard))
+            .expect("goes on")
+            .expect("a step");
         assert!(matches!(collected.end, End::Ready));
         collected.report.accounting.check().expect("balanced");
     }
@@ -607,7 +614,10 @@ fn tokens_of_attempts_that_were_given_up_are_counted() {
     let (mut generator, mut source) = (FakeGenerator::new(fake), Rows::new(1000));
     let (mut scorer, mut heard) = (scorer(Exact), Heard::default());
     for version in 1..6 {
-        dispatcher.collect(with(&mut generator, &mut source, &mut scorer, &mut heard)).expect("a step");
+        dispatcher
+            .collect(with(&mut generator, &mut source, &mut scorer, &mut heard))
+            .expect("goes on")
+            .expect("a step");
         dispatcher.trained(0, 0).expect("trained");
         let publication = Publication { version: PolicyVersion(version), weights: crate::Weights::InProcess };
         let with = with(&mut generator, &mut source, &mut scorer, &mut heard);
@@ -632,6 +642,7 @@ fn a_publication_waits_for_what_is_in_flight_or_says_from_where_it_went_on() {
         for version in 1..8 {
             let collected = dispatcher
                 .collect(with(&mut generator, &mut source, &mut scorer, &mut heard))
+                .expect("goes on")
                 .expect("a step");
             assert!(matches!(collected.end, End::Ready));
             for record in &collected.trained {

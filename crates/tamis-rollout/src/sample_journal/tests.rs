@@ -12,7 +12,7 @@ use super::*;
 use crate::dispatcher::tests::{Heard, Rows, scorer, settings};
 use crate::fake::{FakeGenerator, FakeSettings, Faults};
 use crate::generator::Weights;
-use crate::{Dependencies, DispatchError, Dispatcher, End, Record, RewardHealth};
+use crate::{Dependencies, Dispatcher, End, Record, RewardHealth};
 
 /// What is on the disk: it stays when a process goes.
 #[derive(Clone, Default)]
@@ -146,9 +146,8 @@ fn run(is_streaming: bool, seed: u64, kill_after: u64) {
                 order: None,
                 is_interrupted: &is_killed,
             });
-            let collected = match collected {
-                Err(DispatchError::Interrupted) => break false,
-                collected => collected.unwrap_or_else(|error| panic!("{error}: {place}")),
+            let Some(collected) = collected.unwrap_or_else(|error| panic!("{error}: {place}")) else {
+                break false;
             };
             collected.report.accounting.check().expect("balanced");
             for record in collected.trained.iter().chain(&collected.others) {

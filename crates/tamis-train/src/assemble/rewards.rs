@@ -258,14 +258,14 @@ fn judge(
     let settings = JudgeSettings { key, ..judge_settings(reward, surroundings)? };
     let listener = Arc::clone(surroundings.listener);
     let judge = Judge::connect(settings, *startup_timeout, &reward.name, listener);
-    Ok(Box::new(judge.map_err(|error| match error {
-        JudgeError::Interrupted => AssembleError::Reward(RewardError::Interrupted),
+    let judge = judge.map_err(|error| match error {
         JudgeError::Servers(error) => AssembleError::Judge(error),
         JudgeError::Http(error) => {
             let message = format!("reward `{}`: its `servers` cannot be used: {error}", reward.name);
             AssembleError::setting(message, "correct them")
         }
-    })?))
+    })?;
+    Ok(Box::new(judge.ok_or(RewardError::Interrupted)?))
 }
 
 /// What a judge is asked and how, without a key: nothing is asked yet. Where there are no rows, names of columns are taken as they are.

@@ -44,20 +44,22 @@ impl<'a> BeforeFilter<'a> {
 }
 
 impl Reference for BeforeFilter<'_> {
-    fn pass(&mut self, groups: &[&Group]) -> Result<ReferencePass, DispatchError> {
+    fn pass(&mut self, groups: &[&Group]) -> Result<Option<ReferencePass>, DispatchError> {
         let clock = Instant::now();
         let failed = |error: RunError| DispatchError::Reference { reason: error.to_string() };
-        let halted = |error| match error {
-            Halt::Interrupted => DispatchError::Interrupted,
-            Halt::Failed(error) => failed(RunError::Learner(error)),
+        let logprobs = reference_logprobs(self.engine, groups, self.micro_batch).and_then(|reference| {
+            Ok((reference, recomputed_logprobs(self.engine, groups, self.micro_batch)?))
+        });
+        let (logprobs, policy) = match logprobs {
+            Ok(logprobs) => logprobs,
+            Err(Halt::Interrupted) => return Ok(None),
+            Err(Halt::Failed(error)) => return Err(failed(RunError::Learner(error))),
         };
-        let logprobs = reference_logprobs(self.engine, groups, self.micro_batch).map_err(halted)?;
-        let policy = recomputed_logprobs(self.engine, groups, self.micro_batch).map_err(halted)?;
         let rewards = groups.iter().flat_map(|group| &group.trajectories).map(|trajectory| trajectory.reward);
         let penalty = penalty(self.estimator, self.coefficient, groups, policy.as_ref(), &logprobs);
         let penalty = penalty.map_err(failed)?;
         *self.time += clock.elapsed();
-        Ok(ReferencePass { final_rewards: penalty.off(rewards), logprobs })
+        Ok(Some(ReferencePass { final_rewards: penalty.off(rewards), logprobs }))
     }
 }
 

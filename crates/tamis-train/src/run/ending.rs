@@ -254,10 +254,18 @@ impl From<Halt<LearnerError>> for Halt<RunError> {
     }
 }
 
+impl From<Halt<DispatchError>> for Halt<RunError> {
+    fn from(halt: Halt<DispatchError>) -> Self {
+        match halt {
+            Halt::Interrupted => Self::Interrupted,
+            Halt::Failed(error) => error.into(),
+        }
+    }
+}
+
 impl From<DispatchError> for Halt<RunError> {
     fn from(error: DispatchError) -> Self {
         match error {
-            error if error.is_interruption() => Self::Interrupted,
             DispatchError::Generator(lost @ GeneratorError::Unreachable { .. }) => {
                 Self::Failed(RunError::Servers(lost))
             }

@@ -304,6 +304,7 @@ impl Run {
         loop {
             match self.gather()? {
                 Next::Step(collected) => return Ok(*collected),
+                Next::Interrupted => return Err(Halt::Interrupted),
                 Next::Part(groups) => {
                     self.recorder.progress.stage("training");
                     let early = &mut self.attempts.early;
