@@ -26,7 +26,7 @@ fn figures(folder: &Folder, run: &str) -> Vec<serde_json::Value> {
             "timing_s/",
             "timing_per_token_ms/",
             "perf/",
-            "rollout/server_faults/",
+            "rollout/server_",
             "rollout_corr/",
             "training/rollout_",
             "sampling/",
