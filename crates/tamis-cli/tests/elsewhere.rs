@@ -57,6 +57,11 @@ fn a_checkpoint_is_evaluated_at_servers() {
         &servers,
     ]);
     assert!(ended.failure().starts_with("exit code 3\nerror: no server answers: "), "{}", ended.shown());
+    // Nor is anything left of one that failed.
+    let none = "rollout.launch.command=[no-such-vllm, '{model}', '{port}']";
+    let ended = folder.tamis(&["eval", "mine", "rollout.backend=vllm", none, "publish.dir=shared"]);
+    assert!(ended.failure().starts_with("exit code 3\nerror: cannot start"), "{}", ended.shown());
+    assert_eq!(std::fs::read_dir(folder.join("shared")).map_or(0, Iterator::count), 0);
 }
 
 /// A server that a run samples at is not given other weights; what is wrong with an evaluation at servers is told before anything begins.

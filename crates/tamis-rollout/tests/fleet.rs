@@ -699,19 +699,23 @@ fn a_server_that_refuses_weights_is_left_out_while_another_takes_them() {
 #[test]
 fn answers_that_are_no_samples_take_a_server_out_and_fail_no_request() {
     let spoiling = (Habits { spoils: 1000, ..GOOD }, None);
-    let settings = FleetSettings { max_in_flight: Some(16), ..FleetSettings::default() };
-    let World { mut fleet, said, .. } = connect(1, &[spoiling, (GOOD, None)], settings).expect("answer");
-    for group in 0..300 {
-        fleet.submit(request(group, 0)).expect("taken");
+    // Both what takes it out and what keeps requests away from where they failed is enough by itself.
+    for most_bad_answers in [8, u32::MAX] {
+        let settings =
+            FleetSettings { max_in_flight: Some(16), most_bad_answers, ..FleetSettings::default() };
+        let World { mut fleet, said, .. } = connect(1, &[spoiling, (GOOD, None)], settings).expect("answer");
+        for group in 0..300 {
+            fleet.submit(request(group, 0)).expect("taken");
+        }
+        let events = finish(&mut fleet);
+        let failed = events.iter().filter(|event| !matches!(event, GeneratorEvent::Sampled { .. }));
+        assert_eq!((events.len(), failed.count()), (300, 0));
+        let lost = |message: &FleetMessage| matches!(message, FleetMessage::Lost { server, fault } if server == "http://s0" && fault.class == FaultClass::LogprobOutOfRange);
+        assert_eq!(said.lock().unwrap().iter().any(lost), most_bad_answers == 8);
+        // Taken out, it is tried ever more rarely: not once for each request.
+        let spoiled = fleet.fault_counts().samples[&FaultClass::LogprobOutOfRange];
+        assert_eq!(spoiled < 150, most_bad_answers == 8, "{spoiled} of 300");
     }
-    let events = finish(&mut fleet);
-    let failed = events.iter().filter(|event| !matches!(event, GeneratorEvent::Sampled { .. }));
-    assert_eq!((events.len(), failed.count()), (300, 0));
-    let lost = |message: &FleetMessage| matches!(message, FleetMessage::Lost { server, fault } if server == "http://s0" && fault.class == FaultClass::LogprobOutOfRange);
-    assert!(said.lock().unwrap().iter().any(lost));
-    // It is tried again ever more rarely: not once for each request.
-    let spoiled = fleet.fault_counts().samples[&FaultClass::LogprobOutOfRange];
-    assert!(spoiled < 150, "{spoiled} of 300");
 }
 
 #[test]

@@ -348,6 +348,23 @@ mod tests {
         RegexMask::new(pattern, &tokenizer, &[1]).expect("a mask")
     }
 
+    #[test]
+    fn end_tokens_may_come_in_any_order() {
+        let tokenizer = Tokenizer::characters(ALPHABET).expect("a tokenizer");
+        let digit = tokenizer.encode("7", false).expect("in the alphabet")[0];
+        let letter = tokenizer.encode("a", false).expect("in the alphabet")[0];
+        let over = |ends: &[u32]| RegexMask::new("[0-9]+", &tokenizer, ends).expect("a mask");
+        let (mask, other) = (over(&[letter, digit, 1]), over(&[1, digit, letter]));
+        for generated in [&[][..], &[digit - 1]] {
+            let masks = [&mask, &other].map(|mask| allowed(mask, generated));
+            assert_eq!(masks[0], masks[1]);
+            let is_allowed = |id: u32| masks[0][id as usize / 64] >> (id % 64) & 1 == 1;
+            // A digit that ends the completion is no digit of it.
+            assert!([1, letter, digit].iter().all(|&end| is_allowed(end) != generated.is_empty()));
+        }
+        assert!(is_over(&mask, &[digit - 1, digit]));
+    }
+
     fn allowed(mask: &RegexMask, generated: &[u32]) -> Arc<[u64]> {
         mask.allowed(generated.iter().fold(mask.start(), |state, &token| mask.after(state, token)))
     }

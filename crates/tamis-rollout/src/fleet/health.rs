@@ -96,7 +96,7 @@ impl Fleet {
                 *self.counts.servers.entry(fault.class).or_default() += 1;
                 member.faults += 1;
                 // A busy server may be slow to say that it is well.
-                let is_patient = matches!(fault.class, FaultClass::TimedOut | FaultClass::Busy)
+                let is_patient = fault.class == FaultClass::TimedOut
                     && member.state == State::Usable
                     && member.faults < self.settings.most_faults;
                 if !is_patient {

@@ -114,9 +114,10 @@ impl Fleet {
             let Some(task) = self.tasks.get_mut(&attempt).filter(|task| task.member.is_none()) else {
                 continue;
             };
-            // Where it failed it is asked for again only where there is no other server, with room or without.
-            let avoid = task.avoid.filter(|avoid| takers.iter().any(|place| place != avoid));
             let members = &self.members;
+            // Where it failed it is asked for again only where no other server will soon have room.
+            let takes = |place: &usize| members[*place].quiet_until.is_none();
+            let avoid = task.avoid.filter(|avoid| takers.iter().any(|place| place != avoid && takes(place)));
             let fits = |&place: &usize| members[place].room() > 0 && avoid != Some(place);
             let home = self.homes.get(&(attempt.purpose, attempt.group)).map(|&(place, _)| place);
             let home = home.filter(|place| takers.contains(place) && fits(place));
