@@ -691,10 +691,21 @@ fn log_probabilities_of_another_distribution_are_not_taken_for_ours() {
         assert!(!only_sample(&mut fleet, request_with(0, 0, right)).logprobs.is_empty());
         fleet.submit(request_with(0, 1, wrong)).expect("taken");
         let events = finish(&mut fleet);
-        let [GeneratorEvent::Failed { kind: FailureKind::Permanent, reason, .. }] = &events[..] else {
+        let [GeneratorEvent::Failed { kind: FailureKind::Transient, reason, .. }] = &events[..] else {
             panic!("{events:?}")
         };
         assert!(reason.contains("these are not those that are trained on"), "{reason}");
+        // Another server may have what is wanted, and this one does not swallow what it could sample.
+        let good = FakeVllm::start(Behaviour { raw_logprobs: !raw_logprobs, ..Behaviour::default() });
+        let both = [vllm.server.url(), good.server.url()];
+        let (mut several, said) = connect::<Vllm>(&both, None, fleet_settings(), |_| {}).expect("answer");
+        for member in 0..50 {
+            several.submit(request_with(member.into(), member, wrong)).expect("taken");
+        }
+        let sampled = |event: &GeneratorEvent| matches!(event, GeneratorEvent::Sampled { sample, .. } if !sample.logprobs.is_empty());
+        assert_eq!(finish(&mut several).iter().filter(|event| sampled(event)).count(), 50);
+        let lost = |message: &FleetMessage| matches!(message, FleetMessage::Lost { server, .. } if *server == both[0]);
+        assert!(said.lock().unwrap().iter().any(lost));
         // Nothing of a validation is trained on.
         let mut validation = request_with(0, 2, wrong);
         validation.id.purpose = SamplePurpose::Validation;

@@ -87,10 +87,12 @@ impl<P: Protocol> HttpServer<P> {
             // Nothing of it is trained on.
             SamplePurpose::Validation | SamplePurpose::Greedy => OtherLogprobs::Recompute,
         };
-        let differs = || other_logprobs::<P>(&request.sampling, &settings.extra, self.mode);
-        let checked = P::check(&request.sampling, &settings.extra);
-        if let Some(error) = checked.err().or_else(|| differs().filter(|_| other == OtherLogprobs::Refuse)) {
+        if let Err(error) = P::check(&request.sampling, &settings.extra) {
             return Some(Fault::new(FaultClass::Refused, error.to_string()));
+        }
+        let differs = other_logprobs::<P>(&request.sampling, &settings.extra, self.mode);
+        if let Some(error) = differs.filter(|_| other == OtherLogprobs::Refuse) {
+            return Some(Fault::new(FaultClass::OtherLogprobs, error.to_string()));
         }
         let (prompt, limit) = (request.prompt_token_ids.len(), request.sampling.max_response_length);
         let context = self.max_model_len.filter(|&context| prompt + limit > context)?;

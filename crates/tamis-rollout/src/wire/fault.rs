@@ -60,38 +60,11 @@ pub enum FaultClass {
     AbortedByServer,
     /// The server's weights give other log-probabilities than those that were published.
     Probe,
+    /// The server's log-probabilities are of another distribution than the one that is trained on: it was started again with other flags.
+    OtherLogprobs,
 }
 
 impl FaultClass {
-    /// All of them.
-    pub const ALL: [Self; 25] = [
-        Self::Connect,
-        Self::Reset,
-        Self::HalfBody,
-        Self::TimedOut,
-        Self::TooLarge,
-        Self::Busy,
-        Self::Paused,
-        Self::ServerError,
-        Self::Refused,
-        Self::Unauthorized,
-        Self::BadJson,
-        Self::BadShape,
-        Self::WrongRequest,
-        Self::TokenCount,
-        Self::TokenOutOfVocabulary,
-        Self::LogprobOutOfRange,
-        Self::TooLong,
-        Self::Clamped,
-        Self::FinishReason,
-        Self::Versions,
-        Self::StaleWeights,
-        Self::Undecodable,
-        Self::NoMatch,
-        Self::AbortedByServer,
-        Self::Probe,
-    ];
-
     /// Its name in metrics and messages.
     pub fn name(self) -> &'static str {
         match self {
@@ -120,6 +93,7 @@ impl FaultClass {
             Self::NoMatch => "no_match",
             Self::AbortedByServer => "aborted_by_server",
             Self::Probe => "probe",
+            Self::OtherLogprobs => "other_logprobs",
         }
     }
 
@@ -141,6 +115,7 @@ impl FaultClass {
                 | Self::Unauthorized
                 | Self::StaleWeights
                 | Self::Probe
+                | Self::OtherLogprobs
         )
     }
 }
