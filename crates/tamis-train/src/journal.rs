@@ -40,7 +40,7 @@ pub enum JournalError {
     #[error(transparent)]
     Disk(#[from] DiskError),
     /// The file begins otherwise than a journal does.
-    #[error("read `{}`: not a journal of tamis (it does not begin with `TAMISJ1`)", path.display())]
+    #[error("read `{}`: not a journal of tamis (it does not begin with `TAMISJ1` or `TAMISJ2`)", path.display())]
     NotAJournal {
         /// The file.
         path: PathBuf,
@@ -196,7 +196,7 @@ impl Journal {
     }
 
     /// Removes what stands before a position, where that is most of a large file: nobody will ask for it again. The file is written anew, whole or
-    /// not at all; it takes as long as what it keeps, and is done only when at least as much goes.
+    /// not at all; it takes as long as what it keeps, and is done only when at least as much goes. Where it cannot be written it stays as it is.
     pub fn shorten(&mut self, position: u64) -> Result<(), JournalError> {
         self.shorten_from(position, LEAST_REMOVED)
     }
@@ -209,14 +209,20 @@ impl Journal {
         }
         let path = self.file.path().to_owned();
         let kept = self.disk.read_part(&path, self.head.offset(position), u64::MAX)?;
-        self.disk.write_file_with(&path, |out| {
+        let written = self.disk.write_file_with(&path, |out| {
             out.write_all(SHORTENED)?;
             out.write_all(&position.to_le_bytes())?;
             out.write_all(&kept)
-        })?;
+        });
+        let head = Head { length: 16, first: position };
+        let is_new = |bytes: Vec<u8>| Head::of(&bytes).is_some_and(|found| found.first == position);
+        if written.is_err() && !self.disk.read_part(&path, 0, head.length).is_ok_and(is_new) {
+            // It stays as long as it is: the next checkpoint tries again.
+            return Ok(());
+        }
         self.file = self.disk.append_to(&path)?;
-        self.head = Head { length: 16, first: position };
-        Ok(())
+        self.head = head;
+        Ok(written?)
     }
 
     /// Removes what stands from a position on, which no checkpoint counts on.
@@ -480,7 +486,7 @@ mod tests {
         let path = folder.path().join("journal");
         std::fs::write(&path, "{\"step\": 1}\n").expect("write");
         let open = |promised| Journal::open(&Disk::unflushed(), &path, SyncPolicy::OnDemand, promised);
-        insta::assert_snapshot!(shown(open(0).expect_err("no journal")), @"read `DIR/journal`: not a journal of tamis (it does not begin with `TAMISJ1`)");
+        insta::assert_snapshot!(shown(open(0).expect_err("no journal")), @"read `DIR/journal`: not a journal of tamis (it does not begin with `TAMISJ1` or `TAMISJ2`)");
         std::fs::remove_file(&path).expect("remove");
         let end = written(&path);
         std::fs::write(&path, &std::fs::read(&path).expect("read")[..40]).expect("write");

@@ -465,6 +465,8 @@ impl Run {
         self.epoch_over = false;
         self.progress.prompts = self.progress.prompts.saturating_sub(prompts);
         self.progress.prompts_in_epoch = self.progress.prompts_in_epoch.saturating_sub(prompts);
-        self.epochs.entry(self.progress.epoch).or_default().is_over = false;
+        let began = self.progress.rounds;
+        let epoch = self.epochs.entry(self.progress.epoch);
+        epoch.or_insert(Epoch { began, ..Epoch::default() }).is_over = false;
     }
 }

@@ -121,6 +121,10 @@ impl Dispatcher {
             let events = if is_late { Vec::new() } else { with.generator.next(Wait::Until(until))? };
             let is_silent =
                 events.is_empty() && with.generator.load().in_flight == 0 && !with.scorer.is_busy();
+            if events.is_empty() && !is_late {
+                // A generator that was told to stop says so at once.
+                std::thread::sleep(Duration::from_millis(1));
+            }
             self.inbox.of_groups.extend(events);
             if is_silent && !self.replay.is_over() && !self.has_arrival() {
                 self.stop_following(with)?;

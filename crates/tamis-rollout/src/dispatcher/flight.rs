@@ -1,6 +1,7 @@
 //! A group that is being generated or scored, member by member.
 
 use crate::generator::SampleId;
+use crate::record::Generation;
 
 /// Where one member of a group is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +33,8 @@ pub(super) struct Flight {
     /// Its members \[n\].
     pub(super) members: Vec<Member>,
     pub(super) course: Course,
+    /// What it cost, and when it ended: kept here too, because a group that is given up leaves with its step, before its last word.
+    pub(super) generation: Generation,
     /// The round that it is looked at with.
     pub(super) round: u64,
     /// Its place in that round.
@@ -43,7 +46,14 @@ pub(super) struct Flight {
 impl Flight {
     /// Without a member, at a place in a round.
     pub(super) fn of(round: u64, place: usize) -> Self {
-        Self { members: Vec::new(), course: Course::On, round, place, is_settled: false }
+        Self {
+            members: Vec::new(),
+            course: Course::On,
+            generation: Generation::default(),
+            round,
+            place,
+            is_settled: false,
+        }
     }
 
     pub(super) fn is_on(&self) -> bool {

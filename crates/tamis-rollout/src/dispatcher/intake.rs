@@ -38,7 +38,8 @@ impl Dispatcher {
             if !record.fate.is_open() {
                 // It had failed, and the last word of its other members was still to come.
                 let members = vec![Member::Lost; size];
-                let flight = Flight { members, course: Course::Failed, ..Flight::of(serial, place) };
+                let (course, generation) = (Course::Failed, record.generation);
+                let flight = Flight { members, course, generation, ..Flight::of(serial, place) };
                 self.flights.insert(id, flight);
                 self.resumed.push(id);
                 continue;
@@ -63,7 +64,7 @@ impl Dispatcher {
                 _ => None,
             });
             self.again.extend(missing);
-            let flight = Flight { members, ..Flight::of(serial, place) };
+            let flight = Flight { members, generation: record.generation, ..Flight::of(serial, place) };
             self.flights.insert(id, flight);
             self.resumed.push(id);
         }
@@ -132,6 +133,10 @@ impl Dispatcher {
             return Ok(());
         }
         let is_quiet = !self.has_arrival() && !with.scorer.is_busy();
+        if !self.has_arrival() && is_ending() {
+            // A generator that was given up may say nothing for a while, and at once.
+            std::thread::sleep(LOOK_EVERY);
+        }
         // What is to be asked for again waits for the publication.
         let has_again = !self.again.is_empty() && !(self.publishing.is_some() && is_ending());
         if is_quiet && with.generator.load().in_flight == 0 && !has_again {
@@ -189,6 +194,11 @@ impl Dispatcher {
         for id in std::mem::take(&mut self.resumed) {
             let Some(flight) = self.flights.get(&id) else { continue };
             rounds.insert(flight.round);
+            // Whoever looked at it last did not come to the end of that.
+            if flight.is_complete() {
+                self.group_settled(with, id)?;
+                continue;
+            }
             if !flight.is_on() {
                 // Those beside it in a batch of the reward functions wait for no member of it.
                 for member in 0..self.settings.group_size as u32 {
@@ -276,9 +286,10 @@ impl Dispatcher {
         let arrival = self.arrivals;
         let Some(flight) = self.flights.get_mut(&group) else { return Ok(()) };
         let is_on = flight.is_on();
+        flight.generation.num_tokens += outcome.num_tokens();
+        flight.generation.arrival = arrival;
         if let Some(record) = self.held.get_mut(&group) {
-            record.generation.num_tokens += outcome.num_tokens();
-            record.generation.arrival = arrival;
+            record.generation = flight.generation;
         }
         let Some(member) = flight.members.get_mut(id.member as usize) else { return Ok(()) };
         match outcome {

@@ -281,6 +281,10 @@ fn play(plan: &Plan, fake: FakeSettings, kill: Option<Kill>) -> Story {
                 };
                 // What comes sooner than it did is taken in when it was.
                 let follows = !dispatcher.replay.is_over();
+                if stops && follows {
+                    // It goes its own way from here.
+                    witnessed.truncate(story.batches.len());
+                }
                 let lost = dispatcher.publish(&publication, InFlight::Wait, with).expect("published");
                 assert!(lost.is_none());
                 assert_eq!(dispatcher.pending().count(), 0);

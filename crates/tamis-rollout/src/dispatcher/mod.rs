@@ -329,6 +329,11 @@ impl Dispatcher {
             .collect()
     }
 
+    /// Whether something was heard of that is not taken in, because of an order that is followed.
+    pub fn has_untaken(&self) -> bool {
+        !self.inbox.of_groups.is_empty() || !self.scored.is_empty()
+    }
+
     /// The id that the next dispatched group gets.
     pub fn next_group(&self) -> u64 {
         self.next_group
@@ -373,9 +378,9 @@ impl Dispatcher {
         let mut waits = in_flight != InFlight::Abort;
         while self.publishing.is_some() && lost.is_none() {
             lost = or_lost(self.pump(&mut with, is_interrupted))?;
-            // An order that is followed says what ended by the old weights.
-            let may_give_up = waits && self.publishing.is_some() && self.replay.is_over();
-            if may_give_up && lost.is_none() && is_interrupted() {
+            if waits && self.publishing.is_some() && lost.is_none() && is_interrupted() {
+                // What is given up is not what an order says that is followed.
+                self.stop_following(&mut with)?;
                 let given_up = with.generator.publish(publication, InFlight::Abort);
                 lost = or_lost(given_up.map_err(DispatchError::from))?;
                 waits = false;
@@ -384,7 +389,7 @@ impl Dispatcher {
         if self.publishing.take().is_some() {
             self.published(publication.version)?;
         }
-        self.end_step(&mut with, lost)
+        self.end_step(&mut with, is_interrupted, lost)
     }
 
     /// The same where a step left the weights as they were: groups are sampled by them from now on, too.
@@ -393,8 +398,8 @@ impl Dispatcher {
         mut with: Dependencies<'_>,
     ) -> Result<Option<GeneratorError>, DispatchError> {
         self.published(self.version)?;
-        with.is_interrupted = &|| false;
-        self.end_step(&mut with, None)
+        let is_interrupted = std::mem::replace(&mut with.is_interrupted, &|| false);
+        self.end_step(&mut with, is_interrupted, None)
     }
 
     /// Groups are sampled by this version from now on.
@@ -408,6 +413,7 @@ impl Dispatcher {
     fn end_step(
         &mut self,
         with: &mut Dependencies<'_>,
+        is_interrupted: &dyn Fn() -> bool,
         mut lost: Option<GeneratorError>,
     ) -> Result<Option<GeneratorError>, DispatchError> {
         // What was given up is over before the state is saved.
@@ -415,6 +421,7 @@ impl Dispatcher {
             lost = or_lost(self.hear_out(with))?;
         }
         if lost.is_some() {
+            self.stop_following(with)?;
             self.hear_no_more_of_aborted(with)?;
         }
         loop {
@@ -428,6 +435,8 @@ impl Dispatcher {
             } else if self.replay.is_over() {
                 self.note(with, &Taken::StepEnd)?;
                 break;
+            } else if is_interrupted() {
+                self.stop_following(with)?;
             } else {
                 self.ask_again(with)?;
                 lost = or_lost(self.wait(with, &|| false))?;

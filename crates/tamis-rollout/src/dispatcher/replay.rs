@@ -258,6 +258,9 @@ impl Dispatcher {
 
     /// Follows a noted order no further: what comes next in it does not come.
     pub(super) fn stop_following(&mut self, with: &mut Dependencies<'_>) -> Result<(), DispatchError> {
+        if self.replay.is_over() {
+            return Ok(());
+        }
         let left = std::mem::take(&mut self.replay);
         if let Some(order) = &mut with.order {
             order.forget(left.taken.len())?;

@@ -57,7 +57,7 @@ impl Dispatcher {
         Some(ScoreRequest {
             member: (group, member),
             // Where servers sample, a resumed run may have another completion in its place.
-            key: format!("rollout/{}/{member}/{:08x}", group.0, crc32fast::hash(trajectory.text.as_bytes())),
+            key: format!("rollout/{}/{member}/{:08x}", group.0, fingerprint(&record.group, &trajectory.text)),
             prompt: record.prompt.prompt.clone(),
             completion: trajectory.text.clone(),
             completion_ids: trajectory.token_ids.clone(),
@@ -178,29 +178,26 @@ impl Dispatcher {
         groups: &[GroupId],
     ) -> Result<(), DispatchError> {
         let is_complete = |id: &&GroupId| self.flights.get(id).is_some_and(Flight::is_on);
-        let mut complete: Vec<GroupId> = groups.iter().filter(is_complete).copied().collect();
+        let complete: Vec<GroupId> = groups.iter().filter(is_complete).copied().collect();
         if !self.pass_reference(with, &complete)? {
             return Ok(());
         }
         let settled: Vec<(GroupId, Flight)> =
             groups.iter().filter_map(|id| Some((*id, self.flights.remove(id)?))).collect();
-        let generation = |id: &GroupId| self.held.get(id).map(|record| record.generation).unwrap_or_default();
-        let lost: Vec<(GroupId, Flight, u64)> = settled
-            .into_iter()
-            .filter(|(_, flight)| !flight.is_on())
-            .map(|(id, flight)| (id, flight, generation(&id).num_tokens))
-            .collect();
-        complete.sort_by_key(|id| generation(id).arrival);
-        for id in complete {
+        let (mut complete, lost): (Vec<_>, Vec<_>) =
+            settled.into_iter().partition(|(_, flight)| flight.is_on());
+        complete.sort_by_key(|(_, flight)| flight.generation.arrival);
+        for (id, flight) in complete {
             let record = self.held.get_mut(&id).ok_or(DispatchError::UnknownGroup(id.0))?;
             let metric = &self.machine.settings().metric;
             record.values = metric_values(metric, &record.group, record.final_rewards.as_deref())?;
             let (values, facts) = (record.values.clone(), GroupFacts::of(&record.group));
-            let num_lost_tokens = record.generation.num_tokens.saturating_sub(facts.num_tokens);
+            let num_lost_tokens = flight.generation.num_tokens.saturating_sub(facts.num_tokens);
             let facts = GroupFacts { num_lost_tokens, ..facts };
             self.tell(Event::Scored { group: id, values, facts })?;
         }
-        for (group, flight, num_tokens) in lost {
+        for (group, flight) in lost {
+            let num_tokens = flight.generation.num_tokens;
             match flight.course {
                 Course::Failed => self.tell(Event::Failed { group, num_tokens })?,
                 Course::Aborted => self.tell(Event::Aborted { group, num_tokens })?,
@@ -235,4 +232,13 @@ impl Dispatcher {
         }
         Ok(true)
     }
+}
+
+/// CRC-32 of what a completion answers and of its text.
+fn fingerprint(group: &Group, text: &str) -> u32 {
+    let mut sum = crc32fast::Hasher::new();
+    sum.update(&group.prompt.0.to_le_bytes());
+    sum.update(&group.epoch.to_le_bytes());
+    sum.update(text.as_bytes());
+    sum.finalize()
 }

@@ -606,6 +606,36 @@ fn a_publication_comes_to_its_end() {
     }
 }
 
+/// Groups that a full batch gives up leave with its step; what they cost is told after that, and counted.
+#[test]
+fn tokens_of_groups_that_a_full_batch_gives_up_are_counted() {
+    let rounds = ScheduleSettings {
+        metric: Metric::SeqReward,
+        rounds_in_flight: 3,
+        ..ScheduleSettings::verl(2, 2, 4, 0)
+    };
+    let mut dispatcher = Dispatcher::new(settings(4), Scheduler::rounds(rounds).expect("settings"));
+    let fake = FakeSettings { max_delay: 30, ..FakeSettings::faultless(4) };
+    let (mut generator, mut source) = (FakeGenerator::new(fake), Rows::new(1000));
+    let (mut scorer, mut heard) = (scorer(Exact), Heard::default());
+    for version in 1..6 {
+        dispatcher
+            .collect(with(&mut generator, &mut source, &mut scorer, &mut heard))
+            .expect("goes on")
+            .expect("a step");
+        dispatcher.trained(0, 0).expect("trained");
+        let publication = Publication { version: PolicyVersion(version), weights: crate::Weights::InProcess };
+        let with = with(&mut generator, &mut source, &mut scorer, &mut heard);
+        dispatcher.publish(&publication, InFlight::Wait, with).expect("published");
+    }
+    dispatcher
+        .collect(with(&mut generator, &mut source, &mut scorer, &mut heard))
+        .expect("goes on")
+        .expect("a step");
+    let totals = *dispatcher.machine().totals();
+    assert!(totals.aborted.groups > 0 && totals.aborted.tokens > 0, "{totals:?}");
+}
+
 /// What was spent on a sample that is given up and asked for again is counted, though its group comes to its end.
 #[test]
 fn tokens_of_attempts_that_were_given_up_are_counted() {

@@ -119,11 +119,12 @@ impl Recorder {
 
     /// Writes a checkpoint of a state; what it is with the places in its logs and its journal.
     pub(crate) fn save(&mut self, state: &RunState, workers: &mut Workers) -> Result<RunState, RunError> {
-        let Workers { engine, scorer, sampler, order, .. } = workers;
+        let Workers { engine, scorer, sampler, order, dispatcher, .. } = workers;
         self.directory.check_present()?;
         check_finite(engine, &self.directory, state.step, POLICY_RATE)?;
-        // A validation that is still to be made belongs to this step.
-        let next = if state.validation.is_missing { state.step } else { state.step + 1 };
+        // A validation that is still to be made belongs to this step; what is not taken in may have come in it.
+        let is_open = state.validation.is_missing || dispatcher.has_untaken();
+        let next = if is_open { state.step } else { state.step + 1 };
         let journal = scorer.settle_journal(next);
         let samples = sampler.settle_journal(next);
         // What was taken in until this step was trained is in the state, whatever is measured after it.
