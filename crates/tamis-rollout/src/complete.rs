@@ -20,6 +20,9 @@ pub struct Prompted {
     pub keys: Vec<Key>,
 }
 
+/// The completions of each prompt \[P\], or why they could not be generated.
+pub type Completed = Vec<Result<Vec<Sample>, String>>;
+
 /// The completions of each prompt \[P\]: all that were asked for, in key order, or why one of them could not be generated (the others are then
 /// given up). `progress` hears how many prompts are done. `None` where `is_interrupted`.
 ///
@@ -36,7 +39,7 @@ pub fn complete(
     sampling: &Arc<Sampling>,
     is_interrupted: &dyn Fn() -> bool,
     progress: &mut dyn FnMut(usize),
-) -> Result<Option<Vec<Result<Vec<Sample>, String>>>, DispatchError> {
+) -> Result<Option<Completed>, DispatchError> {
     let next = inbox.num_prompts.entry(purpose).or_default();
     let mut open = Open::new(prompts, *next);
     // Numbers are not given again: a late answer to one is never taken for another's.

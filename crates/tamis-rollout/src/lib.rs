@@ -25,7 +25,7 @@ pub mod server;
 mod source;
 pub mod wire;
 
-pub use complete::{Prompted, complete};
+pub use complete::{Completed, Prompted, complete};
 pub use dispatcher::{
     Dependencies, DispatchError, Dispatcher, DispatcherSettings, Next, Observer, OrderLog, Reference,
     ReferencePass, SampleEnd, Taken,

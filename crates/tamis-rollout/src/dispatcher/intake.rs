@@ -138,8 +138,8 @@ impl Dispatcher {
             std::thread::sleep(LOOK_EVERY);
         }
         // What is to be asked for again waits for the publication.
-        let has_again = !self.again.is_empty() && !(self.publishing.is_some() && is_ending());
-        if is_quiet && with.generator.load().in_flight == 0 && !has_again {
+        let is_asked = self.again.is_empty() || (self.publishing.is_some() && is_ending());
+        if is_quiet && with.generator.load().in_flight == 0 && is_asked {
             if !self.replay.is_over() && !is_ending() {
                 return self.stop_following(with);
             }

@@ -497,7 +497,6 @@ fn carried(schedule: &ScheduleState, pool: &PromptPool) -> Result<Vec<Record>, D
             } else {
                 metric_values(metric, &carried.group, final_rewards.as_deref())
             };
-            let is_settled = !schedule.machine.awaits(carried.group.id);
             Some(values.map_err(DispatchError::from).map(|values| Record {
                 group: carried.group.clone(),
                 prompt,
@@ -508,8 +507,7 @@ fn carried(schedule: &ScheduleState, pool: &PromptPool) -> Result<Vec<Record>, D
                 logged: carried.logged.clone(),
                 reference: None,
                 fate: carried.fate.clone(),
-                // A checkpoint of before does not say it.
-                kept_in: carried.kept_in.or(is_settled.then_some(carried.step)),
+                kept_in: carried.kept_in,
                 generation: carried.generation,
             }))
         })

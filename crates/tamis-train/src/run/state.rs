@@ -114,12 +114,19 @@ pub struct ScheduleState {
 impl ScheduleState {
     /// Where it stands now, between two steps.
     pub fn of(dispatcher: &Dispatcher, pool: &PromptPool) -> Self {
+        let mut carried: Vec<CarriedGroup> = dispatcher.held().map(CarriedGroup::of).collect();
+        // What counts is which came before which.
+        let mut arrivals: Vec<u64> = carried.iter().map(|carried| carried.generation.arrival).collect();
+        arrivals.sort_unstable();
+        for Generation { arrival, .. } in carried.iter_mut().map(|carried| &mut carried.generation) {
+            *arrival = arrivals.partition_point(|earlier| earlier < arrival) as u64;
+        }
         Self {
             position: pool.position(),
             given_back: pool.given_back(),
             machine: dispatcher.machine().clone(),
             next_group: dispatcher.next_group(),
-            carried: dispatcher.held().map(CarriedGroup::of).collect(),
+            carried,
             reward_health: dispatcher.reward_health().clone(),
         }
     }

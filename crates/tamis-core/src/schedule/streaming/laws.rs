@@ -395,7 +395,7 @@ impl<'a> Driver<'a> {
             match &event {
                 Event::Scored { facts, .. } => self.tokens += facts.num_tokens + facts.num_lost_tokens,
                 Event::Failed { num_tokens, .. } | Event::Aborted { num_tokens, .. } => {
-                    self.tokens += num_tokens
+                    self.tokens += num_tokens;
                 }
                 Event::Dispatched { groups, .. } => self.held.extend(groups),
                 Event::Trained { .. } => {
