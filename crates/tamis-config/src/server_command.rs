@@ -92,9 +92,10 @@ fn sglang(rollout: &RolloutConfig, launch: Option<&LaunchConfig>, model: &str, p
     all
 }
 
-/// Whether the value of a flag is nobody's business (`--api-key`, `--hf-token`).
-fn is_secret(flag: &str) -> bool {
-    flag.starts_with("--") && (flag.ends_with("-key") || flag.ends_with("-token"))
+/// Whether the value of a flag or a variable is nobody's business (`--api-key`, `--hf_token`, `VLLM_API_KEY=`).
+fn is_secret(name: &str) -> bool {
+    let name = name.replace('_', "-").to_ascii_lowercase();
+    name.ends_with("-key") || name.ends_with("-token")
 }
 
 /// As it is typed into a shell, secrets left out.
@@ -109,15 +110,17 @@ impl fmt::Display for ServerCommand {
             }
         };
         let mut words = Vec::with_capacity(self.words.len());
-        let mut before = "";
+        // A flag may have several values.
+        let mut is_value = false;
         for word in &self.words {
-            let (flag, value) = word.split_once('=').unwrap_or((word, ""));
+            let (name, value) = word.split_once('=').unwrap_or((word, ""));
+            let is_flag = word.starts_with("--");
             words.push(match () {
-                () if is_secret(flag) && !value.is_empty() => format!("{flag}=..."),
-                () if is_secret(before) => "...".to_owned(),
+                () if is_secret(name) && !value.is_empty() => format!("{name}=..."),
+                () if is_value && !is_flag => "...".to_owned(),
                 () => quoted(word),
             });
-            before = word;
+            is_value = if is_flag { is_secret(name) && value.is_empty() } else { is_value };
         }
         let variables = self.environment.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
         let all: Vec<String> = variables.chain(words).collect();
@@ -172,9 +175,18 @@ mod tests {
 
     #[test]
     fn secrets_are_not_shown() {
-        let args = ["--api-key", "s3cret", "--hf-token=s3cret", "--seed=1"].map(str::to_owned).to_vec();
+        let args = ["--api_key", "s3cret", "s3cret", "--hf-token=s3cret", "--seed", "1"];
+        let args = args.map(str::to_owned).to_vec();
         let shown = command(|rollout| rollout.launch = Some(LaunchConfig { args, ..launch() }));
-        assert!(shown.ends_with("--tensor-parallel-size 2 --api-key ... --hf-token=... --seed=1"), "{shown}");
+        assert!(
+            shown.ends_with("--tensor-parallel-size 2 --api_key ... ... --hf-token=... --seed 1"),
+            "{shown}"
+        );
+        let words = ["env", "VLLM_API_KEY=s3cret", "vllm", "--port", "{port}", "{model}"].map(str::to_owned);
+        let shown = command(|rollout| {
+            rollout.launch = Some(LaunchConfig { command: words.to_vec(), ..launch() });
+        });
+        assert!(shown.contains("env VLLM_API_KEY=... vllm --port"), "{shown}");
     }
 
     #[test]

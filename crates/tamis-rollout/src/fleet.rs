@@ -92,6 +92,7 @@ impl Fleet {
             faults: 0,
             bad_answers: 0,
             times_out: 0,
+            says_other: false,
             is_checking: false,
             was_checked: false,
             next_check: now,
@@ -213,6 +214,7 @@ impl Fleet {
                 let Some(task) = self.end_attempt(place, id) else { return Ok(()) };
                 let member = &mut self.members[place];
                 (member.faults, member.bad_answers, member.times_out) = (0, 0, 0);
+                member.says_other = false;
                 if !self.queue.is_empty() {
                     member.limit.succeed();
                 }

@@ -167,8 +167,9 @@ impl<G: Generator> Generator for Journalled<G> {
     }
 
     fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError> {
+        // Of what was read back nothing goes with a generator that is lost.
+        let new = self.generator.next(if self.recorded.is_empty() { wait } else { Wait::No })?;
         let mut events: Vec<GeneratorEvent> = self.recorded.drain(..).collect();
-        let new = self.generator.next(if events.is_empty() { wait } else { Wait::No })?;
         let mut outcomes = Vec::new();
         for event in &new {
             let (id, outcome) = match event {

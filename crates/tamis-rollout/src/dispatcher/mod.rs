@@ -420,11 +420,11 @@ impl Dispatcher {
         while lost.is_none() && self.flights.values().any(|flight| flight.course == Course::Aborted) {
             lost = or_lost(self.hear_out(with))?;
         }
-        if lost.is_some() {
-            self.stop_following(with)?;
-            self.hear_no_more_of_aborted(with)?;
-        }
         loop {
+            if lost.is_some() {
+                self.stop_following(with)?;
+                self.hear_no_more_of_aborted(with)?;
+            }
             // What waited for the weights. Between two steps nothing ends.
             self.run(with, false)?;
             self.scored.extend(with.scorer.next(Wait::No)?);

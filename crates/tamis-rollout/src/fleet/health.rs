@@ -31,7 +31,8 @@ impl Fleet {
             // What else it has in flight is of those weights too.
             member.holds = None;
             self.lose(place, fault, now);
-        } else if are_too_many || fault.class == FaultClass::Connect {
+        } else if are_too_many || matches!(fault.class, FaultClass::Connect | FaultClass::OtherLogprobs) {
+            member.says_other |= fault.class == FaultClass::OtherLogprobs;
             // What it has in flight may still come; a check decides.
             self.set_aside(place, fault, now);
         }
@@ -151,7 +152,8 @@ impl Fleet {
         // One that lives and was taken out before is of no use until it holds the weights.
         let is_left = self.members.iter().any(|member| {
             let is_new = member.state == State::Usable && !member.is_draining && member.times_out == 0;
-            is_new || member.takes(current)
+            // One whose log-probabilities are of no use answers checks all the same.
+            is_new || (member.takes(current) && !member.says_other)
         });
         let is_wanted = !self.tasks.is_empty() || !self.unanswered.is_empty();
         if is_left || !is_wanted {

@@ -29,6 +29,8 @@ pub(super) struct Member {
     pub(super) bad_answers: u32,
     /// How often it was taken out without a success since; the pause grows with it.
     pub(super) times_out: u32,
+    /// Whether its log-probabilities are of a distribution that is of no use, since its last sample.
+    pub(super) says_other: bool,
     pub(super) is_checking: bool,
     pub(super) was_checked: bool,
     pub(super) next_check: Instant,

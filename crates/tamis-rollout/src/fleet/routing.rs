@@ -30,7 +30,9 @@ impl Fleet {
 
     /// Leaves a server that has no room alone for a while, and sends it fewer at once from then on.
     fn spare(&mut self, place: usize, fault: &Fault, now: Instant) {
-        let pause = fault.retry_after.unwrap_or(self.settings.first_pause).min(self.settings.busy_timeout);
+        // A server that wants to be asked again at once turned somebody away all the same.
+        let wanted = fault.retry_after.unwrap_or_default().max(self.settings.first_pause);
+        let pause = wanted.min(self.settings.busy_timeout);
         let member = &mut self.members[place];
         // What was in flight with the one that was turned away says nothing new.
         if member.quiet_until.is_none() {
@@ -58,6 +60,14 @@ impl Fleet {
                 self.tasks.insert(task.request.id, task);
                 return;
             }
+        }
+        if fault.class == FaultClass::OtherLogprobs && !task.is_given_up {
+            // It was not sent: nothing is known of it.
+            task.attempts -= 1;
+            (task.member, task.avoid) = (None, Some(place));
+            self.queue.push_front(task.request.id);
+            self.tasks.insert(task.request.id, task);
+            return;
         }
         task.turned_away = None;
         let is_last = task.attempts >= self.settings.max_attempts;
