@@ -66,6 +66,8 @@ pub struct Fleet {
     lost_since: Option<(Instant, Instant)>,
     /// A file that names servers to be drained, and when it is read next.
     drain_file: Option<(PathBuf, Instant)>,
+    /// What of it was said to drain nobody.
+    said_of_drain: BTreeSet<String>,
 }
 
 impl Fleet {
@@ -124,6 +126,7 @@ impl Fleet {
             num_generated_tokens: 0,
             lost_since: None,
             drain_file: None,
+            said_of_drain: BTreeSet::new(),
         };
         let end = now + settings.start_timeout;
         loop {
@@ -158,7 +161,8 @@ impl Fleet {
     }
 
     /// From now on servers that a file names, one a line, get nothing more; [`FleetMessage::Drained`] follows once what they have is done.
-    /// Once it names them no more, or is gone, they are used again.
+    /// Once it names them no more, or is gone, they are given the weights and used again; where it cannot be read nothing changes. An address
+    /// of no server is said once, by [`FleetMessage::NotDrained`].
     pub fn drain_by(&mut self, file: PathBuf) {
         self.drain_file = Some((file, self.clock.now()));
     }
@@ -166,15 +170,34 @@ impl Fleet {
     fn look_whom_to_drain(&mut self, now: Instant) {
         let Some((file, next)) = self.drain_file.as_mut().filter(|(_, next)| *next <= now) else { return };
         *next = now + self.settings.check_every;
-        let text = std::fs::read_to_string(file).unwrap_or_default();
-        let named: BTreeSet<&str> = text.lines().map(|line| line.trim().trim_end_matches('/')).collect();
-        for member in &mut self.members {
-            let is_named = named.contains(member.server.name().trim_end_matches('/'));
-            if member.is_draining && !is_named {
-                // It is looked at, and given the weights, before it is used.
-                member.state = State::Out { until: now };
+        let mut not_drained = Vec::new();
+        match std::fs::read_to_string(&*file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                not_drained.push((file.display().to_string(), format!("the file cannot be read: {error}")));
             }
-            member.is_draining = is_named;
+            text => {
+                let text = text.unwrap_or_default();
+                let lines = text.lines().map(|line| line.trim().trim_end_matches('/'));
+                let named: BTreeSet<&str> = lines.filter(|line| !line.is_empty()).collect();
+                let mut of_nobody = named.clone();
+                for member in &mut self.members {
+                    let name = member.server.name().trim_end_matches('/');
+                    let is_named = named.contains(name);
+                    of_nobody.remove(name);
+                    if member.is_draining && !is_named {
+                        // It is looked at, and given the weights, before it is used.
+                        (member.state, member.holds) = (State::Out { until: now }, None);
+                    }
+                    member.is_draining = is_named;
+                }
+                let no_server = |name: &str| (name.to_owned(), "it is no server of this run".to_owned());
+                not_drained.extend(of_nobody.into_iter().map(no_server));
+            }
+        }
+        for (what, why) in not_drained {
+            if self.said_of_drain.insert(what.clone()) {
+                (self.say)(FleetMessage::NotDrained { what, why });
+            }
         }
     }
 
@@ -262,12 +285,15 @@ impl Fleet {
         Ok(())
     }
 
-    /// Says that weights are published once every server in use holds them, and there is one.
+    /// Says that weights are published once every server in use holds them, and there is one. Servers that were taken out and have not
+    /// sampled since are not waited for.
     fn answer_publications(&mut self) {
         let Some(version) = self.version().filter(|_| !self.unanswered.is_empty()) else { return };
         let in_use = |member: &&Member| member.state == State::Usable && !member.is_draining;
         let hold = |member: &Member| member.holds == Some(version) && !member.is_publishing;
-        if self.members.iter().filter(in_use).any(hold) && self.members.iter().filter(in_use).all(hold) {
+        let is_awaited = |member: &Member| member.times_out == 0 && !hold(member);
+        let in_use = || self.members.iter().filter(in_use);
+        if in_use().any(hold) && !in_use().any(is_awaited) {
             let published = self.unanswered.drain(..).map(|version| GeneratorEvent::Published { version });
             self.events.extend(published);
         }

@@ -169,9 +169,9 @@ pub struct HttpServer<P> {
     mode: Option<LogprobsOf>,
     /// What program it is and how it was started is known.
     is_known: bool,
-    /// It has answered a check once.
-    was_checked: bool,
-    /// How far its log-probabilities were from those of the first weights that it was given, in nats: its rounding.
+    /// A publication that failed may have left it paused.
+    left_paused: bool,
+    /// How far its log-probabilities were from those of the first weights that it was given, as a part of their spread.
     rounding: Option<f64>,
 }
 
@@ -200,7 +200,7 @@ impl<P: Protocol> HttpServer<P> {
             checking: None,
             max_model_len: None,
             is_known: false,
-            was_checked: false,
+            left_paused: false,
             rounding: None,
         }
     }
@@ -298,7 +298,7 @@ impl<P: Protocol> Server for HttpServer<P> {
         }
         self.errands.clear();
         self.closing.clear();
-        self.publishing = None;
+        self.left_paused |= self.publishing.take().is_some_and(|publishing| publishing.may_be_paused());
         self.checking = None;
         self.forget();
         let held = std::mem::take(&mut self.held).into_iter().filter_map(|event| match event {

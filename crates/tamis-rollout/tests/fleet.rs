@@ -92,6 +92,7 @@ struct FakeServer {
     retry_after: Option<Duration>,
     /// It loads no weights.
     refuses_weights: bool,
+    publish_takes: Duration,
 }
 
 impl FakeServer {
@@ -178,7 +179,7 @@ impl Server for FakeServer {
         } else {
             ServerEvent::Published { version }
         };
-        self.due.push((now + Duration::from_millis(300), event));
+        self.due.push((now + self.publish_takes, event));
     }
 
     fn check(&mut self) {
@@ -296,6 +297,7 @@ impl FakeServer {
             room: usize::MAX,
             retry_after: None,
             refuses_weights: false,
+            publish_takes: Duration::from_millis(300),
         }
     }
 }
@@ -624,7 +626,7 @@ fn a_server_that_comes_back_is_given_the_weights_before_it_is_used() {
 
 #[test]
 fn a_drained_server_gets_nothing_more() {
-    let World { mut fleet, seen, said, .. } =
+    let World { mut fleet, seen, said, clock, .. } =
         connect(1, &[(GOOD, None); 2], FleetSettings::default()).expect("answer");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("drain");
@@ -652,6 +654,32 @@ fn a_drained_server_gets_nothing_more() {
         }
     }
     assert!(on_first() > 20, "{}", on_first());
+    let not_drained = |said: &FleetMessage| match said {
+        FleetMessage::NotDrained { what, .. } => Some(what.clone()),
+        _ => None,
+    };
+    let not_drained = || said.lock().unwrap().iter().filter_map(not_drained).collect::<Vec<_>>();
+    assert_eq!(not_drained(), ["http://nobody"], "said once, however often it is read");
+    // One that missed none may have been started again meanwhile.
+    let num_published = || seen.lock().unwrap().publications;
+    let before = num_published();
+    std::fs::write(&file, "http://s0\n").unwrap();
+    let mut wait = |seconds| {
+        let end = clock.now() + Duration::from_secs(seconds);
+        while clock.now() < end {
+            fleet.next(Wait::Until(end)).expect("goes on");
+        }
+    };
+    wait(10);
+    // What cannot be read undrains nobody.
+    std::fs::remove_file(&file).unwrap();
+    std::fs::create_dir(&file).unwrap();
+    wait(30);
+    assert_eq!(num_published(), before);
+    assert_eq!(not_drained(), ["http://nobody", &file.display().to_string()]);
+    std::fs::remove_dir(&file).unwrap();
+    wait(10);
+    assert_eq!(num_published(), before + 1);
 }
 
 #[test]
@@ -677,13 +705,20 @@ fn a_folder_that_no_server_can_load_ends_the_wait() {
 /// One of several was started without the routes that change weights: the run goes on with the others.
 #[test]
 fn a_server_that_refuses_weights_is_left_out_while_another_takes_them() {
-    let refusing = |place: usize, server: &mut FakeServer| server.refuses_weights = place == 0;
-    let World { mut fleet, seen, said, .. } =
+    let refusing = |place: usize, server: &mut FakeServer| {
+        if place == 0 {
+            (server.refuses_weights, server.publish_takes) = (true, Duration::from_secs(60));
+        }
+    };
+    let World { mut fleet, seen, said, clock, .. } =
         connect_to(1, &[(GOOD, None); 2], FleetSettings::default(), refusing).expect("answer");
     for version in 1..4 {
+        let begun = clock.now();
         fleet.publish(&publication(version), InFlight::Wait).expect("begun");
         let published = GeneratorEvent::Published { version: PolicyVersion(version) };
         assert_eq!(fleet.next(Wait::Forever).expect("goes on"), [published]);
+        // Its refusal takes long, and is waited for once.
+        assert_eq!(clock.now() - begun < Duration::from_secs(1), version > 1, "version {version}");
         for group in 0..20 {
             fleet.submit(request(100 * version + group, 0)).expect("taken");
         }

@@ -111,6 +111,13 @@ fn write_probe(weights: &str, folder: &Path) {
     Probe { token_ids: vec![2, 3, 4], logprobs, tolerance: 0.01 }.write(folder).expect("written");
 }
 
+/// So many log-probabilities, each as far from what a server says that keeps its first weights.
+fn write_probe_off(difference: f64, num: usize, folder: &Path) {
+    let logprobs = (1..=num).map(|place| logprob("initial", place) - difference).collect();
+    let token_ids = (2..).take(num + 1).collect();
+    Probe { token_ids, logprobs, tolerance: 0.05 }.write(folder).expect("written");
+}
+
 fn sampling() -> Sampling {
     Sampling::plain(8)
 }
@@ -380,22 +387,39 @@ fn weights_that_a_probe_disproves_are_not_used() {
 /// differ by is what it did with its own weights.
 #[test]
 fn weights_that_differ_by_more_than_the_server_rounds_are_not_used() {
-    // Nats off at each publication; the last is too much.
-    for (differences, allowed) in [
-        (&[1e-5, 9e-5, 2e-4][..], "0.000100 allowed, with its first weights 0.000010"),
-        (&[0.002, 0.015, 0.017], "0.016000 allowed, with its first weights 0.002000"),
-        (&[0.02, 0.045, 0.055], "0.050000 allowed, with its first weights 0.020000"),
+    // Tokens and nats off at each publication; the last is too much.
+    for (publications, allowed) in [
+        (
+            &[(2, 1e-5), (2, 9e-5), (2, 2e-4)][..],
+            "0.000100 allowed; by its first weights rounding makes 0.000010",
+        ),
+        (
+            &[(2, 0.002), (2, 0.015), (2, 0.017)],
+            "0.016000 allowed; by its first weights rounding makes 0.002000",
+        ),
+        (
+            &[(2, 0.02), (2, 0.045), (2, 0.055)],
+            "0.050000 allowed; by its first weights rounding makes 0.020000",
+        ),
+        // Log-probabilities that are spread three times as far are rounded as much more.
+        (
+            &[(2, 0.002), (6, 0.045), (6, 0.049)],
+            "0.048000 allowed; by its first weights rounding makes 0.006000",
+        ),
+        // One alone has no spread to learn from.
+        (
+            &[(1, 0.04), (2, 0.002), (2, 0.017)],
+            "0.016000 allowed; by its first weights rounding makes 0.002000",
+        ),
     ] {
         let vllm = FakeVllm::start(Behaviour { keeps_weights: true, ..Behaviour::default() });
         let settings = FleetSettings { give_up_after: Some(Duration::from_secs(2)), ..fleet_settings() };
         let (mut fleet, _) = connect::<Vllm>(&[vllm.server.url()], None, settings, |_| {}).expect("answers");
-        for (version, difference) in differences.iter().enumerate() {
+        for (version, &(num, difference)) in publications.iter().enumerate() {
             let weights = folder("any");
-            let logprobs = [1, 2].map(|place| logprob("initial", place) - difference).to_vec();
-            let probe = Probe { token_ids: vec![2, 3, 4], logprobs, tolerance: 0.05 };
-            probe.write(weights.path()).expect("written");
+            write_probe_off(difference, num, weights.path());
             let version = version as u64 + 1;
-            if version < differences.len() as u64 {
+            if version < publications.len() as u64 {
                 publish(&mut fleet, version, weights.path());
                 continue;
             }
@@ -410,6 +434,48 @@ fn weights_that_differ_by_more_than_the_server_rounds_are_not_used() {
             assert!(fleet.fault_counts().servers[&FaultClass::Probe] >= 2, "nor at a second try");
         }
     }
+}
+
+/// Another process at the same address may round otherwise: at other precision, say.
+#[test]
+fn rounding_is_that_of_the_process_that_runs() {
+    let behaviour = Behaviour { keeps_weights: true, ..Behaviour::default() };
+    let vllm = FakeVllm::start(behaviour.clone());
+    let (address, url) = (vllm.server.address, vllm.server.url());
+    let (mut fleet, said) = connect::<Vllm>(&[url], None, fleet_settings(), |_| {}).expect("answers");
+    let weights = folder("any");
+    write_probe_off(1e-5, 2, weights.path());
+    publish(&mut fleet, 1, weights.path());
+    only_sample(&mut fleet, request(0, 0));
+    drop(vllm);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while said.lock().unwrap().is_empty() {
+        assert!(Instant::now() < deadline, "it is not missed");
+        fleet.next(Wait::Until(Instant::now() + Duration::from_millis(50))).expect("goes on");
+    }
+    write_probe_off(0.02, 2, weights.path());
+    let _again = FakeVllm::start_at(Some(address), behaviour);
+    only_sample(&mut fleet, request(0, 1));
+}
+
+/// It is known at the first word of it, whatever else the other process can be asked meanwhile.
+#[test]
+fn a_server_whose_weights_are_called_otherwise_is_not_used_at_once() {
+    let behaviour = Behaviour { scale_out: false, ..Behaviour::default() };
+    let (vllm, mut fleet) = vllm(behaviour, |_| {});
+    let weights = folder("first");
+    publish(&mut fleet, 1, weights.path());
+    // Questions that generate wait.
+    let paused = Some("wait".to_owned());
+    {
+        let mut state = vllm.state.lock().unwrap();
+        (state.label, state.paused) = ("default".to_owned(), paused);
+    }
+    fleet.next(Wait::Until(Instant::now() + Duration::from_millis(900))).expect("goes on");
+    assert_eq!(fleet.fault_counts().servers, BTreeMap::from([(FaultClass::StaleWeights, 1)]));
+    let sample = only_sample(&mut fleet, request(0, 0));
+    assert_eq!(sample.logprobs, expected_logprobs("first", sample.token_ids.len()));
+    assert_eq!(vllm.state.lock().unwrap().label, "run7-v1");
 }
 
 /// Its answers come before its word that it goes on, and its weights are not the ones that it was given.
@@ -609,6 +675,23 @@ fn a_server_that_was_left_paused_goes_on() {
         assert!(begun.elapsed() < Duration::from_secs(5), "{release:?}");
         let resumed = vllm.state.lock().unwrap().calls.iter().filter(|call| *call == "/resume").count();
         assert_eq!(resumed, 1, "{release:?}: at the first look alone");
+    }
+}
+
+/// A publication that fails leaves it paused: it goes on at the next look, without waiting for somebody else to have it do so.
+#[test]
+fn a_server_that_failed_to_load_goes_on_and_is_given_the_weights_again() {
+    for release in [Release::V032, Release::V033] {
+        let patient = |settings: &mut ServerSettings| settings.pause_grace = Duration::from_secs(600);
+        let (vllm, mut fleet) =
+            vllm(Behaviour { release, failing_reloads: 1, ..Behaviour::default() }, patient);
+        let weights = folder("first");
+        fleet.publish(&publication(1, weights.path()), InFlight::Wait).expect("begun");
+        let events = fleet.next(Wait::Forever).unwrap_or_else(|error| panic!("{release:?}: {error}"));
+        assert_eq!(events, [GeneratorEvent::Published { version: PolicyVersion(1) }], "{release:?}");
+        assert_eq!(vllm.state.lock().unwrap().weights, "first");
+        let failed = BTreeMap::from([(FaultClass::ServerError, 1)]);
+        assert_eq!(fleet.fault_counts().servers, failed, "{release:?}");
     }
 }
 

@@ -77,6 +77,13 @@ pub enum FleetMessage {
         /// Which.
         server: String,
     },
+    /// Something that was to take servers out takes out none. Said once.
+    NotDrained {
+        /// The address of no server, or the file.
+        what: String,
+        /// Why.
+        why: String,
+    },
     /// No server is left: what was tried. Said at once and then every minute.
     Waiting {
         /// Since when.
@@ -99,6 +106,7 @@ impl std::fmt::Display for FleetMessage {
                 )
             }
             Self::Drained { server } => write!(formatter, "{server} has nothing in flight any more"),
+            Self::NotDrained { what, why } => write!(formatter, "{what} drains no server: {why}"),
             Self::Waiting { for_so_long, tried } => write!(
                 formatter,
                 "waiting for a server since {} s ({}); the run can be stopped and resumed",

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use super::publishing::version_of;
 use super::{ASK_AGAIN, Control, Errand, HttpServer, Protocol, Report, ServerEvent, Told};
 use crate::http::Exchange;
 use crate::wire::{Fault, FaultClass, vllm};
@@ -13,7 +14,7 @@ enum Look {
     Health,
     Program,
     Models,
-    /// A process that ended in the middle of a publication has left it paused.
+    /// A publication that came to no end has left it paused.
     IsPaused,
     Resume,
     Mode,
@@ -57,8 +58,7 @@ impl<P: Protocol> HttpServer<P> {
             Look::Figures,
         ];
         let is_needed = |look: &Look| match look {
-            Look::Program => !self.is_known,
-            Look::IsPaused | Look::Resume => !self.was_checked,
+            Look::Program | Look::IsPaused | Look::Resume => !self.is_known,
             Look::Mode => self.mode.is_none() && !P::IS_TEXT_ONLY,
             _ => true,
         };
@@ -73,7 +73,7 @@ impl<P: Protocol> HttpServer<P> {
             let Some(&look) = checking.left.front() else {
                 let report = checking.report;
                 self.checking = None;
-                (self.is_known, self.was_checked) = (true, true);
+                (self.is_known, self.left_paused) = (true, false);
                 self.ready.push(ServerEvent::Checked(Ok(report)));
                 return;
             };
@@ -115,7 +115,7 @@ impl<P: Protocol> HttpServer<P> {
             }
             Ok(Told::IsPaused(true)) => {
                 let since = *checking.paused_since.get_or_insert(now);
-                if now.saturating_duration_since(since) < self.settings.pause_grace {
+                if !self.left_paused && now.saturating_duration_since(since) < self.settings.pause_grace {
                     checking.left.push_front(look);
                     checking.again_at = Some(now + ASK_AGAIN.min(self.settings.pause_grace));
                     return;
@@ -131,14 +131,17 @@ impl<P: Protocol> HttpServer<P> {
                 None
             }
             Ok(Told::Label(label)) => {
+                if version_of(&self.settings.nonce, &label).is_none() {
+                    // Another process maybe, which rounds otherwise.
+                    self.rounding = None;
+                }
                 let holds_current = self.label.as_ref().map(|ours| *ours == label);
                 checking.report.holds_current = holds_current;
-                if holds_current == Some(false) && self.is_known {
-                    checking.left.push_front(Look::Mode);
-                    checking.left.push_front(Look::Program);
-                    self.forget();
-                }
-                None
+                let is_other = holds_current == Some(false) && self.is_known;
+                is_other.then(|| {
+                    let detail = "its weights are called otherwise: it was restarted or given others";
+                    Fault::new(FaultClass::StaleWeights, detail)
+                })
             }
             Ok(Told::Figures(figures)) => {
                 checking.report.figures = figures;

@@ -83,4 +83,18 @@ impl Probe {
         let sum: f64 = self.logprobs.iter().zip(logprobs).map(|(ours, theirs)| (ours - theirs).abs()).sum();
         sum / self.logprobs.len() as f64
     }
+
+    /// Mean absolute distance of the expected log-probabilities from their mean, in nats: it grows with the logits, as rounding does. 0
+    /// where there is one alone, or where they are all the same.
+    ///
+    /// ```
+    /// use tamis_rollout::server::Probe;
+    /// let probe = Probe { token_ids: vec![1, 2, 3], logprobs: vec![-1.0, -2.0], tolerance: 0.05 };
+    /// assert_eq!(probe.spread(), 0.5);
+    /// ```
+    pub fn spread(&self) -> f64 {
+        let num = self.logprobs.len() as f64;
+        let mean = self.logprobs.iter().sum::<f64>() / num;
+        self.logprobs.iter().map(|logprob| (logprob - mean).abs()).sum::<f64>() / num
+    }
 }

@@ -18,11 +18,11 @@ const MOST_RESETS: u32 = 40;
 /// network file system may show it late.
 const MOST_RELOADS: u32 = 6;
 
-/// How much further from the expected log-probabilities later weights may be than the first were.
+/// How much further from the expected log-probabilities later weights may be than the first were, as a part of the probe's spread.
 const ROUNDING_VARIES: f64 = 8.0;
 
 /// Mean difference of log-probabilities, in nats, that is never held against a server: eight times that of vLLM at 32 bits
-/// (docs/real-vllm.md). Only with a model whose first weights say next to nothing may rounding grow to it.
+/// (docs/real-vllm.md).
 const LEAST_TOLERANCE: f64 = 1e-4;
 
 /// Steps of a publication, in order.
@@ -65,6 +65,12 @@ pub(super) struct Publishing {
     /// Answers in vain at this stage.
     pub(super) tries: u32,
     pub(super) ask_again_at: Option<Instant>,
+}
+
+impl Publishing {
+    pub(super) fn may_be_paused(&self) -> bool {
+        !matches!(self.stage, Stage::Emptying | Stage::Probe)
+    }
 }
 
 /// What a version's weights are called at servers.
@@ -204,13 +210,16 @@ impl<P: Protocol> HttpServer<P> {
             }
             Ok(Told::Scores(scores)) => publishing.probe.as_ref().and_then(|probe| {
                 let difference = probe.difference(&scores);
-                let known = self.rounding.map(|first| (ROUNDING_VARIES * first).max(LEAST_TOLERANCE));
+                let spread = probe.spread();
+                let rounding = self.rounding.map(|part| part * spread);
+                let known = rounding.map(|rounding| (ROUNDING_VARIES * rounding).max(LEAST_TOLERANCE));
                 let tolerance = [known, self.protocol.rounding()]
                     .into_iter()
                     .flatten()
                     .fold(probe.tolerance, f64::min);
                 if difference <= tolerance {
-                    self.rounding.get_or_insert(difference);
+                    // Where all are the same nothing is learned, and the next weights count as the first.
+                    self.rounding = self.rounding.or((spread > 0.0).then(|| difference / spread));
                     return None;
                 }
                 let detail = format!(
@@ -218,7 +227,7 @@ impl<P: Protocol> HttpServer<P> {
                      ({tolerance:.6} allowed{}): it holds other weights (a model with tied embeddings needs an untied copy on some \
                      builds: `tamis export --untie`)",
                     publishing.folder,
-                    self.rounding.map_or_else(String::new, |first| format!(", with its first weights {first:.6}")),
+                    rounding.map_or_else(String::new, |rounding| format!("; by its first weights rounding makes {rounding:.6}")),
                 );
                 Some(Fault::new(FaultClass::Probe, detail))
             }),
@@ -244,6 +253,7 @@ impl<P: Protocol> HttpServer<P> {
 
     fn fail_publication(&mut self, fault: &Fault) {
         let Some(publishing) = self.publishing.take() else { return };
+        self.left_paused |= publishing.may_be_paused();
         for event in std::mem::take(&mut self.held) {
             self.ready.push(match event {
                 ServerEvent::Sampled { id, sample } => {

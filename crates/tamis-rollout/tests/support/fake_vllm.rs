@@ -66,6 +66,8 @@ pub(crate) struct Behaviour {
     pub(crate) dev_mode: bool,
     /// So many reloads are refused: the folder is not seen yet.
     pub(crate) late_reloads: usize,
+    /// So many reloads fail.
+    pub(crate) failing_reloads: usize,
     /// How long after the resume it says that it goes on.
     pub(crate) resume_delay: Duration,
 }
@@ -84,6 +86,7 @@ impl Default for Behaviour {
             key: None,
             dev_mode: true,
             late_reloads: 0,
+            failing_reloads: 0,
             resume_delay: Duration::ZERO,
         }
     }
@@ -207,6 +210,9 @@ async fn answer(
             let tries = state.lock().unwrap().calls.iter().filter(|call| *call == "/collective_rpc").count();
             if tries <= behaviour.late_reloads {
                 return error(400, "BadRequestError", "there is no such folder");
+            }
+            if tries <= behaviour.failing_reloads {
+                return error(500, "InternalServerError", "out of memory");
             }
             let folder = body["kwargs"]["weights_path"].as_str().unwrap_or_default().to_owned();
             match std::fs::read_to_string(format!("{folder}/config.json")) {
