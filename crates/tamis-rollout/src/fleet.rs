@@ -173,7 +173,10 @@ impl Fleet {
         let mut not_drained = Vec::new();
         match std::fs::read_to_string(&*file) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                not_drained.push((file.display().to_string(), format!("the file cannot be read: {error}")));
+                not_drained.push((
+                    file.display().to_string(),
+                    format!("it cannot be read, which changes nothing: {error}"),
+                ));
             }
             text => {
                 let text = text.unwrap_or_default();
@@ -190,7 +193,8 @@ impl Fleet {
                     }
                     member.is_draining = is_named;
                 }
-                let no_server = |name: &str| (name.to_owned(), "it is no server of this run".to_owned());
+                let no_server =
+                    |name: &str| (name.to_owned(), "no server of this run has this address".to_owned());
                 not_drained.extend(of_nobody.into_iter().map(no_server));
             }
         }

@@ -106,7 +106,7 @@ impl std::fmt::Display for FleetMessage {
                 )
             }
             Self::Drained { server } => write!(formatter, "{server} has nothing in flight any more"),
-            Self::NotDrained { what, why } => write!(formatter, "{what} drains no server: {why}"),
+            Self::NotDrained { what, why } => write!(formatter, "drain: {what}: {why}"),
             Self::Waiting { for_so_long, tried } => write!(
                 formatter,
                 "waiting for a server since {} s ({}); the run can be stopped and resumed",
