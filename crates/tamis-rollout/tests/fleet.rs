@@ -755,7 +755,8 @@ fn answers_that_are_no_samples_take_a_server_out_and_fail_no_request() {
 
 #[test]
 fn a_server_without_room_is_waited_for_and_sent_fewer() {
-    for retry_after in [None, Some(Duration::from_secs(20))] {
+    // One that wants to be asked again at once is not believed.
+    for retry_after in [None, Some(Duration::ZERO), Some(Duration::from_secs(20))] {
         let small = |_: usize, server: &mut FakeServer| {
             (server.room, server.retry_after) = (3, retry_after);
         };
