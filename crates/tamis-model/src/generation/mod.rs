@@ -98,6 +98,21 @@ pub struct Completion {
     pub finish: FinishReason,
 }
 
+impl Completion {
+    /// What a sample that is given up before it has a token ends with.
+    pub fn without_tokens(request: RequestId, sample: usize) -> Self {
+        Self {
+            request,
+            sample,
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+            entropy: f64::NAN,
+            alternatives: Vec::new(),
+            finish: FinishReason::Aborted,
+        }
+    }
+}
+
 /// A sample that is under way.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress<'a> {
@@ -358,7 +373,7 @@ impl Generator {
             running.finish = Some(FinishReason::Aborted);
         }
         let mut aborted = self.collect();
-        aborted.extend(queue.into_iter().map(|sample| unstarted(request, sample)));
+        aborted.extend(queue.into_iter().map(|sample| Completion::without_tokens(request, sample)));
         self.remove(request);
         aborted
     }
@@ -374,7 +389,7 @@ impl Generator {
             } else if group.queue.is_empty() {
                 self.waiting.retain(|&id| id != request);
             }
-            return Some(unstarted(request, sample));
+            return Some(Completion::without_tokens(request, sample));
         }
         let is_it = |running: &&mut Running| running.request == request && running.sample == sample;
         self.running.iter_mut().find(is_it)?.finish = Some(FinishReason::Aborted);
@@ -633,19 +648,6 @@ impl Generator {
         }
         self.running = kept;
         finished
-    }
-}
-
-/// What a sample that never ran ends with.
-fn unstarted(request: RequestId, sample: usize) -> Completion {
-    Completion {
-        request,
-        sample,
-        tokens: Vec::new(),
-        logprobs: Vec::new(),
-        entropy: f64::NAN,
-        alternatives: Vec::new(),
-        finish: FinishReason::Aborted,
     }
 }
 

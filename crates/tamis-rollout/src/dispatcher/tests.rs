@@ -535,10 +535,10 @@ impl RewardFunction for Until {
     }
 }
 
-/// A generator that is gone from an instant on.
-struct Gone {
-    generator: FakeGenerator,
-    is_gone: bool,
+/// A generator that is lost the next so many times that it is asked.
+pub(crate) struct Gone {
+    pub(crate) generator: FakeGenerator,
+    pub(crate) num_lost: u32,
 }
 
 impl Generator for Gone {
@@ -552,7 +552,8 @@ impl Generator for Gone {
         self.generator.publish(weights, in_flight)
     }
     fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError> {
-        if self.is_gone {
+        if self.num_lost > 0 {
+            self.num_lost -= 1;
             return Err(GeneratorError::Unreachable { tried: vec!["there".to_owned()] });
         }
         self.generator.next(wait)
@@ -569,7 +570,7 @@ fn a_publication_comes_to_its_end() {
     for (is_interrupted, is_gone) in [(true, false), (false, true), (true, true)] {
         let mut dispatcher = stream(2, 4);
         let fake = FakeSettings { max_delay: 40, ..FakeSettings::faultless(4) };
-        let mut generator = Gone { generator: FakeGenerator::new(fake), is_gone: false };
+        let mut generator = Gone { generator: FakeGenerator::new(fake), num_lost: 0 };
         let ends = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let (mut source, mut heard) = (Rows::new(1000), Heard::default());
         let mut scorer = scorer(Until(Arc::clone(&ends)));
@@ -579,7 +580,7 @@ fn a_publication_comes_to_its_end() {
             .expect("a step");
         dispatcher.trained(0, 0).expect("trained");
         ends.store(is_interrupted, std::sync::atomic::Ordering::SeqCst);
-        generator.is_gone = is_gone;
+        generator.num_lost = if is_gone { u32::MAX } else { 0 };
         let publication = Publication { version: PolicyVersion(1), weights: crate::Weights::InProcess };
         let stops = || is_interrupted;
         let with_stop = Dependencies {
@@ -606,6 +607,26 @@ fn a_publication_comes_to_its_end() {
     }
 }
 
+/// So many steps at a generator without faults, with weights published between them.
+fn take_steps(num_steps: u64, dispatcher: &mut Dispatcher, in_flight: InFlight) {
+    let fake = FakeSettings { max_delay: 60, ..FakeSettings::faultless(4) };
+    let (mut generator, mut source) = (FakeGenerator::new(fake), Rows::new(1000));
+    let (mut scorer, mut heard) = (scorer(Exact), Heard::default());
+    for version in 0..num_steps {
+        if version > 0 {
+            dispatcher.trained(0, 0).expect("trained");
+            let weights = crate::Weights::InProcess;
+            let publication = Publication { version: PolicyVersion(version), weights };
+            let with = with(&mut generator, &mut source, &mut scorer, &mut heard);
+            dispatcher.publish(&publication, in_flight, with).expect("published");
+        }
+        dispatcher
+            .collect(with(&mut generator, &mut source, &mut scorer, &mut heard))
+            .expect("goes on")
+            .expect("a step");
+    }
+}
+
 /// Groups that a full batch gives up leave with its step; what they cost is told after that, and counted.
 #[test]
 fn tokens_of_groups_that_a_full_batch_gives_up_are_counted() {
@@ -615,23 +636,7 @@ fn tokens_of_groups_that_a_full_batch_gives_up_are_counted() {
         ..ScheduleSettings::verl(2, 2, 4, 0)
     };
     let mut dispatcher = Dispatcher::new(settings(4), Scheduler::rounds(rounds).expect("settings"));
-    let fake = FakeSettings { max_delay: 30, ..FakeSettings::faultless(4) };
-    let (mut generator, mut source) = (FakeGenerator::new(fake), Rows::new(1000));
-    let (mut scorer, mut heard) = (scorer(Exact), Heard::default());
-    for version in 1..6 {
-        dispatcher
-            .collect(with(&mut generator, &mut source, &mut scorer, &mut heard))
-            .expect("goes on")
-            .expect("a step");
-        dispatcher.trained(0, 0).expect("trained");
-        let publication = Publication { version: PolicyVersion(version), weights: crate::Weights::InProcess };
-        let with = with(&mut generator, &mut source, &mut scorer, &mut heard);
-        dispatcher.publish(&publication, InFlight::Wait, with).expect("published");
-    }
-    dispatcher
-        .collect(with(&mut generator, &mut source, &mut scorer, &mut heard))
-        .expect("goes on")
-        .expect("a step");
+    take_steps(6, &mut dispatcher, InFlight::Wait);
     let totals = *dispatcher.machine().totals();
     assert!(totals.aborted.groups > 0 && totals.aborted.tokens > 0, "{totals:?}");
 }
@@ -640,24 +645,12 @@ fn tokens_of_groups_that_a_full_batch_gives_up_are_counted() {
 #[test]
 fn tokens_of_attempts_that_were_given_up_are_counted() {
     let mut dispatcher = stream(2, 4);
-    let fake = FakeSettings { max_delay: 60, ..FakeSettings::faultless(4) };
-    let (mut generator, mut source) = (FakeGenerator::new(fake), Rows::new(1000));
-    let (mut scorer, mut heard) = (scorer(Exact), Heard::default());
-    for version in 1..6 {
-        dispatcher
-            .collect(with(&mut generator, &mut source, &mut scorer, &mut heard))
-            .expect("goes on")
-            .expect("a step");
-        dispatcher.trained(0, 0).expect("trained");
-        let publication = Publication { version: PolicyVersion(version), weights: crate::Weights::InProcess };
-        let with = with(&mut generator, &mut source, &mut scorer, &mut heard);
-        dispatcher.publish(&publication, InFlight::Abort, with).expect("published");
-    }
-    let spent: u64 = dispatcher.held().map(|record| record.generation.num_tokens).sum();
+    take_steps(5, &mut dispatcher, InFlight::Abort);
     let totals = *dispatcher.machine().totals();
     assert!(totals.aborted.tokens > 0 && totals.aborted.groups == 0, "{totals:?}");
-    let in_members: u64 = dispatcher.held().map(|record| record.group.num_tokens() as u64).sum();
-    assert!(spent >= in_members);
+    // What is told of a group that is under way is what its members have, and what was lost on the way.
+    let lost = |record: &Record| record.generation.num_tokens - record.group.num_tokens() as u64;
+    assert!(dispatcher.held().map(lost).sum::<u64>() > 0);
 }
 
 /// Groups in flight when weights are published end by the old ones and settle; with `Keep` their tokens say which weights sampled them.

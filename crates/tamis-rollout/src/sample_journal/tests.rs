@@ -9,7 +9,7 @@ use tamis_core::schedule::{ScheduleSettings, Scheduler, StreamingSettings};
 use tamis_env::reward::exact::Exact;
 
 use super::*;
-use crate::dispatcher::tests::{Heard, Rows, scorer, settings};
+use crate::dispatcher::tests::{Gone, Heard, Rows, scorer, settings};
 use crate::fake::{FakeGenerator, FakeSettings, Faults};
 use crate::generator::Weights;
 use crate::{Dependencies, Dispatcher, End, Record, RewardHealth};
@@ -226,30 +226,6 @@ fn a_run_that_is_killed_at_any_instant_has_the_samples_it_had() {
     }
 }
 
-/// A generator that is lost when it is asked for the first time.
-struct Lost(FakeGenerator, bool);
-
-impl Generator for Lost {
-    fn submit(&mut self, request: SampleRequest) -> Result<(), GeneratorError> {
-        self.0.submit(request)
-    }
-    fn abort(&mut self, what: AbortScope) {
-        self.0.abort(what);
-    }
-    fn publish(&mut self, weights: &Publication, in_flight: InFlight) -> Result<(), GeneratorError> {
-        self.0.publish(weights, in_flight)
-    }
-    fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError> {
-        if std::mem::take(&mut self.1) {
-            return Err(GeneratorError::Unreachable { tried: Vec::new() });
-        }
-        self.0.next(wait)
-    }
-    fn load(&self) -> Load {
-        self.0.load()
-    }
-}
-
 /// What was read back is told once the generator answers again.
 #[test]
 fn nothing_that_was_read_back_goes_with_a_generator_that_is_lost() {
@@ -260,7 +236,7 @@ fn nothing_that_was_read_back_goes_with_a_generator_that_is_lost() {
         SampleOutcome::Failed { kind: FailureKind::Permanent, reason: "known".to_owned(), num_tokens: 3 };
     let disk = Disk::default();
     disk.0.lock().expect("lock").push((1, asked, failed));
-    let generator = Lost(server(1, &Arc::default()), true);
+    let generator = Gone { generator: server(1, &Arc::default()), num_lost: 1 };
     let begin = Beginning { version: PolicyVersion(0), step: 1, next_group: 0 };
     let mut generator = Journalled::new(generator, Box::new(Memory::open(&disk, 0)), begin);
     let sampling = crate::fake::sampling(4);

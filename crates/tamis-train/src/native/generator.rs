@@ -87,17 +87,11 @@ impl Lane {
         meant.sort_unstable();
         let Some(engine) = &mut self.engine else { return Vec::new() };
         // What an interrupted step of the engine had finished is gone.
-        let gone = |request, sample| Completion {
-            request,
-            sample,
-            tokens: Vec::new(),
-            logprobs: Vec::new(),
-            entropy: f64::NAN,
-            alternatives: Vec::new(),
-            finish: EngineFinish::Aborted,
+        let end = |(request, sample)| {
+            engine
+                .abort_sample(request, sample)
+                .unwrap_or_else(|| Completion::without_tokens(request, sample))
         };
-        let end =
-            |(request, sample)| engine.abort_sample(request, sample).unwrap_or_else(|| gone(request, sample));
         meant.into_iter().map(end).collect()
     }
 
