@@ -352,7 +352,7 @@ fn a_checkpoint_of_diverged_weights_is_not_called_damaged() {
     let sums = checkpoint.join("checksums.json");
     let mut known: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(&sums).expect("sums")).expect("JSON");
-    known["crc32"]["model.safetensors"] = format!("{:08x}", tamis_train::checksum::crc32(&bytes)).into();
+    known["crc32"]["model.safetensors"] = format!("{:08x}", tamis_run::checksum::crc32(&bytes)).into();
     std::fs::write(&sums, known.to_string()).expect("write");
     let refused = folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=4"]);
     insta::assert_snapshot!(refused.failure(), @r"

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use kills::{Dice, begun, killed_when, num_kills, start_run, writes_a_checkpoint};
 use tamis::{Folder, Left, Replaced as _, TINY, without_checksums};
-use tamis_train::durable::Disk;
-use tamis_train::journal::{Journal, SyncPolicy};
+use tamis_run::durable::Disk;
+use tamis_run::journal::{Journal, SyncPolicy};
 
 /// Runs `config` to its end through kills: half of them at a random instant, half as soon as (or shortly after) a checkpoint is
 /// being written. Returns how many there were, how many of them hit a checkpoint half written, and what the last process printed.

@@ -20,8 +20,8 @@ use serving::with_a_policy;
 use support::fake_vllm::{Answer, Answers, Asked, Behaviour, FakeVllm};
 use tamis::{Ended, Folder, Left, Replaced as _, TINY};
 use tamis_core::random::Key;
-use tamis_train::durable::Disk;
-use tamis_train::journal::{Journal, SyncPolicy};
+use tamis_run::durable::Disk;
+use tamis_run::journal::{Journal, SyncPolicy};
 
 /// A sample as a server knows it: its seed, and the version of the weights.
 type Sampled = (u64, u64);

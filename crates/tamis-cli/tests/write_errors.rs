@@ -10,11 +10,11 @@ use std::path::Path;
 
 use tamis::{Ended, Folder, Left, Replaced as _, TINY};
 use tamis_config::load;
-use tamis_train::durable::{Disk, Fault, Operation};
+use tamis_run::directory::RunDirectory;
+use tamis_run::durable::{Disk, Fault, Operation};
+use tamis_run::log::progress::Progress;
 use tamis_train::interrupt::Interrupt;
-use tamis_train::progress::Progress;
 use tamis_train::run::{Begin, ConfigText, Opened, Run, RunError, Summary};
-use tamis_train::run_directory::RunDirectory;
 
 /// Noise on top of the verifier, so that there is a journal; the same each time, so that runs can be compared.
 const JUDGE: &str = "\

@@ -1,11 +1,11 @@
 //! Cyclic redundancy checks of the two polynomials that our files use.
 //!
-//! [`crc32`] (IEEE 802.3, as in zip and PNG) guards the journal and [checkpoints](crate::checkpoint); [`crc32c`] (Castagnoli) is what TFRecord framing asks for.
+//! [`crc32`] (IEEE 802.3, as in zip and PNG) guards the journal and checkpoints; [`crc32c`] (Castagnoli) is what TFRecord framing asks for.
 
 /// CRC-32 (IEEE 802.3, reflected polynomial `0xEDB8_8320`) of some bytes.
 ///
 /// ```
-/// assert_eq!(tamis_train::checksum::crc32(b"123456789"), 0xCBF4_3926);
+/// assert_eq!(tamis_run::checksum::crc32(b"123456789"), 0xCBF4_3926);
 /// ```
 pub fn crc32(bytes: &[u8]) -> u32 {
     crc32fast::hash(bytes)
@@ -14,7 +14,7 @@ pub fn crc32(bytes: &[u8]) -> u32 {
 /// CRC-32C (Castagnoli, reflected polynomial `0x82F6_3B78`) of some bytes.
 ///
 /// ```
-/// assert_eq!(tamis_train::checksum::crc32c(b"123456789"), 0xE306_9283);
+/// assert_eq!(tamis_run::checksum::crc32c(b"123456789"), 0xE306_9283);
 /// ```
 pub fn crc32c(bytes: &[u8]) -> u32 {
     let next = |state: u32, &byte: &u8| (state >> 8) ^ CASTAGNOLI[usize::from(state as u8 ^ byte)];

@@ -9,8 +9,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use tamis_rollout::{Answer, AnswerJournal, JournalError as AnswerError};
 
-use crate::durable::Disk;
-use crate::journal::{Journal, JournalError, SyncPolicy};
+use tamis_run::durable::Disk;
+use tamis_run::journal::{Journal, JournalError, SyncPolicy};
 
 #[derive(Serialize, Deserialize)]
 struct Entry {

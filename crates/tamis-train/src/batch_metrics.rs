@@ -1,6 +1,6 @@
 //! The step's metrics that come from its groups: scores, rewards, lengths, of the trained batch and of all that was generated.
 //!
-//! Pure functions of [`Group`]s; the [catalogue](crate::catalogue) says what each name means. Unscored trajectories (NaN) are
+//! Pure functions of [`Group`]s; the [catalogue](tamis_run::metrics::catalogue) says what each name means. Unscored trajectories (NaN) are
 //! outside every statistic of scores and rewards, inside those of lengths. A statistic over nothing is not set.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use tamis_core::group::{Group, Score, Trajectory};
 use tamis_core::ragged::Ragged;
 
 use crate::credit::left_out::LeftOut;
-use crate::metrics::Metrics;
+use tamis_run::metrics::Metrics;
 
 /// Number of numbers that are not NaN, their sum, mean, smallest and largest, and sample deviation.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,7 +1,7 @@
 //! Checkpoints: everything that a run needs to go on as if it had never stopped.
 //!
 //! A checkpoint is a folder `checkpoints/step_N` in Hugging Face layout (`config.json`, `model.safetensors`, tokenizer files) with
-//! `optimizer.safetensors` and `state.json` beside, and a folder `critic` of the same kind where there is one. [`crate::run_directory`] makes it
+//! `optimizer.safetensors` and `state.json` beside, and a folder `critic` of the same kind where there is one. [`tamis_run::directory`] makes it
 //! appear whole or not at all, and checksums tell whether it still is what was written.
 
 mod checksums;
@@ -15,10 +15,10 @@ use thiserror::Error;
 use checksums::SummedFolder;
 pub use checksums::{CHECKSUMS, ChecksumError, Extent, verify};
 
-use crate::durable::{Disk, DiskError, UNFINISHED};
 use crate::native::{NativeCritic, NativeEngine};
 use crate::run::RunState;
-use crate::run_directory::{checkpoint_before, step_of_checkpoint};
+use tamis_run::directory::{checkpoint_before, step_of_checkpoint};
+use tamis_run::durable::{Disk, DiskError, UNFINISHED};
 
 /// A checkpoint cannot be written or read.
 #[derive(Debug, Error)]

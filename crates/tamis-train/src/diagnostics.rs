@@ -6,7 +6,7 @@ use tamis_core::group::{Group, Trajectory};
 use tamis_core::ragged::Ragged;
 
 use crate::credit::left_out::LeftOut;
-use crate::metrics::Metrics;
+use tamis_run::metrics::Metrics;
 
 /// Intervals of pass rates strictly between 0 and 1.
 const INTERVALS: usize = 4;

@@ -11,16 +11,16 @@ use tamis_rollout::{DispatchError, GeneratorError, Inbox, Scorer};
 use thiserror::Error;
 
 use crate::assemble::{AssembleError, data, policy, rewards};
-use crate::durable::Disk;
 use crate::interrupt::{Halt, Interrupt};
 use crate::listener::RunListener;
-use crate::metrics::Metrics;
 use crate::native::NativeEngine;
-use crate::progress::Progress;
 use crate::run::{Places, RunError, engine_settings, validation_settings};
 use crate::servers::EvaluationSampler;
 use crate::validation::{self, Shown, Validation, ValidationSettings};
 use crate::validation_metrics::{SourceResult, results_by_source};
+use tamis_run::durable::Disk;
+use tamis_run::log::progress::Progress;
+use tamis_run::metrics::Metrics;
 
 /// An evaluation cannot be made.
 #[derive(Debug, Error)]

@@ -7,7 +7,7 @@ use tamis_text::tokenizer::{Tokenizer, TokenizerError};
 use thiserror::Error;
 
 use crate::checkpoint::{self, ChecksumError, Extent, SaveError};
-use crate::durable::{Disk, DiskError};
+use tamis_run::durable::{Disk, DiskError};
 
 /// A policy cannot be exported.
 #[derive(Debug, Error)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tamis_env::reward::Listener;
 
 use crate::interrupt::Interrupt;
-use crate::progress::Progress;
+use tamis_run::log::progress::Progress;
 
 /// Says what it hears through the run's progress, and passes Ctrl-C on.
 #[derive(Debug, Clone)]

@@ -7,8 +7,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use tamis_rollout::{GeneratorError, OrderLog, Taken};
 
-use crate::durable::Disk;
-use crate::journal::{Journal, JournalError, SyncPolicy};
+use tamis_run::durable::Disk;
+use tamis_run::journal::{Journal, JournalError, SyncPolicy};
 
 #[derive(Serialize, Deserialize)]
 struct Entry {

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use tamis_core::random::Key;
 use tamis_rollout::{Asked, GeneratorError, SampleJournal, SampleOutcome};
 
-use crate::durable::Disk;
-use crate::journal::{Journal, JournalError, SyncPolicy};
+use tamis_run::durable::Disk;
+use tamis_run::journal::{Journal, JournalError, SyncPolicy};
 
 #[derive(Serialize, Deserialize)]
 struct Entry {

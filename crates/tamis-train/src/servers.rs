@@ -23,15 +23,15 @@ use tamis_rollout::{
 
 use crate::assemble::{AssembleError, objective};
 use crate::checkpoint;
-use crate::checksum::crc32;
 use crate::codec::Codec;
-use crate::durable::Disk;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::{Learner, LearnerSequence};
 use crate::native::{NativeEngine, NativeGenerator};
-use crate::progress::Progress;
 use crate::run::{RunError, sampling, validation_settings};
 use crate::samples::RecordedSamples;
+use tamis_run::checksum::crc32;
+use tamis_run::durable::Disk;
+use tamis_run::log::progress::Progress;
 
 /// Tokens of the text by which a server shows that it holds the published weights.
 const PROBE_TOKENS: usize = 24;

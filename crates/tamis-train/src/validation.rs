@@ -506,7 +506,7 @@ mod tests {
         assert_eq!(successes, [("sums", 0.75), ("unknown", 0.0)]);
         assert_eq!((report.num_scored, report.accuracy), (6, Some(0.5)));
         // They are the figures that are logged, where those are.
-        let mut figures = crate::metrics::Metrics::new();
+        let mut figures = tamis_run::metrics::Metrics::new();
         crate::validation_metrics::validation_metrics(&rows, &mut figures);
         assert_eq!(figures.get("val-core/sums/acc/mean@2"), Some(0.75));
         assert_eq!(figures.get("val-core/unknown/acc/mean@2"), Some(0.0));

@@ -18,7 +18,7 @@ use tamis_config::ValidationMetric;
 use tamis_core::group::Group;
 
 use crate::batch_metrics::Summary;
-use crate::metrics::Metrics;
+use tamis_run::metrics::Metrics;
 
 mod majority;
 

@@ -86,7 +86,7 @@ pub(crate) fn run(arguments: &Config) -> Result<u8, Failure> {
         Config::Reference => print(&reference_markdown())?,
         Config::Algorithms => print(&tamis_core::catalogue::markdown())?,
         Config::Rollouts => print(&tamis_report::rollouts::reference_markdown())?,
-        Config::Metrics => print(&tamis_train::catalogue::catalogue_markdown())?,
+        Config::Metrics => print(&tamis_run::metrics::catalogue::catalogue_markdown())?,
     }
     Ok(0)
 }

@@ -7,14 +7,14 @@ use tamis_config::setting::Setting as _;
 use tamis_config::{BackendKind, Config, load_for_evaluation};
 use tamis_core::figure::fixed;
 use tamis_data::samples::{format_of, write_samples};
+use tamis_run::directory::{held_by, keep_evaluation};
+use tamis_run::durable::Disk;
+use tamis_run::log::progress::Progress;
 use tamis_train::assemble::AssembleError;
 use tamis_train::assemble::check::{self, Placeholders, Purpose};
-use tamis_train::durable::Disk;
 use tamis_train::evaluate::{EvaluateError, Evaluation, evaluate, fit_lengths};
 use tamis_train::interrupt::{Halt, Interrupt, Interrupted};
-use tamis_train::progress::Progress;
 use tamis_train::run::{Places, RunError};
-use tamis_train::run_directory::{held_by, keep_evaluation};
 use tamis_train::validation::Shown;
 use tamis_train::validation_metrics::SourceResult;
 
@@ -325,13 +325,13 @@ fn show_sample(sample: &Shown, text: &mut String) {
 /// The checkpoint folder, and the configuration of the run that it belongs to.
 pub(crate) fn find(source: &Path) -> Result<(PathBuf, Option<PathBuf>), Failure> {
     if source.join("checkpoints").is_dir() {
-        let last = tamis_train::run_directory::last_checkpoint(source).map_err(|error| {
+        let last = tamis_run::directory::last_checkpoint(source).map_err(|error| {
             let error = RunError::from(error);
             Failure::of(FAILED, &error, error.hint())
         })?;
         let Some(last) = last else {
             let run = source.display();
-            let told = if tamis_train::run_directory::had_checkpoint(source) {
+            let told = if tamis_run::directory::had_checkpoint(source) {
                 format!(
                     "error: {run} has no checkpoint left\n  hint: put its checkpoints back into {run}/checkpoints"
                 )

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tamis_config::load_for_evaluation;
 use tamis_rollout::serve::{Policy, ServeSettings, Server, SlowDown};
+use tamis_run::log::progress::Progress;
 use tamis_text::tokenizer::Tokenizer;
 use tamis_train::assemble::{AssembleError, policy};
 use tamis_train::codec::{Codec, CodecError};
 use tamis_train::interrupt::{Interrupt, Interrupted};
-use tamis_train::progress::Progress;
 
 use super::eval::find;
 use super::print;

@@ -5,14 +5,14 @@ use std::path::Path;
 use tamis_config::load_of_run;
 use tamis_core::printable::one_line;
 use tamis_rollout::GeneratorError;
+use tamis_run::directory::{RunDirectory, RunDirectoryError};
+use tamis_run::durable::Disk;
+use tamis_run::log::progress::Progress;
 use tamis_train::assemble::AssembleError;
 use tamis_train::assemble::check::{self, Placeholders, Purpose};
 use tamis_train::checkpoint::SaveError;
-use tamis_train::durable::Disk;
 use tamis_train::interrupt::{Interrupt, Reaction};
-use tamis_train::progress::Progress;
 use tamis_train::run::{Begin, ConfigText, Ending, Opened, Run, RunError, Summary, Unbegun};
-use tamis_train::run_directory::{RunDirectory, RunDirectoryError};
 use tamis_train::validation::{OutcomeKind, ValidationReport};
 use tamis_train::warm_start::WarmStartError;
 

@@ -173,7 +173,7 @@ impl Left {
     /// Reads a run directory.
     pub(crate) fn by(run: &Path) -> Self {
         let metrics = std::fs::read_to_string(run.join("metrics.jsonl")).expect("metrics");
-        let metrics = tamis_train::logger::jsonl::without_wall_clock(&metrics).expect("lines");
+        let metrics = tamis_run::log::jsonl::without_wall_clock(&metrics).expect("lines");
         let mut files = BTreeMap::new();
         for folder in ["checkpoints", "rollouts", "validation"] {
             if run.join(folder).is_dir() {

@@ -69,7 +69,7 @@ impl Keep {
     ///
     /// ```
     /// use std::collections::BTreeMap;
-    /// use tamis_train::run_directory::Keep;
+    /// use tamis_run::directory::Keep;
     /// let scores = BTreeMap::from([(10, 0.5), (20, 0.9), (30, 0.9), (40, 0.1)]);
     /// assert_eq!(Keep { last: 1, best: 1 }.removed(&[10, 20, 30, 40], &scores), [10, 30]);
     /// ```

@@ -389,7 +389,7 @@ impl RunDirectory {
     }
 
     /// Notes that there has been a checkpoint, once it is whole. What a run logged after one cannot be made again without it.
-    pub(crate) fn note_checkpoint(&self) -> Result<(), RunDirectoryError> {
+    pub fn note_checkpoint(&self) -> Result<(), RunDirectoryError> {
         let path = self.path.join(CHECKPOINTED);
         if !path.exists() {
             self.disk.write_file(&path, b"")?;
@@ -398,12 +398,12 @@ impl RunDirectory {
     }
 
     /// Whether there has been a checkpoint, be it here still or not.
-    pub(crate) fn had_checkpoint(&self) -> bool {
+    pub fn had_checkpoint(&self) -> bool {
         had_checkpoint(&self.path)
     }
 
     /// The last step in `metrics.jsonl`, where one can be read.
-    pub(crate) fn last_logged_step(&self) -> Option<u64> {
+    pub fn last_logged_step(&self) -> Option<u64> {
         let text = std::fs::read_to_string(self.metrics()).ok()?;
         let step = |line: &str| serde_json::from_str::<serde_json::Value>(line).ok()?.get("step")?.as_u64();
         text.lines().rev().find_map(step)
@@ -634,7 +634,7 @@ pub fn keep_evaluation(disk: &Disk, checkpoint: &Path, bytes: &[u8]) -> Result<O
 
 /// The newest complete checkpoint beside the given one that is of an earlier step; `None` where there is none, or this is no checkpoint of
 /// a run.
-pub(crate) fn checkpoint_before(checkpoint: &Path) -> Option<PathBuf> {
+pub fn checkpoint_before(checkpoint: &Path) -> Option<PathBuf> {
     let step = step_of_checkpoint(checkpoint)?;
     let folder = checkpoint.parent()?;
     let earlier =
@@ -643,7 +643,7 @@ pub(crate) fn checkpoint_before(checkpoint: &Path) -> Option<PathBuf> {
 }
 
 /// The step of a checkpoint of a run, by its folder's name.
-pub(crate) fn step_of_checkpoint(folder: &Path) -> Option<u64> {
+pub fn step_of_checkpoint(folder: &Path) -> Option<u64> {
     step_of(folder.file_name()?.to_str()?)
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tamis_core::figure::fixed;
 
-use crate::progress::{StepView, duration, rate};
-use crate::timings::Pace;
+use crate::log::progress::{StepView, duration, rate};
+use crate::metrics::timings::Pace;
 
 /// The line of a step; `left` is the time that the run will still take.
 pub fn line(step: u64, total: Option<u64>, view: &StepView, left: Option<Duration>) -> String {

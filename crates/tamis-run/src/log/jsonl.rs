@@ -12,10 +12,10 @@ use std::path::Path;
 use serde_json::{Map, Number, Value};
 
 use super::Logger;
-use crate::catalogue;
+use crate::directory::{LogPositions, METRICS};
 use crate::durable::{AppendFile, Disk, DiskError};
 use crate::metrics::Metrics;
-use crate::run_directory::{LogPositions, METRICS};
+use crate::metrics::catalogue;
 
 /// Writes `metrics.jsonl`.
 #[derive(Debug)]

@@ -3,12 +3,14 @@
 //! [`Loggers`] hands each step to every logger. Loggers of files record how far they have come at a checkpoint
 //! ([`Loggers::sync`]), so that a resumed run cuts them back there and appends.
 
+use crate::directory::LogPositions;
 use crate::durable::DiskError;
 use crate::metrics::Metrics;
-use crate::run_directory::LogPositions;
 
 pub mod console;
 pub mod jsonl;
+pub mod progress;
+pub mod run_log;
 pub mod tensorboard;
 
 /// A logger could not write.
@@ -103,8 +105,8 @@ mod tests {
 
     use super::*;
     use crate::durable::{Disk, Fault};
-    use crate::logger::jsonl::JsonlLogger;
-    use crate::logger::tensorboard::TensorBoardLogger;
+    use crate::log::jsonl::JsonlLogger;
+    use crate::log::tensorboard::TensorBoardLogger;
 
     fn one(value: f64) -> Metrics {
         let mut metrics = Metrics::new();
@@ -138,7 +140,7 @@ mod tests {
     /// Six steps without interruption against: three steps, a checkpoint, two steps more, a crash, resumed from the checkpoint.
     #[test]
     fn logs_cut_back_and_continued_equal_those_of_an_uninterrupted_run() {
-        use crate::run_directory::RunDirectory;
+        use crate::directory::RunDirectory;
         let folder = tempfile::tempdir().expect("folder");
         let disk = Disk::unflushed();
         let start = |name: &str| {

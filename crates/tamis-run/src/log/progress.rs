@@ -14,8 +14,8 @@ use tamis_core::figure::fixed;
 use tamis_core::printable::lines;
 
 use crate::durable::DiskError;
-use crate::run_log::{Level, RunLog};
-use crate::timings::Pace;
+use crate::log::run_log::{Level, RunLog};
+use crate::metrics::timings::Pace;
 
 /// What a person follows of a step; what is not there is not shown.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -421,7 +421,7 @@ fn visible(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::durable::{Disk, Fault};
-    use crate::logger;
+    use crate::log::console::line;
 
     #[derive(Debug, Clone, Default)]
     struct Captured(Arc<Mutex<Vec<u8>>>);
@@ -452,7 +452,7 @@ mod tests {
         progress.warn("filter on a shaped sum");
         progress.say("sample: \u{1b}[31mred\u{7}\r\ttext\nsecond line\n");
         let view = StepView { reward: Some(0.5), accuracy: Some(0.25), ..StepView::default() };
-        progress.say(&logger::console::line(1, progress.total_steps(), &view, None));
+        progress.say(&line(1, progress.total_steps(), &view, None));
         progress.finish();
         let text = screen.text();
         assert!(text.chars().all(|character| character == '\n' || !character.is_control()));

@@ -14,9 +14,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::Logger;
 use crate::checksum::crc32c;
+use crate::directory::{LogPositions, TENSORBOARD, position_name};
 use crate::durable::{AppendFile, Disk, DiskError, Operation};
 use crate::metrics::Metrics;
-use crate::run_directory::{LogPositions, TENSORBOARD, position_name};
 
 const MARK: &str = "tfevents";
 
@@ -255,7 +255,7 @@ pub(super) mod tests {
     }
 
     /// (step, tag, value) of all summaries of a file.
-    pub(in crate::logger) fn scalars(bytes: &[u8]) -> Vec<(u64, String, f32)> {
+    pub(in crate::log) fn scalars(bytes: &[u8]) -> Vec<(u64, String, f32)> {
         let mut found = Vec::new();
         for event in events(bytes) {
             let step = event.iter().find_map(|field| match field {

@@ -1,12 +1,13 @@
 //! The metrics of one step, by name.
 //!
-//! Data flows one way: the step computes numbers ([`crate::batch_metrics`], the objective, the timings), sets them here under a
+//! Data flows one way: the step computes numbers (batch, objective, [`timings`]), sets them here under a
 //! name that the [`catalogue`] defines, [`Metrics::add_aliases`] repeats some under the name that TRL's users
-//! know, and the [loggers](crate::logger) write them.
+//! know, and the [loggers](crate::log) write them.
 
 use std::collections::BTreeMap;
 
-use crate::catalogue;
+pub mod catalogue;
+pub mod timings;
 
 /// Named numbers in the order in which they were set.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -106,7 +106,7 @@ impl Timings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalogue::is_wall_clock;
+    use crate::metrics::catalogue::is_wall_clock;
 
     #[test]
     fn by_hand() {

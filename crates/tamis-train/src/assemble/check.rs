@@ -25,8 +25,8 @@ use tamis_text::template::ChatTemplate;
 
 use super::{AssembleError, advantage, data, objective, rewards, schedule};
 use crate::checkpoint::CHECKSUMS;
-use crate::durable::Disk;
-use crate::run_directory;
+use tamis_run::directory;
+use tamis_run::durable::Disk;
 
 /// What becomes of a path that stands for one, as the shipped examples have them (`PATH/TO/train.parquet`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +110,7 @@ impl Checker<'_> {
 
     fn run(&mut self) {
         let name = &self.config.run.name;
-        if !run_directory::is_name(name) {
+        if !directory::is_name(name) {
             let message = format!(
                 "`{}` is no name of a folder: one part of a path of at most 255 bytes, without `/` and control characters and not `.` or `..`",
                 cut_middle(&name.escape_debug().to_string(), 100)
@@ -337,8 +337,8 @@ impl Checker<'_> {
     /// Refuses a `run.dir` that cannot be made.
     fn run_folder(&mut self) {
         let (dir, name) = (&self.config.run.dir, &self.config.run.name);
-        if run_directory::is_name(name)
-            && let Err(error) = run_directory::free_name(dir, name)
+        if directory::is_name(name)
+            && let Err(error) = directory::free_name(dir, name)
         {
             let message = format!("failed to {error}");
             self.refuse(&["run.name".to_owned()], &message, error.hint());

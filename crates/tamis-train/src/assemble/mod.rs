@@ -30,9 +30,9 @@ use thiserror::Error;
 
 use crate::checkpoint::ChecksumError;
 use crate::codec::CodecError;
-use crate::durable::DiskError;
 use crate::interrupt::Halt;
 use crate::learning_rate::{Decay, LearningRate};
+use tamis_run::durable::DiskError;
 
 /// A learning rate over steps.
 pub(crate) fn learning_rate(peak: f64, schedule: &LrScheduleConfig) -> LearningRate {
@@ -164,7 +164,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::durable::Operation;
+    use tamis_run::durable::Operation;
 
     #[test]
     fn a_reward_program_that_cannot_be_written() {

@@ -29,8 +29,8 @@ use tamis_rollout::http::Address;
 use tamis_rollout::judge::{Judge, JudgeError, JudgeSettings, Template};
 
 use super::{AssembleError, RELATIVE};
-use crate::durable::Disk;
 use crate::servers::api_key;
+use tamis_run::durable::Disk;
 
 /// What reward functions are built with.
 pub(super) struct Surroundings<'a> {

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::durable::{Disk, DiskError, Operation};
-use crate::run_directory::{checkpoint_before, step_of_checkpoint as step_of};
+use tamis_run::directory::{checkpoint_before, step_of_checkpoint as step_of};
+use tamis_run::durable::{Disk, DiskError, Operation};
 
 /// Name of the file in a checkpoint's folder.
 pub const CHECKSUMS: &str = "checksums.json";

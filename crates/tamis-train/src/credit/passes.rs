@@ -16,11 +16,11 @@ use crate::interrupt::{Halt, Interrupt};
 use crate::learner::{Learner, LearnerSequence, Pass};
 use crate::micro_batch::{MicroBatch, micro_batches, push_rows, sequences};
 use crate::native::NativeEngine;
-use crate::progress::Progress;
 use crate::run::RunError;
 use crate::run::recipe::Recipe;
 use crate::run::workers::Workers;
 use crate::servers::Sampler;
+use tamis_run::log::progress::Progress;
 
 /// Columns of the estimator that take a pass of their own `[B][T]`.
 #[derive(Default)]

@@ -7,7 +7,7 @@ use tamis_rollout::{Collected, Dispatcher, Record};
 
 use super::early::Early;
 use super::step::Batch;
-use crate::timings::Timings;
+use tamis_run::metrics::timings::Timings;
 
 /// The present step, from the beginning of its first attempt.
 #[derive(Debug)]

@@ -21,8 +21,8 @@ use crate::credit::left_out::left_out;
 use crate::credit::members::Members;
 use crate::credit::{assign, columns};
 use crate::interrupt::Halt;
-use crate::timings::{Timings, UPDATE};
 use crate::update::Updates;
+use tamis_run::metrics::timings::{Timings, UPDATE};
 
 /// The first groups of a step, in batch order, that were trained on before it was complete; at the beginning of a step none.
 #[derive(Debug, Clone, Default)]

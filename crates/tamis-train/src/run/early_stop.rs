@@ -13,7 +13,7 @@ use tamis_rollout::{Collected, Record};
 use super::{Ending, Run, RunError};
 use crate::batch_metrics::in_group_reward_std;
 use crate::interrupt::Halt;
-use crate::metrics::Metrics;
+use tamis_run::metrics::Metrics;
 
 /// The stops that the configuration asks for.
 pub(crate) fn early_stop(config: &EarlyStopConfig) -> Result<EarlyStop, EarlyStopError> {

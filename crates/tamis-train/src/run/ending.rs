@@ -16,12 +16,12 @@ use crate::assemble::AssembleError;
 use crate::checkpoint::SaveError;
 use crate::credit::left_out::LeftOut;
 use crate::interrupt::Halt;
-use crate::journal::JournalError;
 use crate::learner::LearnerError;
-use crate::logger::LoggerError;
-use crate::run_directory::RunDirectoryError;
 use crate::validation::ValidationReport;
 use crate::warm_start::WarmStartError;
+use tamis_run::directory::RunDirectoryError;
+use tamis_run::journal::JournalError;
+use tamis_run::log::LoggerError;
 
 /// A run cannot begin or go on.
 #[derive(Debug, Error)]
@@ -34,7 +34,7 @@ pub enum RunError {
     Directory(#[from] RunDirectoryError),
     /// The disk.
     #[error("failed to {0}")]
-    Disk(#[from] crate::durable::DiskError),
+    Disk(#[from] tamis_run::durable::DiskError),
     /// A checkpoint.
     #[error(transparent)]
     Checkpoint(#[from] SaveError),

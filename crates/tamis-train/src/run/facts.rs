@@ -20,10 +20,10 @@ use crate::batch_metrics::{
 use crate::credit::left_out::LeftOut;
 use crate::critic::CriticReport;
 use crate::diagnostics;
-use crate::metrics::Metrics;
-use crate::progress::StepView;
-use crate::timings::{GENERATION, STEP, Timings, TokenCounts, UPDATE};
 use crate::update::UpdateReport;
+use tamis_run::log::progress::StepView;
+use tamis_run::metrics::Metrics;
+use tamis_run::metrics::timings::{GENERATION, STEP, Timings, TokenCounts, UPDATE};
 
 /// What a step found and did.
 pub(crate) struct StepFacts {

@@ -17,11 +17,11 @@ use super::state::RunState;
 use crate::assemble::{AssembleError, advantage, critic, data, objective, policy};
 use crate::checkpoint::{self, Extent, SaveError};
 use crate::codec::Codec;
-use crate::durable::Disk;
 use crate::interrupt::{Halt, Interrupt};
 use crate::memory::Lengths;
-use crate::progress::Progress;
-use crate::run_directory::RunDirectory;
+use tamis_run::directory::RunDirectory;
+use tamis_run::durable::Disk;
+use tamis_run::log::progress::Progress;
 
 /// When the run was begun, in seconds since 1970.
 pub(super) const STARTED: &str = "started";

@@ -9,9 +9,9 @@ use tamis_rollout::PreparedPrompt;
 use super::state::RunState;
 use super::{Places, Run, RunError};
 use crate::interrupt::Halt;
-use crate::metrics::Metrics;
 use crate::validation::{self, Found, Validation, ValidationSettings};
 use crate::validation_metrics::{FigureName, PromptSamples, SourceResult, results_by_source};
+use tamis_run::metrics::Metrics;
 
 /// Whether the policy is measured after a step: every `validate.test_freq` steps, and after the last one wherever there is a measurement at
 /// all, be it only the one before training.

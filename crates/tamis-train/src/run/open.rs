@@ -25,23 +25,23 @@ use crate::assemble::in_force::{headline, in_force};
 use crate::assemble::objective::Divergence;
 use crate::assemble::{AssembleError, advantage, objective, policy, rewards, schedule};
 use crate::credit::passes::hints;
-use crate::durable::Disk;
 use crate::interrupt::{Halt, Interrupt};
-use crate::journal::JournalError;
 use crate::listener::RunListener;
-use crate::logger::Loggers;
-use crate::logger::jsonl::JsonlLogger;
-use crate::logger::tensorboard::TensorBoardLogger;
 use crate::native::{NativeEngine, NativeGenerator};
 use crate::order::RecordedOrder;
 use crate::pool::PromptPool;
-use crate::progress::Progress;
-use crate::run_directory::{LogPositions, RunDirectory};
-use crate::run_log::RunLog;
 use crate::samples::RecordedSamples;
 use crate::servers::{self, PublishedFolders, Sampler};
 use crate::warm_start::Example;
 use crate::{checkpoint, validation};
+use tamis_run::directory::{LogPositions, RunDirectory};
+use tamis_run::durable::Disk;
+use tamis_run::journal::JournalError;
+use tamis_run::log::Loggers;
+use tamis_run::log::jsonl::JsonlLogger;
+use tamis_run::log::progress::Progress;
+use tamis_run::log::run_log::RunLog;
+use tamis_run::log::tensorboard::TensorBoardLogger;
 
 /// A configuration with its text as `tamis config show` prints it.
 #[derive(Debug, Clone)]

@@ -12,10 +12,10 @@ use super::workers::Workers;
 use crate::assemble::schedule::Sieve;
 use crate::checkpoint;
 use crate::credit::left_out::LeftOut;
-use crate::logger::Loggers;
 use crate::native::NativeEngine;
-use crate::progress::Progress;
-use crate::run_directory::{Keep, RUN_LOG, RunDirectory};
+use tamis_run::directory::{Keep, RUN_LOG, RunDirectory};
+use tamis_run::log::Loggers;
+use tamis_run::log::progress::Progress;
 
 /// Keys of the learning rates that a diagnosis names.
 pub(crate) const POLICY_RATE: &str = "train.optimizer.learning_rate";

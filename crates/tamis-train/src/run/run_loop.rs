@@ -15,10 +15,10 @@ use super::{Ending, MOST_SKIPPED_UPDATES, Run, RunError, Summary};
 use crate::assemble::schedule::no_such_metric;
 use crate::credit::reference::BeforeFilter;
 use crate::interrupt::Halt;
-use crate::logger::console;
-use crate::run_directory::RunDirectoryError;
-use crate::run_log::Level;
-use crate::timings::{GENERATION, STEP};
+use tamis_run::directory::RunDirectoryError;
+use tamis_run::log::console;
+use tamis_run::log::run_log::Level;
+use tamis_run::metrics::timings::{GENERATION, STEP};
 
 impl Run {
     /// Trains until the run ends.

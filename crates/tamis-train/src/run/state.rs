@@ -15,8 +15,8 @@ use tamis_rollout::{Dispatcher, Fate, Generation, Record, RewardHealth};
 use super::learns_nothing::Untrained;
 use super::uniform::UniformGroups;
 use crate::pool::{GivenBack, PromptPool};
-use crate::run_directory::LogPositions;
 use crate::validation::ValidationReport;
+use tamis_run::directory::LogPositions;
 
 /// Everything that a run is between two steps, weights and moments aside. A number that survives a resume is declared here and nowhere else.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -26,8 +26,8 @@ use crate::critic::{CriticBatch, update_critic};
 use crate::interrupt::Halt;
 use crate::micro_batch::sequences;
 use crate::servers::Sampler;
-use crate::timings::{Timings, UPDATE};
 use crate::update::{TrainingBatch, UpdatePlan, UpdateReport, UpdateSettings};
+use tamis_run::metrics::timings::{Timings, UPDATE};
 
 /// The groups of a step, as they were collected for it.
 #[derive(Debug, Clone)]

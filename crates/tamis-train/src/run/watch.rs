@@ -5,7 +5,7 @@ use tamis_env::reward::Scored;
 use tamis_rollout::Observer;
 
 use crate::batch_metrics::{Summary, accuracy};
-use crate::progress::Progress;
+use tamis_run::log::progress::Progress;
 
 /// Speaks and moves the bar while a step is collected.
 pub(super) struct Watch<'a> {

@@ -7,13 +7,13 @@ use tamis_rollout::End;
 use tempfile::TempDir;
 
 use super::*;
-use crate::durable::Disk;
 use crate::interrupt::Interrupt;
 use crate::native::{NativeCritic, NativeEngine};
-use crate::progress::Progress;
 use crate::run::early::Early;
 use crate::run::facts::StepMetrics;
 use crate::run::{Begin, ConfigText, Opened, Run};
+use tamis_run::durable::Disk;
+use tamis_run::log::progress::Progress;
 
 const TINY: &str = "\
 run: {name: tiny, seed: 3, threads: 1}
