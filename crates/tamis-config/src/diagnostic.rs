@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use crate::conflict::Conflict;
-use crate::foreign::ForeignProblem;
 use crate::source::{Origin, SourceKind};
 
 /// How bad it is.
@@ -184,12 +182,16 @@ pub enum Problem {
         /// Whether it begins with the mark of UTF-16.
         is_utf16: bool,
     },
-    /// Settings that do not fit each other.
-    #[error(transparent)]
-    Conflict(#[from] Conflict),
-    /// A key of another system that cannot be followed.
-    #[error(transparent)]
-    Foreign(#[from] ForeignProblem),
+    /// Settings that break a rule between them, or a key of another system that cannot be followed.
+    #[error("{message}")]
+    Rule {
+        /// The rule, with the numbers that break it.
+        message: String,
+        /// The fix.
+        hint: String,
+        /// Whether something is missing that nobody has said yet, such as the model.
+        is_missing: bool,
+    },
     /// The value of an argument, in the form of YAML's lists and mappings, that is none.
     #[error("invalid YAML: {message}")]
     ValueSyntax {
@@ -241,8 +243,7 @@ impl Problem {
             Self::NotUtf8 { .. } => {
                 Some("save the file as UTF-8 (`iconv -f LATIN1 -t UTF-8` if it is Latin-1)".to_owned())
             }
-            Self::Conflict(conflict) => Some(conflict.hint()),
-            Self::Foreign(problem) => Some(problem.hint()),
+            Self::Rule { hint, .. } => Some(hint.clone()),
             Self::WrongType { key, found, .. } if found.starts_with("the number -") => {
                 Some(format!("`tamis config explain {}` says what switches it off", explained(key)))
             }

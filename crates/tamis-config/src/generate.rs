@@ -6,13 +6,13 @@ use serde_json::{Value as Json, json};
 
 use crate::foreign::{self, Becomes, Owner};
 use crate::preset::{preset_tree, preset_yaml};
-use crate::reader::join;
 use crate::render::flow;
 use crate::schema::Preset;
 use crate::shape::{Check, KeySpec, Resume, Shape, Variant};
 use crate::source::{Source, SourceKind};
 use crate::suggest;
 use crate::table;
+use crate::tree::join;
 use crate::yaml;
 
 /// Documentation without the indentation of its comment.

@@ -3,9 +3,8 @@
 //! Every key is defined once, in [`schema`]: from it come the typed [`Config`], the table of keys ([`table`]), the embedded
 //! defaults, the JSON Schema, the reference page and `explain`.
 
-pub mod conflict;
-mod consistency;
 mod define;
+mod derived;
 pub mod diagnostic;
 pub mod foreign;
 pub mod generate;
@@ -15,6 +14,7 @@ pub mod preset;
 pub mod reader;
 mod render;
 pub mod resume;
+mod rules;
 pub mod schema;
 mod server_command;
 pub mod setting;
@@ -48,7 +48,7 @@ impl Default for Config {
     /// Every key at its default. It has no model and no data: a run needs both.
     fn default() -> Self {
         let origin = Origin::start_of(&Source::new(SourceKind::Default, ""));
-        let mut reader = Reader::new();
+        let mut reader = Reader::default();
         let config = Self::read(&Node::empty_map(origin), "", &mut reader);
         config.unwrap_or_else(|| unreachable!("the defaults are sound: {:?}", reader.into_diagnostics()))
     }

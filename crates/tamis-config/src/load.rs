@@ -3,18 +3,18 @@
 //! ```text
 //! defaults.yaml -> preset -> files -> keys of other systems -> overrides   (one raw tree, every value with its origin)
 //!               -> Config                                                    (typed; every violation reported)
-//!               -> consistency                                               (settings against each other)
+//!               -> rules                                                     (settings against each other)
 //! ```
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use crate::consistency::{self, Purpose};
 use crate::diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
 use crate::foreign::{self, Lower, Note};
 use crate::override_argument::{Operation, Override};
 use crate::preset::{self, PresetDifference};
-use crate::reader::Reader;
+use crate::reader::{KnownNames, Reader};
+use crate::rules::{self, Purpose};
 use crate::schema::{Config, Preset, RewardKind};
 use crate::setting::Setting;
 use crate::shape::Shape;
@@ -25,6 +25,10 @@ use crate::yaml;
 
 /// The defaults of every key, as commented YAML.
 pub const DEFAULTS_YAML: &str = include_str!("../defaults.yaml");
+
+/// The names that an unknown key is compared with.
+const KNOWN_NAMES: KnownNames =
+    KnownNames { paths: table::suggestion_keys, owner_of: foreign::owner_of_section };
 
 /// A configuration that is ready to run, with what there is to say about it.
 #[derive(Debug, Clone)]
@@ -342,11 +346,11 @@ impl Layers {
         complete_rewards(&mut tree, shaping);
         complete_working_folders(&mut tree);
 
-        let mut reader = Reader::new();
+        let mut reader = Reader::new(KNOWN_NAMES);
         let config = Config::read(&tree, "", &mut reader);
         let mut found = Vec::new();
         if let (Some(config), true) = (&config, is_whole) {
-            found = consistency::check(config, &tree, &reader, purpose);
+            found = rules::check(config, &tree, &reader, purpose);
         }
         diagnostics.extend(reader.into_diagnostics());
         diagnostics.extend(found);
@@ -388,7 +392,7 @@ fn chosen_preset(files: &[Node], overrides: &[Override]) -> Option<Preset> {
         Some(value) => value?,
         None => files.iter().rev().find_map(|file| file.get("preset"))?,
     };
-    Preset::read(node, "preset", &mut Reader::new())
+    Preset::read(node, "preset", &mut Reader::default())
 }
 
 /// Whether an override replaces the list of rewards.

@@ -144,7 +144,7 @@ fn collect(
         Value::Map(entries) if value.is_object() => {
             for entry in entries.iter().filter(|entry| !(path.is_empty() && entry.key == "reward")) {
                 let inner = value.get(&entry.key).unwrap_or(&Json::Null);
-                collect(of, &crate::reader::join(path, &entry.key), &entry.node, inner, tree, differences);
+                collect(of, &crate::tree::join(path, &entry.key), &entry.node, inner, tree, differences);
             }
         }
         _ => {

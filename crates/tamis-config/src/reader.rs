@@ -3,32 +3,42 @@
 use std::fmt::Write as _;
 
 use crate::diagnostic::{Diagnostic, Problem};
-use crate::foreign;
 use crate::setting::Setting;
 use crate::shape::{Check, KeySpec, Shape, Variant};
 use crate::source::{Origin, Source, SourceKind};
 use crate::suggest;
-use crate::table;
-use crate::tree::{Node, Value, parse_bool, parse_float};
+use crate::tree::{Node, Value, join, parse_bool, parse_float};
+
+/// The names that an unknown key is compared with, beyond those of its own section.
+#[derive(Debug, Clone, Copy)]
+pub struct KnownNames {
+    /// The path of every key of the configuration.
+    pub paths: fn() -> &'static [String],
+    /// The other system that a key belongs to, by its name.
+    pub owner_of: fn(&str) -> Option<&'static str>,
+}
 
 /// Reads settings from raw values and collects everything that is wrong.
 #[derive(Debug)]
 pub struct Reader {
+    names: KnownNames,
     diagnostics: Vec<Diagnostic>,
     unsound: Vec<String>,
     defaults: std::sync::Arc<Source>,
 }
 
 impl Default for Reader {
+    /// A reader that knows no names beyond those of the section at hand.
     fn default() -> Self {
-        Self::new()
+        Self::new(KnownNames { paths: || &[], owner_of: |_| None })
     }
 }
 
 impl Reader {
-    /// A reader that has found nothing yet.
-    pub fn new() -> Self {
-        Self { diagnostics: Vec::new(), unsound: Vec::new(), defaults: Source::new(SourceKind::Default, "") }
+    /// A reader that has found nothing yet. It suggests what an unknown key was meant for from these names.
+    pub fn new(names: KnownNames) -> Self {
+        let defaults = Source::new(SourceKind::Default, "");
+        Self { names, diagnostics: Vec::new(), unsound: Vec::new(), defaults }
     }
 
     /// What was found.
@@ -77,8 +87,8 @@ impl Reader {
         for entry in node.entries() {
             if !known.contains(&entry.key.as_str()) {
                 let key = join(path, &entry.key);
-                let suggestion = suggest::nearest_key(&key, path, known, table::suggestion_keys());
-                let owner = foreign::owner_of_section(&key);
+                let suggestion = suggest::nearest_key(&key, path, known, (self.names.paths)());
+                let owner = (self.names.owner_of)(&key);
                 let known = known.iter().map(|&name| name.to_owned()).collect();
                 let problem = Problem::UnknownKey { key, suggestion, known, owner };
                 self.diagnostics.push(Diagnostic::error(problem, Some(entry.origin.clone())));
@@ -217,11 +227,6 @@ impl Reader {
             }
         }
     }
-}
-
-/// A dotted path.
-pub(crate) fn join(path: &str, name: &str) -> String {
-    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
 fn describe_found(node: &Node) -> String {

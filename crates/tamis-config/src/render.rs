@@ -7,12 +7,11 @@ use serde_json::Value as Json;
 
 use crate::foreign;
 use crate::load::Loaded;
-use crate::reader::join;
 use crate::setting::Setting;
 use crate::shape::{Shape, is_placeholder};
 use crate::source::SourceKind;
 use crate::table;
-use crate::tree::{Node, parse_bool, parse_float};
+use crate::tree::{Node, join, parse_bool, parse_float};
 
 /// Lines longer than this keep their origin on a line of its own.
 const WIDTH: usize = 100;

@@ -4,12 +4,12 @@ use std::fmt;
 
 use serde_json::Value as Json;
 
-use crate::reader::join;
 use crate::render::flow;
 use crate::schema::{Config, LrScheduleConfig, LrScheduleKind};
 use crate::setting::Setting;
 use crate::shape::{KeySpec, Resume, Shape};
 use crate::table;
+use crate::tree::join;
 
 /// A key that differs between the run and its resumption.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
-use crate::reader::join;
 use crate::setting::Setting;
 use crate::source::{Origin, SourceKind};
+use crate::tree::join;
 
 /// A condition on a value that its type does not state.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -15,7 +15,7 @@ pub(crate) fn nearest_key(
         .filter(|(score, _)| *score >= 0.8)
         .max_by(|(left, _), (right, _)| left.total_cmp(right));
     if let Some((_, candidate)) = sibling {
-        return Some(crate::reader::join(section, candidate));
+        return Some(crate::tree::join(section, candidate));
     }
     if let Some(same) = all.iter().find(|candidate| candidate.rsplit('.').next() == Some(name)) {
         return Some(same.clone());

@@ -3,11 +3,11 @@
 use std::sync::OnceLock;
 
 use crate::diagnostic::Problem;
-use crate::reader::join;
 use crate::schema::Config;
 use crate::setting::Setting;
 use crate::shape::{KeySpec, Shape};
 use crate::suggest;
+use crate::tree::join;
 
 /// One key of the table, with its full path.
 #[derive(Debug, Clone)]

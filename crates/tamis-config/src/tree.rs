@@ -184,3 +184,8 @@ pub(crate) fn parse_float(text: &str) -> Option<f64> {
     }
     text.parse::<f64>().ok().filter(|value| value.is_finite())
 }
+
+/// A dotted path: the key `name` of the section at `path`.
+pub(crate) fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}

@@ -60,21 +60,10 @@ pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigError
     Ok(Import { yaml, notes, remaining })
 }
 
-/// Whether a finding is about what was said, and not about what was left unsaid.
+/// Whether a finding is about something that was given, and not about something that is missing.
 fn is_mistake(found: &Diagnostic) -> bool {
-    use crate::conflict::Conflict;
-    let is_unsaid = matches!(
-        *found.problem,
-        Problem::Conflict(
-            Conflict::NoModel
-                | Conflict::NoTrainingData
-                | Conflict::NoReward
-                | Conflict::NoEnd
-                | Conflict::NoHorizon { .. }
-                | Conflict::NoValidationData
-        )
-    );
-    found.severity == Severity::Error && !is_unsaid
+    let is_missing = matches!(*found.problem, Problem::Rule { is_missing: true, .. });
+    found.severity == Severity::Error && !is_missing
 }
 
 /// One tree of what overrides set, one after the other.
@@ -329,7 +318,7 @@ pub(crate) fn flatten(argument: Override, parsed: &mut Vec<Override>) {
             if !entries.is_empty() && is_section(&path) =>
         {
             for entry in entries {
-                let path = crate::reader::join(&path, &entry.key);
+                let path = crate::tree::join(&path, &entry.key);
                 let origin = entry.node.origin.clone();
                 flatten(Override { path, origin, operation: Operation::Set(entry.node) }, parsed);
             }

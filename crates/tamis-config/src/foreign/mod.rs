@@ -26,6 +26,7 @@ mod verl;
 
 use std::fmt;
 
+use crate::diagnostic::Problem;
 use crate::table;
 
 pub(crate) use hydra::spaced;
@@ -288,8 +289,14 @@ pub enum ForeignProblem {
     },
 }
 
+impl From<ForeignProblem> for Problem {
+    fn from(problem: ForeignProblem) -> Self {
+        Self::Rule { message: problem.to_string(), hint: problem.hint(), is_missing: false }
+    }
+}
+
 impl ForeignProblem {
-    pub(crate) fn hint(&self) -> String {
+    fn hint(&self) -> String {
         match self {
             Self::Unknown { suggestion: Some(suggestion), .. } => format!("did you mean `{suggestion}`?"),
             Self::Unknown { .. } => "remove it, and say what it was for in a native key".to_owned(),

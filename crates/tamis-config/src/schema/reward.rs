@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::define::{choice, section, tagged};
-use crate::reader::{Reader, join};
+use crate::reader::Reader;
 use crate::setting::Setting;
 use crate::shape::{Check, KeySpec, Resume, Shape};
-use crate::tree::{Entry, Node, Value};
+use crate::tree::{Entry, Node, Value, join};
 use crate::value::{FreeMap, Program};
 
 choice! {

@@ -1,0 +1,115 @@
+//! Rules about the critic, and about filters beside estimators that do not compare within the group.
+
+use super::Checker;
+use super::train::divisors_near;
+use crate::schema::{Estimator, FilterKind, LrScheduleKind};
+use crate::shape::Shape;
+use crate::table;
+
+impl Checker<'_> {
+    pub(super) fn critic(&mut self) {
+        let config = self.config;
+        if !config.has_critic() {
+            let leaves = table::keys()
+                .iter()
+                .filter(|key| key.path.starts_with("critic.") && !matches!(key.shape, Shape::Section { .. }));
+            let leaves: Vec<&str> = leaves.map(|key| key.path.as_str()).collect();
+            self.ignored(&leaves, "the estimator of the advantages has no critic");
+            return;
+        }
+        let critic = &config.critic;
+        // Where the critic takes the policy's size, the policy's own rules have checked it.
+        if let Some(mini) = critic.ppo_mini_batch_size {
+            self.critic_mini_batches(mini);
+        }
+        let kind = critic.lr_schedule.kind;
+        let total = config.train.total_steps;
+        if kind == LrScheduleKind::Constant {
+            self.ignored(&["critic.lr_schedule.min_ratio"], "the critic's learning rate is constant");
+        } else if total.is_none() && (config.train.total_epochs.is_none() || config.refills()) {
+            self.error(
+                &["critic.lr_schedule.kind", "train.total_steps"],
+                format!(
+                    "`critic.lr_schedule.kind: {kind}` falls towards the last step, and the number of steps is not \
+                     known"
+                ),
+                "set `train.total_steps`, or `critic.lr_schedule.kind: constant`",
+            );
+        }
+        let warmup = critic.warmup_steps;
+        if let Some(total) = total
+            && warmup >= total
+        {
+            self.error(
+                &["critic.warmup_steps", "train.total_steps"],
+                format!(
+                    "`critic.warmup_steps` ({warmup}) is not below `train.total_steps` ({total}): the policy would \
+                     never be trained"
+                ),
+                format!("use fewer than {total} steps, or train for longer"),
+            );
+        }
+    }
+
+    fn critic_mini_batches(&mut self, mini: usize) {
+        let (batch, n) = (self.config.data.train_batch_size, self.config.rollout.n);
+        let keys = ["critic.ppo_mini_batch_size", "data.train_batch_size"];
+        if mini > batch {
+            self.error(
+                &keys,
+                format!(
+                    "`critic.ppo_mini_batch_size` ({mini}) is above `data.train_batch_size` ({batch}); both count \
+                     prompts"
+                ),
+                format!("use {batch} or less; null is the policy's"),
+            );
+        } else if !batch.is_multiple_of(mini) {
+            self.warn(
+                &keys,
+                format!(
+                    "`data.train_batch_size` ({batch}) is not divisible by `critic.ppo_mini_batch_size` ({mini}): \
+                     the last of {} updates of the critic in a step has {} prompts",
+                    batch.div_ceil(mini),
+                    batch % mini
+                ),
+                divisors_near(batch, mini),
+            );
+        }
+        if let Some(micro) = self.config.train.micro_batch_size
+            && !mini.saturating_mul(n).is_multiple_of(micro)
+        {
+            self.error(
+                &["critic.ppo_mini_batch_size", "train.micro_batch_size", "rollout.n"],
+                format!(
+                    "`critic.ppo_mini_batch_size` ({mini}) times `rollout.n` ({n}) is not divisible by \
+                     `train.micro_batch_size` ({micro})"
+                ),
+                "remove `train.micro_batch_size`: `train.micro_batch_tokens` needs no divisor",
+            );
+        }
+    }
+
+    /// Warns of a filter that drops groups by their scores where advantages are not made within the group.
+    pub(super) fn lost_signal(&mut self) {
+        let estimator = self.config.objective.advantage.estimator;
+        let against = match estimator {
+            Estimator::Gae | Estimator::BiLevelGae => "a critic",
+            Estimator::Remax => "the greedy answer",
+            Estimator::ReinforcePlusPlus => "the whole batch",
+            _ => return,
+        };
+        let dropped = match self.config.filter.as_ref().map(|filter| filter.kind) {
+            Some(FilterKind::Variance) => "whose members score the same",
+            Some(FilterKind::MeanRange) => "whose mean is outside its bounds",
+            _ => return,
+        };
+        self.warn(
+            &["filter.kind", "filter"],
+            format!(
+                "the filter drops groups {dropped}, which have signal here: `{estimator}` compares with {against}, \
+                 not within the group"
+            ),
+            "set `filter: null`",
+        );
+    }
+}

@@ -1,0 +1,120 @@
+//! The rules between settings: a combination that cannot work is an error, one that will surprise is a
+//! warning.
+//!
+//! A rule is one place: its condition, and under it the keys that it is about, the message and the hint. The
+//! files are cut by what the rules are about.
+
+mod critic;
+mod filter;
+mod model;
+mod objective;
+mod readers;
+mod rewards;
+mod schedule;
+mod servers;
+mod train;
+mod validation;
+
+use crate::diagnostic::{Diagnostic, Problem, Severity};
+use crate::reader::Reader;
+use crate::schema::Config;
+use crate::source::{Source, SourceKind};
+use crate::table;
+use crate::tree::Node;
+use crate::yaml;
+
+/// What a configuration is loaded for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A whole run.
+    Training,
+    /// Measuring a policy on held-out prompts: rules about training alone are left out.
+    Evaluation,
+}
+
+/// Checks a configuration against every rule. Rules about a key whose own value is wrong are left out: the
+/// value in `config` is then not the user's.
+pub(crate) fn check(config: &Config, tree: &Node, reader: &Reader, purpose: Purpose) -> Vec<Diagnostic> {
+    let mut checker = Checker { config, tree, reader, found: Vec::new() };
+    checker.model();
+    if purpose == Purpose::Training {
+        checker.training_prompts();
+    }
+    checker.prompts();
+    checker.rewards();
+    if purpose == Purpose::Evaluation {
+        checker.evaluation();
+        checker.has_servers();
+        return checker.found;
+    }
+    checker.servers();
+    checker.filter();
+    checker.schedule();
+    checker.objective();
+    checker.train();
+    checker.critic();
+    checker.lost_signal();
+    checker.early_stop();
+    checker.validation();
+    checker.found
+}
+
+struct Checker<'c> {
+    config: &'c Config,
+    tree: &'c Node,
+    reader: &'c Reader,
+    found: Vec<Diagnostic>,
+}
+
+impl Checker<'_> {
+    /// Reports an error between keys, shown at the first of them that the user wrote.
+    fn error(&mut self, keys: &[&str], message: impl Into<String>, hint: impl Into<String>) {
+        self.report(Severity::Error, keys, message.into(), hint.into(), false);
+    }
+
+    /// Reports an error about something that nobody has said yet, such as the model: `tamis config import`
+    /// prints a configuration all the same.
+    fn missing(&mut self, keys: &[&str], message: impl Into<String>, hint: impl Into<String>) {
+        self.report(Severity::Error, keys, message.into(), hint.into(), true);
+    }
+
+    /// Reports a warning about keys, shown at the first of them that the user wrote.
+    fn warn(&mut self, keys: &[&str], message: impl Into<String>, hint: impl Into<String>) {
+        self.report(Severity::Warning, keys, message.into(), hint.into(), false);
+    }
+
+    fn report(&mut self, severity: Severity, keys: &[&str], message: String, hint: String, is_missing: bool) {
+        if keys.iter().any(|key| self.reader.is_unsound(key)) {
+            return;
+        }
+        let origin = keys
+            .iter()
+            .filter_map(|key| self.tree.place_of(&key.replace('[', ".").replace(']', "")))
+            .find(|origin| origin.is_from_user())
+            .cloned();
+        let problem = Problem::Rule { message, hint, is_missing };
+        self.found.push(Diagnostic { severity, problem: Box::new(problem), origin });
+    }
+
+    /// Warns of each of the keys that a user set although nothing reads it. A default that is written out (as
+    /// in a run's own `config.yaml`) asks for nothing.
+    fn ignored(&mut self, keys: &[&str], reason: &str) {
+        for key in keys {
+            if self.is_asked_for(key) {
+                self.warn(&[key], format!("`{key}` has no effect: {reason}"), format!("remove `{key}`"));
+            }
+        }
+    }
+
+    /// Whether a user set a key to something else than its default.
+    fn is_asked_for(&self, key: &str) -> bool {
+        let spec = table::keys().iter().find(|entry| entry.path == key).map(|entry| &entry.spec);
+        let is_default = |node: &Node| {
+            spec.and_then(|spec| yaml::parse(&Source::new(SourceKind::Default, spec.default)).ok())
+                .is_some_and(|default| default.to_json() == node.to_json())
+        };
+        self.tree
+            .at(key)
+            .is_some_and(|node| node.origin.is_from_user() && !node.is_null() && !is_default(node))
+    }
+}

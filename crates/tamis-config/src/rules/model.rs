@@ -1,0 +1,143 @@
+//! Rules about the model, the training prompts and the warm start.
+
+use super::Checker;
+use crate::schema::{PromptFormat, TaskKind};
+
+impl Checker<'_> {
+    pub(super) fn model(&mut self) {
+        let model = &self.config.model;
+        match (&model.path, &model.init) {
+            (None, None) => self.missing(
+                &["model.path", "model.init", "model"],
+                "there is no model: neither `model.path` nor `model.init` is set",
+                "name a checkpoint with `model.path=DIR`, or describe a new model under `model.init`",
+            ),
+            (Some(_), Some(_)) => self.error(
+                &["model.init", "model.path"],
+                "`model.path` and `model.init` are both set",
+                "remove one of the two",
+            ),
+            _ => {}
+        }
+        if model.value_head {
+            self.error(
+                &["model.value_head"],
+                "`model.value_head`: the policy has no value head",
+                "a critic is a model of its own: `preset: ppo`, or `objective.advantage.estimator: gae`",
+            );
+        }
+        let Some(init) = &model.init else { return };
+        let (num_heads, hidden_size) = (init.num_heads, init.hidden_size);
+        let num_kv_heads = init.num_kv_heads.unwrap_or(num_heads);
+        if !num_heads.is_multiple_of(num_kv_heads) {
+            self.error(
+                &["model.init.num_kv_heads", "model.init.num_heads"],
+                format!(
+                    "`model.init.num_heads` ({num_heads}) is not divisible by `model.init.num_kv_heads` \
+                     ({num_kv_heads})"
+                ),
+                format!("`model.init.num_kv_heads` is a divisor of {num_heads}"),
+            );
+        }
+        let keys = ["model.init.head_dim", "model.init.num_heads", "model.init.hidden_size"];
+        let head_dim = init.head_dim.unwrap_or(hidden_size / num_heads);
+        if init.head_dim.is_none() && !hidden_size.is_multiple_of(num_heads) {
+            self.error(
+                &keys,
+                format!(
+                    "`model.init.hidden_size` ({hidden_size}) is not divisible by `model.init.num_heads` \
+                     ({num_heads})"
+                ),
+                "set `model.init.head_dim`, or change one of the two",
+            );
+        } else if !head_dim.is_multiple_of(2) {
+            self.error(
+                &keys,
+                format!("the width of a head must be even, it is {head_dim}"),
+                format!("set `model.init.head_dim: {}`", head_dim.saturating_add(1)),
+            );
+        }
+        let prompt = self.config.data.max_prompt_length;
+        let response = self.config.rollout.max_response_length;
+        let positions = init.max_position_embeddings;
+        let sum = prompt.saturating_add(response);
+        if sum > positions {
+            self.error(
+                &[
+                    "model.init.max_position_embeddings",
+                    "rollout.max_response_length",
+                    "data.max_prompt_length",
+                ],
+                format!(
+                    "`data.max_prompt_length` ({prompt}) and `rollout.max_response_length` ({response}) make {sum}, \
+                     above `model.init.max_position_embeddings` ({positions})"
+                ),
+                format!("set `model.init.max_position_embeddings: {sum}`"),
+            );
+        }
+    }
+
+    pub(super) fn training_prompts(&mut self) {
+        let config = self.config;
+        if config.data.train.is_empty() && config.data.task != Some(TaskKind::Arithmetic) {
+            self.missing(
+                &["data.train", "data.task"],
+                "there are no training prompts: neither `data.train` nor the task `arithmetic` is set",
+                "set `data.train` to a JSONL or Parquet file, or `data.task: arithmetic`",
+            );
+        }
+        if config.warm_start.steps == 0 {
+            let keys = [
+                "warm_start.batch_size",
+                "warm_start.learning_rate",
+                "warm_start.warmup_steps",
+                "warm_start.examples",
+                "warm_start.target_accuracy",
+                "warm_start.test_freq",
+            ];
+            self.ignored(&keys, "`warm_start.steps` is 0");
+        } else if config.warm_start.target_accuracy.is_some() && !config.has_validation_data() {
+            self.error(
+                &["warm_start.target_accuracy"],
+                "`warm_start.target_accuracy` is measured on validation prompts, and there are none",
+                "set `data.val` to a file",
+            );
+        }
+    }
+
+    pub(super) fn prompts(&mut self) {
+        let data = &self.config.data;
+        match data.task {
+            Some(TaskKind::Arithmetic) => {
+                self.ignored(&["data.train", "data.val"], "the task `arithmetic` makes its own prompts");
+            }
+            Some(TaskKind::Gsm8kCalculator) | None => {
+                let keys =
+                    ["data.arithmetic.levels", "data.arithmetic.train_size", "data.arithmetic.val_size"];
+                self.ignored(&keys, "`data.task` is not `arithmetic`");
+            }
+        }
+        if data.task.is_some() {
+            let keys = [
+                "data.columns.prompt",
+                "data.columns.ground_truth",
+                "data.columns.data_source",
+                "data.columns.ability",
+                "data.columns.extra_info",
+            ];
+            self.ignored(&keys, "the task knows its own columns");
+        }
+        if data.prompt_format == PromptFormat::Text {
+            let keys = ["model.chat_template", "data.chat_template_kwargs"];
+            self.ignored(&keys, "`data.prompt_format` is `text`");
+            if data.system_prompt.is_some() {
+                self.error(
+                    &["data.system_prompt", "data.prompt_format"],
+                    "`data.system_prompt` has no place: `data.prompt_format` is `text`, which sends bare text \
+                     without the chat template",
+                    "set `data.prompt_format: chat`, or take `data.system_prompt` out",
+                );
+            }
+        }
+    }
+}

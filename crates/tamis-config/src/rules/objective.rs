@@ -1,0 +1,190 @@
+//! Rules about the loss, the advantages and the KL.
+
+use super::Checker;
+use super::readers::{ADVANTAGE_READERS, LEVELLED, LOSS_READERS};
+use crate::schema::{AdvantageScale, Aggregation, Estimator, ImportanceLevel, KlPlace, LossKind};
+
+impl Checker<'_> {
+    pub(super) fn objective(&mut self) {
+        let config = self.config;
+        let objective = &config.objective;
+        self.unread("objective.advantage", "estimator", objective.advantage.estimator, ADVANTAGE_READERS);
+        self.unread("objective.loss", "loss", objective.loss.kind, LOSS_READERS);
+        self.loss();
+        if objective.advantage.estimator == Estimator::Cpo {
+            self.contrast();
+        }
+        if objective.advantage.estimator == Estimator::Grpo && !config.divides_by_std() {
+            let keys = ["objective.advantage.ddof", "objective.advantage.epsilon"];
+            self.ignored(&keys, "advantages are not divided by a deviation");
+        }
+        if !objective.advantage.norm_by_std && objective.advantage.scale == AdvantageScale::Batch {
+            self.ignored(&["objective.advantage.scale"], "`objective.advantage.norm_by_std` is false");
+        }
+        if config.filter.is_none() {
+            self.ignored(&["objective.zero_groups"], "there is no filter that drops groups");
+        }
+        if objective.entropy.coefficient == 0.0 && objective.entropy.adaptive.is_none() {
+            self.ignored(&["objective.entropy.aggregation"], "there is no entropy bonus");
+        }
+        if objective.aggregation != Aggregation::SeqMeanTokenSumNorm {
+            let reason = "only the aggregation `seq-mean-token-sum-norm` has a divisor";
+            self.ignored(&["objective.loss_scale_factor"], reason);
+        }
+        self.kl();
+    }
+
+    /// Warns of each key of a section that a user set and that the choice made there does not read.
+    fn unread<C: Copy + PartialEq + std::fmt::Display>(
+        &mut self,
+        section: &str,
+        what: &str,
+        chosen: C,
+        readers: &[(&str, &[C])],
+    ) {
+        for (key, _) in readers.iter().filter(|(_, readers)| !readers.contains(&chosen)) {
+            let reason = format!("the {what} `{chosen}` does not read it");
+            self.ignored(&[&format!("{section}.{key}")], &reason);
+        }
+    }
+
+    fn loss(&mut self) {
+        let objective = &self.config.objective;
+        let (loss, importance) = (objective.loss.kind, objective.importance);
+        if loss == LossKind::Luspo && objective.aggregation != Aggregation::SeqMeanTokenSum {
+            self.error(
+                &["objective.aggregation", "objective.loss.kind"],
+                format!(
+                    "`objective.loss.kind: luspo` with `objective.aggregation: {}`: its length weighting is a sum \
+                     over tokens",
+                    objective.aggregation
+                ),
+                "set `objective.aggregation: seq-mean-token-sum`",
+            );
+        }
+        if loss == LossKind::Dro && objective.loss.beta.is_none() {
+            self.error(
+                &["objective.loss.beta", "objective.loss.kind"],
+                "`objective.loss.kind: dro` needs `objective.loss.beta`, the strength of its pull",
+                "set it, such as `objective.loss.beta: 0.5`",
+            );
+        }
+        if importance != ImportanceLevel::Token && !LEVELLED.contains(&loss) {
+            self.error(
+                &["objective.importance", "objective.loss.kind"],
+                format!(
+                    "`objective.importance: {importance}` has no meaning with `objective.loss.kind: {loss}`, which \
+                     decides it itself"
+                ),
+                "set `objective.importance: token`",
+            );
+        }
+        if loss == LossKind::Vespo && !(objective.kl.place == KlPlace::Loss && objective.kl.bias_corrected) {
+            let reason = "the weight of `vespo` is the trajectory's own; the level reaches a bias-corrected KL in the \
+                          loss alone";
+            self.ignored(&["objective.importance"], reason);
+        }
+    }
+
+    /// Rules of the estimator `cpo`, which contrasts completions with the gold answer.
+    fn contrast(&mut self) {
+        for name in ["{prompt}", "{gold}"] {
+            if !self.config.objective.advantage.gold_hint.contains(name) {
+                self.error(
+                    &["objective.advantage.gold_hint"],
+                    format!("`objective.advantage.gold_hint` has no `{name}` in it"),
+                    format!("write `{name}` where it belongs"),
+                );
+            }
+        }
+        if self.config.filter.is_some() {
+            self.warn(
+                &["filter", "objective.advantage.estimator"],
+                "the filter drops groups without a right completion, from which `objective.advantage.estimator: cpo` \
+                 learns by the contrast with the gold answer",
+                "set `filter: null`",
+            );
+        }
+        self.right_completions();
+    }
+
+    /// Warns where `cpo` cannot recognise a right completion by its reward.
+    fn right_completions(&mut self) {
+        let config = self.config;
+        let right = config.objective.advantage.right;
+        let message = |trouble: &str| {
+            format!(
+                "`objective.advantage.estimator: cpo` takes a completion for right from a reward of {right} on \
+                 (`objective.advantage.right`), and {trouble}"
+            )
+        };
+        let hint = "set `objective.advantage.right` between the rewards of wrong and of right completions";
+        if config.objective.kl.place == KlPlace::Reward {
+            let trouble = "the KL in the reward moves the rewards of right completions";
+            self.warn(&["objective.kl.in", "objective.advantage.right"], message(trouble), hint);
+        } else if config.reward.iter().any(|reward| !reward.kind.is_verifier() && reward.weight != 0.0) {
+            let trouble = "what is no verifier in `reward` moves the rewards of right completions";
+            self.warn(&["reward", "objective.advantage.right"], message(trouble), hint);
+        } else if let [reward] = config.reward.as_slice()
+            && reward.weight < right
+        {
+            let trouble = format!("the weight of the only reward is {}", reward.weight);
+            let keys = ["objective.advantage.right", "reward[0].weight", "reward"];
+            self.warn(&keys, message(&trouble), hint);
+        }
+    }
+
+    fn kl(&mut self) {
+        let config = self.config;
+        let kl = &config.objective.kl;
+        let place = kl.place;
+        if place == KlPlace::None {
+            let keys = [
+                "objective.kl.estimator",
+                "objective.kl.straight_through",
+                "objective.kl.bias_corrected",
+                "objective.kl.coefficient",
+                "objective.kl.adaptive",
+                "model.reference",
+            ];
+            self.ignored(&keys, "`objective.kl.in` is `none`");
+            return;
+        }
+        if kl.coefficient == 0.0 {
+            self.warn(
+                &["objective.kl.coefficient"],
+                format!(
+                    "`objective.kl.in: {place}` with `objective.kl.coefficient: 0`: the reference is loaded and run \
+                     for nothing but its metric"
+                ),
+                "set `objective.kl.in: none`",
+            );
+        }
+        if place == KlPlace::Reward {
+            let keys = ["objective.kl.straight_through", "objective.kl.bias_corrected"];
+            self.ignored(&keys, "the KL is in the reward, through which nothing is differentiated");
+        }
+        let Some(adaptive) = &kl.adaptive else { return };
+        if place != KlPlace::Reward {
+            self.error(
+                &["objective.kl.adaptive"],
+                format!(
+                    "`objective.kl.adaptive` adapts the coefficient of a KL in the reward, and it is `in: {place}`"
+                ),
+                "set `objective.kl.in: reward`",
+            );
+        }
+        let trajectories = config.data.train_batch_size.saturating_mul(config.rollout.n);
+        let horizon = adaptive.horizon;
+        if trajectories as f64 >= 5.0 * horizon {
+            self.warn(
+                &["objective.kl.adaptive.horizon", "objective.kl.adaptive"],
+                format!(
+                    "`objective.kl.adaptive.horizon` is {horizon} with {trajectories} trajectories a step: a step \
+                     may move the coefficient by a fifth of their ratio, which takes it to 0 or below"
+                ),
+                format!("set `objective.kl.adaptive.horizon` above {}", trajectories as f64 / 5.0),
+            );
+        }
+    }
+}

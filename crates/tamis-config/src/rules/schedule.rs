@@ -1,0 +1,132 @@
+//! Rules about generation rounds, refilling and surplus groups.
+
+use super::Checker;
+use crate::schema::{ScheduleMode, Surplus};
+use crate::value::RoundLimit;
+
+impl Checker<'_> {
+    pub(super) fn schedule(&mut self) {
+        self.schedule_mode();
+        let config = self.config;
+        let schedule = &config.schedule;
+        match schedule.surplus {
+            Surplus::Carry if schedule.max_lag.is_none() => self.error(
+                &["schedule.surplus"],
+                "`schedule.surplus: carry` needs `schedule.max_lag`",
+                "set `schedule.max_lag: 1`",
+            ),
+            Surplus::Carry => {}
+            Surplus::Discard => self.ignored(&["schedule.max_lag"], "`schedule.surplus` is `discard`"),
+        }
+        let (generated, train) = (config.gen_batch_size(), config.data.train_batch_size);
+        if config.refills() {
+            if let Some(RoundLimit::Rounds(rounds)) = schedule.max_num_gen_batches
+                && rounds.saturating_mul(generated) < train
+            {
+                self.error(
+                    &["schedule.max_num_gen_batches", "data.gen_batch_size", "data.train_batch_size"],
+                    format!(
+                        "{rounds} rounds of `data.gen_batch_size` ({generated}) are {} prompts at most, below \
+                         `data.train_batch_size` ({train}): no step can ever be filled",
+                        rounds.saturating_mul(generated)
+                    ),
+                    format!(
+                        "raise `schedule.max_num_gen_batches` to {} or more, or `data.gen_batch_size`",
+                        train.div_ceil(generated)
+                    ),
+                );
+            }
+        } else {
+            self.single_round(generated, train);
+        }
+    }
+
+    fn schedule_mode(&mut self) {
+        let config = self.config;
+        let sizes = ["schedule.granularity", "schedule.margin"];
+        let pool = config.filter.as_ref().map(|filter| filter.kind).filter(|kind| kind.compares_groups());
+        let hint =
+            "use `schedule.mode: rounds`, or a filter that judges each group alone (`filter.kind: variance`)";
+        match config.schedule.mode {
+            ScheduleMode::Rounds => self.ignored(&sizes, "`schedule.mode` is `rounds`"),
+            ScheduleMode::Deficit if !config.refills() => {
+                let reason = "every step is one round";
+                self.ignored(&["schedule.mode"], reason);
+                self.ignored(&sizes, reason);
+            }
+            ScheduleMode::Deficit => {
+                if let Some(kind) = pool {
+                    self.error(
+                        &["schedule.mode", "filter.kind"],
+                        format!(
+                            "`filter.kind: {kind}` compares the groups of a round, and `schedule.mode: deficit` \
+                             gives rounds of any size: what it keeps would depend on what the batch lacks"
+                        ),
+                        hint,
+                    );
+                }
+                if let Some(rounds) = config.schedule.rounds_in_flight.filter(|&rounds| rounds > 1) {
+                    self.error(
+                        &["schedule.rounds_in_flight", "schedule.mode"],
+                        format!(
+                            "`schedule.rounds_in_flight: {rounds}` starts rounds before the ones before them are \
+                             judged, and with `schedule.mode: deficit` how much a round draws is known only then"
+                        ),
+                        "use `schedule.mode: rounds` or `streaming`, or remove `schedule.rounds_in_flight`",
+                    );
+                }
+            }
+            ScheduleMode::Streaming => {
+                let reason = "`schedule.mode` is `streaming`";
+                self.ignored(&sizes, reason);
+                self.ignored(&["schedule.refill"], reason);
+                if let Some(kind) = pool {
+                    self.error(
+                        &["schedule.mode", "filter.kind"],
+                        format!(
+                            "`filter.kind: {kind}` compares the groups of a round, and `schedule.mode: streaming` \
+                             judges each group by itself"
+                        ),
+                        hint,
+                    );
+                }
+            }
+        }
+    }
+
+    /// Rules of a step that is one round.
+    fn single_round(&mut self, generated: usize, train: usize) {
+        let has_filter = self.config.filter.is_some();
+        let reason = if has_filter {
+            "`schedule.refill` is false, so every step is one round"
+        } else {
+            "there is no filter, so every step is one round"
+        };
+        self.ignored(
+            &["schedule.max_num_gen_batches", "schedule.on_limit", "schedule.rounds_in_flight"],
+            reason,
+        );
+        if generated <= train {
+            self.ignored(&["schedule.surplus"], reason);
+        }
+        if !has_filter {
+            self.ignored(&["schedule.on_empty_round", "schedule.refill"], reason);
+            self.ignored(
+                &["data.gen_batch_size"],
+                "there is no filter, so every step is one round of `data.train_batch_size` prompts",
+            );
+        }
+        if generated < train {
+            self.error(
+                &["data.gen_batch_size", "schedule.refill", "data.train_batch_size"],
+                format!(
+                    "`schedule.refill` is false, so every step is one round of {generated} prompts \
+                     (`data.gen_batch_size`), which can never fill the {train} of `data.train_batch_size`"
+                ),
+                format!(
+                    "set `data.gen_batch_size: {train}` or more, or `data.train_batch_size: {generated}`"
+                ),
+            );
+        }
+    }
+}

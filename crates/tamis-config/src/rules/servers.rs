@@ -1,0 +1,104 @@
+//! Rules about servers that generate, and about publishing weights to them.
+
+use std::path::Path;
+
+use super::Checker;
+use crate::schema::{BackendKind, Surplus};
+use crate::server_command::ServerCommand;
+use crate::source::SourceKind;
+
+impl Checker<'_> {
+    pub(super) fn servers(&mut self) {
+        let rollout = &self.config.rollout;
+        if rollout.backend == BackendKind::Native {
+            let keys = [
+                "rollout.servers",
+                "rollout.launch",
+                "rollout.server_model",
+                "rollout.server_parameters",
+                "rollout.server_timeout",
+                "rollout.max_in_flight",
+                "rollout.server_startup_timeout",
+                "rollout.server_lost_timeout",
+                "rollout.api_key_file",
+                "rollout.api_key_env",
+                "publish.dir",
+                "publish.server_dir",
+                "publish.keep",
+                "publish.pause",
+                "publish.verify",
+            ];
+            self.ignored(&keys, "`rollout.backend` is `native`");
+            return;
+        }
+        if rollout.backend == BackendKind::OpenAi {
+            self.error(
+                &["rollout.backend"],
+                "`rollout.backend: openai` gives text alone, of weights that the run does not have: without the \
+                 sampled tokens and their log-probabilities, and without a way to publish weights, nothing can be \
+                 trained",
+                "evaluate with it (`tamis eval`), let it score completions (a reward with `kind: judge`), or train \
+                 with `rollout.backend: vllm`",
+            );
+            return;
+        }
+        self.has_servers();
+        if self.config.schedule.surplus == Surplus::Discard {
+            let reason = "nothing is in flight at a publication with `schedule.surplus: discard`";
+            self.ignored(&["publish.pause"], reason);
+        }
+    }
+
+    /// Checks that there are servers to sample from, or that some can be started.
+    pub(super) fn has_servers(&mut self) {
+        let rollout = &self.config.rollout;
+        if rollout.backend == BackendKind::Native {
+            return;
+        }
+        if !rollout.servers.is_empty() {
+            // A server that a key of another system started is not what this user asked for.
+            let node = self.tree.at("rollout.launch");
+            if node.is_some_and(|node| !matches!(node.origin.source.kind, SourceKind::Foreign(_))) {
+                self.ignored(&["rollout.launch"], "`rollout.servers` names servers that are running already");
+            }
+            return;
+        }
+        // Servers with a model of their own are started by whoever has them.
+        let Some(launch) = rollout.launch.as_ref().filter(|_| rollout.backend != BackendKind::OpenAi) else {
+            let model = self.config.model.path.as_deref().unwrap_or(Path::new("MODEL"));
+            let command = ServerCommand::new(rollout, model, "8000");
+            let hint = if command.words.is_empty() {
+                "set `rollout.servers: [http://HOST:PORT]`".to_owned()
+            } else {
+                format!(
+                    "let the run start one itself, `rollout.launch: {{}}`; or start it with `{command}` and set \
+                     `rollout.servers: [http://127.0.0.1:8000]`"
+                )
+            };
+            self.error(
+                &["rollout.servers", "rollout.backend"],
+                format!("`rollout.backend: {}`, and no server is named or to be started", rollout.backend),
+                hint,
+            );
+            return;
+        };
+        if launch.command.is_empty() {
+            return;
+        }
+        for (word, purpose) in [
+            ("{port}", "nothing says where the server is to answer"),
+            ("{model}", "nothing says what it is to serve"),
+        ] {
+            if !launch.command.iter().any(|part| part.contains(word)) {
+                self.error(
+                    &["rollout.launch.command"],
+                    format!("`rollout.launch.command` has no `{word}` in it: {purpose}"),
+                    format!(
+                        "write `{word}` where it belongs, such as `[tamis, serve, '{{model}}', --port, '{{port}}']`"
+                    ),
+                );
+            }
+        }
+        self.ignored(&["rollout.launch.args"], "`rollout.launch.command` is the whole command");
+    }
+}
