@@ -1,10 +1,8 @@
 //! Every generated trajectory is in exactly one rollout file, whatever became of its group.
 
-mod tamis;
-
 use std::collections::BTreeMap;
 
-use tamis::{Folder, Replaced as _, TINY};
+use crate::tamis::{Folder, Replaced as _, TINY};
 
 /// A run of the tiny configuration with changes, and what is to be seen of it.
 #[derive(Clone, Copy)]
@@ -188,9 +186,9 @@ fn a_run_that_ended_with_its_data_ends_again_when_it_is_resumed() {
             .replaced("  total_steps: 6", "  total_epochs: 1");
         let folder = Folder::new().with("config.yaml", &config);
         let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
-        let left = tamis::Left::by(&folder.join("runs/tiny"));
+        let left = crate::tamis::Left::by(&folder.join("runs/tiny"));
         let again = folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
         assert_eq!(again.stdout, ended.stdout);
-        left.assert_same(&tamis::Left::by(&folder.join("runs/tiny")));
+        left.assert_same(&crate::tamis::Left::by(&folder.join("runs/tiny")));
     }
 }

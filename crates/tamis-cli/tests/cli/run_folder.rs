@@ -1,11 +1,9 @@
 //! What a run folder needs, and what becomes of a run whose folder somebody else touched.
 
-mod tamis;
-
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use tamis::{Folder, Left, Replaced as _, TINY, edited, without_checksums};
+use crate::tamis::{Folder, Left, Replaced as _, TINY, edited, without_checksums};
 
 /// Scores by length, so that answers are journalled and yet the same each time.
 const JUDGE: &str = "\
@@ -417,7 +415,7 @@ fn project() -> Folder {
 }
 
 /// `tamis` in a folder within this one.
-fn tamis_in(folder: &Folder, within: &str, arguments: &[&str]) -> tamis::Ended {
+fn tamis_in(folder: &Folder, within: &str, arguments: &[&str]) -> crate::tamis::Ended {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_tamis"))
         .args(arguments)
         .current_dir(folder.join(within))
@@ -426,7 +424,11 @@ fn tamis_in(folder: &Folder, within: &str, arguments: &[&str]) -> tamis::Ended {
         .expect("tamis runs");
     let text =
         |bytes: &[u8]| String::from_utf8_lossy(bytes).replace(&folder.path().display().to_string(), "DIR");
-    tamis::Ended { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
+    crate::tamis::Ended {
+        code: output.status.code(),
+        stdout: text(&output.stdout),
+        stderr: text(&output.stderr),
+    }
 }
 
 /// Data, template and reward program are found whatever folder a run is gone on with or measured from, and a run that was moved is the same

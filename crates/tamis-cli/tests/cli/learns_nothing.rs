@@ -1,8 +1,6 @@
 //! Runs that cannot learn: rewards that do not arrive, batches that bear no loss. They end with a diagnosis, and go on once that is mended.
 
-mod tamis;
-
-use tamis::{Ended, Folder, Left, Replaced as _, TINY};
+use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY};
 
 /// A reward program whose answer to `request` is this Python expression.
 fn judge(answer: &str) -> String {

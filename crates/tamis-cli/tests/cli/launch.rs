@@ -2,14 +2,12 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod tamis;
-
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use tamis::{Ended, Folder};
+use crate::tamis::{Ended, Folder};
 
 /// A policy that was warm-started before, for servers serve a checkpoint.
 const SERVED: [&str; 3] = ["~model.init", "+model.path=first/checkpoints/step_1", "warm_start.steps=0"];

@@ -1,10 +1,8 @@
 //! Numbers that are not finite, or enormous: what rewards may answer, and what becomes of gradients made of them.
 
-mod tamis;
-
 use std::collections::BTreeMap;
 
-use tamis::{Ended, Folder, Left, Replaced as _, TINY};
+use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY};
 
 /// A reward program: `answer` is an expression over `request`, a count `n` of answers, and `step`.
 fn judge(answer: &str) -> String {

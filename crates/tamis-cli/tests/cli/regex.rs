@@ -1,9 +1,7 @@
 //! `rollout.regex`: completions that match an expression.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod tamis;
-
-use tamis::Folder;
+use crate::tamis::Folder;
 
 /// The completions of a file of rollouts or samples.
 fn completions(folder: &Folder, arguments: &[&str]) -> Vec<String> {

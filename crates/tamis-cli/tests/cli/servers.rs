@@ -1,17 +1,12 @@
 //! Runs that sample at servers: `tamis train` against `tamis serve`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod serving;
-#[path = "../../tamis-rollout/tests/support/mod.rs"]
-mod support;
-mod tamis;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use serving::{Serving, from_the_policy, metrics, train, with_a_policy};
-use support::fake_vllm::{Answer, Answers, Asked, Behaviour, FakeVllm};
-use tamis::Folder;
+use crate::serving::{Serving, from_the_policy, metrics, train, with_a_policy};
+use crate::support::fake_vllm::{Answer, Answers, Asked, Behaviour, FakeVllm};
+use crate::tamis::Folder;
 
 /// The metrics of each step, without clocks and what belongs to servers alone: their faults, and how far they are from the learner, which is not at all.
 fn figures(folder: &Folder, run: &str) -> Vec<serde_json::Value> {

@@ -1,15 +1,12 @@
 //! What servers do beside sampling for a run: evaluations, of a checkpoint and of a model of their own, and judging completions.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod serving;
-mod tamis;
-
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use serving::Serving;
-use tamis::Folder;
+use crate::serving::Serving;
+use crate::tamis::Folder;
 
 /// Two runs: a policy to be evaluated, and one that a server holds meanwhile.
 fn policies() -> Folder {

@@ -2,13 +2,10 @@
 //!
 //! Each configuration is killed 5 times, or as often as `kills` is told to.
 
-mod kills;
-mod tamis;
-
 use std::time::{Duration, Instant};
 
-use kills::{Dice, begun, killed_when, num_kills, start_run, writes_a_checkpoint};
-use tamis::{Folder, Left, Replaced as _, TINY, without_checksums};
+use crate::kills::{Dice, begun, killed_when, num_kills, start_run, writes_a_checkpoint};
+use crate::tamis::{Folder, Left, Replaced as _, TINY, without_checksums};
 use tamis_run::durable::Disk;
 use tamis_run::journal::{Journal, SyncPolicy};
 
@@ -19,7 +16,7 @@ fn through_kills(
     most: usize,
     whole: Duration,
     dice: &mut Dice,
-) -> (usize, usize, tamis::Ended) {
+) -> (usize, usize, crate::tamis::Ended) {
     let (mut kills, mut torn) = (0, 0);
     while kills < most {
         let begin = Instant::now();

@@ -2,15 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stderr, reason = "a test says what it left out")]
 
-mod serving;
-mod tamis;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::serving::Serving;
+use crate::tamis::Folder;
 use serde_json::{Value, json};
-use serving::Serving;
-use tamis::Folder;
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{Architecture, Model, ModelConfig, SaveDtype};
 use tamis_text::tokenizer::Tokenizer;

@@ -1,5 +1,4 @@
 //! Runs that sample at servers, and `tamis serve` as a child process.
-#![allow(dead_code, reason = "each test file takes what it needs")]
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command};

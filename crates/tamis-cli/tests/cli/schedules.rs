@@ -1,11 +1,9 @@
 //! Several rounds at once, and group by group: what is trained and what is counted.
 #![allow(clippy::float_cmp, reason = "counts are whole numbers")]
 
-mod tamis;
-
 use std::collections::BTreeMap;
 
-use tamis::{Folder, Left, Replaced as _, TINY};
+use crate::tamis::{Folder, Left, Replaced as _, TINY};
 
 fn with_schedule(schedule: &str) -> String {
     TINY.replaced("max_num_gen_batches: 50", &format!("max_num_gen_batches: 50, {schedule}"))

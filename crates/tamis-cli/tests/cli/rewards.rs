@@ -1,8 +1,6 @@
 //! Reward functions of users, from the configuration to what a run says and writes.
 
-mod tamis;
-
-use tamis::{Folder, Left, Replaced as _, TINY};
+use crate::tamis::{Folder, Left, Replaced as _, TINY};
 use tamis_data::records::Records;
 
 /// The tiny run with another reward; the warm start makes no difference to what is said of it.
@@ -10,7 +8,7 @@ fn with_reward(reward: &str) -> String {
     TINY.replaced("reward: [{kind: number}]", reward).replaced("total_steps: 6", "total_steps: 2")
 }
 
-fn train(functions: &str, reward: &str) -> (Folder, tamis::Ended) {
+fn train(functions: &str, reward: &str) -> (Folder, crate::tamis::Ended) {
     let folder = Folder::new().with("mine.py", functions).with("config.yaml", &with_reward(reward));
     let ended = folder.tamis(&["train", "config.yaml"]);
     (folder, ended)

@@ -1,13 +1,11 @@
 //! Every estimator, loss, shaping, mask and correction trains from the command line, or is refused with what to choose instead.
 
-mod tamis;
-
 use std::fmt::Write as _;
 
-use tamis::{Folder, Replaced as _, TINY};
+use crate::tamis::{Folder, Replaced as _, TINY};
 
 /// Trains the tiny task with `objective` for three steps.
-fn trained(objective: &str) -> (Folder, tamis::Ended) {
+fn trained(objective: &str) -> (Folder, crate::tamis::Ended) {
     let folder = Folder::new();
     let config = TINY
         .replaced("total_steps: 6", "total_steps: 3")

@@ -1,9 +1,7 @@
 //! `tamis config check` and `tamis train` refuse the same configurations with the same words, each with the place of the key, and nothing is
 //! made of a configuration that is refused.
 
-mod tamis;
-
-use tamis::Folder;
+use crate::tamis::Folder;
 
 /// Configurations that cannot run, as overrides of the tiny one, and what both commands say of each.
 const REFUSED: &[(&[&str], &str)] = &[

@@ -1,10 +1,8 @@
 //! Filters that compare the groups of a round or the members of a group, runs that are stopped early, and which checkpoints are kept.
 
-mod tamis;
-
 use std::collections::BTreeMap;
 
-use tamis::{Ended, Folder, Left, Replaced as _, TINY};
+use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY};
 
 fn train(folder: &Folder, changes: &[(&str, &str)]) -> Ended {
     let mut config = TINY.to_owned();

@@ -1,8 +1,6 @@
 //! What a run says of its prompts, its settings and its steps.
 
-mod tamis;
-
-use tamis::{Ended, Folder, Replaced as _, TINY};
+use crate::tamis::{Ended, Folder, Replaced as _, TINY};
 
 /// A template of characters that the tiny model knows: the number of messages stands behind the last of them.
 const TEMPLATE: &str = "{{ messages[-1].content }}{{ messages|length }}";

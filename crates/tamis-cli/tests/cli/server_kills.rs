@@ -4,21 +4,15 @@
 //! Eight kills; `TAMIS_KILLS=100` for more, `TAMIS_KILL_SEED=N` to repeat them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod kills;
-mod serving;
-#[path = "../../tamis-rollout/tests/support/mod.rs"]
-mod support;
-mod tamis;
-
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use kills::{Dice, begun, killed_when, num_kills, start_run, writes_a_checkpoint};
-use serving::with_a_policy;
-use support::fake_vllm::{Answer, Answers, Asked, Behaviour, FakeVllm};
-use tamis::{Ended, Folder, Left, Replaced as _, TINY};
+use crate::kills::{Dice, begun, killed_when, num_kills, start_run, writes_a_checkpoint};
+use crate::serving::with_a_policy;
+use crate::support::fake_vllm::{Answer, Answers, Asked, Behaviour, FakeVllm};
+use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY};
 use tamis_core::random::Key;
 use tamis_run::durable::Disk;
 use tamis_run::journal::{Journal, SyncPolicy};

@@ -1,5 +1,4 @@
 //! The program under test, run in a folder of its own, and what it leaves there.
-#![allow(dead_code, reason = "each test file takes what it needs")]
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

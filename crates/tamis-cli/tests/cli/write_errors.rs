@@ -3,12 +3,10 @@
 //!
 //! `TAMIS_FAULTS=all` meets every kind of operation on every kind of file (all writes and a quarter of the others otherwise).
 
-mod tamis;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use tamis::{Ended, Folder, Left, Replaced as _, TINY};
+use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY};
 use tamis_config::load;
 use tamis_run::directory::RunDirectory;
 use tamis_run::durable::{Disk, Fault, Operation};

@@ -1,8 +1,6 @@
 //! What `tamis train` says when something is wrong, and the exit code it says it with.
 
-mod tamis;
-
-use tamis::{Ended, Folder, Replaced as _, TINY, without_checksums};
+use crate::tamis::{Ended, Folder, Replaced as _, TINY, without_checksums};
 
 /// Trains with `tiny.yaml` after replacements.
 fn tiny(replacements: &[(&str, &str)]) -> String {

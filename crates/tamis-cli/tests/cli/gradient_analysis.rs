@@ -2,11 +2,9 @@
 
 #![expect(clippy::float_cmp, reason = "counts and exact zeros are compared exactly")]
 
-mod tamis;
-
 use std::collections::BTreeMap;
 
-use tamis::{Folder, Replaced as _, TINY};
+use crate::tamis::{Folder, Replaced as _, TINY};
 
 type Row = BTreeMap<String, serde_json::Value>;
 

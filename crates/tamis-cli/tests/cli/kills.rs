@@ -2,8 +2,6 @@
 //!
 //! `TAMIS_KILLS=40` kills that often for each test's configuration. The seed of the kills is printed; `TAMIS_KILL_SEED=N` repeats them.
 
-#![allow(dead_code, reason = "each test file takes what it needs")]
-
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

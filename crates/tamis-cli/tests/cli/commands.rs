@@ -1,8 +1,6 @@
 //! `tamis filter`, `tamis eval` and `tamis config` as a person types them.
 
-mod tamis;
-
-use tamis::{Folder, Replaced as _};
+use crate::tamis::{Folder, Replaced as _};
 
 const ROLLOUTS: &str = "\
 {\"uid\": \"a\", \"acc\": 1, \"text\": \"x\"}

@@ -1,0 +1,29 @@
+//! The binary as a person runs it: one test program, so that it is linked once.
+
+#[path = "../../../tamis-rollout/tests/support/mod.rs"]
+mod support;
+
+mod accounting;
+mod agreement;
+mod algorithms;
+mod commands;
+mod elsewhere;
+mod gradient_analysis;
+mod kills;
+mod launch;
+mod learns_nothing;
+mod not_finite;
+mod regex;
+mod resume;
+mod rewards;
+mod run_folder;
+mod schedules;
+mod selection;
+mod serve;
+mod server_kills;
+mod servers;
+mod serving;
+mod tamis;
+mod train_messages;
+mod what_is_shown;
+mod write_errors;
