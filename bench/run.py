@@ -26,7 +26,7 @@ tamis's side, all built with `cargo --release`:
 | step | `tamis train configs/bench_step.yaml run.dir=DIR` | `timing_s/step` of each line of DIR/**/metrics.jsonl, the first two left out |
 | filter | example `filter_speed` of tamis-core | {"what": "filter", "form": "tamis", "seconds": ...} |
 | loss | example `loss_speed` of tamis-core, 2 threads | {"what": "policy_loss", "loss": "clip", "tokens_per_second": ..., "share": of a plain pass over the same arrays, "scratch_share": ...} |
-| advantage | example `advantage_speed` of tamis-core, 2 threads (NumPy's elementwise operations use one) | {"what": "advantage" or "statistics", "trajectories": ..., "seconds": ...} |
+| advantage | example `advantage_speed` of tamis-core, the statistics on 2 threads (NumPy's elementwise operations use one) | {"what": "advantage" or "statistics", "trajectories": ..., "seconds": ...} |
 | balance | example `balance_speed` of tamis-core | {"what": "balance", "method": ..., "seconds": ..., "spread": ...} |
 
 Both sides must do the same work. The engine's lines may say what they did, and PyTorch is then given just that: training `sequences` of `length`
@@ -359,7 +359,7 @@ class Advantage(Part):
         return f"{form}, 10 M" if line["trajectories"] > 2_000_000 else form
 
     def ours(self):
-        lines = [line for line in json_lines([self.program]) if line["threads"] == THREADS]
+        lines = [line for line in json_lines([self.program]) if line["what"] == "advantage" or line["threads"] == THREADS]
         return [line | {"model": self.case(line, form)} for line in lines for form in ("numpy", "verl")]
 
     def theirs(self, forms):

@@ -1,6 +1,5 @@
-//! Seconds that group-relative advantages and the variance filter with its statistics take over 1,048,576 and 10,485,760 trajectories in
-//! groups of 16, into memory that is kept from one call to the next, as a trainer keeps it from step to step: `bench/run.py` sets them against
-//! NumPy's vectorised forms and verl's loops. One JSON line each:
+//! Seconds that group-relative advantages and the variance filter with its statistics take over 1,048,576 and 10,485,760
+//! trajectories in groups of 16: `bench/run.py` sets them against NumPy's vectorised forms and verl's loops. One JSON line each:
 //! `{"what": "advantage" | "statistics", "form": "tamis", "threads": ..., "trajectories": ..., "seconds": median, "seconds_min": ...}`.
 //!
 //! `cargo run --release -p tamis-core --example advantage_speed`
@@ -11,7 +10,7 @@ use std::error::Error;
 use std::hint::black_box;
 use std::time::Instant;
 
-use tamis_core::advantage::Grpo;
+use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Grpo};
 use tamis_core::filter::{Filter, GroupStatistics, OutcomeScale, Variance};
 use tamis_core::ragged::Ragged;
 
@@ -65,13 +64,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         let trajectories = column.len();
         let offsets: Vec<usize> = (0..=groups).map(|group| group * SIZE).collect();
         let batch = Ragged::from_lengths(column.clone(), &vec![SIZE; groups])?;
-        let (mut advantages, mut statistics) = (Vec::new(), Vec::new());
+        let mut statistics = Vec::new();
+        report("advantage", 1, trajectories, repetitions, || {
+            black_box(Grpo::verl().advantages(&AdvantageBatch::of_rewards(black_box(&batch)))?);
+            Ok(())
+        })?;
         for threads in [1, 2] {
-            report("advantage", threads, trajectories, repetitions, || {
-                Grpo::verl().advantages_into(threads, black_box(&batch), &mut advantages)?;
-                black_box(&advantages);
-                Ok(())
-            })?;
             report("statistics", threads, trajectories, repetitions, || {
                 let scale = Some(OutcomeScale::default());
                 let (metric, offsets) = (black_box(&column), black_box(&offsets));

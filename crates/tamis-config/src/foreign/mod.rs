@@ -200,6 +200,8 @@ pub enum Rule {
     TrlScale,
     /// verl's policy loss with its parameters.
     PolicyLoss,
+    /// Where the contrast of verl's CPO fork is taken.
+    CpoWrap,
     /// verl's rollout correction.
     Correction,
     /// EasyR1's shares of trajectories.

@@ -26,20 +26,30 @@ pub(super) fn estimator(name: &str) -> Option<&'static str> {
 /// What their systems do otherwise than we, by its name here.
 pub(super) fn as_there(t: &mut Translator, key: &str, ours: &str) {
     match ours {
-        "cpo" => {
-            t.set(&[key], "objective.advantage.difficulty", "fork");
-            t.remark(
-                key,
-                "as the fork computes it, which finds no group all right or all wrong: `objective.advantage.difficulty: repaired` does \
-                 what its text says. The gold answer stands in `objective.advantage.gold_hint`, in other words than there",
-            );
-        }
+        "cpo" => t.remark(
+            key,
+            "groups of rights and of wrongs are found here by their rewards; the fork compares a list with a number, finds none, and so \
+             only lowers wrong completions in groups of wrongs. The gold answer stands in `objective.advantage.gold_hint`, in other words \
+             than there",
+        ),
         "optimal_token_baseline" | "tir_optimal_token_baseline" => {
             t.set(&[key], "objective.advantage.epsilon", "1e-8");
             t.set(&[key], "objective.advantage.masked_rewards", "lost");
             t.set(&[key], "objective.advantage.tail", "zeroed_by_count");
         }
         _ => {}
+    }
+}
+
+/// Where the contrast of verl's CPO fork is taken: the two forms that its scripts use.
+pub(super) fn cpo_wrap(t: &mut Translator) {
+    const WRAP: &str = "actor_rollout_ref.actor.wrap_method";
+    match t.text(WRAP).as_deref() {
+        Some(form @ ("seq_kl" | "tok_kl")) => t.set(&[WRAP], "objective.advantage.wrap", form),
+        _ => t.refuse(
+            WRAP,
+            "of the fork's forms `seq_kl` and `tok_kl` are here; the others, which none of its scripts names, are not: `tamis explain cpo`",
+        ),
     }
 }
 

@@ -35,6 +35,7 @@ pub(super) fn apply(rule: Rule, owner: Owner, t: &mut Translator) {
         Rule::TrlLoss => super::trl_rules::loss(t),
         Rule::TrlScale => super::trl_rules::scale(t),
         Rule::PolicyLoss => objective_rules::policy_loss(t),
+        Rule::CpoWrap => objective_rules::cpo_wrap(t),
         Rule::Correction => objective_rules::correction(t),
         Rule::KeepRatios => objective_rules::keep_ratios(t),
         Rule::RagenShapings => super::ragen_rules::shapings(t),

@@ -618,10 +618,14 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "False",
         NoEffect("the estimator `cpo` always shows the gold answer, no other does"),
     ),
-    key("actor_rollout_ref.actor.wrap_method", "seq_kl", Key("objective.advantage.wrap")),
+    key("actor_rollout_ref.actor.wrap_method", "seq_kl", By(Rule::CpoWrap, "objective.advantage.wrap")),
     key("actor_rollout_ref.actor.pos_alpha", "0.0", Key("objective.advantage.pos_alpha")),
     key("actor_rollout_ref.actor.neg_alpha", "1.0", Key("objective.advantage.neg_alpha")),
-    key("actor_rollout_ref.actor.cpo_lambda", "2.0", Key("objective.advantage.ratio_bound")),
+    key(
+        "actor_rollout_ref.actor.cpo_lambda",
+        "2.0",
+        NoEffect("the fork's `seq_kl` and `tok_kl` do not read it"),
+    ),
     key(
         "actor_rollout_ref.actor.loss_position",
         "all",

@@ -56,11 +56,9 @@ pub(super) const ADVANTAGE_READERS: &[(&str, &[Estimator])] = {
         ("delta", &[BnpoRunning]),
         ("gold_hint", &[Cpo]),
         ("wrap", &[Cpo]),
-        ("difficulty", &[Cpo]),
         ("pos_alpha", &[Cpo]),
         ("neg_alpha", &[Cpo]),
         ("right", &[Cpo]),
-        ("ratio_bound", &[Cpo]),
     ]
 };
 

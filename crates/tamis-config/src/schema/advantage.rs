@@ -103,54 +103,12 @@ choice! {
 }
 
 choice! {
-    /// How the contrast enters CPO.
+    /// Where CPO takes the contrast with the gold answer.
     pub enum CpoWrap {
-        /// One number per completion, bounded in mixed groups.
+        /// One number per completion: the mean over its tokens.
         SeqKl = "seq_kl",
-        /// One number per completion, of wrong ones in groups of wrongs only.
-        NegonlySeqKl = "negonly_seq_kl",
-        /// Per token.
+        /// One number per token.
         TokKl = "tok_kl",
-        /// As `tok_kl`, wrong ones only in groups of wrongs.
-        NegonlyTokKl = "negonly_tok_kl",
-        /// Per token, by what the answer says of it: m.
-        Mi2 = "mi2",
-        /// As `mi2`, wrong ones only in groups of wrongs.
-        NegonlyMi = "negonly_mi",
-        /// As `mi2`, weighted by the token's entropy.
-        Mi3 = "mi3",
-        /// As `mi3`, wrong ones only in groups of wrongs.
-        NegonlyMi3 = "negonly_mi3",
-        /// As `mi3`, wrong ones the other way.
-        ReverseMi3 = "reverse_mi3",
-        /// As `mi3`, wrong ones only upwards.
-        AdditionMi3 = "addition_mi3",
-        /// m by its sign, rights and wrongs alike, weighted by entropy; signs stay.
-        Mi = "mi",
-        /// m upwards for rights, downwards for wrongs; signs stay.
-        MiAccmask = "mi_accmask",
-        /// m weighted by certainty; signs stay.
-        MiUnify = "mi_unify",
-        /// As `mi_unify`, m at most 10.
-        MiClampUnify = "mi_clamp_unify",
-        /// As `mi_clamp_unify`, uniform groups by `pos_alpha`, mixed ones by `neg_alpha`; signs may change.
-        MiClampUnifyDifficulty = "mi_clamp_unify_difficulty",
-        /// Tokens whose ratio leaves its bound, by their entropy.
-        Naive = "naive",
-        /// As `naive`; signs stay.
-        Noaccmask = "noaccmask",
-        /// As `noaccmask`, up for rights and down for wrongs only.
-        NaiveSigned = "naive_signed",
-    }
-}
-
-choice! {
-    /// Whether CPO tells groups of rights and of wrongs from mixed ones.
-    pub enum CpoDifficulty {
-        /// By the rewards.
-        Repaired = "repaired",
-        /// Never, as its fork.
-        Fork = "fork",
     }
 }
 
@@ -204,18 +162,14 @@ section! {
         prior: f64 = "1.0", Positive, Fixed;
         /// Added to the variance in `bnpo_running`.
         delta: f64 = "1e-4", NonNegative, Fixed;
-        /// How the contrast enters `cpo`.
+        /// Where `cpo` takes the contrast with the gold answer.
         wrap: CpoWrap = "seq_kl", Any, Fixed;
-        /// Whether `cpo` tells groups of rights and of wrongs from mixed ones.
-        difficulty: CpoDifficulty = "repaired", Any, Fixed;
         /// Factor of `cpo` for right completions.
         pos_alpha: f64 = "0.0", Any, Fixed;
         /// Factor of `cpo` for wrong completions.
         neg_alpha: f64 = "1.0", Any, Fixed;
         /// Least reward of a right completion, in `cpo`.
         right: f64 = "1.0", Any, Fixed;
-        /// Ratio of probabilities with and without the answer from which a token counts (or 1 over it), in `naive`, `noaccmask` and `naive_signed` of `cpo`.
-        ratio_bound: f64 = "2.0", AtLeast(1.0), Fixed;
         /// The prompt as the policy that knows the answer sees it, in `cpo`: `{prompt}` is the text, or the user's last message, `{gold}` its gold
         /// answer. Where it is too long it is cut from the left.
         gold_hint: String = r#""{prompt}\n\nThe right answer is {gold}.\n""#, Any, Fixed;

@@ -21,8 +21,8 @@ mod validate;
 mod warm_start;
 
 pub use advantage::{
-    AdvantageConfig, AdvantageScale, BaselineTail, CpoDifficulty, CpoWrap, Estimator, GpgAlpha, LossScaling,
-    MaskedRewards, ShapingConfig, SingletonAdvantage,
+    AdvantageConfig, AdvantageScale, BaselineTail, CpoWrap, Estimator, GpgAlpha, LossScaling, MaskedRewards,
+    ShapingConfig, SingletonAdvantage,
 };
 pub use checkpoint::{CheckpointConfig, KeepBestConfig};
 pub use correction::{

@@ -156,6 +156,7 @@ fn verl_keys() -> Vec<(String, Vec<String>)> {
     ] {
         add(critic, &[gae]);
     }
+    add("actor_rollout_ref.actor.wrap_method=tok_kl", &["algorithm.adv_estimator=cpo"]);
     keys
 }
 

@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 use tamis_config::RoundLimit;
 
-use crate::{converted, loaded, notes};
+use crate::{converted, import_errors, loaded, notes};
 
 /// The complete command of the guide to group filters, its variables replaced.
 const COMPLETE: &[&str] = &[
@@ -361,7 +361,7 @@ fn the_contrast_of_the_fork() {
     let import = converted(&[
         "algorithm.adv_estimator=cpo",
         "+algorithm.gold_as_hint=True",
-        "actor_rollout_ref.actor.wrap_method=negonly_seq_kl",
+        "actor_rollout_ref.actor.wrap_method=tok_kl",
         "actor_rollout_ref.actor.neg_alpha=0.5",
         "actor_rollout_ref.actor.cpo_lambda=2.0",
         "actor_rollout_ref.actor.loss_position=all",
@@ -379,20 +379,18 @@ objective:
   advantage:
     estimator: cpo  # verl: algorithm.adv_estimator=cpo
     singleton: raw  # verl: algorithm.adv_estimator=cpo
-    wrap: negonly_seq_kl  # verl: actor_rollout_ref.actor.wrap_method=negonly_seq_kl
-    difficulty: fork  # verl: algorithm.adv_estimator=cpo
+    wrap: tok_kl  # verl: actor_rollout_ref.actor.wrap_method=tok_kl
     neg_alpha: 0.5  # verl: actor_rollout_ref.actor.neg_alpha=0.5
-    ratio_bound: 2.0  # verl: actor_rollout_ref.actor.cpo_lambda=2.0
 train:
   ppo_mini_batch_size: 256  # verl: actor_rollout_ref.actor.ppo_mini_batch_size (default)
   total_epochs: 30  # verl: trainer.total_epochs (default)
 ");
     assert_snapshot!(notes(&import), @"
-algorithm.adv_estimator=cpo -> objective.advantage.estimator: cpo, objective.advantage.difficulty: fork, objective.advantage.singleton: raw (as the fork computes it, which finds no group all right or all wrong: `objective.advantage.difficulty: repaired` does what its text says. The gold answer stands in `objective.advantage.gold_hint`, in other words than there)
+algorithm.adv_estimator=cpo -> objective.advantage.estimator: cpo, objective.advantage.singleton: raw (groups of rights and of wrongs are found here by their rewards; the fork compares a list with a number, finds none, and so only lowers wrong completions in groups of wrongs. The gold answer stands in `objective.advantage.gold_hint`, in other words than there)
 algorithm.gold_as_hint=True has no effect: the estimator `cpo` always shows the gold answer, no other does
-actor_rollout_ref.actor.wrap_method=negonly_seq_kl -> objective.advantage.wrap: negonly_seq_kl
+actor_rollout_ref.actor.wrap_method=tok_kl -> objective.advantage.wrap: tok_kl
 actor_rollout_ref.actor.neg_alpha=0.5 -> objective.advantage.neg_alpha: 0.5
-actor_rollout_ref.actor.cpo_lambda=2.0 -> objective.advantage.ratio_bound: 2.0
+actor_rollout_ref.actor.cpo_lambda=2.0 has no effect: the fork's `seq_kl` and `tok_kl` do not read it
 actor_rollout_ref.actor.loss_position=all has no effect: that is what is done anyway
 data.train_files=train.parquet -> data.train: train.parquet
 data.train_batch_size is not given -> data.train_batch_size: 1024 (verl's default)
@@ -422,4 +420,11 @@ train:
   ppo_mini_batch_size: 256  # verl: actor_rollout_ref.actor.ppo_mini_batch_size (default)
   total_epochs: 30  # verl: trainer.total_epochs (default)
 ");
+}
+
+#[test]
+fn forms_of_the_contrast_that_no_script_names_are_refused() {
+    let form = "actor_rollout_ref.actor.wrap_method=negonly_mi3";
+    let refused = import_errors(&["algorithm.adv_estimator=cpo", form]);
+    assert!(refused.contains("of the fork's forms `seq_kl` and `tok_kl` are here"), "{refused}");
 }

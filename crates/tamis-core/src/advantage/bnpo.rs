@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::beta::density;
 use super::error::{in_range, zero_or_one};
+use super::per_group::per_group;
 use super::singleton::finite_or_zero;
-use super::statistics::Moments;
 use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, GeneratedStatistics,
 };
@@ -138,24 +138,27 @@ impl Bnpo {
         (self.alpha.unwrap_or(alpha), self.beta.unwrap_or(beta))
     }
 
-    /// Adds `share` times the advantages of one reward.
-    fn add(&self, rewards: &Ragged<f64>, generated: &GeneratedStatistics, share: f64, into: &mut [f64]) {
+    /// Advantages of one reward, 0 for unscored members, of which `generated` are the statistics before filtering.
+    fn of(
+        &self,
+        rewards: &Ragged<f64>,
+        generated: &GeneratedStatistics,
+        share: f64,
+    ) -> Result<Ragged<f64>, AdvantageError> {
+        check_range(ENTRY.name, rewards, (self.low, self.high))?;
         let (alpha, beta) = self.parameters(generated);
         let width = self.high - self.low;
-        let mut rest = into;
-        for rewards_g in rewards.rows() {
-            let (into_g, after) = rest.split_at_mut(rewards_g.len());
-            rest = after;
-            let moments = Moments::of(rewards_g);
-            if moments.is_uniform() {
-                continue;
-            }
-            let p = (moments.mean - self.low) / width;
-            let weight = share * (1.0 / density(p, alpha, beta)).min(self.max_weight) / width;
-            for (into, reward) in into_g.iter_mut().zip(rewards_g) {
-                *into += finite_or_zero(weight * (reward - moments.mean));
-            }
-        }
+        let advantages = per_group(
+            rewards,
+            |_| 0.0,
+            |group| {
+                let mean = group.moments.mean;
+                let p = (mean - self.low) / width;
+                let weight = share * (1.0 / density(p, alpha, beta)).min(self.max_weight) / width;
+                move |reward| finite_or_zero(weight * (reward - mean))
+            },
+        );
+        Ok(advantages)
     }
 }
 
@@ -193,29 +196,23 @@ impl AdvantageEstimator for Bnpo {
         let generated = batch
             .generated
             .ok_or(AdvantageError::Missing { column: Column::Generated, estimator: self.name() })?;
+        let Some(components) = batch.components else {
+            let advantages = self.of(batch.rewards, &generated.reward, 1.0)?;
+            return Ok(Estimate::per_trajectory(advantages, state));
+        };
+        let share = 1.0 / components.len() as f64;
         let mut total = vec![0.0; batch.num_trajectories()];
-        let range = (self.low, self.high);
-        if let Some(components) = batch.components {
-            let share = 1.0 / components.len() as f64;
-            for (component, generated) in components.iter().zip(generated.components) {
-                let rewards = batch.component(component);
-                check_range(self.name(), &rewards, range)?;
-                self.add(&rewards, generated, share, &mut total);
-            }
-        } else {
-            check_range(self.name(), batch.rewards, range)?;
-            self.add(batch.rewards, &generated.reward, 1.0, &mut total);
-        }
-        let mut advantages = batch.rewards.clone();
-        let mut rest = total.as_slice();
-        for group in 0..advantages.num_rows() {
-            let advantages_g = advantages.row_mut(group);
-            let (total_g, after) = rest.split_at(advantages_g.len());
-            rest = after;
-            for (advantage, total) in advantages_g.iter_mut().zip(total_g) {
-                *advantage = if advantage.is_nan() { 0.0 } else { *total };
+        for (component, generated) in components.iter().zip(generated.components) {
+            let advantages = self.of(&batch.component(component), generated, share)?;
+            for (total, advantage) in total.iter_mut().zip(advantages.values()) {
+                *total += finite_or_zero(*advantage);
             }
         }
-        Ok(Estimate::per_trajectory(advantages, state))
+        for (total, reward) in total.iter_mut().zip(batch.rewards.values()) {
+            if reward.is_nan() {
+                *total = 0.0;
+            }
+        }
+        Ok(Estimate::per_trajectory(batch.rewards.cut_alike(total), state))
     }
 }

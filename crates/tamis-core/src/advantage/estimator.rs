@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
+use super::singleton::zero_where_not_finite;
 use super::{
     AdvantageBatch, AdvantageError, BiLevelGae, Bnpo, BnpoRunning, Column, Cpo, DrGrpo, Gae, Gdpo, Gpg, Grpo,
     GrpoPassk, NormalizeThenSum, Opo, OptimalTokenBaseline, ReinforcePlusPlus, ReinforcePlusPlusBaseline,
@@ -73,9 +74,10 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// One number per trajectory and nothing else new.
+    /// One number per trajectory, 0 where it is not finite (as NaN of unscored members is not), and nothing else new.
     pub(crate) fn per_trajectory(advantages: Ragged<f64>, state: &AdvantageState) -> Self {
-        Self { advantages: Advantages::PerTrajectory(advantages), returns: None, state: state.clone() }
+        let advantages = Advantages::PerTrajectory(zero_where_not_finite(advantages));
+        Self { advantages, returns: None, state: state.clone() }
     }
 
     /// One number per token, with returns.

@@ -100,15 +100,7 @@ pub(super) fn normalised_sum(
                     *total += component.weight * advantage;
                 }
             }
-            let mut sums = batch.rewards.clone();
-            let mut rest = total.as_slice();
-            for group in 0..sums.num_rows() {
-                let sums_g = sums.row_mut(group);
-                let (total_g, after) = rest.split_at(sums_g.len());
-                sums_g.copy_from_slice(total_g);
-                rest = after;
-            }
-            sums
+            batch.rewards.cut_alike(total)
         }
     };
     for group in 0..sums.num_rows() {
@@ -146,8 +138,6 @@ impl AdvantageEstimator for Gdpo {
         let mut advantages = normalised_sum(batch, self.epsilon, self.singleton)?;
         if self.whiten {
             whitening::by_length(&mut advantages, |i| batch.length(i));
-        } else {
-            whitening::fill_unscored(&mut advantages);
         }
         Ok(Estimate::per_trajectory(advantages, state))
     }

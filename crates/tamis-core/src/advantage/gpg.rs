@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::error::in_range;
+use super::per_group::per_group;
 use super::singleton::finite_or_zero;
-use super::statistics::Moments;
 use super::{AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, Singleton};
 use crate::entry::{Entry, Family};
 
@@ -91,36 +91,31 @@ impl AdvantageEstimator for Gpg {
         batch: &AdvantageBatch<'_>,
         state: &AdvantageState,
     ) -> Result<Estimate, AdvantageError> {
-        let mut advantages = batch.rewards.clone();
-        let (mut scored, mut mixed, mut nonzero) = (0_usize, 0_usize, 0_usize);
-        for group in 0..advantages.num_rows() {
-            let advantages_g = advantages.row_mut(group);
-            let moments = Moments::of(advantages_g);
-            scored += moments.count;
-            nonzero += advantages_g.iter().filter(|&&reward| reward != 0.0 && !reward.is_nan()).count();
-            if let [reward] = advantages_g {
-                *reward = self.singleton.advantage(*reward);
-                mixed += usize::from(*reward != 0.0);
-                continue;
-            }
-            if moments.is_uniform() {
-                advantages_g.fill(0.0);
-                continue;
-            }
-            mixed += moments.count;
-            for reward in advantages_g {
-                *reward = finite_or_zero(*reward - moments.mean);
-            }
-        }
+        let mut mixed = 0_usize;
+        let mut advantages = per_group(
+            batch.rewards,
+            |reward| self.singleton.advantage(reward),
+            |group| {
+                mixed += group.moments.count;
+                let mean = group.moments.mean;
+                move |reward| finite_or_zero(reward - mean)
+            },
+        );
+        // A group of one that keeps its reward carries a gradient too.
+        mixed += advantages.rows().filter(|row| matches!(row, [only] if only.abs() > 0.0)).count();
+        let scored = batch.rewards.values().iter().filter(|reward| !reward.is_nan());
+        let num_scored = scored.clone().count() as f64;
         let alpha = match self.alpha {
             GpgAlpha::MixedGroups if mixed == 0 => 1.0,
-            GpgAlpha::MixedGroups => scored as f64 / mixed as f64,
-            GpgAlpha::NonzeroRewards => scored as f64 / nonzero.max(1) as f64,
+            GpgAlpha::MixedGroups => num_scored / mixed as f64,
+            GpgAlpha::NonzeroRewards => {
+                num_scored / scored.filter(|&&reward| reward != 0.0).count().max(1) as f64
+            }
         };
         let factor = alpha / self.divisor;
         for group in 0..advantages.num_rows() {
             for advantage in advantages.row_mut(group) {
-                *advantage = finite_or_zero(*advantage * factor);
+                *advantage *= factor;
             }
         }
         Ok(Estimate::per_trajectory(advantages, state))

@@ -1,14 +1,14 @@
 //! Group-relative advantage: the reward measured against its own group.
 
-use multiversion::multiversion;
 use serde::{Deserialize, Serialize};
 
 use super::error::{not_negative, zero_or_one};
-use super::singleton::finite_or_zero;
+use super::per_group::per_group;
+use super::singleton::zero_where_not_finite;
 use super::statistics::Moments;
 use super::{AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, Singleton};
 use crate::entry::{Entry, Family};
-use crate::ragged::{Ragged, even_parts};
+use crate::ragged::Ragged;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -115,94 +115,27 @@ impl Grpo {
         Self { scale: Scale::None, ..Self::verl() }
     }
 
-    /// [`AdvantageEstimator::advantages`] of outcome rewards `[P][G]` alone, into a caller's memory \[B\] and on `threads` threads: the same
-    /// bits for any number of them, 0 counts as 1. What `into` held is overwritten.
-    ///
-    /// For batches of millions of trajectories, where fresh memory costs more than the computation; a trainer keeps the vector from step to
-    /// step.
-    ///
-    /// ```
-    /// use tamis_core::advantage::Grpo;
-    /// use tamis_core::ragged::Ragged;
-    ///
-    /// let rewards = Ragged::from_rows([vec![1.0, 0.0, 1.0, 0.0], vec![0.1, 0.1, 0.1]]);
-    /// let mut advantages = Vec::new();
-    /// Grpo { epsilon: 0.0, ddof: 0, ..Grpo::verl() }.advantages_into(2, &rewards, &mut advantages)?;
-    /// assert_eq!(advantages, [1.0, -1.0, 1.0, -1.0, 0.0, 0.0, 0.0]);
-    /// # Ok::<(), tamis_core::advantage::AdvantageError>(())
-    /// ```
-    ///
-    /// # Errors
-    /// A setting out of range, an infinite reward.
-    pub fn advantages_into(
-        &self,
-        threads: usize,
-        rewards: &Ragged<f64>,
-        into: &mut Vec<f64>,
-    ) -> Result<(), AdvantageError> {
-        self.check()?;
-        AdvantageBatch::of_rewards(rewards).check(self.name(), &[], &[])?;
-        into.resize(rewards.num_values(), 0.0);
-        self.write(threads, rewards, into);
-        Ok(())
-    }
-
     /// Advantages of rewards `[P][G]` that have been checked.
     pub(crate) fn of(&self, rewards: &Ragged<f64>) -> Ragged<f64> {
-        let mut advantages = vec![0.0; rewards.num_values()];
-        self.write(1, rewards, &mut advantages);
-        rewards.cut_alike(advantages)
-    }
-
-    fn write(&self, threads: usize, rewards: &Ragged<f64>, advantages: &mut [f64]) {
         // Of the whole batch, so that it is computed once; unused under the other scales.
         let batch_deviation = match self.scale {
             Scale::Batch => Moments::of(rewards.values()).deviation(self.ddof),
             Scale::Group | Scale::None => 0.0,
         };
-        let (values, offsets) = (rewards.values(), rewards.offsets());
-        let mut parts = even_parts(offsets, threads).into_iter();
-        let own = parts.next().unwrap_or(0..0);
-        std::thread::scope(|scope| {
-            let (first, mut rest) = advantages.split_at_mut(offsets[own.end] - offsets[own.start]);
-            for part in parts {
-                let cuts = &offsets[part.start..=part.end];
-                let advantages;
-                let count = offsets[part.end] - offsets[part.start];
-                (advantages, rest) = std::mem::take(&mut rest).split_at_mut(count);
-                scope.spawn(move || groups(*self, batch_deviation, values, cuts, advantages));
-            }
-            groups(*self, batch_deviation, values, &offsets[own.start..=own.end], first);
-        });
-    }
-}
-
-/// Advantages of some groups that follow each other; `offsets` are their places in `rewards`, `advantages` begin with theirs.
-#[multiversion(targets("x86_64+avx2"))]
-fn groups(settings: Grpo, batch_deviation: f64, rewards: &[f64], offsets: &[usize], advantages: &mut [f64]) {
-    let divisor_of = |deviation: f64| match settings.scale {
-        Scale::Group => deviation + settings.epsilon,
-        Scale::Batch => batch_deviation + settings.epsilon,
-        Scale::None => 1.0,
-    };
-    let mut rest = advantages;
-    for pair in offsets.windows(2) {
-        let rewards_g = &rewards[pair[0]..pair[1]];
-        let (advantages_g, others) = rest.split_at_mut(rewards_g.len());
-        rest = others;
-        if let (&[reward], [advantage]) = (rewards_g, &mut *advantages_g) {
-            *advantage = finite_or_zero(settings.singleton.advantage(reward) / divisor_of(1.0));
-            continue;
-        }
-        let moments = Moments::of_inlined(rewards_g);
-        if moments.is_uniform() {
-            advantages_g.fill(0.0);
-            continue;
-        }
-        let divisor = divisor_of(moments.deviation(settings.ddof));
-        for (advantage, reward) in advantages_g.iter_mut().zip(rewards_g) {
-            *advantage = finite_or_zero((reward - moments.mean) / divisor);
-        }
+        let divisor_of = |deviation: f64| match self.scale {
+            Scale::Group => deviation + self.epsilon,
+            Scale::Batch => batch_deviation + self.epsilon,
+            Scale::None => 1.0,
+        };
+        let advantages = per_group(
+            rewards,
+            |reward| self.singleton.advantage(reward) / divisor_of(1.0),
+            |group| {
+                let (mean, divisor) = (group.moments.mean, divisor_of(group.moments.deviation(self.ddof)));
+                move |reward| (reward - mean) / divisor
+            },
+        );
+        zero_where_not_finite(advantages)
     }
 }
 

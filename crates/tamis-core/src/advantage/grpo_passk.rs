@@ -3,8 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::error::{not_negative, zero_or_one};
-use super::singleton::finite_or_zero;
-use super::statistics::Moments;
+use super::per_group::per_group;
 use super::{AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, Singleton};
 use crate::entry::{Entry, Family};
 
@@ -86,28 +85,23 @@ impl AdvantageEstimator for GrpoPassk {
         batch: &AdvantageBatch<'_>,
         state: &AdvantageState,
     ) -> Result<Estimate, AdvantageError> {
-        let mut advantages = batch.rewards.clone();
-        for group in 0..advantages.num_rows() {
-            let advantages_g = advantages.row_mut(group);
-            if let [reward] = advantages_g {
-                *reward = self.singleton.advantage(*reward);
-                continue;
-            }
-            let moments = Moments::of(advantages_g);
-            let (mut best, mut second, mut place) = (f64::NEG_INFINITY, f64::NEG_INFINITY, None);
-            for (i, &reward) in advantages_g.iter().enumerate() {
-                if reward > best {
-                    (second, best, place) = (best, reward, Some(i));
-                } else if reward > second {
-                    second = reward;
+        let advantages = per_group(
+            batch.rewards,
+            |reward| self.singleton.advantage(reward),
+            |group| {
+                let (mut best, mut second) = (f64::NEG_INFINITY, f64::NEG_INFINITY);
+                for &reward in group.rewards {
+                    if reward > best {
+                        (second, best) = (best, reward);
+                    } else if reward > second {
+                        second = reward;
+                    }
                 }
-            }
-            advantages_g.fill(0.0);
-            if let (Some(place), false) = (place, moments.is_uniform()) {
-                let divisor = if self.divide { moments.deviation(self.ddof) + self.epsilon } else { 1.0 };
-                advantages_g[place] = finite_or_zero((best - second) / divisor);
-            }
-        }
+                let deviation = group.moments.deviation(self.ddof);
+                let lead = (best - second) / if self.divide { deviation + self.epsilon } else { 1.0 };
+                move |reward| if reward >= best { lead } else { 0.0 }
+            },
+        );
         Ok(Estimate::per_trajectory(advantages, state))
     }
 }

@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use super::error::not_negative;
 use super::gdpo::normalised_sum;
-use super::singleton::finite_or_zero;
 use super::statistics::Moments;
 use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, Singleton,
@@ -86,8 +85,7 @@ impl AdvantageEstimator for NormalizeThenSum {
         let divisor = moments.deviation(1) + self.epsilon;
         for group in 0..advantages.num_rows() {
             for sum in advantages.row_mut(group) {
-                *sum =
-                    if moments.is_uniform() { 0.0 } else { finite_or_zero((*sum - moments.mean) / divisor) };
+                *sum = if moments.is_uniform() { 0.0 } else { (*sum - moments.mean) / divisor };
             }
         }
         Ok(Estimate::per_trajectory(advantages, state))

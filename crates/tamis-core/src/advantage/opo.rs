@@ -2,10 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::centring::centre;
+use super::per_group::per_group;
 use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, Singleton,
-    whitening,
 };
 use crate::entry::{Entry, Family};
 
@@ -69,17 +68,20 @@ impl AdvantageEstimator for Opo {
         batch: &AdvantageBatch<'_>,
         state: &AdvantageState,
     ) -> Result<Estimate, AdvantageError> {
-        let mut advantages = batch.rewards.clone();
-        centre(&mut advantages, self.singleton, |first, rewards_g, moments| {
-            let (mut rewards, mut tokens) = (0.0, 0.0);
-            for (i, &reward) in rewards_g.iter().enumerate().filter(|(_, reward)| !reward.is_nan()) {
-                let length = batch.length(first + i) as f64;
-                rewards += length * reward;
-                tokens += length;
-            }
-            if tokens > 0.0 { rewards / tokens } else { moments.mean }
-        });
-        whitening::fill_unscored(&mut advantages);
+        let advantages = per_group(
+            batch.rewards,
+            |reward| self.singleton.advantage(reward),
+            |group| {
+                let (mut rewards, mut tokens) = (0.0, 0.0);
+                for (i, &reward) in group.rewards.iter().enumerate().filter(|(_, reward)| !reward.is_nan()) {
+                    let length = batch.length(group.first + i) as f64;
+                    rewards += length * reward;
+                    tokens += length;
+                }
+                let baseline = if tokens > 0.0 { rewards / tokens } else { group.moments.mean };
+                move |reward| reward - baseline
+            },
+        );
         Ok(Estimate::per_trajectory(advantages, state))
     }
 }

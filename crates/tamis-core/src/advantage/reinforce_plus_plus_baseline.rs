@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::centring::centre;
+use super::per_group::per_group;
 use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, Singleton,
     whitening,
@@ -79,13 +79,16 @@ impl AdvantageEstimator for ReinforcePlusPlusBaseline {
         batch: &AdvantageBatch<'_>,
         state: &AdvantageState,
     ) -> Result<Estimate, AdvantageError> {
-        let mut advantages = batch.rewards.clone();
-        // NaN stays NaN, so that whitening leaves it out.
-        centre(&mut advantages, self.singleton, |_, _, moments| moments.mean);
+        let mut advantages = per_group(
+            batch.rewards,
+            |reward| self.singleton.advantage(reward),
+            |group| {
+                let mean = group.moments.mean;
+                move |reward| reward - mean
+            },
+        );
         if self.whiten {
             whitening::by_length(&mut advantages, |i| batch.length(i));
-        } else {
-            whitening::fill_unscored(&mut advantages);
         }
         Ok(Estimate::per_trajectory(advantages, state))
     }

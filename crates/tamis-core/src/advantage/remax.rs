@@ -76,15 +76,11 @@ impl AdvantageEstimator for Remax {
     ) -> Result<Estimate, AdvantageError> {
         let missing = AdvantageError::Missing { column: Column::GreedyRewards, estimator: self.name() };
         let greedy = batch.greedy_rewards.ok_or(missing)?;
-        let mut advantages = batch.rewards.clone();
-        for (group, baseline) in greedy.iter().enumerate() {
-            for reward in advantages.row_mut(group) {
-                *reward -= baseline;
-            }
-        }
         if batch.token_rewards.is_none() {
-            super::whitening::fill_unscored(&mut advantages);
-            return Ok(Estimate::per_trajectory(advantages, state));
+            let rewards = batch.rewards.rows().zip(greedy);
+            let advantages = rewards
+                .flat_map(|(rewards_g, baseline)| rewards_g.iter().map(move |reward| reward - baseline));
+            return Ok(Estimate::per_trajectory(batch.rewards.cut_alike(advantages.collect()), state));
         }
         let mask = batch.mask(self.name())?;
         let returns = returns(batch, mask, self.masked_rewards, 1.0);

@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::singleton::finite_or_zero;
-use super::statistics::Moments;
+use super::per_group::per_group;
 use super::{AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, Singleton};
 use crate::entry::{Entry, Family};
 
@@ -65,23 +64,14 @@ impl AdvantageEstimator for Rloo {
         batch: &AdvantageBatch<'_>,
         state: &AdvantageState,
     ) -> Result<Estimate, AdvantageError> {
-        let mut advantages = batch.rewards.clone();
-        for group in 0..advantages.num_rows() {
-            let advantages_g = advantages.row_mut(group);
-            if let [reward] = advantages_g {
-                *reward = self.singleton.advantage(*reward);
-                continue;
-            }
-            let moments = Moments::of(advantages_g);
-            if moments.is_uniform() {
-                advantages_g.fill(0.0);
-                continue;
-            }
-            let factor = moments.count as f64 / (moments.count as f64 - 1.0);
-            for reward in advantages_g {
-                *reward = finite_or_zero(factor * (*reward - moments.mean));
-            }
-        }
+        let advantages = per_group(
+            batch.rewards,
+            |reward| self.singleton.advantage(reward),
+            |group| {
+                let (mean, count) = (group.moments.mean, group.moments.count as f64);
+                move |reward| count / (count - 1.0) * (reward - mean)
+            },
+        );
         Ok(Estimate::per_trajectory(advantages, state))
     }
 }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::ragged::Ragged;
+
 /// What a group of one member gets.
 ///
 /// A group of several members of which only one is scored is none: its members get 0.
@@ -28,4 +30,14 @@ impl Singleton {
 /// 0 for what an unscored member left behind as NaN, and for what overflowed.
 pub(crate) fn finite_or_zero(advantage: f64) -> f64 {
     if advantage.is_finite() { advantage } else { 0.0 }
+}
+
+/// [`finite_or_zero`] of every advantage.
+pub(crate) fn zero_where_not_finite(mut advantages: Ragged<f64>) -> Ragged<f64> {
+    for row in 0..advantages.num_rows() {
+        for advantage in advantages.row_mut(row) {
+            *advantage = finite_or_zero(*advantage);
+        }
+    }
+    advantages
 }

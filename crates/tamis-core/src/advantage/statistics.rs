@@ -1,12 +1,5 @@
 //! Statistics of rewards, within groups and over the batch; unscored members (NaN) are outside all of them.
 
-#![expect(
-    clippy::inline_always,
-    reason = "a loop over groups is compiled for the machine's vectors only where its body is inlined"
-)]
-
-use multiversion::multiversion;
-
 use crate::ragged::Ragged;
 
 /// Count, mean, extremes and spread of the scored members of a slice.
@@ -26,21 +19,46 @@ pub(crate) struct Moments {
 impl Moments {
     /// Two passes, so that a large mean does not cancel the spread away.
     pub(crate) fn of(values: &[f64]) -> Self {
-        vectorised(values)
-    }
-
-    /// As [`Self::of`], the same bits: for loops over groups that are compiled for the machine's vectors themselves.
-    #[inline(always)]
-    pub(crate) fn of_inlined(values: &[f64]) -> Self {
         // A sum is NaN only where a member is, or infinities met: then what remains is looked at alone.
-        let moments = dense(values);
-        if moments.sum.is_nan() { Self::of_scored(values) } else { moments }
+        let moments = Self::of_numbers(values);
+        if !moments.sum.is_nan() {
+            return moments;
+        }
+        let scored: Vec<f64> = values.iter().copied().filter(|value| !value.is_nan()).collect();
+        Self::of_numbers(&scored)
     }
 
-    #[cold]
-    fn of_scored(values: &[f64]) -> Self {
-        let scored: Vec<f64> = values.iter().copied().filter(|value| !value.is_nan()).collect();
-        dense(&scored)
+    /// Of numbers none of which is NaN, four side by side.
+    fn of_numbers(values: &[f64]) -> Self {
+        let (chunks, rest) = values.as_chunks::<LANES>();
+        let mut sums = [0.0; LANES];
+        let (mut mins, mut maxs) = ([f64::INFINITY; LANES], [f64::NEG_INFINITY; LANES]);
+        let mut each = |i: usize, value: f64| {
+            sums[i] += value;
+            mins[i] = if value < mins[i] { value } else { mins[i] };
+            maxs[i] = if value > maxs[i] { value } else { maxs[i] };
+        };
+        for chunk in chunks {
+            (0..LANES).for_each(|i| each(i, chunk[i]));
+        }
+        rest.iter().enumerate().for_each(|(i, &value)| each(i, value));
+        let total = |[a, b, c, d]: [f64; LANES]| (a + c) + (b + d);
+        let sum = total(sums);
+        let mean = sum / values.len() as f64;
+        let mut squares = [0.0; LANES];
+        let mut each = |i: usize, value: f64| squares[i] += (value - mean) * (value - mean);
+        for chunk in chunks {
+            (0..LANES).for_each(|i| each(i, chunk[i]));
+        }
+        rest.iter().enumerate().for_each(|(i, &value)| each(i, value));
+        Self {
+            count: values.len(),
+            mean,
+            squares: total(squares),
+            min: mins.into_iter().fold(f64::INFINITY, f64::min),
+            max: maxs.into_iter().fold(f64::NEG_INFINITY, f64::max),
+            sum,
+        }
     }
 
     /// Of numbers that each stand for a count of equal ones: of trajectories by their lengths, say. NaN is outside.
@@ -85,45 +103,6 @@ impl Moments {
 
 /// Numbers that are summed side by side, in the same order whatever the processor's vectors.
 const LANES: usize = 4;
-
-#[multiversion(targets("x86_64+avx2"))]
-fn vectorised(values: &[f64]) -> Moments {
-    Moments::of_inlined(values)
-}
-
-/// Of numbers none of which is NaN.
-#[inline(always)]
-fn dense(values: &[f64]) -> Moments {
-    let (chunks, rest) = values.as_chunks::<LANES>();
-    let mut sums = [0.0; LANES];
-    let (mut mins, mut maxs) = ([f64::INFINITY; LANES], [f64::NEG_INFINITY; LANES]);
-    let mut each = |i: usize, value: f64| {
-        sums[i] += value;
-        mins[i] = if value < mins[i] { value } else { mins[i] };
-        maxs[i] = if value > maxs[i] { value } else { maxs[i] };
-    };
-    for chunk in chunks {
-        (0..LANES).for_each(|i| each(i, chunk[i]));
-    }
-    rest.iter().enumerate().for_each(|(i, &value)| each(i, value));
-    let total = |[a, b, c, d]: [f64; LANES]| (a + c) + (b + d);
-    let sum = total(sums);
-    let mean = sum / values.len() as f64;
-    let mut squares = [0.0; LANES];
-    let mut each = |i: usize, value: f64| squares[i] += (value - mean) * (value - mean);
-    for chunk in chunks {
-        (0..LANES).for_each(|i| each(i, chunk[i]));
-    }
-    rest.iter().enumerate().for_each(|(i, &value)| each(i, value));
-    Moments {
-        count: values.len(),
-        mean,
-        squares: total(squares),
-        min: mins.into_iter().fold(f64::INFINITY, f64::min),
-        max: maxs.into_iter().fold(f64::NEG_INFINITY, f64::max),
-        sum,
-    }
-}
 
 /// Rewards of a batch as the trainers log them.
 ///

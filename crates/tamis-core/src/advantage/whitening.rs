@@ -56,12 +56,3 @@ pub(crate) fn by_token(values: &mut Ragged<f64>, mask: &Ragged<bool>, rewards: &
         }
     }
 }
-
-/// Puts 0 in the place of NaN, where nothing is whitened.
-pub(crate) fn fill_unscored(values: &mut Ragged<f64>) {
-    for row in 0..values.num_rows() {
-        for value in values.row_mut(row) {
-            *value = finite_or_zero(*value);
-        }
-    }
-}

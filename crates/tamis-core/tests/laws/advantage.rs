@@ -81,13 +81,8 @@ proptest! {
     }
 
     #[test]
-    fn threads_and_kept_memory_change_no_bit(estimator in estimator(), groups in groups(0), threads in 0..6_usize) {
+    fn threads_and_kept_memory_change_no_statistic(groups in groups(0), threads in 0..6_usize) {
         let rewards = Ragged::from_rows(&groups);
-        let expected: Vec<u64> =
-            advantages(&estimator, &groups).into_iter().flatten().map(f64::to_bits).collect();
-        let mut into = vec![f64::NAN; 5];
-        estimator.advantages_into(threads, &rewards, &mut into).unwrap();
-        prop_assert_eq!(into.iter().map(|advantage| advantage.to_bits()).collect::<Vec<_>>(), expected);
         let (values, offsets) = (rewards.values(), rewards.offsets());
         let mut statistics = vec![GroupStatistics::of(&[1.0], None); 3];
         GroupStatistics::of_columns_into(threads, values, offsets, None, &mut statistics).unwrap();

@@ -1,18 +1,18 @@
 //! The advantage estimator with its shapings, and what the trainer cannot give one.
 
 use tamis_config::{
-    AdvantageConfig, AdvantageScale, BaselineTail, Config, CpoDifficulty as ConfigDifficulty,
-    CpoWrap as ConfigWrap, Estimator, GpgAlpha as ConfigAlpha, KlPlace, LossScaling as ConfigScaling,
-    MaskedRewards as ConfigMasked, ShapingConfig, SingletonAdvantage,
+    AdvantageConfig, AdvantageScale, BaselineTail, Config, CpoWrap as ConfigWrap, Estimator,
+    GpgAlpha as ConfigAlpha, KlPlace, LossScaling as ConfigScaling, MaskedRewards as ConfigMasked,
+    ShapingConfig, SingletonAdvantage,
 };
 use tamis_core::advantage::shaping::{
     ClipAdvantage, FilterLossScaling, KeepNegRatio, KeepPosRatio, LengthWeight, LossScaling, Shaping,
     SoftReweight,
 };
 use tamis_core::advantage::{
-    Advantage, AdvantageEstimator, BiLevelGae, Bnpo, BnpoRunning, Column, Cpo, CpoDifficulty, CpoWrap,
-    DrGrpo, Gae, Gdpo, Gpg, GpgAlpha, Grpo, GrpoPassk, MaskedRewards, NormalizeThenSum, Opo,
-    OptimalTokenBaseline, ReinforcePlusPlus, ReinforcePlusPlusBaseline, Remax, Rloo, Scale, Singleton, Tail,
+    Advantage, AdvantageEstimator, BiLevelGae, Bnpo, BnpoRunning, Column, Cpo, CpoWrap, DrGrpo, Gae, Gdpo,
+    Gpg, GpgAlpha, Grpo, GrpoPassk, MaskedRewards, NormalizeThenSum, Opo, OptimalTokenBaseline,
+    ReinforcePlusPlus, ReinforcePlusPlusBaseline, Remax, Rloo, Scale, Singleton, Tail,
     TirOptimalTokenBaseline,
 };
 
@@ -63,32 +63,11 @@ fn cpo(settings: &AdvantageConfig) -> Cpo {
     Cpo {
         wrap: match settings.wrap {
             ConfigWrap::SeqKl => CpoWrap::SeqKl,
-            ConfigWrap::NegonlySeqKl => CpoWrap::NegonlySeqKl,
             ConfigWrap::TokKl => CpoWrap::TokKl,
-            ConfigWrap::NegonlyTokKl => CpoWrap::NegonlyTokKl,
-            ConfigWrap::Mi2 => CpoWrap::Mi2,
-            ConfigWrap::NegonlyMi => CpoWrap::NegonlyMi,
-            ConfigWrap::Mi3 => CpoWrap::Mi3,
-            ConfigWrap::NegonlyMi3 => CpoWrap::NegonlyMi3,
-            ConfigWrap::ReverseMi3 => CpoWrap::ReverseMi3,
-            ConfigWrap::AdditionMi3 => CpoWrap::AdditionMi3,
-            ConfigWrap::Mi => CpoWrap::Mi,
-            ConfigWrap::MiAccmask => CpoWrap::MiAccmask,
-            ConfigWrap::MiUnify => CpoWrap::MiUnify,
-            ConfigWrap::MiClampUnify => CpoWrap::MiClampUnify,
-            ConfigWrap::MiClampUnifyDifficulty => CpoWrap::MiClampUnifyDifficulty,
-            ConfigWrap::Naive => CpoWrap::Naive,
-            ConfigWrap::Noaccmask => CpoWrap::Noaccmask,
-            ConfigWrap::NaiveSigned => CpoWrap::NaiveSigned,
-        },
-        difficulty: match settings.difficulty {
-            ConfigDifficulty::Repaired => CpoDifficulty::Repaired,
-            ConfigDifficulty::Fork => CpoDifficulty::Fork,
         },
         pos_alpha: settings.pos_alpha,
         neg_alpha: settings.neg_alpha,
         right: settings.right,
-        ratio_bound: settings.ratio_bound,
         grpo: grpo(settings),
     }
 }

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use tamis_core::advantage::{
     Advantage, AdvantageBatch, AdvantageEstimator, AdvantageState, BiLevelGae, Bnpo, BnpoRunning, Column,
-    Cpo, CpoDifficulty, CpoWrap, DrGrpo, Gae, Generated, GeneratedStatistics, Gpg, Grpo, MaskedRewards,
-    NormalizeThenSum, OptimalTokenBaseline, Scale, Singleton, Tail, TirOptimalTokenBaseline,
+    Cpo, CpoWrap, DrGrpo, Gae, Generated, GeneratedStatistics, Gpg, Grpo, MaskedRewards, NormalizeThenSum,
+    OptimalTokenBaseline, Scale, Singleton, Tail, TirOptimalTokenBaseline,
 };
 use tamis_core::ragged::Ragged;
 
@@ -114,7 +114,6 @@ fn singletons_by_setting() {
     let batch = AdvantageBatch::of_rewards(&rewards);
     assert_eq!(run(&DrGrpo { singleton: Singleton::RawReward }, &batch), [0.7]);
     assert_eq!(run(&DrGrpo { singleton: Singleton::Zero }, &batch), [0.0]);
-    // The fork is verl's, and keeps the raw reward.
     let column = Ragged::from_rows([[-1.0]]);
     let mask = Ragged::from_rows([[true]]);
     let batch = AdvantageBatch {
@@ -123,7 +122,7 @@ fn singletons_by_setting() {
         gold_logprobs: Some(&column),
         ..batch
     };
-    assert_eq!(run(&Cpo { right: 0.5, ..Cpo::fork() }, &batch), [0.7 / (1.0 + 1e-6)]);
+    assert_eq!(run(&Cpo { grpo: Grpo::verl(), ..Cpo::default() }, &batch), [0.7 / (1.0 + 1e-6)]);
     // Sums of 1 and 3: mean 2, sample deviation √2.
     let pair = Ragged::from_rows([[1.0], [3.0]]);
     let raw = NormalizeThenSum { epsilon: 0.0, singleton: Singleton::RawReward };
@@ -218,14 +217,12 @@ fn a_tokens_entropy_counts_within_the_range_of_its_completion() {
     };
     let grpo = Grpo { scale: Scale::None, ..Grpo::default() };
     let u = 1.0 / (2.0 + 1e-8);
-    for (wrap, wrong) in [(CpoWrap::TokKl, [-1.25, -3.0, -11.0]), (CpoWrap::NegonlyTokKl, [-1.0, -1.0, -1.0])]
-    {
-        let cpo = Cpo { wrap, pos_alpha: 0.5, grpo, ..Cpo::default() };
-        let actual = run(&cpo, &batch);
-        assert_near(&actual, &[1.0, 1.0 + 0.5 * u, 1.0 + u, 0.0, wrong[0], wrong[1], wrong[2], 0.0]);
-        let exact = actual[1] - 1.0;
-        assert!((exact - 0.5 * u).abs() < 1e-12, "{exact}");
-    }
+    let cpo = Cpo { wrap: CpoWrap::TokKl, pos_alpha: 0.5, grpo, ..Cpo::default() };
+    let actual = run(&cpo, &batch);
+    // The contrasts of the wrong one are -0.25, -2 and -29, which counts as -10.
+    assert_near(&actual, &[1.0, 1.0 + 0.5 * u, 1.0 + u, 0.0, -1.25, -3.0, -11.0, 0.0]);
+    let exact = actual[1] - 1.0;
+    assert!((exact - 0.5 * u).abs() < 1e-12, "{exact}");
 }
 
 /// Two trajectories, the first with a tool call: positions 0, 2, 3 against 0, 1, 2.
@@ -318,22 +315,14 @@ fn the_contrast_is_bounded_in_mixed_groups_only() {
         Cpo { pos_alpha: -0.25, grpo: Grpo { scale: Scale::None, ..Grpo::default() }, ..Cpo::default() };
     // Right in the mixed group: -1 bounded to -1/2. Wrong: 3 bounded to 1/2.
     assert_eq!(run(&cpo, &batch), [0.5, -0.5, -0.25, -0.5, 1.0, -1.0]);
-    // Never found uniform: bounds of 0 let through what raises rights and lowers wrongs.
-    let fork = Cpo { difficulty: CpoDifficulty::Fork, ..cpo };
-    assert_eq!(run(&fork, &batch), [0.5, -0.5, 0.0, 0.0, 0.0, -1.0]);
-    let negonly = Cpo { wrap: CpoWrap::NegonlySeqKl, pos_alpha: 0.5, ..cpo };
-    assert_eq!(run(&negonly, &batch), [1.5, -1.0, 0.5, 0.0, 1.0, -1.0]);
-    let negonly_fork = Cpo { difficulty: CpoDifficulty::Fork, ..negonly };
-    assert_eq!(run(&negonly_fork, &batch), [1.5, -1.0, 0.5, 0.0, 0.0, 0.0]);
     // One token a completion: the entropy has no range, so rights are moved by nothing.
     let tokens = Cpo { wrap: CpoWrap::TokKl, ..cpo };
     assert_eq!(run(&tokens, &batch), [1.0, -0.5, 0.0, 0.0, 1.0, -1.0]);
 }
 
+/// The answer raises a token eightfold, lowers one fourfold and leaves one alone, in a mixed group and in one of wrongs.
 #[test]
-fn every_contrast_of_tokens_by_hand() {
-    // A mixed group (A of 1 and -1) and a group of wrongs; each completion has the same three tokens: the answer raises the first eightfold to a
-    // probability of 1/2, lowers the second from 1/2 to 1/8, and changes the third by nothing. Entropies 2, 1 and 1.5: scaled 1, 0 and 1/2.
+fn a_contrast_of_tokens_by_hand() {
     let rewards = Ragged::from_rows([[1.0, -1.0], [-1.0, -1.0]]);
     let of_each = |row: [f64; 3]| Ragged::from_rows([row; 4]);
     let log = |probability: f64| probability.ln();
@@ -348,142 +337,20 @@ fn every_contrast_of_tokens_by_hand() {
         entropy: Some(&entropy),
         ..AdvantageBatch::of_rewards(&rewards)
     };
-    // m: what the answer says of a token, times its probability given the answer.
-    let (up, down) = (0.5 * 8.0_f64.ln(), -0.125 * 4.0_f64.ln());
-    let (rise, fall) = (8.0_f64.ln(), -(4.0_f64.ln()));
-    // pos_alpha 1/2, neg_alpha 1/4; what is added to a right (A = 1), a wrong among others (A = -1) and a wrong among wrongs (A = 0).
-    let nothing = [0.0; 3];
-    let by_entropy = [0.5, 0.0, 0.25];
-    let of_m = [up / 4.0, down / 4.0, 0.0];
-    let of_m_by_sign = [up / 4.0, down / 4.0, 0.0];
-    let naive = [0.5 * 2.0, -0.25, 0.0];
-    let expected: [(CpoWrap, [[f64; 3]; 3]); 16] = [
-        (CpoWrap::TokKl, [by_entropy, [0.5, fall / 4.0, 0.0], [rise / 4.0, fall / 4.0, 0.0]]),
-        (CpoWrap::NegonlyTokKl, [by_entropy, nothing, [rise / 4.0, fall / 4.0, 0.0]]),
-        (CpoWrap::Mi2, [by_entropy, of_m, of_m]),
-        (CpoWrap::NegonlyMi, [by_entropy, nothing, of_m]),
-        (CpoWrap::Mi3, [by_entropy, of_m_by_sign, of_m_by_sign]),
-        (CpoWrap::NegonlyMi3, [by_entropy, nothing, of_m_by_sign]),
-        (CpoWrap::ReverseMi3, [by_entropy, of_m_by_sign.map(|one| -one), of_m_by_sign.map(|one| -one)]),
-        (CpoWrap::AdditionMi3, [by_entropy, [up / 4.0, 0.0, 0.0], [up / 4.0, 0.0, 0.0]]),
-        // The answer raises a wrong among wrongs above 0, which the sign forbids.
-        (CpoWrap::Mi, [[up / 2.0, down / 4.0, 0.0], [up / 2.0, down / 4.0, 0.0], [0.0, down / 4.0, 0.0]]),
-        (CpoWrap::MiAccmask, [[up, 0.0, 0.0], [0.0, down / 2.0, 0.0], [0.0, down / 2.0, 0.0]]),
-        (CpoWrap::MiUnify, [[0.0, down / 2.0, 0.0], [0.0, down / 4.0, 0.0], [0.0, down / 4.0, 0.0]]),
-        (CpoWrap::MiClampUnify, [[0.0, down / 2.0, 0.0], [0.0, down / 4.0, 0.0], [0.0, down / 4.0, 0.0]]),
-        (
-            CpoWrap::MiClampUnifyDifficulty,
-            [[0.0, down / 4.0, 0.0], [0.0, down / 4.0, 0.0], [0.0, down / 2.0, 0.0]],
-        ),
-        (CpoWrap::Naive, [naive, naive, naive]),
-        (CpoWrap::Noaccmask, [naive, naive, [0.0, -0.25, 0.0]]),
-        (CpoWrap::NaiveSigned, [[1.0, 0.0, 0.0], [0.0, -0.25, 0.0], [0.0, -0.25, 0.0]]),
-    ];
-    for (wrap, [right, wrong, among_wrongs]) in expected {
-        let cpo = Cpo {
-            wrap,
-            pos_alpha: 0.5,
-            neg_alpha: 0.25,
-            grpo: Grpo { scale: Scale::None, ..Grpo::default() },
-            ..Cpo::default()
-        };
-        let rows = [(1.0, right), (-1.0, wrong), (0.0, among_wrongs), (0.0, among_wrongs)];
-        let expected: Vec<f64> =
-            rows.iter().flat_map(|(advantage, shift)| shift.map(|shift| advantage + shift)).collect();
-        // The scaled entropy has 1e-8 in its divisor.
-        close(&run(&cpo, &batch), &expected, 1e-7);
-    }
-    // The bound of 9 is more than the eightfold rise; with that of 4 the fourfold fall is just enough.
-    let naive = |ratio_bound: f64| Cpo {
-        wrap: CpoWrap::Naive,
-        pos_alpha: 0.5,
-        neg_alpha: 0.25,
-        ratio_bound,
-        grpo: Grpo { scale: Scale::None, ..Grpo::default() },
-        ..Cpo::default()
-    };
-    close(&run(&naive(9.0), &batch)[..3], &[1.0, 1.0, 1.0], 1e-12);
-    close(&run(&naive(3.9), &batch)[..3], &[2.0, 0.75, 1.0], 1e-12);
+    let grpo = Grpo { scale: Scale::None, ..Grpo::default() };
+    let cpo = Cpo { wrap: CpoWrap::TokKl, pos_alpha: 0.5, neg_alpha: 0.25, grpo, ..Cpo::default() };
+    let (rise, fall) = (8.0_f64.ln() / 4.0, -(4.0_f64.ln()) / 4.0);
+    // Entropies scale to 1, 0 and 1/2, with 1e-8 in the divisor; the rise of a wrong one is bounded by half its advantage of -1.
+    let right = [1.5, 1.0, 1.25];
+    let wrong = [-0.5, -1.0 + fall, -1.0];
+    let among_wrongs = [rise, fall, 0.0];
+    close(&run(&cpo, &batch), &[right, wrong, among_wrongs, among_wrongs].concat(), 1e-7);
 }
 
 #[test]
-fn what_the_answer_says_is_at_most_ten() {
-    // The answer makes certain what the policy held for next to impossible: m is 40.
-    let rewards = Ragged::from_rows([[1.0, -1.0]]);
-    let column = |row: [f64; 2]| Ragged::from_rows([row; 2]);
-    let (mask, old, gold) = (Ragged::from_rows([[true; 2]; 2]), column([-40.0, -1.0]), column([0.0, -1.0]));
-    let entropy = column([0.0, 1.0]);
-    let batch = AdvantageBatch {
-        mask: Some(&mask),
-        old_logprobs: Some(&old),
-        gold_logprobs: Some(&gold),
-        entropy: Some(&entropy),
-        ..AdvantageBatch::of_rewards(&rewards)
-    };
-    let cpo = |wrap| Cpo { wrap, pos_alpha: 1.0, neg_alpha: 1.0, ..Cpo::default() };
-    let first = |wrap| run(&cpo(wrap), &batch)[0] - run(&cpo(wrap), &batch)[1];
-    close(
-        &[CpoWrap::MiUnify, CpoWrap::MiClampUnify, CpoWrap::MiClampUnifyDifficulty, CpoWrap::TokKl]
-            .map(first),
-        // Of a right one, tok_kl moves by entropy alone, which is 0 at the first token.
-        &[40.0, 10.0, 10.0, -1.0],
-        1e-6,
-    );
-}
-
-/// A gold answer that halves every token, from 1/2: m = -ln(2)/4, at scaled entropies 0, 1/2 and 1; and one that doubles it, from 1/4: m = ln(2)/2,
-/// raised all the same, though below 1.
-#[test]
-fn tokens_that_the_gold_answer_makes_less_and_more_likely() {
-    let rewards = Ragged::from_rows([[1.0, -1.0]]);
-    let mask = Ragged::from_rows([[true; 3]; 2]);
-    let half = Ragged::from_rows([[0.5_f64.ln(); 3]; 2]);
-    let quarter = Ragged::from_rows([[0.25_f64.ln(); 3]; 2]);
-    let entropy = Ragged::from_rows([[1.0, 2.0, 3.0]; 2]);
-    let two = 2_f64.ln();
-    let less = [
-        (CpoWrap::Mi, [-two / 2.0, -two / 4.0, 0.0], [-two / 2.0, -two / 4.0, 0.0]),
-        (CpoWrap::MiAccmask, [0.0; 3], [-two, -0.75 * two, -0.5 * two]),
-    ];
-    let more = [
-        (CpoWrap::Mi, [0.0, two / 8.0, two / 4.0], [0.0, two / 8.0, two / 4.0]),
-        (CpoWrap::MiAccmask, [two / 4.0, 0.375 * two, two / 2.0], [0.0; 3]),
-    ];
-    for (old, gold, expected) in [(&half, &quarter, less), (&quarter, &half, more)] {
-        let batch = AdvantageBatch {
-            mask: Some(&mask),
-            old_logprobs: Some(old),
-            gold_logprobs: Some(gold),
-            entropy: Some(&entropy),
-            ..AdvantageBatch::of_rewards(&rewards)
-        };
-        for (wrap, right, wrong) in expected {
-            let grpo = Grpo { scale: Scale::None, ..Grpo::default() };
-            let cpo = Cpo { wrap, pos_alpha: 0.5, neg_alpha: 2.0, grpo, ..Cpo::default() };
-            let moved = run(&cpo, &batch);
-            for (found, shift) in
-                moved.iter().zip(right.iter().map(|d| 1.0 + d).chain(wrong.iter().map(|d| d - 1.0)))
-            {
-                assert!((found - shift).abs() < 1e-7, "{wrap:?}: {moved:?}");
-            }
-        }
-    }
-}
-
-/// The entropy is asked for where a factor on it is not 0.
-#[test]
-fn what_a_contrast_needs() {
-    let reads = |wrap, pos_alpha, neg_alpha| {
-        Cpo { wrap, pos_alpha, neg_alpha, ..Cpo::default() }.needs().contains(&Column::Entropy)
-    };
-    let cases = [(0.0, 0.0), (0.5, 0.0), (0.0, 0.5), (0.5, 0.5)];
-    for (wrap, expected) in [
-        (CpoWrap::NegonlySeqKl, [false; 4]),
-        (CpoWrap::SeqKl, [false, true, false, true]),
-        (CpoWrap::NegonlyMi, [false, true, false, true]),
-        (CpoWrap::Mi3, [false, true, true, true]),
-        (CpoWrap::Naive, [false, true, true, true]),
-    ] {
-        assert_eq!(cases.map(|(pos, neg)| reads(wrap, pos, neg)), expected, "{wrap:?}");
+fn cpo_reads_the_entropy_only_for_right_completions() {
+    for (pos_alpha, expected) in [(0.0, false), (0.5, true)] {
+        let cpo = Cpo { pos_alpha, ..Cpo::default() };
+        assert_eq!(cpo.needs().contains(&Column::Entropy), expected, "{pos_alpha}");
     }
 }

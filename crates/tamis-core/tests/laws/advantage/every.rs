@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 use tamis_core::advantage::{
-    Advantage, AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, BnpoRunning, Cpo,
-    CpoDifficulty, CpoWrap, Gae, Generated, GeneratedStatistics, Gpg, GpgAlpha, Grpo, MaskedRewards,
-    OptimalTokenBaseline, Rloo, Scale, Singleton, Tail,
+    Advantage, AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, BnpoRunning, Cpo, CpoWrap,
+    Gae, Generated, GeneratedStatistics, Gpg, GpgAlpha, Grpo, MaskedRewards, OptimalTokenBaseline, Rloo,
+    Scale, Singleton, Tail,
 };
 use tamis_core::catalogue::{Family, named};
 use tamis_core::ragged::Ragged;
@@ -28,10 +28,8 @@ fn estimators() -> Vec<Advantage> {
         }),
         Advantage::OptimalTokenBaseline(OptimalTokenBaseline { tail: Tail::Kept, ..Default::default() }),
     ]);
-    for wrap in CpoWrap::ALL {
-        for difficulty in [CpoDifficulty::Repaired, CpoDifficulty::Fork] {
-            estimators.push(Advantage::Cpo(Cpo { wrap, difficulty, pos_alpha: 0.3, ..Cpo::default() }));
-        }
+    for wrap in [CpoWrap::SeqKl, CpoWrap::TokKl] {
+        estimators.push(Advantage::Cpo(Cpo { wrap, pos_alpha: 0.3, ..Cpo::default() }));
     }
     estimators
 }
