@@ -1,11 +1,10 @@
-//! How a run ends: as planned, stopped early, interrupted, or with an error.
+//! Why a run cannot begin or go on, and what to do about it.
 
 use std::path::PathBuf;
 
 use tamis_core::advantage::AdvantageError;
-use tamis_core::early_stop::StopReason;
 use tamis_core::objective::ObjectiveError;
-use tamis_core::schedule::{Diagnosis, FinishReason, ScheduleError};
+use tamis_core::schedule::{Diagnosis, ScheduleError};
 use tamis_data::sampler::PositionError;
 use tamis_env::reward::RewardError;
 use tamis_rollout::launch::LaunchError;
@@ -14,11 +13,10 @@ use thiserror::Error;
 
 use crate::assemble::AssembleError;
 use crate::checkpoint::SaveError;
-use crate::credit::left_out::LeftOut;
 use crate::interrupt::Halt;
 use crate::learner::LearnerError;
-use crate::validation::ValidationReport;
-use crate::warm_start::WarmStartError;
+use crate::learner::left_out::LeftOut;
+use crate::learner::warm_start::WarmStartError;
 use tamis_run::directory::RunDirectoryError;
 use tamis_run::journal::JournalError;
 use tamis_run::log::LoggerError;
@@ -274,37 +272,6 @@ impl From<DispatchError> for Halt<RunError> {
     }
 }
 
-/// Where Ctrl-C ended what had not come to its first step.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Unbegun {
-    /// While a run was prepared.
-    #[error("interrupted before the run began; nothing was changed")]
-    NotBegun,
-    /// While a resume was prepared.
-    #[error(
-        "interrupted before the run went on; its checkpoints are as they were, and at most what comes after the last of them was cut"
-    )]
-    NotResumed,
-    /// Before there was anything to save.
-    #[error("interrupted before the first checkpoint")]
-    Unsaved {
-        /// The run directory.
-        run: PathBuf,
-    },
-}
-
-impl Unbegun {
-    /// What to do next.
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            Self::Unsaved { run } => {
-                Some(format!("begin it again from its start with `tamis train --resume {}`", run.display()))
-            }
-            Self::NotBegun | Self::NotResumed => None,
-        }
-    }
-}
-
 fn upto(last_step: Option<u64>) -> String {
     last_step.map_or_else(String::new, |step| format!(" (metrics.jsonl goes up to step {step})"))
 }
@@ -449,32 +416,4 @@ impl RunError {
             _ => None,
         }
     }
-}
-
-/// How a run ended.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Ending {
-    /// As planned.
-    Finished(FinishReason),
-    /// An early stop fired: saved, and no failure.
-    StoppedEarly(StopReason),
-    /// Ctrl-C: saved, and to be resumed.
-    Interrupted,
-}
-
-/// A run that ended well.
-#[derive(Debug, Clone)]
-pub struct Summary {
-    /// How it ended.
-    pub ending: Ending,
-    /// Steps trained.
-    pub steps: u64,
-    /// The run directory.
-    pub run: PathBuf,
-    /// The last checkpoint.
-    pub checkpoint: Option<PathBuf>,
-    /// Validation before reinforcement learning.
-    pub before: Option<ValidationReport>,
-    /// Validation after the last step.
-    pub after: Option<ValidationReport>,
 }

@@ -10,14 +10,17 @@ use tamis_model::ModelConfig;
 use tamis_rollout::{DispatchError, GeneratorError, Inbox, Scorer};
 use thiserror::Error;
 
+use crate::assemble::places::Places;
+use crate::assemble::settings::{engine_settings, validation_settings};
+use crate::assemble::validation::no_pass;
 use crate::assemble::{AssembleError, data, policy, rewards};
+use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
-use crate::listener::RunListener;
+use crate::measure::validation::{self, Shown, Validation, ValidationSettings};
+use crate::measure::validation_metrics::{SourceResult, results_by_source};
 use crate::native::NativeEngine;
-use crate::run::{Places, RunError, engine_settings, validation_settings};
-use crate::servers::EvaluationSampler;
-use crate::validation::{self, Shown, Validation, ValidationSettings};
-use crate::validation_metrics::{SourceResult, results_by_source};
+use crate::workers::listener::RunListener;
+use crate::workers::servers::EvaluationSampler;
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Progress;
 use tamis_run::metrics::Metrics;
@@ -189,7 +192,7 @@ pub fn evaluate(
     let names = validation::score_names(&rows);
     // Where nothing was scored, that is the news.
     if report.num_scored > 0
-        && let Some(warning) = validation::no_pass(config, places, scorer.rewards(), names)
+        && let Some(warning) = no_pass(config, places, scorer.rewards(), names)
     {
         progress.warn(&warning);
     }

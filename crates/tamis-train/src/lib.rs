@@ -1,34 +1,23 @@
-//! The step loop, the native engine as learner and as generator, checkpoints and resume, validation.
+//! Training: a run from its configuration to its ending.
 //!
-//! [`run`] is a run from its configuration to its ending, step by step; [`credit`] makes advantages of a step's groups. [`assemble`] turns a
-//! validated configuration into ready objects; [`update`] trains a [`learner::Learner`] on a step's batch;
-//! [`checkpoint`] saves what a resume needs; [`batch_metrics`] and [`tamis_run`] say what happened.
+//! The loop is [`run`]'s `run_loop.rs` (collect the groups of a step, train on them, write down what came of it), and one
+//! step is its `step.rs`. Below it, each folder uses only those after it:
+//!
+//! [`credit`] makes advantages of a step's groups; [`workers`] has what generates and scores, and its journals;
+//! [`assemble`] turns a validated configuration into ready objects; [`checkpoint`] saves what a resume needs;
+//! [`measure`] validates and makes metrics; [`native`] is the built-in engine as learner and as generator; [`learner`]
+//! says what a learner can do, and trains one on a step's batch; [`prompts`] become tokens and are drawn in order.
 
-pub mod answers;
 pub mod assemble;
-pub mod batch_metrics;
 pub mod checkpoint;
-pub mod codec;
 pub mod credit;
-pub mod critic;
-pub mod diagnostics;
+pub mod error;
 pub mod evaluate;
 pub mod export;
-pub mod gradient_analysis;
 pub mod interrupt;
 pub mod learner;
-pub mod learning_rate;
-pub mod listener;
-pub mod memory;
-pub mod micro_batch;
+pub mod measure;
 pub mod native;
-mod optimizer_batch;
-pub mod order;
-pub mod pool;
+pub mod prompts;
 pub mod run;
-pub mod samples;
-mod servers;
-pub mod update;
-pub mod validation;
-pub mod validation_metrics;
-pub mod warm_start;
+pub mod workers;

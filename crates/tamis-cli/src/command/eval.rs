@@ -12,11 +12,12 @@ use tamis_run::durable::Disk;
 use tamis_run::log::progress::Progress;
 use tamis_train::assemble::AssembleError;
 use tamis_train::assemble::check::{self, Placeholders, Purpose};
+use tamis_train::assemble::places::Places;
+use tamis_train::error::RunError;
 use tamis_train::evaluate::{EvaluateError, Evaluation, evaluate, fit_lengths};
 use tamis_train::interrupt::{Halt, Interrupt, Interrupted};
-use tamis_train::run::{Places, RunError};
-use tamis_train::validation::Shown;
-use tamis_train::validation_metrics::SourceResult;
+use tamis_train::measure::validation::Shown;
+use tamis_train::measure::validation_metrics::SourceResult;
 
 use super::train::{exit_code, listen, shortened};
 use super::{new_errors, new_notes, notes, print, show, with_findings};

@@ -8,8 +8,8 @@ use tamis_rollout::serve::{Policy, ServeSettings, Server, SlowDown};
 use tamis_run::log::progress::Progress;
 use tamis_text::tokenizer::Tokenizer;
 use tamis_train::assemble::{AssembleError, policy};
-use tamis_train::codec::{Codec, CodecError};
 use tamis_train::interrupt::{Interrupt, Interrupted};
+use tamis_train::prompts::codec::{Codec, CodecError};
 
 use super::eval::find;
 use super::print;

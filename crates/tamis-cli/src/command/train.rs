@@ -11,10 +11,11 @@ use tamis_run::log::progress::Progress;
 use tamis_train::assemble::AssembleError;
 use tamis_train::assemble::check::{self, Placeholders, Purpose};
 use tamis_train::checkpoint::SaveError;
+use tamis_train::error::RunError;
 use tamis_train::interrupt::{Interrupt, Reaction};
-use tamis_train::run::{Begin, ConfigText, Ending, Opened, Run, RunError, Summary, Unbegun};
-use tamis_train::validation::{OutcomeKind, ValidationReport};
-use tamis_train::warm_start::WarmStartError;
+use tamis_train::learner::warm_start::WarmStartError;
+use tamis_train::measure::validation::{OutcomeKind, ValidationReport};
+use tamis_train::run::{Begin, ConfigText, Ending, Opened, Run, RunSummary, Unbegun};
 
 use super::{new_errors, notes, show, with_findings};
 use crate::arguments::Train;
@@ -138,7 +139,7 @@ pub(super) fn exit_code(error: &RunError) -> u8 {
 }
 
 /// The closing words: before and after with samples, where the run is, what to type next.
-fn closing(summary: &Summary) -> String {
+fn closing(summary: &RunSummary) -> String {
     use std::fmt::Write as _;
     let mut text = String::new();
     let run = summary.run.display();

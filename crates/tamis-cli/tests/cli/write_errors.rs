@@ -11,8 +11,9 @@ use tamis_config::load;
 use tamis_run::directory::RunDirectory;
 use tamis_run::durable::{Disk, Fault, Operation};
 use tamis_run::log::progress::Progress;
+use tamis_train::error::RunError;
 use tamis_train::interrupt::Interrupt;
-use tamis_train::run::{Begin, ConfigText, Opened, Run, RunError, Summary};
+use tamis_train::run::{Begin, ConfigText, Opened, Run, RunSummary};
 
 /// Noise on top of the verifier, so that there is a journal; the same each time, so that runs can be compared.
 const JUDGE: &str = "\
@@ -30,7 +31,7 @@ fn config(argv: &str) -> String {
         .replaced("gen_batch_size: 8", "gen_batch_size: 16")
 }
 
-fn finish(begun: Result<Opened, RunError>) -> Result<Summary, RunError> {
+fn finish(begun: Result<Opened, RunError>) -> Result<RunSummary, RunError> {
     match begun? {
         Opened::Ready(run) => run.run(),
         Opened::Interrupted(interrupted) => panic!("{interrupted}"),
@@ -54,7 +55,7 @@ fn checkpoints_are_whole(run: &Path) {
         }
         tamis_train::checkpoint::verify(&entry.path(), tamis_train::checkpoint::Extent::Whole)
             .unwrap_or_else(|error| panic!("{name}: {error}"));
-        tamis_train::checkpoint::read_state(&entry.path()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        tamis_train::run::RunState::read(&entry.path()).unwrap_or_else(|error| panic!("{name}: {error}"));
         tamis_train::checkpoint::read_model(&entry.path()).unwrap_or_else(|error| panic!("{name}: {error}"));
     }
 }

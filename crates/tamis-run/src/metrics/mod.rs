@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 pub mod catalogue;
+pub mod summary;
 pub mod timings;
 
 /// Named numbers in the order in which they were set.

@@ -23,6 +23,8 @@ use tamis_env::reward::{Listener, Nobody, RewardError};
 use tamis_model::ModelConfig;
 use tamis_text::template::ChatTemplate;
 
+use super::early_stop::early_stop;
+use super::settings::{sampling, validation_settings};
 use super::{AssembleError, advantage, data, objective, rewards, schedule};
 use crate::checkpoint::CHECKSUMS;
 use tamis_run::directory;
@@ -133,7 +135,7 @@ impl Checker<'_> {
         if let Err(error) = advantage::shapings(config) {
             self.assembled(&error, "objective.shaping");
         }
-        if let Err(error) = crate::run::early_stop(&config.train.early_stop) {
+        if let Err(error) = early_stop(&config.train.early_stop) {
             self.refuse(&["train.early_stop".to_owned()], &error.to_string(), None);
         }
         if let Some(init) = &config.model.init
@@ -188,10 +190,9 @@ impl Checker<'_> {
     }
 
     fn sampling(&mut self) {
-        for (section, sampling) in [
-            ("rollout", crate::run::sampling(self.config)),
-            ("validate", crate::run::validation_settings(self.config).sampling),
-        ] {
+        for (section, sampling) in
+            [("rollout", sampling(self.config)), ("validate", validation_settings(self.config).sampling)]
+        {
             let params = tamis_rollout::native::engine_params(&sampling, Vec::new());
             if let Err(error) = params.validate() {
                 let tamis_model::SamplingError::Range { name, .. } = &error;

@@ -11,9 +11,9 @@ use super::objective::aggregation;
 use super::policy::Companion;
 use super::{AssembleError, learning_rate};
 use crate::checkpoint::{Extent, verify};
-use crate::critic::CriticSettings;
-use crate::learning_rate::LearningRate;
-use crate::micro_batch::MicroBatch;
+use crate::learner::critic::CriticSettings;
+use crate::learner::learning_rate::LearningRate;
+use crate::learner::micro_batch::MicroBatch;
 use crate::native::NativeCritic;
 
 /// How a run trains its critic.

@@ -22,7 +22,7 @@ use tamis_text::template::ChatTemplate;
 use super::check::Purpose;
 use super::{AssembleError, policy};
 use crate::checkpoint::CHECKSUMS;
-use crate::codec::{Codec, CodecError};
+use crate::prompts::codec::{Codec, CodecError};
 
 /// The prompts of a run before they are tokenized.
 #[derive(Debug, Clone, Default)]

@@ -5,7 +5,7 @@ use tamis_config::{Config, load_sources};
 use tamis_core::catalogue::{Entry, Family, entries};
 
 use super::{advantage, critic, objective, schedule};
-use crate::micro_batch::MicroBatch;
+use crate::learner::micro_batch::MicroBatch;
 
 /// Values of which at least one differs from any default.
 const OTHERS: [&str; 28] = [

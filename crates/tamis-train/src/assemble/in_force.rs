@@ -15,7 +15,7 @@ use super::objective::Divergence;
 use super::policy::shape_of_sizes;
 use super::rewards::overlong_lengths;
 use super::{advantage, critic, objective};
-use crate::micro_batch::MicroBatch;
+use crate::learner::micro_batch::MicroBatch;
 
 /// Keys that are null by design, each with the value that the run takes; of an entry of `reward` (`reward.0`) an object of them. A key that its
 /// loss, estimator or filter does not read is not among them, and none is where the configuration cannot be assembled.

@@ -3,8 +3,8 @@
 use tamis_config::{BackendKind, Config, ScheduleMode, Surplus};
 use tamis_model::{GenerationPlan, MemoryEstimate, MemoryPlan, ModelConfig};
 
+use super::settings::threads;
 use crate::native::KEEP_LOGITS_BYTES;
-use crate::run::threads;
 
 /// Bytes of the program itself: code, tokenizer, prompts, what the allocator keeps.
 pub const PROGRAM: u64 = 20 << 20;

@@ -3,14 +3,22 @@
 //! Nothing here trains: each file turns one part of the configuration into one ready object, or says what is wrong with it.
 
 pub mod advantage;
+pub(crate) mod api_key;
 pub mod check;
 pub mod critic;
 pub mod data;
+pub(crate) mod early_stop;
+pub(crate) mod hints;
 pub mod in_force;
+pub mod memory;
 pub mod objective;
+pub mod places;
 pub mod policy;
+pub(crate) mod recipe;
 pub mod rewards;
 pub mod schedule;
+pub(crate) mod settings;
+pub(crate) mod validation;
 
 #[cfg(test)]
 mod defaults_tests;
@@ -29,9 +37,9 @@ use tamis_rollout::GeneratorError;
 use thiserror::Error;
 
 use crate::checkpoint::ChecksumError;
-use crate::codec::CodecError;
 use crate::interrupt::Halt;
-use crate::learning_rate::{Decay, LearningRate};
+use crate::learner::learning_rate::{Decay, LearningRate};
+use crate::prompts::codec::CodecError;
 use tamis_run::durable::DiskError;
 
 /// A learning rate over steps.

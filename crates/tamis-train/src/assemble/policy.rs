@@ -10,7 +10,7 @@ use tamis_text::tokenizer::Tokenizer;
 
 use super::{AssembleError, RELATIVE};
 use crate::checkpoint::{Extent, verify};
-use crate::codec::Codec;
+use crate::prompts::codec::Codec;
 
 /// Where the policy's weights and words come from.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ pub(super) fn unverified_codec(
         (None, Some(init)) => {
             let tokenizer = match &init.tokenizer {
                 TokenizerSource::Character => {
-                    Tokenizer::characters(&alphabet()).map_err(crate::codec::CodecError::from)?
+                    Tokenizer::characters(&alphabet()).map_err(crate::prompts::codec::CodecError::from)?
                 }
                 TokenizerSource::File(path) => load_tokenizer(path)?,
             };
@@ -91,7 +91,7 @@ fn no_model() -> AssembleError {
 fn load_tokenizer(path: &Path) -> Result<Tokenizer, AssembleError> {
     let folder =
         if path.is_file() { path.parent().map(Path::to_owned).unwrap_or_default() } else { path.to_owned() };
-    Ok(Tokenizer::load(&folder).map_err(crate::codec::CodecError::from)?)
+    Ok(Tokenizer::load(&folder).map_err(crate::prompts::codec::CodecError::from)?)
 }
 
 /// The codec of a checkpoint: its own tokenizer, so that ids mean what they meant when its weights were trained.

@@ -8,18 +8,17 @@ use tamis_core::objective::{Objective, PolicyLoss};
 use tamis_env::reward::TrainerState;
 use tamis_rollout::{InFlight, SamplePurpose, Sampling};
 
-use super::RunError;
+use super::AssembleError;
+use super::hints::Hints;
 use super::settings::{planned_steps, trainer_state, update_settings, validation_settings};
 use crate::assemble::critic::{self, CriticPlan};
 use crate::assemble::objective::{self, Divergence};
 use crate::assemble::schedule::{Sieve, is_group_relative};
 use crate::assemble::{advantage, learning_rate};
-use crate::credit::passes::Hints;
-use crate::gradient_analysis::GradientAnalysis;
-use crate::learner::LearnerError;
-use crate::learning_rate::LearningRate;
-use crate::update::UpdateSettings;
-use crate::validation::ValidationSettings;
+use crate::learner::gradient_analysis::GradientAnalysis;
+use crate::learner::learning_rate::LearningRate;
+use crate::learner::update::UpdateSettings;
+use crate::measure::validation::ValidationSettings;
 
 /// What a step does, as the configuration says: it is made once and never changes.
 pub(crate) struct Recipe {
@@ -56,7 +55,7 @@ impl Recipe {
         sieve: Sieve,
         hints: Hints,
         num_prompts: usize,
-    ) -> Result<Self, RunError> {
+    ) -> Result<Self, AssembleError> {
         let (objective, divergence) = objective::objective(config)?;
         let update = update_settings(config)?;
         Ok(Self {
@@ -161,13 +160,14 @@ impl Recipe {
     }
 }
 
-fn gradient_analysis(config: &Config) -> Result<Option<GradientAnalysis>, RunError> {
+fn gradient_analysis(config: &Config) -> Result<Option<GradientAnalysis>, AssembleError> {
     let Some(analysis) = &config.train.gradient_analysis else { return Ok(None) };
     let buckets = match &analysis.edges {
         Some(edges) => Buckets::Edges { edges: edges.clone() },
         None => Buckets::Quantile { buckets: analysis.buckets },
     };
-    let analysis = GradientAnalysis::new(analysis.every as u64, buckets)
-        .map_err(|error| LearnerError::Engine { reason: error.to_string() })?;
+    let analysis = GradientAnalysis::new(analysis.every as u64, buckets).map_err(|error| {
+        AssembleError::setting(format!("train.gradient_analysis: {error}"), "change its `edges` or `buckets`")
+    })?;
     Ok(Some(analysis))
 }

@@ -28,8 +28,8 @@ use tamis_env::reward::{Listener, NamedReward, RewardError, RewardFailure, Rewar
 use tamis_rollout::http::Address;
 use tamis_rollout::judge::{Judge, JudgeError, JudgeSettings, Template};
 
+use super::api_key::api_key;
 use super::{AssembleError, RELATIVE};
-use crate::servers::api_key;
 use tamis_run::durable::Disk;
 
 /// What reward functions are built with.

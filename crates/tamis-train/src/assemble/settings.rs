@@ -8,14 +8,13 @@ use tamis_env::reward::TrainerState;
 use tamis_model::AdamWConfig;
 use tamis_rollout::{DispatcherSettings, SamplePurpose, Sampling};
 
-use super::RunError;
-use crate::assemble::objective;
-use crate::micro_batch::MicroBatch;
+use super::{AssembleError, objective};
+use crate::learner::micro_batch::MicroBatch;
+use crate::learner::update::UpdateSettings;
+use crate::measure::validation::ValidationSettings;
 use crate::native::EngineSettings;
-use crate::update::UpdateSettings;
-use crate::validation::ValidationSettings;
 
-pub(super) fn optimizer(config: &Config) -> AdamWConfig {
+pub(crate) fn optimizer(config: &Config) -> AdamWConfig {
     let optimizer = &config.train.optimizer;
     AdamWConfig {
         beta1: optimizer.betas[0],
@@ -74,15 +73,15 @@ pub(crate) fn validation_settings(config: &Config) -> ValidationSettings {
     }
 }
 
-/// Steps that a run on so many prompts is to have; see [`super::Run::planned_steps`].
-pub(super) fn planned_steps(config: &Config, num_prompts: usize) -> u64 {
+/// Steps that a run on so many prompts is to have; see [`super::recipe::Recipe::planned_steps`].
+pub(crate) fn planned_steps(config: &Config, num_prompts: usize) -> u64 {
     let train = &config.train;
     let of_epochs = |epochs: usize| (epochs * num_prompts).div_ceil(config.gen_batch_size().max(1));
     train.total_steps.or_else(|| train.total_epochs.map(of_epochs)).unwrap_or(0) as u64
 }
 
 /// How far a training is, as reward functions are told (TRL's `trainer_state`).
-pub(super) fn trainer_state(
+pub(crate) fn trainer_state(
     config: &Config,
     num_prompts: usize,
     steps: u64,
@@ -99,7 +98,7 @@ pub(super) fn trainer_state(
     }
 }
 
-pub(super) fn dispatcher_settings(config: &Config) -> DispatcherSettings {
+pub(crate) fn dispatcher_settings(config: &Config) -> DispatcherSettings {
     DispatcherSettings {
         seed: config.run.seed,
         group_size: config.rollout.n,
@@ -110,7 +109,7 @@ pub(super) fn dispatcher_settings(config: &Config) -> DispatcherSettings {
     }
 }
 
-pub(super) fn update_settings(config: &Config) -> Result<UpdateSettings, RunError> {
+pub(crate) fn update_settings(config: &Config) -> Result<UpdateSettings, AssembleError> {
     let train = &config.train;
     let mini = train.ppo_mini_batch_size.unwrap_or(config.data.train_batch_size);
     Ok(UpdateSettings {

@@ -8,6 +8,8 @@ mod checksums;
 
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tamis_model::{CheckpointError, Model, ModelConfig, SaveDtype};
 use tamis_text::tokenizer::Tokenizer;
 use thiserror::Error;
@@ -16,7 +18,6 @@ use checksums::SummedFolder;
 pub use checksums::{CHECKSUMS, ChecksumError, Extent, verify};
 
 use crate::native::{NativeCritic, NativeEngine};
-use crate::run::RunState;
 use tamis_run::directory::{checkpoint_before, step_of_checkpoint};
 use tamis_run::durable::{Disk, DiskError, UNFINISHED};
 
@@ -41,12 +42,14 @@ pub enum SaveError {
         source: serde_json::Error,
     },
     /// The state was written by another layout.
-    #[error("{path} has layout version {found}, this build of tamis reads {format}", format = RunState::FORMAT)]
+    #[error("{path} has layout version {found}, this build of tamis reads {format}")]
     Format {
         /// The file.
         path: PathBuf,
         /// Its version.
         found: u32,
+        /// The version that this build reads.
+        format: u32,
     },
     /// The weights have another shape than the checkpoint's.
     #[error("the weights in {path} have another shape than the model of this run")]
@@ -119,7 +122,7 @@ pub fn write(
     disk: &Disk,
     folder: &Path,
     engine: &NativeEngine,
-    state: &RunState,
+    state: &impl Serialize,
     dtype: SaveDtype,
 ) -> Result<(), SaveError> {
     let mut out = SummedFolder::new(disk, folder);
@@ -188,15 +191,15 @@ pub fn write_folder(
     disk.rename(&unfinished, folder)
 }
 
-/// Reads a checkpoint's state.
-pub fn read_state(folder: &Path) -> Result<RunState, SaveError> {
+/// Reads the state that a checkpoint holds beside weights and moments, in layout version `format`.
+pub fn read_state<S: DeserializeOwned>(folder: &Path, format: u32) -> Result<S, SaveError> {
     let path = folder.join(STATE);
     let bytes = Disk::new().read_file(&path)?;
     let version: serde_json::Value =
         serde_json::from_slice(&bytes).map_err(|source| SaveError::State { path: path.clone(), source })?;
     let found = version["format"].as_u64().unwrap_or(0) as u32;
-    if found != RunState::FORMAT {
-        return Err(SaveError::Format { path, found });
+    if found != format {
+        return Err(SaveError::Format { path, found, format });
     }
     serde_json::from_slice(&bytes).map_err(|source| SaveError::State { path, source })
 }

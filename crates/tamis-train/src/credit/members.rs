@@ -5,9 +5,19 @@ use tamis_core::group::{Group, Trajectory};
 use tamis_core::ragged::Ragged;
 use tamis_rollout::Record;
 
-use crate::credit::left_out::LeftOut;
-use crate::run::recipe::Recipe;
-use crate::run::step::Member;
+use crate::assemble::recipe::Recipe;
+use crate::learner::left_out::LeftOut;
+
+/// What became of a member of a trained group.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Member {
+    /// Whether the filter chose it.
+    pub(crate) is_chosen: bool,
+    /// Why it bears no loss; `None`: it trains.
+    pub(crate) left_out: Option<LeftOut>,
+    /// Its advantage, the mean over its tokens where each has one; `None` where it does not train.
+    pub(crate) advantage: Option<f64>,
+}
 
 /// What the filter said of the members of the batch.
 pub(crate) struct Members {

@@ -1,6 +1,6 @@
 //! Credit: from the groups of a step to the columns that the estimator reads, and from these to advantages.
 
-pub mod left_out;
+pub(crate) mod batch;
 pub(crate) mod members;
 pub(crate) mod passes;
 pub(crate) mod reference;
@@ -19,22 +19,21 @@ use tamis_core::random::{Key, Purpose};
 use tamis_rollout::{Fate, PreparedPrompt, Record};
 
 use crate::assemble::objective::Divergence;
-use crate::batch_metrics::Summary;
-use crate::critic::values;
+use crate::assemble::recipe::Recipe;
+use crate::error::RunError;
 use crate::interrupt::Halt;
 use crate::learner::LearnerError;
-use crate::micro_batch::sequences;
-use crate::optimizer_batch::mask_of;
-use crate::run::RunError;
-use crate::run::facts::{GreedyFacts, RewardKl, StepFacts};
-use crate::run::recipe::Recipe;
-use crate::run::state::RunState;
-use crate::run::step::Batch;
-use crate::run::workers::Workers;
-use crate::validation::{Validation, sample};
+use crate::learner::critic::values;
+use crate::learner::micro_batch::sequences;
+use crate::learner::optimizer_batch::mask_of;
+use crate::measure::validation::{Validation, sample};
+use crate::workers::Workers;
+use batch::Batch;
 use members::Members;
 use passes::Passes;
 use reference::{penalty, recomputed_logprobs, reference_column, reference_logprobs};
+use tamis_run::metrics::summary::Summary;
+use tamis_run::metrics::timings::Timings;
 
 /// Everything that advantages are made of. Rows are trajectories of the trained groups in order \[B\], or groups \[P\].
 pub(crate) struct Columns {
@@ -58,10 +57,31 @@ pub(crate) struct Columns {
     passes: Passes,
     /// Reward of the greedy completion of each prompt \[P\], NaN where it is unscored.
     greedy: Option<Vec<f64>>,
+    /// The same completions for the metrics.
+    pub(crate) greedy_facts: Option<GreedyFacts>,
+    /// The divergence in the reward for the metrics, where it is there.
+    pub(crate) kl_facts: Option<RewardKlFacts>,
     /// Scores by reward function, with its name and weight.
     components: Vec<(String, f64, Ragged<f64>)>,
     generated: GeneratedStatistics,
     generated_components: Vec<GeneratedStatistics>,
+}
+
+/// What greedy completions got.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct GreedyFacts {
+    pub(crate) mean_reward: Option<f64>,
+    pub(crate) num_completions: usize,
+    pub(crate) mean_length: Option<f64>,
+}
+
+/// The divergence from the reference in the reward.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct RewardKlFacts {
+    /// Mean per token.
+    pub(crate) mean: f64,
+    /// What it was multiplied by.
+    pub(crate) coefficient: f64,
 }
 
 /// What a step's advantages became.
@@ -129,17 +149,17 @@ fn token_rewards(
 pub(crate) fn columns(
     recipe: &Recipe,
     workers: &mut Workers,
-    before: &RunState,
+    reward_kl: Option<KlState>,
     batch: &Batch,
     members: &Members,
-    facts: &mut StepFacts,
+    timings: &mut Timings,
 ) -> Result<Columns, Halt<RunError>> {
     let groups = batch.groups();
     let micro_batch = recipe.update.micro_batch;
     let clock = Instant::now();
     let recomputed = recomputed_logprobs(&mut workers.engine, &groups, micro_batch)?;
     if recomputed.is_some() {
-        facts.timings.add("old_log_prob", clock.elapsed());
+        timings.add("old_log_prob", clock.elapsed());
     }
     let clock = Instant::now();
     let reference = match recipe.divergence {
@@ -147,28 +167,27 @@ pub(crate) fn columns(
         Divergence::InLoss | Divergence::InReward { .. } => {
             let pass = |groups: &[&Group]| reference_logprobs(&mut workers.engine, groups, micro_batch);
             let column = reference_column(&batch.trained, pass)?;
-            facts.timings.add("ref", clock.elapsed());
+            timings.add("ref", clock.elapsed());
             Some(column)
         }
     };
     let clock = Instant::now();
-    let greedy = if recipe.needs(Column::GreedyRewards) {
-        let (rewards, found) = greedy_rewards(recipe, workers, facts.step, &batch.trained)?;
-        facts.greedy = Some(found);
-        facts.timings.add("gen_max", clock.elapsed());
-        Some(rewards)
+    let (greedy, greedy_facts) = if recipe.needs(Column::GreedyRewards) {
+        let (rewards, facts) = greedy_rewards(recipe, workers, batch.report.step, &batch.trained)?;
+        timings.add("gen_max", clock.elapsed());
+        (Some(rewards), Some(facts))
     } else {
-        None
+        (None, None)
     };
     let clock = Instant::now();
     let passes = Passes::run(recipe, workers, &groups)?;
     if !passes.is_empty() {
-        facts.timings.add("advantage_passes", clock.elapsed());
+        timings.add("advantage_passes", clock.elapsed());
     }
     let clock = Instant::now();
     let values = if recipe.critic.is_some() {
         let values = values(&mut workers.engine, &sequences(&groups), micro_batch)?;
-        facts.timings.add("values", clock.elapsed());
+        timings.add("values", clock.elapsed());
         Some(values)
     } else {
         None
@@ -176,13 +195,13 @@ pub(crate) fn columns(
 
     let clock = Instant::now();
     let mut rewards = members.rewards(&groups);
-    let (mut final_rewards, mut penalties, mut reward_kl) = (None, None, before.learning.reward_kl);
+    let (mut final_rewards, mut penalties, mut kl_facts, mut reward_kl) = (None, None, None, reward_kl);
     if let (Divergence::InReward { estimator, controller }, Some(reference)) = (recipe.divergence, &reference)
     {
         let state = reward_kl.unwrap_or_else(|| controller.initial());
         let penalty = penalty(estimator, state.coef, &groups, recomputed.as_ref(), reference)?;
         let left = penalty.off(rewards.values().iter().copied());
-        facts.reward_kl = Some(RewardKl { mean: penalty.mean_kl, coefficient: state.coef });
+        kl_facts = Some(RewardKlFacts { mean: penalty.mean_kl, coefficient: state.coef });
         reward_kl = Some(controller.updated(state, penalty.mean_kl, left.len() as f64));
         rewards =
             Ragged::from_lengths(left.clone(), &batch.sizes()).map_err(|error| not_rectangular(&error))?;
@@ -231,7 +250,7 @@ pub(crate) fn columns(
             None => Ragged::from_rows(trajectories.iter().map(|one| row(&one.logprobs))),
         }
     });
-    facts.timings.add("adv", clock.elapsed());
+    timings.add("adv", clock.elapsed());
     Ok(Columns {
         rewards,
         final_rewards,
@@ -245,6 +264,8 @@ pub(crate) fn columns(
         sampled_logprobs,
         passes,
         greedy,
+        greedy_facts,
+        kl_facts,
         components,
         generated: of_generated,
         generated_components,
@@ -254,10 +275,10 @@ pub(crate) fn columns(
 /// Advantages of the trained groups, shaped.
 pub(crate) fn assign(
     recipe: &Recipe,
-    before: &RunState,
+    before: &AdvantageState,
     batch: &Batch,
     columns: &Columns,
-    facts: &mut StepFacts,
+    timings: &mut Timings,
 ) -> Result<Credit, RunError> {
     let clock = Instant::now();
     let components: Vec<Component<'_>> = columns
@@ -279,8 +300,7 @@ pub(crate) fn assign(
         generated: Some(Generated { reward: columns.generated, components: &columns.generated_components }),
         ..AdvantageBatch::of_rewards(&columns.rewards)
     };
-    let Estimate { advantages, returns, state } =
-        recipe.advantage.estimate(&of_estimator, &before.learning.advantage)?;
+    let Estimate { advantages, returns, state } = recipe.advantage.estimate(&of_estimator, before)?;
     let ids: Vec<GroupId> = batch.trained.iter().map(|record| record.group.id).collect();
     let tally = &batch.report.all;
     let shaped = shape(
@@ -289,11 +309,11 @@ pub(crate) fn assign(
         &ShapingBatch {
             batch: of_estimator,
             groups: GroupCounts { kept: tally.kept, generated: tally.groups },
-            key: Key::new(recipe.config.run.seed, Purpose::Objective).with(facts.step),
+            key: Key::new(recipe.config.run.seed, Purpose::Objective).with(batch.report.step),
             group_ids: Some(&ids),
         },
     )?;
-    facts.timings.add("adv", clock.elapsed());
+    timings.add("adv", clock.elapsed());
     Ok(Credit { shaped, returns, state })
 }
 

@@ -3,18 +3,17 @@
 use std::time::{Duration, Instant};
 
 use tamis_core::group::{Group, Trajectory};
-use tamis_core::objective::{KlEstimator, kl};
+use tamis_core::objective::{KlEstimator, KlState, kl};
 use tamis_core::ragged::Ragged;
 use tamis_rollout::{DispatchError, Record, Reference, ReferencePass};
 
 use crate::assemble::objective::Divergence;
+use crate::assemble::recipe::Recipe;
+use crate::error::RunError;
 use crate::interrupt::Halt;
+use crate::learner::micro_batch::{MicroBatch, pass_over, sequences};
 use crate::learner::{Learner, LearnerSequence, Pass};
-use crate::micro_batch::{MicroBatch, pass_over, sequences};
 use crate::native::NativeEngine;
-use crate::run::RunError;
-use crate::run::recipe::Recipe;
-use crate::run::state::RunState;
 
 /// The reference pass before the filter.
 pub(crate) struct BeforeFilter<'a> {
@@ -30,7 +29,7 @@ impl<'a> BeforeFilter<'a> {
     /// Only where the filter looks at rewards after KL: groups that are dropped cost no forward pass else.
     pub(crate) fn of(
         recipe: &Recipe,
-        state: &RunState,
+        reward_kl: Option<KlState>,
         engine: &'a mut NativeEngine,
         time: &'a mut Duration,
     ) -> Option<Self> {
@@ -38,7 +37,7 @@ impl<'a> BeforeFilter<'a> {
         if recipe.sieve.filter.is_none() || !recipe.sieve.looks_at_final_reward() {
             return None;
         }
-        let coefficient = state.learning.reward_kl.unwrap_or_else(|| controller.initial()).coef;
+        let coefficient = reward_kl.unwrap_or_else(|| controller.initial()).coef;
         Some(Self { engine, estimator, coefficient, micro_batch: recipe.update.micro_batch, time })
     }
 }

@@ -12,9 +12,9 @@ use tamis_core::ragged::Ragged;
 use tamis_core::random::Key;
 use tamis_core::schedule::mini_batches;
 
+use crate::learner::micro_batch::{MicroBatch, pass_over};
+use crate::learner::optimizer_batch::{OptimizerBatch, first_rows, order};
 use crate::learner::{CriticLearner, LearnerSequence, Pass};
-use crate::micro_batch::{MicroBatch, pass_over};
-use crate::optimizer_batch::{OptimizerBatch, first_rows, order};
 
 /// How a batch becomes updates of the critic.
 #[derive(Debug, Clone, Copy)]

@@ -5,8 +5,8 @@ use tamis_core::filter::GroupStatistics;
 use tamis_core::objective::{Objective, ObjectiveState};
 use tamis_core::ragged::Ragged;
 
+use crate::learner::update::{TrainingBatch, UpdateSettings, gradient_norm};
 use crate::learner::{Learner, LearnerError, Pass};
-use crate::update::{TrainingBatch, UpdateSettings, gradient_norm};
 
 /// When groups are sorted, and into which buckets.
 #[derive(Debug, Clone, PartialEq)]

@@ -29,7 +29,7 @@ pub enum Decay {
 /// From u = T on the rate stays at the floor; `transformers`' cosine rises again there, which no run reaches.
 ///
 /// ```
-/// use tamis_train::learning_rate::{Decay, LearningRate};
+/// use tamis_train::learner::learning_rate::{Decay, LearningRate};
 /// let schedule = LearningRate { peak: 1e-3, warm_up: 2, decay: Decay::Linear, min_ratio: 0.0 };
 /// let rates: Vec<f64> = (0..=6).map(|update| schedule.rate(update, 6)).collect();
 /// assert_eq!(rates, [0.0, 0.5e-3, 1e-3, 0.75e-3, 0.5e-3, 0.25e-3, 0.0]);

@@ -125,7 +125,7 @@ mod tests {
     use tamis_core::group::{FinishReason, GroupId, PolicyVersion, PromptId};
 
     use super::*;
-    use crate::optimizer_batch::mask_of;
+    use crate::learner::optimizer_batch::mask_of;
 
     fn member(is_scored: bool, is_truncated: bool, loss_mask: Vec<bool>) -> Trajectory {
         Trajectory {

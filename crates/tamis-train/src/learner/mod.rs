@@ -1,7 +1,16 @@
 //! The learner contract: what any trainable backend must be able to do.
 //!
 //! A learner knows nothing of advantages or clipping: it runs forward, asks for one derivative per token, back-propagates and, when
-//! told so, takes an optimizer step. [`crate::update`] drives it, and [`crate::critic`] one that has a critic.
+//! told so, takes an optimizer step. [`update`] drives it, and [`critic`] one that has a critic.
+
+pub mod critic;
+pub mod gradient_analysis;
+pub mod learning_rate;
+pub mod left_out;
+pub mod micro_batch;
+pub(crate) mod optimizer_batch;
+pub mod update;
+pub mod warm_start;
 
 use thiserror::Error;
 

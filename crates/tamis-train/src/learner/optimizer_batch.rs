@@ -6,7 +6,7 @@ use tamis_core::ragged::Ragged;
 use tamis_core::random::Key;
 
 use crate::learner::LearnerSequence;
-use crate::micro_batch::{MicroBatch, parts, sequences};
+use crate::learner::micro_batch::{MicroBatch, parts, sequences};
 
 /// Which tokens are trained on: those of the policy, in scored (and, where asked for, untruncated) trajectories.
 pub(crate) fn mask_of(group: &Group, mask_truncated: bool) -> impl Iterator<Item = Vec<bool>> {

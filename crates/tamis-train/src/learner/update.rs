@@ -14,11 +14,11 @@ use tamis_core::ragged::Ragged;
 use tamis_core::random::Key;
 use tamis_core::schedule::mini_batches;
 
-use crate::batch_metrics::Summary;
 use crate::interrupt::Halt;
+use crate::learner::micro_batch::MicroBatch;
+use crate::learner::optimizer_batch::{OptimizerBatch, first_rows, order};
 use crate::learner::{Coefficients, Learner, LearnerError, Pass, PolicyScores};
-use crate::micro_batch::MicroBatch;
-use crate::optimizer_batch::{OptimizerBatch, first_rows, order};
+use tamis_run::metrics::summary::Summary;
 
 /// How a batch becomes optimizer updates.
 #[derive(Debug, Clone)]

@@ -6,10 +6,10 @@ use tamis_rollout::PreparedPrompt;
 use tamis_text::tokenizer::TokenizerError;
 use thiserror::Error;
 
-use crate::codec::Codec;
 use crate::interrupt::{Halt, Interrupt};
+use crate::learner::learning_rate::{Decay, LearningRate};
 use crate::learner::{Learner, LearnerError, LearnerSequence};
-use crate::learning_rate::{Decay, LearningRate};
+use crate::prompts::codec::Codec;
 
 /// How the phase runs.
 #[derive(Debug, Clone, Copy)]

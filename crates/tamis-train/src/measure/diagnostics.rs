@@ -5,7 +5,7 @@ use tamis_core::diagnostics::{Diversity, PassRates, VarianceShares, ZeroAdvantag
 use tamis_core::group::{Group, Trajectory};
 use tamis_core::ragged::Ragged;
 
-use crate::credit::left_out::LeftOut;
+use crate::learner::left_out::LeftOut;
 use tamis_run::metrics::Metrics;
 
 /// Intervals of pass rates strictly between 0 and 1.
@@ -72,7 +72,7 @@ mod tests {
     use tamis_core::group::FinishReason;
 
     use super::*;
-    use crate::batch_metrics::tests::{group, trajectory};
+    use crate::measure::batch_metrics::tests::{group, trajectory};
 
     /// A group of completions: text, `acc` (which is the reward), trained tokens (the first token is not).
     fn of(members: &[(&str, f64, usize)]) -> Group {

@@ -4,24 +4,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tamis_config::{Config, GoldCheck, ValidateConfig, ValidationMetric};
+use tamis_config::ValidateConfig;
 use tamis_core::figure::fixed;
 use tamis_core::group::FinishReason;
 use tamis_core::printable::{cut_middle, cut_start};
 use tamis_core::random::{Key, Purpose};
 use tamis_data::prompt::PromptContent;
 use tamis_data::samples::SampleRow;
-use tamis_env::reward::{RewardInput, Rewards, TrainerState};
+use tamis_env::reward::{RewardInput, TrainerState};
 use tamis_rollout::{
     DispatchError, Generator, Inbox, PreparedPrompt, Prompted, Sample, SamplePurpose, Sampling, Scorer,
     complete,
 };
 
-use crate::assemble::AssembleError;
-use crate::batch_metrics::Summary;
 use crate::interrupt::{Halt, Interrupt, Interrupted};
-use crate::run::Places;
-use crate::validation_metrics::{FigureName, PromptSamples, Quantity, REWARD, SourceResult};
+use crate::measure::validation_metrics::{FigureName, PromptSamples, Quantity, REWARD, SourceResult};
+use tamis_run::metrics::summary::Summary;
 
 /// How validation samples.
 #[derive(Debug, Clone)]
@@ -92,7 +90,7 @@ impl OutcomeKind {
     /// Name and mean: `accuracy 51.6%`, `mean score 0.516`, `no score`.
     ///
     /// ```
-    /// use tamis_train::validation::OutcomeKind;
+    /// use tamis_train::measure::validation::OutcomeKind;
     /// assert_eq!(OutcomeKind::Accuracy.told(Some(0.0312)), "accuracy 3.1%");
     /// assert_eq!(OutcomeKind::Score.told(Some(0.0312)), "mean score 0.031");
     /// assert_eq!(OutcomeKind::Unscored.told(None), "no score");
@@ -292,33 +290,6 @@ pub fn sample(
     Ok(Validation { prompts: rows, report, samples: kept })
 }
 
-/// The figure that `checkpoint.keep_best` goes by; `None` where it goes by the mean outcome, or where there is nothing to validate on.
-///
-/// # Errors
-/// A name that no figure of the run's validation has, as far as that can be known: the scores of external functions are known only where the
-/// gold answers were checked.
-pub fn best_figure(
-    config: &Config,
-    prompts: &[PreparedPrompt],
-    score_names: &BTreeSet<String>,
-) -> Result<Option<FigureName>, AssembleError> {
-    let Some(name) = config.checkpoint.keep_best.as_ref().and_then(|keep| keep.metric.as_deref()) else {
-        return Ok(None);
-    };
-    if prompts.is_empty() {
-        return Ok(None);
-    }
-    let sources: BTreeSet<&str> =
-        prompts.iter().map(|prompt| source_of(&prompt.prompt.data_source)).collect();
-    let are_scores_known = config.data.check_gold != GoldCheck::Off
-        || config.reward.iter().all(|reward| !reward.kind.is_external());
-    let all = FigureName::all(&sources, config.validate.n, score_names);
-    let found = all.iter().find(|figure| figure.to_string() == name).cloned();
-    let guessed =
-        || if are_scores_known { None } else { FigureName::read(name, &sources, config.validate.n) };
-    found.or_else(guessed).map(Some).ok_or_else(|| no_figure(name, all))
-}
-
 /// What a validation found for a figure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Found {
@@ -350,36 +321,6 @@ pub fn score_names(rows: &[PromptSamples]) -> BTreeSet<&str> {
     rows.iter().flat_map(|row| row.scores.keys().map(String::as_str)).filter(|name| *name != REWARD).collect()
 }
 
-/// What is said where pass@k is asked for and none of these scores says what is right; `None` where it is not asked for, or one does.
-pub fn no_pass<'a>(
-    config: &Config,
-    places: &Places,
-    rewards: &Rewards,
-    names: impl IntoIterator<Item = &'a str>,
-) -> Option<String> {
-    let names: Vec<&str> = names.into_iter().collect();
-    if !config.validate.metrics.contains(&ValidationMetric::PassAtK) || names.contains(&"acc") {
-        return None;
-    }
-    let place = places.validate_metrics.as_ref().map(|place| format!(" ({place})")).unwrap_or_default();
-    let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
-    let more = rewards.how_to_give_acc().map_or_else(String::new, |how| format!(", or {how}"));
-    Some(format!(
-        "`validate.metrics`{place} asks for pass@k, which counts completions whose `acc` is 1, and no reward function gives `acc`: there are {}; \
-         there will be no pass@k. Write `best@k` for the best of k scores{more}",
-        names.join(", ")
-    ))
-}
-
-/// There is no figure of this name among these.
-pub fn no_figure(name: &str, figures: impl IntoIterator<Item = FigureName>) -> AssembleError {
-    let names: Vec<String> = figures.into_iter().map(|figure| figure.to_string()).collect();
-    AssembleError::setting(
-        format!("checkpoint.keep_best.metric: there is no figure `{name}` in this run's validation"),
-        format!("choose one of {}", names.join(", ")),
-    )
-}
-
 fn question(content: &PromptContent) -> String {
     const LONGEST: usize = 200;
     match content {
@@ -389,7 +330,7 @@ fn question(content: &PromptContent) -> String {
 }
 
 /// As verl names it where the data do not.
-fn source_of(data_source: &str) -> &str {
+pub(crate) fn source_of(data_source: &str) -> &str {
     if data_source.is_empty() { "unknown" } else { data_source }
 }
 
@@ -507,7 +448,7 @@ mod tests {
         assert_eq!((report.num_scored, report.accuracy), (6, Some(0.5)));
         // They are the figures that are logged, where those are.
         let mut figures = tamis_run::metrics::Metrics::new();
-        crate::validation_metrics::validation_metrics(&rows, &mut figures);
+        crate::measure::validation_metrics::validation_metrics(&rows, &mut figures);
         assert_eq!(figures.get("val-core/sums/acc/mean@2"), Some(0.75));
         assert_eq!(figures.get("val-core/unknown/acc/mean@2"), Some(0.0));
         assert_eq!(figures.get("val-core/proofs/acc/mean@2"), None);

@@ -17,8 +17,8 @@ use serde::Serialize;
 use tamis_config::ValidationMetric;
 use tamis_core::group::Group;
 
-use crate::batch_metrics::Summary;
 use tamis_run::metrics::Metrics;
+use tamis_run::metrics::summary::Summary;
 
 mod majority;
 
@@ -37,7 +37,7 @@ pub enum Draw {
 /// without large numbers (Chen et al. 2021, arXiv 2107.03374, equation 1). `None` where k is 0 or more than n, or c more than n.
 ///
 /// ```
-/// use tamis_train::validation_metrics::pass_at;
+/// use tamis_train::measure::validation_metrics::pass_at;
 /// assert_eq!(pass_at(4, 1, 2), Some(0.5)); // 1 - (3/4)(2/3)
 /// assert_eq!(pass_at(4, 3, 2), Some(1.0));
 /// assert_eq!(pass_at(4, 0, 4), Some(0.0));
@@ -58,7 +58,7 @@ pub fn pass_at(num_samples: usize, num_correct: usize, k: usize) -> Option<f64> 
 /// With v₁ ≤ … ≤ vₙ the best is vᵢ with the chance C(i−1, k−1) / C(n, k) without, (i/n)ᵏ − ((i−1)/n)ᵏ with replacement.
 ///
 /// ```
-/// use tamis_train::validation_metrics::{Draw, best_at};
+/// use tamis_train::measure::validation_metrics::{Draw, best_at};
 /// let (mean, _) = best_at(&[0.0, 3.0, 6.0], 2, Draw::WithoutReplacement).expect("k <= 3");
 /// assert!((mean - 5.0).abs() < 1e-12); // 3, 6, 6
 /// let (mean, _) = best_at(&[0.0, 3.0, 6.0], 2, Draw::WithReplacement).expect("three values");
@@ -109,7 +109,7 @@ fn moments(weighted: impl Iterator<Item = (f64, f64)> + Clone) -> (f64, f64) {
 /// The numbers of samples for which metrics are given: 2, 4, 8, ... below n, and n itself (as verl); none for n of 1 or less.
 ///
 /// ```
-/// use tamis_train::validation_metrics::subset_sizes;
+/// use tamis_train::measure::validation_metrics::subset_sizes;
 /// assert_eq!(subset_sizes(5), [2, 4, 5]);
 /// assert_eq!(subset_sizes(8), [2, 4, 8]);
 /// assert!(subset_sizes(1).is_empty());

@@ -16,8 +16,8 @@ use tamis_rollout::{Publication, Weights};
 
 use generator::SharedWeights;
 
-use crate::codec::Codec;
 use crate::interrupt::Interrupt;
+use crate::prompts::codec::Codec;
 
 /// What the engine needs to know beside its weights.
 #[derive(Debug, Clone, Copy, PartialEq)]

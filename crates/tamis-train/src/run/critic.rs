@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use tamis_config::Config;
 
+use super::Run;
 use super::state::RunState;
-use super::{Run, RunError};
 use crate::assemble::{AssembleError, critic};
 use crate::checkpoint;
+use crate::error::RunError;
 use crate::native::NativeCritic;
 
 /// The critic of the last checkpoint, or the one that the configuration names where the run begins.

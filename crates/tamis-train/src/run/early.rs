@@ -11,17 +11,17 @@ use tamis_core::objective::ObjectiveState;
 use tamis_core::ragged::Ragged;
 use tamis_rollout::Record;
 
-use super::RunError;
-use super::facts::StepFacts;
-use super::recipe::Recipe;
 use super::state::RunState;
-use super::step::{Batch, Updating};
-use super::workers::Workers;
-use crate::credit::left_out::left_out;
+use super::step::Updating;
+use crate::assemble::recipe::Recipe;
+use crate::credit::batch::Batch;
 use crate::credit::members::Members;
 use crate::credit::{assign, columns};
+use crate::error::RunError;
 use crate::interrupt::Halt;
-use crate::update::Updates;
+use crate::learner::left_out::left_out;
+use crate::learner::update::Updates;
+use crate::workers::Workers;
 use tamis_run::metrics::timings::{Timings, UPDATE};
 
 /// The first groups of a step, in batch order, that were trained on before it was complete; at the beginning of a step none.
@@ -63,37 +63,31 @@ impl Early {
     ) -> Result<(), Halt<RunError>> {
         workers.engine.keep_before();
         let part = Batch::part(before.step + 1, groups);
-        let mut facts = StepFacts::of(&part);
+        let mut timings = Timings::new();
         let groups = part.groups();
         let members = Members::of(recipe, &part.trained);
-        let columns = columns(recipe, workers, before, &part, &members, &mut facts)?;
-        let credit = assign(recipe, before, &part, &columns, &mut facts)?;
+        let columns = columns(recipe, workers, before.learning.reward_kl, &part, &members, &mut timings)?;
+        let credit = assign(recipe, &before.learning.advantage, &part, &columns, &mut timings)?;
         let left_out = left_out(
             &groups,
             members.chosen.as_deref(),
             credit.shaped.kept.as_ref(),
             recipe.update.mask_truncated,
         );
-        let updating = Updating::of(
-            recipe,
-            workers,
-            &part,
-            &left_out,
-            (&columns, &Ragged::default()),
-            &mut facts.timings,
-        )?;
+        let updating =
+            Updating::of(recipe, workers, &part, &left_out, (&columns, &Ragged::default()), &mut timings)?;
         let clock = Instant::now();
         let training = updating.batch(recipe, &groups, &columns, &credit);
         let plan = updating.plan(recipe);
         let mut objective = self.objective.unwrap_or(before.learning.objective);
         self.updates.train_part(&mut workers.engine, plan, &mut objective, training, self.num_groups)?;
         self.objective = Some(objective);
-        facts.timings.add(UPDATE, clock.elapsed());
+        timings.add(UPDATE, clock.elapsed());
         self.num_groups += groups.len();
         for row in updating.old(&groups) {
             self.old.push_row(row.iter().copied());
         }
-        self.timings.append(&facts.timings);
+        self.timings.append(&timings);
         if let Some(reference) = &columns.reference {
             let mut row = 0;
             for group in groups {

@@ -10,19 +10,22 @@ use tamis_core::ragged::Ragged;
 use tamis_core::schedule::StepReport;
 use tamis_rollout::{Ignored, Record};
 
-use super::recipe::Recipe;
 use super::recorder::Diverged;
-use super::step::{Batch, Step};
+use super::step::Step;
 use crate::assemble::objective::Divergence;
-use crate::batch_metrics::{
-    GeneratedFacts, Spread, Summary, TrainedColumns, TrainedFacts, generated_metrics, trained_metrics,
+use crate::assemble::recipe::Recipe;
+use crate::credit::batch::Batch;
+use crate::credit::{GreedyFacts, RewardKlFacts};
+use crate::learner::critic::CriticReport;
+use crate::learner::left_out::LeftOut;
+use crate::learner::update::UpdateReport;
+use crate::measure::batch_metrics::{
+    GeneratedFacts, Spread, TrainedColumns, TrainedFacts, generated_metrics, trained_metrics,
 };
-use crate::credit::left_out::LeftOut;
-use crate::critic::CriticReport;
-use crate::diagnostics;
-use crate::update::UpdateReport;
+use crate::measure::diagnostics;
 use tamis_run::log::progress::StepView;
 use tamis_run::metrics::Metrics;
+use tamis_run::metrics::summary::Summary;
 use tamis_run::metrics::timings::{GENERATION, STEP, Timings, TokenCounts, UPDATE};
 
 /// What a step found and did.
@@ -36,7 +39,7 @@ pub(crate) struct StepFacts {
     /// The greedy completions, where the estimator compares with them.
     pub(crate) greedy: Option<GreedyFacts>,
     /// The divergence in the reward, where it is there.
-    pub(crate) reward_kl: Option<RewardKl>,
+    pub(crate) reward_kl: Option<RewardKlFacts>,
     /// What the shapings measured, by name as logged.
     pub(crate) shaping: Vec<(&'static str, f64)>,
     /// The critic's updates, where it was trained.
@@ -69,23 +72,6 @@ pub(crate) struct StepFacts {
     pub(crate) warnings: Vec<String>,
     /// How long its stages took.
     pub(crate) timings: Timings,
-}
-
-/// What greedy completions got.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct GreedyFacts {
-    pub(crate) mean_reward: Option<f64>,
-    pub(crate) num_completions: usize,
-    pub(crate) mean_length: Option<f64>,
-}
-
-/// The divergence from the reference in the reward.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct RewardKl {
-    /// Mean per token.
-    pub(crate) mean: f64,
-    /// What it was multiplied by.
-    pub(crate) coefficient: f64,
 }
 
 /// What the critic's updates did, and how well it knew the returns before.

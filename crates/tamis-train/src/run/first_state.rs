@@ -1,14 +1,15 @@
 //! The first state of a run: its weights, the reference they are compared with, the first measurement.
 
+use super::Run;
 use super::recorder::check_finite;
-use super::settings::optimizer;
-use super::workers::Workers;
-use super::{Run, RunError};
 use crate::assemble::objective::Divergence;
+use crate::assemble::settings::optimizer;
 use crate::checkpoint;
+use crate::error::RunError;
 use crate::interrupt::Halt;
-use crate::validation::{self, OutcomeKind, ValidationSettings};
-use crate::warm_start::{Example, WarmStartSettings, warm_start};
+use crate::learner::warm_start::{Example, WarmStartSettings, warm_start};
+use crate::measure::validation::{self, OutcomeKind, ValidationSettings};
+use crate::workers::Workers;
 use tamis_model::SaveDtype;
 
 /// What a warm start that diverges has too much of.

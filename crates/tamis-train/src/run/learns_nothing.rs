@@ -3,9 +3,10 @@
 use serde::{Deserialize, Serialize};
 use tamis_rollout::MissingRewards;
 
+use super::Run;
 use super::open::how_to_train_further;
-use super::{Run, RunError};
-use crate::credit::left_out::LeftOut;
+use crate::error::RunError;
+use crate::learner::left_out::LeftOut;
 
 /// The latest steps in a row that made no update of the policy. A checkpoint holds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -11,14 +11,14 @@ use tamis_env::reward::{Listener, Rewards};
 use tamis_model::ModelConfig;
 use tamis_rollout::PreparedPrompt;
 
-use super::RunError;
 use super::open::{Begin, ConfigText};
 use super::state::RunState;
+use crate::assemble::memory::Lengths;
 use crate::assemble::{AssembleError, advantage, critic, data, objective, policy};
 use crate::checkpoint::{self, Extent, SaveError};
-use crate::codec::Codec;
+use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
-use crate::memory::Lengths;
+use crate::prompts::codec::Codec;
 use tamis_run::directory::RunDirectory;
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Progress;
@@ -76,7 +76,7 @@ impl Start {
                 interrupt
                     .or_abandon(move || checkpoint::verify(&path, Extent::Whole))?
                     .map_err(SaveError::from)?;
-                Some((checkpoint::read_state(&folder.path)?, folder.path))
+                Some((RunState::read(&folder.path)?, folder.path))
             }
             None => None,
         };
@@ -232,9 +232,9 @@ fn memory(
     lengths: Lengths,
     free: Option<u64>,
 ) -> Result<(String, Option<String>), RunError> {
-    use crate::memory::{PROGRAM, human};
-    let estimate = crate::memory::estimate(config, model, critic, lengths);
-    let trajectories = crate::memory::trajectories(config, lengths.num_validation_prompts);
+    use crate::assemble::memory::{PROGRAM, human};
+    let estimate = crate::assemble::memory::estimate(config, model, critic, lengths);
+    let trajectories = crate::assemble::memory::trajectories(config, lengths.num_validation_prompts);
     let at_most = estimate.total().saturating_add(trajectories).saturating_add(PROGRAM);
     let (needed, limit) = match config.model.memory_limit {
         Some(limit) => (at_most, Some(limit.0)),
@@ -290,7 +290,7 @@ mod tests {
     use tamis_model::Architecture;
 
     use super::*;
-    use crate::memory::PROGRAM;
+    use crate::assemble::memory::PROGRAM;
 
     const LENGTHS: Lengths = Lengths { prompt: 100, gold: 3, num_validation_prompts: 6 };
 
@@ -318,7 +318,7 @@ mod tests {
 
     /// Weights, their gradients, the two moments, and the program.
     fn certain() -> u64 {
-        crate::memory::estimate(&config(None), &model(), None, LENGTHS).certain() + PROGRAM
+        crate::assemble::memory::estimate(&config(None), &model(), None, LENGTHS).certain() + PROGRAM
     }
 
     /// Against what is free only what is taken in any case is held; what more it may be is a warning. A limit that was set holds for it all.

@@ -6,11 +6,14 @@ use tamis_data::records::Format;
 use tamis_data::samples::write_samples_to;
 use tamis_rollout::PreparedPrompt;
 
+use super::Run;
 use super::state::RunState;
-use super::{Places, Run, RunError};
+use crate::assemble::places::Places;
+use crate::assemble::validation::{no_figure, no_pass};
+use crate::error::RunError;
 use crate::interrupt::Halt;
-use crate::validation::{self, Found, Validation, ValidationSettings};
-use crate::validation_metrics::{FigureName, PromptSamples, SourceResult, results_by_source};
+use crate::measure::validation::{self, Found, Validation, ValidationSettings};
+use crate::measure::validation_metrics::{FigureName, PromptSamples, SourceResult, results_by_source};
 use tamis_run::metrics::Metrics;
 
 /// Whether the policy is measured after a step: every `validate.test_freq` steps, and after the last one wherever there is a measurement at
@@ -153,7 +156,7 @@ impl Run {
             })?;
         }
         if std::mem::take(&mut self.measurement.is_pass_unproven) {
-            let warning = validation::no_pass(
+            let warning = no_pass(
                 &self.recipe.config,
                 &self.measurement.places,
                 self.workers.scorer.rewards(),
@@ -197,7 +200,7 @@ impl Run {
             // A function from outside gave other scores than the name says; where it gave this one before, it may again.
             Found::NoSuchScore if after.validation.scores.is_empty() => {
                 let figures = results.iter().flat_map(SourceResult::names);
-                return Err(validation::no_figure(&figure.to_string(), figures).into());
+                return Err(no_figure(&figure.to_string(), figures).into());
             }
             Found::NoSuchScore | Found::Unscored => {}
         }

@@ -1,4 +1,4 @@
-//! A run from its configuration to its last step.
+//! A run from its configuration to its last step. The loop is `run_loop.rs`, one step of it `step.rs`.
 //!
 //! [`Run::open`] makes a run directory and everything in it, or opens one and puts the state of its last checkpoint back;
 //! [`Run::run`] trains until the end, an interruption, or a stop with a diagnosis.
@@ -8,35 +8,30 @@ mod critic;
 mod early;
 mod early_stop;
 mod ending;
-pub(crate) mod facts;
+mod facts;
 mod first_state;
 mod learns_nothing;
 mod look;
 mod measure;
 mod open;
-pub(crate) mod recipe;
-pub(crate) mod recorder;
+mod recorder;
 mod run_loop;
-mod settings;
-pub(crate) mod state;
-pub(crate) mod step;
+mod state;
+mod step;
 mod uniform;
 mod watch;
-pub(crate) mod workers;
 
+use crate::assemble::recipe::Recipe;
 use crate::interrupt::Interrupt;
+use crate::workers::Workers;
 
 use attempts::Attempts;
 use measure::Measurement;
-use recipe::Recipe;
 use recorder::Recorder;
-use workers::Workers;
 
-pub(crate) use early_stop::early_stop;
-pub use ending::{Ending, RunError, Summary, Unbegun};
+pub use ending::{Ending, RunSummary, Unbegun};
 pub use learns_nothing::Untrained;
-pub use open::{Begin, ConfigText, Opened, Places};
-pub(crate) use settings::{engine_settings, sampling, threads, validation_settings};
+pub use open::{Begin, ConfigText, Opened};
 pub use state::{CarriedGroup, CriticState, LearningState, RunState, ScheduleState, ValidationHistory};
 pub use uniform::UniformGroups;
 

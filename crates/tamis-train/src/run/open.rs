@@ -14,26 +14,30 @@ use tamis_rollout::{
 use super::attempts::Attempts;
 use super::look::{STARTED, Start, new_directory, opening, prepared, score_names, settled};
 use super::measure::Measurement;
-use super::recipe::Recipe;
 use super::recorder::Recorder;
-use super::settings::{dispatcher_settings, engine_settings, trainer_state, validation_settings};
 use super::state::{RunState, ScheduleState};
-use super::workers::Workers;
-use super::{Run, RunError, Unbegun};
-use crate::answers::RecordedAnswers;
+use super::{Run, Unbegun};
+use crate::assemble::early_stop::early_stop;
+use crate::assemble::hints::hints;
 use crate::assemble::in_force::{headline, in_force};
 use crate::assemble::objective::Divergence;
+use crate::assemble::places::Places;
+use crate::assemble::recipe::Recipe;
+use crate::assemble::settings::{dispatcher_settings, engine_settings, trainer_state, validation_settings};
+use crate::assemble::validation::{best_figure, no_pass};
 use crate::assemble::{AssembleError, advantage, objective, policy, rewards, schedule};
-use crate::credit::passes::hints;
+use crate::checkpoint;
+use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
-use crate::listener::RunListener;
+use crate::learner::warm_start::Example;
 use crate::native::{NativeEngine, NativeGenerator};
-use crate::order::RecordedOrder;
-use crate::pool::PromptPool;
-use crate::samples::RecordedSamples;
-use crate::servers::{self, PublishedFolders, Sampler};
-use crate::warm_start::Example;
-use crate::{checkpoint, validation};
+use crate::prompts::pool::PromptPool;
+use crate::workers::Workers;
+use crate::workers::answers::RecordedAnswers;
+use crate::workers::listener::RunListener;
+use crate::workers::order::RecordedOrder;
+use crate::workers::samples::RecordedSamples;
+use crate::workers::servers::{self, PublishedFolders, Sampler};
 use tamis_run::directory::{LogPositions, RunDirectory};
 use tamis_run::durable::Disk;
 use tamis_run::journal::JournalError;
@@ -54,28 +58,6 @@ pub struct ConfigText {
     pub notes: Vec<String>,
     /// Where keys were set that can be judged only with data and model at hand.
     pub places: Places,
-}
-
-/// Where a user set what can be judged only with data and model at hand, as `config.yaml:12`; `None` for a default.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Places {
-    /// `filter.metric`.
-    pub filter_metric: Option<String>,
-    /// `validate.metrics`.
-    pub validate_metrics: Option<String>,
-    /// `rollout.regex`.
-    pub rollout_regex: Option<String>,
-}
-
-impl Places {
-    /// Of a loaded configuration.
-    pub fn of(loaded: &Loaded) -> Self {
-        Self {
-            filter_metric: loaded.place("filter.metric"),
-            validate_metrics: loaded.place("validate.metrics"),
-            rollout_regex: loaded.place("rollout.regex"),
-        }
-    }
 }
 
 impl ConfigText {
@@ -252,7 +234,7 @@ impl Run {
                 return Err(halt);
             }
         };
-        let mut early_stop = super::early_stop::early_stop(&config.train.early_stop)?;
+        let mut early_stop = early_stop(&config.train.early_stop)?;
         if let Some((state, _)) = &state {
             early_stop = early_stop.resumed(state.early_stop.clone());
         }
@@ -291,14 +273,10 @@ impl Run {
         let validation_prompts =
             prepared(&codec, &config, prompts.validation, "validation", &ui, &interrupt)?;
 
-        let best_figure = validation::best_figure(&config, &validation_prompts, &score_names)?;
+        let best_figure = best_figure(&config, &validation_prompts, &score_names)?;
         if is_complete
-            && let Some(warning) = validation::no_pass(
-                &config,
-                &places,
-                scorer.rewards(),
-                score_names.iter().map(String::as_str),
-            )
+            && let Some(warning) =
+                no_pass(&config, &places, scorer.rewards(), score_names.iter().map(String::as_str))
             && !validation_prompts.is_empty()
         {
             ui.warn(&warning);
@@ -335,7 +313,8 @@ impl Run {
         let order =
             if config.data.shuffle { Order::Shuffled { seed: config.run.seed } } else { Order::Sequential };
         let advantage = advantage::advantage(&config)?;
-        let hints = hints(&config, &advantage, &engine, &train, &ui, &interrupt)?;
+        let hints = hints(&config, &advantage, &engine, &train, &ui, &interrupt)
+            .map_err(|halt| halt.map(RunError::from))?;
         let position = state.as_ref().map_or(Position::default(), |(state, _)| state.schedule.position);
         let given_back = state.iter().flat_map(|(state, _)| state.schedule.given_back.iter().copied());
         let pool = PromptPool::new(train, order, position)?.with_given_back(given_back);
@@ -430,7 +409,7 @@ impl Run {
         };
         let recipe = Recipe::new(&config, sieve, hints, workers.pool.num_prompts())?;
         let saved = state.as_ref().map(|(state, _)| state.step);
-        let schedule = workers.schedule();
+        let schedule = ScheduleState::of(&workers.dispatcher, &workers.pool);
         let state = if let Some((state, _)) = state {
             // Nothing of it has changed but the length that the run is to have, and the logs that were cut.
             RunState { schedule, logs: positions, ..state }
@@ -564,8 +543,7 @@ fn journal_error(
         JournalError::Disk(_) | JournalError::TooLong { .. } => return RunError::Journal(error),
     };
     let is_usable = |folder: &PathBuf| {
-        checkpoint::read_state(folder)
-            .is_ok_and(|state| promised(&state).is_none_or(|place| left.contains(&place)))
+        RunState::read(folder).is_ok_and(|state| promised(&state).is_none_or(|place| left.contains(&place)))
     };
     let mut checkpoints = directory.list_checkpoints().unwrap_or_default();
     checkpoints.reverse();

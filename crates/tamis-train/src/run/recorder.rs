@@ -5,14 +5,14 @@ use tamis_data::rollouts::{RolloutRow, write_rollouts_to};
 use tamis_model::SaveDtype;
 use tamis_rollout::{Record, ScoreError};
 
-use super::RunError;
 use super::state::RunState;
 use super::step::TrainedGroup;
-use super::workers::Workers;
 use crate::assemble::schedule::Sieve;
 use crate::checkpoint;
-use crate::credit::left_out::LeftOut;
+use crate::error::RunError;
+use crate::learner::left_out::LeftOut;
 use crate::native::NativeEngine;
+use crate::workers::Workers;
 use tamis_run::directory::{Keep, RUN_LOG, RunDirectory};
 use tamis_run::log::Loggers;
 use tamis_run::log::progress::Progress;
@@ -168,7 +168,7 @@ impl Recorder {
         let Some(oldest) = self.directory.list_checkpoints()?.into_iter().next() else { return Ok(()) };
         if self.oldest.is_none_or(|(step, _)| step != oldest.step) {
             // One that cannot be read is none to resume from, and may yet be mended by hand.
-            let Ok(state) = checkpoint::read_state(&oldest.path) else { return Ok(()) };
+            let Ok(state) = RunState::read(&oldest.path) else { return Ok(()) };
             self.oldest = Some((oldest.step, needed(&state)));
         }
         let Some((_, [answers, samples, taken])) = self.oldest else { return Ok(()) };

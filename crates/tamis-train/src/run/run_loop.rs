@@ -11,9 +11,10 @@ use super::attempts::Attempts;
 use super::facts::StepMetrics;
 use super::step::step;
 use super::watch::Watch;
-use super::{Ending, MOST_SKIPPED_UPDATES, Run, RunError, Summary};
+use super::{Ending, MOST_SKIPPED_UPDATES, Run, RunSummary};
 use crate::assemble::schedule::no_such_metric;
 use crate::credit::reference::BeforeFilter;
+use crate::error::RunError;
 use crate::interrupt::Halt;
 use tamis_run::directory::RunDirectoryError;
 use tamis_run::log::console;
@@ -22,13 +23,13 @@ use tamis_run::metrics::timings::{GENERATION, STEP};
 
 impl Run {
     /// Trains until the run ends.
-    pub fn run(mut self) -> Result<Summary, RunError> {
+    pub fn run(mut self) -> Result<RunSummary, RunError> {
         let result = self.steps();
         self.recorder.progress.finish();
         match result {
             Ok(ending) => {
                 let checkpoint = self.recorder.saved.map(|step| self.recorder.directory.checkpoint(step));
-                Ok(Summary {
+                Ok(RunSummary {
                     ending,
                     steps: self.state.step,
                     run: self.recorder.directory.path().to_owned(),
@@ -204,8 +205,8 @@ impl Run {
     fn train(&mut self, collected: Collected) -> Result<(), Halt<RunError>> {
         self.recorder.progress.stage("training");
         let is_last = collected.report.is_last;
-        let batch = self.attempts.batch(collected, &self.workers.dispatcher);
-        let step = step(&self.recipe, &mut self.workers, &self.state, batch)?;
+        let (batch, early) = self.attempts.batch(collected, &self.workers.dispatcher);
+        let step = step(&self.recipe, &mut self.workers, &self.state, batch, early)?;
         // What ends from now on, while the policy is measured too, is not in the state any more that a checkpoint of this step holds.
         self.workers.begin_step(step.facts.step + 1);
         let (recorder, facts) = (&self.recorder, &step.facts);
@@ -321,8 +322,12 @@ impl Run {
         self.workers.scorer.set_trainer_state(self.recipe.trainer_state(steps, num_tokens));
         let workers = &mut self.workers;
         let mut reference = Duration::ZERO;
-        let mut before_filter =
-            BeforeFilter::of(&self.recipe, &self.state, &mut workers.engine, &mut reference);
+        let mut before_filter = BeforeFilter::of(
+            &self.recipe,
+            self.state.learning.reward_kl,
+            &mut workers.engine,
+            &mut reference,
+        );
         let target = self.recipe.config.data.train_batch_size as u64;
         let ready = self.attempts.early.num_groups as u64;
         let mut watch = Watch { progress: &self.recorder.progress, target, ready };

@@ -1,6 +1,7 @@
 //! The state of a run between two steps: one value. A checkpoint holds it as it is, a step returns the next one, and nothing edits it in place.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use tamis_core::advantage::AdvantageState;
@@ -14,8 +15,9 @@ use tamis_rollout::{Dispatcher, Fate, Generation, Record, RewardHealth};
 
 use super::learns_nothing::Untrained;
 use super::uniform::UniformGroups;
-use crate::pool::{GivenBack, PromptPool};
-use crate::validation::ValidationReport;
+use crate::checkpoint::{SaveError, read_state};
+use crate::measure::validation::ValidationReport;
+use crate::prompts::pool::{GivenBack, PromptPool};
 use tamis_run::directory::LogPositions;
 
 /// Everything that a run is between two steps, weights and moments aside. A number that survives a resume is declared here and nowhere else.
@@ -57,6 +59,11 @@ pub struct RunState {
 impl RunState {
     /// The layout version that this build writes and reads.
     pub const FORMAT: u32 = 6;
+
+    /// Reads the state of a checkpoint.
+    pub fn read(checkpoint: &Path) -> Result<Self, SaveError> {
+        read_state(checkpoint, Self::FORMAT)
+    }
 
     /// Before the first step of a run.
     pub fn first(

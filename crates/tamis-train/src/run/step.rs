@@ -6,75 +6,28 @@ use tamis_core::correction::Agreement;
 use tamis_core::group::Group;
 use tamis_core::objective::{Normalisers, ObjectiveState};
 use tamis_core::ragged::Ragged;
-use tamis_core::schedule::StepReport;
 use tamis_rollout::{Dependencies, GeneratorError, OrderLog, Publication, Record, Reference, Weights};
 
-use super::RunError;
 use super::early::Early;
 use super::facts::{CriticFacts, StepFacts};
-use super::recipe::Recipe;
 use super::recorder::{POLICY_RATE, diverged};
-use super::state::{CriticState, RunState};
+use super::state::{CriticState, RunState, ScheduleState};
 use super::watch::Warnings;
-use super::workers::Workers;
-use crate::batch_metrics::num_tokens;
-use crate::credit::left_out::{LeftOut, left_out, reject};
-use crate::credit::members::{Members, counted, in_loss, of_trajectories};
+use crate::assemble::recipe::Recipe;
+use crate::credit::batch::{Batch, generated};
+use crate::credit::members::{Member, Members, counted, in_loss, of_trajectories};
 use crate::credit::reference::{BeforeFilter, policy_logprobs};
 use crate::credit::{Columns, Credit, assign, columns, dropped};
-use crate::critic::{CriticBatch, update_critic};
+use crate::error::RunError;
 use crate::interrupt::Halt;
-use crate::micro_batch::sequences;
-use crate::servers::Sampler;
-use crate::update::{TrainingBatch, UpdatePlan, UpdateReport, UpdateSettings};
+use crate::learner::critic::{CriticBatch, update_critic};
+use crate::learner::left_out::{LeftOut, left_out, reject};
+use crate::learner::micro_batch::sequences;
+use crate::learner::update::{TrainingBatch, UpdatePlan, UpdateReport, UpdateSettings};
+use crate::measure::batch_metrics::num_tokens;
+use crate::workers::Workers;
+use crate::workers::servers::Sampler;
 use tamis_run::metrics::timings::{Timings, UPDATE};
-
-/// The groups of a step, as they were collected for it.
-#[derive(Debug, Clone)]
-pub(crate) struct Batch {
-    /// Groups to train on, in batch order.
-    pub(crate) trained: Vec<Record>,
-    /// Every other group that left the machine, in all attempts at the step.
-    pub(crate) others: Vec<Record>,
-    /// Groups generated for the step and kept for a later one.
-    pub(crate) carried_out: Vec<Record>,
-    /// Numbers of the step, all attempts together.
-    pub(crate) report: StepReport,
-    /// Attempts at it that were given up.
-    pub(crate) num_given_up: usize,
-    /// The first of its groups that were trained on already.
-    pub(crate) early: Early,
-}
-
-impl Batch {
-    /// Groups of a step that is not complete, as a batch of their own.
-    pub(crate) fn part(step: u64, trained: Vec<Record>) -> Self {
-        Self {
-            trained,
-            others: Vec::new(),
-            carried_out: Vec::new(),
-            report: StepReport { step, ..StepReport::default() },
-            num_given_up: 0,
-            early: Early::default(),
-        }
-    }
-
-    /// The trained groups \[P\].
-    pub(crate) fn groups(&self) -> Vec<&Group> {
-        self.trained.iter().map(|record| &record.group).collect()
-    }
-
-    /// Their sizes \[P\].
-    pub(crate) fn sizes(&self) -> Vec<usize> {
-        self.trained.iter().map(|record| record.group.trajectories.len()).collect()
-    }
-
-    /// Everything whose generation ended in the step, in all of its attempts and before any filter.
-    pub(crate) fn generated(&self) -> Vec<&Record> {
-        let all = self.trained.iter().chain(&self.others).chain(&self.carried_out);
-        generated(self.report.step, all)
-    }
-}
 
 /// A group that was trained on, with what became of each of its members.
 #[derive(Debug, Clone)]
@@ -83,17 +36,6 @@ pub(crate) struct TrainedGroup {
     pub(crate) record: Record,
     /// Its members \[G\].
     pub(crate) members: Vec<Member>,
-}
-
-/// What became of a member of a trained group.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Member {
-    /// Whether the filter chose it.
-    pub(crate) is_chosen: bool,
-    /// Why it bears no loss; `None`: it trains.
-    pub(crate) left_out: Option<LeftOut>,
-    /// Its advantage, the mean over its tokens where each has one; `None` where it does not train.
-    pub(crate) advantage: Option<f64>,
 }
 
 /// What a step makes of a state and a batch.
@@ -130,23 +72,17 @@ impl Step {
     }
 }
 
-/// Those of some records whose generation ended in a step: what an earlier one kept was counted in that.
-fn generated<'a>(step: u64, records: impl Iterator<Item = &'a Record>) -> Vec<&'a Record> {
-    let is_new = |record: &&Record| record.kept_in.is_none_or(|kept_in| kept_in == step);
-    records.filter(|record| is_new(record) && !record.group.trajectories.is_empty()).collect()
-}
-
-/// Trains on a batch. Everything that it changes beside weights and moments is in what it returns: where an interruption ends it, nothing was
+/// Trains on a batch, of which the first groups may have been trained on early. Everything that it changes beside weights and moments is in what it returns: where an interruption ends it, nothing was
 /// changed, and weights have moved only where [`crate::native::NativeEngine::begin_updates`] was told that the state before is kept.
 pub(crate) fn step(
     recipe: &Recipe,
     workers: &mut Workers,
     before: &RunState,
-    mut batch: Batch,
+    batch: Batch,
+    early: Early,
 ) -> Result<Step, Halt<RunError>> {
     batch.report.accounting.check()?;
     let mut facts = StepFacts::of(&batch);
-    let early = std::mem::take(&mut batch.early);
     facts.timings.append(&early.timings);
     let groups = batch.groups();
     let members = Members::of(recipe, &batch.trained);
@@ -156,8 +92,10 @@ pub(crate) fn step(
         facts.warnings.extend(told);
     }
 
-    let columns = columns(recipe, workers, before, &batch, &members, &mut facts)?;
-    let credit = assign(recipe, before, &batch, &columns, &mut facts)?;
+    let reward_kl = before.learning.reward_kl;
+    let columns = columns(recipe, workers, reward_kl, &batch, &members, &mut facts.timings)?;
+    let credit = assign(recipe, &before.learning.advantage, &batch, &columns, &mut facts.timings)?;
+    (facts.greedy, facts.reward_kl) = (columns.greedy_facts, columns.kl_facts);
     let mut left_out = left_out(
         &groups,
         members.chosen.as_deref(),
@@ -218,7 +156,7 @@ pub(crate) fn step(
             .map(|critic| CriticState { version: critic.version + u64::from(trains_critic) }),
         data_crc32: before.data_crc32,
         num_tokens: before.num_tokens + num_tokens(&generated) as u64,
-        schedule: workers.schedule(),
+        schedule: ScheduleState::of(&workers.dispatcher, &workers.pool),
         learning,
         validation: before.validation.clone(),
         early_stop: before.early_stop.clone(),
@@ -244,7 +182,8 @@ fn publish(
     let again = workers.sampler.is_native().then(|| workers.engine.version());
     let again = again.map(|version| Publication { version, weights: Weights::InProcess });
     let mut time = Duration::ZERO;
-    let mut before_filter = BeforeFilter::of(recipe, before, &mut workers.engine, &mut time);
+    let mut before_filter =
+        BeforeFilter::of(recipe, before.learning.reward_kl, &mut workers.engine, &mut time);
     let interrupt = &workers.interrupt;
     let with = Dependencies {
         source: &mut workers.pool,

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use tamis_core::ragged::Ragged;
 
-use crate::batch_metrics::has_one_value;
+use tamis_run::metrics::summary::has_one_value;
 
 /// How often such groups were trained on. A warning comes with the 1st, 2nd, 4th, 8th ... step that trains on some, so that a run of any length is
 /// told of it a handful of times; `frac_reward_zero_std` has every step. A checkpoint holds it: a resumed run counts on.

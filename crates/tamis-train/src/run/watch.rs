@@ -4,8 +4,9 @@ use tamis_core::schedule::RoundReport;
 use tamis_env::reward::Scored;
 use tamis_rollout::Observer;
 
-use crate::batch_metrics::{Summary, accuracy};
+use crate::measure::batch_metrics::accuracy;
 use tamis_run::log::progress::Progress;
+use tamis_run::metrics::summary::Summary;
 
 /// Speaks and moves the bar while a step is collected.
 pub(super) struct Watch<'a> {

@@ -3,14 +3,19 @@
 use tamis_core::group::Group;
 use tamis_rollout::{Dispatcher, Publication, Scorer};
 
-use super::RunError;
-use super::state::ScheduleState;
+pub mod answers;
+pub mod listener;
+pub mod order;
+pub mod samples;
+pub(crate) mod servers;
+
+use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
+use crate::measure::validation;
 use crate::native::NativeEngine;
-use crate::order::RecordedOrder;
-use crate::pool::PromptPool;
-use crate::servers::{PublishedFolders, Sampler, publish_to};
-use crate::validation;
+use crate::prompts::pool::PromptPool;
+use order::RecordedOrder;
+use servers::{PublishedFolders, Sampler, publish_to};
 
 /// What a step drives. Weights, and where generation stands, are theirs; every number of the run is in its state.
 pub(crate) struct Workers {
@@ -42,11 +47,6 @@ impl Workers {
         if let Some(order) = &mut self.order {
             order.begin_step(step);
         }
-    }
-
-    /// Where scheduling stands now.
-    pub(crate) fn schedule(&self) -> ScheduleState {
-        ScheduleState::of(&self.dispatcher, &self.pool)
     }
 
     /// What completes and scores a list of prompts.

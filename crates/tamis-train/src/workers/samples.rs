@@ -1,4 +1,4 @@
-//! The journal of samples from generators whose answers are no function of our keys: servers. As that of external rewards ([`crate::answers`]), it
+//! The journal of samples from generators whose answers are no function of our keys: servers. As that of external rewards ([`crate::workers::answers`]), it
 //! is read back where a process before this one was told something after the checkpoint.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};

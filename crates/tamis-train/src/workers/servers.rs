@@ -21,14 +21,16 @@ use tamis_rollout::{
     Weights,
 };
 
+use super::samples::RecordedSamples;
+use crate::assemble::api_key::api_key;
+use crate::assemble::settings::{sampling, validation_settings};
 use crate::assemble::{AssembleError, objective};
 use crate::checkpoint;
-use crate::codec::Codec;
+use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::{Learner, LearnerSequence};
 use crate::native::{NativeEngine, NativeGenerator};
-use crate::run::{RunError, sampling, validation_settings};
-use crate::samples::RecordedSamples;
+use crate::prompts::codec::Codec;
 use tamis_run::checksum::crc32;
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Progress;
@@ -336,29 +338,6 @@ fn fleet(
     Ok(Fleet::connect(servers, settings, Box::new(SystemClock), bell, interrupt.flag(), say)?)
 }
 
-/// A key that servers ask for, for a section of the configuration (`rollout.`): from a file or from a variable of the environment; it is never part of a configuration.
-pub(crate) fn api_key(
-    section: &str,
-    file: Option<&Path>,
-    variable: Option<&str>,
-) -> Result<Option<String>, AssembleError> {
-    if let Some(path) = file {
-        let read = tamis_file::read_text(path, 1 << 16).map_err(|error| {
-            let problem = format!("{section}api_key_file: failed to read {}: {error}", path.display());
-            AssembleError::setting(problem, "name a file that holds the key and nothing else")
-        });
-        return Ok(Some(read?.trim().to_owned()));
-    }
-    let Some(variable) = variable else { return Ok(None) };
-    match std::env::var(variable) {
-        Ok(key) if !key.trim().is_empty() => Ok(Some(key.trim().to_owned())),
-        _ => Err(AssembleError::setting(
-            format!("{section}api_key_env: the environment has no variable `{variable}` with a key in it"),
-            format!("set it before the command, as in `export {variable}=...`"),
-        )),
-    }
-}
-
 /// Publishes weights and waits until every server that is used holds them.
 pub(crate) fn publish_to(
     generator: &mut dyn Generator,
@@ -444,7 +423,7 @@ impl EvaluationSampler {
         Ok(sampler)
     }
 
-    /// As [`crate::validation`] drives it.
+    /// As [`crate::measure::validation`] drives it.
     pub(crate) fn generator(&mut self) -> &mut dyn Generator {
         match self {
             Self::Native { generator, .. } => &mut **generator,

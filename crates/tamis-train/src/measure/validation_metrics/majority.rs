@@ -14,7 +14,7 @@ use super::{Draw, moments};
 /// `None` where k is 0, or more than n without replacement, or there is no value, or the lengths differ.
 ///
 /// ```
-/// use tamis_train::validation_metrics::{Draw, majority};
+/// use tamis_train::measure::validation_metrics::{Draw, majority};
 /// // 4 three times (correct), 5 twice: any three of them have a majority of 4 in 7 of 10 subsets.
 /// let (mean, _) = majority(&[1.0, 1.0, 1.0, 0.0, 0.0], &["4", "4", "4", "5", "5"], 3, Draw::WithoutReplacement).expect("k <= 5");
 /// assert!((mean - 0.7).abs() < 1e-12);

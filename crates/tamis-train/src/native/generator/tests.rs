@@ -6,9 +6,9 @@ use tamis_rollout::Sampling;
 use tamis_text::regex_mask::WholeRegex;
 
 use super::*;
-use crate::codec::Codec;
 use crate::learner::{Learner, LearnerSequence};
 use crate::native::EngineSettings;
+use crate::prompts::codec::Codec;
 
 fn learner(interrupt: &Interrupt) -> NativeEngine {
     let tokenizer = Tokenizer::characters("0123").expect("characters");

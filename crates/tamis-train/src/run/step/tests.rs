@@ -56,7 +56,7 @@ fn batch(run: &mut Run) -> Batch {
     loop {
         let collected = run.collect().unwrap_or_else(|halt| panic!("{halt:?}"));
         match collected.end {
-            End::Ready => return run.attempts.batch(collected, &run.workers.dispatcher),
+            End::Ready => return run.attempts.batch(collected, &run.workers.dispatcher).0,
             End::Skipped(_) => run.attempts.give_up(collected),
             end => panic!("no batch: {end:?}"),
         }
@@ -95,7 +95,7 @@ impl Left {
 /// One step; weights may not move in a step that is given up.
 fn one_step(run: &mut Run, batch: Batch) -> Result<Step, Halt<RunError>> {
     run.workers.engine.begin_updates(false);
-    step(&run.recipe, &mut run.workers, &run.state, batch)
+    step(&run.recipe, &mut run.workers, &run.state, batch, Early::default())
 }
 
 /// Kinds of runs whose steps take other passes.
@@ -234,18 +234,17 @@ fn a_step_trained_on_in_parts_is_the_step_trained_on_at_once() {
                     trained.unwrap_or_else(|halt| panic!("{kind:?}: {halt:?}"));
                 };
                 run.workers.engine.begin_updates(false);
+                let mut early = Early::default();
                 if is_early {
                     let before = weights(&run.workers.engine);
                     train(&mut run, &given, &mut Early::default());
                     assert_ne!(weights(&run.workers.engine), before, "{kind:?}: it trains");
                     run.workers.engine.give_up_updates();
                     assert!(weights(&run.workers.engine) == before, "{kind:?}: it is given up");
-                    let mut early = Early::default();
                     train(&mut run, &given, &mut early);
                     early.give(&mut given.trained);
-                    given.early = early;
                 }
-                let step = step(&run.recipe, &mut run.workers, &run.state, given);
+                let step = step(&run.recipe, &mut run.workers, &run.state, given, early);
                 let step = step.unwrap_or_else(|halt| panic!("{kind:?}: {halt:?}"));
                 left.push(Left::by(&run, &step));
                 run.state = step.after;
@@ -266,7 +265,7 @@ fn a_step_that_has_moved_weights_is_dropped_only_where_the_state_before_is_kept(
         let before = weights(&run.workers.engine);
         run.interrupt.request_at_look(look);
         run.workers.engine.begin_updates(is_kept);
-        let step = step(&run.recipe, &mut run.workers, &run.state, given);
+        let step = step(&run.recipe, &mut run.workers, &run.state, given, Early::default());
         let has_moved = weights(&run.workers.engine) != before;
         match step {
             Ok(step) => (false, has_moved, Some(Left::by(&run, &step))),

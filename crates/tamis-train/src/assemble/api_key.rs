@@ -1,0 +1,28 @@
+//! Keys that servers ask for.
+
+use std::path::Path;
+
+use super::AssembleError;
+
+/// A key that servers ask for, for a section of the configuration (`rollout.`): from a file or from a variable of the environment; it is never part of a configuration.
+pub(crate) fn api_key(
+    section: &str,
+    file: Option<&Path>,
+    variable: Option<&str>,
+) -> Result<Option<String>, AssembleError> {
+    if let Some(path) = file {
+        let read = tamis_file::read_text(path, 1 << 16).map_err(|error| {
+            let problem = format!("{section}api_key_file: failed to read {}: {error}", path.display());
+            AssembleError::setting(problem, "name a file that holds the key and nothing else")
+        });
+        return Ok(Some(read?.trim().to_owned()));
+    }
+    let Some(variable) = variable else { return Ok(None) };
+    match std::env::var(variable) {
+        Ok(key) if !key.trim().is_empty() => Ok(Some(key.trim().to_owned())),
+        _ => Err(AssembleError::setting(
+            format!("{section}api_key_env: the environment has no variable `{variable}` with a key in it"),
+            format!("set it before the command, as in `export {variable}=...`"),
+        )),
+    }
+}

@@ -1,0 +1,118 @@
+//! Prompts with their gold answer in them, for estimators that contrast with it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tamis_config::Config;
+use tamis_core::advantage::{Advantage, AdvantageEstimator, Column};
+use tamis_core::group::PromptId;
+use tamis_data::overlong::OverlongPrompts;
+use tamis_data::prompt::{Prompt, PromptContent};
+use tamis_rollout::PreparedPrompt;
+use tamis_run::log::progress::Progress;
+
+use super::AssembleError;
+use crate::interrupt::{Halt, Interrupt};
+use crate::native::NativeEngine;
+
+/// Prompts with their gold answer, by prompt. One without a gold answer is not among them.
+pub(crate) type Hints = HashMap<PromptId, Arc<[u32]>>;
+
+/// The content with the gold answer in it: the text, or the last message of the user, goes into the template.
+fn with_gold(content: &PromptContent, template: &str, gold: &str) -> PromptContent {
+    let filled = |text: &str| {
+        // What the prompt itself says is not a place to fill.
+        let mut parts = template.split("{prompt}");
+        let first = parts.next().unwrap_or_default().replace("{gold}", gold);
+        parts.fold(first, |filled, part| filled + text + &part.replace("{gold}", gold))
+    };
+    match content {
+        PromptContent::Text(text) => PromptContent::Text(filled(text)),
+        PromptContent::Messages(messages) => {
+            let mut messages = messages.clone();
+            if let Some(message) = messages.iter_mut().rev().find(|message| message.role == "user") {
+                message.content = filled(&message.content);
+            }
+            PromptContent::Messages(messages)
+        }
+    }
+}
+
+/// Every training prompt with its gold answer, where the estimator contrasts with it; cut from the left so that a completion has room.
+pub(crate) fn hints(
+    config: &Config,
+    advantage: &Advantage,
+    engine: &NativeEngine,
+    prompts: &[PreparedPrompt],
+    ui: &Progress,
+    interrupt: &Interrupt,
+) -> Result<Hints, Halt<AssembleError>> {
+    if !advantage.needs().contains(&Column::GoldLogprobs) {
+        return Ok(Hints::new());
+    }
+    let template = &config.objective.advantage.gold_hint;
+    let with_gold = |prepared: &PreparedPrompt| {
+        let gold = prepared.prompt.ground_truth.as_ref()?;
+        let content = with_gold(&prepared.prompt.content, template, gold);
+        Some(Prompt { content, ..prepared.prompt.as_ref().clone() })
+    };
+    let golden: Vec<Prompt> = prompts.iter().filter_map(with_gold).collect();
+    if golden.is_empty() {
+        let message = format!(
+            "objective.advantage.estimator: `{}` contrasts with the gold answer, which no training prompt has",
+            advantage.name()
+        );
+        let hint = "name the column of the answers in data.columns.ground_truth, or choose grpo";
+        return Err(Halt::Failed(AssembleError::setting(message, hint)));
+    }
+    if golden.len() < prompts.len() {
+        ui.warn(&format!(
+            "{} of {} training prompts have no gold answer: nothing moves the advantages of their groups",
+            prompts.len() - golden.len(),
+            prompts.len()
+        ));
+    }
+    let positions = engine.model().config().max_position_embeddings;
+    let limit = positions.saturating_sub(config.rollout.max_response_length).max(1);
+    let codec = engine.codec().clone();
+    let prepared = interrupt
+        .or_abandon(move || codec.prepare(golden, "training", OverlongPrompts::Left, limit))?
+        .map_err(|source| Halt::Failed(AssembleError::Hint { source }))?;
+    if prepared.num_truncated > 0 {
+        ui.say(&format!("{} prompts with their gold answers cut to {limit} tokens", prepared.num_truncated));
+    }
+    Ok(prepared.prompts.into_iter().map(|one| (one.prompt.id, one.token_ids)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use tamis_data::prompt::Message;
+
+    use super::*;
+
+    #[test]
+    fn the_gold_answer_goes_where_the_template_says() {
+        let text = PromptContent::Text("3+{gold}=".to_owned());
+        assert_eq!(
+            with_gold(&text, "[{gold}] {prompt}{gold}", "7"),
+            PromptContent::Text("[7] 3+{gold}=7".to_owned())
+        );
+        let message =
+            |role: &str, content: &str| Message { role: role.to_owned(), content: content.to_owned() };
+        let chat = [
+            message("user", "a"),
+            message("assistant", "b"),
+            message("user", "c"),
+            message("assistant", "d"),
+        ];
+        let PromptContent::Messages(found) =
+            with_gold(&PromptContent::Messages(chat.to_vec()), "{prompt} ({gold})", "7")
+        else {
+            panic!("messages stay messages")
+        };
+        assert_eq!(
+            found.iter().map(|message| message.content.as_str()).collect::<Vec<_>>(),
+            ["a", "b", "c (7)", "d"]
+        );
+    }
+}

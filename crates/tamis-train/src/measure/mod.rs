@@ -1,0 +1,6 @@
+//! What is measured of a policy: validations, and the metrics of a step's groups.
+
+pub mod batch_metrics;
+pub mod diagnostics;
+pub mod validation;
+pub mod validation_metrics;

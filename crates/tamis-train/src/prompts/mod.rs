@@ -1,0 +1,4 @@
+//! Prompts: as tokens, and in the order in which they are drawn.
+
+pub mod codec;
+pub mod pool;
