@@ -215,6 +215,11 @@ pub enum Problem {
 }
 
 impl Problem {
+    /// A broken rule, or a key of another system that cannot be followed.
+    pub(crate) fn rule(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Rule { message: message.into(), hint: hint.into(), is_missing: false }
+    }
+
     fn hint(&self) -> Option<String> {
         match self {
             Self::UnknownKey { owner: Some(owner), .. } => Some(format!(
@@ -294,7 +299,8 @@ fn explained(key: &str) -> String {
 /// Characters of a line that are shown at most.
 const EXCERPT: usize = 120;
 
-/// A line as it can be printed: control characters as spaces, and of a long line the part around a column. Gives the column in it.
+/// A line as it can be printed: control characters as spaces, and of a long line the part around a column.
+/// Gives the column in it.
 fn printable(line: &str, column: usize) -> (String, usize) {
     let clean = |c: char| if c.is_control() { ' ' } else { c };
     let line = line.trim_end();

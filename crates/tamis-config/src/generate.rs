@@ -1,4 +1,5 @@
-//! What is generated from the table: the embedded defaults, the JSON Schema, the reference page, and the explanation of one key.
+//! What is generated from the table: the embedded defaults, the JSON Schema, the reference page, and the
+//! explanation of one key.
 
 use std::fmt::Write as _;
 
@@ -344,7 +345,7 @@ fn reference_owner(text: &mut String, owner: Owner) {
 fn becomes_text(becomes: Becomes) -> String {
     match becomes {
         Becomes::Key(ours) => format!("`{ours}`"),
-        Becomes::Rule(_, ours) => {
+        Becomes::By(_, ours) => {
             let ours: Vec<String> = ours.split(' ').map(|key| format!("`{key}`")).collect();
             format!("{}, with related keys", ours.join(", "))
         }
@@ -368,8 +369,9 @@ pub struct UnknownKey {
     pub suggestion: Option<String>,
 }
 
-/// Everything there is to say about one key: documentation, type, default, allowed values, whether it may change on resume, what presets
-/// set it to, and which keys of other systems mean it. A key of another system is explained too.
+/// Everything there is to say about one key: documentation, type, default, allowed values, whether it may
+/// change on resume, what presets set it to, and which keys of other systems mean it. A key of another system
+/// is explained too.
 ///
 /// # Errors
 /// A key that nobody has.

@@ -1,4 +1,5 @@
-//! The layers of a configuration, from the bottom: defaults, preset, files from left to right, overrides from left to right.
+//! The layers of a configuration, from the bottom: defaults, preset, files from left to right, overrides from
+//! left to right.
 //!
 //! ```text
 //! defaults.yaml -> preset -> files -> keys of other systems -> overrides   (one raw tree, every value with its origin)
@@ -45,8 +46,8 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Where a value was set, for messages of what is found with data and model at hand: the file and line, the command line, or the preset and
-    /// where that was chosen. `None` for a default.
+    /// Where a value was set, for messages of what is found with data and model at hand: the file and line,
+    /// the command line, or the preset and where that was chosen. `None` for a default.
     pub fn place(&self, key: &str) -> Option<String> {
         let origin = self.origin(key)?;
         match (&origin.source.kind, self.origin("preset")) {
@@ -61,8 +62,8 @@ impl Loaded {
         self.tree.at(key).map(|node| &node.origin)
     }
 
-    /// A setting that the run would be refused for, shown at the first of some keys that the user wrote (`reward[0].path`), else called by the
-    /// first that there is.
+    /// A setting that the run would be refused for, shown at the first of some keys that the user wrote
+    /// (`reward[0].path`), else called by the first that there is.
     pub fn refused(&self, keys: &[String], message: &str, hint: Option<&str>) -> Diagnostic {
         let (key, origin) = self.blamed(keys);
         let hint = hint.map(str::to_owned);
@@ -76,7 +77,8 @@ impl Loaded {
         if is_refused { Diagnostic::error(problem, origin) } else { Diagnostic::warning(problem, origin) }
     }
 
-    /// The first of some keys that a user wrote, or a section around one; where none did, the first that there is.
+    /// The first of some keys that a user wrote, or a section around one; where none did, the first that
+    /// there is.
     fn blamed(&self, keys: &[String]) -> (String, Option<Origin>) {
         let paths: Vec<String> = keys.iter().map(|key| key.replace('[', ".").replace(']', "")).collect();
         let written = |path: &str| {
@@ -119,9 +121,10 @@ pub(crate) fn read_source(path: &Path, kind: SourceKind) -> Result<Arc<Source>, 
 
 /// Loads a configuration from files and command-line overrides.
 ///
-/// Keys of verl, EasyR1, RAGEN and TRL are taken among the overrides and translated, and so are whole files of theirs (`config=FILE` too);
-/// see [`Loaded::notes`]. Over a configuration of ours they change what they name. A file of theirs is a whole configuration of that
-/// system, and so are their keys where there is no file of ours and one of them names the model: what is left out has that system's default.
+/// Keys of verl, EasyR1, RAGEN and TRL are taken among the overrides and translated, and so are whole files
+/// of theirs (`config=FILE` too); see [`Loaded::notes`]. Over a configuration of ours they change what they
+/// name. A file of theirs is a whole configuration of that system, and so are their keys where there is no
+/// file of ours and one of them names the model: what is left out has that system's default.
 ///
 /// # Errors
 /// Every violation in all layers at once, and the warnings with them.
@@ -129,8 +132,8 @@ pub fn load(files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErr
     load_files(None, files, arguments, Purpose::Training)
 }
 
-/// Loads the configuration of a run with further files and overrides over it, as [`load`] does; `own` is the `config.yaml` that the run
-/// wrote.
+/// Loads the configuration of a run with further files and overrides over it, as [`load`] does; `own` is the
+/// `config.yaml` that the run wrote.
 ///
 /// # Errors
 /// As [`load`].
@@ -138,8 +141,9 @@ pub fn load_of_run(own: &Path, files: &[PathBuf], arguments: &[String]) -> Resul
     load_files(Some(own), files, arguments, Purpose::Training)
 }
 
-/// Loads a configuration as [`load`] does (that of a run where `run` is its `config.yaml`), for measuring a policy: training prompts, the
-/// length of a run and the like may be missing, and nothing is said about what only training reads.
+/// Loads a configuration as [`load`] does (that of a run where `run` is its `config.yaml`), for measuring a
+/// policy: training prompts, the length of a run and the like may be missing, and nothing is said about what
+/// only training reads.
 ///
 /// # Errors
 /// As [`load`].
@@ -262,7 +266,7 @@ impl Layers {
                 }
                 continue;
             }
-            match Override::parse(argument) {
+            match Override::parse(argument, foreign::value_form) {
                 Ok(argument) => parsed.push(argument),
                 Err(diagnostic) => self.diagnostics.push(diagnostic),
             }
@@ -406,8 +410,8 @@ fn take(node: &mut Node, key: &str) -> Option<Node> {
     Some(entries.remove(index).node)
 }
 
-/// Completes the list of rewards: after the user's own the task's verifier where they have none, and what the preset adds unless they
-/// have its kind.
+/// Completes the list of rewards: after the user's own the task's verifier where they have none, and what the
+/// preset adds unless they have its kind.
 fn complete_rewards(tree: &mut Node, shaping: Option<Node>) {
     let task = match tree.at("data.task") {
         Some(Node { value: Value::Scalar { text, .. }, .. }) => text.clone(),
@@ -440,7 +444,8 @@ fn complete_rewards(tree: &mut Node, shaping: Option<Node>) {
     }
 }
 
-/// Says of every reward program where it is started, for its arguments may name files: in the folder of the file that it stands in.
+/// Says of every reward program where it is started, for its arguments may name files: in the folder of the
+/// file that it stands in.
 fn complete_working_folders(tree: &mut Node) {
     let Value::Map(entries) = &mut tree.value else { return };
     let Some(rewards) = entries.iter_mut().find(|entry| entry.key == "reward") else { return };

@@ -3,12 +3,20 @@
 use std::sync::Arc;
 
 use crate::diagnostic::{Diagnostic, Problem};
-use crate::foreign;
-use crate::shape::Shape;
 use crate::source::{Origin, Source, SourceKind};
-use crate::table::{self, Place};
 use crate::tree::{Node, Value};
 use crate::yaml;
+
+/// How the value of a key is written where it begins with a bracket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ValueForm {
+    /// A list or mapping in YAML's flow style.
+    Yaml,
+    /// The same with colons that need no space behind them.
+    Hydra,
+    /// A text, such as a regular expression.
+    Text,
+}
 
 /// What an override does.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,15 +41,16 @@ pub struct Override {
 }
 
 impl Override {
-    /// Parses one argument.
+    /// Parses one argument; `form` says how the value of a key is written.
     ///
-    /// The value is what follows the first `=`: a list or mapping in YAML's flow style where it begins with a bracket, a quoted text
-    /// where it begins with a quote, else the text as it is. A quoted text that holds a list, as verl's scripts write them
-    /// (`"['a', 'b']"`), is that list.
+    /// The value is what follows the first `=`: a list or mapping in YAML's flow style where it begins with a
+    /// bracket, a quoted text where it begins with a quote, else the text as it is. A quoted text that holds
+    /// a list, as verl's scripts write them (`"['a', 'b']"`), is that list.
     ///
     /// # Errors
-    /// An argument without `=` or without a key, a value for a key that goes back to its default, and a list or mapping that does not parse.
-    pub fn parse(argument: &str) -> Result<Self, Diagnostic> {
+    /// An argument without `=` or without a key, a value for a key that goes back to its default, and a list
+    /// or mapping that does not parse.
+    pub fn parse(argument: &str, form: impl Fn(&str) -> ValueForm) -> Result<Self, Diagnostic> {
         let source = Source::new(SourceKind::Argument, argument);
         let at = |column: usize, length: usize| Origin {
             source: Arc::clone(&source),
@@ -59,7 +68,8 @@ impl Override {
             let (key, value) = key.split_once('=').map_or((key, None), |(key, value)| (key, Some(value)));
             let path = normalise(key.trim()).ok_or_else(malformed)?;
             if let Some(value) = value {
-                // Hydra removes the key only where it has that value; here it would go back to its default whatever it has.
+                // Hydra removes the key only where it has that value; here it would go back to its default
+                // whatever it has.
                 let problem = Problem::ResetWithValue { key: path, value: value.to_owned() };
                 return Err(Diagnostic::error(problem, Some(at(1, argument.chars().count()))));
             }
@@ -70,13 +80,13 @@ impl Override {
         let path = normalise(key.trim()).ok_or_else(malformed)?;
         let origin = at(num_plus + 1, key.chars().count());
         let column = num_plus + key.chars().count() + 2;
-        let value = if text.trim_start().starts_with(['[', '{']) && is_text(&path) {
-            // A regular expression, say.
-            Node::text(text.trim(), Origin { column, length: text.chars().count(), ..origin.clone() })
-        } else if text.trim_start().starts_with('{') && foreign::is_hydra(&path) {
-            parse_value(&foreign::spaced(text), &source, column)?
-        } else {
-            parse_value(text, &source, column)?
+        let opening = text.trim_start().chars().next().filter(|first| matches!(first, '[' | '{'));
+        let value = match (opening, opening.map(|_| form(&path))) {
+            (Some(_), Some(ValueForm::Text)) => {
+                Node::text(text.trim(), Origin { column, length: text.chars().count(), ..origin.clone() })
+            }
+            (Some('{'), Some(ValueForm::Hydra)) => parse_value(&spaced(text), &source, column)?,
+            _ => parse_value(text, &source, column)?,
         };
         // `++` is Hydra's "set, or add where it is absent".
         let operation = if num_plus == 1 { Operation::Add(value) } else { Operation::Set(value) };
@@ -90,15 +100,6 @@ impl Override {
             Operation::Reset => None,
         }
     }
-}
-
-/// Whether a key takes a text and neither a list nor a mapping.
-fn is_text(path: &str) -> bool {
-    let is_text = |shape: Shape| match shape {
-        Shape::Nullable(inner) => matches!(*inner, Shape::Text(_)),
-        shape => matches!(shape, Shape::Text(_)),
-    };
-    path.ends_with("_regex") || matches!(table::place(path), Ok(Place::Key(spec)) if is_text((spec.shape)()))
 }
 
 /// `reward[0].weight` as `reward.0.weight`; `None` for what is no path.
@@ -158,12 +159,37 @@ fn relocate(node: &mut Node, whole: &Origin, shift: Option<usize>) {
     }
 }
 
+/// Hydra's `{a:1,b:[x]}` as YAML reads it, with a space behind each colon.
+fn spaced(text: &str) -> String {
+    let mut spaced = String::with_capacity(text.len() + 4);
+    let mut quote = None;
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        spaced.push(c);
+        match (quote, c) {
+            (None, '\'' | '"') => quote = Some(c),
+            (Some(open), _) if open == c => quote = None,
+            (None, ':') if rest.peek().is_some_and(|next| !next.is_whitespace() && *next != '/') => {
+                spaced.push(' ');
+            }
+            _ => {}
+        }
+    }
+    spaced
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_dictionary_as_hydra_writes_it() {
+        assert_eq!(spaced("{a:1,b:[x,y],c: 2}"), "{a: 1,b:[x,y],c: 2}".replace("b:[", "b: ["));
+        assert_eq!(spaced("{url:'a:b',path:s3://x}"), "{url: 'a:b',path: s3://x}");
+    }
+
     fn json(argument: &str) -> String {
-        let parsed = Override::parse(argument).unwrap();
+        let parsed = Override::parse(argument, crate::foreign::value_form).unwrap();
         format!("{} {}", parsed.path, parsed.value().map(Node::to_json).unwrap())
     }
 
@@ -189,15 +215,21 @@ mod tests {
 
     #[test]
     fn signs_choose_the_operation() {
-        assert!(matches!(Override::parse("+rollout.stop=x").unwrap().operation, Operation::Add(_)));
-        assert!(matches!(Override::parse("++rollout.n=2").unwrap().operation, Operation::Set(_)));
-        let reset = Override::parse("~filter").unwrap();
+        assert!(matches!(
+            Override::parse("+rollout.stop=x", crate::foreign::value_form).unwrap().operation,
+            Operation::Add(_)
+        ));
+        assert!(matches!(
+            Override::parse("++rollout.n=2", crate::foreign::value_form).unwrap().operation,
+            Operation::Set(_)
+        ));
+        let reset = Override::parse("~filter", crate::foreign::value_form).unwrap();
         assert_eq!((reset.path.as_str(), &reset.operation), ("filter", &Operation::Reset));
     }
 
     #[test]
     fn messages() {
-        insta::assert_snapshot!(Override::parse("rollout.n").unwrap_err(), @r#"
+        insta::assert_snapshot!(Override::parse("rollout.n", crate::foreign::value_form).unwrap_err(), @r#"
 error: `rollout.n` is not an override
  --> command line
   |
@@ -205,7 +237,7 @@ error: `rollout.n` is not an override
   | ^^^^^^^^^
   hint: write `key=value`, `+key=value` to add to a list, or `~key` for the default
 "#);
-        insta::assert_snapshot!(Override::parse("a..b=1").unwrap_err(), @r#"
+        insta::assert_snapshot!(Override::parse("a..b=1", crate::foreign::value_form).unwrap_err(), @r#"
 error: `a..b=1` is not an override
  --> command line
   |
@@ -213,7 +245,7 @@ error: `a..b=1` is not an override
   | ^^^^^^
   hint: write `key=value`, `+key=value` to add to a list, or `~key` for the default
 "#);
-        insta::assert_snapshot!(Override::parse("~rollout.n=8").unwrap_err(), @r#"
+        insta::assert_snapshot!(Override::parse("~rollout.n=8", crate::foreign::value_form).unwrap_err(), @r#"
         error: `~rollout.n` takes a key back to its default, and `=8` gives it a value
          --> command line
           |
@@ -221,7 +253,7 @@ error: `a..b=1` is not an override
           | ^^^^^^^^^^^^
           hint: write `~rollout.n` for the default, or `rollout.n=8` for that value
         "#);
-        insta::assert_snapshot!(Override::parse("rollout.stop=['a'").unwrap_err(), @r#"
+        insta::assert_snapshot!(Override::parse("rollout.stop=['a'", crate::foreign::value_form).unwrap_err(), @r#"
 error: invalid YAML: unclosed bracket '['
  --> command line
   |

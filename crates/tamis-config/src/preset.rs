@@ -107,7 +107,8 @@ fn brief(key: &str, value: &Json) -> String {
     }
 }
 
-/// What of the configuration's preset is overridden. `tree` is the merged tree that the configuration was read from.
+/// What of the configuration's preset is overridden. `tree` is the merged tree that the configuration was
+/// read from.
 pub(crate) fn differences(config: &Config, tree: &Node) -> Vec<PresetDifference> {
     let Some(preset) = config.preset else { return Vec::new() };
     let mut differences = Vec::new();

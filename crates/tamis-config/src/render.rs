@@ -1,53 +1,18 @@
-//! Values as YAML: the resolved configuration with the origin of every value.
+//! Values as YAML, each with a comment that says where it is from.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use serde_json::Value as Json;
 
-use crate::foreign;
-use crate::load::Loaded;
-use crate::setting::Setting;
-use crate::shape::{Shape, is_placeholder};
+use crate::shape::Shape;
 use crate::source::SourceKind;
-use crate::table;
 use crate::tree::{Node, join, parse_bool, parse_float};
 
 /// Lines longer than this keep their origin on a line of its own.
 const WIDTH: usize = 100;
 
-impl Loaded {
-    /// The resolved configuration as YAML, paths absolute, each value with a comment that says where it is from. Loading it gives the same
-    /// configuration, wherever the text is put.
-    pub fn show(&self) -> String {
-        self.show_with(&[])
-    }
-
-    /// As [`Loaded::show`], with the value that the run takes in the comment of each of these keys that is null; of an entry of a list
-    /// (`reward.0`) an object of its null keys.
-    pub fn show_with(&self, in_force: &[(String, Json)]) -> String {
-        let mut text = String::new();
-        let values = self.values();
-        // Everything that the preset sets is in the values; naming it again lets a reader see what was meant.
-        section(&mut text, "", 0, table::root(), &values, &|path| {
-            let origin = self.tree.at(path).map_or_else(|| "default".to_owned(), describe);
-            match in_force.iter().find(|(key, _)| *key == path) {
-                Some((_, value)) => format!("in force: {} ({origin})", flow(value)),
-                None => origin,
-            }
-        });
-        text
-    }
-
-    /// The value of every key, paths absolute: a relative one would mean something else in another folder.
-    pub fn values(&self) -> Json {
-        let mut values = self.config.to_json();
-        table::root().map_paths("", &mut values, &|_, kind, path| kind.absolute(path));
-        values
-    }
-}
-
-fn describe(node: &Node) -> String {
+/// Where a value is from, for the comment behind it.
+pub(crate) fn describe(node: &Node) -> String {
     match &node.origin.source.kind {
         SourceKind::File(path) | SourceKind::ForeignFile(path) | SourceKind::RunFile(path) => {
             format!("{}:{}", path.display(), node.origin.line)
@@ -58,29 +23,8 @@ fn describe(node: &Node) -> String {
     }
 }
 
-/// A partial tree as YAML, in the order of the table, each value with a comment that says where it is from. Relative paths are written as
-/// those of `folder`, so that the text may be put anywhere; where that is empty, they are left, and so are paths that stand for one and
-/// names on a hub of which there is no folder.
-pub(crate) fn tree_with_origins(tree: &Node, folder: &Path) -> String {
-    let mut text = String::new();
-    let mut values = tree.to_json();
-    if !folder.as_os_str().is_empty() {
-        table::root().map_paths("", &mut values, &|key, kind, path| {
-            let is_name = is_placeholder(path.as_ref())
-                || foreign::MAY_BE_ON_A_HUB.contains(&key)
-                    && foreign::is_hub_name(path)
-                    && !folder.join(path).exists();
-            if is_name { path.to_owned() } else { kind.in_folder(path, folder) }
-        });
-    }
-    section(&mut text, "", 0, table::root(), &values, &|path| {
-        tree.at(path).map_or_else(String::new, describe)
-    });
-    text
-}
-
 /// Writes the keys of a section, in the order of its shape.
-fn section(
+pub(crate) fn section(
     text: &mut String,
     path: &str,
     depth: usize,

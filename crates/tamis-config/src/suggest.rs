@@ -1,7 +1,7 @@
 //! "Did you mean".
 
-/// The key that was probably meant by an unknown one: a neighbour in the same section that is spelled alike, else a key anywhere with the
-/// same last part, else one that is spelled alike as a whole.
+/// The key that was probably meant by an unknown one: a neighbour in the same section that is spelled alike,
+/// else a key anywhere with the same last part, else one that is spelled alike as a whole.
 pub(crate) fn nearest_key(
     key: &str,
     section: &str,

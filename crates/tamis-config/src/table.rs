@@ -12,8 +12,8 @@ use crate::tree::join;
 /// One key of the table, with its full path.
 #[derive(Debug, Clone)]
 pub struct Key {
-    /// Dotted path. Keys inside the items of a list have `[]` after the list's name; those of a kind only, the kind in angle brackets
-    /// (`reward[]<gsm8k>.method`).
+    /// Dotted path. Keys inside the items of a list have `[]` after the list's name; those of a kind only,
+    /// the kind in angle brackets (`reward[]<gsm8k>.method`).
     pub path: String,
     /// Its entry.
     pub spec: KeySpec,

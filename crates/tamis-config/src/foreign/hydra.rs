@@ -1,7 +1,8 @@
-//! What Hydra and OmegaConf do to arguments before anybody reads them: mappings are taken apart into their keys, and values that refer to
-//! other keys (`${rollout.n}`, `${oc.select:rollout.n,1}`) are looked up.
+//! What Hydra and OmegaConf do to arguments before anybody reads them: mappings are taken apart into their
+//! keys, and values that refer to other keys (`${rollout.n}`, `${oc.select:rollout.n,1}`) are looked up.
 
-use super::{Owner, entry};
+use super::entry;
+use super::owner::Owner;
 use crate::override_argument::{Operation, Override};
 use crate::source::Origin;
 use crate::tree::{Node, Value};
@@ -69,9 +70,9 @@ pub(super) fn says_nothing(node: &Node) -> Option<&'static str> {
     }
 }
 
-/// The first reference in a value that no key of any table answers: a variable that the shell should have filled in, or one of the
-/// environment that is not set. A key that is not given has its owner's default, whose reference says nothing; nor do Hydra's own resolvers
-/// (`${now:%H}`), except that of the environment.
+/// The first reference in a value that no key of any table answers: a variable that the shell should have
+/// filled in, or one of the environment that is not set. A key that is not given has its owner's default,
+/// whose reference says nothing; nor do Hydra's own resolvers (`${now:%H}`), except that of the environment.
 pub(super) fn unfilled(node: &Node) -> Option<String> {
     match &node.value {
         Value::Scalar { text, .. } => {
@@ -93,8 +94,8 @@ pub(super) fn unfilled(node: &Node) -> Option<String> {
     }
 }
 
-/// Whether a reference calls a resolver of Hydra's, `NAME:ARGUMENTS`, and not a form of the shell's (`NAME:-DEFAULT`, `NAME:=...`, `NAME:?...`,
-/// `NAME:+...`).
+/// Whether a reference calls a resolver of Hydra's, `NAME:ARGUMENTS`, and not a form of the shell's
+/// (`NAME:-DEFAULT`, `NAME:=...`, `NAME:?...`, `NAME:+...`).
 fn is_resolver(name: &str) -> bool {
     name.split_once(':').is_some_and(|(_, rest)| !rest.starts_with(['-', '=', '?', '+']))
 }
@@ -132,7 +133,7 @@ fn substituted(text: &str, path: &str, values: &[Override], origin: &Origin) -> 
     while let Some(start) = text.get(..from)?.rfind("${") {
         let end = start + text.get(start..)?.find('}')?;
         if let Some(found) = lookup(text.get(start + 2..end)?, path, values, origin) {
-            let value = super::translate::show(&found);
+            let value = super::translator::show(&found);
             return Some(format!("{}{value}{}", text.get(..start)?, text.get(end + 1..)?));
         }
         from = start;
@@ -172,33 +173,16 @@ fn value_of(key: &str, path: &str, values: &[Override]) -> Option<Node> {
     given.value().cloned()
 }
 
-/// Hydra's `{a:1,b:[x]}` as YAML reads it, with a space behind each colon.
-pub(crate) fn spaced(text: &str) -> String {
-    let mut spaced = String::with_capacity(text.len() + 4);
-    let mut quote = None;
-    let mut rest = text.chars().peekable();
-    while let Some(c) = rest.next() {
-        spaced.push(c);
-        match (quote, c) {
-            (None, '\'' | '"') => quote = Some(c),
-            (Some(open), _) if open == c => quote = None,
-            (None, ':') if rest.peek().is_some_and(|next| !next.is_whitespace() && *next != '/') => {
-                spaced.push(' ');
-            }
-            _ => {}
-        }
-    }
-    spaced
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::source::{Source, SourceKind};
 
     fn values(arguments: &[&str]) -> Vec<String> {
-        let parsed: Vec<Override> =
-            arguments.iter().map(|argument| Override::parse(argument).unwrap()).collect();
+        let parsed: Vec<Override> = arguments
+            .iter()
+            .map(|argument| Override::parse(argument, crate::foreign::value_form).unwrap())
+            .collect();
         let show = |argument: Override| {
             format!("{}={}", argument.path, argument.value().map(Node::to_json).unwrap_or_default())
         };
@@ -241,12 +225,6 @@ mod tests {
         // A key of a table keeps its mapping.
         let whole = "custom_reward_function.reward_kwargs.a={b: 1}";
         assert_eq!(values(&[whole]), [r#"custom_reward_function.reward_kwargs.a={"b":1}"#]);
-    }
-
-    #[test]
-    fn a_dictionary_as_hydra_writes_it() {
-        assert_eq!(spaced("{a:1,b:[x,y],c: 2}"), "{a: 1,b:[x,y],c: 2}".replace("b:[", "b: ["));
-        assert_eq!(spaced("{url:'a:b',path:s3://x}"), "{url: 'a:b',path: s3://x}");
     }
 
     #[test]

@@ -1,69 +1,40 @@
-//! Keys of verl, EasyR1, RAGEN and TRL: one table maps each to ours with the defaults that its owner gives it, or says that it has no
-//! effect here and why, or refuses it.
+//! Keys of verl, EasyR1, RAGEN and TRL: one table maps each to ours with the defaults that its owner gives
+//! it, or says that it has no effect here and why, or refuses it.
 //!
 //! ```text
-//! arguments -> entry of the table (by key and owner) -> rule (keys that mean something together) -> overrides + notes + problems
+//! arguments -> row of the table (by key and owner) -> rule (keys that mean something together) -> overrides + notes + problems
 //! ```
+//!
+//! A table and its rules stand in the folder of their owner; `shared` holds what several owners have in
+//! common.
 
-mod critic_rules;
-mod defaults;
+mod documents;
 mod easyr1;
-mod easyr1_rules;
 mod hydra;
-mod import;
-mod invocation;
-mod objective_rules;
+mod key;
 mod options;
+mod owner;
 mod ragen;
-mod ragen_rules;
-mod reward_rules;
-mod rules;
-mod server_rules;
+mod shared;
 mod translate;
+mod translator;
 mod trl;
-mod trl_rules;
 mod verl;
 
-use std::fmt;
+use crate::override_argument::ValueForm;
+use crate::shape::Shape;
+use crate::table::{self, Place};
 
-use crate::diagnostic::Problem;
-use crate::table;
-
-pub(crate) use hydra::spaced;
-pub use import::{Import, import};
-pub(crate) use import::{flatten, flatten_tree, is_foreign_tree};
+pub(crate) use documents::{OWN_FILES, flatten, flatten_tree, is_foreign_tree};
+pub use key::{Becomes, ForeignKey, Rule};
 pub use options::{is_foreign_option, join_options};
-pub(crate) use translate::{Lower, MAY_BE_ON_A_HUB, is_hub_name, translate, translate_whole};
-pub use translate::{Note, Outcome};
-
-/// A system whose keys are understood.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Owner {
-    /// verl, with its DAPO recipe.
-    Verl,
-    /// EasyR1, with the dynamic sampling of its fork.
-    EasyR1,
-    /// RAGEN; what it does not have of its own is verl's.
-    Ragen,
-    /// TRL's `GRPOConfig`.
-    Trl,
-}
+pub use owner::Owner;
+pub(crate) use translate::{Lower, translate, translate_whole};
+pub use translator::{ForeignOutcome, Note};
+pub(crate) use translator::{MAY_BE_ON_A_HUB, is_hub_name};
 
 impl Owner {
-    /// The systems, in the order in which their tables are looked through.
-    pub const ALL: [Self; 4] = [Self::Verl, Self::EasyR1, Self::Ragen, Self::Trl];
-
-    /// Its name.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Verl => "verl",
-            Self::EasyR1 => "EasyR1",
-            Self::Ragen => "RAGEN",
-            Self::Trl => "TRL",
-        }
-    }
-
-    /// Its keys.
+    /// The rows of its table.
     pub const fn keys(self) -> &'static [ForeignKey] {
         match self {
             Self::Verl => verl::KEYS,
@@ -74,25 +45,8 @@ impl Owner {
     }
 }
 
-impl fmt::Display for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-/// One entry of the table.
-#[derive(Debug, Clone, Copy)]
-pub struct ForeignKey {
-    /// The key as its owner writes it; a last part `*` stands for everything below.
-    pub key: &'static str,
-    /// The default that its owner gives it; empty where that says nothing here.
-    pub default: &'static str,
-    /// What becomes of it.
-    pub becomes: Becomes,
-}
-
-/// Defaults that a system has beside its own keys, instead of those of the system it is built on: its key, its default, and what that
-/// becomes.
+/// Defaults that a system has beside its own keys, instead of those of the system it is built on: its key,
+/// its default, and what that becomes.
 pub(crate) fn own_defaults(owner: Owner) -> Vec<(&'static str, &'static str, String)> {
     if owner != Owner::Ragen {
         return Vec::new();
@@ -112,209 +66,6 @@ pub(crate) fn own_defaults(owner: Owner) -> Vec<(&'static str, &'static str, Str
         .map(of)
         .chain([mini])
         .collect()
-}
-
-/// What becomes of a key.
-#[derive(Debug, Clone, Copy)]
-pub enum Becomes {
-    /// One of ours, with the same value.
-    Key(&'static str),
-    /// Ours together with related keys, by a rule; the keys it sets, for documentation.
-    Rule(Rule, &'static str),
-    /// Nothing: there is no need for it, for a reason.
-    NoEffect(&'static str),
-    /// Refused, for a reason, unless it has one of these values, which ask for what is done anyway.
-    Unless(&'static [&'static str], &'static str),
-}
-
-/// Keys that mean something only together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Rule {
-    /// The advantage estimator, which may be a whole algorithm. Before all others.
-    Advantage,
-    /// verl's group filter.
-    FilterGroups,
-    /// The dynamic sampling of EasyR1's fork.
-    DynamicSample,
-    /// EasyR1's online filtering.
-    OnlineFiltering,
-    /// RAGEN's rollout filter.
-    RolloutFilter,
-    /// RAGEN's group size, and its mini-batches, which count trajectories.
-    RagenSizes,
-    /// KL in the loss or in the reward (verl).
-    Kl,
-    /// KL in the loss or in the reward (EasyR1).
-    EasyKl,
-    /// Reward functions and overlong punishment (verl).
-    Rewards,
-    /// Reward functions (EasyR1).
-    EasyRewards,
-    /// Reward functions (TRL).
-    TrlRewards,
-    /// Micro-batches by tokens or by number.
-    MicroBatch,
-    /// Learning-rate schedule and warm-up.
-    LrSchedule,
-    /// What happens to long prompts.
-    LongPrompts,
-    /// Top-k, which others switch off with -1.
-    TopK,
-    /// Greedy or sampled validation.
-    Validation,
-    /// Loggers.
-    Loggers,
-    /// Project and experiment.
-    Names,
-    /// EasyR1's mean over tokens or sequences.
-    LossAverage,
-    /// TRL's batch sizes, which count completions.
-    TrlBatch,
-    /// TRL's `max_steps` and epochs.
-    TrlLength,
-    /// TRL's `max_prompt_length`.
-    TrlPrompts,
-    /// The engine that generates, as servers (verl, RAGEN, EasyR1).
-    Servers,
-    /// TRL's vLLM.
-    TrlServers,
-    /// Options of TRL's generator. After the fields that they go before.
-    TrlGeneration,
-    /// Settings of TRL's optimizer.
-    TrlOptimizer,
-    /// How many checkpoints are kept.
-    KeepLast,
-    /// EasyR1's epochs and steps.
-    EasyLength,
-    /// A chat template of EasyR1.
-    ChatTemplate,
-    /// EasyR1's template around prompts.
-    FormatPrompt,
-    /// TRL's `beta`.
-    TrlKl,
-    /// TRL's clip range.
-    TrlClip,
-    /// TRL's `loss_type`.
-    TrlLoss,
-    /// TRL's `scale_rewards`.
-    TrlScale,
-    /// verl's policy loss with its parameters.
-    PolicyLoss,
-    /// Where the contrast of verl's CPO fork is taken.
-    CpoWrap,
-    /// verl's rollout correction.
-    Correction,
-    /// EasyR1's shares of trajectories.
-    KeepRatios,
-    /// RAGEN's weights on advantages.
-    RagenShapings,
-    /// RAGEN's gradients by reward deviation.
-    GradientAnalysis,
-    /// EasyR1's `loss_type`.
-    EasyLoss,
-    /// TRL's adaptive entropy bonus.
-    AdaptiveEntropy,
-    /// TRL's normalisation of several rewards.
-    SeveralRewards,
-    /// TRL's masks by entropy and divergence.
-    Masks,
-    /// When TRL evaluates and saves.
-    TrlIntervals,
-    /// How TRL validates. After the intervals.
-    TrlValidation,
-    /// TRL's data sets and their splits. After the intervals.
-    TrlData,
-    /// RAGEN's GAE over turns. After the estimator.
-    BiLevelGae,
-    /// The critic, which is there for some estimators.
-    Critic,
-}
-
-/// What is wrong with a key of another system.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum ForeignProblem {
-    /// The key is not in the table.
-    #[error("`{key}` is no key of {} that tamis knows", owner.map_or("verl, EasyR1, RAGEN or TRL", Owner::as_str))]
-    Unknown {
-        /// The key.
-        key: String,
-        /// Whose it seems to be, where its name says so.
-        owner: Option<Owner>,
-        /// The key that was probably meant.
-        suggestion: Option<String>,
-    },
-    /// It asks for something that is not there, or that would mean something else.
-    #[error("`{key}={value}` of {owner} cannot be followed: {reason}")]
-    Refused {
-        /// The key.
-        key: String,
-        /// Its value.
-        value: String,
-        /// Its owner.
-        owner: Owner,
-        /// Why.
-        reason: String,
-    },
-    /// A value that its owner would not take either.
-    #[error("`{key}` of {owner} must be {expected}, not `{value}`")]
-    BadValue {
-        /// The key.
-        key: String,
-        /// Its value.
-        value: String,
-        /// Its owner.
-        owner: Owner,
-        /// What it must be.
-        expected: &'static str,
-    },
-    /// A variable of the shell, or one of the environment, that has no value.
-    #[error("`{variable}` was not filled in by the shell, in the value of `{key}`")]
-    Unfilled {
-        /// The key.
-        key: String,
-        /// The variable as it stands in the value.
-        variable: String,
-    },
-    /// A launcher's number of processes that is none.
-    #[error("`--{option}={value}` does not say how many processes there are, and the batch depends on it")]
-    Processes {
-        /// The option.
-        option: String,
-        /// Its value.
-        value: String,
-    },
-    /// An argument of `import` that is none.
-    #[error("`{argument}` is neither `key=value` nor a YAML file")]
-    NoArgument {
-        /// The argument.
-        argument: String,
-    },
-}
-
-impl From<ForeignProblem> for Problem {
-    fn from(problem: ForeignProblem) -> Self {
-        Self::Rule { message: problem.to_string(), hint: problem.hint(), is_missing: false }
-    }
-}
-
-impl ForeignProblem {
-    fn hint(&self) -> String {
-        match self {
-            Self::Unknown { suggestion: Some(suggestion), .. } => format!("did you mean `{suggestion}`?"),
-            Self::Unknown { .. } => "remove it, and say what it was for in a native key".to_owned(),
-            Self::NoArgument { .. } => {
-                "for example: tamis config import -- data.train_batch_size=512".to_owned()
-            }
-            Self::Unfilled { .. } => {
-                "write its value, or use double quotes: the shell fills in nothing between single ones"
-                    .to_owned()
-            }
-            Self::Processes { option, .. } => format!("write the number, such as `--{option}=8`"),
-            Self::Refused { key, .. } | Self::BadValue { key, .. } => {
-                format!("`tamis config explain {key}` says what becomes of it")
-            }
-        }
-    }
 }
 
 /// First parts of keys that only another system has.
@@ -362,14 +113,22 @@ pub(crate) fn is_foreign(key: &str) -> bool {
     // `data` is a section of theirs, and of ours.
     let is_ours = table::place(key).is_ok();
     let is_of = |&owner: &Owner| entry(owner, key).is_some() || !is_ours && hydra::is_section(owner, key);
-    owner_of_section(key).is_some()
-        || Owner::ALL.iter().any(is_of)
-        || translate::inside(&Owner::ALL, key).is_some()
+    owner_of_section(key).is_some() || Owner::ALL.iter().any(is_of) || inside(&Owner::ALL, key).is_some()
 }
 
-/// Whether a value is written in Hydra's form, and not in ours.
-pub(crate) fn is_hydra(key: &str) -> bool {
-    is_foreign_name(key) || table::place(key).is_err() && is_foreign(key)
+/// The form in which the value of a key is written on the command line.
+pub(crate) fn value_form(key: &str) -> ValueForm {
+    let takes_text = |shape: Shape| match shape {
+        Shape::Nullable(inner) => matches!(*inner, Shape::Text(_)),
+        shape => matches!(shape, Shape::Text(_)),
+    };
+    match table::place(key) {
+        _ if key.ends_with("_regex") => ValueForm::Text,
+        Ok(Place::Key(spec)) if takes_text((spec.shape)()) => ValueForm::Text,
+        Ok(_) if !is_foreign_name(key) => ValueForm::Yaml,
+        Err(_) if !is_foreign_name(key) && !is_foreign(key) => ValueForm::Yaml,
+        _ => ValueForm::Hydra,
+    }
 }
 
 /// Whether a key, which may be ours too, is another system's by its full name.
@@ -401,8 +160,21 @@ pub fn keys_for(ours: &str) -> Vec<(Owner, &'static ForeignKey)> {
         .flat_map(|&owner| owner.keys().iter().map(move |entry| (owner, entry)))
         .filter(|(_, entry)| match entry.becomes {
             Becomes::Key(key) => key == ours,
-            Becomes::Rule(_, targets) => sets(targets),
+            Becomes::By(_, targets) => sets(targets),
             Becomes::NoEffect(_) | Becomes::Unless(..) => false,
         })
         .collect()
+}
+
+/// The entry of a mapping that is handed on as it is, for a key inside it, and which of ours that key is.
+fn inside(order: &[Owner], key: &str) -> Option<(Owner, &'static ForeignKey, Option<String>)> {
+    key.match_indices('.').rev().find_map(|(at, _)| {
+        let (above, rest) = (key.get(..at)?, key.get(at + 1..)?);
+        order.iter().find_map(|&owner| {
+            let entry = owner.keys().iter().find(|entry| entry.key == above)?;
+            let Becomes::Key(ours) = entry.becomes else { return None };
+            let below = format!("{ours}.{rest}");
+            matches!(table::place(&below), Ok(Place::Free)).then_some((owner, entry, Some(below)))
+        })
+    })
 }

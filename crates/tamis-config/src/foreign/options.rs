@@ -1,7 +1,8 @@
 //! Options as TRL's command line has them, `--key value ...`, as `key=value`.
 
+use super::owner::Owner;
 use super::trl::{LISTS, SWITCHES};
-use super::{Owner, entry, is_foreign_name};
+use super::{entry, is_foreign_name};
 
 /// What an option stands for.
 struct Field {
@@ -22,9 +23,10 @@ enum Kind {
     Many,
 }
 
-/// Joins options with what follows them: `--num_generations 8` and `--num-generations=8` become `num_generations=8`, `--bf16` becomes
-/// `bf16=true`, `--no_shuffle_dataset` becomes `shuffle_dataset=false`, `--reward_funcs a b` becomes `reward_funcs=[a, b]`. Words that are
-/// no options stay as they are, and so do the options that are said to be the command's own, and all after a bare `--`.
+/// Joins options with what follows them: `--num_generations 8` and `--num-generations=8` become
+/// `num_generations=8`, `--bf16` becomes `bf16=true`, `--no_shuffle_dataset` becomes `shuffle_dataset=false`,
+/// `--reward_funcs a b` becomes `reward_funcs=[a, b]`. Words that are no options stay as they are, and so do
+/// the options that are said to be the command's own, and all after a bare `--`.
 pub fn join_options(words: &[String], is_own: impl Fn(&str) -> bool) -> Vec<String> {
     let mut joined = Vec::new();
     let mut words = words.iter().peekable();

@@ -15,7 +15,7 @@ use insta::assert_snapshot;
 use serde_json::Value as Json;
 use tamis_config::foreign::Owner;
 use tamis_config::source::{Source, SourceKind};
-use tamis_config::{Config, Import, Outcome, import, load_sources};
+use tamis_config::{Config, ForeignOutcome, Import, import, load_sources};
 
 const VERL: &str = include_str!("verl-0.9.1.keys");
 const VERL_SCRIPTS: &str = include_str!("verl-scripts.keys");
@@ -85,14 +85,14 @@ fn becomes(key: &str, value: &str) -> String {
             // A key of ours that verl calls so too.
             let Some(note) = note else { return format!("-> {key}") };
             match &note.outcome {
-                Outcome::Became(pairs) => {
+                ForeignOutcome::Became(pairs) => {
                     format!(
                         "-> {}",
                         pairs.iter().map(|(ours, _)| ours.as_str()).collect::<Vec<_>>().join(", ")
                     )
                 }
-                Outcome::PartOf(whole) => format!("part of {whole}"),
-                Outcome::NoEffect(reason) => reason.clone(),
+                ForeignOutcome::PartOf(whole) => format!("part of {whole}"),
+                ForeignOutcome::NoEffect(reason) => reason.clone(),
             }
         }
         Err(errors) => {

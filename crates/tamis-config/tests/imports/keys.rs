@@ -72,7 +72,7 @@ fn what_every_key_of_trl_and_easyr1_becomes() {
             let entry = entry(owner, key).unwrap_or_else(|| panic!("{owner}: {key} is not known"));
             let becomes = match entry.becomes {
                 Becomes::Key(ours) => ours.to_owned(),
-                Becomes::Rule(_, ours) => format!("{ours}, with related keys"),
+                Becomes::By(_, ours) => format!("{ours}, with related keys"),
                 Becomes::NoEffect(reason) => format!("no effect: {reason}"),
                 Becomes::Unless(allowed, reason) => {
                     assert!(

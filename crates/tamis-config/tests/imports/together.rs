@@ -1,7 +1,7 @@
 //! Keys that mean something together with others: none of them is told to have no effect where it has one.
 
 use tamis_config::foreign::{Becomes, Owner};
-use tamis_config::{Import, Outcome};
+use tamis_config::{ForeignOutcome, Import};
 
 use crate::{converted, import_errors, loaded};
 
@@ -164,7 +164,7 @@ fn key_of(argument: &str) -> &str {
     argument.split('=').next().unwrap_or(argument)
 }
 
-fn outcome<'i>(import: &'i Import, key: &str) -> &'i Outcome {
+fn outcome<'i>(import: &'i Import, key: &str) -> &'i ForeignOutcome {
     let note = import.notes.iter().find(|note| note.key == key);
     &note.unwrap_or_else(|| panic!("nothing is said about {key}")).outcome
 }
@@ -181,7 +181,7 @@ fn a_key_beside_what_it_depends_on_has_an_effect() {
         let import = converted(&arguments);
         let key = key_of(argument);
         assert!(
-            !matches!(outcome(&import, key), Outcome::NoEffect(_)),
+            !matches!(outcome(&import, key), ForeignOutcome::NoEffect(_)),
             "{arguments:?}: {key} is said to do nothing: {:?}",
             outcome(&import, key)
         );
@@ -190,7 +190,7 @@ fn a_key_beside_what_it_depends_on_has_an_effect() {
             let excused =
                 key_of(other).ends_with("reward_manager") || key_of(other).ends_with("total_training_steps");
             assert!(
-                excused || !matches!(outcome(&import, key_of(other)), Outcome::NoEffect(_)),
+                excused || !matches!(outcome(&import, key_of(other)), ForeignOutcome::NoEffect(_)),
                 "{arguments:?}: {other} is said to do nothing"
             );
         }
@@ -205,7 +205,7 @@ fn a_key_beside_what_it_depends_on_has_an_effect() {
         "algorithm.gdpo_reward_weights",
     ];
     for entry in Owner::Verl.keys() {
-        if matches!(entry.becomes, Becomes::Rule(..)) && !managers.contains(&entry.key) {
+        if matches!(entry.becomes, Becomes::By(..)) && !managers.contains(&entry.key) {
             let key = entry.key.trim_end_matches('*');
             assert!(all.iter().any(|(argument, _)| argument.starts_with(key)), "{key} is not tried");
         }
@@ -226,7 +226,7 @@ fn an_adaptive_kl_in_the_reward() {
     let adaptive = loaded(&import).objective.kl.adaptive.expect("an adaptation");
     assert_eq!((adaptive.target, adaptive.horizon), (0.5, 500.0));
     for key in ["algorithm.kl_ctrl.target_kl", "algorithm.kl_ctrl.horizon"] {
-        assert_eq!(*outcome(&import, key), Outcome::PartOf("algorithm.kl_ctrl.type".to_owned()));
+        assert_eq!(*outcome(&import, key), ForeignOutcome::PartOf("algorithm.kl_ctrl.type".to_owned()));
     }
     // EasyR1's controller is the same code.
     let import = converted(&[
@@ -239,6 +239,9 @@ fn an_adaptive_kl_in_the_reward() {
     ]);
     let adaptive = loaded(&import).objective.kl.adaptive.expect("an adaptation");
     assert_eq!((adaptive.target, adaptive.horizon), (0.5, 500.0));
-    assert_eq!(*outcome(&import, "algorithm.kl_target"), Outcome::PartOf("algorithm.kl_type".to_owned()));
+    assert_eq!(
+        *outcome(&import, "algorithm.kl_target"),
+        ForeignOutcome::PartOf("algorithm.kl_type".to_owned())
+    );
     assert!(import_errors(&[KL_IN_REWARD, "algorithm.kl_ctrl.type=sometimes"]).contains("fixed or adaptive"));
 }

@@ -1,9 +1,9 @@
-//! A command line taken apart: what comes before the arguments of its program (variables, job submission, launcher, interpreter,
-//! script), those arguments, and what the shell does with the output.
+//! A command line taken apart: what comes before the arguments of its program (variables, job submission,
+//! launcher, interpreter, script), those arguments, and what the shell does with the output.
 
 use std::path::Path;
 
-use super::ForeignProblem;
+use crate::foreign::is_foreign_name;
 
 /// A command line taken apart.
 pub(super) struct Invocation<'a> {
@@ -140,16 +140,16 @@ impl<'a> Invocation<'a> {
     /// How many processes the launcher starts, over all machines.
     ///
     /// # Errors
-    /// A number that is none, such as torchrun's `gpu`.
-    pub(super) fn processes(&self) -> Result<Processes, ForeignProblem> {
+    /// The argument whose value is no number, such as torchrun's `--nproc_per_node=gpu`.
+    pub(super) fn processes(&self) -> Result<Processes, String> {
         let Some((launcher, options)) = &self.launcher else { return Ok(Processes::NoLauncher) };
-        let number = |names: &[&str]| -> Result<Option<u64>, ForeignProblem> {
+        let number = |names: &[&str]| -> Result<Option<u64>, String> {
             let said = options.iter().rev().find(|(name, _)| names.contains(&name.as_str()));
             let Some((option, value)) = said else { return Ok(None) };
             let value = value.unwrap_or_default();
             match value.parse::<u32>() {
                 Ok(number) if number > 0 => Ok(Some(number.into())),
-                _ => Err(ForeignProblem::Processes { option: option.clone(), value: value.to_owned() }),
+                _ => Err(format!("--{option}={value}")),
             }
         };
         let number = match launcher {
@@ -182,7 +182,7 @@ fn program(words: &[String]) -> Option<usize> {
         let before = at.checked_sub(1).and_then(|before| words.get(before));
         let is_value = before.is_some_and(|option| {
             let option = option.strip_prefix("--").unwrap_or_default();
-            super::is_foreign_name(&option.replace('-', "_"))
+            is_foreign_name(&option.replace('-', "_"))
         });
         if is_value || word.contains('=') {
             // The value of a key or of a variable, which may be a path that ends so.

@@ -1,11 +1,13 @@
 //! RAGEN's own keys; the others are verl's.
 
-use super::Becomes::{Key, NoEffect, Rule as By, Unless};
-use super::{ForeignKey, Rule};
+mod filter;
+mod rules;
 
-const fn key(key: &'static str, default: &'static str, becomes: super::Becomes) -> ForeignKey {
-    ForeignKey { key, default, becomes }
-}
+pub(super) use rules::SIZES;
+pub(super) use rules::defaults;
+
+use super::key::Becomes::{By, Key, NoEffect, Unless};
+use super::key::{ForeignKey, key};
 
 const FILTER: &str = "filter filter.kind filter.p filter.k filter.fraction";
 const TURNS: &str = "multi-turn environments are not there yet: a trajectory is one turn";
@@ -14,7 +16,8 @@ const ONE_TURN: &str = "a trajectory is one turn, in which the model answers fre
 const PROMPTS: &str = "prompts are those of the data, and nothing is added to them";
 const ANY_SIZE: &str = "a batch may be of any size: nothing is copied or left out to fit it";
 
-/// Defaults of RAGEN's base configuration where it has others than verl: its key, its default, ours, and the value of ours.
+/// Defaults of RAGEN's base configuration where it has others than verl: its key, its default, ours, and the
+/// value of ours.
 pub(super) const DEFAULTS: &[(&str, &str, &str, &str)] = &[
     ("es_manager.train.env_groups", "8", "data.train_batch_size", "8"),
     ("es_manager.train.group_size", "16", "rollout.n", "16"),
@@ -53,7 +56,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("model_path", "", Key("model.path")),
     key("seed.train", "10000", Key("run.seed")),
     key("seed.val", "123", NoEffect("`run.seed` keys every draw, those of validation too")),
-    key("ppo_mini_batch_size", "32", By(Rule::RagenSizes, "train.ppo_mini_batch_size")),
+    key("ppo_mini_batch_size", "32", By(rules::SIZES, "train.ppo_mini_batch_size")),
     key("micro_batch_size_per_gpu", "4", Key("train.micro_batch_size")),
     key(
         "log_prob_micro_batch_size_per_gpu",
@@ -65,7 +68,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "True",
         Unless(&["True", "true"], "only completions are trained on, never prompts"),
     ),
-    key("grpo_advantage_length_weight", "False", By(Rule::RagenShapings, "objective.shaping")),
+    key("grpo_advantage_length_weight", "False", By(rules::SHAPINGS, "objective.shaping")),
     key("lora.rank", "0", Unless(&["0"], "all weights are trained; there are no adapters")),
     key("lora.*", "", NoEffect("all weights are trained; there are no adapters")),
     key("system.*", "", NoEffect("the native engine runs on the CPU of one machine")),
@@ -76,52 +79,52 @@ pub(super) const KEYS: &[ForeignKey] = &[
             "its measures need every completion scored under every prompt; tamis logs its own, collapse/*, in every step",
         ),
     ),
-    key("actor_rollout_ref.rollout.rollout_filter_strategy", "top_p", By(Rule::RolloutFilter, FILTER)),
-    key("actor_rollout_ref.rollout.rollout_filter_value", "1.0", By(Rule::RolloutFilter, FILTER)),
-    key("actor_rollout_ref.rollout.rollout_filter_ratio", "", By(Rule::RolloutFilter, FILTER)),
+    key("actor_rollout_ref.rollout.rollout_filter_strategy", "top_p", By(filter::ROLLOUT_FILTER, FILTER)),
+    key("actor_rollout_ref.rollout.rollout_filter_value", "1.0", By(filter::ROLLOUT_FILTER, FILTER)),
+    key("actor_rollout_ref.rollout.rollout_filter_ratio", "", By(filter::ROLLOUT_FILTER, FILTER)),
     key(
         "actor_rollout_ref.rollout.rollout_filter_include_zero",
         "True",
-        By(Rule::RolloutFilter, "filter filter.include_zero"),
+        By(filter::ROLLOUT_FILTER, "filter filter.include_zero"),
     ),
     key(
         "actor_rollout_ref.rollout.rollout_filter_metric",
         "reward_variance",
-        By(Rule::RolloutFilter, "filter filter.metric filter.score filter.ddof"),
+        By(filter::ROLLOUT_FILTER, "filter filter.metric filter.score filter.ddof"),
     ),
     key(
         "actor_rollout_ref.rollout.rollout_filter_type",
         "largest",
-        By(Rule::RolloutFilter, "filter filter.prefer"),
+        By(filter::ROLLOUT_FILTER, "filter filter.prefer"),
     ),
     key(
         "actor_rollout_ref.rollout.rollout_filter_top_p_prob_mode",
         "softmax",
-        By(Rule::RolloutFilter, "filter filter.mass"),
+        By(filter::ROLLOUT_FILTER, "filter filter.mass"),
     ),
     key(
         "actor_rollout_ref.rollout.rollout_filter_selection_eps",
         "0.01",
-        By(Rule::RolloutFilter, "filter filter.slack"),
+        By(filter::ROLLOUT_FILTER, "filter filter.slack"),
     ),
     key(
         "actor_rollout_ref.rollout.rollout_filter_percentile_low",
         "0.0",
-        By(Rule::RolloutFilter, "filter filter.low"),
+        By(filter::ROLLOUT_FILTER, "filter filter.low"),
     ),
     key(
         "actor_rollout_ref.rollout.rollout_filter_percentile_high",
         "1.0",
-        By(Rule::RolloutFilter, "filter filter.high"),
+        By(filter::ROLLOUT_FILTER, "filter filter.high"),
     ),
     key(
         "actor_rollout_ref.rollout.rollout_filter_empty_stop_steps",
         "",
-        By(Rule::RolloutFilter, "schedule.on_empty_round train.early_stop.empty_steps"),
+        By(filter::ROLLOUT_FILTER, "schedule.on_empty_round train.early_stop.empty_steps"),
     ),
-    key("actor_rollout_ref.actor.filter_loss_scaling", "none", By(Rule::RagenShapings, "objective.shaping")),
+    key("actor_rollout_ref.actor.filter_loss_scaling", "none", By(rules::SHAPINGS, "objective.shaping")),
     key("es_manager.train.env_groups", "8", Key("data.train_batch_size")),
-    key("es_manager.train.group_size", "16", By(Rule::RagenSizes, "rollout.n train.ppo_mini_batch_size")),
+    key("es_manager.train.group_size", "16", By(rules::SIZES, "rollout.n train.ppo_mini_batch_size")),
     key("es_manager.val.env_groups", "512", Key("validate.max_prompts")),
     key("es_manager.val.group_size", "1", Key("validate.n")),
     key(
@@ -167,7 +170,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key(
         "actor_rollout_ref.actor.grpo_advantage_length_weight",
         "False",
-        By(Rule::RagenShapings, "objective.shaping"),
+        By(rules::SHAPINGS, "objective.shaping"),
     ),
     key(
         "actor_rollout_ref.rollout.val_kwargs.logprobs",
@@ -177,23 +180,23 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key(
         "actor_rollout_ref.rollout.gradient_analysis_num_buckets",
         "6",
-        By(Rule::GradientAnalysis, "train.gradient_analysis.buckets"),
+        By(rules::GRADIENT_ANALYSIS, "train.gradient_analysis.buckets"),
     ),
     key(
         "actor_rollout_ref.rollout.gradient_analysis_bucket_mode",
         "quantile",
-        By(Rule::GradientAnalysis, "train.gradient_analysis.edges"),
+        By(rules::GRADIENT_ANALYSIS, "train.gradient_analysis.edges"),
     ),
     key("output.*", "", NoEffect("rollouts are written to the run folder, as `rollout.save` says")),
     key("trainer.log_group_rv_table", "False", NoEffect("rollout files hold the scores of every group")),
-    key("algorithm.bi_level_gae", "False", By(Rule::BiLevelGae, "objective.advantage.estimator")),
+    key("algorithm.bi_level_gae", "False", By(rules::BI_LEVEL_GAE, "objective.advantage.estimator")),
     key("algorithm.high_level_gamma", "0.95", Key("objective.advantage.turn_gamma")),
     key(
         "algorithm.zero_task_advantage",
         "False",
         Unless(&["False", "false"], "switching the task's advantage off is not there"),
     ),
-    key("algorithm.soft_advantage_reweight", "False", By(Rule::RagenShapings, "objective.shaping")),
+    key("algorithm.soft_advantage_reweight", "False", By(rules::SHAPINGS, "objective.shaping")),
     key("trainer.local_log_dir", "results/", NoEffect("logs are in the run folder, `run.dir/run.name`")),
     key(
         "trainer.validation_steps",
@@ -205,17 +208,21 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "",
         NoEffect("`validate.num_samples_shown` says how many are printed"),
     ),
-    key("trainer.gradient_analysis_mode", "False", By(Rule::GradientAnalysis, "train.gradient_analysis")),
-    key("trainer.gradient_analysis_every", "50", By(Rule::GradientAnalysis, "train.gradient_analysis.every")),
+    key("trainer.gradient_analysis_mode", "False", By(rules::GRADIENT_ANALYSIS, "train.gradient_analysis")),
+    key(
+        "trainer.gradient_analysis_every",
+        "50",
+        By(rules::GRADIENT_ANALYSIS, "train.gradient_analysis.every"),
+    ),
     key(
         "trainer.gradient_analysis_num_buckets",
         "6",
-        By(Rule::GradientAnalysis, "train.gradient_analysis.buckets"),
+        By(rules::GRADIENT_ANALYSIS, "train.gradient_analysis.buckets"),
     ),
     key(
         "trainer.gradient_analysis_bucket_mode",
         "quantile",
-        By(Rule::GradientAnalysis, "train.gradient_analysis.edges"),
+        By(rules::GRADIENT_ANALYSIS, "train.gradient_analysis.edges"),
     ),
     key(
         "trainer.gradient_analysis_only",

@@ -1,17 +1,18 @@
-//! The critic of verl and EasyR1, and RAGEN's advantages over turns.
+//! The critic of verl and EasyR1.
 
-use super::Owner;
-use super::easyr1_rules::loss_average;
-use super::rules::schedule;
-use super::translate::{Translator, is_hub_name};
+use super::learning_rate::schedule;
+use crate::foreign::owner::Owner;
+use crate::foreign::translator::{Translator, is_hub_name};
 use crate::tree::parse_bool;
 
-const ESTIMATOR: &str = "algorithm.adv_estimator";
+pub(in crate::foreign) const ESTIMATOR: &str = "algorithm.adv_estimator";
+
 const WARMUP: &str = "trainer.critic_warmup";
+
 const ENABLE: &str = "critic.enable";
 
 /// The critic's prompts an update, which RAGEN counts in trajectories.
-pub(super) const RAGEN_MINI: &str = "critic.ppo_mini_batch_size";
+pub(in crate::foreign) const RAGEN_MINI: &str = "critic.ppo_mini_batch_size";
 
 /// verl's keys of the critic by ours.
 const VERL: &[(&str, &str)] = &[
@@ -62,7 +63,7 @@ const EASYR1_SCHEDULE: [&str; 4] = [
 const EASYR1_AVERAGE: &str = "worker.critic.loss_avg_mode";
 
 /// The critic's keys, where there is one.
-pub(super) fn critic(owner: Owner, t: &mut Translator) {
+pub(in crate::foreign) fn critic(owner: Owner, t: &mut Translator) {
     let is_enabled = t.text(ENABLE).is_none() || t.flag(ENABLE, true);
     if !is_enabled && has_critic(owner, t) && (t.whole || t.text(ESTIMATOR).is_some()) {
         t.refuse(
@@ -113,8 +114,8 @@ pub(super) fn critic(owner: Owner, t: &mut Translator) {
     }
 }
 
-/// Whether the estimator that is asked for has a critic. Where none is, a whole configuration has its owner's default: gae, and grpo in
-/// EasyR1.
+/// Whether the estimator that is asked for has a critic. Where none is, a whole configuration has its owner's
+/// default: gae, and grpo in EasyR1.
 fn has_critic(owner: Owner, t: &Translator) -> bool {
     match t.text(ESTIMATOR).as_deref() {
         Some("gae" | "bi_level_gae") => true,
@@ -124,10 +125,10 @@ fn has_critic(owner: Owner, t: &Translator) -> bool {
 }
 
 /// RAGEN's switch from GAE over tokens to that over turns.
-const TURNS: &str = "algorithm.bi_level_gae";
+pub(in crate::foreign) const TURNS: &str = "algorithm.bi_level_gae";
 
 /// Whether it is on and switches something: it is read with gae alone, the default of a whole command.
-fn is_over_turns(t: &Translator) -> bool {
+pub(in crate::foreign) fn is_over_turns(t: &Translator) -> bool {
     let is_gae = match t.text(ESTIMATOR).as_deref() {
         Some(name) => name == "gae",
         None => t.whole,
@@ -135,25 +136,11 @@ fn is_over_turns(t: &Translator) -> bool {
     is_gae && t.text(TURNS).is_some_and(|text| parse_bool(&text) == Some(true))
 }
 
-/// RAGEN's switch.
-pub(super) fn bi_level_gae(t: &mut Translator) {
-    if !t.flag(TURNS, false) {
-        t.no_effect(TURNS, "advantages are not over turns");
-    } else if is_over_turns(t) {
-        t.set(&[TURNS], "objective.advantage.estimator", "bi_level_gae");
-    } else {
-        match t.text(ESTIMATOR).as_deref() {
-            Some("bi_level_gae") => t.part_of(TURNS, ESTIMATOR),
-            Some(name) => {
-                t.no_effect(
-                    TURNS,
-                    &format!("RAGEN reads it with the estimator gae alone, and this is {name}"),
-                );
-            }
-            None => t.no_effect(
-                TURNS,
-                "RAGEN reads it with the estimator gae alone: give algorithm.adv_estimator=gae too",
-            ),
-        }
+/// The policy's `loss_avg_mode`, or the critic's, into one of our aggregations.
+pub(in crate::foreign) fn loss_average(key: &str, ours: &str, t: &mut Translator) {
+    match t.text(key).as_deref() {
+        None | Some("token") => t.set(&[key], ours, "token-mean"),
+        Some("seq") => t.set(&[key], ours, "seq-mean-token-mean"),
+        Some(_) => t.bad_value(key, "token or seq"),
     }
 }

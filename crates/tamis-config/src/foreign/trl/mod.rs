@@ -1,8 +1,17 @@
-//! The fields of TRL's `GRPOConfig`, of the `TrainingArguments` under it and of its script, with their defaults there; those that older
-//! versions had too.
+//! The fields of TRL's `GRPOConfig`, of the `TrainingArguments` under it and of its script, with their
+//! defaults there; those that older versions had too.
 
-use super::Becomes::{Key, NoEffect, Rule as By, Unless};
-use super::{ForeignKey, Rule};
+mod batch;
+mod objective;
+mod optimizer;
+mod rewards;
+mod rules;
+mod servers;
+
+pub(super) use rules::defaults;
+
+use super::key::Becomes::{By, Key, NoEffect, Unless};
+use super::key::{ForeignKey, key};
 
 const DEVICES: &str = "the native engine runs on the CPU of one machine";
 const ONE: &str = "there is one process";
@@ -34,10 +43,6 @@ pub(super) const OLDER: [(&str, &str); 2] =
 
 /// Switches whose default says no more than "not given".
 pub(super) const SWITCHES: [&str; 4] = ["bf16", "tf32", "activation_checkpointing", "disable_tqdm"];
-
-const fn key(key: &'static str, default: &'static str, becomes: super::Becomes) -> ForeignKey {
-    ForeignKey { key, default, becomes }
-}
 
 pub(super) const KEYS: &[ForeignKey] = &[
     // what is trained on what
@@ -87,16 +92,16 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("bnb_4bit_quant_type", "nf4", NoEffect("weights are not quantised")),
     key("use_bnb_nested_quant", "False", NoEffect("weights are not quantised")),
     key("bnb_4bit_quant_storage", "null", NoEffect("weights are not quantised")),
-    key("dataset_name", "null", By(Rule::TrlData, "data.train")),
+    key("dataset_name", "null", By(rules::DATA, "data.train")),
     key(
         "dataset_config",
         "null",
         Unless(NONE, "data is read from files, which have no configurations: give the files of that one"),
     ),
-    key("dataset_train_split", "train", By(Rule::TrlData, "data.train")),
-    key("dataset_test_split", "test", By(Rule::TrlData, "data.val")),
+    key("dataset_train_split", "train", By(rules::DATA, "data.train")),
+    key("dataset_test_split", "test", By(rules::DATA, "data.val")),
     key("dataset_streaming", "False", NoEffect("files are read whole at the start")),
-    key("datasets", "[]", By(Rule::TrlData, "data.train")),
+    key("datasets", "[]", By(rules::DATA, "data.train")),
     key("streaming", "False", NoEffect("files are read whole at the start")),
     key(
         "test_split_size",
@@ -104,8 +109,8 @@ pub(super) const KEYS: &[ForeignKey] = &[
         Unless(NONE, "nothing is split off: write the validation rows to a file of their own, `data.val`"),
     ),
     key("ignore_bias_buffers", "False", NoEffect(DEVICES)),
-    key("output_dir", "null", By(Rule::Names, "run.dir run.name")),
-    key("run_name", "null", By(Rule::Names, "run.name")),
+    key("output_dir", "null", By(rules::NAMES, "run.dir run.name")),
+    key("run_name", "null", By(rules::NAMES, "run.name")),
     key("seed", "42", Key("run.seed")),
     key("data_seed", "null", NoEffect("`run.seed` keys every draw, the order of the data too")),
     key("shuffle_dataset", "True", Key("data.shuffle")),
@@ -120,7 +125,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
         NoEffect("TRL's GRPO does not read it: it draws by `shuffle_dataset`"),
     ),
     key("group_by_length", "False", NoEffect("TRL's GRPO does not read it: it draws by `shuffle_dataset`")),
-    key("max_prompt_length", "null", By(Rule::TrlPrompts, "data.max_prompt_length data.overlong_prompts")),
+    key("max_prompt_length", "null", By(rules::PROMPTS, "data.max_prompt_length data.overlong_prompts")),
     key("chat_template_kwargs", "null", Key("data.chat_template_kwargs")),
     key("chat_template_path", "null", Key("model.chat_template")),
     key("remove_unused_columns", "False", NoEffect("every column is handed to rewards")),
@@ -128,18 +133,18 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("label_names", "null", NoEffect("there are no labels: what is trained on is sampled")),
     // sampling
     key("num_generations", "8", Key("rollout.n")),
-    key("num_generations_eval", "null", By(Rule::TrlValidation, "validate.n")),
+    key("num_generations_eval", "null", By(rules::VALIDATION, "validate.n")),
     key("max_completion_length", "512", Key("rollout.max_response_length")),
     key("temperature", "1.0", Key("rollout.temperature")),
     key("top_p", "1.0", Key("rollout.top_p")),
-    key("top_k", "0", By(Rule::TopK, "rollout.top_k")),
-    key("min_p", "null", By(Rule::TopK, "rollout.min_p")),
+    key("top_k", "0", By(rules::SAMPLING, "rollout.top_k")),
+    key("min_p", "null", By(rules::SAMPLING, "rollout.min_p")),
     key("repetition_penalty", "1.0", Key("rollout.repetition_penalty")),
     key(
         "generation_kwargs",
         "null",
         By(
-            Rule::TrlGeneration,
+            rules::GENERATION,
             "rollout.temperature rollout.top_p rollout.top_k rollout.min_p rollout.repetition_penalty rollout.max_response_length rollout.stop rollout.server_parameters",
         ),
     ),
@@ -147,33 +152,33 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("cache_implementation", "null", NoEffect(ENGINE)),
     key("use_cache", "False", NoEffect("generation always keeps keys and values")),
     key("disable_dropout", "False", NoEffect("there is no dropout")),
-    key("use_vllm", "False", By(Rule::TrlServers, "rollout.backend rollout.launch rollout.servers")),
-    key("vllm_mode", "colocate", By(Rule::TrlServers, "rollout.launch rollout.servers")),
-    key("vllm_model_impl", "vllm", By(Rule::TrlServers, "rollout.launch.args")),
-    key("vllm_enable_sleep_mode", "False", By(Rule::TrlServers, "rollout.launch")),
-    key("vllm_server_base_url", "null", By(Rule::TrlServers, "rollout.servers")),
-    key("vllm_server_host", "0.0.0.0", By(Rule::TrlServers, "rollout.servers")),
-    key("vllm_server_port", "8000", By(Rule::TrlServers, "rollout.servers")),
-    key("vllm_server_timeout", "240.0", By(Rule::TrlServers, "rollout.server_startup_timeout")),
-    key("vllm_group_port", "51216", By(Rule::TrlServers, "rollout.launch")),
-    key("vllm_gpu_memory_utilization", "0.3", By(Rule::TrlServers, "rollout.launch.args")),
-    key("vllm_max_model_length", "null", By(Rule::TrlServers, "rollout.launch.args")),
-    key("vllm_tensor_parallel_size", "1", By(Rule::TrlServers, "rollout.launch.tensor_parallel")),
-    key("vllm_device", "auto", By(Rule::TrlServers, "rollout.launch")),
-    key("vllm_dtype", "auto", By(Rule::TrlServers, "rollout.launch.args")),
-    key("vllm_enable_prefix_caching", "null", By(Rule::TrlServers, "rollout.launch.args")),
-    key("vllm_max_model_len", "null", By(Rule::TrlServers, "rollout.launch.args")),
+    key("use_vllm", "False", By(servers::SERVERS, "rollout.backend rollout.launch rollout.servers")),
+    key("vllm_mode", "colocate", By(servers::SERVERS, "rollout.launch rollout.servers")),
+    key("vllm_model_impl", "vllm", By(servers::SERVERS, "rollout.launch.args")),
+    key("vllm_enable_sleep_mode", "False", By(servers::SERVERS, "rollout.launch")),
+    key("vllm_server_base_url", "null", By(servers::SERVERS, "rollout.servers")),
+    key("vllm_server_host", "0.0.0.0", By(servers::SERVERS, "rollout.servers")),
+    key("vllm_server_port", "8000", By(servers::SERVERS, "rollout.servers")),
+    key("vllm_server_timeout", "240.0", By(servers::SERVERS, "rollout.server_startup_timeout")),
+    key("vllm_group_port", "51216", By(servers::SERVERS, "rollout.launch")),
+    key("vllm_gpu_memory_utilization", "0.3", By(servers::SERVERS, "rollout.launch.args")),
+    key("vllm_max_model_length", "null", By(servers::SERVERS, "rollout.launch.args")),
+    key("vllm_tensor_parallel_size", "1", By(servers::SERVERS, "rollout.launch.tensor_parallel")),
+    key("vllm_device", "auto", By(servers::SERVERS, "rollout.launch")),
+    key("vllm_dtype", "auto", By(servers::SERVERS, "rollout.launch.args")),
+    key("vllm_enable_prefix_caching", "null", By(servers::SERVERS, "rollout.launch.args")),
+    key("vllm_max_model_len", "null", By(servers::SERVERS, "rollout.launch.args")),
     key("vllm_structured_outputs_regex", "null", Key("rollout.regex")),
     key("vllm_guided_decoding_regex", "null", Key("rollout.regex")),
-    key("vllm_importance_sampling_correction", "True", By(Rule::TrlServers, "objective.correction.weights")),
+    key("vllm_importance_sampling_correction", "True", By(servers::SERVERS, "objective.correction.weights")),
     key(
         "vllm_importance_sampling_mode",
         "sequence_mask",
-        By(Rule::TrlServers, "objective.correction.weights"),
+        By(servers::SERVERS, "objective.correction.weights"),
     ),
-    key("vllm_importance_sampling_cap", "null", By(Rule::TrlServers, "objective.correction.weights")),
-    key("vllm_importance_sampling_clip_max", "3.0", By(Rule::TrlServers, "objective.correction.weights")),
-    key("vllm_importance_sampling_clip_min", "null", By(Rule::TrlServers, "objective.correction.weights")),
+    key("vllm_importance_sampling_cap", "null", By(servers::SERVERS, "objective.correction.weights")),
+    key("vllm_importance_sampling_clip_max", "3.0", By(servers::SERVERS, "objective.correction.weights")),
+    key("vllm_importance_sampling_clip_min", "null", By(servers::SERVERS, "objective.correction.weights")),
     key(
         "use_transformers_continuous_batching",
         "False",
@@ -190,22 +195,22 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key(
         "per_device_train_batch_size",
         "8",
-        By(Rule::TrlBatch, "data.train_batch_size train.ppo_mini_batch_size train.micro_batch_size"),
+        By(batch::BATCH, "data.train_batch_size train.ppo_mini_batch_size train.micro_batch_size"),
     ),
     key(
         "per_gpu_train_batch_size",
         "null",
-        By(Rule::TrlBatch, "data.train_batch_size train.ppo_mini_batch_size train.micro_batch_size"),
+        By(batch::BATCH, "data.train_batch_size train.ppo_mini_batch_size train.micro_batch_size"),
     ),
     key("per_gpu_eval_batch_size", "null", NoEffect("validation prompts are generated as there is room")),
     key(
         "gradient_accumulation_steps",
         "1",
-        By(Rule::TrlBatch, "data.train_batch_size train.ppo_mini_batch_size"),
+        By(batch::BATCH, "data.train_batch_size train.ppo_mini_batch_size"),
     ),
-    key("steps_per_generation", "null", By(Rule::TrlBatch, "data.train_batch_size")),
-    key("generation_batch_size", "null", By(Rule::TrlBatch, "data.train_batch_size")),
-    key("num_processes", "1", By(Rule::TrlBatch, "data.train_batch_size train.ppo_mini_batch_size")),
+    key("steps_per_generation", "null", By(batch::BATCH, "data.train_batch_size")),
+    key("generation_batch_size", "null", By(batch::BATCH, "data.train_batch_size")),
+    key("num_processes", "1", By(batch::BATCH, "data.train_batch_size train.ppo_mini_batch_size")),
     key("accelerate_config", "null", NoEffect(DEVICES)),
     key("per_device_eval_batch_size", "8", NoEffect("validation prompts are generated as there is room")),
     key("num_iterations", "1", Key("train.ppo_epochs")),
@@ -220,24 +225,24 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "beta",
         "0.0",
         By(
-            Rule::TrlKl,
+            objective::KL,
             "objective.kl.in objective.kl.coefficient objective.kl.estimator objective.kl.bias_corrected",
         ),
     ),
-    key("use_bias_correction_kl", "True", By(Rule::TrlKl, "objective.kl.bias_corrected")),
+    key("use_bias_correction_kl", "True", By(objective::KL, "objective.kl.bias_corrected")),
     key(
         "epsilon",
         "0.2",
-        By(Rule::TrlClip, "objective.loss.clip_low objective.loss.clip_high objective.loss.dual_clip"),
+        By(objective::CLIP, "objective.loss.clip_low objective.loss.clip_high objective.loss.dual_clip"),
     ),
-    key("epsilon_high", "null", By(Rule::TrlClip, "objective.loss.clip_high objective.loss.max_ratio")),
-    key("delta", "null", By(Rule::TrlClip, "objective.loss.delta")),
-    key("loss_type", "dapo", By(Rule::TrlLoss, "objective.aggregation objective.loss.kind")),
+    key("epsilon_high", "null", By(objective::CLIP, "objective.loss.clip_high objective.loss.max_ratio")),
+    key("delta", "null", By(objective::CLIP, "objective.loss.delta")),
+    key("loss_type", "dapo", By(objective::LOSS, "objective.aggregation objective.loss.kind")),
     key(
         "scale_rewards",
         "group",
         By(
-            Rule::TrlScale,
+            objective::SCALE,
             "objective.advantage.scale objective.advantage.norm_by_std objective.advantage.epsilon",
         ),
     ),
@@ -246,26 +251,26 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key(
         "use_adaptive_entropy",
         "False",
-        By(Rule::AdaptiveEntropy, "objective.entropy.adaptive objective.entropy.aggregation"),
+        By(objective::ADAPTIVE_ENTROPY, "objective.entropy.adaptive objective.entropy.aggregation"),
     ),
-    key("entropy_coef_min", "0.0", By(Rule::AdaptiveEntropy, "objective.entropy.adaptive")),
-    key("entropy_coef_max", "1.0", By(Rule::AdaptiveEntropy, "objective.entropy.adaptive")),
-    key("entropy_coef_delta", "0.005", By(Rule::AdaptiveEntropy, "objective.entropy.adaptive")),
-    key("entropy_target", "0.2", By(Rule::AdaptiveEntropy, "objective.entropy.adaptive")),
+    key("entropy_coef_min", "0.0", By(objective::ADAPTIVE_ENTROPY, "objective.entropy.adaptive")),
+    key("entropy_coef_max", "1.0", By(objective::ADAPTIVE_ENTROPY, "objective.entropy.adaptive")),
+    key("entropy_coef_delta", "0.005", By(objective::ADAPTIVE_ENTROPY, "objective.entropy.adaptive")),
+    key("entropy_target", "0.2", By(objective::ADAPTIVE_ENTROPY, "objective.entropy.adaptive")),
     key("importance_sampling_level", "token", Key("objective.importance")),
-    key("sapo_temperature_pos", "1.0", By(Rule::TrlLoss, "objective.loss.tau_positive")),
-    key("sapo_temperature_neg", "1.05", By(Rule::TrlLoss, "objective.loss.tau_negative")),
-    key("vespo_k_pos", "2.0", By(Rule::TrlLoss, "objective.loss.k_positive")),
-    key("vespo_lambda_pos", "3.0", By(Rule::TrlLoss, "objective.loss.lambda_positive")),
-    key("vespo_k_neg", "3.0", By(Rule::TrlLoss, "objective.loss.k_negative")),
-    key("vespo_lambda_neg", "2.0", By(Rule::TrlLoss, "objective.loss.lambda_negative")),
+    key("sapo_temperature_pos", "1.0", By(objective::LOSS, "objective.loss.tau_positive")),
+    key("sapo_temperature_neg", "1.05", By(objective::LOSS, "objective.loss.tau_negative")),
+    key("vespo_k_pos", "2.0", By(objective::LOSS, "objective.loss.k_positive")),
+    key("vespo_lambda_pos", "3.0", By(objective::LOSS, "objective.loss.lambda_positive")),
+    key("vespo_k_neg", "3.0", By(objective::LOSS, "objective.loss.k_negative")),
+    key("vespo_lambda_neg", "2.0", By(objective::LOSS, "objective.loss.lambda_negative")),
     key(
         "multi_objective_aggregation",
         "sum_then_normalize",
-        By(Rule::SeveralRewards, "objective.advantage.estimator"),
+        By(objective::SEVERAL_REWARDS, "objective.advantage.estimator"),
     ),
-    key("top_entropy_quantile", "1.0", By(Rule::Masks, "objective.masks.top_entropy")),
-    key("off_policy_mask_threshold", "null", By(Rule::Masks, "objective.masks.off_policy")),
+    key("top_entropy_quantile", "1.0", By(objective::MASKS, "objective.masks.top_entropy")),
+    key("off_policy_mask_threshold", "null", By(objective::MASKS, "objective.masks.off_policy")),
     key(
         "router_aux_loss_coef",
         "null",
@@ -281,8 +286,8 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("sync_ref_model", "False", Unless(OFF, "a moving reference is not there yet")),
     key("ref_model_mixup_alpha", "0.6", NoEffect(MOVING)),
     key("ref_model_sync_steps", "512", NoEffect(MOVING)),
-    key("reward_funcs", "null", By(Rule::TrlRewards, "reward")),
-    key("reward_weights", "null", By(Rule::TrlRewards, "reward")),
+    key("reward_funcs", "null", By(rewards::REWARDS, "reward")),
+    key("reward_weights", "null", By(rewards::REWARDS, "reward")),
     key(
         "reward_model_name_or_path",
         "null",
@@ -296,12 +301,12 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key(
         "weight_decay",
         "0.0",
-        By(Rule::TrlOptimizer, "train.optimizer.weight_decay train.optimizer.decay_norms_and_biases"),
+        By(optimizer::OPTIMIZER, "train.optimizer.weight_decay train.optimizer.decay_norms_and_biases"),
     ),
-    key("adam_beta1", "0.9", By(Rule::TrlOptimizer, "train.optimizer.betas")),
-    key("adam_beta2", "0.999", By(Rule::TrlOptimizer, "train.optimizer.betas")),
+    key("adam_beta1", "0.9", By(optimizer::OPTIMIZER, "train.optimizer.betas")),
+    key("adam_beta2", "0.999", By(optimizer::OPTIMIZER, "train.optimizer.betas")),
     key("adam_epsilon", "1e-8", Key("train.optimizer.epsilon")),
-    key("max_grad_norm", "1.0", By(Rule::TrlOptimizer, "train.optimizer.max_grad_norm")),
+    key("max_grad_norm", "1.0", By(optimizer::OPTIMIZER, "train.optimizer.max_grad_norm")),
     key(
         "optim",
         "adamw_torch_fused",
@@ -326,13 +331,13 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key(
         "lr_scheduler_type",
         "linear",
-        By(Rule::LrSchedule, "train.lr_schedule.kind train.lr_schedule.min_ratio"),
+        By(optimizer::LEARNING_RATE, "train.lr_schedule.kind train.lr_schedule.min_ratio"),
     ),
-    key("lr_scheduler_kwargs", "null", By(Rule::LrSchedule, "train.lr_schedule.min_ratio")),
-    key("warmup_steps", "0", By(Rule::LrSchedule, "train.lr_schedule.warmup_steps")),
-    key("warmup_ratio", "0.0", By(Rule::LrSchedule, "train.lr_schedule.warmup_steps")),
-    key("num_train_epochs", "3", By(Rule::TrlLength, "train.total_epochs")),
-    key("max_steps", "-1", By(Rule::TrlLength, "train.total_steps")),
+    key("lr_scheduler_kwargs", "null", By(optimizer::LEARNING_RATE, "train.lr_schedule.min_ratio")),
+    key("warmup_steps", "0", By(optimizer::LEARNING_RATE, "train.lr_schedule.warmup_steps")),
+    key("warmup_ratio", "0.0", By(optimizer::LEARNING_RATE, "train.lr_schedule.warmup_steps")),
+    key("num_train_epochs", "3", By(batch::LENGTH, "train.total_epochs")),
+    key("max_steps", "-1", By(batch::LENGTH, "train.total_steps")),
     key("gradient_checkpointing", "True", Key("model.recompute_activations")),
     key("activation_checkpointing", "null", Key("model.recompute_activations")),
     key(
@@ -399,11 +404,11 @@ pub(super) const KEYS: &[ForeignKey] = &[
         NoEffect("it measures the memory of PyTorch, and the native engine is none of it"),
     ),
     // when
-    key("eval_strategy", "no", By(Rule::TrlIntervals, "validate.test_freq")),
-    key("evaluation_strategy", "no", By(Rule::TrlIntervals, "validate.test_freq")),
-    key("eval_steps", "null", By(Rule::TrlIntervals, "validate.test_freq")),
+    key("eval_strategy", "no", By(batch::INTERVALS, "validate.test_freq")),
+    key("evaluation_strategy", "no", By(batch::INTERVALS, "validate.test_freq")),
+    key("eval_steps", "null", By(batch::INTERVALS, "validate.test_freq")),
     key("eval_delay", "0", Unless(&["0", "0.0"], "validation begins with its first interval")),
-    key("eval_on_start", "False", By(Rule::TrlValidation, "validate.before_train")),
+    key("eval_on_start", "False", By(rules::VALIDATION, "validate.before_train")),
     key(
         "do_train",
         "False",
@@ -449,9 +454,9 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "False",
         NoEffect("validation generates and scores, as TRL's GRPO does, and keeps no logits"),
     ),
-    key("save_strategy", "steps", By(Rule::TrlIntervals, "checkpoint.save_freq")),
-    key("save_steps", "500", By(Rule::TrlIntervals, "checkpoint.save_freq")),
-    key("save_total_limit", "null", By(Rule::KeepLast, "checkpoint.keep_last")),
+    key("save_strategy", "steps", By(batch::INTERVALS, "checkpoint.save_freq")),
+    key("save_steps", "500", By(batch::INTERVALS, "checkpoint.save_freq")),
+    key("save_total_limit", "null", By(rules::KEEP_LAST, "checkpoint.keep_last")),
     key("save_only_model", "False", NoEffect("a checkpoint holds all that a run needs to go on, always")),
     key("save_safetensors", "True", NoEffect("weights are saved as safetensors, always")),
     key("save_on_each_node", "False", NoEffect(DEVICES)),
@@ -506,7 +511,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("log_multimodal", "True", NoEffect("there are no images in text tasks")),
     key("num_completions_to_print", "null", NoEffect("`validate.num_samples_shown` samples are printed")),
     key("log_completions_hub_repo", "null", Unless(NONE, "trajectories stay in the run folder")),
-    key("report_to", "none", By(Rule::Loggers, "run.loggers")),
+    key("report_to", "none", By(rules::LOGGERS, "run.loggers")),
     key("project", "huggingface", NoEffect("it is an option of the logger Trackio, which is not there yet")),
     key(
         "trackio_space_id",

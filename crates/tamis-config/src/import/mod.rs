@@ -1,19 +1,23 @@
 //! Converting a whole configuration of another system.
 
+mod invocation;
+
 use std::path::Path;
 
-use super::invocation::{Invocation, Processes};
-use super::options::join_options;
-use super::translate::{Note, Outcome, show, translate_whole};
-use super::{ForeignProblem, Owner, entry, is_foreign, is_foreign_name};
 use crate::diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
+use crate::foreign::{
+    ForeignOutcome, MAY_BE_ON_A_HUB, Note, OWN_FILES, Owner, entry, flatten, flatten_tree, is_foreign_name,
+    is_hub_name, join_options, translate_whole, value_form,
+};
 use crate::load::{apply, load_tree, read_source};
 use crate::override_argument::{Operation, Override};
 use crate::render;
+use crate::shape::is_placeholder;
 use crate::source::{Origin, Source, SourceKind};
 use crate::table;
 use crate::tree::{Node, Value};
 use crate::yaml;
+use invocation::{Invocation, Processes};
 
 /// A converted configuration.
 #[derive(Debug, Clone)]
@@ -26,16 +30,18 @@ pub struct Import {
     pub remaining: Vec<Diagnostic>,
 }
 
-/// Converts the arguments of another system's command: `key=value`, `--key value`, YAML files of its own (as they are, as EasyR1's
-/// `config=FILE`, as TRL's `--config FILE`, as Hydra's `--config-path DIR --config-name NAME`), and words of the command itself
-/// (`python3 -m verl.trainer.main_ppo`), which are skipped but for a launcher's number of processes.
+/// Converts the arguments of another system's command: `key=value`, `--key value`, YAML files of its own (as
+/// they are, as EasyR1's `config=FILE`, as TRL's `--config FILE`, as Hydra's `--config-path DIR --config-name
+/// NAME`), and words of the command itself (`python3 -m verl.trainer.main_ppo`), which are skipped but for a
+/// launcher's number of processes.
 ///
-/// `folder` is the one that the command is started in, from which those systems take relative paths, those in their files too. They are
-/// written in full, so that the configuration may be put anywhere; with an empty `folder` they stay as they are.
+/// `folder` is the one that the command is started in, from which those systems take relative paths, those in
+/// their files too. They are written in full, so that the configuration may be put anywhere; with an empty
+/// `folder` they stay as they are.
 ///
 /// # Errors
-/// Every key that is not known, every one that is refused, and every value that a run would refuse. What the command does not say
-/// (where the model is, say) is no error: it is in [`Import::remaining`].
+/// Every key that is not known, every one that is refused, and every value that a run would refuse. What the
+/// command does not say (where the model is, say) is no error: it is in [`Import::remaining`].
 pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigErrors> {
     let mut diagnostics = Vec::new();
     let mut notes = Vec::new();
@@ -49,7 +55,7 @@ pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigError
     if !diagnostics.is_empty() {
         return Err(ConfigErrors { diagnostics });
     }
-    let yaml = render::tree_with_origins(&tree, folder);
+    let yaml = yaml_with_origins(&tree, folder);
     let remaining = load_tree(tree).map_or_else(|errors| errors.diagnostics, |loaded| loaded.warnings);
     // What is wrong is told with the argument that it is from, which the rendered text has no longer.
     let mistakes: Vec<Diagnostic> = remaining.iter().filter(|found| is_mistake(found)).cloned().collect();
@@ -82,7 +88,8 @@ fn tree_of(overrides: impl Iterator<Item = Override>, diagnostics: &mut Vec<Diag
     tree
 }
 
-/// The arguments of a command; what its files say comes before what is typed, as in every one of those systems.
+/// The arguments of a command; what its files say comes before what is typed, as in every one of those
+/// systems.
 fn parse(arguments: &[String], notes: &mut Vec<Note>, diagnostics: &mut Vec<Diagnostic>) -> Vec<Override> {
     let (mut parsed, mut typed) = (Vec::new(), Vec::new());
     let mut hydra = HydraOptions::default();
@@ -96,12 +103,16 @@ fn parse(arguments: &[String], notes: &mut Vec<Note>, diagnostics: &mut Vec<Diag
         if let Some(path) = config_file(word) {
             read_file(path, &mut parsed, notes, diagnostics);
         } else if word.contains('=') || word.starts_with(['~', '+']) {
-            match Override::parse(word) {
+            match Override::parse(word, value_form) {
                 Ok(argument) => flatten(argument, &mut typed),
                 Err(diagnostic) => diagnostics.push(diagnostic),
             }
         } else {
-            diagnostics.push(problem_with(word, ForeignProblem::NoArgument { argument: word.to_owned() }));
+            let problem = Problem::rule(
+                format!("`{word}` is neither `key=value` nor a YAML file"),
+                "for example: tamis config import -- data.train_batch_size=512",
+            );
+            diagnostics.push(problem_with(word, problem));
         }
     }
     hydra.read(&mut parsed, notes, diagnostics);
@@ -123,7 +134,7 @@ fn add_processes(
     const KEY: &str = "num_processes";
     match invocation.processes() {
         Ok(Processes::NoLauncher) => {}
-        Ok(Processes::Number(number)) => match Override::parse(&format!("{KEY}={number}")) {
+        Ok(Processes::Number(number)) => match Override::parse(&format!("{KEY}={number}"), value_form) {
             Ok(argument) => parsed.push(argument),
             Err(diagnostic) => diagnostics.push(diagnostic),
         },
@@ -131,47 +142,24 @@ fn add_processes(
             let reason = format!(
                 "warning: the number of processes {place}: 1 is assumed, and the batch is that many times as large; add `{KEY}=N`"
             );
-            let outcome = Outcome::NoEffect(reason);
+            let outcome = ForeignOutcome::NoEffect(reason);
             notes.push(Note { owner: Owner::Trl, key: KEY.to_owned(), value: None, outcome, remark: None });
         }
-        Err(problem) => {
-            let ForeignProblem::Processes { option, value } = &problem else { return };
-            diagnostics.push(problem_with(&format!("--{option}={value}"), problem));
+        Err(argument) => {
+            let message = format!(
+                "`{argument}` does not say how many processes there are, and the batch depends on it"
+            );
+            let option = argument.split('=').next().unwrap_or_default();
+            let hint = format!("write the number, such as `{option}=8`");
+            diagnostics.push(problem_with(&argument, Problem::rule(message, hint)));
         }
     }
 }
 
-fn problem_with(word: &str, problem: ForeignProblem) -> Diagnostic {
+fn problem_with(word: &str, problem: Problem) -> Diagnostic {
     let source = Source::new(SourceKind::Argument, word);
-    Diagnostic::error(problem.into(), Some(Origin::start_of(&source)))
+    Diagnostic::error(problem, Some(Origin::start_of(&source)))
 }
-
-/// Configurations that are their owners' defaults, which are taken anyway.
-const OWN_FILES: [(&str, Owner); 3] =
-    [("ppo_trainer", Owner::Verl), ("ppo_megatron_trainer", Owner::Verl), ("base", Owner::Ragen)];
-
-/// Groups of verl's own configurations, which its files are composed of.
-const OWN_GROUPS: [&str; 19] = [
-    "actor",
-    "algorithm",
-    "critic",
-    "data",
-    "distillation",
-    "engine",
-    "hydra",
-    "model",
-    "model_engine",
-    "npu_profile",
-    "optim",
-    "profiler",
-    "ref",
-    "reward",
-    "reward_manager",
-    "reward_model",
-    "rollout",
-    "router_replay",
-    "trainer",
-];
 
 /// Hydra's own options, which say where its file is.
 #[derive(Default)]
@@ -222,7 +210,7 @@ impl HydraOptions {
             ),
         };
         let (key, value) = ("--config-name".to_owned(), Some(name.clone()));
-        notes.push(Note { owner, key, value, outcome: Outcome::NoEffect(reason), remark: None });
+        notes.push(Note { owner, key, value, outcome: ForeignOutcome::NoEffect(reason), remark: None });
     }
 }
 
@@ -263,89 +251,21 @@ fn read_file(
     }
 }
 
-/// The keys of a file of another system; what its list `defaults` names and is not read is in the notes.
-pub(crate) fn flatten_tree(tree: Node, parsed: &mut Vec<Override>) -> Vec<Note> {
-    let Value::Map(entries) = tree.value else { return Vec::new() };
-    let mut notes = Vec::new();
-    for entry in entries {
-        // Hydra's list of other files to compose with.
-        if entry.key == "defaults" {
-            notes = unread_defaults(&entry.node);
-        } else {
-            let origin = entry.node.origin.clone();
-            flatten(Override { path: entry.key, origin, operation: Operation::Set(entry.node) }, parsed);
-        }
+/// A partial tree as YAML, in the order of the table, each value with a comment that says where it is from.
+/// Relative paths are written as those of `folder`, so that the text may be put anywhere; where that is
+/// empty, they are left, and so are paths that stand for one and names on a hub of which there is no folder.
+fn yaml_with_origins(tree: &Node, folder: &Path) -> String {
+    let mut text = String::new();
+    let mut values = tree.to_json();
+    if !folder.as_os_str().is_empty() {
+        table::root().map_paths("", &mut values, &|key, kind, path| {
+            let is_name = is_placeholder(path.as_ref())
+                || MAY_BE_ON_A_HUB.contains(&key) && is_hub_name(path) && !folder.join(path).exists();
+            if is_name { path.to_owned() } else { kind.in_folder(path, folder) }
+        });
     }
-    notes
-}
-
-/// A note for each file of the list `defaults` that is not one of the owners' own.
-fn unread_defaults(list: &Node) -> Vec<Note> {
-    let Value::List(items) = &list.value else { return Vec::new() };
-    // `name`, `group/name`, `group@package: name`, `override group: name`.
-    let group = |text: &str| {
-        let name = text.trim_start_matches("override ").trim_start_matches("optional ");
-        name.trim_start_matches('/').split(['@', '/']).next().unwrap_or(name).to_owned()
-    };
-    let is_own = |item: &Node| match &item.value {
-        Value::Scalar { text, .. } => {
-            text == "_self_"
-                || OWN_FILES.iter().any(|(own, _)| *own == group(text))
-                || text.contains(['/', '@']) && OWN_GROUPS.contains(&group(text).as_str())
-        }
-        Value::Map(entries) => entries.iter().all(|entry| OWN_GROUPS.contains(&group(&entry.key).as_str())),
-        Value::List(_) => false,
-    };
-    let note = |item: &Node| Note {
-        owner: Owner::Verl,
-        key: "defaults".to_owned(),
-        value: Some(show(item)),
-        outcome: Outcome::NoEffect(
-            "warning: the file that it names was not read: give that one as an argument too, before this one"
-                .to_owned(),
-        ),
-        remark: None,
-    };
-    items.iter().filter(|item| !is_own(item)).map(note).collect()
-}
-
-/// A mapping for a key that is none itself is one argument for each key below it.
-pub(crate) fn flatten(argument: Override, parsed: &mut Vec<Override>) {
-    let Override { path, origin, operation } = argument;
-    match operation {
-        Operation::Set(Node { value: Value::Map(entries), .. })
-        | Operation::Add(Node { value: Value::Map(entries), .. })
-            if !entries.is_empty() && is_section(&path) =>
-        {
-            for entry in entries {
-                let path = crate::tree::join(&path, &entry.key);
-                let origin = entry.node.origin.clone();
-                flatten(Override { path, origin, operation: Operation::Set(entry.node) }, parsed);
-            }
-        }
-        operation => parsed.push(Override { path, origin, operation }),
-    }
-}
-
-/// Whether a key is a section of another system: one with keys below it, or one that nobody knows as a key.
-fn is_section(path: &str) -> bool {
-    let (below, free) = (format!("{path}."), format!("{path}.*"));
-    let keys = || Owner::ALL.iter().flat_map(|owner| owner.keys());
-    keys().any(|entry| entry.key.starts_with(&below) && entry.key != free)
-        || !is_foreign_name(path) && table::place(path).is_err()
-}
-
-/// Whether a file is one of another system: it has keys of theirs, and none that only tamis has.
-pub(crate) fn is_foreign_tree(tree: &Node) -> bool {
-    let Value::Map(entries) = &tree.value else { return false };
-    let is_native = |key: &str| table::place(key).is_ok();
-    let is_ours_alone = |key: &str| {
-        let below = format!("{key}.");
-        is_native(key)
-            // `rollout` is another system's in one experimental trainer of verl alone.
-            && (key == "rollout"
-                || !Owner::ALL.iter().flat_map(|owner| owner.keys()).any(|entry| entry.key.starts_with(&below)))
-    };
-    entries.iter().any(|entry| !is_native(&entry.key) && is_foreign(&entry.key))
-        && !entries.iter().any(|entry| is_ours_alone(&entry.key))
+    render::section(&mut text, "", 0, table::root(), &values, &|path| {
+        tree.at(path).map_or_else(String::new, render::describe)
+    });
+    text
 }

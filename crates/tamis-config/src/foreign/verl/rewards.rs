@@ -1,13 +1,17 @@
 //! verl's reward functions and its overlong punishment, in the spellings that it has had.
 
-use super::translate::Translator;
+use crate::foreign::key::Rule;
+use crate::foreign::translator::Translator;
 use crate::tree::parse_float;
 
 /// Where the reward function of the user stands, the newest spelling first.
 const FUNCTIONS: [&str; 2] = ["reward.custom_reward_function", "custom_reward_function"];
+
 /// How rewards are called.
 const MANAGERS: [&str; 2] = ["reward.reward_manager.name", "reward_model.reward_manager"];
+
 const WORKERS: [&str; 2] = ["reward.num_workers", "reward_model.num_workers"];
+
 /// Where the overlong punishment stands.
 const OVERLONG: [&str; 4] = [
     "reward.reward_kwargs.overlong_buffer_cfg",
@@ -15,6 +19,7 @@ const OVERLONG: [&str; 4] = [
     "reward_model.overlong_buffer",
     "custom_reward_function.overlong_buffer",
 ];
+
 /// The length from which it is counted back.
 const LIMITS: [&str; 3] = [
     "reward.reward_kwargs.max_resp_len",
@@ -22,7 +27,10 @@ const LIMITS: [&str; 3] = [
     "reward_model.max_resp_len",
 ];
 
-pub(super) fn rewards(t: &mut Translator) {
+/// Reward functions and the overlong punishment.
+pub(super) const REWARDS: Rule = Rule::new(2, "rewards", rewards);
+
+fn rewards(t: &mut Translator) {
     manager(t);
     let function = FUNCTIONS.iter().find(|prefix| t.text(&format!("{prefix}.path")).is_some());
     if let Some(prefix) = function {
@@ -114,7 +122,8 @@ fn custom_function(prefix: &str, t: &mut Translator) {
     }
 }
 
-/// DAPO's soft overlong punishment: over the last `len` tokens before `max_resp_len` the reward falls by `penalty_factor`.
+/// DAPO's soft overlong punishment: over the last `len` tokens before `max_resp_len` the reward falls by
+/// `penalty_factor`.
 fn overlong(t: &mut Translator) {
     let spellings = |field: &str| OVERLONG.map(|form| format!("{form}.{field}"));
     let first = |keys: &[String], t: &Translator| keys.iter().find(|key| t.find(key).is_some()).cloned();

@@ -1,0 +1,48 @@
+//! One row of the table: a key of another system, its default there, and what becomes of it.
+
+use super::translator::Translator;
+
+/// One entry of the table.
+#[derive(Debug, Clone, Copy)]
+pub struct ForeignKey {
+    /// The key as its owner writes it; a last part `*` stands for everything below.
+    pub key: &'static str,
+    /// The default that its owner gives it; empty where that says nothing here.
+    pub default: &'static str,
+    /// What becomes of it.
+    pub becomes: Becomes,
+}
+
+/// What becomes of a key.
+#[derive(Debug, Clone, Copy)]
+pub enum Becomes {
+    /// One of ours, with the same value.
+    Key(&'static str),
+    /// Ours together with related keys, by a rule; the keys that the rule sets, for documentation.
+    By(Rule, &'static str),
+    /// Nothing: there is no need for it, for a reason.
+    NoEffect(&'static str),
+    /// Refused, for a reason, unless it has one of these values, which ask for what is done anyway.
+    Unless(&'static [&'static str], &'static str),
+}
+
+/// The translation of keys that mean something only together.
+#[derive(Debug, Clone, Copy)]
+pub struct Rule {
+    /// When the rule is applied: stage by stage, and within a stage in the order of the tables.
+    pub stage: u8,
+    /// Its name, by which the rows of one owner's table share it.
+    pub name: &'static str,
+    pub(super) apply: fn(&mut Translator),
+}
+
+impl Rule {
+    pub(super) const fn new(stage: u8, name: &'static str, apply: fn(&mut Translator)) -> Self {
+        Self { stage, name, apply }
+    }
+}
+
+/// A row.
+pub(super) const fn key(key: &'static str, default: &'static str, becomes: Becomes) -> ForeignKey {
+    ForeignKey { key, default, becomes }
+}

@@ -1,0 +1,37 @@
+//! The systems whose keys are understood.
+
+use std::fmt;
+
+/// A system whose keys are understood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Owner {
+    /// verl, with its DAPO recipe.
+    Verl,
+    /// EasyR1, with the dynamic sampling of its fork.
+    EasyR1,
+    /// RAGEN; what it does not have of its own is verl's.
+    Ragen,
+    /// TRL's `GRPOConfig`.
+    Trl,
+}
+
+impl Owner {
+    /// The systems, in the order in which their tables are looked through.
+    pub const ALL: [Self; 4] = [Self::Verl, Self::EasyR1, Self::Ragen, Self::Trl];
+
+    /// Its name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Verl => "verl",
+            Self::EasyR1 => "EasyR1",
+            Self::Ragen => "RAGEN",
+            Self::Trl => "TRL",
+        }
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}

@@ -1,0 +1,61 @@
+//! Checkpoints, loggers, the run folder and the cut of sampling.
+
+use crate::foreign::translator::{Translator, limit_text, quoted};
+
+/// How many checkpoints are kept: null and numbers that are not above 0 keep all.
+pub(in crate::foreign) fn keep_last(t: &mut Translator, key: &str) {
+    if t.find(key).is_some() {
+        let limit = t.number(key).unwrap_or(0.0);
+        t.set(&[key], "checkpoint.keep_last", &limit_text(limit));
+    }
+}
+
+/// Top-k, which other systems switch off with -1.
+pub(in crate::foreign) fn top_k(t: &mut Translator, key: &str) {
+    if let Some(value) = t.number(key) {
+        t.set(&[key], "rollout.top_k", &value.max(0.0).to_string());
+    }
+    t.no_effect(key, "null leaves the default");
+}
+
+/// The loggers; `always` are added to those that are named.
+pub(in crate::foreign) fn loggers(t: &mut Translator, key: &str, always: &[&'static str]) {
+    let Some(given) = t.find(key) else { return };
+    let names: Vec<String> = match given.node.to_json() {
+        serde_json::Value::Array(items) => {
+            items.iter().map(|item| item.as_str().map_or_else(|| item.to_string(), str::to_owned)).collect()
+        }
+        serde_json::Value::String(text) => text.split(',').map(|name| name.trim().to_owned()).collect(),
+        _ => Vec::new(),
+    };
+    // The journal of metrics is always written: resume and reports read it.
+    let mut ours = always.to_vec();
+    let mut missing = Vec::new();
+    for name in names {
+        match name.as_str() {
+            "console" => ours.push("console"),
+            "tensorboard" => ours.push("tensorboard"),
+            "file" | "none" => {}
+            _ => missing.push(name),
+        }
+    }
+    ours.push("jsonl");
+    t.set(&[key], "run.loggers", &format!("[{}]", ours.join(", ")));
+    if !missing.is_empty() {
+        let remark = format!(
+            "{} is not there yet; metrics.jsonl holds the same figures, and TensorBoard files are there",
+            missing.join(", ")
+        );
+        t.remark(key, &remark);
+    }
+}
+
+/// verl's and EasyR1's names of the project and the experiment.
+pub(in crate::foreign) fn names(t: &mut Translator) {
+    if let Some(project) = t.text("trainer.project_name") {
+        t.set(&["trainer.project_name"], "run.dir", &quoted(&format!("runs/{project}")));
+    }
+    if let Some(name) = t.text("trainer.experiment_name") {
+        t.set(&["trainer.experiment_name"], "run.name", &quoted(&name));
+    }
+}

@@ -1,0 +1,184 @@
+//! Engines of other systems as servers: those that they start, which the run starts here.
+
+use crate::foreign::owner::Owner;
+use crate::foreign::translator::{Translator, quoted, show};
+
+/// Where nothing says that an engine generates.
+const ENGINE: &str = "the native engine generates, and needs no tuning of memory or parallelism";
+
+/// What concerns machines, there.
+const DEVICES: &str = "the native engine runs on the CPU of one machine";
+
+/// Options of an engine, with the flags of vLLM and of SGLang that they become; a flag that is empty is none.
+struct Flag {
+    option: &'static str,
+    vllm: &'static str,
+    sglang: &'static str,
+    /// Of a switch: the value that needs a flag.
+    switch: Option<bool>,
+}
+
+const fn flag(option: &'static str, vllm: &'static str, sglang: &'static str) -> Flag {
+    Flag { option, vllm, sglang, switch: None }
+}
+
+const FLAGS: [Flag; 9] = [
+    flag("gpu_memory_utilization", "--gpu-memory-utilization", "--mem-fraction-static"),
+    flag("max_model_len", "--max-model-len", "--context-length"),
+    flag("max_num_batched_tokens", "--max-num-batched-tokens", ""),
+    flag("dtype", "--dtype", "--dtype"),
+    flag("quantization", "--quantization", "--quantization"),
+    flag("scheduling_policy", "--scheduling-policy", "--schedule-policy"),
+    Flag { switch: Some(true), ..flag("enforce_eager", "--enforce-eager", "--disable-cuda-graph") },
+    Flag {
+        switch: Some(false),
+        ..flag("enable_chunked_prefill", "--no-enable-chunked-prefill", "--chunked-prefill-size=-1")
+    },
+    Flag {
+        switch: Some(false),
+        ..flag("enable_prefix_caching", "--no-enable-prefix-caching", "--disable-radix-cache")
+    },
+];
+
+/// The option of an engine as an argument of its server, where it needs one.
+pub(in crate::foreign) fn argument(
+    t: &mut Translator,
+    key: &str,
+    option: &str,
+    backend: &str,
+) -> Option<String> {
+    let flag = FLAGS.iter().find(|flag| flag.option == option)?;
+    let name = if backend == "sglang" { flag.sglang } else { flag.vllm };
+    let text = t.text(key)?;
+    if name.is_empty() {
+        return None;
+    }
+    if let Some(needs) = flag.switch {
+        return (t.flag(key, !needs) == needs).then(|| name.to_owned());
+    }
+    let value = match text.as_str() {
+        "bf16" => "bfloat16",
+        "fp16" => "float16",
+        "fp32" => "float32",
+        same => same,
+    };
+    Some(format!("{name}={value}"))
+}
+
+/// Says of each key of a rule that became nothing else why that is.
+pub(in crate::foreign) fn sweep(t: &mut Translator, rule: &str, reason: impl Fn(&str) -> &'static str) {
+    let keys = t.given.iter().filter(|given| given.rule == Some(rule)).map(|given| given.key.clone());
+    for key in keys.collect::<Vec<_>>() {
+        t.no_effect(&key, reason(&key));
+    }
+}
+
+/// The name of the rule of every owner that translates its engine.
+pub(in crate::foreign) const RULE: &str = "servers";
+
+/// verl's, RAGEN's and EasyR1's engine.
+pub(in crate::foreign) fn servers(owner: Owner, t: &mut Translator) {
+    const GPUS: &str = "trainer.n_gpus_per_node";
+    let prefix = if owner == Owner::EasyR1 { "worker.rollout." } else { "actor_rollout_ref.rollout." };
+    let of = |name: &str| format!("{prefix}{name}");
+    let name = of("name");
+    let backend = match t.text(&name).as_deref() {
+        Some("vllm") => "vllm",
+        Some("sglang" | "sglang_async") => "sglang",
+        Some("hf" | "naive") => {
+            t.set(&[&name], "rollout.backend", "native");
+            t.remark(&name, "the native engine takes the place of transformers' `generate`");
+            "native"
+        }
+        Some(_) => {
+            t.refuse(&name, "the engines are vllm, sglang and hf");
+            "native"
+        }
+        None => "native",
+    };
+    if backend == "native" {
+        return sweep(t, RULE, |key| match key.rsplit('.').next() {
+            _ if key.starts_with("trainer.") => DEVICES,
+            Some("dtype" | "quantization") => "computation is in f32",
+            Some("enable_prefix_caching") => "the prompt of a group is always shared",
+            _ => ENGINE,
+        });
+    }
+    t.set(&[&name], "rollout.backend", backend);
+    let mut arguments = Vec::new();
+    for option in FLAGS.iter().map(|flag| flag.option) {
+        let key = of(option);
+        arguments.extend(argument(t, &key, option, backend).map(|argument| (key, argument)));
+    }
+    // They go before the keys of verl that say the same, and a server takes the last.
+    arguments.extend(engine_kwargs(t, &of("engine_kwargs."), backend));
+    launch(t, &name, &arguments);
+    t.remark(
+        &name,
+        "the run starts the engine as a server of its own, which has to be installed here; for servers that are running already: \
+         `rollout.servers=[http://HOST:PORT]`",
+    );
+    let cut = of(if owner == Owner::EasyR1 { "tensor_parallel_size" } else { "tensor_model_parallel_size" });
+    let gpus = t.number(GPUS).filter(|&gpus| gpus >= 1.0);
+    // Both cut a model over two GPUs unless told otherwise.
+    let default = if t.whole { gpus.unwrap_or(2.0).min(2.0) } else { 1.0 };
+    let given = t.number(&cut);
+    let each = given.unwrap_or(default);
+    if given.is_some() {
+        t.set(&[&cut], "rollout.launch.tensor_parallel", &each.to_string());
+    } else {
+        t.default(owner, &cut, "rollout.launch.tensor_parallel", &each.to_string());
+    }
+    if let Some(gpus) = gpus {
+        let replicas = (gpus / each.max(1.0)).floor().max(1.0);
+        t.set(&[GPUS], "rollout.launch.replicas", &replicas.to_string());
+        t.remark(
+            GPUS,
+            "the GPUs of this machine, as many for each server as share a model; the learner is on the CPU",
+        );
+    }
+    sweep(t, RULE, |_| "the server does so anyway, or has no such option");
+}
+
+/// Has the run start its servers, with arguments that keys became.
+pub(in crate::foreign) fn launch(t: &mut Translator, from: &str, arguments: &[(String, String)]) {
+    // A list that is not there cannot be appended to.
+    t.set(&[from], "rollout.launch", if arguments.is_empty() { "{}" } else { "{args: []}" });
+    for (key, argument) in arguments {
+        t.append(&[key], "rollout.launch.args", &quoted(argument));
+    }
+}
+
+/// Options that verl hands to the engine by their own names.
+fn engine_kwargs(t: &mut Translator, prefix: &str, backend: &str) -> Vec<(String, String)> {
+    let mut arguments = Vec::new();
+    let given = t.given.iter().filter(|given| given.key.starts_with(prefix));
+    let given: Vec<(String, String)> = given
+        .map(|given| {
+            (given.key.clone(), if given.node.is_null() { String::new() } else { show(&given.node) })
+        })
+        .collect();
+    for (key, value) in given {
+        let Some(option) = key[prefix.len()..].strip_prefix(&format!("{backend}.")) else {
+            t.no_effect(&key, "it is an option of another engine");
+            continue;
+        };
+        let flag = format!("--{}", option.replace('_', "-"));
+        let argument = match value.as_str() {
+            "" => {
+                t.no_effect(&key, "null leaves the default");
+                continue;
+            }
+            "True" | "true" => flag,
+            // vLLM's switches can be turned off by name, SGLang's are off.
+            "False" | "false" if backend == "vllm" => format!("--no-{}", option.replace('_', "-")),
+            "False" | "false" => {
+                t.no_effect(&key, "a switch of SGLang is off unless it is given");
+                continue;
+            }
+            value => format!("{flag}={value}"),
+        };
+        arguments.push((key, argument));
+    }
+    arguments
+}

@@ -1,0 +1,106 @@
+//! TRL's reward functions.
+
+use crate::foreign::key::Rule;
+use crate::foreign::translator::{Translator, quoted};
+
+/// Names in TRL's registry by our reward functions; sizes as its script has them.
+fn registered(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "accuracy_reward" => "kind: math",
+        "think_format_reward" => "name: think_format, kind: think_format",
+        "get_soft_overlong_punishment" => {
+            "name: overlong, kind: soft_overlong, max_length: 1280, buffer: 256"
+        }
+        "get_cosine_scaled_reward" => "name: cosine, kind: cosine, max_length: 1000",
+        "get_repetition_penalty_reward" => "name: repetition, kind: repetition",
+        _ => return None,
+    })
+}
+
+/// Reward functions and their weights.
+pub(super) const REWARDS: Rule = Rule::new(2, "rewards", rewards);
+
+fn rewards(t: &mut Translator) {
+    const FUNCTIONS: &str = "reward_funcs";
+    const WEIGHTS: &str = "reward_weights";
+    const REGISTRY: &str = "accuracy_reward, think_format_reward, get_soft_overlong_punishment, get_cosine_scaled_reward, get_repetition_penalty_reward";
+    let list = |t: &Translator, key: &str| -> Vec<serde_json::Value> {
+        match t.find(key).map(|given| given.node.to_json()) {
+            Some(serde_json::Value::Array(items)) => items,
+            Some(serde_json::Value::Null) | None => Vec::new(),
+            Some(item) => vec![item],
+        }
+    };
+    let functions = list(t, FUNCTIONS);
+    let weights = list(t, WEIGHTS);
+    if functions.is_empty() {
+        t.no_effect(FUNCTIONS, "null leaves the default");
+        if weights.is_empty() {
+            t.no_effect(WEIGHTS, "null weighs all alike");
+        } else {
+            t.refuse(
+                WEIGHTS,
+                "the functions are not named: give `reward_funcs` too, or weights under `reward`",
+            );
+        }
+        return;
+    }
+    if !weights.is_empty() && weights.len() != functions.len() {
+        let reason = format!("{} weights for {} functions", weights.len(), functions.len());
+        t.refuse(WEIGHTS, reason);
+        return;
+    }
+    let mut items: Vec<String> = Vec::new();
+    let mut remarks: Vec<&str> = Vec::new();
+    for (index, function) in functions.iter().enumerate() {
+        let name = function.as_str().unwrap_or_default();
+        let own = name.strip_prefix("trl.rewards.").unwrap_or(name);
+        let keys = if let Some(keys) = registered(own) {
+            if own == "get_soft_overlong_punishment" {
+                remarks.push("the overlong punishment has the lengths of TRL's script, 1280 and 256");
+            }
+            keys.to_owned()
+        } else if own == "reasoning_accuracy_reward" {
+            t.refuse(
+                FUNCTIONS,
+                "`reasoning_accuracy_reward` is not there: import it in a file of your own and name that under `reward` with `kind: \
+                 python`, `style: trl`",
+            );
+            return;
+        } else if own.contains('/') {
+            let reason = format!(
+                "{} is a model, and rewards are functions: query it from one, under `reward` with `kind: python`, `style: trl`",
+                quoted(name)
+            );
+            t.refuse(FUNCTIONS, reason);
+            return;
+        } else if let Some((module, function)) = name.rsplit_once('.') {
+            let path = format!("{}.py", module.replace('.', "/"));
+            remarks.push("a module is looked for as a file from the folder that the command is started in");
+            format!(
+                "name: {}, kind: python, path: {}, function: {}, style: trl",
+                quoted(function),
+                quoted(&path),
+                quoted(function)
+            )
+        } else {
+            let reason = format!(
+                "{} is no function of TRL's script, which has {REGISTRY}, or takes a dotted path such as my_module.my_reward",
+                quoted(name)
+            );
+            t.refuse(FUNCTIONS, reason);
+            return;
+        };
+        let weight = weights.get(index).map_or_else(
+            || "1.0".to_owned(),
+            |weight| weight.as_str().map_or_else(|| weight.to_string(), str::to_owned),
+        );
+        items.push(format!("{{{keys}, weight: {weight}}}"));
+    }
+    t.set(&[FUNCTIONS], "reward", &format!("[{}]", items.join(", ")));
+    remarks.dedup();
+    if !remarks.is_empty() {
+        t.remark(FUNCTIONS, &remarks.join("; "));
+    }
+    t.part_of(WEIGHTS, FUNCTIONS);
+}

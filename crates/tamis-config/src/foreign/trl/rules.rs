@@ -1,0 +1,244 @@
+//! TRL's data, sampling, validation and names.
+
+use super::batch::{batch, in_steps_of_ours};
+use crate::foreign::key::Rule;
+use crate::foreign::owner::Owner;
+use crate::foreign::shared::defaults::same_as_training;
+use crate::foreign::shared::run;
+use crate::foreign::translator::{Translator, is_hub_name, quoted};
+
+/// `max_prompt_length`.
+pub(super) const PROMPTS: Rule = Rule::new(2, "prompts", prompts);
+
+/// Older versions of TRL keep the last tokens of longer prompts.
+fn prompts(t: &mut Translator) {
+    const KEY: &str = "max_prompt_length";
+    if let Some(length) = t.text(KEY) {
+        t.set(&[KEY], "data.max_prompt_length", &length);
+        t.set(&[KEY], "data.overlong_prompts", "left");
+        t.remark(KEY, "as TRL before 0.28, which keeps the last tokens; later versions have no limit");
+    }
+    t.no_effect(
+        KEY,
+        "null is no limit there; here longer prompts than `data.max_prompt_length` stop the run",
+    );
+}
+
+/// Top-k and min-p.
+pub(super) const SAMPLING: Rule = Rule::new(2, "sampling", sampling);
+
+fn sampling(t: &mut Translator) {
+    run::top_k(t, "top_k");
+    match t.text("min_p") {
+        Some(value) => t.set(&["min_p"], "rollout.min_p", &value),
+        None => t.no_effect("min_p", "null leaves the default"),
+    }
+}
+
+/// The run folder.
+pub(super) const NAMES: Rule = Rule::new(2, "names", names);
+
+fn names(t: &mut Translator) {
+    if let Some(folder) = t.text("output_dir") {
+        let path = std::path::Path::new(&folder);
+        let part = |part: Option<&std::ffi::OsStr>| part.map(|part| part.to_string_lossy().into_owned());
+        let name = part(path.file_name()).unwrap_or_else(|| "run".to_owned());
+        let parent = part(path.parent().map(std::path::Path::as_os_str)).filter(|parent| !parent.is_empty());
+        t.set(&["output_dir"], "run.dir", &quoted(parent.as_deref().unwrap_or(".")));
+        t.set(&["output_dir"], "run.name", &quoted(&name));
+    }
+    if t.has_set("run.name") {
+        t.no_effect("run_name", "output_dir names the run folder");
+    } else if let Some(name) = t.text("run_name") {
+        t.set(&["run_name"], "run.name", &quoted(&name));
+    }
+    t.no_effect("run_name", "null leaves the default");
+}
+
+/// How many checkpoints are kept.
+pub(super) const KEEP_LAST: Rule = Rule::new(2, "keep last", |t| run::keep_last(t, "save_total_limit"));
+
+/// Where metrics go.
+pub(super) const LOGGERS: Rule = Rule::new(2, "loggers", |t| run::loggers(t, "report_to", &["console"]));
+
+/// Data sets and their splits: after the intervals, which say whether anything is validated.
+pub(super) const DATA: Rule = Rule::new(3, "data", data);
+
+/// What is read: TRL takes splits of a data set on a hub, tamis files.
+fn data(t: &mut Translator) {
+    const NAME: &str = "dataset_name";
+    const MIXTURE: &str = "datasets";
+    const TRAIN: &str = "dataset_train_split";
+    const TEST: &str = "dataset_test_split";
+    const SPLIT: &str = "a file has no splits: write the rows of that one to a file of its own and name it";
+    let paths: Vec<String> = match t.find(MIXTURE).map(|given| given.node.to_json()) {
+        Some(serde_json::Value::Array(items)) => {
+            let path = |item: &serde_json::Value| {
+                let only = item.as_object()?.iter().all(|(key, value)| {
+                    key == "path" || value.is_null() || (key == "split" && value == "train")
+                });
+                item.get("path").filter(|_| only)?.as_str().map(str::to_owned)
+            };
+            let paths: Option<Vec<String>> = items.iter().map(path).collect();
+            let Some(paths) = paths else {
+                t.refuse(
+                    MIXTURE,
+                    "files have no configurations, splits, columns and shares: give each one as `path` alone",
+                );
+                return;
+            };
+            paths
+        }
+        _ => Vec::new(),
+    };
+    if !paths.is_empty() {
+        let list: Vec<String> = paths.iter().map(|path| quoted(path)).collect();
+        t.set(&[MIXTURE], "data.train", &format!("[{}]", list.join(", ")));
+        t.no_effect(NAME, "datasets are given, and go before it");
+    }
+    t.no_effect(MIXTURE, "no data is named by it");
+    if let Some(name) = t.text(NAME) {
+        if paths.is_empty() {
+            t.set(&[NAME], "data.train", &quoted(&name));
+            if is_hub_name(&name) {
+                t.remark(NAME, "a name on a hub is no file: download it and put its path here");
+            }
+        }
+    } else {
+        t.no_effect(NAME, "null leaves the default");
+    }
+    match t.text(TRAIN).as_deref() {
+        None | Some("train") => t.no_effect(TRAIN, "the rows of the file are those that are trained on"),
+        Some(_) => t.refuse(TRAIN, format!("{SPLIT} in dataset_name")),
+    }
+    if validates(t) && t.whole && !t.has_set("data.val") {
+        let file = format!("PATH/TO/{}.jsonl", t.text(TEST).unwrap_or_else(|| "test".to_owned()));
+        if t.find(TEST).is_some() {
+            t.set(&[TEST], "data.val", &file);
+            t.remark(TEST, "TRL validates on that split of the data set: write its rows to a file");
+        } else {
+            t.default(Owner::Trl, TEST, "data.val", &file);
+        }
+    }
+    t.no_effect(TEST, "`data.val` is what is validated on");
+}
+
+/// How TRL validates: after the intervals.
+pub(super) const VALIDATION: Rule = Rule::new(3, "validation", validation);
+
+/// Whether something is validated.
+fn validates(t: &Translator) -> bool {
+    t.value_of("validate.test_freq").is_some_and(|every| every != "0")
+}
+
+/// How TRL validates: it samples as it does in training.
+fn validation(t: &mut Translator) {
+    const SAMPLES: &str = "num_generations_eval";
+    const FIRST: &str = "eval_on_start";
+    if t.whole && !validates(t) {
+        for key in [SAMPLES, FIRST] {
+            t.no_effect(key, "eval_strategy is `no`: nothing is validated");
+        }
+        return;
+    }
+    if let Some(n) = t.text(SAMPLES) {
+        t.set(&[SAMPLES], "validate.n", &n);
+    }
+    t.no_effect(SAMPLES, "null takes num_generations");
+    if t.find(FIRST).is_some() {
+        let first = t.flag(FIRST, false);
+        t.set(&[FIRST], "validate.before_train", if first { "true" } else { "false" });
+    }
+}
+
+/// Options of the generator: after the fields that they go before.
+pub(super) const GENERATION: Rule = Rule::new(3, "generation", generation);
+
+/// Options of the generator, which go before the fields of their own.
+fn generation(t: &mut Translator) {
+    const KEY: &str = "generation_kwargs";
+    let Some(given) = t.find(KEY) else { return };
+    let options = match given.node.to_json() {
+        serde_json::Value::Object(options) => options,
+        serde_json::Value::Null => serde_json::Map::new(),
+        _ => {
+            t.bad_value(KEY, "a mapping");
+            return;
+        }
+    };
+    for (name, value) in &options {
+        let ours = match name.as_str() {
+            "temperature" | "top_p" | "top_k" | "min_p" | "repetition_penalty" | "stop" => name.as_str(),
+            "stop_strings" => "stop",
+            "max_new_tokens" | "max_tokens" => "max_response_length",
+            "do_sample" if value == true => continue,
+            // What vLLM understands beside them.
+            _ if t.flag("use_vllm", false) && !name.contains('.') => {
+                t.set(&[KEY], &format!("rollout.server_parameters.{name}"), &value.to_string());
+                continue;
+            }
+            _ => {
+                t.refuse(
+                    KEY,
+                    format!(
+                        "`{name}` has nothing in the native engine, which has temperature, top_p, top_k, min_p, repetition_penalty, max_new_tokens \
+                         and stop_strings; with use_vllm it goes to the server"
+                    ),
+                );
+                return;
+            }
+        };
+        let text = match value {
+            serde_json::Value::String(text) if ours == "stop" => format!("[{}]", quoted(text)),
+            other => other.to_string(),
+        };
+        t.set(&[KEY], &format!("rollout.{ours}"), &text);
+        let field = match ours {
+            "max_response_length" => "max_completion_length",
+            "stop" => "stop_strings",
+            same => same,
+        };
+        t.no_effect(field, "generation_kwargs goes before it");
+    }
+    t.no_effect(KEY, "it says nothing");
+}
+
+/// What a whole configuration leaves out.
+pub(in crate::foreign) fn defaults(t: &mut Translator) {
+    let owner = Owner::Trl;
+    t.default(owner, "seed", "run.seed", "42");
+    if !t.has_set("data.train_batch_size") {
+        batch(t);
+    }
+    t.default(owner, "weight_decay", "train.optimizer.weight_decay", "0.0");
+    let kind = t.value_of("objective.loss.kind").unwrap_or_else(|| "clip".to_owned());
+    if matches!(kind.as_str(), "clip" | "luspo") {
+        let bounds = [("objective.loss.clip_low", "0.2"), ("objective.loss.clip_high", "0.2")];
+        t.defaults(owner, "epsilon", &[&bounds[..], &[("objective.loss.dual_clip", "null")]].concat());
+    }
+    if kind != "vespo" {
+        t.default(owner, "a bound on the log-ratio", "objective.loss.log_ratio_limit", "off");
+    }
+    t.default(owner, "scale_rewards", "objective.advantage.epsilon", "1e-4");
+    t.default(owner, "lr_scheduler_type", "train.lr_schedule.kind", "linear");
+    if validates(t) {
+        let group = t.value_of("rollout.n").unwrap_or_else(|| "8".to_owned());
+        t.default(owner, "num_generations_eval", "validate.n", &group);
+        same_as_training(owner, "", t);
+        t.default(owner, "eval_on_start", "validate.before_train", "false");
+        t.default(owner, "dataset_test_split", "data.val", "PATH/TO/test.jsonl");
+    }
+    let every = in_steps_of_ours(t, 500.0);
+    t.default(owner, "save_steps", "checkpoint.save_freq", &every.to_string());
+    t.default(owner, "save_total_limit", "checkpoint.keep_last", "null");
+    if !t.has_set("train.total_steps") {
+        t.default(owner, "num_train_epochs", "train.total_epochs", "3");
+    }
+    if !t.has_set("data.max_prompt_length") {
+        t.absent_without_effect(
+            owner,
+            "max_prompt_length",
+            "TRL has had no limit since 0.28; here a prompt longer than `data.max_prompt_length` stops the run",
+        );
+    }
+}

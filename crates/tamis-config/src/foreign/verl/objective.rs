@@ -1,0 +1,172 @@
+//! verl's advantage estimator and policy loss.
+
+use crate::foreign::key::Rule;
+use crate::foreign::shared::advantage::{self, IMAGES};
+use crate::foreign::translator::Translator;
+
+/// The advantage estimator, which may be a whole algorithm: before every other rule.
+pub(super) const ADVANTAGE: Rule = Rule::new(1, "advantage", advantage);
+
+fn advantage(t: &mut Translator) {
+    const BY_STD: &str = "algorithm.norm_adv_by_std_in_grpo";
+    advantage::estimator(t);
+    if t.find(BY_STD).is_some() {
+        let value = t.flag(BY_STD, true);
+        t.set(&[BY_STD], "objective.advantage.norm_by_std", if value { "true" } else { "false" });
+    }
+    components(t);
+}
+
+/// Where the contrast of the fork's `cpo` is taken: the two forms that its scripts use.
+pub(super) const CPO_WRAP: Rule = Rule::new(2, "cpo wrap", cpo_wrap);
+
+fn cpo_wrap(t: &mut Translator) {
+    const WRAP: &str = "actor_rollout_ref.actor.wrap_method";
+    match t.text(WRAP).as_deref() {
+        Some(form @ ("seq_kl" | "tok_kl")) => t.set(&[WRAP], "objective.advantage.wrap", form),
+        _ => t.refuse(
+            WRAP,
+            "of the fork's forms `seq_kl` and `tok_kl` are here; the others, which none of its scripts names, are not: `tamis explain cpo`",
+        ),
+    }
+}
+
+/// verl's `gdpo` takes several numbers of one function apart.
+fn components(t: &mut Translator) {
+    const KEYS: &str = "algorithm.gdpo_reward_keys";
+    const WEIGHTS: &str = "algorithm.gdpo_reward_weights";
+    // Over a configuration of ours the estimator may stand there.
+    let is_read = t.text("algorithm.adv_estimator").map_or(!t.whole, |name| name == "gdpo");
+    for (key, reason) in [
+        (
+            KEYS,
+            "here a function gives one score, and the estimator `gdpo` normalises each entry of `reward` by itself: write a function for \
+             each of them, and name it there with `kind: python`, `style: verl` and a `weight`",
+        ),
+        (WEIGHTS, "each entry of `reward` has a `weight` of its own: give it there"),
+    ] {
+        if t.text(key).is_none_or(|value| matches!(value.as_str(), "None" | "[]" | "{}")) {
+            t.no_effect(key, "it names nothing");
+        } else if is_read {
+            t.refuse(key, reason);
+        } else {
+            t.no_effect(key, "the estimator `gdpo` alone reads it");
+        }
+    }
+}
+
+const MODE: &str = "actor_rollout_ref.actor.policy_loss.loss_mode";
+
+const CLIP: &str = "actor_rollout_ref.actor.clip_ratio";
+
+const LOW: &str = "actor_rollout_ref.actor.clip_ratio_low";
+
+const HIGH: &str = "actor_rollout_ref.actor.clip_ratio_high";
+
+const DUAL: &str = "actor_rollout_ref.actor.clip_ratio_c";
+
+const AGGREGATION: &str = "actor_rollout_ref.actor.loss_agg_mode";
+
+const TOKEN_LEVEL: &str = "actor_rollout_ref.actor.use_token_level_loss";
+
+/// The policy loss with its parameters.
+pub(super) const POLICY_LOSS: Rule = Rule::new(2, "policy loss", policy_loss);
+
+/// verl's `policy_loss.loss_mode` with its parameters.
+fn policy_loss(t: &mut Translator) {
+    let mode = t.text(MODE).unwrap_or_else(|| "vanilla".to_owned());
+    let kind = match mode.as_str() {
+        "vanilla" => "clip",
+        "gspo" | "sapo" | "gpg" | "clip_cov" | "kl_cov" | "geo_mean" | "cispo" | "dppo_tv" | "dppo_kl"
+        | "dro" => mode.as_str(),
+        other => {
+            let reason = match other {
+                "flow_grpo" => IMAGES,
+                "cppo" => {
+                    "its bound on the drift of a whole prefix is not there: `dppo_tv` bounds the divergence of each token"
+                }
+                "bypass_mode" => {
+                    "verl sets it by itself where algorithm.rollout_correction.bypass_mode is True: give that"
+                }
+                _ => {
+                    "the losses are vanilla, gspo, sapo, gpg, clip_cov, kl_cov, geo_mean, cispo, dppo_tv, dppo_kl and dro"
+                }
+            };
+            t.refuse(MODE, reason);
+            return;
+        }
+    };
+    clip_range(t);
+    if t.find(MODE).is_some() {
+        t.set(&[MODE], "objective.loss.kind", kind);
+        if kind == "gspo" {
+            t.set(&[MODE], "objective.loss.form", "token");
+        }
+        if matches!(kind, "gspo" | "sapo") {
+            t.set(&[MODE], "objective.aggregation", "seq-mean-token-mean");
+        }
+        if kind == "sapo" {
+            t.no_effect(AGGREGATION, "verl takes seq-mean-token-mean with `sapo`, whatever it says");
+        }
+        // verl's bounds are 0.2 whatever the loss.
+        for (key, ours) in [(LOW, "objective.loss.clip_low"), (HIGH, "objective.loss.clip_high")] {
+            let reads = matches!(kind, "gspo" | "clip_cov" | "geo_mean" | "cispo" | "dppo_tv" | "dppo_kl");
+            if reads && t.find(key).is_none() {
+                t.set(&[MODE], ours, "0.2");
+            }
+        }
+        if matches!(kind, "dppo_tv" | "dppo_kl") {
+            let bound = t.number(DUAL).unwrap_or(3.0);
+            t.set(&[DUAL, MODE], "objective.loss.max_ratio", &bound.to_string());
+        }
+    }
+    if let Some(by_token) = t.find(TOKEN_LEVEL).is_some().then(|| t.flag(TOKEN_LEVEL, true)) {
+        if t.find(AGGREGATION).is_none() && !matches!(kind, "gspo" | "sapo") {
+            let aggregation = if by_token { "token-mean" } else { "seq-mean-token-mean" };
+            t.set(&[TOKEN_LEVEL], "objective.aggregation", aggregation);
+        }
+        t.no_effect(TOKEN_LEVEL, "loss_agg_mode, which replaced it, or the loss itself says it");
+    }
+    let of = |name: &str| format!("actor_rollout_ref.actor.policy_loss.{name}");
+    for (key, readers, ours) in [
+        (of("clip_cov_ratio"), "clip_cov", "objective.loss.share"),
+        (of("clip_cov_lb"), "clip_cov", "objective.loss.cov_low"),
+        (of("clip_cov_ub"), "clip_cov", "objective.loss.cov_high"),
+        (of("kl_cov_ratio"), "kl_cov", "objective.loss.share"),
+        (of("dro_beta"), "dro", "objective.loss.beta"),
+        ("actor_rollout_ref.actor.tau_pos".to_owned(), "sapo", "objective.loss.tau_positive"),
+        ("actor_rollout_ref.actor.tau_neg".to_owned(), "sapo", "objective.loss.tau_negative"),
+    ] {
+        if kind == readers {
+            match t.number(&key) {
+                Some(value) => t.set(&[&key], ours, &value.to_string()),
+                None => t.no_effect(&key, "null leaves the default"),
+            }
+        }
+        t.no_effect(&key, &format!("the loss `{mode}` does not read it"));
+    }
+    let cost = of("ppo_kl_coef");
+    if kind == "kl_cov" {
+        let value = t.number(&cost).unwrap_or(0.1);
+        t.set(&[&cost, MODE], "objective.loss.cov_coefficient", &value.to_string());
+    }
+    t.no_effect(&cost, &format!("the loss `{mode}` does not read it"));
+}
+
+/// `clip_ratio` stands for those of its bounds that are null.
+fn clip_range(t: &mut Translator) {
+    let Some(ratio) = t.number(CLIP) else {
+        t.no_effect(CLIP, "null leaves the default");
+        return;
+    };
+    for (key, ours) in [(LOW, "objective.loss.clip_low"), (HIGH, "objective.loss.clip_high")] {
+        if t.find(key).is_some_and(|given| given.node.is_null()) {
+            t.set(&[key], ours, &ratio.to_string());
+            t.part_of(CLIP, key);
+        }
+    }
+    t.no_effect(
+        CLIP,
+        "verl reads clip_ratio_low and clip_ratio_high, which are 0.2 unless they are set to null",
+    );
+}
