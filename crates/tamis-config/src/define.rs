@@ -4,7 +4,7 @@
 
 /// Defines a section: a plain struct whose fields are configuration keys.
 ///
-/// A field reads `name: Type = "default in YAML", check, resume;` where *check* is a [`crate::shape::Check`] and *resume* says
+/// A field reads `name: Type = "default in YAML", check, resume;` where *check* is a [`tamis_core::setting::Check`] and *resume* says
 /// whether the key may differ when a run is resumed (`Free`) or not (`Fixed`). `name("key"): ...` gives the key another name
 /// than the field, for keys that are Rust keywords.
 macro_rules! section {
@@ -33,18 +33,18 @@ macro_rules! section {
         }
 
         impl $crate::setting::Setting for $name {
-            fn shape() -> $crate::shape::Shape {
+            fn shape() -> tamis_core::setting::Shape {
                 #[allow(unused_imports, clippy::enum_glob_use, reason = "checks are written without their type")]
-                use $crate::shape::Check::*;
-                $crate::shape::Shape::Section {
+                use tamis_core::setting::Check::*;
+                tamis_core::setting::Shape::Section {
                     doc: concat!($($section_doc, "\n"),*),
                     keys: vec![$(
-                        $crate::shape::KeySpec {
+                        tamis_core::setting::KeySpec {
                             name: section!(@key $field $(, $key)?),
                             doc: concat!($($doc, "\n"),*),
-                            default: $default,
+                            default: $default.into(),
                             check: $check,
-                            resume: $crate::shape::Resume::$resume,
+                            resume: tamis_core::setting::Resume::$resume,
                             shape: <$ty as $crate::setting::Setting>::shape,
                         },
                     )*],
@@ -64,7 +64,7 @@ macro_rules! section {
 
             fn read(node: &$crate::tree::Node, path: &str, reader: &mut $crate::reader::Reader) -> Option<Self> {
                 #[allow(unused_imports, clippy::enum_glob_use, reason = "checks are written without their type")]
-                use $crate::shape::Check::*;
+                use tamis_core::setting::Check::*;
                 let known: &[&'static str] = &[$(section!(@key $field $(, $key)?)),*];
                 let section = reader.open(node, path, known)?;
                 $(
@@ -115,8 +115,8 @@ macro_rules! choice {
         }
 
         impl $crate::setting::Setting for $name {
-            fn shape() -> $crate::shape::Shape {
-                $crate::shape::Shape::Choice(vec![$(($text, concat!($($variant_doc, "\n"),*)),)*])
+            fn shape() -> tamis_core::setting::Shape {
+                tamis_core::setting::Shape::Choice(vec![$(($text, concat!($($variant_doc, "\n"),*)),)*])
             }
 
             fn read(node: &$crate::tree::Node, path: &str, reader: &mut $crate::reader::Reader) -> Option<Self> {
@@ -169,20 +169,20 @@ macro_rules! tagged {
                 match self { $(Self::$variant { .. } => $text,)* }
             }
 
-            pub(crate) fn variants() -> Vec<$crate::shape::Variant> {
+            pub(crate) fn variants() -> Vec<tamis_core::setting::Variant> {
                 #[allow(unused_imports, clippy::enum_glob_use, reason = "checks are written without their type")]
-                use $crate::shape::Check::*;
+                use tamis_core::setting::Check::*;
                 vec![$(
-                    $crate::shape::Variant {
+                    tamis_core::setting::Variant {
                         name: $text,
                         doc: concat!($($variant_doc, "\n"),*),
                         keys: vec![$(
-                            $crate::shape::KeySpec {
+                            tamis_core::setting::KeySpec {
                                 name: stringify!($field),
                                 doc: concat!($($key_doc, "\n"),*),
-                                default: $default,
+                                default: $default.into(),
                                 check: $check,
-                                resume: $crate::shape::Resume::$resume,
+                                resume: tamis_core::setting::Resume::$resume,
                                 shape: <$ty as $crate::setting::Setting>::shape,
                             },
                         )*],
@@ -205,7 +205,7 @@ macro_rules! tagged {
                 reader: &mut $crate::reader::Reader,
             ) -> Option<Self> {
                 #[allow(unused_imports, clippy::enum_glob_use, reason = "checks are written without their type")]
-                use $crate::shape::Check::*;
+                use tamis_core::setting::Check::*;
                 match kind {
                     $($text => {
                         $(
@@ -220,4 +220,73 @@ macro_rules! tagged {
     };
 }
 
-pub(crate) use {choice, section, tagged};
+/// Defines a section of which `kind` decides what keys it has: those of a tagged enum that its owner describes, and some of its own that all
+/// kinds have.
+macro_rules! kinded {
+    (
+        $(#[doc = $section_doc:literal])*
+        pub struct $name:ident {
+            $(#[doc = $kind_doc:literal])*
+            kind: $kind:ty;
+            $(
+                $(#[doc = $doc:literal])*
+                $field:ident : $ty:ty = $default:literal, $check:expr, $resume:ident;
+            )*
+        }
+    ) => {
+        $(#[doc = $section_doc])*
+        #[derive(Debug, Clone, PartialEq)]
+        pub struct $name {
+            $(#[doc = $kind_doc])*
+            pub kind: $kind,
+            $(
+                $(#[doc = $doc])*
+                pub $field: $ty,
+            )*
+        }
+
+        impl $crate::setting::Setting for $name {
+            fn shape() -> tamis_core::setting::Shape {
+                #[allow(unused_imports, clippy::enum_glob_use, reason = "checks are written without their type")]
+                use tamis_core::setting::Check::*;
+                let mut shape = <$kind as tamis_core::setting::Described>::shape();
+                if let tamis_core::setting::Shape::Tagged { doc, common, .. } = &mut shape {
+                    *doc = concat!($($section_doc, "\n"),*);
+                    $(
+                        common.push(tamis_core::setting::KeySpec {
+                            name: stringify!($field),
+                            doc: concat!($($doc, "\n"),*),
+                            default: $default.into(),
+                            check: $check,
+                            resume: tamis_core::setting::Resume::$resume,
+                            shape: <$ty as $crate::setting::Setting>::shape,
+                        });
+                    )*
+                }
+                shape
+            }
+
+            fn to_json(&self) -> serde_json::Value {
+                let mut json = serde_json::to_value(&self.kind).unwrap_or_default();
+                if let serde_json::Value::Object(object) = &mut json {
+                    $( object.insert(stringify!($field).to_owned(), $crate::setting::Setting::to_json(&self.$field)); )*
+                }
+                json
+            }
+
+            fn read(node: &$crate::tree::Node, path: &str, reader: &mut $crate::reader::Reader) -> Option<Self> {
+                #[allow(unused_imports, clippy::enum_glob_use, reason = "checks are written without their type")]
+                use tamis_core::setting::Check::*;
+                let shape = Self::shape();
+                let variant = reader.open_kind(node, path, &shape)?;
+                $(
+                    let $field = reader.key::<$ty>(node, path, stringify!($field), $default, $check);
+                )*
+                let kind = reader.kind::<$kind>(node, path, variant);
+                Some(Self { kind: kind?, $($field: $field?,)* })
+            }
+        }
+    };
+}
+
+pub(crate) use {choice, kinded, section, tagged};

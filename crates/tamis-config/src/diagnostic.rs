@@ -65,6 +65,18 @@ pub enum Problem {
         /// The system whose key it seems to be.
         owner: Option<&'static str>,
     },
+    /// A key that another kind of the section has.
+    #[error("unknown key `{key}`: the kind here is `{kind}`")]
+    OfOtherKind {
+        /// The key, with its path.
+        key: String,
+        /// The kind that the section has.
+        kind: &'static str,
+        /// The kinds that have the key.
+        kinds: Vec<&'static str>,
+        /// The keys that the section has.
+        known: Vec<String>,
+    },
     /// A value of another type than its key has.
     #[error("`{key}` must be {expected}, not {found}")]
     WrongType {
@@ -228,6 +240,19 @@ impl Problem {
             Self::UnknownKey { suggestion: Some(suggestion), .. }
             | Self::NotAllowed { suggestion: Some(suggestion), .. } => {
                 Some(format!("did you mean `{suggestion}`?"))
+            }
+            Self::OfOtherKind { kinds, known, .. } => {
+                let kinds: Vec<String> = kinds.iter().map(|kind| format!("`{kind}`")).collect();
+                let (last, others) = kinds.split_last()?;
+                let (names, have) = match others {
+                    [] => (last.clone(), "has"),
+                    _ => (format!("{} and {last}", others.join(", ")), "have"),
+                };
+                let known: Vec<&str> = known.iter().map(String::as_str).filter(|key| *key != "kind").collect();
+                Some(match known.as_slice() {
+                    [] => format!("{names} {have} it"),
+                    _ => format!("{names} {have} it; the keys here are {}", known.join(", ")),
+                })
             }
             Self::UnknownKey { known, .. } => Some(format!("the keys here are {}", known.join(", "))),
             Self::NotAMapping => Some("for example: `rollout: {n: 8}`".to_owned()),

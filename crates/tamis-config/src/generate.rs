@@ -9,7 +9,7 @@ use crate::foreign::{self, Becomes, Owner};
 use crate::preset::{preset_tree, preset_yaml};
 use crate::render::flow;
 use crate::schema::Preset;
-use crate::shape::{Check, KeySpec, Resume, Shape, Variant};
+use tamis_core::setting::{Check, KeySpec, Resume, Shape, Variant};
 use crate::source::{Source, SourceKind};
 use crate::suggest;
 use crate::table;
@@ -39,7 +39,7 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
 
 /// A default as JSON.
 fn default_json(spec: &KeySpec) -> Json {
-    yaml::parse(&Source::new(SourceKind::Default, spec.default)).map_or(Json::Null, |node| node.to_json())
+    yaml::parse(&Source::new(SourceKind::Default, &*spec.default)).map_or(Json::Null, |node| node.to_json())
 }
 
 /// The defaults of every key as commented YAML: the text of `defaults.yaml`.
@@ -65,21 +65,35 @@ fn defaults_section(text: &mut String, keys: &[KeySpec], indent: &str, commented
             }
         }
         match &(spec.shape)() {
-            Shape::Section { keys, .. } => {
-                let _ = writeln!(text, "{indent}{}:", spec.name);
-                defaults_section(text, keys, &format!("{indent}  "), commented);
-            }
             Shape::Nullable(inner) => {
-                if let (Shape::Section { keys, .. }, false) = (&**inner, commented) {
+                if let (Some(keys), false) = (default_keys(inner), commented) {
                     let _ = writeln!(text, "{indent}# {}:", spec.name);
-                    defaults_section(text, keys, &format!("{indent}#   "), true);
+                    defaults_section(text, &keys, &format!("{indent}#   "), true);
                 }
                 let _ = writeln!(text, "{indent}{}: {}", spec.name, spec.default);
             }
-            _ => {
-                let _ = writeln!(text, "{indent}{}: {}", spec.name, spec.default);
-            }
+            shape => match default_keys(shape) {
+                Some(keys) => {
+                    let _ = writeln!(text, "{indent}{}:", spec.name);
+                    defaults_section(text, &keys, &format!("{indent}  "), commented);
+                }
+                None => {
+                    let _ = writeln!(text, "{indent}{}: {}", spec.name, spec.default);
+                }
+            },
         }
+    }
+}
+
+/// The keys that a section has where nobody sets one: of a section with a `kind` those of the default kind.
+fn default_keys(shape: &Shape) -> Option<Vec<KeySpec>> {
+    match shape {
+        Shape::Section { keys, .. } => Some(keys.clone()),
+        Shape::Tagged { common, variants, default: Some(default), .. } => {
+            let own = variants.iter().filter(|variant| variant.name == *default);
+            Some(common.iter().chain(own.flat_map(|variant| &variant.keys)).cloned().collect())
+        }
+        _ => None,
     }
 }
 
@@ -115,9 +129,11 @@ fn schema_of(shape: &Shape, check: Check) -> Json {
             json!({"type": "object", "description": doc_text(doc), "additionalProperties": false,
                    "properties": properties(keys)})
         }
-        Shape::Tagged { doc, common, variants } => {
-            let kinds: Vec<Json> =
-                variants.iter().map(|variant| schema_of_variant(common, variant)).collect();
+        Shape::Tagged { doc, common, variants, default } => {
+            let kinds: Vec<Json> = variants
+                .iter()
+                .map(|variant| schema_of_variant(common, variant, *default != Some(variant.name)))
+                .collect();
             json!({"description": doc_text(doc), "oneOf": kinds})
         }
     };
@@ -163,7 +179,7 @@ fn properties(keys: &[KeySpec]) -> Json {
         let mut schema = schema_of(&shape, spec.check);
         if let Json::Object(object) = &mut schema {
             object.insert("description".to_owned(), json!(doc_text(spec.doc)));
-            if !matches!(shape, Shape::Section { .. }) {
+            if !matches!(shape, Shape::Section { .. }) && !spec.default.is_empty() {
                 object.insert("default".to_owned(), default_json(spec));
             }
         }
@@ -172,13 +188,15 @@ fn properties(keys: &[KeySpec]) -> Json {
     Json::Object(properties)
 }
 
-fn schema_of_variant(common: &[KeySpec], variant: &Variant) -> Json {
+fn schema_of_variant(common: &[KeySpec], variant: &Variant, is_named: bool) -> Json {
     let mut all = properties(common);
     if let (Json::Object(all), Json::Object(own)) = (&mut all, properties(&variant.keys)) {
         all.extend(own);
         all.insert("kind".to_owned(), json!({"const": variant.name}));
     }
-    json!({"type": "object", "description": doc_text(variant.doc), "additionalProperties": false, "required": ["kind"],
+    let asked = variant.keys.iter().filter(|spec| spec.default.is_empty()).map(|spec| spec.name);
+    let required: Vec<&str> = is_named.then_some("kind").into_iter().chain(asked).collect();
+    json!({"type": "object", "description": doc_text(variant.doc), "additionalProperties": false, "required": required,
            "properties": all})
 }
 
@@ -279,9 +297,9 @@ fn reference_table(text: &mut String, path: &str, keys: &[KeySpec]) {
         if let Some(condition) = spec.check.describe() {
             let _ = write!(kind, ", {condition}");
         }
-        let default = if matches!(shape, Shape::Section { .. }) {
+        let default = if default_keys(&shape).is_some() {
             "see below".to_owned()
-        } else if spec.default.is_empty() || spec.default == "''" {
+        } else if spec.is_required() {
             "required".to_owned()
         } else {
             format!("`{}`", spec.default)
@@ -428,8 +446,7 @@ fn explain_one(text: &mut String, entry: &table::Key) {
         let names: Vec<&str> = keys.iter().map(|spec| spec.name).collect();
         let _ = writeln!(text, "  keys       {}", names.join(", "));
     } else {
-        let default =
-            if spec.default.is_empty() || spec.default == "''" { "none: required" } else { spec.default };
+        let default = if spec.is_required() { "none: required" } else { &*spec.default };
         let _ = writeln!(text, "  default    {default}");
     }
     let _ = writeln!(

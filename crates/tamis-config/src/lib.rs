@@ -19,7 +19,7 @@ mod rules;
 pub mod schema;
 mod server_command;
 pub mod setting;
-pub mod shape;
+mod path;
 mod show;
 pub mod source;
 mod suggest;
@@ -37,7 +37,7 @@ pub use preset::PresetDifference;
 pub use resume::{ResumeDifference, length_may_change, resume_differences};
 pub use schema::*;
 pub use server_command::ServerCommand;
-pub use shape::is_placeholder;
+pub use path::is_placeholder;
 pub use value::{
     ByteSize, EmptyRound, FreeMap, Frequency, LogRatioLimit, Paths, Program, RoundLimit, TokenizerSource,
 };

@@ -18,10 +18,10 @@ use crate::reader::{KnownNames, Reader};
 use crate::rules::{self, Purpose};
 use crate::schema::{Config, Preset, RewardKind};
 use crate::setting::Setting;
-use crate::shape::Shape;
+use tamis_core::setting::Shape;
 use crate::source::{Origin, Source, SourceKind};
 use crate::table::{self, Place};
-use crate::tree::{Entry, Node, Value};
+use crate::tree::{Entry, Node, Value, forget_other_kind};
 use crate::yaml;
 
 /// The defaults of every key, as commented YAML.
@@ -334,11 +334,11 @@ impl Layers {
         if let Some(preset) = preset {
             let mut layer = preset::preset_tree(preset).clone();
             shaping = take(&mut layer, "reward");
-            tree.merge(layer);
+            tree.merge(layer, table::root());
         }
         for file in files {
             if matches!(file.value, Value::Map(_)) {
-                tree.merge(file);
+                tree.merge(file, table::root());
             } else {
                 diagnostics.push(Diagnostic::error(Problem::NotAMapping, Some(file.origin)));
                 is_whole = false;
@@ -379,11 +379,13 @@ pub(crate) fn default_tree() -> &'static Node {
 
 /// `section:` with nothing below it says nothing; it must not wipe out what lower layers hold.
 fn prune_empty_sections(node: &mut Node, shape: &Shape) {
-    let (Value::Map(entries), Shape::Section { keys, .. }) = (&mut node.value, shape) else { return };
+    let Value::Map(entries) = &mut node.value else { return };
+    if !matches!(shape, Shape::Section { .. }) {
+        return;
+    }
     entries.retain_mut(|entry| {
-        let Some(spec) = keys.iter().find(|spec| spec.name == entry.key) else { return true };
-        let shape = (spec.shape)();
-        let is_section = matches!(shape, Shape::Section { .. });
+        let shape = shape.of_key(&entry.key);
+        let is_section = matches!(shape, Shape::Section { .. } | Shape::Tagged { .. });
         prune_empty_sections(&mut entry.node, &shape);
         !(is_section && entry.node.is_null())
     });
@@ -506,6 +508,16 @@ pub(crate) fn apply(tree: &mut Node, argument: Override, diagnostics: &mut Vec<D
         }
         return;
     }
+    let around = parts.iter().rev().skip(1).rev().fold(table::root().clone(), |shape, part| match shape.without_null() {
+        Shape::List(item) => (**item).clone(),
+        shape => shape.of_key(part),
+    });
+    if let (Operation::Set(kind), Some(("kind", above))) = (&operation, parts.split_last().map(|(last, above)| (*last, above)))
+        && let Some(Node { value: Value::Map(entries), .. }) = slot_of_existing(tree, above)
+    {
+        forget_other_kind(entries, kind, &around);
+    }
+    let shape = parts.last().map_or(Shape::Free, |part| around.of_key(part));
     let slot = match slot(tree, &parts, &origin) {
         Ok(slot) => slot,
         Err(problem) => {
@@ -514,7 +526,7 @@ pub(crate) fn apply(tree: &mut Node, argument: Override, diagnostics: &mut Vec<D
         }
     };
     match operation {
-        Operation::Set(node) => slot.merge(node),
+        Operation::Set(node) => slot.merge(node, &shape),
         Operation::Add(node) => match (&mut slot.value, node) {
             (Value::List(items), Node { value: Value::List(more), .. }) => {
                 items.extend(more);
@@ -524,12 +536,12 @@ pub(crate) fn apply(tree: &mut Node, argument: Override, diagnostics: &mut Vec<D
                 items.push(node);
                 slot.origin = origin;
             }
-            (_, node) => slot.merge(node),
+            (_, node) => slot.merge(node, &shape),
         },
         Operation::Reset => {
             *slot = default_tree().at(&path).cloned().unwrap_or_else(|| match place {
-                Place::Key(spec) => yaml::parse(&Source::new(SourceKind::Default, spec.default))
-                    .unwrap_or_else(|_| Node::plain(spec.default, origin.clone())),
+                Place::Key(spec) => yaml::parse(&Source::new(SourceKind::Default, &*spec.default))
+                    .unwrap_or_else(|_| Node::plain(&*spec.default, origin.clone())),
                 Place::Item | Place::Free => Node::plain("null", origin.clone()),
             });
         }

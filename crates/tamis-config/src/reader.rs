@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 
+use serde_json::Value as Json;
+use tamis_core::setting::{Check, Described, KeySpec, Shape, Variant};
+
 use crate::diagnostic::{Diagnostic, Problem};
 use crate::setting::Setting;
-use crate::shape::{Check, KeySpec, Shape, Variant};
 use crate::source::{Origin, Source, SourceKind};
 use crate::suggest;
 use crate::tree::{Node, Value, join, parse_bool, parse_float};
@@ -84,47 +86,150 @@ impl Reader {
             self.wrong_type(node, path, &Shape::Section { doc: "", keys: Vec::new() });
             return None;
         }
-        for entry in node.entries() {
-            if !known.contains(&entry.key.as_str()) {
-                let key = join(path, &entry.key);
-                let suggestion = suggest::nearest_key(&key, path, known, (self.names.paths)());
-                let owner = (self.names.owner_of)(&key);
-                let known = known.iter().map(|&name| name.to_owned()).collect();
-                let problem = Problem::UnknownKey { key, suggestion, known, owner };
-                self.diagnostics.push(Diagnostic::error(problem, Some(entry.origin.clone())));
-            }
-        }
+        self.refuse_unknown(node, path, known, None);
         Some(node)
     }
 
-    /// Opens a section whose keys depend on `kind`; gives the kind's name.
-    pub fn open_tagged<'n>(
+    /// Reports the keys of a section that it does not have; `among` are the kinds that it could be of, and the one that it is of.
+    fn refuse_unknown(
         &mut self,
-        node: &'n Node,
+        node: &Node,
         path: &str,
-        common: &[KeySpec],
-        variants: &[Variant],
-    ) -> Option<(&'static str, &'n Node)> {
-        let Value::Map(_) = node.value else {
-            self.wrong_type(node, path, &Shape::Tagged { doc: "", common: Vec::new(), variants: Vec::new() });
+        known: &[&'static str],
+        among: Option<(&[Variant], &'static str)>,
+    ) {
+        for entry in node.entries().iter().filter(|entry| !known.contains(&entry.key.as_str())) {
+            let key = join(path, &entry.key);
+            let origin = Some(entry.origin.clone());
+            let has = |variant: &&Variant| variant.keys.iter().any(|spec| spec.name == entry.key);
+            if let Some((variants, kind)) = among
+                && variants.iter().any(|variant| has(&variant))
+            {
+                let kinds = variants.iter().filter(has).map(|variant| variant.name).collect();
+                let known = known.iter().map(|&name| name.to_owned()).collect();
+                self.diagnostics.push(Diagnostic::error(Problem::OfOtherKind { key, kind, kinds, known }, origin));
+                continue;
+            }
+            let suggestion = suggest::nearest_key(&key, path, known, (self.names.paths)());
+            let owner = (self.names.owner_of)(&key);
+            let known = known.iter().map(|&name| name.to_owned()).collect();
+            let problem = Problem::UnknownKey { key, suggestion, known, owner };
+            self.diagnostics.push(Diagnostic::error(problem, origin));
+        }
+    }
+
+    /// Opens a section whose keys depend on `kind`: gives the kind, or the default one where none is named.
+    pub fn open_kind<'s>(&mut self, node: &Node, path: &str, shape: &'s Shape) -> Option<&'s Variant> {
+        let Shape::Tagged { common, variants, default, .. } = shape else { return None };
+        let is_section = matches!(node.value, Value::Map(_)) || (node.is_null() && default.is_some());
+        if !is_section {
+            self.wrong_type(node, path, shape);
             return None;
-        };
+        }
         let names: Vec<&'static str> = variants.iter().map(|variant| variant.name).collect();
-        let Some(tag) = node.get("kind") else {
-            let problem = Problem::MissingKey {
-                key: join(path, "kind"),
-                allowed: names.iter().map(|&name| name.to_owned()).collect(),
-            };
-            self.report(node, problem);
-            return None;
+        let named = match (node.get("kind"), default) {
+            (Some(tag), _) => {
+                let index = self.choice(tag, &join(path, "kind"), &names);
+                if index.is_none() {
+                    self.unsound.push(path.to_owned());
+                }
+                *names.get(index?)?
+            }
+            (None, Some(default)) => default,
+            (None, None) => {
+                let allowed = names.iter().map(|&name| name.to_owned()).collect();
+                self.report(node, Problem::MissingKey { key: join(path, "kind"), allowed });
+                return None;
+            }
         };
-        let index = self.choice(tag, &join(path, "kind"), &names)?;
-        let variant = variants.get(index)?;
+        let variant = variants.iter().find(|variant| variant.name == named)?;
         let mut known: Vec<&'static str> = vec!["kind"];
-        known.extend(common.iter().map(|spec| spec.name));
+        known.extend(common.iter().map(|spec| spec.name).filter(|&name| name != "kind"));
         known.extend(variant.keys.iter().map(|spec| spec.name));
-        let section = self.open(node, path, &known)?;
-        Some((variant.name, section))
+        self.refuse_unknown(node, path, &known, Some((variants, variant.name)));
+        Some(variant)
+    }
+
+    /// Reads the keys of one kind of a type that its owner describes.
+    pub fn kind<T: Described>(&mut self, section: &Node, path: &str, variant: &Variant) -> Option<T> {
+        let mut object = self.keys(section, path, &variant.keys)?;
+        object.insert("kind".to_owned(), Json::String(variant.name.to_owned()));
+        self.built(section, path, Json::Object(object))
+    }
+
+    /// A value of a type that its owner describes, from what was checked against the type's shape.
+    pub(crate) fn built<T: Described>(&mut self, node: &Node, path: &str, json: Json) -> Option<T> {
+        // What the shape lets through is a value; that a type does not take it would be a mistake in its description.
+        let built = serde_json::from_value(json);
+        if let Err(error) = &built {
+            let message = error.to_string();
+            self.report(node, Problem::Refused { key: path.to_owned(), message, hint: None });
+        }
+        built.ok()
+    }
+
+    /// Reads a value by its shape, every key in it checked or at its default.
+    pub(crate) fn shaped(&mut self, node: &Node, path: &str, shape: &Shape) -> Option<Json> {
+        match shape {
+            Shape::Bool => bool::read(node, path, self).map(Json::Bool),
+            Shape::Integer => u64::read(node, path, self).map(Json::from),
+            Shape::Number => f64::read(node, path, self).map(|number| number.to_json()),
+            Shape::Text(_) => String::read(node, path, self).map(Json::String),
+            Shape::Choice(values) => {
+                let names: Vec<&'static str> = values.iter().map(|(name, _)| *name).collect();
+                let index = self.choice(node, path, &names)?;
+                names.get(index).map(|&name| Json::from(name))
+            }
+            Shape::Nullable(_) if node.is_null() => Some(Json::Null),
+            Shape::Nullable(inner) => self.shaped(node, path, inner),
+            Shape::List(item) => {
+                let Value::List(items) = &node.value else {
+                    self.wrong_type(node, path, shape);
+                    return None;
+                };
+                // All items are read before any failure counts, so that all violations are reported.
+                let values: Vec<Option<Json>> = (items.iter().enumerate())
+                    .map(|(index, node)| self.shaped(node, &format!("{path}[{index}]"), item))
+                    .collect();
+                values.into_iter().collect()
+            }
+            Shape::Section { keys, .. } => {
+                let known: Vec<&'static str> = keys.iter().map(|spec| spec.name).collect();
+                let section = self.open(node, path, &known)?;
+                self.keys(section, path, keys).map(Json::Object)
+            }
+            Shape::Tagged { common, .. } => {
+                let variant = self.open_kind(node, path, shape)?;
+                let common: Vec<KeySpec> =
+                    common.iter().filter(|spec| spec.name != "kind").cloned().collect();
+                let (own, shared) = (self.keys(node, path, &variant.keys), self.keys(node, path, &common));
+                let mut object = own?;
+                object.extend(shared?);
+                object.insert("kind".to_owned(), Json::from(variant.name));
+                Some(Json::Object(object))
+            }
+            Shape::Path(_)
+            | Shape::NumberOrText(_)
+            | Shape::Tuple(..)
+            | Shape::OneOrMany(_)
+            | Shape::Free
+            | Shape::Named(_) => unreachable!("types of this shape are read by themselves"),
+        }
+    }
+
+    /// The keys of an open section by their shapes.
+    fn keys(&mut self, section: &Node, path: &str, specs: &[KeySpec]) -> Option<serde_json::Map<String, Json>> {
+        let read: Vec<(&str, Option<Json>)> = specs
+            .iter()
+            .map(|spec| {
+                let shape = (spec.shape)();
+                let value = self.checked(section, path, spec.name, &spec.default, spec.check, &shape, |node, path, reader| {
+                    reader.shaped(node, path, &shape)
+                }, Numbers::of_json);
+                (spec.name, value)
+            })
+            .collect();
+        read.into_iter().map(|(name, value)| Some((name.to_owned(), value?))).collect()
     }
 
     /// Reads one key of an open section, or its default where it is absent, and checks it.
@@ -135,53 +240,71 @@ impl Reader {
         section: &Node,
         path: &str,
         name: &str,
-        default: &'static str,
+        default: &str,
         check: Check,
+    ) -> Option<T> {
+        self.checked(section, path, name, default, check, &T::shape(), T::read, Numbers::of)
+    }
+
+    /// [`Self::key`] of a type that is read by `read` and whose numbers `numbers` finds.
+    #[expect(clippy::too_many_arguments, reason = "what a key is, and how its type is read")]
+    fn checked<T>(
+        &mut self,
+        section: &Node,
+        path: &str,
+        name: &str,
+        default: &str,
+        check: Check,
+        shape: &Shape,
+        read: impl Fn(&Node, &str, &mut Self) -> Option<T>,
+        numbers: impl Fn(&T) -> Numbers,
     ) -> Option<T> {
         let full = join(path, name);
         let Some(node) = section.get(name) else {
             // A default that is not allowed stands for "must be given".
             let node = self.default_node(default, &section.origin);
-            let value = T::read(&node, &full, self)?;
-            if check.accepts(&value) {
+            let num_diagnostics = self.diagnostics.len();
+            let value = if default.is_empty() { None } else { read(&node, &full, self) };
+            if let Some(value) = value
+                && (numbers(&value).fulfil(check) || self.diagnostics.len() > num_diagnostics)
+            {
                 return Some(value);
             }
             // What asks for the key is the kind, where there is one.
             let asking = section.get("kind").filter(|kind| kind.origin.is_from_user()).unwrap_or(section);
-            self.report(asking, Problem::Missing { key: full.clone(), expected: T::shape().describe() });
-            self.unsound.push(full);
-            return Some(value);
+            self.report(asking, Problem::Missing { key: full.clone(), expected: shape.describe() });
+            self.unsound.push(full.clone());
+            return if default.is_empty() { None } else { read(&node, &full, self) };
         };
-        let value = T::read(node, &full, self);
-        match value {
-            Some(value) if check.accepts(&value) && check.accepts_single(&value) => return Some(value),
-            Some(value) => {
-                let mut condition = check.describe().unwrap_or_default();
-                if check.accepts(&value) {
-                    let among = if condition.is_empty() { "a number" } else { &condition };
-                    condition =
-                        format!("{among} in single precision (about 1e-45 to 3e38 in size, 7 digits)");
-                    let beyond = value.reals().into_iter().find(|number| !check.holds_single(*number));
-                    if let Some(number) = beyond {
-                        let _ = write!(condition, ": {number:?} becomes {} there", number as f32);
-                    }
-                }
-                let problem =
-                    Problem::OutOfRange { key: full.clone(), value: describe_value(node), condition };
-                self.report(node, problem);
+        if let Some(value) = read(node, &full, self) {
+            let found = numbers(&value);
+            if found.fulfil(check) && found.fit_single(check) {
+                return Some(value);
             }
-            None => {}
+            let mut condition = check.describe().unwrap_or_default();
+            if found.fulfil(check) {
+                let among = if condition.is_empty() { "a number" } else { &condition };
+                condition = format!("{among} in single precision (about 1e-45 to 3e38 in size, 7 digits)");
+                if let Some(number) = found.reals.iter().find(|number| !check.holds_single(**number)) {
+                    let _ = write!(condition, ": {number:?} becomes {} there", *number as f32);
+                }
+            }
+            let problem = Problem::OutOfRange { key: full.clone(), value: describe_value(node), condition };
+            self.report(node, problem);
+        }
+        self.unsound.push(full.clone());
+        if default.is_empty() {
+            return None;
         }
         let node = self.default_node(default, &section.origin);
         let num_diagnostics = self.diagnostics.len();
-        let value = T::read(&node, &full, self);
+        let value = read(&node, &full, self);
         self.diagnostics.truncate(num_diagnostics);
-        self.unsound.push(full);
         value
     }
 
     /// A default's raw value. What is wrong under a default is shown at its section, where the user can do something about it.
-    fn default_node(&self, default: &'static str, section: &Origin) -> Node {
+    fn default_node(&self, default: &str, section: &Origin) -> Node {
         let origin = if section.is_from_user() { section.clone() } else { Origin::start_of(&self.defaults) };
         if default.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_')) {
             return Node::plain(default, origin);
@@ -226,6 +349,50 @@ impl Reader {
                 None
             }
         }
+    }
+}
+
+/// What a [`Check`] looks at in a value.
+struct Numbers {
+    /// Every number.
+    all: Vec<f64>,
+    /// Those that the engine computes with in single precision.
+    reals: Vec<f64>,
+    /// Whether it is an empty text or list.
+    is_empty: bool,
+}
+
+impl Numbers {
+    fn of<T: Setting>(value: &T) -> Self {
+        Self { all: value.numbers(), reals: value.reals(), is_empty: value.is_empty() }
+    }
+
+    fn of_json(value: &Json) -> Self {
+        let mut found = Self { all: Vec::new(), reals: Vec::new(), is_empty: false };
+        match value {
+            Json::Number(number) => {
+                found.all.extend(number.as_f64());
+                found.reals.extend(number.as_f64().filter(|_| number.is_f64()));
+            }
+            Json::String(text) => found.is_empty = text.is_empty(),
+            Json::Array(items) => {
+                for item in items.iter().map(Self::of_json) {
+                    found.all.extend(item.all);
+                    found.reals.extend(item.reals);
+                }
+                found.is_empty = items.is_empty();
+            }
+            Json::Null | Json::Bool(_) | Json::Object(_) => {}
+        }
+        found
+    }
+
+    fn fulfil(&self, check: Check) -> bool {
+        !(check == Check::NotEmpty && self.is_empty) && self.all.iter().all(|&number| check.holds(number))
+    }
+
+    fn fit_single(&self, check: Check) -> bool {
+        self.reals.iter().all(|&number| check.holds_single(number))
     }
 }
 

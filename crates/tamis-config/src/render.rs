@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value as Json;
 
-use crate::shape::Shape;
+use tamis_core::setting::{KeySpec, Shape};
 use crate::source::SourceKind;
 use crate::tree::{Node, join, parse_bool, parse_float};
 
@@ -34,13 +34,20 @@ pub(crate) fn section(
 ) {
     let Json::Object(object) = value else { return };
     let mut names: Vec<(&str, Option<Shape>)> = Vec::new();
-    if let Shape::Section { keys, .. } = shape {
-        names.extend(
-            keys.iter()
-                .filter(|spec| object.contains_key(spec.name))
-                .map(|spec| (spec.name, Some((spec.shape)()))),
-        );
-    }
+    let kind = object.get("kind").and_then(Json::as_str);
+    let keys: Vec<KeySpec> = match shape {
+        Shape::Section { keys, .. } => keys.clone(),
+        Shape::Tagged { common, variants, default, .. } => {
+            let own = variants.iter().filter(|variant| Some(variant.name) == kind.or(*default));
+            common.iter().chain(own.flat_map(|variant| &variant.keys)).cloned().collect()
+        }
+        _ => Vec::new(),
+    };
+    names.extend(
+        keys.iter()
+            .filter(|spec| object.contains_key(spec.name))
+            .map(|spec| (spec.name, Some((spec.shape)()))),
+    );
     for name in object.keys() {
         if !names.iter().any(|(known, _)| known == name) {
             names.push((name, None));
@@ -55,7 +62,7 @@ pub(crate) fn section(
         }
         let indent = "  ".repeat(depth);
         match (&inner, value) {
-            (Shape::Section { .. }, Json::Object(entries)) if !entries.is_empty() => {
+            (Shape::Section { .. } | Shape::Tagged { .. }, Json::Object(entries)) if !entries.is_empty() => {
                 let _ = writeln!(text, "{indent}{}:", key_text(name));
                 section(text, &full, depth + 1, &inner, value, origin);
             }

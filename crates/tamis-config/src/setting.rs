@@ -6,7 +6,9 @@ use std::time::Duration;
 use serde_json::Value as Json;
 
 use crate::reader::Reader;
-use crate::shape::{PathKind, Shape};
+use tamis_core::setting::{Described, PathKind, Shape};
+
+use crate::path::PathText as _;
 use crate::tree::{Node, Value, parse_bool, parse_float};
 
 /// A type that a configuration key can have.
@@ -20,7 +22,7 @@ pub trait Setting: Sized {
     /// The value as JSON, as a configuration would hold it.
     fn to_json(&self) -> Json;
 
-    /// Every number that a [`Check`](crate::shape::Check) looks at.
+    /// Every number that a [`Check`](tamis_core::setting::Check) looks at.
     fn numbers(&self) -> Vec<f64> {
         Vec::new()
     }
@@ -35,6 +37,28 @@ pub trait Setting: Sized {
         false
     }
 }
+
+/// Types that their owner describes are read by their shape.
+macro_rules! owned {
+    ($($owned:ty),* $(,)?) => {$(
+        impl Setting for $owned {
+            fn shape() -> Shape {
+                <$owned as Described>::shape()
+            }
+
+            fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
+                let json = reader.shaped(node, path, &Self::shape())?;
+                reader.built(node, path, json)
+            }
+
+            fn to_json(&self) -> Json {
+                serde_json::to_value(self).unwrap_or_default()
+            }
+        }
+    )*};
+}
+
+owned! {}
 
 impl Setting for bool {
     fn shape() -> Shape {

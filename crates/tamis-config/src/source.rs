@@ -25,6 +25,11 @@ pub enum SourceKind {
 }
 
 impl SourceKind {
+    /// Whether it is an argument, or what an argument or a file of another system became: what lies over all files of ours.
+    pub(crate) fn is_command_line(&self) -> bool {
+        matches!(self, Self::Argument | Self::Foreign(_) | Self::ForeignFile(_))
+    }
+
     /// The file that it is; `None` for what is none.
     pub fn file(&self) -> Option<&Path> {
         match self {

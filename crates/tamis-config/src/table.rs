@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use crate::diagnostic::Problem;
 use crate::schema::Config;
 use crate::setting::Setting;
-use crate::shape::{KeySpec, Shape};
+use tamis_core::setting::{KeySpec, Shape};
 use crate::suggest;
 use crate::tree::join;
 

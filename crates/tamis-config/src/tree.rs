@@ -1,5 +1,7 @@
 //! The raw value tree: YAML with the position of every key and value.
 
+use tamis_core::setting::Shape;
+
 use crate::source::Origin;
 
 /// A value with its position.
@@ -106,27 +108,41 @@ impl Node {
         Some(&self.origin).filter(|origin| origin.is_from_user()).or_else(inside)
     }
 
-    /// Puts `other` over this: mappings key by key, anything else replaced.
-    pub fn merge(&mut self, other: Node) {
-        match (&mut self.value, other.value) {
-            (Value::Map(ours), Value::Map(theirs)) => {
-                if theirs.is_empty() {
-                    return;
+    /// The text of a scalar; `None` for null and for anything else.
+    pub fn as_text(&self) -> Option<&str> {
+        match &self.value {
+            Value::Scalar { text, .. } if !self.is_null() => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Puts `other` over this: mappings key by key, anything else replaced. Where the section has a `kind` and `other` names another one, the
+    /// keys of the former kind go with it.
+    pub fn merge(&mut self, other: Node, shape: &Shape) {
+        let shape = shape.without_null();
+        let Value::Map(theirs) = other.value else {
+            (self.value, self.origin) = (other.value, other.origin);
+            return;
+        };
+        let Value::Map(ours) = &mut self.value else {
+            (self.value, self.origin) = (Value::Map(theirs), other.origin);
+            return;
+        };
+        if theirs.is_empty() {
+            return;
+        }
+        if let Some(kind) = theirs.iter().find(|entry| entry.key == "kind") {
+            forget_other_kind(ours, &kind.node, shape);
+        }
+        self.origin = other.origin;
+        for entry in theirs {
+            match ours.iter_mut().find(|own| own.key == entry.key) {
+                Some(own) => {
+                    own.origin = entry.origin;
+                    let shape = shape.of_key(&own.key);
+                    own.node.merge(entry.node, &shape);
                 }
-                self.origin = other.origin;
-                for entry in theirs {
-                    match ours.iter_mut().find(|own| own.key == entry.key) {
-                        Some(own) => {
-                            own.origin = entry.origin;
-                            own.node.merge(entry.node);
-                        }
-                        None => ours.push(entry),
-                    }
-                }
-            }
-            (_, value) => {
-                self.value = value;
-                self.origin = other.origin;
+                None => ours.push(entry),
             }
         }
     }
@@ -147,6 +163,19 @@ impl Node {
             }
         }
     }
+}
+
+/// Takes the keys of another kind than `kind` out of a section. Those that all kinds have stay, and so do those of the command line, which is one
+/// layer whatever the order of its arguments.
+pub(crate) fn forget_other_kind(entries: &mut Vec<Entry>, kind: &Node, shape: &Shape) {
+    let Shape::Tagged { common, default, .. } = shape.without_null() else { return };
+    let own = entries.iter().find(|entry| entry.key == "kind").and_then(|entry| entry.node.as_text());
+    if own.or(*default) == kind.as_text() {
+        return;
+    }
+    entries.retain(|entry| {
+        common.iter().any(|spec| spec.name == entry.key) || entry.origin.source.kind.is_command_line()
+    });
 }
 
 fn plain_to_json(text: &str) -> serde_json::Value {

@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use tamis_core::filter::{
-    FilterError, GroupFilter, Mass, MinP, Percentile, Pool, Quota, TopK, TopP, judge_columns,
+    FilterError, GroupFilter, Mass, MinP, Percentile, Pool, TopK, TopP, judge_columns,
 };
 
 const SIZE: usize = 16;
@@ -30,9 +30,9 @@ fn rewards(groups: usize) -> Vec<f64> {
 fn main() -> Result<(), FilterError> {
     let pool = Pool::default();
     let filters = [
-        ("top_p softmax", GroupFilter::TopP(TopP { p: 0.5, ..TopP::default() })),
-        ("top_p linear", GroupFilter::TopP(TopP { p: 0.5, mass: Mass::Linear, ..TopP::default() })),
-        ("top_k", GroupFilter::TopK(TopK { k: Quota::Fraction(0.25), pool })),
+        ("top_p softmax", GroupFilter::TopP(TopP { p: 0.5, ..TopP::of(0.9) })),
+        ("top_p linear", GroupFilter::TopP(TopP { p: 0.5, mass: Mass::Linear, ..TopP::of(0.9) })),
+        ("top_k", GroupFilter::TopK(TopK { k: None, fraction: Some(0.25), pool })),
         ("min_p", GroupFilter::MinP(MinP { p: 0.8, pool })),
         ("percentile", GroupFilter::Percentile(Percentile { low: 0.25, high: 0.75, pool })),
     ];

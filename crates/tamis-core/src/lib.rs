@@ -25,3 +25,4 @@ pub mod printable;
 pub mod ragged;
 pub mod random;
 pub mod schedule;
+pub mod setting;

@@ -22,7 +22,7 @@ mod trl;
 mod verl;
 
 use crate::override_argument::ValueForm;
-use crate::shape::Shape;
+use tamis_core::setting::Shape;
 use crate::table::{self, Place};
 
 pub(crate) use documents::{OWN_FILES, flatten, flatten_tree, is_foreign_tree};

@@ -11,7 +11,7 @@ use super::translator::{
 use super::{easyr1, entry, hydra, inside, ragen, section_owner, trl, verl};
 use crate::diagnostic::{Diagnostic, Problem};
 use crate::override_argument::Override;
-use crate::shape::Shape;
+use tamis_core::setting::Shape;
 use crate::source::{Source, SourceKind};
 use crate::suggest;
 use crate::table::{self, Place};

@@ -12,7 +12,7 @@ use crate::foreign::{
 use crate::load::{apply, load_tree, read_source};
 use crate::override_argument::{Operation, Override};
 use crate::render;
-use crate::shape::is_placeholder;
+use crate::path::is_placeholder;
 use crate::source::{Origin, Source, SourceKind};
 use crate::table;
 use crate::tree::{Node, Value};

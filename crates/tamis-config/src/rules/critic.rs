@@ -3,7 +3,7 @@
 use super::Checker;
 use super::train::divisors_near;
 use crate::schema::{Estimator, FilterKind, LrScheduleKind};
-use crate::shape::Shape;
+use tamis_core::setting::Shape;
 use crate::table;
 
 impl Checker<'_> {

@@ -3,7 +3,7 @@
 use crate::define::{choice, section, tagged};
 use crate::reader::Reader;
 use crate::setting::Setting;
-use crate::shape::Shape;
+use tamis_core::setting::Shape;
 use crate::tree::Node;
 
 choice! {
@@ -231,13 +231,14 @@ impl Setting for ShapingConfig {
             doc: "One change to finished advantages.",
             common: Vec::new(),
             variants: Self::variants(),
+            default: None,
         }
     }
 
     fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
-        let variants = Self::variants();
-        let (kind, section) = reader.open_tagged(node, path, &[], &variants)?;
-        Self::read_kind(kind, section, path, reader)
+        let shape = Self::shape();
+        let variant = reader.open_kind(node, path, &shape)?;
+        Self::read_kind(variant.name, node, path, reader)
     }
 
     fn to_json(&self) -> serde_json::Value {

@@ -37,7 +37,7 @@ pub use data::{
 pub use early_stop::{
     CollapseForm, EarlyStopConfig, EmptyStepsConfig, LowSuccessConfig, RewardCollapseConfig,
 };
-pub use filter::{Bounds, FilterConfig, FilterKind, Mass, PoolScore, Prefer, Singleton};
+pub use filter::FilterConfig;
 pub use model::{Architecture, InitConfig, ModelConfig, SaveDtype};
 pub use objective::{
     AdaptiveEntropyConfig, AdaptiveKlConfig, Aggregation, CispoBound, EntropyConfig, GspoForm,

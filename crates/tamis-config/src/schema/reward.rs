@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::define::{choice, section, tagged};
 use crate::reader::Reader;
 use crate::setting::Setting;
-use crate::shape::{Check, KeySpec, Resume, Shape};
+use tamis_core::setting::{Check, KeySpec, Resume, Shape};
 use crate::tree::{Entry, Node, Value, join};
 use crate::value::{FreeMap, Program};
 
@@ -237,6 +237,7 @@ impl Setting for SourceRewards {
             doc: "A verifier.",
             common: Vec::new(),
             variants: RewardKind::variants(),
+            default: None,
         }))
     }
 
@@ -247,8 +248,8 @@ impl Setting for SourceRewards {
         }
         // A table in a table would say nothing more.
         let is_allowed = |name: &str| VERIFIERS.contains(&name) && name != "by_source";
-        let variants: Vec<_> =
-            RewardKind::variants().into_iter().filter(|variant| is_allowed(variant.name)).collect();
+        let variants = RewardKind::variants().into_iter().filter(|variant| is_allowed(variant.name)).collect();
+        let shape = Shape::Tagged { doc: "A verifier.", common: Vec::new(), variants, default: None };
         let mut all = Some(Vec::new());
         for entry in node.entries() {
             let path = join(path, &entry.key);
@@ -264,8 +265,8 @@ impl Setting for SourceRewards {
                 _ => entry.node.clone(),
             };
             let kind = reader
-                .open_tagged(&named, &path, &[], &variants)
-                .and_then(|(kind, section)| RewardKind::read_kind(kind, section, &path, reader));
+                .open_kind(&named, &path, &shape)
+                .and_then(|variant| RewardKind::read_kind(variant.name, &named, &path, reader));
             // What is wrong with the others is reported too.
             match (&mut all, kind) {
                 (Some(all), Some(kind)) => all.push((entry.key.clone(), kind)),
@@ -330,21 +331,21 @@ impl Setting for RewardConfig {
             KeySpec {
                 name: "kind",
                 doc: "What it computes. Each kind has keys of its own.",
-                default: "",
+                default: "".into(),
                 check: Check::Any,
                 resume: Resume::Fixed,
                 shape: || Shape::Text("name of a kind"),
             },
         );
-        Shape::Tagged { doc: "One reward function.", common, variants: RewardKind::variants() }
+        Shape::Tagged { doc: "One reward function.", common, variants: RewardKind::variants(), default: None }
     }
 
     fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
-        let variants = RewardKind::variants();
-        let (kind, section) = reader.open_tagged(node, path, &Self::common(), &variants)?;
-        let name = reader.key::<Option<String>>(section, path, "name", "null", Check::NotEmpty);
-        let weight = reader.key::<f64>(section, path, "weight", "1.0", Check::Any);
-        let kind = RewardKind::read_kind(kind, section, path, reader)?;
+        let shape = Self::shape();
+        let variant = reader.open_kind(node, path, &shape)?;
+        let name = reader.key::<Option<String>>(node, path, "name", "null", Check::NotEmpty);
+        let weight = reader.key::<f64>(node, path, "weight", "1.0", Check::Any);
+        let kind = RewardKind::read_kind(variant.name, node, path, reader)?;
         let name = name?.filter(|name| name != RAW_OUTCOME).unwrap_or_else(|| kind.as_str().to_owned());
         Some(Self { name, weight: weight?, kind })
     }

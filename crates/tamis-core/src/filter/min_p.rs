@@ -1,10 +1,9 @@
 //! `min_p`: groups not far behind the best.
 
-use serde::{Deserialize, Serialize};
-
 use super::pool::SLACK;
-use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Prefer, Scope, Verdict};
+use super::{percent, Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Prefer, Scope, Verdict};
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -13,13 +12,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "keeps the groups of a round whose score is at least a share of the best",
     formula: "score >= p * max(score); preferring the smallest, score <= min(score) / p",
     source: "RAGEN, rollout_filter_strategy min_p",
-    defaults: &[
-        ("filter.p", "required"),
-        ("filter.score", "deviation"),
-        ("filter.ddof", "0"),
-        ("filter.prefer", "largest"),
-        ("filter.include_zero", "true"),
-    ],
+    defaults: &[],
     degenerate: &[
         "scale: no positive factor on the scores matters; a shift of means and sums does",
         "the best group is always kept, where one competes; where the best deviation is 0 all are, unless `include_zero: false`",
@@ -29,45 +22,32 @@ pub(super) const ENTRY: Entry = Entry {
     known_as: &[("RAGEN", "actor_rollout_ref.rollout.rollout_filter_strategy=min_p")],
     differences: &["RAGEN keeps nothing where the best score is negative"],
 };
-
-/// Keeps the groups of a round whose score is at least a share `p` of the best: `score ≥ p · max`, or with the smallest preferred
-/// `score ≤ min / p` (both within a billionth). See [`Pool`] for score and who competes.
-///
-/// `p = 0` keeps every group that competes, `p = 1` only those level with the best. A negative best score is stretched the other
-/// way (`max / p`, `min · p`), so that the bound is never beyond the best.
-///
-/// # Scale
-/// A positive factor on the scores changes nothing; a shift (of a mean or a sum) does.
-///
-/// # Source
-/// RAGEN, `rollout_filter.py`, strategy `min_p`, whose `prefer: smallest` came on 2026-01-25.
-///
-/// ```
-/// use tamis_core::filter::{judge_columns, MinP, Pool};
-/// let column = [-5.0, 5.0, -4.0, 4.0, -3.9, 3.9]; // deviations 5, 4, 3.9
-/// let (verdicts, _) = judge_columns(&MinP { p: 0.8, pool: Pool::default() }, None, &column, &[0, 2, 4, 6])?;
-/// let kept: Vec<bool> = verdicts.iter().map(|verdict| verdict.is_kept()).collect();
-/// assert_eq!(kept, [true, true, false]);
-/// # Ok::<(), tamis_core::filter::FilterError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MinP {
-    /// The share of the best score, in \[0, 1\].
-    pub p: f64,
-    /// Score, and who competes.
-    #[serde(default)]
-    pub pool: Pool,
-}
-
-impl MinP {
-    /// The filter with its settings checked.
+settings! {
+    /// Keeps the groups of a round whose score is at least a share `p` of the best: `score ≥ p · max`, or with the smallest preferred
+    /// `score ≤ min / p` (both within a billionth). See [`Pool`] for score and who competes.
     ///
-    /// # Errors
-    /// [`FilterError::MinP`] where `p` is outside \[0, 1\], and those of the pool's settings.
-    pub fn checked(self) -> Result<Self, FilterError> {
-        self.pool.check()?;
-        if (0.0..=1.0).contains(&self.p) { Ok(self) } else { Err(FilterError::MinP(self.p)) }
+    /// `p = 0` keeps every group that competes, `p = 1` only those level with the best. A negative best score is stretched the other
+    /// way (`max / p`, `min · p`), so that the bound is never beyond the best.
+    ///
+    /// # Scale
+    /// A positive factor on the scores changes nothing; a shift (of a mean or a sum) does.
+    ///
+    /// # Source
+    /// RAGEN, `rollout_filter.py`, strategy `min_p`, whose `prefer: smallest` came on 2026-01-25.
+    ///
+    /// ```
+    /// use tamis_core::filter::{judge_columns, MinP, Pool};
+    /// let column = [-5.0, 5.0, -4.0, 4.0, -3.9, 3.9]; // deviations 5, 4, 3.9
+    /// let (verdicts, _) = judge_columns(&MinP { p: 0.8, pool: Pool::default() }, None, &column, &[0, 2, 4, 6])?;
+    /// let kept: Vec<bool> = verdicts.iter().map(|verdict| verdict.is_kept()).collect();
+    /// assert_eq!(kept, [true, true, false]);
+    /// # Ok::<(), tamis_core::filter::FilterError>(())
+    /// ```
+    #[derive(Copy)]
+    pub struct MinP {
+        /// Share of the best score that a group needs.
+        p: f64, Between(0.0, 1.0);
+        ..pool: Pool;
     }
 }
 
@@ -78,6 +58,23 @@ impl Filter for MinP {
 
     fn scope(&self) -> Scope {
         Scope::Pool
+    }
+
+    fn check(&self) -> Result<(), FilterError> {
+        self.pool.check()?;
+        if (0.0..=1.0).contains(&self.p) { Ok(()) } else { Err(FilterError::MinP(self.p)) }
+    }
+
+    fn rule(&self) -> String {
+        format!("the groups of each round within {} of the best, by the {}", percent(self.p), self.pool.ranked())
+    }
+
+    fn pool(&self) -> Option<Pool> {
+        Some(self.pool)
+    }
+
+    fn admits_uniform(&self) -> bool {
+        self.pool.admits_uniform()
     }
 
     fn judge(&self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Vec<Verdict> {

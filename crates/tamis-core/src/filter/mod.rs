@@ -44,7 +44,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use group_filter::GroupFilter;
-pub use mean_range::{Ends, MeanRange};
+pub use mean_range::{Bounds, MeanRange};
 pub use metric::{AvailableMetrics, ExtraColumns, FinalReward, Metric, MetricError};
 pub use min_p::MinP;
 pub use percentile::Percentile;
@@ -91,6 +91,44 @@ pub trait Filter {
     /// Whether groups are judged one by one or a round at a time.
     fn scope(&self) -> Scope;
 
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// What makes no sense in them.
+    fn check(&self) -> Result<(), FilterError>;
+
+    /// What is kept, in words: `groups with max > min`.
+    fn rule(&self) -> String;
+
+    /// The pool in which it compares the groups of a round, where it does.
+    fn pool(&self) -> Option<Pool> {
+        None
+    }
+
+    /// Whether it may keep a group whose members all have the same metric, by its settings alone: a selection among the groups of a round in
+    /// which such groups compete. A group-relative advantage learns nothing from them.
+    ///
+    /// ```
+    /// use tamis_core::filter::{Filter, Mass, Pool, TopP, Variance};
+    /// let softmax = TopP::of(0.9);
+    /// assert!(softmax.admits_uniform());
+    /// // Without mass such a group is never kept, and without `include_zero` it does not compete.
+    /// assert!(!TopP { mass: Mass::Linear, ..softmax }.admits_uniform());
+    /// let pool = Pool { include_zero: false, ..Pool::default() };
+    /// assert!(!TopP { pool, ..softmax }.admits_uniform());
+    /// assert!(!Variance::default().admits_uniform());
+    /// ```
+    fn admits_uniform(&self) -> bool {
+        false
+    }
+
+    /// Whether a group is kept whatever its other members score, once some of them have this smallest and largest metric. Only the variance
+    /// filter can know before the group is complete.
+    fn is_certain(&self, min: f64, max: f64) -> bool {
+        let _ = (min, max);
+        false
+    }
+
     /// One verdict per group, in order. `groups` is any slice of groups for [`Scope::Point`], a whole round for
     /// [`Scope::Pool`].
     fn judge(&self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Vec<Verdict>;
@@ -124,6 +162,12 @@ pub enum FilterError {
         setting: &'static str,
         /// What it is.
         value: f64,
+    },
+    /// Both of two keys that say the same, or neither.
+    #[error("the {filter} filter needs `k` or `fraction`, and only one of them")]
+    Quota {
+        /// The filter.
+        filter: &'static str,
     },
     /// A count that keeps too little to be useful.
     #[error("the {filter} filter's `k` must be at least {least}, got {count}")]
@@ -190,6 +234,11 @@ pub enum FilterError {
     Metric(#[from] MetricError),
 }
 
+/// A share in percent.
+fn percent(share: f64) -> String {
+    format!("{}%", 100.0 * share)
+}
+
 /// Judges P groups whose metric lies flat: group i is `metric[offsets[i]..offsets[i + 1]]` (\[B\] and \[P + 1\]).
 ///
 /// The one path that every judgement takes, in a run and offline; linear in B, no allocation but the two results \[P\].
@@ -211,7 +260,7 @@ pub enum FilterError {
 /// # Errors
 /// [`FilterError::Offsets`] and [`FilterError::OffsetEnds`] where the offsets do not cut the values into groups.
 pub fn judge_columns(
-    filter: &impl Filter,
+    filter: &dyn Filter,
     scale: Option<OutcomeScale>,
     metric: &[f64],
     offsets: &[usize],
@@ -225,7 +274,7 @@ pub fn judge_columns(
 /// # Errors
 /// Those of [`Metric::values`].
 pub fn judge_groups(
-    filter: &impl Filter,
+    filter: &dyn Filter,
     metric: &Metric,
     groups: &[Group],
     extra: &ExtraColumns<'_>,

@@ -1,9 +1,8 @@
 //! `percentile`: a band of the ranking.
 
-use serde::{Deserialize, Serialize};
-
-use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Scope, Verdict};
+use super::{percent, Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Scope, Verdict};
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -12,14 +11,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "keeps a band of the ranking of a round, a quartile say",
     formula: "ranks round(low * n) up to round(high * n), of the n groups that compete, best first; at least one",
     source: "RAGEN, rollout_filter_strategy percentile_range (branch more-experiments)",
-    defaults: &[
-        ("filter.low", "0"),
-        ("filter.high", "1"),
-        ("filter.score", "deviation"),
-        ("filter.ddof", "0"),
-        ("filter.prefer", "largest"),
-        ("filter.include_zero", "true"),
-    ],
+    defaults: &[],
     degenerate: &[
         "scale: only the order of the scores counts, so neither scale nor shift of a score matters",
         "a band narrower than a group keeps the one group where it begins; nothing competes: none",
@@ -29,46 +21,24 @@ pub(super) const ENTRY: Entry = Entry {
     known_as: &[("RAGEN", "actor_rollout_ref.rollout.rollout_filter_strategy=percentile_range")],
     differences: &[],
 };
-
-/// Keeps the groups whose rank lies between two shares of the ranking: `round(low · n) ≤ rank < round(high · n)` with the n groups that
-/// compete ranked from 0, best first, and at least one group. See [`Pool`] for score, ties and who competes.
-///
-/// `low = 0, high = 0.25` is the best quarter; the four quarters share no group and leave none out (of four groups or more).
-///
-/// # Scale
-/// Only the order of the scores counts.
-///
-/// # Source
-/// RAGEN, branch `more-experiments`, strategy `percentile_range` (its ablation by quartiles of the reward deviation).
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Percentile {
-    /// Where the band begins, as a share of the ranking.
-    pub low: f64,
-    /// Where it ends.
-    pub high: f64,
-    /// Score, and who competes.
-    pub pool: Pool,
-}
-
-impl Default for Percentile {
-    fn default() -> Self {
-        Self { low: 0.0, high: 1.0, pool: Pool::default() }
-    }
-}
-
-impl Percentile {
-    /// The filter with its settings checked.
+settings! {
+    /// Keeps the groups whose rank lies between two shares of the ranking: `round(low · n) ≤ rank < round(high · n)` with the n groups that
+    /// compete ranked from 0, best first, and at least one group. See [`Pool`] for score, ties and who competes.
     ///
-    /// # Errors
-    /// [`FilterError::Band`] unless 0 ≤ low < high ≤ 1, and those of the pool's settings.
-    pub fn checked(self) -> Result<Self, FilterError> {
-        self.pool.check()?;
-        if 0.0 <= self.low && self.low < self.high && self.high <= 1.0 {
-            Ok(self)
-        } else {
-            Err(FilterError::Band { low: self.low, high: self.high })
-        }
+    /// `low = 0, high = 0.25` is the best quarter; the four quarters share no group and leave none out (of four groups or more).
+    ///
+    /// # Scale
+    /// Only the order of the scores counts.
+    ///
+    /// # Source
+    /// RAGEN, branch `more-experiments`, strategy `percentile_range` (its ablation by quartiles of the reward deviation).
+    #[derive(Copy)]
+    pub struct Percentile {
+        /// Where the band begins, as a share of the ranking.
+        low: f64 = 0.0;
+        /// Where it ends.
+        high: f64 = 1.0;
+        ..pool: Pool;
     }
 }
 
@@ -79,6 +49,33 @@ impl Filter for Percentile {
 
     fn scope(&self) -> Scope {
         Scope::Pool
+    }
+
+    fn check(&self) -> Result<(), FilterError> {
+        self.pool.check()?;
+        if 0.0 <= self.low && self.low < self.high && self.high <= 1.0 {
+            Ok(())
+        } else {
+            Err(FilterError::Band { low: self.low, high: self.high })
+        }
+    }
+
+    fn rule(&self) -> String {
+        let Self { low, high, pool } = self;
+        format!(
+            "the groups of each round from {} to {} of the ranking, by the {}",
+            percent(*low),
+            percent(*high),
+            pool.ranked()
+        )
+    }
+
+    fn pool(&self) -> Option<Pool> {
+        Some(self.pool)
+    }
+
+    fn admits_uniform(&self) -> bool {
+        self.pool.admits_uniform()
     }
 
     fn judge(&self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Vec<Verdict> {

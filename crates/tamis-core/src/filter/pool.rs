@@ -1,86 +1,57 @@
 //! What pool filters share: the score by which the groups of a round are ranked, and who may compete.
 
-use std::fmt;
-
-use serde::{Deserialize, Serialize};
-
 use super::{DropReason, FilterError, GroupStatistics, OutcomeScale, Verdict};
+use crate::{choice, settings};
 
-/// The number of a group by which a pool filter ranks it, over the group's scored members.
-///
-/// With the metric this covers what RAGEN ranks by: its `reward_variance` is [`Deviation`](Self::Deviation) of the reward,
-/// `reward` its [`Mean`](Self::Mean), `reward_sum` its [`Sum`](Self::Sum), `length` and `entropy` the mean of those metrics,
-/// `entropy_variance` the deviation of the entropy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PoolScore {
-    /// Standard deviation; 0 for a group of one.
-    #[default]
-    Deviation,
-    /// Its square.
-    Variance,
-    /// Mean.
-    Mean,
-    /// Sum.
-    Sum,
-}
-
-impl PoolScore {
-    /// The name in configurations.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Deviation => "deviation",
-            Self::Variance => "variance",
-            Self::Mean => "mean",
-            Self::Sum => "sum",
-        }
+choice! {
+    /// What a pool filter ranks groups by, over the scored members of a group.
+    ///
+    /// With the metric this covers what RAGEN ranks by: its `reward_variance` is the deviation of the reward, `reward` its mean,
+    /// `reward_sum` its sum, `length` and `entropy` the mean of those metrics, `entropy_variance` the deviation of the entropy.
+    pub enum PoolScore {
+        /// Standard deviation of the metric; 0 for a group of one.
+        Deviation = "deviation",
+        /// Its variance.
+        Variance = "variance",
+        /// Its mean.
+        Mean = "mean",
+        /// Its sum.
+        Sum = "sum",
     }
 }
 
-impl fmt::Display for PoolScore {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.name())
+choice! {
+    /// Which scores a pool filter prefers.
+    pub enum Prefer {
+        /// The largest.
+        Largest = "largest",
+        /// The smallest.
+        Smallest = "smallest",
     }
 }
 
-/// Which scores are the good ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Prefer {
-    /// The largest.
-    #[default]
-    Largest,
-    /// The smallest.
-    Smallest,
-}
-
-/// How the groups of a round compete: what every pool filter has in common.
-///
-/// Groups are ranked by score, best first; groups of equal score in dispatch order. Scores that agree to twelve digits are equal:
-/// a deviation must not rank differently for the order in which its members were added up.
-///
-/// Groups without enough scored members are dropped as `unscored` and never compete. Without `include_zero`, neither do
-/// groups whose score is 0 (at most 1e-10 in size).
-///
-/// A dropped group is called what it is. Ranked by spread, one whose members are equal has none to show: it is all correct, all wrong
-/// or uniform (`singleton` where it is a group of one), whether it competed or not. So is one of score 0 that did not compete; where its
-/// members differ (a mean of 0) it is `zero_score`. Every other group competed, and its rank kept it out: `outside_pool`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Pool {
-    /// What groups are ranked by.
-    pub score: PoolScore,
-    /// 0: population deviation and variance; 1: those of a sample (RAGEN).
-    pub ddof: u8,
-    /// Which scores are good.
-    pub prefer: Prefer,
-    /// Whether groups of score 0 compete.
-    pub include_zero: bool,
-}
-
-impl Default for Pool {
-    fn default() -> Self {
-        Self { score: PoolScore::Deviation, ddof: 0, prefer: Prefer::Largest, include_zero: true }
+settings! {
+    /// How the groups of a round compete: what every pool filter has in common.
+    ///
+    /// Groups are ranked by score, best first; groups of equal score in dispatch order. Scores that agree to twelve digits are equal:
+    /// a deviation must not rank differently for the order in which its members were added up.
+    ///
+    /// Groups without enough scored members are dropped as `unscored` and never compete. Without `include_zero`, neither do
+    /// groups whose score is 0 (at most 1e-10 in size).
+    ///
+    /// A dropped group is called what it is. Ranked by spread, one whose members are equal has none to show: it is all correct, all wrong
+    /// or uniform (`singleton` where it is a group of one), whether it competed or not. So is one of score 0 that did not compete; where its
+    /// members differ (a mean of 0) it is `zero_score`. Every other group competed, and its rank kept it out: `outside_pool`.
+    #[derive(Copy)]
+    pub struct Pool {
+        /// What groups are ranked by.
+        score: PoolScore = PoolScore::Deviation;
+        /// 0: deviation and variance of a population; 1: those of a sample, as RAGEN has them.
+        ddof: u8 = 0, Between(0.0, 1.0);
+        /// Which scores are the good ones.
+        prefer: Prefer = Prefer::Largest;
+        /// Whether groups whose score is 0 compete.
+        include_zero: bool = true;
     }
 }
 
@@ -114,6 +85,12 @@ impl Pool {
     /// Whether a group of equal members may be kept: ranked by spread only where its score of 0 competes, else like any other.
     pub(super) fn admits_uniform(self) -> bool {
         self.include_zero || !self.is_by_spread()
+    }
+
+    /// What groups are ranked by, in words: `largest deviation, but not 0,`.
+    pub(super) fn ranked(self) -> String {
+        let zero = if self.include_zero { "" } else { ", but not 0," };
+        format!("{} {}{zero}", self.prefer, self.score)
     }
 
     /// The score of a group; `None` where too few of its members have a metric.

@@ -19,11 +19,11 @@ fn kept(filter: impl Filter, deviations: &[f64]) -> Vec<usize> {
 }
 
 fn nucleus(p: f64) -> TopP {
-    TopP { p, ..TopP::default() }
+    TopP { p, ..TopP::of(0.9) }
 }
 
 fn mass(p: f64, mass: Mass, slack: f64) -> TopP {
-    TopP { p, mass, slack, ..TopP::default() }
+    TopP { p, mass, slack, ..TopP::of(0.9) }
 }
 
 fn without_zero(filter: TopP) -> TopP {
@@ -46,7 +46,7 @@ fn the_originals_worked_cases() {
         assert_eq!(kept(mass(1.0, mass_form, 0.01), &[0.5, 0.0, 2.0]), [0, 1, 2]);
     }
     // By the mean of the reward, half of two groups: (10, 11) before (0, 5).
-    let half = TopK { k: Quota::Fraction(0.5), pool: Pool { score: PoolScore::Mean, ..Pool::default() } };
+    let half = TopK { k: None, fraction: Some(0.5), pool: Pool { score: PoolScore::Mean, ..Pool::default() } };
     let groups = [GroupStatistics::of(&[10.0, 11.0], None), GroupStatistics::of(&[0.0, 5.0], None)];
     assert_eq!(kept_of(&half.judge(&groups, None)), [0]);
 }
@@ -92,12 +92,12 @@ fn the_softmax_keeps_one_and_the_mass_forms_may_keep_none() {
 #[test]
 fn the_smallest_are_preferred_where_asked() {
     let smallest = Pool { prefer: Prefer::Smallest, ..Pool::default() };
-    let judge = |filter: GroupFilter| kept(filter, &[3.0, 0.0, 1.0, 2.0]);
-    assert_eq!(judge(GroupFilter::TopK(TopK { k: Quota::Count(2), pool: smallest })), [1, 2]);
+    let judge = |filter: GroupFilter| kept_of(&filter.judge(&spread(&[3.0, 0.0, 1.0, 2.0]), None));
+    assert_eq!(judge(GroupFilter::TopK(TopK { k: Some(2), fraction: None, pool: smallest })), [1, 2]);
     // Weights 1, e^-1, e^-2, e^-3 of 1.553: 0.644, 0.881, 0.968.
-    assert_eq!(judge(GroupFilter::TopP(TopP { p: 0.8, pool: smallest, ..TopP::default() })), [1, 2]);
+    assert_eq!(judge(GroupFilter::TopP(TopP { p: 0.8, pool: smallest, ..TopP::of(0.9) })), [1, 2]);
     // The group without mass is passed over: 1 + 2 of 6.
-    let linear = TopP { p: 0.5, mass: Mass::Linear, pool: smallest, ..TopP::default() };
+    let linear = TopP { p: 0.5, mass: Mass::Linear, pool: smallest, ..TopP::of(0.9) };
     assert_eq!(judge(GroupFilter::TopP(linear)), [2, 3]);
     let above_zero = Pool { include_zero: false, ..smallest };
     assert_eq!(judge(GroupFilter::MinP(MinP { p: 0.5, pool: above_zero })), [2, 3]);
@@ -108,17 +108,17 @@ fn the_smallest_are_preferred_where_asked() {
 
 #[test]
 fn counts_fractions_shares_and_bands() {
-    let k = |k| TopK { k, pool: Pool::default() };
+    let k = |k, fraction| TopK { k, fraction, pool: Pool::default() };
     let eight = [0.1, 0.8, 0.3, 0.5, 0.5, 0.2, 0.0, 0.7];
-    assert_eq!(kept(k(Quota::Count(4)), &eight), [1, 3, 4, 7]);
-    assert_eq!(kept(k(Quota::Count(99)), &eight).len(), 8);
-    assert_eq!(kept(k(Quota::Fraction(0.5)), &eight), [1, 3, 4, 7]);
-    assert_eq!(kept(k(Quota::Fraction(0.01)), &eight), [1]);
+    assert_eq!(kept(k(Some(4), None), &eight), [1, 3, 4, 7]);
+    assert_eq!(kept(k(Some(99), None), &eight).len(), 8);
+    assert_eq!(kept(k(None, Some(0.5)), &eight), [1, 3, 4, 7]);
+    assert_eq!(kept(k(None, Some(0.01)), &eight), [1]);
     // 0.29 of 100 is 28.999999999999996 in floating point.
-    assert_eq!(kept(k(Quota::Fraction(0.29)), &[1.0; 100]).len(), 29);
+    assert_eq!(kept(k(None, Some(0.29)), &[1.0; 100]).len(), 29);
     // A fraction is of all groups of the round, though only some compete.
     let nonzero = Pool { include_zero: false, ..Pool::default() };
-    let half = TopK { k: Quota::Fraction(0.5), pool: nonzero };
+    let half = TopK { k: None, fraction: Some(0.5), pool: nonzero };
     assert_eq!(kept(half, &[1.0, 0.0, 2.0, 0.0, 0.5, 0.0]), [0, 2, 4]);
     let min_p = |p| MinP { p, pool: Pool::default() };
     assert_eq!(kept(min_p(0.5), &eight), [1, 3, 4, 7]);
@@ -145,11 +145,11 @@ fn negative_scores() {
         .map(|mean| GroupStatistics::of(&[mean - 1.0, mean + 1.0], None))
         .collect();
     let judge = |filter: &dyn Filter| kept_of(&filter.judge(&groups, None));
-    assert_eq!(judge(&TopK { k: Quota::Count(2), pool: by_mean }), [0, 3]);
+    assert_eq!(judge(&TopK { k: Some(2), fraction: None, pool: by_mean }), [0, 3]);
     assert_eq!(judge(&MinP { p: 0.5, pool: by_mean }), [0, 3]);
-    assert_eq!(judge(&TopP { p: 0.99, mass: Mass::Linear, pool: by_mean, ..TopP::default() }), [0; 0]);
+    assert_eq!(judge(&TopP { p: 0.99, mass: Mass::Linear, pool: by_mean, ..TopP::of(0.9) }), [0; 0]);
     // e^0, e^-1, e^-2 of 1.504: 0.665, 0.909.
-    assert_eq!(judge(&TopP { p: 0.9, pool: by_mean, ..TopP::default() }), [0, 3]);
+    assert_eq!(judge(&TopP { p: 0.9, pool: by_mean, ..TopP::of(0.9) }), [0, 3]);
     let smallest = Pool { prefer: Prefer::Smallest, ..by_mean };
     assert_eq!(judge(&MinP { p: 0.3, pool: smallest }), [1, 2]);
 }
@@ -168,7 +168,7 @@ fn reasons_of_the_dropped() {
     ];
     let offsets = [0, 3, 6, 9, 12, 15, 18, 19];
     let names = |pool: Pool| -> Vec<&'static str> {
-        let filter = TopK { k: Quota::Count(1), pool };
+        let filter = TopK { k: Some(1), fraction: None, pool };
         let (verdicts, _) = judge_columns(&filter, SCALE, &column, &offsets).unwrap();
         verdicts.iter().map(|verdict| verdict.name()).collect()
     };
@@ -183,7 +183,7 @@ fn reasons_of_the_dropped() {
     assert_eq!(names(by_mean), ["kept", "all_wrong", out, "unscored", out, out, out]);
     // A mean of 0 with members that differ is no uniform group.
     let groups = [GroupStatistics::of(&[-1.0, 1.0], SCALE)];
-    let verdicts = TopK { k: Quota::Count(1), pool: by_mean }.judge(&groups, SCALE);
+    let verdicts = TopK { k: Some(1), fraction: None, pool: by_mean }.judge(&groups, SCALE);
     assert_eq!(verdicts, [Verdict::Dropped(DropReason::ZeroScore)]);
 }
 
@@ -202,7 +202,7 @@ fn rounding_does_not_decide_ties() {
     }
     assert!(distinct.len() > 1, "the case shows nothing where all orders add up alike");
     for prefer in [Prefer::Largest, Prefer::Smallest] {
-        let filter = TopK { k: Quota::Count(3), pool: Pool { prefer, ..Pool::default() } };
+        let filter = TopK { k: Some(3), fraction: None, pool: Pool { prefer, ..Pool::default() } };
         assert_eq!(kept_of(&filter.judge(&groups, None)), [0, 1, 2]);
     }
 }
@@ -219,24 +219,24 @@ fn enormous_scores_are_still_ranked() {
     assert_eq!(kept_of(&TopP { pool, ..by_variance }.judge(&groups, None)), [0]);
     let sums = [GroupStatistics::of(&[f64::MAX; 3], None), GroupStatistics::of(&[1.0; 3], None)];
     let pool = Pool { score: PoolScore::Sum, ..Pool::default() };
-    assert_eq!(kept_of(&TopK { k: Quota::Count(1), pool }.judge(&sums, None)), [0]);
+    assert_eq!(kept_of(&TopK { k: Some(1), fraction: None, pool }.judge(&sums, None)), [0]);
 }
 
 #[test]
 fn members_of_the_largest_variance() {
-    let choose = |k: Quota, values: &[f64]| WithinGroup { k, include_zero: true }.members(values).unwrap();
-    assert_eq!(choose(Quota::Count(2), &[0.0, 0.0, 1.0, 1.0]), [true, false, false, true]);
-    assert_eq!(choose(Quota::Count(2), &[1.0; 3]), [true, true, false]);
-    assert_eq!(choose(Quota::Fraction(0.5), &[3.0, 0.0, 9.0, 1.0]), [false, true, true, false]);
-    assert_eq!(choose(Quota::Fraction(0.1), &[3.0, 0.0, 9.0]), [false, true, true]);
+    let choose = |k, fraction, values: &[f64]| WithinGroup { k, fraction, include_zero: true }.members(values).unwrap();
+    assert_eq!(choose(Some(2), None, &[0.0, 0.0, 1.0, 1.0]), [true, false, false, true]);
+    assert_eq!(choose(Some(2), None, &[1.0; 3]), [true, true, false]);
+    assert_eq!(choose(None, Some(0.5), &[3.0, 0.0, 9.0, 1.0]), [false, true, true, false]);
+    assert_eq!(choose(None, Some(0.1), &[3.0, 0.0, 9.0]), [false, true, true]);
     let nan = f64::NAN;
-    assert_eq!(choose(Quota::Count(2), &[nan, 2.0, nan, 5.0]), [false, true, false, true]);
-    assert_eq!(choose(Quota::Count(4), &[nan, 2.0]), [false, true]);
-    assert_eq!(choose(Quota::Count(2), &[]), [false; 0]);
-    assert_eq!(choose(Quota::Count(2), &[1e308, -1e308, f64::MAX, 0.0]), [false, true, true, false]);
+    assert_eq!(choose(Some(2), None, &[nan, 2.0, nan, 5.0]), [false, true, false, true]);
+    assert_eq!(choose(Some(4), None, &[nan, 2.0]), [false, true]);
+    assert_eq!(choose(Some(2), None, &[]), [false; 0]);
+    assert_eq!(choose(Some(2), None, &[1e308, -1e308, f64::MAX, 0.0]), [false, true, true, false]);
     let groups = [GroupStatistics::of(&[1.0, 1.0], SCALE), GroupStatistics::of(&[1.0, nan], SCALE)];
     let names = |include_zero| {
-        let filter = WithinGroup { k: Quota::Count(2), include_zero };
+        let filter = WithinGroup { k: Some(2), fraction: None, include_zero };
         let verdicts = filter.judge(&groups, SCALE);
         verdicts.iter().map(|verdict| verdict.name()).collect::<Vec<_>>()
     };
@@ -247,23 +247,23 @@ fn members_of_the_largest_variance() {
 
 #[test]
 fn pool_settings_are_checked() {
-    let error = |json: &str| {
-        let filter: GroupFilter = serde_json::from_str(json).unwrap();
-        filter.checked().unwrap_err().to_string()
-    };
-    insta::assert_snapshot!(error(r#"{"kind": "top_p", "p": 0.0}"#), @"the top_p filter's `p` must lie above 0 and be at most 1, got 0");
-    insta::assert_snapshot!(error(r#"{"kind": "top_p", "temperature": 0.0}"#), @"the top_p filter's `temperature` must be a finite number above 0, got 0");
-    insta::assert_snapshot!(error(r#"{"kind": "top_p", "slack": -1.0}"#), @"the top_p filter's `slack` must be a finite number of at least 0, got -1");
-    insta::assert_snapshot!(error(r#"{"kind": "top_p", "mass": "variance", "pool": {"score": "mean"}}"#), @"the top_p filter's mass `variance` is the square of the deviation: it needs the score `deviation`, not `mean`");
-    insta::assert_snapshot!(error(r#"{"kind": "top_k", "k": {"count": 0}}"#), @"the top_k filter's `k` must be at least 1, got 0");
-    insta::assert_snapshot!(error(r#"{"kind": "top_k", "k": {"fraction": 1.5}}"#), @"the top_k filter's `fraction` must lie above 0 and be at most 1, got 1.5");
-    insta::assert_snapshot!(error(r#"{"kind": "min_p", "p": -0.1}"#), @"the min_p filter's `p` must lie between 0 and 1, got -0.1");
-    insta::assert_snapshot!(error(r#"{"kind": "percentile", "low": 0.5, "high": 0.5}"#), @"the percentile filter's band must satisfy 0 <= low < high <= 1, got 0.5 to 0.5");
-    insta::assert_snapshot!(error(r#"{"kind": "within_group", "k": {"count": 1}}"#), @"the within_group filter's `k` must be at least 2, got 1");
-    insta::assert_snapshot!(error(r#"{"kind": "top_p", "p": 1.5}"#), @"the top_p filter's `p` must lie above 0 and be at most 1, got 1.5");
-    insta::assert_snapshot!(error(r#"{"kind": "min_p", "p": 1.5}"#), @"the min_p filter's `p` must lie between 0 and 1, got 1.5");
-    insta::assert_snapshot!(error(r#"{"kind": "percentile", "low": 0.5, "high": 1.5}"#), @"the percentile filter's band must satisfy 0 <= low < high <= 1, got 0.5 to 1.5");
-    insta::assert_snapshot!(error(r#"{"kind": "min_p", "p": 0.5, "pool": {"ddof": 2}}"#), @"a deviation has `ddof` 0 (population) or 1 (sample), got 2");
+    let error = |filter: &dyn Filter| filter.check().unwrap_err().to_string();
+    let pool = Pool { score: PoolScore::Mean, ..Pool::default() };
+    let two = Pool { ddof: 2, ..Pool::default() };
+    insta::assert_snapshot!(error(&TopP::of(0.0)), @"the top_p filter's `p` must lie above 0 and be at most 1, got 0");
+    insta::assert_snapshot!(error(&TopP { temperature: 0.0, ..TopP::of(0.9) }), @"the top_p filter's `temperature` must be a finite number above 0, got 0");
+    insta::assert_snapshot!(error(&TopP { slack: -1.0, ..TopP::of(0.9) }), @"the top_p filter's `slack` must be a finite number of at least 0, got -1");
+    insta::assert_snapshot!(error(&TopP { mass: Mass::Variance, pool, ..TopP::of(0.9) }), @"the top_p filter's mass `variance` is the square of the deviation: it needs the score `deviation`, not `mean`");
+    insta::assert_snapshot!(error(&TopK { k: Some(0), ..TopK::default() }), @"the top_k filter's `k` must be at least 1, got 0");
+    insta::assert_snapshot!(error(&TopK { fraction: Some(1.5), ..TopK::default() }), @"the top_k filter's `fraction` must lie above 0 and be at most 1, got 1.5");
+    insta::assert_snapshot!(error(&MinP { p: -0.1, pool }), @"the min_p filter's `p` must lie between 0 and 1, got -0.1");
+    insta::assert_snapshot!(error(&Percentile { low: 0.5, high: 0.5, pool }), @"the percentile filter's band must satisfy 0 <= low < high <= 1, got 0.5 to 0.5");
+    insta::assert_snapshot!(error(&TopK::default()), @"the top_k filter needs `k` or `fraction`, and only one of them");
+    insta::assert_snapshot!(error(&WithinGroup { k: Some(1), ..WithinGroup::default() }), @"the within_group filter's `k` must be at least 2, got 1");
+    insta::assert_snapshot!(error(&TopP::of(1.5)), @"the top_p filter's `p` must lie above 0 and be at most 1, got 1.5");
+    insta::assert_snapshot!(error(&MinP { p: 1.5, pool }), @"the min_p filter's `p` must lie between 0 and 1, got 1.5");
+    insta::assert_snapshot!(error(&Percentile { low: 0.5, high: 1.5, pool }), @"the percentile filter's band must satisfy 0 <= low < high <= 1, got 0.5 to 1.5");
+    insta::assert_snapshot!(error(&MinP { p: 0.5, pool: two }), @"a deviation has `ddof` 0 (population) or 1 (sample), got 2");
 }
 
 /// 1, 2 and 3: variance 2/3 of the population, 1 of a sample.
@@ -285,7 +285,7 @@ fn scores_equal_to_twelve_digits() {
     let first_of = |means: [f64; 2]| {
         let groups = means.map(|mean| GroupStatistics::of(&[mean, mean], None));
         let pool = Pool { score: PoolScore::Mean, ..Pool::default() };
-        kept_of(&TopK { k: Quota::Count(1), pool }.judge(&groups, None))
+        kept_of(&TopK { k: Some(1), fraction: None, pool }.judge(&groups, None))
     };
     for (less, more) in [(1.0 - f64::EPSILON / 2.0, 1.0), (1.0, 1.0 + f64::EPSILON), (-0.0, 0.0)] {
         assert_eq!((first_of([less, more]), first_of([more, less])), (vec![0], vec![0]));
@@ -324,13 +324,13 @@ fn narrow_bands_and_no_bound() {
 /// Neither where the metric lies nor its unit changes who is chosen, exactly representable as they are.
 #[test]
 fn members_are_chosen_whatever_the_origin_and_the_unit() {
-    let choose = |values: [f64; 4], k| WithinGroup { k, include_zero: true }.members(&values).unwrap();
+    let choose = |values: [f64; 4], k, fraction| WithinGroup { k, fraction, include_zero: true }.members(&values).unwrap();
     for (unit, origin) in
         [(1.0, 0.0), (2.0, 0.0), (2.0, -2.0), (2.0, -1.0), (4.0, -2.0), (-2.0, 2.0), (0.5, 16.0)]
     {
         let values = [0.75, 0.0, 1.0, 0.875].map(|value| origin + unit * value);
-        assert_eq!(choose(values, Quota::Count(2)), [false, true, true, false], "{values:?}");
-        assert_eq!(choose(values, Quota::Fraction(0.75)).iter().filter(|chosen| **chosen).count(), 3);
+        assert_eq!(choose(values, Some(2), None), [false, true, true, false], "{values:?}");
+        assert_eq!(choose(values, None, Some(0.75)).iter().filter(|chosen| **chosen).count(), 3);
     }
 }
 
@@ -363,14 +363,14 @@ fn pool() -> impl Strategy<Value = Pool> {
 fn at(which: usize, share: f64, pool: Pool) -> GroupFilter {
     let top_p = |mass| {
         let pool = if mass == Mass::Variance { Pool { score: PoolScore::Deviation, ..pool } } else { pool };
-        GroupFilter::TopP(TopP { p: share, mass, pool, ..TopP::default() })
+        GroupFilter::TopP(TopP { p: share, mass, pool, ..TopP::of(0.9) })
     };
     match which {
         0 => top_p(Mass::Softmax),
         1 => top_p(Mass::Linear),
         2 => top_p(Mass::Variance),
-        3 => GroupFilter::TopK(TopK { k: Quota::Count(1 + (share * 10.0) as usize), pool }),
-        4 => GroupFilter::TopK(TopK { k: Quota::Fraction(share), pool }),
+        3 => GroupFilter::TopK(TopK { k: Some(1 + (share * 10.0) as usize), fraction: None, pool }),
+        4 => GroupFilter::TopK(TopK { k: None, fraction: Some(share), pool }),
         5 => GroupFilter::MinP(MinP { p: 1.0 - share, pool }),
         _ => GroupFilter::Percentile(Percentile { low: 0.0, high: share, pool }),
     }
@@ -386,7 +386,7 @@ proptest! {
         more in 0.0_f64..1.0,
         turn in 0_usize..12,
     ) {
-        let filter = at(which, share, pool).checked().unwrap();
+        let filter = at(which, share, pool);
         let pool = match filter { GroupFilter::TopP(top_p) => top_p.pool, _ => pool };
         let verdicts = filter.judge(&groups, SCALE);
         // The accounting adds up: one verdict a group, and each reason where it belongs.
@@ -488,7 +488,7 @@ proptest! {
             let picked: Vec<f64> = (0..values.len()).filter(|i| chosen(*i)).map(|i| values[i]).collect();
             GroupStatistics::of(&picked, None).std
         };
-        let members = WithinGroup { k: Quota::Count(k), include_zero: true }.members(&values).unwrap();
+        let members = WithinGroup { k: Some(k), fraction: None, include_zero: true }.members(&values).unwrap();
         let count = k.min(values.len());
         prop_assert_eq!(members.iter().filter(|chosen| **chosen).count(), count);
         let best = variance(&|i| members[i]);

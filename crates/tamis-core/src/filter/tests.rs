@@ -51,7 +51,7 @@ fn unscored_members_stay_outside() {
     assert_eq!(variance(&[]), Verdict::Dropped(DropReason::Unscored));
     assert_eq!(variance(&[f64::INFINITY, 1.0, 0.0]), Verdict::Kept);
     assert_eq!(variance(&[f64::INFINITY, 0.0]), Verdict::Dropped(DropReason::Unscored));
-    let range = MeanRange::new(0.0, 1.0, Ends::Open).unwrap();
+    let range = MeanRange { low: 0.0, high: 1.0, bounds: Bounds::Open };
     assert_eq!(
         range.judge_one(&GroupStatistics::of(&[nan, 0.5], SCALE), SCALE),
         Verdict::Dropped(DropReason::Unscored)
@@ -61,12 +61,12 @@ fn unscored_members_stay_outside() {
 #[test]
 fn singletons_and_tolerance() {
     assert_eq!(variance(&[0.0]), Verdict::Kept);
-    let drop = Variance::new(0.0, Singleton::Drop).unwrap();
+    let drop = Variance { tolerance: 0.0, singleton: Singleton::Drop };
     assert_eq!(
         drop.judge_one(&GroupStatistics::of(&[1.0], SCALE), SCALE),
         Verdict::Dropped(DropReason::Singleton)
     );
-    let tolerant = Variance::new(0.25, Singleton::Keep).unwrap();
+    let tolerant = Variance { tolerance: 0.25, singleton: Singleton::Keep };
     let judge = |values: &[f64]| tolerant.judge_one(&GroupStatistics::of(values, SCALE), SCALE);
     assert_eq!(judge(&[0.5, 0.75]), Verdict::Dropped(DropReason::Uniform));
     assert_eq!(judge(&[0.5, 0.7501]), Verdict::Kept);
@@ -75,43 +75,43 @@ fn singletons_and_tolerance() {
 #[test]
 fn mean_ranges() {
     let judge = |low, high, ends, values: &[f64]| {
-        MeanRange::new(low, high, ends).unwrap().judge_one(&GroupStatistics::of(values, SCALE), SCALE)
+        MeanRange { low, high, bounds: ends }.judge_one(&GroupStatistics::of(values, SCALE), SCALE)
     };
     // EasyR1's window is open on both sides.
     assert_eq!(
-        judge(0.25, 0.75, Ends::Open, &[1.0, 0.0, 0.0, 0.0]),
+        judge(0.25, 0.75, Bounds::Open, &[1.0, 0.0, 0.0, 0.0]),
         Verdict::Dropped(DropReason::BelowRange)
     );
-    assert_eq!(judge(0.25, 0.75, Ends::Closed, &[1.0, 0.0, 0.0, 0.0]), Verdict::Kept);
+    assert_eq!(judge(0.25, 0.75, Bounds::Closed, &[1.0, 0.0, 0.0, 0.0]), Verdict::Kept);
     assert_eq!(
-        judge(0.25, 0.75, Ends::Open, &[1.0, 1.0, 1.0, 0.0]),
+        judge(0.25, 0.75, Bounds::Open, &[1.0, 1.0, 1.0, 0.0]),
         Verdict::Dropped(DropReason::AboveRange)
     );
-    assert_eq!(judge(0.25, 0.75, Ends::Closed, &[1.0, 1.0, 1.0, 0.0]), Verdict::Kept);
-    assert_eq!(judge(0.01, 0.99, Ends::Open, &[1.0; 4]), Verdict::Dropped(DropReason::AllCorrect));
-    assert_eq!(judge(0.01, 0.99, Ends::Open, &[0.0; 4]), Verdict::Dropped(DropReason::AllWrong));
+    assert_eq!(judge(0.25, 0.75, Bounds::Closed, &[1.0, 1.0, 1.0, 0.0]), Verdict::Kept);
+    assert_eq!(judge(0.01, 0.99, Bounds::Open, &[1.0; 4]), Verdict::Dropped(DropReason::AllCorrect));
+    assert_eq!(judge(0.01, 0.99, Bounds::Open, &[0.0; 4]), Verdict::Dropped(DropReason::AllWrong));
     // All wrong but formatted: the mean window does not see that it is uniform.
-    assert_eq!(judge(0.01, 0.99, Ends::Open, &[0.1; 4]), Verdict::Kept);
-    assert_eq!(judge(0.2, 0.8, Ends::Closed, &[0.5]), Verdict::Kept);
+    assert_eq!(judge(0.01, 0.99, Bounds::Open, &[0.1; 4]), Verdict::Kept);
+    assert_eq!(judge(0.2, 0.8, Bounds::Closed, &[0.5]), Verdict::Kept);
 }
 
 #[test]
 fn settings_are_checked() {
-    let tolerance = |value| Variance::new(value, Singleton::Keep).unwrap_err().to_string();
+    let tolerance = |value| Variance { tolerance: value, singleton: Singleton::Keep }.check().unwrap_err().to_string();
     insta::assert_snapshot!(tolerance(-0.5), @"the variance filter's tolerance must be a finite number of at least 0, got -0.5");
     insta::assert_snapshot!(tolerance(f64::NAN), @"the variance filter's tolerance must be a finite number of at least 0, got NaN");
-    let range = |low, high, ends| MeanRange::new(low, high, ends).unwrap_err().to_string();
-    insta::assert_snapshot!(range(0.5, 0.5, Ends::Open), @"no group mean lies in the mean_range filter's (0.5, 0.5): raise `high` or lower `low`");
-    insta::assert_snapshot!(range(0.8, 0.2, Ends::Closed), @"no group mean lies in the mean_range filter's [0.8, 0.2]: raise `high` or lower `low`");
-    assert!(MeanRange::new(0.5, 0.5, Ends::Closed).is_ok());
-    assert!(MeanRange::new(f64::NEG_INFINITY, 0.9, Ends::Open).is_ok());
+    let range = |low, high, ends| MeanRange { low, high, bounds: ends }.check().unwrap_err().to_string();
+    insta::assert_snapshot!(range(0.5, 0.5, Bounds::Open), @"no group mean lies in the mean_range filter's (0.5, 0.5): raise `high` or lower `low`");
+    insta::assert_snapshot!(range(0.8, 0.2, Bounds::Closed), @"no group mean lies in the mean_range filter's [0.8, 0.2]: raise `high` or lower `low`");
+    assert!(MeanRange { low: 0.5, high: 0.5, bounds: Bounds::Closed }.check().is_ok());
+    assert!(MeanRange { low: f64::NEG_INFINITY, high: 0.9, bounds: Bounds::Open }.check().is_ok());
     let read: GroupFilter = serde_json::from_str(r#"{"kind": "variance", "tolerance": -1.0}"#).unwrap();
-    assert_eq!(read.checked(), Err(FilterError::Tolerance(-1.0)));
+    assert_eq!(read.check(), Err(FilterError::Tolerance(-1.0)));
     let read: GroupFilter =
         serde_json::from_str(r#"{"kind": "mean_range", "low": 0.2, "high": 0.8}"#).unwrap();
     assert_eq!(
-        read.checked(),
-        Ok(GroupFilter::MeanRange(MeanRange { low: 0.2, high: 0.8, ends: Ends::Open }))
+        (read, read.check()),
+        (GroupFilter::MeanRange(MeanRange { low: 0.2, high: 0.8, bounds: Bounds::Open }), Ok(()))
     );
 }
 
@@ -293,12 +293,12 @@ fn metrics_are_checked_before_anything_is_generated() {
 fn names_are_the_kinds() {
     let filters = [
         ("variance", GroupFilter::Variance(Variance::default())),
-        ("top_p", GroupFilter::TopP(TopP::default())),
-        ("top_k", GroupFilter::TopK(TopK { k: Quota::Count(1), pool: Pool::default() })),
+        ("top_p", GroupFilter::TopP(TopP::of(0.9))),
+        ("top_k", GroupFilter::TopK(TopK { k: Some(1), fraction: None, pool: Pool::default() })),
         ("min_p", GroupFilter::MinP(MinP { p: 0.5, pool: Pool::default() })),
         ("percentile", GroupFilter::Percentile(Percentile { low: 0.0, high: 1.0, pool: Pool::default() })),
-        ("mean_range", GroupFilter::MeanRange(MeanRange::new(0.0, 1.0, Ends::Open).unwrap())),
-        ("within_group", GroupFilter::WithinGroup(WithinGroup { k: Quota::Count(2), include_zero: true })),
+        ("mean_range", GroupFilter::MeanRange(MeanRange { low: 0.0, high: 1.0, bounds: Bounds::Open })),
+        ("within_group", GroupFilter::WithinGroup(WithinGroup { k: Some(2), fraction: None, include_zero: true })),
     ];
     for (name, filter) in filters {
         assert_eq!(filter.name(), name);
@@ -309,16 +309,16 @@ fn names_are_the_kinds() {
 fn the_enumeration_hands_on_pool_and_members() {
     let pool = Pool { score: PoolScore::Mean, ddof: 1, ..Pool::default() };
     let pooled = [
-        GroupFilter::TopP(TopP { pool, ..TopP::default() }),
-        GroupFilter::TopK(TopK { k: Quota::Count(1), pool }),
+        GroupFilter::TopP(TopP { pool, ..TopP::of(0.9) }),
+        GroupFilter::TopK(TopK { k: Some(1), fraction: None, pool }),
         GroupFilter::MinP(MinP { p: 0.5, pool }),
         GroupFilter::Percentile(Percentile { pool, ..Percentile::default() }),
     ];
     for filter in pooled {
         assert_eq!((filter.pool(), filter.members(&[1.0, 0.0])), (Some(pool), None), "{filter:?}");
     }
-    let within = GroupFilter::WithinGroup(WithinGroup { k: Quota::Count(2), include_zero: true });
-    let range = GroupFilter::MeanRange(MeanRange::new(0.0, 1.0, Ends::Open).unwrap());
+    let within = GroupFilter::WithinGroup(WithinGroup { k: Some(2), fraction: None, include_zero: true });
+    let range = GroupFilter::MeanRange(MeanRange { low: 0.0, high: 1.0, bounds: Bounds::Open });
     for filter in [GroupFilter::Variance(Variance::default()), range, within] {
         assert_eq!(filter.pool(), None, "{filter:?}");
     }
@@ -339,14 +339,14 @@ fn names_are_what_is_written() {
 /// Left out of a file, settings are what the catalogue says.
 #[test]
 fn settings_left_out() {
-    let read = |json: &str| serde_json::from_str::<GroupFilter>(json).unwrap().checked().unwrap();
+    let read = |json: &str| serde_json::from_str::<GroupFilter>(json).unwrap();
     assert_eq!(
         read(r#"{"kind": "percentile"}"#),
         GroupFilter::Percentile(Percentile { low: 0.0, high: 1.0, pool: Pool::default() })
     );
     assert_eq!(
-        read(r#"{"kind": "within_group", "k": {"count": 2}}"#),
-        GroupFilter::WithinGroup(WithinGroup { k: Quota::Count(2), include_zero: true })
+        read(r#"{"kind": "within_group", "k": 2}"#),
+        GroupFilter::WithinGroup(WithinGroup { k: Some(2), fraction: None, include_zero: true })
     );
 }
 
@@ -396,7 +396,7 @@ fn enormous_deviations() {
 
 #[test]
 fn a_fraction_is_above_zero() {
-    let check = |value| TopK { k: Quota::Fraction(value), pool: Pool::default() }.checked();
+    let check = |value| TopK { k: None, fraction: Some(value), pool: Pool::default() }.check();
     assert!(check(f64::MIN_POSITIVE).is_ok() && check(1.0).is_ok());
     assert!(check(0.0).is_err() && check(-0.5).is_err() && check(1.5).is_err() && check(f64::NAN).is_err());
 }
@@ -404,7 +404,7 @@ fn a_fraction_is_above_zero() {
 /// Among equal members the place in the group decides, whatever the sign of their zero.
 #[test]
 fn zeros_of_either_sign_are_equal() {
-    let filter = WithinGroup { k: Quota::Count(2), include_zero: true };
+    let filter = WithinGroup { k: Some(2), fraction: None, include_zero: true };
     assert_eq!(filter.members(&[0.0, -0.0, 5.0]), Some(vec![false, true, true]));
     assert_eq!(filter.members(&[-0.0, 0.0, 5.0]), Some(vec![false, true, true]));
 }
@@ -439,13 +439,14 @@ proptest! {
         for group in &groups {
             offsets.push(offsets.last().unwrap() + group.len());
         }
-        let range = GroupFilter::MeanRange(MeanRange::new(0.1, 0.9, Ends::Closed).unwrap());
+        let range = GroupFilter::MeanRange(MeanRange { low: 0.1, high: 0.9, bounds: Bounds::Closed });
         for filter in [GroupFilter::Variance(Variance::default()), range] {
+            let filter: &dyn Filter = &*filter;
             prop_assert_eq!(filter.scope(), Scope::Point);
-            let (together, statistics) = judge_columns(&filter, SCALE, &flat, &offsets).unwrap();
+            let (together, statistics) = judge_columns(filter, SCALE, &flat, &offsets).unwrap();
             prop_assert_eq!(together.len(), groups.len());
             for (i, group) in groups.iter().enumerate() {
-                let (alone, _) = judge_columns(&filter, SCALE, group, &[0, group.len()]).unwrap();
+                let (alone, _) = judge_columns(filter, SCALE, group, &[0, group.len()]).unwrap();
                 prop_assert_eq!(alone[0], together[i]);
                 prop_assert_eq!(statistics[i].size, group.len());
             }

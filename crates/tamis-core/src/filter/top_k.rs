@@ -1,10 +1,11 @@
 //! `top_k`: the k best groups of a round.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
 
 use super::pool::SLACK;
-use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Scope, Verdict};
+use super::{percent, Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Scope, Verdict};
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -13,14 +14,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "keeps the k best groups of a round",
     formula: "the first k of the ranking; k a count, or max(1, floor(fraction * groups of the round))",
     source: "RAGEN, rollout_filter_strategy top_k (a count; since 2026-01-25 a fraction, the count being top_k_abs)",
-    defaults: &[
-        ("filter.k", "required"),
-        ("filter.fraction", "required (in place of `k`)"),
-        ("filter.score", "deviation"),
-        ("filter.ddof", "0"),
-        ("filter.prefer", "largest"),
-        ("filter.include_zero", "true"),
-    ],
+    defaults: &[],
     degenerate: &[
         "scale: only the order of the scores counts, so neither scale nor shift of a score matters",
         "fewer groups compete than k: all of them are kept, which may be none",
@@ -35,8 +29,7 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 /// How many of a set: so many, or a part of it.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Quota {
     /// So many.
     Count(usize),
@@ -44,12 +37,32 @@ pub enum Quota {
     Fraction(f64),
 }
 
-impl Quota {
-    /// Checks it for a filter; `least` is the smallest count that makes sense.
-    pub(super) fn check(self, filter: &'static str, least: usize) -> Result<(), FilterError> {
+impl fmt::Display for Quota {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Count(count) if count < least => Err(FilterError::Count { filter, least, count }),
-            Self::Fraction(value) if !(value > 0.0 && value <= 1.0) => {
+            Self::Count(count) => write!(formatter, "{count}"),
+            Self::Fraction(fraction) => formatter.write_str(&percent(*fraction)),
+        }
+    }
+}
+
+impl Quota {
+    /// What the keys `k` and `fraction` say together; all where neither is set, which [`Self::check`] refuses.
+    pub(super) fn of(k: Option<usize>, fraction: Option<f64>) -> Self {
+        k.map_or_else(|| Self::Fraction(fraction.unwrap_or(1.0)), Self::Count)
+    }
+
+    /// Checks the keys `k` and `fraction` of a filter; `least` is the smallest count that makes sense.
+    pub(super) fn check(
+        filter: &'static str,
+        k: Option<usize>,
+        fraction: Option<f64>,
+        least: usize,
+    ) -> Result<(), FilterError> {
+        match (k, fraction) {
+            (Some(_), Some(_)) | (None, None) => Err(FilterError::Quota { filter }),
+            (Some(count), None) if count < least => Err(FilterError::Count { filter, least, count }),
+            (None, Some(value)) if !(value > 0.0 && value <= 1.0) => {
                 Err(FilterError::Share { filter, setting: "fraction", value })
             }
             _ => Ok(()),
@@ -57,46 +70,42 @@ impl Quota {
     }
 }
 
-/// Keeps the k best groups of a round, fewer where fewer compete. See [`Pool`] for score, ties and who competes.
-///
-/// A fraction is taken of all groups of the round, kept down to a whole number, and at least one: `max(1, ⌊f · P⌋)`.
-///
-/// # Scale
-/// Only the order of the scores counts.
-///
-/// # Source
-/// RAGEN, `rollout_filter.py`: `top_k` was a count (4 of 8 groups), and is a fraction since 2026-01-25, when the count became `top_k_abs`.
-///
-/// ```
-/// use tamis_core::filter::{judge_columns, OutcomeScale, Pool, Quota, TopK};
-/// let acc = [1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0];
-/// let filter = TopK { k: Quota::Count(1), pool: Pool::default() };
-/// let scale = Some(OutcomeScale::default());
-/// let (verdicts, _) = judge_columns(&filter, scale, &acc, &[0, 2, 4, 6, 8])?;
-/// let names: Vec<_> = verdicts.iter().map(|verdict| verdict.name()).collect();
-/// // The second and the last spread alike: the one dispatched first is taken.
-/// assert_eq!(names, ["all_correct", "kept", "all_correct", "outside_pool"]);
-/// # Ok::<(), tamis_core::filter::FilterError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TopK {
-    /// How many.
-    pub k: Quota,
-    /// Score, and who competes.
-    #[serde(default)]
-    pub pool: Pool,
+settings! {
+    /// Keeps the k best groups of a round, fewer where fewer compete. See [`Pool`] for score, ties and who competes.
+    ///
+    /// A fraction is taken of all groups of the round, kept down to a whole number, and at least one: `max(1, ⌊f · P⌋)`.
+    ///
+    /// # Scale
+    /// Only the order of the scores counts.
+    ///
+    /// # Source
+    /// RAGEN, `rollout_filter.py`: `top_k` was a count (4 of 8 groups), and is a fraction since 2026-01-25, when the count became `top_k_abs`.
+    ///
+    /// ```
+    /// use tamis_core::filter::{judge_columns, OutcomeScale, TopK};
+    /// let acc = [1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0];
+    /// let filter = TopK { k: Some(1), ..TopK::default() };
+    /// let scale = Some(OutcomeScale::default());
+    /// let (verdicts, _) = judge_columns(&filter, scale, &acc, &[0, 2, 4, 6, 8])?;
+    /// let names: Vec<_> = verdicts.iter().map(|verdict| verdict.name()).collect();
+    /// // The second and the last spread alike: the one dispatched first is taken.
+    /// assert_eq!(names, ["all_correct", "kept", "all_correct", "outside_pool"]);
+    /// # Ok::<(), tamis_core::filter::FilterError>(())
+    /// ```
+    #[derive(Copy)]
+    pub struct TopK {
+        /// Groups kept of a round. Null: `fraction` says it.
+        k: Option<usize> = None, AtLeast(1.0);
+        /// The same as a part of all, in place of `k`.
+        fraction: Option<f64> = None, Probability;
+        ..pool: Pool;
+    }
 }
 
 impl TopK {
-    /// The filter with its settings checked.
-    ///
-    /// # Errors
-    /// [`FilterError::Count`] for 0, [`FilterError::Share`] for a fraction outside (0, 1], and those of the pool's settings.
-    pub fn checked(self) -> Result<Self, FilterError> {
-        self.pool.check()?;
-        self.k.check("top_k", 1)?;
-        Ok(self)
+    /// How many groups of a round are kept.
+    pub fn quota(&self) -> Quota {
+        Quota::of(self.k, self.fraction)
     }
 }
 
@@ -109,9 +118,27 @@ impl Filter for TopK {
         Scope::Pool
     }
 
+    fn check(&self) -> Result<(), FilterError> {
+        self.pool.check()?;
+        Quota::check("top_k", self.k, self.fraction, 1)?;
+        Ok(())
+    }
+
+    fn rule(&self) -> String {
+        format!("{} of the groups of each round, by the {}", self.quota(), self.pool.ranked())
+    }
+
+    fn pool(&self) -> Option<Pool> {
+        Some(self.pool)
+    }
+
+    fn admits_uniform(&self) -> bool {
+        self.pool.admits_uniform()
+    }
+
     fn judge(&self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Vec<Verdict> {
         let ranking = self.pool.rank(groups, scale);
-        let k = match self.k {
+        let k = match self.quota() {
             Quota::Count(count) => count,
             Quota::Fraction(fraction) => ((fraction * groups.len() as f64 + SLACK) as usize).max(1),
         };

@@ -1,10 +1,9 @@
 //! `top_p`: the best groups that together hold a share of the mass.
 
-use serde::{Deserialize, Serialize};
-
 use super::pool::SLACK;
-use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, PoolScore, Prefer, Scope, Verdict};
+use super::{percent, Filter, FilterError, GroupStatistics, OutcomeScale, Pool, PoolScore, Prefer, Scope, Verdict};
 use crate::entry::{Entry, Family};
+use crate::{choice, settings};
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -13,16 +12,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "keeps the best groups of a round that together hold a share of the mass of all",
     formula: "the shortest prefix of the ranking with sum(mass) >= p * sum over all(mass); mass = exp(score / temperature) | score | score^2",
     source: "RAGEN, rollout_filter_strategy top_p (softmax: 2026-01; linear: 2026-03); RAGEN-2, arXiv 2604.06268",
-    defaults: &[
-        ("filter.p", "required"),
-        ("filter.mass", "softmax"),
-        ("filter.temperature", "1"),
-        ("filter.slack", "0"),
-        ("filter.score", "deviation"),
-        ("filter.ddof", "0"),
-        ("filter.prefer", "largest"),
-        ("filter.include_zero", "true"),
-    ],
+    defaults: &[],
     degenerate: &[
         "scale: `softmax` depends on it: at 0/1 outcomes all masses are nearly equal and p: 0.9 keeps about nine groups in ten, at deviations of several points it keeps two or three; `linear` and `variance` do not, apart from `slack`",
         "`softmax` keeps at least one group of those that compete; `linear` and `variance` keep none where no score is positive or p times the mass is at most `slack`",
@@ -37,94 +27,71 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// What a group weighs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mass {
-    /// `exp(score / temperature)`, of the negated score where the smallest are preferred: a nucleus, as in the sampling of tokens.
-    #[default]
-    Softmax,
-    /// The score itself.
-    Linear,
-    /// The square of the score, which must be the deviation: shares of the variance.
-    Variance,
+choice! {
+    /// What a group weighs for `top_p`.
+    pub enum Mass {
+        /// `exp(score / temperature)`, of the negated score where the smallest are preferred: a nucleus, as in the sampling of tokens. Keeps at
+        /// least one group, and depends on the scale of the reward.
+        Softmax = "softmax",
+        /// The score: may keep none, and does not depend on the scale.
+        Linear = "linear",
+        /// The square of the score, which must be the deviation: may keep none, and does not depend on the scale.
+        Variance = "variance",
+    }
 }
 
-/// Keeps the best groups of a round that together hold a share `p` of the mass of all that compete.
-///
-/// Ranked by score (see [`Pool`]), the shortest prefix is kept whose mass reaches `p · Σ mass` (`linear`, `variance`: less `slack`;
-/// all: within a billionth of the whole, so that nine of ten equal groups hold 0.9). With `p = 1` every group that competes is kept.
-///
-/// | mass | of a group | keeps at least |
-/// |---|---|---|
-/// | [`Softmax`](Mass::Softmax) | `exp(±score / temperature)` | one group, where one competes |
-/// | [`Linear`](Mass::Linear) | `score` where positive, else it has none and is never kept | nothing, where no score is positive or `p · Σ ≤ slack` |
-/// | [`Variance`](Mass::Variance) | `score²`, likewise | likewise |
-///
-/// # Scale
-/// The softmax is not invariant under a change of the reward's scale. With eight groups of 0/1 outcomes of deviations 0.52 to 0, `p = 0.9`
-/// keeps seven, one of them of deviation 0; the same nucleus over Sokoban's returns (deviations 5.6 to 0) keeps three. Set `temperature` to
-/// the size of a deviation worth telling apart, or take a mass that is invariant: `linear` and `variance` with `slack = 0`.
-///
-/// # Source
-/// RAGEN, `rollout_filter.py`, strategy `top_p`: the softmax nucleus of its filtering document, and the linear form that followed.
-///
-/// # Differs from
-/// RAGEN, where a score of 0 ends the walk of the linear form: preferring the smallest with a uniform group in the round keeps nothing
-/// there. Here a group without mass is passed over. Its deviation has `ddof = 1`, its linear form `slack = 0.01`.
-///
-/// ```
-/// use tamis_core::filter::{judge_columns, Mass, TopP};
-/// // Deviations 4, 3, 2, 1.
-/// let column = [-4.0, 4.0, -3.0, 3.0, -2.0, 2.0, -1.0, 1.0];
-/// let filter = TopP { p: 0.6, mass: Mass::Linear, ..TopP::default() };
-/// let (verdicts, _) = judge_columns(&filter, None, &column, &[0, 2, 4, 6, 8])?;
-/// let kept: Vec<bool> = verdicts.iter().map(|verdict| verdict.is_kept()).collect();
-/// assert_eq!(kept, [true, true, false, false]); // 4 + 3 of 10
-/// # Ok::<(), tamis_core::filter::FilterError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct TopP {
-    /// The share, in (0, 1].
-    pub p: f64,
-    /// What a group weighs.
-    pub mass: Mass,
-    /// Divides scores before the softmax; in units of the score.
-    pub temperature: f64,
-    /// Mass that may be missing, in units of the score (`linear`) or of its square (`variance`).
-    pub slack: f64,
-    /// Score, and who competes.
-    pub pool: Pool,
-}
-
-impl Default for TopP {
-    fn default() -> Self {
-        Self { p: 0.9, mass: Mass::Softmax, temperature: 1.0, slack: 0.0, pool: Pool::default() }
+settings! {
+    /// Keeps the best groups of a round that together hold a share `p` of the mass of all that compete.
+    ///
+    /// Ranked by score (see [`Pool`]), the shortest prefix is kept whose mass reaches `p · Σ mass` (`linear`, `variance`: less `slack`;
+    /// all: within a billionth of the whole, so that nine of ten equal groups hold 0.9). With `p = 1` every group that competes is kept.
+    ///
+    /// | mass | of a group | keeps at least |
+    /// |---|---|---|
+    /// | [`Softmax`](Mass::Softmax) | `exp(±score / temperature)` | one group, where one competes |
+    /// | [`Linear`](Mass::Linear) | `score` where positive, else it has none and is never kept | nothing, where no score is positive or `p · Σ ≤ slack` |
+    /// | [`Variance`](Mass::Variance) | `score²`, likewise | likewise |
+    ///
+    /// # Scale
+    /// The softmax is not invariant under a change of the reward's scale. With eight groups of 0/1 outcomes of deviations 0.52 to 0, `p = 0.9`
+    /// keeps seven, one of them of deviation 0; the same nucleus over Sokoban's returns (deviations 5.6 to 0) keeps three. Set `temperature` to
+    /// the size of a deviation worth telling apart, or take a mass that is invariant: `linear` and `variance` with `slack = 0`.
+    ///
+    /// # Source
+    /// RAGEN, `rollout_filter.py`, strategy `top_p`: the softmax nucleus of its filtering document, and the linear form that followed.
+    ///
+    /// # Differs from
+    /// RAGEN, where a score of 0 ends the walk of the linear form: preferring the smallest with a uniform group in the round keeps nothing
+    /// there. Here a group without mass is passed over. Its deviation has `ddof = 1`, its linear form `slack = 0.01`.
+    ///
+    /// ```
+    /// use tamis_core::filter::{judge_columns, Mass, TopP};
+    /// // Deviations 4, 3, 2, 1.
+    /// let column = [-4.0, 4.0, -3.0, 3.0, -2.0, 2.0, -1.0, 1.0];
+    /// let filter = TopP { mass: Mass::Linear, ..TopP::of(0.6) };
+    /// let (verdicts, _) = judge_columns(&filter, None, &column, &[0, 2, 4, 6, 8])?;
+    /// let kept: Vec<bool> = verdicts.iter().map(|verdict| verdict.is_kept()).collect();
+    /// assert_eq!(kept, [true, true, false, false]); // 4 + 3 of 10
+    /// # Ok::<(), tamis_core::filter::FilterError>(())
+    /// ```
+    #[derive(Copy)]
+    pub struct TopP {
+        /// Share of the mass that is kept.
+        p: f64, Probability;
+        /// What a group weighs.
+        mass: Mass = Mass::Softmax;
+        /// Divides scores before the softmax, in units of the score; read with `mass: softmax`.
+        temperature: f64 = 1.0, Positive;
+        /// Mass that may be missing, in units of the score or its square; read with `mass: linear` and `variance`.
+        slack: f64 = 0.0, NonNegative;
+        ..pool: Pool;
     }
 }
 
 impl TopP {
-    /// The filter with its settings checked.
-    ///
-    /// # Errors
-    /// [`FilterError::Share`], [`FilterError::Temperature`], [`FilterError::Slack`], [`FilterError::VarianceMass`], and those of the
-    /// pool's settings.
-    pub fn checked(self) -> Result<Self, FilterError> {
-        self.pool.check()?;
-        if !(self.p > 0.0 && self.p <= 1.0) {
-            return Err(FilterError::Share { filter: "top_p", setting: "p", value: self.p });
-        }
-        if !(self.temperature > 0.0 && self.temperature.is_finite()) {
-            return Err(FilterError::Temperature(self.temperature));
-        }
-        if !(self.slack >= 0.0 && self.slack.is_finite()) {
-            return Err(FilterError::Slack(self.slack));
-        }
-        if self.mass == Mass::Variance && self.pool.score != PoolScore::Deviation {
-            return Err(FilterError::VarianceMass { score: self.pool.score });
-        }
-        Ok(self)
+    /// With the share `p` and every other key at its default.
+    pub fn of(p: f64) -> Self {
+        Self { p, mass: Mass::Softmax, temperature: 1.0, slack: 0.0, pool: Pool::default() }
     }
 
     /// Mass of each ranked group, relative to the largest, and what is 1 in these units.
@@ -154,6 +121,37 @@ impl Filter for TopP {
 
     fn scope(&self) -> Scope {
         Scope::Pool
+    }
+
+    fn check(&self) -> Result<(), FilterError> {
+        self.pool.check()?;
+        if !(self.p > 0.0 && self.p <= 1.0) {
+            return Err(FilterError::Share { filter: "top_p", setting: "p", value: self.p });
+        }
+        if !(self.temperature > 0.0 && self.temperature.is_finite()) {
+            return Err(FilterError::Temperature(self.temperature));
+        }
+        if !(self.slack >= 0.0 && self.slack.is_finite()) {
+            return Err(FilterError::Slack(self.slack));
+        }
+        if self.mass == Mass::Variance && self.pool.score != PoolScore::Deviation {
+            return Err(FilterError::VarianceMass { score: self.pool.score });
+        }
+        Ok(())
+    }
+
+    fn rule(&self) -> String {
+        let Self { p, mass, pool, .. } = self;
+        format!("the groups of each round that hold {} of the {mass} mass, by the {}", percent(*p), pool.ranked())
+    }
+
+    fn pool(&self) -> Option<Pool> {
+        Some(self.pool)
+    }
+
+    fn admits_uniform(&self) -> bool {
+        let has_mass = self.mass == Mass::Softmax || self.p >= 1.0;
+        self.pool.admits_uniform() && (has_mass || !self.pool.is_by_spread())
     }
 
     fn judge(&self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Vec<Verdict> {

@@ -1,9 +1,9 @@
 //! `variance`: a group must have contrast.
 
-use serde::{Deserialize, Serialize};
-
 use super::{DropReason, Filter, FilterError, GroupStatistics, OutcomeScale, Scope, Verdict};
 use crate::entry::{Entry, Family};
+use crate::figure::shortest;
+use crate::{choice, settings};
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -12,7 +12,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "keeps a group whose scored members differ (dynamic sampling)",
     formula: "max(metric) - min(metric) > tolerance",
     source: "Yu et al., DAPO, arXiv 2503.14476, eq. 11",
-    defaults: &[("filter.tolerance", "0"), ("filter.singleton", "keep")],
+    defaults: &[],
     degenerate: &[
         "a group of one is kept, or dropped with `singleton: drop`",
         "a group without a scored member, or with one of several, is dropped as `unscored`",
@@ -23,49 +23,38 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// What becomes of a group of one, in which there is nothing to compare.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Singleton {
-    /// Kept, as verl does: with `rollout.n = 1` the filter lets everything through.
-    #[default]
-    Keep,
-    /// Dropped as `singleton`.
-    Drop,
+choice! {
+    /// What happens to a group of one trajectory, in which there is nothing to compare.
+    pub enum Singleton {
+        /// Kept, as verl does: with `rollout.n: 1` the filter lets everything through.
+        Keep = "keep",
+        /// Dropped as `singleton`.
+        Drop = "drop",
+    }
 }
 
-/// Keeps a group whose scored members differ: `max − min > tolerance`.
-///
-/// This is dynamic sampling of DAPO (Yu et al. 2025, arXiv 2503.14476, equation 11), whose "neither all correct nor all wrong" is the
-/// case of a metric in {0, 1}: where all members are equal every group-relative advantage is zero.
-///
-/// # Differs from
-/// verl's recipe (0.9.1) keeps a group where `numpy.std(values) > 0`. Rounding makes that true for some groups of equal
-/// members: of 0.1 at sizes 3, 6, 7, 12 to 15, 18 and more; of 0.7 at 3, 6, 7, 11, 12, 15, ...; of 1/3 at 10, 11, 15, 18, .... Such a
-/// group is kept there and its advantages are rounding noise over a tiny deviation; here it is dropped. At sizes 2, 4, 8, 16 and 32,
-/// and for metrics in {0, 1} or {−1, +1} at any size, both rules agree. A group with a NaN is dropped there whatever its other
-/// members say (and kept by verl's V1 trainer); here its scored members decide.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Variance {
-    /// Largest `max − min` that still counts as uniform, in units of the metric; 0 unless set.
-    pub tolerance: f64,
-    /// What becomes of groups of one.
-    pub singleton: Singleton,
+settings! {
+    /// Keeps a group whose scored members differ: `max − min > tolerance`.
+    ///
+    /// This is dynamic sampling of DAPO (Yu et al. 2025, arXiv 2503.14476, equation 11), whose "neither all correct nor all wrong" is the
+    /// case of a metric in {0, 1}: where all members are equal every group-relative advantage is zero.
+    ///
+    /// # Differs from
+    /// verl's recipe (0.9.1) keeps a group where `numpy.std(values) > 0`. Rounding makes that true for some groups of equal
+    /// members: of 0.1 at sizes 3, 6, 7, 12 to 15, 18 and more; of 0.7 at 3, 6, 7, 11, 12, 15, ...; of 1/3 at 10, 11, 15, 18, .... Such a
+    /// group is kept there and its advantages are rounding noise over a tiny deviation; here it is dropped. At sizes 2, 4, 8, 16 and 32,
+    /// and for metrics in {0, 1} or {−1, +1} at any size, both rules agree. A group with a NaN is dropped there whatever its other
+    /// members say (and kept by verl's V1 trainer); here its scored members decide.
+    #[derive(Copy)]
+    pub struct Variance {
+        /// Largest spread (largest minus smallest member) that still counts as uniform, in units of the metric.
+        tolerance: f64 = 0.0, NonNegative;
+        /// What happens to a group of one trajectory.
+        singleton: Singleton = Singleton::Keep;
+    }
 }
 
 impl Variance {
-    /// With its settings checked.
-    ///
-    /// # Errors
-    /// [`FilterError::Tolerance`] for a negative, infinite or NaN tolerance.
-    pub fn new(tolerance: f64, singleton: Singleton) -> Result<Self, FilterError> {
-        if !tolerance.is_finite() || tolerance < 0.0 {
-            return Err(FilterError::Tolerance(tolerance));
-        }
-        Ok(Self { tolerance, singleton })
-    }
-
     /// The verdict on one group.
     pub fn judge_one(&self, group: &GroupStatistics, scale: Option<OutcomeScale>) -> Verdict {
         if group.is_unscored() {
@@ -91,6 +80,22 @@ impl Filter for Variance {
 
     fn scope(&self) -> Scope {
         Scope::Point
+    }
+
+    fn check(&self) -> Result<(), FilterError> {
+        let is_sound = self.tolerance.is_finite() && self.tolerance >= 0.0;
+        if is_sound { Ok(()) } else { Err(FilterError::Tolerance(self.tolerance)) }
+    }
+
+    fn rule(&self) -> String {
+        match self.tolerance {
+            tolerance if tolerance > 0.0 => format!("groups with max - min > {}", shortest(tolerance)),
+            _ => "groups with max > min".to_owned(),
+        }
+    }
+
+    fn is_certain(&self, min: f64, max: f64) -> bool {
+        max - min > self.tolerance
     }
 
     fn judge(&self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Vec<Verdict> {

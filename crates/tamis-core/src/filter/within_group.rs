@@ -1,9 +1,8 @@
 //! `within_group`: the k members of each group that spread most.
 
-use serde::{Deserialize, Serialize};
-
 use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Quota, Scope, Verdict};
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -12,11 +11,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "keeps every group, and trains on those k of its members whose metric has the largest variance",
     formula: "argmax over j of Var(j smallest, k - j largest), j = 0..k",
     source: "RAGEN, rollout_filter_strategy within_group (branch more-experiments); Xu et al., PODS, arXiv 2504.13818, max-variance down-sampling",
-    defaults: &[
-        ("filter.k", "required"),
-        ("filter.fraction", "required (in place of `k`)"),
-        ("filter.include_zero", "true"),
-    ],
+    defaults: &[],
     degenerate: &[
         "scale: neither scale nor shift of the metric matters",
         "a group is kept or dropped whole: members that are not chosen are generated, scored and reported, and lie outside the group's advantage statistics and the loss; they count as left out (`unchosen`), not as trained",
@@ -29,52 +24,45 @@ pub(super) const ENTRY: Entry = Entry {
         "RAGEN may choose a single member, which has nothing to be compared with; here at least two",
     ],
 };
-
-/// Keeps every group with enough scored members, and chooses the k members of it whose metric has the largest variance.
-///
-/// The optimum takes the j smallest and the k − j largest for some j, so k + 1 candidates settle it: O(G log G) a group.
-/// [`Filter::members`] says who is chosen. The verdict concerns the group, which is never split: members that are not chosen count as
-/// generated and as left out, and the learner leaves them out as it leaves out unscored ones.
-///
-/// # Scale
-/// Neither a positive factor nor a shift of the metric changes the choice.
-///
-/// # Source
-/// RAGEN, branch `more-experiments`, strategy `within_group`; max-variance down-sampling of Xu et al. 2025 (PODS), arXiv 2504.13818.
-///
-/// ```
-/// use tamis_core::filter::{Filter, Quota, WithinGroup};
-/// let filter = WithinGroup { k: Quota::Count(3), include_zero: true };
-/// // 0, 0.1 and 1 have variance 0.202; 0, 0.6 and 1 have 0.169.
-/// assert_eq!(filter.members(&[0.1, 1.0, 0.0, 0.6]), Some(vec![true, true, true, false]));
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WithinGroup {
-    /// Members of a group that train.
-    pub k: Quota,
-    /// Whether uniform groups are kept.
-    #[serde(default = "kept")]
-    pub include_zero: bool,
-}
-
-fn kept() -> bool {
-    true
+settings! {
+    /// Keeps every group with enough scored members, and chooses the k members of it whose metric has the largest variance.
+    ///
+    /// The optimum takes the j smallest and the k − j largest for some j, so k + 1 candidates settle it: O(G log G) a group.
+    /// [`Filter::members`] says who is chosen. The verdict concerns the group, which is never split: members that are not chosen count as
+    /// generated and as left out, and the learner leaves them out as it leaves out unscored ones.
+    ///
+    /// # Scale
+    /// Neither a positive factor nor a shift of the metric changes the choice.
+    ///
+    /// # Source
+    /// RAGEN, branch `more-experiments`, strategy `within_group`; max-variance down-sampling of Xu et al. 2025 (PODS), arXiv 2504.13818.
+    ///
+    /// ```
+    /// use tamis_core::filter::{Filter, WithinGroup};
+    /// let filter = WithinGroup { k: Some(3), ..WithinGroup::default() };
+    /// // 0, 0.1 and 1 have variance 0.202; 0, 0.6 and 1 have 0.169.
+    /// assert_eq!(filter.members(&[0.1, 1.0, 0.0, 0.6]), Some(vec![true, true, true, false]));
+    /// ```
+    #[derive(Copy)]
+    pub struct WithinGroup {
+        /// Members of each group that train, at least 2. Null: `fraction` says it.
+        k: Option<usize> = None, AtLeast(1.0);
+        /// The same as a part of all, in place of `k`.
+        fraction: Option<f64> = None, Probability;
+        /// Whether uniform groups are kept.
+        include_zero: bool = true;
+    }
 }
 
 impl WithinGroup {
-    /// The filter with its settings checked.
-    ///
-    /// # Errors
-    /// [`FilterError::Count`] below 2, [`FilterError::Share`] for a fraction outside (0, 1].
-    pub fn checked(self) -> Result<Self, FilterError> {
-        self.k.check("within_group", 2)?;
-        Ok(self)
+    /// How many members of a group train.
+    pub fn quota(&self) -> Quota {
+        Quota::of(self.k, self.fraction)
     }
 
     /// How many of a group of `size` members.
     fn num_chosen(&self, size: usize) -> usize {
-        match self.k {
+        match self.quota() {
             Quota::Count(count) => count,
             Quota::Fraction(fraction) => ((fraction * size as f64).round_ties_even() as usize).max(2),
         }
@@ -115,6 +103,19 @@ impl Filter for WithinGroup {
 
     fn scope(&self) -> Scope {
         Scope::Point
+    }
+
+    fn check(&self) -> Result<(), FilterError> {
+        Quota::check("within_group", self.k, self.fraction, 2)?;
+        Ok(())
+    }
+
+    fn rule(&self) -> String {
+        format!("{} of the members of each group, those of the largest variance", self.quota())
+    }
+
+    fn admits_uniform(&self) -> bool {
+        self.include_zero
     }
 
     fn judge(&self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Vec<Verdict> {

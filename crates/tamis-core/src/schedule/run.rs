@@ -11,7 +11,7 @@ use super::{
     Command, Diagnosis, FinishReason, OnExhausted, Progress, RoundLimit, ScheduleError, ScheduleSettings,
     SkipReason, StepClose, StepReport, StopCause, Surplus, Tally,
 };
-use crate::filter::{Filter, GroupStatistics, Verdict};
+use crate::filter::{GroupStatistics, Verdict};
 use crate::group::{GroupId, PolicyVersion};
 
 /// What a run is doing.

@@ -12,7 +12,7 @@ use std::fmt;
 
 use crate::advantage::shaping::Shaping;
 use crate::advantage::{Advantage, Scale};
-use crate::filter::{Filter, GroupFilter, Scope};
+use crate::filter::{GroupFilter, Scope};
 use crate::objective::{Aggregation, Objective, PolicyLoss, ZeroGroups};
 
 /// A property of a run that needs all groups of a step, or its end. `Display` is the reason.
@@ -280,7 +280,7 @@ mod tests {
             assert_eq!(updates.obstacles(), Vec::from_iter(found));
         }
         let scaled = Advantage::Grpo(Grpo { scale: Scale::Batch, ..Grpo::default() });
-        let pool = GroupFilter::TopP(crate::filter::TopP::default());
+        let pool = GroupFilter::TopP(crate::filter::TopP::of(0.9));
         for updates in [
             StepUpdates { advantage: &scaled, ..plain },
             StepUpdates { filter: Some(&pool), ..plain },

@@ -1,6 +1,6 @@
 use std::fmt::Write as _;
 
-use tamis_core::filter::{Ends, MeanRange, Pool, Quota, Singleton, TopK, Variance, WithinGroup};
+use tamis_core::filter::{Bounds, MeanRange, Pool, Singleton, TopK, Variance, WithinGroup};
 use tempfile::TempDir;
 
 use super::*;
@@ -99,7 +99,7 @@ fn scattered_rows_are_grouped_and_none_is_lost() {
 fn summaries_as_json() {
     let folder = tempfile::tempdir().unwrap();
     let input = write(&folder, "rollouts.jsonl", ROWS);
-    let filter = GroupFilter::MeanRange(MeanRange::new(0.2, 0.8, Ends::Closed).unwrap());
+    let filter = GroupFilter::MeanRange(MeanRange { low: 0.2, high: 0.8, bounds: Bounds::Closed });
     let summary =
         filter_file(&FilterOptions { filter, ..options(vec![input], long(&["uid"], "acc")) }).unwrap();
     insta::assert_snapshot!(serde_json::to_string_pretty(&summary).unwrap(), @r#"
@@ -205,7 +205,7 @@ fn parquet_rows() {
         "{error}"
     );
     let summary = filter_file(&FilterOptions {
-        filter: GroupFilter::Variance(Variance::new(100.0, Singleton::Drop).unwrap()),
+        filter: GroupFilter::Variance(Variance { tolerance: 100.0, singleton: Singleton::Drop }),
         dropped: Some(kept.clone()),
         scale: None,
         ..options(vec![source], long(&["data_source"], "extra_info.index"))
@@ -437,7 +437,7 @@ fn pool_filters_compare_the_groups_of_all_files() {
         "{\"uid\": 1, \"r\": 0.0}\n{\"uid\": 1, \"r\": 4.0}\n{\"uid\": 2, \"r\": 3.0}\n{\"uid\": 2, \"r\": 3.0}\n",
     );
     let filter =
-        GroupFilter::TopK(TopK { k: Quota::Count(1), pool: Pool { include_zero: false, ..Pool::default() } });
+        GroupFilter::TopK(TopK { k: Some(1), fraction: None, pool: Pool { include_zero: false, ..Pool::default() } });
     let layout = long(&["uid"], "r");
     let summary =
         filter_file(&FilterOptions { filter, scale: None, ..options(vec![first, second], layout) }).unwrap();
@@ -460,7 +460,7 @@ fn members_that_are_not_chosen_are_dropped_rows() {
     let folder = tempfile::tempdir().unwrap();
     let rows = [0.1, 1.0, 0.0, 0.6].map(|r| format!("{{\"uid\": 1, \"r\": {r}}}\n"));
     let input = write(&folder, "a.jsonl", &rows.concat());
-    let filter = GroupFilter::WithinGroup(WithinGroup { k: Quota::Count(3), include_zero: true });
+    let filter = GroupFilter::WithinGroup(WithinGroup { k: Some(3), fraction: None, include_zero: true });
     let kept = folder.path().join("kept.jsonl");
     let dropped = folder.path().join("dropped.jsonl");
     filter_file(&FilterOptions {
@@ -484,7 +484,7 @@ fn a_selection_of_uniform_groups() {
         .flat_map(|(group, members)| members.map(|acc| format!("{{\"uid\": {group}, \"acc\": {acc}}}\n")))
         .collect();
     let input = write(&folder, "rollouts.jsonl", &rows);
-    let filter = GroupFilter::TopK(TopK { k: Quota::Count(2), pool: Pool::default() });
+    let filter = GroupFilter::TopK(TopK { k: Some(2), fraction: None, pool: Pool::default() });
     let summary =
         filter_file(&FilterOptions { filter, ..options(vec![input], long(&["uid"], "acc")) }).unwrap();
     insta::assert_snapshot!(summary, @"

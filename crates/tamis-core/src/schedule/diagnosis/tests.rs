@@ -333,7 +333,7 @@ fn a_selection_of_uniform_groups() {
     };
     outside(&mut tally, 4);
     let settings = ScheduleSettings {
-        filter: Some(GroupFilter::TopP(TopP::default())),
+        filter: Some(GroupFilter::TopP(TopP::of(0.9))),
         ..ScheduleSettings::verl(16, 16, 8, 4)
     };
     insta::assert_snapshot!(limit_reached(&settings, 4, tally), @r#"

@@ -26,7 +26,7 @@ use super::run::{Drawn, Phase, Run};
 use super::{
     Command, OnEmptyRound, ScheduleError, ScheduleSettings, SettingsError, SkipReason, StopCause, Tally,
 };
-use crate::filter::{Filter, Scope, Verdict};
+use crate::filter::{Scope, Verdict};
 use crate::group::GroupId;
 
 /// The choices of a streaming run.

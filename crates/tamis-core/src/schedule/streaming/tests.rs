@@ -208,6 +208,6 @@ fn a_kept_group_costs_one_over_the_keep_rate() {
 #[test]
 fn filters_over_a_round_are_refused() {
     let mut settings = settings(2, 2, Surplus::Discard);
-    settings.run.filter = Some(crate::filter::GroupFilter::TopP(crate::filter::TopP::default()));
+    settings.run.filter = Some(crate::filter::GroupFilter::TopP(crate::filter::TopP::of(0.9)));
     insta::assert_snapshot!(Scheduler::streaming(settings).unwrap_err(), @"the filter top_p compares the groups of a round, and a streaming schedule has none");
 }

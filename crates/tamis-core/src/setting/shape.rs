@@ -1,12 +1,6 @@
 //! What a configuration key is: its type in words, its condition, and whether it may change on resume.
 
-use std::path::{Path, PathBuf};
-
-use serde_json::Value as Json;
-
-use crate::setting::Setting;
-use crate::source::{Origin, SourceKind};
-use crate::tree::join;
+use std::borrow::Cow;
 
 /// A condition on a value that its type does not state.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -50,20 +44,9 @@ impl Check {
         }
     }
 
-    /// Whether a value fulfils it.
-    pub(crate) fn accepts<T: Setting>(self, value: &T) -> bool {
-        !(self == Self::NotEmpty && value.is_empty())
-            && value.numbers().into_iter().all(|number| self.holds(number))
-    }
-
-    /// Whether single precision, in which the engine computes, holds a value: neither as infinite nor as 0, nor as a bound that it must not
+    /// Whether single precision, in which the engine computes, holds a number: neither as infinite nor as 0, nor as a bound that it must not
     /// reach.
-    pub(crate) fn accepts_single<T: Setting>(self, value: &T) -> bool {
-        value.reals().into_iter().all(|number| self.holds_single(number))
-    }
-
-    /// [`Self::accepts_single`] of one number.
-    pub(crate) fn holds_single(self, number: f64) -> bool {
+    pub fn holds_single(self, number: f64) -> bool {
         let single = f64::from(number as f32);
         let is_inside = match self {
             Self::GreaterThan(_) | Self::FromBelow(..) => self.holds(single),
@@ -72,7 +55,8 @@ impl Check {
         single.is_finite() && (single == 0.0) == (number == 0.0) && is_inside
     }
 
-    fn holds(self, value: f64) -> bool {
+    /// Whether a number fulfils it.
+    pub fn holds(self, value: f64) -> bool {
         match self {
             Self::Any | Self::NotEmpty => true,
             Self::AtLeast(bound) => value >= bound,
@@ -103,14 +87,21 @@ pub struct KeySpec {
     pub name: &'static str,
     /// Documentation, as written.
     pub doc: &'static str,
-    /// Default value, in YAML.
-    pub default: &'static str,
+    /// Default value, in YAML. Empty: the key must be given.
+    pub default: Cow<'static, str>,
     /// Condition beyond the type.
     pub check: Check,
     /// Whether it may change on resume.
     pub resume: Resume,
     /// Its type.
     pub shape: fn() -> Shape,
+}
+
+impl KeySpec {
+    /// Whether it must be given.
+    pub fn is_required(&self) -> bool {
+        matches!(&*self.default, "" | "''")
+    }
 }
 
 /// One alternative of a tagged section.
@@ -168,6 +159,8 @@ pub enum Shape {
         common: Vec<KeySpec>,
         /// The kinds.
         variants: Vec<Variant>,
+        /// The kind where nobody names one; `None`: it must be named.
+        default: Option<&'static str>,
     },
 }
 
@@ -182,109 +175,26 @@ pub enum PathKind {
     OrProgram,
 }
 
-/// Whether a path stands for one, as in examples (`PATH/TO/train.parquet`).
-pub fn is_placeholder(path: &Path) -> bool {
-    path.to_string_lossy().to_lowercase().contains("path/to/")
-}
-
-/// A path with `~/` as the user's own folder.
-fn from_home(text: &str) -> PathBuf {
-    let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
-    match (text.strip_prefix("~/"), home) {
-        (Some(rest), Some(home)) => Path::new(&home).join(rest),
-        _ => PathBuf::from(text),
-    }
-}
-
-impl PathKind {
-    /// Whether a text is the name of something else than a file or folder.
-    fn is_word(self, text: &str) -> bool {
-        match self {
-            Self::Path => text.is_empty(),
-            Self::OrCharacters => text.is_empty() || text == "char",
-            Self::OrProgram => !text.contains(std::path::is_separator),
-        }
-    }
-
-    /// A path as it is written in a source, from where tamis was started: a relative one in a file is taken from the folder of that file,
-    /// one in a file of another system or on the command line from where tamis was started, and `~/` is the user's own folder.
-    pub(crate) fn resolve(self, text: &str, origin: &Origin) -> PathBuf {
-        if self.is_word(text) {
-            return PathBuf::from(text);
-        }
-        let path = from_home(text);
-        match &origin.source.kind {
-            SourceKind::File(file) => file.parent().map(|folder| folder.join(&path)).unwrap_or(path),
-            _ => path,
-        }
-    }
-
-    /// The path that a command in `folder` means, from anywhere.
-    pub(crate) fn in_folder(self, text: &str, folder: &Path) -> String {
-        if self.is_word(text) {
-            return text.to_owned();
-        }
-        self.absolute(&folder.join(from_home(text)).to_string_lossy())
-    }
-
-    /// The same path from anywhere.
-    pub(crate) fn absolute(self, text: &str) -> String {
-        let path = Path::new(text);
-        match std::path::absolute(path) {
-            Ok(absolute) if !self.is_word(text) => absolute.to_string_lossy().into_owned(),
-            _ => text.to_owned(),
-        }
-    }
-
-    /// Whether two paths lead to one place, however they are written.
-    pub(crate) fn is_same(self, one: &str, other: &str) -> bool {
-        let place = |text: &str| {
-            let absolute = PathBuf::from(self.absolute(text));
-            std::fs::canonicalize(&absolute).unwrap_or(absolute)
-        };
-        one == other || (!self.is_word(one) && !self.is_word(other) && place(one) == place(other))
-    }
-}
-
 impl Shape {
-    /// Replaces every path in the value of a key of this shape; `map` is given the key (`data.train`), what the path may be beside a path,
-    /// and its text.
-    pub(crate) fn map_paths(
-        &self,
-        key: &str,
-        value: &mut Json,
-        map: &dyn Fn(&str, PathKind, &str) -> String,
-    ) {
-        let keys = |specs: &[KeySpec], value: &mut Json| {
-            for spec in specs {
-                if let Some(value) = value.get_mut(spec.name) {
-                    (spec.shape)().map_paths(&join(key, spec.name), value, map);
-                }
-            }
-        };
-        match (self, value) {
-            (Self::Path(kind), Json::String(text)) => *text = map(key, *kind, text),
-            (Self::List(inner) | Self::OneOrMany(inner), Json::Array(items)) => {
-                for item in items {
-                    inner.map_paths(key, item, map);
-                }
-            }
-            (Self::Named(inner), Json::Object(entries)) => {
-                for (name, value) in entries {
-                    inner.map_paths(&join(key, name), value, map);
-                }
-            }
-            (Self::Nullable(inner) | Self::OneOrMany(inner), value) => inner.map_paths(key, value, map),
-            (Self::Section { keys: specs, .. }, value) => keys(specs, value),
-            (Self::Tagged { common, variants, .. }, value) => {
-                keys(common, value);
-                let kind = value.get("kind").and_then(Json::as_str).map(str::to_owned);
-                for variant in variants.iter().filter(|variant| Some(variant.name) == kind.as_deref()) {
-                    keys(&variant.keys, value);
-                }
-            }
-            _ => {}
+    /// The shape of what is there where it is not null.
+    pub fn without_null(&self) -> &Self {
+        match self {
+            Self::Nullable(inner) => inner.without_null(),
+            other => other,
         }
+    }
+
+    /// The shape of a key of this section, of whichever kind has it; [`Shape::Free`] where none has.
+    pub fn of_key(&self, name: &str) -> Self {
+        let of = |keys: &[KeySpec]| keys.iter().find(|spec| spec.name == name).map(|spec| (spec.shape)());
+        let found = match self.without_null() {
+            Self::Section { keys, .. } => of(keys),
+            Self::Tagged { common, variants, .. } => {
+                of(common).or_else(|| variants.iter().find_map(|variant| of(&variant.keys)))
+            }
+            _ => None,
+        };
+        found.unwrap_or(Self::Free)
     }
 
     /// The type in words.

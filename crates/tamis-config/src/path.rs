@@ -1,0 +1,126 @@
+//! Paths in configurations: what they are taken from, and those that a value holds.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value as Json;
+use tamis_core::setting::{KeySpec, PathKind, Shape};
+
+use crate::source::{Origin, SourceKind};
+use crate::tree::join;
+
+/// Whether a path stands for one, as in examples (`PATH/TO/train.parquet`).
+pub fn is_placeholder(path: &Path) -> bool {
+    path.to_string_lossy().to_lowercase().contains("path/to/")
+}
+
+/// A path with `~/` as the user's own folder.
+fn from_home(text: &str) -> PathBuf {
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
+    match (text.strip_prefix("~/"), home) {
+        (Some(rest), Some(home)) => Path::new(&home).join(rest),
+        _ => PathBuf::from(text),
+    }
+}
+
+/// What the text of a path means.
+pub(crate) trait PathText: Copy {
+    /// Whether a text is the name of something else than a file or folder.
+    fn is_word(self, text: &str) -> bool;
+
+    /// A path as it is written in a source, from where tamis was started: a relative one in a file is taken from the folder of that file,
+    /// one in a file of another system or on the command line from where tamis was started, and `~/` is the user's own folder.
+    fn resolve(self, text: &str, origin: &Origin) -> PathBuf;
+
+    /// The path that a command in `folder` means, from anywhere.
+    fn in_folder(self, text: &str, folder: &Path) -> String;
+
+    /// The same path from anywhere.
+    fn absolute(self, text: &str) -> String;
+
+    /// Whether two paths lead to one place, however they are written.
+    fn is_same(self, one: &str, other: &str) -> bool;
+}
+
+impl PathText for PathKind {
+    fn is_word(self, text: &str) -> bool {
+        match self {
+            Self::Path => text.is_empty(),
+            Self::OrCharacters => text.is_empty() || text == "char",
+            Self::OrProgram => !text.contains(std::path::is_separator),
+        }
+    }
+
+    fn resolve(self, text: &str, origin: &Origin) -> PathBuf {
+        if self.is_word(text) {
+            return PathBuf::from(text);
+        }
+        let path = from_home(text);
+        match &origin.source.kind {
+            SourceKind::File(file) => file.parent().map(|folder| folder.join(&path)).unwrap_or(path),
+            _ => path,
+        }
+    }
+
+    fn in_folder(self, text: &str, folder: &Path) -> String {
+        if self.is_word(text) {
+            return text.to_owned();
+        }
+        self.absolute(&folder.join(from_home(text)).to_string_lossy())
+    }
+
+    fn absolute(self, text: &str) -> String {
+        let path = Path::new(text);
+        match std::path::absolute(path) {
+            Ok(absolute) if !self.is_word(text) => absolute.to_string_lossy().into_owned(),
+            _ => text.to_owned(),
+        }
+    }
+
+    fn is_same(self, one: &str, other: &str) -> bool {
+        let place = |text: &str| {
+            let absolute = PathBuf::from(self.absolute(text));
+            std::fs::canonicalize(&absolute).unwrap_or(absolute)
+        };
+        one == other || (!self.is_word(one) && !self.is_word(other) && place(one) == place(other))
+    }
+}
+
+/// Replaces every path in the value of a key of this shape; `map` is given the key (`data.train`), what the path may be beside a path,
+/// and its text.
+pub(crate) fn map_paths(
+    shape: &Shape,
+    key: &str,
+    value: &mut Json,
+    map: &dyn Fn(&str, PathKind, &str) -> String,
+) {
+    let keys = |specs: &[KeySpec], value: &mut Json| {
+        for spec in specs {
+            if let Some(value) = value.get_mut(spec.name) {
+                map_paths(&(spec.shape)(), &join(key, spec.name), value, map);
+            }
+        }
+    };
+    match (shape, value) {
+        (Shape::Path(kind), Json::String(text)) => *text = map(key, *kind, text),
+        (Shape::List(inner) | Shape::OneOrMany(inner), Json::Array(items)) => {
+            for item in items {
+                map_paths(inner, key, item, map);
+            }
+        }
+        (Shape::Named(inner), Json::Object(entries)) => {
+            for (name, value) in entries {
+                map_paths(inner, &join(key, name), value, map);
+            }
+        }
+        (Shape::Nullable(inner) | Shape::OneOrMany(inner), value) => map_paths(inner, key, value, map),
+        (Shape::Section { keys: specs, .. }, value) => keys(specs, value),
+        (Shape::Tagged { common, variants, .. }, value) => {
+            keys(common, value);
+            let kind = value.get("kind").and_then(Json::as_str).map(str::to_owned);
+            for variant in variants.iter().filter(|variant| Some(variant.name) == kind.as_deref()) {
+                keys(&variant.keys, value);
+            }
+        }
+        _ => {}
+    }
+}

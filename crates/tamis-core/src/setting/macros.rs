@@ -1,0 +1,250 @@
+//! The macros in which a key is written once.
+
+/// Defines named values: an enum, its texts, and their documentation. The first value is the type's `Default`.
+///
+/// ```
+/// tamis_core::choice! {
+///     /// What happens to a group of one trajectory.
+///     pub enum Lonely {
+///         /// Kept.
+///         Keep = "keep",
+///         /// Dropped.
+///         Drop = "drop",
+///     }
+/// }
+/// assert_eq!(Lonely::Drop.as_str(), "drop");
+/// ```
+#[macro_export]
+macro_rules! choice {
+    (
+        $(#[doc = $doc:literal])*
+        pub enum $name:ident {
+            $( $(#[doc = $value_doc:literal])* $value:ident = $text:literal, )*
+        }
+    ) => {
+        $(#[doc = $doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+        pub enum $name {
+            $( $(#[doc = $value_doc])* #[serde(rename = $text)] $value, )*
+        }
+
+        impl $name {
+            /// Every value, in the order of the documentation.
+            pub const ALL: &'static [Self] = &[$(Self::$value),*];
+
+            /// The value as a configuration writes it.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$value => $text,)* }
+            }
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self::ALL[0]
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.pad(self.as_str())
+            }
+        }
+
+        impl $crate::setting::Described for $name {
+            fn shape() -> $crate::setting::Shape {
+                $crate::setting::Shape::Choice(vec![$(($text, concat!($($value_doc, "\n"),*)),)*])
+            }
+        }
+    };
+}
+
+/// Defines a struct whose fields are configuration keys.
+///
+/// A field reads `key: Type = default, check;`: the default is a value of the type, the *check* a [`Check`](crate::setting::Check), which may
+/// be left out. A key without a default must be given; a struct without such keys has a `Default`. `..field: Type;` at the end takes in the
+/// keys of another such struct, beside the own ones.
+///
+/// ```
+/// tamis_core::settings! {
+///     /// Keeps a group whose rewards differ.
+///     pub struct Differ {
+///         /// Largest spread that still counts as uniform.
+///         tolerance: f64 = 0.0, NonNegative;
+///     }
+/// }
+/// assert_eq!(serde_json::to_string(&Differ::default()).expect("json"), r#"{"tolerance":0.0}"#);
+/// ```
+#[macro_export]
+macro_rules! settings {
+    // Every key has a default.
+    (
+        $(#[doc = $doc:literal])*
+        $(#[derive($($derive:ident),*)])?
+        pub struct $name:ident {
+            $( $(#[doc = $key_doc:literal])* $key:ident : $type:ty = $default:expr $(, $check:expr)?; )*
+            $( ..$rest:ident : $rest_type:ty; )?
+        }
+    ) => {
+        $crate::settings! {
+            @define [serde(default)]
+            $(#[doc = $doc])*
+            $(#[derive($($derive),*)])?
+            pub struct $name {
+                $( $(#[doc = $key_doc])* $key : $type = ($default) $(, $check)?; )*
+                $( ..$rest : $rest_type; )?
+            }
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($key: $default,)* $($rest: <$rest_type>::default(),)? }
+            }
+        }
+    };
+    (
+        $(#[doc = $doc:literal])*
+        $(#[derive($($derive:ident),*)])?
+        pub struct $name:ident {
+            $( $(#[doc = $key_doc:literal])* $key:ident : $type:ty $(= $default:expr)? $(, $check:expr)?; )*
+            $( ..$rest:ident : $rest_type:ty; )?
+        }
+    ) => {
+        $crate::settings! {
+            @define [serde(rename_all = "snake_case")]
+            $(#[doc = $doc])*
+            $(#[derive($($derive),*)])?
+            pub struct $name {
+                $( $(#[doc = $key_doc])* $key : $type $(= ($default))? $(, $check)?; )*
+                $( ..$rest : $rest_type; )?
+            }
+        }
+    };
+    (
+        @define [$attribute:meta]
+        $(#[doc = $doc:literal])*
+        $(#[derive($($derive:ident),*)])?
+        pub struct $name:ident {
+            $( $(#[doc = $key_doc:literal])* $key:ident : $type:ty $(= ($default:expr))? $(, $check:expr)?; )*
+            $( ..$rest:ident : $rest_type:ty; )?
+        }
+    ) => {
+        $(#[doc = $doc])*
+        #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+        $(#[derive($($derive),*)])?
+        #[$attribute]
+        pub struct $name {
+            $( $(#[doc = $key_doc])* pub $key: $type, )*
+            $(
+                /// The keys that it shares with others of its family.
+                #[serde(flatten)]
+                pub $rest: $rest_type,
+            )?
+        }
+
+        impl $crate::setting::Described for $name {
+            fn shape() -> $crate::setting::Shape {
+                #[allow(unused_imports, clippy::enum_glob_use, reason = "checks are written without their type")]
+                use $crate::setting::Check::*;
+                #[allow(unused_mut, reason = "not every struct takes in another's keys")]
+                let mut keys = vec![$(
+                    $crate::setting::KeySpec {
+                        name: stringify!($key),
+                        doc: concat!($($key_doc, "\n"),*),
+                        default: $crate::settings!(@text $type $(, $default)?).into(),
+                        check: $crate::settings!(@check $($check)?),
+                        resume: $crate::setting::Resume::Fixed,
+                        shape: <$type as $crate::setting::Described>::shape,
+                    },
+                )*];
+                $( keys.extend($crate::setting::keys_of::<$rest_type>()); )?
+                $crate::setting::Shape::Section { doc: concat!($($doc, "\n"),*), keys }
+            }
+        }
+    };
+    (@text $type:ty) => { "" };
+    (@text $type:ty, $default:expr) => {{
+        let default: $type = $default;
+        $crate::setting::default_text(&default)
+    }};
+    (@check) => { $crate::setting::Check::Any };
+    (@check $check:expr) => { $check };
+}
+
+/// Defines a tagged section: an enum over structs of [`settings!`](crate::settings), chosen by the key `kind`.
+///
+/// One line registers a kind: `Variance(Variance) = "variance",`. After the enum's name stands the trait that all of them implement, which the
+/// enum dereferences to; `default Variance` is the kind where nobody names one (its struct needs a `Default`).
+#[macro_export]
+macro_rules! tagged {
+    (
+        $(#[doc = $doc:literal])*
+        $(#[derive($($derive:ident),*)])?
+        pub enum $name:ident $(: $family:ident)? $(, default $default:ident)? {
+            $( $(#[doc = $kind_doc:literal])* $kind:ident ( $settings:ty ) = $text:literal, )*
+        }
+    ) => {
+        $(#[doc = $doc])*
+        #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+        $(#[derive($($derive),*)])?
+        #[serde(tag = "kind")]
+        pub enum $name {
+            $( $(#[doc = $kind_doc])* #[serde(rename = $text)] $kind($settings), )*
+        }
+
+        impl $name {
+            /// The name of every kind, in the order of the documentation.
+            pub const NAMES: &'static [&'static str] = &[$($text),*];
+
+            /// The kind as a configuration writes it.
+            pub const fn as_str(&self) -> &'static str {
+                match self { $(Self::$kind(_) => $text,)* }
+            }
+        }
+
+        $(
+            impl Default for $name {
+                fn default() -> Self {
+                    Self::$default(Default::default())
+                }
+            }
+        )?
+
+        $crate::tagged!(@family $name [$($family)?] $($kind)*);
+
+        impl $crate::setting::Described for $name {
+            fn shape() -> $crate::setting::Shape {
+                let variants = vec![$(
+                    $crate::setting::Variant {
+                        name: $text,
+                        doc: concat!($($kind_doc, "\n"),*),
+                        keys: $crate::setting::keys_of::<$settings>(),
+                    },
+                )*];
+                #[allow(unused_mut, unused_assignments, reason = "not every family has a default")]
+                let mut default = None;
+                $( default = Some(Self::$default(Default::default()).as_str()); )?
+                let kind = $crate::setting::KeySpec {
+                    name: "kind",
+                    doc: concat!($($doc, "\n"),*),
+                    default: default.unwrap_or_default().into(),
+                    check: $crate::setting::Check::Any,
+                    resume: $crate::setting::Resume::Fixed,
+                    shape: || {
+                        $crate::setting::Shape::Choice(vec![$(($text, concat!($($kind_doc, "\n"),*)),)*])
+                    },
+                };
+                $crate::setting::Shape::Tagged { doc: concat!($($doc, "\n"),*), common: vec![kind], variants, default }
+            }
+        }
+    };
+    (@family $name:ident [] $($kind:ident)*) => {};
+    (@family $name:ident [$family:ident] $($kind:ident)*) => {
+        impl std::ops::Deref for $name {
+            type Target = dyn $family;
+
+            fn deref(&self) -> &Self::Target {
+                match self { $(Self::$kind(settings) => settings,)* }
+            }
+        }
+    };
+}

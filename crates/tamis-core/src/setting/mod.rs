@@ -1,0 +1,181 @@
+//! Settings that describe themselves: what `tamis-config` needs to read a type of this crate from a configuration.
+//!
+//! An algorithm's keys are written once, in its own file, with one of three macros:
+//!
+//! | macro | what it defines | example |
+//! |---|---|---|
+//! | [`choice!`](crate::choice) | named values | `filter.singleton: keep` or `drop` |
+//! | [`settings!`](crate::settings) | a struct whose fields are keys | the keys of the filter `variance` |
+//! | [`tagged!`](crate::tagged) | an enum whose variants are such structs, chosen by the key `kind` | `filter: {kind: variance, tolerance: 0.1}` |
+//!
+//! From the definition come the Rust type, its serialised form, its default, and its [`Shape`]: from the shape the reader of configurations
+//! takes types, conditions and defaults, and the JSON Schema, the reference pages and `tamis explain` are generated.
+
+mod macros;
+mod shape;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+pub use shape::{Check, KeySpec, PathKind, Resume, Shape, Variant};
+
+/// A type that a configuration key can have, described by its owner.
+///
+/// The serialised form of a value is what a configuration would hold. The reader checks a configuration against the shape and fills in
+/// defaults before it deserialises, so a type says of itself no more than what it is.
+pub trait Described: Serialize + DeserializeOwned {
+    /// Its shape.
+    fn shape() -> Shape;
+}
+
+macro_rules! plain {
+    ($($type:ty = $shape:ident),*) => {$(
+        impl Described for $type {
+            fn shape() -> Shape {
+                Shape::$shape
+            }
+        }
+    )*};
+}
+
+plain! { bool = Bool, u8 = Integer, u32 = Integer, u64 = Integer, usize = Integer, f64 = Number }
+
+impl Described for String {
+    fn shape() -> Shape {
+        Shape::Text("text")
+    }
+}
+
+impl<T: Described> Described for Option<T> {
+    fn shape() -> Shape {
+        Shape::Nullable(Box::new(T::shape()))
+    }
+}
+
+impl<T: Described> Described for Vec<T> {
+    fn shape() -> Shape {
+        Shape::List(Box::new(T::shape()))
+    }
+}
+
+/// The keys of a type that [`settings!`](crate::settings) defines.
+pub fn keys_of<T: Described>() -> Vec<KeySpec> {
+    match T::shape() {
+        Shape::Section { keys, .. } => keys,
+        _ => Vec::new(),
+    }
+}
+
+/// A default as a configuration writes it.
+pub fn default_text<T: Serialize>(value: &T) -> String {
+    use serde_json::Value as Json;
+    let json = serde_json::to_value(value).unwrap_or_default();
+    match &json {
+        Json::String(text) if is_plain(text) => text.clone(),
+        // 0.000001 reads worse than 1e-6.
+        Json::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
+            Some(real) if real != 0.0 && (real.abs() < 1e-3 || real.abs() >= 1e5) => format!("{real:e}"),
+            _ => number.to_string(),
+        },
+        _ => json.to_string(),
+    }
+}
+
+/// Whether YAML takes an unquoted text for itself: the names of choices.
+fn is_plain(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))
+        && !matches!(text, "null" | "true" | "false")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    crate::choice! {
+        /// A colour.
+        pub enum Colour {
+            /// As blood.
+            Red = "red",
+            /// As grass.
+            Green = "dark-green",
+        }
+    }
+
+    crate::settings! {
+        /// What all have.
+        pub struct Shared {
+            /// Thickness.
+            width: f64 = 2.0, Positive;
+        }
+    }
+
+    crate::settings! {
+        /// A circle.
+        pub struct Circle {
+            /// Its radius.
+            radius: f64, Positive;
+            /// Its colour.
+            colour: Colour = Colour::Green;
+            ..shared: Shared;
+        }
+    }
+
+    crate::settings! {
+        /// Nothing.
+        pub struct Point {}
+    }
+
+    /// What a form has.
+    pub trait Form {
+        /// Its area.
+        fn area(&self) -> f64;
+    }
+
+    impl Form for Circle {
+        fn area(&self) -> f64 {
+            std::f64::consts::PI * self.radius * self.radius
+        }
+    }
+
+    impl Form for Point {
+        fn area(&self) -> f64 {
+            0.0
+        }
+    }
+
+    crate::tagged! {
+        /// A form.
+        pub enum AnyForm: Form, default Point {
+            /// Round.
+            Circle(Circle) = "circle",
+            /// Small.
+            Point(Point) = "point",
+        }
+    }
+
+    #[test]
+    fn a_definition_is_type_shape_and_serialised_form() {
+        let Shape::Tagged { variants, default, .. } = AnyForm::shape() else { panic!("tagged") };
+        assert_eq!(default, Some("point"));
+        let keys: Vec<_> = variants[0].keys.iter().map(|key| (key.name, &*key.default)).collect();
+        assert_eq!(keys, [("radius", ""), ("colour", "dark-green"), ("width", "2.0")]);
+        assert!(variants[0].keys[0].is_required() && !variants[0].keys[1].is_required());
+
+        let circle = AnyForm::Circle(Circle { radius: 1.0, colour: Colour::Red, shared: Shared::default() });
+        let json = serde_json::json!({"kind": "circle", "radius": 1.0, "colour": "red", "width": 2.0});
+        assert_eq!(serde_json::to_value(&circle).expect("json"), json);
+        assert_eq!(serde_json::from_value::<AnyForm>(json).expect("a form"), circle);
+        assert_eq!((circle.as_str(), AnyForm::default().as_str()), ("circle", "point"));
+        assert!(circle.area() > 3.14 && AnyForm::default().area() == 0.0);
+    }
+
+    #[test]
+    fn defaults_are_written_as_in_yaml() {
+        assert_eq!(default_text(&1e-6), "1e-6");
+        assert_eq!(default_text(&0.05), "0.05");
+        assert_eq!(default_text(&None::<f64>), "null");
+        assert_eq!(default_text(&"a b"), "\"a b\"");
+        assert_eq!(default_text(&Colour::Green), "dark-green");
+    }
+}
