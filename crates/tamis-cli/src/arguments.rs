@@ -3,8 +3,11 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use tamis_config::foreign::{is_foreign_option, join_options};
+use tamis_core::filter::{Bounds, GroupFilter, Mass, PoolScore, Prefer, Singleton};
+use tamis_core::setting::{Described, Shape};
 
 /// Trains language models by reinforcement learning with verifiable rewards.
 #[derive(Debug, Parser)]
@@ -233,75 +236,17 @@ pub(crate) struct Serve {
     pub(crate) test_lengths: Option<Vec<f64>>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Strategy {
-    /// Keep groups whose metric is not the same in every member (DAPO's dynamic sampling).
-    Variance,
-    /// Keep groups whose mean metric lies between --low and --high.
-    #[value(name = "mean_range", alias = "mean-range")]
-    MeanRange,
-    /// Keep the best groups that together hold the share --p of the mass.
-    #[value(name = "top_p", alias = "top-p")]
-    TopP,
-    /// Keep the --k best groups, or the --fraction best.
-    #[value(name = "top_k", alias = "top-k")]
-    TopK,
-    /// Keep groups whose score is at least the share --p of the best.
-    #[value(name = "min_p", alias = "min-p")]
-    MinP,
-    /// Keep groups ranked from the share --low to the share --high, best first.
-    Percentile,
-    /// Keep every group, and of its rows the --k (or --fraction) whose metric varies most.
-    #[value(name = "within_group", alias = "within-group")]
-    WithinGroup,
-}
-
-impl Strategy {
-    /// The name on the command line.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Variance => "variance",
-            Self::MeanRange => "mean_range",
-            Self::TopP => "top_p",
-            Self::TopK => "top_k",
-            Self::MinP => "min_p",
-            Self::Percentile => "percentile",
-            Self::WithinGroup => "within_group",
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Score {
-    Deviation,
-    Variance,
-    Mean,
-    Sum,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Prefer {
-    Largest,
-    Smallest,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Mass {
-    Softmax,
-    Linear,
-    Variance,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Singleton {
-    Keep,
-    Drop,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Bounds {
-    Open,
-    Closed,
+/// The values of a key of the configuration, for an option that means the same.
+fn values_of<T: Described>() -> PossibleValuesParser {
+    let values = match T::shape() {
+        Shape::Choice(values) => values,
+        Shape::Tagged { variants, .. } => variants.iter().map(|kind| (kind.name, kind.doc)).collect(),
+        _ => Vec::new(),
+    };
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ").trim_end_matches('.').to_owned();
+    PossibleValuesParser::new(
+        values.into_iter().map(|(name, doc)| PossibleValue::new(name).help(words(doc))),
+    )
 }
 
 #[derive(Debug, Args)]
@@ -321,14 +266,14 @@ pub(crate) struct Filter {
     #[arg(long, value_name = "COLUMN")]
     pub(crate) group: Vec<String>,
     /// Which rule.
-    #[arg(long, value_enum, default_value = "variance", alias = "kind")]
-    pub(crate) strategy: Strategy,
+    #[arg(long, value_parser = values_of::<GroupFilter>(), default_value = "variance", alias = "kind")]
+    pub(crate) strategy: String,
     /// variance: how far apart two members must be to differ (max - min > tolerance) [default: 0].
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) tolerance: Option<f64>,
     /// variance: what to do with a group of one [default: keep].
-    #[arg(long, value_enum)]
-    pub(crate) singleton: Option<Singleton>,
+    #[arg(long, value_parser = values_of::<Singleton>())]
+    pub(crate) singleton: Option<String>,
     /// mean_range: lower bound of the group's mean; percentile: where the band begins [default: 0].
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) low: Option<f64>,
@@ -336,8 +281,8 @@ pub(crate) struct Filter {
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) high: Option<f64>,
     /// mean_range: whether the bounds themselves are kept (closed) or not (open) [default: open].
-    #[arg(long, value_enum)]
-    pub(crate) bounds: Option<Bounds>,
+    #[arg(long, value_parser = values_of::<Bounds>())]
+    pub(crate) bounds: Option<String>,
     /// top_p: share of the mass to keep; min_p: share of the best score that a group needs.
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) p: Option<f64>,
@@ -348,20 +293,20 @@ pub(crate) struct Filter {
     #[arg(long, conflicts_with = "k", allow_negative_numbers = true)]
     pub(crate) fraction: Option<f64>,
     /// top_p, top_k, min_p, percentile (all files are one round): what groups are ranked by [default: deviation].
-    #[arg(long, value_enum)]
-    pub(crate) score: Option<Score>,
+    #[arg(long, value_parser = values_of::<PoolScore>())]
+    pub(crate) score: Option<String>,
     /// Likewise: 0 for deviations of a population, 1 for those of a sample [default: 0].
     #[arg(long)]
     pub(crate) ddof: Option<u8>,
     /// Likewise: which scores are the good ones [default: largest].
-    #[arg(long, value_enum)]
-    pub(crate) prefer: Option<Prefer>,
+    #[arg(long, value_parser = values_of::<Prefer>())]
+    pub(crate) prefer: Option<String>,
     /// Likewise: drop groups whose score is 0 first; within_group: drop uniform groups.
     #[arg(long)]
     pub(crate) exclude_zero: bool,
     /// top_p: what a group weighs [default: softmax].
-    #[arg(long, value_enum)]
-    pub(crate) mass: Option<Mass>,
+    #[arg(long, value_parser = values_of::<Mass>())]
+    pub(crate) mass: Option<String>,
     /// top_p with mass softmax: divides scores [default: 1].
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) temperature: Option<f64>,

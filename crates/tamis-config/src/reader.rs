@@ -264,17 +264,22 @@ impl Reader {
             // A default that is not allowed stands for "must be given".
             let node = self.default_node(default, &section.origin);
             let num_diagnostics = self.diagnostics.len();
-            let value = if default.is_empty() { None } else { read(&node, &full, self) };
+            let value = read(&node, &full, self);
             if let Some(value) = value
+                && !default.is_empty()
                 && (numbers(&value).fulfil(check) || self.diagnostics.len() > num_diagnostics)
             {
                 return Some(value);
             }
             // What asks for the key is the kind, where there is one.
             let asking = section.get("kind").filter(|kind| kind.origin.is_from_user()).unwrap_or(section);
-            self.report(asking, Problem::Missing { key: full.clone(), expected: shape.describe() });
+            let expected = match check.describe().filter(|_| check != Check::NotEmpty) {
+                Some(condition) => format!("{}, {condition}", shape.describe()),
+                None => shape.describe(),
+            };
+            self.report(asking, Problem::Missing { key: full.clone(), expected });
             self.unsound.push(full.clone());
-            return if default.is_empty() { None } else { read(&node, &full, self) };
+            return read(&node, &full, self);
         };
         if let Some(value) = read(node, &full, self) {
             let found = numbers(&value);
@@ -293,9 +298,6 @@ impl Reader {
             self.report(node, problem);
         }
         self.unsound.push(full.clone());
-        if default.is_empty() {
-            return None;
-        }
         let node = self.default_node(default, &section.origin);
         let num_diagnostics = self.diagnostics.len();
         let value = read(&node, &full, self);
@@ -306,6 +308,10 @@ impl Reader {
     /// A default's raw value. What is wrong under a default is shown at its section, where the user can do something about it.
     fn default_node(&self, default: &str, section: &Origin) -> Node {
         let origin = if section.is_from_user() { section.clone() } else { Origin::start_of(&self.defaults) };
+        if default.is_empty() {
+            // A number that every condition allows stands in for a key that must be given.
+            return Node::plain("1", origin);
+        }
         if default.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_')) {
             return Node::plain(default, origin);
         }

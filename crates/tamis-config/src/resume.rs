@@ -7,6 +7,7 @@ use serde_json::Value as Json;
 use crate::render::flow;
 use crate::schema::{Config, LrScheduleConfig, LrScheduleKind};
 use crate::setting::Setting;
+use crate::path::PathText as _;
 use tamis_core::setting::{KeySpec, Resume, Shape};
 use crate::table;
 use crate::tree::join;

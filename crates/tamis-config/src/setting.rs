@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value as Json;
 
 use crate::reader::Reader;
-use tamis_core::setting::{Described, PathKind, Shape};
+use tamis_core::setting::{PathKind, Shape};
 
 use crate::path::PathText as _;
 use crate::tree::{Node, Value, parse_bool, parse_float};
@@ -166,7 +166,7 @@ impl Setting for String {
         match &node.value {
             Value::Scalar { text, .. } if !node.is_null() => Some(text.clone()),
             _ => {
-                reader.wrong_type(node, path, &Self::shape());
+                reader.wrong_type(node, path, &Shape::Text("text"));
                 None
             }
         }

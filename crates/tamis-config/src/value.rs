@@ -8,6 +8,7 @@ use serde_json::Value as Json;
 
 use crate::reader::Reader;
 use crate::setting::Setting;
+use crate::path::PathText as _;
 use tamis_core::setting::{PathKind, Shape};
 use crate::tree::{Node, Value, parse_float};
 

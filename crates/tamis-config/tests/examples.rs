@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use tamis_config::{
-    Config, EmptyRound, FilterKind, KlPlace, LossConfig, LossKind, OnExhausted, OnLimit, Preset, RoundLimit,
+    Config, EmptyRound, KlPlace, LossConfig, LossKind, OnExhausted, OnLimit, Preset, RoundLimit,
     Surplus, load,
 };
 
@@ -63,7 +63,7 @@ fn common_settings_of_the_filter() {
         match (metric, &config.filter) {
             (None, None) => {}
             (Some(metric), Some(filter)) => {
-                assert_eq!(filter.kind, FilterKind::Variance, "{name}");
+                assert_eq!(filter.kind.as_str(), "variance", "{name}");
                 assert_eq!(filter.metric.as_deref(), Some(metric), "{name}");
                 assert_eq!(config.schedule.max_num_gen_batches, Some(RoundLimit::Rounds(limit)), "{name}");
                 assert_eq!(config.schedule.on_limit, OnLimit::Error, "{name}");

@@ -44,7 +44,7 @@ fn main() -> Result<(), FilterError> {
             for _ in 0..REPETITIONS {
                 let begin = Instant::now();
                 let (verdicts, statistics) =
-                    judge_columns(&filter, None, black_box(&column), black_box(&offsets))?;
+                    judge_columns(&*filter, None, black_box(&column), black_box(&offsets))?;
                 seconds = seconds.min(begin.elapsed().as_secs_f64());
                 kept = verdicts.iter().filter(|verdict| verdict.is_kept()).count();
                 black_box(statistics);

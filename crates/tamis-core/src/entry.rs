@@ -2,6 +2,9 @@
 
 use std::fmt::Write;
 
+use crate::filter::GroupFilter;
+use crate::setting::{Described, KeySpec};
+
 /// What kind of thing an entry names: the configuration key that takes its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
@@ -121,13 +124,28 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// The configuration keys that it reads, each with the value that a run has where nobody sets it: those of its own description, where its
+    /// family is a tagged section.
+    fn settings(&self) -> Vec<(String, String)> {
+        let shape = match self.family {
+            Family::Filter => GroupFilter::shape(),
+            _ => {
+                let own = |text: &str| text.to_owned();
+                return self.defaults.iter().map(|(key, default)| (own(key), own(default))).collect();
+            }
+        };
+        let keys = shape.keys_of_kind(self.name);
+        let text = |key: &KeySpec| if key.is_required() { "required".to_owned() } else { key.default.to_string() };
+        keys.iter().map(|key| (format!("{}.{}", self.family.key(), key.name), text(key))).collect()
+    }
+
     /// The entry as lines for a terminal.
     pub fn plain(&self) -> String {
         let mut text =
             format!("{} ({})\n{}\n\n    {}\n\n", self.name, self.family.key(), self.meaning, self.formula);
         // Writing to a string cannot fail.
         let _ = writeln!(text, "source      {}", self.source);
-        for (setting, value) in self.defaults {
+        for (setting, value) in self.settings() {
             let _ = writeln!(text, "default     {setting}: {value}");
         }
         for (system, name) in self.known_as {
@@ -146,9 +164,10 @@ impl Entry {
         let mut page = format!("{} `{}`\n\n{}\n\n", "#".repeat(level), self.name, self.meaning);
         // Writing to a string cannot fail.
         let _ = write!(page, "    {}\n\n- source: {}\n", self.formula, self.source);
-        if !self.defaults.is_empty() {
+        let settings = self.settings();
+        if !settings.is_empty() {
             let settings: Vec<_> =
-                self.defaults.iter().map(|(setting, value)| format!("`{setting}: {value}`")).collect();
+                settings.iter().map(|(setting, value)| format!("`{setting}: {value}`")).collect();
             let _ = writeln!(page, "- defaults: {}", settings.join(", "));
         }
         if !self.known_as.is_empty() {

@@ -2,7 +2,9 @@
 
 use super::Checker;
 use super::train::divisors_near;
-use crate::schema::{Estimator, FilterKind, LrScheduleKind};
+use tamis_core::filter::GroupFilter;
+
+use crate::schema::{Estimator, LrScheduleKind};
 use tamis_core::setting::Shape;
 use crate::table;
 
@@ -99,8 +101,8 @@ impl Checker<'_> {
             _ => return,
         };
         let dropped = match self.config.filter.as_ref().map(|filter| filter.kind) {
-            Some(FilterKind::Variance) => "whose members score the same",
-            Some(FilterKind::MeanRange) => "whose mean is outside its bounds",
+            Some(GroupFilter::Variance(_)) => "whose members score the same",
+            Some(GroupFilter::MeanRange(_)) => "whose mean is outside its bounds",
             _ => return,
         };
         self.warn(

@@ -1,24 +1,24 @@
 //! Rules about the filter: against its metric, the group size and the rounds.
 
+use tamis_core::filter::{GroupFilter, Mass, Percentile, PoolScore, Singleton};
+
 use super::Checker;
-use crate::schema::{
-    Estimator, FilterConfig, FilterKind, KlPlace, Mass, PoolScore, Singleton, SingletonAdvantage,
-};
+use crate::schema::{Estimator, FilterConfig, KlPlace, SingletonAdvantage};
 
 impl Checker<'_> {
     pub(super) fn filter(&mut self) {
         self.single_member();
         let config = self.config;
         let Some(filter) = &config.filter else { return };
-        self.filter_keys(filter);
+        self.idle_keys(filter);
         self.quota(filter);
-        if filter.kind.is_pool() && config.schedule.refill {
+        if filter.kind.pool().is_some() && config.schedule.refill {
             self.warn(
                 &["filter.kind", "schedule.refill"],
                 format!(
                     "`filter.kind: {}` selects among the groups of a round, and `schedule.refill` repeats rounds \
                      until {} groups are kept: each round is selected by itself",
-                    filter.kind, config.data.train_batch_size
+                    filter.kind.as_str(), config.data.train_batch_size
                 ),
                 "`schedule.refill: false` trains on what one round leaves, as RAGEN does",
             );
@@ -52,104 +52,101 @@ impl Checker<'_> {
             self.warn(&["rollout.n"], message, hint);
         }
         let Some(filter) = &config.filter else { return };
-        let by_spread = matches!(filter.score, PoolScore::Deviation | PoolScore::Variance);
-        if !by_spread && filter.kind.is_pool() {
-            return;
-        }
-        let outcome = match (filter.kind, filter.singleton) {
-            (FilterKind::Variance, Singleton::Keep) => {
+        let outcome = match &filter.kind {
+            GroupFilter::Variance(variance) if variance.singleton == Singleton::Keep => {
                 "every group has one member and `filter.singleton: keep` keeps it, so nothing is filtered"
             }
-            (FilterKind::Variance, Singleton::Drop) => {
+            GroupFilter::Variance(_) => {
                 "every group has one member and `filter.singleton: drop` drops it, so no step is ever filled"
             }
-            (FilterKind::MeanRange, _) => "the filter judges every group by a single trajectory",
-            (FilterKind::WithinGroup, _) => "there is nothing to choose from within a group",
-            _ => "a group of one has no deviation, so the filter's ranking says nothing",
+            GroupFilter::MeanRange(_) => "the filter judges every group by a single trajectory",
+            GroupFilter::WithinGroup(_) => "there is nothing to choose from within a group",
+            other => match other.pool() {
+                Some(pool) if pool.is_by_spread() => {
+                    "a group of one has no deviation, so the filter's ranking says nothing"
+                }
+                _ => return,
+            },
         };
         self.warn(&["rollout.n"], format!("`rollout.n` is 1: {outcome}"), hint);
     }
 
     /// Rules about how much a filter keeps.
     fn quota(&mut self, filter: &FilterConfig) {
-        let kind = filter.kind;
-        match kind {
-            FilterKind::MeanRange | FilterKind::Percentile => {
-                let (low, high) = (filter.low, filter.high);
-                let keys = ["filter.low", "filter.high"];
-                if kind == FilterKind::Percentile && (low < 0.0 || high > 1.0) {
-                    self.error(
-                        &keys,
-                        format!(
-                            "`filter.low` ({low}) and `filter.high` ({high}) are shares of a ranking, from 0 to 1"
-                        ),
-                        "`low: 0, high: 0.25` is the best quarter",
-                    );
-                } else if low >= high {
-                    self.error(
-                        &keys,
-                        format!(
-                            "`filter.low` ({low}) is not below `filter.high` ({high}): no group is ever kept"
-                        ),
-                        "exchange the two",
-                    );
-                }
-            }
-            FilterKind::TopP | FilterKind::MinP if filter.p.is_none() => {
-                let share = if kind == FilterKind::TopP { 0.9 } else { 0.5 };
-                self.error(
-                    &["filter.kind"],
-                    format!("`filter.kind: {kind}` needs `filter.p`"),
-                    format!("set `filter.p: {share}`"),
-                );
-            }
-            FilterKind::TopP if filter.mass == Mass::Variance && filter.score != PoolScore::Deviation => {
+        let kind = filter.kind.as_str();
+        match &filter.kind {
+            GroupFilter::Percentile(band) if band.low < 0.0 || band.high > 1.0 => self.error(
+                &["filter.low", "filter.high"],
+                format!(
+                    "`filter.low` ({}) and `filter.high` ({}) are shares of a ranking, from 0 to 1",
+                    band.low, band.high
+                ),
+                "`low: 0, high: 0.25` is the best quarter",
+            ),
+            GroupFilter::Percentile(band) => self.range(band.low, band.high),
+            GroupFilter::MeanRange(range) => self.range(range.low, range.high),
+            GroupFilter::TopP(nucleus)
+                if nucleus.mass == Mass::Variance && nucleus.pool.score != PoolScore::Deviation =>
+            {
                 self.error(
                     &["filter.mass", "filter.score"],
                     format!(
                         "`filter.mass: variance` is the square of the deviation, and `filter.score` is `{}`",
-                        filter.score
+                        nucleus.pool.score
                     ),
                     "use `filter.score: deviation`, or `filter.mass: linear`",
                 );
             }
-            FilterKind::TopK | FilterKind::WithinGroup => match (filter.k, filter.fraction) {
-                (None, None) => self.error(
-                    &["filter.kind"],
-                    format!("`filter.kind: {kind}` needs `filter.k` or `filter.fraction`"),
-                    "set `filter.fraction: 0.5`",
-                ),
-                (Some(_), Some(_)) => self.error(
-                    &["filter.k", "filter.fraction"],
-                    "`filter.k` and `filter.fraction` are both set",
-                    "remove one of the two",
-                ),
-                (Some(1), None) if kind == FilterKind::WithinGroup => self.error(
-                    &["filter.k"],
-                    "`filter.kind: within_group` with `filter.k: 1` leaves one member of each group, which has \
-                     nothing to be compared with",
-                    "set `filter.k: 2` or more",
-                ),
-                _ => {}
-            },
-            FilterKind::Variance | FilterKind::TopP | FilterKind::MinP => {}
+            _ => {}
+        }
+        match (share_of(&filter.kind), &filter.kind) {
+            (Some((None, None)), _) => self.error(
+                &["filter.kind"],
+                format!("`filter.kind: {kind}` needs `filter.k` or `filter.fraction`"),
+                "set `filter.fraction: 0.5`",
+            ),
+            (Some((Some(_), Some(_))), _) => self.error(
+                &["filter.k", "filter.fraction"],
+                "`filter.k` and `filter.fraction` are both set",
+                "remove one of the two",
+            ),
+            (Some((Some(1), None)), GroupFilter::WithinGroup(_)) => self.error(
+                &["filter.k"],
+                "`filter.kind: within_group` with `filter.k: 1` leaves one member of each group, which has \
+                 nothing to be compared with",
+                "set `filter.k: 2` or more",
+            ),
+            _ => {}
+        }
+    }
+
+    /// Refuses bounds that nothing lies between.
+    fn range(&mut self, low: f64, high: f64) {
+        if low >= high {
+            self.error(
+                &["filter.low", "filter.high"],
+                format!("`filter.low` ({low}) is not below `filter.high` ({high}): no group is ever kept"),
+                "exchange the two",
+            );
         }
     }
 
     /// Warns of a selection that leaves nothing out.
     fn selection(&mut self, filter: &FilterConfig) {
-        let (kind, n, generated) = (filter.kind, self.config.rollout.n, self.config.gen_batch_size());
-        // Bounds beyond the ranking are an error.
-        let is_whole = (0.0..=0.0).contains(&filter.low) && (1.0..=1.0).contains(&filter.high);
-        let whole = match (kind, filter.k, filter.fraction, filter.p) {
-            (FilterKind::TopK, None, Some(share), _) if share >= 1.0 => Some(("fraction", share)),
-            (FilterKind::TopP, _, _, Some(share)) if share >= 1.0 && filter.mass == Mass::Softmax => {
-                Some(("p", share))
+        let (kind, n, generated) = (filter.kind.as_str(), self.config.rollout.n, self.config.gen_batch_size());
+        let whole = match &filter.kind {
+            GroupFilter::TopK(best) if best.k.is_none() => {
+                best.fraction.filter(|share| *share >= 1.0).map(|share| ("fraction", share))
             }
-            (FilterKind::Percentile, ..) if is_whole => Some(("high", filter.high)),
+            GroupFilter::TopP(nucleus) if nucleus.p >= 1.0 && nucleus.mass == Mass::Softmax => {
+                Some(("p", nucleus.p))
+            }
+            // Bounds beyond the ranking are an error.
+            GroupFilter::Percentile(Percentile { low: 0.0, high: 1.0, .. }) => Some(("high", 1.0)),
             _ => None,
         };
-        if let Some((key, value)) = whole.filter(|_| filter.include_zero) {
+        let all_compete = filter.kind.pool().is_some_and(|pool| pool.include_zero);
+        if let Some((key, value)) = whole.filter(|_| all_compete) {
             self.warn(
                 &[&format!("filter.{key}"), "filter.kind"],
                 format!(
@@ -158,8 +155,9 @@ impl Checker<'_> {
                 "use less, or `filter: null`; `filter.include_zero: false` leaves out groups whose score is 0",
             );
         }
-        match (kind, filter.k, filter.fraction) {
-            (FilterKind::TopK, Some(k), None) if k >= generated => {
+        match &filter.kind {
+            GroupFilter::TopK(best) if best.k.is_some_and(|k| k >= generated) => {
+                let k = best.k.unwrap_or_default();
                 let is_own = self.config.data.gen_batch_size.is_some();
                 let size = if is_own { "data.gen_batch_size" } else { "data.train_batch_size" };
                 self.warn(
@@ -171,10 +169,11 @@ impl Checker<'_> {
                     format!("use fewer than {generated}, such as {}", generated.div_ceil(2)),
                 );
             }
-            (FilterKind::WithinGroup, k, fraction) if n > 1 => {
-                // As the filter rounds a fraction.
-                let of = |fraction: f64| ((fraction * n as f64).round_ties_even() as usize).max(2);
-                let Some(chosen) = k.or(fraction.map(of)).filter(|&chosen| chosen >= n) else { return };
+            GroupFilter::WithinGroup(chosen) if n > 1 && (chosen.k.is_some() || chosen.fraction.is_some()) => {
+                let chosen = chosen.num_chosen(n);
+                if chosen < n {
+                    return;
+                }
                 let hint = if n > 2 {
                     format!("use fewer than {n}, such as `filter.k: {}`", n.div_ceil(2).max(2))
                 } else {
@@ -193,47 +192,16 @@ impl Checker<'_> {
         }
     }
 
-    /// Warns of the keys that the filter's kind does not read.
-    fn filter_keys(&mut self, filter: &FilterConfig) {
-        const POOL: [&str; 4] = ["score", "ddof", "prefer", "include_zero"];
-        let own: &[&str] = match filter.kind {
-            FilterKind::Variance => &["tolerance", "singleton"],
-            FilterKind::MeanRange => &["low", "high", "bounds"],
-            FilterKind::TopP => &["p", "mass", "temperature", "slack"],
-            FilterKind::TopK => &["k", "fraction"],
-            FilterKind::MinP => &["p"],
-            FilterKind::Percentile => &["low", "high"],
-            FilterKind::WithinGroup => &["k", "fraction", "include_zero"],
-        };
-        let reason = format!("the filter's kind is `{}`", filter.kind);
-        for key in [
-            "tolerance",
-            "singleton",
-            "low",
-            "high",
-            "bounds",
-            "score",
-            "ddof",
-            "prefer",
-            "include_zero",
-            "p",
-            "mass",
-            "temperature",
-            "slack",
-            "k",
-            "fraction",
-        ] {
-            let is_used = own.contains(&key) || filter.kind.is_pool() && POOL.contains(&key);
-            if !is_used {
-                self.ignored(&[&format!("filter.{key}")], &reason);
+    /// Warns of keys that another key of the filter makes idle.
+    fn idle_keys(&mut self, filter: &FilterConfig) {
+        match &filter.kind {
+            GroupFilter::TopP(nucleus) if nucleus.mass == Mass::Softmax => {
+                self.ignored(&["filter.slack"], "the mass is `softmax`");
             }
+            GroupFilter::TopP(_) => self.ignored(&["filter.temperature"], "the mass is not `softmax`"),
+            _ => {}
         }
-        if filter.kind == FilterKind::TopP && filter.mass == Mass::Softmax {
-            self.ignored(&["filter.slack"], "the mass is `softmax`");
-        } else if filter.kind == FilterKind::TopP {
-            self.ignored(&["filter.temperature"], "the mass is not `softmax`");
-        }
-        if filter.kind.is_pool() && matches!(filter.score, PoolScore::Mean | PoolScore::Sum) {
+        if filter.kind.pool().is_some_and(|pool| !pool.is_by_spread()) {
             self.ignored(&["filter.ddof"], "the filter's score is neither deviation nor variance");
         }
     }
@@ -283,5 +251,14 @@ impl Checker<'_> {
                 "filter on the raw outcome: `filter.metric: acc`",
             );
         }
+    }
+}
+
+/// The keys `k` and `fraction` of a filter that has them.
+fn share_of(filter: &GroupFilter) -> Option<(Option<usize>, Option<f64>)> {
+    match filter {
+        GroupFilter::TopK(best) => Some((best.k, best.fraction)),
+        GroupFilter::WithinGroup(chosen) => Some((chosen.k, chosen.fraction)),
+        _ => None,
     }
 }

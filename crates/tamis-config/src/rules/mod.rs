@@ -108,9 +108,15 @@ impl Checker<'_> {
 
     /// Whether a user set a key to something else than its default.
     fn is_asked_for(&self, key: &str) -> bool {
-        let spec = table::keys().iter().find(|entry| entry.path == key).map(|entry| &entry.spec);
+        // A key of a kind has the kind's default.
+        let kind = key.rsplit_once('.').and_then(|(section, name)| {
+            let kind = self.tree.at(&format!("{section}.kind"))?.as_text()?;
+            Some(format!("{section}<{kind}>.{name}"))
+        });
+        let is_it = |path: &str| path == key || Some(path) == kind.as_deref();
+        let spec = table::keys().iter().find(|entry| is_it(&entry.path)).map(|entry| &entry.spec);
         let is_default = |node: &Node| {
-            spec.and_then(|spec| yaml::parse(&Source::new(SourceKind::Default, spec.default)).ok())
+            spec.and_then(|spec| yaml::parse(&Source::new(SourceKind::Default, &*spec.default)).ok())
                 .is_some_and(|default| default.to_json() == node.to_json())
         };
         self.tree

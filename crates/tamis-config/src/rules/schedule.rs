@@ -44,7 +44,7 @@ impl Checker<'_> {
     fn schedule_mode(&mut self) {
         let config = self.config;
         let sizes = ["schedule.granularity", "schedule.margin"];
-        let pool = config.filter.as_ref().map(|filter| filter.kind).filter(|kind| kind.compares_groups());
+        let pool = config.filter.as_ref().map(|filter| filter.kind).filter(|kind| kind.pool().is_some());
         let hint =
             "use `schedule.mode: rounds`, or a filter that judges each group alone (`filter.kind: variance`)";
         match config.schedule.mode {

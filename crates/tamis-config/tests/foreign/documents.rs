@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tamis_config::{
-    BackendKind, Config, EmptyRound, FilterKind, Import, OnLimit, Preset, RoundLimit, import, load_sources,
+    BackendKind, Config, EmptyRound, Import, OnLimit, Preset, RoundLimit, import, load_sources,
 };
+use tamis_core::filter::{GroupFilter, MinP, Pool, TopK, TopP};
 
 use crate::{config, converted};
 
@@ -78,7 +79,7 @@ fn the_complete_command_of_the_guide_to_group_filters() {
     let both = [config(&import), checked(&arguments)];
     for config in both {
         let filter = config.filter.as_ref().expect("a filter");
-        assert_eq!((filter.kind, filter.metric.as_deref()), (FilterKind::Variance, Some("acc")));
+        assert_eq!((filter.kind.as_str(), filter.metric.as_deref()), ("variance", Some("acc")));
         assert_eq!(config.schedule.max_num_gen_batches, Some(RoundLimit::Rounds(15)));
         assert_eq!((config.preset, config.rollout.n), (Some(Preset::Dapo), 8));
         assert_eq!(config.rollout.backend, BackendKind::Vllm);
@@ -246,16 +247,17 @@ fn filters_of_ragen_s_document() {
         let import = of_file(&format!("ragen-{index}"), block, &base);
         let config = config(&import);
         let filter = config.filter.expect("a filter");
-        assert_eq!(filter.score.as_str(), "deviation");
+        assert_eq!(filter.kind.pool().expect("a pool").score.as_str(), "deviation");
         assert_eq!(config.schedule.on_empty_round, EmptyRound::Retry { limit: Some(9) });
-        found.push((filter.kind, filter.p, filter.k));
+        found.push(filter.kind);
     }
+    let pool = Pool { ddof: 1, ..Pool::default() };
     assert_eq!(
         found,
         [
-            (FilterKind::TopP, Some(0.5), None),
-            (FilterKind::TopK, None, Some(4)),
-            (FilterKind::MinP, Some(0.8), None)
+            GroupFilter::TopP(TopP { pool, ..TopP::of(0.5) }),
+            GroupFilter::TopK(TopK { k: Some(4), fraction: None, pool }),
+            GroupFilter::MinP(MinP { p: 0.8, pool })
         ]
     );
     // The grid of the document's script, each with and without groups of no deviation.
@@ -275,7 +277,7 @@ fn filters_of_ragen_s_document() {
                     let config = config(&converted(&arguments));
                     let filter = config.filter.expect("a filter");
                     assert_eq!(filter.kind.as_str(), strategy);
-                    assert_eq!(filter.include_zero, zero == "True");
+                    assert_eq!(filter.kind.pool().expect("a pool").include_zero, zero == "True");
                     assert_eq!(config.objective.shaping.len(), usize::from(scaling != "none"));
                 }
             }

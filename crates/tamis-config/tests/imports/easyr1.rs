@@ -2,6 +2,7 @@
 
 use insta::assert_snapshot;
 use tamis_config::RoundLimit;
+use tamis_core::filter::{Bounds, GroupFilter, MeanRange};
 
 use crate::{converted, import_errors, loaded, notes};
 
@@ -122,7 +123,8 @@ fn online_filtering_of_easyr1() {
     ]);
     let config = loaded(&import);
     let filter = config.filter.unwrap();
-    assert_eq!((filter.low, filter.high, filter.metric.as_deref()), (0.01, 0.99, Some("acc")));
+    let range = MeanRange { low: 0.01, high: 0.99, bounds: Bounds::Open };
+    assert_eq!((filter.kind, filter.metric.as_deref()), (GroupFilter::MeanRange(range), Some("acc")));
     assert_eq!(config.schedule.max_num_gen_batches, Some(RoundLimit::Rounds(20)));
 }
 

@@ -16,13 +16,13 @@ error: there is no metric `accuracy`: there are acc, score, seq_reward, seq_fina
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("filter: {kind: mean_range, low: 0.9, high: 0.1, tolerance: 1e-3}", &[]), @r#"
-warning: `filter.tolerance` has no effect: the filter's kind is `mean_range`
- --> run.yaml:1:60
+    assert_snapshot!(said("filter: {kind: mean_range, low: 0.9, high: 0.1, tolerance: 1e-3}", &[]), @"
+error: unknown key `filter.tolerance`: the kind here is `mean_range`
+ --> run.yaml:1:49
   |
 1 | filter: {kind: mean_range, low: 0.9, high: 0.1, tolerance: 1e-3}
-  |                                                            ^^^^
-  hint: remove `filter.tolerance`
+  |                                                 ^^^^^^^^^
+  hint: `variance` has it; the keys here are metric, low, high, bounds
 
 error: `filter.low` (0.9) is not below `filter.high` (0.1): no group is ever kept
  --> run.yaml:1:33
@@ -31,16 +31,18 @@ error: `filter.low` (0.9) is not below `filter.high` (0.1): no group is ever kep
   |                                 ^^^
   hint: exchange the two
 
-1 error in the configuration
-"#);
-    assert_snapshot!(said("filter: {low: 0.1}", &[]), @r#"
-warning: `filter.low` has no effect: the filter's kind is `variance`
- --> run.yaml:1:15
+2 errors in the configuration
+");
+    assert_snapshot!(said("filter: {low: 0.1}", &[]), @"
+error: unknown key `filter.low`: the kind here is `variance`
+ --> run.yaml:1:10
   |
 1 | filter: {low: 0.1}
-  |               ^^^
-  hint: remove `filter.low`
-"#);
+  |          ^^^
+  hint: `mean_range` and `percentile` have it; the keys here are metric, tolerance, singleton
+
+1 error in the configuration
+");
     assert_snapshot!(said("filter: {metric: seq_reward}\nreward: [{kind: number}, {kind: length}]", &[]), @r#"
 warning: the filter looks at `seq_reward`, a sum with shaping in it (length): groups that are all wrong but differ in shaping are kept and trained on
  --> run.yaml:1:18
@@ -106,26 +108,40 @@ warning: `rollout.n` is 1: the filter judges every group by a single trajectory
 
 #[test]
 fn pool_filters() {
-    assert_snapshot!(said("filter: {kind: top_p}\nschedule: {refill: false}", &[]), @r#"
-error: `filter.kind: top_p` needs `filter.p`
+    assert_snapshot!(said("filter: {kind: top_p}\nschedule: {refill: false}", &[]), @"
+error: `filter.p` is missing: a number
  --> run.yaml:1:16
   |
 1 | filter: {kind: top_p}
   |                ^^^^^
-  hint: set `filter.p: 0.9`
+  hint: `tamis config explain filter.p` says more
+
+warning: `schedule.refill` has no effect: there is no filter, so every step is one round
+ --> run.yaml:2:20
+  |
+2 | schedule: {refill: false}
+  |                    ^^^^^
+  hint: remove `schedule.refill`
 
 1 error in the configuration
-"#);
-    assert_snapshot!(said("filter: {kind: min_p}\nschedule: {refill: false}", &[]), @r#"
-error: `filter.kind: min_p` needs `filter.p`
+");
+    assert_snapshot!(said("filter: {kind: min_p}\nschedule: {refill: false}", &[]), @"
+error: `filter.p` is missing: a number
  --> run.yaml:1:16
   |
 1 | filter: {kind: min_p}
   |                ^^^^^
-  hint: set `filter.p: 0.5`
+  hint: `tamis config explain filter.p` says more
+
+warning: `schedule.refill` has no effect: there is no filter, so every step is one round
+ --> run.yaml:2:20
+  |
+2 | schedule: {refill: false}
+  |                    ^^^^^
+  hint: remove `schedule.refill`
 
 1 error in the configuration
-"#);
+");
     assert_snapshot!(said("filter: {kind: top_k}\nschedule: {refill: false}", &[]), @r#"
 error: `filter.kind: top_k` needs `filter.k` or `filter.fraction`
  --> run.yaml:1:16
@@ -176,13 +192,13 @@ error: `filter.mass: variance` is the square of the deviation, and `filter.score
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("filter: {kind: top_p, p: 0.5, slack: 0.1, tolerance: 1.0}\nschedule: {refill: false}", &[]), @r#"
-warning: `filter.tolerance` has no effect: the filter's kind is `top_p`
- --> run.yaml:1:54
+    assert_snapshot!(said("filter: {kind: top_p, p: 0.5, slack: 0.1, tolerance: 1.0}\nschedule: {refill: false}", &[]), @"
+error: unknown key `filter.tolerance`: the kind here is `top_p`
+ --> run.yaml:1:43
   |
 1 | filter: {kind: top_p, p: 0.5, slack: 0.1, tolerance: 1.0}
-  |                                                      ^^^
-  hint: remove `filter.tolerance`
+  |                                           ^^^^^^^^^
+  hint: `variance` has it; the keys here are metric, p, mass, temperature, slack, score, ddof, prefer, include_zero
 
 warning: `filter.slack` has no effect: the mass is `softmax`
  --> run.yaml:1:38
@@ -190,7 +206,9 @@ warning: `filter.slack` has no effect: the mass is `softmax`
 1 | filter: {kind: top_p, p: 0.5, slack: 0.1, tolerance: 1.0}
   |                                      ^^^
   hint: remove `filter.slack`
-"#);
+
+1 error in the configuration
+");
     assert_snapshot!(said("filter: {kind: top_p, p: 0.5, mass: linear, temperature: 0.1, score: mean, ddof: 1}\nschedule: {refill: false}", &[]), @r#"
 warning: `filter.temperature` has no effect: the mass is not `softmax`
  --> run.yaml:1:58

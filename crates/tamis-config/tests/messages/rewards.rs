@@ -26,16 +26,16 @@ error: `reward[0].kind` cannot be `gsm`: it is one of exact, number, gsm8k, math
 
 1 error in the configuration
 ");
-    assert_snapshot!(said("reward: [{kind: gsm8k, pattern: x}]", &[]), @r#"
-error: unknown key `reward[0].pattern`
+    assert_snapshot!(said("reward: [{kind: gsm8k, pattern: x}]", &[]), @"
+error: unknown key `reward[0].pattern`: the kind here is `gsm8k`
  --> run.yaml:1:24
   |
 1 | reward: [{kind: gsm8k, pattern: x}]
   |                        ^^^^^^^
-  hint: the keys here are kind, name, weight, method, format_score
+  hint: `format` and `judge` have it; the keys here are name, weight, method, format_score
 
 1 error in the configuration
-"#);
+");
     assert_snapshot!(said("reward: [{kind: format}]", &[]), @r#"
 error: `reward[0].pattern` is missing: a text
  --> run.yaml:1:17

@@ -78,7 +78,7 @@ impl Pool {
     }
 
     /// Whether groups are ranked by how much their members differ.
-    pub(super) fn is_by_spread(self) -> bool {
+    pub fn is_by_spread(self) -> bool {
         matches!(self.score, PoolScore::Deviation | PoolScore::Variance)
     }
 

@@ -61,7 +61,7 @@ impl WithinGroup {
     }
 
     /// How many of a group of `size` members.
-    fn num_chosen(&self, size: usize) -> usize {
+    pub fn num_chosen(&self, size: usize) -> usize {
         match self.quota() {
             Quota::Count(count) => count,
             Quota::Fraction(fraction) => ((fraction * size as f64).round_ties_even() as usize).max(2),

@@ -201,6 +201,12 @@ macro_rules! tagged {
             }
         }
 
+        impl std::fmt::Display for $name {
+            fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.pad(self.as_str())
+            }
+        }
+
         $(
             impl Default for $name {
                 fn default() -> Self {

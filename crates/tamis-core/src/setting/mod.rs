@@ -66,6 +66,27 @@ pub fn keys_of<T: Described>() -> Vec<KeySpec> {
     }
 }
 
+/// A value of a kind of a tagged type from those of its keys that were given, the others at their defaults.
+///
+/// # Errors
+/// The name of a key that must be given and was not, or whose value the type does not take.
+pub fn with_defaults<T: Described>(
+    keys: &[KeySpec],
+    kind: &str,
+    mut given: serde_json::Map<String, serde_json::Value>,
+) -> Result<T, String> {
+    for spec in keys.iter().filter(|spec| !given.contains_key(spec.name)).collect::<Vec<_>>() {
+        if spec.is_required() {
+            return Err(spec.name.to_owned());
+        }
+        // A default is JSON, but for the plain names of choices.
+        let value = serde_json::from_str(&spec.default).unwrap_or_else(|_| (*spec.default).into());
+        given.insert(spec.name.to_owned(), value);
+    }
+    given.insert("kind".to_owned(), kind.into());
+    serde_json::from_value(given.into()).map_err(|_| keys.first().map_or_else(String::new, |spec| spec.name.to_owned()))
+}
+
 /// A default as a configuration writes it.
 pub fn default_text<T: Serialize>(value: &T) -> String {
     use serde_json::Value as Json;

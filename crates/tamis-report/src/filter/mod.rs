@@ -14,7 +14,7 @@ mod summary;
 
 use std::path::{Path, PathBuf};
 
-use tamis_core::filter::{Filter, FilterError, GroupFilter, OutcomeScale, judge_columns};
+use tamis_core::filter::{FilterError, GroupFilter, OutcomeScale, judge_columns};
 use tamis_data::records::{Format, Place, RecordError, RowFault, copy_rows};
 use thiserror::Error;
 
@@ -310,7 +310,8 @@ fn listed(names: &[impl AsRef<str>]) -> String {
 /// # Errors
 /// [`FilterFileError`]; nothing is written unless every row could be read.
 pub fn filter_file(options: &FilterOptions) -> Result<FilterSummary, FilterFileError> {
-    let filter = options.filter.checked()?;
+    let filter = options.filter;
+    filter.check()?;
     check_outputs(options)?;
     let columns = columns::read(&options.inputs, &options.layout)?;
     if let (GroupFilter::WithinGroup(_), Some(file)) = (filter, columns.file_of_whole_groups()) {
@@ -320,7 +321,7 @@ pub fn filter_file(options: &FilterOptions) -> Result<FilterSummary, FilterFileE
         });
     }
     let (metric, offsets) = columns.flat();
-    let (verdicts, statistics) = judge_columns(&filter, options.scale, &metric, &offsets)?;
+    let (verdicts, statistics) = judge_columns(&*filter, options.scale, &metric, &offsets)?;
     // A filter that chooses among the members of a group keeps their rows only, where each has its own.
     let chosen: Vec<Option<Vec<bool>>> =
         columns.groups().iter().map(|members| filter.members(members)).collect();

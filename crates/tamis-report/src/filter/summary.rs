@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use tamis_core::figure::{fixed, shortest};
 use tamis_core::filter::{
-    DropReason, Ends, GroupFilter, GroupStatistics, Mass, Pool, Prefer, Quota, Verdict,
+    Bounds, DropReason, GroupFilter, GroupStatistics, Pool, Verdict,
 };
 
 use super::columns::Columns;
@@ -98,24 +98,18 @@ fn conditions(filter: &GroupFilter) -> (String, String) {
         }
         GroupFilter::Variance(_) => ("std>0".to_owned(), "std=0".to_owned()),
         GroupFilter::MeanRange(range) => {
-            let relation = if range.ends == Ends::Open { "<" } else { "<=" };
+            let [relation, open, close] =
+                if range.bounds == Bounds::Open { ["<", "(", ")"] } else { ["<=", "[", "]"] };
             let (low, high) = (shortest(range.low), shortest(range.high));
-            (format!("{low}{relation}mean{relation}{high}"), format!("mean outside {range}"))
+            (format!("{low}{relation}mean{relation}{high}"), format!("mean outside {open}{low}, {high}{close}"))
         }
         GroupFilter::TopP(filter) => {
-            let mass = match filter.mass {
-                Mass::Softmax => "softmax",
-                Mass::Linear => "linear",
-                Mass::Variance => "variance",
-            };
-            let condition = format!("best {} of the {mass} mass, {}", percent(filter.p), ranked(filter.pool));
+            let (share, mass) = (percent(filter.p), filter.mass);
+            let condition = format!("best {share} of the {mass} mass, {}", ranked(filter.pool));
             (condition, dropped_from("outside the mass", filter.pool))
         }
         GroupFilter::TopK(filter) => {
-            let number = match filter.k {
-                Quota::Count(count) => count.to_string(),
-                Quota::Fraction(fraction) => percent(fraction),
-            };
+            let number = filter.quota();
             (
                 format!("best {number}, {}", ranked(filter.pool)),
                 dropped_from(&format!("not among the best {number}"), filter.pool),
@@ -150,8 +144,7 @@ fn dropped_from(outside: &str, pool: Pool) -> String {
 }
 
 fn ranked(pool: Pool) -> String {
-    let prefer = if pool.prefer == Prefer::Largest { "largest" } else { "smallest" };
-    format!("by {prefer} {}", pool.score)
+    format!("by {} {}", pool.prefer, pool.score)
 }
 
 impl FilterSummary {

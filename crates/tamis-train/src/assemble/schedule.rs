@@ -1,16 +1,10 @@
 //! Filter and scheduling machine.
 
 use tamis_config::{
-    BackendKind, Bounds, Config, EmptyRound, Estimator, FillOrder, FilterConfig, FilterKind, GoldCheck,
-    Mass as ConfigMass, OnExhausted as ConfigExhausted, OnLimit as ConfigLimit, PoolScore as ConfigScore,
-    Prefer as ConfigPrefer, RoundLimit as ConfigRounds, ScheduleMode, Singleton as ConfigSingleton,
-    Surplus as ConfigSurplus, ZeroGroups as ConfigZeroGroups,
+    BackendKind, Config, EmptyRound, Estimator, FillOrder, GoldCheck, OnExhausted as ConfigExhausted,
+    OnLimit as ConfigLimit, RoundLimit as ConfigRounds, ScheduleMode, Surplus as ConfigSurplus, ZeroGroups as ConfigZeroGroups,
 };
-use tamis_core::figure::shortest;
-use tamis_core::filter::{
-    AvailableMetrics, Ends, Filter, FilterError, GroupFilter, Mass, MeanRange, Metric, MetricError, MinP,
-    Percentile, Pool, PoolScore, Prefer, Quota, Singleton, TopK, TopP, Variance, WithinGroup,
-};
+use tamis_core::filter::{AvailableMetrics, FilterError, GroupFilter, Metric, MetricError, Pool, PoolScore};
 use tamis_core::objective::ZeroGroups;
 use tamis_core::schedule::{
     OnEmptyRound, OnExhausted, OnLimit, Order, RoundLimit, RoundSize, ScheduleSettings, Scheduler,
@@ -102,11 +96,12 @@ pub fn sieve(
         }
         checked => checked?,
     }
-    let built = group_filter(filter)?;
+    let built = filter.kind;
+    built.check()?;
     let announcement = format!(
         "filter on: {} keeps {} of `{metric}`{chosen}; {}",
-        filter.kind,
-        rule(&built),
+        built.name(),
+        built.rule(),
         filling(config)
     );
     let warning = if is_group_relative(config) { admission(&built, &metric) } else { None };
@@ -138,64 +133,9 @@ pub(crate) fn no_such_metric(
 
 /// The filter, where there is one.
 pub(super) fn filter(config: &Config) -> Result<Option<GroupFilter>, FilterError> {
-    config.filter.as_ref().map(group_filter).transpose()
-}
-
-/// The filter that the configuration names.
-fn group_filter(filter: &FilterConfig) -> Result<GroupFilter, FilterError> {
-    let pool = Pool {
-        score: match filter.score {
-            ConfigScore::Deviation => PoolScore::Deviation,
-            ConfigScore::Variance => PoolScore::Variance,
-            ConfigScore::Mean => PoolScore::Mean,
-            ConfigScore::Sum => PoolScore::Sum,
-        },
-        ddof: u8::from(filter.ddof > 0),
-        prefer: match filter.prefer {
-            ConfigPrefer::Largest => Prefer::Largest,
-            ConfigPrefer::Smallest => Prefer::Smallest,
-        },
-        include_zero: filter.include_zero,
-    };
-    // The configuration was checked to have one of the two; all groups are a part of them.
-    let quota = filter.k.map_or_else(|| Quota::Fraction(filter.fraction.unwrap_or(1.0)), Quota::Count);
-    let built = match filter.kind {
-        FilterKind::Variance => GroupFilter::Variance(Variance {
-            tolerance: filter.tolerance,
-            singleton: match filter.singleton {
-                ConfigSingleton::Keep => Singleton::Keep,
-                ConfigSingleton::Drop => Singleton::Drop,
-            },
-        }),
-        FilterKind::MeanRange => GroupFilter::MeanRange(MeanRange {
-            low: filter.low,
-            high: filter.high,
-            ends: match filter.bounds {
-                Bounds::Open => Ends::Open,
-                Bounds::Closed => Ends::Closed,
-            },
-        }),
-        FilterKind::TopP => GroupFilter::TopP(TopP {
-            p: filter.p.unwrap_or(1.0),
-            mass: match filter.mass {
-                ConfigMass::Softmax => Mass::Softmax,
-                ConfigMass::Linear => Mass::Linear,
-                ConfigMass::Variance => Mass::Variance,
-            },
-            temperature: filter.temperature,
-            slack: filter.slack,
-            pool,
-        }),
-        FilterKind::TopK => GroupFilter::TopK(TopK { k: quota, pool }),
-        FilterKind::MinP => GroupFilter::MinP(MinP { p: filter.p.unwrap_or(0.0), pool }),
-        FilterKind::Percentile => {
-            GroupFilter::Percentile(Percentile { low: filter.low, high: filter.high, pool })
-        }
-        FilterKind::WithinGroup => {
-            GroupFilter::WithinGroup(WithinGroup { k: quota, include_zero: filter.include_zero })
-        }
-    };
-    built.checked()
+    let filter = config.filter.as_ref().map(|filter| filter.kind);
+    filter.as_ref().map_or(Ok(()), |filter| filter.check())?;
+    Ok(filter)
 }
 
 fn remedy(filter: &GroupFilter) -> &'static str {
@@ -217,67 +157,6 @@ fn admission(filter: &GroupFilter, metric: &Metric) -> Option<String> {
             remedy(filter)
         )
     })
-}
-
-/// What a filter keeps, in words.
-fn rule(filter: &GroupFilter) -> String {
-    let percent = |share: f64| format!("{}%", 100.0 * share);
-    let ranked = |pool: &Pool| {
-        let prefer = if pool.prefer == Prefer::Largest { "largest" } else { "smallest" };
-        let zero = if pool.include_zero { "" } else { ", but not 0," };
-        format!("{prefer} {}{zero}", pool.score)
-    };
-    match filter {
-        GroupFilter::Variance(filter) if filter.tolerance > 0.0 => {
-            format!("groups with max - min > {}", shortest(filter.tolerance))
-        }
-        GroupFilter::Variance(_) => "groups with max > min".to_owned(),
-        GroupFilter::MeanRange(filter) => {
-            let relation = if filter.ends == Ends::Open { "<" } else { "<=" };
-            format!(
-                "groups with {} {relation} mean {relation} {}",
-                shortest(filter.low),
-                shortest(filter.high)
-            )
-        }
-        GroupFilter::TopP(filter) => {
-            let mass = match filter.mass {
-                Mass::Softmax => "softmax",
-                Mass::Linear => "linear",
-                Mass::Variance => "variance",
-            };
-            format!(
-                "the groups of each round that hold {} of the {mass} mass, by the {}",
-                percent(filter.p),
-                ranked(&filter.pool)
-            )
-        }
-        GroupFilter::TopK(filter) => {
-            let number = match filter.k {
-                Quota::Count(count) => count.to_string(),
-                Quota::Fraction(fraction) => percent(fraction),
-            };
-            format!("{number} of the groups of each round, by the {}", ranked(&filter.pool))
-        }
-        GroupFilter::MinP(filter) => format!(
-            "the groups of each round within {} of the best, by the {}",
-            percent(filter.p),
-            ranked(&filter.pool)
-        ),
-        GroupFilter::Percentile(filter) => format!(
-            "the groups of each round from {} to {} of the ranking, by the {}",
-            percent(filter.low),
-            percent(filter.high),
-            ranked(&filter.pool)
-        ),
-        GroupFilter::WithinGroup(filter) => {
-            let number = match filter.k {
-                Quota::Count(count) => count.to_string(),
-                Quota::Fraction(fraction) => percent(fraction),
-            };
-            format!("{number} of the members of each group, those of the largest variance")
-        }
-    }
 }
 
 /// How a batch is filled, in words.
