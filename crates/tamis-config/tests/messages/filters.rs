@@ -109,36 +109,22 @@ warning: `rollout.n` is 1: the filter judges every group by a single trajectory
 #[test]
 fn pool_filters() {
     assert_snapshot!(said("filter: {kind: top_p}\nschedule: {refill: false}", &[]), @"
-error: `filter.p` is missing: a number
+error: `filter.p` is missing: a number, greater than 0 and at most 1
  --> run.yaml:1:16
   |
 1 | filter: {kind: top_p}
   |                ^^^^^
   hint: `tamis config explain filter.p` says more
 
-warning: `schedule.refill` has no effect: there is no filter, so every step is one round
- --> run.yaml:2:20
-  |
-2 | schedule: {refill: false}
-  |                    ^^^^^
-  hint: remove `schedule.refill`
-
 1 error in the configuration
 ");
     assert_snapshot!(said("filter: {kind: min_p}\nschedule: {refill: false}", &[]), @"
-error: `filter.p` is missing: a number
+error: `filter.p` is missing: a number, from 0 to 1
  --> run.yaml:1:16
   |
 1 | filter: {kind: min_p}
   |                ^^^^^
   hint: `tamis config explain filter.p` says more
-
-warning: `schedule.refill` has no effect: there is no filter, so every step is one round
- --> run.yaml:2:20
-  |
-2 | schedule: {refill: false}
-  |                    ^^^^^
-  hint: remove `schedule.refill`
 
 1 error in the configuration
 ");
