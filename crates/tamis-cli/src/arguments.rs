@@ -243,10 +243,9 @@ fn values_of<T: Described>() -> PossibleValuesParser {
         Shape::Tagged { variants, .. } => variants.iter().map(|kind| (kind.name, kind.doc)).collect(),
         _ => Vec::new(),
     };
-    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ").trim_end_matches('.').to_owned();
-    PossibleValuesParser::new(
-        values.into_iter().map(|(name, doc)| PossibleValue::new(name).help(words(doc))),
-    )
+    let words =
+        |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ").trim_end_matches('.').to_owned();
+    PossibleValuesParser::new(values.into_iter().map(|(name, doc)| PossibleValue::new(name).help(words(doc))))
 }
 
 #[derive(Debug, Args)]

@@ -9,12 +9,12 @@ use crate::foreign::{self, Becomes, Owner};
 use crate::preset::{preset_tree, preset_yaml};
 use crate::render::flow;
 use crate::schema::Preset;
-use tamis_core::setting::{Check, KeySpec, Resume, Shape, Variant};
 use crate::source::{Source, SourceKind};
 use crate::suggest;
 use crate::table;
 use crate::tree::join;
 use crate::yaml;
+use tamis_core::setting::{Check, KeySpec, Resume, Shape, Variant};
 
 /// Documentation without the indentation of its comment.
 fn doc_text(doc: &str) -> String {

@@ -11,6 +11,7 @@ pub mod generate;
 mod import;
 pub mod load;
 pub mod override_argument;
+mod path;
 pub mod preset;
 pub mod reader;
 mod render;
@@ -19,7 +20,6 @@ mod rules;
 pub mod schema;
 mod server_command;
 pub mod setting;
-mod path;
 mod show;
 pub mod source;
 mod suggest;
@@ -33,11 +33,11 @@ pub use foreign::{ForeignOutcome, Note, Owner};
 pub use generate::{explain, json_schema, reference_markdown};
 pub use import::{Import, import};
 pub use load::{Loaded, load, load_for_evaluation, load_of_run, load_sources};
+pub use path::is_placeholder;
 pub use preset::PresetDifference;
 pub use resume::{ResumeDifference, length_may_change, resume_differences};
 pub use schema::*;
 pub use server_command::ServerCommand;
-pub use path::is_placeholder;
 pub use value::{
     ByteSize, EmptyRound, FreeMap, Frequency, LogRatioLimit, Paths, Program, RoundLimit, TokenizerSource,
 };

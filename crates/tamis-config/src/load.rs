@@ -18,11 +18,11 @@ use crate::reader::{KnownNames, Reader};
 use crate::rules::{self, Purpose};
 use crate::schema::{Config, Preset, RewardKind};
 use crate::setting::Setting;
-use tamis_core::setting::Shape;
 use crate::source::{Origin, Source, SourceKind};
 use crate::table::{self, Place};
 use crate::tree::{Entry, Node, Value, forget_other_kind};
 use crate::yaml;
+use tamis_core::setting::Shape;
 
 /// The defaults of every key, as commented YAML.
 pub const DEFAULTS_YAML: &str = include_str!("../defaults.yaml");
@@ -508,11 +508,14 @@ pub(crate) fn apply(tree: &mut Node, argument: Override, diagnostics: &mut Vec<D
         }
         return;
     }
-    let around = parts.iter().rev().skip(1).rev().fold(table::root().clone(), |shape, part| match shape.without_null() {
-        Shape::List(item) => (**item).clone(),
-        shape => shape.of_key(part),
+    let around = parts.iter().rev().skip(1).rev().fold(table::root().clone(), |shape, part| {
+        match shape.without_null() {
+            Shape::List(item) => (**item).clone(),
+            shape => shape.of_key(part),
+        }
     });
-    if let (Operation::Set(kind), Some(("kind", above))) = (&operation, parts.split_last().map(|(last, above)| (*last, above)))
+    if let (Operation::Set(kind), Some(("kind", above))) =
+        (&operation, parts.split_last().map(|(last, above)| (*last, above)))
         && let Some(Node { value: Value::Map(entries), .. }) = slot_of_existing(tree, above)
     {
         forget_other_kind(entries, kind, &around);

@@ -107,7 +107,8 @@ impl Reader {
             {
                 let kinds = variants.iter().filter(has).map(|variant| variant.name).collect();
                 let known = known.iter().map(|&name| name.to_owned()).collect();
-                self.diagnostics.push(Diagnostic::error(Problem::OfOtherKind { key, kind, kinds, known }, origin));
+                self.diagnostics
+                    .push(Diagnostic::error(Problem::OfOtherKind { key, kind, kinds, known }, origin));
                 continue;
             }
             let suggestion = suggest::nearest_key(&key, path, known, (self.names.paths)());
@@ -218,14 +219,26 @@ impl Reader {
     }
 
     /// The keys of an open section by their shapes.
-    fn keys(&mut self, section: &Node, path: &str, specs: &[KeySpec]) -> Option<serde_json::Map<String, Json>> {
+    fn keys(
+        &mut self,
+        section: &Node,
+        path: &str,
+        specs: &[KeySpec],
+    ) -> Option<serde_json::Map<String, Json>> {
         let read: Vec<(&str, Option<Json>)> = specs
             .iter()
             .map(|spec| {
                 let shape = (spec.shape)();
-                let value = self.checked(section, path, spec.name, &spec.default, spec.check, &shape, |node, path, reader| {
-                    reader.shaped(node, path, &shape)
-                }, Numbers::of_json);
+                let value = self.checked(
+                    section,
+                    path,
+                    spec.name,
+                    &spec.default,
+                    spec.check,
+                    &shape,
+                    |node, path, reader| reader.shaped(node, path, &shape),
+                    Numbers::of_json,
+                );
                 (spec.name, value)
             })
             .collect();

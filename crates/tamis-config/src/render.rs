@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use serde_json::Value as Json;
 
-use tamis_core::setting::{KeySpec, Shape};
 use crate::source::SourceKind;
 use crate::tree::{Node, join, parse_bool, parse_float};
+use tamis_core::setting::{KeySpec, Shape};
 
 /// Lines longer than this keep their origin on a line of its own.
 const WIDTH: usize = 100;

@@ -4,13 +4,13 @@ use std::fmt;
 
 use serde_json::Value as Json;
 
+use crate::path::PathText as _;
 use crate::render::flow;
 use crate::schema::{Config, LrScheduleConfig, LrScheduleKind};
 use crate::setting::Setting;
-use crate::path::PathText as _;
-use tamis_core::setting::{KeySpec, Resume, Shape};
 use crate::table;
 use crate::tree::join;
+use tamis_core::setting::{KeySpec, Resume, Shape};
 
 /// A key that differs between the run and its resumption.
 #[derive(Debug, Clone, PartialEq)]

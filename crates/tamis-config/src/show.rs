@@ -3,6 +3,7 @@
 use serde_json::Value as Json;
 
 use crate::load::Loaded;
+use crate::path::{PathText as _, map_paths};
 use crate::render::{describe, flow, section};
 use crate::setting::Setting;
 use crate::table;
@@ -33,7 +34,7 @@ impl Loaded {
     /// The value of every key, paths absolute: a relative one would mean something else in another folder.
     pub fn values(&self) -> Json {
         let mut values = self.config.to_json();
-        table::root().map_paths("", &mut values, &|_, kind, path| kind.absolute(path));
+        map_paths(table::root(), "", &mut values, &|_, kind, path| kind.absolute(path));
         values
     }
 }

@@ -5,9 +5,9 @@ use std::sync::OnceLock;
 use crate::diagnostic::Problem;
 use crate::schema::Config;
 use crate::setting::Setting;
-use tamis_core::setting::{KeySpec, Shape};
 use crate::suggest;
 use crate::tree::join;
+use tamis_core::setting::{KeySpec, Shape};
 
 /// One key of the table, with its full path.
 #[derive(Debug, Clone)]

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
+use crate::path::PathText as _;
 use crate::reader::Reader;
 use crate::setting::Setting;
-use crate::path::PathText as _;
-use tamis_core::setting::{PathKind, Shape};
 use crate::tree::{Node, Value, parse_float};
+use tamis_core::setting::{PathKind, Shape};
 
 /// An amount of memory, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use tamis_config::{
-    Config, EmptyRound, KlPlace, LossConfig, LossKind, OnExhausted, OnLimit, Preset, RoundLimit,
-    Surplus, load,
+    Config, EmptyRound, KlPlace, LossConfig, LossKind, OnExhausted, OnLimit, Preset, RoundLimit, Surplus,
+    load,
 };
 
 fn folder() -> PathBuf {

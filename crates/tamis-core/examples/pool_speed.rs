@@ -8,9 +8,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use tamis_core::filter::{
-    FilterError, GroupFilter, Mass, MinP, Percentile, Pool, TopK, TopP, judge_columns,
-};
+use tamis_core::filter::{FilterError, GroupFilter, Mass, MinP, Percentile, Pool, TopK, TopP, judge_columns};
 
 const SIZE: usize = 16;
 const REPETITIONS: usize = 9;

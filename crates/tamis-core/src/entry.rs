@@ -135,7 +135,8 @@ impl Entry {
             }
         };
         let keys = shape.keys_of_kind(self.name);
-        let text = |key: &KeySpec| if key.is_required() { "required".to_owned() } else { key.default.to_string() };
+        let text =
+            |key: &KeySpec| if key.is_required() { "required".to_owned() } else { key.default.to_string() };
         keys.iter().map(|key| (format!("{}.{}", self.family.key(), key.name), text(key))).collect()
     }
 

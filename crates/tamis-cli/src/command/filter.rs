@@ -51,7 +51,8 @@ fn filter(arguments: &Filter) -> Result<GroupFilter, Failure> {
     };
     let ignored: Vec<&str> = given.keys().map(String::as_str).filter(|key| !has(variant, key)).collect();
     if let Some(key) = ignored.first() {
-        let other = variants.iter().find(|variant| has(variant, key)).map_or("variance", |variant| variant.name);
+        let other =
+            variants.iter().find(|variant| has(variant, key)).map_or("variance", |variant| variant.name);
         let options: Vec<String> = ignored.iter().map(|key| option_of(key)).collect();
         return Err(Failure::told(
             USAGE,

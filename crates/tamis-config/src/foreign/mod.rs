@@ -22,8 +22,8 @@ mod trl;
 mod verl;
 
 use crate::override_argument::ValueForm;
-use tamis_core::setting::Shape;
 use crate::table::{self, Place};
+use tamis_core::setting::Shape;
 
 pub(crate) use documents::{OWN_FILES, flatten, flatten_tree, is_foreign_tree};
 pub use key::{Becomes, ForeignKey, Rule};

@@ -11,11 +11,11 @@ use super::translator::{
 use super::{easyr1, entry, hydra, inside, ragen, section_owner, trl, verl};
 use crate::diagnostic::{Diagnostic, Problem};
 use crate::override_argument::Override;
-use tamis_core::setting::Shape;
 use crate::source::{Source, SourceKind};
 use crate::suggest;
 use crate::table::{self, Place};
 use crate::tree::{Node, Value, parse_bool, parse_float};
+use tamis_core::setting::Shape;
 
 /// The result of a translation.
 #[derive(Debug)]

@@ -11,8 +11,8 @@ use crate::foreign::{
 };
 use crate::load::{apply, load_tree, read_source};
 use crate::override_argument::{Operation, Override};
+use crate::path::{PathText as _, is_placeholder, map_paths};
 use crate::render;
-use crate::path::is_placeholder;
 use crate::source::{Origin, Source, SourceKind};
 use crate::table;
 use crate::tree::{Node, Value};
@@ -258,7 +258,7 @@ fn yaml_with_origins(tree: &Node, folder: &Path) -> String {
     let mut text = String::new();
     let mut values = tree.to_json();
     if !folder.as_os_str().is_empty() {
-        table::root().map_paths("", &mut values, &|key, kind, path| {
+        map_paths(table::root(), "", &mut values, &|key, kind, path| {
             let is_name = is_placeholder(path.as_ref())
                 || MAY_BE_ON_A_HUB.contains(&key) && is_hub_name(path) && !folder.join(path).exists();
             if is_name { path.to_owned() } else { kind.in_folder(path, folder) }

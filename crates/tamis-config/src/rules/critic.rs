@@ -5,8 +5,8 @@ use super::train::divisors_near;
 use tamis_core::filter::GroupFilter;
 
 use crate::schema::{Estimator, LrScheduleKind};
-use tamis_core::setting::Shape;
 use crate::table;
+use tamis_core::setting::Shape;
 
 impl Checker<'_> {
     pub(super) fn critic(&mut self) {

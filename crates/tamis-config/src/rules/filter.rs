@@ -133,7 +133,8 @@ impl Checker<'_> {
 
     /// Warns of a selection that leaves nothing out.
     fn selection(&mut self, filter: &FilterConfig) {
-        let (kind, n, generated) = (filter.kind.as_str(), self.config.rollout.n, self.config.gen_batch_size());
+        let (kind, n, generated) =
+            (filter.kind.as_str(), self.config.rollout.n, self.config.gen_batch_size());
         let whole = match &filter.kind {
             GroupFilter::TopK(best) if best.k.is_none() => {
                 best.fraction.filter(|share| *share >= 1.0).map(|share| ("fraction", share))
@@ -169,7 +170,9 @@ impl Checker<'_> {
                     format!("use fewer than {generated}, such as {}", generated.div_ceil(2)),
                 );
             }
-            GroupFilter::WithinGroup(chosen) if n > 1 && (chosen.k.is_some() || chosen.fraction.is_some()) => {
+            GroupFilter::WithinGroup(chosen)
+                if n > 1 && (chosen.k.is_some() || chosen.fraction.is_some()) =>
+            {
                 let chosen = chosen.num_chosen(n);
                 if chosen < n {
                     return;

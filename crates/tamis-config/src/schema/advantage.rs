@@ -3,8 +3,8 @@
 use crate::define::{choice, section, tagged};
 use crate::reader::Reader;
 use crate::setting::Setting;
-use tamis_core::setting::Shape;
 use crate::tree::Node;
+use tamis_core::setting::Shape;
 
 choice! {
     /// How advantages are estimated.

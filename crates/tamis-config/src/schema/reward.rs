@@ -6,9 +6,9 @@ use std::time::Duration;
 use crate::define::{choice, section, tagged};
 use crate::reader::Reader;
 use crate::setting::Setting;
-use tamis_core::setting::{Check, KeySpec, Resume, Shape};
 use crate::tree::{Entry, Node, Value, join};
 use crate::value::{FreeMap, Program};
+use tamis_core::setting::{Check, KeySpec, Resume, Shape};
 
 choice! {
     /// How a GSM8K answer is found in a completion.
@@ -248,7 +248,8 @@ impl Setting for SourceRewards {
         }
         // A table in a table would say nothing more.
         let is_allowed = |name: &str| VERIFIERS.contains(&name) && name != "by_source";
-        let variants = RewardKind::variants().into_iter().filter(|variant| is_allowed(variant.name)).collect();
+        let variants =
+            RewardKind::variants().into_iter().filter(|variant| is_allowed(variant.name)).collect();
         let shape = Shape::Tagged { doc: "A verifier.", common: Vec::new(), variants, default: None };
         let mut all = Some(Vec::new());
         for entry in node.entries() {

@@ -1,7 +1,7 @@
 //! `min_p`: groups not far behind the best.
 
 use super::pool::SLACK;
-use super::{percent, Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Prefer, Scope, Verdict};
+use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Prefer, Scope, Verdict, percent};
 use crate::entry::{Entry, Family};
 use crate::settings;
 
@@ -66,7 +66,11 @@ impl Filter for MinP {
     }
 
     fn rule(&self) -> String {
-        format!("the groups of each round within {} of the best, by the {}", percent(self.p), self.pool.ranked())
+        format!(
+            "the groups of each round within {} of the best, by the {}",
+            percent(self.p),
+            self.pool.ranked()
+        )
     }
 
     fn pool(&self) -> Option<Pool> {

@@ -1,6 +1,6 @@
 //! `percentile`: a band of the ranking.
 
-use super::{percent, Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Scope, Verdict};
+use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Scope, Verdict, percent};
 use crate::entry::{Entry, Family};
 use crate::settings;
 

@@ -46,7 +46,8 @@ fn the_originals_worked_cases() {
         assert_eq!(kept(mass(1.0, mass_form, 0.01), &[0.5, 0.0, 2.0]), [0, 1, 2]);
     }
     // By the mean of the reward, half of two groups: (10, 11) before (0, 5).
-    let half = TopK { k: None, fraction: Some(0.5), pool: Pool { score: PoolScore::Mean, ..Pool::default() } };
+    let half =
+        TopK { k: None, fraction: Some(0.5), pool: Pool { score: PoolScore::Mean, ..Pool::default() } };
     let groups = [GroupStatistics::of(&[10.0, 11.0], None), GroupStatistics::of(&[0.0, 5.0], None)];
     assert_eq!(kept_of(&half.judge(&groups, None)), [0]);
 }
@@ -224,7 +225,9 @@ fn enormous_scores_are_still_ranked() {
 
 #[test]
 fn members_of_the_largest_variance() {
-    let choose = |k, fraction, values: &[f64]| WithinGroup { k, fraction, include_zero: true }.members(values).unwrap();
+    let choose = |k, fraction, values: &[f64]| {
+        WithinGroup { k, fraction, include_zero: true }.members(values).unwrap()
+    };
     assert_eq!(choose(Some(2), None, &[0.0, 0.0, 1.0, 1.0]), [true, false, false, true]);
     assert_eq!(choose(Some(2), None, &[1.0; 3]), [true, true, false]);
     assert_eq!(choose(None, Some(0.5), &[3.0, 0.0, 9.0, 1.0]), [false, true, true, false]);
@@ -324,7 +327,9 @@ fn narrow_bands_and_no_bound() {
 /// Neither where the metric lies nor its unit changes who is chosen, exactly representable as they are.
 #[test]
 fn members_are_chosen_whatever_the_origin_and_the_unit() {
-    let choose = |values: [f64; 4], k, fraction| WithinGroup { k, fraction, include_zero: true }.members(&values).unwrap();
+    let choose = |values: [f64; 4], k, fraction| {
+        WithinGroup { k, fraction, include_zero: true }.members(&values).unwrap()
+    };
     for (unit, origin) in
         [(1.0, 0.0), (2.0, 0.0), (2.0, -2.0), (2.0, -1.0), (4.0, -2.0), (-2.0, 2.0), (0.5, 16.0)]
     {

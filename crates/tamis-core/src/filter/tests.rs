@@ -97,7 +97,8 @@ fn mean_ranges() {
 
 #[test]
 fn settings_are_checked() {
-    let tolerance = |value| Variance { tolerance: value, singleton: Singleton::Keep }.check().unwrap_err().to_string();
+    let tolerance =
+        |value| Variance { tolerance: value, singleton: Singleton::Keep }.check().unwrap_err().to_string();
     insta::assert_snapshot!(tolerance(-0.5), @"the variance filter's tolerance must be a finite number of at least 0, got -0.5");
     insta::assert_snapshot!(tolerance(f64::NAN), @"the variance filter's tolerance must be a finite number of at least 0, got NaN");
     let range = |low, high, ends| MeanRange { low, high, bounds: ends }.check().unwrap_err().to_string();
@@ -298,7 +299,10 @@ fn names_are_the_kinds() {
         ("min_p", GroupFilter::MinP(MinP { p: 0.5, pool: Pool::default() })),
         ("percentile", GroupFilter::Percentile(Percentile { low: 0.0, high: 1.0, pool: Pool::default() })),
         ("mean_range", GroupFilter::MeanRange(MeanRange { low: 0.0, high: 1.0, bounds: Bounds::Open })),
-        ("within_group", GroupFilter::WithinGroup(WithinGroup { k: Some(2), fraction: None, include_zero: true })),
+        (
+            "within_group",
+            GroupFilter::WithinGroup(WithinGroup { k: Some(2), fraction: None, include_zero: true }),
+        ),
     ];
     for (name, filter) in filters {
         assert_eq!(filter.name(), name);

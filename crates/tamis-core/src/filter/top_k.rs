@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::pool::SLACK;
-use super::{percent, Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Scope, Verdict};
+use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Scope, Verdict, percent};
 use crate::entry::{Entry, Family};
 use crate::settings;
 

@@ -1,7 +1,9 @@
 //! `top_p`: the best groups that together hold a share of the mass.
 
 use super::pool::SLACK;
-use super::{percent, Filter, FilterError, GroupStatistics, OutcomeScale, Pool, PoolScore, Prefer, Scope, Verdict};
+use super::{
+    Filter, FilterError, GroupStatistics, OutcomeScale, Pool, PoolScore, Prefer, Scope, Verdict, percent,
+};
 use crate::entry::{Entry, Family};
 use crate::{choice, settings};
 
@@ -142,7 +144,11 @@ impl Filter for TopP {
 
     fn rule(&self) -> String {
         let Self { p, mass, pool, .. } = self;
-        format!("the groups of each round that hold {} of the {mass} mass, by the {}", percent(*p), pool.ranked())
+        format!(
+            "the groups of each round that hold {} of the {mass} mass, by the {}",
+            percent(*p),
+            pool.ranked()
+        )
     }
 
     fn pool(&self) -> Option<Pool> {

@@ -84,7 +84,8 @@ pub fn with_defaults<T: Described>(
         given.insert(spec.name.to_owned(), value);
     }
     given.insert("kind".to_owned(), kind.into());
-    serde_json::from_value(given.into()).map_err(|_| keys.first().map_or_else(String::new, |spec| spec.name.to_owned()))
+    serde_json::from_value(given.into())
+        .map_err(|_| keys.first().map_or_else(String::new, |spec| spec.name.to_owned()))
 }
 
 /// A default as a configuration writes it.
@@ -110,6 +111,7 @@ fn is_plain(text: &str) -> bool {
 }
 
 #[cfg(test)]
+#[allow(unreachable_pub, dead_code, reason = "the macros define public types, as outside of tests")]
 mod tests {
     use super::*;
 

@@ -187,7 +187,11 @@ impl Shape {
     /// The keys that a kind of this section has of its own; none where there is no such kind.
     pub fn keys_of_kind(&self, kind: &str) -> Vec<KeySpec> {
         let Self::Tagged { variants, .. } = self.without_null() else { return Vec::new() };
-        variants.iter().filter(|variant| variant.name == kind).flat_map(|variant| variant.keys.clone()).collect()
+        variants
+            .iter()
+            .filter(|variant| variant.name == kind)
+            .flat_map(|variant| variant.keys.clone())
+            .collect()
     }
 
     /// The shape of a key of this section, of whichever kind has it; [`Shape::Free`] where none has.

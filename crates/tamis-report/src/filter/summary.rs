@@ -5,9 +5,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use tamis_core::figure::{fixed, shortest};
-use tamis_core::filter::{
-    Bounds, DropReason, GroupFilter, GroupStatistics, Pool, Verdict,
-};
+use tamis_core::filter::{Bounds, DropReason, GroupFilter, GroupStatistics, Pool, Verdict};
 
 use super::columns::Columns;
 
@@ -101,7 +99,10 @@ fn conditions(filter: &GroupFilter) -> (String, String) {
             let [relation, open, close] =
                 if range.bounds == Bounds::Open { ["<", "(", ")"] } else { ["<=", "[", "]"] };
             let (low, high) = (shortest(range.low), shortest(range.high));
-            (format!("{low}{relation}mean{relation}{high}"), format!("mean outside {open}{low}, {high}{close}"))
+            (
+                format!("{low}{relation}mean{relation}{high}"),
+                format!("mean outside {open}{low}, {high}{close}"),
+            )
         }
         GroupFilter::TopP(filter) => {
             let (share, mass) = (percent(filter.p), filter.mass);

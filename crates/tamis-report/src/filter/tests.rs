@@ -436,8 +436,11 @@ fn pool_filters_compare_the_groups_of_all_files() {
         "b.jsonl",
         "{\"uid\": 1, \"r\": 0.0}\n{\"uid\": 1, \"r\": 4.0}\n{\"uid\": 2, \"r\": 3.0}\n{\"uid\": 2, \"r\": 3.0}\n",
     );
-    let filter =
-        GroupFilter::TopK(TopK { k: Some(1), fraction: None, pool: Pool { include_zero: false, ..Pool::default() } });
+    let filter = GroupFilter::TopK(TopK {
+        k: Some(1),
+        fraction: None,
+        pool: Pool { include_zero: false, ..Pool::default() },
+    });
     let layout = long(&["uid"], "r");
     let summary =
         filter_file(&FilterOptions { filter, scale: None, ..options(vec![first, second], layout) }).unwrap();

@@ -2,7 +2,8 @@
 
 use tamis_config::{
     BackendKind, Config, EmptyRound, Estimator, FillOrder, GoldCheck, OnExhausted as ConfigExhausted,
-    OnLimit as ConfigLimit, RoundLimit as ConfigRounds, ScheduleMode, Surplus as ConfigSurplus, ZeroGroups as ConfigZeroGroups,
+    OnLimit as ConfigLimit, RoundLimit as ConfigRounds, ScheduleMode, Surplus as ConfigSurplus,
+    ZeroGroups as ConfigZeroGroups,
 };
 use tamis_core::filter::{AvailableMetrics, FilterError, GroupFilter, Metric, MetricError, Pool, PoolScore};
 use tamis_core::objective::ZeroGroups;
