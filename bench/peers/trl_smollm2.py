@@ -1,4 +1,4 @@
-"""Seconds of a GRPO step of TRL's `GRPOTrainer` on SmolLM2-135M-Instruct, for bench/smollm2.py; prints one JSON line."""
+"""Seconds of a GRPO step of TRL's `GRPOTrainer` on SmolLM2-135M-Instruct: prints one JSON line for bench/smollm2.py."""
 
 import argparse
 import json
@@ -30,14 +30,14 @@ def last_number(completions, answer, **_):
 
 
 class Clock(TrainerCallback):
-    def __init__(self):
-        self.marks = []
+    """Notes the time at the end of each step, and the mean lengths so far (TRL forgets them when it logs)."""
 
-    def mark(self):
-        self.marks.append((time.perf_counter(), time.process_time()))
+    def __init__(self):
+        self.marks, self.lengths, self.metrics = [], [], None
 
     def on_step_end(self, args, state, control, **kwargs):
-        self.mark()
+        self.marks.append((time.perf_counter(), time.process_time()))
+        self.lengths = list(self.metrics["completions/mean_length"])
 
 
 def main():
@@ -81,11 +81,12 @@ def main():
                 dataloader_pin_memory=False,
             ),
         )
+        clock.metrics = trainer._metrics["train"]
         trainer.train()
-        lengths = trainer._metrics["train"]["completions/mean_length"]
     steps = [(b[0] - a[0], b[1] - a[1]) for a, b in zip(clock.marks, clock.marks[1:])]
     wall, processor = (statistics.median(column) for column in zip(*steps))
-    print(json.dumps({"who": "TRL", "wall": wall, "processor": processor, "length": statistics.mean(lengths[1:])}))
+    length = statistics.mean(clock.lengths[1:])
+    print(json.dumps({"who": "TRL", "wall": wall, "processor": processor, "length": length}))
 
 
 if __name__ == "__main__":

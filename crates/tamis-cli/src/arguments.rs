@@ -29,21 +29,21 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Train: generate groups, score them, sieve out those without signal, refill, learn.
+    /// Train: sample groups, score them, drop those without signal, refill, learn.
     Train(Train),
-    /// Evaluate a run's or a checkpoint's policy on its validation task: mean@k, pass@k, best@k, maj@k.
+    /// Evaluate a run or a checkpoint on validation prompts: mean@k, pass@k, best@k, maj@k.
     Eval(Eval),
-    /// Serve a run's or a checkpoint's policy over HTTP, with vLLM's interface and OpenAI's.
+    /// Serve a run or a checkpoint over HTTP, with vLLM's interface and OpenAI's.
     Serve(Box<Serve>),
-    /// Apply a group filter offline to rollouts that anyone produced (JSONL or Parquet).
+    /// Apply a group filter to rollouts that any program wrote (JSONL or Parquet).
     Filter(Box<Filter>),
-    /// Show what a run generated: prompts, completions, scores, where each trajectory ended.
+    /// Show what a run generated: prompts, completions, scores, verdicts.
     Rollouts(Rollouts),
-    /// Write a run's or a checkpoint's policy as a Hugging Face folder that other programs (vLLM, transformers) load.
+    /// Write a run's model as a Hugging Face folder for vLLM, transformers and others.
     Export(Export),
-    /// Say what an algorithm, estimator, loss or filter is: formula, source, defaults, what other systems call it.
+    /// Explain an algorithm, loss, filter or preset: formula, source, defaults, names in other systems.
     Explain {
-        /// Its name (`rloo`, `dapo`, `variance`); without one, every name there is.
+        /// Its name (`rloo`, `dapo`, `variance`); without one, all names are listed.
         name: Option<String>,
     },
     /// Show, check, explain and import configurations.
@@ -51,8 +51,8 @@ pub(crate) enum Command {
     Config(Config),
 }
 
-/// The command line, with options of other systems (TRL's `--num_generations 8`) as overrides (`num_generations=8`) where a configuration
-/// is read.
+/// The command line, with options of other systems (TRL's `--num_generations 8`) as overrides
+/// (`num_generations=8`) where a configuration is read.
 pub(crate) fn typed() -> Vec<OsString> {
     let words: Vec<OsString> = std::env::args_os().collect();
     let Some(texts) = words.iter().map(|word| word.to_str().map(str::to_owned)).collect::<Option<Vec<_>>>()
@@ -85,8 +85,8 @@ pub(crate) fn typed() -> Vec<OsString> {
 /// Configuration files, left to right, and `key=value` overrides (`+key=value` adds, `~key` takes away).
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Layers {
-    /// Files (`a.yaml`) and overrides (`rollout.n=8`, `+rollout.stop=x`, `~filter`); keys and files of verl, TRL, EasyR1 and
-    /// RAGEN are understood too (`config=easyr1.yaml`, `--num_generations 8`).
+    /// Files (`a.yaml`) and overrides (`rollout.n=8`, `+rollout.stop=x`, `~filter`); keys and files of verl,
+    /// TRL, EasyR1 and RAGEN are understood too (`config=easyr1.yaml`, `--num_generations 8`).
     #[arg(value_name = "CONFIG.yaml | KEY=VALUE")]
     pub(crate) arguments: Vec<String>,
 }
@@ -95,24 +95,25 @@ pub(crate) struct Layers {
 pub(crate) struct Train {
     #[command(flatten)]
     pub(crate) layers: Layers,
-    /// Continue the run in RUN_DIR from its last checkpoint; overrides may change only what `config explain` says may change.
+    /// Continue the run in RUN_DIR from its last checkpoint. Keys that may change on resume can be
+    /// overridden; `tamis config explain KEY` says which.
     #[arg(long, value_name = "RUN_DIR")]
     pub(crate) resume: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Eval {
-    /// A run directory (its last checkpoint is taken) or a checkpoint folder in Hugging Face layout.
+    /// A run directory (for its last checkpoint), or a model folder in Hugging Face layout.
     #[arg(value_name = "RUN_DIR | CHECKPOINT")]
     pub(crate) source: PathBuf,
-    /// Files and overrides on top of the run's own configuration (`validate.n=8`, `validate.temperature=1.0`); for a checkpoint that is
-    /// in no run, all there is (`data.val=test.jsonl 'reward=[{kind: math}]'`).
+    /// Files and overrides on top of the run's own configuration (`validate.n=8`). A checkpoint outside a run
+    /// has none: name at least data and reward (`data.val=test.jsonl 'reward=[{kind: math}]'`).
     #[command(flatten)]
     pub(crate) layers: Layers,
     /// Write every sample here, with its scores: `x.jsonl` or `x.parquet`.
     #[arg(long, value_name = "FILE")]
     pub(crate) samples: Option<PathBuf>,
-    /// Replace the file of samples where it is there already.
+    /// Overwrite an existing file of samples.
     #[arg(long)]
     pub(crate) overwrite: bool,
     /// Print one JSON object instead of a table.
@@ -122,14 +123,14 @@ pub(crate) struct Eval {
 
 #[derive(Debug, Args)]
 pub(crate) struct Export {
-    /// A run directory (its last checkpoint is taken) or a checkpoint folder in Hugging Face layout.
+    /// A run directory (for its last checkpoint), or a model folder in Hugging Face layout.
     #[arg(value_name = "RUN_DIR | CHECKPOINT")]
     pub(crate) source: PathBuf,
     /// The folder to make.
     #[arg(value_name = "FOLDER")]
     pub(crate) target: PathBuf,
-    /// Write an output head that is tied to the embedding as a tensor of its own: a server whose weights are to be reloaded needs it where
-    /// it keeps the old head of a tied model (vLLM's build for CPUs does, silently).
+    /// Write an output head that is tied to the embedding as a tensor of its own. vLLM's build for CPUs needs
+    /// it where its weights are reloaded: it silently keeps the old head of a tied model.
     #[arg(long)]
     pub(crate) untie: bool,
     /// Type of the weights in the folder.
@@ -140,11 +141,11 @@ pub(crate) struct Export {
 /// Type of saved weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Dtype {
-    /// 32 bits: what was computed, exactly.
+    /// 32 bits: exactly what was trained.
     F32,
-    /// Brain float.
+    /// bfloat16.
     Bf16,
-    /// Half precision; refused where a weight is beyond it.
+    /// IEEE half precision; refused where a weight is too large for it.
     F16,
 }
 
@@ -153,76 +154,79 @@ pub(crate) struct Rollouts {
     /// A run directory, or a file of rollouts or of validation samples (Parquet or JSONL).
     #[arg(value_name = "RUN_DIR | FILE")]
     pub(crate) source: PathBuf,
-    /// Of a run: the step [default: the last one whose rollouts were saved].
+    /// Step of the run [default: the last one whose rollouts were saved].
     #[arg(long, value_name = "N")]
     pub(crate) step: Option<u64>,
-    /// Only trajectories that ended so (`trained`, `surplus`, `all_wrong`, ...); `dropped` stands for whatever the filter dropped.
+    /// Only trajectories with this verdict (`trained`, `surplus`, `all_wrong`, ...); `dropped` stands for
+    /// every reason of the filter.
     #[arg(long, value_name = "NAME")]
     pub(crate) verdict: Option<String>,
-    /// Only those of this group (`group_id`).
+    /// Only trajectories of this group (`group_id`).
     #[arg(long, value_name = "ID")]
     pub(crate) group: Option<u64>,
-    /// Only those of this prompt (`prompt_id`).
+    /// Only trajectories of this prompt (`prompt_id`).
     #[arg(long, value_name = "ID")]
     pub(crate) prompt: Option<u64>,
-    /// Trajectories that are shown.
+    /// How many trajectories to show.
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub(crate) limit: usize,
-    /// Print one JSON object, rows with all their columns in it.
+    /// Print one JSON object that holds the rows with all their columns.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WhenPaused {
-    /// They wait, as with vLLM 0.32.
+    /// They wait, as in vLLM 0.32.
     Queue,
-    /// Status 503 with the code `engine_paused`, as with vLLM 0.33 (paused with `keep`, they wait).
+    /// They get status 503 with the code `engine_paused`, as in vLLM 0.33 (paused with `keep`, they wait).
     Refuse,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
-    /// A run directory (its last checkpoint), a checkpoint of it, or a folder in Hugging Face layout.
+    /// A run directory (for its last checkpoint), or a model folder in Hugging Face layout.
     #[arg(value_name = "RUN_DIR|CHECKPOINT")]
     pub(crate) source: PathBuf,
-    /// Name or address to listen on; one that other machines reach needs a key.
+    /// Name or address to listen on; an address that other machines reach needs --api-key-file.
     #[arg(long, default_value = "127.0.0.1")]
     pub(crate) host: String,
-    /// Port to listen on; 0 takes any free one, which is printed.
+    /// Port to listen on; 0 takes a free one and prints it.
     #[arg(long, default_value_t = 8000)]
     pub(crate) port: u16,
-    /// File with the key that clients must send (`Authorization: Bearer KEY`); without one anybody on this machine may ask.
+    /// File with the key that clients must send (`Authorization: Bearer KEY`); without one anybody on this
+    /// machine is served.
     #[arg(long, value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
-    /// What clients call the model [default: RUN_DIR|CHECKPOINT as typed].
+    /// Name of the model for clients [default: RUN_DIR|CHECKPOINT as typed].
     #[arg(long, value_name = "NAME")]
     pub(crate) served_model_name: Option<String>,
-    /// Worker threads [default: one per core]; the answers do not depend on it.
+    /// Worker threads [default: one per core]; answers do not depend on their number.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
-    /// Samples that run at once, at most; small models run fewer, which is faster.
+    /// Most samples computed at once; small models run fewer, which is faster.
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_num_seqs: u32,
-    /// Tokens whose keys and values are held at once, at most [default: what half of the free memory holds].
+    /// Most tokens in the key-value cache [default: what half of the free memory holds].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) max_cached_tokens: Option<u64>,
-    /// Samples in flight, at most; requests beyond are refused with status 429.
+    /// Most samples in flight; requests beyond are refused with status 429.
     #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_queued: u32,
-    /// Bytes of a request, at most; larger ones are refused with status 413.
+    /// Largest request; larger ones are refused with status 413.
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 20, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_body_bytes: u32,
-    /// Connections at once, at most; others wait to be accepted.
+    /// Most connections at once; others wait to be accepted.
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) max_connections: u16,
-    /// Longest time that a request is worked on; then it is given up, with status 504.
+    /// Longest time for a request; it then ends with status 504.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) request_timeout: u32,
-    /// Longest time that a client may take to send a request, to take some of an answer, or to say nothing; then it is cut off.
+    /// Longest silence of a client while it sends a request or reads an answer; the connection is then
+    /// closed.
     #[arg(long, value_name = "SECONDS", default_value_t = 75, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) idle_timeout: u32,
-    /// What becomes of requests that come while generation is paused with `abort` or `wait`.
+    /// What happens to requests that arrive while generation is paused with `abort` or `wait`.
     #[arg(long, value_enum, default_value = "queue")]
     pub(crate) when_paused: WhenPaused,
     /// For tests: a step of the engine takes at least this long.
@@ -231,7 +235,8 @@ pub(crate) struct Serve {
     /// For tests: and this much longer for each sample that runs.
     #[arg(long, hide = true, value_name = "MILLISECONDS")]
     pub(crate) test_sample_ms: Option<f64>,
-    /// For tests: completions have lognormal lengths of this median (tokens) and sigma, whatever the model says.
+    /// For tests: completions have lognormal lengths of this median (tokens) and sigma, whatever the model
+    /// says.
     #[arg(long, hide = true, num_args = 2, value_names = ["MEDIAN", "SIGMA"])]
     pub(crate) test_lengths: Option<Vec<f64>>,
 }
@@ -250,21 +255,22 @@ fn values_of<T: Described>() -> PossibleValuesParser {
 
 #[derive(Debug, Args)]
 pub(crate) struct Filter {
-    /// Rollouts: one row a trajectory, or (with several --metric) one row a whole group.
+    /// Rollouts, one trajectory a row or one whole group a row (see --metric).
     #[arg(value_name = "ROLLOUTS.{jsonl,parquet}", required = true)]
     pub(crate) files: Vec<PathBuf>,
-    /// Column of the metric, dotted where nested (`acc`, `175b_finetuning.is_correct`); booleans count 0 and 1. Given more than
-    /// once, each row is a group and these columns are its members; so it is where the column holds a list.
+    /// Column of the metric, dotted where nested (`acc`, `175b_finetuning.is_correct`); booleans count 0 and
+    /// 1. Where each row is a whole group, give one column for each member, or one column that holds a list.
     #[arg(long, value_name = "COLUMN", required = true)]
     pub(crate) metric: Vec<String>,
-    /// The metric is no outcome (a length, say): uniform groups are not called all correct or all wrong.
+    /// The metric is not a right-or-wrong outcome (a length, say): uniform groups are reported as uniform,
+    /// not as all correct or all wrong.
     #[arg(long)]
     pub(crate) no_outcome: bool,
-    /// Column (or columns) that say which group a row belongs to (default: `uid`, `group` and the like, the first there is); not
-    /// needed where a row holds a whole group.
+    /// Column (or columns) that name a row's group [default: the first of `uid`, `group_id`, `group`,
+    /// `prompt_id`]; not needed where a row is a whole group.
     #[arg(long, value_name = "COLUMN")]
     pub(crate) group: Vec<String>,
-    /// Which rule.
+    /// The filter.
     #[arg(long, value_parser = values_of::<GroupFilter>(), default_value = "variance", alias = "kind")]
     pub(crate) strategy: String,
     /// variance: how far apart two members must be to differ (max - min > tolerance) [default: 0].
@@ -288,19 +294,20 @@ pub(crate) struct Filter {
     /// top_k: groups to keep; within_group: members of each group to keep.
     #[arg(long)]
     pub(crate) k: Option<usize>,
-    /// The same as a part of all, in place of --k.
+    /// The share to keep, in place of --k.
     #[arg(long, conflicts_with = "k", allow_negative_numbers = true)]
     pub(crate) fraction: Option<f64>,
-    /// top_p, top_k, min_p, percentile (all files are one round): what groups are ranked by [default: deviation].
+    /// top_p, top_k, min_p, percentile (all files are one round): what groups are ranked by [default:
+    /// deviation].
     #[arg(long, value_parser = values_of::<PoolScore>())]
     pub(crate) score: Option<String>,
-    /// Likewise: 0 for deviations of a population, 1 for those of a sample [default: 0].
+    /// top_p, top_k, min_p, percentile: 0 for population deviations, 1 for sample deviations [default: 0].
     #[arg(long)]
     pub(crate) ddof: Option<u8>,
-    /// Likewise: which scores are the good ones [default: largest].
+    /// top_p, top_k, min_p, percentile: which scores are the good ones [default: largest].
     #[arg(long, value_parser = values_of::<Prefer>())]
     pub(crate) prefer: Option<String>,
-    /// Likewise: drop groups whose score is 0 first; within_group: drop uniform groups.
+    /// top_p, top_k, min_p, percentile: drop groups with score 0 first; within_group: drop uniform groups.
     #[arg(long)]
     pub(crate) exclude_zero: bool,
     /// top_p: what a group weighs [default: softmax].
@@ -318,7 +325,7 @@ pub(crate) struct Filter {
     /// Write the rows of dropped groups here, in the input's format.
     #[arg(long, value_name = "FILE")]
     pub(crate) dropped: Option<PathBuf>,
-    /// Replace output files that are there already.
+    /// Overwrite existing output files.
     #[arg(long)]
     pub(crate) overwrite: bool,
     /// Print one JSON object instead of a table.
@@ -328,18 +335,19 @@ pub(crate) struct Filter {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Config {
-    /// Print the resolved configuration, each value with where it comes from.
+    /// Print the configuration in force, each value with where it comes from.
     Show(Layers),
-    /// Report every violation and warning at once.
+    /// Print all errors and warnings at once.
     Check(Layers),
-    /// Say what a key means, its type, default and allowed values, and which foreign keys map to it.
+    /// Explain a key: meaning, type, default, allowed values, and the keys of other systems that become it.
     Explain {
         /// Dotted key (`schedule.on_limit`), or a section.
         key: String,
     },
     /// Print the JSON Schema of the configuration.
     Schema,
-    /// Translate arguments of verl, TRL, EasyR1 or RAGEN: prints the equivalent configuration and what each key became.
+    /// Translate a command of verl, TRL, EasyR1 or RAGEN into a configuration, and print what each key
+    /// became.
     Import {
         /// The foreign command, or its arguments; after `--` where they are options.
         #[arg(
