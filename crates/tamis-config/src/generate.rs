@@ -6,9 +6,8 @@ use std::fmt::Write as _;
 use serde_json::{Value as Json, json};
 
 use crate::foreign::{self, Becomes, Owner};
-use crate::preset::{preset_tree, preset_yaml};
+use crate::preset::Preset;
 use crate::render::flow;
-use crate::schema::Preset;
 use crate::source::{Source, SourceKind};
 use crate::suggest;
 use crate::table;
@@ -338,7 +337,7 @@ fn choice_values(shape: &Shape) -> Vec<(&'static str, &'static str)> {
 fn reference_presets(text: &mut String) {
     text.push_str("\n## Presets\n");
     for &preset in Preset::ALL {
-        let _ = write!(text, "\n### `{preset}`\n\n```yaml\n{}```\n", preset_yaml(preset));
+        let _ = write!(text, "\n### `{preset}`\n\n```yaml\n{}```\n", preset.yaml());
     }
 }
 
@@ -458,7 +457,7 @@ fn explain_one(text: &mut String, entry: &table::Key) {
         }
     );
     for &preset in Preset::ALL {
-        if let Some(node) = preset_tree(preset).at(&entry.path)
+        if let Some(node) = preset.settings().at(&entry.path)
             && !matches!(entry.shape, Shape::Section { .. })
         {
             let _ = writeln!(text, "  preset     {preset}: {}", flow(&node.to_json()));

@@ -3,6 +3,7 @@
 //! Every key is defined once, in [`schema`]: from it come the typed [`Config`], the table of keys ([`table`]), the embedded
 //! defaults, the JSON Schema, the reference page and `explain`.
 
+pub mod catalogue;
 mod define;
 mod derived;
 pub mod diagnostic;
@@ -13,6 +14,7 @@ pub mod load;
 pub mod override_argument;
 mod path;
 pub mod preset;
+mod preset_difference;
 pub mod reader;
 mod render;
 pub mod resume;
@@ -34,7 +36,7 @@ pub use generate::{explain, json_schema, reference_markdown};
 pub use import::{Import, import};
 pub use load::{Loaded, load, load_for_evaluation, load_of_run, load_sources};
 pub use path::is_placeholder;
-pub use preset::PresetDifference;
+pub use preset_difference::PresetDifference;
 pub use resume::{ResumeDifference, length_may_change, resume_differences};
 pub use schema::*;
 pub use server_command::ServerCommand;

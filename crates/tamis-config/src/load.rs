@@ -13,7 +13,8 @@ use std::sync::{Arc, OnceLock};
 use crate::diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
 use crate::foreign::{self, Lower, Note};
 use crate::override_argument::{Operation, Override};
-use crate::preset::{self, PresetDifference};
+use crate::preset;
+use crate::preset_difference::{self, PresetDifference};
 use crate::reader::{KnownNames, Reader};
 use crate::rules::{self, Purpose};
 use crate::schema::{Config, Preset, RewardKind};
@@ -322,7 +323,7 @@ impl Layers {
         Lower {
             overlong_rewards: rewards.map(preset::overlong_rewards).unwrap_or_default(),
             is_overlong_in_preset: chosen_preset(&self.files, &self.overrides)
-                .is_some_and(preset::adds_overlong),
+                .is_some_and(Preset::adds_overlong),
         }
     }
 
@@ -332,7 +333,7 @@ impl Layers {
         let preset = chosen_preset(&files, &overrides);
         let mut shaping = None;
         if let Some(preset) = preset {
-            let mut layer = preset::preset_tree(preset).clone();
+            let mut layer = preset.settings().clone();
             shaping = take(&mut layer, "reward");
             tree.merge(layer, table::root());
         }
@@ -360,7 +361,7 @@ impl Layers {
         diagnostics.extend(found);
         match config {
             Some(config) if diagnostics.iter().all(|diagnostic| diagnostic.severity == Severity::Warning) => {
-                let preset_differences = preset::differences(&config, &tree);
+                let preset_differences = preset_difference::differences(&config, &tree);
                 Ok(Loaded { config, warnings: diagnostics, notes, preset_differences, tree })
             }
             _ => Err(ConfigErrors { diagnostics }),

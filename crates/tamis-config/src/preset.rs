@@ -1,58 +1,151 @@
-//! The named algorithms: what each sets, and what a user overrode of it.
+//! The named algorithms: one YAML file each, which says at its head what it is, its formula, its source and how it
+//! differs from other implementations. The schema, the reference page and the catalogue take their texts from there.
 
 use std::fmt;
 use std::sync::OnceLock;
 
-use serde_json::Value as Json;
+use tamis_core::catalogue::{Entry, Family};
 
-use crate::render::flow;
-use crate::schema::{Config, Preset};
+use crate::reader::Reader;
 use crate::setting::Setting;
+use crate::shape::Shape;
 use crate::source::{Origin, Source, SourceKind};
 use crate::tree::{Node, Value};
 use crate::yaml;
 
-/// The settings of a preset, as commented YAML.
-pub const fn preset_yaml(preset: Preset) -> &'static str {
-    match preset {
-        Preset::Grpo => include_str!("../presets/grpo.yaml"),
-        Preset::Dapo => include_str!("../presets/dapo.yaml"),
-        Preset::DapoPaper => include_str!("../presets/dapo_paper.yaml"),
-        Preset::DrGrpo => include_str!("../presets/dr_grpo.yaml"),
-        Preset::Rloo => include_str!("../presets/rloo.yaml"),
-        Preset::ReinforcePlusPlus => include_str!("../presets/reinforce_plus_plus.yaml"),
-        Preset::ReinforcePlusPlusBaseline => include_str!("../presets/reinforce_plus_plus_baseline.yaml"),
-        Preset::Remax => include_str!("../presets/remax.yaml"),
-        Preset::Opo => include_str!("../presets/opo.yaml"),
-        Preset::Gpg => include_str!("../presets/gpg.yaml"),
-        Preset::Bnpo => include_str!("../presets/bnpo.yaml"),
-        Preset::Gspo => include_str!("../presets/gspo.yaml"),
-        Preset::Gmpo => include_str!("../presets/gmpo.yaml"),
-        Preset::Cispo => include_str!("../presets/cispo.yaml"),
-        Preset::Sapo => include_str!("../presets/sapo.yaml"),
-        Preset::Ppo => include_str!("../presets/ppo.yaml"),
+/// The table of presets: a name, and with it the file `presets/NAME.yaml`.
+macro_rules! presets {
+    ($($variant:ident = $name:literal,)*) => {
+        /// A named algorithm: its settings are under the user's own and over the defaults.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Preset {
+            $(
+                #[doc = concat!("`", $name, "`")]
+                $variant,
+            )*
+        }
+
+        impl Preset {
+            /// Every preset, in the order of the documentation.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// The name as it is written in a configuration.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// The settings as commented YAML.
+            pub const fn yaml(self) -> &'static str {
+                match self { $(Self::$variant => include_str!(concat!("../presets/", $name, ".yaml")),)* }
+            }
+        }
+    };
+}
+
+presets! {
+    Grpo = "grpo",
+    Dapo = "dapo",
+    DapoPaper = "dapo_paper",
+    DrGrpo = "dr_grpo",
+    Rloo = "rloo",
+    ReinforcePlusPlus = "reinforce_plus_plus",
+    ReinforcePlusPlusBaseline = "reinforce_plus_plus_baseline",
+    Remax = "remax",
+    Opo = "opo",
+    Gpg = "gpg",
+    Bnpo = "bnpo",
+    Gspo = "gspo",
+    Gmpo = "gmpo",
+    Cispo = "cispo",
+    Sapo = "sapo",
+    Ppo = "ppo",
+}
+
+/// A preset as it was read from its file.
+struct Parsed {
+    entry: Entry,
+    settings: Node,
+}
+
+impl Preset {
+    fn parsed(self) -> &'static Parsed {
+        static PARSED: OnceLock<Vec<Parsed>> = OnceLock::new();
+        let all = PARSED.get_or_init(|| Self::ALL.iter().map(|&preset| parse(preset)).collect());
+        &all[self as usize]
+    }
+
+    /// The settings.
+    pub(crate) fn settings(self) -> &'static Node {
+        &self.parsed().settings
+    }
+
+    /// The entry of the catalogue.
+    pub fn entry(self) -> &'static Entry {
+        &self.parsed().entry
+    }
+
+    /// Whether the preset adds a soft overlong punishment to the rewards.
+    pub(crate) fn adds_overlong(self) -> bool {
+        self.settings().get("reward").is_some_and(|rewards| !overlong_rewards(rewards).is_empty())
     }
 }
 
-/// The parsed settings of a preset.
-pub(crate) fn preset_tree(preset: Preset) -> &'static Node {
-    static TREES: OnceLock<Vec<Node>> = OnceLock::new();
-    let trees = TREES.get_or_init(|| {
-        Preset::ALL
-            .iter()
-            .map(|&preset| {
-                let source = Source::new(SourceKind::Preset(preset.as_str()), preset_yaml(preset));
-                yaml::parse(&source).unwrap_or_else(|_| Node::empty_map(Origin::start_of(&source)))
-            })
-            .collect()
-    });
-    let index = Preset::ALL.iter().position(|&other| other == preset).unwrap_or_default();
-    &trees[index]
+/// Reads a file of settings whose first comment holds a meaning and then `Formula:`, `Source:` and any number of
+/// `Differs:`, each in one or more lines of which the further ones are indented.
+fn parse(preset: Preset) -> Parsed {
+    let mut parts: Vec<String> = Vec::new();
+    for line in preset.yaml().lines().map_while(|line| line.strip_prefix("# ")) {
+        match parts.last_mut().filter(|_| line.starts_with(' ')) {
+            Some(part) => *part = format!("{part} {}", line.trim()),
+            None => parts.push(line.to_owned()),
+        }
+    }
+    let labelled = |label: &str| -> Vec<&'static str> {
+        let texts = parts.iter().filter_map(|part| part.strip_prefix(label));
+        texts.map(|text| &*text.trim().to_owned().leak()).collect()
+    };
+    let first = |texts: Vec<&'static str>| texts.first().copied().unwrap_or_default();
+    let entry = Entry {
+        name: preset.as_str(),
+        family: Family::Preset,
+        meaning: parts.first().map_or("", |meaning| meaning.clone().leak()),
+        formula: first(labelled("Formula:")),
+        source: first(labelled("Source:")),
+        defaults: &[],
+        degenerate: &["as its estimator and its loss"],
+        known_as: &[],
+        differences: labelled("Differs:").leak(),
+    };
+    let source = Source::new(SourceKind::Preset(preset.as_str()), preset.yaml());
+    let settings = yaml::parse(&source).unwrap_or_else(|_| Node::empty_map(Origin::start_of(&source)));
+    Parsed { entry, settings }
 }
 
-/// Whether a preset adds a soft overlong punishment to the rewards.
-pub(crate) fn adds_overlong(preset: Preset) -> bool {
-    preset_tree(preset).get("reward").is_some_and(|rewards| !overlong_rewards(rewards).is_empty())
+impl fmt::Display for Preset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl serde::Serialize for Preset {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl Setting for Preset {
+    fn shape() -> Shape {
+        Shape::Choice(Self::ALL.iter().map(|preset| (preset.as_str(), preset.entry().meaning)).collect())
+    }
+
+    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
+        let names: Vec<&'static str> = Self::ALL.iter().map(|preset| preset.as_str()).collect();
+        Self::ALL.get(reader.choice(node, path, &names)?).copied()
+    }
+
+    fn to_json(&self) -> serde_json::Value {
+        self.as_str().into()
+    }
 }
 
 /// The places of soft overlong punishments in a list of rewards.
@@ -65,109 +158,20 @@ pub(crate) fn overlong_rewards(rewards: &Node) -> Vec<usize> {
     items.iter().enumerate().filter(|(_, item)| is_overlong(item)).map(|(index, _)| index).collect()
 }
 
-/// One setting of the preset that the user's configuration replaces.
-#[derive(Debug, Clone, PartialEq)]
-pub struct PresetDifference {
-    /// The preset.
-    pub of: Preset,
-    /// The key.
-    pub key: String,
-    /// What the preset sets.
-    pub preset: Json,
-    /// What the run has.
-    pub value: Json,
-    /// Where that was written.
-    pub origin: Option<Origin>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl fmt::Display for PresetDifference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (value, preset) = (brief(&self.key, &self.value), brief(&self.key, &self.preset));
-        write!(f, "{}: {value} (preset {} has {preset}", self.key, self.of)?;
-        if let Some(origin) = &self.origin {
-            write!(f, "; {origin}")?;
+    #[test]
+    fn every_preset_says_what_it_is_and_where_it_is_from() {
+        for preset in Preset::ALL {
+            let Entry { meaning, formula, source, .. } = preset.entry();
+            assert!(meaning.ends_with('.') && !formula.is_empty() && !source.is_empty(), "{preset}");
+            assert!(!meaning.contains(':') || !meaning.starts_with("Formula"), "{preset}");
+            assert!(preset.settings().get("objective").is_some(), "{preset}");
         }
-        f.write_str(")")
-    }
-}
-
-/// A value in a few words: of a filter or a reward what it is, not all of its settings.
-fn brief(key: &str, value: &Json) -> String {
-    let text = |name: &str| value.get(name).and_then(Json::as_str);
-    match (value, text("kind")) {
-        (Json::Null, _) => "none".to_owned(),
-        (_, Some(kind)) if key == "filter" => {
-            format!("{kind} on {}", text("metric").unwrap_or("the raw outcome"))
-        }
-        (_, Some(kind)) => match text("name").filter(|name| *name != kind) {
-            Some(name) => format!("{name} ({kind})"),
-            None => kind.to_owned(),
-        },
-        _ => flow(value),
-    }
-}
-
-/// What of the configuration's preset is overridden. `tree` is the merged tree that the configuration was
-/// read from.
-pub(crate) fn differences(config: &Config, tree: &Node) -> Vec<PresetDifference> {
-    let Some(preset) = config.preset else { return Vec::new() };
-    let mut differences = Vec::new();
-    collect(preset, "", preset_tree(preset), &config.to_json(), tree, &mut differences);
-    if let Some(Node { value: Value::List(items), .. }) = preset_tree(preset).get("reward") {
-        for item in items {
-            let kind = item.get("kind").map(Node::to_json);
-            let own = config
-                .reward
-                .iter()
-                .enumerate()
-                .find(|(_, reward)| Some(reward.kind.as_str().into()) == kind);
-            let Some((index, reward)) = own else { continue };
-            let key = format!("reward.{index}");
-            let origin = tree.at(&key).map(|node| node.origin.clone());
-            if origin.as_ref().is_some_and(Origin::is_from_user) {
-                let value = reward.to_json();
-                differences.push(PresetDifference { of: preset, key, preset: item.to_json(), value, origin });
-            }
-        }
-    }
-    differences
-}
-
-fn collect(
-    of: Preset,
-    path: &str,
-    preset: &Node,
-    value: &Json,
-    tree: &Node,
-    differences: &mut Vec<PresetDifference>,
-) {
-    match &preset.value {
-        Value::Map(entries) if value.is_object() => {
-            for entry in entries.iter().filter(|entry| !(path.is_empty() && entry.key == "reward")) {
-                let inner = value.get(&entry.key).unwrap_or(&Json::Null);
-                collect(of, &crate::tree::join(path, &entry.key), &entry.node, inner, tree, differences);
-            }
-        }
-        _ => {
-            let wanted = preset.to_json();
-            if !same(&wanted, value) {
-                let origin = tree.at(path).map(|node| node.origin.clone());
-                differences.push(PresetDifference {
-                    of,
-                    key: path.to_owned(),
-                    preset: wanted,
-                    value: value.clone(),
-                    origin,
-                });
-            }
-        }
-    }
-}
-
-/// Equality that takes 1 and 1.0 for the same.
-fn same(left: &Json, right: &Json) -> bool {
-    match (left.as_f64(), right.as_f64()) {
-        (Some(left), Some(right)) => left.to_bits() == right.to_bits(),
-        _ => left == right,
+        let [grpo, ..] = Preset::ALL else { panic!("no presets") };
+        assert!(grpo.entry().formula.ends_with("A = (r - mean)/(std + 1e-6)"), "lines are joined");
+        assert_eq!(grpo.entry().differences.len(), 1);
     }
 }

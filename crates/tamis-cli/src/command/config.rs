@@ -84,7 +84,7 @@ pub(crate) fn run(arguments: &Config) -> Result<u8, Failure> {
             print(&text)?;
         }
         Config::Reference => print(&reference_markdown())?,
-        Config::Algorithms => print(&tamis_core::catalogue::markdown())?,
+        Config::Algorithms => print(&tamis_config::catalogue::markdown())?,
         Config::Rollouts => print(&tamis_report::rollouts::reference_markdown())?,
         Config::Metrics => print(&tamis_run::metrics::catalogue::catalogue_markdown())?,
     }

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use tamis_core::catalogue::{self, Family};
+use tamis_config::catalogue;
+use tamis_core::catalogue::{Family, is_own_name};
 
 use super::print;
 use crate::failure::{Failure, USAGE};
@@ -17,7 +18,7 @@ pub(crate) fn run(name: Option<&str>) -> Result<u8, Failure> {
         return Err(Failure::told(USAGE, unknown(name)));
     }
     let mut text = String::new();
-    if !entries.iter().any(|entry| catalogue::is_own_name(name, entry)) {
+    if !entries.iter().any(|entry| is_own_name(name, entry)) {
         let mut names: Vec<String> = entries.iter().map(|entry| format!("`{}`", entry.name)).collect();
         names.dedup();
         let _ = writeln!(text, "`{name}` is here: {}\n", names.join(", "));

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use super::owner::Owner;
 use crate::diagnostic::{Diagnostic, Problem};
 use crate::override_argument::{Operation, Override};
-use crate::preset::adds_overlong;
-use crate::schema::Preset;
+use crate::preset::Preset;
 use crate::source::{Origin, Source, SourceKind};
 use crate::tree::{Node, Value, parse_bool, parse_float};
 use crate::yaml;
@@ -217,7 +216,7 @@ impl Translator {
     /// Whether the preset, of the layers below or one that a key became, adds a soft overlong punishment.
     pub(super) fn is_overlong_in_preset(&self) -> bool {
         match self.value_of("preset") {
-            Some(name) => Preset::ALL.iter().any(|preset| preset.as_str() == name && adds_overlong(*preset)),
+            Some(name) => Preset::ALL.iter().any(|preset| preset.as_str() == name && preset.adds_overlong()),
             None => self.lower.is_overlong_in_preset,
         }
     }

@@ -54,46 +54,8 @@ pub use train::{LrScheduleConfig, LrScheduleKind, OptimizerConfig, TrainConfig};
 pub use validate::{ValidateConfig, ValidationMetric};
 pub use warm_start::WarmStartConfig;
 
-use crate::define::{choice, section};
-
-choice! {
-    /// A named algorithm: what it sets is under the user's own settings and over the defaults.
-    pub enum Preset {
-        /// GRPO as published (DeepSeekMath, 2402.03300): mean over sequences, KL in the loss, symmetric clipping.
-        Grpo = "grpo",
-        /// DAPO as released (verl's recipe for 2503.14476): clip 0.2/0.28, token mean over the mini-batch, soft overlong
-        /// punishment, dynamic sampling, no KL.
-        Dapo = "dapo",
-        /// DAPO as its paper writes it: the token mean is taken per group.
-        DapoPaper = "dapo_paper",
-        /// Dr. GRPO (2503.20783): no division by deviation or length.
-        DrGrpo = "dr_grpo",
-        /// RLOO (2402.14740): the others of the group as baseline, plain policy gradient, KL in the reward.
-        Rloo = "rloo",
-        /// REINFORCE++ (2501.03262): rewards to go with the KL per token, whitened over the batch.
-        ReinforcePlusPlus = "reinforce_plus_plus",
-        /// REINFORCE++ with the mean of the group as baseline (2501.03262).
-        ReinforcePlusPlusBaseline = "reinforce_plus_plus_baseline",
-        /// ReMax (2310.10505): a greedy completion as baseline.
-        Remax = "remax",
-        /// OPO (2505.23585): the length-weighted mean of the group as baseline, exactly on-policy.
-        Opo = "opo",
-        /// GPG (2504.02546): the plain policy gradient, scaled by the share of groups with signal.
-        Gpg = "gpg",
-        /// BNPO (2506.02864): rewards normalised by a Beta distribution over the prompts of the step.
-        Bnpo = "bnpo",
-        /// GSPO (2507.18071): the clipped ratio of the whole trajectory.
-        Gspo = "gspo",
-        /// GMPO (2507.20673): the geometric mean of clipped ratios.
-        Gmpo = "gmpo",
-        /// CISPO (MiniMax-M1, 2506.13585): the policy gradient weighted by the bounded ratio, dynamic sampling.
-        Cispo = "cispo",
-        /// SAPO (2511.20347): a soft gate in place of the clip.
-        Sapo = "sapo",
-        /// PPO (1707.06347) as language models are trained with it (2203.02155): a critic, GAE, KL per token in the reward.
-        Ppo = "ppo",
-    }
-}
+use crate::define::section;
+pub use crate::preset::Preset;
 
 section! {
     /// A whole configuration.

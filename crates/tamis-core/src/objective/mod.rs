@@ -29,7 +29,6 @@ pub mod kl;
 pub mod loss;
 mod precision;
 pub mod preset;
-mod preset_entries;
 pub mod selection;
 pub mod value;
 
@@ -53,8 +52,7 @@ pub use value::{CriticColumns, ValueMetrics, ValueSums, ValueTerm, explained_var
 use crate::entry::Entry;
 
 /// The catalogue's entries of this module.
-pub const ENTRIES: [&[Entry]; 7] = [
-    preset_entries::ENTRIES,
+pub const ENTRIES: [&[Entry]; 6] = [
     loss::ENTRIES,
     &aggregation::ENTRIES,
     &kl::ENTRIES,

@@ -1,0 +1,119 @@
+//! What a configuration overrides of its preset.
+
+use std::fmt;
+
+use serde_json::Value as Json;
+
+use crate::preset::Preset;
+use crate::render::flow;
+use crate::schema::Config;
+use crate::setting::Setting;
+use crate::source::Origin;
+use crate::tree::{Node, Value, join};
+
+/// One setting of the preset that the user's configuration replaces.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PresetDifference {
+    /// The preset.
+    pub of: Preset,
+    /// The key.
+    pub key: String,
+    /// What the preset sets.
+    pub preset: Json,
+    /// What the run has.
+    pub value: Json,
+    /// Where that was written.
+    pub origin: Option<Origin>,
+}
+
+impl fmt::Display for PresetDifference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (value, preset) = (brief(&self.key, &self.value), brief(&self.key, &self.preset));
+        write!(f, "{}: {value} (preset {} has {preset}", self.key, self.of)?;
+        if let Some(origin) = &self.origin {
+            write!(f, "; {origin}")?;
+        }
+        f.write_str(")")
+    }
+}
+
+/// A value in a few words: of a filter or a reward what it is, not all of its settings.
+fn brief(key: &str, value: &Json) -> String {
+    let text = |name: &str| value.get(name).and_then(Json::as_str);
+    match (value, text("kind")) {
+        (Json::Null, _) => "none".to_owned(),
+        (_, Some(kind)) if key == "filter" => {
+            format!("{kind} on {}", text("metric").unwrap_or("the raw outcome"))
+        }
+        (_, Some(kind)) => match text("name").filter(|name| *name != kind) {
+            Some(name) => format!("{name} ({kind})"),
+            None => kind.to_owned(),
+        },
+        _ => flow(value),
+    }
+}
+
+/// What of the configuration's preset is overridden. `tree` is the merged tree that the configuration was
+/// read from.
+pub(crate) fn differences(config: &Config, tree: &Node) -> Vec<PresetDifference> {
+    let Some(preset) = config.preset else { return Vec::new() };
+    let mut differences = Vec::new();
+    collect(preset, "", preset.settings(), &config.to_json(), tree, &mut differences);
+    if let Some(Node { value: Value::List(items), .. }) = preset.settings().get("reward") {
+        for item in items {
+            let kind = item.get("kind").map(Node::to_json);
+            let own = config
+                .reward
+                .iter()
+                .enumerate()
+                .find(|(_, reward)| Some(reward.kind.as_str().into()) == kind);
+            let Some((index, reward)) = own else { continue };
+            let key = format!("reward.{index}");
+            let origin = tree.at(&key).map(|node| node.origin.clone());
+            if origin.as_ref().is_some_and(Origin::is_from_user) {
+                let value = reward.to_json();
+                differences.push(PresetDifference { of: preset, key, preset: item.to_json(), value, origin });
+            }
+        }
+    }
+    differences
+}
+
+fn collect(
+    of: Preset,
+    path: &str,
+    preset: &Node,
+    value: &Json,
+    tree: &Node,
+    differences: &mut Vec<PresetDifference>,
+) {
+    match &preset.value {
+        Value::Map(entries) if value.is_object() => {
+            for entry in entries.iter().filter(|entry| !(path.is_empty() && entry.key == "reward")) {
+                let inner = value.get(&entry.key).unwrap_or(&Json::Null);
+                collect(of, &join(path, &entry.key), &entry.node, inner, tree, differences);
+            }
+        }
+        _ => {
+            let wanted = preset.to_json();
+            if !same(&wanted, value) {
+                let origin = tree.at(path).map(|node| node.origin.clone());
+                differences.push(PresetDifference {
+                    of,
+                    key: path.to_owned(),
+                    preset: wanted,
+                    value: value.clone(),
+                    origin,
+                });
+            }
+        }
+    }
+}
+
+/// Equality that takes 1 and 1.0 for the same.
+fn same(left: &Json, right: &Json) -> bool {
+    match (left.as_f64(), right.as_f64()) {
+        (Some(left), Some(right)) => left.to_bits() == right.to_bits(),
+        _ => left == right,
+    }
+}
