@@ -5,10 +5,11 @@ use std::fmt;
 use std::sync::OnceLock;
 
 use tamis_core::catalogue::{Entry, Family};
+use tamis_core::setting::Shape;
 
 use crate::reader::Reader;
 use crate::setting::Setting;
-use crate::shape::Shape;
+
 use crate::source::{Origin, Source, SourceKind};
 use crate::tree::{Node, Value};
 use crate::yaml;

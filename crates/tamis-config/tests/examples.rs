@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use tamis_config::source::{Source, SourceKind};
 use tamis_config::{
     Config, EmptyRound, KlPlace, LossConfig, LossKind, OnExhausted, OnLimit, Preset, RoundLimit, Surplus,
-    load,
+    load, load_sources,
 };
 
 fn folder() -> PathBuf {
@@ -129,4 +130,19 @@ fn dynamic_sampling_of_easyr1() {
         assert_eq!(config.objective.kl.place, KlPlace::Reward, "{name}");
     }
     assert_eq!(example("easyr1_disabled").filter, None);
+}
+
+/// Every configuration of the page of recipes loads without a warning, and its name is that of its run.
+#[test]
+fn every_recipe_loads() {
+    let page = std::fs::read_to_string(folder().join("../../docs/recipes.md")).unwrap();
+    let mut names = Vec::new();
+    for block in page.split("```yaml\n").skip(1) {
+        let text = block.split("```").next().unwrap();
+        let source = Source::new(SourceKind::File("recipe.yaml".into()), text);
+        let loaded = load_sources(&[source], &[]).unwrap_or_else(|errors| panic!("{text}\n{errors}"));
+        assert!(loaded.warnings.is_empty(), "{text}\n{:?}", loaded.warnings);
+        names.push(loaded.config.run.name);
+    }
+    assert_eq!(names, ["grpo", "dapo", "ppo", "gspo", "streaming", "own_reward", "own_data"]);
 }

@@ -1,4 +1,4 @@
-//! The generated files are what the definitions generate. `TAMIS_REGENERATE=1` writes them instead.
+//! The generated files are what the definitions generate; `scripts/generate` writes them.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -12,11 +12,7 @@ fn compare(path: &str, expected: &str) {
         std::fs::write(&path, expected).unwrap();
     }
     let found = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        found == expected,
-        "{} is not what the definitions generate: run TAMIS_REGENERATE=1 cargo test -p tamis-config generated",
-        path.display()
-    );
+    assert!(found == expected, "{} is out of date: run scripts/generate", path.display());
 }
 
 #[test]
@@ -26,7 +22,7 @@ fn generated_defaults() {
 
 #[test]
 fn generated_reference() {
-    compare("../../docs/configuration.md", &generate::reference_markdown());
+    compare("../../docs/configuration.md", &tamis_config::reference_markdown());
 }
 
 #[test]
