@@ -19,6 +19,7 @@ warnings.filterwarnings("ignore")
 import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers.utils.logging import disable_progress_bar
 from trl import GRPOConfig, GRPOTrainer
 
 
@@ -49,6 +50,7 @@ def main():
     torch.set_num_threads(given.threads)
     torch.set_num_interop_threads(1)
     logging.disable(logging.WARNING)
+    disable_progress_bar()
     rows = [json.loads(line) for line in (given.folder / "train.jsonl").read_text().splitlines()]
     prompts = [[{"role": "user", "content": row["question"]}] for row in rows]
     clock = Clock()
