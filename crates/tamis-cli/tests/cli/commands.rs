@@ -801,7 +801,7 @@ schedule.on_limit
   preset     dapo_paper: error
   preset     cispo: error
   values
-    error: The run stops with a diagnosis, as verl's.
+    error: The run stops with a diagnosis, as in verl.
     use_partial: The groups there are get trained on, as in EasyR1's dynamic sampling.
     skip: The groups are given up and the next step starts.
   also known as

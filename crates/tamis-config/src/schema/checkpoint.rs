@@ -6,7 +6,7 @@ use crate::value::Frequency;
 section! {
     /// Keeping the best checkpoints beside the last ones.
     pub struct KeepBestConfig {
-        /// The validation figure that is compared, larger is better. Null: the mean of the raw outcome over all prompts.
+        /// Validation metric to compare; larger is better. Null: the mean of `acc` over all prompts.
         metric: Option<String> = "null", NotEmpty, Free;
         /// Checkpoints kept.
         k: usize = "1", AtLeast(1.0), Free;
@@ -16,13 +16,13 @@ section! {
 section! {
     /// What is saved and what is kept.
     pub struct CheckpointConfig {
-        /// Training steps between two checkpoints. There is one after the last step too, and one before the first where a warm start or a
-        /// validation comes before it. 0 or negative: only that after the last step, and a run that is killed before it begins again; one that
-        /// diverges keeps nothing.
+        /// Training steps between two checkpoints. There is always one after the last step, and one before
+        /// the first where a warm start or a validation came before it. 0 or negative: only the one after the
+        /// last step, so a killed run begins again and a run that diverges keeps nothing.
         save_freq: Frequency = "0", Any, Free;
         /// Last checkpoints kept. Null: all.
         keep_last: Option<usize> = "2", AtLeast(1.0), Free;
-        /// Best checkpoints kept beside them. Null: none.
+        /// Best checkpoints kept beside the last ones. Null: none.
         keep_best: Option<KeepBestConfig> = "null", Any, Free;
     }
 }

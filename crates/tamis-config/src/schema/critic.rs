@@ -26,7 +26,7 @@ section! {
         epsilon: f64 = "1e-8", Positive, Fixed;
         /// Weight decay.
         weight_decay: f64 = "0.01", NonNegative, Fixed;
-        /// Decay norms and biases too, as PyTorch's AdamW does unless told otherwise.
+        /// Apply weight decay to norms and biases too, as PyTorch's AdamW does by default.
         decay_norms_and_biases: bool = "true", Any, Fixed;
         /// Largest norm of the gradient; longer ones are scaled down to it. Null: no limit.
         max_grad_norm: Option<f64> = "1.0", Positive, Fixed;
@@ -37,17 +37,17 @@ section! {
     /// The critic: a transformer of its own with a value head, there where the estimator needs one (`gae`, `bi_level_gae`). It gives a value at
     /// every token of the batch, advantages and returns are made of them, and it is trained on the returns before the policy is.
     pub struct CriticConfig {
-        /// Where its weights begin.
+        /// Weights that the critic starts from.
         model: CriticModelConfig = "{}", Any, Fixed;
-        /// Its optimizer.
+        /// Optimizer of the critic.
         optimizer: CriticOptimizerConfig = "{}", Any, Fixed;
-        /// Its learning rate over steps.
+        /// Learning rate of the critic over steps.
         lr_schedule: LrScheduleConfig = "{}", Any, Fixed;
-        /// Prompts (groups) of one update of the critic. Null: as the policy's.
+        /// Prompts (groups) of one update of the critic. Null: as for the policy.
         ppo_mini_batch_size: Option<usize> = "null", AtLeast(1.0), Fixed;
-        /// Passes over each batch. Null: as the policy's.
+        /// Passes of the critic over each batch. Null: as for the policy.
         ppo_epochs: Option<usize> = "null", AtLeast(1.0), Fixed;
-        /// How far a value may move from its old one before the loss holds it. Null: no bound.
+        /// Largest change of a value before the value loss clips it. Null: no clipping.
         cliprange_value: Option<f64> = "0.5", Positive, Fixed;
         /// How the value loss is aggregated. Null: as the policy loss.
         aggregation: Option<Aggregation> = "null", Any, Fixed;

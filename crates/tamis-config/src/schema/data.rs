@@ -153,7 +153,8 @@ section! {
         overlong_prompts: OverlongPrompts = "error", Any, Fixed;
         /// What happens to a row that does not parse.
         bad_rows: BadRows = "error", Any, Fixed;
-        /// What becomes of Parquet columns that hold bytes which are no text (not UTF-8), an image, say. Prompt, ground truth and data source must be text.
+        /// What happens to Parquet columns of bytes that are not UTF-8 (images, for example). Prompt, ground
+        /// truth and data source must be text.
         binary_columns: BinaryColumns = "error", Any, Fixed;
         /// Shuffle the prompts anew in every epoch, by key.
         shuffle: bool = "true", Any, Fixed;
@@ -163,7 +164,7 @@ section! {
         columns: ColumnsConfig = "{}", Any, Fixed;
         /// Whether prompts go through the model's chat template. The first prompt is shown at the start of every run, as the model gets it.
         prompt_format: PromptFormat = "auto", Any, Fixed;
-        /// A system message, put before every conversation that has none. Prompts that stay text have no place for it.
+        /// A system message for every conversation without one. A run whose prompts stay text refuses it.
         system_prompt: Option<String> = "null", NotEmpty, Fixed;
         /// A Jinja file around every text prompt, which it names `content` (EasyR1's `data.format_prompt`). It is applied before the chat
         /// template, and rewards see its result.

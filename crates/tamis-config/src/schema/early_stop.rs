@@ -5,7 +5,7 @@ use crate::define::{choice, section};
 choice! {
     /// Which generation rounds are compared with the baseline.
     pub enum CollapseForm {
-        /// Every round from the first, as RAGEN's filtering document has it.
+        /// Every round from the first, as in RAGEN's filtering document.
         Attempts = "attempts",
         /// The last round of each trained step, once the baseline stands: RAGEN's later form.
         Steps = "steps",
@@ -52,8 +52,8 @@ section! {
         reward_collapse: Option<RewardCollapseConfig> = "null", Any, Free;
         /// Stop when validation fails. Needs validation prompts.
         low_success: Option<LowSuccessConfig> = "null", Any, Free;
-        /// Stop when nothing is kept any more. Only where an empty step is given up (`schedule.on_empty_round: skip`,
-        /// or a limit on rounds with `on_limit: use_partial` or `skip`).
+        /// Stop when no group is kept any more. Only where an empty step is given up
+        /// (`schedule.on_empty_round: skip`, or a limit on rounds with `on_limit: use_partial` or `skip`).
         empty_steps: Option<EmptyStepsConfig> = "null", Any, Free;
     }
 }

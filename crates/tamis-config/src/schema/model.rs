@@ -68,7 +68,8 @@ section! {
         /// Checkpoint of the reference policy that the KL terms are measured against. Null: the initial policy (after the warm
         /// start, where there is one). It is loaded only where a KL term is on.
         reference: Option<PathBuf> = "null", NotEmpty, Fixed;
-        /// A value head on the policy itself. True is refused: a critic is a model of its own (`critic`), there where the advantages need one.
+        /// A value head on the policy itself: refused. The critic (`critic`) is a model of its own, made
+        /// where the advantages need one.
         value_head: bool = "false", Any, Fixed;
         /// Number format of saved weights.
         save_dtype: SaveDtype = "f32", Any, Free;
@@ -76,8 +77,9 @@ section! {
         chat_template: Option<PathBuf> = "null", NotEmpty, Fixed;
         /// Recompute activations in the backward pass: about a third more computation, much less memory.
         recompute_activations: bool = "false", Any, Free;
-        /// Memory that the run may take, in bytes or with a unit (`8GiB`). A run that could take more is refused at the start.
-        /// Null: only a run that cannot fit into the free memory, however short its completions are, is refused.
+        /// Memory that the run may take, in bytes or with a unit (`8GiB`). A run that could take more is
+        /// refused at the start. Null: refuse only a run that cannot fit into the free memory even with the
+        /// shortest completions.
         memory_limit: Option<ByteSize> = "null", Any, Free;
     }
 }

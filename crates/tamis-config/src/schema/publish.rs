@@ -7,11 +7,11 @@ use crate::define::{choice, section};
 choice! {
     /// What becomes of samples in flight while servers take new weights in.
     pub enum PublishPause {
-        /// They are finished first, with the weights that they began with; nothing new begins meanwhile.
+        /// They are finished first, with the old weights; nothing new is started meanwhile.
         Wait = "wait",
-        /// They are halted and go on with the new weights: each token knows which weights sampled it.
+        /// They pause and go on with the new weights; each token records which weights sampled it.
         Keep = "keep",
-        /// They are given up, and sampled anew.
+        /// They are aborted and sampled anew.
         Abort = "abort",
     }
 }
@@ -19,9 +19,10 @@ choice! {
 choice! {
     /// How a server shows that it holds new weights.
     pub enum PublishVerify {
-        /// By what it says of a known text: a mean difference of at most 0.1 nats from what the learner says.
+        /// The server reports log-probabilities of a known text; their mean difference from the learner's is
+        /// at most 0.1 nats.
         Probe = "probe",
-        /// Not at all: it says that it has loaded them.
+        /// Not checked: the server's word that it has loaded them is trusted.
         Off = "off",
     }
 }
@@ -32,12 +33,13 @@ section! {
         /// Folder that servers read too (a shared file system): weights are written to `NAME/version_N` in it, NAME being that of the run folder and a hash of its path.
         /// Null: `published` in the run folder, with `version_N` in it.
         dir: Option<PathBuf> = "null", NotEmpty, Free;
-        /// What that folder is called at the servers, where they see it under another path (a container, another machine). Null: the same.
+        /// Path of `publish.dir` as the servers see it (in a container, on another machine). Null: the same
+        /// path.
         server_dir: Option<String> = "null", NotEmpty, Free;
         /// Versions that stay on disk, the newest included.
         keep: usize = "2", AtLeast(2.0), Free;
-        /// What becomes of samples in flight, which there are at a publication with `schedule.surplus: carry` alone. Null: `keep` with
-        /// `schedule.mode: streaming`, else `wait`.
+        /// What happens to samples in flight when weights are published (there are some only with
+        /// `schedule.surplus: carry`). Null: `keep` with `schedule.mode: streaming`, otherwise `wait`.
         pause: Option<PublishPause> = "null", Any, Fixed;
         /// How a server shows that it holds the new weights before it is used.
         verify: PublishVerify = "probe", Any, Free;

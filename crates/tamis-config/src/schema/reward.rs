@@ -23,9 +23,10 @@ choice! {
 choice! {
     /// The form of the soft overlong punishment.
     pub enum OverlongForm {
-        /// As the paper and TRL have it: 0 up to `max_length - buffer`, then falling to -1, and -1 beyond `max_length`.
+        /// As in the paper and TRL: 0 up to `max_length - buffer`, then falling to -1, and -1 beyond
+        /// `max_length`.
         Bounded = "bounded",
-        /// As verl has it: the same line, going on below -1 beyond `max_length`.
+        /// As in verl: the same line, continued below -1 beyond `max_length`.
         Verl = "verl",
     }
 }
@@ -84,13 +85,13 @@ tagged! {
             min_length: usize = "0", Any, Fixed;
             /// Longest length without punishment, in tokens. Null: `rollout.max_response_length`.
             max_length: Option<usize> = "null", AtLeast(1.0), Fixed;
-            /// Distance from the range at which the punishment is whole, in tokens.
+            /// Tokens outside the range at which the full punishment is reached.
             scale: usize = "1", AtLeast(1.0), Fixed;
         }
         /// The cosine schedule over length of Yeo et al. (2502.03373), as TRL has it: short right answers score most, short wrong
         /// answers least.
         Cosine = "cosine" {
-            /// The score at full length of a wrong answer's worst case.
+            /// The score of a wrong answer of no length.
             min_value_wrong: f64 = "-1.0", Any, Fixed;
             /// The score of a wrong answer at full length.
             max_value_wrong: f64 = "-0.5", Any, Fixed;
@@ -110,27 +111,27 @@ tagged! {
         }
         /// DAPO's soft overlong punishment: 0 up to `max_length - buffer` tokens, then falling in a line.
         SoftOverlong = "soft_overlong" {
-            /// How it goes on beyond `max_length`.
+            /// How the punishment continues beyond `max_length`.
             form: OverlongForm = "bounded", Any, Fixed;
-            /// Tokens over which it falls. Null: a fifth of `max_length`.
+            /// Tokens before `max_length` over which the punishment grows. Null: a fifth of `max_length`.
             buffer: Option<usize> = "null", AtLeast(1.0), Fixed;
             /// The limit. Null: `rollout.max_response_length`.
             max_length: Option<usize> = "null", AtLeast(1.0), Fixed;
-            /// The fall at `max_length`.
+            /// Punishment at `max_length`.
             penalty_factor: f64 = "1.0", NonNegative, Fixed;
         }
         /// A program that speaks JSON lines.
         Command = "command" {
             /// The program and its arguments.
             argv: Vec<String> = "[]", NotEmpty, Fixed;
-            /// The folder that it is started in, from which relative paths in `argv` are taken. Null: that of the configuration file that
-            /// `argv` stands in; on the command line, the one in which tamis is started.
+            /// Working directory of the program, from which relative paths in `argv` are taken. Null: the
+            /// folder of the configuration file that holds `argv`, or the current one for the command line.
             working_dir: Option<PathBuf> = "null", NotEmpty, Free;
             /// Processes kept running.
             num_processes: usize = "2", Between(1.0, 1024.0), Free;
             /// How long an answer may take.
             timeout: Duration = "30s", Any, Free;
-            /// Added to it until a process that was just started has answered once (imports, a model to load).
+            /// Added to `timeout` for the first answer of a fresh process (imports, a model to load).
             startup_timeout: Duration = "60s", Any, Free;
             /// Restarts of crashed or late processes in a run, at most.
             max_restarts: usize = "10", Any, Free;
@@ -140,23 +141,23 @@ tagged! {
         Judge = "judge" {
             /// Addresses of servers, `http://HOST:PORT` or `https://HOST`; they are asked in turn.
             servers: Vec<String> = "[]", Any, Free;
-            /// The model's name there. Null: the first that a server has.
+            /// Name of the judge's model at the servers. Null: the first that a server has.
             model: Option<String> = "null", NotEmpty, Fixed;
-            /// What it is told: a text in which `{prompt}`, `{completion}`, `{ground_truth}`, `{data_source}` and `{COLUMN}` of the data stand for
-            /// what they are called.
+            /// Message to the judge: a text in which `{prompt}`, `{completion}`, `{ground_truth}`,
+            /// `{data_source}` and `{COLUMN}` of the data are filled in.
             prompt: String = "''", NotEmpty, Fixed;
-            /// A system message before it. Null: none.
+            /// System message to the judge. Null: none.
             system: Option<String> = "null", NotEmpty, Fixed;
-            /// Finds the score in its answer: a regular expression, of whose last match the first group counts (else all of it). By default the
-            /// last number.
+            /// Regular expression that finds the score in the judge's answer: the first group of the last
+            /// match, or the whole match. By default the last number.
             pattern: String = "'-?[0-9]+(?:\\.[0-9]+)?'", NotEmpty, Fixed;
-            /// Scores of what is found, where that is a word: `{yes: 1, no: 0}`. Capital letters make no difference.
+            /// Scores of verdicts in words: `{yes: 1, no: 0}`. Case is ignored.
             verdicts: FreeMap = "{}", Any, Fixed;
             /// Smallest number that is a score. Null: any.
             min_score: Option<f64> = "null", Any, Fixed;
             /// Largest number that is a score. Null: any.
             max_score: Option<f64> = "null", Any, Fixed;
-            /// From this score on a completion is right (`acc`). Null: it says nothing of that.
+            /// Score from which on a completion is right (`acc`). Null: the judge gives no `acc`.
             pass_score: Option<f64> = "null", Any, Fixed;
             /// Sampling temperature of the judge.
             temperature: f64 = "0.0", NonNegative, Fixed;
@@ -164,35 +165,35 @@ tagged! {
             max_tokens: usize = "1024", AtLeast(1.0), Fixed;
             /// Further parameters of the request by the server's names; null leaves one of ours out (`{max_tokens: null, max_completion_tokens: 1024}`).
             parameters: FreeMap = "{}", Any, Fixed;
-            /// Variable of the environment that holds the key that the servers ask for.
+            /// Environment variable with the servers' key.
             api_key_env: Option<String> = "null", NotEmpty, Free;
             /// Longest time of one answer.
             timeout: Duration = "120s", Any, Free;
-            /// How often a completion is asked about, where servers are busy or do not answer.
+            /// Most attempts for one completion where servers are busy or do not answer.
             max_attempts: usize = "5", Between(1.0, 100.0), Free;
-            /// Completions asked about at once.
+            /// Completions judged at once.
             concurrency: usize = "16", Between(1.0, 1024.0), Free;
             /// How long servers may take to answer at the start of a run.
             startup_timeout: Duration = "60s", Any, Free;
         }
         /// A Python function, run unchanged in processes of their own.
         Python = "python" {
-            /// The file.
+            /// Python file with the function.
             path: PathBuf = "''", NotEmpty, Fixed;
             /// The function's name.
             function: String = "compute_score", NotEmpty, Fixed;
-            /// Whose calling convention it has. Null: the only one that its parameters fit, `verl` where several do. A function that does
-            /// not fit is refused before anything is generated.
+            /// Calling convention of the function. Null: the only one that its parameters fit, `verl` where
+            /// several do. A function that does not fit is refused before anything is generated.
             style: Option<PythonStyle> = "null", Any, Fixed;
             /// Further keyword arguments of every call.
             kwargs: FreeMap = "{}", Any, Fixed;
-            /// The interpreter.
+            /// Python interpreter.
             python: Program = "python3", NotEmpty, Free;
             /// Processes kept running.
             num_processes: usize = "2", Between(1.0, 1024.0), Free;
             /// How long an answer may take.
             timeout: Duration = "30s", Any, Free;
-            /// Added to it until a process that was just started has answered once (imports, a model to load).
+            /// Added to `timeout` for the first answer of a fresh process (imports, a model to load).
             startup_timeout: Duration = "60s", Any, Free;
             /// Restarts of crashed or late processes in a run, at most.
             max_restarts: usize = "10", Any, Free;
@@ -291,9 +292,9 @@ impl Setting for SourceRewards {
 section! {
     /// The keys that every reward function has.
     pub struct RewardCommon {
-        /// Name of the score. Null: the kind. The raw outcome of the first verifier is always called `acc`, so no score is.
+        /// Name of this score; null: the kind. `acc` is reserved for the 0/1 outcome of the first verifier.
         name: Option<String> = "null", NotEmpty, Fixed;
-        /// Weight in the reward that is trained on. 0: it is only measured.
+        /// Weight of this score in the reward. 0: measured, not trained on.
         weight: f64 = "1.0", Any, Fixed;
     }
 }
@@ -303,9 +304,9 @@ section! {
 pub struct RewardConfig {
     /// Name of the score; unique in the list.
     pub name: String,
-    /// Weight in the reward that is trained on. 0: it is only measured.
+    /// Weight of this score in the reward. 0: measured, not trained on.
     pub weight: f64,
-    /// What it computes, with its parameters.
+    /// Which reward function, with its parameters.
     pub kind: RewardKind,
 }
 
@@ -331,7 +332,7 @@ impl Setting for RewardConfig {
             1,
             KeySpec {
                 name: "kind",
-                doc: "What it computes. Each kind has keys of its own.",
+                doc: "Which reward function. Each kind has keys of its own.",
                 default: "".into(),
                 check: Check::Any,
                 resume: Resume::Fixed,

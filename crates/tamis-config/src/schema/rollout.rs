@@ -7,7 +7,7 @@ use crate::define::{choice, section};
 use crate::value::FreeMap;
 
 choice! {
-    /// What generates.
+    /// Where completions are sampled.
     pub enum BackendKind {
         /// The built-in CPU engine.
         Native = "native",
@@ -15,8 +15,8 @@ choice! {
         Vllm = "vllm",
         /// SGLang servers: weights are published to them after every step.
         Sglang = "sglang",
-        /// Servers with OpenAI's completions (`/v1/completions`), whatever they run: text in, text out, by the model that they have. For
-        /// `tamis eval`; nothing of it can be trained on.
+        /// Any server with OpenAI's `/v1/completions`: text in, text out, from the server's own model. For
+        /// `tamis eval` alone; training needs tokens and log-probabilities.
         OpenAi = "openai",
     }
 }
@@ -36,16 +36,17 @@ choice! {
 section! {
     /// Servers that a run starts itself, on this machine, and ends with itself.
     pub struct LaunchConfig {
-        /// How many.
+        /// Number of servers to start.
         replicas: usize = "1", Between(1.0, 1024.0), Free;
-        /// GPUs of each, over which its model is cut. With several servers each gets the next so many of `CUDA_VISIBLE_DEVICES`, or of all.
+        /// GPUs of each server, over which its model is split. Each of several servers gets the next ones of
+        /// `CUDA_VISIBLE_DEVICES`, or of all.
         tensor_parallel: usize = "1", Between(1.0, 1024.0), Free;
         /// Further arguments of the server (`[--gpu-memory-utilization, '0.8']`).
         args: Vec<String> = "[]", Any, Free;
         /// The command in place of vLLM's or SGLang's own, without a shell: in it `{model}` stands for the folder of the first weights, `{port}`
         /// for the port of 127.0.0.1 to answer on. Empty: `vllm serve {model} ...` or `python3 -m sglang.launch_server --model-path {model} ...`.
         command: Vec<String> = "[]", Any, Free;
-        /// How long they may take until they answer.
+        /// How long the started servers may take to answer.
         startup_timeout: Duration = "900s", Any, Free;
     }
 }
@@ -54,7 +55,7 @@ section! {
     /// How completions are sampled. Log-probabilities are those of the temperature-scaled distribution, before the repetition
     /// penalty and the cuts of top-k, top-p and min-p.
     pub struct RolloutConfig {
-        /// What generates.
+        /// Where completions are sampled.
         backend: BackendKind = "native", Any, Fixed;
         /// Addresses of servers that are running already (`[http://127.0.0.1:8000]`). They serve a model of this run's shape and tokenizer, can
         /// read the folder that weights are published to (`publish.dir`), and (vLLM) run with `VLLM_SERVER_DEV_MODE=1`.
@@ -65,18 +66,19 @@ section! {
         server_model: Option<String> = "null", NotEmpty, Free;
         /// Further sampling parameters of the servers, by their names (`{cache_salt: x}`); what a key of this configuration decides is refused.
         server_parameters: FreeMap = "{}", Any, Fixed;
-        /// Longest time of one sample at a server; then it is asked for again, elsewhere where possible.
+        /// Longest time of one sample at a server. A later one is asked for again, elsewhere where possible.
         server_timeout: Duration = "600s", Any, Free;
-        /// Samples in flight at one server, at most; it begins with as many. Null: what the server says of itself decides, or whether it turns
-        /// samples away (429, 503).
+        /// Most samples in flight at one server, and the number to begin with. Null: 256 to begin with, then
+        /// adapted to the server's own figures or refusals (429, 503).
         max_in_flight: Option<usize> = "null", AtLeast(1.0), Free;
         /// How long servers may take to answer at the start of a run.
         server_startup_timeout: Duration = "60s", Any, Free;
-        /// How long a run waits on the way where no server is left; then it saves and ends, to be resumed. Null: for as long as it takes.
+        /// How long a run waits where no server is left; it then saves and ends, to be resumed. Null: without
+        /// limit.
         server_lost_timeout: Option<Duration> = "3600s", Any, Free;
         /// File with the key that the servers ask for (`Authorization: Bearer`).
         api_key_file: Option<PathBuf> = "null", NotEmpty, Free;
-        /// Variable of the environment that holds that key, where no file does.
+        /// Environment variable with the servers' key, in place of `rollout.api_key_file`.
         api_key_env: Option<String> = "null", NotEmpty, Free;
         /// Trajectories per prompt: the group size.
         n: usize = "8", Between(1.0, 65536.0), Fixed;
@@ -98,7 +100,7 @@ section! {
         /// sampled. A completion that `max_response_length` or a text of `stop` ends is the beginning of a match. Log-probabilities stay those
         /// of the whole distribution. Null: none.
         regex: Option<String> = "null", NotEmpty, Fixed;
-        /// Sequences generated at once, at most. The results do not depend on it.
+        /// Most sequences generated at once. Results do not depend on it.
         max_num_seqs: usize = "256", AtLeast(1.0), Free;
         /// Which trajectories are written to the run folder.
         save: SaveRollouts = "all", Any, Free;

@@ -25,7 +25,7 @@ section! {
         dir: PathBuf = "runs", NotEmpty, Fixed;
         /// Seed of every random draw. The same configuration and seed give the same run, bit for bit, on one machine.
         seed: u64 = "1", Any, Fixed;
-        /// Worker threads. Null: one per core. The results do not depend on it.
+        /// Worker threads. Null: one per core. Results do not depend on their number.
         threads: Option<usize> = "null", Between(1.0, 1024.0), Free;
         /// Where metrics go.
         loggers: Vec<LoggerKind> = "[console, jsonl, tensorboard]", Any, Free;

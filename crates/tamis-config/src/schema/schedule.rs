@@ -20,7 +20,7 @@ choice! {
 choice! {
     /// What happens when `max_num_gen_batches` rounds have not filled the batch.
     pub enum OnLimit {
-        /// The run stops with a diagnosis, as verl's.
+        /// The run stops with a diagnosis, as in verl.
         Error = "error",
         /// The groups there are get trained on, as in EasyR1's dynamic sampling.
         UsePartial = "use_partial",
@@ -52,11 +52,11 @@ choice! {
 }
 
 choice! {
-    /// The order in which kept groups fill the batch.
+    /// Order in which kept groups fill the batch.
     pub enum FillOrder {
-        /// That of dispatch: free of bias towards short completions.
+        /// In the order of dispatch, without a bias towards short completions.
         Dispatch = "dispatch",
-        /// That of completion.
+        /// In the order in which groups end.
         Completion = "completion",
     }
 }
@@ -88,9 +88,10 @@ section! {
         max_num_gen_batches: Option<RoundLimit> = "10", AtLeast(1.0), Fixed;
         /// What happens at that limit.
         on_limit: OnLimit = "error", Any, Fixed;
-        /// Rounds that are generated at once. With more than 1 the prompts of the next rounds are started while a round still generates.
-        /// Rounds are judged one by one all the same: which groups are trained does not change with `surplus: discard`, and what is not
-        /// needed is given up, its prompts going back. With `mode: streaming` so many times `data.gen_batch_size` groups are in flight at most.
+        /// Rounds generated at once. With more than 1 the prompts of the next rounds are started while a
+        /// round still generates. Rounds are still judged one by one, so the trained groups do not change
+        /// with `surplus: discard`; groups that turn out not to be needed are aborted and their prompts drawn
+        /// again. With `mode: streaming` so many times `data.gen_batch_size` groups are in flight at most.
         /// Null: 8 where servers generate a stream, else 1.
         rounds_in_flight: Option<usize> = "null", AtLeast(1.0), Fixed;
         /// What happens when a round keeps no group: `retry` (as many rounds as the limit allows), `retry:N` (N such rounds in a row
@@ -102,12 +103,14 @@ section! {
         surplus: Surplus = "discard", Any, Fixed;
         /// Steps that a carried group may be old, at most. Needed with `surplus: carry`.
         max_lag: Option<usize> = "null", AtLeast(1.0), Fixed;
-        /// The order in which kept groups fill the batch.
+        /// Order in which kept groups fill the batch.
         order: FillOrder = "dispatch", Any, Fixed;
-        /// With `mode: streaming` and servers, train on every mini-batch as soon as it is complete, while the rest of the step is generated: the same
-        /// numbers as with the whole batch, sooner. Refused where the objective looks at the whole step, and the reason is said. The learner keeps a
-        /// copy of weights and optimizer meanwhile. A step of which a mini-batch was trained on is not given up any more: where the limit or the data
-        /// end it, it trains what it has, whatever `on_limit` and `on_exhausted` say. False: the batch is trained on when it is complete.
+        /// With `mode: streaming` and servers, train on every mini-batch as soon as it is complete, while the
+        /// rest of the step is generated: the same numbers as with the whole batch, sooner. Refused, with the
+        /// reason, where the objective needs the whole step. The learner keeps a copy of weights and
+        /// optimizer meanwhile. A step of which a mini-batch was trained on is not given up any more: where
+        /// the limit or the data end it, it trains what it has, whatever `on_limit` and `on_exhausted` say.
+        /// False: the batch is trained on when it is complete.
         early_updates: bool = "true", Any, Fixed;
         /// How the next prompts are chosen.
         selector: SelectorKind = "shuffle", Any, Fixed;

@@ -6,11 +6,11 @@ use crate::define::{choice, section};
 choice! {
     /// How the learning rate moves after its warm-up.
     pub enum LrScheduleKind {
-        /// It stays.
+        /// Constant.
         Constant = "constant",
-        /// It falls in a line to `min_ratio` at the last step.
+        /// Falls linearly to `min_ratio` at the last step.
         Linear = "linear",
-        /// It falls along half a cosine to `min_ratio` at the last step.
+        /// Falls along half a cosine to `min_ratio` at the last step.
         Cosine = "cosine",
     }
 }
@@ -26,7 +26,7 @@ section! {
         epsilon: f64 = "1e-8", Positive, Fixed;
         /// Weight decay.
         weight_decay: f64 = "0.01", NonNegative, Fixed;
-        /// Decay norms and biases too, as PyTorch's AdamW does unless told otherwise.
+        /// Apply weight decay to norms and biases too, as PyTorch's AdamW does by default.
         decay_norms_and_biases: bool = "true", Any, Fixed;
         /// Largest norm of the gradient; longer ones are scaled down to it. Null: no limit.
         max_grad_norm: Option<f64> = "1.0", Positive, Fixed;
@@ -36,11 +36,12 @@ section! {
 section! {
     /// The learning rate over training steps. Generation rounds do not count.
     pub struct LrScheduleConfig {
-        /// How it moves after the warm-up. `linear` and `cosine` need an end: `train.total_steps`, or epochs of a run that does not refill.
+        /// Shape of the learning rate after the warm-up. `linear` and `cosine` need an end:
+        /// `train.total_steps`, or epochs of a run that does not refill.
         kind: LrScheduleKind = "constant", Any, Fixed;
-        /// Steps over which it rises from zero.
+        /// Steps over which the learning rate rises from zero.
         warmup_steps: usize = "0", Any, Fixed;
-        /// What is left at the end, as a fraction of the learning rate.
+        /// Learning rate at the last step, as a fraction of the highest.
         min_ratio: f64 = "0.0", Between(0.0, 1.0), Fixed;
     }
 }
@@ -80,13 +81,13 @@ section! {
         optimizer: OptimizerConfig = "{}", Any, Fixed;
         /// Learning rate over steps.
         lr_schedule: LrScheduleConfig = "{}", Any, Fixed;
-        /// Training steps of the run. Null: as `total_epochs` gives.
+        /// Training steps of the run. Null: as many as `total_epochs` needs.
         total_steps: Option<usize> = "null", AtLeast(1.0), Free;
         /// Passes over the training data. Null: as many as `total_steps` needs; with both, the first reached ends the run.
         total_epochs: Option<usize> = "null", AtLeast(1.0), Free;
-        /// Reasons to end the run before that.
+        /// Reasons to end the run early.
         early_stop: EarlyStopConfig = "{}", Any, Free;
-        /// Measure how long the gradient is by reward deviation within the group. Null: never.
+        /// Measure the gradient norm by reward deviation within the group. Null: never.
         gradient_analysis: Option<GradientAnalysisConfig> = "null", Any, Free;
     }
 }

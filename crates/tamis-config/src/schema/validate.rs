@@ -20,8 +20,8 @@ choice! {
 section! {
     /// Measuring the policy on held-out prompts.
     pub struct ValidateConfig {
-        /// Training steps between two validations. Wherever there is any, be it only the one before the first step, there is one
-        /// after the last step too. 0 or negative: none in between.
+        /// Training steps between two validations. A run that validates at all also validates after its last
+        /// step. 0 or negative: none in between.
         test_freq: Frequency = "0", Any, Free;
         /// Validate before the first step. With `test_freq: 0` the policy is measured twice: before the first step and after the last.
         before_train: bool = "true", Any, Free;
