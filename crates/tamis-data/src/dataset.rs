@@ -293,11 +293,6 @@ impl Dataset {
         Ok(true)
     }
 
-    /// Prompts that come from elsewhere (a procedural task); their ids must increase.
-    pub fn from_prompts(prompts: Vec<Prompt>) -> Self {
-        Self { prompts, ..Self::default() }
-    }
-
     /// The prompts, ids increasing.
     pub fn prompts(&self) -> &[Prompt] {
         &self.prompts

@@ -206,21 +206,6 @@ impl Model {
             && self.weights.iter().zip(other.weights.iter()).all(|(a, b)| a.to_bits() == b.to_bits())
     }
 
-    /// Takes the weights of another model of the same shape; `false` (and nothing changed) where the shapes differ.
-    pub fn copy_from(&mut self, other: &Self) -> bool {
-        let same = self.layout.tensors.len() == other.layout.tensors.len()
-            && self
-                .layout
-                .tensors
-                .iter()
-                .zip(&other.layout.tensors)
-                .all(|(a, b)| a.name == b.name && a.shape == b.shape);
-        if same {
-            self.weights.copy_from_slice(&other.weights);
-        }
-        same
-    }
-
     /// Adds `change(i)` to element i (row-major) of a tensor; `false` where no tensor has the name. For studies of a model, not
     /// for training.
     pub fn nudge(&mut self, name: &str, change: impl Fn(usize) -> f32) -> bool {

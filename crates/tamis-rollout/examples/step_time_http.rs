@@ -32,13 +32,13 @@ use tamis_core::schedule::{
     OnLimit, RoundLimit, RoundReport, RoundSize, ScheduleSettings, Scheduler, StreamingSettings, Surplus,
 };
 use tamis_data::prompt::{Prompt, PromptContent};
-use tamis_env::reward::{NamedReward, Outcome, RewardFunction, RewardInput, Rewards, Scored};
+use tamis_env::reward::{NamedReward, Outcome, RewardFunction, RewardInput, Rewards};
 use tamis_rollout::clock::{Bell, SystemClock};
 use tamis_rollout::fleet::{Fleet, FleetSettings};
 use tamis_rollout::http::{Address, HttpClient, HttpSettings};
 use tamis_rollout::server::{OtherLogprobs, ServerSettings, VllmServer};
 use tamis_rollout::{
-    Dependencies, Dispatcher, DispatcherSettings, Drawn, DrawnPrompt, End, InFlight, Observer,
+    Dependencies, Dispatcher, DispatcherSettings, Drawn, DrawnPrompt, End, InFlight, Next, Observer,
     PreparedPrompt, PromptSource, Publication, Sampling, Scorer, Weights,
 };
 use tamis_text::tokenizer::Tokenizer;
@@ -155,8 +155,7 @@ struct Nobody;
 
 impl Observer for Nobody {
     fn round_begins(&mut self, _: u64, _: u64, _: usize) {}
-    fn groups_finished(&mut self, _: usize, _: u64) {}
-    fn scored(&mut self, _: &[Scored]) {}
+    fn groups_finished(&mut self, _: usize) {}
     fn round_complete(&mut self, _: &RoundReport) {}
     fn epoch_begins(&mut self, _: u64) {}
     fn warn(&mut self, message: &str) {
@@ -246,7 +245,13 @@ fn run(machine: Scheduler, steps: u64, iteration: &str, weights: &std::path::Pat
             };
         }
         if step > 0 {
-            let collected = dispatcher.collect(with!()).unwrap().unwrap();
+            let collected = loop {
+                match dispatcher.next(with!()).unwrap() {
+                    Next::Step(collected) => break collected,
+                    Next::Part(_) => {}
+                    Next::Interrupted => unreachable!("nobody asks to stop"),
+                }
+            };
             assert!(matches!(collected.end, End::Ready), "{:?}", collected.end);
             collected.report.accounting.check().unwrap();
             assert_eq!(collected.trained.len(), GROUPS);

@@ -90,7 +90,6 @@ pub struct FakeGenerator {
     publishing: Option<PolicyVersion>,
     /// Taken in while a publication waits.
     waiting: Vec<SampleRequest>,
-    num_generated_tokens: u64,
 }
 
 /// Tokens of a vocabulary this large.
@@ -123,7 +122,6 @@ impl FakeGenerator {
             next_number: 0,
             publishing: None,
             waiting: Vec::new(),
-            num_generated_tokens: 0,
         }
     }
 
@@ -281,9 +279,6 @@ impl FakeGenerator {
         for id in ended {
             let Some(flight) = self.in_flight.remove(&id) else { continue };
             let event = self.outcome(&flight);
-            if let GeneratorEvent::Sampled { sample, .. } = &event {
-                self.num_generated_tokens += sample.token_ids.len() as u64;
-            }
             if self.happens(self.settings.faults.duplicate) {
                 let at = instant + self.delay();
                 self.schedule(at, event.clone());
@@ -329,7 +324,6 @@ impl FakeGenerator {
     fn give_up(&mut self, id: SampleId) {
         let Some(flight) = self.in_flight.remove(&id) else { return };
         let num_tokens = u64::from(self.progress(&flight));
-        self.num_generated_tokens += num_tokens;
         if self.happens(self.settings.faults.late) {
             let (event, at) = (self.outcome(&flight), self.now + 1 + self.delay());
             self.schedule(at, event);
@@ -410,11 +404,7 @@ impl Generator for FakeGenerator {
     }
 
     fn load(&self) -> Load {
-        Load {
-            in_flight: self.in_flight.len() + self.waiting.len(),
-            room: usize::MAX,
-            num_generated_tokens: self.num_generated_tokens,
-        }
+        Load { in_flight: self.in_flight.len() + self.waiting.len(), room: usize::MAX }
     }
 }
 

@@ -62,7 +62,6 @@ pub struct Fleet {
     unanswered: VecDeque<PolicyVersion>,
     events: Vec<GeneratorEvent>,
     counts: FaultCounts,
-    num_generated_tokens: u64,
     lost_since: Option<(Instant, Instant)>,
     /// A file that names servers to be drained, and when it is read next.
     drain_file: Option<(PathBuf, Instant)>,
@@ -123,7 +122,6 @@ impl Fleet {
             unanswered: VecDeque::new(),
             events: Vec::new(),
             counts: FaultCounts::default(),
-            num_generated_tokens: 0,
             lost_since: None,
             drain_file: None,
             said_of_drain: BTreeSet::new(),
@@ -245,20 +243,17 @@ impl Fleet {
                 if !self.queue.is_empty() {
                     member.limit.succeed();
                 }
-                self.num_generated_tokens += sample.token_ids.len() as u64;
                 self.attempts.remove(&task.id);
                 self.events.push(GeneratorEvent::Sampled { id: task.id, sample });
             }
             ServerEvent::Aborted { id, num_tokens } => {
                 let Some(task) = self.end_attempt(place, id) else { return Ok(()) };
-                self.num_generated_tokens += num_tokens;
                 self.attempts.remove(&task.id);
                 self.events
                     .push(GeneratorEvent::Aborted { id: task.id, num_tokens: task.spent + num_tokens });
             }
             ServerEvent::Failed { id, fault } => {
                 let Some(task) = self.end_attempt(place, id) else { return Ok(()) };
-                self.num_generated_tokens += fault.num_tokens;
                 self.retry(task, place, &fault, now);
                 self.doubt(place, fault, now);
             }
@@ -419,10 +414,6 @@ impl Generator for Fleet {
         let room: usize = self.members.iter().filter(|member| member.takes(current)).map(Member::room).sum();
         let sent: usize = self.members.iter().map(|member| member.in_flight).sum();
         let waiting = self.tasks.len() - sent;
-        Load {
-            in_flight: self.tasks.len(),
-            room: room.saturating_sub(waiting),
-            num_generated_tokens: self.num_generated_tokens,
-        }
+        Load { in_flight: self.tasks.len(), room: room.saturating_sub(waiting) }
     }
 }

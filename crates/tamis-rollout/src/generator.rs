@@ -277,8 +277,6 @@ pub struct Load {
     pub in_flight: usize,
     /// How many more would begin at once; `usize::MAX` where there is no bound.
     pub room: usize,
-    /// Completion tokens generated since it began, those of samples in flight included as far as known.
-    pub num_generated_tokens: u64,
 }
 
 /// The generator as a whole cannot go on.

@@ -202,7 +202,7 @@ mod tests {
     use tamis_core::group::{PromptId, Score};
     use tamis_data::prompt::{Prompt, PromptContent};
     use tamis_env::reward::by_source::{ANY, BySource};
-    use tamis_env::reward::{Outcome, RewardFailure};
+    use tamis_env::reward::{Outcome, RewardFailure, TrainerState};
 
     use super::*;
 
@@ -246,7 +246,7 @@ mod tests {
         let prompt = prompt(7, "sums");
         let inputs: Vec<RewardInput<'_>> =
             completions.iter().map(|completion| RewardInput::text(&prompt, completion)).collect();
-        health.observe(rewards, &inputs, &rewards.score(&inputs).unwrap().rows);
+        health.observe(rewards, &inputs, &rewards.answers(&inputs, TrainerState::default()).unwrap().rows);
     }
 
     #[test]
@@ -371,7 +371,11 @@ mod tests {
                 let mut inputs: Vec<RewardInput<'_>> =
                     prompts.iter().flat_map(|prompt| [RewardInput::text(prompt, completion); 2]).collect();
                 inputs.push(RewardInput::text(&sums, "1"));
-                health.observe(&rewards, &inputs, &rewards.score(&inputs).unwrap().rows)
+                health.observe(
+                    &rewards,
+                    &inputs,
+                    &rewards.answers(&inputs, TrainerState::default()).unwrap().rows,
+                )
             };
             for failed in 0..num_rounds {
                 assert_eq!(health.missing(0, &rewards), None, "{entry}: {failed}");

@@ -65,8 +65,6 @@ struct Seen {
     most: HashMap<String, usize>,
     /// Faults that were told for samples.
     faults: BTreeMap<FaultClass, u64>,
-    /// Tokens of everything that was told.
-    tokens: u64,
     /// Groups by server.
     groups: HashMap<u64, BTreeSet<String>>,
     publications: u64,
@@ -112,14 +110,8 @@ impl FakeServer {
 
     fn tell(&self, event: &ServerEvent) {
         let mut seen = self.seen.lock().unwrap();
-        match event {
-            ServerEvent::Failed { fault, .. } => {
-                *seen.faults.entry(fault.class).or_default() += 1;
-                seen.tokens += fault.num_tokens;
-            }
-            ServerEvent::Sampled { sample, .. } => seen.tokens += sample.token_ids.len() as u64,
-            ServerEvent::Aborted { num_tokens, .. } => seen.tokens += num_tokens,
-            _ => {}
+        if let ServerEvent::Failed { fault, .. } = event {
+            *seen.faults.entry(fault.class).or_default() += 1;
         }
     }
 }
@@ -438,7 +430,6 @@ fn whatever_happens_each_request_comes_to_one_end() {
         assert_eq!(fleet.load().in_flight, 0);
         let seen = seen.lock().unwrap();
         assert!(seen.most.values().all(|&most| most <= 16), "seed {seed}: {:?}", seen.most);
-        assert_eq!(fleet.load().num_generated_tokens, seen.tokens, "seed {seed}: tokens");
         // Servers that were lost with samples in flight add to what they told themselves.
         let counted = &fleet.fault_counts().samples;
         for (class, num) in &seen.faults {

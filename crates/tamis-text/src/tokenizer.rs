@@ -167,7 +167,6 @@ pub struct Tokenizer {
     files: BTreeMap<String, Vec<u8>>,
     special_tokens: BTreeMap<String, String>,
     eos: Option<u32>,
-    pad: Option<u32>,
     bos: Option<u32>,
 }
 
@@ -264,9 +263,9 @@ impl Tokenizer {
                     .ok_or_else(|| TokenizerError::UnknownSpecial { field, token: token.clone() })
             })
         };
-        let (eos, pad, bos) = (id("eos_token")?, id("pad_token")?, id("bos_token")?);
+        let (eos, _pad, bos) = (id("eos_token")?, id("pad_token")?, id("bos_token")?);
         let is_word_level = model["model"]["type"] == "WordLevel";
-        Ok(Self { inner, is_word_level, files, special_tokens, eos, pad, bos })
+        Ok(Self { inner, is_word_level, files, special_tokens, eos, bos })
     }
 
     /// Token ids of a text. `add_special` lets the tokenizer's post-processor add what it adds (often a beginning token); texts
@@ -338,11 +337,6 @@ impl Tokenizer {
     /// End-of-sequence token.
     pub fn eos_id(&self) -> Option<u32> {
         self.eos
-    }
-
-    /// Padding token.
-    pub fn pad_id(&self) -> Option<u32> {
-        self.pad
     }
 
     /// Beginning token.

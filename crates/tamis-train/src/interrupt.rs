@@ -11,9 +11,6 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Exit code of an interrupted run.
-pub const EXIT_CODE: u8 = 130;
-
 /// What the handler has to do about a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reaction {
@@ -21,7 +18,7 @@ pub enum Reaction {
     StopSoon,
     /// One that came with the first: a terminal, a shell and a launcher may each pass on the same Ctrl-C.
     SameAsBefore,
-    /// A further one: end the process at once with [`EXIT_CODE`]. Checkpoints are whole at every instant, so nothing but what came
+    /// A further one: end the process at once with exit code 130. Checkpoints are whole at every instant, so nothing but what came
     /// after the last of them is lost.
     ExitNow,
 }

@@ -231,8 +231,7 @@ fn a_selection_that_trains_on_uniform_groups_says_so() {
     // After no warm start nearly every answer is wrong.
     let cold = ("warm_start: {steps: 40,", "warm_start: {steps: 1,");
     let batch = ("train_batch_size: 4", "train_batch_size: 8");
-    let all_kept = ("checkpoint: {save_freq: 2}", "checkpoint: {save_freq: 1, keep_last: null}");
-    let ended = train(&folder, &[softmax, cold, batch, ONE_ROUND, all_kept]).succeeds();
+    let ended = train(&folder, &[softmax, cold, batch, ONE_ROUND]).succeeds();
     assert!(
         ended.stderr.contains("warning: filter top_p lets groups whose members all have the same `acc` into the batch, where a group-relative advantage learns nothing from them; filter.include_zero=false keeps them out\n"),
         "{}",
@@ -246,24 +245,8 @@ fn a_selection_that_trains_on_uniform_groups_says_so() {
         .lines()
         .filter(|line| line.contains("the filter kept groups whose members all have the same reward"))
         .collect();
-    assert!(!told.is_empty() && told.len() < steps.len(), "{told:?}");
-    assert!(told[0].ends_with("; filter.include_zero=false keeps them out"), "{told:?}");
-    // A resumed run counts on: after its checkpoint it says what the uninterrupted one said.
-    let told: Vec<String> = told.into_iter().map(str::to_owned).collect();
-    assert!(told.iter().any(|line| line.contains("so far")), "{told:?}");
-    for step in 2..=6 {
-        std::fs::remove_dir_all(folder.join(&format!("runs/tiny/checkpoints/step_{step}"))).expect("removed");
-    }
-    let resumed = folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
-    let again: Vec<&str> = resumed
-        .stderr
-        .lines()
-        .filter(|line| line.contains("the filter kept groups whose members all have the same reward"))
-        .collect();
-    assert!(
-        !again.is_empty() && told.ends_with(&again.iter().map(|&line| line.to_owned()).collect::<Vec<_>>()),
-        "{again:?} {told:?}"
-    );
+    assert_eq!(told.len(), 1, "said once: {told:?}");
+    assert!(told[0].contains("; filter.include_zero=false keeps them out; "), "{told:?}");
     // What is compared with a critic, the batch or a greedy completion needs no contrast.
     for estimator in ["gae", "bi_level_gae", "reinforce_plus_plus", "remax"] {
         let folder = Folder::new();

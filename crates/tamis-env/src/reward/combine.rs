@@ -71,7 +71,8 @@ pub struct Scoring {
     /// One for each input, in order.
     pub rows: Vec<Scored>,
     /// What a person should know: functions that failed, completions that nothing scored; each with the content of the first such row.
-    pub warnings: Vec<String>,
+    #[cfg(test)]
+    pub(crate) warnings: Vec<String>,
     /// How long each function took, in the order of the functions.
     pub times: Vec<(String, Duration)>,
 }
@@ -134,12 +135,6 @@ impl Rewards {
         self.functions.iter().find_map(|named| named.function.how_to_give_acc())
     }
 
-    /// Names of shaping functions with a weight: a filter on `seq_reward` looks at them too.
-    pub fn shaping_names(&self) -> Vec<&str> {
-        let is_shaping = |named: &&NamedReward| named.function.is_shaping() && named.weight != 0.0;
-        self.functions.iter().filter(is_shaping).map(|named| named.name.as_str()).collect()
-    }
-
     /// Names of the numbers that a completion will have, as far as they are known before any is scored. [`super::gold::check_gold`] finds
     /// those of external functions.
     pub fn score_names(&self) -> BTreeSet<String> {
@@ -165,15 +160,16 @@ impl Rewards {
     }
 
     /// Scores a batch. Fails only where a function broke down for good; a failure on single completions is a warning.
-    pub fn score(&self, batch: &[RewardInput<'_>]) -> Result<Scoring, RewardError> {
+    #[cfg(test)]
+    pub(crate) fn score(&self, batch: &[RewardInput<'_>]) -> Result<Scoring, RewardError> {
         let mut scoring = self.answers(batch, self.trainer_state)?;
         let rows: Vec<(&RewardInput<'_>, &Scored)> = batch.iter().zip(&scoring.rows).collect();
         scoring.warnings = self.warnings(&rows);
         Ok(scoring)
     }
 
-    /// As [`Rewards::score`] with the training as far as it is said to be, and without a warning: for parts of a batch, which
-    /// [`Rewards::warnings`] then looks at as a whole.
+    /// Scores a batch, or a part of one: [`Rewards::warnings`] then looks at the whole. Fails only where a function broke down
+    /// for good; a failure on single completions is a warning.
     pub fn answers(
         &self,
         batch: &[RewardInput<'_>],
@@ -214,7 +210,12 @@ impl Rewards {
             row.reward = Score::unanswered();
             row.scores.insert("score".to_owned(), Score::unanswered());
         }
-        Ok(Scoring { rows, warnings: Vec::new(), times })
+        Ok(Scoring {
+            rows,
+            #[cfg(test)]
+            warnings: Vec::new(),
+            times,
+        })
     }
 
     /// What a person should know of completions that were scored: functions that failed on some, sums beyond what is held, completions that

@@ -23,7 +23,8 @@ pub struct CosineSchedule {
 
 impl CosineSchedule {
     /// TRL's defaults: −1, −0.5, 0.5, 1.
-    pub fn with_max_length(max_length: u64) -> Self {
+    #[cfg(test)]
+    pub(crate) fn with_max_length(max_length: u64) -> Self {
         Self {
             max_length,
             min_value_wrong: -1.0,

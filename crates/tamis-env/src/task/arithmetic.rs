@@ -17,7 +17,7 @@ use tamis_core::group::PromptId;
 use tamis_core::random::{Key, Purpose};
 use tamis_data::prompt::{Prompt, PromptContent};
 
-use super::{Split, Supervised, TaskError};
+use super::{Split, TaskError};
 
 /// Share of canonical expressions that are held out.
 pub const HELD_OUT_SHARE: f64 = 0.125;
@@ -283,21 +283,6 @@ impl Arithmetic {
         }
     }
 
-    /// An endless sequence of supervised pairs of the training side, drawn with replacement, levels taking turns. How much of the
-    /// task a warm start can learn is set by how many the caller takes.
-    pub fn supervised(&self) -> impl Iterator<Item = Supervised> + '_ {
-        let key = Key::new(self.seed, Purpose::Task).with(u64::MAX);
-        (0u64..).zip(self.turns()).filter_map(move |(row, index)| {
-            let level = &self.levels[index];
-            // A draw is on the training side with probability 7/8: the bound is never met, it only keeps the iterator total.
-            let expression = (0..4096)
-                .map(|attempt| Expression::draw(level, key.with(row).with(attempt)))
-                .find(|expression| expression.split() == Split::Train)?;
-            let completion = expression.answer().to_string();
-            Some(Supervised { prompt: format!("{expression}="), completion })
-        })
-    }
-
     /// The characters that prompts and answers of these levels can hold, in order: digits, the operators, `-`, `=`.
     pub fn alphabet(&self) -> Vec<char> {
         let mut alphabet: Vec<char> = ('0'..='9').chain(['-', '=']).collect();
@@ -379,7 +364,6 @@ mod tests {
             let distinct: HashSet<&str> = prompts.iter().map(text).collect();
             assert_eq!(distinct.len(), 2000);
             assert!(distinct.iter().all(|text| !held_out.contains(*text)));
-            assert!(task.supervised().take(2000).all(|pair| !held_out.contains(&pair.prompt)));
         }
     }
 
@@ -400,10 +384,9 @@ mod tests {
         let task = Arithmetic::new(3, levels()).unwrap();
         assert_eq!(task.alphabet().into_iter().collect::<String>(), "*+-0123456789=");
         let alphabet = task.alphabet();
-        for pair in task.supervised().take(500) {
-            assert!(
-                pair.prompt.chars().chain(pair.completion.chars()).all(|letter| alphabet.contains(&letter))
-            );
+        for prompt in task.prompts(Split::Train, 500).unwrap() {
+            let answer = prompt.ground_truth.as_deref().unwrap_or_default();
+            assert!(text(&prompt).chars().chain(answer.chars()).all(|letter| alphabet.contains(&letter)));
         }
     }
 

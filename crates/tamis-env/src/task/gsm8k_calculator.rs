@@ -12,10 +12,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 use tamis_core::group::PromptId;
-use tamis_core::random::{Key, Purpose};
 use tamis_data::prompt::{Prompt, PromptContent};
 
-use super::{Supervised, TaskError, expression};
+use super::{TaskError, expression};
 use crate::rational::{Rational, canonical_decimal};
 
 /// Value of `data_source` of every prompt of this task.
@@ -68,16 +67,6 @@ impl CalculatorTask {
         let (entries, places, train_counts) = read_side(train, &HashMap::new())?;
         let (test_entries, _, held_out_counts) = read_side(held_out, &places)?;
         Ok(Self { train: prompts(entries), held_out: prompts(test_entries), train_counts, held_out_counts })
-    }
-
-    /// Every training pair once, in an order given by the seed.
-    pub fn supervised(&self, seed: u64) -> impl Iterator<Item = Supervised> + '_ {
-        let order = Key::new(seed, Purpose::WarmStart).permutation(self.train.len());
-        order.into_iter().filter_map(|row| {
-            let prompt = self.train.get(row)?;
-            let PromptContent::Text(text) = &prompt.content else { return None };
-            Some(Supervised { prompt: text.clone(), completion: prompt.ground_truth.clone()? })
-        })
     }
 
     /// The characters of all prompts and answers, in order.
@@ -257,8 +246,6 @@ mod tests {
         };
         assert_eq!(task.held_out_counts, counts);
         assert_eq!(task.alphabet().into_iter().collect::<String>(), "*-./0123456789=");
-        let pairs: HashSet<String> = task.supervised(0).map(|pair| pair.prompt + &pair.completion).collect();
-        assert_eq!(pairs, rows(&task.train).into_iter().collect());
     }
 
     #[test]

@@ -8,15 +8,6 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// A prompt and the completion that a supervised phase teaches for it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Supervised {
-    /// What the model is given.
-    pub prompt: String,
-    /// What it should answer.
-    pub completion: String,
-}
-
 /// Which side of a task's partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Split {

@@ -36,7 +36,7 @@ use tamis_core::filter::MetricError;
 use tamis_core::group::{Group, GroupId, PolicyVersion};
 use tamis_core::ragged::Ragged;
 use tamis_core::schedule::{Command, Event, RoundReport, ScheduleError, Scheduler};
-use tamis_env::reward::{RewardError, Rewards, Scored};
+use tamis_env::reward::{RewardError, Rewards};
 use thiserror::Error;
 
 use self::flight::{Course, Flight};
@@ -55,11 +55,8 @@ pub trait Observer {
     /// A round of so many prompts begins; streaming, a round's worth of groups.
     fn round_begins(&mut self, step: u64, round: u64, num_prompts: usize);
 
-    /// So many of the round's groups are complete; so many tokens were generated since the last call.
-    fn groups_finished(&mut self, finished: usize, num_tokens: u64);
-
-    /// What was said of the round's trajectories.
-    fn scored(&mut self, scored: &[Scored]);
+    /// So many of the round's groups are complete.
+    fn groups_finished(&mut self, finished: usize);
 
     /// A round was judged.
     fn round_complete(&mut self, report: &RoundReport);
@@ -128,6 +125,7 @@ pub struct Dependencies<'a> {
     pub is_interrupted: &'a dyn Fn() -> bool,
 }
 
+#[cfg(test)]
 impl Dependencies<'_> {
     /// The same for a shorter time.
     fn again(&mut self) -> Dependencies<'_> {
@@ -235,7 +233,6 @@ pub struct Dispatcher {
     is_replaying: bool,
     next_group: u64,
     arrivals: u64,
-    tokens_told: u64,
     reward_health: RewardHealth,
     /// Whether an attempt at a step has begun and not ended.
     is_open: bool,
@@ -283,7 +280,6 @@ impl Dispatcher {
             is_replaying: false,
             next_group,
             arrivals,
-            tokens_told: 0,
             reward_health,
             is_open: false,
             has_observed: false,
@@ -453,7 +449,6 @@ impl Dispatcher {
     /// until it ends.
     pub fn next(&mut self, mut with: Dependencies<'_>) -> Result<Next, DispatchError> {
         if !self.is_open {
-            self.tokens_told = with.generator.load().num_generated_tokens;
             self.has_observed = false;
         }
         // What a checkpoint had in flight is asked for before anything new, as it was then.
@@ -480,24 +475,14 @@ impl Dispatcher {
         }
     }
 
-    /// The same until the step ends, whatever parts of it there are; `None` where the run is to stop.
-    pub fn collect(&mut self, mut with: Dependencies<'_>) -> Result<Option<Collected>, DispatchError> {
+    /// As [`Dispatcher::next`] until the step ends, whatever parts of it there are; `None` where the run is to stop.
+    #[cfg(test)]
+    pub(crate) fn collect(&mut self, mut with: Dependencies<'_>) -> Result<Option<Collected>, DispatchError> {
         loop {
             match self.next(with.again())? {
                 Next::Part(_) => {}
                 Next::Step(collected) => return Ok(Some(*collected)),
                 Next::Interrupted => return Ok(None),
-            }
-        }
-    }
-
-    /// Ends the run between steps: says where the groups still held go.
-    pub fn cancel(&mut self, mut with: Dependencies<'_>) -> Result<Collected, DispatchError> {
-        self.tell(Event::Cancelled)?;
-        match self.run(&mut with, false)? {
-            Some(Next::Step(collected)) => Ok(*collected),
-            Some(Next::Part(_) | Next::Interrupted) | None => {
-                Err(DispatchError::UnknownGroup(self.next_group))
             }
         }
     }

@@ -53,7 +53,6 @@ impl Dispatcher {
         let warnings = with.scorer.rewards().warnings(&new);
         drop(inputs);
         let proven = if is_missing { Ok(()) } else { self.prove_metric(&scored, with.observer) };
-        with.observer.scored(&scored);
         for warning in warnings {
             with.observer.warn(&warning);
         }

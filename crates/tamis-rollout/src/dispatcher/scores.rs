@@ -147,9 +147,7 @@ impl Dispatcher {
         }
         if let Some(round) = self.rounds.get_mut(&serial).filter(|_| is_news) {
             round.num_open -= 1;
-            let total = with.generator.load().num_generated_tokens;
-            let num_tokens = total.saturating_sub(std::mem::replace(&mut self.tokens_told, total));
-            with.observer.groups_finished(round.groups.len() - round.num_open, num_tokens);
+            with.observer.groups_finished(round.groups.len() - round.num_open);
         }
         self.round_settled(with, serial)
     }

@@ -81,15 +81,11 @@ impl PromptSource for Rows {
 #[derive(Default)]
 pub(crate) struct Heard {
     pub(crate) warnings: Vec<String>,
-    pub(crate) scored: Vec<usize>,
 }
 
 impl Observer for Heard {
     fn round_begins(&mut self, _step: u64, _round: u64, _num_prompts: usize) {}
-    fn groups_finished(&mut self, _finished: usize, _num_tokens: u64) {}
-    fn scored(&mut self, scored: &[Scored]) {
-        self.scored.push(scored.len());
-    }
+    fn groups_finished(&mut self, _finished: usize) {}
     fn round_complete(&mut self, _report: &RoundReport) {}
     fn epoch_begins(&mut self, _epoch: u64) {}
     fn warn(&mut self, message: &str) {

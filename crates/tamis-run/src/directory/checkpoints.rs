@@ -8,8 +8,6 @@ use crate::durable::{Disk, UNFINISHED};
 
 /// Ending of a complete checkpoint that a new one of the same step is about to replace.
 const REPLACED: &str = ".replaced";
-/// Beginning of a checkpoint that lies after the one from which the run was resumed.
-const SET_ASIDE: &str = "superseded_";
 
 /// A complete checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,25 +126,6 @@ impl RunDirectory {
             self.disk().remove_folder(&leaving)?;
         }
         Ok(removed)
-    }
-
-    /// Sets the checkpoints after `step` aside (renamed to `superseded_step_<n>`, or `_2`, ...), for a run that is resumed from
-    /// an earlier one and will write its own; returns their steps.
-    pub fn set_aside_after(&self, step: u64) -> Result<Vec<u64>, RunDirectoryError> {
-        let mut moved = Vec::new();
-        for checkpoint in self.list_checkpoints()? {
-            if checkpoint.step > step {
-                let mut aside = self.checkpoints().join(format!("{SET_ASIDE}step_{}", checkpoint.step));
-                let mut number = 1_u64;
-                while aside.exists() {
-                    number += 1;
-                    aside = self.checkpoints().join(format!("{SET_ASIDE}step_{}_{number}", checkpoint.step));
-                }
-                self.disk().rename(&checkpoint.path, &aside)?;
-                moved.push(checkpoint.step);
-            }
-        }
-        Ok(moved)
     }
 }
 

@@ -17,7 +17,6 @@
 //!   samples.bin              samples of servers, replayed on resume
 //!   order.bin                what came when, where that decides what is trained on (streaming), followed on resume
 //!   published/version_N/     weights that servers read, the last two
-//!   report.html
 //!   run.lock                 held while a process works here
 //! ```
 //!
@@ -443,11 +442,6 @@ impl RunDirectory {
         #[cfg(not(unix))]
         let _ = (found, &self.lock);
         Ok(())
-    }
-
-    /// `report.html`.
-    pub fn report(&self) -> PathBuf {
-        self.path.join("report.html")
     }
 
     /// Cuts every log back to where it was at the checkpoint of `step`, so that what the resumed run appends continues it as if

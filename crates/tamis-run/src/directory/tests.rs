@@ -92,21 +92,6 @@ fn pruning_keeps_the_last_and_the_best() {
     assert_eq!(steps(&run), [10], "the newest always stays");
 }
 
-#[test]
-fn later_checkpoints_are_set_aside_not_lost() {
-    let folder = tempfile::tempdir().expect("folder");
-    let run = new_run(&Disk::unflushed(), folder.path());
-    for _ in 0..2 {
-        save(&run, 1, b"x").expect("save");
-        save(&run, 2, b"y").expect("save");
-        assert_eq!(run.set_aside_after(1).expect("aside"), [2]);
-        assert_eq!(steps(&run), [1]);
-    }
-    for name in ["superseded_step_2", "superseded_step_2_2"] {
-        assert_eq!(std::fs::read(run.checkpoints().join(name).join("model")).expect("kept"), b"y");
-    }
-}
-
 /// A run of three steps with checkpoints at 1 and 2, interrupted in step 4.
 fn interrupted(run: &RunDirectory) -> [LogPositions; 2] {
     let disk = run.disk().clone();

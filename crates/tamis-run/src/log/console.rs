@@ -6,8 +6,45 @@ use std::time::Duration;
 
 use tamis_core::figure::fixed;
 
-use crate::log::progress::{StepView, duration, rate};
+use crate::log::progress::duration;
 use crate::metrics::timings::Pace;
+
+/// What a person follows of a step; what is not there is not shown.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct StepView {
+    /// Mean reward of the trained trajectories, before a KL penalty.
+    pub reward: Option<f64>,
+    /// Its sample deviation.
+    pub reward_std: Option<f64>,
+    /// Mean reward of all generated trajectories, where others than those were trained on.
+    pub generated_reward: Option<f64>,
+    /// Share of correct trajectories, by `acc`, among all generated.
+    pub accuracy: Option<f64>,
+    /// Share of the trained groups whose advantages are all zero.
+    pub zero_advantage: Option<f64>,
+    /// Generation rounds.
+    pub rounds: u64,
+    /// Share of the generated groups that the filter dropped.
+    pub dropped: Option<f64>,
+    /// Mean completion length of the trained trajectories, in tokens.
+    pub length: Option<f64>,
+    /// Share of them that reached the limit of their length.
+    pub truncated: Option<f64>,
+    /// Entropy of the policy, in nats per token.
+    pub entropy: Option<f64>,
+    /// The divergence that is configured, in nats per token, with its name.
+    pub kl: Option<(&'static str, f64)>,
+    /// Norm of the gradient.
+    pub grad_norm: Option<f64>,
+    /// Learning rate.
+    pub learning_rate: Option<f64>,
+    /// Time of the whole step.
+    pub time: Option<Duration>,
+    /// Generation, with the completion tokens of all that was generated.
+    pub generation: Option<Pace>,
+    /// Updates of the policy, with the prompt and completion tokens of the trained trajectories.
+    pub update: Option<Pace>,
+}
 
 /// The line of a step; `left` is the time that the run will still take.
 pub fn line(step: u64, total: Option<u64>, view: &StepView, left: Option<Duration>) -> String {
@@ -64,6 +101,15 @@ fn stage(name: &str, pace: Pace) -> String {
     format!("{name} {:.1}s{rate}", pace.time.as_secs_f64())
 }
 
+/// `850 tok/s`, `12.3k tok/s`, `1.2M tok/s`.
+fn rate(tokens_per_second: f64) -> String {
+    match tokens_per_second {
+        value if value >= 1e6 => format!("{:.1}M tok/s", value / 1e6),
+        value if value >= 1e4 => format!("{:.1}k tok/s", value / 1e3),
+        value => format!("{value:.0} tok/s"),
+    }
+}
+
 fn plain(value: f64) -> String {
     if value.fract() == 0.0 && value.abs() < 1e9 { format!("{value}") } else { fixed(value, 3) }
 }
@@ -80,6 +126,11 @@ fn percent(share: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rates() {
+        assert_eq!([850.4, 12_345.0, 1.25e6].map(rate), ["850 tok/s", "12.3k tok/s", "1.2M tok/s"]);
+    }
 
     #[test]
     fn a_line_shows_what_is_there() {

@@ -10,72 +10,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use tamis_core::figure::fixed;
 use tamis_core::printable::lines;
 
 use crate::durable::DiskError;
 use crate::log::run_log::{Level, RunLog};
-use crate::metrics::timings::Pace;
-
-/// What a person follows of a step; what is not there is not shown.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct StepView {
-    /// Mean reward of the trained trajectories, before a KL penalty.
-    pub reward: Option<f64>,
-    /// Its sample deviation.
-    pub reward_std: Option<f64>,
-    /// Mean reward of all generated trajectories, where others than those were trained on.
-    pub generated_reward: Option<f64>,
-    /// Share of correct trajectories, by `acc`, among all generated.
-    pub accuracy: Option<f64>,
-    /// Share of the trained groups whose advantages are all zero.
-    pub zero_advantage: Option<f64>,
-    /// Generation rounds.
-    pub rounds: u64,
-    /// Share of the generated groups that the filter dropped.
-    pub dropped: Option<f64>,
-    /// Mean completion length of the trained trajectories, in tokens.
-    pub length: Option<f64>,
-    /// Share of them that reached the limit of their length.
-    pub truncated: Option<f64>,
-    /// Entropy of the policy, in nats per token.
-    pub entropy: Option<f64>,
-    /// The divergence that is configured, in nats per token, with its name.
-    pub kl: Option<(&'static str, f64)>,
-    /// Norm of the gradient.
-    pub grad_norm: Option<f64>,
-    /// Learning rate.
-    pub learning_rate: Option<f64>,
-    /// Time of the whole step.
-    pub time: Option<Duration>,
-    /// Generation, with the completion tokens of all that was generated.
-    pub generation: Option<Pace>,
-    /// Updates of the policy, with the prompt and completion tokens of the trained trajectories.
-    pub update: Option<Pace>,
-}
 
 /// From so many columns there is room for a gauge.
 const WIDE: u16 = 72;
 
 /// Below so many columns there is room for nothing but words.
 const NARROW: u16 = 32;
-
-/// Positions of the bar in one step.
-const GRAIN: u64 = 1000;
-
-/// Before a round has shown it, so many of its groups are thought to be kept.
-const KEEP_RATE: f64 = 0.5;
-
-/// What is being done.
-#[derive(Debug, Clone, PartialEq)]
-enum Stage {
-    /// Nothing worth a word.
-    Between,
-    /// A round is generated.
-    Round { round: u64, finished: usize, total: usize, tokens: u64, began: Instant },
-    /// Something with a name.
-    Named(String),
-}
 
 /// The run's voice; clones speak to the same screen and log.
 #[derive(Debug, Clone)]
@@ -95,10 +39,8 @@ struct Inner {
     started: Instant,
     // When `done` was reached.
     reached: Instant,
-    groups: Option<(u64, u64)>,
-    keep_rate: f64,
-    stage: Stage,
-    view: StepView,
+    // What is being done, in words; empty between two steps.
+    stage: String,
 }
 
 enum Screen {
@@ -140,7 +82,7 @@ impl Progress {
 
     /// A bar on a terminal of so many columns. What is said in words comes before the gauge and the clock where there is not room for all.
     pub fn with_target(target: ProgressDrawTarget, columns: u16, total: Option<u64>, done: u64) -> Self {
-        let bar = ProgressBar::with_draw_target(total.map(|total| total.saturating_mul(GRAIN)), target);
+        let bar = ProgressBar::with_draw_target(total, target);
         // The colour is left out by the library where NO_COLOR is set.
         let template = match (total, columns) {
             (_, ..NARROW) => "{wide_msg}",
@@ -151,7 +93,7 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }
-        bar.set_position(done.saturating_mul(GRAIN));
+        bar.set_position(done);
         bar.enable_steady_tick(Duration::from_millis(500));
         Self::new(Screen::Bar(bar), total, done)
     }
@@ -166,10 +108,7 @@ impl Progress {
             done,
             started: Instant::now(),
             reached: Instant::now(),
-            groups: None,
-            keep_rate: KEEP_RATE,
-            stage: Stage::Between,
-            view: StepView::default(),
+            stage: String::new(),
         };
         Self { inner: Arc::new(Mutex::new(inner)) }
     }
@@ -208,62 +147,19 @@ impl Progress {
         self.inner().started = Instant::now();
     }
 
-    /// Shows how many groups of the running step are kept, of how many wanted; moves the bar only.
-    pub fn groups(&self, kept: u64, target: u64) {
-        let mut inner = self.inner();
-        let before = inner.groups.map_or(0, |(before, _)| before);
-        if let Stage::Round { total, .. } = inner.stage
-            && total > 0
-        {
-            inner.keep_rate = kept.saturating_sub(before) as f64 / total as f64;
-        }
-        inner.groups = Some((kept, target));
-        inner.stage = Stage::Between;
-        inner.redraw();
-    }
-
-    /// Shows that a round of so many prompts is generated; moves the bar only.
-    pub fn round(&self, round: u64, num_prompts: usize) {
-        let mut inner = self.inner();
-        inner.stage =
-            Stage::Round { round, finished: 0, total: num_prompts, tokens: 0, began: Instant::now() };
-        inner.redraw();
-    }
-
-    /// Shows how many groups of the round are complete, and how fast it goes; moves the bar only.
-    pub fn groups_finished(&self, num_finished: usize, num_tokens: u64) {
-        let mut inner = self.inner();
-        if let Stage::Round { finished, tokens, began, .. } = &mut inner.stage {
-            *finished = num_finished;
-            *tokens += num_tokens;
-            inner.view.generation = Some(Pace { time: began.elapsed(), tokens: *tokens as usize });
-        }
-        inner.redraw();
-    }
-
-    /// Shows what is known of a round that was scored; what is `None` stays as it was. Moves the bar only.
-    pub fn scored(&self, accuracy: Option<f64>, reward: Option<f64>) {
-        let mut inner = self.inner();
-        inner.view.accuracy = accuracy.or(inner.view.accuracy);
-        inner.view.reward = reward.or(inner.view.reward);
-        inner.redraw();
-    }
-
-    /// Shows what is being done beside generation; moves the bar only.
+    /// Shows what is being done, beside the bar.
     pub fn stage(&self, name: &str) {
         let mut inner = self.inner();
-        inner.stage = Stage::Named(visible(name));
+        inner.stage = visible(name);
         inner.redraw();
     }
 
-    /// Shows a step as done; moves the bar only.
-    pub fn step(&self, step: u64, view: &StepView) {
+    /// Moves the bar to a step that is done.
+    pub fn step(&self, step: u64) {
         let mut inner = self.inner();
         inner.done = step;
         inner.reached = Instant::now();
-        inner.groups = None;
-        inner.stage = Stage::Between;
-        inner.view = *view;
+        inner.stage.clear();
         inner.redraw();
     }
 
@@ -331,24 +227,9 @@ impl Inner {
 
     fn redraw(&mut self) {
         if let Screen::Bar(bar) = &self.screen {
-            bar.set_position(self.position());
+            bar.set_position(self.done);
             bar.set_message(self.message());
         }
-    }
-
-    /// Steps done and the share of the running one, in [`GRAIN`]s. What a round in the making will keep is guessed from the one before.
-    fn position(&self) -> u64 {
-        let mut share = 0.0;
-        if let Some((kept, target)) = self.groups
-            && target > 0
-        {
-            share = kept as f64;
-            if let Stage::Round { finished, .. } = self.stage {
-                share += finished as f64 * self.keep_rate;
-            }
-            share = (share / target as f64).min(1.0);
-        }
-        self.done.saturating_mul(GRAIN) + (share * GRAIN as f64) as u64
     }
 
     fn message(&self) -> String {
@@ -356,26 +237,8 @@ impl Inner {
         if let Some(total) = self.total {
             let _ = write!(message, "/{total}");
         }
-        match &self.stage {
-            Stage::Between => {}
-            Stage::Round { round, finished, total, .. } => {
-                let _ = write!(message, "  round {round}: {finished}/{total}");
-            }
-            Stage::Named(name) => {
-                let _ = write!(message, "  {name}");
-            }
-        }
-        if let Some((kept, target)) = self.groups {
-            let _ = write!(message, "  groups {kept}/{target}");
-        }
-        if let Some(accuracy) = self.view.accuracy {
-            let _ = write!(message, "  accuracy {:.1}%", 100.0 * accuracy);
-        }
-        if let Some(reward) = self.view.reward {
-            let _ = write!(message, "  reward {}", fixed(reward, 3));
-        }
-        if let Some(tokens) = self.view.generation.and_then(|pace| pace.rate()) {
-            let _ = write!(message, "  generates {}", rate(tokens));
+        if !self.stage.is_empty() {
+            let _ = write!(message, "  {}", self.stage);
         }
         if let Some(left) = self.time_left() {
             let _ = write!(message, "  {} left", duration(left));
@@ -389,15 +252,6 @@ impl Inner {
         let pace = self.reached.saturating_duration_since(self.started).as_secs_f64() / steps as f64;
         let left = Duration::try_from_secs_f64(pace * left as f64).ok()?;
         Some(left.saturating_sub(self.reached.elapsed()))
-    }
-}
-
-/// `850 tok/s`, `12.3k tok/s`, `1.2M tok/s`.
-pub(crate) fn rate(tokens_per_second: f64) -> String {
-    match tokens_per_second {
-        value if value >= 1e6 => format!("{:.1}M tok/s", value / 1e6),
-        value if value >= 1e4 => format!("{:.1}k tok/s", value / 1e3),
-        value => format!("{value:.0} tok/s"),
     }
 }
 
@@ -421,7 +275,7 @@ fn visible(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::durable::{Disk, Fault};
-    use crate::log::console::line;
+    use crate::log::console::{StepView, line};
 
     #[derive(Debug, Clone, Default)]
     struct Captured(Arc<Mutex<Vec<u8>>>);
@@ -448,7 +302,7 @@ mod tests {
         let screen = Captured::default();
         let progress = Progress::plain(Box::new(screen.clone()), Some(4), 0);
         progress.say("round 1: 12 of 32 kept");
-        progress.groups(12, 32);
+        progress.stage("training");
         progress.warn("filter on a shaped sum");
         progress.say("sample: \u{1b}[31mred\u{7}\r\ttext\nsecond line\n");
         let view = StepView { reward: Some(0.5), accuracy: Some(0.25), ..StepView::default() };
@@ -496,59 +350,28 @@ mod tests {
     }
 
     #[test]
-    fn the_bar_shows_what_matters() {
+    fn the_bar_shows_steps_and_what_is_being_done() {
         let progress = Progress::with_target(ProgressDrawTarget::hidden(), 80, Some(200), 50);
+        let position = || match &progress.inner().screen {
+            Screen::Bar(bar) => bar.position(),
+            Screen::Plain(_) => unreachable!("a bar"),
+        };
         assert_eq!(progress.inner().message(), "step 50/200");
         assert_eq!(progress.time_left(), None, "no step of this session yet");
-        progress.groups(12, 32);
-        assert_eq!(progress.inner().message(), "step 50/200  groups 12/32");
-        let generation = Some(Pace { time: Duration::from_secs(2), tokens: 24_690 });
-        let view =
-            StepView { accuracy: Some(0.469), reward: Some(0.5312), generation, ..StepView::default() };
+        progress.stage("generating round 2: 12/32");
+        assert_eq!(progress.inner().message(), "step 50/200  generating round 2: 12/32");
+        assert_eq!(position(), 50);
         // A warm start of a quarter of an hour.
         progress.inner().started = Instant::now().checked_sub(Duration::from_secs(900)).expect("a past");
         progress.steps_begin();
         let begun = progress.inner().started;
         progress.inner().started = begun.checked_sub(Duration::from_secs(10)).expect("a past");
-        progress.step(60, &view);
+        progress.step(60);
+        assert_eq!(position(), 60);
         // 10 steps in 10 s, 140 to go.
         let message = progress.inner().message();
-        let expected = "step 60/200  accuracy 46.9%  reward 0.531  generates 12.3k tok/s  2m ";
-        assert!(message.starts_with(expected) && message.ends_with("s left"), "{message}");
+        assert!(message.starts_with("step 60/200  2m ") && message.ends_with("s left"), "{message}");
         assert!(progress.time_left().is_some_and(|left| (135..=140).contains(&left.as_secs())));
-        progress.finish();
-    }
-
-    #[test]
-    fn the_bar_moves_with_every_group_of_a_round() {
-        let progress = Progress::with_target(ProgressDrawTarget::hidden(), 80, Some(10), 2);
-        let position = || match &progress.inner().screen {
-            Screen::Bar(bar) => bar.position(),
-            Screen::Plain(_) => unreachable!("a bar"),
-        };
-        progress.groups(0, 32);
-        progress.round(1, 64);
-        assert_eq!(
-            (position(), progress.inner().message().as_str()),
-            (2000, "step 2/10  round 1: 0/64  groups 0/32")
-        );
-        progress.groups_finished(16, 400);
-        // A quarter of the round, half of which is thought to be kept: 8 of 32.
-        assert_eq!(position(), 2250);
-        let message = progress.inner().message();
-        assert!(message.starts_with("step 2/10  round 1: 16/64  groups 0/32  "), "{message}");
-        assert!(message.contains(" tok/s"), "{message}");
-        progress.groups_finished(64, 400);
-        progress.scored(Some(0.125), Some(0.25));
-        progress.groups(8, 32);
-        assert_eq!(position(), 2250);
-        assert!(progress.inner().message().contains("  accuracy 12.5%  reward 0.250  "));
-        progress.round(2, 64);
-        progress.groups_finished(32, 400);
-        // An eighth of the first round was kept, so 4 more of 32.
-        assert_eq!(position(), 2375);
-        progress.stage("validating 3/8");
-        assert!(progress.inner().message().starts_with("step 2/10  validating 3/8  groups 8/32"));
         progress.finish();
     }
 
@@ -604,11 +427,9 @@ mod tests {
             let terminal = Terminal { columns, drawn: Arc::default() };
             let target = ProgressDrawTarget::term_like_with_hz(Box::new(terminal.clone()), 255);
             let progress = Progress::with_target(target, columns, total, 50);
-            progress.groups(0, 32);
-            progress.round(1, 64);
-            progress.scored(Some(0.469), Some(0.5312));
+            progress.stage("generating round 1: 0/64");
             std::thread::sleep(Duration::from_millis(20));
-            progress.round(2, 64);
+            progress.stage("generating round 2: 0/64");
             let drawn = terminal.drawn.lock().expect("lock").clone();
             for line in &drawn {
                 assert!(line.chars().count() <= usize::from(columns), "{columns}: {line:?}");
@@ -616,24 +437,23 @@ mod tests {
             drawn
                 .into_iter()
                 .rev()
-                .find(|line| line.contains("round 2"))
+                .find(|line| line.contains("generating"))
                 .expect("drawn")
                 .trim_end()
                 .to_owned()
         };
         let line = last(40, Some(200));
-        assert!(line.starts_with("step 50/200  round 2: 0/64  groups"), "{line}");
+        assert!(line.starts_with("step 50/200  generating round 2:"), "{line}");
         let line = last(40, None);
-        assert!(line.contains("step 50  round 2: 0/64  groups"), "{line}");
-        assert_eq!(last(24, Some(200)), "step 50/200  round 2: 0/");
+        assert!(line.contains("step 50  generating round 2:"), "{line}");
+        assert_eq!(last(24, Some(200)), "step 50/200  generating");
         assert!(last(100, Some(200)).starts_with("=====> "), "{}", last(100, Some(200)));
     }
 
     #[test]
-    fn durations_and_rates() {
+    fn durations() {
         let shown = [0, 59, 60, 185, 3600, 7620, 86_399, 93_600]
             .map(|seconds| duration(Duration::from_secs(seconds)));
         assert_eq!(shown, ["0s", "59s", "1m 00s", "3m 05s", "1h 00m", "2h 07m", "23h 59m", "1d 02h"]);
-        assert_eq!([850.4, 12_345.0, 1.25e6].map(rate), ["850 tok/s", "12.3k tok/s", "1.2M tok/s"]);
     }
 }

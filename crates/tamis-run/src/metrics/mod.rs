@@ -26,8 +26,8 @@ impl Metrics {
     /// Sets a metric; a name set before keeps its place and takes the new value.
     ///
     /// # Panics
-    /// In builds with debug assertions, where the catalogue does not define the name: a test that emits it fails. In a release
-    /// build such a metric is kept, and [`Metrics::undefined`] lists it.
+    /// In builds with debug assertions, where the catalogue does not define the name: a test that emits it fails. In a
+    /// release build such a metric is kept.
     pub fn set(&mut self, name: impl Into<String>, value: f64) {
         let name = name.into();
         debug_assert!(catalogue::find(&name).is_some(), "the catalogue does not define the metric `{name}`");
@@ -86,21 +86,6 @@ impl Metrics {
             }
         }
     }
-
-    /// Names that the catalogue does not define.
-    pub fn undefined(&self) -> Vec<&str> {
-        self.iter().map(|(name, _)| name).filter(|name| catalogue::find(name).is_none()).collect()
-    }
-
-    /// The metrics that do not depend on the clock: what two runs of the same seed agree on, bit for bit.
-    #[must_use]
-    pub fn without_wall_clock(&self) -> Self {
-        let mut kept = Self::new();
-        for (name, value) in self.iter().filter(|(name, _)| !catalogue::is_wall_clock(name)) {
-            kept.insert(name.to_owned(), value);
-        }
-        kept
-    }
 }
 
 #[cfg(test)]
@@ -125,14 +110,6 @@ mod tests {
     }
 
     #[test]
-    fn undefined_names_are_listed() {
-        let mut metrics = Metrics::new();
-        metrics.set("actor/lr", 1.0);
-        metrics.insert("mine".to_owned(), 1.0);
-        assert_eq!(metrics.undefined(), ["mine"]);
-    }
-
-    #[test]
     fn aliases_repeat_values() {
         let mut metrics = Metrics::new();
         metrics.set("actor/lr", 0.25);
@@ -144,19 +121,5 @@ mod tests {
         metrics.set("learning_rate", 7.0);
         metrics.add_aliases();
         assert_eq!(metrics.get("learning_rate"), Some(7.0));
-    }
-
-    #[test]
-    fn wall_clock_is_left_out() {
-        let mut metrics = Metrics::new();
-        metrics.set("timing_s/gen", 1.0);
-        metrics.set("perf/throughput", 1.0);
-        metrics.set("perf/total_num_tokens", 12.0);
-        metrics.set("actor/lr", 1.0);
-        let kept = metrics.without_wall_clock();
-        assert_eq!(
-            kept.iter().map(|(name, _)| name).collect::<Vec<_>>(),
-            ["perf/total_num_tokens", "actor/lr"]
-        );
     }
 }

@@ -1,6 +1,6 @@
 //! How long the stages of a step took, and what that makes per token and second.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::metrics::Metrics;
 
@@ -62,14 +62,6 @@ impl Timings {
         for (stage, time) in &other.stages {
             self.add(stage, *time);
         }
-    }
-
-    /// Runs `act` and adds its time to a stage.
-    pub fn time<R>(&mut self, stage: &'static str, act: impl FnOnce() -> R) -> R {
-        let start = Instant::now();
-        let result = act();
-        self.add(stage, start.elapsed());
-        result
     }
 
     /// Time of a stage so far.
@@ -137,7 +129,7 @@ mod tests {
     fn no_tokens_and_no_time_give_no_quotients() {
         let mut timings = Timings::new();
         timings.add(GENERATION, Duration::ZERO);
-        timings.time(STEP, || ());
+        timings.add(STEP, Duration::ZERO);
         let mut metrics = Metrics::new();
         timings.metrics(TokenCounts::default(), &mut metrics);
         assert_eq!(metrics.get("timing_per_token_ms/gen"), None);

@@ -54,7 +54,6 @@ fn reference_ids_and_texts() {
 fn special_tokens_of_the_reference() {
     let tokenizer = golden();
     assert_eq!(tokenizer.eos_id(), tokenizer.token_id("<|im_end|>"));
-    assert_eq!(tokenizer.pad_id(), tokenizer.token_id("<|endoftext|>"));
     assert_eq!(tokenizer.bos_id(), None);
     let text = "<|im_start|>user\nhi<|im_end|>";
     let ids = tokenizer.encode(text, false).unwrap();
@@ -161,7 +160,7 @@ fn characters_round_trip_and_load_again() {
     assert_eq!(tokenizer.encode("1<|end|>", false).unwrap(), [3, 1]);
     assert_eq!(tokenizer.decode(&[3, 1, 0], true).unwrap(), "1");
     assert_eq!(tokenizer.decode(&[3, 1], false).unwrap(), "1<|end|>");
-    assert_eq!((tokenizer.pad_id(), tokenizer.eos_id(), tokenizer.bos_id()), (Some(0), Some(1), None));
+    assert_eq!((tokenizer.eos_id(), tokenizer.bos_id()), (Some(1), None));
     assert_eq!(tokenizer.vocab_size(), 23);
     let folder = tempfile::tempdir().unwrap();
     tokenizer.save(folder.path()).unwrap();
@@ -218,7 +217,7 @@ fn special_tokens_as_objects_and_from_the_map() {
         &json!({"eos_token": "b", "pad_token": "a", "additional_special_tokens": []}),
     );
     let tokenizer = Tokenizer::load(folder.path()).unwrap();
-    assert_eq!((tokenizer.pad_id(), tokenizer.eos_id()), (Some(0), Some(3)));
+    assert_eq!(tokenizer.eos_id(), Some(3));
 }
 
 #[test]

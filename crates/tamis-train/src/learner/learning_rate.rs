@@ -52,11 +52,6 @@ impl LearningRate {
         Self { peak, warm_up: 0, decay: Decay::Constant, min_ratio: 0.0 }
     }
 
-    /// Whether the rate depends on the number of updates, so that this number must be known from the start.
-    pub fn needs_total(&self) -> bool {
-        self.decay != Decay::Constant
-    }
-
     /// Rate of update `update` (from 0) of `num_updates`.
     pub fn rate(&self, update: u64, num_updates: u64) -> f64 {
         self.peak * self.factor(update, num_updates)

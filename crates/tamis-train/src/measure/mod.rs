@@ -2,5 +2,6 @@
 
 pub mod batch_metrics;
 pub mod diagnostics;
+pub(crate) mod uniform_groups;
 pub mod validation;
 pub mod validation_metrics;

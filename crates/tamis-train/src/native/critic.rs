@@ -54,11 +54,6 @@ impl NativeEngine {
     pub fn critic(&self) -> Option<&NativeCritic> {
         self.critic.as_ref()
     }
-
-    /// The critic, to load its state.
-    pub fn critic_mut(&mut self) -> Option<&mut NativeCritic> {
-        self.critic.as_mut()
-    }
 }
 
 impl CriticLearner for NativeEngine {

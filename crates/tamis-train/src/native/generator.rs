@@ -39,8 +39,8 @@ impl SharedWeights {
 
 /// Samples with the weights of a [`NativeEngine`]. It works while [`Generator::next`] waits, on the engine's threads.
 ///
-/// Members of a group that are submitted one after the other share their prompt's computation. Samples in flight keep the weights they began with until a
-/// publication says otherwise; with [`InFlight::Keep`] what they have so far is computed again with the new ones.
+/// Members of a group that are submitted one after the other share their prompt's computation. Samples in flight keep the weights they
+/// began with: a publication waits for them, or gives them up.
 pub struct NativeGenerator {
     threads: Arc<Threads>,
     tokenizer: Arc<Tokenizer>,
@@ -76,10 +76,6 @@ struct Lane {
 }
 
 impl Lane {
-    fn num_generated_tokens(&self) -> u64 {
-        self.engine.as_ref().map_or(0, Engine::num_generated_tokens)
-    }
-
     /// Gives the samples that are meant up, in the order in which they began.
     fn abort(&mut self, what: &AbortScope) -> Vec<Completion> {
         let mut meant: Vec<(RequestId, usize)> =
@@ -94,35 +90,15 @@ impl Lane {
         };
         meant.into_iter().map(end).collect()
     }
-
-    /// Has what runs go on with other weights: what each sample has so far is computed again with them.
-    fn recompute(&mut self, threads: &Threads, weights: &Model, version: PolicyVersion) {
-        let Some(engine) = self.engine.as_mut().filter(|_| !self.begun.is_empty()) else { return };
-        let running = engine.running();
-        let starts: HashMap<(RequestId, usize), u32> =
-            running.map(|running| ((running.request, running.sample), running.tokens.len() as u32)).collect();
-        engine.recompute(threads, weights);
-        for (id, place) in &self.places {
-            let sample = self.begun.get_mut(&place.0).and_then(|begun| begun.samples.get_mut(place.1));
-            let Some(sample) = sample.filter(|sample| sample.id == *id) else { continue };
-            let start = starts.get(place).copied().unwrap_or(0);
-            sample.spans.retain(|(_, from)| *from < start);
-            sample.spans.push((version, start));
-        }
-    }
 }
 
 /// A request of the engine: samples of one prompt.
 struct Begun {
     stop: Arc<StopText>,
-    samples: Vec<BegunSample>,
+    samples: Vec<SampleId>,
     num_open: usize,
-}
-
-struct BegunSample {
-    id: SampleId,
-    /// Versions of the weights, with the token from which on each samples.
-    spans: Vec<(PolicyVersion, u32)>,
+    /// Version of the weights that sample it.
+    version: PolicyVersion,
 }
 
 fn broken(error: &dyn std::fmt::Display) -> GeneratorError {
@@ -228,10 +204,9 @@ impl NativeGenerator {
                 for (sample, member) in members.iter().enumerate() {
                     lane.places.insert(member.id, (request, sample));
                 }
-                let begun =
-                    |member: SampleRequest| BegunSample { id: member.id, spans: vec![(self.version, 0)] };
-                let samples: Vec<BegunSample> = members.into_iter().map(begun).collect();
-                lane.begun.insert(request, Begun { stop, num_open: samples.len(), samples });
+                let samples: Vec<SampleId> = members.into_iter().map(|member| member.id).collect();
+                let begun = Begun { stop, num_open: samples.len(), samples, version: self.version };
+                lane.begun.insert(request, begun);
             }
             // One prompt that cannot be generated from fails its group, not the run.
             Err(error) => {
@@ -258,25 +233,18 @@ impl NativeGenerator {
     fn end(&mut self, is_rollout: bool, completion: Completion) -> Result<(), GeneratorError> {
         let lane = if is_rollout { &mut self.rollouts } else { &mut self.others };
         let Some(begun) = lane.begun.get_mut(&completion.request) else { return Ok(()) };
-        let Some(sample) = begun.samples.get_mut(completion.sample) else { return Ok(()) };
-        let id = sample.id;
+        let Some(&id) = begun.samples.get(completion.sample) else { return Ok(()) };
         if lane.places.remove(&id).is_none() {
             return Ok(());
         }
         self.ids.remove(&id);
-        let spans = std::mem::take(&mut sample.spans);
         let num_tokens = completion.tokens.len();
         let event = if completion.finish == EngineFinish::Aborted {
             GeneratorEvent::Aborted { id, num_tokens: num_tokens as u64 }
         } else {
-            let ends = spans.iter().skip(1).map(|(_, start)| *start).chain([num_tokens as u32]);
             let sample = Sample {
                 text: text(&begun.stop, &completion.tokens)?,
-                versions: spans
-                    .iter()
-                    .zip(ends)
-                    .map(|(&(version, start), end)| VersionSpan { version, start, end })
-                    .collect(),
+                versions: vec![VersionSpan { version: begun.version, start: 0, end: num_tokens as u32 }],
                 entropy: Some(completion.entropy).filter(|entropy| !entropy.is_nan()),
                 token_ids: completion.tokens,
                 logprobs: completion.logprobs,
@@ -370,22 +338,12 @@ impl Generator for NativeGenerator {
             return Err(GeneratorError::Broken { reason });
         }
         match in_flight {
-            InFlight::Wait => {}
+            // Nothing is gained by a change in mid-sample: what had been computed would be computed again.
+            InFlight::Wait | InFlight::Keep => {}
             InFlight::Abort => {
                 for purpose in [SamplePurpose::Rollout, SamplePurpose::Validation, SamplePurpose::Greedy] {
                     self.abort(AbortScope::Purpose(purpose));
                 }
-            }
-            InFlight::Keep => {
-                if let Some(new) = self.shared.get().filter(|_| !self.is_idle()) {
-                    for lane in [&mut self.rollouts, &mut self.others] {
-                        lane.recompute(&self.threads, &new, weights.version);
-                    }
-                    self.weights = Some(new);
-                }
-                self.version = weights.version;
-                self.events.push(GeneratorEvent::Published { version: weights.version });
-                return Ok(());
             }
         }
         self.publishing = Some(weights.version);
@@ -407,11 +365,7 @@ impl Generator for NativeGenerator {
     }
 
     fn load(&self) -> Load {
-        Load {
-            in_flight: self.ids.len(),
-            room: self.max_num_seqs.saturating_sub(self.ids.len()),
-            num_generated_tokens: self.rollouts.num_generated_tokens() + self.others.num_generated_tokens(),
-        }
+        Load { in_flight: self.ids.len(), room: self.max_num_seqs.saturating_sub(self.ids.len()) }
     }
 }
 

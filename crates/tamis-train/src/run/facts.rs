@@ -23,7 +23,7 @@ use crate::measure::batch_metrics::{
     GeneratedFacts, Spread, TrainedColumns, TrainedFacts, generated_metrics, trained_metrics,
 };
 use crate::measure::diagnostics;
-use tamis_run::log::progress::StepView;
+use tamis_run::log::console::StepView;
 use tamis_run::metrics::Metrics;
 use tamis_run::metrics::summary::Summary;
 use tamis_run::metrics::timings::{GENERATION, STEP, Timings, TokenCounts, UPDATE};
@@ -68,6 +68,8 @@ pub(crate) struct StepFacts {
     pub(crate) server_faults: Vec<(String, u64)>,
     /// Weights or moments that are no numbers any more.
     pub(crate) diverged: Option<Diverged>,
+    /// A warning of groups in the batch whose members all have the same reward, where they are news.
+    pub(crate) uniform_groups: Option<String>,
     /// What a person should know.
     pub(crate) warnings: Vec<String>,
     /// How long its stages took.
@@ -145,6 +147,7 @@ impl StepFacts {
             ignored: Ignored::default(),
             agreement: None,
             server_faults: Vec::new(),
+            uniform_groups: None,
             warnings: Vec::new(),
             timings: Timings::new(),
         }

@@ -18,7 +18,6 @@ mod recorder;
 mod run_loop;
 mod state;
 mod step;
-mod uniform;
 mod watch;
 
 use crate::assemble::recipe::Recipe;
@@ -33,7 +32,6 @@ pub use ending::{Ending, RunSummary, Unbegun};
 pub use learns_nothing::Untrained;
 pub use open::{Begin, ConfigText, Opened};
 pub use state::{CarriedGroup, CriticState, LearningState, RunState, ScheduleState, ValidationHistory};
-pub use uniform::UniformGroups;
 
 /// So many updates in a row whose gradient is not finite end the run, and so many steps in a row that make no update of the policy: nothing
 /// says that it would recover.
@@ -49,6 +47,8 @@ pub struct Run {
     measurement: Measurement,
     interrupt: Interrupt,
     attempts: Attempts,
+    /// Whether this process has warned of groups without contrast in the batch: once is enough.
+    has_warned_of_uniform_groups: bool,
     /// The next group when this process began.
     first_group: u64,
 }

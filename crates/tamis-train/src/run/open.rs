@@ -430,6 +430,7 @@ impl Run {
             },
             first_group: workers.dispatcher.next_group(),
             attempts: Attempts::new(),
+            has_warned_of_uniform_groups: false,
             recipe,
             workers,
             state,

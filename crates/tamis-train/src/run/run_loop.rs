@@ -101,7 +101,6 @@ impl Run {
             }
             self.recorder.directory.check_present()?;
             self.workers.engine.begin_updates(self.recorder.saved == Some(self.state.step));
-            self.recorder.progress.groups(0, self.recipe.config.data.train_batch_size as u64);
             let is_kept = |record: &&Record| record.kept_in.is_some();
             let kept = self.workers.dispatcher.held().filter(is_kept).map(|record| record.group.id).collect();
             let collected = match self.collect() {
@@ -210,6 +209,10 @@ impl Run {
         // What ends from now on, while the policy is measured too, is not in the state any more that a checkpoint of this step holds.
         self.workers.begin_step(step.facts.step + 1);
         let (recorder, facts) = (&self.recorder, &step.facts);
+        if let Some(warning) = facts.uniform_groups.as_ref().filter(|_| !self.has_warned_of_uniform_groups) {
+            recorder.progress.warn(warning);
+            self.has_warned_of_uniform_groups = true;
+        }
         facts.warnings.iter().for_each(|warning| recorder.progress.warn(warning));
         let mut found = StepMetrics::of(&self.recipe, &step);
         recorder.write_rollouts(facts.step, &step.trained, &step.others)?;
@@ -251,7 +254,7 @@ impl Run {
         found.metrics.add_aliases();
         self.recorder.loggers.log(facts.step, &found.metrics)?;
         let (progress, view) = (&self.recorder.progress, found.view(&self.recipe, &facts, &timings));
-        progress.step(facts.step, &view);
+        progress.step(facts.step);
         if self.recipe.config.run.loggers.contains(&LoggerKind::Console) {
             let (total, left) = (progress.total_steps(), progress.time_left());
             progress.say(&console::line(facts.step, total, &view, left.filter(|_| !is_last)));
@@ -330,7 +333,7 @@ impl Run {
         );
         let target = self.recipe.config.data.train_batch_size as u64;
         let ready = self.attempts.early.num_groups as u64;
-        let mut watch = Watch { progress: &self.recorder.progress, target, ready };
+        let mut watch = Watch { progress: &self.recorder.progress, target, ready, round: (0, 0) };
         let interrupt = &workers.interrupt;
         let next = workers.dispatcher.next(Dependencies {
             source: &mut workers.pool,

@@ -14,7 +14,6 @@ use tamis_env::reward::Logged;
 use tamis_rollout::{Dispatcher, Fate, Generation, Record, RewardHealth};
 
 use super::learns_nothing::Untrained;
-use super::uniform::UniformGroups;
 use crate::checkpoint::{SaveError, read_state};
 use crate::measure::validation::ValidationReport;
 use crate::prompts::pool::{GivenBack, PromptPool};
@@ -148,8 +147,6 @@ pub struct LearningState {
     pub advantage: AdvantageState,
     /// Coefficient of the divergence in the reward; `None` before the first step, and where there is no such divergence.
     pub reward_kl: Option<KlState>,
-    /// Groups without signal that were trained on, for the warnings of them.
-    pub uniform_groups: UniformGroups,
     /// Updates left out one after the other, up to the last, because their gradients were not finite.
     pub skipped_updates: u32,
     /// The same of the critic's updates.

@@ -25,6 +25,7 @@ use crate::learner::left_out::{LeftOut, left_out, reject};
 use crate::learner::micro_batch::sequences;
 use crate::learner::update::{TrainingBatch, UpdatePlan, UpdateReport, UpdateSettings};
 use crate::measure::batch_metrics::num_tokens;
+use crate::measure::uniform_groups::warn_of_uniform_groups;
 use crate::workers::Workers;
 use crate::workers::servers::Sampler;
 use tamis_run::metrics::timings::{Timings, UPDATE};
@@ -88,8 +89,8 @@ pub(crate) fn step(
     let members = Members::of(recipe, &batch.trained);
     let mut learning = before.learning.clone();
     if recipe.tells_uniform_groups() {
-        let told = learning.uniform_groups.see(facts.step, &members.rewards(&groups), recipe.sieve.remedy());
-        facts.warnings.extend(told);
+        facts.uniform_groups =
+            warn_of_uniform_groups(facts.step, &members.rewards(&groups), recipe.sieve.remedy());
     }
 
     let reward_kl = before.learning.reward_kl;

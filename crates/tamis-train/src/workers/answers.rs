@@ -53,7 +53,8 @@ impl RecordedAnswers {
     }
 
     /// Answers in memory.
-    pub fn num_answers(&self) -> usize {
+    #[cfg(test)]
+    fn num_answers(&self) -> usize {
         self.known.len()
     }
 }

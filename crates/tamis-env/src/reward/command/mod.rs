@@ -195,8 +195,8 @@ impl Command {
         introduced
     }
 
-    /// Restarts so far.
-    pub fn num_restarts(&self) -> u32 {
+    #[cfg(test)]
+    fn num_restarts(&self) -> u32 {
         lock(&self.health).restarts
     }
 

@@ -167,7 +167,6 @@ fn generated_by_hand() {
     let [first, second] = by_hand();
     let mut metrics = Metrics::new();
     generated_metrics(&[&first, &second], &mut metrics);
-    assert!(metrics.undefined().is_empty());
     let listed: Vec<String> = metrics.iter().map(|(name, value)| format!("{name} {value}")).collect();
     insta::assert_snapshot!(listed.join("\n"), @"
     all/critic/score/mean 0.5

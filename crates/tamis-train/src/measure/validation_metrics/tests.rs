@@ -128,7 +128,6 @@ fn by_hand() {
     ];
     let mut metrics = Metrics::new();
     validation_metrics(&prompts, &mut metrics);
-    assert!(metrics.undefined().is_empty());
     let listed: Vec<String> = metrics.iter().map(|(name, value)| format!("{name} {value:.6}")).collect();
     insta::assert_snapshot!(listed.join("\n"), @"
     val-core/gsm8k/acc/mean@4 0.541667

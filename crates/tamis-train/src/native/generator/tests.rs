@@ -237,19 +237,6 @@ fn samples_in_flight_keep_their_weights_until_a_publication() {
     fresh.submit(request(0, 1, &sampling)).expect("taken");
     assert_eq!(samples(all(&mut fresh)).values().next(), Some(sample));
 
-    // Kept: the spans say from where the new weights sampled.
-    generator.submit(request(0, 0, &sampling)).expect("taken");
-    assert!(generator.next(Wait::Until(Instant::now())).expect("a step").is_empty());
-    train(&mut learner);
-    let second = learner.publish();
-    generator.publish(&second, InFlight::Keep).expect("taken");
-    let kept = samples(all(&mut generator));
-    let sample = kept.values().next().expect("one");
-    assert_eq!(sample.version_range(), (publication.version, second.version));
-    let spans: Vec<(u32, u32)> = sample.versions.iter().map(|span| (span.start, span.end)).collect();
-    assert!(spans.len() == 2 && spans[0].0 == 0 && spans[0].1 == spans[1].0 && spans[0].1 > 0, "{spans:?}");
-    assert_eq!(spans[1].1 as usize, sample.token_ids.len());
-
     // Given up: nothing of the old weights comes any more.
     generator.submit(request(0, 0, &sampling)).expect("taken");
     let third = learner.publish();
